@@ -1,0 +1,95 @@
+"""The engine's settings, checked once, when they are made.
+
+Mirrors the parts of `vllm/config/{cache,scheduler,model}.py` and `vllm/engine/arg_utils.py` that the
+miniature uses, under the same names, in one flat dataclass.
+
+Left out: devices, parallelism, quantization, LoRA, speculative decoding, connectors. `num_gpu_blocks`
+keeps its name although the blocks are in ordinary memory here; so does vLLM's CPU backend.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+DEFAULT_KV_CACHE_BYTES = 128 * 1024**2
+
+
+@dataclass(frozen=True)
+class EngineConfig:
+    """Settings of the scheduler and the KV cache.
+
+    Attributes:
+        block_size: tokens in a KV block (`vllm/config/cache.py:45`: 16).
+        num_gpu_blocks: blocks in the pool, the null block included. None: as many as
+            `kv_cache_memory_bytes` holds, decided when the model is known.
+        kv_cache_memory_bytes: memory for the KV cache, used only if `num_gpu_blocks` is None.
+        max_model_len: most tokens in a request, prompt and output. None: the model's own limit.
+        max_num_seqs: most requests running at once.
+        max_num_batched_tokens: the token budget of a step. None: 4096, or `max_model_len` where
+            that is more and chunked prefill is off.
+        long_prefill_token_threshold: no request gets more tokens than this in a step; 0: no limit.
+        enable_chunked_prefill: a prompt may be computed over several steps.
+        enable_prefix_caching: reuse the KV of equal prefixes.
+        scheduling_policy: `fcfs` or `priority`.
+        scheduler_reserve_full_isl: admit a request only if its whole current sequence fits
+            (`vllm/config/scheduler.py:140`).
+        max_logprobs: most logprobs a request may ask for; -1: the whole vocabulary.
+        seed: of the generator that serves requests without a seed of their own.
+
+    Raises ValueError naming the field, its value and the rule.
+    """
+
+    block_size: int = 16
+    num_gpu_blocks: int | None = None
+    kv_cache_memory_bytes: int = DEFAULT_KV_CACHE_BYTES
+    max_model_len: int | None = None
+    max_num_seqs: int = 256
+    max_num_batched_tokens: int | None = None
+    long_prefill_token_threshold: int = 0
+    enable_chunked_prefill: bool = True
+    enable_prefix_caching: bool = True
+    scheduling_policy: Literal["fcfs", "priority"] = "fcfs"
+    scheduler_reserve_full_isl: bool = True
+    max_logprobs: int = 20
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        self._check_int("block_size", 1)
+        self._check_int("kv_cache_memory_bytes", 1)
+        self._check_int("max_num_seqs", 1)
+        self._check_int("long_prefill_token_threshold", 0)
+        self._check_int("max_logprobs", -1)
+        self._check_int("seed", 0)
+        for name, least in (("num_gpu_blocks", 2), ("max_model_len", 1), ("max_num_batched_tokens", 1)):
+            if getattr(self, name) is not None:
+                self._check_int(name, least)
+        if self.scheduling_policy not in ("fcfs", "priority"):
+            raise ValueError(
+                f"Unknown scheduling policy: {self.scheduling_policy!r}; use 'fcfs' or 'priority'"
+            )
+        budget = self.token_budget
+        if budget < self.max_num_seqs:
+            raise ValueError(
+                f"max_num_batched_tokens ({budget}) must be greater than or equal to "
+                f"max_num_seqs ({self.max_num_seqs})"
+            )
+        if not self.enable_chunked_prefill and budget < (self.max_model_len or 0):
+            raise ValueError(
+                f"max_num_batched_tokens ({budget}) is smaller than max_model_len "
+                f"({self.max_model_len}), and without chunked prefill a longer prompt could never "
+                "be scheduled: raise the first, lower the second, or enable chunked prefill"
+            )
+
+    def _check_int(self, name: str, least: int) -> None:
+        value = getattr(self, name)
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise ValueError(f"{name} must be an integer of at least {least}, got {value!r}")
+
+    @property
+    def token_budget(self) -> int:
+        """`max_num_batched_tokens`, resolved."""
+        if self.max_num_batched_tokens is not None:
+            return self.max_num_batched_tokens
+        least = 4096 if self.enable_chunked_prefill else max(4096, self.max_model_len or 0)
+        return max(least, self.max_num_seqs)

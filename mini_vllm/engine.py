@@ -1,0 +1,280 @@
+"""The engine: a core that schedules and computes, and a front end that speaks text.
+
+Mirrors `vllm/v1/engine/core.py` (`EngineCore` 94, `step` 428) and `vllm/v1/engine/llm_engine.py`
+(`add_request` 209, `step` 287). Upstream the two halves are usually two processes; here they are two
+objects, and the core's `step` runs when the front end's does.
+
+The parts are handed in (`EngineParts`), so that a learner's own scheduler or block pool can run in
+the place of ours.
+
+Left out: process boundaries, executors, async scheduling, metrics, data parallelism.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from mini_vllm.attention import PagedAttention
+from mini_vllm.block_pool import BlockPool
+from mini_vllm.checkpoint import load_model
+from mini_vllm.config import EngineConfig
+from mini_vllm.input_processor import InputProcessor, PromptType
+from mini_vllm.kv_cache_manager import KVCacheManager, cdiv
+from mini_vllm.llama import AttentionBackend, LlamaForCausalLM
+from mini_vllm.model_runner import ModelRunner
+from mini_vllm.output_processor import OutputProcessor, ParentRequest, RequestState
+from mini_vllm.outputs import RequestOutput
+from mini_vllm.request import Request, RequestStatus
+from mini_vllm.sampler import Sampler
+from mini_vllm.sampling_params import SamplingParams
+from mini_vllm.scheduler import EngineCoreOutput, ModelRunnerOutput, Scheduler, SchedulerOutput
+from mini_vllm.tokenizer import Tokenizer
+
+DEFAULT_MODEL = Path(__file__).parent / "checkpoints" / "tiny-llama"
+
+
+@dataclass(frozen=True)
+class EngineParts:
+    """What the engine is made of: one constructor a part, called as the default's is.
+
+    Attributes:
+        block_pool: `(num_gpu_blocks, enable_caching)`.
+        kv_cache_manager: `(num_gpu_blocks, block_size, max_model_len, enable_caching, block_pool)`.
+        scheduler: `(config, kv_cache_manager)`.
+        sampler: `(seed)`.
+        attention: `()`.
+    """
+
+    block_pool: Callable[..., BlockPool] = BlockPool
+    kv_cache_manager: Callable[..., KVCacheManager] = KVCacheManager
+    scheduler: Callable[..., Scheduler] = Scheduler
+    sampler: Callable[..., Sampler] = Sampler
+    attention: Callable[[], AttentionBackend] = PagedAttention
+
+
+@dataclass(slots=True)
+class StepRecord:
+    """One step, as an observer sees it: after the update, before the text is made.
+
+    Times are seconds of wall clock.
+    """
+
+    index: int
+    scheduler_output: SchedulerOutput
+    model_runner_output: ModelRunnerOutput
+    outputs: list[EngineCoreOutput]
+    schedule_time: float
+    execute_time: float
+    update_time: float
+
+
+def resolve_config(config: EngineConfig, model: LlamaForCausalLM) -> EngineConfig:
+    """Fill in what depends on the model: `max_model_len` and `num_gpu_blocks`.
+
+    Raises ValueError if `max_model_len` is more than the model was made for, or if the memory holds
+    fewer than 2 blocks.
+    """
+    limit = model.config.max_position_embeddings
+    max_model_len = config.max_model_len or limit
+    if max_model_len > limit:
+        raise ValueError(
+            f"max_model_len ({max_model_len}) is greater than the model's "
+            f"max_position_embeddings ({limit})"
+        )
+    config = dataclasses.replace(config, max_model_len=max_model_len)
+    if config.num_gpu_blocks is None:
+        c = model.config
+        page = 2 * 4 * c.num_hidden_layers * c.num_key_value_heads * c.head_dim * config.block_size
+        num_gpu_blocks = config.kv_cache_memory_bytes // page
+        if num_gpu_blocks < 2:
+            raise ValueError(
+                f"kv_cache_memory_bytes ({config.kv_cache_memory_bytes}) holds {num_gpu_blocks} "
+                f"blocks of {page} bytes; at least 2 are needed"
+            )
+        # No use for more than all running requests can fill.
+        most = config.max_num_seqs * cdiv(max_model_len, config.block_size) + 1
+        config = dataclasses.replace(config, num_gpu_blocks=min(num_gpu_blocks, most))
+    return config
+
+
+class EngineCore:
+    """Scheduler and model runner, and the loop body that joins them.
+
+    Args:
+        model: the model to run.
+        config: see `EngineConfig`; open fields are filled in from the model.
+        parts: the parts to use. `parts.attention` is not used here: the model has its backend.
+    """
+
+    def __init__(
+        self, model: LlamaForCausalLM, config: EngineConfig, parts: EngineParts = EngineParts()
+    ) -> None:
+        self.config = config = resolve_config(config, model)
+        assert config.num_gpu_blocks is not None and config.max_model_len is not None
+        self.kv_cache_manager = parts.kv_cache_manager(
+            config.num_gpu_blocks,
+            config.block_size,
+            config.max_model_len,
+            config.enable_prefix_caching,
+            parts.block_pool(config.num_gpu_blocks, config.enable_prefix_caching),
+        )
+        self.scheduler = parts.scheduler(config, self.kv_cache_manager)
+        self.model_runner = ModelRunner(model, config, parts.sampler(config.seed))
+        self.step_observers: list[Callable[[StepRecord], None]] = []
+        self.num_steps = 0
+
+    def add_request(self, request: Request) -> None:
+        self.scheduler.add_request(request)
+
+    def abort_requests(self, request_ids: Iterable[str]) -> None:
+        self.scheduler.finish_requests(request_ids, RequestStatus.FINISHED_ABORTED)
+
+    def step(self) -> list[EngineCoreOutput]:
+        """Schedule, execute, update. Source: `vllm/v1/engine/core.py:428`."""
+        if not self.scheduler.has_unfinished_requests():
+            return []
+        t0 = time.perf_counter()
+        scheduler_output = self.scheduler.schedule()
+        t1 = time.perf_counter()
+        model_output = self.model_runner.execute_model(scheduler_output)
+        t2 = time.perf_counter()
+        outputs = self.scheduler.update_from_output(scheduler_output, model_output)
+        self.num_steps += 1
+        if self.step_observers:
+            times = (t1 - t0, t2 - t1, time.perf_counter() - t2)
+            record = StepRecord(self.num_steps, scheduler_output, model_output, outputs, *times)
+            for observer in self.step_observers:
+                observer(record)
+        return outputs
+
+
+class LLMEngine:
+    """The synchronous engine: add requests at any time, call `step` until none is left.
+
+    Args:
+        model: a checkpoint folder (default: the shipped one), or a loaded model.
+        config: the engine's settings.
+        tokenizer: default: the folder's. None if `model` is a loaded model: then prompts are token
+            ids and outputs have no text.
+        parts: the engine's parts, for instance a learner's own.
+
+    Raises ValueError where folder, config or their combination is not usable.
+    Source: `vllm/v1/engine/llm_engine.py:49`.
+    """
+
+    def __init__(
+        self,
+        model: str | Path | LlamaForCausalLM = DEFAULT_MODEL,
+        config: EngineConfig | None = None,
+        *,
+        tokenizer: Tokenizer | None = None,
+        parts: EngineParts = EngineParts(),
+    ) -> None:
+        if isinstance(model, str | Path):
+            tokenizer = tokenizer or Tokenizer.from_folder(model)
+            model = load_model(model, parts.attention())
+        self.model = model
+        self.tokenizer = tokenizer
+        self.engine_core = EngineCore(model, config or EngineConfig(), parts)
+        self.config = self.engine_core.config
+        self.input_processor = InputProcessor(
+            self.config, model.config.vocab_size, tokenizer, model.config.eos_token_ids
+        )
+        self.output_processor = OutputProcessor(tokenizer)
+
+    def add_request(
+        self,
+        request_id: str,
+        prompt: PromptType,
+        params: SamplingParams,
+        arrival_time: float | None = None,
+        priority: int = 0,
+    ) -> str:
+        """Check a request and queue it; nothing is computed yet. Returns its id.
+
+        With `n > 1` it becomes `n` requests in the core.
+
+        Raises TypeError or ValueError, and has then changed nothing: a duplicate id, a prompt or
+        parameter that is not valid, a request that the KV cache could never hold.
+        """
+        if not isinstance(request_id, str) or not request_id:
+            raise TypeError(f"request_id must be a non-empty string, got {request_id!r}")
+        if self.output_processor.has_request(request_id):
+            raise ValueError(f"request id {request_id!r} is already in use")
+        processed = self.input_processor.process_prompt(prompt)
+        params = self.input_processor.process_params(params, len(processed.token_ids))
+        parent = ParentRequest(request_id, params) if params.n > 1 else None
+        children = [(request_id, params)]
+        if parent is not None:
+            children = [parent.get_child_info(index) for index in range(params.n)]
+        if arrival_time is None:
+            arrival_time = time.time()
+        for index, (child_id, child_params) in enumerate(children):
+            request = self.input_processor.make_request(
+                child_id, processed, child_params, arrival_time, priority
+            )
+            # If the core refuses, it refuses the first child: they differ in nothing it looks at.
+            self.engine_core.add_request(request)
+            self.output_processor.add_request(
+                RequestState(
+                    child_id,
+                    processed.text,
+                    processed.token_ids,
+                    child_params,
+                    self.tokenizer,
+                    parent,
+                    index,
+                )
+            )
+        return request_id
+
+    def abort_request(self, request_ids: str | Iterable[str]) -> None:
+        """End requests at once and free their blocks; they give no further output.
+
+        Raises ValueError naming the first id that is not known (never added, or finished), after
+        the others have been aborted.
+        """
+        unknown = None
+        for request_id in [request_ids] if isinstance(request_ids, str) else list(request_ids):
+            if self.output_processor.has_request(request_id):
+                self.engine_core.abort_requests(self.output_processor.abort_request(request_id))
+            elif unknown is None:
+                unknown = request_id
+        if unknown is not None:
+            raise ValueError(
+                f"request id {unknown!r} is not known: it was never added or has finished"
+            )
+
+    def step(self) -> list[RequestOutput]:
+        """One iteration: schedule, compute, sample, update, detokenize. The outputs it brought."""
+        core_outputs = self.engine_core.step()
+        processed = self.output_processor.process_outputs(core_outputs)
+        if processed.reqs_to_abort:  # a stop string was found: the core does not know yet
+            self.engine_core.abort_requests(processed.reqs_to_abort)
+        return processed.request_outputs
+
+    def has_unfinished_requests(self) -> bool:
+        return self.engine_core.scheduler.has_unfinished_requests()
+
+    def get_num_unfinished_requests(self) -> int:
+        return self.engine_core.scheduler.get_num_unfinished_requests()
+
+    def reset_prefix_cache(self) -> bool:
+        """Forget all cached prefixes; False, and nothing done, while requests hold blocks."""
+        return self.engine_core.kv_cache_manager.reset_prefix_cache()
+
+    def stream(
+        self, prompt: PromptType, params: SamplingParams, request_id: str = "0"
+    ) -> Iterable[RequestOutput]:
+        """Run one request alone and yield its outputs as they come. Leaving the loop aborts it."""
+        self.add_request(request_id, prompt, params)
+        try:
+            while self.has_unfinished_requests():
+                yield from self.step()
+        finally:
+            if self.output_processor.has_request(request_id):
+                self.abort_request(request_id)

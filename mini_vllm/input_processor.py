@@ -1,0 +1,178 @@
+"""What a user hands in, checked and made into a `Request`.
+
+Mirrors `vllm/v1/engine/input_processor.py` (`process_inputs` 234, `_validate_prompt_len` 379) and the
+prompt forms of `vllm/inputs`. Everything that can be wrong with a request is found here, before the
+engine's state is touched: a refused request leaves the others unharmed.
+
+Left out: prompt embeddings, multi-modal inputs, LoRA, the random suffix of request ids.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypedDict
+
+import numpy as np
+
+from mini_vllm.config import EngineConfig
+from mini_vllm.request import Request
+from mini_vllm.sampling_params import SamplingParams
+from mini_vllm.tokenizer import Tokenizer
+
+
+class PromptDict(TypedDict, total=False):
+    """A prompt with what belongs to it: `prompt` or `prompt_token_ids`, and a `cache_salt`."""
+
+    prompt: str
+    prompt_token_ids: list[int]
+    cache_salt: str
+
+
+PromptType = str | Sequence[int] | PromptDict
+
+
+@dataclass(slots=True)
+class ProcessedPrompt:
+    """A prompt ready for the model. `text` is None if token ids were given."""
+
+    text: str | None
+    token_ids: list[int]
+    cache_salt: str | None = None
+
+
+class InputProcessor:
+    """Tokenizes, validates, fills in defaults.
+
+    Args:
+        config: `max_model_len` must be set.
+        vocab_size: the model's.
+        tokenizer: None if only token ids will be given.
+        eos_token_ids: the model's. EOS proper is the tokenizer's, or the first of these; the others
+            are stop tokens.
+    """
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        vocab_size: int,
+        tokenizer: Tokenizer | None,
+        eos_token_ids: Sequence[int] = (),
+    ) -> None:
+        assert config.max_model_len is not None
+        self.config = config
+        self.max_model_len = config.max_model_len
+        self.vocab_size = vocab_size
+        self.tokenizer = tokenizer
+        self.eos_token_ids = list(eos_token_ids)
+
+    def process_prompt(self, prompt: PromptType) -> ProcessedPrompt:
+        """Read a prompt in any of its forms.
+
+        Raises TypeError or ValueError: another form, an empty prompt, a token id outside the
+        vocabulary, a prompt that leaves no room for one output token within `max_model_len`.
+        """
+        cache_salt = None
+        if isinstance(prompt, Mapping):
+            unknown = sorted(set(prompt) - {"prompt", "prompt_token_ids", "cache_salt"})
+            if unknown:
+                raise ValueError(
+                    f"prompt has the unknown key {unknown[0]!r}; known are 'prompt', "
+                    "'prompt_token_ids' and 'cache_salt'"
+                )
+            cache_salt = prompt.get("cache_salt")
+            if cache_salt is not None and (not isinstance(cache_salt, str) or not cache_salt):
+                raise ValueError(f"cache_salt must be a non-empty string, got {cache_salt!r}")
+            text, ids = prompt.get("prompt"), prompt.get("prompt_token_ids")
+            if ids is None and text is None:
+                raise ValueError("prompt has neither 'prompt' nor 'prompt_token_ids'")
+            inner: object = text if ids is None else ids
+        else:
+            text, inner = prompt if isinstance(prompt, str) else None, prompt
+        if isinstance(inner, str):
+            if self.tokenizer is None:
+                raise ValueError("this engine has no tokenizer: give token ids, not text")
+            if not inner:
+                raise ValueError("The decoder prompt cannot be empty, got ''")
+            token_ids = self.tokenizer.encode(inner)
+        else:
+            token_ids = self._check_token_ids(inner)
+        self._validate_prompt_len(len(token_ids))
+        return ProcessedPrompt(text, token_ids, cache_salt)
+
+    def _check_token_ids(self, ids: object) -> list[int]:
+        if isinstance(ids, np.ndarray):
+            ids = ids.tolist()
+        if not isinstance(ids, Sequence) or isinstance(ids, bytes | bytearray):
+            raise TypeError(
+                f"prompt must be a string, a list of token ids or a dict, got {type(ids).__name__}"
+            )
+        for token_id in ids:
+            if isinstance(token_id, bool) or not isinstance(token_id, int | np.integer):
+                raise TypeError(f"prompt token ids must be integers, got {token_id!r}")
+            if not 0 <= token_id < self.vocab_size:
+                raise ValueError(
+                    f"Token id {token_id} is out of vocabulary: ids go from 0 to "
+                    f"{self.vocab_size - 1}"
+                )
+        return [int(token_id) for token_id in ids]
+
+    def _validate_prompt_len(self, prompt_len: int) -> None:
+        if prompt_len == 0:
+            raise ValueError("The decoder prompt cannot be empty, got 0 tokens")
+        if prompt_len > self.max_model_len:
+            raise ValueError(
+                f"The decoder prompt (length {prompt_len}) is longer than the maximum model "
+                f"length of {self.max_model_len}"
+            )
+        if prompt_len == self.max_model_len:
+            raise ValueError(
+                f"The decoder prompt (length {prompt_len}) plus the number of requested output "
+                f"tokens (at least 1) is longer than the maximum model length of "
+                f"{self.max_model_len}"
+            )
+
+    def process_params(self, params: SamplingParams, prompt_len: int) -> SamplingParams:
+        """A copy of `params` that is valid for this model, with its EOS and `max_tokens` set.
+
+        `max_tokens=None` becomes all that `max_model_len` leaves. Raises TypeError if `params` is
+        something else, ValueError if it refers to what the model does not have.
+        """
+        if not isinstance(params, SamplingParams):
+            raise TypeError(f"sampling_params must be SamplingParams, got {type(params).__name__}")
+        if params.stop and (self.tokenizer is None or not params.detokenize):
+            raise ValueError(f"stop strings {params.stop!r} need a tokenizer and detokenize=True")
+        params.verify(self.vocab_size, self.config.max_logprobs)
+        params = params.clone()
+        if params.max_tokens is None:
+            params.max_tokens = self.max_model_len - prompt_len
+        eos = self.tokenizer.eos_token_id if self.tokenizer is not None else None
+        if eos is None and self.eos_token_ids:
+            eos = self.eos_token_ids[0]
+        params.update_from_generation_config({"eos_token_id": self.eos_token_ids}, eos)
+        return params
+
+    def make_request(
+        self,
+        request_id: str,
+        prompt: ProcessedPrompt,
+        params: SamplingParams,
+        arrival_time: float | None = None,
+        priority: int = 0,
+    ) -> Request:
+        """The core's `Request`, from a processed prompt and processed parameters.
+
+        `priority` is ignored unless the scheduling policy is `priority`, as upstream.
+        """
+        if isinstance(priority, bool) or not isinstance(priority, int):
+            raise TypeError(f"priority must be an integer, got {priority!r}")
+        return Request(
+            request_id,
+            prompt.token_ids,
+            params,
+            arrival_time=time.time() if arrival_time is None else arrival_time,
+            priority=priority,
+            cache_salt=prompt.cache_salt,
+            block_size=self.config.block_size if self.config.enable_prefix_caching else None,
+        )

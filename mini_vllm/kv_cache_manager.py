@@ -1,0 +1,228 @@
+"""Slots for requests: which blocks each holds, what it can reuse, whether it fits.
+
+Mirrors three layers of vLLM at once, because the miniature has one kind of attention:
+`KVCacheManager` (`vllm/v1/core/kv_cache_manager.py`), `UnitaryKVCacheCoordinator`
+(`kv_cache_coordinator.py`) and `FullAttentionManager` (`single_type_kv_cache_manager.py:481`).
+
+Left out: several KV cache groups, sliding windows and what they free early, lookahead slots for
+draft tokens, tokens loaded by a KV connector, encoder tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mini_vllm.block_pool import BlockPool, KVCacheBlock
+from mini_vllm.request import Request
+
+
+def cdiv(a: int, b: int) -> int:
+    """`a / b` rounded up."""
+    return -(a // -b)
+
+
+class KVCacheBlocks:
+    """What the manager hands to the scheduler: a run of blocks, without the pool's internals.
+
+    Source: `vllm/v1/core/kv_cache_manager.py:26` (there a tuple of runs, one a KV cache group).
+    """
+
+    __slots__ = ("blocks",)
+
+    def __init__(self, blocks: Sequence[KVCacheBlock]) -> None:
+        self.blocks = blocks
+
+    def get_block_ids(self) -> list[int]:
+        return [block.block_id for block in self.blocks]
+
+    def __repr__(self) -> str:
+        return f"KVCacheBlocks({self.get_block_ids()})"
+
+
+class KVCacheManager:
+    """Allocates the slots that a step's tokens need, and finds prefixes that need none.
+
+    Args:
+        num_gpu_blocks: blocks in the pool, null block included (ignored if `block_pool` is given).
+        block_size: tokens in a block.
+        max_model_len: no request is ever given slots beyond this many tokens.
+        enable_caching: prefix caching.
+        block_pool: the pool to use, for instance a learner's own.
+
+    Source: `vllm/v1/core/kv_cache_manager.py:109`.
+    """
+
+    def __init__(
+        self,
+        num_gpu_blocks: int,
+        block_size: int,
+        max_model_len: int,
+        enable_caching: bool = True,
+        block_pool: BlockPool | None = None,
+    ) -> None:
+        self.block_size = block_size
+        self.max_model_len = max_model_len
+        self.enable_caching = enable_caching
+        self.block_pool = block_pool or BlockPool(num_gpu_blocks, enable_caching)
+        self.empty_kv_cache_blocks = KVCacheBlocks(())
+        # request id -> its block table, in order. Absent: the request holds nothing.
+        self.req_to_blocks: dict[str, list[KVCacheBlock]] = {}
+        # request id -> how many blocks at the front of its table are published.
+        self.num_cached_block: dict[str, int] = {}
+
+    @property
+    def usage(self) -> float:
+        """The share of usable blocks that are in use, 0.0 to 1.0."""
+        return self.block_pool.get_usage()
+
+    def get_computed_blocks(self, request: Request) -> tuple[KVCacheBlocks, int]:
+        """The longest cached prefix of the request: its blocks and its length in tokens.
+
+        At least the last token must be computed anew, for its logits. Hits are whole blocks, so a
+        prompt that is cached entirely and fills its blocks recomputes a whole block, not a token.
+
+        Nothing is reserved here: the blocks found may still be evicted until `allocate_slots`
+        touches them. Source: `vllm/v1/core/kv_cache_manager.py:194`.
+        """
+        if not self.enable_caching or request.skip_reading_prefix_cache:
+            return self.empty_kv_cache_blocks, 0
+        max_cache_hit_length = request.num_tokens - 1
+        hits: list[KVCacheBlock] = []
+        get_cached_block = self.block_pool.get_cached_block
+        for block_hash in request.block_hashes[: max_cache_hit_length // self.block_size]:
+            block = get_cached_block(block_hash)
+            if block is None:
+                break  # hashes are chained: what follows a miss cannot be a hit
+            hits.append(block)
+        if not hits:
+            return self.empty_kv_cache_blocks, 0
+        return KVCacheBlocks(hits), len(hits) * self.block_size
+
+    def allocate_slots(
+        self,
+        request: Request,
+        num_new_tokens: int,
+        num_new_computed_tokens: int = 0,
+        new_computed_blocks: KVCacheBlocks | None = None,
+        full_sequence_must_fit: bool = False,
+    ) -> KVCacheBlocks | None:
+        """Give the request slots for its next `num_new_tokens` tokens; None if they do not fit.
+
+        On None nothing has changed. The order of the steps is upstream's, because each can be seen
+        in the block ids:
+
+        1. With `full_sequence_must_fit` (admission), the whole sequence as it stands must fit, even
+           if this step computes only a chunk of it.
+        2. Hit blocks that are free count as needed: touching takes them out of the free queue.
+        3. Touch the hits before taking new blocks, which could otherwise evict them.
+        4. Take what is missing from the front of the free queue.
+        5. Publish the blocks that this step fills (I5), now, so that a request admitted later in
+           the same `schedule()` can share them.
+
+        Args:
+            request: `num_computed_tokens` tells where its new tokens begin.
+            num_new_tokens: at least 1.
+            num_new_computed_tokens: tokens in `new_computed_blocks`.
+            new_computed_blocks: prefix hits, for a request that holds nothing yet.
+
+        Returns: the newly taken blocks (hits not among them), possibly none.
+        Raises ValueError if `num_new_tokens` is below 1.
+        Source: `vllm/v1/core/kv_cache_manager.py:236`.
+        """
+        if num_new_tokens <= 0:
+            raise ValueError(f"num_new_tokens must be greater than 0, got {num_new_tokens}")
+        request_id = request.request_id
+        block_size = self.block_size
+        blocks = self.req_to_blocks.get(request_id)
+        num_blocks = len(blocks) if blocks is not None else 0
+        hits = new_computed_blocks.blocks if new_computed_blocks is not None else ()
+        total_computed = request.num_computed_tokens + num_new_computed_tokens
+        num_tokens_need_slot = min(total_computed + num_new_tokens, self.max_model_len)
+
+        num_new_blocks = -(num_tokens_need_slot // -block_size) - num_blocks - len(hits)
+        if num_new_blocks > 0 or hits or full_sequence_must_fit:
+            num_free = self.block_pool.get_num_free_blocks()
+            evictable = sum(block.ref_cnt == 0 for block in hits)
+            if full_sequence_must_fit:
+                full_num_tokens = min(request.num_tokens, self.max_model_len)
+                full = cdiv(full_num_tokens, block_size) - num_blocks - len(hits)
+                if max(full, 0) + evictable > num_free:
+                    return None
+            if max(num_new_blocks, 0) + evictable > num_free:
+                return None
+
+            if blocks is None:
+                blocks = self.req_to_blocks[request_id] = []
+            if hits:
+                assert num_blocks == 0, "prefix hits are for a request that holds nothing"
+                self.block_pool.touch(hits)
+                blocks.extend(hits)
+                self.num_cached_block[request_id] = len(hits)
+            new_blocks = self.empty_kv_cache_blocks
+            if num_new_blocks > 0:
+                taken = self.block_pool.get_new_blocks(num_new_blocks)
+                blocks.extend(taken)
+                new_blocks = KVCacheBlocks(taken)
+        else:
+            assert blocks is not None
+            new_blocks = self.empty_kv_cache_blocks
+
+        if self.enable_caching:
+            num_full_blocks = min(total_computed + num_new_tokens, request.num_tokens) // block_size
+            num_cached = self.num_cached_block.get(request_id, 0)
+            if num_cached < num_full_blocks:
+                self.block_pool.cache_full_blocks(request, blocks, num_cached, num_full_blocks)
+                self.num_cached_block[request_id] = num_full_blocks
+        return new_blocks
+
+    def free(self, request: Request) -> None:
+        """Give back all blocks of the request, the tail first.
+
+        The tail goes to the free queue first, so it is evicted first: what is left of a prefix
+        is its beginning, the part that another prompt can share.
+        Source: `vllm/v1/core/single_type_kv_cache_manager.py:338`.
+        """
+        blocks = self.req_to_blocks.pop(request.request_id, None)
+        self.num_cached_block.pop(request.request_id, None)
+        if blocks:
+            self.block_pool.free_blocks(reversed(blocks))
+
+    def get_blocks(self, request_id: str) -> KVCacheBlocks:
+        """The request's whole block table."""
+        return KVCacheBlocks(self.req_to_blocks.get(request_id, ()))
+
+    def get_block_ids(self, request_id: str) -> list[int]:
+        return self.get_blocks(request_id).get_block_ids()
+
+    def max_blocks_needed(self, request: Request) -> int:
+        """The most blocks this request can come to hold.
+
+        It ends when it has `max_tokens` outputs or `max_model_len` tokens, and the last token
+        sampled is never computed, so it needs no slot.
+        """
+        last = min(request.num_prompt_tokens + request.max_tokens, self.max_model_len) - 1
+        return cdiv(max(last, request.num_prompt_tokens), self.block_size)
+
+    def reset_prefix_cache(self) -> bool:
+        return self.block_pool.reset_prefix_cache()
+
+    def check_invariants(self) -> None:
+        """Assert I1 to I4 over pool and tables. O(blocks): for tests and `--check`, not the step."""
+        self.block_pool.check_invariants()
+        references: dict[int, int] = {}
+        for request_id, blocks in self.req_to_blocks.items():
+            ids = [block.block_id for block in blocks]
+            assert len(set(ids)) == len(ids), f"{request_id} holds a block twice: {ids}"
+            assert 0 not in ids, f"{request_id} holds the null block"
+            num_cached = self.num_cached_block.get(request_id, 0)
+            for position, block in enumerate(blocks):
+                references[block.block_id] = references.get(block.block_id, 0) + 1
+                if block.ref_cnt > 1:
+                    assert position < num_cached, f"I3: shared but not full and published: {block}"
+                if position < num_cached:
+                    assert block.block_hash is not None, f"I3: published without a hash: {block}"
+                else:
+                    assert block.block_hash is None, f"I3: hashed but not full: {block}"
+        for block in self.block_pool.blocks[1:]:
+            held = references.get(block.block_id, 0)
+            assert block.ref_cnt == held, f"leak: {block} is held by {held} tables"

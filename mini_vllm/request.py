@@ -1,0 +1,189 @@
+"""One request, from arrival to its last token, as the scheduler sees it.
+
+Mirrors `vllm/v1/request.py` (`Request` 59, `RequestStatus` 315). Left out: pooling, multi-modal
+features, LoRA, structured output, streaming input, draft tokens, KV transfer.
+"""
+
+from __future__ import annotations
+
+import enum
+import time
+
+from mini_vllm.block_pool import BlockHash, hash_block_tokens
+from mini_vllm.sampling_params import SamplingParams
+
+
+class RequestStatus(enum.IntEnum):
+    """Where a request is in its life. The order is logic: everything after PREEMPTED is finished.
+
+    Source: `vllm/v1/request.py:315`; the statuses of features that are left out are left out too.
+    """
+
+    WAITING = enum.auto()
+    RUNNING = enum.auto()
+    PREEMPTED = enum.auto()
+    FINISHED_STOPPED = enum.auto()
+    FINISHED_LENGTH_CAPPED = enum.auto()
+    FINISHED_ABORTED = enum.auto()
+
+    def __str__(self) -> str:
+        return self.name
+
+    @staticmethod
+    def is_finished(status: RequestStatus) -> bool:
+        return status > RequestStatus.PREEMPTED
+
+    @staticmethod
+    def get_finished_reason(status: RequestStatus) -> str | None:
+        """`stop`, `length` or `abort`; None while the request lives (`vllm/v1/request.py:349`)."""
+        return _FINISHED_REASON_MAP.get(status)
+
+
+_FINISHED_REASON_MAP = {
+    RequestStatus.FINISHED_STOPPED: "stop",
+    RequestStatus.FINISHED_LENGTH_CAPPED: "length",
+    RequestStatus.FINISHED_ABORTED: "abort",
+}
+_FIRST_FINISHED = RequestStatus.FINISHED_STOPPED
+
+
+class Request:
+    """A request's tokens and its two counters.
+
+    `num_tokens` counts the tokens that exist: prompt and output. `num_computed_tokens` counts those
+    whose KV is in the cache (or will be at the end of the step in flight). Scheduling is nothing
+    but letting the second catch up with the first. A request samples in a step when it has.
+
+    A request holds no block table: the KV cache manager keeps those, by request id.
+
+    Args:
+        request_id: unique among the living.
+        prompt_token_ids: at least one token id.
+        sampling_params: what to sample and when to stop; `max_tokens` must be set.
+        arrival_time: seconds; orders requests of equal priority. Default: now.
+        priority: lower runs first (only under the `priority` policy).
+        cache_salt: keeps this request's prefix cache apart from other salts'.
+        block_size: tokens in a block, to hash full blocks; None if prefix caching is off.
+
+    Source: `vllm/v1/request.py:59`.
+    """
+
+    __slots__ = (
+        "_next_hash_at",
+        "all_token_ids",
+        "arrival_time",
+        "block_hashes",
+        "block_size",
+        "cache_salt",
+        "eos_token_id",
+        "max_tokens",
+        "min_tokens",
+        "num_cached_tokens",
+        "num_computed_tokens",
+        "num_preemptions",
+        "num_prompt_tokens",
+        "num_tokens",
+        "output_token_ids",
+        "priority",
+        "prompt_token_ids",
+        "request_id",
+        "sampling_params",
+        "skip_reading_prefix_cache",
+        "status",
+        "stop_reason",
+        "stop_token_ids",
+    )
+
+    def __init__(
+        self,
+        request_id: str,
+        prompt_token_ids: list[int],
+        sampling_params: SamplingParams,
+        arrival_time: float | None = None,
+        priority: int = 0,
+        cache_salt: str | None = None,
+        block_size: int | None = None,
+    ) -> None:
+        if not prompt_token_ids:
+            raise ValueError("The decoder prompt cannot be empty")
+        if sampling_params.max_tokens is None:
+            raise ValueError("max_tokens must be set by the time a Request is made, got None")
+        self.request_id = request_id
+        self.prompt_token_ids = prompt_token_ids
+        self.sampling_params = sampling_params
+        self.arrival_time = time.time() if arrival_time is None else arrival_time
+        self.priority = priority
+        self.cache_salt = cache_salt
+        self.status = RequestStatus.WAITING
+        self.stop_reason: int | str | None = None
+
+        self.output_token_ids: list[int] = []
+        self.all_token_ids = list(prompt_token_ids)
+        self.num_prompt_tokens = self.num_tokens = len(prompt_token_ids)
+        self.num_computed_tokens = 0
+        self.num_cached_tokens = -1  # prefix hits at first admission; -1 until then
+        self.num_preemptions = 0
+
+        # Read once here rather than through two objects at every token.
+        self.max_tokens: int = sampling_params.max_tokens
+        self.min_tokens: int = sampling_params.min_tokens
+        self.eos_token_id: int | None = sampling_params.eos_token_id
+        self.stop_token_ids: frozenset[int] = frozenset(sampling_params.stop_token_ids or ())
+        self.skip_reading_prefix_cache = bool(sampling_params.skip_reading_prefix_cache)
+
+        self.block_size = block_size
+        self.block_hashes: list[BlockHash] = []
+        self._next_hash_at: int | None = block_size
+        self.update_block_hashes()
+
+    def append_output_token_ids(self, token_id: int) -> None:
+        """Add one sampled token; hash the block it completes, if it completes one."""
+        self.output_token_ids.append(token_id)
+        self.all_token_ids.append(token_id)
+        self.num_tokens += 1
+        if self.num_tokens == self._next_hash_at:
+            self.update_block_hashes()
+
+    def update_block_hashes(self) -> None:
+        """Hash the full blocks that have no hash yet. Each block is hashed once in its life.
+
+        The salt goes into the first block only; the chain carries it on to the rest
+        (`vllm/v1/core/kv_cache_utils.py:525`).
+        """
+        size = self.block_size
+        if size is None:
+            return
+        hashes = self.block_hashes
+        parent = hashes[-1] if hashes else None
+        for start in range(len(hashes) * size, self.num_tokens - size + 1, size):
+            extra = (self.cache_salt,) if start == 0 and self.cache_salt else None
+            parent = hash_block_tokens(parent, self.all_token_ids[start : start + size], extra)
+            hashes.append(parent)
+        self._next_hash_at = (len(hashes) + 1) * size
+
+    @property
+    def num_output_tokens(self) -> int:
+        return len(self.output_token_ids)
+
+    def is_finished(self) -> bool:
+        return self.status >= _FIRST_FINISHED
+
+    def get_finished_reason(self) -> str | None:
+        return RequestStatus.get_finished_reason(self.status)
+
+    def __lt__(self, other: Request) -> bool:
+        """Priority order: lower priority value, then earlier arrival, then smaller id.
+
+        Source: `vllm/v1/request.py:301`.
+        """
+        return (self.priority, self.arrival_time, self.request_id) < (
+            other.priority,
+            other.arrival_time,
+            other.request_id,
+        )
+
+    def __repr__(self) -> str:
+        return (
+            f"Request({self.request_id!r}, {self.status.name}, "
+            f"{self.num_computed_tokens}/{self.num_tokens} tokens computed)"
+        )

@@ -1,0 +1,113 @@
+"""The waiting requests, in the order in which they will be tried.
+
+Mirrors `vllm/v1/core/sched/request_queue.py` (FCFS 75, priority 131). Upstream filters a whole deque
+or heap to take one request out; here both queues do it without looking at the others, so that
+aborting one of 100,000 waiting requests costs what aborting one of ten does.
+"""
+
+from __future__ import annotations
+
+import enum
+import heapq
+from collections import OrderedDict
+from collections.abc import Iterator
+from typing import Protocol
+
+from mini_vllm.request import Request
+
+
+class SchedulingPolicy(enum.Enum):
+    """`fcfs`: first come, first served. `priority`: lower `priority` first, then earlier arrival."""
+
+    FCFS = "fcfs"
+    PRIORITY = "priority"
+
+
+class RequestQueue(Protocol):
+    """What the scheduler asks of its waiting queue."""
+
+    def add_request(self, request: Request) -> None: ...
+    def prepend_request(self, request: Request) -> None: ...
+    def peek_request(self) -> Request: ...
+    def pop_request(self) -> Request: ...
+    def remove_request(self, request: Request) -> None: ...
+    def __len__(self) -> int: ...
+    def __iter__(self) -> Iterator[Request]: ...
+
+
+class FCFSRequestQueue:
+    """First come, first served; a preempted request goes back to the front."""
+
+    def __init__(self) -> None:
+        # An OrderedDict is a linked list with an index: O(1) at both ends and in the middle.
+        self._queue: OrderedDict[str, Request] = OrderedDict()
+
+    def add_request(self, request: Request) -> None:
+        self._queue[request.request_id] = request
+
+    def prepend_request(self, request: Request) -> None:
+        self._queue[request.request_id] = request
+        self._queue.move_to_end(request.request_id, last=False)
+
+    def peek_request(self) -> Request:
+        return next(iter(self._queue.values()))
+
+    def pop_request(self) -> Request:
+        return self._queue.popitem(last=False)[1]
+
+    def remove_request(self, request: Request) -> None:
+        del self._queue[request.request_id]
+
+    def __len__(self) -> int:
+        return len(self._queue)
+
+    def __iter__(self) -> Iterator[Request]:
+        return iter(self._queue.values())
+
+
+class PriorityRequestQueue:
+    """A heap by (priority, arrival time, request id). There is no front to go back to.
+
+    A removed request stays in the heap until it comes to the top, and is then passed over.
+    """
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[int, float, str, Request]] = []
+        self._live: dict[str, Request] = {}
+
+    def add_request(self, request: Request) -> None:
+        self._live[request.request_id] = request
+        key = (request.priority, request.arrival_time, request.request_id, request)
+        heapq.heappush(self._heap, key)
+
+    prepend_request = add_request
+
+    def _drop_removed(self) -> None:
+        heap, live = self._heap, self._live
+        while live.get(heap[0][2]) is not heap[0][3]:
+            heapq.heappop(heap)
+
+    def peek_request(self) -> Request:
+        self._drop_removed()
+        return self._heap[0][3]
+
+    def pop_request(self) -> Request:
+        self._drop_removed()
+        request = heapq.heappop(self._heap)[3]
+        del self._live[request.request_id]
+        return request
+
+    def remove_request(self, request: Request) -> None:
+        del self._live[request.request_id]
+        if not self._live:
+            self._heap.clear()
+
+    def __len__(self) -> int:
+        return len(self._live)
+
+    def __iter__(self) -> Iterator[Request]:
+        return iter(sorted(self._live.values()))
+
+
+def create_request_queue(policy: SchedulingPolicy) -> RequestQueue:
+    return FCFSRequestQueue() if policy is SchedulingPolicy.FCFS else PriorityRequestQueue()
