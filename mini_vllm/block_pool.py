@@ -31,6 +31,8 @@ from typing import TYPE_CHECKING, NewType
 if TYPE_CHECKING:
     from mini_vllm.request import Request
 
+_sha256 = hashlib.sha256
+
 BlockHash = NewType("BlockHash", bytes)
 """32 bytes that stand for the contents of one full block and of every block before it."""
 
@@ -64,12 +66,10 @@ def hash_block_tokens(
     Source: `vllm/v1/core/kv_cache_utils.py:541`. Upstream pickles a tuple and hashes that; here the
     ids are packed as 8-byte integers, which says the same and is faster.
     """
-    digest = hashlib.sha256(parent_block_hash or NONE_HASH)
-    digest.update(array("q", curr_block_token_ids))
+    content = (parent_block_hash or NONE_HASH) + array("q", curr_block_token_ids).tobytes()
     if extra_keys is not None:
-        for key in extra_keys:
-            digest.update(b"\0" + key.encode())
-    return BlockHash(digest.digest())
+        content += b"".join(b"\0" + key.encode() for key in extra_keys)
+    return BlockHash(_sha256(content).digest())
 
 
 class KVCacheBlock:
@@ -277,11 +277,12 @@ class BlockPool:
         """
         hashes = request.block_hashes
         assert len(hashes) >= num_full_blocks, "I3: a block without a hash is not full"
+        publish = self.cached_block_hash_to_block.insert
         for i in range(num_cached_blocks, num_full_blocks):
             block = blocks[i]
             assert block.block_hash is None, f"block {block.block_id} is published already"
-            block.block_hash = hashes[i]
-            self.cached_block_hash_to_block.insert(hashes[i], block)
+            block.block_hash = block_hash = hashes[i]
+            publish(block_hash, block)
 
     def get_new_blocks(self, num_blocks: int) -> list[KVCacheBlock]:
         """Take `num_blocks` from the front of the free queue, forgetting what they held.
@@ -294,22 +295,14 @@ class BlockPool:
                 f"{self.free_block_queue.num_free_blocks} are free"
             )
         taken = self.free_block_queue.popleft_n(num_blocks)
+        evict = self.cached_block_hash_to_block.pop
         for block in taken:
             if block.block_hash is not None:
-                self._maybe_evict_cached_block(block)
+                evict(block.block_hash, block.block_id)
+                block.block_hash = None
             assert block.ref_cnt == 0, "I1: a block of the free queue is referenced"
             block.ref_cnt = 1
         return taken
-
-    def _maybe_evict_cached_block(self, block: KVCacheBlock) -> bool:
-        """Take the block's content out of the index. True if it was there."""
-        if block.block_hash is None:
-            return False
-        evicted = self.cached_block_hash_to_block.pop(block.block_hash, block.block_id)
-        if evicted is None:
-            return False
-        block.reset_hash()
-        return True
 
     def touch(self, blocks: Iterable[KVCacheBlock]) -> None:
         """Add a reference to each block; a free one leaves the free queue, its KV intact.

@@ -142,7 +142,7 @@ class KVCacheManager:
         num_new_blocks = -(num_tokens_need_slot // -block_size) - num_blocks - len(hits)
         if num_new_blocks > 0 or hits or full_sequence_must_fit:
             num_free = self.block_pool.get_num_free_blocks()
-            evictable = sum(block.ref_cnt == 0 for block in hits)
+            evictable = sum([block.ref_cnt == 0 for block in hits]) if hits else 0
             if full_sequence_must_fit:
                 full_num_tokens = min(request.num_tokens, self.max_model_len)
                 full = cdiv(full_num_tokens, block_size) - num_blocks - len(hits)

@@ -153,13 +153,16 @@ class Request:
         size = self.block_size
         if size is None:
             return
-        hashes = self.block_hashes
-        parent = hashes[-1] if hashes else None
-        for start in range(len(hashes) * size, self.num_tokens - size + 1, size):
-            extra = (self.cache_salt,) if start == 0 and self.cache_salt else None
-            parent = hash_block_tokens(parent, self.all_token_ids[start : start + size], extra)
-            hashes.append(parent)
-        self._next_hash_at = (len(hashes) + 1) * size
+        hashes, token_ids = self.block_hashes, self.all_token_ids
+        start = len(hashes) * size
+        if start == 0 and self.num_tokens >= size:
+            extra = (self.cache_salt,) if self.cache_salt else None
+            hashes.append(hash_block_tokens(None, token_ids[:size], extra))
+            start = size
+        while start + size <= self.num_tokens:
+            hashes.append(hash_block_tokens(hashes[-1], token_ids[start : start + size]))
+            start += size
+        self._next_hash_at = start + size
 
     @property
     def num_output_tokens(self) -> int:
