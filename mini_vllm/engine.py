@@ -175,8 +175,8 @@ class LLMEngine:
         parts: EngineParts = EngineParts(),
     ) -> None:
         if isinstance(model, str | Path):
-            tokenizer = tokenizer or Tokenizer.from_folder(model)
-            model = load_model(model, parts.attention())
+            folder, model = model, load_model(model, parts.attention())
+            tokenizer = tokenizer or Tokenizer.from_folder(folder)
         self.model = model
         self.tokenizer = tokenizer
         self.engine_core = EngineCore(model, config or EngineConfig(), parts)

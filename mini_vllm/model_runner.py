@@ -28,6 +28,7 @@ from mini_vllm.sampler import (
     SamplingMetadata,
     compute_logprobs,
     gather_logprobs,
+    make_generator,
 )
 from mini_vllm.sampling_params import SamplingParams
 from mini_vllm.scheduler import ModelRunnerOutput, NewRequestData, SchedulerOutput
@@ -54,7 +55,7 @@ class CachedRequestState:
         self.prompt_token_ids = prompt_token_ids
         self.sampling_params = params
         self.output_token_ids: list[int] = []
-        self.generator = None if params.seed is None else np.random.default_rng(params.seed)
+        self.generator = make_generator(params)
         self.row = -1
         self.prompt_logprobs: list[LogprobsLists] | None = (
             [] if params.prompt_logprobs is not None else None

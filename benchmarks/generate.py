@@ -1,0 +1,209 @@
+"""Generated tokens a second: `mini_vllm` beside vLLM's CPU backend and Hugging Face's `generate`.
+
+    python -m benchmarks.generate [--save]
+
+Each engine runs in a process of its own and gets the same prompts: token ids of one length, greedy,
+EOS ignored, so that every engine computes the same number of tokens. Rounds alternate between the
+engines, the ones that wait are stopped (SIGSTOP), the best round counts. Engines that are not
+installed are left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any, Protocol
+
+from benchmarks import machine
+
+MODEL = Path(__file__).parent.parent / "mini_vllm" / "checkpoints" / "tiny-llama"
+MAX_MODEL_LEN = 1024
+
+
+class Generate(Protocol):
+    """Run prompts together; returns the outputs' token ids."""
+
+    def __call__(self, prompts: list[list[int]], max_tokens: int) -> list[list[int]]: ...
+
+
+def mini_worker(model: str) -> Generate:
+    from mini_vllm import LLM, SamplingParams
+
+    llm = LLM(model, max_model_len=MAX_MODEL_LEN, enable_prefix_caching=False)
+
+    def generate(prompts: list[list[int]], max_tokens: int) -> list[list[int]]:
+        params = SamplingParams(temperature=0, max_tokens=max_tokens, ignore_eos=True)
+        outputs = llm.generate(prompts, params, use_tqdm=False)
+        return [list(o.outputs[0].token_ids) for o in outputs]
+
+    return generate
+
+
+def vllm_worker(model: str, eager: bool = True) -> Generate:
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    os.environ["VLLM_NO_USAGE_STATS"] = os.environ["DO_NOT_TRACK"] = "1"
+    os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+    from vllm import LLM, SamplingParams
+    from vllm.inputs import TokensPrompt
+
+    llm = LLM(
+        model=model, dtype="float32", enforce_eager=eager, block_size=16,
+        max_model_len=MAX_MODEL_LEN, enable_prefix_caching=False,
+    )  # fmt: skip
+
+    def generate(prompts: list[list[int]], max_tokens: int) -> list[list[int]]:
+        params = SamplingParams(temperature=0, max_tokens=max_tokens, ignore_eos=True)
+        tokens = [TokensPrompt(prompt_token_ids=prompt) for prompt in prompts]
+        outputs = llm.generate(tokens, params, use_tqdm=False)
+        return [list(o.outputs[0].token_ids) for o in outputs]
+
+    return generate
+
+
+def hf_worker(model: str) -> Generate:
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    hf = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).eval()
+
+    @torch.no_grad()
+    def generate(prompts: list[list[int]], max_tokens: int) -> list[list[int]]:
+        ids = torch.tensor(prompts)
+        out = hf.generate(
+            ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=max_tokens,
+            min_new_tokens=max_tokens, eos_token_id=None, pad_token_id=0,
+        )  # fmt: skip
+        rows: list[list[int]] = out[:, ids.shape[1] :].tolist()
+        return rows
+
+    return generate
+
+
+WORKERS = {"mini_vllm": mini_worker, "vLLM": vllm_worker, "vLLM compiled": None, "HF": hf_worker}
+
+
+def worker_main(name: str, model: str) -> int:
+    """Serve rounds: a JSON line in, a JSON line out on the real standard output."""
+    reply = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what libraries print must not mix with the replies
+    make = WORKERS[name]
+    generate = make(model) if make is not None else vllm_worker(model, eager=False)
+    print(json.dumps({"ready": True}), file=reply, flush=True)
+    for line in sys.stdin:
+        round_ = json.loads(line)
+        start = time.perf_counter()
+        outputs = generate(round_["prompts"], round_["max_tokens"])
+        seconds = time.perf_counter() - start
+        print(json.dumps({"seconds": seconds, "outputs": outputs}), file=reply, flush=True)
+    return 0
+
+
+class Engine:
+    """A worker process, stopped while it is not its turn."""
+
+    def __init__(self, name: str, model: str) -> None:
+        self.name = name
+        command = [sys.executable, "-W", "ignore", "-m", "benchmarks.generate", "--worker", name]
+        self._process = subprocess.Popen(
+            [*command, "--model", model], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL, text=True, start_new_session=True,
+        )  # fmt: skip
+        self._read()
+        self._signal(signal.SIGSTOP)
+
+    def _read(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise SystemExit(f"the worker {self.name!r} died; run it alone to see why")
+        value: dict[str, Any] = json.loads(line)
+        return value
+
+    def _signal(self, number: int) -> None:
+        os.killpg(self._process.pid, number)
+
+    def round(self, prompts: list[list[int]], max_tokens: int) -> tuple[float, list[list[int]]]:
+        assert self._process.stdin is not None
+        self._signal(signal.SIGCONT)
+        self._process.stdin.write(json.dumps({"prompts": prompts, "max_tokens": max_tokens}) + "\n")
+        self._process.stdin.flush()
+        answer = self._read()
+        self._signal(signal.SIGSTOP)
+        return answer["seconds"], answer["outputs"]
+
+    def close(self) -> None:
+        self._signal(signal.SIGCONT)
+        self._signal(signal.SIGTERM)
+        try:
+            self._process.wait(20)
+        except subprocess.TimeoutExpired:
+            self._signal(signal.SIGKILL)
+
+
+def measure(names: list[str], model: str, rounds: int, input_len: int, output_len: int) -> list[dict[str, Any]]:
+    rng = random.Random(0)
+    engines = [Engine(name, model) for name in names]
+    rows = []
+    try:
+        for concurrent in (1, 16, 64):
+            best: dict[str, float] = {}
+            for number in range(rounds + 1):
+                prompts = [[1] + [rng.randint(8 + 32, 8 + 126) for _ in range(input_len - 1)] for _ in range(concurrent)]
+                answers: dict[str, list[list[int]]] = {}
+                for engine in engines:
+                    if engine.name == "HF" and concurrent > 1:
+                        continue
+                    seconds, answers[engine.name] = engine.round(prompts, output_len)
+                    rate = concurrent * output_len / seconds
+                    if number:  # the first round warms up
+                        best[engine.name] = max(best.get(engine.name, 0.0), rate)
+            row: dict[str, Any] = {"concurrent": concurrent}
+            row |= {f"{name} tok/s": best.get(name) for name in names}
+            ours = best["mini_vllm"]
+            row |= {f"/ {name}": ours / best[name] if name in best else None for name in names[1:]}
+            same = [out == answers["mini_vllm"] for name, out in answers.items() if name != "mini_vllm"]
+            row["same tokens"] = "yes" if all(same) else "no"
+            rows.append(row)
+    finally:
+        for engine in engines:
+            engine.close()
+    return rows
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--worker", choices=list(WORKERS), help=argparse.SUPPRESS)
+    parser.add_argument("--model", default=str(MODEL), help="checkpoint folder (the shipped one)")
+    parser.add_argument("--rounds", type=int, default=5, help="rounds after the warm-up (5)")
+    parser.add_argument("--input-len", type=int, default=64, help="prompt tokens (64)")
+    parser.add_argument("--output-len", type=int, default=128, help="output tokens (128)")
+    parser.add_argument("--compiled", action="store_true", help="also vLLM without enforce_eager")
+    parser.add_argument("--save", action="store_true", help="write benchmarks/results/generate.json")
+    args = parser.parse_args(argv)
+    if args.worker:
+        return worker_main(args.worker, args.model)
+    names = ["mini_vllm"]
+    if importlib.util.find_spec("vllm") is not None:
+        names += ["vLLM"] + (["vLLM compiled"] if args.compiled else [])
+    if importlib.util.find_spec("transformers") is not None:
+        names.append("HF")
+    rows = measure(names, args.model, args.rounds, args.input_len, args.output_len)
+    print(machine.table(rows))
+    if args.save:
+        command = f"python -m benchmarks.generate --input-len {args.input_len} --output-len {args.output_len}"
+        print(machine.save("generate", command, rows))
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,118 @@
+"""Pytest for the whole repository: the lab contract and the markers that need something.
+
+The lab contract. A lab's ``test_lab.py`` asks for the fixture ``lab`` and gets a module. Which one,
+the environment variable ``LAB_IMPL`` says:
+
+    LAB_IMPL=solution     solution.py beside the test file (this is the default)
+    LAB_IMPL=starter      starter.py beside the test file
+    LAB_IMPL=PATH         that file; a relative path is tried from the current directory,
+                          then from the test file's folder
+
+A ``LAB_IMPL`` that leads to no file ends the run with exit code 4 (a usage error), so that a
+mistyped path can never pass for a failing solution.
+
+The markers. ``gpu``, ``torch``, ``triton`` and ``vllm`` name what a test needs. Where that is
+missing the test is skipped with one line that says so. Nothing here imports torch unless a
+selected test carries ``gpu``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import re
+import sys
+from collections.abc import Callable
+from importlib.machinery import SourceFileLoader
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+
+def _missing_package(name: str) -> str | None:
+    return None if importlib.util.find_spec(name) else f"{name} is not installed"
+
+
+def _missing_gpu() -> str | None:
+    if reason := _missing_package("torch"):
+        return reason
+    import torch
+
+    return None if torch.cuda.is_available() else "torch sees no CUDA device"
+
+
+# marker -> (what --markers prints, what is missing here or None)
+NEEDS: dict[str, tuple[str, Callable[[], str | None]]] = {
+    "gpu": ("needs a CUDA GPU, and torch built for it", _missing_gpu),
+    "torch": ("needs torch", lambda: _missing_package("torch")),
+    "triton": ("needs triton", lambda: _missing_package("triton")),
+    "vllm": ("needs the real vLLM, its CPU or its GPU build", lambda: _missing_package("vllm")),
+}
+_missing: dict[str, str | None] = {}
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    for marker, (description, _) in NEEDS.items():
+        config.addinivalue_line("markers", f"{marker}: {description}")
+    if importlib.util.find_spec("hypothesis"):
+        from hypothesis import settings
+
+        # The same examples on every run. --hypothesis-profile=explore draws new ones.
+        settings.register_profile("repeatable", deadline=None, derandomize=True)
+        settings.register_profile("explore", deadline=None)
+        settings.load_profile("repeatable")
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    for marker, (_, probe) in NEEDS.items():
+        if item.get_closest_marker(marker) is None:
+            continue
+        if marker not in _missing:
+            _missing[marker] = probe()
+        if reason := _missing[marker]:
+            pytest.skip(f"{marker}: {reason}")
+
+
+def _lab_file(choice: str, folder: Path, start: Path) -> Path:
+    """The file that ``LAB_IMPL=choice`` names for the lab in ``folder``; ends the run if none."""
+    if choice in ("solution", "starter"):
+        tried = [folder / f"{choice}.py"]
+    else:
+        path = Path(choice).expanduser()
+        tried = [path] if path.is_absolute() else [start / path, folder / path]
+    for path in tried:
+        if path.is_file():
+            return path.resolve()
+    pytest.exit(
+        f"LAB_IMPL={choice!r} names no file. It may be 'solution' (the default), 'starter' or the "
+        f"path of a Python file; looked for {' and '.join(map(str, dict.fromkeys(tried)))}.",
+        returncode=pytest.ExitCode.USAGE_ERROR,
+    )
+
+
+def _load(path: Path) -> ModuleType:
+    """Load ``path`` under a name that no other lab's module can have."""
+    stem = re.sub(r"\W+", "_", f"{path.parent.name}_{path.stem}")
+    name = f"lab_{stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
+    loader = SourceFileLoader(name, str(path))
+    spec = importlib.util.spec_from_file_location(name, path, loader=loader)
+    assert spec is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses and pickle look their module up by name
+    try:
+        # Straight from the source: a .pyc is matched by whole seconds and size, which a file
+        # edited twice in a second can fool.
+        exec(compile(path.read_bytes(), str(path), "exec"), module.__dict__)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+@pytest.fixture(scope="module")
+def lab(request: pytest.FixtureRequest) -> ModuleType:
+    """The module under test, as ``LAB_IMPL`` chooses it (see above)."""
+    choice = os.environ.get("LAB_IMPL", "").strip() or "solution"
+    return _load(_lab_file(choice, request.path.parent, request.config.invocation_params.dir))

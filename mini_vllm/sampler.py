@@ -1,0 +1,381 @@
+"""From logits to tokens: one row of logits per request, one token id per row.
+
+Mirrors `vllm/v1/sample/`: `sampler.py` (the order of the steps), `metadata.py` (what the batch asks
+for) and the state that `logits_processor/builtin.py` keeps. The steps themselves are in
+`sample_ops.py` and can be imported from here. Their order decides results, so it is upstream's:
+
+1. logprobs, from the raw logits;
+2. what can change the argmax: allowed token ids, `min_tokens`, `logit_bias`, penalties;
+3. the argmax, for greedy rows;
+4. what cannot change it: temperature, `min_p`, `top_k` and `top_p`; then the draw.
+
+Left out: bad words, thinking budgets, speculative tokens, custom logits processors, the other
+`logprobs_mode`s, `logprob_token_ids`. Two differences: token ids come as int64 [n] instead of
+int32 [n, 1], and the random stream is numpy's, so seeded draws repeat here but are not vLLM's.
+
+Shapes below: n rows, V tokens in the vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from operator import ge
+from typing import Protocol
+
+import numpy as np
+
+from mini_vllm.sample_ops import (
+    BoolArray,
+    FloatArray,
+    IntArray,
+    LogprobsLists,
+    apply_logit_bias,
+    apply_min_p,
+    apply_min_tokens,
+    apply_penalties,
+    apply_temperature,
+    apply_top_k_only,
+    apply_top_k_top_p,
+    compute_logprobs,
+    gather_logprobs,
+    get_token_bin_counts_and_mask,
+    mask_logits,
+    random_sample,
+    softmax,
+)
+from mini_vllm.sampling_params import _SAMPLING_EPS, SamplingParams, SamplingType
+
+__all__ = [
+    "LogprobsLists",
+    "MinTokensState",
+    "PenaltyState",
+    "Sampler",
+    "SamplerOutput",
+    "SamplingMetadata",
+    "SamplingRow",
+    "apply_logit_bias",
+    "apply_min_p",
+    "apply_min_tokens",
+    "apply_penalties",
+    "apply_temperature",
+    "apply_top_k_only",
+    "apply_top_k_top_p",
+    "compute_logprobs",
+    "gather_logprobs",
+    "get_token_bin_counts_and_mask",
+    "make_generator",
+    "mask_logits",
+    "random_sample",
+    "softmax",
+]
+
+
+def make_generator(sampling_params: SamplingParams) -> np.random.Generator | None:
+    """A request's own random stream, or None where it has no seed or is greedy.
+
+    A negative seed counts from 2**64 down. Source: `vllm/v1/worker/gpu_model_runner.py:1195`.
+    """
+    if sampling_params.sampling_type != SamplingType.RANDOM_SEED or sampling_params.seed is None:
+        return None
+    return np.random.Generator(np.random.PCG64(sampling_params.seed % 2**64))
+
+
+class SamplingRow(Protocol):
+    """What the sampler reads of a request that samples in this step."""
+
+    @property
+    def sampling_params(self) -> SamplingParams: ...
+    @property
+    def prompt_token_ids(self) -> list[int]: ...
+    @property
+    def output_token_ids(self) -> list[int]:
+        """Live: the engine appends each new token to this very list."""
+        ...
+
+    @property
+    def generator(self) -> np.random.Generator | None: ...
+
+
+class MinTokensState:
+    """The rows that may not stop yet (`vllm/v1/sample/logits_processor/builtin.py:167`).
+
+    Attributes:
+        rows, stop_token_ids: [m] int64, the pairs to bar, for `apply_min_tokens`.
+    """
+
+    def __init__(self, rows: Sequence[SamplingRow], vocab_size: int) -> None:
+        self._pending = [
+            (i, row.sampling_params.min_tokens, row.output_token_ids, stops)
+            for i, row in enumerate(rows)
+            if row.sampling_params.min_tokens
+            # A checkpoint may name end-of-sequence ids that its head cannot produce.
+            and (stops := [t for t in row.sampling_params.all_stop_token_ids if t < vocab_size])
+        ]
+        self._rebuild()
+
+    def _rebuild(self) -> None:
+        self._pending = [entry for entry in self._pending if len(entry[2]) < entry[1]]
+        self._minima = [minimum for _, minimum, _, _ in self._pending]
+        self._outputs = [outputs for _, _, outputs, _ in self._pending]
+        pairs = [(row, stop) for row, _, _, stops in self._pending for stop in stops]
+        self.rows, self.stop_token_ids = np.array(pairs, np.int64).reshape(-1, 2).T
+
+    def update_state(self) -> None:
+        """Drop the rows that have reached their minimum since the last call."""
+        if any(map(ge, map(len, self._outputs), self._minima)):
+            self._rebuild()
+
+
+class PenaltyState:
+    """Token counts of the rows that use a penalty, kept up to date as their outputs grow.
+
+    vLLM counts every output from its start in each step (`vllm/v1/sample/ops/penalties.py:11`).
+    Here a step adds one to one bin per row.
+
+    Attributes:
+        rows: [m], the rows of the batch. The arrays below have one entry per such row.
+        prompt_mask: [m, V] bool. output_bin_counts: [m, V] float32.
+        presence, frequency, repetition: [m] float32.
+    """
+
+    def __init__(self, rows: Sequence[SamplingRow], indices: list[int], vocab_size: int) -> None:
+        chosen = [rows[i] for i in indices]
+        params = [row.sampling_params for row in chosen]
+        self.rows = np.array(indices, np.int64)
+        self.presence = np.array([p.presence_penalty for p in params], np.float32)
+        self.frequency = np.array([p.frequency_penalty for p in params], np.float32)
+        self.repetition = np.array([p.repetition_penalty for p in params], np.float32)
+        prompts = [row.prompt_token_ids for row in chosen]
+        _, self.prompt_mask = get_token_bin_counts_and_mask(prompts, vocab_size)
+        self._outputs = [row.output_token_ids for row in chosen]
+        self.output_bin_counts, _ = get_token_bin_counts_and_mask(self._outputs, vocab_size)
+        self._counted = list(map(len, self._outputs))
+        self._range = np.arange(len(chosen))
+
+    def update_state(self) -> None:
+        """Count the tokens appended since the last call."""
+        lengths = list(map(len, self._outputs))
+        if lengths == self._counted:
+            return
+        if lengths == [n + 1 for n in self._counted]:
+            self.output_bin_counts[self._range, [ids[-1] for ids in self._outputs]] += 1
+        else:  # Some rows skipped a step, or took several tokens at once.
+            vocab_size = self.output_bin_counts.shape[1]
+            fresh = [ids[n:] for ids, n in zip(self._outputs, self._counted, strict=True)]
+            self.output_bin_counts += get_token_bin_counts_and_mask(fresh, vocab_size)[0]
+        self._counted = lengths
+
+    def apply(self, logits: FloatArray) -> FloatArray:
+        """`apply_penalties` on this state's rows of the [n, V] logits."""
+        every_row = len(self.rows) == len(logits)
+        penalised = apply_penalties(
+            logits if every_row else logits[self.rows],
+            self.prompt_mask,
+            self.output_bin_counts,
+            self.presence,
+            self.frequency,
+            self.repetition,
+        )
+        if every_row:
+            return penalised
+        logits = logits.copy()
+        logits[self.rows] = penalised
+        return logits
+
+
+@dataclass(slots=True)
+class SamplingMetadata:
+    """What a batch of n rows asks of the sampler, as arrays (`vllm/v1/sample/metadata.py:15`).
+
+    None means that no row uses the step. Good for as long as the rows and their parameters stay
+    the same: outputs that grow meanwhile are seen.
+    """
+
+    shape: tuple[int, int]
+    """(n, V), which the logits must have."""
+    all_greedy: bool
+    all_random: bool
+    temperature: FloatArray | None
+    """[n], 0 in greedy rows."""
+    top_p: FloatArray | None
+    top_k: IntArray | None
+    """[n], V in rows that do not use it."""
+    min_p: FloatArray | None
+    generators: dict[int, np.random.Generator]
+    max_num_logprobs: int | None
+    """The most logprobs that a row asks for; 0 is the drawn token's only."""
+    allowed_token_ids_mask: BoolArray | None
+    """[n, V], True where a token is barred."""
+    min_tokens: MinTokensState | None
+    logit_bias: tuple[IntArray, IntArray, FloatArray] | None
+    """The arguments of `apply_logit_bias` after the logits."""
+    penalties: PenaltyState | None
+    argmax_only: bool
+    """Greedy and nothing else: the batch that must cost no more than an argmax."""
+
+    @classmethod
+    def build(cls, rows: Sequence[SamplingRow], vocab_size: int) -> SamplingMetadata:
+        """Collect the parameters of the rows that sample together.
+
+        Args:
+            rows: the requests, in the order of the logits' rows.
+            vocab_size: V.
+
+        Raises:
+            ValueError: a token id outside the vocabulary, in the prompt or output of a row
+                with penalties.
+        """
+        params = [row.sampling_params for row in rows]
+        temperatures = [p.temperature for p in params]
+        all_greedy = max(temperatures, default=0.0) < _SAMPLING_EPS
+        biases = [
+            (i, *b) for i, p in enumerate(params) if p.logit_bias for b in p.logit_bias.items()
+        ]
+        penalised = [
+            i
+            for i, p in enumerate(params)
+            if p.presence_penalty or p.frequency_penalty or p.repetition_penalty != 1.0
+        ]
+        counts = [p.logprobs for p in params if p.logprobs is not None]
+        metadata = cls(
+            shape=(len(rows), vocab_size),
+            all_greedy=all_greedy,
+            all_random=not all_greedy and min(temperatures) >= _SAMPLING_EPS,
+            temperature=None if all_greedy else np.array(temperatures, np.float32),
+            top_p=_column([p.top_p for p in params], off=1.0),
+            top_k=None,
+            min_p=_column([p.min_p for p in params], off=0.0),
+            generators={
+                i: row.generator
+                for i, row in enumerate(rows)
+                if row.generator is not None and temperatures[i] >= _SAMPLING_EPS
+            },
+            max_num_logprobs=(
+                None if not counts else vocab_size if -1 in counts else min(max(counts), vocab_size)
+            ),
+            allowed_token_ids_mask=None,
+            min_tokens=MinTokensState(rows, vocab_size)
+            if any(p.min_tokens for p in params)
+            else None,
+            logit_bias=None,
+            penalties=PenaltyState(rows, penalised, vocab_size) if penalised else None,
+            argmax_only=False,
+        )
+        if any(0 < p.top_k < vocab_size for p in params):
+            metadata.top_k = np.array(
+                [p.top_k if 0 < p.top_k < vocab_size else vocab_size for p in params], np.int64
+            )
+        if any(p.allowed_token_ids for p in params):
+            metadata.allowed_token_ids_mask = barred = np.zeros((len(rows), vocab_size), np.bool_)
+            for i, p in enumerate(params):
+                if p.allowed_token_ids:
+                    barred[i] = True
+                    barred[i, p.allowed_token_ids] = False
+        if biases:
+            row_ids, token_ids, values = zip(*biases, strict=True)
+            metadata.logit_bias = (
+                np.array(row_ids, np.int64),
+                np.array(token_ids, np.int64),
+                np.array(values, np.float32),
+            )
+        metadata.argmax_only = (
+            all_greedy
+            and metadata.max_num_logprobs is None
+            and not (metadata.has_logits_processors)
+        )
+        return metadata
+
+    @property
+    def has_logits_processors(self) -> bool:
+        """Whether a step that can change the argmax applies."""
+        return not (
+            self.allowed_token_ids_mask is None
+            and self.min_tokens is None
+            and self.logit_bias is None
+            and self.penalties is None
+        )
+
+
+def _column(values: list[float], off: float) -> FloatArray | None:
+    """One parameter of all rows, or None where every row has it off."""
+    return None if values.count(off) == len(values) else np.array(values, np.float32)
+
+
+@dataclass(slots=True)
+class SamplerOutput:
+    """One sampled token per row (`vllm/v1/outputs.py`)."""
+
+    sampled_token_ids: IntArray
+    """[n]"""
+    logprobs: LogprobsLists | None = None
+    """None where no row asked for any."""
+
+
+class Sampler:
+    """Chooses the next token of each row (`vllm/v1/sample/sampler.py:20`).
+
+    Args:
+        seed: of the random stream that all rows without a seed of their own share.
+    """
+
+    def __init__(self, seed: int = 0) -> None:
+        self.rng = np.random.default_rng(seed)
+
+    def __call__(self, logits: FloatArray, sampling_metadata: SamplingMetadata) -> SamplerOutput:
+        """Sample one token per row of the [n, V] logits, which stay as they are.
+
+        Raises:
+            ValueError: logits of another shape than the metadata was built for.
+        """
+        if logits.shape != sampling_metadata.shape:
+            raise ValueError(
+                f"logits must have the shape {sampling_metadata.shape} of their metadata, "
+                f"got {logits.shape}."
+            )
+        if sampling_metadata.argmax_only:
+            return SamplerOutput(logits.argmax(axis=-1))
+        logits = logits.astype(np.float32, copy=False)
+        num_logprobs = sampling_metadata.max_num_logprobs
+        # Raw: before penalties and temperature. What is reported is the model's own opinion.
+        logprobs = None if num_logprobs is None else compute_logprobs(logits)
+        logits = self.apply_logits_processors(logits, sampling_metadata)
+        sampled = self.sample(logits, sampling_metadata)
+        if num_logprobs is None or logprobs is None:
+            return SamplerOutput(sampled)
+        return SamplerOutput(sampled, gather_logprobs(logprobs, num_logprobs, sampled))
+
+    def apply_logits_processors(
+        self, logits: FloatArray, sampling_metadata: SamplingMetadata
+    ) -> FloatArray:
+        """The steps that can change the argmax, on [n, V] (`vllm/v1/sample/sampler.py:366`)."""
+        metadata = sampling_metadata
+        if metadata.allowed_token_ids_mask is not None:
+            logits = mask_logits(logits, metadata.allowed_token_ids_mask)
+        if metadata.min_tokens is not None:
+            metadata.min_tokens.update_state()
+            if metadata.min_tokens.rows.size:
+                state = metadata.min_tokens
+                logits = apply_min_tokens(logits, state.rows, state.stop_token_ids)
+        if metadata.logit_bias is not None:
+            logits = apply_logit_bias(logits, *metadata.logit_bias)
+        if metadata.penalties is not None:
+            metadata.penalties.update_state()
+            logits = metadata.penalties.apply(logits)
+        return logits
+
+    def sample(self, logits: FloatArray, sampling_metadata: SamplingMetadata) -> IntArray:
+        """[n, V] logits to [n] token ids (`vllm/v1/sample/sampler.py:238`)."""
+        metadata = sampling_metadata
+        greedy: IntArray | None = None if metadata.all_random else logits.argmax(axis=-1)
+        if metadata.temperature is None and greedy is not None:
+            return greedy
+        assert metadata.temperature is not None
+        logits = apply_temperature(logits, metadata.temperature, metadata.all_random)
+        if metadata.min_p is not None:
+            logits = apply_min_p(logits, metadata.min_p)
+        logits = apply_top_k_top_p(logits, metadata.top_k, metadata.top_p)
+        drawn = random_sample(softmax(logits), metadata.generators, self.rng)
+        if greedy is None:
+            return drawn
+        return np.where(metadata.temperature < _SAMPLING_EPS, greedy, drawn)

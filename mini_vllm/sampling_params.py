@@ -1,0 +1,435 @@
+"""What one request asks of the sampler, checked when it is built.
+
+Mirrors `vllm/sampling_params.py`: field names, order, defaults, what the constructor normalises
+and what it refuses. What is accepted here, vLLM accepts too, with the same fields afterwards. The
+other way round does not hold, on purpose:
+
+* Parameters the miniature does not act on (`bad_words`, `structured_outputs` and the others in
+  `LEFT_OUT`) pass at vLLM's default value only.
+* vLLM checks few types. It takes `temperature=nan`, `max_tokens=1.5`, `seed="a"` or
+  `ignore_eos="no"` and fails later or means something odd. All of that is an error here.
+* A seed must fit torch's generator (64 bits), and stop token ids must lie in the vocabulary: vLLM
+  finds out about either in the middle of a step.
+"""
+
+from __future__ import annotations
+
+import difflib
+import logging
+import math
+import os
+from collections.abc import Iterable
+from enum import Enum, IntEnum
+from numbers import Real
+from typing import Any, TypeGuard
+
+logger = logging.getLogger(__name__)
+
+_SAMPLING_EPS = 1e-5
+"""Below this temperature a request is greedy (`vllm/sampling_params.py:25`)."""
+_MAX_TEMP = 1e-2
+"""The least positive temperature; lower ones are raised to it (`vllm/sampling_params.py:26`)."""
+
+# fmt: off
+LEFT_OUT: dict[str, object] = {
+    "logprob_token_ids": None, "flat_logprobs": False, "spaces_between_special_tokens": True,
+    "skip_clone": False, "output_text_buffer_length": 0, "structured_outputs": None,
+    "extra_args": None, "routed_experts_prompt_start": 0, "bad_words": None,
+    "thinking_token_budget": None, "repetition_detection": None,
+}
+# fmt: on
+"""vLLM's parameters that the miniature leaves out, and the one value at which it takes them."""
+
+
+class SamplingType(IntEnum):
+    """How a request's tokens are chosen (`vllm/sampling_params.py:33`)."""
+
+    GREEDY = 0
+    RANDOM = 1
+    RANDOM_SEED = 2
+
+
+class RequestOutputKind(Enum):
+    """What each `RequestOutput` of a request carries (`vllm/sampling_params.py:151`)."""
+
+    CUMULATIVE = 0
+    """Everything generated so far."""
+    DELTA = 1
+    """What is new since the last output."""
+    FINAL_ONLY = 2
+    """Nothing until the request has finished."""
+
+
+class SamplingParams:
+    """Sampling parameters of one request (`vllm/sampling_params.py:168`).
+
+    Args:
+        n: completions to generate for the prompt; at least 1 and at most `VLLM_MAX_N_SEQUENCES`
+            (16384 where that is unset).
+        presence_penalty: taken off the logit of every token in the output so far, once;
+            in [-2, 2], 0 is off.
+        frequency_penalty: taken off once per occurrence in the output so far; in [-2, 2], 0 is off.
+        repetition_penalty: divides the positive and multiplies the other logits of every token in
+            the prompt or the output; above 0, 1 is off.
+        temperature: the logits are divided by it. 0 is greedy and switches `top_p`, `top_k`
+            and `min_p` off; a value in (0, 0.01) is raised to 0.01.
+        top_p: keep the likeliest tokens that together hold this probability; in (0, 1], 1 is off.
+        top_k: keep this many of the likeliest tokens; 0 (or -1) is off.
+        min_p: keep tokens with at least this share of the top token's probability;
+            in [0, 1], 0 is off.
+        seed: gives the request a random stream of its own; -1 means none.
+        stop: string or strings that end the generation.
+        stop_token_ids: token ids that end the generation.
+        ignore_eos: go on after the end-of-sequence token.
+        max_tokens: tokens to generate at most, at least 1; None leaves it to `max_model_len`.
+        min_tokens: no token that would end the generation is drawn before so many tokens.
+        logprobs: return the log probabilities of so many likeliest tokens and of the token drawn;
+            -1 is the whole vocabulary, None is off, True is 1.
+        prompt_logprobs: the same for each prompt token.
+        detokenize: turn the token ids into text; stop strings need it.
+        skip_special_tokens: leave special tokens out of the text.
+        include_stop_str_in_output: end the text with the stop string that was hit.
+        output_kind: what the outputs on the way carry.
+        logit_bias: token id to a number that is added to its logit.
+        allowed_token_ids: the only token ids that may be drawn.
+        skip_reading_prefix_cache: compute the whole prompt; where None, True exactly where
+            `prompt_logprobs` asks for something.
+        unknown: catches every other name, for an error that helps.
+
+    Raises:
+        TypeError: a parameter that does not exist, or a value of the wrong type.
+        ValueError: a value outside its range, `n > 1` with greedy sampling, a parameter of
+            vLLM's that the miniature leaves out. A non-integer `n` or stop token id is a
+            ValueError as well, as at the pin.
+
+    After construction `stop` and `stop_token_ids` are lists, `skip_reading_prefix_cache` is a
+    bool, and `output_text_buffer_length` says how many characters a stream holds back because
+    they may turn out to begin a stop string. Attributes can be set later and are not checked again.
+    """
+
+    # fmt: off
+    __slots__ = (
+        "_all_stop_token_ids", "_eos_token_id", "allowed_token_ids", "detokenize",
+        "frequency_penalty", "ignore_eos", "include_stop_str_in_output", "logit_bias", "logprobs",
+        "max_tokens", "min_p", "min_tokens", "n", "output_kind", "output_text_buffer_length",
+        "presence_penalty", "prompt_logprobs", "repetition_penalty", "seed",
+        "skip_reading_prefix_cache", "skip_special_tokens", "stop", "stop_token_ids",
+        "temperature", "top_k", "top_p",
+    )
+    # fmt: on
+
+    # Positions are shared with vLLM up to prompt_logprobs. The field after that is left out, so
+    # the rest goes by name only: no argument can land in another parameter than it would there.
+    def __init__(
+        self,
+        n: int = 1,
+        presence_penalty: float = 0.0,
+        frequency_penalty: float = 0.0,
+        repetition_penalty: float = 1.0,
+        temperature: float = 1.0,
+        top_p: float = 1.0,
+        top_k: int = 0,
+        min_p: float = 0.0,
+        seed: int | None = None,
+        stop: str | list[str] | None = None,
+        stop_token_ids: list[int] | None = None,
+        ignore_eos: bool = False,
+        max_tokens: int | None = 16,
+        min_tokens: int = 0,
+        logprobs: int | None = None,
+        prompt_logprobs: int | None = None,
+        *,
+        detokenize: bool = True,
+        skip_special_tokens: bool = True,
+        include_stop_str_in_output: bool = False,
+        output_kind: RequestOutputKind = RequestOutputKind.CUMULATIVE,
+        logit_bias: dict[int, float] | None = None,
+        allowed_token_ids: list[int] | None = None,
+        skip_reading_prefix_cache: bool | None = None,
+        **unknown: Any,
+    ) -> None:
+        if unknown:
+            _refuse_unknown(unknown)
+        if not _is_int(n):
+            raise ValueError(f"n must be an integer, got {n!r} of type {type(n).__name__}.")
+        self.n = n
+        self.presence_penalty = _number("presence_penalty", presence_penalty)
+        self.frequency_penalty = _number("frequency_penalty", frequency_penalty)
+        self.repetition_penalty = _number("repetition_penalty", repetition_penalty)
+        self.temperature = _number("temperature", temperature)
+        self.top_p = _number("top_p", top_p)
+        self.top_k = _integer("top_k", top_k)
+        self.min_p = _number("min_p", min_p)
+        self.seed = None if seed is None or seed == -1 else _integer("seed", seed)
+        self.stop = _strings("stop", stop)
+        self.stop_token_ids = _token_ids("stop_token_ids", stop_token_ids) or []
+        self.ignore_eos = _flag("ignore_eos", ignore_eos)
+        self.max_tokens = None if max_tokens is None else _integer("max_tokens", max_tokens)
+        self.min_tokens = _integer("min_tokens", min_tokens)
+        self.logprobs = _count("logprobs", logprobs)
+        self.prompt_logprobs = _count("prompt_logprobs", prompt_logprobs)
+        self.detokenize = _flag("detokenize", detokenize)
+        self.skip_special_tokens = _flag("skip_special_tokens", skip_special_tokens)
+        hit_stays = include_stop_str_in_output
+        self.include_stop_str_in_output = _flag("include_stop_str_in_output", hit_stays)
+        if not isinstance(output_kind, RequestOutputKind):
+            raise _wrong_type("output_kind", "a RequestOutputKind", output_kind)
+        self.output_kind = output_kind
+        self.logit_bias = None if logit_bias is None else _biases(logit_bias)
+        self.allowed_token_ids = _token_ids("allowed_token_ids", allowed_token_ids)
+        self.skip_reading_prefix_cache: bool = (
+            self.prompt_logprobs is not None
+            if skip_reading_prefix_cache is None
+            else _flag("skip_reading_prefix_cache", skip_reading_prefix_cache)
+        )
+
+        # Before the greedy test, as at the pin: 1e-6 samples at 0.01, only 0 is greedy.
+        if 0 < self.temperature < _MAX_TEMP:
+            logger.warning(
+                "temperature %s is below %s and was raised to it: dividing the logits by so "
+                "little overflows.",
+                self.temperature,
+                _MAX_TEMP,
+            )
+            self.temperature = _MAX_TEMP
+        self._verify_args()
+        if self.temperature < _SAMPLING_EPS:
+            self.top_p, self.top_k, self.min_p = 1.0, 0, 0.0
+            if self.n > 1:
+                raise ValueError(
+                    f"n must be 1 with greedy sampling (temperature 0), got {self.n}: every "
+                    "completion would be the same."
+                )
+
+        self.output_text_buffer_length = 0
+        if self.stop and not self.include_stop_str_in_output:
+            self.output_text_buffer_length = max(map(len, self.stop)) - 1
+        self._eos_token_id: int | None = None
+        self._all_stop_token_ids: set[int] = set(self.stop_token_ids)
+
+    def _verify_args(self) -> None:
+        """Refuse values outside their range (`vllm/sampling_params.py:452`)."""
+        if self.n < 1:
+            raise ValueError(f"n must be at least 1, got {self.n}.")
+        if self.n > 1 and self.n > (limit := int(os.environ.get("VLLM_MAX_N_SEQUENCES", 16384))):
+            raise ValueError(f"n must be at most {limit} (VLLM_MAX_N_SEQUENCES), got {self.n}.")
+        for name in ("presence_penalty", "frequency_penalty"):
+            if not -2.0 <= getattr(self, name) <= 2.0:
+                raise ValueError(f"{name} must be in [-2, 2], got {getattr(self, name)}.")
+        if self.repetition_penalty <= 0.0:
+            raise ValueError(f"repetition_penalty must be above 0, got {self.repetition_penalty}.")
+        if self.temperature < 0.0:
+            raise ValueError(f"temperature must not be negative, got {self.temperature}.")
+        if not 0.0 < self.top_p <= 1.0:
+            raise ValueError(f"top_p must be in (0, 1], got {self.top_p}.")
+        if self.top_k < -1:
+            raise ValueError(f"top_k must be 0 (off) or at least 1, got {self.top_k}.")
+        if not 0.0 <= self.min_p <= 1.0:
+            raise ValueError(f"min_p must be in [0, 1], got {self.min_p}.")
+        if self.seed is not None and not -(2**63) <= self.seed < 2**64:
+            raise ValueError(f"seed must be in [-2**63, 2**64), got {self.seed}.")
+        if self.max_tokens is not None and self.max_tokens < 1:
+            raise ValueError(f"max_tokens must be at least 1, got {self.max_tokens}.")
+        if self.min_tokens < 0:
+            raise ValueError(f"min_tokens must be at least 0, got {self.min_tokens}.")
+        if self.max_tokens is not None and self.min_tokens > self.max_tokens:
+            raise ValueError(
+                f"min_tokens must not exceed max_tokens={self.max_tokens}, got {self.min_tokens}."
+            )
+        for name in ("logprobs", "prompt_logprobs"):
+            count = getattr(self, name)
+            if count is not None and count < -1:
+                raise ValueError(
+                    f"{name} must be at least 0, or -1 for the vocabulary, got {count}."
+                )
+        if self.stop and not self.detokenize:
+            raise ValueError(
+                f"stop={self.stop!r} needs detokenize=True: stop strings are sought in the text."
+            )
+
+    def verify(self, vocab_size: int, max_logprobs: int = 20) -> None:
+        """Refuse what this model or this engine cannot serve (`vllm/sampling_params.py:665`).
+
+        Args:
+            vocab_size: tokens in the model's vocabulary; valid ids are 0 to `vocab_size - 1`.
+            max_logprobs: the engine's limit for `logprobs` and `prompt_logprobs`; -1 is
+                `vocab_size`.
+
+        Raises:
+            ValueError: too many logprobs, an empty `allowed_token_ids`, or a token id outside
+                the vocabulary in `logit_bias`, `allowed_token_ids` or `stop_token_ids`.
+        """
+        limit = vocab_size if max_logprobs == -1 else min(max_logprobs, vocab_size)
+        for name in ("logprobs", "prompt_logprobs"):
+            wanted = getattr(self, name)
+            if wanted is not None and (vocab_size if wanted == -1 else wanted) > limit:
+                raise ValueError(
+                    f"{name}={wanted} asks for more log probabilities than the allowed {limit} "
+                    f"(max_logprobs={max_logprobs}, vocabulary size {vocab_size})."
+                )
+        if self.allowed_token_ids is not None and not self.allowed_token_ids:
+            raise ValueError("allowed_token_ids must be None or hold a token id, got [].")
+        _check_vocabulary("logit_bias", self.logit_bias or (), vocab_size)
+        _check_vocabulary("allowed_token_ids", self.allowed_token_ids or (), vocab_size)
+        _check_vocabulary("stop_token_ids", self.stop_token_ids, vocab_size)
+
+    def update_from_generation_config(
+        self, generation_config: dict[str, Any], eos_token_id: int | None = None
+    ) -> None:
+        """Take the stop tokens over from the model (`vllm/sampling_params.py:556`).
+
+        Args:
+            generation_config: the checkpoint's `generation_config.json`; its `eos_token_id`
+                may be an id or a list of ids.
+            eos_token_id: the tokenizer's end-of-sequence id.
+
+        With `ignore_eos` none of these ids stops the request, but all of them count as stop
+        tokens for `min_tokens`: they are barred until it is reached.
+        """
+        if not self.ignore_eos:
+            self._eos_token_id = eos_token_id
+        if eos_token_id is not None:
+            self._all_stop_token_ids.add(eos_token_id)
+        listed = generation_config.get("eos_token_id")
+        if listed is None:
+            return
+        # The tokenizer's own id has a check and a finish reason of its own.
+        others = ({listed} if isinstance(listed, int) else set(listed)) - {eos_token_id}
+        self._all_stop_token_ids |= others
+        if others and not self.ignore_eos:
+            self.stop_token_ids = sorted(others.union(self.stop_token_ids))
+
+    @property
+    def sampling_type(self) -> SamplingType:
+        """GREEDY, RANDOM, or RANDOM_SEED for a row with a stream of its own."""
+        if self.temperature < _SAMPLING_EPS:
+            return SamplingType.GREEDY
+        return SamplingType.RANDOM if self.seed is None else SamplingType.RANDOM_SEED
+
+    @property
+    def eos_token_id(self) -> int | None:
+        """The id that ends this request as end of sequence; None with `ignore_eos`."""
+        return self._eos_token_id
+
+    @property
+    def all_stop_token_ids(self) -> set[int]:
+        """Every id that `min_tokens` bars: the stop token ids and all end-of-sequence ids."""
+        return self._all_stop_token_ids
+
+    def clone(self) -> SamplingParams:
+        """An independent copy: changing one object's lists leaves the other's alone."""
+        copy = object.__new__(type(self))
+        for name in SamplingParams.__slots__:
+            value = getattr(self, name)
+            setattr(copy, name, value.copy() if isinstance(value, list | dict | set) else value)
+        return copy
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, SamplingParams):
+            return NotImplemented
+        return all(getattr(self, name) == getattr(other, name) for name in self.__slots__)
+
+    def __repr__(self) -> str:
+        fields = ", ".join(f"{name}={getattr(self, name)!r}" for name in PARAMETERS)
+        return f"SamplingParams({fields})"
+
+
+PARAMETERS: tuple[str, ...] = tuple(
+    name for name in SamplingParams.__init__.__annotations__ if name not in ("unknown", "return")
+)
+"""The constructor's parameters, in order."""
+
+
+def _refuse_unknown(unknown: dict[str, Any]) -> None:
+    """Raise for the first parameter the miniature cannot honour; return where there is none."""
+    for name, value in unknown.items():
+        if name in LEFT_OUT:
+            if value == LEFT_OUT[name] or (name == "bad_words" and value == []):
+                continue
+            raise ValueError(
+                f"{name}={value!r}: vLLM 0.22.1 has this parameter, the miniature leaves it out "
+                f"and takes only its default, {LEFT_OUT[name]!r}."
+            )
+        near = difflib.get_close_matches(name, [*PARAMETERS, *LEFT_OUT], n=1)
+        hint = f" Did you mean {near[0]!r}?" if near else f" It takes {', '.join(PARAMETERS)}."
+        raise TypeError(f"SamplingParams has no parameter {name!r}.{hint}")
+
+
+def _wrong_type(name: str, rule: str, value: object) -> TypeError:
+    return TypeError(f"{name} must be {rule}, got {value!r} of type {type(value).__name__}.")
+
+
+def _is_int(value: object) -> TypeGuard[int]:
+    # A bool passes for an int in Python, yet n=True is a slip. vLLM lets it through.
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _integer(name: str, value: object) -> int:
+    if not _is_int(value):
+        raise _wrong_type(name, "an integer", value)
+    return value
+
+
+def _count(name: str, value: object) -> int | None:
+    """A number of logprobs: True is 1 (`vllm/sampling_params.py:423`), and so False is 0."""
+    if isinstance(value, bool):
+        return int(value)
+    return None if value is None else _integer(name, value)
+
+
+def _number(name: str, value: object) -> float:
+    if not isinstance(value, float):
+        if isinstance(value, bool) or not isinstance(value, Real):
+            raise _wrong_type(name, "a number", value)
+        try:
+            value = float(value)
+        except OverflowError:
+            value = math.inf
+    if not math.isfinite(value):
+        raise ValueError(f"{name} must be a finite number, got {value}.")
+    return value
+
+
+def _flag(name: str, value: object) -> bool:
+    if not isinstance(value, bool):
+        raise _wrong_type(name, "True or False", value)
+    return value
+
+
+def _strings(name: str, value: object) -> list[str]:
+    strings = [] if value is None else [value] if isinstance(value, str) else value
+    if not isinstance(strings, list) or not all(isinstance(s, str) for s in strings):
+        raise _wrong_type(name, "a string or a list of strings", value)
+    if "" in strings:
+        raise ValueError(f"{name} must not hold an empty string, got {value!r}.")
+    return strings.copy()
+
+
+def _token_ids(name: str, value: object) -> list[int] | None:
+    if value is None:
+        return None
+    if not isinstance(value, list):
+        raise _wrong_type(name, "a list of integers", value)
+    if not all(map(_is_int, value)):
+        raise ValueError(f"{name} must hold integers only, got {value!r}.")
+    return value.copy()
+
+
+def _biases(value: object) -> dict[int, float]:
+    if not isinstance(value, dict):
+        raise _wrong_type("logit_bias", "a dict of token id to number", value)
+    biases = {}
+    for token_id, bias in value.items():
+        key = _integer("each key of logit_bias", token_id)
+        # -inf bars the token, which is sound. Any other non-finite number spoils the row.
+        biases[key] = bias if bias == -math.inf else _number(f"logit_bias[{key}]", bias)
+    return biases
+
+
+def _check_vocabulary(name: str, token_ids: Iterable[int], vocab_size: int) -> None:
+    outside = [token_id for token_id in token_ids if not 0 <= token_id < vocab_size]
+    if outside:
+        raise ValueError(
+            f"{name} holds token ids outside the vocabulary, {outside}: valid ids are 0 to "
+            f"{vocab_size - 1}."
+        )

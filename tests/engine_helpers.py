@@ -1,0 +1,65 @@
+"""What many tests need: a small random model that differs in every weight, and a way to run it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from mini_vllm.checkpoint import LlamaConfig, expected_tensors
+from mini_vllm.config import EngineConfig
+from mini_vllm.engine import EngineParts, LLMEngine
+from mini_vllm.llama import LlamaForCausalLM
+from mini_vllm.sampling_params import SamplingParams
+
+SMALL = LlamaConfig(
+    vocab_size=64,
+    hidden_size=32,
+    intermediate_size=48,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    head_dim=8,
+    max_position_embeddings=256,
+    rms_norm_eps=1e-5,
+    tie_word_embeddings=True,
+    eos_token_ids=(2,),
+)
+
+
+def random_model(
+    seed: int = 0, config: LlamaConfig = SMALL, parts: EngineParts = EngineParts()
+) -> LlamaForCausalLM:
+    """A model with random weights, large enough that every token of the context sways the logits."""
+    rng = np.random.default_rng(seed)
+    weights = {
+        name: (
+            np.ones(shape, np.float32)
+            if name.endswith("norm.weight")
+            else rng.normal(0, 0.5, shape).astype(np.float32)
+        )
+        for name, shape in expected_tensors(config).items()
+    }
+    return LlamaForCausalLM(config, weights, parts.attention())
+
+
+def run(
+    engine: LLMEngine, prompts: Sequence[Sequence[int]], params: SamplingParams, check: bool = False
+) -> list[list[int]]:
+    """Run prompts together to the end; the output tokens of each, in order."""
+    for number, prompt in enumerate(prompts):
+        engine.add_request(str(number), list(prompt), params)
+    tokens: dict[str, list[int]] = {}
+    while engine.has_unfinished_requests():
+        for output in engine.step():
+            tokens[output.request_id] = list(output.outputs[0].token_ids)
+        if check:
+            engine.engine_core.kv_cache_manager.check_invariants()
+    return [tokens[str(number)] for number in range(len(prompts))]
+
+
+def make_engine(
+    model: LlamaForCausalLM | None = None, parts: EngineParts = EngineParts(), **settings: object
+) -> LLMEngine:
+    """An engine over `model` (default: `random_model()`) with these `EngineConfig` settings."""
+    return LLMEngine(model or random_model(parts=parts), EngineConfig(**settings), parts=parts)  # type: ignore[arg-type]
