@@ -1,19 +1,20 @@
 """Paged attention in numpy: write K and V by slot, read them back through the block table.
 
 Mirrors ``vllm/v1/attention/``: `AttentionMetadata` holds the fields of ``CommonAttentionMetadata``
-(``vllm/v1/attention/backend.py:353``) that a causal decoder needs, and `PagedAttention` stands where
-vLLM's CPU backend stands (``vllm/v1/attention/backends/cpu_attn.py:89`` for the cache shape). Left out:
-sliding windows, ALiBi, soft caps, quantised caches, encoder and cross attention, cascade attention.
+(``vllm/v1/attention/backend.py:353``) that a causal decoder needs, and `PagedAttention` stands
+where vLLM's CPU backend stands (``vllm/v1/attention/backends/cpu_attn.py:89`` for the cache shape).
+Left out: sliding windows, ALiBi, soft caps, quantised caches, encoder and cross attention, cascade
+attention.
 
 Invariants, which the tests check by name:
 
 - **table-only**: a request sees a past token only through its row of the block table.
-- **write-then-read**: a step stores its own K and V before any row attends, so a token sees itself, and a
-  request sees what another request of the same step wrote into a shared block.
-- **causal-offset**: query ``j`` of a request with ``s`` tokens and ``n`` queries has position ``s - n + j``
-  and attends to positions ``0 .. s - n + j``.
-- **nothing-outside**: entries of the table past a request's last block, and offsets past its last token,
-  cannot reach a result, not even when they hold NaN.
+- **write-then-read**: a step stores its own K and V before any row attends, so a token sees itself,
+  and a request sees what another request of the same step wrote into a shared block.
+- **causal-offset**: query ``j`` of a request with ``s`` tokens and ``n`` queries stands at position
+  ``s - n + j`` and attends to positions ``0 .. s - n + j``.
+- **nothing-outside**: entries of the table past a request's last block, and offsets past its last
+  token, cannot reach a result, not even when they hold NaN.
 """
 
 from __future__ import annotations
@@ -25,27 +26,24 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-TILE_TOKENS = 1280
-"""Tokens whose K and V one gather fetches: 1 MiB of scratch for 2 KV heads of size 32. It must fit in the L2
-cache of a core, or each of the three passes over it pays for main memory."""
-QUERY_TILE = 128
-"""Queries of a prefill chunk that are scored together; bounds the score matrix at QUERY_TILE x TILE_TOKENS."""
+from mini_vllm.attention_plan import Chunk, Plan, Scratch, Tile, make_plan
 
 
 @dataclass
 class AttentionMetadata:
     """What attention must know about one step, shared by all layers.
 
-    Build a new object for every step and do not change it: backends keep work that all layers share in
-    ``plan``. Fields are those of ``vllm/v1/attention/backend.py:353``.
+    Build a new object for every step and do not change it: backends keep work that all layers share
+    in ``plan``. Fields are those of ``vllm/v1/attention/backend.py:353``.
 
     Attributes:
-        query_start_loc: int32 ``[num_reqs + 1]``; rows ``query_start_loc[i]:query_start_loc[i + 1]`` of the
-            flat batch belong to request ``i``.
+        query_start_loc: int32 ``[num_reqs + 1]``; request ``i`` has the rows of the flat batch from
+            ``query_start_loc[i]`` to ``query_start_loc[i + 1]``.
         seq_lens: int32 ``[num_reqs]``; tokens of each request in the KV cache after this step.
         block_table: int32 ``[num_reqs, max_blocks]``; row ``i`` is valid in its first
             ``ceil(seq_lens[i] / block_size)`` entries.
-        slot_mapping: int64 ``[num_tokens]``; where each token's K and V go, ``block_id * block_size + offset``.
+        slot_mapping: int64 ``[num_tokens]``; where each token's K and V go:
+            ``block_id * block_size + offset``.
         block_size: tokens per block.
         max_query_len: longest query of the step; computed when 0.
         max_seq_len: longest context of the step; computed when 0.
@@ -67,45 +65,6 @@ class AttentionMetadata:
             self.max_seq_len = int(self.seq_lens.max(initial=0))
 
 
-@dataclass
-class _Chunk:
-    """A run of keys that all rows of a tile read together.
-
-    ``blocks`` is intp ``[rows, n]``, or a slice where one row's blocks lie side by side. ``length`` counts the
-    keys after the cut at the longest row. ``bias`` is 0 or -inf for the keys from ``visible`` on, per row
-    ``[rows, 1, 1, keys]`` or per query ``[queries, keys]``; None hides nothing. ``scratch`` takes the gather.
-    """
-
-    blocks: NDArray[np.intp] | slice
-    length: int
-    visible: int = 0
-    bias: NDArray[np.float32] | None = None
-    scratch: NDArray[np.float32] | None = None
-
-
-@dataclass
-class _Tile:
-    """Rows ``start:end`` of the (sorted) batch, attended in one go, and the keys that they read.
-
-    Either decodes, one query each of several requests, or several queries of one request.
-    """
-
-    start: int
-    end: int
-    one_request: bool
-    chunks: list[_Chunk]
-
-
-@dataclass
-class _Plan:
-    """What all layers of a step share. ``order`` sorts the rows of the batch by tile; None leaves them."""
-
-    block: Any
-    offset: Any
-    order: NDArray[np.intp] | None
-    tiles: list[_Tile]
-
-
 class PagedAttention:
     """The default attention backend. It keeps scratch memory only, so one object serves all layers.
 
@@ -113,18 +72,18 @@ class PagedAttention:
     """
 
     def __init__(self) -> None:
-        self._scratch = np.empty(0, np.float32)
+        self._scratch = Scratch()
 
     @staticmethod
     def get_kv_cache_shape(
         num_blocks: int, block_size: int, num_kv_heads: int, head_size: int
     ) -> tuple[int, ...]:
-        """Shape of one layer's cache: ``[num_blocks, block_size, 2 (K, V), num_kv_heads, head_size]``.
+        """Shape of one layer's cache: ``[num_blocks, block_size, 2, num_kv_heads, head_size]``.
 
-        A block is one run of memory, so that the gather, which costs more than the arithmetic, copies 8 KiB
-        at a time for the shipped model. Measured at 64 requests of 304 tokens, 4 layers: 1.75 ms against
-        2.23 ms for vLLM's ``[2, num_blocks, num_kv_heads, block_size, head_size]``; the products, whose
-        rows then lie 512 bytes apart, lose 0.1 ms.
+        The third axis is K, then V. A block is one run of memory, because the gather costs more than
+        the arithmetic and copies run by run: for the shipped model 8 KiB here, 2 KiB where K, V and
+        the heads each have their own region. Measured at 64 requests of 304 tokens, 4 layers:
+        1.75 ms against 2.23 ms. The products, whose rows then lie 512 bytes apart, lose 0.1 ms.
         """
         return (num_blocks, block_size, 2, num_kv_heads, head_size)
 
@@ -148,8 +107,8 @@ class PagedAttention:
             float32 ``[num_tokens, num_heads * head_size]``.
         """
         plan = attn_metadata.plan
-        if not isinstance(plan, _Plan):
-            plan = attn_metadata.plan = self._make_plan(attn_metadata, kv_cache)
+        if not isinstance(plan, Plan):
+            plan = attn_metadata.plan = make_plan(attn_metadata, kv_cache.shape[1:], self._scratch)
         block, offset = plan.block, plan.offset
         if isinstance(block, int):
             slot = kv_cache[block, offset]
@@ -170,129 +129,16 @@ class PagedAttention:
             out = unsorted
         return out.reshape(num_tokens, num_heads * head_size)
 
-    def _make_plan(self, md: AttentionMetadata, kv_cache: NDArray[np.float32]) -> _Plan:
-        """Cut the step into tiles: decodes by length, then prefill chunks by query."""
-        slots = md.slot_mapping
-        block: Any
-        offset: Any
-        if len(slots) == 1:
-            block, offset = divmod(int(slots[0]), md.block_size)
-        else:
-            block, offset = np.divmod(slots, md.block_size)
-        if md.max_query_len == 1:
-            order, tiles = _decode_tiles(md, None)
-        else:
-            starts = md.query_start_loc.astype(np.intp)
-            query_lens = np.diff(starts)
-            decodes = np.flatnonzero(query_lens == 1)
-            by_length, tiles = _decode_tiles(md, decodes)
-            parts = [starts[decodes if by_length is None else decodes[by_length]]]
-            at = len(decodes)
-            for req in np.flatnonzero(query_lens > 1).tolist():
-                length = int(query_lens[req])
-                parts.append(np.arange(starts[req], starts[req] + length))
-                for first in range(0, length, QUERY_TILE):
-                    n = min(QUERY_TILE, length - first)
-                    chunks = _chunks_of_one(md, req, int(md.seq_lens[req]) - length + first, n)
-                    tiles.append(_Tile(at + first, at + first + n, True, chunks))
-                at += length
-            order = np.concatenate(parts)
-        for chunk in (chunk for tile in tiles for chunk in tile.chunks):
-            if not isinstance(chunk.blocks, slice):
-                # Every gather of the step lands in the same memory, which so stays in the L2 cache.
-                shape = (*chunk.blocks.shape, *kv_cache.shape[1:])
-                size = math.prod(shape)
-                if size > self._scratch.size:
-                    self._scratch = np.empty(size, np.float32)
-                chunk.scratch = self._scratch[:size].reshape(shape)
-        return _Plan(block, offset, order, tiles)
-
-
-def _decode_tiles(
-    md: AttentionMetadata, decodes: NDArray[np.intp] | None
-) -> tuple[NDArray[np.intp] | None, list[_Tile]]:
-    """Group `decodes` (None: all requests) into tiles whose gathers hold at most TILE_TOKENS tokens.
-
-    Returns the order in which the tiles take them, longest first so that tiles pad little, or None where
-    they stay in place.
-    """
-    seq_lens, table = md.seq_lens, md.block_table
-    if decodes is not None:
-        seq_lens, table = seq_lens[decodes], table[decodes]
-    num_reqs = len(seq_lens)
-    if num_reqs == 1:
-        req = 0 if decodes is None else int(decodes[0])
-        return None, [_Tile(0, 1, False, _chunks_of_one(md, req, int(seq_lens[0]) - 1, 1))]
-    if num_reqs == 0:
-        return None, []
-    block_size = md.block_size
-    order = np.argsort(seq_lens, kind="stable")[::-1]
-    seq_lens = seq_lens[order]
-    table = table[order].astype(np.intp)
-    lengths: list[int] = seq_lens.tolist()
-    # A row longer than a tile is on its own and in chunks, so nothing longer needs a bias.
-    width = min(lengths[0], TILE_TOKENS)
-    past_end = np.arange(width) >= seq_lens[:, None]
-    bias = np.where(past_end, np.float32(-np.inf), np.float32(0))[:, None, None]
-    tiles = []
-    start = 0
-    while start < num_reqs:
-        longest = lengths[start]
-        num_blocks = -(-longest // block_size)
-        end = min(num_reqs, start + max(1, TILE_TOKENS // (num_blocks * block_size)))
-        if end - start == 1:
-            req = int(order[start] if decodes is None else decodes[order[start]])
-            chunks = _chunks_of_one(md, req, longest - 1, 1)
-        else:
-            visible = lengths[end - 1]
-            hides = visible < longest
-            chunks = [
-                _Chunk(
-                    table[start:end, :num_blocks],
-                    longest,
-                    visible,
-                    bias[start:end, ..., visible:longest] if hides else None,
-                )
-            ]
-        tiles.append(_Tile(start, end, False, chunks))
-        start = end
-    return order, tiles
-
-
-def _chunks_of_one(md: AttentionMetadata, req: int, position: int, num_queries: int) -> list[_Chunk]:
-    """Keys of one request's queries at ``position .. position + num_queries - 1``, in runs of TILE_TOKENS."""
-    num_keys = position + num_queries
-    step = max(1, TILE_TOKENS // md.block_size)
-    num_blocks = -(-num_keys // md.block_size)
-    row = md.block_table[req, :num_blocks].astype(np.intp)
-    chunks = []
-    for first_block in range(0, num_blocks, step):
-        ids = row[first_block : first_block + step]
-        first = first_block * md.block_size
-        length = min(num_keys - first, len(ids) * md.block_size)
-        blocks: NDArray[np.intp] | slice = ids[None]
-        # A request that runs alone mostly holds neighbouring blocks: then the gather is a view.
-        if int(ids[-1]) - int(ids[0]) == len(ids) - 1 and (len(ids) < 3 or (np.diff(ids) == 1).all()):
-            blocks = slice(int(ids[0]), int(ids[-1]) + 1)
-        chunk = _Chunk(blocks, length)
-        if first + length - 1 > position:
-            chunk.visible = max(0, position + 1 - first)
-            keys = np.arange(first + chunk.visible, first + length)
-            future = keys > np.arange(position, num_keys)[:, None]
-            chunk.bias = np.where(future, np.float32(-np.inf), np.float32(0))
-        chunks.append(chunk)
-    return chunks
-
 
 def _gather(
-    kv_cache: NDArray[np.float32], chunk: _Chunk
+    kv_cache: NDArray[np.float32], chunk: Chunk
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """K as ``[rows, kv_head, D, keys]`` and V as ``[rows, kv_head, keys, D]``, both views of one gather."""
+    """K ``[rows, kv_head, D, keys]`` and V ``[rows, kv_head, keys, D]``: views of one gather."""
     if isinstance(chunk.blocks, slice):
         blocks, rows = kv_cache[chunk.blocks], 1
     else:
-        # "clip" lets numpy write to `out` without a copy in between; entries past a request's last block
-        # may hold anything, and the bias hides what they fetch.
+        # "clip" lets numpy write to `out` without a copy in between; entries past a request's last
+        # block may hold anything, and the bias hides what they fetch.
         assert chunk.scratch is not None
         blocks, rows = kv_cache.take(chunk.blocks, 0, chunk.scratch, "clip"), len(chunk.blocks)
     kv = blocks.reshape(rows, -1, *kv_cache.shape[2:])[:, : chunk.length]
@@ -300,14 +146,15 @@ def _gather(
 
 
 def _attend(
-    q: NDArray[np.float32], kv_cache: NDArray[np.float32], tiles: list[_Tile]
+    q: NDArray[np.float32], kv_cache: NDArray[np.float32], tiles: list[Tile]
 ) -> NDArray[np.float32]:
-    """Softmax attention of scaled queries ``[num_tokens, num_kv_heads, group, D]``; returns the same shape.
+    """Attention of scaled queries ``[num_tokens, num_kv_heads, group, D]``; returns that shape.
 
-    Softmax does not change when a constant is added to the scores; the maximum is subtracted only to keep
-    ``exp`` in range. So this path leaves the maximum out, which saves two of five passes over the scores and
-    makes joining chunks a plain sum. It then checks that nothing left the range, and that no NaN came in from
-    a slot that nobody wrote; if anything did, `_attend_online` does the step again with care.
+    Softmax does not change when a constant is added to the scores; the maximum is subtracted only
+    to keep ``exp`` in range. So this path leaves the maximum out, which saves two of five passes
+    over the scores and makes joining chunks a plain sum. It then checks that nothing left the
+    range, and that no NaN came in from a slot that nobody wrote; if anything did, `_attend_online`
+    does the step again with care.
     """
     out = np.empty_like(q)
     total = np.empty((*q.shape[:3], 1), np.float32)
@@ -339,10 +186,11 @@ def _attend(
     return _attend_online(q, kv_cache, tiles)
 
 
-def _rows_of(tile: _Tile, q: Any, out: Any, total: Any) -> tuple[Any, Any, Any]:
+def _rows_of(tile: Tile, q: Any, out: Any, total: Any) -> tuple[Any, Any, Any]:
     """A tile's queries as ``[rows, kv_head, m, D]``, and where its results go.
 
-    The queries of one request share its keys, so they stand side by side in one matrix with their group.
+    The queries of one request share its keys, so they stand side by side in one matrix with their
+    group.
     """
     rows = q[tile.start : tile.end]
     if not tile.one_request:
@@ -352,14 +200,14 @@ def _rows_of(tile: _Tile, q: Any, out: Any, total: Any) -> tuple[Any, Any, Any]:
     return rows, np.empty_like(rows), np.empty((*rows.shape[:3], 1), np.float32)
 
 
-def _put_back(tile: _Tile, rows: NDArray[np.float32], out: NDArray[np.float32]) -> None:
-    """Undo `_rows_of` for the queries of one request: ``[1, kv_head, group * queries, n]`` into `out`."""
+def _put_back(tile: Tile, rows: NDArray[np.float32], out: NDArray[np.float32]) -> None:
+    """Undo `_rows_of` for the queries of one request, ``[1, kv_head, group * queries, n]``."""
     _, num_kv_heads, group, size = out.shape
     rows = rows.reshape(num_kv_heads, group, -1, size)
     out[tile.start : tile.end] = rows.transpose(2, 0, 1, 3)
 
 
-def _add_bias(p: NDArray[np.float32], chunk: _Chunk) -> None:
+def _add_bias(p: NDArray[np.float32], chunk: Chunk) -> None:
     assert chunk.bias is not None
     if chunk.bias.ndim == 4:
         p[..., chunk.visible :] += chunk.bias
@@ -368,7 +216,7 @@ def _add_bias(p: NDArray[np.float32], chunk: _Chunk) -> None:
 
 
 def _attend_online(
-    q: NDArray[np.float32], kv_cache: NDArray[np.float32], tiles: list[_Tile]
+    q: NDArray[np.float32], kv_cache: NDArray[np.float32], tiles: list[Tile]
 ) -> NDArray[np.float32]:
     """`_attend` with the running maximum of online softmax, and with hidden keys really removed."""
     out = np.empty_like(q)
@@ -442,12 +290,14 @@ def paged_attention_reference(
             hidden = np.arange(first, first + valid)[None, :] > position[:, None]
             scores[:, hidden[:, None, :].repeat(group, 1)] = -np.inf
             new_max = np.maximum(running_max, scores.max(-1, keepdims=True))
-            # A block that lies wholly in a query's future leaves its maximum where it was: block 0 is
-            # never such a block, so new_max is finite from the first round on.
+            # A block that lies wholly in a query's future leaves its maximum where it was: block 0
+            # is never such a block, so new_max is finite from the first round on.
             rescale = np.exp(running_max - new_max)
             p = np.exp(scores - new_max)
             running_sum = running_sum * rescale + p.sum(-1, keepdims=True)
             acc = acc * rescale + np.einsum("hqgk,hkd->hqgd", p, v)
             running_max = new_max
-        out[start:end] = (acc / running_sum).swapaxes(0, 1).reshape(end - start, num_heads, head_size)
+        out[start:end] = (
+            (acc / running_sum).swapaxes(0, 1).reshape(end - start, num_heads, head_size)
+        )
     return out.reshape(num_tokens, num_heads * head_size)

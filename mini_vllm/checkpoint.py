@@ -1,10 +1,8 @@
 """A Hugging Face Llama checkpoint folder: ``config.json`` and ``*.safetensors`` to numpy arrays.
 
-Mirrors vLLM's default loader (``vllm/model_executor/model_loader/default_loader.py``) and the weight names of
-``vllm/model_executor/models/llama.py:436``. The safetensors header is read here, not by the ``safetensors``
-package: its numpy front end has no bfloat16, and the check of every offset against the size of the file is
-what turns a cut-off download into a sentence. Left out: quantised weights, pickled ``.bin`` weights,
-downloads from a hub.
+Mirrors vLLM's default loader (``vllm/model_executor/model_loader/default_loader.py``) and the
+weight names of ``vllm/model_executor/models/llama.py:436``. Left out: quantised weights, pickled
+``.bin`` weights, downloads from a hub.
 """
 
 from __future__ import annotations
@@ -19,23 +17,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mini_vllm.safetensors_file import CheckpointError, read_safetensors
+
 if TYPE_CHECKING:
     from mini_vllm.llama import AttentionBackend, LlamaForCausalLM
 
 SUPPORTED_ARCHITECTURES = ("LlamaForCausalLM",)
-SUPPORTED_DTYPES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
+SUPPORTED_DTYPES = ("float32", "float16", "bfloat16")
 SUPPORTED_ROPE_TYPES = ("default", "linear", "llama3")
 _ROPE_KEYS: Mapping[str, tuple[str, ...]] = {
     "default": (),
     "linear": ("factor",),
     "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
 }
-_ITEM_SIZE = {"F32": 4, "F16": 2, "BF16": 2}
-_MAX_HEADER = 100_000_000  # the limit of the safetensors format
-
-
-class CheckpointError(ValueError):
-    """A folder that cannot be served; the message names the file, the value and the rule."""
 
 
 def _no_scaling() -> Mapping[str, float]:
@@ -49,12 +43,14 @@ class LlamaConfig:
     A key that the file leaves out takes the default that Hugging Face's ``LlamaConfig`` gives it.
 
     Attributes:
-        head_dim: size of one head; ``hidden_size // num_attention_heads`` where the file gives none.
+        head_dim: size of one head; ``hidden_size // num_attention_heads`` where the file gives
+            none.
         rope_type: ``default``, ``linear`` or ``llama3``.
-        rope_scaling: the numbers that belong to `rope_type` (``factor``, ...); empty for ``default``.
+        rope_scaling: the numbers that belong to `rope_type` (``factor``, ...); empty for
+            ``default``.
         dtype: type that the checkpoint was saved in. Arithmetic is float32 whatever it says.
-        eos_token_ids: ids that end a text, from ``generation_config.json`` where it names any, else from
-            ``config.json``.
+        eos_token_ids: ids that end a text, from ``generation_config.json`` where it names any, else
+            from ``config.json``.
     """
 
     vocab_size: int = 32000
@@ -91,12 +87,15 @@ class LlamaConfig:
                 f"num_key_value_heads ({self.num_key_value_heads})"
             )
         if self.head_dim % 2:
-            raise CheckpointError(f"head_dim must be even for rotary embeddings, got {self.head_dim}")
+            raise CheckpointError(
+                f"head_dim must be even for rotary embeddings, got {self.head_dim}"
+            )
         for key in _ROPE_KEYS[self.rope_type]:
             value = self.rope_scaling.get(key)
             if type(value) not in (int, float) or not value > 0:  # type: ignore[operator]
                 raise CheckpointError(
-                    f"rope type {self.rope_type!r} needs {key} above 0 in config.json, got {value!r}"
+                    f"rope type {self.rope_type!r} needs {key} above 0 in config.json, got "
+                    f"{value!r}"
                 )
 
     @classmethod
@@ -104,8 +103,8 @@ class LlamaConfig:
         """Check and normalise the content of ``config.json``.
 
         Raises:
-            CheckpointError: an unsupported architecture, activation, rope type, dtype, quantisation or
-                sliding window, or a size that is no positive integer.
+            CheckpointError: an unsupported architecture, activation, rope type, dtype, quantisation
+                or sliding window, or a size that is no positive integer.
         """
         _check_supported(raw)
         rope_theta, rope_type, rope_scaling = _rope(raw)
@@ -143,10 +142,13 @@ def _check_supported(raw: Mapping[str, Any]) -> None:
         )
     dtype = raw.get("dtype") or raw.get("torch_dtype") or "float32"
     if dtype not in SUPPORTED_DTYPES:
-        raise CheckpointError(f"dtype {dtype!r} is not supported; supported: {', '.join(SUPPORTED_DTYPES)}")
+        raise CheckpointError(
+            f"dtype {dtype!r} is not supported; supported: {', '.join(SUPPORTED_DTYPES)}"
+        )
     if raw.get("sliding_window"):
         raise CheckpointError(
-            f"sliding_window {raw['sliding_window']!r} is not supported: attention reads the whole context"
+            f"sliding_window {raw['sliding_window']!r} is not supported: attention reads the whole "
+            f"context"
         )
     if raw.get("hidden_act", "silu") not in ("silu", "swish"):
         raise CheckpointError(f"hidden_act {raw['hidden_act']!r} is not supported; supported: silu")
@@ -155,8 +157,8 @@ def _check_supported(raw: Mapping[str, Any]) -> None:
 def _rope(raw: Mapping[str, Any]) -> tuple[float, str, Mapping[str, float]]:
     """``(rope_theta, rope_type, scaling)`` from either spelling.
 
-    transformers 5 writes one dictionary ``rope_parameters``; before, ``rope_theta`` stood at the top and
-    ``rope_scaling`` held the rest, with ``type`` for ``rope_type`` in the oldest files.
+    transformers 5 writes one dictionary ``rope_parameters``; before, ``rope_theta`` stood at the
+    top and ``rope_scaling`` held the rest, with ``type`` for ``rope_type`` in the oldest files.
     """
     rope = dict(raw.get("rope_parameters") or raw.get("rope_scaling") or {})
     rope_type = rope.get("rope_type", rope.get("type", "default"))
@@ -164,8 +166,9 @@ def _rope(raw: Mapping[str, Any]) -> tuple[float, str, Mapping[str, float]]:
         raise CheckpointError(
             f"rope type {rope_type!r} is not supported; supported: {', '.join(SUPPORTED_ROPE_TYPES)}"
         )
-    if rope.get("partial_rotary_factor", raw.get("partial_rotary_factor", 1.0)) not in (None, 1, 1.0):
-        raise CheckpointError("partial_rotary_factor other than 1.0 is not supported")
+    partial = rope.get("partial_rotary_factor", raw.get("partial_rotary_factor"))
+    if partial not in (None, 1.0):
+        raise CheckpointError(f"partial_rotary_factor {partial!r} is not supported; supported: 1.0")
     theta = rope.get("rope_theta", raw.get("rope_theta", LlamaConfig.rope_theta))
     scaling = {key: rope[key] for key in _ROPE_KEYS[rope_type] if key in rope}
     return theta, rope_type, MappingProxyType(scaling)
@@ -175,7 +178,9 @@ def _as_ids(value: Any, source: str) -> tuple[int, ...]:
     """``eos_token_id`` as every file spells it: absent, one id, or a list of ids."""
     ids = [] if value is None else value if isinstance(value, list) else [value]
     if not all(type(i) is int and i >= 0 for i in ids):
-        raise CheckpointError(f"eos_token_id in {source} must be an id or a list of ids, got {value!r}")
+        raise CheckpointError(
+            f"eos_token_id in {source} must be an id or a list of ids, got {value!r}"
+        )
     return tuple(ids)
 
 
@@ -194,14 +199,16 @@ def load_config(folder: str | Path) -> LlamaConfig:
     """Read and check ``config.json`` and, for the ids that end a text, ``generation_config.json``.
 
     Raises:
-        CheckpointError: `folder` does not exist, is no checkpoint, or holds a model that is not supported.
+        CheckpointError: `folder` does not exist, is no checkpoint, or its model is not supported.
     """
     folder = Path(folder)
     if not folder.is_dir():
         raise CheckpointError(f"model folder {str(folder)!r} does not exist or is no folder")
     path = folder / "config.json"
     if not path.is_file():
-        raise CheckpointError(f"model folder {str(folder)!r} is no checkpoint: it has no config.json")
+        raise CheckpointError(
+            f"model folder {str(folder)!r} is no checkpoint: it has no config.json"
+        )
     raw = read_json(path)
     generation = folder / "generation_config.json"
     if generation.is_file():
@@ -223,8 +230,8 @@ def load_weights(folder: str | Path) -> dict[str, NDArray[np.float32]]:
     float16 and bfloat16 are widened here.
 
     Raises:
-        CheckpointError: no ``*.safetensors``, a shard that is missing, truncated or corrupt, a tensor that
-            the index names and the shard lacks, or a dtype that is not supported.
+        CheckpointError: no ``*.safetensors``, a shard that is missing, truncated or corrupt, a
+            tensor that the index names and the shard lacks, or a dtype that is not supported.
     """
     folder = Path(folder)
     index = folder / "model.safetensors.index.json"
@@ -232,7 +239,9 @@ def load_weights(folder: str | Path) -> dict[str, NDArray[np.float32]]:
     if single.is_file():
         return read_safetensors(single)
     if not index.is_file():
-        others = sorted(p.name for p in folder.glob("*.bin")) + sorted(p.name for p in folder.glob("*.pt"))
+        others = sorted(p.name for p in folder.glob("*.bin")) + sorted(
+            p.name for p in folder.glob("*.pt")
+        )
         hint = f" ({', '.join(others)} are pickles, which are not supported)" if others else ""
         raise CheckpointError(
             f"{folder} has neither model.safetensors nor model.safetensors.index.json{hint}"
@@ -251,71 +260,6 @@ def load_weights(folder: str | Path) -> dict[str, NDArray[np.float32]]:
                 raise CheckpointError(f"{index} places tensor {tensor!r} in {name}, which lacks it")
             weights[tensor] = tensors[tensor]
     return weights
-
-
-def read_safetensors(path: Path) -> dict[str, NDArray[np.float32]]:
-    """Tensors of one file. Layout: 8 bytes little-endian length, JSON header, then the data.
-
-    Raises:
-        CheckpointError: the file is truncated, its header is not what the format asks for, or a tensor has
-            a dtype other than F32, F16 and BF16.
-    """
-    size = path.stat().st_size
-    if size < 8:
-        raise CheckpointError(f"{path} is truncated: {size} bytes, a safetensors file has at least 8")
-    data = np.memmap(path, np.uint8, mode="r")
-    header_size = int.from_bytes(data[:8].tobytes(), "little")
-    if header_size > min(size - 8, _MAX_HEADER):
-        raise CheckpointError(
-            f"{path} is truncated or corrupt: its header claims {header_size} bytes, the file has {size}"
-        )
-    try:
-        header = json.loads(data[8 : 8 + header_size].tobytes().decode("utf-8"))
-        entries = {
-            name: (entry["dtype"], tuple(entry["shape"]), *entry["data_offsets"])
-            for name, entry in header.items()
-            if name != "__metadata__"
-        }
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CheckpointError(f"{path} is corrupt: its header cannot be parsed ({error})") from error
-    body = data[8 + header_size :]
-    return {name: _tensor(path, name, body, *entry) for name, entry in entries.items()}
-
-
-def _tensor(
-    path: Path,
-    name: str,
-    body: NDArray[np.uint8],
-    dtype: str,
-    shape: tuple[int, ...],
-    start: int,
-    end: int,
-) -> NDArray[np.float32]:
-    if dtype not in _ITEM_SIZE:
-        raise CheckpointError(
-            f"{path}: tensor {name!r} has dtype {dtype}; supported: {', '.join(_ITEM_SIZE)}"
-        )
-    if not all(type(v) is int and v >= 0 for v in (*shape, start, end)):
-        raise CheckpointError(f"{path} is corrupt: tensor {name!r} has shape {shape}, bytes {start}:{end}")
-    if end > body.size:
-        raise CheckpointError(
-            f"{path} is truncated: tensor {name!r} ends at byte {end} of the data, the file holds {body.size}"
-        )
-    need = int(np.prod(shape, dtype=object)) * _ITEM_SIZE[dtype]
-    if end - start != need:
-        raise CheckpointError(
-            f"{path} is corrupt: tensor {name!r} of shape {shape} and dtype {dtype} needs {need} bytes, "
-            f"its offsets span {end - start}"
-        )
-    raw = body[start:end]
-    if dtype == "F32":
-        # The format aligns the data to 8 bytes; a file that does not is copied, as BLAS wants alignment.
-        offset = raw.ctypes.data % 4
-        return np.asarray(raw if not offset else raw.copy()).view("<f4").reshape(shape)
-    if dtype == "F16":
-        return raw.copy().view("<f2").astype(np.float32).reshape(shape)
-    # bfloat16 is the upper half of a float32: shift it up, fill with zeros.
-    return (raw.copy().view("<u2").astype(np.uint32) << 16).view(np.float32).reshape(shape)
 
 
 def expected_tensors(config: LlamaConfig) -> dict[str, tuple[int, ...]]:
@@ -350,8 +294,8 @@ def expected_tensors(config: LlamaConfig) -> dict[str, tuple[int, ...]]:
 def check_weights(config: LlamaConfig, weights: Mapping[str, NDArray[np.float32]]) -> None:
     """Every expected tensor is there, in its shape, and nothing is there that would be ignored.
 
-    Skipped as vLLM skips them (``vllm/model_executor/models/llama.py:448``): rotary tables saved by old
-    versions, and ``lm_head.weight`` where the head is tied to the embedding.
+    Skipped as vLLM skips them (``vllm/model_executor/models/llama.py:448``): rotary tables saved by
+    old versions, and ``lm_head.weight`` where the head is tied to the embedding.
     """
     shapes = expected_tensors(config)
     for name, shape in shapes.items():

@@ -1,8 +1,9 @@
 """A Llama decoder in numpy over a paged KV cache.
 
-Mirrors ``vllm/model_executor/models/llama.py``: one flat batch of tokens a step, whoever they belong to; the
-attention metadata says which rows are whose. As there, q/k/v and gate/up are one matrix each. Left out:
-tensor and pipeline parallelism, LoRA, quantised linears, any arithmetic but float32.
+Mirrors ``vllm/model_executor/models/llama.py``: one flat batch of tokens a step, whoever they
+belong to; the attention metadata says which rows are whose. As there, q/k/v and gate/up are one
+matrix each. Left out: tensor and pipeline parallelism, LoRA, quantised linears, any arithmetic but
+float32.
 """
 
 from __future__ import annotations
@@ -31,23 +32,29 @@ class AttentionBackend(Protocol):
     ) -> tuple[int, ...]: ...
 
     def forward(
-        self, query: Array, key: Array, value: Array, kv_cache: Array, attn_metadata: AttentionMetadata
+        self,
+        query: Array,
+        key: Array,
+        value: Array,
+        kv_cache: Array,
+        attn_metadata: AttentionMetadata,
     ) -> Array: ...
 
 
 def rope_inv_freq(config: LlamaConfig) -> Array:
     """Radians per position of each of the ``head_dim / 2`` rotated pairs, float32.
 
-    Plain RoPE: Su et al., 2021. ``linear`` divides every frequency by ``factor``. ``llama3`` divides the low
-    ones, keeps the high ones and blends between (``vllm/model_executor/layers/rotary_embedding/llama3_rope.py:36``).
-    Single precision all the way, as there: in float64 the angles at position 1000 differ by 1e-5.
+    Plain RoPE: Su et al., 2021. ``linear`` divides every frequency by ``factor``. ``llama3``
+    divides the low ones, keeps the high ones and blends between
+    (``vllm/model_executor/layers/rotary_embedding/llama3_rope.py:36``). Single precision all the
+    way, as there: in float64 the angles at position 1000 differ by 1e-5.
     """
     dim = config.head_dim
     exponent = np.arange(0, dim, 2, dtype=np.float32) / np.float32(dim)
     inv_freq = np.float32(1.0) / np.power(np.float32(config.rope_theta), exponent)
     scaling = config.rope_scaling
     if config.rope_type == "linear":
-        return inv_freq / np.float32(scaling["factor"])
+        inv_freq = inv_freq / np.float32(scaling["factor"])
     if config.rope_type == "llama3":
         original = scaling["original_max_position_embeddings"]
         low, high = scaling["low_freq_factor"], scaling["high_freq_factor"]
@@ -59,11 +66,14 @@ def rope_inv_freq(config: LlamaConfig) -> Array:
 
 @dataclass
 class LlamaDecoderLayer:
-    """Weights of one layer, transposed to ``[in, out]`` and fused. A bias is None where there is none.
+    """Weights of one layer, transposed to ``[in, out]`` and fused. A bias is None where there is
+    none.
 
-    ``qkv`` takes its rows' RMSNorm weight with it, and so does ``gate_up``: ``(x * w) @ M = x @ (diag(w) M)``.
-    In ``qkv`` the outputs of each q and k head are interleaved for `LlamaForCausalLM.forward`'s rotation.
-    ``gate_up`` is ``[2, hidden, intermediate]``, so that one batched product leaves both halves contiguous.
+    ``qkv`` takes its rows' RMSNorm weight with it, and so does ``gate_up``: ``(x * w) @ M = x @
+    (diag(w) M)``. In ``qkv`` the outputs of each q and k head are interleaved for
+    `LlamaForCausalLM.forward`'s rotation. ``gate_up`` is ``[2, hidden, intermediate]``, so that one
+    batched product leaves both halves contiguous, and yields ``g / 2`` for the gate, as ``silu(g) =
+    g * sigmoid(g) = g / 2 * (1 + tanh(g / 2))``.
     """
 
     qkv: Array
@@ -128,7 +138,8 @@ class LlamaForCausalLM:
             lambda parts: np.concatenate(parts, axis=-1),
         )
         gate_up, gate_up_bias = fuse(
-            [get("mlp.gate_proj", config.mlp_bias), get("mlp.up_proj", config.mlp_bias)], np.stack
+            [get("mlp.gate_proj", config.mlp_bias), get("mlp.up_proj", config.mlp_bias)],
+            lambda parts: np.stack([parts[0] * np.float32(0.5), parts[1]]),
         )
         o, o_bias = get("self_attn.o_proj", config.attention_bias)
         down, down_bias = get("mlp.down_proj", config.mlp_bias)
@@ -179,7 +190,7 @@ class LlamaForCausalLM:
             self._rope = self._rope_table(2 * int(positions.max()))
             rope = self._rope[positions]
         x = self.embed_tokens[input_ids]
-        # exp may overflow on its way to a weight of 0, in the SiLU here and in the attention's softmax.
+        # The attention lets exp overflow and looks at the result; see `mini_vllm.attention`.
         with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
             for layer, kv_cache in zip(self.layers, kv_caches, strict=True):
                 qkv = np.matmul(self._rms_norm(x), layer.qkv)
@@ -199,12 +210,12 @@ class LlamaForCausalLM:
                 gate_up = np.matmul(self._rms_norm(x), layer.gate_up)
                 if layer.gate_up_bias is not None:
                     gate_up += layer.gate_up_bias
-                gate, up = gate_up
-                denominator = np.exp(-gate)
-                denominator += 1
-                gate /= denominator
-                gate *= up
-                x += np.matmul(gate, layer.down)
+                half_gate, up = gate_up
+                silu = np.tanh(half_gate)
+                silu += 1
+                silu *= half_gate
+                silu *= up
+                x += np.matmul(silu, layer.down)
                 if layer.down_bias is not None:
                     x += layer.down_bias
             x = self._rms_norm(x)
@@ -229,9 +240,11 @@ class LlamaForCausalLM:
 
 
 def interleaved(heads: int, head_dim: int) -> NDArray[np.intp]:
-    """Order of a projection's rows that makes each rotated pair ``(i, i + head_dim / 2)`` neighbours.
+    """Order of a projection's rows that makes each rotated pair ``(i, i + head_dim / 2)``
+    neighbours.
 
-    Two neighbouring float32 are one complex64. q and k are both reordered, so their products stay the same.
+    Two neighbouring float32 are one complex64. q and k are both reordered, so their products stay
+    the same.
     """
     one = np.arange(head_dim).reshape(2, -1).T.reshape(-1)
     return (np.arange(heads)[:, None] * head_dim + one).reshape(-1)

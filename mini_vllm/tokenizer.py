@@ -1,9 +1,10 @@
 """Text to token ids and back, from a checkpoint's ``tokenizer.json``.
 
-Byte-level BPE is done here, so that the shipped model needs no package. Any other ``tokenizer.json`` goes
-through the ``tokenizers`` library (``tokenizer_hf.py``, extra ``hf``). Streaming mirrors vLLM's ``FastIncrementalDetokenizer``
-(``vllm/v1/engine/detokenizer.py:167``), which rests on that library's ``DecodeStream``: text whose last
-character may still be incomplete is held back.
+Byte-level BPE is done here, so that the shipped model needs no package. Any other
+``tokenizer.json`` goes through the ``tokenizers`` library (``tokenizer_hf.py``, extra ``hf``).
+Streaming mirrors vLLM's ``FastIncrementalDetokenizer`` (``vllm/v1/engine/detokenizer.py:167``),
+which rests on that library's ``DecodeStream``: text whose last character may still be incomplete is
+held back.
 """
 
 from __future__ import annotations
@@ -27,8 +28,11 @@ class TokenStream(Protocol):
         ...
 
     def finish(self, errors: str = "ignore") -> str:
-        """End the stream. The held bytes are dropped, as vLLM drops them, or, with ``errors="replace"``,
-        returned with U+FFFD where they are no UTF-8."""
+        """End the stream.
+
+        The held bytes are dropped, as vLLM drops them, or, with ``errors="replace"``, returned with
+        U+FFFD where they are no UTF-8.
+        """
         ...
 
 
@@ -49,8 +53,8 @@ class Tokenizer:
 
     Attributes:
         vocab_size: ids that have a token, added tokens included.
-        bos_token_id, eos_token_id: ids of the tokens that ``tokenizer_config.json`` names; None where it
-            names none.
+        bos_token_id, eos_token_id: ids of the tokens that ``tokenizer_config.json`` names; None
+            where it names none.
     """
 
     def __init__(
@@ -84,7 +88,9 @@ class Tokenizer:
 
                 codec = HfCodec(path, reason)
         except (KeyError, TypeError, AttributeError, IndexError) as error:
-            raise CheckpointError(f"{path} is no tokenizer.json: {type(error).__name__} {error}") from error
+            raise CheckpointError(
+                f"{path} is no tokenizer.json: {type(error).__name__} {error}"
+            ) from error
         config: dict[str, Any] = {}
         for name in ("special_tokens_map.json", "tokenizer_config.json"):
             if (folder / name).is_file():
@@ -98,15 +104,20 @@ class Tokenizer:
         return cls(codec, named("bos_token"), named("eos_token"))
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
-        """Ids of `text`. Special tokens written out in the text become their ids, as in Hugging Face."""
+        """Ids of `text`. Special tokens written out in the text become their ids, as in Hugging
+        Face.
+        """
         return self._codec.encode(text, add_special_tokens)
 
     def decode(self, ids: Iterable[int], skip_special_tokens: bool = True) -> str:
-        """Text of `ids`; bytes that are no UTF-8 come out as U+FFFD, ids without a token as nothing."""
+        """Text of `ids`; bytes that are no UTF-8 come out as U+FFFD, ids without a token as
+        nothing.
+        """
         return self._codec.decode(list(ids), skip_special_tokens)
 
     def id_to_piece(self, token_id: int) -> str:
-        """One id for the eye: its text, ``<0xE2>`` for each byte that is no text alone, escapes for controls.
+        """One id for the eye: its text, ``<0xE2>`` for each byte that is no text alone, escapes for
+        controls.
 
         Raises:
             ValueError: the id has no token.
@@ -120,8 +131,8 @@ class Tokenizer:
 
         Args:
             skip_special_tokens: leave special tokens out of the text.
-            prompt_token_ids: what came before. It matters where a token's text depends on the one to its
-                left (SentencePiece spaces) and where the prompt ends inside a character.
+            prompt_token_ids: what came before. It matters where a token's text depends on the one
+                to its left (SentencePiece spaces) and where the prompt ends inside a character.
         """
         return self._codec.stream(skip_special_tokens, prompt_token_ids)
 
@@ -129,8 +140,8 @@ class Tokenizer:
 def byte_alphabet() -> dict[int, str]:
     """The printable character that stands for each byte in a byte-level vocabulary.
 
-    GPT-2's table (Radford et al., 2019): a byte that prints in Latin-1 stands for itself, the others take the
-    code points from 256 on, in order.
+    GPT-2's table (Radford et al., 2019): a byte that prints in Latin-1 stands for itself, the
+    others take the code points from 256 on, in order.
     """
     printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     others = iter(range(256, 512))
@@ -140,31 +151,40 @@ def byte_alphabet() -> dict[int, str]:
 BYTE_TO_CHAR = byte_alphabet()
 CHAR_TO_BYTE = {char: byte for byte, char in BYTE_TO_CHAR.items()}
 # str.translate maps code points, and latin-1 gives each byte as the code point of the same number.
-_TO_ALPHABET = {byte: char for byte, char in BYTE_TO_CHAR.items()}
+_TO_ALPHABET: dict[int, str] = dict(BYTE_TO_CHAR)
 
 _CONTRACTION = re.compile(r"'(?:s|t|re|ve|m|ll|d)")
-# GPT-2's split over the class of each character: Letter, Number, Other, blank (_) or any other Space.
+# GPT-2's split over the class of each character: Letter, Number, Other, blank (_) or any other
+# Space.
 _CLASSES = re.compile(r"_?L+|_?N+|_?O+|[_S]+(?![LNO])|[_S]+")
 _WHITE_SPACE = frozenset("\t\n\v\f\r\x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000").union(
     map(chr, range(0x2000, 0x200B))
 )
 
 
+def _char_class(char: str) -> str:
+    if char == " ":
+        return "_"
+    if char in _WHITE_SPACE:
+        return "S"
+    major = unicodedata.category(char)[0]
+    return major if major in "LN" else "O"
+
+
 def split_gpt2(text: str) -> list[str]:
     """Cut `text` into the pieces between which GPT-2's BPE never merges.
 
-    The published pattern uses ``\\p{L}`` and ``\\p{N}``, which ``re`` lacks, so each character is replaced by
-    its class first and the pattern runs over the classes.
+    The published pattern uses ``\\p{L}`` and ``\\p{N}``, which ``re`` lacks, so each character is
+    replaced by its class first and the pattern runs over the classes.
     """
-    classes = "".join(
-        "_" if c == " " else "S" if c in _WHITE_SPACE else k if (k := unicodedata.category(c)[0]) in "LN" else "O"
-        for c in text
-    )
+    classes = "".join(map(_char_class, text))
     pieces = []
     at = 0
     while at < len(text):
         match = _CONTRACTION.match(text, at) or _CLASSES.match(classes, at)
-        assert match is not None, "every character has a class, and every class starts an alternative"
+        assert match is not None, (
+            "every character has a class, and every class starts an alternative"
+        )
         pieces.append(text[at : match.end()])
         at = match.end()
     return pieces
@@ -221,7 +241,8 @@ class ByteLevelBPE:
         added = data.get("added_tokens", [])
         self._added = {token["content"]: int(token["id"]) for token in added}
         self._special = frozenset(int(token["id"]) for token in added if token.get("special"))
-        # The library looks for the tokens that are not normalised first, then for the others in what is left.
+        # The library looks for the tokens that are not normalised first, then for the others in
+        # what is left.
         self._splitters = [
             re.compile("|".join(re.escape(c) for c in sorted(group, key=len, reverse=True)))
             for wanted in (False, True)
@@ -305,7 +326,9 @@ class ByteLevelBPE:
     def id_to_piece(self, token_id: int) -> str:
         """See `Tokenizer.id_to_piece`."""
         if token_id not in self._bytes:
-            raise ValueError(f"token id {token_id} has no token; the vocabulary has {self.vocab_size}")
+            raise ValueError(
+                f"token id {token_id} has no token; the vocabulary has {self.vocab_size}"
+            )
         text = self._bytes[token_id].decode("utf-8", errors="surrogateescape")
         return "".join(
             f"<0x{ord(c) - 0xDC00:02X}>"
@@ -323,7 +346,9 @@ class ByteLevelBPE:
 
 
 def _token_bytes(token: str) -> bytes:
-    """Bytes of a token by its spelling; one with a character outside the alphabet is text (added tokens)."""
+    """Bytes of a token by its spelling; one with a character outside the alphabet is text (added
+    tokens).
+    """
     try:
         return bytes(CHAR_TO_BYTE[char] for char in token)
     except KeyError:
@@ -331,7 +356,9 @@ def _token_bytes(token: str) -> bytes:
 
 
 def _whole_text(raw: bytes) -> str | None:
-    """The text of `raw` if it can be shown at once, None if it must wait for the bytes that follow."""
+    """The text of `raw` if it can be shown at once, None if it must wait for the bytes that
+    follow.
+    """
     text = raw.decode("utf-8", errors="replace")
     return None if REPLACEMENT in text else text
 
@@ -362,8 +389,10 @@ def _template(
 class ByteStream:
     """`TokenStream` over bytes: emit when the text of the pending bytes no longer ends in U+FFFD.
 
-    That is ``DecodeStream``'s rule, which also holds back a genuine U+FFFD until the next character. One
-    difference: where the prompt's text ends in U+FFFD, the library emits the whole prompt again with the
+    That is ``DecodeStream``'s rule, which also holds back a genuine U+FFFD until the next
+    character. One
+    difference: where the prompt's text ends in U+FFFD, the library emits the whole prompt again
+        with the
     first output; this stream goes on from the prompt's last, unfinished character.
     """
 

@@ -1,4 +1,5 @@
-"""A ``tokenizer.json`` that is no byte-level BPE, through the ``tokenizers`` library (extra ``hf``).
+"""A ``tokenizer.json`` that is no byte-level BPE, through the ``tokenizers`` library (extra
+``hf``).
 
 Imported only where it is needed: the shipped checkpoint runs without the library.
 """
@@ -26,12 +27,15 @@ class HfCodec:
             import tokenizers
         except ImportError as error:
             raise CheckpointError(
-                f"{path} uses {reason}, which needs the tokenizers library: pip install 'mini-vllm[hf]'"
+                f"{path} uses {reason}, which needs the tokenizers library: pip install "
+                f"'mini-vllm[hf]'"
             ) from error
         try:
             self._tokenizer = tokenizers.Tokenizer.from_file(str(path))
         except Exception as error:  # the library raises bare Exception for a file it cannot read
-            raise CheckpointError(f"{path} cannot be read by the tokenizers library: {error}") from error
+            raise CheckpointError(
+                f"{path} cannot be read by the tokenizers library: {error}"
+            ) from error
         # What the file may say of these is meant for training batches; transformers resets it too.
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
@@ -54,7 +58,9 @@ class HfCodec:
         """See `Tokenizer.id_to_piece`. Prints the spelling in the vocabulary."""
         token = self._tokenizer.id_to_token(token_id)
         if token is None:
-            raise ValueError(f"token id {token_id} has no token; the vocabulary has {self.vocab_size}")
+            raise ValueError(
+                f"token id {token_id} has no token; the vocabulary has {self.vocab_size}"
+            )
         return str(token)
 
     def stream(self, skip_special_tokens: bool, prompt: Sequence[int]) -> TokenStream:
@@ -63,8 +69,8 @@ class HfCodec:
 
 
 class HfStream:
-    """`TokenStream` over the library's ``DecodeStream``, with vLLM's way out when it loses its place
-    (``vllm/v1/engine/detokenizer.py:227``): start afresh at the current token."""
+    """`TokenStream` over the library's ``DecodeStream``, with vLLM's way out when it loses its
+    place (``vllm/v1/engine/detokenizer.py:227``): start afresh at the current token."""
 
     def __init__(self, tokenizer: Any, skip_special_tokens: bool, prompt: Sequence[int]) -> None:
         from tokenizers.decoders import DecodeStream

@@ -698,7 +698,7 @@ def test_properties_of_top_k_and_top_p() -> None:
 
     logit = st.one_of(st.floats(-20, 20, width=32), st.sampled_from([-INF, 0.0, 1.0]))
 
-    @settings(max_examples=150)
+    @settings(max_examples=100)
     @given(
         st.lists(logit, min_size=1, max_size=12).filter(lambda row: max(row) > -INF),
         st.integers(1, 12),

@@ -476,8 +476,11 @@ class TestAgainstVllm:
         del strategies["output_kind"]
         took = 0
 
+        # A few at a time: of many, one is nearly always unsound.
+        few = st.lists(st.sampled_from(sorted(strategies)), max_size=4, unique=True)
+
         @settings(max_examples=300)
-        @given(st.fixed_dictionaries({}, optional=strategies))
+        @given(few.flatmap(lambda names: st.fixed_dictionaries({n: strategies[n] for n in names})))
         def check(arguments: dict[str, Any]) -> None:
             nonlocal took
             try:
@@ -488,4 +491,4 @@ class TestAgainstVllm:
             took += 1
 
         check()
-        assert took > 20, "the strategies hardly ever build sound arguments"
+        assert took > 60, "the strategies hardly ever build sound arguments"
