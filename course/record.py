@@ -32,14 +32,23 @@ SHAPES: dict[str, dict[str, Any]] = {
     "mixed": {},
     "odd-blocks": {"block_size": [3, 5, 7, 32]},
     "large-budget": {"budget": [1024, 4096], "max_num_seqs": [16, 64], "requests": (40, 90)},
-    "no-chunks": {"chunked": [False], "budget": [512], "threshold": [0]},
+    "no-chunks": {
+        "chunked": [False],
+        "budget": [128],
+        "max_model_len": [128],
+        "spare": [6.0],
+        "threshold": [0],
+        "max_num_seqs": [8, 12],
+        "gap": [0, 0, 0, 0, 2],
+    },
     "no-gate": {"gate": [False], "spare": [1, 2, 0.5]},
     "crowd": {
         "requests": (200, 260),
         "max_num_seqs": [32, 64, 128],
         "budget": [256, 1024],
         "block_size": [4, 16],
-        "spare": [1.0, 8.0, 24.0],
+        "spare": [4.0, 12.0, 30.0],
+        "gap": [0, 0, 0, 0, 0, 0, 0, 1],
     },
     "priority": {"policy": ["priority"], "spare": [0, 1, 0.5]},
     "short-model": {"max_model_len": [48, 64]},
@@ -64,7 +73,9 @@ def workload(seed: int, shape: str = "mixed") -> Workload:
     max_model_len = draw("max_model_len", [256])
     max_num_seqs = draw("max_num_seqs", [1, 2, 4, 7, 12])
     budget = max(draw("budget", [8, 16, 48, 64, 256]), max_num_seqs)
-    requests = _requests(rng, rng.randint(*ranges.get("requests", (4, 40))), max_model_len)
+    count = rng.randint(*ranges.get("requests", (4, 40)))
+    gaps = ranges.get("gap", [0, 0, 0, 1, 1, 3, 6])
+    requests = _requests(rng, count, gaps, max_model_len)
     # Enough for the longest request alone (vLLM would wait for ever otherwise), seldom for all.
     longest = max(min(len(q["prompt"]) + q["max_tokens"], max_model_len) for q in requests)
     need = -(-longest // block_size)
@@ -85,8 +96,11 @@ def workload(seed: int, shape: str = "mixed") -> Workload:
     return {"seed": seed, "config": config, "requests": requests}
 
 
-def _requests(rng: random.Random, count: int, max_model_len: int) -> list[Arrival]:
-    """Requests whose prompts often share a beginning, so that the prefix cache has work."""
+def _requests(rng: random.Random, count: int, gaps: list[int], max_model_len: int) -> list[Arrival]:
+    """`count` requests, each a number of steps drawn from `gaps` after the one before.
+
+    Prompts often share a beginning, so that the prefix cache has work.
+    """
 
     def words(low: int, high: int) -> list[int]:
         return [rng.randint(3, 50) for _ in range(rng.randint(low, high))]
@@ -95,7 +109,7 @@ def _requests(rng: random.Random, count: int, max_model_len: int) -> list[Arriva
     requests: list[Arrival] = []
     step = 0
     for i in range(count):
-        step += rng.choice([0, 0, 0, 1, 1, 3, 6])
+        step += rng.choice(gaps)
         kind = rng.random()
         if kind < 0.15 and requests:
             prompt = list(rng.choice(requests)["prompt"])

@@ -9,13 +9,14 @@ The same seeded prompts go through both engines, greedily, in float32:
 * `alone`: some of them one after another in the same engines, on what `together` left cached.
 * `preempted`: some of them in a KV cache too small for all, so that requests lose their blocks.
 
-Compared are tokens, finish reasons, prefix cache hits, preemptions, and the log probability of each
-token. A token that differs is shown with its prompt, its position and what both engines thought of
-both tokens: two near equal log probabilities are a tie that float32 broke two ways, and a wide gap is
-a bug. A position where the best two tokens lie within 1e-4 is listed as a near tie, equal or not.
+Compared are tokens, finish reasons, prefix cache hits, preemptions, and the log probability of
+each token. A token that differs is shown with its prompt, its position and what both engines
+thought of both tokens: two near equal log probabilities are a tie that float32 broke two ways, and
+a wide gap is a bug. A position where the best two tokens lie within 1e-4 is listed as a near tie,
+equal or not. One prompt in ten may run eight times as long, so that some texts come to their end.
 
-Exit code 0: equal, 1: not, 2: bad arguments, no vLLM, or no such model. Real vLLM runs in a process
-of its own (this module, with `--worker`).
+Exit code 0: equal, 1: not, 2: bad arguments, no vLLM, or no such model. Each engine runs in a
+process of its own (`course.tokens_run`).
 """
 
 from __future__ import annotations
@@ -23,22 +24,18 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
-import os
 import random
-import subprocess
 import sys
-import tempfile
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+
+from course.tokens_run import TOP, Completion, Result, Scenario, run_engine
 
 TOLERANCE = 1e-3
 """Largest difference allowed between the two engines' log probabilities of a token."""
 NEAR_TIE = 1e-4
 """A best and a second token closer than this in log probability are a near tie."""
-TOP = 2
 
 SENTENCES = (
     "The scheduler gives each running request its tokens before it admits a waiting one.",
@@ -51,36 +48,6 @@ SENTENCES = (
     "Greedy sampling takes the token with the highest logit, and so it always answers the same.",
 )
 """Text to cut prompts from where the corpus of the shipped model is not at hand."""
-
-
-@dataclass
-class Scenario:
-    """One run of prompts: which engine settings, and which prompts together or one by one."""
-
-    name: str
-    settings: dict[str, Any]
-    prompts: list[list[int]]
-    alone: bool = False
-
-
-@dataclass
-class Completion:
-    """What one engine made of one prompt. `top` is, per position, the best tokens and logprobs."""
-
-    token_ids: list[int]
-    logprobs: list[float]
-    top: list[dict[int, float]]
-    finish_reason: str | None
-    num_cached_tokens: int | None
-
-
-@dataclass
-class Result:
-    """One engine's answer to a `Scenario`. `seconds` is the time of generation alone."""
-
-    completions: list[Completion]
-    preemptions: int
-    seconds: float
 
 
 @dataclass
@@ -160,8 +127,10 @@ def make_prompts(
     return prompts
 
 
-def make_scenarios(prompts: Sequence[list[int]], alone: int = 40, pool: int = 64) -> list[Scenario]:
-    """The three scenarios over `prompts`; `alone` of them run one by one, `pool` blocks are few."""
+def make_scenarios(
+    prompts: Sequence[list[int]], alone: int = 40, max_tokens: int = 24, pool: int = 64
+) -> list[Scenario]:
+    """The three scenarios; `alone` of the prompts run one by one, `pool` blocks are too few."""
     normal = {
         "max_num_batched_tokens": 96,
         "max_num_seqs": 48,
@@ -173,150 +142,16 @@ def make_scenarios(prompts: Sequence[list[int]], alone: int = 40, pool: int = 64
     stride = max(1, len(prompts) // max(alone, 1))
     everyone = list(prompts)
     some = everyone[::stride][:alone]
+    long = [prompt for prompt in everyone if len(prompt) > 40][:80]
+
+    def lengths(count: int) -> list[int]:
+        return [max_tokens * (8 if i % 10 == 0 else 1) for i in range(count)]
+
     return [
-        Scenario("together", normal, everyone),
-        Scenario("alone", normal, some, alone=True),
-        Scenario("preempted", scarce, [prompt for prompt in everyone if len(prompt) > 40][:80]),
+        Scenario("together", normal, everyone, lengths(len(everyone))),
+        Scenario("alone", normal, some, lengths(len(some)), alone=True),
+        Scenario("preempted", scarce, long, lengths(len(long))),
     ]
-
-
-# -- running --------------------------------------------------------------------------------------
-
-
-def run_scenarios(
-    model: str, scenarios: Sequence[Scenario], max_tokens: int, real: bool
-) -> list[Result]:
-    """Run scenarios through `vllm.LLM` (`real`) or `mini_vllm.LLM`; the same lines serve both.
-
-    Scenarios that follow each other with the same settings share an engine, and so its cache.
-    """
-    llm: Any = None
-    settings: dict[str, Any] | None = None
-    params: Any = None
-    results = []
-    for scenario in scenarios:
-        if scenario.settings != settings:
-            settings = scenario.settings
-            llm, params = _make_llm(model, settings, max_tokens, real)
-            before = 0
-        prompts = [{"prompt_token_ids": prompt} for prompt in scenario.prompts]
-        start = time.perf_counter()
-        if scenario.alone:
-            outputs = [llm.generate(prompt, params, use_tqdm=False)[0] for prompt in prompts]
-        else:
-            outputs = llm.generate(prompts, params, use_tqdm=False)
-        seconds = time.perf_counter() - start
-        preemptions = llm.preemptions()
-        results.append(
-            Result([_completion(output) for output in outputs], preemptions - before, seconds)
-        )
-        before = preemptions
-    return results
-
-
-def _make_llm(model: str, settings: dict[str, Any], max_tokens: int, real: bool) -> tuple[Any, Any]:
-    """An `LLM` and greedy parameters; the `LLM` also gets `preemptions()`, its count so far."""
-    llm: Any
-    if real:
-        import vllm
-
-        llm = vllm.LLM(
-            model=model,
-            dtype="float32",
-            enforce_eager=True,
-            block_size=16,
-            async_scheduling=False,
-            disable_log_stats=True,
-            **settings,
-        )
-        scheduler = llm.llm_engine.engine_core.engine_core.scheduler
-        count = [0]
-        preempt = scheduler._preempt_request
-
-        def counted(*args: Any, **kwargs: Any) -> Any:
-            count[0] += 1
-            return preempt(*args, **kwargs)
-
-        scheduler._preempt_request = counted
-        llm.preemptions = lambda: count[0]
-        params: Any = vllm.SamplingParams(temperature=0, max_tokens=max_tokens, logprobs=TOP)
-        return llm, params
-
-    import mini_vllm
-
-    llm = mini_vllm.LLM(model, block_size=16, **settings)
-    core = llm.llm_engine.engine_core
-    llm.preemptions = lambda: core.scheduler.num_preemptions
-    return llm, mini_vllm.SamplingParams(temperature=0, max_tokens=max_tokens, logprobs=TOP)
-
-
-def _completion(output: Any) -> Completion:
-    one = output.outputs[0]
-    return Completion(
-        token_ids=list(one.token_ids),
-        logprobs=[p[t].logprob for p, t in zip(one.logprobs, one.token_ids, strict=True)],
-        top=[{int(t): entry.logprob for t, entry in p.items()} for p in one.logprobs],
-        finish_reason=one.finish_reason,
-        num_cached_tokens=output.num_cached_tokens,
-    )
-
-
-def run_vllm(model: str, scenarios: Sequence[Scenario], max_tokens: int) -> list[Result]:
-    """Run scenarios through real vLLM, in a process of its own.
-
-    Raises RuntimeError with the end of that process's output if it fails.
-    """
-    environment = os.environ | {
-        "HF_HUB_OFFLINE": "1",
-        "VLLM_NO_USAGE_STATS": "1",
-        "DO_NOT_TRACK": "1",
-        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-        "VLLM_CPU_KVCACHE_SPACE": os.environ.get("VLLM_CPU_KVCACHE_SPACE", "1"),
-        "VLLM_LOGGING_LEVEL": "ERROR",
-    }
-    root = str(Path(__file__).resolve().parents[1])
-    environment["PYTHONPATH"] = os.pathsep.join(
-        filter(None, [root, os.environ.get("PYTHONPATH", "")])
-    )
-    with tempfile.TemporaryDirectory() as folder:
-        job, answer = Path(folder, "job.json"), Path(folder, "answer.json")
-        job.write_text(
-            json.dumps(
-                {
-                    "model": model,
-                    "max_tokens": max_tokens,
-                    "scenarios": [asdict(scenario) for scenario in scenarios],
-                }
-            )
-        )
-        done = subprocess.run(
-            [sys.executable, "-m", "course.tokens", "--worker", str(job), str(answer)],
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if done.returncode or not answer.is_file():
-            tail = "\n".join((done.stdout + done.stderr).splitlines()[-25:])
-            raise RuntimeError(f"real vLLM ended with status {done.returncode}:\n{tail}")
-        return [
-            Result(
-                [
-                    Completion(**c | {"top": [{int(k): v for k, v in p.items()} for p in c["top"]]})
-                    for c in result["completions"]
-                ],
-                result["preemptions"],
-                result["seconds"],
-            )
-            for result in json.loads(answer.read_text())
-        ]
-
-
-def _worker(job_path: str, answer_path: str) -> None:
-    job = json.loads(Path(job_path).read_text())
-    scenarios = [Scenario(**scenario) for scenario in job["scenarios"]]
-    results = run_scenarios(job["model"], scenarios, job["max_tokens"], real=True)
-    Path(answer_path).write_text(json.dumps([asdict(result) for result in results]))
 
 
 # -- comparing ------------------------------------------------------------------------------------
@@ -351,8 +186,9 @@ def _differences(ours: Completion, theirs: Completion, found: Comparison) -> Ite
     pairs = zip(ours.token_ids, theirs.token_ids, strict=False)
     for position, (mine, other) in enumerate(pairs):
         if mine != other:
+            tie = ", a near tie" if any(_near_ties(theirs, position)) else ""
             yield (
-                f"output token {position}: mini_vllm {mine}, vLLM {other}; "
+                f"output token {position}{tie}: mini_vllm {mine}, vLLM {other}; "
                 f"logprobs in mini_vllm {_of(ours, position, mine, other)}, "
                 f"in vLLM {_of(theirs, position, mine, other)}"
             )
@@ -380,8 +216,10 @@ def _of(completion: Completion, position: int, *token_ids: int) -> str:
     return "{" + ", ".join(shown) + "}"
 
 
-def _near_ties(completion: Completion) -> Iterator[str]:
+def _near_ties(completion: Completion, only: int | None = None) -> Iterator[str]:
     for position, top in enumerate(completion.top):
+        if only not in (None, position):
+            continue
         best = sorted(top.items(), key=lambda item: -item[1])[:2]
         if len(best) == 2 and best[0][1] - best[1][1] < NEAR_TIE:
             (first, high), (second, low) = best
@@ -424,9 +262,9 @@ def run_comparison(
     tokenizer = Tokenizer.from_folder(model)
     vocab_size = load_config(model).vocab_size
     prompts = make_prompts(tokenizer.encode, vocab_size, count, seed)
-    scenarios = make_scenarios(prompts, alone)
-    mini = run_scenarios(model, scenarios, max_tokens, real=False)
-    real = run_vllm(model, scenarios, max_tokens)
+    scenarios = make_scenarios(prompts, alone, max_tokens)
+    mini = run_engine("mini_vllm", model, scenarios)
+    real = run_engine("vllm", model, scenarios)
     return [compare(*each) for each in zip(scenarios, mini, real, strict=True)]
 
 
@@ -440,14 +278,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--model", default=str(DEFAULT_MODEL), help="checkpoint folder")
     parser.add_argument("--prompts", type=int, default=200, help="prompts in all (200)")
     parser.add_argument("--alone", type=int, default=40, help="of these, also run alone (40)")
-    parser.add_argument("--max-tokens", type=int, default=24, help="tokens for each (24)")
+    parser.add_argument("--max-tokens", type=int, default=24, help="tokens for most (24)")
     parser.add_argument("--seed", type=int, default=0, help="seed of the prompts (0)")
     parser.add_argument("--json", metavar="FILE", help="also write the comparison here")
-    parser.add_argument("--worker", nargs=2, metavar=("JOB", "ANSWER"), help=argparse.SUPPRESS)
     args = parser.parse_args(argv)
-    if args.worker:
-        _worker(*args.worker)
-        return 0
     if min(args.prompts, args.alone, args.max_tokens) < 1:
         parser.error("--prompts, --alone and --max-tokens must be at least 1")
     if importlib.util.find_spec("vllm") is None:

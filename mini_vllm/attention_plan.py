@@ -25,7 +25,7 @@ Measured from 512 to 8192 at 64 requests of 100 and 300 tokens: flat from 1024 t
 at 8192.
 """
 QUERY_TILE = 128
-"""Queries of one prefill chunk scored together. Bounds the scores at QUERY_TILE x TILE_TOKENS a head."""
+"""Queries of one prefill chunk scored together, so a head has QUERY_TILE x TILE_TOKENS scores."""
 
 
 @dataclass
@@ -142,7 +142,7 @@ def _decode_tiles(
     block_size = md.block_size
     order = np.argsort(seq_lens, kind="stable")[::-1]
     seq_lens = seq_lens[order]
-    table = table[order].astype(np.intp)
+    blocks: NDArray[np.intp] = table[order].astype(np.intp)
     lengths: list[int] = seq_lens.tolist()
     # A row longer than a tile is on its own and in chunks, so nothing longer needs a bias.
     width = min(lengths[0], TILE_TOKENS)
@@ -162,7 +162,7 @@ def _decode_tiles(
             hides = visible < longest
             chunks = [
                 Chunk(
-                    table[start:end, :num_blocks],
+                    blocks[start:end, :num_blocks],
                     longest,
                     visible,
                     bias[start:end, ..., visible:longest] if hides else None,

@@ -254,11 +254,11 @@ class BlockPool:
             raise ValueError(f"num_gpu_blocks must be a positive integer, got {num_gpu_blocks!r}")
         self.num_gpu_blocks = num_gpu_blocks
         self.enable_caching = enable_caching
-        self.blocks = [KVCacheBlock(i) for i in range(num_gpu_blocks)]
-        self.free_block_queue = FreeKVCacheBlockQueue(self.blocks)
         self.cached_block_hash_to_block = BlockHashToBlockMap()
-        self.null_block = self.free_block_queue.popleft()
+        self.blocks = [KVCacheBlock(block_id) for block_id in range(num_gpu_blocks)]
+        self.null_block, *usable = self.blocks
         self.null_block.is_null = True
+        self.free_block_queue = FreeKVCacheBlockQueue(usable)
 
     def get_cached_block(self, block_hash: BlockHash) -> KVCacheBlock | None:
         """The block that holds this content, free or in use; None on a miss."""
@@ -291,7 +291,7 @@ class BlockPool:
         """
         if num_blocks > self.free_block_queue.num_free_blocks:
             raise ValueError(
-                f"Cannot get {num_blocks} free blocks from the pool: "
+                f"asked for {num_blocks} blocks, but only "
                 f"{self.free_block_queue.num_free_blocks} are free"
             )
         taken = self.free_block_queue.popleft_n(num_blocks)
@@ -309,9 +309,10 @@ class BlockPool:
 
         Source: `vllm/v1/core/block_pool.py:402`.
         """
+        take_out = self.free_block_queue.remove
         for block in blocks:
-            if block.ref_cnt == 0 and not block.is_null:
-                self.free_block_queue.remove(block)
+            if not block.ref_cnt and not block.is_null:
+                take_out(block)
             block.ref_cnt += 1
 
     def free_blocks(self, ordered_blocks: Iterable[KVCacheBlock]) -> None:

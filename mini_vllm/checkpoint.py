@@ -118,8 +118,8 @@ class LlamaConfig:
         if "head_dim" not in values:
             if type(heads) is not int or type(hidden) is not int or heads < 1 or hidden % heads:
                 raise CheckpointError(
-                    f"hidden_size ({hidden!r}) must be a multiple of num_attention_heads ({heads!r}) "
-                    "where config.json gives no head_dim"
+                    f"hidden_size ({hidden!r}) must be a multiple of num_attention_heads "
+                    f"({heads!r}) where config.json gives no head_dim"
                 )
             values["head_dim"] = hidden // heads
         values["eos_token_ids"] = _as_ids(raw.get("eos_token_id"), "config.json")
@@ -164,7 +164,8 @@ def _rope(raw: Mapping[str, Any]) -> tuple[float, str, Mapping[str, float]]:
     rope_type = rope.get("rope_type", rope.get("type", "default"))
     if rope_type not in SUPPORTED_ROPE_TYPES:
         raise CheckpointError(
-            f"rope type {rope_type!r} is not supported; supported: {', '.join(SUPPORTED_ROPE_TYPES)}"
+            f"rope type {rope_type!r} is not supported; "
+            f"supported: {', '.join(SUPPORTED_ROPE_TYPES)}"
         )
     partial = rope.get("partial_rotary_factor", raw.get("partial_rotary_factor"))
     if partial not in (None, 1.0):

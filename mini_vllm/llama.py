@@ -51,7 +51,7 @@ def rope_inv_freq(config: LlamaConfig) -> Array:
     """
     dim = config.head_dim
     exponent = np.arange(0, dim, 2, dtype=np.float32) / np.float32(dim)
-    inv_freq = np.float32(1.0) / np.power(np.float32(config.rope_theta), exponent)
+    inv_freq: Any = np.float32(1.0) / np.power(np.float32(config.rope_theta), exponent)
     scaling = config.rope_scaling
     if config.rope_type == "linear":
         inv_freq = inv_freq / np.float32(scaling["factor"])
@@ -59,9 +59,9 @@ def rope_inv_freq(config: LlamaConfig) -> Array:
         original = scaling["original_max_position_embeddings"]
         low, high = scaling["low_freq_factor"], scaling["high_freq_factor"]
         turns = original * inv_freq / np.float32(2 * math.pi)  # in the original context length
-        blend = np.clip((turns - low) / (high - low), 0, 1) if low != high else (turns >= low)
-        return (inv_freq * (blend + (1 - blend) / scaling["factor"])).astype(np.float32)
-    return inv_freq
+        blend = np.clip((turns - low) / (high - low), 0, 1) if low != high else turns > low
+        inv_freq = inv_freq * (blend + (1 - blend) / scaling["factor"])
+    return np.asarray(inv_freq, np.float32)
 
 
 @dataclass
@@ -224,7 +224,8 @@ class LlamaForCausalLM:
 
     def compute_logits(self, hidden: Array) -> Array:
         """float32 ``[n, vocab_size]`` from hidden states ``[n, hidden_size]``."""
-        return np.matmul(hidden, self.lm_head)
+        logits: Array = np.matmul(hidden, self.lm_head)
+        return logits
 
     def _rms_norm(self, x: Array) -> Array:
         """RMSNorm (Zhang and Sennrich, 2019) without its weight, which the next matrix holds."""
@@ -236,12 +237,12 @@ class LlamaForCausalLM:
         mean *= np.float32(1 / size)
         mean += np.float32(self.config.rms_norm_eps)
         np.sqrt(mean, out=mean)
-        return x / mean[:, None]
+        normed: Array = x / mean[:, None]
+        return normed
 
 
 def interleaved(heads: int, head_dim: int) -> NDArray[np.intp]:
-    """Order of a projection's rows that makes each rotated pair ``(i, i + head_dim / 2)``
-    neighbours.
+    """Order of rows that makes neighbours of each rotated pair ``(i, i + head_dim / 2)``.
 
     Two neighbouring float32 are one complex64. q and k are both reordered, so their products stay
     the same.

@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from mini_vllm.checkpoint import CheckpointError
-from mini_vllm.tokenizer import TokenStream
+from mini_vllm.safetensors_file import CheckpointError
 
 
 class HfCodec:
@@ -63,7 +62,7 @@ class HfCodec:
             )
         return str(token)
 
-    def stream(self, skip_special_tokens: bool, prompt: Sequence[int]) -> TokenStream:
+    def stream(self, skip_special_tokens: bool, prompt: Sequence[int]) -> HfStream:
         """See `Tokenizer.stream`."""
         return HfStream(self._tokenizer, skip_special_tokens, prompt)
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Put vLLM's source at the pinned release under upstream/vllm, for reading and for `course cite`.
+# Put vLLM's source at the pinned release under upstream/vllm, for reading.
 #
 #     scripts/get_upstream.sh            clone the tag with git, and check the commit
 #     scripts/get_upstream.sh --wheel    without git: unpack the Python files of the CPU wheel
