@@ -150,7 +150,9 @@ class Engine:
             self._signal(signal.SIGKILL)
 
 
-def measure(names: list[str], model: str, rounds: int, input_len: int, output_len: int) -> list[dict[str, Any]]:
+def measure(
+    names: list[str], model: str, rounds: int, input_len: int, output_len: int
+) -> list[dict[str, Any]]:
     rng = random.Random(0)
     engines = [Engine(name, model) for name in names]
     rows = []
@@ -158,7 +160,10 @@ def measure(names: list[str], model: str, rounds: int, input_len: int, output_le
         for concurrent in (1, 16, 64):
             best: dict[str, float] = {}
             for number in range(rounds + 1):
-                prompts = [[1] + [rng.randint(8 + 32, 8 + 126) for _ in range(input_len - 1)] for _ in range(concurrent)]
+                prompts = [
+                    [1] + [rng.randint(8 + 32, 8 + 126) for _ in range(input_len - 1)]
+                    for _ in range(concurrent)
+                ]
                 answers: dict[str, list[list[int]]] = {}
                 for engine in engines:
                     if engine.name == "HF" and concurrent > 1:
@@ -171,7 +176,9 @@ def measure(names: list[str], model: str, rounds: int, input_len: int, output_le
             row |= {f"{name} tok/s": best.get(name) for name in names}
             ours = best["mini_vllm"]
             row |= {f"/ {name}": ours / best[name] if name in best else None for name in names[1:]}
-            same = [out == answers["mini_vllm"] for name, out in answers.items() if name != "mini_vllm"]
+            same = [
+                out == answers["mini_vllm"] for name, out in answers.items() if name != "mini_vllm"
+            ]
             row["same tokens"] = "yes" if all(same) else "no"
             rows.append(row)
     finally:
@@ -181,14 +188,18 @@ def measure(names: list[str], model: str, rounds: int, input_len: int, output_le
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--worker", choices=list(WORKERS), help=argparse.SUPPRESS)
     parser.add_argument("--model", default=str(MODEL), help="checkpoint folder (the shipped one)")
     parser.add_argument("--rounds", type=int, default=5, help="rounds after the warm-up (5)")
     parser.add_argument("--input-len", type=int, default=64, help="prompt tokens (64)")
     parser.add_argument("--output-len", type=int, default=128, help="output tokens (128)")
     parser.add_argument("--compiled", action="store_true", help="also vLLM without enforce_eager")
-    parser.add_argument("--save", action="store_true", help="write benchmarks/results/generate.json")
+    parser.add_argument(
+        "--save", action="store_true", help="write benchmarks/results/generate.json"
+    )
     args = parser.parse_args(argv)
     if args.worker:
         return worker_main(args.worker, args.model)

@@ -31,7 +31,9 @@ def describe() -> dict[str, Any]:
     return {
         "date": datetime.date.today().isoformat(),
         "processor": model,
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "cores": len(os.sched_getaffinity(0))
+        if hasattr(os, "sched_getaffinity")
+        else os.cpu_count(),
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
         "versions": versions,
@@ -57,7 +59,9 @@ def table(rows: list[dict[str, Any]]) -> str:
     lines = []
     for line in cells:
         first = line[0].ljust(widths[0])
-        lines.append("  ".join([first] + [c.rjust(w) for c, w in zip(line[1:], widths[1:], strict=True)]))
+        lines.append(
+            "  ".join([first] + [c.rjust(w) for c, w in zip(line[1:], widths[1:], strict=True)])
+        )
     return "\n".join(lines)
 
 

@@ -53,7 +53,9 @@ class TimedScheduler:
         return result
 
 
-def drive(work: Workload, make_parts: Callable[[Config], Parts]) -> tuple[TimedScheduler, list[Any]]:
+def drive(
+    work: Workload, make_parts: Callable[[Config], Parts]
+) -> tuple[TimedScheduler, list[Any]]:
     """Run a workload to its end; the timed scheduler and every decision."""
     parts = make_parts(work["config"])
     timed = TimedScheduler(parts.scheduler)
@@ -184,10 +186,14 @@ def waiting_cost(num_waiting: int, policy: str, steps: int = 300) -> float:
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("golden", nargs="*", help="trace files (default: the one in tests/golden)")
     parser.add_argument("--repeat", type=int, default=3, help="runs of each, the best counts (3)")
-    parser.add_argument("--save", action="store_true", help="write benchmarks/results/scheduler.json")
+    parser.add_argument(
+        "--save", action="store_true", help="write benchmarks/results/scheduler.json"
+    )
     args = parser.parse_args(argv)
     with_vllm = importlib.util.find_spec("vllm") is not None
     files = args.golden or sorted(str(p) for p in GOLDEN.glob("*.jsonl.gz"))
@@ -200,7 +206,10 @@ def main(argv: list[str] | None = None) -> int:
     for waiting in (100, 1_000, 10_000, 100_000):
         growth.append(
             {"waiting": waiting}
-            | {f"{policy} us a step": waiting_cost(waiting, policy) for policy in ("fcfs", "priority")}
+            | {
+                f"{policy} us a step": waiting_cost(waiting, policy)
+                for policy in ("fcfs", "priority")
+            }
         )
     print()
     print(machine.table(growth))

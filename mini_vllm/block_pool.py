@@ -78,7 +78,14 @@ class KVCacheBlock:
     Source: `vllm/v1/core/kv_cache_utils.py:116`.
     """
 
-    __slots__ = ("block_hash", "block_id", "is_null", "next_free_block", "prev_free_block", "ref_cnt")
+    __slots__ = (
+        "block_hash",
+        "block_id",
+        "is_null",
+        "next_free_block",
+        "prev_free_block",
+        "ref_cnt",
+    )
 
     def __init__(self, block_id: int) -> None:
         self.block_id = block_id
@@ -291,7 +298,7 @@ class BlockPool:
         """
         if num_blocks > self.free_block_queue.num_free_blocks:
             raise ValueError(
-                f"asked for {num_blocks} blocks, but only "
+                f"Cannot get {num_blocks} free blocks: "
                 f"{self.free_block_queue.num_free_blocks} are free"
             )
         taken = self.free_block_queue.popleft_n(num_blocks)

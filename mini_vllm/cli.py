@@ -80,12 +80,22 @@ def build_parser() -> argparse.ArgumentParser:
         "'prompt_token_ids'; '-' is standard input",
     )
     generate.add_argument("--json", action="store_true", help="one JSON object a prompt, when done")
-    generate.add_argument("--trace", metavar="FILE", help="write every step: .txt to read, .json for Perfetto")
-    generate.add_argument("--stats", action="store_true", help="print steps, speed and cache use to stderr")
-    _add_flags(generate, "sampling", _SAMPLING_FLAGS)
-    generate.add_argument("--stop", action="append", metavar="TEXT", help="end at this text; repeatable")
     generate.add_argument(
-        "--stop-token-id", action="append", type=int, metavar="ID", help="end at this token; repeatable"
+        "--trace", metavar="FILE", help="write every step: .txt to read, .json for Perfetto"
+    )
+    generate.add_argument(
+        "--stats", action="store_true", help="print steps, speed and cache use to stderr"
+    )
+    _add_flags(generate, "sampling", _SAMPLING_FLAGS)
+    generate.add_argument(
+        "--stop", action="append", metavar="TEXT", help="end at this text; repeatable"
+    )
+    generate.add_argument(
+        "--stop-token-id",
+        action="append",
+        type=int,
+        metavar="ID",
+        help="end at this token; repeatable",
     )
     generate.add_argument("--ignore-eos", action="store_true", help="go on after the end token")
     _add_engine_flags(generate)
@@ -97,9 +107,15 @@ def build_parser() -> argparse.ArgumentParser:
         description="Run random prompts of one length to outputs of one length, all added at the start, "
         "and print what vLLM's benchmarks print: throughput, time to first token, time between tokens.",
     )
-    bench.add_argument("--num-prompts", type=_positive, default=64, metavar="N", help="requests (64)")
-    bench.add_argument("--input-len", type=_positive, default=64, metavar="N", help="prompt tokens (64)")
-    bench.add_argument("--output-len", type=_positive, default=64, metavar="N", help="output tokens (64)")
+    bench.add_argument(
+        "--num-prompts", type=_positive, default=64, metavar="N", help="requests (64)"
+    )
+    bench.add_argument(
+        "--input-len", type=_positive, default=64, metavar="N", help="prompt tokens (64)"
+    )
+    bench.add_argument(
+        "--output-len", type=_positive, default=64, metavar="N", help="output tokens (64)"
+    )
     bench.add_argument("--seed", type=int, default=0, help="seed of the random prompts (0)")
     bench.add_argument("--json", action="store_true", help="print the figures as JSON")
     _add_engine_flags(bench)
@@ -126,7 +142,9 @@ def _add_flags(
 
 def _add_engine_flags(parser: argparse.ArgumentParser) -> None:
     group = _add_flags(parser, "engine", _ENGINE_FLAGS)
-    group.add_argument("--model", metavar="DIR", help="checkpoint folder (default: the shipped tiny Llama)")
+    group.add_argument(
+        "--model", metavar="DIR", help="checkpoint folder (default: the shipped tiny Llama)"
+    )
     group.add_argument(
         "--enable-prefix-caching", action=argparse.BooleanOptionalAction, default=True,
         help="reuse the KV of equal prefixes (on)",

@@ -61,7 +61,11 @@ class EngineConfig:
         self._check_int("long_prefill_token_threshold", 0)
         self._check_int("max_logprobs", -1)
         self._check_int("seed", 0)
-        for name, least in (("num_gpu_blocks", 2), ("max_model_len", 1), ("max_num_batched_tokens", 1)):
+        for name, least in (
+            ("num_gpu_blocks", 2),
+            ("max_model_len", 1),
+            ("max_num_batched_tokens", 1),
+        ):
             if getattr(self, name) is not None:
                 self._check_int(name, least)
         if self.scheduling_policy not in ("fcfs", "priority"):

@@ -45,8 +45,7 @@ class IncrementalDetokenizer:
         self._stream = None
         if tokenizer is not None and params.detokenize:
             self._stream = tokenizer.stream(skip_special_tokens=params.skip_special_tokens)
-        stop = params.stop
-        self.stop: list[str] = [stop] if isinstance(stop, str) else list(stop or ())
+        self.stop = params.stop
         self.min_tokens = params.min_tokens
         self.include_stop_str_in_output = params.include_stop_str_in_output
         self.stop_buffer_length = 0
@@ -75,9 +74,7 @@ class IncrementalDetokenizer:
         self.output_text = text
         if not self.stop or len(self.token_ids) <= self.min_tokens:
             return None
-        found = check_stop_strings(
-            text, new_char_count, self.stop, self.include_stop_str_in_output
-        )
+        found = check_stop_strings(text, new_char_count, self.stop, self.include_stop_str_in_output)
         if found is None:
             return None
         stop_string, length = found

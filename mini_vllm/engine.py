@@ -56,6 +56,9 @@ class EngineParts:
     attention: Callable[[], AttentionBackend] = PagedAttention
 
 
+DEFAULT_PARTS = EngineParts()
+
+
 @dataclass(slots=True)
 class StepRecord:
     """One step, as an observer sees it: after the update, before the text is made.
@@ -111,7 +114,7 @@ class EngineCore:
     """
 
     def __init__(
-        self, model: LlamaForCausalLM, config: EngineConfig, parts: EngineParts = EngineParts()
+        self, model: LlamaForCausalLM, config: EngineConfig, parts: EngineParts = DEFAULT_PARTS
     ) -> None:
         self.config = config = resolve_config(config, model)
         assert config.num_gpu_blocks is not None and config.max_model_len is not None
@@ -172,7 +175,7 @@ class LLMEngine:
         config: EngineConfig | None = None,
         *,
         tokenizer: Tokenizer | None = None,
-        parts: EngineParts = EngineParts(),
+        parts: EngineParts = DEFAULT_PARTS,
     ) -> None:
         if isinstance(model, str | Path):
             folder, model = model, load_model(model, parts.attention())
@@ -203,21 +206,23 @@ class LLMEngine:
         """
         if not isinstance(request_id, str) or not request_id:
             raise TypeError(f"request_id must be a non-empty string, got {request_id!r}")
-        if self.output_processor.has_request(request_id):
-            raise ValueError(f"request id {request_id!r} is already in use")
         processed = self.input_processor.process_prompt(prompt)
         params = self.input_processor.process_params(params, len(processed.token_ids))
         parent = ParentRequest(request_id, params) if params.n > 1 else None
         children = [(request_id, params)]
         if parent is not None:
             children = [parent.get_child_info(index) for index in range(params.n)]
+        for taken in (request_id, *(child_id for child_id, _ in children)):
+            if self.output_processor.is_taken(taken):
+                raise ValueError(f"request id {taken!r} is already in use")
         if arrival_time is None:
             arrival_time = time.time()
         for index, (child_id, child_params) in enumerate(children):
             request = self.input_processor.make_request(
                 child_id, processed, child_params, arrival_time, priority
             )
-            # If the core refuses, it refuses the first child: they differ in nothing it looks at.
+            # If the core refuses, it refuses the first child: with ids known to be free, they
+            # differ in nothing that it looks at.
             self.engine_core.add_request(request)
             self.output_processor.add_request(
                 RequestState(

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from mini_vllm.config import EngineConfig
-from mini_vllm.engine import DEFAULT_MODEL, EngineParts, LLMEngine
+from mini_vllm.engine import DEFAULT_MODEL, DEFAULT_PARTS, EngineParts, LLMEngine
 from mini_vllm.input_processor import PromptType
 from mini_vllm.outputs import RequestOutput
 from mini_vllm.sampling_params import RequestOutputKind, SamplingParams
@@ -73,7 +73,7 @@ class LLM:
         self,
         model: str | Path = DEFAULT_MODEL,
         *,
-        parts: EngineParts = EngineParts(),
+        parts: EngineParts = DEFAULT_PARTS,
         **kwargs: Any,
     ) -> None:
         self.llm_engine = LLMEngine(model, engine_config(**kwargs), parts=parts)

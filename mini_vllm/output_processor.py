@@ -226,6 +226,12 @@ class OutputProcessor:
         self.parent_requests: dict[str, ParentRequest] = {}
 
     def has_request(self, request_id: str) -> bool:
+        """Whether a user's request of this id is alive. A child's id is not a user's."""
+        state = self.request_states.get(request_id)
+        return request_id in self.parent_requests or (state is not None and state.parent is None)
+
+    def is_taken(self, request_id: str) -> bool:
+        """Whether the id is in use, for a user's request or inside the engine for a child."""
         return request_id in self.request_states or request_id in self.parent_requests
 
     def add_request(self, state: RequestState) -> None:

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from mini_vllm.config import EngineConfig
-from mini_vllm.kv_cache_manager import KVCacheBlocks, KVCacheManager
+from mini_vllm.kv_cache_manager import KVCacheManager
 from mini_vllm.request import Request, RequestStatus
 from mini_vllm.request_queue import SchedulingPolicy, create_request_queue
 from mini_vllm.sampling_params import SamplingParams
@@ -270,7 +270,7 @@ class Scheduler:
                 scheduled_resumed_reqs,
             )  # fmt: skip
 
-        assert 0 <= budget and len(running) <= self.max_num_running_reqs
+        assert budget >= 0 and len(running) <= self.max_num_running_reqs
         cached = scheduled_running_reqs + scheduled_resumed_reqs
         req_ids = [request.request_id for request in cached]
         output = SchedulerOutput(

@@ -221,7 +221,9 @@ FORMATS = (".txt", ".json")
 def check_trace_path(path: Path) -> None:
     """Raise ValueError unless `path` ends in a form that `write_trace` knows."""
     if path.suffix not in FORMATS:
-        raise ValueError(f"cannot tell the trace's form from {str(path)!r}: end it in .txt or .json")
+        raise ValueError(
+            f"cannot tell the trace's form from {str(path)!r}: end it in .txt or .json"
+        )
 
 
 def write_trace(steps: list[StepTrace], path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Tests may import the helper modules that stand beside them: pytest's importlib mode adds no path."""
+"""Lets tests import the helpers beside them; pytest's importlib mode puts no folder on the path."""
 
 from __future__ import annotations
 

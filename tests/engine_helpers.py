@@ -8,7 +8,7 @@ import numpy as np
 
 from mini_vllm.checkpoint import LlamaConfig, expected_tensors
 from mini_vllm.config import EngineConfig
-from mini_vllm.engine import EngineParts, LLMEngine
+from mini_vllm.engine import DEFAULT_PARTS, EngineParts, LLMEngine
 from mini_vllm.llama import LlamaForCausalLM
 from mini_vllm.sampling_params import SamplingParams
 
@@ -28,7 +28,7 @@ SMALL = LlamaConfig(
 
 
 def random_model(
-    seed: int = 0, config: LlamaConfig = SMALL, parts: EngineParts = EngineParts()
+    seed: int = 0, config: LlamaConfig = SMALL, parts: EngineParts = DEFAULT_PARTS
 ) -> LlamaForCausalLM:
     """A model with random weights, large enough that every token of the context sways the logits."""
     rng = np.random.default_rng(seed)
@@ -59,7 +59,7 @@ def run(
 
 
 def make_engine(
-    model: LlamaForCausalLM | None = None, parts: EngineParts = EngineParts(), **settings: object
+    model: LlamaForCausalLM | None = None, parts: EngineParts = DEFAULT_PARTS, **settings: object
 ) -> LLMEngine:
     """An engine over `model` (default: `random_model()`) with these `EngineConfig` settings."""
     return LLMEngine(model or random_model(parts=parts), EngineConfig(**settings), parts=parts)  # type: ignore[arg-type]

@@ -6,7 +6,7 @@
 * I8   `0 <= num_computed_tokens <= num_tokens`; while a request waits it has computed nothing.
 * I9   No more than `max_num_seqs` requests run.
 * I10  A request samples in a step if and only if the step lets it catch up.
-* I11  A running request holds exactly the blocks that its computed tokens fill; a waiting one, none.
+* I11  A running request holds just the blocks that its computed tokens fill; a waiting one, none.
 * I12  What is published is what has been computed: the full blocks, all of them, and no other.
 * I13  Nobody starves: a step that preempts nobody schedules somebody, and under FCFS a request that
        was never admitted has nobody admitted past it.

@@ -1,16 +1,78 @@
-"""The engine says the same whatever it goes through: chunks, cache, preemption, company, block size."""
+"""Chunks, cache, preemption, company and block size change no token of the engine's."""
 
 from __future__ import annotations
 
-import detectors
+import numpy as np
 import pytest
-from detectors import DETECTORS, GOLDEN, compare, drive, make_engine, random_workload, watch
+from detectors import DETECTORS, GOLDEN, poison, watch
+from workloads import Job, compare, drive, greedy, make_engine, prompts, random_workload
 
 from mini_vllm.engine import EngineParts
+
+PARTS = EngineParts()
 
 
 @pytest.mark.parametrize("name", DETECTORS)
 def test_the_real_parts_pass(name: str) -> None:
-    if name == "golden_traces" and not any(GOLDEN.glob("*.jsonl*")):
-        pytest.skip("tests/golden holds no traces")
-    DETECTORS[name](EngineParts())
+    if name == "golden_traces":
+        assert any(GOLDEN.glob("*.jsonl*")), "tests/golden holds no recorded traces"
+    DETECTORS[name](PARTS)
+
+
+def test_the_yardstick_is_sensitive_to_every_token_of_the_context() -> None:
+    """Were it not, equal tokens would prove nothing: change any one prompt token, others follow."""
+    (prompt,) = prompts(7, 24)
+    right = greedy(prompt, 8)
+    for position in range(len(prompt)):
+        other = list(prompt)
+        other[position] = 3 + (other[position] - 2) % 61
+        assert other != prompt
+        assert greedy(other, 8) != right, f"token {position} does not matter to this model"
+
+
+@pytest.mark.parametrize("seed", range(100, 140))
+def test_random_arrivals_aborts_and_preemptions_change_no_token(seed: int) -> None:
+    jobs, settings = random_workload(seed)
+    engine = make_engine(PARTS, **settings)
+    watch(engine)
+    compare(f"seed {seed}", engine, jobs, drive(engine, jobs)[0])
+
+
+def test_the_random_workloads_are_not_idle() -> None:
+    """What the seeds above make happen: without it they would show little."""
+    preemptions = aborted = hits = steps = 0
+    for seed in range(100, 140):
+        jobs, settings = random_workload(seed)
+        engine = make_engine(PARTS, **settings)
+        tokens, cached = drive(engine, jobs)
+        preemptions += engine.engine_core.scheduler.num_preemptions
+        aborted += sum(
+            job.abort is not None and len(t) < len(job.expected)
+            for job, t in zip(jobs, tokens, strict=True)
+        )
+        hits += sum(count or 0 for count in cached)
+        steps += engine.engine_core.num_steps
+    assert preemptions > 150, preemptions
+    assert aborted > 50, aborted
+    assert hits > 800, hits
+    assert steps > 1500, steps
+
+
+def test_poison_reaches_every_slot_that_nobody_may_read() -> None:
+    """The canaries sit where they should: with one request of 5 tokens, in all but its 5 slots."""
+    engine = make_engine(PARTS, num_gpu_blocks=65, enable_prefix_caching=False)
+    fill = poison(engine)
+    seen: list[int] = []
+    runner = engine.engine_core.model_runner
+    execute = runner.execute_model
+
+    def poisoned(output: object) -> object:
+        fill(output)
+        seen.append(int((~np.isnan(runner.kv_caches[0])).sum()))
+        return execute(output)  # type: ignore[arg-type]
+
+    runner.execute_model = poisoned  # type: ignore[assignment, method-assign]
+    (prompt,) = prompts(8, 5)
+    drive(engine, [Job(prompt, 3)])
+    per_slot = runner.kv_caches[0].size // (65 * 4)
+    assert seen == [0, 5 * per_slot, 6 * per_slot]
