@@ -227,8 +227,7 @@ def load_config(folder: str | Path) -> LlamaConfig:
 def load_weights(folder: str | Path) -> dict[str, NDArray[np.float32]]:
     """Every tensor of the checkpoint, by name, as float32.
 
-    float32 tensors are views of the memory-mapped file, so start-up does not read what nobody uses;
-    float16 and bfloat16 are widened here.
+    float16 and bfloat16 are widened.
 
     Raises:
         CheckpointError: no ``*.safetensors``, a shard that is missing, truncated or corrupt, a

@@ -68,6 +68,13 @@ class EngineConfig:
         ):
             if getattr(self, name) is not None:
                 self._check_int(name, least)
+        for name in (
+            "enable_chunked_prefill",
+            "enable_prefix_caching",
+            "scheduler_reserve_full_isl",
+        ):
+            if not isinstance(getattr(self, name), bool):
+                raise ValueError(f"{name} must be True or False, got {getattr(self, name)!r}")
         if self.scheduling_policy not in ("fcfs", "priority"):
             raise ValueError(
                 f"Unknown scheduling policy: {self.scheduling_policy!r}; use 'fcfs' or 'priority'"

@@ -7,6 +7,8 @@ inside another; the scheduler, which sees only ids, cannot find it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from mini_vllm.sampling_params import SamplingParams
 from mini_vllm.tokenizer import Tokenizer
 
@@ -39,12 +41,17 @@ class IncrementalDetokenizer:
     could turn out to be the beginning of one.
     """
 
-    def __init__(self, tokenizer: Tokenizer | None, params: SamplingParams) -> None:
+    def __init__(
+        self,
+        tokenizer: Tokenizer | None,
+        params: SamplingParams,
+        prompt_token_ids: Sequence[int] = (),
+    ) -> None:
         self.token_ids: list[int] = []
         self.output_text = ""
         self._stream = None
         if tokenizer is not None and params.detokenize:
-            self._stream = tokenizer.stream(skip_special_tokens=params.skip_special_tokens)
+            self._stream = tokenizer.stream(params.skip_special_tokens, prompt_token_ids)
         self.stop = params.stop
         self.min_tokens = params.min_tokens
         self.include_stop_str_in_output = params.include_stop_str_in_output

@@ -107,7 +107,9 @@ class LLM:
         Source: `vllm/entrypoints/llm.py:422`.
         """
         prompt_list = _as_prompt_list(prompts)
-        params = _one_each(sampling_params or self.get_default_sampling_params(), prompt_list)
+        if sampling_params is None:
+            sampling_params = self.get_default_sampling_params()
+        params = _one_each(sampling_params, prompt_list)
         priorities = _one_each(0 if priority is None else priority, prompt_list, "priority")
 
         engine = self.llm_engine

@@ -160,7 +160,7 @@ class RequestState:
         self.output_kind = params.output_kind
         self.parent = parent
         self.index = index
-        self.detokenizer = IncrementalDetokenizer(tokenizer, params)
+        self.detokenizer = IncrementalDetokenizer(tokenizer, params, prompt_token_ids)
         self.logprobs_processor = LogprobsProcessor(tokenizer, params)
         self.num_cached_tokens: int | None = None
 
