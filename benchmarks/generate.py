@@ -19,6 +19,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -47,7 +49,9 @@ def mini_worker(model: str) -> Generate:
     return generate
 
 
-def vllm_worker(model: str, eager: bool = True) -> Generate:
+def vllm_worker(model: str, eager: bool = True, in_process: bool = False) -> Generate:
+    if in_process:  # the engine core in this process; the model still runs in a worker process
+        os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     os.environ["HF_HUB_OFFLINE"] = "1"
     os.environ["VLLM_NO_USAGE_STATS"] = os.environ["DO_NOT_TRACK"] = "1"
     os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
@@ -89,15 +93,20 @@ def hf_worker(model: str) -> Generate:
     return generate
 
 
-WORKERS = {"mini_vllm": mini_worker, "vLLM": vllm_worker, "vLLM compiled": None, "HF": hf_worker}
+WORKERS: dict[str, Callable[[str], Generate]] = {
+    "mini_vllm": mini_worker,
+    "vLLM": vllm_worker,
+    "vLLM in-process": partial(vllm_worker, in_process=True),
+    "vLLM compiled": partial(vllm_worker, eager=False),
+    "HF": hf_worker,
+}
 
 
 def worker_main(name: str, model: str) -> int:
     """Serve rounds: a JSON line in, a JSON line out on the real standard output."""
     reply = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what libraries print must not mix with the replies
-    make = WORKERS[name]
-    generate = make(model) if make is not None else vllm_worker(model, eager=False)
+    generate = WORKERS[name](model)
     print(json.dumps({"ready": True}), file=reply, flush=True)
     for line in sys.stdin:
         round_ = json.loads(line)
@@ -154,7 +163,11 @@ def measure(
     names: list[str], model: str, rounds: int, input_len: int, output_len: int
 ) -> list[dict[str, Any]]:
     rng = random.Random(0)
-    engines = [Engine(name, model) for name in names]
+    engines = []
+    for name in names:
+        print(f"starting {name}", file=sys.stderr)
+        engines.append(Engine(name, model))
+    print("measuring", file=sys.stderr, flush=True)
     rows = []
     try:
         for concurrent in (1, 16, 64):
@@ -196,7 +209,11 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=5, help="rounds after the warm-up (5)")
     parser.add_argument("--input-len", type=int, default=64, help="prompt tokens (64)")
     parser.add_argument("--output-len", type=int, default=128, help="output tokens (128)")
-    parser.add_argument("--compiled", action="store_true", help="also vLLM without enforce_eager")
+    parser.add_argument(
+        "--variants",
+        action="store_true",
+        help="also vLLM with its core in-process, and without enforce_eager",
+    )
     parser.add_argument(
         "--save", action="store_true", help="write benchmarks/results/generate.json"
     )
@@ -205,7 +222,8 @@ def main(argv: list[str] | None = None) -> int:
         return worker_main(args.worker, args.model)
     names = ["mini_vllm"]
     if importlib.util.find_spec("vllm") is not None:
-        names += ["vLLM"] + (["vLLM compiled"] if args.compiled else [])
+        names.append("vLLM")
+        names += ["vLLM in-process", "vLLM compiled"] if args.variants else []
     if importlib.util.find_spec("transformers") is not None:
         names.append("HF")
     rows = measure(names, args.model, args.rounds, args.input_len, args.output_len)

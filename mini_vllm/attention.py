@@ -1,10 +1,11 @@
 """Paged attention in numpy: write K and V by slot, read them back through the block table.
 
 Mirrors ``vllm/v1/attention/``: `AttentionMetadata` holds the fields of ``CommonAttentionMetadata``
-(``vllm/v1/attention/backend.py:353``) that a causal decoder needs, and `PagedAttention` stands
-where vLLM's CPU backend stands (``vllm/v1/attention/backends/cpu_attn.py:89`` for the cache shape).
-Left out: sliding windows, ALiBi, soft caps, quantised caches, encoder and cross attention, cascade
-attention.
+(``vllm/v1/attention/backend.py:353 CommonAttentionMetadata``) that a causal decoder needs, and
+`PagedAttention` stands where vLLM's CPU backend stands
+(``vllm/v1/attention/backends/cpu_attn.py:89 CPUAttentionBackend.get_kv_cache_shape`` for the cache
+shape). Left out: sliding windows, ALiBi, soft caps, quantised caches, encoder and cross attention,
+cascade attention.
 
 Invariants, which the tests check by name:
 
@@ -34,7 +35,7 @@ class AttentionMetadata:
     """What attention must know about one step, shared by all layers.
 
     Build a new object for every step and do not change it: backends keep work that all layers share
-    in ``plan``. Fields are those of ``vllm/v1/attention/backend.py:353``.
+    in ``plan``. Fields are those of ``vllm/v1/attention/backend.py:353 CommonAttentionMetadata``.
 
     Attributes:
         query_start_loc: int32 ``[num_reqs + 1]``; request ``i`` has the rows of the flat batch from

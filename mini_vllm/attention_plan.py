@@ -1,6 +1,7 @@
 """How a step's attention is cut up: which rows attend together, and which blocks they read.
 
-The work of ``AttentionMetadataBuilder.build`` (``vllm/v1/attention/backends/cpu_attn.py:107``):
+The work of ``AttentionMetadataBuilder.build``
+(``vllm/v1/attention/backends/cpu_attn.py:171 CPUAttentionMetadataBuilder.build``):
 done once a step, used by every layer. There the pieces are work items for threads; here they are
 sized for one core's L2 cache and few numpy calls.
 """

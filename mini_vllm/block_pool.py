@@ -46,7 +46,7 @@ def _init_none_hash() -> BlockHash:
 
 NONE_HASH: BlockHash = _init_none_hash()
 """The parent of a first block. Random per process unless PYTHONHASHSEED is set
-(`vllm/v1/core/kv_cache_utils.py:97`), so that nobody can craft colliding prompts."""
+(`vllm/v1/core/kv_cache_utils.py:97 init_none_hash`), so that nobody can craft colliding prompts."""
 
 
 def hash_block_tokens(
@@ -63,8 +63,8 @@ def hash_block_tokens(
         curr_block_token_ids: the block's token ids, exactly `block_size` of them.
         extra_keys: what else must be equal for the KV to be shared (here: the cache salt).
 
-    Source: `vllm/v1/core/kv_cache_utils.py:541`. Upstream pickles a tuple and hashes that; here the
-    ids are packed as 8-byte integers, which says the same and is faster.
+    Source: `vllm/v1/core/kv_cache_utils.py:541 hash_block_tokens`. Upstream pickles a tuple and
+    hashes that; here the ids are packed as 8-byte integers, which says the same and is faster.
     """
     content = (parent_block_hash or NONE_HASH) + array("q", curr_block_token_ids).tobytes()
     if extra_keys is not None:
@@ -75,7 +75,7 @@ def hash_block_tokens(
 class KVCacheBlock:
     """The bookkeeping of one block; the KV itself lives in the worker's arrays, at this `block_id`.
 
-    Source: `vllm/v1/core/kv_cache_utils.py:116`.
+    Source: `vllm/v1/core/kv_cache_utils.py:116 KVCacheBlock`.
     """
 
     __slots__ = (
@@ -111,7 +111,7 @@ class FreeKVCacheBlockQueue:
     block out of the middle (`remove`), in O(1). Two sentinels spare every operation the question
     whether it stands at an end; no operation allocates an object.
 
-    Source: `vllm/v1/core/kv_cache_utils.py:164`.
+    Source: `vllm/v1/core/kv_cache_utils.py:164 FreeKVCacheBlockQueue`.
     """
 
     def __init__(self, blocks: Sequence[KVCacheBlock]) -> None:
@@ -194,7 +194,7 @@ class BlockHashToBlockMap:
     Two requests that fill the same content at the same time keep two blocks with one hash. Upstream
     does not merge them, so that a block id, once in a table, never changes (I2); neither do we.
     Mostly there is one block a hash, so the value is the block itself and becomes a dict only when
-    a second one comes. Source: `vllm/v1/core/block_pool.py:34`.
+    a second one comes. Source: `vllm/v1/core/block_pool.py:34 BlockHashToBlockMap`.
     """
 
     def __init__(self) -> None:
@@ -253,7 +253,7 @@ class BlockPool:
         enable_caching: keep and look up hashes.
 
     Raises ValueError if `num_gpu_blocks` is not a positive integer.
-    Source: `vllm/v1/core/block_pool.py:130`.
+    Source: `vllm/v1/core/block_pool.py:130 BlockPool`.
     """
 
     def __init__(self, num_gpu_blocks: int, enable_caching: bool = True) -> None:
@@ -280,7 +280,7 @@ class BlockPool:
     ) -> None:
         """Publish `blocks[num_cached_blocks:num_full_blocks]` under the request's hashes (I3, I5).
 
-        Source: `vllm/v1/core/block_pool.py:211`.
+        Source: `vllm/v1/core/block_pool.py:211 BlockPool.cache_full_blocks`.
         """
         hashes = request.block_hashes
         assert len(hashes) >= num_full_blocks, "I3: a block without a hash is not full"
@@ -294,7 +294,8 @@ class BlockPool:
     def get_new_blocks(self, num_blocks: int) -> list[KVCacheBlock]:
         """Take `num_blocks` from the front of the free queue, forgetting what they held.
 
-        Raises ValueError if fewer are free. Source: `vllm/v1/core/block_pool.py:333`.
+        Raises ValueError if fewer are free. Source:
+        `vllm/v1/core/block_pool.py:333 BlockPool.get_new_blocks`.
         """
         if num_blocks > self.free_block_queue.num_free_blocks:
             raise ValueError(
@@ -314,7 +315,7 @@ class BlockPool:
     def touch(self, blocks: Iterable[KVCacheBlock]) -> None:
         """Add a reference to each block; a free one leaves the free queue, its KV intact.
 
-        Source: `vllm/v1/core/block_pool.py:402`.
+        Source: `vllm/v1/core/block_pool.py:402 BlockPool.touch`.
         """
         take_out = self.free_block_queue.remove
         for block in blocks:
@@ -325,7 +326,7 @@ class BlockPool:
     def free_blocks(self, ordered_blocks: Iterable[KVCacheBlock]) -> None:
         """Drop a reference from each; those at 0 join the free queue in the order given.
 
-        Source: `vllm/v1/core/block_pool.py:419`.
+        Source: `vllm/v1/core/block_pool.py:419 BlockPool.free_blocks`.
         """
         unused: list[KVCacheBlock] = []
         for block in ordered_blocks:

@@ -2,7 +2,7 @@
 
 Gives exactly what the ``tokenizers`` library gives for the files that `why_not_byte_level` accepts.
 `ByteStream` follows that library's ``DecodeStream``, on which vLLM's ``FastIncrementalDetokenizer``
-rests (``vllm/v1/engine/detokenizer.py:167``).
+rests (``vllm/v1/engine/detokenizer.py:167 FastIncrementalDetokenizer``).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A Hugging Face Llama checkpoint folder: ``config.json`` and ``*.safetensors`` to numpy arrays.
 
 Mirrors vLLM's default loader (``vllm/model_executor/model_loader/default_loader.py``) and the
-weight names of ``vllm/model_executor/models/llama.py:436``. Left out: quantised weights, pickled
-``.bin`` weights, downloads from a hub.
+weight names of ``vllm/model_executor/models/llama.py:436 LlamaModel.load_weights``. Left out:
+quantised weights, pickled ``.bin`` weights, downloads from a hub.
 """
 
 from __future__ import annotations
@@ -294,7 +294,8 @@ def expected_tensors(config: LlamaConfig) -> dict[str, tuple[int, ...]]:
 def check_weights(config: LlamaConfig, weights: Mapping[str, NDArray[np.float32]]) -> None:
     """Every expected tensor is there, in its shape, and nothing is there that would be ignored.
 
-    Skipped as vLLM skips them (``vllm/model_executor/models/llama.py:448``): rotary tables saved by
+    Skipped as vLLM skips them
+    (``vllm/model_executor/models/llama.py:448 in LlamaModel.load_weights``): rotary tables saved by
     old versions, and ``lm_head.weight`` where the head is tied to the embedding.
     """
     shapes = expected_tensors(config)

@@ -20,7 +20,8 @@ class EngineConfig:
     """Settings of the scheduler and the KV cache.
 
     Attributes:
-        block_size: tokens in a KV block (`vllm/config/cache.py:45`: 16).
+        block_size: tokens in a KV block (`vllm/config/cache.py:45 CacheConfig.DEFAULT_BLOCK_SIZE`:
+        16).
         num_gpu_blocks: blocks in the pool, the null block included. None: as many as
             `kv_cache_memory_bytes` holds, decided when the model is known.
         kv_cache_memory_bytes: memory for the KV cache, used only if `num_gpu_blocks` is None.
@@ -33,7 +34,7 @@ class EngineConfig:
         enable_prefix_caching: reuse the KV of equal prefixes.
         scheduling_policy: `fcfs` or `priority`.
         scheduler_reserve_full_isl: admit a request only if its whole current sequence fits
-            (`vllm/config/scheduler.py:140`).
+            (`vllm/config/scheduler.py:140 SchedulerConfig.scheduler_reserve_full_isl`).
         max_logprobs: most logprobs a request may ask for; -1: the whole vocabulary.
         seed: of the generator that serves requests without a seed of their own.
 

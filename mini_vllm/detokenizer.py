@@ -19,7 +19,7 @@ def check_stop_strings(
     """Find the first of `stop`, in the order given, that the last `new_char_count` characters end.
 
     Returns the stop string and the length that the text is to be cut to; None if there is none.
-    Source: `vllm/v1/engine/detokenizer.py:309`.
+    Source: `vllm/v1/engine/detokenizer.py:309 check_stop_strings`.
     """
     if not new_char_count:
         return None

@@ -137,7 +137,7 @@ class EngineCore:
         self.scheduler.finish_requests(request_ids, RequestStatus.FINISHED_ABORTED)
 
     def step(self) -> list[EngineCoreOutput]:
-        """Schedule, execute, update. Source: `vllm/v1/engine/core.py:428`."""
+        """Schedule, execute, update. Source: `vllm/v1/engine/core.py:428 EngineCore.step`."""
         if not self.scheduler.has_unfinished_requests():
             return []
         t0 = time.perf_counter()
@@ -166,7 +166,7 @@ class LLMEngine:
         parts: the engine's parts, for instance a learner's own.
 
     Raises ValueError where folder, config or their combination is not usable.
-    Source: `vllm/v1/engine/llm_engine.py:49`.
+    Source: `vllm/v1/engine/llm_engine.py:47 LLMEngine`.
     """
 
     def __init__(

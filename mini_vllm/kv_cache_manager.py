@@ -2,7 +2,8 @@
 
 Mirrors three layers of vLLM at once, because the miniature has one kind of attention:
 `KVCacheManager` (`vllm/v1/core/kv_cache_manager.py`), `UnitaryKVCacheCoordinator`
-(`kv_cache_coordinator.py`) and `FullAttentionManager` (`single_type_kv_cache_manager.py:481`).
+(`kv_cache_coordinator.py`) and `FullAttentionManager`
+(`vllm/v1/core/single_type_kv_cache_manager.py:481 FullAttentionManager`).
 
 Left out: several KV cache groups, sliding windows and what they free early, lookahead slots for
 draft tokens, tokens loaded by a KV connector, encoder tokens.
@@ -24,7 +25,8 @@ def cdiv(a: int, b: int) -> int:
 class KVCacheBlocks:
     """What the manager hands to the scheduler: a run of blocks, without the pool's internals.
 
-    Source: `vllm/v1/core/kv_cache_manager.py:26` (there a tuple of runs, one a KV cache group).
+    Source: `vllm/v1/core/kv_cache_manager.py:26 KVCacheBlocks` (there a tuple of runs, one a KV
+    cache group).
     """
 
     __slots__ = ("blocks",)
@@ -49,7 +51,7 @@ class KVCacheManager:
         enable_caching: prefix caching.
         block_pool: the pool to use, for instance a learner's own.
 
-    Source: `vllm/v1/core/kv_cache_manager.py:109`.
+    Source: `vllm/v1/core/kv_cache_manager.py:110 KVCacheManager`.
     """
 
     def __init__(
@@ -82,7 +84,8 @@ class KVCacheManager:
         prompt that is cached entirely and fills its blocks recomputes a whole block, not a token.
 
         Nothing is reserved here: the blocks found may still be evicted until `allocate_slots`
-        touches them. Source: `vllm/v1/core/kv_cache_manager.py:194`.
+        touches them. Source:
+        `vllm/v1/core/kv_cache_manager.py:194 KVCacheManager.get_computed_blocks`.
         """
         if not self.enable_caching or request.skip_reading_prefix_cache:
             return self.empty_kv_cache_blocks, 0
@@ -127,7 +130,7 @@ class KVCacheManager:
 
         Returns: the newly taken blocks (hits not among them), possibly none.
         Raises ValueError if `num_new_tokens` is below 1.
-        Source: `vllm/v1/core/kv_cache_manager.py:236`.
+        Source: `vllm/v1/core/kv_cache_manager.py:236 KVCacheManager.allocate_slots`.
         """
         if num_new_tokens <= 0:
             raise ValueError(f"num_new_tokens must be greater than 0, got {num_new_tokens}")
@@ -180,7 +183,7 @@ class KVCacheManager:
 
         The tail goes to the free queue first, so it is evicted first: what is left of a prefix
         is its beginning, the part that another prompt can share.
-        Source: `vllm/v1/core/single_type_kv_cache_manager.py:338`.
+        Source: `vllm/v1/core/single_type_kv_cache_manager.py:338 SingleTypeKVCacheManager.free`.
         """
         blocks = self.req_to_blocks.pop(request.request_id, None)
         self.num_cached_block.pop(request.request_id, None)
@@ -207,7 +210,7 @@ class KVCacheManager:
         return self.block_pool.reset_prefix_cache()
 
     def check_invariants(self) -> None:
-        """Assert I1 to I4 over pool and tables. O(blocks): for tests and `--check`, not the step."""
+        """Assert I1 to I4 over pool and tables. O(blocks): for tests, not for the step."""
         self.block_pool.check_invariants()
         references: dict[int, int] = {}
         for request_id, blocks in self.req_to_blocks.items():

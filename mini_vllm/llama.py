@@ -46,8 +46,8 @@ def rope_inv_freq(config: LlamaConfig) -> Array:
 
     Plain RoPE: Su et al., 2021. ``linear`` divides every frequency by ``factor``. ``llama3``
     divides the low ones, keeps the high ones and blends between
-    (``vllm/model_executor/layers/rotary_embedding/llama3_rope.py:36``). Single precision all the
-    way, as there: in float64 the angles at position 1000 differ by 1e-5.
+    (`vllm/model_executor/layers/rotary_embedding/llama3_rope.py:33 Llama3RotaryEmbedding._compute_inv_freq`).
+    Single precision all the way, as there: in float64 the angles at position 1000 differ by 1e-5.
     """
     dim = config.head_dim
     exponent = np.arange(0, dim, 2, dtype=np.float32) / np.float32(dim)

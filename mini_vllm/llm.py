@@ -66,7 +66,7 @@ class LLM:
         parts: the engine's parts, for instance a learner's own.
         **kwargs: the fields of `EngineConfig`, by vLLM's names.
 
-    Source: `vllm/entrypoints/llm.py:65`.
+    Source: `vllm/entrypoints/llm.py:66 LLM`.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class LLM:
 
         Raises TypeError or ValueError if a prompt or parameter is not valid; then none of this
         call's prompts has been run.
-        Source: `vllm/entrypoints/llm.py:422`.
+        Source: `vllm/entrypoints/llm.py:422 LLM.generate`.
         """
         prompt_list = _as_prompt_list(prompts)
         if sampling_params is None:

@@ -35,7 +35,8 @@ from mini_vllm.scheduler import ModelRunnerOutput, NewRequestData, SchedulerOutp
 
 
 class CachedRequestState:
-    """What the worker remembers of a request (`vllm/v1/worker/gpu_input_batch.py:29`).
+    """What the worker remembers of a request
+    (`vllm/v1/worker/gpu_input_batch.py:34 CachedRequestState`).
 
     `row` is its place in the runner's arrays; -1 while it is preempted.
     """
@@ -103,7 +104,8 @@ class ModelRunner:
     # -- state ------------------------------------------------------------------------------------
 
     def _update_states(self, output: SchedulerOutput) -> None:
-        """Apply what the scheduler says has changed (`gpu_model_runner.py:1150`)."""
+        """Apply what the scheduler says has changed
+        (`vllm/v1/worker/gpu_model_runner.py:1116 GPUModelRunner._update_states`)."""
         for req_id in output.finished_req_ids:
             if req_id in self.requests:
                 self._release_row(self.requests.pop(req_id))

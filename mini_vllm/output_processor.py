@@ -31,7 +31,7 @@ class ParentRequest:
     """A request with `n > 1`: `n` children that the core schedules as requests of their own.
 
     They share nothing but the prefix cache. A seed given is made each child's own by adding its
-    index. Source: `vllm/v1/engine/parallel_sampling.py:13`.
+    index. Source: `vllm/v1/engine/parallel_sampling.py:13 ParentRequest`.
     """
 
     def __init__(self, request_id: str, sampling_params: SamplingParams) -> None:
@@ -117,7 +117,8 @@ class LogprobsProcessor:
 
     def _decode(self, token_id: int, context: list[int]) -> str | None:
         """The token's text. A byte that completes a character gets the whole character, one that
-        leaves it incomplete gets nothing (`vllm/v1/engine/logprobs.py:229`)."""
+        leaves it incomplete gets nothing
+        (`vllm/v1/engine/logprobs.py:249 LogprobsProcessor._correct_decoded_token`)."""
         tokenizer = self.tokenizer
         if tokenizer is None:
             return None
@@ -217,7 +218,7 @@ class OutputProcessorOutput:
 class OutputProcessor:
     """All requests' front-end state, and the one loop over a step's outputs.
 
-    Source: `vllm/v1/engine/output_processor.py:416`.
+    Source: `vllm/v1/engine/output_processor.py:417 OutputProcessor`.
     """
 
     def __init__(self, tokenizer: Tokenizer | None) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class Logprob:
-    """One token's log probability at one position (`vllm/logprobs.py:15`).
+    """One token's log probability at one position (`vllm/logprobs.py:13 Logprob`).
 
     Attributes:
         logprob: natural logarithm of the probability, before temperature and every filter.
@@ -33,7 +33,7 @@ PromptLogprobs = list[dict[int, Logprob] | None]
 
 @dataclass(slots=True)
 class CompletionOutput:
-    """One completion of a request (`vllm/outputs.py:23`).
+    """One completion of a request (`vllm/outputs.py:22 CompletionOutput`).
 
     Attributes:
         index: which of the request's `n`.
@@ -59,7 +59,7 @@ class CompletionOutput:
 
 @dataclass(slots=True)
 class RequestOutput:
-    """A request and its completions (`vllm/outputs.py:84`).
+    """A request and its completions (`vllm/outputs.py:85 RequestOutput`).
 
     Attributes:
         request_id: as given to `add_request`.

@@ -16,7 +16,8 @@ from mini_vllm.sampling_params import SamplingParams
 class RequestStatus(enum.IntEnum):
     """Where a request is in its life. The order is logic: everything after PREEMPTED is finished.
 
-    Source: `vllm/v1/request.py:315`; the statuses of features that are left out are left out too.
+    Source: `vllm/v1/request.py:315 RequestStatus`; the statuses of features that are left out are
+    left out too.
     """
 
     WAITING = enum.auto()
@@ -35,7 +36,8 @@ class RequestStatus(enum.IntEnum):
 
     @staticmethod
     def get_finished_reason(status: RequestStatus) -> str | None:
-        """`stop`, `length` or `abort`; None while the request lives (`vllm/v1/request.py:349`)."""
+        """`stop`, `length` or `abort`; None while the request lives
+        (`vllm/v1/request.py:349 _FINISHED_REASON_MAP`)."""
         return _FINISHED_REASON_MAP.get(status)
 
 
@@ -65,7 +67,7 @@ class Request:
         cache_salt: keeps this request's prefix cache apart from other salts'.
         block_size: tokens in a block, to hash full blocks; None if prefix caching is off.
 
-    Source: `vllm/v1/request.py:59`.
+    Source: `vllm/v1/request.py:59 Request`.
     """
 
     __slots__ = (
@@ -148,7 +150,7 @@ class Request:
         """Hash the full blocks that have no hash yet. Each block is hashed once in its life.
 
         The salt goes into the first block only; the chain carries it on to the rest
-        (`vllm/v1/core/kv_cache_utils.py:525`).
+        (`vllm/v1/core/kv_cache_utils.py:525 in generate_block_hash_extra_keys`).
         """
         size = self.block_size
         if size is None:
@@ -177,7 +179,7 @@ class Request:
     def __lt__(self, other: Request) -> bool:
         """Priority order: lower priority value, then earlier arrival, then smaller id.
 
-        Source: `vllm/v1/request.py:301`.
+        Source: `vllm/v1/request.py:301 Request.__lt__`.
         """
         return (self.priority, self.arrival_time, self.request_id) < (
             other.priority,

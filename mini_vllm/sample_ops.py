@@ -46,14 +46,15 @@ def softmax(logits: FloatArray) -> FloatArray:
 
 
 def compute_logprobs(logits: FloatArray) -> FloatArray:
-    """Log-softmax of each row, [n, V] float32 (`vllm/v1/sample/sampler.py:300`)."""
+    """Log-softmax of each row, [n, V] float32
+    (`vllm/v1/sample/sampler.py:300 Sampler.compute_logprobs`)."""
     shifted: FloatArray = logits - logits.max(axis=-1, keepdims=True)
     shifted -= np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
     return shifted
 
 
 class LogprobsLists(NamedTuple):
-    """Log probabilities of n positions (`vllm/v1/outputs.py:26`).
+    """Log probabilities of n positions (`vllm/v1/outputs.py:26 LogprobsLists`).
 
     Column 0 is the token drawn (or the prompt's own token). The others are the likeliest tokens,
     best first, so a token drawn from among them stands there twice.
@@ -70,7 +71,8 @@ class LogprobsLists(NamedTuple):
 def gather_logprobs(
     logprobs: FloatArray, num_logprobs: int, token_ids: npt.NDArray[np.integer]
 ) -> LogprobsLists:
-    """Pick what the output needs from [n, V] log probabilities (`vllm/v1/sample/sampler.py:304`).
+    """Pick what the output needs from [n, V] log probabilities
+    (`vllm/v1/sample/sampler.py:304 Sampler.gather_logprobs`).
 
     Args:
         logprobs: [n, V] float32.
@@ -99,7 +101,7 @@ def apply_logit_bias(
 ) -> FloatArray:
     """Add `biases[i]` to `logits[rows[i], token_ids[i]]`; each pair stands at most once.
 
-    Source: `vllm/v1/sample/logits_processor/builtin.py:161`.
+    Source: `vllm/v1/sample/logits_processor/builtin.py:161 LogitBiasLogitsProcessor.apply`.
     """
     logits = logits.copy()
     logits[rows, token_ids] += biases
@@ -109,7 +111,7 @@ def apply_logit_bias(
 def apply_min_tokens(logits: FloatArray, rows: IntArray, stop_token_ids: IntArray) -> FloatArray:
     """Bar token `stop_token_ids[i]` in row `rows[i]`, for rows that are too short to stop.
 
-    Source: `vllm/v1/sample/logits_processor/builtin.py:234`.
+    Source: `vllm/v1/sample/logits_processor/builtin.py:234 MinTokensLogitsProcessor.apply`.
     """
     logits = logits.copy()
     logits[rows, stop_token_ids] = NEG_INF
@@ -119,7 +121,8 @@ def apply_min_tokens(logits: FloatArray, rows: IntArray, stop_token_ids: IntArra
 def get_token_bin_counts_and_mask(
     tokens: Sequence[Sequence[int]], vocab_size: int
 ) -> tuple[FloatArray, BoolArray]:
-    """How often each token occurs in each of n lists (`vllm/model_executor/layers/utils.py:34`).
+    """How often each token occurs in each of n lists
+    (`vllm/model_executor/layers/utils.py:34 get_token_bin_counts_and_mask`).
 
     Returns:
         counts [n, V] float32 (what they are multiplied with) and `counts > 0`, [n, V] bool.
@@ -157,7 +160,8 @@ def apply_penalties(
 
     A logit is scaled towards less likely, so positive ones are divided and negative ones
     multiplied by the repetition penalty.
-    Source: `vllm/model_executor/layers/utils.py:51`, `vllm/_custom_ops.py:360`.
+    Source: `vllm/model_executor/layers/utils.py:51 apply_penalties`,
+    `vllm/_custom_ops.py:360 apply_repetition_penalties_torch`.
     """
     output_mask = output_bin_counts > 0
     penalty = np.where(prompt_mask | output_mask, repetition_penalties[:, None], np.float32(1))
@@ -169,7 +173,8 @@ def apply_penalties(
 
 
 def apply_temperature(logits: FloatArray, temp: FloatArray, all_random: bool) -> FloatArray:
-    """Divide row i of the [n, V] logits by `temp[i]` (`vllm/v1/sample/sampler.py:223`).
+    """Divide row i of the [n, V] logits by `temp[i]`
+    (`vllm/v1/sample/sampler.py:223 Sampler.apply_temperature`).
 
     Greedy rows have temperature 0. Unless the batch is `all_random` they are divided by 1: their
     draw is thrown away, but must not divide by zero on the way.
@@ -182,7 +187,7 @@ def apply_temperature(logits: FloatArray, temp: FloatArray, all_random: bool) ->
 def apply_min_p(logits: FloatArray, min_p: FloatArray) -> FloatArray:
     """Bar tokens less likely than `min_p[i]` times row i's likeliest; [n, V], [n].
 
-    Source: `vllm/v1/sample/logits_processor/builtin.py:101`.
+    Source: `vllm/v1/sample/logits_processor/builtin.py:101 MinPLogitsProcessor.apply`.
     """
     probs = softmax(logits)
     return mask_logits(logits, probs < probs.max(axis=-1, keepdims=True) * min_p[:, None])
@@ -192,7 +197,7 @@ def apply_top_k_only(logits: FloatArray, k: IntArray) -> FloatArray:
     """Bar tokens below each row's k-th largest logit; [n, V], [n]; k = V is off.
 
     Tokens that tie with the k-th stay, so more than k may be left.
-    Source: `vllm/v1/sample/ops/topk_topp_sampler.py:372`.
+    Source: `vllm/v1/sample/ops/topk_topp_sampler.py:372 apply_top_k_only`.
     """
     vocab_size = logits.shape[1]
     off = k >= vocab_size
@@ -218,7 +223,7 @@ def apply_top_k_top_p(logits: FloatArray, k: IntArray | None, p: FloatArray | No
     included, is at most 1 - p (in float32). So the token that crosses the line stays, a sum that
     meets it exactly goes, and the likeliest token always stays. Of tokens that tie across
     the line, those with the lower ids go; at the pin, whichever `torch.sort` puts first.
-    Source: `vllm/v1/sample/ops/topk_topp_sampler.py:328`.
+    Source: `vllm/v1/sample/ops/topk_topp_sampler.py:328 apply_top_k_top_p_pytorch`.
     """
     if p is None:
         return logits if k is None else apply_top_k_only(logits, k)
@@ -260,7 +265,7 @@ def random_sample(
 
     The least of independent exponentials with rates p_t is that of token t with probability p_t,
     and an exponential with rate p is one with rate 1 divided by p.
-    Source: `vllm/v1/sample/ops/topk_topp_sampler.py:395`.
+    Source: `vllm/v1/sample/ops/topk_topp_sampler.py:395 random_sample`.
     """
     noise = np.empty(probs.shape)
     if len(generators) != len(probs):

@@ -74,7 +74,8 @@ __all__ = [
 def make_generator(sampling_params: SamplingParams) -> np.random.Generator | None:
     """A request's own random stream, or None where it has no seed or is greedy.
 
-    A negative seed counts from 2**64 down. Source: `vllm/v1/worker/gpu_model_runner.py:1195`.
+    A negative seed counts from 2**64 down. Source:
+    `vllm/v1/worker/gpu_model_runner.py:1195 in GPUModelRunner._update_states`.
     """
     if sampling_params.sampling_type != SamplingType.RANDOM_SEED or sampling_params.seed is None:
         return None
@@ -98,7 +99,8 @@ class SamplingRow(Protocol):
 
 
 class MinTokensState:
-    """The rows that may not stop yet (`vllm/v1/sample/logits_processor/builtin.py:167`).
+    """The rows that may not stop yet
+    (`vllm/v1/sample/logits_processor/builtin.py:167 MinTokensLogitsProcessor`).
 
     Attributes:
         rows, stop_token_ids: [m] int64, the pairs to bar, for `apply_min_tokens`.
@@ -130,8 +132,9 @@ class MinTokensState:
 class PenaltyState:
     """Token counts of the rows that use a penalty, kept up to date as their outputs grow.
 
-    vLLM counts every output from its start in each step (`vllm/v1/sample/ops/penalties.py:11`).
-    Here a step adds one to one bin per row.
+    vLLM counts every output from its start in each step
+    (`vllm/v1/sample/ops/penalties.py:11 apply_all_penalties`). Here a step adds one to one bin per
+    row.
 
     Attributes:
         rows: [m], the rows of the batch. The arrays below have one entry per such row.
@@ -186,7 +189,8 @@ class PenaltyState:
 
 @dataclass(slots=True)
 class SamplingMetadata:
-    """What a batch of n rows asks of the sampler, as arrays (`vllm/v1/sample/metadata.py:15`).
+    """What a batch of n rows asks of the sampler, as arrays
+    (`vllm/v1/sample/metadata.py:15 SamplingMetadata`).
 
     None means that no row uses the step. Good for as long as the rows and their parameters stay
     the same: outputs that grow meanwhile are seen.
@@ -313,7 +317,7 @@ class SamplerOutput:
 
 
 class Sampler:
-    """Chooses the next token of each row (`vllm/v1/sample/sampler.py:20`).
+    """Chooses the next token of each row (`vllm/v1/sample/sampler.py:20 Sampler`).
 
     Args:
         seed: of the random stream that all rows without a seed of their own share.
@@ -348,7 +352,8 @@ class Sampler:
     def apply_logits_processors(
         self, logits: FloatArray, sampling_metadata: SamplingMetadata
     ) -> FloatArray:
-        """The steps that can change the argmax, on [n, V] (`vllm/v1/sample/sampler.py:366`)."""
+        """The steps that can change the argmax, on [n, V]
+        (`vllm/v1/sample/sampler.py:366 Sampler.apply_logits_processors`)."""
         metadata = sampling_metadata
         if metadata.allowed_token_ids_mask is not None:
             logits = mask_logits(logits, metadata.allowed_token_ids_mask)
@@ -365,7 +370,7 @@ class Sampler:
         return logits
 
     def sample(self, logits: FloatArray, sampling_metadata: SamplingMetadata) -> IntArray:
-        """[n, V] logits to [n] token ids (`vllm/v1/sample/sampler.py:238`)."""
+        """[n, V] logits to [n] token ids (`vllm/v1/sample/sampler.py:238 Sampler.sample`)."""
         metadata = sampling_metadata
         greedy: IntArray | None = None if metadata.all_random else logits.argmax(axis=-1)
         if metadata.temperature is None and greedy is not None:

@@ -26,9 +26,10 @@ from typing import Any, TypeGuard
 logger = logging.getLogger(__name__)
 
 _SAMPLING_EPS = 1e-5
-"""Below this temperature a request is greedy (`vllm/sampling_params.py:25`)."""
+"""Below this temperature a request is greedy (`vllm/sampling_params.py:25 _SAMPLING_EPS`)."""
 _MAX_TEMP = 1e-2
-"""The least positive temperature; lower ones are raised to it (`vllm/sampling_params.py:26`)."""
+"""The least positive temperature; lower ones are raised to it
+(`vllm/sampling_params.py:26 _MAX_TEMP`)."""
 
 # fmt: off
 LEFT_OUT: dict[str, object] = {
@@ -42,7 +43,7 @@ LEFT_OUT: dict[str, object] = {
 
 
 class SamplingType(IntEnum):
-    """How a request's tokens are chosen (`vllm/sampling_params.py:33`)."""
+    """How a request's tokens are chosen (`vllm/sampling_params.py:33 SamplingType`)."""
 
     GREEDY = 0
     RANDOM = 1
@@ -50,7 +51,8 @@ class SamplingType(IntEnum):
 
 
 class RequestOutputKind(Enum):
-    """What each `RequestOutput` of a request carries (`vllm/sampling_params.py:151`)."""
+    """What each `RequestOutput` of a request carries
+    (`vllm/sampling_params.py:151 RequestOutputKind`)."""
 
     CUMULATIVE = 0
     """Everything generated so far."""
@@ -61,7 +63,7 @@ class RequestOutputKind(Enum):
 
 
 class SamplingParams:
-    """Sampling parameters of one request (`vllm/sampling_params.py:168`).
+    """Sampling parameters of one request (`vllm/sampling_params.py:168 SamplingParams`).
 
     Args:
         n: completions to generate for the prompt; at least 1 and at most `VLLM_MAX_N_SEQUENCES`
@@ -208,7 +210,8 @@ class SamplingParams:
         self._all_stop_token_ids: set[int] = set(self.stop_token_ids)
 
     def _verify_args(self) -> None:
-        """Refuse values outside their range (`vllm/sampling_params.py:452`)."""
+        """Refuse values outside their range
+        (`vllm/sampling_params.py:452 SamplingParams._verify_args`)."""
         if self.n < 1:
             raise ValueError(f"n must be at least 1, got {self.n}.")
         if self.n > 1 and self.n > (limit := int(os.environ.get("VLLM_MAX_N_SEQUENCES", 16384))):
@@ -248,7 +251,8 @@ class SamplingParams:
             )
 
     def verify(self, vocab_size: int, max_logprobs: int = 20) -> None:
-        """Refuse what this model or this engine cannot serve (`vllm/sampling_params.py:665`).
+        """Refuse what this model or this engine cannot serve
+        (`vllm/sampling_params.py:665 SamplingParams.verify`).
 
         Args:
             vocab_size: tokens in the model's vocabulary; valid ids are 0 to `vocab_size - 1`.
@@ -276,7 +280,8 @@ class SamplingParams:
     def update_from_generation_config(
         self, generation_config: dict[str, Any], eos_token_id: int | None = None
     ) -> None:
-        """Take the stop tokens over from the model (`vllm/sampling_params.py:556`).
+        """Take the stop tokens over from the model
+        (`vllm/sampling_params.py:556 SamplingParams.update_from_generation_config`).
 
         Args:
             generation_config: the checkpoint's `generation_config.json`; its `eos_token_id`
@@ -371,7 +376,8 @@ def _integer(name: str, value: object) -> int:
 
 
 def _count(name: str, value: object) -> int | None:
-    """A number of logprobs: True is 1 (`vllm/sampling_params.py:423`), and so False is 0."""
+    """A number of logprobs: True is 1
+    (`vllm/sampling_params.py:423 in SamplingParams.__post_init__`), and so False is 0."""
     if isinstance(value, bool):
         return int(value)
     return None if value is None else _integer(name, value)

@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class NewRequestData:
-    """All that the worker must know of a request it has not seen (`output.py:31`)."""
+    """All that the worker must know of a request it has not seen
+    (`vllm/v1/core/sched/output.py:31 NewRequestData`)."""
 
     req_id: str
     prompt_token_ids: list[int]
@@ -41,7 +42,8 @@ class NewRequestData:
 
 @dataclass(slots=True)
 class CachedRequestData:
-    """What changed for requests the worker knows, as parallel lists (`output.py:112`).
+    """What changed for requests the worker knows, as parallel lists
+    (`vllm/v1/core/sched/output.py:112 CachedRequestData`).
 
     `new_block_ids[i]` is appended to the worker's table, or replaces it if the request was resumed
     after a preemption; None means nothing new. No token ids: the worker sampled them itself.
@@ -55,7 +57,7 @@ class CachedRequestData:
 
 @dataclass(slots=True)
 class SchedulerOutput:
-    """One step's decisions (`vllm/v1/core/sched/output.py:181`).
+    """One step's decisions (`vllm/v1/core/sched/output.py:181 SchedulerOutput`).
 
     `num_scheduled_tokens` is in scheduling order: running requests first, then those admitted.
     """
@@ -98,8 +100,8 @@ class EngineCoreOutput:
 def check_stop(request: Request, max_model_len: int) -> bool:
     """Whether the token just appended ends the request; sets its status and stop reason.
 
-    The order of the checks is `vllm/v1/core/sched/utils.py:94`: `min_tokens` first of all, then
-    EOS, stop token ids, length. Stop strings are not seen here but where text is made.
+    The order of the checks is `vllm/v1/core/sched/utils.py:94 check_stop`: `min_tokens` first of
+    all, then EOS, stop token ids, length. Stop strings are not seen here but where text is made.
     """
     num_output_tokens = len(request.output_token_ids)
     if num_output_tokens < request.min_tokens:
@@ -126,7 +128,7 @@ class Scheduler:
         kv_cache_manager: the manager to use, for instance a learner's own.
 
     Raises ValueError if the config leaves one of the two open.
-    Source: `vllm/v1/core/sched/scheduler.py:63`.
+    Source: `vllm/v1/core/sched/scheduler.py:64 Scheduler`.
     """
 
     def __init__(
@@ -183,7 +185,7 @@ class Scheduler:
         """End requests from outside: a client left, or a stop string was found.
 
         Returns the ids that were alive; others are passed over.
-        Source: `vllm/v1/core/sched/scheduler.py:1780`.
+        Source: `vllm/v1/core/sched/scheduler.py:1779 Scheduler.finish_requests`.
         """
         assert RequestStatus.is_finished(finished_status)
         ended: list[str] = []
@@ -218,7 +220,7 @@ class Scheduler:
 
         Running requests that find no block preempt the last of the running (under `priority`, the
         least important), which starts over later. Nobody is admitted in a step that preempted.
-        Source: `vllm/v1/core/sched/scheduler.py:329`.
+        Source: `vllm/v1/core/sched/scheduler.py:329 Scheduler.schedule`.
         """
         num_scheduled_tokens: dict[str, int] = {}
         scheduled_running_reqs: list[Request] = []
@@ -299,7 +301,8 @@ class Scheduler:
     ) -> int:
         """Admit from the head of the queue until something runs out; returns the budget left.
 
-        The first request that does not fit ends it: nobody overtakes (`scheduler.py:545`).
+        The first request that does not fit ends it: nobody overtakes
+        (`vllm/v1/core/sched/scheduler.py:545 in Scheduler.schedule`).
         """
         manager, waiting, running = self.kv_cache_manager, self.waiting, self.running
         threshold = self.long_prefill_token_threshold
@@ -359,7 +362,7 @@ class Scheduler:
         """Free the request's blocks and queue it again; its tokens stay, their KV is recomputed.
 
         The blocks keep their hashes, so with prefix caching much of it is often found again.
-        Source: `vllm/v1/core/sched/scheduler.py:929`.
+        Source: `vllm/v1/core/sched/scheduler.py:929 Scheduler._preempt_request`.
         """
         self.kv_cache_manager.free(request)
         request.status = RequestStatus.PREEMPTED
@@ -369,7 +372,8 @@ class Scheduler:
         self.waiting.prepend_request(request)
 
     def _update_after_schedule(self, num_scheduled_tokens: dict[str, int]) -> None:
-        """Advance the counters now, not when the result comes (`scheduler.py:951`)."""
+        """Advance the counters now, not when the result comes
+        (`vllm/v1/core/sched/scheduler.py:951 Scheduler._update_after_schedule`)."""
         requests = self.requests
         for request_id, num_tokens in num_scheduled_tokens.items():
             requests[request_id].num_computed_tokens += num_tokens
@@ -380,7 +384,7 @@ class Scheduler:
     ) -> list[EngineCoreOutput]:
         """Append the sampled tokens, stop what has to stop, free what stopped.
 
-        Source: `vllm/v1/core/sched/scheduler.py:1283`.
+        Source: `vllm/v1/core/sched/scheduler.py:1283 Scheduler.update_from_output`.
         """
         outputs: list[EngineCoreOutput] = []
         stopped: set[Request] = set()

@@ -3,8 +3,8 @@
 Byte-level BPE is done in ``byte_level_bpe.py``, so that the shipped model needs no package. Any
 other ``tokenizer.json`` goes through the ``tokenizers`` library (``tokenizer_hf.py``, extra
 ``hf``). Streams mirror vLLM's ``FastIncrementalDetokenizer``
-(``vllm/v1/engine/detokenizer.py:167``): text whose last character may still be incomplete is held
-back.
+(``vllm/v1/engine/detokenizer.py:167 FastIncrementalDetokenizer``): text whose last character may
+still be incomplete is held back.
 """
 
 from __future__ import annotations

@@ -69,7 +69,8 @@ class HfCodec:
 
 class HfStream:
     """`TokenStream` over the library's ``DecodeStream``, with vLLM's way out when it loses its
-    place (``vllm/v1/engine/detokenizer.py:227``): start afresh at the current token."""
+    place (``vllm/v1/engine/detokenizer.py:223 FastIncrementalDetokenizer._protected_step``): start
+    afresh at the current token."""
 
     def __init__(self, tokenizer: Any, skip_special_tokens: bool, prompt: Sequence[int]) -> None:
         from tokenizers.decoders import DecodeStream

@@ -1,7 +1,8 @@
 """Every step as data: what was scheduled, why the pool looks as it does, how long it took.
 
-vLLM has no such record; nearest are its per-step log line (`vllm/v1/engine/core.py:399`) and its KV
-events. A `TraceRecorder` observes the engine core and changes nothing in it.
+vLLM has no such record; nearest are its per-step log line
+(`vllm/v1/engine/core.py:399 EngineCore.log_iteration_details`) and its KV events. A `TraceRecorder`
+observes the engine core and changes nothing in it.
 
 Two forms: text to read, and Chrome's trace format (JSON) to open in Perfetto or `chrome://tracing`.
 """
