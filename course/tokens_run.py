@@ -156,12 +156,15 @@ def run_engine(engine: str, model: str, scenarios: Sequence[Scenario]) -> list[R
 def run_worker(module: str, arguments: Sequence[str], job: Any) -> Any:
     """Run `python -m module *arguments JOB ANSWER` with `job` in JOB; return what ANSWER holds.
 
-    The environment is one in which real vLLM runs offline, on a CPU, in that one process.
+    The environment is one in which real vLLM runs offline, on a CPU, in that one process, and
+    calls no C++ compiler: a few of its helpers are `torch.compile`d even with `enforce_eager`, which
+    takes longer than all the work here.
     Raises RuntimeError with the end of the process's output if it fails.
     """
     root = str(Path(__file__).resolve().parents[1])
     environment = {
         "OMP_NUM_THREADS": "1",
+        "TORCH_COMPILE_DISABLE": "1",
         "VLLM_CPU_KVCACHE_SPACE": "1",
         "VLLM_LOGGING_LEVEL": "ERROR",
         **os.environ,

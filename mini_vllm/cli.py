@@ -199,29 +199,31 @@ def _make_engine(args: argparse.Namespace) -> LLMEngine:
     return LLMEngine(args.model or DEFAULT_MODEL, config, parts=parts)
 
 
-def _read_prompts(args: argparse.Namespace) -> Iterator[tuple[str, Any]]:
-    """Where each prompt comes from, for messages, and the prompt."""
+def _read_prompts(args: argparse.Namespace) -> Iterator[tuple[str, str, bool]]:
+    """Where each prompt comes from (for messages), its text, and whether that is JSON."""
     for number, prompt in enumerate(args.prompts, 1):
-        yield f"prompt {number}", prompt
-    if args.prompts_file is None:
-        return
+        yield f"prompt {number}", prompt, False
     name = args.prompts_file
-    lines = sys.stdin if name == "-" else Path(name).read_text(encoding="utf-8").splitlines()
-    for number, line in enumerate(lines, 1):
-        text = line.rstrip("\n")
-        if not text:
-            continue
-        where = f"{name}:{number}"
-        if not name.endswith(".jsonl"):
-            yield where, text
-            continue
-        try:
-            value = json.loads(text)
-        except ValueError as error:
-            raise ValueError(f"{where}: not a JSON value: {error}") from error
-        if not isinstance(value, str | dict):
-            raise ValueError(f"{where}: expected an object with 'prompt', got {text[:40]}")
-        yield where, value
+    if name is None:
+        return
+    text = sys.stdin.read() if name == "-" else Path(name).read_text(encoding="utf-8")
+    # Not splitlines(): JSON strings may hold U+2028 and its like unescaped.
+    for number, line in enumerate(text.split("\n"), 1):
+        if line.strip():
+            yield f"{name}:{number}", line.removesuffix("\r"), name.endswith(".jsonl")
+
+
+def _parse_prompt(text: str, is_json: bool) -> Any:
+    """The prompt in a form that the engine takes. Raises ValueError for a line that is none."""
+    if not is_json:
+        return text
+    try:
+        value = json.loads(text)
+    except ValueError as error:
+        raise ValueError(f"not a JSON value: {error}") from error
+    if not isinstance(value, str | dict):
+        raise ValueError(f"expected an object with 'prompt', got {text[:40]}")
+    return value
 
 
 def run_generate(args: argparse.Namespace, out: TextIO) -> int:
@@ -251,8 +253,9 @@ def run_generate(args: argparse.Namespace, out: TextIO) -> int:
 
     refused = 0
     order: list[str] = []
-    for number, (where, prompt) in enumerate(prompts):
+    for number, (where, text, is_json) in enumerate(prompts):
         try:
+            prompt = _parse_prompt(text, is_json)
             order.append(engine.add_request(str(number), prompt, params))
         except (TypeError, ValueError) as error:
             refused += 1
@@ -266,10 +269,8 @@ def run_generate(args: argparse.Namespace, out: TextIO) -> int:
         for output in engine.step():
             num_tokens += sum(len(o.token_ids) for o in output.outputs)
             if stream:
-                out.write(output.outputs[0].text)
+                out.write(output.outputs[0].text + ("\n" if output.finished else ""))
                 out.flush()
-                if output.finished:
-                    out.write("\n")
             elif output.finished:
                 done[output.request_id] = output
         while order and order[-1] in done:
@@ -305,6 +306,12 @@ def run_bench(args: argparse.Namespace, out: TextIO) -> int:
     import numpy as np
 
     engine = _make_engine(args)
+    total, limit = args.input_len + args.output_len, engine.config.max_model_len
+    if total > (limit or total):
+        raise ValueError(
+            f"--input-len {args.input_len} and --output-len {args.output_len} make {total} tokens, "
+            f"more than the maximum model length of {limit}"
+        )
     rng = np.random.default_rng(args.seed)
     low = min(8, engine.model.config.vocab_size - 1)  # the shipped model's first ids are special
     prompts = rng.integers(low, engine.model.config.vocab_size, (args.num_prompts, args.input_len))

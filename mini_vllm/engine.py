@@ -118,6 +118,8 @@ class EngineCore:
     ) -> None:
         self.config = config = resolve_config(config, model)
         assert config.num_gpu_blocks is not None and config.max_model_len is not None
+        # First what may not fit into memory, and says so; a block's bookkeeping comes after.
+        self.model_runner = ModelRunner(model, config, parts.sampler(config.seed))
         self.kv_cache_manager = parts.kv_cache_manager(
             config.num_gpu_blocks,
             config.block_size,
@@ -126,7 +128,6 @@ class EngineCore:
             parts.block_pool(config.num_gpu_blocks, config.enable_prefix_caching),
         )
         self.scheduler = parts.scheduler(config, self.kv_cache_manager)
-        self.model_runner = ModelRunner(model, config, parts.sampler(config.seed))
         self.step_observers: list[Callable[[StepRecord], None]] = []
         self.num_steps = 0
 

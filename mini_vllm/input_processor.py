@@ -95,6 +95,10 @@ class InputProcessor:
                 raise ValueError("this engine has no tokenizer: give token ids, not text")
             if not inner:
                 raise ValueError("The decoder prompt cannot be empty, got ''")
+            try:
+                inner.encode()
+            except UnicodeEncodeError as error:
+                raise ValueError(f"prompt is not valid Unicode text: {error}") from error
             token_ids = self.tokenizer.encode(inner)
         else:
             token_ids = self._check_token_ids(inner)

@@ -122,10 +122,12 @@ class LLM:
                 request_id = str(next(self.request_counter))
                 engine.add_request(request_id, prompt, param, priority=rank)
                 added.append(request_id)
-        except BaseException:
-            engine.abort_request(added)
+            return self._run_engine(len(added), use_tqdm)
+        except BaseException:  # nothing of a call that fails may turn up in the next one
+            for request_id in added:
+                if engine.output_processor.has_request(request_id):
+                    engine.abort_request(request_id)
             raise
-        return self._run_engine(len(added), use_tqdm)
 
     def _run_engine(self, total: int, use_tqdm: bool | Callable[..., Any]) -> list[RequestOutput]:
         engine = self.llm_engine

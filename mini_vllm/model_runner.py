@@ -70,6 +70,8 @@ class ModelRunner:
         model: the model; its attention backend decides the layout of the KV cache.
         config: `num_gpu_blocks` and `max_model_len` must be set.
         sampler: the sampler to use.
+
+    Raises ValueError if the arrays are more than the machine's memory.
     """
 
     def __init__(self, model: LlamaForCausalLM, config: EngineConfig, sampler: Sampler) -> None:
@@ -84,18 +86,25 @@ class ModelRunner:
             model.config.num_key_value_heads,
             model.config.head_dim,
         )
-        self.kv_caches = [
-            np.zeros(shape, np.float32) for _ in range(model.config.num_hidden_layers)
-        ]
-        # The persistent batch: one row a request, reused when it leaves.
         rows = config.max_num_seqs
+        max_blocks = cdiv(config.max_model_len, self.block_size)
+        try:
+            self.kv_caches = [
+                np.zeros(shape, np.float32) for _ in range(model.config.num_hidden_layers)
+            ]
+            # The persistent batch: one row a request, reused when it leaves.
+            self.token_ids = np.zeros((rows, config.max_model_len), np.int32)
+            self.block_table = np.zeros((rows, max_blocks), np.int32)
+        except (MemoryError, ValueError) as error:  # numpy says ValueError past 2**63 bytes
+            raise ValueError(
+                f"num_gpu_blocks ({config.num_gpu_blocks}) and max_num_seqs ({rows}) need more "
+                f"memory than there is: {error}"
+            ) from error
         self.requests: dict[str, CachedRequestState] = {}
         self.row_of: dict[str, int] = {}
         self._free_rows = list(range(rows))[::-1]
-        self.token_ids = np.zeros((rows, config.max_model_len), np.int32)
         self.num_tokens = np.zeros(rows, np.int32)
         self.num_computed_tokens = np.zeros(rows, np.int32)
-        self.block_table = np.zeros((rows, cdiv(config.max_model_len, self.block_size)), np.int32)
         self.num_blocks = [0] * rows
         self._arange = np.arange(max(config.token_budget, rows) + 1, dtype=np.int32)
         self._wants_prompt_logprobs: set[str] = set()

@@ -68,7 +68,8 @@ class RequestOutput:
         prompt_logprobs: None unless asked for.
         outputs: one a completion, by index.
         finished: whether all of them are.
-        num_cached_tokens: prompt tokens taken from the prefix cache at first admission.
+        num_cached_tokens: prompt tokens taken from the prefix cache at the admission that led to the
+            first output token.
     """
 
     request_id: str

@@ -123,7 +123,7 @@ class Request:
         self.all_token_ids = list(prompt_token_ids)
         self.num_prompt_tokens = self.num_tokens = len(prompt_token_ids)
         self.num_computed_tokens = 0
-        self.num_cached_tokens = -1  # prefix hits at first admission; -1 until then
+        self.num_cached_tokens = -1  # prefix hits at the last admission before output
         self.num_preemptions = 0
 
         # Read once here rather than through two objects at every token.

@@ -331,8 +331,9 @@ class Scheduler:
             request_id = request.request_id
             block_ids = manager.get_blocks(request_id).get_block_ids()
             request.num_computed_tokens = num_hit_tokens
-            if request.status is RequestStatus.WAITING:
+            if not request.output_token_ids:
                 request.num_cached_tokens = num_hit_tokens
+            if request.status is RequestStatus.WAITING:
                 scheduled_new_reqs.append(
                     NewRequestData(
                         request_id,

@@ -220,7 +220,11 @@ FORMATS = (".txt", ".json")
 
 
 def check_trace_path(path: Path) -> None:
-    """Raise ValueError unless `path` ends in a form that `write_trace` knows."""
+    """Find out before the run whether the trace can be written after it.
+
+    Raises ValueError unless `path` ends in a form that `write_trace` knows, OSError unless its
+    folder can be written to.
+    """
     if path.suffix not in FORMATS:
         raise ValueError(
             f"cannot tell the trace's form from {str(path)!r}: end it in .txt or .json"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -136,7 +136,7 @@ def test_a_bad_prompt_among_good_ones_leaves_nothing_behind(llm: LLM) -> None:
 class Bar:
     """As much of tqdm as a caller may rely on."""
 
-    made: list[Bar] = []
+    made: ClassVar[list[Bar]] = []
 
     def __init__(self, **kwargs: Any) -> None:
         self.kwargs, self.n, self.closed = kwargs, 0, False

@@ -27,7 +27,9 @@ SPECIALS = ("<pad>", "<bos>", "<eos>", "<|user|>", "<|assistant|>", "<|system|>"
 BOS, EOS, FIRST_BYTE = 1, 2, 8
 VOCAB = FIRST_BYTE + 256
 BYTES = replace(SMALL, vocab_size=VOCAB)
-WIDE = replace(BYTES, hidden_size=128, intermediate_size=192, head_dim=32, max_position_embeddings=512)
+WIDE = replace(
+    BYTES, hidden_size=128, intermediate_size=192, head_dim=32, max_position_embeddings=512
+)
 """Of a head size that real vLLM's CPU attention has kernels for."""
 
 
@@ -181,3 +183,30 @@ def write_checkpoint(
 
 def greedy(max_tokens: int, **params: Any) -> SamplingParams:
     return SamplingParams(temperature=0, max_tokens=max_tokens, **params)
+
+
+PROMPT = "THE SCHEDULER OF REQUEST "
+"""Without lower case: `spelled` needs tokens that are not in the prompt."""
+
+
+def outputs_of(engine: LLMEngine, prompt: Any, params: SamplingParams) -> list[RequestOutput]:
+    """Every output of one request run alone."""
+    outputs = list(engine.stream(prompt, params))
+    check_no_leak(engine)
+    return outputs
+
+
+def final(params: SamplingParams, prompt: Any = PROMPT, **settings: Any) -> RequestOutput:
+    return outputs_of(text_engine(num_gpu_blocks=64, **settings), prompt, params)[-1]
+
+
+def spelled(text: str, end: int | None = None, then: int = EOS) -> dict[str, Any]:
+    """Parameters that make the model say `text` and then token `then`, whatever its weights.
+
+    A repetition penalty walks it through the tokens of `text` in the order of their bias, so each
+    may stand there once, and not in the prompt.
+    """
+    ids = ids_of(text)
+    assert len(set(ids)) == len(ids), "each character once, or the order is not forced"
+    bias = {token: 4e5 - 1e4 * i for i, token in enumerate(ids[:end])}
+    return {"logit_bias": bias | {then: 1e5}, "repetition_penalty": 1e3}
