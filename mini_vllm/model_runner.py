@@ -14,11 +14,13 @@ rows that have caught up are sampled.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 
 import numpy as np
 
 from mini_vllm.attention import AttentionMetadata
+from mini_vllm.blas import blas_threads
 from mini_vllm.config import EngineConfig
 from mini_vllm.kv_cache_manager import cdiv
 from mini_vllm.llama import LlamaForCausalLM
@@ -32,6 +34,9 @@ from mini_vllm.sampler import (
 )
 from mini_vllm.sampling_params import SamplingParams
 from mini_vllm.scheduler import ModelRunnerOutput, NewRequestData, SchedulerOutput
+
+SMALL_HIDDEN_SIZE = 1024
+"""Below this width one thread computes the matrix products."""
 
 
 class CachedRequestState:
@@ -100,6 +105,11 @@ class ModelRunner:
                 f"num_gpu_blocks ({config.num_gpu_blocks}) and max_num_seqs ({rows}) need more "
                 f"memory than there is: {error}"
             ) from error
+        # Threads wait for each other at the end of every product, and those of a small model take
+        # microseconds (see `blas`). Whoever sets a thread count has decided otherwise.
+        self._one_blas_thread = model.config.hidden_size < SMALL_HIDDEN_SIZE and not any(
+            name in os.environ for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS")
+        )
         self.requests: dict[str, CachedRequestState] = {}
         self.row_of: dict[str, int] = {}
         self._free_rows = list(range(rows))[::-1]
@@ -173,6 +183,12 @@ class ModelRunner:
 
     def execute_model(self, output: SchedulerOutput) -> ModelRunnerOutput:
         """Run one step and sample for every request that has caught up."""
+        if not self._one_blas_thread:
+            return self._execute_model(output)
+        with blas_threads(1):
+            return self._execute_model(output)
+
+    def _execute_model(self, output: SchedulerOutput) -> ModelRunnerOutput:
         self._update_states(output)
         req_ids = list(output.num_scheduled_tokens)
         index = {req_id: i for i, req_id in enumerate(req_ids)}
