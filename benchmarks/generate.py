@@ -49,7 +49,7 @@ def mini_worker(model: str) -> Generate:
     return generate
 
 
-def vllm_worker(model: str, eager: bool = True, in_process: bool = False) -> Generate:
+def vllm_worker(model: str, in_process: bool = False) -> Generate:
     if in_process:  # the engine core in this process; the model still runs in a worker process
         os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     os.environ["HF_HUB_OFFLINE"] = "1"
@@ -60,7 +60,7 @@ def vllm_worker(model: str, eager: bool = True, in_process: bool = False) -> Gen
     from vllm.inputs import TokensPrompt
 
     llm = LLM(
-        model=model, dtype="float32", enforce_eager=eager, block_size=16,
+        model=model, dtype="float32", enforce_eager=True, block_size=16,
         max_model_len=MAX_MODEL_LEN, enable_prefix_caching=False,
     )  # fmt: skip
 
@@ -97,7 +97,6 @@ WORKERS: dict[str, Callable[[str], Generate]] = {
     "mini_vllm": mini_worker,
     "vLLM": vllm_worker,
     "vLLM in-process": partial(vllm_worker, in_process=True),
-    "vLLM compiled": partial(vllm_worker, eager=False),
     "HF": hf_worker,
 }
 
@@ -210,9 +209,9 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--input-len", type=int, default=64, help="prompt tokens (64)")
     parser.add_argument("--output-len", type=int, default=128, help="output tokens (128)")
     parser.add_argument(
-        "--variants",
+        "--in-process",
         action="store_true",
-        help="also vLLM with its core in-process, and without enforce_eager",
+        help="also vLLM with its engine core in the calling process",
     )
     parser.add_argument(
         "--save", action="store_true", help="write benchmarks/results/generate.json"
@@ -223,7 +222,7 @@ def main(argv: list[str] | None = None) -> int:
     names = ["mini_vllm"]
     if importlib.util.find_spec("vllm") is not None:
         names.append("vLLM")
-        names += ["vLLM in-process", "vLLM compiled"] if args.variants else []
+        names += ["vLLM in-process"] if args.in_process else []
     if importlib.util.find_spec("transformers") is not None:
         names.append("HF")
     rows = measure(names, args.model, args.rounds, args.input_len, args.output_len)
