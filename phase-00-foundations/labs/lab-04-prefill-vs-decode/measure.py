@@ -1,0 +1,127 @@
+"""Prefill and decode of the numpy Llama on this CPU, beside what the roofline allows.
+
+    python measure.py [--impl starter|solution|FILE] [--save measured.json]
+
+First the CPU's two numbers, by two products of matrices; then a Llama of random weights, large
+enough that no core's own cache holds it; the prediction is `step_time` of the lab. All on one core, and
+each number is the best of several runs. Takes about a minute and 1 GB of memory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+import hardware
+import numpy as np
+
+from benchmarks import machine
+from mini_vllm.attention import AttentionMetadata
+from mini_vllm.checkpoint import LlamaConfig, expected_tensors
+from mini_vllm.llama import LlamaForCausalLM
+
+CONFIG = LlamaConfig(
+    vocab_size=4096,
+    hidden_size=1024,
+    intermediate_size=2816,
+    num_hidden_layers=6,
+    num_attention_heads=16,
+    num_key_value_heads=4,
+    head_dim=64,
+    max_position_embeddings=1024,
+    tie_word_embeddings=True,
+)
+CONTEXT = 64
+BATCHES = (1, 2, 4, 8, 16, 32, 64, 128)
+PROMPTS = (64, 256, 1024)
+BLOCK = 16
+
+
+def random_llama() -> tuple[LlamaForCausalLM, int]:
+    """The model and its number of parameters."""
+    rng = np.random.default_rng(0)
+    weights = {
+        name: rng.standard_normal(shape, np.float32) * np.float32(0.02)
+        for name, shape in expected_tensors(CONFIG).items()
+    }
+    return LlamaForCausalLM(CONFIG, weights), sum(w.size for w in weights.values())
+
+
+def step_seconds(model: LlamaForCausalLM, requests: int, new_tokens: int, context: int) -> float:
+    """Seconds of one step: `requests` with `context` tokens each, the last `new_tokens` computed."""
+    blocks = -(-context // BLOCK)
+    shape = model.attention.get_kv_cache_shape(
+        requests * blocks, BLOCK, CONFIG.num_key_value_heads, CONFIG.head_dim
+    )
+    caches = [np.zeros(shape, np.float32) for _ in range(CONFIG.num_hidden_layers)]
+    table = np.arange(requests * blocks, dtype=np.int32).reshape(requests, blocks)
+    positions = np.tile(np.arange(context - new_tokens, context), requests)
+    owner = np.repeat(np.arange(requests), new_tokens)
+    slots = table[owner, positions // BLOCK].astype(np.int64) * BLOCK + positions % BLOCK
+    starts = np.arange(requests + 1, dtype=np.int32) * new_tokens
+    ids = np.random.default_rng(1).integers(0, CONFIG.vocab_size, len(positions))
+
+    def step() -> None:
+        metadata = AttentionMetadata(
+            starts, np.full(requests, context, np.int32), table, slots, BLOCK
+        )
+        hidden = model.forward(ids, positions, caches, metadata)
+        model.compute_logits(hidden[starts[1:] - 1])
+
+    return hardware.best_time(step)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Prefill and decode on this CPU.")
+    parser.add_argument("--impl", help="starter (default), solution, or a file")
+    parser.add_argument("--save", type=Path, help="write the numbers here, for plot.py")
+    args = parser.parse_args()
+    lab = hardware.load_lab(args.impl)
+
+    cpu = lab.Device("this CPU, one core", hardware.measure_flops(), hardware.measure_bandwidth())
+    llama, num_params = random_llama()
+    model = lab.Model(
+        "random Llama", num_params, 4, CONFIG.num_hidden_layers, CONFIG.num_key_value_heads,
+        CONFIG.head_dim, bytes_per_kv=4,
+    )  # fmt: skip
+    print(
+        f"one core: {cpu.flops / 1e9:.0f} GFLOP/s and {cpu.bandwidth / 1e9:.1f} GB/s, "
+        f"ridge at {lab.ridge_point(cpu):.1f} FLOP/byte"
+    )
+    print(
+        f"{num_params / 1e6:.1f} million parameters in float32; memory-bound below "
+        f"{lab.critical_batch_size(cpu, model)} tokens a step\n"
+    )
+    plan = [("decode", n, 1, CONTEXT) for n in BATCHES] + [("prefill", 1, n, n) for n in PROMPTS]
+    rows = []
+    for phase, requests, new_tokens, context in plan:
+        tokens = requests * new_tokens
+        seconds = step_seconds(llama, requests, new_tokens, context)
+        kv_tokens = requests * context
+        least = lab.step_time(cpu, model, tokens, kv_tokens)
+        rows.append(
+            {
+                "step": phase,
+                "tokens": tokens,
+                "FLOP/byte": lab.arithmetic_intensity(model, tokens, kv_tokens),
+                "ms": seconds * 1e3,
+                "ms at least": least * 1e3,
+                "tok/s": tokens / seconds,
+                "tok/s at most": tokens / least,
+                "reached": f"{least / seconds:.0%}",
+            }
+        )
+    print(machine.table(rows))
+    if args.save:
+        content = {
+            "machine": machine.describe(),
+            "device": {"flops": cpu.flops, "bandwidth": cpu.bandwidth},
+            "model": {"num_params": num_params, "bytes_per_param": 4},
+            "rows": rows,
+        }
+        args.save.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    hardware.run(main)
