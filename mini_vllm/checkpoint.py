@@ -72,6 +72,13 @@ class LlamaConfig:
     bos_token_id: int | None = None
     eos_token_ids: tuple[int, ...] = ()
 
+    @property
+    def max_model_len(self) -> int:
+        """Most tokens that a request may have. Linear scaling stretches the positions."""
+        if self.rope_type == "linear":
+            return int(self.max_position_embeddings * self.rope_scaling["factor"])
+        return self.max_position_embeddings
+
     def __post_init__(self) -> None:
         for f in fields(self):
             value = getattr(self, f.name)
@@ -213,15 +220,40 @@ def load_config(folder: str | Path) -> LlamaConfig:
     raw = read_json(path)
     generation = folder / "generation_config.json"
     if generation.is_file():
-        # vLLM adds these ids to the tokenizer's own as ids that stop a request.
+        # vLLM adds these ids to the tokenizer's own as ids that stop a request. Where there is a
+        # generation config, config.json is not asked.
         eos = read_json(generation).get("eos_token_id")
         if eos is not None:
             _as_ids(eos, "generation_config.json")
-            raw["eos_token_id"] = eos
+        raw["eos_token_id"] = eos
     try:
         return LlamaConfig.from_dict(raw)
     except CheckpointError as error:
         raise CheckpointError(f"{path}: {error}") from error
+
+
+_SAMPLING_DEFAULTS = {
+    "repetition_penalty": "repetition_penalty",
+    "temperature": "temperature",
+    "top_k": "top_k",
+    "top_p": "top_p",
+    "min_p": "min_p",
+    "max_new_tokens": "max_tokens",
+}
+
+
+def load_default_sampling_params(folder: str | Path) -> dict[str, Any]:
+    """What ``generation_config.json`` says of sampling, by `SamplingParams`' names; often nothing.
+
+    Source: `vllm/config/model.py:1465 ModelConfig.get_diff_sampling_param`.
+    """
+    path = Path(folder) / "generation_config.json"
+    raw = read_json(path) if path.is_file() else {}
+    return {
+        ours: raw[theirs]
+        for theirs, ours in _SAMPLING_DEFAULTS.items()
+        if raw.get(theirs) is not None
+    }
 
 
 def load_weights(folder: str | Path) -> dict[str, NDArray[np.float32]]:

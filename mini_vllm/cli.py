@@ -52,7 +52,7 @@ examples:
   mini-vllm generate "A block table" "Chunked prefill" --max-tokens 80 --json
   mini-vllm generate --prompts-file prompts.txt --temperature 0.8 --seed 1 --n 2
   mini-vllm generate --mine "The scheduler"
-  mini-vllm generate "Prefix caching" --num-gpu-blocks 12 --trace steps.txt
+  mini-vllm generate "Prefix caching" --num-gpu-blocks 20 --trace steps.txt
   mini-vllm bench --num-prompts 64 --input-len 64 --output-len 128
 """
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,6 +35,11 @@ from mini_vllm.scheduler import EngineCoreOutput, ModelRunnerOutput, Scheduler, 
 from mini_vllm.tokenizer import Tokenizer
 
 DEFAULT_MODEL = Path(__file__).parent / "checkpoints" / "tiny-llama"
+
+
+class EngineDeadError(RuntimeError):
+    """A step failed half-way, and the engine's state is no longer sound
+    (`vllm/v1/engine/exceptions.py:9 EngineDeadError`)."""
 
 
 @dataclass(frozen=True)
@@ -75,18 +80,25 @@ class StepRecord:
     update_time: float
 
 
-def resolve_config(config: EngineConfig, model: LlamaForCausalLM) -> EngineConfig:
+def resolve_config(
+    config: EngineConfig, model: LlamaForCausalLM, tokenizer: Tokenizer | None = None
+) -> EngineConfig:
     """Fill in what depends on the model: `max_model_len` and `num_gpu_blocks`.
+
+    The longest request is what positions and tokenizer allow
+    (`vllm/config/model.py:2119 _get_and_verify_max_len`).
 
     Raises ValueError if `max_model_len` is more than the model was made for, or if the memory holds
     fewer than 2 blocks.
     """
-    limit = model.config.max_position_embeddings
+    limit = model.config.max_model_len
+    if tokenizer is not None and tokenizer.model_max_length is not None:
+        limit = min(limit, tokenizer.model_max_length)
     max_model_len = config.max_model_len or limit
     if max_model_len > limit:
         raise ValueError(
-            f"max_model_len ({max_model_len}) is greater than the model's "
-            f"max_position_embeddings ({limit})"
+            f"max_model_len ({max_model_len}) is greater than what the model was made for "
+            f"({limit} tokens)"
         )
     config = dataclasses.replace(config, max_model_len=max_model_len)
     if config.num_gpu_blocks is None:
@@ -130,6 +142,7 @@ class EngineCore:
         self.scheduler = parts.scheduler(config, self.kv_cache_manager)
         self.step_observers: list[Callable[[StepRecord], None]] = []
         self.num_steps = 0
+        self.error: BaseException | None = None
 
     def add_request(self, request: Request) -> None:
         self.scheduler.add_request(request)
@@ -138,9 +151,23 @@ class EngineCore:
         self.scheduler.finish_requests(request_ids, RequestStatus.FINISHED_ABORTED)
 
     def step(self) -> list[EngineCoreOutput]:
-        """Schedule, execute, update. Source: `vllm/v1/engine/core.py:428 EngineCore.step`."""
+        """Schedule, execute, update.
+
+        Raises EngineDeadError if an earlier step failed.
+        Source: `vllm/v1/engine/core.py:428 EngineCore.step`."""
+        if self.error is not None:
+            raise EngineDeadError(f"the engine died in an earlier step: {self.error!r}")
         if not self.scheduler.has_unfinished_requests():
             return []
+        try:
+            return self._step()
+        except BaseException as error:
+            # The counters have advanced for tokens that were not computed: nothing after this
+            # could be trusted.
+            self.error = error
+            raise
+
+    def _step(self) -> list[EngineCoreOutput]:
         t0 = time.perf_counter()
         scheduler_output = self.scheduler.schedule()
         t1 = time.perf_counter()
@@ -183,7 +210,8 @@ class LLMEngine:
             tokenizer = tokenizer or Tokenizer.from_folder(folder)
         self.model = model
         self.tokenizer = tokenizer
-        self.engine_core = EngineCore(model, config or EngineConfig(), parts)
+        config = resolve_config(config or EngineConfig(), model, tokenizer)
+        self.engine_core = EngineCore(model, config, parts)
         self.config = self.engine_core.config
         self.input_processor = InputProcessor(
             self.config, model.config.vocab_size, tokenizer, model.config.eos_token_ids
@@ -275,12 +303,22 @@ class LLMEngine:
 
     def stream(
         self, prompt: PromptType, params: SamplingParams, request_id: str = "0"
-    ) -> Iterable[RequestOutput]:
-        """Run one request alone and yield its outputs as they come. Leaving the loop aborts it."""
+    ) -> Iterator[RequestOutput]:
+        """Add a request and yield its outputs as they come; leaving the loop aborts it.
+
+        For an engine that has nothing else to do: outputs of other requests are dropped.
+        """
         self.add_request(request_id, prompt, params)
+        states = self.output_processor.request_states
+        # By object, not by id: the id may be free, and taken again, before this loop ends.
+        mine = [s for s in states.values() if request_id in (s.request_id, s.external_id)]
+
+        def alive() -> bool:
+            return any(states.get(state.request_id) is state for state in mine)
+
         try:
-            while self.has_unfinished_requests():
-                yield from self.step()
+            while alive():
+                yield from (o for o in self.step() if o.request_id == request_id)
         finally:
-            if self.output_processor.has_request(request_id):
+            if alive():
                 self.abort_request(request_id)

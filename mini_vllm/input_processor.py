@@ -49,8 +49,7 @@ class InputProcessor:
         config: `max_model_len` must be set.
         vocab_size: the model's.
         tokenizer: None if only token ids will be given.
-        eos_token_ids: the model's. EOS proper is the tokenizer's, or the first of these; the others
-            are stop tokens.
+        eos_token_ids: the model's. EOS proper is the tokenizer's; any others are stop tokens.
     """
 
     def __init__(
@@ -73,7 +72,9 @@ class InputProcessor:
         Raises TypeError or ValueError: another form, an empty prompt, a token id outside the
         vocabulary, a prompt that leaves no room for one output token within `max_model_len`.
         """
-        cache_salt = None
+        cache_salt: str | None = None
+        text: str | None = None
+        ids: object = None
         if isinstance(prompt, Mapping):
             unknown = sorted(set(prompt) - {"prompt", "prompt_token_ids", "cache_salt"})
             if unknown:
@@ -87,30 +88,39 @@ class InputProcessor:
             text, ids = prompt.get("prompt"), prompt.get("prompt_token_ids")
             if ids is None and text is None:
                 raise ValueError("prompt has neither 'prompt' nor 'prompt_token_ids'")
-            inner: object = text if ids is None else ids
+            if text is not None and not isinstance(text, str):
+                raise TypeError(f"'prompt' must be a string, got {type(text).__name__}")
+        elif isinstance(prompt, str):
+            text = prompt
+        elif isinstance(prompt, Sequence | np.ndarray):
+            ids = prompt
         else:
-            text, inner = prompt if isinstance(prompt, str) else None, prompt
-        if isinstance(inner, str):
-            if self.tokenizer is None:
-                raise ValueError("this engine has no tokenizer: give token ids, not text")
-            if not inner:
-                raise ValueError("The decoder prompt cannot be empty, got ''")
-            try:
-                inner.encode()
-            except UnicodeEncodeError as error:
-                raise ValueError(f"prompt is not valid Unicode text: {error}") from error
-            token_ids = self.tokenizer.encode(inner)
-        else:
-            token_ids = self._check_token_ids(inner)
+            raise TypeError(
+                "prompt must be a string, a list of token ids or a dict, got "
+                f"{type(prompt).__name__}"
+            )
+        token_ids = self._tokenize(text) if ids is None else self._check_token_ids(ids)
         self._validate_prompt_len(len(token_ids))
         return ProcessedPrompt(text, token_ids, cache_salt)
+
+    def _tokenize(self, text: str | None) -> list[int]:
+        if self.tokenizer is None:
+            raise ValueError("this engine has no tokenizer: give token ids, not text")
+        if not text:
+            raise ValueError("The decoder prompt cannot be empty, got ''")
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise ValueError(f"prompt is not valid Unicode text: {error}") from error
+        # A tokenizer may know added tokens for which the model has no embedding.
+        return self._check_token_ids(self.tokenizer.encode(text))
 
     def _check_token_ids(self, ids: object) -> list[int]:
         if isinstance(ids, np.ndarray):
             ids = ids.tolist()
-        if not isinstance(ids, Sequence) or isinstance(ids, bytes | bytearray):
+        if not isinstance(ids, Sequence) or isinstance(ids, str | bytes | bytearray):
             raise TypeError(
-                f"prompt must be a string, a list of token ids or a dict, got {type(ids).__name__}"
+                f"prompt_token_ids must be a list of integers, got {type(ids).__name__}"
             )
         for token_id in ids:
             if isinstance(token_id, bool) or not isinstance(token_id, int | np.integer):
@@ -151,9 +161,12 @@ class InputProcessor:
         params = params.clone()
         if params.max_tokens is None:
             params.max_tokens = self.max_model_len - prompt_len
+        if prompt_len + params.min_tokens > self.max_model_len:
+            raise ValueError(
+                f"min_tokens ({params.min_tokens}) after a prompt of {prompt_len} tokens is more "
+                f"than the maximum model length of {self.max_model_len}: it could not end"
+            )
         eos = self.tokenizer.eos_token_id if self.tokenizer is not None else None
-        if eos is None and self.eos_token_ids:
-            eos = self.eos_token_ids[0]
         params.update_from_generation_config({"eos_token_id": self.eos_token_ids}, eos)
         return params
 

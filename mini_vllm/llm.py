@@ -1,6 +1,6 @@
 """The offline front door: `LLM(...).generate(prompts, params)`, called as vLLM's is.
 
-Mirrors `vllm/entrypoints/llm.py` (`LLM` 65, `generate` 422) and `offline_utils.py`. Left out: chat,
+Mirrors `vllm/entrypoints/llm.py:66 LLM` and `offline_utils.py`. Left out: chat,
 pooling, beam search, LoRA, multi-modal inputs. Arguments of vLLM's that only choose hardware
 (`tensor_parallel_size=1`, `dtype="float32"`, `enforce_eager`, …) are accepted where they ask for what
 the miniature does anyway, and refused where they ask for something else.
@@ -16,6 +16,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from mini_vllm.checkpoint import load_default_sampling_params
 from mini_vllm.config import EngineConfig
 from mini_vllm.engine import DEFAULT_MODEL, DEFAULT_PARTS, EngineParts, LLMEngine
 from mini_vllm.input_processor import PromptType
@@ -51,6 +52,8 @@ def engine_config(**kwargs: Any) -> EngineConfig:
                 raise ValueError(f"{name}={value!r} is not supported here: use {allowed}")
         elif name == "gpu_memory_utilization":
             continue  # the KV cache's size is given in bytes or blocks here
+        elif value is None:
+            continue  # vLLM's way to ask for the default
         elif _RENAMED.get(name, name) in known:
             settings[_RENAMED.get(name, name)] = value
         else:
@@ -77,13 +80,15 @@ class LLM:
         **kwargs: Any,
     ) -> None:
         self.llm_engine = LLMEngine(model, engine_config(**kwargs), parts=parts)
+        self.default_sampling_params = load_default_sampling_params(model)
         self.request_counter = itertools.count()
 
     def get_tokenizer(self) -> Any:
         return self.llm_engine.tokenizer
 
     def get_default_sampling_params(self) -> SamplingParams:
-        return SamplingParams()
+        """What `generate` uses where it is given none: the checkpoint's own, or plain defaults."""
+        return SamplingParams(**self.default_sampling_params)
 
     def generate(
         self,
@@ -136,14 +141,16 @@ class LLM:
             make = use_tqdm if callable(use_tqdm) else _ProgressBar
             bar = make(total=total, desc="Processed prompts")
         outputs: list[RequestOutput] = []
-        while engine.has_unfinished_requests():
-            for output in engine.step():
-                if output.finished:
-                    outputs.append(output)
-                    if bar is not None:
-                        bar.update(1)
-        if bar is not None:
-            bar.close()
+        try:
+            while engine.has_unfinished_requests():
+                for output in engine.step():
+                    if output.finished:
+                        outputs.append(output)
+                        if bar is not None:
+                            bar.update(1)
+        finally:
+            if bar is not None:
+                bar.close()
         return sorted(outputs, key=lambda output: int(output.request_id))
 
 

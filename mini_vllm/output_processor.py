@@ -165,6 +165,11 @@ class RequestState:
         self.logprobs_processor = LogprobsProcessor(tokenizer, params)
         self.num_cached_tokens: int | None = None
 
+    @property
+    def external_id(self) -> str:
+        """The id that the user gave: the parent's, for a child."""
+        return self.request_id if self.parent is None else self.parent.request_id
+
     def make_request_output(
         self,
         new_token_ids: list[int],
@@ -189,17 +194,16 @@ class RequestState:
             finish_reason=finish_reason,
             stop_reason=stop_reason if finished else None,
         )
-        request_id, outputs = self.request_id, [completion]
+        outputs = [completion]
         if self.parent is not None:
             outputs, finished = self.parent.get_outputs(self.request_id, completion)
             if not outputs:
                 return None
-            request_id = self.parent.request_id
         prompt_logprobs = processor.prompt_logprobs
         if delta and prompt_logprobs:
             processor.prompt_logprobs = []  # given once, with the first delta
         return RequestOutput(
-            request_id=request_id,
+            request_id=self.external_id,
             prompt=self.prompt,
             prompt_token_ids=self.prompt_token_ids,
             prompt_logprobs=prompt_logprobs,

@@ -99,8 +99,9 @@ class PriorityRequestQueue:
 
     def remove_request(self, request: Request) -> None:
         del self._live[request.request_id]
-        if not self._live:
-            self._heap.clear()
+        if len(self._heap) > 2 * len(self._live) + 16:  # mostly removed ones: start a new heap
+            self._heap = [entry for entry in self._heap if self._live.get(entry[2]) is entry[3]]
+            heapq.heapify(self._heap)
 
     def __len__(self) -> int:
         return len(self._live)

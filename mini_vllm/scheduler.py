@@ -162,8 +162,9 @@ class Scheduler:
     def add_request(self, request: Request) -> None:
         """Queue a request.
 
-        Raises ValueError if its id is taken, or if the pool could never hold it. Upstream accepts
-        the latter and waits for ever (vllm-project/vllm issue 35541).
+        Raises ValueError if its id is taken, or if it may come to need more blocks than there are.
+        Upstream accepts the latter and, should it come to that, waits for ever
+        (vllm-project/vllm issue 35541).
         """
         if request.request_id in self.requests:
             raise ValueError(f"request id {request.request_id!r} is already in use")
@@ -174,10 +175,10 @@ class Scheduler:
                 f"request {request.request_id!r} may need {needed} KV blocks of "
                 f"{self.config.block_size} tokens (prompt {request.num_prompt_tokens} tokens, "
                 f"max_tokens {request.max_tokens}, max_model_len {self.max_model_len}), but the "
-                f"pool has {usable}: it could never finish"
+                f"pool has {usable}: it could wait for ever"
             )
-        self.requests[request.request_id] = request
         self.waiting.add_request(request)
+        self.requests[request.request_id] = request
 
     def finish_requests(
         self, request_ids: str | Iterable[str], finished_status: RequestStatus

@@ -53,15 +53,22 @@ class Tokenizer:
         vocab_size: ids that have a token, added tokens included.
         bos_token_id, eos_token_id: ids of the tokens that ``tokenizer_config.json`` names; None
             where it names none.
+        model_max_length: the longest text, in tokens, that ``tokenizer_config.json`` allows; None
+            where it names none.
     """
 
     def __init__(
-        self, codec: _Codec, bos_token_id: int | None = None, eos_token_id: int | None = None
+        self,
+        codec: _Codec,
+        bos_token_id: int | None = None,
+        eos_token_id: int | None = None,
+        model_max_length: int | None = None,
     ) -> None:
         self._codec = codec
         self.vocab_size = codec.vocab_size
         self.bos_token_id = bos_token_id
         self.eos_token_id = eos_token_id
+        self.model_max_length = model_max_length
 
     @classmethod
     def from_folder(cls, folder: str | Path) -> Tokenizer:
@@ -99,7 +106,15 @@ class Tokenizer:
             content = token.get("content") if isinstance(token, dict) else token
             return None if content is None else codec.token_to_id(content)
 
-        return cls(codec, named("bos_token"), named("eos_token"))
+        longest = config.get("model_max_length")
+        if not isinstance(longest, int | float) or longest > 1e12:  # Hugging Face's "no limit"
+            longest = None
+        return cls(
+            codec,
+            named("bos_token"),
+            named("eos_token"),
+            None if longest is None else int(longest),
+        )
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """Ids of `text`. Special tokens written out in the text become their ids, as in Hugging

@@ -154,7 +154,7 @@ def test_what_a_config_leaves_out() -> None:
         ([2, 5], None, (2, 5)),
         (2, [7, 8], (7, 8)),
         (2, 9, (9,)),
-        (2, "absent", (2,)),
+        (2, "absent", ()),
         (None, None, ()),
     ],
 )
