@@ -44,13 +44,13 @@ def test_queue_gives_blocks_in_the_order_it_got_them() -> None:
 
 def test_queue_pop_from_empty_is_a_value_error() -> None:
     queue, _ = queue_of(0)
-    with pytest.raises(ValueError, match="(?i)no free block"):
+    with pytest.raises(ValueError, match=r"(?i)no free block"):
         queue.popleft()
 
 
 def test_queue_pop_of_more_than_it_has_changes_nothing() -> None:
     queue, _ = queue_of(2)
-    with pytest.raises(AssertionError, match="3 .*2"):
+    with pytest.raises(AssertionError, match=r"3 .*2"):
         queue.popleft_n(3)
     assert ids(queue) == [0, 1]
     assert queue.num_free_blocks == 2

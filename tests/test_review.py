@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -117,9 +118,12 @@ def test_the_helps_examples_run(tmp_path: Path) -> None:
     lines = [line.strip() for line in _EPILOG.splitlines() if line.startswith("  mini-vllm")]
     lines = [line for line in lines if "--mine" not in line]  # needs a learner's labs
     assert len(lines) >= 5
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parent.parent)}
     for line in lines:
         command = line.replace("mini-vllm", f"{sys.executable} -m mini_vllm.cli", 1)
-        done = subprocess.run(command, shell=True, cwd=tmp_path, capture_output=True, text=True)
+        done = subprocess.run(
+            command, shell=True, cwd=tmp_path, capture_output=True, text=True, env=environment
+        )
         assert done.returncode == 0, f"{line}: {done.stderr}"
         assert done.stdout, line
 

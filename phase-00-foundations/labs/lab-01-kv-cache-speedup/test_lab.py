@@ -1,0 +1,343 @@
+"""Lab 00-01: what both loops must do, token by token and pass by pass."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mini_vllm import LLM, SamplingParams
+from mini_vllm.checkpoint import load_model
+from mini_vllm.engine import DEFAULT_MODEL
+from mini_vllm.llama import LlamaForCausalLM
+
+PROMPT = b"The scheduler"
+CASES = [(1, 1), (1, 5), (5, 10), (16, 18), (17, 2)]
+"""(prompt length, new tokens): one token, within a block, over the ends of blocks of 16."""
+
+
+@dataclass
+class Pass:
+    """One call of `forward`, and the logits made from it."""
+
+    input_ids: list[int]
+    positions: list[int]
+    seq_len: int
+    slots: list[int]
+    kv_caches: list[np.ndarray]
+    empty: bool
+    logits: list[np.ndarray] = field(default_factory=list)
+
+
+class Watched:
+    """The shipped model, noting every pass that runs through it."""
+
+    def __init__(self, model: LlamaForCausalLM) -> None:
+        self._model = model
+        self.passes: list[Pass] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._model, name)
+
+    def forward(self, input_ids: Any, positions: Any, kv_caches: Any, attn_metadata: Any) -> Any:
+        for name, value in (("input_ids", input_ids), ("positions", positions)):
+            array = np.asarray(value)
+            assert value is array, f"forward takes {name} as a numpy array, got {value!r}"
+            assert (array.ndim, array.dtype.kind) == (1, "i"), (
+                f"forward takes {name} as integers with one axis, got {value!r}"
+            )
+        assert len(input_ids) == len(positions) == len(attn_metadata.slot_mapping), (
+            f"one pass, three counts of its tokens: {len(input_ids)} input_ids, {len(positions)} "
+            f"positions, and attention_metadata for {len(attn_metadata.slot_mapping)}. They are the "
+            "same tokens."
+        )
+        self.passes.append(
+            Pass(
+                input_ids.tolist(),
+                positions.tolist(),
+                int(attn_metadata.seq_lens[0]),
+                attn_metadata.slot_mapping.tolist(),
+                kv_caches,
+                all(np.isnan(cache).all() for cache in kv_caches),
+            )
+        )
+        room = kv_caches[0].shape[0] * kv_caches[0].shape[1]
+        assert self.passes[-1].seq_len <= room, (
+            f"the caches have {room} slots and this pass wants token {self.passes[-1].seq_len}: make "
+            "room for every token that is ever run"
+        )
+        return self._model.forward(input_ids, positions, kv_caches, attn_metadata)
+
+    def compute_logits(self, hidden: Any) -> Any:
+        assert np.ndim(hidden) == 2, (
+            "compute_logits takes rows, [n, hidden_size]. hidden[-1:] is one row; hidden[-1] has lost "
+            "that axis"
+        )
+        logits = self._model.compute_logits(hidden)
+        self.passes[-1].logits.append(logits)
+        return logits
+
+
+@pytest.fixture(scope="module")
+def model() -> LlamaForCausalLM:
+    return load_model(DEFAULT_MODEL)
+
+
+def prompt_of(length: int) -> list[int]:
+    """`length` token ids: <bos> and bytes of a text."""
+    return ([1] + [8 + b for b in PROMPT * 3])[:length]
+
+
+def run(lab: ModuleType, name: str, model: LlamaForCausalLM, length: int, new: int) -> Any:
+    """(generation, passes) of one loop on a prompt of `length` tokens."""
+    watched = Watched(model)
+    generation = getattr(lab, name)(watched, prompt_of(length), new)
+    assert isinstance(generation, lab.Generation), (
+        f"{name} returns a Generation, got {generation!r}"
+    )
+    return generation, watched.passes
+
+
+def both(lab: ModuleType, model: LlamaForCausalLM, length: int, new: int) -> Any:
+    return (
+        run(lab, "generate_without_cache", model, length, new),
+        run(lab, "generate_with_cache", model, length, new),
+    )
+
+
+@pytest.mark.parametrize(("length", "new"), CASES)
+def test_without_cache_runs_everything_every_time(
+    lab: ModuleType, model: LlamaForCausalLM, length: int, new: int
+) -> None:
+    """No cache: pass i runs the prompt and all i tokens made so far, from position 0, from nothing."""
+    generation, passes = run(lab, "generate_without_cache", model, length, new)
+    assert len(passes) == new, (
+        f"{new} new tokens take {new} passes, not {len(passes)}: each pass predicts one token, and "
+        "the last token predicted is not run"
+    )
+    sequence = prompt_of(length) + generation.token_ids
+    for i, step in enumerate(passes):
+        assert step.input_ids == sequence[: length + i], (
+            f"pass {i} runs the prompt and the {i} tokens made so far, {length + i} in all; yours ran "
+            f"{len(step.input_ids)}, ids {step.input_ids}"
+        )
+        assert step.positions == list(range(length + i)), (
+            f"pass {i} runs the sequence from its start: positions 0 to {length + i - 1}, got "
+            f"{step.positions}"
+        )
+        assert step.seq_len == length + i, (
+            f"after pass {i} the caches hold {length + i} tokens; attention_metadata was told "
+            f"{step.seq_len}"
+        )
+        assert step.empty, (
+            f"pass {i} found K and V of an earlier pass in its caches. The loop without a cache keeps "
+            "nothing: give every pass new, empty caches"
+        )
+
+
+@pytest.mark.parametrize(("length", "new"), CASES)
+def test_with_cache_runs_each_token_once(
+    lab: ModuleType, model: LlamaForCausalLM, length: int, new: int
+) -> None:
+    """Cache: the first pass runs the prompt, every later pass one token, the newest, at its place."""
+    generation, passes = run(lab, "generate_with_cache", model, length, new)
+    ran = [len(step.input_ids) for step in passes]
+    assert ran == [length] + [1] * (new - 1), (
+        f"for {new} new tokens after a prompt of {length} the passes run [{length}] and then "
+        f"{new - 1} times [1]; yours ran {ran}. K and V in the cache need no second run, and the "
+        "last token made is not run at all"
+    )
+    sequence = prompt_of(length) + generation.token_ids
+    done = 0
+    for i, step in enumerate(passes):
+        count = len(step.input_ids)
+        assert step.input_ids == sequence[done : done + count], (
+            f"pass {i} runs the tokens that have no K and V yet, {sequence[done : done + count]}, got "
+            f"{step.input_ids}"
+        )
+        assert step.positions == list(range(done, done + count)), (
+            f"pass {i} runs the tokens at positions {list(range(done, done + count))} of the sequence, "
+            f"yours said {step.positions}. RoPE turns Q and K by their position: a token keeps its "
+            "place in the sequence, however few tokens the pass has"
+        )
+        done += count
+        assert step.seq_len == done, (
+            f"after pass {i} the caches hold {done} tokens, the new one included; attention_metadata "
+            f"was told {step.seq_len}. One too few, and the new K and V overwrite the last token's"
+        )
+        assert step.slots == step.positions, (
+            f"in pass {i} token {step.positions[-1]} of the sequence went to slot {step.slots[-1]}"
+        )
+
+
+@pytest.mark.parametrize(("length", "new"), [(5, 10), (16, 18)])
+def test_the_cache_stays_from_pass_to_pass(
+    lab: ModuleType, model: LlamaForCausalLM, length: int, new: int
+) -> None:
+    """Every pass gets the caches of the first; at the end they hold K and V of P + n - 1 tokens."""
+    _, passes = run(lab, "generate_with_cache", model, length, new)
+    for i, step in enumerate(passes):
+        assert all(a is b for a, b in zip(step.kv_caches, passes[0].kv_caches, strict=True)), (
+            f"pass {i} got other caches than pass 0: what pass 0 computed is lost. Make them once."
+        )
+    for cache in passes[0].kv_caches:
+        tokens = cache.reshape(-1, *cache.shape[2:])
+        filled = ~np.isnan(tokens).any(axis=(1, 2, 3))
+        want = length + new - 1
+        assert filled[:want].all(), (
+            f"slots {np.flatnonzero(~filled[:want]).tolist()} of the cache were never written; every "
+            "token that is run leaves its K and V"
+        )
+        assert not filled[want:].any(), (
+            f"the caches hold {int(filled.sum())} tokens, and {length} + {new} - 1 = {want} is "
+            "enough: nobody ever attends to the last token made, so it is not run"
+        )
+
+
+@pytest.mark.parametrize(("length", "new"), CASES)
+def test_both_produce_identical_tokens(
+    lab: ModuleType, model: LlamaForCausalLM, length: int, new: int
+) -> None:
+    """The cache changes what is computed again, not what comes out: same logits, same tokens."""
+    (without, slow), (cached, fast) = both(lab, model, length, new)
+    assert len(without.token_ids) == len(cached.token_ids) == new, (
+        f"asked for {new} tokens: got {len(without.token_ids)} without the cache and "
+        f"{len(cached.token_ids)} with it. The prompt is not among the new tokens"
+    )
+    for i, (a, b) in enumerate(zip(slow, fast, strict=False)):
+        if not (a.logits and b.logits):
+            continue  # a pass too many; another test speaks of it
+        assert np.isfinite(b.logits[-1]).all(), (
+            f"NaN in the logits of pass {i} with the cache: it attended to a slot that no pass had "
+            "written. Either the caches were made anew, or seq_len counts tokens that were never run"
+        )
+        difference = float(np.abs(a.logits[-1][-1] - b.logits[-1][-1]).max())
+        assert difference < 1e-2, (
+            f"at pass {i} the logits of the two loops differ by {difference:.3f}. Rounding explains "
+            "0.0001 of that: the loops do not give the model the same sequence"
+        )
+    assert without.token_ids == cached.token_ids, (
+        f"the loops part: {without.token_ids} without the cache, {cached.token_ids} with it"
+    )
+
+
+@pytest.mark.parametrize("loop", ["generate_without_cache", "generate_with_cache"])
+def test_the_tokens_are_those_of_the_engine(
+    lab: ModuleType, model: LlamaForCausalLM, loop: str
+) -> None:
+    """mini_vllm's engine, greedy, makes the same tokens from the same prompt."""
+    prompt, new = prompt_of(10), 24
+    params = SamplingParams(temperature=0, max_tokens=new, ignore_eos=True)
+    [output] = LLM(kv_cache_memory_bytes=2**20).generate([{"prompt_token_ids": prompt}], params)
+    generation, _ = run(lab, loop, model, len(prompt), new)
+    for i, token in enumerate(output.outputs[0].token_ids):
+        assert generation.token_ids[i : i + 1] == [token], (
+            f"{loop} and the engine part at new token {i}: {generation.token_ids[i : i + 1]} and "
+            f"[{token}]. Each token is the index of the largest logit of the last row, and each pass "
+            "must see all tokens before it"
+        )
+
+
+@pytest.mark.parametrize("loop", ["generate_without_cache", "generate_with_cache"])
+def test_only_the_last_row_becomes_logits(
+    lab: ModuleType, model: LlamaForCausalLM, loop: str
+) -> None:
+    """compute_logits is called once a pass, on one row: the others predict tokens already known."""
+    _, passes = run(lab, loop, model, 5, 4)
+    for i, step in enumerate(passes):
+        rows = [len(logits) for logits in step.logits]
+        assert rows == [1], (
+            f"pass {i} made logits of {rows} rows; only hidden[-1:], one row, predicts a new token. "
+            "The other rows predict tokens that stand in the sequence already"
+        )
+
+
+@pytest.mark.parametrize("loop", ["generate_without_cache", "generate_with_cache"])
+def test_the_counter_counts_what_the_model_ran(
+    lab: ModuleType, model: LlamaForCausalLM, loop: str
+) -> None:
+    """kv_computed has, for each pass, the number of tokens that went into the model."""
+    generation, passes = run(lab, loop, model, 6, 7)
+    ran = [len(step.input_ids) for step in passes]
+    assert generation.kv_computed == ran, (
+        f"the passes ran {ran} tokens, kv_computed says {generation.kv_computed}: one entry a pass, "
+        "the length of its input_ids"
+    )
+
+
+@pytest.mark.parametrize("loop", ["generate_without_cache", "generate_with_cache"])
+def test_the_callers_prompt_is_left_alone(
+    lab: ModuleType, model: LlamaForCausalLM, loop: str
+) -> None:
+    """The list of the prompt is not appended to, and a tuple does as well."""
+    prompt = prompt_of(5)
+    first = getattr(lab, loop)(model, prompt, 3)
+    assert prompt == prompt_of(5), (
+        f"{loop} appended to the caller's list. `sequence = prompt_ids` is a second name for the same "
+        "list; `list(prompt_ids)` is a copy"
+    )
+    again = getattr(lab, loop)(model, tuple(prompt), 3)
+    assert first == again, f"{loop} gave {first} and then, for the same prompt, {again}"
+
+
+@pytest.mark.parametrize(("length", "new"), CASES)
+def test_the_formulas_are_what_the_loops_do(
+    lab: ModuleType, model: LlamaForCausalLM, length: int, new: int
+) -> None:
+    """work_without_cache and work_with_cache equal the sum of what was counted."""
+    (without, _), (cached, _) = both(lab, model, length, new)
+    for name, generation in (("work_without_cache", without), ("work_with_cache", cached)):
+        formula = getattr(lab, name)(length, new)
+        assert formula == generation.work, (
+            f"{name}({length}, {new}) says {formula}, the loop ran "
+            f"{' + '.join(map(str, generation.kv_computed))} = {generation.work} tokens: one of the "
+            "two is wrong"
+        )
+
+
+def test_no_cache_is_quadratic(lab: ModuleType) -> None:
+    """P + (P + 1) + ... + (P + n - 1): 95 for P = 5, n = 10; a whole number for any size."""
+    for length, new in [(5, 10), (1, 1), (1, 2), (7, 3), (100, 100), (3, 1000)]:
+        want = sum(range(length, length + new))
+        got = lab.work_without_cache(length, new)
+        assert got == want, (
+            f"work_without_cache({length}, {new}) is {want}, got {got}: {new} terms, the first "
+            f"{length}, the last {length + new - 1}"
+        )
+    big = lab.work_without_cache(10**9, 10**9)
+    assert (type(big), big) == (int, 10**18 + 10**9 * (10**9 - 1) // 2), (
+        f"for P = n = 10**9 got {big!r}: stay in whole numbers, divide with // and not with /"
+    )
+
+
+def test_cached_is_linear(lab: ModuleType) -> None:
+    """P + n - 1: 14 for P = 5, n = 10, because the last token made is never run."""
+    for length, new in [(5, 10), (1, 1), (1, 2), (7, 3), (100, 100), (3, 1000)]:
+        got = lab.work_with_cache(length, new)
+        assert got == length + new - 1, (
+            f"work_with_cache({length}, {new}) is {length + new - 1}, got {got}: {length} tokens of "
+            f"the prompt, then every new token but the last, {new - 1} of them"
+        )
+
+
+def test_work_ratio_grows_with_length(lab: ModuleType) -> None:
+    """For P = 10 the ratio passes 7, 50, 500, 5000 as n grows tenfold: it is n / 2 in the end."""
+
+    def ratio(new: int) -> float:
+        return float(lab.work_without_cache(10, new) / lab.work_with_cache(10, new))
+
+    ratios = [ratio(10**k) for k in range(5)]
+    assert ratios[0] == 1, (
+        f"one new token costs one pass over the prompt either way: ratio 1, got {ratios[0]}"
+    )
+    for least, got in zip((7, 50, 500, 5000), ratios[1:], strict=True):
+        assert least < got < 1.2 * least, (
+            f"for n = 1, 10, 100, 1,000 and 10,000 the ratios are {ratios}. Without the cache ten times "
+            "the tokens cost a hundred times the work, with it ten times"
+        )
+    assert 0.499 < ratio(10**6) / 10**6 < 0.501, (
+        f"for n much larger than P the ratio is n / 2; yours is {ratio(10**6) / 10**6:.3f} n"
+    )
