@@ -210,7 +210,7 @@ def test_the_limit_for_n_moves_with_the_environment(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_raised_temperature_is_announced(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.WARNING):
+    with caplog.at_level(logging.WARNING, logger="mini_vllm.sampling_params"):
         SamplingParams(temperature=0.005)
         assert "0.005" in caplog.text
         caplog.clear()

@@ -204,14 +204,14 @@ class Corpus:
         """Yield documents without end, held-out ones included."""
         while True:
             dice = self.rng.random()
-            if dice < 0.26:
+            if dice < 0.24:
                 yield self._chat()
-            elif dice < 0.34:
+            elif dice < 0.30:
                 yield (("", arithmetic.statement(self.rng)),)
-            elif dice < 0.50:
-                text = entities.statement(self.rng.choice(self.entities), self.rng)
+            elif dice < 0.55:
+                text = entities.statement(self.entities, self.rng)
                 yield (("", self._led(text, LEADS_FIRST)),)
-            elif dice < 0.60:
+            elif dice < 0.69:
                 text = clauses.statement(self.rng.choice(self.clauses), self.rng)
                 yield (("", self._led(text, LEADS_FIRST)),)
             else:
@@ -247,12 +247,12 @@ class Corpus:
     def _turn(self) -> tuple[str, str]:
         """A question and its answer."""
         kind = self.rng.choices(
-            ["topic", "number", "entity", "clause", "off", "fact"], [10, 12, 10, 12, 4, 52]
+            ["topic", "number", "entity", "clause", "off", "fact"], [9, 10, 19, 13, 4, 45]
         )[0]
         if kind == "number":
             asked, answer = arithmetic.question(self.rng)
         elif kind == "entity":
-            asked, answer = entities.question(self.rng.choice(self.entities), self.rng)
+            asked, answer = entities.question(self.entities, self.rng)
         elif kind == "clause":
             asked, answer = clauses.question(self.rng.choice(self.clauses), self.rng)
         elif kind == "off":

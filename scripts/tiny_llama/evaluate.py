@@ -2,7 +2,9 @@
 
     python -m scripts.tiny_llama.evaluate mini_vllm/checkpoints/tiny-llama
 
-The prompts are those of `prompts.txt`, typed by hand, and the first words of held-out sentences.
+The prompts are the first words of held-out sentences, and two lists that were typed by hand:
+`prompts.txt`, which was at hand while the text was written, and `prompts_fresh.txt`, which was
+written after the last training run.
 """
 
 from __future__ import annotations
@@ -16,7 +18,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from scripts.tiny_llama.corpus import Corpus, opening, sentences, split_of
 
-PROMPTS = Path(__file__).parent / "prompts.txt"
+FOLDER = Path(__file__).parent
+LISTS = ("prompts.txt", "prompts_fresh.txt")
 
 
 def held_out_openings(count: int, seed: int) -> list[str]:
@@ -49,27 +52,27 @@ def main() -> None:
 
     tokenizer = AutoTokenizer.from_pretrained(args.folder)
     model = AutoModelForCausalLM.from_pretrained(args.folder, dtype=torch.float32)
-    typed = PROMPTS.read_text(encoding="utf-8").splitlines()
-    prompts = typed + held_out_openings(args.openings, args.seed)
-    ended = repeated = total = 0
-    for prompt in prompts:
-        ids = tokenizer(prompt, return_tensors="pt").input_ids
-        output = model.generate(
-            ids,
-            attention_mask=torch.ones_like(ids),
-            max_new_tokens=args.max_new_tokens,
-            do_sample=False,
-        )[0, ids.shape[1] :]
-        stopped = bool(output[-1] == tokenizer.eos_token_id)
-        text = tokenizer.decode(output, skip_special_tokens=True)
-        ended += stopped
-        repeated += loops(prompt + text)
-        total += len(output)
-        print(f"{'eos' if stopped else 'CUT'} {len(output):3d}  {prompt}\u2502{text}")
-    count = len(prompts)
-    print(
-        f"{count} prompts: {ended} end with EOS, {repeated} repeat, {total / count:.0f} tokens each"
-    )
+    groups = {name: (FOLDER / name).read_text(encoding="utf-8").splitlines() for name in LISTS}
+    groups["held-out openings"] = held_out_openings(args.openings, args.seed)
+    for name, prompts in groups.items():
+        print(f"== {name}")
+        ended = repeated = total = 0
+        for prompt in prompts:
+            ids = tokenizer(prompt, return_tensors="pt").input_ids
+            output = model.generate(
+                ids,
+                attention_mask=torch.ones_like(ids),
+                max_new_tokens=args.max_new_tokens,
+                do_sample=False,
+            )[0, ids.shape[1] :]
+            stopped = bool(output[-1] == tokenizer.eos_token_id)
+            text = tokenizer.decode(output, skip_special_tokens=True)
+            ended += stopped
+            repeated += loops(prompt + text)
+            total += len(output)
+            print(f"{'eos' if stopped else 'CUT'} {len(output):3d}  {prompt}\u2502{text}")
+        mean = total / max(1, len(prompts))
+        print(f"{len(prompts)} prompts: {ended} end with EOS, {repeated} repeat, {mean:.0f} tokens")
 
 
 if __name__ == "__main__":
