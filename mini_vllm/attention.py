@@ -170,7 +170,7 @@ def _attend(
             np.exp(p, out=p)
             if first:
                 np.matmul(p, v, out=out_rows)
-                np.add.reduce(p, -1, None, total_rows, True)
+                np.add.reduce(p, -1, out=total_rows, keepdims=True)
                 first = False
             else:
                 out_rows += np.matmul(p, v)
