@@ -37,7 +37,13 @@ CONFIGS = Path(__file__).resolve().parent / "configs"
 def read_config(name: str) -> dict[str, Any]:
     """A Hugging Face `config.json` as a dict: `llama-3-8b` for a file in `configs/`, or a path."""
     path = CONFIGS / f"{name}.json"
-    return dict(json.loads((path if path.is_file() else Path(name)).read_text(encoding="utf-8")))
+    if not path.is_file():
+        path = Path(name)
+    if not path.is_file():
+        raise FileNotFoundError(
+            f"no config {name!r} in {CONFIGS}, and no such file; this module must stand beside configs/"
+        )
+    return dict(json.loads(path.read_text(encoding="utf-8")))
 
 
 def checkpoint_dtype(config: Mapping[str, Any]) -> str:
@@ -70,7 +76,8 @@ def kv_bytes_per_token(config: Mapping[str, Any], kv_cache_dtype: str = "auto") 
 
     Args:
         config: the content of a `config.json`.
-        kv_cache_dtype: a key of `DTYPE_BYTES`, or "auto": what `checkpoint_dtype` says.
+        kv_cache_dtype: a key of `DTYPE_BYTES`, or "auto": what `checkpoint_dtype` says. (vLLM's
+            own "auto" runs a float32 checkpoint in half precision unless told otherwise.)
     """
     raise NotImplementedError
 

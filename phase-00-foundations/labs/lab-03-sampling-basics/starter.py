@@ -131,7 +131,7 @@ def apply_top_p(logits: FloatArray, p: FloatArray) -> FloatArray:
     Args:
         logits: [n, V] float32; barred tokens may be among them. Probabilities are those of
             `softmax(logits)`: a share of what earlier steps have left.
-        p: [n] float32 in (0, 1]; 1 switches it off for that row.
+        p: [n] float32 in (0, 1]; 1 bars nothing that could be drawn.
 
     Returns:
         [n, V] float32, -inf where a token is barred, the logit itself elsewhere, in the order of

@@ -6,6 +6,7 @@ multiplication and an addition are two FLOP.
 
 from __future__ import annotations
 
+import math  # noqa: F401  # for your work
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -180,7 +181,8 @@ def critical_batch_size(device: Device, model: Model) -> int:
 def long_context_wall(model: Model, batch: int) -> int:
     """The context from which a decode step reads at least as much KV cache as weights.
 
-    Past it each further token of context slows the step down by more than the model itself does.
+    Past it the caches, together, take longer to read than the weights. A token of context costs the
+    same on both sides.
 
     Args:
         batch: requests in the step.

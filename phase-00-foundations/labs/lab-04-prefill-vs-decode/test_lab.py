@@ -262,7 +262,8 @@ def test_critical_batch_size(lab: ModuleType) -> None:
             lab.is_memory_bound(gpu, lab.arithmetic_intensity(model, b)) for b in (batch - 1, batch)
         ]
         assert bound == [True, False], (
-            f"{gpu.name}: {batch} should be the first batch that is not memory-bound: round up"
+            f"{gpu.name}: got {batch}, which is not the first batch that is not memory-bound: where "
+            "the ridge falls between two whole numbers, round up"
         )
 
 
