@@ -189,7 +189,14 @@ class LlamaForCausalLM:
         except IndexError:
             self._rope = self._rope_table(2 * int(positions.max()))
             rope = self._rope[positions]
-        x = self.embed_tokens[input_ids]
+        try:
+            x = self.embed_tokens[input_ids]
+        except IndexError:
+            raise IndexError(
+                f"input_ids holds {int(np.max(input_ids))}, but the vocabulary ends at "
+                f"{len(self.embed_tokens) - 1}: an argmax over several rows of logits at once "
+                "gives such ids"
+            ) from None
         # The attention lets exp overflow and looks at the result; see `mini_vllm.attention`.
         with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
             for layer, kv_cache in zip(self.layers, kv_caches, strict=True):
