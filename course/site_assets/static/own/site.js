@@ -1,0 +1,68 @@
+// Diagrams (Mermaid) and formulas (KaTeX). Both libraries lie beside this file and are fetched only by
+// pages that have something for them.
+(() => {
+  "use strict";
+  const vendor = new URL("../vendor/", document.currentScript.src);
+
+  const script = (path) =>
+    new Promise((resolve, reject) => {
+      const element = document.createElement("script");
+      element.src = new URL(path, vendor).href;
+      element.onload = resolve;
+      element.onerror = () => reject(new Error(`cannot load ${element.src}`));
+      document.head.append(element);
+    });
+
+  async function formulas() {
+    const found = [...document.querySelectorAll(".arithmatex")];
+    if (found.length === 0) return;
+    const style = document.createElement("link");
+    style.rel = "stylesheet";
+    style.href = new URL("katex/katex.min.css", vendor).href;
+    document.head.append(style);
+    await script("katex/katex.min.js");
+    for (const element of found) {
+      const [, open, tex] = element.textContent.trim().match(/^\\([([])([\s\S]*)\\[)\]]$/);
+      katex.render(tex, element, { displayMode: open === "[", throwOnError: false });
+    }
+  }
+
+  async function diagrams() {
+    const found = [...document.querySelectorAll("pre.diagram")];
+    if (found.length === 0) return;
+    await script("mermaid/mermaid.tiny.js");
+    const drawn = found.map((pre) => {
+      const box = document.createElement("div");
+      box.className = "diagram";
+      return { pre, box, source: pre.textContent };
+    });
+    let turn = 0;
+    const draw = async () => {
+      const mine = ++turn;
+      const dark = document.body.dataset.mdColorScheme === "slate";
+      mermaid.initialize({
+        startOnLoad: false,
+        securityLevel: "strict",
+        flowchart: { rankSpacing: 28, nodeSpacing: 28, padding: 9 },
+        theme: dark ? "dark" : "neutral",
+        fontFamily: getComputedStyle(document.body).fontFamily,
+      });
+      for (const [index, { pre, box, source }] of drawn.entries()) {
+        const { svg } = await mermaid.render(`diagram-${mine}-${index}`, source);
+        if (mine !== turn) return; // the colours were changed again meanwhile
+        box.innerHTML = svg;
+        box.style.setProperty("--diagram-width", `${box.firstElementChild.viewBox.baseVal.width}px`);
+        if (pre.isConnected) pre.replaceWith(box);
+      }
+    };
+    await draw();
+    new MutationObserver(draw).observe(document.body, { attributeFilter: ["data-md-color-scheme"] });
+  }
+
+  const start = () => {
+    formulas().catch(console.error);
+    diagrams().catch(console.error);
+  };
+  if (document.readyState === "loading") document.addEventListener("DOMContentLoaded", start);
+  else start();
+})();
