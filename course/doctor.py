@@ -90,8 +90,8 @@ def read_pin(root: Path) -> tuple[str, str]:
     page = root / "UPSTREAM_PIN.md"
     text = page.read_text(encoding="utf-8") if page.is_file() else ""
     release = re.search(r"\| release \| \[v([\d.]+)\]", text)
-    commit = re.search(r"\| commit \| `([0-9a-f]{40})`", text)
-    return release[1] if release else "", commit[1] if commit else ""
+    commit = re.search(r"\| commit \| `([0-9a-f]{20})` `([0-9a-f]{20})`", text)
+    return release[1] if release else "", commit[1] + commit[2] if commit else ""
 
 
 def _upstream(root: Path) -> Check:
