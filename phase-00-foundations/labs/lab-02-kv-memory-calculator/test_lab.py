@@ -78,6 +78,13 @@ def test_mla_stores_one_vector(lab: ModuleType) -> None:
             f"{got:,}. Heads do not enter: all share the one vector"
         )
     null, missing = llama_8b(lab, kv_lora_rank=None), llama_8b(lab)
+    try:
+        lab.kv_bytes_per_token(null)
+    except (KeyError, TypeError) as error:
+        pytest.fail(
+            f"a config with kv_lora_rank: null raised {error!r}. null means no MLA: ask whether "
+            'config.get("kv_lora_rank") is None, not whether the key is there'
+        )
     assert lab.kv_bytes_per_token(null) == lab.kv_bytes_per_token(missing), (
         "kv_lora_rank null means no MLA, as if the key were missing"
     )
@@ -120,6 +127,10 @@ def test_the_budget_is_a_share_of_the_gpu(lab: ModuleType) -> None:
     got = lab.kv_cache_budget(24, lab.weight_bytes(llama_8b(lab)) / GIB)
     assert got != 24 * GIB - 16_060_522_496, (
         "vLLM does not take the whole GPU: gpu_memory_utilization is 0.92 unless you say otherwise"
+    )
+    assert got != want - 1, (
+        f"{want - 1:,} is one byte short: 24 GiB x 0.92 is no whole number, and vLLM rounds it up "
+        "(math.ceil), where int() rounds down"
     )
     assert (type(got), got) == (int, want), (
         f"24 GiB x 0.92 - 16,060,522,496 bytes of weights leave {want:,} bytes, got {got!r}. The "

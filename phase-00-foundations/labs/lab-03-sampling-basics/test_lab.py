@@ -95,9 +95,14 @@ def test_softmax_survives_large_logits(lab: ModuleType) -> None:
     with warnings.catch_warnings(), np.errstate(over="ignore", invalid="ignore"):
         warnings.simplefilter("ignore")
         probs = lab.softmax(rows([1000, 1001, 999], [-1000, -1001, -1000]))
-    assert np.isfinite(probs).all(), (
-        f"softmax of logits around 1000 gave {probs.tolist()}: exp(89) is already inf in float32, and "
+    assert np.isfinite(probs[0]).all(), (
+        f"softmax of logits around 1000 gave {probs[0].tolist()}: exp(89) is already inf in float32, and "
         "inf / inf is NaN. Subtract the row's maximum before exp; the probabilities stay the same."
+    )
+    assert np.isfinite(probs[1]).all(), (
+        f"beside a row around 1000, the row of logits around -1000 gave {probs[1].tolist()}: every exp of "
+        "it is 0 in float32, and 0 / 0 is NaN. Subtract each row's own maximum (axis=1, keepdims=True), "
+        "not the largest of the whole array."
     )
     e = math.e
     want = [1 / (1 + e + 1 / e), e / (1 + e + 1 / e), (1 / e) / (1 + e + 1 / e)]

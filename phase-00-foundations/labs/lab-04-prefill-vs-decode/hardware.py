@@ -27,9 +27,9 @@ clock = time.perf_counter if get_blas_threads() is None else time.process_time
 def load_lab(choice: str | None) -> ModuleType:
     """`starter.py` or `solution.py` beside this file, or any other path.
 
-    Without a choice LAB_IMPL decides, and without that it is your starter.
+    Without a choice LAB_IMPL decides, and without that it is the solution, as in every lab's scripts.
     """
-    choice = choice or os.environ.get("LAB_IMPL", "").strip() or "starter"
+    choice = choice or os.environ.get("LAB_IMPL", "").strip() or "solution"
     path = HERE / f"{choice}.py" if choice in ("starter", "solution") else Path(choice)
     if not path.is_file():
         raise SystemExit(f"--impl {choice}: there is no file {path}")
@@ -46,7 +46,7 @@ def run(main: Callable[[], None]) -> None:
             frame = frame.tb_next
         name = frame.tb_frame.f_code.co_name if frame is not None else "a function"
         raise SystemExit(
-            f"{name} is not written yet. Finish it in starter.py, or add --impl solution."
+            f"{name} is not written yet. Finish it in starter.py, or run without --impl."
         ) from None
 
 

@@ -1,6 +1,6 @@
 """Prefill and decode of the numpy Llama on this CPU, beside what the roofline allows.
 
-    python measure.py [--impl starter|solution|FILE] [--save measured.json]
+    python measure.py [--impl solution|starter|FILE] [--save measured.json]
 
 First the CPU's two numbers, by two products of matrices; then a Llama of random weights, large
 enough that no core's own cache holds it; the prediction is `step_time` of the lab. All on one core, and
@@ -74,7 +74,7 @@ def step_seconds(model: LlamaForCausalLM, requests: int, new_tokens: int, contex
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Prefill and decode on this CPU.")
-    parser.add_argument("--impl", help="starter (default), solution, or a file")
+    parser.add_argument("--impl", help="solution (default), starter or a file")
     parser.add_argument("--save", type=Path, help="write the numbers here, for plot.py")
     args = parser.parse_args()
     lab = hardware.load_lab(args.impl)

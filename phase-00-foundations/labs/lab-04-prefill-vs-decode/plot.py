@@ -1,6 +1,6 @@
 """Draw the roofline with your functions (needs matplotlib: the extra `plots`).
 
-    python plot.py [--impl starter|solution|FILE] [--measured measured.json] [--out roofline.png]
+    python plot.py [--impl solution|starter|FILE] [--measured measured.json] [--out roofline.png]
 
 On the left the GPUs of gpus.json with Llama-3-8B on one of them; on the right this CPU with the points
 that measure.py has saved, if it has.
@@ -95,7 +95,7 @@ def draw_cpu(axes: Any, lab: ModuleType, measured: dict[str, Any]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Draw the roofline.")
-    parser.add_argument("--impl", help="starter (default), solution, or a file")
+    parser.add_argument("--impl", help="solution (default), starter or a file")
     parser.add_argument("--measured", type=Path, default=hardware.HERE / "measured.json")
     parser.add_argument("--out", type=Path, default=Path("roofline.png"))
     args = parser.parse_args()
