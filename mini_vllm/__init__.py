@@ -15,6 +15,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from mini_vllm.async_llm import AsyncLLM
     from mini_vllm.config import EngineConfig
     from mini_vllm.engine import EngineParts, LLMEngine
     from mini_vllm.llm import LLM
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _EXPORTS = {
+    "AsyncLLM": "async_llm",
     "LLM": "llm",
     "LLMEngine": "engine",
     "EngineParts": "engine",
@@ -36,6 +38,7 @@ _EXPORTS = {
 
 __all__ = [
     "LLM",
+    "AsyncLLM",
     "CompletionOutput",
     "EngineConfig",
     "EngineParts",

@@ -1,0 +1,207 @@
+"""The async front door: many streams over one engine, which steps in a thread of its own.
+
+Mirrors `vllm/v1/engine/async_llm.py:70 AsyncLLM`. Upstream the core is another process behind a
+socket; here it is a thread (`engine_thread.py`). Three rules keep that sound:
+
+* Only the engine thread touches the engine. Everybody else leaves a command, and commands run
+  between two steps. So a request never comes or goes in the middle of one.
+* Between engine and consumer lies one slot a request, not a queue. An output that finds the slot
+  full is merged into what lies there: a slow consumer costs no more memory than its own output.
+* The event loop is woken once a step, and less often when it is short of time (`max_loop_share`).
+  Both threads share the interpreter lock: what the loop spends on its streams, the engine waits for.
+
+Left out: pooling, LoRA, streaming input, pause and resume, sleep, profiling, data parallelism.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Callable, Iterable
+from functools import partial
+from pathlib import Path
+
+from mini_vllm.config import EngineConfig
+from mini_vllm.engine import (
+    DEFAULT_MODEL,
+    DEFAULT_PARTS,
+    EngineDeadError,
+    EngineParts,
+    LLMEngine,
+    StepRecord,
+)
+from mini_vllm.engine_thread import (
+    EngineShutdownError,
+    EngineThread,
+    RequestOutputCollector,
+    SchedulerStats,
+)
+from mini_vllm.input_processor import PromptDict, PromptType
+from mini_vllm.outputs import RequestOutput
+from mini_vllm.sampling_params import SamplingParams
+
+__all__ = ["AsyncLLM", "EngineDeadError", "EngineShutdownError", "SchedulerStats"]
+
+
+class AsyncLLM:
+    """An engine for many concurrent streams (`vllm/v1/engine/async_llm.py:70 AsyncLLM`).
+
+    Its thread starts here and sleeps while there is nothing to do; `shutdown` ends it. All
+    coroutines must run on one event loop, that of the first call. A second loop gets a RuntimeError.
+
+    Args:
+        engine: an engine that nobody else drives. None: one made of `model`, `config` and `parts`.
+        model: a checkpoint folder; default: the shipped one.
+        config: the engine's settings.
+        parts: the engine's parts.
+        stats: called with each step's record, in the engine thread, where it can read the engine
+            in peace. If it raises, the engine dies.
+        max_loop_share: the share of time, above 0 and at most 1, that the event loop may spend on
+            passing on what it is woken for. Where it needs more, streams are woken less often and
+            get longer deltas. First and last outputs of a request never wait. Upstream has a fixed
+            interval in tokens instead
+            (`vllm/config/scheduler.py:151 SchedulerConfig.stream_interval`).
+
+    Attributes:
+        engine: the engine. Nobody else may touch it before `shutdown` has returned.
+
+    Raises ValueError where model, config or `max_loop_share` is not usable.
+    """
+
+    def __init__(
+        self,
+        engine: LLMEngine | None = None,
+        *,
+        model: str | Path = DEFAULT_MODEL,
+        config: EngineConfig | None = None,
+        parts: EngineParts = DEFAULT_PARTS,
+        stats: Callable[[StepRecord], None] | None = None,
+        max_loop_share: float = 0.05,
+    ) -> None:
+        if not 0 < max_loop_share <= 1:
+            raise ValueError(f"max_loop_share must be above 0 and at most 1, got {max_loop_share}")
+        self.engine = engine if engine is not None else LLMEngine(model, config, parts=parts)
+        if stats is not None:
+            self.engine.engine_core.step_observers.append(stats)
+        self._draining = False
+        self._thread = EngineThread(self.engine, max_loop_share)
+
+    async def generate(
+        self,
+        prompt: PromptType,
+        sampling_params: SamplingParams,
+        request_id: str,
+        *,
+        priority: int = 0,
+    ) -> AsyncGenerator[RequestOutput, None]:
+        """Run one request and yield its outputs; `output_kind` says what they carry.
+
+        Leaving the generator (cancellation, `break`, `aclose`) aborts the request, and its blocks
+        are free before the next step.
+
+        Raises TypeError or ValueError for a prompt, parameter or id that is not valid, or an id in
+        use, before anything is computed; EngineShutdownError if the engine drains or was shut
+        down; EngineDeadError if a step failed; RuntimeError on another event loop than the first.
+        Source: `vllm/v1/engine/async_llm.py:524 AsyncLLM.generate`.
+        """
+        collector = self._start(prompt, sampling_params, request_id, priority)
+        try:
+            finished = False
+            while not finished:
+                output = collector.get_nowait() or await collector.get()
+                finished = output.finished
+                yield output
+        finally:
+            if not collector.done:
+                self._thread.send(partial(self._thread.leave, collector))
+
+    def _start(
+        self, prompt: PromptType, params: SamplingParams, request_id: str, priority: int
+    ) -> RequestOutputCollector:
+        """Check what can be checked here, while others compute, and hand over the rest."""
+        self._bind_loop()
+        if self._draining and self.is_running:
+            raise EngineShutdownError("the engine is draining: it takes no new requests")
+        if not isinstance(request_id, str) or not request_id:
+            raise TypeError(f"request_id must be a non-empty string, got {request_id!r}")
+        inputs = self.engine.input_processor
+        processed = inputs.process_prompt(prompt)
+        params = inputs.process_params(params, len(processed.token_ids))
+        checked: PromptDict = {"prompt_token_ids": processed.token_ids}
+        if processed.text is not None:
+            checked["prompt"] = processed.text
+        if processed.cache_salt is not None:
+            checked["cache_salt"] = processed.cache_salt
+        collector = RequestOutputCollector(request_id, params.output_kind)
+        command = partial(self._thread.add, collector, checked, params, time.time(), priority)
+        if not self._thread.send(command):
+            raise self.dead_error
+        return collector
+
+    async def abort(self, request_id: str | Iterable[str]) -> None:
+        """End requests before the next step; each stream gets a last output that says `abort`.
+
+        Ids that are not known are passed over: the request may just have finished.
+        Source: `vllm/v1/engine/async_llm.py:709 AsyncLLM.abort`.
+        """
+        self._bind_loop()
+        ids = [request_id] if isinstance(request_id, str) else list(request_id)
+        for one in ids:
+            if not isinstance(one, str):
+                raise TypeError(f"request ids must be strings, got {one!r}")
+        self._thread.send(partial(self._thread.abort, ids))
+
+    async def check_health(self) -> None:
+        """Raises EngineDeadError if the engine has died, EngineShutdownError if it was shut down."""
+        if self.errored:
+            raise self.dead_error
+
+    async def drain(self) -> None:
+        """Refuse new requests and wait until no request is left, for whatever reason.
+
+        Last outputs may then still be unread. If this is cancelled, new requests stay refused.
+        """
+        drained = self._bind_loop().create_future()
+        self._draining = True
+        if self._thread.send(partial(self._thread.drain, drained)):
+            await drained
+
+    def shutdown(self, timeout: float | None = None) -> None:
+        """End the thread after the step under way. Streams still open end with EngineShutdownError.
+
+        May be called from any thread and any number of times.
+
+        Args:
+            timeout: seconds to wait for the thread; None: until it has ended.
+        """
+        self._thread.stop(timeout)
+
+    @property
+    def stats(self) -> SchedulerStats:
+        """The numbers after the last step, from any thread."""
+        return self._thread.stats
+
+    @property
+    def is_running(self) -> bool:
+        return not self._thread.ended
+
+    @property
+    def errored(self) -> bool:
+        """Whether the engine has died or was shut down."""
+        return self._thread.ended
+
+    @property
+    def dead_error(self) -> EngineDeadError:
+        """The error that streams get, once `errored`."""
+        return self._thread.error()
+
+    def _bind_loop(self) -> asyncio.AbstractEventLoop:
+        loop = asyncio.get_running_loop()
+        if self._thread.loop is None:
+            self._thread.loop = loop
+        elif self._thread.loop is not loop:
+            raise RuntimeError(
+                "this AsyncLLM serves the event loop of its first call and was called from "
+                "another: make one AsyncLLM a loop"
+            )
+        return loop
