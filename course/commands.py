@@ -393,6 +393,7 @@ def _group(command: str, module: str, extra: str) -> Callable[[typer.Context], N
 
 for _command, _extra, _help in (
     ("cite", "course", "Citations of vLLM's source: check, fix, show."),
+    ("correspond", "course", "mini_vllm's lines beside vLLM's: check, fix."),
     ("docs", "course", "The pages: links, code blocks, doctests."),
     ("site", "site", "The course as a website: build, serve."),
 ):

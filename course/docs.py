@@ -1,7 +1,7 @@
 """Pages that cannot drift: examples, code, captured output, links and terms in Markdown.
 
     python -m course.docs check [PAGE...]    everything below, on all pages or some
-    python -m course.docs fix [PAGE...]      writes the code blocks that show project code again
+    python -m course.docs fix [PAGE...]      writes code blocks and tables again from the code
 
 Checked are, each in the test suite too:
 
@@ -9,6 +9,7 @@ Checked are, each in the test suite too:
 - source blocks: `<!-- source: PATH SYMBOL -->`, then a ```python block (`course.docs_examples`);
 - output blocks: `<!-- output: COMMAND | DATE | HARDWARE | VERSIONS -->`, a ```text block,
   `<!-- end output -->` (`course.docs_output`);
+- tables that lay `mini_vllm` beside vLLM (`course.correspond`);
 - links and anchors between pages (`course.docs_links`);
 - bold terms, each in GLOSSARY.md (`course.docs_terms`).
 
@@ -23,6 +24,7 @@ from typing import Annotated
 
 import typer
 
+from course.correspond import check_correspondence, fix_correspondence
 from course.docs_examples import check_examples, check_sources, fix_sources
 from course.docs_links import check_links
 from course.docs_output import check_outputs
@@ -56,7 +58,7 @@ def check(names: Pages = None) -> None:
     problems = [p for p in (*check_links(every), *check_terms(every)) if p.path in wanted]
     examples = 0
     for page in chosen:
-        problems += [*check_sources(page), *check_outputs(page)]
+        problems += [*check_sources(page), *check_outputs(page), *check_correspondence(page)]
         found, count = check_examples(page)
         problems += found
         examples += count
@@ -68,11 +70,13 @@ def check(names: Pages = None) -> None:
 
 @app.command()
 def fix(names: Pages = None) -> None:
-    """Write the source blocks again from the code that they show."""
+    """Write source blocks and tables again from the code that they show."""
     edits = [edit for page in _chosen(pages(), names) for edit in fix_sources(page)]
+    edits += [edit for page in _chosen(pages(), names) for edit in fix_correspondence(page)]
     for edit in edits:
         print(edit)
-    left = [p for page in _chosen(pages(), names) for p in check_sources(page)]
+    again = _chosen(pages(), names)
+    left = [p for page in again for p in (*check_sources(page), *check_correspondence(page))]
     for problem in left:
         print(problem)
     print(f"{len(edits)} blocks written, {len(left)} wrong")

@@ -48,7 +48,9 @@ def check_examples(page: Page) -> tuple[list[Problem], int]:
         except ValueError as error:
             problems.append(Problem(page.name, fence.first, str(error)))
             continue
-        test = doctest.DocTest(examples, namespace, page.name, str(page.path), fence.first, None)
+        # A name of its own, or a traceback through an earlier block looks its lines up in this one.
+        name = f"{page.name}:{fence.first}"
+        test = doctest.DocTest(examples, namespace, name, str(page.path), fence.first, None)
         test.globs = namespace  # DocTest took a copy, and the next block goes on from this one
         problems += _run(test, page, fence)
         ran += len(examples)
