@@ -1,0 +1,172 @@
+"""Lab 01-06: two front doors over one core. Your work: one function and two classes.
+
+You have the synchronous engine, `mini_vllm.engine.LLMEngine`. What you need of it:
+
+    engine.add_request(request_id, prompt, params)   # queue; ValueError or TypeError if it is no good
+    engine.step()                                    # one iteration: a list of RequestOutput
+    engine.abort_request(request_id)                 # end and free; ValueError if it is not alive
+    engine.has_unfinished_requests()
+    engine.output_processor.has_request(request_id)  # is it alive?
+
+None of these may run while another of them is running: the engine has no locks. `step` takes long; the
+others are quick.
+
+You make of it an engine that many asyncio tasks use at once, each reading a stream of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+
+from mini_vllm.engine import EngineDeadError, LLMEngine
+from mini_vllm.input_processor import PromptType
+from mini_vllm.outputs import RequestOutput
+from mini_vllm.sampling_params import RequestOutputKind, SamplingParams  # noqa: F401
+
+
+def merge(output: RequestOutput, newer: RequestOutput) -> None:
+    """Add the deltas of `newer` to those of `output`, so that one output says what both said.
+
+    `outputs` has a `CompletionOutput` for each of the request's `n` completions that has news.
+    Completions belong together if their `index` is the same. Where both have one: join `text`,
+    `token_ids` and `logprobs` (None where none were asked for); take `cumulative_logprob`,
+    `finish_reason` and `stop_reason` from the newer. A completion that only `newer` has is appended.
+    `finished` is the newer's. All else of `output` stays.
+
+    Args:
+        output: changed in place. It is the front end's own, no reader has it.
+        newer: the same request's next output.
+
+    Source: `vllm/outputs.py:145`.
+    """
+    raise NotImplementedError
+
+
+class OutputCollector:
+    """Between the engine and one reader: room for one output, into which later ones are merged.
+
+    A queue would grow without end in front of a reader that has stopped reading. One merged output
+    never holds more than the request's own text and tokens
+    (`vllm/v1/engine/output_processor.py:45`).
+
+    Attributes:
+        output: what the reader has not taken yet; None if there is nothing.
+        ready: set while there is something to take.
+    """
+
+    def __init__(self) -> None:
+        self.output: RequestOutput | Exception | None = None
+        self.ready = asyncio.Event()
+
+    def put(self, output: RequestOutput | Exception) -> None:
+        """Leave an output, or an error that ends the stream. Never waits.
+
+        An output that meets one which was not taken is merged into it. An error takes the place of
+        whatever is there. Called on the event loop only.
+        """
+        raise NotImplementedError
+
+    async def get(self) -> RequestOutput:
+        """Take what is there; wait if nothing is. What was taken is not there any more.
+
+        Raises the error, if it is one that was left.
+        """
+        raise NotImplementedError
+
+
+class AsyncEngine:
+    """The asynchronous front door: `async for output in engine.generate(...)`, from many tasks at once.
+
+    Use it as a context manager: `async with AsyncEngine(LLMEngine()) as engine:`. Inside, `run_engine`
+    runs as a task of its own, and each `generate` in the task of its reader.
+
+    Attributes:
+        engine: the engine that does the work.
+        engine_lock: whoever calls the engine holds it. `run_engine` holds it for the length of a
+            step, so a new request waits for the end of the step in flight. It is fair: who waits comes
+            next.
+        work: set while the engine may have something to do.
+        collectors: request id to collector, of the requests that run and have a reader.
+        leavers: ids of requests whose readers left before the end. Nobody may call the engine while it
+            steps, and a reader that leaves should not wait: it writes its id here, and goes.
+        error: None while all is well. Once set, nothing runs any more.
+    """
+
+    def __init__(self, engine: LLMEngine) -> None:
+        self.engine = engine
+        self.engine_lock = asyncio.Lock()
+        self.work = asyncio.Event()
+        self.collectors: dict[str, OutputCollector] = {}
+        self.leavers: list[str] = []
+        self.error: EngineDeadError | None = None
+
+    async def generate(
+        self, prompt: PromptType, params: SamplingParams, request_id: str
+    ) -> AsyncGenerator[RequestOutput, None]:
+        """Add a request and yield what is new of it, until it has finished.
+
+        1. Clone `params` (the caller's stay as they are) and set the clone's `output_kind` to DELTA.
+        2. With the lock: raise `error` if there is one; `abort_leavers`, so that an id that was left is
+           free; add the request to the engine; register a collector; set `work`.
+        3. Yield what the collector has, until an output says `finished`.
+        4. However this ends (the reader breaks off, its task is cancelled, `aclose` is called, or all
+           went well): if the collector registered under `request_id` is still this one, the request
+           is running for nobody. Take it out of `collectors` and note the id in `leavers`.
+
+        Args:
+            prompt: a string, token ids, or a dict, as `LLMEngine.add_request` takes it.
+            params: what to sample and when to stop.
+            request_id: unique among the living.
+
+        Raises:
+            TypeError, ValueError: the engine refused the request. Nothing else is touched: not even
+                the stream that runs under the same id, where that was the reason.
+            EngineDeadError: the engine died, or was closed.
+        """
+        raise NotImplementedError
+        yield  # type: ignore[unreachable]  # with a yield in it, this is an async generator
+
+    def abort_leavers(self) -> None:
+        """Abort the requests in `leavers` that are still alive, and empty the list.
+
+        A request may have finished in the very step during which its reader left. The engine raises
+        ValueError for an id that it does not know: ask first. Only called with the lock.
+        """
+        raise NotImplementedError
+
+    async def run_engine(self) -> None:
+        """Step the engine while it has work, sleep while it has none, until it is closed or dies.
+
+        While `error` is None: wait for `work`; then, with the lock, abort the leavers, run one step in
+        a thread (`asyncio.to_thread`), deliver its outputs, and clear `work` if nothing is left to do.
+
+        A step that raises any Exception is the end: the engine's state is no longer sound. Set `error`
+        to an EngineDeadError that names what was raised, with that as its `__cause__`.
+
+        At the end, for whatever reason, every stream that is open gets `error`: put it into its
+        collector. This coroutine itself raises nothing.
+        """
+        raise NotImplementedError
+
+    def deliver(self, outputs: list[RequestOutput]) -> None:
+        """Put each output into its request's collector.
+
+        A request whose reader left during the step has none: drop its output. With the last output of
+        a request (`finished`) its collector leaves `collectors`: from here on there is nothing to
+        abort, and the id may be used again, whether or not the reader has read to the end.
+        """
+        raise NotImplementedError
+
+    # ---- given: opening and closing --------------------------------------------------------------
+
+    async def __aenter__(self) -> AsyncEngine:
+        self._task = asyncio.create_task(self.run_engine())
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        """Let the step in flight end, then no more. Streams that are open end with EngineDeadError."""
+        if self.error is None:
+            self.error = EngineDeadError("the engine was closed")
+        self.work.set()
+        await self._task
