@@ -20,6 +20,7 @@ if _ROOT not in sys.path:
 
 from course.site_pages import read_site  # noqa: E402
 from course.site_terms import TermsExtension, read_terms  # noqa: E402
+from course.site_viewer import ViewerError, make_page  # noqa: E402
 
 GLOSSARY = "GLOSSARY.md"
 _log = logging.getLogger("mkdocs.course")
@@ -38,6 +39,11 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     site = read_site(_root(config))
+    for uri, viewers in site.viewers.items():
+        try:
+            files.append(File.generated(config, uri, content=make_page(*viewers)))
+        except ViewerError as error:
+            site.problems += (str(error),)
     for problem in site.problems:
         _log.warning(problem)
     for uri, text in site.pages.items():

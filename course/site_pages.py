@@ -6,7 +6,9 @@ repository; what changes on the way to the site is this:
 - front matter goes; a lab shows its tag, its minutes and what comes before it;
 - a link to a file of the repository leads to a page that shows the file. A lab's solution and its
   known mistakes stand behind a warning, and no file's text is in the search index;
-- comments go, doctests are marked as sessions, and Markdown inside `<details>` is read, as on GitHub.
+- a viewer line (`course.site_viewer`) becomes a frame with a run to step through;
+- other comments go, doctests are marked as sessions, and Markdown inside `<details>` is read, as on
+  GitHub.
 """
 
 from __future__ import annotations
@@ -21,6 +23,14 @@ from urllib.parse import unquote
 
 from course.docs_pages import COMMENT, OUTPUT, TEXT, Page, read_page
 from course.labs import TAGS, Course, Lab, Phase, load_course
+from course.site_viewer import (
+    Viewer,
+    ViewerError,
+    frame,
+    is_viewer,
+    missing_command,
+    read_viewer,
+)
 
 HOME, FIRST = "README.md", ("README.md", "SETUP.md")
 AFTER_PHASES = ("GLOSSARY.md", "UPSTREAM_PIN.md")
@@ -41,13 +51,15 @@ class Site:
         pages: path from the root, `/` between parts, ending in `.md` -> Markdown.
         files: path from the root -> a file to be handed out as it is.
         nav: in reading order, a path, `{"title": path}` or `{"title": [paths]}`.
-        problems: what keeps a lab from the site, one sentence each.
+        viewers: path from the root, ending in `.html` -> the viewer lines that show what is there.
+        problems: what keeps a lab or a viewer from the site, one sentence each.
     """
 
     root: Path
     pages: dict[str, str] = field(default_factory=dict)
     files: dict[str, Path] = field(default_factory=dict)
     nav: list[Any] = field(default_factory=list)
+    viewers: dict[str, list[Viewer]] = field(default_factory=dict)
     problems: tuple[str, ...] = ()
 
     @property
@@ -168,7 +180,9 @@ class _Builder:
         }
         out: list[str] = []
         for number, (line, kind) in enumerate(zip(lines, page.kinds, strict=True), 1):
-            if kind in (COMMENT, OUTPUT) and re.fullmatch(r"\s*<!--.*-->\s*", line):
+            if kind == COMMENT and is_viewer(line):
+                out.append(self._viewer(line, page))
+            elif kind in (COMMENT, OUTPUT) and re.fullmatch(r"\s*<!--.*-->\s*", line):
                 out.append("")
             elif number in sessions:
                 out.append(line.replace("python", "pycon", 1))
@@ -181,6 +195,21 @@ class _Builder:
             elif kind != "front":
                 out.append(line)
         return "\n".join(out).lstrip("\n")
+
+    def _viewer(self, line: str, page: Page) -> str:
+        """The frame that a viewer line becomes; nothing, and a problem, if that cannot be."""
+        try:
+            viewer = read_viewer(line, page.path, self.site.root)
+            if (wrong := missing_command(viewer, page.text, self.site.root)) is not None:
+                raise ViewerError(wrong)
+            folder, _, name = page.name.rpartition("/")
+            url = folder if name in (HOME, "index.md") else page.name.removesuffix(".md")
+            shown = frame(viewer, url)
+        except ViewerError as error:
+            self.site.problems += (f"{page.name}: {error}",)
+            return ""
+        self.site.viewers.setdefault(viewer.uri, []).append(viewer)
+        return shown
 
     def _linked(self, page: Page) -> str:
         """The page's text, its links to files of the repository led to their pages."""

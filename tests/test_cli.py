@@ -146,7 +146,9 @@ def test_every_engine_flag_reaches_the_engine(
     model: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[EngineConfig] = []
-    monkeypatch.setattr("mini_vllm.cli.EngineConfig", lambda **kw: seen.append(EngineConfig(**kw)))
+    monkeypatch.setattr(
+        "mini_vllm.cli_flags.EngineConfig", lambda **kw: seen.append(EngineConfig(**kw))
+    )
     wanted = {
         "block_size": 8, "num_gpu_blocks": 50, "kv_cache_memory_bytes": 12345, "max_model_len": 99,
         "max_num_seqs": 3, "max_num_batched_tokens": 128, "long_prefill_token_threshold": 17,
@@ -314,7 +316,7 @@ def test_errors_are_one_line_and_status_2(
         ("generate", "a", "--max-tokens", "many"),
         ("generate", "a", "--no-such-flag"),
         ("bench", "--num-prompts", "0"),
-        ("serve",),
+        ("served",),
         (),
     ],
 )
@@ -334,7 +336,7 @@ def all_flags(command: str) -> Iterator[tuple[str, argparse.Action]]:
             yield option, action
 
 
-@pytest.mark.parametrize("command", ["generate", "bench"])
+@pytest.mark.parametrize("command", ["generate", "bench", "trace"])
 def test_help_names_and_explains_every_flag(
     command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -344,21 +346,21 @@ def test_help_names_and_explains_every_flag(
         assert option in ran.out
         assert action.help, f"{option} has no help"
         assert len(action.help) > 8
-    assert "fcfs" in ran.out
+    assert "fcfs" in ran.out or command == "trace"
 
 
 def test_help_of_the_whole(capsys: pytest.CaptureFixture[str]) -> None:
     ran = Ran(capsys, "--help")
     assert ran.status == 0
-    for word in ("generate", "bench", "examples:"):
+    for word in ("generate", "trace", "serve", "bench", "examples:"):
         assert word in ran.out
 
 
 def test_flags_carry_vllms_names() -> None:
     """A flag is a field of `SamplingParams` or `EngineConfig`, or one of the command's own."""
     own = {
-        "prompts_file", "json", "trace", "stats", "stop_token_id", "model", "help", "mine",
-        "num_prompts", "input_len", "output_len",
+        "prompts_file", "json", "trace", "watch", "watch_delay", "stats", "stop_token_id", "model", "help",
+        "mine", "num_prompts", "input_len", "output_len",
     }  # fmt: skip
     known = {*PARAMETERS, *(f.name for f in fields(EngineConfig))} | own
     for command in ("generate", "bench"):

@@ -59,7 +59,22 @@
     new MutationObserver(draw).observe(document.body, { attributeFilter: ["data-md-color-scheme"] });
   }
 
+  // A run to step through is a page of its own, in a frame: it follows this page's colours.
+  function viewers() {
+    const frames = [...document.querySelectorAll("figure.viewer iframe")];
+    if (frames.length === 0) return;
+    const tell = (frame) => {
+      const theme = document.body.dataset.mdColorScheme === "slate" ? "dark" : "light";
+      frame.contentWindow?.postMessage({ theme }, "*");
+    };
+    for (const frame of frames) frame.addEventListener("load", () => tell(frame));
+    new MutationObserver(() => frames.forEach(tell))
+      .observe(document.body, { attributeFilter: ["data-md-color-scheme"] });
+    frames.forEach(tell);
+  }
+
   const start = () => {
+    viewers();
     formulas().catch(console.error);
     diagrams().catch(console.error);
   };

@@ -1,0 +1,96 @@
+"""What the commands of `mini-vllm` share: the engine's flags, and the engine made from them.
+
+The flags have the names of vLLM's, which are those of `EngineConfig`'s fields.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import TYPE_CHECKING, cast
+
+from mini_vllm.config import EngineConfig
+
+if TYPE_CHECKING:
+    from mini_vllm.engine import EngineParts, LLMEngine
+
+_ENGINE_FLAGS: dict[str, tuple[type, str]] = {
+    "block_size": (int, "tokens in a KV block"),
+    "num_gpu_blocks": (int, "blocks in the KV cache, null block included"),
+    "kv_cache_memory_bytes": (int, "memory for the KV cache, if --num-gpu-blocks is not given"),
+    "max_model_len": (int, "most tokens in a request, prompt and output"),
+    "max_num_seqs": (int, "most requests running at once"),
+    "max_num_batched_tokens": (int, "token budget of a step"),
+    "long_prefill_token_threshold": (int, "most tokens for one request in a step; 0: no limit"),
+}
+
+
+def positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, got {value}")
+    return value
+
+
+def add_flags(
+    parser: argparse.ArgumentParser, title: str, flags: dict[str, tuple[type, str]]
+) -> argparse._ArgumentGroup:
+    group = parser.add_argument_group(title)
+    for name, (kind, text) in flags.items():
+        metavar = "N" if kind is int else "X"
+        group.add_argument(f"--{name.replace('_', '-')}", type=kind, metavar=metavar, help=text)
+    return group
+
+
+def add_engine_flags(parser: argparse.ArgumentParser) -> None:
+    group = add_flags(parser, "engine", _ENGINE_FLAGS)
+    group.add_argument(
+        "--model", metavar="DIR", help="checkpoint folder (default: the shipped tiny Llama)"
+    )
+    group.add_argument(
+        "--enable-prefix-caching", action=argparse.BooleanOptionalAction, default=True,
+        help="reuse the KV of equal prefixes (on)",
+    )  # fmt: skip
+    group.add_argument(
+        "--enable-chunked-prefill", action=argparse.BooleanOptionalAction, default=True,
+        help="compute long prompts over several steps (on)",
+    )  # fmt: skip
+    group.add_argument(
+        "--scheduling-policy", choices=("fcfs", "priority"), default="fcfs",
+        help="order of waiting requests (fcfs)",
+    )  # fmt: skip
+
+
+def _my_parts() -> EngineParts:
+    """The reader's own parts; which is whose goes to stderr.
+
+    They come through the entry point `mine` of the group `mini_vllm.parts`, because the engine knows
+    nothing of the course: a callable that returns the parts and the lines to print.
+    Raises ValueError where nothing installed has that entry point.
+    """
+    from importlib.metadata import entry_points
+
+    found = list(entry_points(group="mini_vllm.parts", name="mine"))
+    if not found:
+        raise ValueError(
+            "--mine: no installed package says where your parts are (entry point 'mine' of the group "
+            "'mini_vllm.parts'). Install the course's repository: uv sync, or pip install -e ."
+        )
+    parts, lines = found[0].load()()
+    for line in lines:
+        print(f"mini-vllm: {line}", file=sys.stderr)
+    return cast("EngineParts", parts)
+
+
+def make_engine(args: argparse.Namespace) -> LLMEngine:
+    from mini_vllm.engine import DEFAULT_MODEL, DEFAULT_PARTS, LLMEngine
+
+    settings = {name: getattr(args, name) for name in _ENGINE_FLAGS}
+    config = EngineConfig(
+        **{name: value for name, value in settings.items() if value is not None},
+        enable_prefix_caching=args.enable_prefix_caching,
+        enable_chunked_prefill=args.enable_chunked_prefill,
+        scheduling_policy=args.scheduling_policy,
+    )
+    parts = _my_parts() if getattr(args, "mine", False) else DEFAULT_PARTS
+    return LLMEngine(args.model or DEFAULT_MODEL, config, parts=parts)

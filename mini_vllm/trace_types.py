@@ -1,0 +1,133 @@
+"""What a trace is made of. `mini_vllm.trace` records it, the other `trace_*` modules write it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(slots=True)
+class RequestInfo:
+    """What of a request does not change from step to step.
+
+    Attributes:
+        prompt: its text; None if token ids were given, or if nobody knows.
+        output_token_ids: all that it sampled.
+        outputs_before, computed_before: tokens it had sampled, and computed, when the recording
+            began.
+        text: the text of those; None without a tokenizer.
+    """
+
+    request_id: str
+    num_prompt_tokens: int
+    max_tokens: int
+    priority: int = 0
+    arrival_time: float = 0.0
+    prompt: str | None = None
+    prompt_token_ids: list[int] = field(default_factory=list)
+    output_token_ids: list[int] = field(default_factory=list)
+    text: str | None = None
+    outputs_before: int = 0
+    computed_before: int = 0
+
+
+@dataclass(slots=True)
+class RequestStep:
+    """One request's part in one step.
+
+    Attributes:
+        num_computed_tokens: tokens in the cache before the step.
+        num_scheduled_tokens: tokens computed in it.
+        num_cached_tokens: of `num_computed_tokens`, those a prefix hit brought in this very step.
+        block_ids: its block table. Steps share the list while it does not change: do not alter it.
+        new_token_ids: what it sampled: nothing in mid-prompt, else one token.
+        finish_reason: set in its last step.
+        why: why it got this many tokens.
+        kind: `prefill`, `decode`, or `recompute`: tokens it had computed before it was preempted.
+    """
+
+    request_id: str
+    num_computed_tokens: int
+    num_scheduled_tokens: int
+    num_cached_tokens: int
+    block_ids: list[int]
+    new_token_ids: list[int]
+    finish_reason: str | None
+    why: str = ""
+    kind: str = "prefill"
+
+
+@dataclass(slots=True)
+class StepTrace:
+    """One step. Times are seconds; `start` counts from the first step's beginning.
+
+    Attributes:
+        scheduled: in scheduling order: running requests first, then those admitted.
+        preempted: ids, sorted.
+        running, waiting: ids in order, when the step was over.
+        arrived, aborted: ids of those that came, and that were ended from outside, since the last
+            step. A request whose text holds a stop string is ended from outside too: only the
+            front end sees text.
+        evicted: blocks whose cached content was dropped to give them to somebody.
+        published: blocks that can be found by their hash from this step on.
+        cached_blocks: free blocks that still hold cached content, when the step was over.
+        shared_blocks: blocks in more than one table, at the same time.
+        why_waiting: why the head of the queue was not admitted.
+        why: request id -> why it was preempted, or runs without getting a token.
+    """
+
+    index: int
+    start: float
+    schedule_time: float
+    execute_time: float
+    update_time: float
+    scheduled: list[RequestStep]
+    preempted: list[str]
+    running: list[str]
+    waiting: list[str]
+    free_blocks: int
+    kv_usage: float
+    arrived: list[str] = field(default_factory=list)
+    aborted: list[str] = field(default_factory=list)
+    evicted: list[int] = field(default_factory=list)
+    published: list[int] = field(default_factory=list)
+    cached_blocks: int = 0
+    shared_blocks: int = 0
+    why_waiting: str = ""
+    why: dict[str, str] = field(default_factory=dict)
+
+    def reason(self, request_id: str) -> str:
+        """Why this request fared as it did; empty where nothing was decided on it."""
+        for part in self.scheduled:
+            if part.request_id == request_id:
+                return part.why
+        if request_id in self.why:
+            return self.why[request_id]
+        if request_id not in self.waiting:
+            return ""
+        head = self.waiting[0]
+        return self.why_waiting if request_id == head else f"behind {head}, the head of the queue"
+
+
+@dataclass(slots=True)
+class Trace:
+    """A recorded run.
+
+    Attributes:
+        config: the fields of `EngineConfig` by name; at least those that `Explainer` reads.
+        requests: in order of arrival. An id that was used twice stands here twice.
+        source: whose decisions these are.
+        pieces: token id -> how to print it.
+        cached_at_start: blocks that held cached content before the first step.
+        aborted_at_end: ids of those ended after the last step.
+    """
+
+    config: dict[str, Any]
+    requests: list[RequestInfo]
+    steps: list[StepTrace]
+    source: str
+    title: str = ""
+    about: str = ""
+    pieces: dict[int, str] = field(default_factory=dict)
+    cached_at_start: list[int] = field(default_factory=list)
+    aborted_at_end: list[str] = field(default_factory=list)
