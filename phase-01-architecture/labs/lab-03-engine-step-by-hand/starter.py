@@ -1,0 +1,283 @@
+"""Lab 01-03: the engine step by hand. Your work: two functions, and four methods of `HandEngine`.
+
+A step's journey: the scheduler decides (`SchedulerOutput`), the worker brings its memory up to date
+(`update_states`), lays the tokens out as arrays (`prepare_inputs`), runs the model
+(`execute_model`), samples (`sample_tokens`); the scheduler takes the tokens in, the front end makes
+text of them. `step` calls them in order.
+
+Everything around it is the engine's own: `mini_vllm`'s scheduler, model, sampler and output side.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from mini_vllm.attention import AttentionMetadata  # noqa: F401 - for you
+from mini_vllm.config import EngineConfig
+from mini_vllm.engine import resolve_config
+from mini_vllm.input_processor import InputProcessor, PromptType
+from mini_vllm.llama import LlamaForCausalLM
+from mini_vllm.output_processor import OutputProcessor, RequestState
+from mini_vllm.outputs import RequestOutput
+from mini_vllm.request import RequestStatus
+from mini_vllm.sampler import Sampler, SamplingMetadata, make_generator  # noqa: F401
+from mini_vllm.sampling_params import SamplingParams
+from mini_vllm.scheduler import ModelRunnerOutput, Scheduler, SchedulerOutput
+from mini_vllm.tokenizer import Tokenizer
+
+# ---- given ---------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class CachedRequestState:
+    """What the worker remembers of a request (`vllm/v1/worker/gpu_input_batch.py:34`).
+
+    Attributes:
+        prompt_token_ids: the prompt.
+        sampling_params: how to sample for it.
+        block_ids: its block table, in order. Block `i` holds positions `i * block_size` and on.
+        num_computed_tokens: tokens whose K and V are in the cache before the step.
+        output_token_ids: what it has sampled so far. The sampler reads this very list.
+        generator: its own random stream, if it came with a seed.
+    """
+
+    req_id: str
+    prompt_token_ids: list[int]
+    sampling_params: SamplingParams
+    block_ids: list[int]
+    num_computed_tokens: int
+    output_token_ids: list[int] = field(default_factory=list)
+    generator: np.random.Generator | None = None
+
+    def __post_init__(self) -> None:
+        self.generator = make_generator(self.sampling_params)
+
+    @property
+    def token_ids(self) -> list[int]:
+        """All its tokens, prompt and output; the token at position p is `token_ids[p]`."""
+        return self.prompt_token_ids + self.output_token_ids
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.prompt_token_ids) + len(self.output_token_ids)
+
+
+class ModelInputs(NamedTuple):
+    """One step as flat arrays: T tokens of R requests, laid end to end in scheduling order.
+
+    `prepare_inputs` says what stands in each.
+    """
+
+    req_ids: list[str]
+    input_ids: npt.NDArray[np.int32]
+    positions: npt.NDArray[np.int32]
+    slot_mapping: npt.NDArray[np.int64]
+    query_start_loc: npt.NDArray[np.int32]
+    seq_lens: npt.NDArray[np.int32]
+    block_table: npt.NDArray[np.int32]
+    logits_indices: npt.NDArray[np.int32]
+    discard_request_mask: npt.NDArray[np.bool_]
+
+
+class Executed(NamedTuple):
+    """What the forward pass leaves for the sampler: its inputs, and float32 [T, hidden_size]."""
+
+    inputs: ModelInputs
+    hidden: npt.NDArray[np.float32]
+
+
+# ---- the worker's memory -------------------------------------------------------------------------
+
+
+def update_states(requests: dict[str, CachedRequestState], output: SchedulerOutput) -> None:
+    """Bring the worker's memory up to date with what the scheduler has decided.
+
+    The scheduler and the worker may be two processes, so the worker is told no more than what has
+    changed since it last heard (`vllm/v1/worker/gpu_model_runner.py:1116`). In this order:
+
+    1. `output.finished_req_ids`: forget them. Some may be unknown here: a request can be aborted
+       before it ever ran. An id may also return at once as a new request's, hence first of all.
+    2. `output.scheduled_new_reqs`, each a `NewRequestData` (`req_id`, `prompt_token_ids`,
+       `sampling_params`, `block_ids`, `num_computed_tokens`): remember them.
+    3. `output.scheduled_cached_reqs`, a `CachedRequestData` of parallel lists (`req_ids`,
+       `new_block_ids`, `num_computed_tokens`) and the set `resumed_req_ids`. Take over the count.
+       `new_block_ids[i]` is appended to what the worker has, or is None; but if the request was
+       resumed after a preemption, its old blocks belong to others by now, and the list is its
+       whole table.
+
+    A preempted request needs nothing: it keeps its entry, and no step mentions it until it is
+    resumed.
+
+    Args:
+        requests: the memory, changed in place.
+        output: the scheduler's decisions. Others read it after you: do not change it, and keep
+            copies of lists that you will append to.
+    """
+    raise NotImplementedError
+
+
+# ---- from decisions to arrays --------------------------------------------------------------------
+
+
+def prepare_inputs(
+    requests: Mapping[str, CachedRequestState], output: SchedulerOutput, block_size: int
+) -> ModelInputs:
+    """Lay the tokens of one step end to end (`vllm/v1/worker/gpu_model_runner.py:1863`).
+
+    Rows are the requests in the order of `output.num_scheduled_tokens` (request id to its number of
+    tokens in this step), R of them with T tokens in all. `requests` holds others too. A request
+    computes its positions `num_computed_tokens`, `num_computed_tokens + 1`, … in this step.
+
+    Args:
+        requests: the worker's memory, already up to date with `output`.
+        output: the scheduler's decisions, with at least one token.
+        block_size: tokens in a block.
+
+    Returns: `ModelInputs` with
+
+        req_ids: the R ids.
+        input_ids: int32 [T], each token's id. It may be an output token, not only the newest: a
+            request that was preempted computes its outputs again.
+        positions: int32 [T], its place in its own sequence.
+        slot_mapping: int64 [T], where its K and V go: block id * block_size + place in the block.
+            The block is that of its position in the request's own table.
+        query_start_loc: int32 [R + 1]; request i has the rows from entry i to entry i + 1.
+        seq_lens: int32 [R], tokens of the request in the cache when the step is over.
+        block_table: int32 [R, N], the requests' tables, N the longest of them; 0 past the end.
+        logits_indices: int32 [R], the row of each request's last token in this step.
+        discard_request_mask: bool [R], True where the request has tokens that are not in the cache
+            even after this step. What its last row predicts is a token that is already known.
+    """
+    raise NotImplementedError
+
+
+# ---- the engine ----------------------------------------------------------------------------------
+
+
+class HandEngine:
+    """`mini_vllm.LLMEngine` without its heart: the organs are there, nobody calls them.
+
+    Args:
+        model: the model.
+        config: the engine's settings.
+        tokenizer: None if prompts are token ids and no text is wanted.
+
+    Attributes:
+        scheduler: decides; owns requests, block pool and counters.
+        requests: request id to what the worker remembers of it. Yours to keep.
+        kv_caches: one array a layer. A slot that nobody wrote holds NaN.
+        sampler: logits in, tokens out.
+        output_processor: tokens in, `RequestOutput`s out.
+        aborts_queue: ids that a client no longer wants, and that the core has not heard of yet.
+    """
+
+    def __init__(
+        self, model: LlamaForCausalLM, config: EngineConfig, tokenizer: Tokenizer | None = None
+    ) -> None:
+        self.config = config = resolve_config(config, model, tokenizer)
+        assert config.num_gpu_blocks is not None
+        self.model = model
+        c = model.config
+        self.input_processor = InputProcessor(config, c.vocab_size, tokenizer, c.eos_token_ids)
+        self.scheduler = Scheduler(config)
+        self.requests: dict[str, CachedRequestState] = {}
+        shape = model.attention.get_kv_cache_shape(
+            config.num_gpu_blocks, config.block_size, c.num_key_value_heads, c.head_dim
+        )
+        self.kv_caches = [np.full(shape, np.nan, np.float32) for _ in range(c.num_hidden_layers)]
+        self.sampler = Sampler(config.seed)
+        self.output_processor = OutputProcessor(tokenizer)
+        self.aborts_queue: deque[str] = deque()
+
+    def add_request(
+        self, request_id: str, prompt: PromptType, params: SamplingParams, priority: int = 0
+    ) -> None:
+        """Queue a request (`n` must be 1)."""
+        processed = self.input_processor.process_prompt(prompt)
+        params = self.input_processor.process_params(params, len(processed.token_ids))
+        self.scheduler.add_request(
+            self.input_processor.make_request(request_id, processed, params, priority=priority)
+        )
+        self.output_processor.add_request(
+            RequestState(
+                request_id,
+                processed.text,
+                processed.token_ids,
+                params,
+                self.input_processor.tokenizer,
+            )
+        )
+
+    def abort_request(self, request_id: str) -> None:
+        """A client has gone. It may do so at any moment, while the model runs too."""
+        self.aborts_queue.extend(self.output_processor.abort_request(request_id))
+
+    def process_aborts_queue(self) -> None:
+        """Tell the scheduler who has gone (`vllm/v1/engine/core.py:587`)."""
+        aborted, self.aborts_queue = self.aborts_queue, deque()
+        self.scheduler.finish_requests(aborted, RequestStatus.FINISHED_ABORTED)
+
+    def has_unfinished_requests(self) -> bool:
+        return self.scheduler.has_unfinished_requests()
+
+    # -- the loop: your work
+
+    def execute_model(self, output: SchedulerOutput) -> Executed | None:
+        """Update the worker's memory and run the step's tokens through the model.
+
+        One call of `self.model.forward(input_ids, positions, kv_caches, attn_metadata)` for the
+        whole batch. `AttentionMetadata` takes `query_start_loc`, `seq_lens`, `block_table`,
+        `slot_mapping` and `block_size`.
+
+        Returns the inputs and hidden states, float32 [T, hidden_size]; None if the scheduler found
+        nothing to compute. (It happens: under `priority` the only requests that run may have to
+        give way. The memory is updated all the same.)
+        """
+        raise NotImplementedError
+
+    def sample_tokens(self, executed: Executed | None) -> ModelRunnerOutput:
+        """One token for every request that has caught up, none for the others.
+
+        1. Rows: of `logits_indices`, those whose sample will be kept. vLLM samples all rows and
+           throws the others' tokens away, rewinding their generators. numpy's generators cannot be
+           rewound as easily, so leave the rows out before they cost a random number.
+        2. `self.model.compute_logits(rows of hidden)`: float32 [n, vocab_size].
+        3. `SamplingMetadata.build(states, vocab_size)` of these requests' states, in the rows'
+           order, then `self.sampler(logits, metadata).sampled_token_ids`: int64 [n].
+        4. Remember each token in its state: it is the input of the next step.
+
+        Args:
+            executed: None after an empty step.
+
+        Returns: `ModelRunnerOutput(req_ids, req_id_to_index, sampled_token_ids)`: all R ids, each
+        id's index among them, and for each of them a list of one token (a Python int) or of none.
+        """
+        raise NotImplementedError
+
+    def step(self) -> list[RequestOutput]:
+        """One beat: schedule, execute, sample, update, make text.
+
+        1. Tell the scheduler about aborts (`process_aborts_queue`). If no request is left, return
+           an empty list.
+        2. `self.scheduler.schedule()` -> SchedulerOutput.
+        3. Execute, then sample.
+        4. Aborts again: clients may have gone while the model ran, and what it sampled for them
+           must not be taken in.
+        5. `self.scheduler.update_from_output(scheduler_output, model_output)` -> core outputs.
+           Also where nothing was sampled.
+        6. `self.output_processor.process_outputs(core outputs)` -> `.request_outputs`, which you
+           return, and `.reqs_to_abort`: ids whose text has come to a stop string. Only the text
+           showed it, so the core does not know: `self.scheduler.finish_requests(ids,
+           RequestStatus.FINISHED_ABORTED)`.
+        """
+        raise NotImplementedError
+
+    def run(self) -> dict[str, RequestOutput]:
+        """Step until nobody is left; the last output of each request that finished, by id."""
+        raise NotImplementedError
