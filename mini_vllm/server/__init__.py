@@ -1,0 +1,31 @@
+"""An HTTP server for the engine, speaking OpenAI's API as vLLM's does: `mini-vllm serve`.
+
+    mini-vllm serve --port 8000
+    curl http://127.0.0.1:8000/v1/completions -H 'Content-Type: application/json' \\
+        -d '{"prompt": "The KV cache", "max_tokens": 16, "temperature": 0}'
+
+Endpoints:
+
+    GET  /v1/models             the model, under each of its names
+    GET  /v1/models/NAME        one of them
+    POST /v1/completions        continue a prompt: text, token ids, or a list of either
+    POST /v1/chat/completions   answer messages, through the checkpoint's chat template
+    GET  /health, /ping         200 while the engine lives, 503 after it died
+    GET  /version               this package's version
+    GET  /metrics               Prometheus' text format, vLLM's metric names
+    GET  /openapi.json          the schema of all this
+
+Both POST endpoints stream with `"stream": true` (server-sent events, `data: [DONE]` at the end; with
+`"stream_options": {"include_usage": true}` a chunk with `usage` before it). Beside OpenAI's fields
+they take vLLM's: `top_k`, `min_p`, `repetition_penalty`, `ignore_eos`, `min_tokens`,
+`stop_token_ids`, `allowed_token_ids`, `prompt_logprobs`, `priority`, `cache_salt`,
+`return_token_ids` and more (`protocol.py`). What vLLM has and the miniature has not is refused by
+name, never ignored. Other unknown fields are ignored, as in vLLM.
+
+Errors are `{"error": {"message", "type", "param", "code"}}` with status 400, 401, 404, 405 or 413.
+A client that goes away aborts its request. SIGTERM and SIGINT stop accepting, let running requests
+finish for `--shutdown-timeout` seconds and exit with status 0; a second signal ends at once.
+
+Mirrors `vllm/entrypoints/openai/`. Left out: the Responses API, embeddings, tools, LoRA, several
+API server processes, SSL. Needs the extra `serve`: fastapi, uvicorn, prometheus-client, jinja2.
+"""

@@ -1,0 +1,217 @@
+"""`POST /v1/chat/completions`.
+
+Mirrors `vllm/entrypoints/openai/chat_completion/serving.py:85 OpenAIServingChat`. Left out: tool calls,
+reasoning, and with them most of that file.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mini_vllm.outputs import CompletionOutput, RequestOutput
+from mini_vllm.server.chat import ChatTemplate, conversation_message
+from mini_vllm.server.errors import bad_request
+from mini_vllm.server.logprobs import LogprobFormatter, prompt_logprobs
+from mini_vllm.server.prompts import sampling_params
+from mini_vllm.server.protocol import ChatCompletionRequest
+from mini_vllm.server.serving import SYSTEM_FINGERPRINT, EngineInput, Serving, now, usage_options
+from mini_vllm.server.stream import DONE, Channel, EngineResponse, quote, sse
+
+_NO_TEMPLATE = (
+    "this model has no chat template, so messages cannot be made into a prompt: use "
+    "/v1/completions, or start the server with --chat-template FILE"
+)
+
+
+class ChatCompletion:
+    """One request to `/v1/chat/completions`.
+
+    Raises ApiError, TypeError or ValueError where the request is not valid; nothing runs then.
+    """
+
+    def __init__(
+        self,
+        serving: Serving,
+        template: ChatTemplate | None,
+        body: ChatCompletionRequest,
+        header_id: str | None,
+    ) -> None:
+        serving.check(body)
+        serving.check_sequences(1, body.n)
+        if template is None:
+            raise bad_request(_NO_TEMPLATE, "messages")
+        self.serving = serving
+        self.body = body
+        self.id = serving.external_id("chatcmpl", header_id, body)
+        self.created = now()
+        self.n = body.n or 1
+        last = body.messages[-1]
+        self.role = "assistant" if body.add_generation_prompt else last.role
+        self.echoed = ""
+        if body.echo and last.role == self.role:
+            self.echoed = conversation_message(last, len(body.messages) - 1)["content"]
+        self.formatter = LogprobFormatter(serving.tokenizer, bool(body.return_tokens_as_token_ids))
+        self.top_logprobs = body.top_logprobs if body.logprobs else None
+
+        limit = body.max_completion_tokens
+        max_tokens = limit if limit is not None else body.max_tokens
+        # The template writes special tokens out, so the tokenizer is not to add its own.
+        prompt = serving.reader.to_engine_prompt(
+            template.render(body), body, max_tokens, body.add_special_tokens
+        )
+        wanted = body.prompt_logprobs
+        params = sampling_params(
+            body,
+            serving.defaults,
+            max_tokens=max_tokens,
+            room=serving.max_model_len - len(prompt["prompt_token_ids"]),
+            logprobs=self.top_logprobs,
+            prompt_logprobs=body.top_logprobs if wanted is None and body.echo else wanted,
+        )
+        self.entry = EngineInput(prompt, params, serving.engine_id(self.id), body.priority)
+
+    def response(self) -> EngineResponse:
+        return self.serving.response(self._stream if self.body.stream else self._full)
+
+    # -- all at once ------------------------------------------------------------------------------
+
+    async def _full(self, channel: Channel) -> None:
+        body = self.body
+        final = await self.serving.run(self.entry)
+        content = {
+            "id": self.id,
+            "object": "chat.completion",
+            "created": self.created,
+            "model": self.serving.model_name,
+            "choices": [self._choice(output) for output in final.outputs],
+            "service_tier": None,
+            "system_fingerprint": SYSTEM_FINGERPRINT,
+            "usage": self.serving.usage(
+                len(final.prompt_token_ids),
+                sum(len(output.token_ids) for output in final.outputs),
+                final.num_cached_tokens,
+            ),
+            "prompt_logprobs": prompt_logprobs(final.prompt_logprobs),
+            "prompt_token_ids": final.prompt_token_ids if body.return_token_ids else None,
+            "prompt_text": self.entry.prompt.get("prompt") if body.return_prompt_text else None,
+        }
+        await channel.json(content)
+
+    def _choice(self, output: CompletionOutput) -> dict[str, Any]:
+        return {
+            "index": output.index,
+            "message": {
+                "role": self.role,
+                "content": self.echoed + output.text,
+                "refusal": None,
+                "annotations": None,
+                "audio": None,
+                "function_call": None,
+                "tool_calls": [],
+                "reasoning": None,
+            },
+            "logprobs": self._logprobs(output),
+            "finish_reason": output.finish_reason or "stop",
+            "stop_reason": output.stop_reason,
+            "token_ids": output.token_ids if self.body.return_token_ids else None,
+        }
+
+    def _logprobs(self, output: CompletionOutput) -> dict[str, Any] | None:
+        if self.top_logprobs is None:
+            return None
+        return self.formatter.chat(output.token_ids, output.logprobs or [], self.top_logprobs)
+
+    # -- as it comes ------------------------------------------------------------------------------
+
+    async def _stream(self, channel: Channel) -> None:
+        body, serving = self.body, self.serving
+        include_usage, continuous = usage_options(body)
+        prompt_tokens = len(self.entry.prompt["prompt_token_ids"])
+        counts = [0] * self.n
+        head = (
+            f'data: {{"id":{quote(self.id)},"object":"chat.completion.chunk",'
+            f'"created":{self.created},"model":{quote(serving.model_name)},"choices":[{{"index":'
+        )
+        middle = ',"delta":{"content":'
+        tail = '},"logprobs":null,"finish_reason":null}]}\n\n'
+        only_text = self.top_logprobs is None and not (body.return_token_ids or continuous)
+        first: RequestOutput | None = None
+        async with serving.generate(self.entry) as (outputs, tracked):
+            async for result in outputs:
+                events = ""
+                if first is None:
+                    first = result
+                    events = self._opening(result, continuous).decode()
+                for output in result.outputs:
+                    index = output.index
+                    counts[index] += len(output.token_ids)
+                    if only_text and output.finish_reason is None:
+                        events += f"{head}{index}{middle}{quote(output.text)}{tail}"
+                        continue
+                    tracked.finished(output)
+                    choice = {
+                        "index": index,
+                        "delta": {"content": output.text},
+                        "logprobs": self._logprobs(output),
+                        "finish_reason": output.finish_reason,
+                    }
+                    if output.finish_reason is not None:
+                        choice["stop_reason"] = output.stop_reason
+                    if body.return_token_ids:
+                        choice["token_ids"] = output.token_ids
+                    chunk = self._chunk([choice])
+                    if output.finish_reason is not None and not include_usage:
+                        chunk["system_fingerprint"] = SYSTEM_FINGERPRINT
+                    if continuous:
+                        chunk["usage"] = _plain_usage(prompt_tokens, counts[index])
+                    events += sse(chunk).decode()
+                await channel.events(events.encode())
+        end = DONE
+        if include_usage:
+            cached = first.num_cached_tokens if first is not None else None
+            usage = serving.usage(prompt_tokens, sum(counts), cached)
+            if usage["prompt_tokens_details"] is None:
+                del usage["prompt_tokens_details"]
+            chunk = self._chunk([], system_fingerprint=SYSTEM_FINGERPRINT, usage=usage)
+            end = sse(chunk) + DONE
+        await channel.events(end, last=True)
+
+    def _opening(self, result: RequestOutput, continuous: bool) -> bytes:
+        """The first events of each choice: its role, and the text it echoes."""
+        events = b""
+        usage = {}
+        if continuous:
+            usage = {"usage": _plain_usage(len(result.prompt_token_ids), 0)}
+        for index in range(self.n):
+            delta = {"role": self.role, "content": ""}
+            choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}
+            chunk = self._chunk([choice], **usage)
+            if self.body.return_token_ids:
+                chunk["prompt_token_ids"] = result.prompt_token_ids
+            if self.body.return_prompt_text:
+                chunk["prompt_text"] = self.entry.prompt.get("prompt")
+            events += sse(chunk)
+        if self.echoed:
+            for index in range(self.n):
+                delta = {"content": self.echoed}
+                choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}
+                events += sse(self._chunk([choice], **usage))
+        return events
+
+    def _chunk(self, choices: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
+        return {
+            "id": self.id,
+            "object": "chat.completion.chunk",
+            "created": self.created,
+            "model": self.serving.model_name,
+            "choices": choices,
+            **more,
+        }
+
+
+def _plain_usage(prompt_tokens: int, completion_tokens: int) -> dict[str, int]:
+    return {
+        "prompt_tokens": prompt_tokens,
+        "total_tokens": prompt_tokens + completion_tokens,
+        "completion_tokens": completion_tokens,
+    }

@@ -1,0 +1,185 @@
+"""`mini-vllm serve`: its flags, and the start.
+
+Flags have the names of `vllm serve`'s (`vllm/entrypoints/openai/cli_args.py`). Nothing of the extra
+`serve` is imported before the command runs, so that its `--help` needs none of it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, TextIO
+
+if TYPE_CHECKING:
+    from mini_vllm.server.settings import ServerSettings
+
+NEEDS = ("fastapi", "uvicorn", "prometheus_client", "jinja2")
+_EPILOG = """\
+examples:
+  mini-vllm serve
+  mini-vllm serve --port 9000 --served-model-name tiny --max-num-seqs 64
+  VLLM_API_KEY=secret mini-vllm serve --host 0.0.0.0
+
+  curl http://127.0.0.1:8000/v1/completions -H 'Content-Type: application/json' \\
+    -d '{"prompt": "The KV cache", "max_tokens": 16, "temperature": 0}'
+  curl -N http://127.0.0.1:8000/v1/chat/completions -H 'Content-Type: application/json' \\
+    -d '{"messages": [{"role": "user", "content": "What is a block?"}], "stream": true}'
+
+endpoints: /v1/models, /v1/completions, /v1/chat/completions, /health, /version, /metrics,
+/openapi.json. Any OpenAI client works, with base_url http://HOST:PORT/v1.
+"""
+_DESCRIPTION = (
+    "Serve the model over HTTP with OpenAI's API. SIGTERM or Ctrl-C lets running requests finish; "
+    "a second one ends at once."
+)
+
+
+def add_serve_parser(
+    commands: argparse._SubParsersAction[argparse.ArgumentParser],
+) -> argparse.ArgumentParser:
+    """Register the command `serve` with `mini-vllm`'s parser."""
+    parser = commands.add_parser("serve", help="serve the model over HTTP, with OpenAI's API")
+    add_serve_arguments(parser)
+    parser.set_defaults(run=run_serve)
+    return parser
+
+
+def _at_least(least: float, kind: type[int] | type[float] = int) -> type:
+    def convert(text: str) -> float:
+        value = kind(text)
+        if not least <= value < float("inf"):
+            raise argparse.ArgumentTypeError(f"must be at least {least}, got {text}")
+        return value
+
+    convert.__name__ = kind.__name__
+    return convert  # type: ignore[return-value]
+
+
+def add_serve_arguments(parser: argparse.ArgumentParser) -> None:
+    """The command's flags: the server's own, then the engine's as every command has them."""
+    from mini_vllm.cli_flags import add_engine_flags
+
+    parser.description = _DESCRIPTION
+    parser.epilog = _EPILOG
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    group = parser.add_argument_group("server")
+    group.add_argument(
+        "--host", default="127.0.0.1", help="address to listen on (127.0.0.1: this machine only)"
+    )
+    group.add_argument(
+        "--port", type=int, default=8000, help="port to listen on; 0: any that is free (8000)"
+    )
+    group.add_argument(
+        "--served-model-name", nargs="+", default=[], metavar="NAME",
+        help="names that requests may use for the model; answers carry the first (the folder's)",
+    )  # fmt: skip
+    group.add_argument(
+        "--api-key", metavar="KEY",
+        help="ask for this key below /v1; better set in the environment, as VLLM_API_KEY, where "
+        "other users cannot see it",
+    )  # fmt: skip
+    group.add_argument(
+        "--chat-template", metavar="FILE", help="a Jinja file in place of the checkpoint's template"
+    )
+    group.add_argument(
+        "--enable-prompt-tokens-details", action="store_true",
+        help="say in usage how many prompt tokens were cached",
+    )  # fmt: skip
+    group.add_argument(
+        "--shutdown-timeout", type=_at_least(0, float), default=30.0, metavar="S",
+        help="seconds that running requests have after SIGTERM (30)",
+    )  # fmt: skip
+    group.add_argument(
+        "--max-body-bytes", type=_at_least(1), default=8 * 1024**2, metavar="N",
+        help="longest request body (8388608)",
+    )  # fmt: skip
+    group.add_argument(
+        "--max-sequences", type=_at_least(1), default=1024, metavar="N",
+        help="most sequences in one request: its prompts times its n (1024)",
+    )  # fmt: skip
+    group.add_argument(
+        "--uvicorn-log-level", default="warning", metavar="LEVEL",
+        choices=("critical", "error", "warning", "info", "debug", "trace"),
+        help="what the HTTP server logs; info: every request (warning)",
+    )  # fmt: skip
+    group.add_argument(
+        "--mine", action="store_true", help="run on the parts that you built, where their labs pass"
+    )
+    add_engine_flags(parser)
+
+
+def check_extra() -> None:
+    """Raises ValueError that names the extra, if one of its packages is missing."""
+    missing = [name.replace("_", "-") for name in NEEDS if importlib.util.find_spec(name) is None]
+    if missing:
+        raise ValueError(
+            f"serve needs {', '.join(missing)}, of the extra 'serve': uv sync --extra serve, or "
+            "pip install 'mini-vllm[serve]'"
+        )
+
+
+def make_settings(args: argparse.Namespace) -> ServerSettings:
+    """Raises ValueError for a setting that is not usable."""
+    from mini_vllm.engine import DEFAULT_MODEL
+    from mini_vllm.server.settings import ServerSettings
+
+    if not 0 <= args.port <= 65535:
+        raise ValueError(f"--port must be in [0, 65535], got {args.port}")
+    template = Path(args.chat_template) if args.chat_template else None
+    if template is not None and not template.is_file():
+        raise ValueError(f"--chat-template {args.chat_template!r} is no file")
+    return ServerSettings(
+        model=Path(args.model) if args.model else DEFAULT_MODEL,
+        served_model_names=tuple(args.served_model_name),
+        api_key=args.api_key
+        if args.api_key is not None
+        else os.environ.get("VLLM_API_KEY") or None,
+        chat_template=template,
+        enable_prompt_tokens_details=args.enable_prompt_tokens_details,
+        max_body_bytes=args.max_body_bytes,
+        max_sequences=args.max_sequences,
+    )
+
+
+def run_serve(args: argparse.Namespace, out: TextIO) -> int:
+    """Serve until a signal. Exit status 0 after an orderly end, 1 if the engine died.
+
+    Raises ValueError or OSError where it cannot start.
+    """
+    check_extra()
+    settings = make_settings(args)
+    from mini_vllm.async_llm import AsyncLLM
+    from mini_vllm.cli_flags import make_engine
+    from mini_vllm.server.app import build_app
+    from mini_vllm.server.run import bind, is_loopback, serve
+
+    sock = bind(args.host, args.port)  # before the model loads: a port in use is told at once
+    with sock:
+        llm = AsyncLLM(make_engine(args))
+        try:
+            app = build_app(llm, settings)
+            host, port = sock.getsockname()[:2]
+            if not is_loopback(host) and settings.api_key is None:
+                print(
+                    f"mini-vllm: warning: {host} can be reached from other machines, and no "
+                    "--api-key is set",
+                    file=sys.stderr,
+                )
+            shown = f"[{host}]" if ":" in host else host
+
+            def started() -> None:
+                name = settings.model_names[0]
+                out.write(f"mini-vllm: serving {name!r} on http://{shown}:{port}\n")
+                out.flush()
+
+            return serve(
+                app, llm, sock,
+                shutdown_timeout=args.shutdown_timeout,
+                log_level=args.uvicorn_log_level,
+                started=started,
+            )  # fmt: skip
+        finally:
+            llm.shutdown(timeout=10)

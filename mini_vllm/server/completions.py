@@ -1,0 +1,239 @@
+"""`POST /v1/completions`.
+
+Mirrors `vllm/entrypoints/openai/completion/serving.py:54 OpenAIServingCompletion`. Where a stream has
+nothing but text to tell, its chunk is put together from a prepared text: the tokens of 64 streams
+pass here, 64 every few milliseconds.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mini_vllm.outputs import CompletionOutput, RequestOutput
+from mini_vllm.server.logprobs import LogprobFormatter, prompt_logprobs
+from mini_vllm.server.prompts import sampling_params
+from mini_vllm.server.protocol import CompletionRequest
+from mini_vllm.server.serving import SYSTEM_FINGERPRINT, EngineInput, Serving, now, usage_options
+from mini_vllm.server.stream import DONE, Channel, EngineResponse, quote, run_all, sse
+
+
+class Completion:
+    """One request to `/v1/completions`.
+
+    Raises ApiError, TypeError or ValueError where the request is not valid; nothing runs then.
+    """
+
+    def __init__(self, serving: Serving, body: CompletionRequest, header_id: str | None) -> None:
+        serving.check(body)
+        prompts = serving.reader.read_all(body.prompt)
+        serving.check_sequences(len(prompts), body.n)
+        self.serving = serving
+        self.body = body
+        self.id = serving.external_id("cmpl", header_id, body)
+        self.created = now()
+        self.n = body.n or 1
+        self.echo = bool(body.echo)
+        self.echo_only = self.echo and body.max_tokens == 0
+        self.formatter = LogprobFormatter(serving.tokenizer, bool(body.return_tokens_as_token_ids))
+        self.entries = [self._entry(prompt) for prompt in prompts]
+
+    def _entry(self, prompt: str | list[int]) -> EngineInput:
+        body, serving = self.body, self.serving
+        max_tokens = 1 if self.echo_only else body.max_tokens
+        engine_prompt = serving.reader.to_engine_prompt(
+            prompt, body, max_tokens, body.add_special_tokens
+        )
+        wanted = body.prompt_logprobs
+        params = sampling_params(
+            body,
+            serving.defaults,
+            max_tokens=max_tokens,
+            room=serving.max_model_len - len(engine_prompt["prompt_token_ids"]),
+            logprobs=body.logprobs,
+            prompt_logprobs=body.logprobs if wanted is None and self.echo else wanted,
+        )
+        return EngineInput(engine_prompt, params, serving.engine_id(self.id), body.priority)
+
+    def response(self) -> EngineResponse:
+        return self.serving.response(self._stream if self.body.stream else self._full)
+
+    # -- all at once ------------------------------------------------------------------------------
+
+    async def _full(self, channel: Channel) -> None:
+        finals = await run_all([self.serving.run(entry) for entry in self.entries])
+        choices = [
+            self._choice(entry, final, output)
+            for entry, final in zip(self.entries, finals, strict=True)
+            for output in final.outputs
+        ]
+        for index, choice in enumerate(choices):
+            choice["index"] = index
+        content = {
+            "id": self.id,
+            "object": "text_completion",
+            "created": self.created,
+            "model": self.serving.model_name,
+            "choices": choices,
+            "service_tier": None,
+            "system_fingerprint": SYSTEM_FINGERPRINT,
+            "usage": self.serving.usage(
+                sum(len(final.prompt_token_ids) for final in finals),
+                sum(len(output.token_ids) for final in finals for output in final.outputs),
+                finals[-1].num_cached_tokens,
+            ),
+        }
+        await channel.json(content)
+
+    def _choice(
+        self, entry: EngineInput, final: RequestOutput, output: CompletionOutput
+    ) -> dict[str, Any]:
+        body = self.body
+        text, token_ids = output.text, output.token_ids
+        positions: list[Any] = output.logprobs or []
+        if self.echo:
+            text = self._prompt_text(entry) + ("" if self.echo_only else text)
+            token_ids = final.prompt_token_ids + ([] if self.echo_only else token_ids)
+            positions = list(final.prompt_logprobs or []) + ([] if self.echo_only else positions)
+        logprobs = None
+        if body.logprobs is not None:
+            logprobs = self.formatter.completion(token_ids, positions, body.logprobs)
+        return {
+            "index": 0,
+            "text": text,
+            "logprobs": logprobs,
+            "finish_reason": output.finish_reason,
+            "stop_reason": output.stop_reason,
+            "token_ids": output.token_ids if body.return_token_ids else None,
+            "prompt_logprobs": prompt_logprobs(final.prompt_logprobs),
+            "prompt_token_ids": final.prompt_token_ids if body.return_token_ids else None,
+        }
+
+    def _prompt_text(self, entry: EngineInput) -> str:
+        if self.body.return_token_ids:
+            return ""
+        text = entry.prompt.get("prompt")
+        if text is not None:
+            return text
+        return self.serving.tokenizer.decode(entry.prompt["prompt_token_ids"], False)
+
+    # -- as it comes ------------------------------------------------------------------------------
+
+    async def _stream(self, channel: Channel) -> None:
+        body, serving = self.body, self.serving
+        include_usage, continuous = usage_options(body)
+        totals = [_StreamState() for _ in range(len(self.entries) * self.n)]
+        cached: list[int | None] = [None] * len(self.entries)
+        jobs = [
+            self._stream_prompt(channel, place, entry, totals, cached, include_usage, continuous)
+            for place, entry in enumerate(self.entries)
+        ]
+        await run_all(jobs)
+        end = DONE
+        if include_usage:
+            prompt_tokens = sum(len(entry.prompt["prompt_token_ids"]) for entry in self.entries)
+            usage = serving.usage(prompt_tokens, sum(t.num_tokens for t in totals), cached[0])
+            chunk = self._chunk([], system_fingerprint=SYSTEM_FINGERPRINT, usage=usage)
+            if usage["prompt_tokens_details"] is None:
+                del usage["prompt_tokens_details"]
+            end = sse(chunk) + DONE
+        await channel.events(end, last=True)
+
+    async def _stream_prompt(
+        self,
+        channel: Channel,
+        place: int,
+        entry: EngineInput,
+        totals: list[_StreamState],
+        cached: list[int | None],
+        include_usage: bool,
+        continuous: bool,
+    ) -> None:
+        body = self.body
+        head = (
+            f'data: {{"id":{quote(self.id)},"object":"text_completion","created":{self.created},'
+            f'"model":{quote(self.serving.model_name)},"choices":[{{"index":'
+        )
+        middle = ',"text":'
+        tail = ',"logprobs":null,"finish_reason":null,"stop_reason":null}]}\n\n'
+        only_text = body.logprobs is None and not (self.echo or body.return_token_ids or continuous)
+        async with self.serving.generate(entry) as (outputs, tracked):
+            async for result in outputs:
+                if cached[place] is None:
+                    cached[place] = result.num_cached_tokens
+                events = ""
+                for output in result.outputs:
+                    index = output.index + place * self.n
+                    state = totals[index]
+                    if only_text and output.finish_reason is None:
+                        state.num_tokens += len(output.token_ids)
+                        events += f"{head}{index}{middle}{quote(output.text)}{tail}"
+                        continue
+                    tracked.finished(output)
+                    chunk = self._full_chunk(entry, result, output, index, state)
+                    if output.finish_reason is not None and not include_usage:
+                        chunk["system_fingerprint"] = SYSTEM_FINGERPRINT
+                    if continuous:
+                        chunk["usage"] = _running_usage(entry, state.num_tokens)
+                    events += sse(chunk).decode()
+                await channel.events(events.encode())
+
+    def _full_chunk(
+        self,
+        entry: EngineInput,
+        result: RequestOutput,
+        output: CompletionOutput,
+        index: int,
+        state: _StreamState,
+    ) -> dict[str, Any]:
+        """A chunk that tells more than text, or the last one."""
+        body = self.body
+        text, token_ids = output.text, output.token_ids
+        positions: list[Any] = output.logprobs or []
+        first = not state.num_tokens
+        if self.echo and first:
+            rest = [] if self.echo_only else token_ids
+            text = self._prompt_text(entry) + ("" if self.echo_only else text)
+            token_ids = entry.prompt["prompt_token_ids"] + rest
+            positions = list(result.prompt_logprobs or []) + ([] if self.echo_only else positions)
+        choice: dict[str, Any] = {"index": index, "text": text, "logprobs": None}
+        if body.logprobs is not None:
+            choice["logprobs"] = self.formatter.completion(
+                token_ids, positions, body.logprobs, state.num_chars
+            )
+        choice["finish_reason"] = output.finish_reason
+        choice["stop_reason"] = output.stop_reason
+        if body.return_token_ids:
+            choice["prompt_token_ids"] = entry.prompt["prompt_token_ids"] if first else None
+            choice["token_ids"] = output.token_ids
+        state.num_tokens += len(output.token_ids)
+        state.num_chars += len(text)
+        return self._chunk([choice])
+
+    def _chunk(self, choices: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
+        return {
+            "id": self.id,
+            "object": "text_completion",
+            "created": self.created,
+            "model": self.serving.model_name,
+            "choices": choices,
+            **more,
+        }
+
+
+class _StreamState:
+    """How far one completion's stream has come."""
+
+    __slots__ = ("num_chars", "num_tokens")
+
+    def __init__(self) -> None:
+        self.num_tokens = 0
+        self.num_chars = 0
+
+
+def _running_usage(entry: EngineInput, num_tokens: int) -> dict[str, int]:
+    prompt_tokens = len(entry.prompt["prompt_token_ids"])
+    return {
+        "prompt_tokens": prompt_tokens,
+        "total_tokens": prompt_tokens + num_tokens,
+        "completion_tokens": num_tokens,
+    }

@@ -1,0 +1,130 @@
+"""Errors as OpenAI's API shapes them, and JSON that can always be sent.
+
+Mirrors `vllm/entrypoints/utils.py:347 create_error_response` and the exception handlers of
+`vllm/entrypoints/openai/server_utils.py`: `{"error": {"message", "type", "param", "code"}}`, the
+code being the HTTP status. What is wrong with a request is a 400, a schema violation included.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import reprlib
+from http import HTTPStatus
+from typing import Any
+
+from pydantic import ValidationError
+from starlette.responses import Response
+
+from mini_vllm.engine import EngineDeadError
+from mini_vllm.sampling_params import PARAMETERS
+
+_TYPES = {
+    400: "BadRequestError",
+    401: "AuthenticationError",
+    404: "NotFoundError",
+    413: "RequestEntityTooLargeError",
+    500: "InternalServerError",
+    503: "ServiceUnavailableError",
+}
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = _SHORT.maxother = 80
+_SHORT.maxlong = 60
+_SHORT.maxlist = _SHORT.maxdict = 4
+_SHORT.maxlevel = 2
+
+
+class ApiError(Exception):
+    """An answer that is no success.
+
+    Attributes:
+        status: the HTTP status.
+        message: for people: what was got, and the rule.
+        param: the request's field that is to blame; None where there is none.
+        headers: further response headers.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        param: str | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.param = param
+        self.headers = headers
+
+    def body(self) -> dict[str, Any]:
+        kind = _TYPES.get(self.status) or HTTPStatus(self.status).phrase
+        return {
+            "error": {
+                "message": self.message,
+                "type": kind,
+                "param": self.param,
+                "code": self.status,
+            }
+        }
+
+    def response(self) -> Response:
+        return JsonBytes(self.body(), self.status, self.headers)
+
+
+def bad_request(message: str, param: str | None = None) -> ApiError:
+    return ApiError(400, message, param)
+
+
+def as_api_error(error: BaseException) -> ApiError:
+    """The answer to an exception: 400 for what the request is to blame for, 500 for the rest.
+
+    The engine raises TypeError and ValueError for nothing but bad requests, before it runs them.
+    """
+    if isinstance(error, ApiError):
+        return error
+    if isinstance(error, ValidationError):
+        return from_validation(error)
+    if isinstance(error, ValueError | TypeError | OverflowError):
+        # The engine's messages begin with the parameter's name, where one is to blame.
+        name = re.match(r"[a-z_]*", str(error))
+        return bad_request(str(error), name[0] if name and name[0] in PARAMETERS else None)
+    if isinstance(error, EngineDeadError):
+        return ApiError(500, str(error))
+    return ApiError(500, "internal server error")
+
+
+def from_validation(error: ValidationError) -> ApiError:
+    """The first field that is wrong, every rule it could have met, and what it got."""
+    problems = error.errors(include_url=False, include_context=False)
+    first = problems[0]
+    location = [str(part) for part in first["loc"]]
+    field = location[0] if location else None
+    rules = [p["msg"] for p in problems if p["loc"][:1] == first["loc"][:1]]
+    rule = " or ".join(dict.fromkeys(rules[:4]))
+    if first["type"] == "missing":
+        return bad_request(f"{field}: this field is required", field)
+    place = f"{field}: " if field is not None else ""
+    return bad_request(f"{place}{rule}, got {short(first['input'])}", field)
+
+
+def short(value: object) -> str:
+    """A value for an error message, never long."""
+    return _SHORT.repr(value)
+
+
+def to_json(value: Any) -> bytes:
+    """Compact UTF-8. A lone surrogate, which UTF-8 cannot carry, comes out as JSON's own escape."""
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return text.encode("utf-8", "backslashreplace")
+
+
+class JsonBytes(Response):
+    """A JSON response that no content can make fail."""
+
+    media_type = "application/json"
+
+    def __init__(
+        self, content: Any, status_code: int = 200, headers: dict[str, str] | None = None
+    ) -> None:
+        super().__init__(to_json(content), status_code, headers)

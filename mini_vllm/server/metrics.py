@@ -1,0 +1,310 @@
+"""`/metrics`: the engine in Prometheus' format, under vLLM's names.
+
+Names, labels, buckets and what is counted when: `vllm/v1/metrics/loggers.py:404 PrometheusStatLogger`
+and `vllm/v1/metrics/stats.py:325 IterationStats`. Not here: what belongs to features left out (LoRA,
+multi-modal caches, KV connectors, speculative decoding, sleep).
+
+vLLM observes prometheus-client's own histograms, once a token. Here the engine thread counts into
+plain lists, and a collector turns them into metrics when somebody asks: a token costs a fraction of a
+microsecond.
+"""
+
+from __future__ import annotations
+
+import time
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
+
+from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client.metrics_core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
+from prometheus_client.registry import Collector
+
+from mini_vllm.async_llm import AsyncLLM
+from mini_vllm.engine import StepRecord
+from mini_vllm.outputs import CompletionOutput
+from mini_vllm.sampling_params import SamplingParams
+
+# fmt: off
+_FIRST_TOKEN = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5,
+                10.0, 20.0, 40.0, 80.0, 160.0, 640.0, 2560.0)
+_BETWEEN = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0,
+            20.0, 40.0, 80.0)
+_LATENCY = (0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0,
+            240.0, 480.0, 960.0, 1920.0, 7680.0)
+_STEP = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
+# fmt: on
+_REASONS = ("stop", "length", "abort", "error", "repetition")
+_SOURCES = ("local_compute", "local_cache_hit", "external_kv_transfer")
+
+
+def build_1_2_5_buckets(max_value: int) -> tuple[int, ...]:
+    """1, 2, 5, 10, 20, … up to `max_value` (`vllm/v1/metrics/loggers.py:1259 build_1_2_5_buckets`).
+
+    >>> build_1_2_5_buckets(100)
+    (1, 2, 5, 10, 20, 50, 100)
+    """
+    values = (m * 10**e for e in range(len(str(max_value))) for m in (1, 2, 5))
+    return tuple(value for value in values if value <= max_value)
+
+
+class Histogram:
+    """Counts a bucket and a sum; written by one thread, read by any."""
+
+    def __init__(self, buckets: Sequence[float]) -> None:
+        self.buckets = tuple(buckets)
+        self.counts = [0] * (len(buckets) + 1)
+        self.sum = 0.0
+
+    def observe(self, value: float, times: int = 1) -> None:
+        self.counts[bisect_left(self.buckets, value)] += times
+        self.sum += value * times
+
+    def cumulative(self) -> list[tuple[str, float]]:
+        total = 0
+        rows: list[tuple[str, float]] = []
+        bounds = [*(str(float(bound)) for bound in self.buckets), "+Inf"]
+        for bound, count in zip(bounds, list(self.counts), strict=True):
+            total += count
+            rows.append((bound, float(total)))
+        return rows
+
+
+class _Sequence:
+    """One request of the engine core (of `n`, one each), as far as it is measured."""
+
+    __slots__ = (
+        "arrival",
+        "cached",
+        "first",
+        "last",
+        "num_prompt_tokens",
+        "num_tokens",
+        "scheduled",
+    )
+
+    def __init__(self, arrival: float) -> None:
+        self.arrival = arrival
+        self.scheduled = self.first = self.last = 0.0
+        self.num_tokens = self.num_prompt_tokens = self.cached = 0
+
+
+class RequestMetrics:
+    """One request in the metrics, from arrival to `close`. The event loop's."""
+
+    def __init__(self, metrics: EngineMetrics, request_id: str, params: SamplingParams) -> None:
+        self._metrics = metrics
+        self._params = params
+        ids = [request_id]
+        if params.n > 1:
+            ids = [f"{index}_{request_id}" for index in range(params.n)]
+        self._ids = ids
+        self._longest = 0
+        arrival = time.perf_counter()
+        metrics.sequences.update((child_id, _Sequence(arrival)) for child_id in ids)
+
+    def finished(self, output: CompletionOutput) -> None:
+        """Take down a completion, if this output ends it."""
+        if output.finish_reason is None:
+            return
+        sequence = self._metrics.sequences.pop(self._ids[output.index], None)
+        if sequence is not None:
+            self._longest = max(self._longest, sequence.num_tokens)
+            self._metrics.count_finished(sequence, output.finish_reason, self._params)
+
+    def close(self) -> None:
+        """The request is over; what has not finished was aborted, and counts nowhere, as in vLLM."""
+        left = [self._metrics.sequences.pop(child_id, None) for child_id in self._ids]
+        if not any(left):
+            self._metrics.count_request(self._params.n, self._longest)
+
+
+class EngineMetrics(Collector):
+    """All of an engine's metrics, in a registry of its own.
+
+    Args:
+        llm: the engine to observe.
+        model_name: value of the label `model_name`.
+    """
+
+    def __init__(self, llm: AsyncLLM, model_name: str) -> None:
+        config = llm.engine.config
+        assert config.max_model_len is not None
+        lengths = build_1_2_5_buckets(config.max_model_len)
+        self._llm = llm
+        self._labels = [model_name, "0"]
+        self.sequences: dict[str, _Sequence] = {}
+
+        # The engine thread's.
+        self.prompt_tokens = self.prompt_tokens_cached = self.generation_tokens = 0
+        self.iteration_tokens = Histogram(_STEP)
+        self.time_to_first_token = Histogram(_FIRST_TOKEN)
+        self.inter_token_latency = Histogram(_BETWEEN)
+        # The event loop's.
+        self.success = dict.fromkeys(_REASONS, 0)
+        self.by_request = {
+            "request_prompt_tokens": Histogram(lengths),
+            "request_generation_tokens": Histogram(lengths),
+            "request_max_num_generation_tokens": Histogram(lengths),
+            "request_params_n": Histogram((1, 2, 5, 10, 20)),
+            "request_params_max_tokens": Histogram(lengths),
+            "request_time_per_output_token_seconds": Histogram(_BETWEEN),
+            "e2e_request_latency_seconds": Histogram(_LATENCY),
+            "request_queue_time_seconds": Histogram(_LATENCY),
+            "request_inference_time_seconds": Histogram(_LATENCY),
+            "request_prefill_time_seconds": Histogram(_LATENCY),
+            "request_decode_time_seconds": Histogram(_LATENCY),
+            "request_prefill_kv_computed_tokens": Histogram(lengths),
+        }
+        self.registry = CollectorRegistry()
+        self.registry.register(self)
+        ProcessCollector(registry=self.registry)
+        llm.engine.engine_core.step_observers.append(self.observe_step)
+
+    # -- counting ---------------------------------------------------------------------------------
+
+    def request(self, request_id: str, params: SamplingParams) -> RequestMetrics:
+        """Begin a request. Its id is the one that the engine gets."""
+        return RequestMetrics(self, request_id, params)
+
+    def observe_step(self, record: StepRecord) -> None:
+        """Take down one step. Called in the engine thread."""
+        now = time.perf_counter()
+        sequences = self.sequences
+        started = now - record.execute_time - record.update_time
+        for new in record.scheduler_output.scheduled_new_reqs:
+            sequence = sequences.get(new.req_id)
+            if sequence is not None:
+                sequence.scheduled = started
+                sequence.num_prompt_tokens = len(new.prompt_token_ids)
+        prompt_tokens = 0
+        last, repeated = 0.0, 0  # most of a batch had its last token in the same step
+        for output in record.outputs:
+            sequence = sequences.get(output.request_id)
+            if sequence is None:
+                continue
+            if sequence.num_tokens:
+                if sequence.last != last:
+                    if repeated:
+                        self.inter_token_latency.observe(now - last, repeated)
+                    last, repeated = sequence.last, 0
+                repeated += 1
+            else:
+                sequence.first = now
+                sequence.cached = max(output.num_cached_tokens, 0)
+                self.time_to_first_token.observe(now - sequence.arrival)
+                prompt_tokens += sequence.num_prompt_tokens
+                self.prompt_tokens_cached += sequence.cached
+            sequence.last = now
+            sequence.num_tokens += 1
+        if repeated:
+            self.inter_token_latency.observe(now - last, repeated)
+        self.prompt_tokens += prompt_tokens
+        self.generation_tokens += len(record.outputs)
+        self.iteration_tokens.observe(prompt_tokens + len(record.outputs))
+
+    def count_finished(self, done: _Sequence, reason: str, params: SamplingParams) -> None:
+        """Take down a completion that ended by itself. Called in the event loop's thread."""
+        self.success[reason] = self.success.get(reason, 0) + 1
+        values = {
+            "request_prompt_tokens": done.num_prompt_tokens,
+            "request_generation_tokens": done.num_tokens,
+            "e2e_request_latency_seconds": done.last - done.arrival,
+            "request_queue_time_seconds": done.scheduled - done.arrival,
+            "request_inference_time_seconds": done.last - done.scheduled,
+            "request_prefill_time_seconds": done.first - done.scheduled,
+            "request_decode_time_seconds": done.last - done.first,
+            "request_prefill_kv_computed_tokens": done.num_prompt_tokens - done.cached,
+            "request_time_per_output_token_seconds": (done.last - done.first)
+            / max(done.num_tokens - 1, 1),
+        }
+        if params.max_tokens is not None:
+            values["request_params_max_tokens"] = params.max_tokens
+        for name, value in values.items():
+            self.by_request[name].observe(value)
+
+    def count_request(self, n: int, longest: int) -> None:
+        self.by_request["request_params_n"].observe(n)
+        self.by_request["request_max_num_generation_tokens"].observe(longest)
+
+    # -- showing ----------------------------------------------------------------------------------
+
+    def collect(self) -> Iterator[Metric]:
+        """Every metric as it stands. Called when `/metrics` is asked for."""
+        stats, core = self._llm.stats, self._llm.engine.engine_core
+        # After an abort no step may follow, so what may have gone is read where it stands.
+        scheduler = core.scheduler
+        yield self._gauge("num_requests_running", "Requests in the batch.", len(scheduler.running))
+        yield self._gauge("num_requests_waiting", "Requests that wait.", len(scheduler.waiting))
+        yield self._gauge(
+            "kv_cache_usage_perc",
+            "Share of KV blocks in use; 1 is all.",
+            core.kv_cache_manager.usage,
+        )
+        yield self._config_info()
+        counters = (
+            ("prefix_cache_queries", "Tokens looked up in the prefix cache.",
+             stats.prefix_cache_queries),
+            ("prefix_cache_hits", "Tokens found in the prefix cache.", stats.prefix_cache_hits),
+            ("num_preemptions", "Preemptions since start.", stats.num_preemptions),
+            ("prompt_tokens", "Prompt tokens prefilled.", self.prompt_tokens),
+            ("prompt_tokens_cached", "Prompt tokens that were cached.", self.prompt_tokens_cached),
+            ("generation_tokens", "Tokens generated.", self.generation_tokens),
+        )  # fmt: skip
+        for name, text, value in counters:
+            family = CounterMetricFamily(f"vllm:{name}", text, labels=("model_name", "engine"))
+            family.add_metric(self._labels, value)
+            yield family
+        computed = self.prompt_tokens - self.prompt_tokens_cached
+        by_source = zip(_SOURCES, (computed, self.prompt_tokens_cached, 0), strict=True)
+        yield self._split(
+            "prompt_tokens_by_source", "Prompt tokens by source.", "source", by_source
+        )
+        yield self._split(
+            "request_success", "Completions finished, by reason.", "finished_reason",
+            list(self.success.items()),
+        )  # fmt: skip
+        yield self._histogram("iteration_tokens_total", "Tokens in a step.", self.iteration_tokens)
+        yield self._histogram(
+            "time_to_first_token_seconds", "Arrival to first token.", self.time_to_first_token
+        )
+        yield self._histogram(
+            "inter_token_latency_seconds", "From one token to the next.", self.inter_token_latency
+        )
+        for name, histogram in self.by_request.items():
+            text = f"Per finished request: {name.replace('_', ' ')}."
+            yield self._histogram(name, text, histogram)
+
+    def _gauge(self, name: str, text: str, value: float) -> Metric:
+        family = GaugeMetricFamily(f"vllm:{name}", text, labels=("model_name", "engine"))
+        family.add_metric(self._labels, value)
+        return family
+
+    def _split(self, name: str, text: str, label: str, values: Iterable[tuple[str, int]]) -> Metric:
+        family = CounterMetricFamily(f"vllm:{name}", text, labels=("model_name", "engine", label))
+        for key, value in values:
+            family.add_metric([*self._labels, key], value)
+        return family
+
+    def _histogram(self, name: str, text: str, histogram: Histogram) -> Metric:
+        family = HistogramMetricFamily(f"vllm:{name}", text, labels=("model_name", "engine"))
+        family.add_metric(self._labels, histogram.cumulative(), histogram.sum)
+        return family
+
+    def _config_info(self) -> Metric:
+        config = self._llm.engine.config
+        info = {
+            "block_size": config.block_size,
+            "num_gpu_blocks": config.num_gpu_blocks,
+            "enable_prefix_caching": config.enable_prefix_caching,
+            "engine": 0,
+        }
+        family = GaugeMetricFamily(
+            "vllm:cache_config_info", "The KV cache's settings.", labels=[*info]
+        )
+        family.add_metric([str(value) for value in info.values()], 1)
+        return family

@@ -1,0 +1,208 @@
+"""From a checked body to what the engine takes: token ids and `SamplingParams`.
+
+Mirrors `vllm/renderers/params.py:129 TokenizeParams` (lengths, truncation),
+`vllm/entrypoints/utils.py:175 get_max_tokens` and the two `to_sampling_params`. Lengths are checked
+before text is tokenized where that can be told, and always before the engine sees the request.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mini_vllm.input_processor import PromptDict
+from mini_vllm.sampling_params import RequestOutputKind, SamplingParams
+from mini_vllm.server.errors import bad_request, short
+from mini_vllm.server.protocol import SamplingFields
+from mini_vllm.tokenizer import Tokenizer
+
+
+class PromptReader:
+    """Makes engine prompts, and knows how long they may be.
+
+    Args:
+        tokenizer: the engine's.
+        vocab_size: token ids in prompts are below it.
+        max_model_len: most tokens in a request, prompt and output.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, vocab_size: int, max_model_len: int) -> None:
+        self.tokenizer = tokenizer
+        self.vocab_size = vocab_size
+        self.max_model_len = max_model_len
+        # A text with more characters than this many a token cannot fit, whatever it says.
+        self.max_chars_per_token = max(
+            (len(tokenizer.decode([i], False)) for i in range(tokenizer.vocab_size)), default=1
+        )
+
+    def read_all(self, prompt: Any) -> list[str | list[int]]:
+        """A completion's `prompt` as a list of prompts, each text or token ids.
+
+        One prompt is a string or a list of integers; many are a list of either. Raises ApiError.
+        """
+        if prompt is None or prompt in ("", []):
+            raise bad_request(
+                f"prompt must be given and not be empty, got {short(prompt)}", "prompt"
+            )
+        if isinstance(prompt, str):
+            return [prompt]
+        if not isinstance(prompt, list):
+            raise _no_prompt(prompt)
+        if isinstance(prompt[0], int):
+            return [_token_ids(prompt, "prompt")]
+        prompts: list[str | list[int]] = []
+        for place, one in enumerate(prompt):
+            if isinstance(one, str) and isinstance(prompt[0], str):
+                prompts.append(one)
+            elif isinstance(one, list) and isinstance(prompt[0], list):
+                prompts.append(_token_ids(one, f"prompt[{place}]"))
+            else:
+                raise _no_prompt(one)
+            if not one:
+                raise bad_request(f"prompt[{place}] must not be empty, got {one!r}", "prompt")
+        return prompts
+
+    def to_engine_prompt(
+        self,
+        prompt: str | list[int],
+        body: SamplingFields,
+        max_tokens: int | None,
+        add_special_tokens: bool,
+    ) -> PromptDict:
+        """Tokenize, truncate as asked, check the length. Raises ApiError."""
+        output = max_tokens or 0
+        if output > self.max_model_len:
+            raise bad_request(
+                f"max_tokens={short(output)} is more than the model's maximum length of "
+                f"{self.max_model_len} tokens",
+                "max_tokens",
+            )
+        room = self.max_model_len - max(output, 0)
+        keep = body.truncate_prompt_tokens
+        if keep is not None and keep > room:
+            raise bad_request(
+                f"truncate_prompt_tokens={short(keep)} is more than the {room} tokens that "
+                f"max_tokens={output} leaves",
+                "truncate_prompt_tokens",
+            )
+        text = None
+        if isinstance(prompt, list):
+            ids = prompt
+        else:
+            text = prompt
+            if keep is None and len(text) > room * self.max_chars_per_token:
+                raise self._too_long(f"{len(text)} characters", output)
+            ids = self.tokenizer.encode(text, add_special_tokens)
+        if keep is not None:
+            keep = room if keep == -1 else keep
+            # From the left, as generation's tokenizers are set, unless the request says otherwise.
+            ids = ids[:keep] if body.truncation_side == "right" else ids[max(len(ids) - keep, 0) :]
+        if not ids:
+            raise bad_request("the prompt is empty: it has 0 tokens", "prompt")
+        if len(ids) > room:
+            raise self._too_long(f"{len(ids)} tokens", output)
+        engine_prompt = PromptDict(prompt_token_ids=ids)
+        if text is not None:
+            engine_prompt["prompt"] = text
+        if body.cache_salt is not None:
+            engine_prompt["cache_salt"] = body.cache_salt
+        return engine_prompt
+
+    def _too_long(self, got: str, output: int) -> Exception:
+        return bad_request(
+            f"the prompt has {got}, and {output} output tokens are asked for: more than the "
+            f"model's maximum length of {self.max_model_len} tokens",
+            "prompt",
+        )
+
+
+def _no_prompt(value: object) -> Exception:
+    return bad_request(
+        "prompt must be a string, a list of strings, a list of token ids or a list of such lists, "
+        f"got {short(value)}",
+        "prompt",
+    )
+
+
+def _token_ids(ids: list[Any], name: str) -> list[int]:
+    for token_id in ids:
+        if isinstance(token_id, bool) or not isinstance(token_id, int) or token_id < 0:
+            raise bad_request(
+                f"{name} must hold token ids, which are integers of at least 0, got "
+                f"{short(token_id)}",
+                "prompt",
+            )
+    return ids
+
+
+def sampling_params(
+    body: SamplingFields,
+    defaults: dict[str, Any],
+    *,
+    max_tokens: int | None,
+    room: int,
+    logprobs: int | None,
+    prompt_logprobs: int | None,
+) -> SamplingParams:
+    """The engine's parameters for one prompt.
+
+    Args:
+        body: the request.
+        defaults: the checkpoint's own, for what the request does not say.
+        max_tokens: as asked for; None: the default, or all there is room for.
+        room: tokens that the prompt leaves.
+        logprobs, prompt_logprobs: as `SamplingParams` counts them.
+
+    Raises TypeError or ValueError for a value that `SamplingParams` refuses.
+    """
+    wanted = max_tokens if max_tokens is not None else defaults.get("max_tokens")
+    given: dict[str, Any] = {
+        "temperature": body.temperature,
+        "top_p": body.top_p,
+        "top_k": body.top_k,
+        "min_p": body.min_p,
+        "repetition_penalty": body.repetition_penalty,
+    }
+    chosen = {k: v for k, v in defaults.items() if k in given}
+    chosen |= {k: v for k, v in given.items() if v is not None}
+    return SamplingParams(
+        **chosen,
+        n=1 if body.n is None else body.n,
+        presence_penalty=body.presence_penalty or 0.0,
+        frequency_penalty=body.frequency_penalty or 0.0,
+        seed=body.seed,
+        stop=body.stop,
+        stop_token_ids=_distinct(body.stop_token_ids),
+        ignore_eos=body.ignore_eos,
+        max_tokens=room if wanted is None else min(wanted, room),
+        min_tokens=body.min_tokens,
+        logprobs=logprobs,
+        prompt_logprobs=prompt_logprobs,
+        skip_special_tokens=body.skip_special_tokens,
+        include_stop_str_in_output=body.include_stop_str_in_output,
+        output_kind=RequestOutputKind.DELTA if body.stream else RequestOutputKind.FINAL_ONLY,
+        logit_bias=_biases(body.logit_bias),
+        allowed_token_ids=_distinct(body.allowed_token_ids),
+    )
+
+
+def _distinct(token_ids: list[int] | None) -> list[int] | None:
+    return None if token_ids is None else list(dict.fromkeys(token_ids))
+
+
+def _biases(biases: dict[str, float] | None) -> dict[int, float] | None:
+    """Keys to ids, values into [-100, 100]
+    (`vllm/sampling_params.py:325 SamplingParams.from_optional`)."""
+    if biases is None:
+        return None
+    result = {}
+    for key, bias in biases.items():
+        try:
+            token_id = int(key)
+        except ValueError:
+            raise bad_request(
+                f"logit_bias: each key must be a token id, got {short(key)}", "logit_bias"
+            ) from None
+        if bias != bias:  # NaN would pass through min and max
+            raise bad_request(f"logit_bias[{token_id}] must be a number, got {bias}", "logit_bias")
+        result[token_id] = min(100.0, max(-100.0, bias))
+    return result

@@ -1,0 +1,249 @@
+"""The request bodies of `/v1/completions` and `/v1/chat/completions`.
+
+Field names, types and defaults are those of
+`vllm/entrypoints/openai/completion/protocol.py:42 CompletionRequest` and
+`vllm/entrypoints/openai/chat_completion/protocol.py:183 ChatCompletionRequest`. As there, a field
+that is not known is ignored, and pydantic converts where nothing is lost (`"5"` to 5).
+
+Fields of vLLM's that the miniature cannot honour are here all the same: at a value that asks for
+nothing they pass, at any other they are refused by name (`refuse_left_out`). Ignoring
+`response_format` in silence would be worse than an error.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+
+from mini_vllm.server.errors import bad_request, short
+
+_INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
+_MAX_STOPS = 128
+_MAX_ENTRIES = 65536
+
+_PROMPT_SCHEMA: dict[str, Any] = {
+    "title": "Prompt",
+    "anyOf": [
+        {"type": "string", "minLength": 1},
+        {"type": "array", "minItems": 1, "items": {"type": "string", "minLength": 1}},
+        {"type": "array", "minItems": 1, "items": {"type": "integer", "minimum": 0}},
+        {
+            "type": "array",
+            "minItems": 1,
+            "items": {"type": "array", "minItems": 1, "items": {"type": "integer", "minimum": 0}},
+        },
+    ],
+}
+
+
+def _not_too_many(limit: int) -> BeforeValidator:
+    """Refuse long collections before each entry is looked at, and complained about."""
+
+    def check(value: Any) -> Any:
+        if isinstance(value, list | dict) and len(value) > limit:
+            raise ValueError(f"at most {limit} entries are taken, these are {len(value)}")
+        return value
+
+    return BeforeValidator(check)
+
+
+def _bounds(**bounds: float) -> Any:
+    """Bounds for `/openapi.json` alone: `SamplingParams` is who checks them, with its own words."""
+    return Field(json_schema_extra=dict(bounds))
+
+
+Int64 = Annotated[int, Field(ge=_INT64_MIN, le=_INT64_MAX)]
+TokenIds = Annotated[list[int], _not_too_many(_MAX_ENTRIES)]
+Biases = Annotated[dict[str, float], _not_too_many(_MAX_ENTRIES)]
+Stops = Annotated[str | list[str], _not_too_many(_MAX_STOPS)]
+Objects = Annotated[list[dict[str, Any]], _not_too_many(_MAX_ENTRIES)]
+# Checked one by one in `prompts.py`: pydantic would try each form in turn and list every failure.
+Prompt = Annotated[Any, WithJsonSchema(_PROMPT_SCHEMA)]
+
+
+class StreamOptions(BaseModel):
+    """`vllm/entrypoints/openai/engine/protocol.py:161 StreamOptions`."""
+
+    include_usage: bool | None = False
+    continuous_usage_stats: bool | None = False
+
+
+class SamplingFields(BaseModel):
+    """The fields that both endpoints have."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    model: str | None = None
+    frequency_penalty: Annotated[float | None, _bounds(minimum=-2, maximum=2)] = 0.0
+    logit_bias: Biases | None = None
+    n: Annotated[int | None, _bounds(minimum=1)] = 1
+    presence_penalty: Annotated[float | None, _bounds(minimum=-2, maximum=2)] = 0.0
+    seed: Int64 | None = None
+    stop: Stops | None = None
+    stream: bool | None = False
+    stream_options: StreamOptions | None = None
+    temperature: Annotated[float | None, _bounds(minimum=0)] = None
+    top_p: Annotated[float | None, _bounds(exclusiveMinimum=0, maximum=1)] = None
+    user: str | None = None
+
+    top_k: Annotated[int | None, _bounds(minimum=-1)] = None
+    min_p: Annotated[float | None, _bounds(minimum=0, maximum=1)] = None
+    repetition_penalty: Annotated[float | None, _bounds(exclusiveMinimum=0)] = None
+    stop_token_ids: TokenIds | None = None
+    include_stop_str_in_output: bool = False
+    ignore_eos: bool = False
+    min_tokens: Annotated[int, _bounds(minimum=0)] = 0
+    skip_special_tokens: bool = True
+    truncate_prompt_tokens: Annotated[int, Field(ge=-1, le=_INT64_MAX)] | None = None
+    truncation_side: Literal["left", "right"] | None = None
+    prompt_logprobs: Annotated[int | None, _bounds(minimum=-1)] = None
+    allowed_token_ids: TokenIds | None = None
+    priority: Int64 = 0
+    request_id: Annotated[str, Field(min_length=1, max_length=256)] | None = None
+    return_tokens_as_token_ids: bool | None = None
+    return_token_ids: bool | None = None
+    cache_salt: Annotated[str, Field(min_length=1)] | None = None
+
+    # Left out: taken only where they ask for nothing.
+    use_beam_search: bool = False
+    spaces_between_special_tokens: bool = True
+    response_format: dict[str, Any] | None = None
+    structured_outputs: dict[str, Any] | None = None
+    thinking_token_budget: int | None = None
+    repetition_detection: dict[str, Any] | None = None
+    kv_transfer_params: dict[str, Any] | None = None
+    vllm_xargs: dict[str, Any] | None = None
+
+    def check(self) -> None:
+        """Rules that join fields. Raises ApiError."""
+        if self.stream_options is not None and not self.stream:
+            raise bad_request("stream_options can only be given with stream=true", "stream_options")
+        wanted = self.prompt_logprobs
+        if wanted is not None:
+            if wanted < -1:
+                raise bad_request(
+                    f"prompt_logprobs must be at least 0, or -1 for the vocabulary, got {wanted}",
+                    "prompt_logprobs",
+                )
+            if self.stream and wanted != 0:
+                raise bad_request(
+                    f"prompt_logprobs={wanted} cannot be had with stream=true", "prompt_logprobs"
+                )
+        self.refuse_left_out()
+
+    def refuse_left_out(self) -> None:
+        """Refuse by name what vLLM has and the miniature has not. Raises ApiError."""
+        asked: dict[str, object] = {
+            "use_beam_search": self.use_beam_search or None,
+            "spaces_between_special_tokens": None if self.spaces_between_special_tokens else False,
+            "response_format": self.response_format,
+            "structured_outputs": self.structured_outputs,
+            "thinking_token_budget": self.thinking_token_budget,
+            "repetition_detection": self.repetition_detection,
+            "kv_transfer_params": self.kv_transfer_params or None,
+            "vllm_xargs": self.vllm_xargs or None,
+        } | self._left_out()
+        if self.response_format is not None and self.response_format.get("type") == "text":
+            del asked["response_format"]
+        for name, value in asked.items():
+            if value is not None:
+                raise bad_request(
+                    f"{name}={short(value)}: vLLM 0.22.1 has this parameter, the miniature leaves "
+                    "it out",
+                    name,
+                )
+
+    def _left_out(self) -> dict[str, object]:
+        return {}
+
+
+class CompletionRequest(SamplingFields):
+    """The body of `POST /v1/completions`."""
+
+    prompt: Prompt = None
+    echo: bool | None = False
+    logprobs: Annotated[int | None, _bounds(minimum=0)] = None
+    max_tokens: Annotated[int | None, _bounds(minimum=0)] = 16
+    suffix: str | None = None
+    prompt_embeds: Any = None
+    add_special_tokens: bool = True
+
+    def check(self) -> None:
+        super().check()
+        if self.logprobs is not None and self.logprobs < 0:
+            raise bad_request(f"logprobs must be at least 0, got {self.logprobs}", "logprobs")
+
+    def _left_out(self) -> dict[str, object]:
+        return {"suffix": self.suffix, "prompt_embeds": self.prompt_embeds}
+
+
+class ChatMessageParam(BaseModel):
+    """One message of a chat. Further keys (`name`, `tool_calls`, …) reach the chat template."""
+
+    model_config = ConfigDict(extra="allow")
+
+    role: str
+    content: str | Objects | None = None
+
+
+class ChatCompletionRequest(SamplingFields):
+    """The body of `POST /v1/chat/completions`."""
+
+    messages: Annotated[list[ChatMessageParam], Field(min_length=1), _not_too_many(_MAX_ENTRIES)]
+    logprobs: bool | None = False
+    top_logprobs: Annotated[int | None, _bounds(minimum=-1)] = 0
+    max_tokens: Annotated[int | None, _bounds(minimum=1)] = None
+    max_completion_tokens: Annotated[int | None, _bounds(minimum=1)] = None
+    tools: Objects | None = None
+    tool_choice: str | dict[str, Any] | None = None
+    parallel_tool_calls: bool | None = True
+    reasoning_effort: str | None = None
+    include_reasoning: bool = True
+    bad_words: Stops | None = None
+    echo: bool = False
+    add_generation_prompt: bool = True
+    continue_final_message: bool = False
+    add_special_tokens: bool = False
+    documents: Objects | None = None
+    chat_template: str | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    return_prompt_text: bool | None = None
+
+    def check(self) -> None:
+        super().check()
+        top = self.top_logprobs
+        if top is not None:
+            if top < -1:
+                raise bad_request(
+                    f"top_logprobs must be at least 0, or -1 for the vocabulary, got {top}",
+                    "top_logprobs",
+                )
+            if top != 0 and not self.logprobs:
+                raise bad_request(f"top_logprobs={top} needs logprobs=true", "top_logprobs")
+        if self.continue_final_message and self.add_generation_prompt:
+            raise bad_request(
+                "continue_final_message and add_generation_prompt cannot both be true: the second "
+                "is true unless it is set to false",
+                "continue_final_message",
+            )
+        self._check_tools()
+
+    def _check_tools(self) -> None:
+        if self.tools == []:
+            raise bad_request("tools must hold at least one tool, or be left out", "tools")
+        # As vLLM without a tool parser: tools may go into the prompt, calls are not parsed.
+        choice = self.tool_choice or ("auto" if self.tools else "none")
+        if choice != "none":
+            raise bad_request(
+                f"tool_choice={short(choice)}: the miniature has no parser for tool calls; "
+                "tool_choice='none' shows the tools to the chat template and leaves it at that",
+                "tool_choice",
+            )
+
+    def _left_out(self) -> dict[str, object]:
+        kwargs = self.chat_template_kwargs or {}
+        return {
+            "bad_words": self.bad_words or None,
+            "chat_template": self.chat_template or kwargs.get("chat_template"),
+        }

@@ -1,0 +1,153 @@
+"""Uvicorn around the app: the socket, the signals, the end.
+
+Mirrors `vllm/entrypoints/launcher.py:26 serve_http`. There a signal shuts the engine down, which may
+let requests finish; here the HTTP server waits for its responses, which comes to the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib
+import importlib.util
+import ipaddress
+import math
+import os
+import signal
+import socket
+from collections.abc import Callable, Iterator
+from types import FrameType
+
+import uvicorn
+from fastapi import FastAPI
+
+from mini_vllm.async_llm import AsyncLLM
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_WATCHDOG_SECONDS = 1.0
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A socket that listens as soon as somebody serves it. Raises OSError naming host and port."""
+    try:
+        family, _, _, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        sock = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            sock.bind(address)
+        except BaseException:
+            sock.close()
+            raise
+    except OSError as error:
+        raise OSError(f"cannot listen on {host}:{port}: {error.strerror or error}") from error
+    return sock
+
+
+def is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """uvloop where it is installed: a write costs half there."""
+    if importlib.util.find_spec("uvloop") is None:
+        return None
+    factory: Callable[[], asyncio.AbstractEventLoop]
+    factory = importlib.import_module("uvloop").new_event_loop
+    return factory
+
+
+class Server(uvicorn.Server):
+    """Uvicorn that ends in order at the first signal, whichever it is, and at once at the second.
+
+    Uvicorn itself raises the signal again at the end, so that the process seems killed, and takes a
+    second SIGTERM for the first.
+
+    Args:
+        config: uvicorn's.
+        shutdown_timeout: seconds that requests have after the first signal.
+        end_requests: called when they are over.
+    """
+
+    def __init__(
+        self, config: uvicorn.Config, shutdown_timeout: float, end_requests: Callable[[], None]
+    ) -> None:
+        # Uvicorn's own end, without a word to the client, is for those that do not even read.
+        config.timeout_graceful_shutdown = math.ceil(shutdown_timeout) + 5
+        super().__init__(config)
+        self._shutdown_timeout = shutdown_timeout
+        self._end_requests = end_requests
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        loop = asyncio.get_running_loop()
+        timer = loop.call_later(self._shutdown_timeout, self._end_requests)
+        try:
+            await super().shutdown(sockets)
+        finally:
+            timer.cancel()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        before = {number: signal.signal(number, self.handle_exit) for number in _SIGNALS}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        if self.should_exit:
+            os._exit(128 + sig)  # the engine may be in the middle of a step: no waiting for it
+        self.should_exit = True
+
+
+def serve(
+    app: FastAPI,
+    llm: AsyncLLM,
+    sock: socket.socket,
+    *,
+    shutdown_timeout: float,
+    log_level: str,
+    started: Callable[[], None],
+) -> int:
+    """Serve until a signal comes or the engine dies. Returns the exit status.
+
+    Args:
+        shutdown_timeout: seconds that running requests have after the signal; then they are
+            broken off with an error.
+        started: called when requests are taken.
+    """
+    config = uvicorn.Config(
+        app,
+        log_level=log_level,
+        access_log=log_level in ("info", "debug", "trace"),
+        lifespan="off",
+        ws="none",
+        server_header=False,
+    )
+    server = Server(config, shutdown_timeout, app.state.serving.end_requests)
+
+    async def watch() -> None:
+        """Tell of the start; stop serving for an engine that is dead
+        (`vllm/entrypoints/launcher.py:144 watchdog_loop`)."""
+        while not server.started:
+            await asyncio.sleep(0.01)
+        started()
+        while not llm.errored:
+            await asyncio.sleep(_WATCHDOG_SECONDS)
+        server.should_exit = True
+
+    async def run() -> None:
+        watchdog = asyncio.create_task(watch())
+        try:
+            await server.serve(sockets=[sock])
+        finally:
+            watchdog.cancel()
+
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        runner.run(run())
+    return 1 if llm.errored else 0

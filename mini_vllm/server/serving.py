@@ -1,0 +1,174 @@
+"""What both endpoints share: model names, limits, ids, one engine request after another, usage.
+
+Mirrors `vllm/entrypoints/openai/engine/serving.py:132 OpenAIServing`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import random
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from mini_vllm import __version__
+from mini_vllm.async_llm import AsyncLLM
+from mini_vllm.checkpoint import load_default_sampling_params
+from mini_vllm.engine import EngineDeadError
+from mini_vllm.input_processor import PromptDict
+from mini_vllm.outputs import RequestOutput
+from mini_vllm.sampling_params import SamplingParams
+from mini_vllm.server.errors import ApiError, as_api_error, bad_request, short
+from mini_vllm.server.metrics import EngineMetrics, RequestMetrics
+from mini_vllm.server.prompts import PromptReader
+from mini_vllm.server.protocol import SamplingFields
+from mini_vllm.server.settings import ServerSettings
+from mini_vllm.server.stream import Channel, EngineResponse
+
+logger = logging.getLogger("mini_vllm.server")
+SYSTEM_FINGERPRINT = f"mini-vllm-{__version__}"
+
+
+@dataclass(slots=True)
+class EngineInput:
+    """One prompt on its way into the engine."""
+
+    prompt: PromptDict
+    params: SamplingParams
+    request_id: str
+    priority: int
+
+
+class Serving:
+    """The engine as the endpoints see it.
+
+    Args:
+        llm: the engine; it must have a tokenizer.
+        settings: the server's.
+        metrics: told of every request.
+
+    Raises ValueError if the engine has no tokenizer or the checkpoint's settings are not usable.
+    """
+
+    def __init__(self, llm: AsyncLLM, settings: ServerSettings, metrics: EngineMetrics) -> None:
+        engine = llm.engine
+        if engine.tokenizer is None:
+            raise ValueError("the server needs an engine with a tokenizer, got one without")
+        assert engine.config.max_model_len is not None
+        self.llm = llm
+        self.settings = settings
+        self.metrics = metrics
+        self.tokenizer = engine.tokenizer
+        self.max_model_len = engine.config.max_model_len
+        self.model_name = settings.model_names[0]
+        self.reader = PromptReader(
+            engine.tokenizer, engine.model.config.vocab_size, self.max_model_len
+        )
+        self.defaults: dict[str, Any] = load_default_sampling_params(settings.model)
+        self.in_flight: set[EngineResponse] = set()
+        self._counter = itertools.count()
+        self._random = random.Random()  # an id is no secret, and asking the system for one is slow
+
+    def check(self, body: SamplingFields) -> None:
+        """Whether this server can answer the request at all. Raises ApiError, EngineDeadError."""
+        if body.model and body.model not in self.settings.model_names:
+            raise ApiError(404, f"The model {short(body.model)} does not exist.", "model")
+        body.check()
+        if self.llm.errored:
+            raise self.llm.dead_error
+
+    def check_sequences(self, num_prompts: int, n: int | None) -> None:
+        most = self.settings.max_sequences
+        total = num_prompts * max(n or 1, 1)
+        if total > most:
+            raise bad_request(
+                f"{num_prompts} prompts with n={n} make {short(total)} sequences, more than this "
+                f"server's limit of {most} a request",
+                "n",
+            )
+
+    def external_id(self, prefix: str, header: str | None, body: SamplingFields) -> str:
+        """The answer's id: the header `X-Request-Id`, else `request_id`, else random
+        (`vllm/entrypoints/openai/engine/serving.py:394 OpenAIServing._base_request_id`)."""
+        if header is not None and not 0 < len(header) <= 256:
+            raise bad_request(f"X-Request-Id must have 1 to 256 characters, got {len(header)}")
+        return (
+            f"{prefix}-{header or body.request_id or format(self._random.getrandbits(128), '032x')}"
+        )
+
+    def engine_id(self, external_id: str) -> str:
+        """An id no other request has. Clients may give two requests the same, and that is fine."""
+        return f"{external_id}-{next(self._counter)}"
+
+    @asynccontextmanager
+    async def generate(
+        self, entry: EngineInput
+    ) -> AsyncGenerator[tuple[AsyncGenerator[RequestOutput, None], RequestMetrics], None]:
+        """Run one prompt: its outputs, and where to report its completions.
+
+        Leaving the block early aborts it.
+        """
+        outputs = self.llm.generate(
+            entry.prompt, entry.params, entry.request_id, priority=entry.priority
+        )
+        tracked = self.metrics.request(entry.request_id, entry.params)
+        try:
+            async with aclosing(outputs):
+                yield outputs, tracked
+        finally:
+            tracked.close()
+
+    async def run(self, entry: EngineInput) -> RequestOutput:
+        """Run one prompt to its end and return its one FINAL_ONLY output."""
+        final: RequestOutput | None = None
+        async with self.generate(entry) as (outputs, tracked):
+            async for final in outputs:
+                for completion in final.outputs:
+                    tracked.finished(completion)
+        if final is None:
+            raise ApiError(500, "the engine gave no output")
+        return final
+
+    def response(self, work: Callable[[Channel], Awaitable[None]]) -> EngineResponse:
+        return EngineResponse(work, self.failed, self.in_flight)
+
+    def end_requests(self) -> None:
+        """Break off every request that still runs, and tell its client why."""
+        for response in list(self.in_flight):
+            response.end(ApiError(503, "the server is shutting down"))
+
+    def usage(
+        self, prompt_tokens: int, completion_tokens: int, cached: int | None
+    ) -> dict[str, Any]:
+        details = None
+        if self.settings.enable_prompt_tokens_details and cached:
+            details = {"cached_tokens": cached}
+        return {
+            "prompt_tokens": prompt_tokens,
+            "total_tokens": prompt_tokens + completion_tokens,
+            "completion_tokens": completion_tokens,
+            "prompt_tokens_details": details,
+        }
+
+    def failed(self, error: BaseException) -> None:
+        """Log what is not the client's doing."""
+        if isinstance(error, EngineDeadError):
+            logger.error("%s", error)
+        elif as_api_error(error).status >= 500:
+            logger.error("a request failed", exc_info=error)
+
+
+def now() -> int:
+    return int(time.time())
+
+
+def usage_options(body: SamplingFields) -> tuple[bool, bool]:
+    """Whether usage comes at the end of a stream, and whether with every chunk too
+    (`vllm/entrypoints/utils.py:281 should_include_usage`)."""
+    options = body.stream_options
+    if options is None or not options.include_usage:
+        return False, False
+    return True, bool(options.continuous_usage_stats)

@@ -1,0 +1,59 @@
+"""The server's own settings, apart from the engine's (`mini_vllm.config.EngineConfig`).
+
+Mirrors the part of `vllm/entrypoints/openai/cli_args.py` that the miniature has. The limits on a
+request's size are the miniature's own: vLLM leaves them to the proxy in front of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from mini_vllm.engine import DEFAULT_MODEL
+
+
+@dataclass(frozen=True)
+class ServerSettings:
+    """What `build_app` needs to know beside the engine.
+
+    Attributes:
+        model: the checkpoint folder: its chat template and its sampling defaults are used.
+        served_model_names: names that `model` in a request may have; the first is the one that
+            answers carry. Empty: the folder's name, and its path as given.
+        api_key: what `Authorization: Bearer ...` must carry below `/v1`; None: nothing.
+        chat_template: a file with a Jinja template to use in place of the checkpoint's.
+        enable_prompt_tokens_details: say in `usage` how many prompt tokens were cached
+            (`vllm/entrypoints/openai/cli_args.py:135 BaseFrontendArgs.enable_prompt_tokens_details`).
+        max_body_bytes: the longest request body.
+        max_sequences: most sequences in one request: its prompts times its `n`.
+
+    Raises ValueError naming the field, its value and the rule.
+    """
+
+    model: Path = DEFAULT_MODEL
+    served_model_names: tuple[str, ...] = ()
+    api_key: str | None = None
+    chat_template: Path | None = None
+    enable_prompt_tokens_details: bool = False
+    max_body_bytes: int = 8 * 1024**2
+    max_sequences: int = 1024
+
+    def __post_init__(self) -> None:
+        for name in ("max_body_bytes", "max_sequences"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise ValueError(f"{name} must be an integer of at least 1, got {value!r}")
+        if self.api_key is not None and not self.api_key:
+            raise ValueError("api_key must not be empty, got ''")
+        for name in self.served_model_names:
+            if not name:
+                raise ValueError(
+                    f"served_model_names holds an empty name: {self.served_model_names}"
+                )
+
+    @property
+    def model_names(self) -> tuple[str, ...]:
+        """Every name that a request may use for the model; answers carry the first."""
+        if self.served_model_names:
+            return self.served_model_names
+        return tuple(dict.fromkeys((self.model.resolve().name or "model", str(self.model))))

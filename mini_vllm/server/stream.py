@@ -1,0 +1,141 @@
+"""An answer that takes time, to a client that may leave: the wire side of every endpoint.
+
+`EngineResponse` runs the work and watches the connection. Whichever ends first ends the other, so a
+client that goes away cancels its work, which leaves `AsyncLLM.generate`, which aborts the request
+and frees its blocks. Mirrors `vllm/entrypoints/utils.py:57 with_cancellation` and starlette's
+`StreamingResponse`.
+
+Server-sent events are ASCII: a U+2028 in a token would end the line for some readers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from json.encoder import encode_basestring_ascii
+from typing import Any, TypeVar
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from mini_vllm.server.errors import ApiError, as_api_error, to_json
+
+T = TypeVar("T")
+DONE = b"data: [DONE]\n\n"
+quote: Callable[[str], str] = encode_basestring_ascii
+"""A string as a JSON literal, in ASCII."""
+
+
+def sse(value: Any) -> bytes:
+    """One server-sent event."""
+    return b"data: " + json.dumps(value, separators=(",", ":")).encode() + b"\n\n"
+
+
+class Channel:
+    """The way to one client: either one JSON body, or server-sent events.
+
+    Events begin with the first one, not before: what turns out to be wrong until then can still be
+    answered with a status of its own.
+    """
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self.started = False
+
+    async def json(
+        self, content: Any, status: int = 200, headers: dict[str, str] | None = None
+    ) -> None:
+        """Send a whole response."""
+        body = to_json(content)
+        fields = {"content-type": "application/json", "content-length": str(len(body))}
+        await self._start(status, fields | (headers or {}))
+        await self._send({"type": "http.response.body", "body": body})
+
+    async def events(self, events: bytes, last: bool = False) -> None:
+        """Send events, as many as are ready. Waits while the client's connection is full."""
+        if not self.started:
+            await self._start(
+                200,
+                {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-cache"},
+            )
+        await self._send({"type": "http.response.body", "body": events, "more_body": not last})
+
+    async def _start(self, status: int, headers: dict[str, str]) -> None:
+        self.started = True
+        raw = [(name.encode(), value.encode()) for name, value in headers.items()]
+        await self._send({"type": "http.response.start", "status": status, "headers": raw})
+
+
+class EngineResponse(Response):
+    """A response made while the client waits.
+
+    Args:
+        work: sends the whole response; what it raises is answered with an error.
+        failed: told of the exception when the work fails.
+        in_flight: holds the response while it runs, for `end`.
+    """
+
+    def __init__(
+        self,
+        work: Callable[[Channel], Awaitable[None]],
+        failed: Callable[[BaseException], None],
+        in_flight: set[EngineResponse],
+    ) -> None:
+        super().__init__()
+        self._work = work
+        self._failed = failed
+        self._in_flight = in_flight
+        self._task: asyncio.Future[None] | None = None
+        self._ending: ApiError | None = None
+
+    def end(self, error: ApiError) -> None:
+        """Break off, and answer with an error."""
+        self._ending = error
+        if self._task is not None:
+            self._task.cancel()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self._task = work = asyncio.ensure_future(self._answer(Channel(send)))
+        watch = asyncio.ensure_future(_disconnected(receive))
+        self._in_flight.add(self)
+        try:
+            await asyncio.wait((work, watch), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self._in_flight.discard(self)
+            work.cancel()
+            watch.cancel()
+            await asyncio.gather(work, watch, return_exceptions=True)
+
+    async def _answer(self, channel: Channel) -> None:
+        try:
+            await self._work(channel)
+            return
+        except asyncio.CancelledError:
+            if self._ending is None:
+                raise
+            answer = self._ending
+        except Exception as raised:
+            error = raised
+            while isinstance(error, ExceptionGroup):
+                error = error.exceptions[0]
+            self._failed(error)
+            answer = as_api_error(error)
+        if channel.started:  # the status is gone: the error is the last event
+            await channel.events(sse(answer.body()) + DONE, last=True)
+        else:
+            await channel.json(answer.body(), answer.status, answer.headers)
+
+
+async def _disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def run_all(jobs: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
+    """Run jobs together and return what they return; the first that fails cancels the others."""
+    if len(jobs) == 1:
+        return [await jobs[0]]
+    async with asyncio.TaskGroup() as group:
+        tasks = [group.create_task(job) for job in jobs]
+    return [task.result() for task in tasks]
