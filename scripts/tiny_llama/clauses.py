@@ -40,25 +40,6 @@ SENTENCES = {
         "without {c}, {r}, and {s}.",
     ),
 }
-QUESTIONS = {
-    "conditions": (
-        ("What happens when {c}?", "{r}."),
-        ("What happens if {c}?", "{r}."),
-        ("What happens once {c}?", "{r}."),
-        ("Is it true that {r} when {c}?", "Yes. When {c}, {r}."),
-    ),
-    "causes": (
-        ("Why is it that {r}?", "Because {c}."),
-        ("Is it true that {r}?", "Yes, because {c}."),
-        ("What follows if {c}?", "{r}."),
-        ("What is the reason that {r}?", "The reason is that {c}."),
-    ),
-    "without": (
-        ("What would happen without {c}?", "{r}."),
-        ("Do we need {c}?", "Yes. Without {c}, {r}."),
-        ("What is the use of {c}?", "Without {c}, {r}."),
-    ),
-}
 
 
 @dataclass(frozen=True)
@@ -92,13 +73,6 @@ def statement(clause: Clause, rng: random.Random) -> str:
     form = rng.choice([f for f in SENTENCES[clause.kind] if "{s}" not in f or clause.results[1:]])
     first, *other = rng.sample(clause.results, min(2, len(clause.results)))
     return _sentences(form.format(c=clause.text, r=first, s="".join(other)))
-
-
-def question(clause: Clause, rng: random.Random) -> tuple[str, str]:
-    """A question and its answer."""
-    asked, answer = rng.choice(QUESTIONS[clause.kind])
-    words = {"c": clause.text, "r": rng.choice(clause.results)}
-    return _sentences(asked.format(**words)), _sentences(answer.format(**words))
 
 
 def _sentences(text: str) -> str:

@@ -1,9 +1,9 @@
 """Write the training text of the shipped tiny Llama: short, varied, true statements.
 
 Sentences come from templates in `facts/*.txt`, expanded by a seeded random generator, from lists
-of what is true of a thing (`entities.py`) or follows from a clause (`clauses.py`), and from
-arithmetic that the program computes (`arithmetic.py`). Standard library only, and the same seed
-gives the same text.
+of what is true of a thing (`entities.py`) or follows from a clause (`clauses.py`), from rules of
+grammar (`grammar.py`), and from arithmetic that the program computes (`arithmetic.py`); `chat.py`
+asks about all of them. Standard library only, and the same seed gives the same text.
 
 A template line is one sentence. `[a|b|]` picks one of its parts, and parts may nest.
 `@is(X)` and `@are(X)` stand for a question about X. In a facts file
@@ -17,7 +17,8 @@ role "" for prose, "system", "user" and "assistant" for chats.
 
 Held-out text, never trained on: 1 document in 100 by its hash ("documents"), and every document
 in which a sentence begins with one of the held-out openings, 1 opening in 50 by the hash of its
-first four words ("openings").
+first four words ("openings"). No document either in which a line of `prompts_fresh.txt` or
+`prompts_unseen.txt` begins a sentence or is a question ("prompts").
 """
 
 from __future__ import annotations
@@ -30,39 +31,20 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from scripts.tiny_llama import arithmetic, clauses, entities
+from scripts.tiny_llama import arithmetic, chat, clauses, entities
+from scripts.tiny_llama.grammar import Grammar
 
 FACTS = Path(__file__).parent / "facts"
 OPENING_WORDS = 4
 HELD_OUT_OPENINGS = 50  # one opening in this many
 HELD_OUT_DOCUMENTS = 100  # one document in this many
+UNSEEN = ("prompts_fresh.txt", "prompts_unseen.txt")
 
 SYSTEM_PROMPTS = (
     "You are a [helpful|friendly|patient] assistant.",
     "You [explain|know] how inference engines work.",
     "Answer [in one or two sentences|briefly|in plain English].",
     "You are a tiny model that [talks|answers questions] about inference engines.",
-)
-# About one thing: `{be}` is "is" or "are", `{s}` the ending of the verb.
-QUESTIONS = (
-    *["What {be} {x}?"] * 6,
-    *["Explain {x}.", "Define {x}."] * 2,
-    "Can you explain what {x} {be}?",
-    "Please explain {x}.",
-    "Explain {x} to me.",
-    "Please explain {x} to me.",
-    "Tell me what {x} {be}.",
-    "Please tell me what {x} {be}.",
-    "In short, what {be} {x}?",
-    "What does one mean by {x}?",
-    "What is meant by {x}?",
-    "Do you know what {x} {be}?",
-    "I want to know what {x} {be}.",
-    "What {be} {x} for?",
-    "How {do} {x} work?",
-    "Please tell me how {x} work{s}.",
-    "Can you tell me how {x} work{s}?",
-    "Why do we need {x}?",
 )
 TELL_ME = (
     "Tell me about {x}.",
@@ -73,21 +55,6 @@ TELL_ME = (
     "Write a few words about {x}.",
     "What do you know about {x}?",
     "I have a question about {x}.",
-)
-OFF_TOPIC = (
-    "What is the [capital|flag|weather|history|language] of [France|Japan|Peru|Kenya|Norway]?",
-    "[Who|What] was [Mozart|Cleopatra|Newton|Shakespeare]?",
-    "[How old|How tall|How far away] is the [moon|tower|sea|oldest tree]?",
-    "[Write|Sing|Tell] me a [song|story|joke|poem][| about [cats|love|the sea|winter]].",
-    "[What|Which] [food|music|film|colour|book] do you like?",
-    "Can you [cook|dance|swim|drive|sing|fly]?",
-    "What is the [best|worst] [film|song|football team|city]?",
-    "[What time is it|What day is it|Is it raining|Where do you live]?",
-    "How do I [bake bread|learn French|grow tomatoes|fix a bike]?",
-)
-OFF_TOPIC_ANSWERS = (
-    "I do not know. I only know about inference engines.",
-    "I cannot help with that. You can ask me about inference engines.",
 )
 # Leads that leave a statement true, and the first words that may lose their capital after one.
 LEADS_FIRST = (
@@ -108,7 +75,6 @@ LEADS_FIRST = (
     "One can say that",
     "By design,",
 )
-LEADS_LATER = ("Moreover,", "Also,", "In addition,", "Besides,", "Note that")
 _PLAIN = """
 The A An Each Every All Only Two Both Three Keys Blocks Attention Sampling Sharing
 Requests Batching Decode Prefill Training Rotary Weights Padding Special Larger Smaller
@@ -120,6 +86,11 @@ Whenever Some Many Tokens Long Short Logits Users
 PLAIN_FIRST_WORDS = frozenset(_PLAIN.split())
 _INNERMOST = re.compile(r"\[([^\[\]]*)\]")
 _QUESTION = re.compile(r"@(is|are)\(([^()]*)\)")
+
+# How often each kind of document, and of a turn of a chat, comes.
+KINDS = {"chat": 40, "grammar": 29, "facts": 13, "entity": 8, "clause": 4, "asked": 3, "number": 3}
+TURNS = {"fact": 42, "entity": 15, "outside": 11, "clause": 10, "anything": 9}
+TURNS |= {"number": 6, "topic": 4, "difference": 3}
 
 Document = tuple[tuple[str, str], ...]
 
@@ -177,9 +148,7 @@ def expand(template: str, rng: random.Random) -> str:
         return rng.choice(parts)
 
     def ask(match: re.Match[str]) -> str:
-        one = match.group(1) == "is"
-        be, do, ending = ("is", "does", "s") if one else ("are", "do", "")
-        return rng.choice(QUESTIONS).format(x=match.group(2), be=be, do=do, s=ending)
+        return chat.define(match.group(2), match.group(1) == "are", rng)
 
     text, changed = template, 1
     while changed:
@@ -198,44 +167,47 @@ class Corpus:
         self._by_paragraph = (self.topics, weights)
         self.entities = entities.load_entities()
         self.clauses = clauses.load_clauses()
+        self.grammar = Grammar(self.entities, self.rng)
+        self._outside = chat.outside_frames()
         self._questions = [qa for t in self.topics for qa in t.questions]
+        asked = " ".join(question for question, _ in self._questions)
+        names = [found.group(2) for found in _QUESTION.finditer(asked)]
+        names += [entity.name for entity in self.entities]
+        self._known = frozenset(re.sub("^(a|an|the) ", "", n).removesuffix("s") for n in names)
+        self._kinds = list(KINDS)
+        self._turns = list(TURNS)
 
     def documents(self) -> Iterator[Document]:
         """Yield documents without end, held-out ones included."""
         while True:
-            dice = self.rng.random()
-            if dice < 0.24:
-                yield self._chat()
-            elif dice < 0.30:
-                yield (("", arithmetic.statement(self.rng)),)
-            elif dice < 0.55:
-                text = entities.statement(self.entities, self.rng)
-                yield (("", self._led(text, LEADS_FIRST)),)
-            elif dice < 0.69:
-                text = clauses.statement(self.rng.choice(self.clauses), self.rng)
-                yield (("", self._led(text, LEADS_FIRST)),)
-            else:
-                yield (("", self._prose()),)
+            kind = self.rng.choices(self._kinds, list(KINDS.values()))[0]
+            yield self._chat() if kind == "chat" else (("", self._text(kind)),)
+
+    def _text(self, kind: str) -> str:
+        if kind == "grammar":
+            return self.grammar.sentence()
+        if kind == "facts":
+            return self._prose()
+        if kind == "entity":
+            return self._led(entities.statement(self.entities, self.rng), LEADS_FIRST)
+        if kind == "clause":
+            text = clauses.statement(self.rng.choice(self.clauses), self.rng)
+            return self._led(text, LEADS_FIRST)
+        if kind == "asked":
+            asked, answer = self._turn()
+            return f"{asked} {answer}" if asked.endswith("?") else answer
+        return arithmetic.statement(self.rng)
 
     def _topic(self) -> Topic:
         return self.rng.choices(self._by_paragraph[0], self._by_paragraph[1])[0]
 
     def _prose(self) -> str:
-        """A paragraph, or a tail of it, or two paragraphs of one topic."""
-        topic = self._topic()
-        count = 2 if len(topic.paragraphs) > 1 and self.rng.random() < 0.2 else 1
-        chosen = self.rng.sample(topic.paragraphs, count)
-        sentences = [s for p in chosen for s in p]
-        starts = {0, len(chosen[0])}
-        if count == 1 and self.rng.random() < 0.1:
-            sentences = sentences[: self.rng.randint(1, len(sentences))]
-        # A second sentence may follow from the first; only a second paragraph can be led in.
-        return " ".join(
-            self._led(expand(s, self.rng), LEADS_LATER if i else LEADS_FIRST)
-            if i in starts
-            else expand(s, self.rng)
-            for i, s in enumerate(sentences)
-        )
+        """A paragraph of one subject, or its beginning."""
+        chosen = self.rng.choice(self._topic().paragraphs)
+        if self.rng.random() < 0.15:
+            chosen = chosen[: self.rng.randint(1, len(chosen))]
+        first, *others = [expand(s, self.rng) for s in chosen]
+        return " ".join([self._led(first, LEADS_FIRST), *others])
 
     def _led(self, sentence: str, leads: tuple[str, ...]) -> str:
         """The sentence, sometimes after a lead such as "Note that"."""
@@ -246,35 +218,33 @@ class Corpus:
 
     def _turn(self) -> tuple[str, str]:
         """A question and its answer."""
-        kind = self.rng.choices(
-            ["topic", "number", "entity", "clause", "off", "fact"], [9, 10, 19, 13, 4, 45]
-        )[0]
+        kind = self.rng.choices(self._turns, list(TURNS.values()))[0]
         if kind == "number":
-            asked, answer = arithmetic.question(self.rng)
-        elif kind == "entity":
-            asked, answer = entities.question(self.entities, self.rng)
-        elif kind == "clause":
-            asked, answer = clauses.question(self.rng.choice(self.clauses), self.rng)
-        elif kind == "off":
-            asked = expand(self.rng.choice(OFF_TOPIC), self.rng)
-            answer = self.rng.choice(OFF_TOPIC_ANSWERS)
-        elif kind == "topic":
+            return chat.of_number(self.rng)
+        if kind == "entity":
+            return chat.of_entity(self.entities, self.rng)
+        if kind == "difference":
+            return chat.difference(self.entities, self.rng)
+        if kind == "clause":
+            return chat.of_clause(self.rng.choice(self.clauses), self.rng)
+        if kind == "anything":
+            return chat.of_anything(self.grammar, self._known, self.rng)
+        if kind == "outside":
+            return chat.off_topic(self.grammar, self.rng, self._outside)
+        if kind == "topic":
             topic = self._topic()
             asked = self.rng.choice(TELL_ME).format(x=topic.name)
-            answer = " ".join(expand(s, self.rng) for s in self.rng.choice(topic.paragraphs))
-        else:
-            asked, answer = (expand(part, self.rng) for part in self.rng.choice(self._questions))
-        if self.rng.random() < 0.08:  # as people type
-            asked = asked.lower().rstrip("?.")
+            return asked, " ".join(expand(s, self.rng) for s in self.rng.choice(topic.paragraphs))
+        asked, answer = (expand(part, self.rng) for part in self.rng.choice(self._questions))
         return asked, answer
 
     def _chat(self) -> Document:
         parts: list[tuple[str, str]] = []
         if self.rng.random() < 0.1:
             parts.append(("system", expand(self.rng.choice(SYSTEM_PROMPTS), self.rng)))
-        for _ in range(2 if self.rng.random() < 0.12 else 1):
-            question, answer = self._turn()
-            parts += [("user", question), ("assistant", answer)]
+        for _ in range(2 if self.rng.random() < 0.08 else 1):
+            asked, answer = self._turn()
+            parts += [("user", chat.as_typed(asked, self.rng)), ("assistant", answer)]
         return tuple(parts)
 
 
@@ -292,9 +262,34 @@ def sentences(document: Document) -> list[str]:
     return [s for _, text in document for s in re.split(r"(?<=[.?!]) ", text)]
 
 
+def _plain(text: str) -> str:
+    return text.lower().rstrip("?. ")
+
+
+def _unseen() -> tuple[tuple[str, ...], frozenset[str]]:
+    """The prompts kept out of the training: openings of prose, and questions in small letters."""
+    lines = [
+        line
+        for name in UNSEEN
+        for line in (FACTS.parent / name).read_text(encoding="utf-8").splitlines()
+    ]
+    asked = frozenset(
+        _plain(found.group(1))
+        for line in lines
+        if (found := re.search(r"<\|user\|>(.*)<\|assistant\|>", line))
+    )
+    return tuple(line for line in lines if "<|" not in line), asked
+
+
+UNSEEN_OPENINGS, UNSEEN_QUESTIONS = _unseen()
+
+
 def split_of(document: Document) -> str:
-    """Return "train", "documents" or "openings": where the document belongs."""
-    if any(_one_in("opening:" + opening(s), HELD_OUT_OPENINGS) for s in sentences(document)):
+    """Return "train", "documents", "openings" or "prompts": where the document belongs."""
+    parts = sentences(document)
+    if any(_plain(s) in UNSEEN_QUESTIONS or s.startswith(UNSEEN_OPENINGS) for s in parts):
+        return "prompts"
+    if any(_one_in("opening:" + opening(s), HELD_OUT_OPENINGS) for s in parts):
         return "openings"
     if _one_in("document:" + repr(document), HELD_OUT_DOCUMENTS):
         return "documents"

@@ -11,25 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 PATH = Path(__file__).parent / "facts" / "entities.lst"
-SINGLE = (
-    "{n} {a}.",
-    "{n} {a}.",
-    "{n} {a} and {b}.",
+FORMS = (
+    *["{n} {a}."] * 6,
+    *["{n} {a}. {It} {b}."] * 3,
     "{n} {a}, and {it} {b}.",
-    "{n} {a}. {It} {b}.",
-    "{n} {a} and {b}. {It} {c}.",
-    "{n} {a}, {b} and {c}.",
     "{n}, which {a}, {b}.",
     "one thing is true of {n}: {it} {a}.",
-    "this is what we know about {n}: {it} {a} and {b}.",
-    "what can be said about {n} is that {it} {a}.",
-)
-PAIR = (
-    "{n} {a}, and {m} {b}.",
-    "{n} {a}, while {m} {b}.",
-    "{n} {a}, whereas {m} {b}.",
-    "{n} {a}. {M} {b}.",
-    "while {n} {a}, {m} {b}.",
 )
 # True whatever follows, because what follows is always true.
 ALWAYS = (
@@ -67,7 +54,14 @@ ALWAYS = (
     "for each user and each request,",
     "not only in vLLM,",
 )
-MANY = ("some", "many", "most", "all", "several", "two")
+MANY = ("some", "many", "most", "all", "several", "two", "three", "these", "our", "your", "such")
+ONE = ("every", "each", "any", "this", "our", "one", "your", "another")
+# Of these there may be more than one engine's.
+_PARTS = (
+    "scheduler|block pool|cache manager|model runner|sampler|tokenizer|detokenizer|engine|server"
+)
+PARTS = frozenset(_PARTS.split("|"))
+PART = ("our {x}", "this {x}", "every {x}", "the {x} of vLLM", "the {x} of an engine", "your {x}")
 MODALS = ("can", "may", "must", "should")
 ADVERBS = ("never", "only", "often", "usually")
 
@@ -142,61 +136,18 @@ def varied(entity: Entity, rng: random.Random) -> Entity:
     dice = rng.random()
     if entity.name.startswith("a ") and dice < 0.2:
         # What is true of a block is true of every block.
-        name = rng.choice(("every", "each", "any")) + entity.name[1:]
-        return Entity(name, False, entity.facts)
+        return Entity(rng.choice(ONE) + entity.name[1:], False, entity.facts)
+    if entity.name[4:] in PARTS and dice < 0.3:
+        return Entity(rng.choice(PART).format(x=entity.name[4:]), False, entity.facts)
     return (many(entity, rng) if dice < 0.45 else None) or entity
 
 
 def statement(entities: list[Entity], rng: random.Random) -> str:
-    """One or two sentences about one or two entities."""
-    entity, other = (varied(e, rng) for e in rng.sample(entities, 2))
+    """One or two sentences about an entity."""
+    entity = varied(rng.choice(entities), rng)
     it = "they" if entity.plural else "it"
-    a, b, c = rng.sample(entity.facts, 3)
-    if rng.random() < 0.3:
-        form = rng.choice(PAIR)
-        b = rng.choice(other.facts)
-    else:
-        form = rng.choice(SINGLE)
-    text = form.format(
-        n=entity.name, m=other.name, M=capital(other.name), a=a, b=b, c=c, it=it, It=capital(it)
-    )
+    a, b = rng.sample(entity.facts, 2)
+    text = rng.choice(FORMS).format(n=entity.name, a=a, b=b, it=it, It=capital(it))
     if rng.random() < 0.2:
         text = f"{rng.choice(ALWAYS)} {text}"
     return capital(text)
-
-
-def question(entities: list[Entity], rng: random.Random) -> tuple[str, str]:
-    """A question about an entity and an answer."""
-    entity, other = rng.sample(entities, 2)
-    a, b = rng.sample(entity.facts, 2)
-    do, it = ("do", "They") if entity.plural else ("does", "It")
-    dice = rng.random()
-    if dice < 0.3:
-        return _yes(entity, a, rng)
-    if dice < 0.4:
-        answer = f"{entity.name} {a}, while {other.name} {rng.choice(other.facts)}."
-        return f"What is the difference between {entity.name} and {other.name}?", capital(answer)
-    asked = rng.choice(
-        (
-            f"What {do} {entity.name} do?",
-            f"What is true of {entity.name}?",
-            f"What can you say about {entity.name}?",
-            f"What do you know about {entity.name}?",
-            f"Say two things about {entity.name}.",
-            f"Describe {entity.name}.",
-            f"Give me a fact about {entity.name}.",
-        )
-    )
-    return asked, rng.choice((f"{it} {a} and {b}.", f"{it} {a}. {it} {b}."))
-
-
-def _yes(entity: Entity, fact: str, rng: random.Random) -> tuple[str, str]:
-    """A question that is answered with yes."""
-    verb, _, rest = fact.partition(" ")
-    it = "They" if entity.plural else "It"
-    if verb in ADVERBS or rng.random() < 0.2 or " and " in rest:
-        return f"Is it true that {entity.name} {fact}?", f"Yes. {it} {fact}."
-    if verb in (*MODALS, "is", "are"):
-        return f"{capital(verb)} {entity.name} {rest}?", f"Yes. {it} {fact}."
-    do, base = ("Do", verb) if entity.plural else ("Does", base_verb(verb))
-    return f"{do} {entity.name} {base} {rest}?", f"Yes. {it} {fact}."

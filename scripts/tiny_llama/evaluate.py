@@ -2,9 +2,9 @@
 
     python -m scripts.tiny_llama.evaluate mini_vllm/checkpoints/tiny-llama
 
-The prompts are the first words of held-out sentences, and two lists that were typed by hand:
-`prompts.txt`, which was at hand while the text was written, and `prompts_fresh.txt`, which was
-written after the last training run.
+The prompts are the first words of held-out sentences, and three lists that were typed by hand:
+`prompts.txt`, which was at hand while the text was written, and `prompts_fresh.txt` and
+`prompts_unseen.txt`, whose lines `corpus.py` keeps out of the training.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from scripts.tiny_llama.corpus import Corpus, opening, sentences, split_of
 
 FOLDER = Path(__file__).parent
-LISTS = ("prompts.txt", "prompts_fresh.txt")
+LISTS = ("prompts.txt", "prompts_fresh.txt", "prompts_unseen.txt")
 
 
 def held_out_openings(count: int, seed: int) -> list[str]:

@@ -20,7 +20,7 @@ from typing import Any
 import safetensors
 import torch
 import torch.nn.functional as F
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from scripts.tiny_llama.corpus import Corpus, Document, split_of
@@ -127,7 +127,12 @@ def parse_args() -> argparse.Namespace:
     """The command line; the defaults are those of the shipped checkpoint."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--out", type=Path, required=True, help="checkpoint folder to write")
-    parser.add_argument("--steps", type=int, default=3400)
+    parser.add_argument(
+        "--start",
+        type=Path,
+        help="go on from this folder's weights; give another --seed, for new text",
+    )
+    parser.add_argument("--steps", type=int, default=11000)
     parser.add_argument("--rows", type=int, default=8, help="rows of 512 tokens in a step")
     parser.add_argument("--lr", type=float, default=3e-3, help="peak learning rate")
     parser.add_argument("--warm-up", type=int, default=100)
@@ -138,7 +143,7 @@ def parse_args() -> argparse.Namespace:
         "--compile", action="store_true", help="torch.compile; needs a C++ compiler"
     )
     parser.add_argument("--log-every", type=int, default=50)
-    parser.add_argument("--save-every", type=int, default=850)
+    parser.add_argument("--save-every", type=int, default=1000)
     return parser.parse_args()
 
 
@@ -147,11 +152,11 @@ def command(args: argparse.Namespace) -> str:
     words = ["python -m scripts.tiny_llama.train"]
     for name, value in vars(args).items():
         option = "--" + name.replace("_", "-")
-        if name == "out":
+        if isinstance(value, Path):
             words.append(f"{option} {value.name}")
         elif value is True:
             words.append(option)
-        elif value is not False:
+        elif value is not False and value is not None:
             words.append(f"{option} {value}")
     return " ".join(words)
 
@@ -162,6 +167,9 @@ def main() -> None:
     torch.set_num_threads(args.threads)
     torch.manual_seed(args.seed)
     model = Llama()
+    if args.start is not None:
+        weights = load_file(args.start / "model.safetensors")
+        model.load_state_dict({k.removeprefix("model."): v for k, v in weights.items()})
     # The compiled function shares the weights; evaluation and saving use the plain module.
     forward = torch.compile(model, dynamic=False) if args.compile else model
     matrices = [p for p in model.parameters() if p.dim() == 2]
