@@ -128,6 +128,7 @@ def serve(
         lifespan="off",
         ws="none",
         server_header=False,
+        proxy_headers=False,
     )
     server = Server(config, shutdown_timeout, app.state.serving.end_requests)
 
