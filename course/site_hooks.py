@@ -18,6 +18,8 @@ _ROOT = str(Path(__file__).resolve().parent.parent)
 if _ROOT not in sys.path:
     sys.path.insert(0, _ROOT)
 
+# Here, not where it is used: MkDocs takes the root off the path again when this file is loaded.
+import mini_vllm  # noqa: E402, F401
 from course.site_pages import read_site  # noqa: E402
 from course.site_terms import TermsExtension, read_terms  # noqa: E402
 from course.site_viewer import ViewerError, make_page  # noqa: E402

@@ -2,6 +2,8 @@
 
     <!-- viewer: scenarios/long-prompt.json | step 4 | request B | height 620 -->
 
+Indented by four spaces or more it is an example, and stays one.
+
 The path is relative to the page. It leads to a scenario, which the engine runs when the site is
 built, or to recorded decisions of vLLM's (`.jsonl`, `.jsonl.gz`), with `index N` or `seed N`. `step`
 and `request` say where it opens, `height` is that of the frame in pixels.
@@ -21,7 +23,7 @@ from pathlib import Path
 from urllib.parse import quote, urlencode
 
 HEIGHT = 640
-_LINE = re.compile(r"^\s*<!--\s*viewer:(?P<text>.*)-->\s*$")
+_LINE = re.compile(r"^ {0,3}<!--\s*viewer:(?P<text>.*)-->\s*$")
 _NUMBERS = ("index", "seed", "step", "height")
 _OPTIONS = (*_NUMBERS, "request")
 
