@@ -1,8 +1,9 @@
 """Rows come in the order in which the worker got to know the requests, not as they were scheduled.
 
-The arrays fit one another, so tokens are right as long as somebody keeps to that order everywhere. But
-the scheduler's order is the contract: its counts, its outputs and the random stream that requests
-without a seed share go by it. Take the ids from `num_scheduled_tokens`, in its order.
+The arrays fit one another and the output says who is where, so most tokens come out right. But requests
+without a seed draw from one random stream, in the order of the rows, and the engine goes by the
+scheduler's. The two part when a preempted request comes back, or an order of priorities changes. Take
+the ids from `num_scheduled_tokens`, in its order.
 """
 
 from __future__ import annotations
