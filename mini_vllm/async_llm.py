@@ -76,7 +76,7 @@ class AsyncLLM:
         config: EngineConfig | None = None,
         parts: EngineParts = DEFAULT_PARTS,
         stats: Callable[[StepRecord], None] | None = None,
-        max_loop_share: float = 0.05,
+        max_loop_share: float = 0.03,
     ) -> None:
         if not 0 < max_loop_share <= 1:
             raise ValueError(f"max_loop_share must be above 0 and at most 1, got {max_loop_share}")
