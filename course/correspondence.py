@@ -259,6 +259,14 @@ GROUPS: dict[str, tuple[Pair, ...]] = {
              "`vllm/v1/engine/detokenizer.py:87 in BaseIncrementalDetokenizer.__init__`",
              "max(map(len, self.stop)) - 1", "stop_buffer_length"),
     ),
+    "async": (
+        Pair("`AsyncLLM`", f"{_ASYNC} AsyncLLM",
+             "vllm/v1/engine/async_llm.py AsyncLLM"),
+        Pair("`generate`", f"{_ASYNC} AsyncLLM.generate",
+             "vllm/v1/engine/async_llm.py AsyncLLM.generate"),
+        Pair("`abort`", f"{_ASYNC} AsyncLLM.abort",
+             "vllm/v1/engine/async_llm.py AsyncLLM.abort"),
+    ),
     "stream": (
         Pair("the async door", f"{_ASYNC} AsyncLLM.generate",
              "vllm/v1/engine/async_llm.py AsyncLLM.generate"),

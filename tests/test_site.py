@@ -181,6 +181,18 @@ def test_pages_keep_to_lists_that_both_renderers_read() -> None:
     assert not wrong, "leave a line free above a list, nest by four blanks:\n" + "\n".join(wrong)
 
 
+def test_no_list_item_begins_on_the_line_below_its_marker() -> None:
+    """GitHub takes a marker alone on its line for an item; the site shows it as text."""
+    alone = re.compile(r" *(?:[-*+]|\d+[.)])\s*")
+    wrong = [
+        f"{page.name}:{at}"
+        for page in pages(ROOT)
+        for at, (line, kind) in enumerate(zip(page.lines, page.kinds, strict=True), 1)
+        if kind == TEXT and alone.fullmatch(line)
+    ]
+    assert not wrong, "put the item's first words behind its marker:\n" + "\n".join(wrong)
+
+
 # -- terms ----------------------------------------------------------------------------------------
 
 

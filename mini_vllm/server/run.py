@@ -73,6 +73,8 @@ class Server(uvicorn.Server):
         end_requests: called when they are over.
     """
 
+    should_exit: bool  # uvicorn's, where it is installed
+
     def __init__(
         self, config: uvicorn.Config, shutdown_timeout: float, end_requests: Callable[[], None]
     ) -> None:
