@@ -110,6 +110,8 @@ class AsyncEngine:
             while self.error is None:
                 await self.work.wait()
                 async with self.engine_lock:
+                    if self.error is not None:
+                        break  # it was closing that set `work`
                     self.abort_leavers()
                     self.deliver(await asyncio.to_thread(self.engine.step))
                     if not self.engine.has_unfinished_requests():

@@ -125,7 +125,8 @@ class AsyncEngine:
             EngineDeadError: the engine died, or was closed.
         """
         raise NotImplementedError
-        yield  # type: ignore[unreachable]  # with a yield in it, this is an async generator
+        # A yield makes this an async generator. Delete this one when you have written yours.
+        yield  # type: ignore[unreachable]
 
     def abort_leavers(self) -> None:
         """Abort the requests in `leavers` that are still alive, and empty the list.

@@ -186,7 +186,11 @@ def greedy(max_tokens: int = 8, **knobs: Any) -> SamplingParams:
 
 
 async def read(stream: AsyncGenerator[RequestOutput, None]) -> list[RequestOutput]:
-    return [output async for output in stream]
+    outputs = [output async for output in stream]
+    assert None not in outputs, (
+        "generate yielded None: is the starter's placeholder `yield` still at its end?"
+    )
+    return outputs
 
 
 async def refused(stream: AsyncGenerator[RequestOutput, None]) -> bool:
@@ -470,6 +474,13 @@ def test_who_gives_up_before_being_added_leaves_nothing(
 # ---- leaving -------------------------------------------------------------------------------------
 
 
+WAITS = (
+    "a reader left during a step, and still waits while the step goes on: leaving must not wait for the "
+    "lock, since a second cancellation could end that wait. Write the id down, and let whoever holds the "
+    "lock next abort it"
+)
+
+
 @pytest.mark.parametrize("how", ["cancel", "aclose", "break"])
 def test_leaving_frees_the_blocks(lab: ModuleType, engine: WatchedEngine, how: str) -> None:
     """A cancelled task, an aclose, a break: the request is aborted after the step in flight."""
@@ -494,12 +505,21 @@ def test_leaving_frees_the_blocks(lab: ModuleType, engine: WatchedEngine, how: s
                 while num_tokens(outputs) < 3:
                     outputs.append(await anext(stream))
                 await in_step.until_entered()
-                await stream.aclose()
+                closing = asyncio.ensure_future(stream.aclose())
+                await asyncio.wait([closing], timeout=PATIENCE / 2)
+                assert closing.done(), WAITS
             else:
                 task = asyncio.ensure_future(reader())
                 if how == "cancel":
                     await in_step.until_entered()
                     task.cancel()
+                    await asyncio.wait([task], timeout=PATIENCE / 2)
+                    assert task.done(), WAITS
+                    assert task.cancelled(), (
+                        "the reader's task was cancelled during the stream and went on as if the answer "
+                        "were complete: generate may clean up after a CancelledError and has to let it "
+                        "pass. A `finally` does both"
+                    )
                 await asyncio.wait([task])
             await turns()
             engine.before_step = enough
@@ -743,7 +763,13 @@ def test_an_idle_engine_rests(lab: ModuleType, engine: WatchedEngine) -> None:
                 "a loop that burns a processor. Sleep on an event that a new request sets"
             )
             outputs = await read(front_door.generate(PROMPT, greedy(4), "second"))
-            assert num_tokens(outputs) == 4, "the second request wakes the engine"
+            assert num_tokens(outputs) == 4, (
+                f"the second request asks for 4 tokens, and its stream brought {num_tokens(outputs)}"
+            )
+            asked = engine.num_steps
+        assert engine.num_steps == asked, (
+            "closing woke the engine, and it made one more step: look at `error` again when you wake"
+        )
 
     run(
         main(),

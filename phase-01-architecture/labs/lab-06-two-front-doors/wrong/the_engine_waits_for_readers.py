@@ -26,7 +26,7 @@ class AsyncEngine(solution.AsyncEngine):  # type: ignore[name-defined,misc]
                     for output in outputs:
                         collector = self.collectors.get(output.request_id)
                         while collector is not None and collector.output is not None:
-                            await asyncio.sleep(0)
+                            await asyncio.sleep(0.002)
                     self.deliver(outputs)
                     if not self.engine.has_unfinished_requests():
                         self.work.clear()
