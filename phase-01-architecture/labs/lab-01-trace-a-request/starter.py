@@ -124,6 +124,9 @@ class Tracer:
     ) -> None:
         """Add a request (`n` is 1), keep hold of it, write down its first event.
 
+        `engine.add_request` takes the id, the prompt, the params, an arrival time, the priority: give it
+        the priority by name.
+
         The event: `step` is `num_steps`, `status` is WAITING, nothing is computed, `num_tokens` is the
         prompt's length, no blocks.
 

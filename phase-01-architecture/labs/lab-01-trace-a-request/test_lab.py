@@ -72,6 +72,12 @@ def test_waiting_before_the_first_step(lab: ModuleType, loaded: tuple[Any, Any])
         block_ids=(), finish_reason=None,
     )  # fmt: skip
     assert t.requests["a"].priority == 0, "the default priority is vLLM's: 0"
+    t.add_request("b", PROMPT, greedy(3), priority=7)
+    assert t.requests["b"].priority == 7, (
+        f"b was added with priority=7 and has {t.requests['b'].priority}. The engine's add_request has "
+        "arrival_time in the fourth place, priority in the fifth: hand it on by its name, priority=priority"
+    )
+    del t.requests["b"]
     assert list(t.requests) == ["a"], (
         f"keep the Request in `requests` from the moment it is added; got {list(t.requests)}"
     )

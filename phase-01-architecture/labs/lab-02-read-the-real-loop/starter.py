@@ -137,9 +137,12 @@ def llm_arguments(settings: Mapping[str, int]) -> dict[str, Any]:
         settings: fields of `mini_vllm.EngineConfig`, `num_gpu_blocks` among them.
 
     Returns: the settings, with `num_gpu_blocks` under vLLM's name for a pool of a given size. Besides:
-    weights and cache in float32, as in `mini_vllm`; no compilation (`enforce_eager`); no asynchronous
-    scheduling, which would decide a step before the last one's tokens are there; and a log line for each
-    iteration. `settings` is left as it is.
+    `dtype` float32, as in `mini_vllm` (the cache follows it); no compilation; no asynchronous scheduling,
+    which would decide a step before the last one's tokens are there; and a log line for each iteration.
+    `settings` is left as it is.
+
+    The names of all four stand in vLLM's `EngineArgs` and, where they matter, in `capture/in_process.log`:
+    `num_gpu_blocks_override`, `enforce_eager`, `async_scheduling`, `enable_logging_iteration_details`.
     """
     raise NotImplementedError
 
@@ -168,6 +171,7 @@ def watch(scheduler: Any, write: Callable[[Record], None]) -> None:
         update_from_output(scheduler_output, model_runner_output)
             {"call": "update_from_output",
              "outputs": [{"request_id": ..., "new_token_ids": [...], "finish_reason": None}, ...],
+                                                                # the reason as str(): vLLM's is an enum
              "running": [...], "waiting": [...]}                # ids, as they stand after the call
 
     `block_list` and `core_outputs` above level out where the two engines differ.
@@ -228,7 +232,8 @@ def to_events(records: Iterable[Record]) -> list[Event]:
        blocks, dead from then on.
 
     `request_id` is the id that the user gave. vLLM appends a dash and eight hexadecimal digits of its
-    own; `mini_vllm` appends nothing. A user's id may have dashes, too.
+    own; `mini_vllm` appends nothing. A user's id may have dashes, too; one that ends in such a tail by
+    itself cannot be told from vLLM's, and loses it.
     """
     raise NotImplementedError
 

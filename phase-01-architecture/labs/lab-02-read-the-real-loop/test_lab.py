@@ -6,10 +6,11 @@ there: the decisions do not depend on them, and the shipped weights may change.
 
 from __future__ import annotations
 
+import enum
 import json
 import re
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -167,7 +168,11 @@ def test_llm_arguments(lab: ModuleType) -> None:
         ),
         ("enforce_eager", True, "Nothing to be compiled for a few steps."),
     ):
-        same(got.get(name), value, rule)
+        given = got.get(name)
+        assert given == value, f"the argument {name} should be {value!r}, got {given!r}. {rule}"
+    assert "kv_cache_dtype" not in got, (
+        "dtype is enough: the cache takes the weights' type, and vLLM knows no kv_cache_dtype float32"
+    )
 
 
 # ---- listening -----------------------------------------------------------------------------------
@@ -263,6 +268,111 @@ def test_records_can_be_kept(lab: ModuleType, loaded: tuple[Any, Any]) -> None:
     )
 
 
+class Reason(enum.Enum):
+    """vLLM's finish reasons are an enum whose str() is the word."""
+
+    LENGTH = "length"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+class ShapedAsVllm:
+    """What `watch` meets at vLLM's scheduler: shapes only, no decisions. It reuses its objects."""
+
+    def __init__(self) -> None:
+        self.running = [SimpleNamespace(request_id="a")]
+        self.waiting = [SimpleNamespace(request_id="b")]
+        self.calls = 0
+        self.tokens = [40]
+        self.blocks = ([1, 2],)
+        self.scheduled = {"a": 13}
+        cached = SimpleNamespace(
+            req_ids=["b"], num_computed_tokens=[5], new_block_ids=[None], resumed_req_ids=set()
+        )
+        new = SimpleNamespace(req_id="a", num_computed_tokens=0, block_ids=self.blocks)
+        self.plan = SimpleNamespace(
+            scheduled_new_reqs=[new], scheduled_cached_reqs=cached,
+            num_scheduled_tokens=self.scheduled, preempted_req_ids=None,
+        )  # fmt: skip
+        out = SimpleNamespace(
+            request_id="a", new_token_ids=self.tokens, finish_reason=Reason.LENGTH
+        )
+        self.result = {0: SimpleNamespace(outputs=[out])}
+
+    def add_request(self, request: Any) -> Any:
+        self.calls += 1
+        return "from add_request"
+
+    def finish_requests(self, request_ids: Any, finished_status: Any) -> Any:
+        self.calls += 1
+        return [(request_id, 0) for request_id in request_ids]
+
+    def schedule(self) -> Any:
+        self.calls += 1
+        return self.plan
+
+    def update_from_output(self, scheduler_output: Any, model_runner_output: Any) -> Any:
+        self.calls += 1
+        return self.result
+
+
+def test_it_listens_to_vllms_shapes_too(lab: ModuleType) -> None:
+    """Enums, tuples of lists, a dict of outputs, None: plain records, and all of it handed on."""
+    scheduler = ShapedAsVllm()
+    records: list[dict[str, Any]] = []
+    called: list[int] = []
+
+    def write(record: dict[str, Any]) -> None:
+        called.append(scheduler.calls)
+        records.append(record)
+
+    lab.watch(scheduler, write)
+    rule = (
+        "vLLM's own code goes on with what a wrapper returns: hand on exactly what the method gave."
+    )
+    request = SimpleNamespace(request_id="a", num_tokens=13)
+    same(scheduler.add_request(request), "from add_request", rule)
+    assert scheduler.schedule() is scheduler.plan, rule
+    assert scheduler.update_from_output(scheduler.plan, None) is scheduler.result, rule
+    same(called, [1, 2, 3], "Call the method first, then write: the record is about what it did.")
+    scheduler.tokens.append(99)
+    scheduler.blocks[0].append(99)
+    scheduler.scheduled["z"] = 99
+    want = [
+        {"call": "add_request", "request_id": "a", "num_tokens": 13},
+        {
+            "call": "schedule",
+            "new": [{"request_id": "a", "num_computed_tokens": 0, "block_ids": [1, 2]}],
+            "cached": [
+                {"request_id": "b", "num_computed_tokens": 5, "new_block_ids": [], "resumed": False}
+            ],
+            "num_scheduled_tokens": {"a": 13},
+            "preempted": [],
+        },
+        {
+            "call": "update_from_output",
+            "outputs": [{"request_id": "a", "new_token_ids": [40], "finish_reason": "length"}],
+            "running": ["a"],
+            "waiting": ["b"],
+        },
+    ]
+    for got, expected in zip(records, want, strict=True):
+        same(
+            got, expected,
+            "vLLM's shapes: block ids are a tuple of lists (block_list), or None; outputs a dict "
+            "(core_outputs); a reason is an enum (str); preempted may be None. And vLLM goes on to "
+            "change its objects: a 99 here means that you kept one of them instead of a copy.",
+        )  # fmt: skip
+    scheduler.plan.preempted_req_ids = {"d", "c", "e"}
+    scheduler.schedule()
+    same(
+        records[-1]["preempted"],
+        ["c", "d", "e"],
+        "A set has no order: sorted, so that runs compare.",
+    )
+
+
 def test_one_id_or_several(lab: ModuleType, loaded: tuple[Any, Any]) -> None:
     """finish_requests takes an id or any iterable of ids; the record has a list."""
     it, records = watched(lab, loaded)
@@ -270,7 +380,11 @@ def test_one_id_or_several(lab: ModuleType, loaded: tuple[Any, Any]) -> None:
         it.add_request(request_id, PROMPT, greedy(2))
     scheduler = it.engine_core.scheduler
     aborted = RequestStatus.FINISHED_ABORTED
-    same(scheduler.finish_requests("one", aborted), ["one"], "Return what the method returns.")
+    same(
+        scheduler.finish_requests("one", aborted), ["one"],
+        "One id came as a string, and a string is an iterable of letters: make it a list of one. And "
+        "return what the method returns.",
+    )  # fmt: skip
     same(
         scheduler.finish_requests(iter(["two", "three"]), aborted),
         ["two", "three"],
@@ -280,7 +394,7 @@ def test_one_id_or_several(lab: ModuleType, loaded: tuple[Any, Any]) -> None:
     same(
         got,
         [(["one"], "FINISHED_ABORTED"), (["two", "three"], "FINISHED_ABORTED")],
-        "A single id is a string, and a string is an iterable of letters.",
+        "The record has the ids as a list, and the status by its name.",
     )
 
 
@@ -392,6 +506,12 @@ def test_ids_are_the_users(lab: ModuleType, real: list[dict[str, Any]]) -> None:
         ["short", "long", "long-again", "gone", "late"],
         f"vLLM's ids were {sorted(raw)}: take off the last dash and its eight digits, nothing else.",
     )
+    for given in ("run-7", "a-deadbeef-run", "my-somename", "x-12345678901"):
+        arrival = [{"call": "add_request", "request_id": given, "num_tokens": 3}]
+        same(
+            [event.request_id for event in lab.to_events(arrival)], [given],
+            "This id has no tail: a tail is a dash and exactly eight hexadecimal digits, at the very end.",
+        )  # fmt: skip
 
 
 def test_two_ways_to_get_blocks(lab: ModuleType, real: list[dict[str, Any]]) -> None:
@@ -470,6 +590,9 @@ def test_the_log_says_what_the_events_say(
                 "generation group for good, even if a preemption makes it compute its prompt again; one "
                 "that has not is context, in its second chunk, too.",
             )  # fmt: skip
+        assert len(said) == 22, (
+            f"the log has 22 iteration lines, and parse_iterations found {len(said)}"
+        )
         same(len(computed), len(said), "One line a step.")
 
 
@@ -480,7 +603,12 @@ def test_the_busy_loop_does_one_step_more(lab: ModuleType, loaded: tuple[Any, An
     run(it)
     computed = lab.iterations_of(lab.to_events(records))
     said = lab.parse_iterations(engines.read_log("busy_loop"))
-    same(said[:4], computed, "The same request: four tokens, four steps, the first of 13 tokens.")
+    same(
+        computed,
+        said[:4],
+        "Iterations are numbered from 0, steps from 1. The same request: four tokens, four steps, 13 "
+        "tokens in the first.",
+    )
     same([tuple(i) for i in said[4:]], [(4, 0, 0, 0, 0)], "Then one iteration with nothing in it.")
 
 
