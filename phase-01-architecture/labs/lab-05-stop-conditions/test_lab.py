@@ -175,6 +175,12 @@ def test_min_tokens_holds_every_check_back(lab: ModuleType, token_id: int) -> No
 
 def test_a_request_that_goes_on_is_left_alone(lab: ModuleType) -> None:
     """check_stop returns False and changes neither status nor stop reason where nothing fires."""
+    resumed = make_request([10, 20], max_tokens=3)
+    resumed.status, resumed.stop_reason = RequestStatus.PREEMPTED, "kept"
+    lab.check_stop(resumed, 1000)
+    assert (resumed.status, resumed.stop_reason) == (RequestStatus.PREEMPTED, "kept"), (
+        "nothing fired, and the request's status or stop reason was written all the same"
+    )
     for knobs in ({}, {"min_tokens": 3, "stop_token_ids": [20]}, {"ignore_eos": True}):
         request = make_request([10, 20], max_tokens=3, **knobs)
         ended = lab.check_stop(request, 1000)
@@ -233,7 +239,8 @@ def test_stop_string_across_tokens(lab: ModuleType) -> None:
         found, detector, count = pieces(lab, texts, ["END"])
         assert (found, count) == ("END", used), (
             f"tokens {texts}: 'END' is complete with token {used}. Yours found {found!r} after {count} "
-            "tokens. Look in the text that the tokens make together, not in each token"
+            "token(s). Look in the text that the tokens make together, not in each token; a match at "
+            "place 0 is a match, and a negative start would make find count from the end"
         )
         assert detector.output_text == "".join(texts[:used]).split("END")[0], (
             f"tokens {texts}: the text is cut right before 'END', yours is {detector.output_text!r}"
@@ -295,6 +302,10 @@ def test_min_tokens_bars_stop_strings_too(lab: ModuleType) -> None:
         f"would end in the newest piece. Yours stopped at token {count} with {detector.output_text!r}"
     )
     found, detector, count = pieces(lab, ["a", "b;", "c;"], [";"], min_tokens=2)
+    assert (count, detector.output_text) != (3, "ab"), (
+        "min_tokens=2: you waited long enough, and then found the ';' of token 2. A match must end in "
+        "the newest piece: begin to search at n - m + 1, not one place before"
+    )
     assert (count, detector.output_text) == (3, "ab;c"), (
         f"min_tokens=2: token 2 is still one of the first two, so its ';' does not count, token 3's "
         f"does. Yours stopped at token {count} with {detector.output_text!r}"
@@ -353,7 +364,8 @@ def test_nothing_shown_is_taken_back(lab: ModuleType) -> None:
         shown.append(detector.next_text(finished=False))
         assert len("".join(shown)) == max(0, len(detector.output_text) - 2), (
             f"after {detector.output_text!r} all but the last 2 characters are shown, yours showed "
-            f"{''.join(shown)!r}. What is sent to a client cannot be called back"
+            f"{''.join(shown)!r}. What is sent to a client cannot be called back; and the end of a "
+            "slice must not be negative, or it counts from the end"
         )
     detector.update("D")
     shown.append(detector.next_text(finished=True))
@@ -398,9 +410,9 @@ def test_a_stop_string_aborts_the_core(lab: ModuleType) -> None:
         "the reason, and have the core abort it. Otherwise it goes on generating, for nobody, until "
         "max_tokens"
     )
-    for reason in ("length", "stop"):
-        assert tuple(lab.front_end_verdict(reason, None, "END")) == ("stop", "END", False), (
-            f"the core ended the request with {reason!r} at the very token that completes the stop "
+    for reason, core_stop in (("length", None), ("stop", None), ("stop", 77)):
+        assert tuple(lab.front_end_verdict(reason, core_stop, "END")) == ("stop", "END", False), (
+            f"the core ended the request with {reason!r}, {core_stop} at the token that completes the stop "
             "string: the user hears `stop`, since the answer is whole, and there is nothing to abort"
         )
 
