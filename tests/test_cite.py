@@ -185,6 +185,8 @@ def test_the_check_without_a_tree_is_quick() -> None:
         check(found, index)
         check_names(index.names)
         times.append(time.perf_counter() - start)
+        if times[-1] < 2.0:
+            break  # the other tries are for a busy machine
     assert min(times) < 2.0, f"took {min(times):.2f} s at best"
 
 

@@ -20,15 +20,18 @@ from mini_vllm import EngineConfig, LLMEngine, SamplingParams  # noqa: E402
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(
+        description=__doc__.splitlines()[0], formatter_class=argparse.ArgumentDefaultsHelpFormatter
+    )
     parser.add_argument("prompts", nargs="*", default=["The KV cache"], metavar="PROMPT")
-    parser.add_argument("--impl", default="solution", help="solution, starter or a file")
+    parser.add_argument("--impl", default="solution", help="what runs: solution, starter or a file")
     parser.add_argument("--max-tokens", type=int, default=4, help="tokens to generate for each")
     parser.add_argument("--budget", type=int, default=4096, help="max_num_batched_tokens")
     parser.add_argument("--seqs", type=int, default=4, help="max_num_seqs")
     parser.add_argument("--blocks", type=int, help="KV blocks, the null block included")
     args = parser.parse_args()
     named = {"solution": HERE / "solution.py", "starter": HERE / "starter.py"}
+    print(f"implementation: {args.impl}", file=sys.stderr)
     lab = load_module(named.get(args.impl, Path(args.impl)), "lab_01_01_shown")
     config = EngineConfig(
         max_num_batched_tokens=args.budget, max_num_seqs=args.seqs, num_gpu_blocks=args.blocks

@@ -9,8 +9,14 @@ What you may look at, between two steps:
     engine.engine_core.kv_cache_manager.get_block_ids(request_id)   # list[int], empty: holds none
 
 and of a `Request`: `status` (`.name` is its name), `num_computed_tokens`, `num_tokens`,
-`output_token_ids`, `get_finished_reason()`. A `Request` that has finished is gone from the scheduler,
-but the object lives as long as you hold it.
+`output_token_ids`, `get_finished_reason()` (str, or None while it lives).
+A `Request` that has finished is gone from the scheduler, but the object lives as long as you hold it.
+
+The engine's own methods:
+
+    engine.add_request(request_id, prompt, params, arrival_time=None, priority=0)   # fourth: a time
+    engine.abort_request(request_id)
+    engine.step()                 # list[RequestOutput]
 
 One step, as `Tracer.last` has it once it is over:
 
@@ -124,6 +130,8 @@ class Tracer:
     ) -> None:
         """Add a request (`n` is 1), keep hold of it, write down its first event.
 
+        Hand `priority` on by keyword, `priority=priority`: the fourth place is the arrival time's.
+
         `engine.add_request` takes the id, the prompt, the params, an arrival time, the priority: give it
         the priority by name.
 
@@ -140,7 +148,7 @@ class Tracer:
 
         The event: `step` is `num_steps`, since no step was done; both counters as they were
         (`num_computed_before` and `num_computed_tokens` are equal), nothing cached, scheduled or
-        sampled, no blocks, `finish_reason` is `abort`.
+        sampled, no blocks, `status` is FINISHED_ABORTED, `finish_reason` is `abort`.
 
         The engine's ValueError for an unknown id goes on to the caller, and there is no event.
         """

@@ -28,7 +28,24 @@ def loaded() -> tuple[Any, Any]:
 
 def tracer(lab: ModuleType, loaded: tuple[Any, Any], **settings: Any) -> Any:
     model, tokenizer = loaded
-    return lab.Tracer(LLMEngine(model, EngineConfig(**settings), tokenizer=tokenizer))
+    t = lab.Tracer(LLMEngine(model, EngineConfig(**settings), tokenizer=tokenizer))
+    run, step = t.run, t.step
+
+    def checked_run() -> Any:
+        got = run()
+        assert got == t.events, f"run returns all events, the list `events`; it returned {got!r}"
+        assert got, "run was called with a request in the engine, and no event was written"
+        return got
+
+    def checked_step() -> Any:
+        got = step()
+        assert isinstance(got, list), (
+            f"step returns what engine.step() returns, a list of outputs; it returned {got!r}"
+        )
+        return got
+
+    t.run, t.step = checked_run, checked_step
+    return t
 
 
 def greedy(max_tokens: int) -> SamplingParams:
@@ -136,6 +153,7 @@ def test_steps_are_max_tokens(lab: ModuleType, loaded: tuple[Any, Any]) -> None:
     while t.engine.has_unfinished_requests():
         finished = t.step()
     count(t.events, 8, "One before the first step and one a step; the prompt's step samples too.")
+    assert finished, "the last step returns the finished request's output, and step returned none"
     sampled = [token for event in t.events for token in event.new_token_ids]
     assert sampled == finished[0].outputs[0].token_ids, (
         "the new tokens of all events, in order, are the output that the engine returns; got "
@@ -292,6 +310,10 @@ def test_counters_are_monotonic_until_preempted(lab: ModuleType, loaded: tuple[A
             for early, late in pairwise(mine)
             if late.num_computed_tokens < early.num_computed_tokens
         ]
+        assert drops or not drops_wanted or any(e.num_scheduled_tokens == 0 for e in mine[1:]), (
+            f"{request_id!r} was preempted in step 10, and no event says so: events of it stand at "
+            f"steps {[e.step for e in mine]}. A victim is in `waiting` after the step: look there, too."
+        )
         assert len(drops) == drops_wanted, (
             f"the counter of {request_id!r} falls {len(drops)} times, at steps {drops}; it should be "
             f"{drops_wanted}. Only a preemption takes computed tokens away."
@@ -329,7 +351,12 @@ def test_preempted_comes_back_with_hits(lab: ModuleType, loaded: tuple[Any, Any]
     """On return it finds its own blocks in the prefix cache, and computes what is missing."""
     t = crowded(lab, loaded)
     mine = of(t.events, "b")
-    fall = max(i for i, e in enumerate(mine) if e.status == "PREEMPTED")
+    falls = [i for i, e in enumerate(mine) if e.status == "PREEMPTED"]
+    assert falls, (
+        "no event says PREEMPTED: after a preemption the request is in the queue. Look there."
+    )
+    fall = falls[-1]
+    assert fall + 1 < len(mine), "after PREEMPTED 'b' has no event more: it comes back in step 13"
     back = mine[fall + 1]
     expect(
         back,
@@ -345,6 +372,34 @@ def test_preempted_comes_back_with_hits(lab: ModuleType, loaded: tuple[Any, Any]
         "a preempted request says the same as one that was left alone; collect the new tokens of each "
         "event exactly once"
     )
+
+
+def test_a_return_in_chunks_samples_once(lab: ModuleType, loaded: tuple[Any, Any]) -> None:
+    """Without the prefix cache a victim comes back in chunks; only the last of them samples."""
+    t = tracer(
+        lab, loaded, num_gpu_blocks=6, max_model_len=64, enable_prefix_caching=False,
+        max_num_batched_tokens=20, max_num_seqs=2,
+    )  # fmt: skip
+    t.add_request("a", POOL, greedy(12))
+    t.add_request("b", LATER, greedy(12))
+    t.run()
+    mine = of(t.events, "b")
+    chunks = [
+        e for e in mine if e.num_scheduled_tokens and e.num_computed_tokens < e.num_tokens - 1
+    ]
+    assert any(e.num_tokens > 24 for e in chunks), (
+        "'b' should come back in several chunks, with tokens that it sampled before the preemption; its "
+        f"events: {[(e.step, e.status, e.num_scheduled_tokens) for e in mine]}"
+    )
+    for e in chunks:
+        expect(
+            e,
+            "A chunk that does not catch up samples nothing. The last output token is an old one, from "
+            "before the preemption: new is what the request did not have before the step.",
+            new_token_ids=(),
+        )
+    sampled = sum(len(e.new_token_ids) for e in mine)
+    assert sampled == 12, f"'b' samples 12 tokens in all, each once; its events have {sampled}"
 
 
 def test_running_without_being_scheduled(lab: ModuleType, loaded: tuple[Any, Any]) -> None:
@@ -441,6 +496,10 @@ def test_life_and_path(lab: ModuleType, loaded: tuple[Any, Any]) -> None:
     """One request's events; and its statuses, each once as long as it lasted."""
     t = crowded(lab, loaded)
     assert lab.life(t.events, "b") == of(t.events, "b"), "life: this request's events, in order"
+    longer = [e._replace(request_id="b2") for e in of(t.events, "a")]
+    assert lab.life([*t.events, *longer], "b") == of(t.events, "b"), (
+        "life of 'b' took in events of 'b2': compare the whole id, not its beginning"
+    )
     assert lab.life(t.events, "nobody") == [], "an id that is not there has no events"
     for request_id, want in (
         ("a", ["WAITING", "RUNNING", "FINISHED_LENGTH_CAPPED"]),

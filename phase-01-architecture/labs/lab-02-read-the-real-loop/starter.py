@@ -213,7 +213,8 @@ def parse_iterations(log: str) -> list[Iteration]:
 def to_events(records: Iterable[Record]) -> list[Event]:
     """The event list of lab 01-01, put together from what the scheduler said and was told.
 
-    It equals, event for event, what lab 01-01's `Tracer` writes down on the same run:
+    It equals, event for event, what lab 01-01's `Tracer` writes down on the same run (but for stop strings,
+    which are found outside of the core):
 
     - `add_request`: a WAITING event with the number of steps done so far.
     - `finish_requests`: for each of its ids that is alive, an event with the status given, the counters as
@@ -246,7 +247,7 @@ def iterations_of(events: Iterable[Event]) -> list[Iteration]:
 
     Iterations are counted from 0, steps from 1. A scheduled request is in the context group as long as it
     had no output token before the step, and in the generation group from then on. Its tokens are those
-    scheduled, in the same group.
+    scheduled, in the same group. A step in which nothing was scheduled gives no line.
     """
     raise NotImplementedError
 
@@ -257,7 +258,7 @@ def first_difference(
     """Where two event lists part for the first time; None if they never do.
 
     Events are compared by their place in the list, fields in the order of `Event`. The difference has
-    step and request of their event. Where one list ends before the other, `field` is `event`, step and
+    step and request of vLLM's event. Where one list ends before the other, `field` is `event`, step and
     request are those of the first event too many, and the two values are its status and None, each on
     its side.
 

@@ -112,7 +112,15 @@ def blind(events: list[Any]) -> list[Any]:
 
 
 def agree(got: list[Any], want: list[Any]) -> None:
-    """The same events, field by field."""
+    """The same events, in the same order, field by field."""
+    for step in sorted({e.step for e in want}):
+        mine, due = ([e.request_id for e in events if e.step == step] for events in (got, want))
+        assert mine == due or sorted(mine) != sorted(due), (
+            f"step {step}: the events are of {mine}, should be of {due}. Order: scheduled, then the rest "
+            "of running, then waiting."
+        )
+        missing = [request_id for request_id in due if request_id not in mine]
+        assert not missing, f"step {step}: the event of {missing} is missing; yours are of {mine}"
     for mine, photo in zip(got, want, strict=False):
         for field in photo._fields:
             assert getattr(mine, field) == getattr(photo, field), (
@@ -572,6 +580,7 @@ def test_both_engines_take_the_same_steps(
     """The real vLLM and mini_vllm: 68 events, every counter, every block id."""
     theirs, ours = lab.to_events(real), lab.to_events(mini)
     agree(blind(theirs), blind(photos))
+    agree(blind(ours), blind(photos))
     found = lab.first_difference(theirs, ours, tokens=False)
     assert found is None, f"the lists are equal up to the tokens' values, and you report: {found}"
 
@@ -630,9 +639,9 @@ def test_iterations_group_by_what_was_sampled_before(lab: ModuleType) -> None:
     )
 
 
-def test_first_difference_names_the_place(lab: ModuleType, mini: list[dict[str, Any]]) -> None:
+def test_first_difference_names_the_place(lab: ModuleType, photos: list[Any]) -> None:
     """Step, request, field and both values, of the first event that is not equal."""
-    ours = lab.to_events(mini)
+    ours = list(photos)
     same(lab.first_difference(ours, list(ours)), None, "Equal lists have no difference.")
     for place, field, value in (
         (0, "status", "RUNNING"),
@@ -650,9 +659,9 @@ def test_first_difference_names_the_place(lab: ModuleType, mini: list[dict[str, 
         )
 
 
-def test_tokens_may_be_left_out(lab: ModuleType, mini: list[dict[str, Any]]) -> None:
+def test_tokens_may_be_left_out(lab: ModuleType, photos: list[Any]) -> None:
     """Without tokens it counts them; with tokens it compares them."""
-    ours = lab.to_events(mini)
+    ours = list(photos)
     place = next(i for i, e in enumerate(ours) if e.new_token_ids)
     other, none = list(ours), list(ours)
     other[place] = ours[place]._replace(new_token_ids=(-1,))
@@ -671,9 +680,9 @@ def test_tokens_may_be_left_out(lab: ModuleType, mini: list[dict[str, Any]]) -> 
     )
 
 
-def test_one_list_is_longer(lab: ModuleType, mini: list[dict[str, Any]]) -> None:
+def test_one_list_is_longer(lab: ModuleType, photos: list[Any]) -> None:
     """Events too many are a difference, on whichever side."""
-    ours = lab.to_events(mini)
+    ours = list(photos)
     extra = ours[10]
     place = (extra.step, extra.request_id, "event")
     same(
