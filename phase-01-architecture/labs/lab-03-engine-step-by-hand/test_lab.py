@@ -395,6 +395,16 @@ def workloads() -> dict[str, Workload]:
             aborts={3: "r5", 5: "r0"},
             aborts_in_pass={2: "r1", 7: "r2"},
         ),
+        "a silent row in front": Workload(
+            EngineConfig(
+                block_size=4, num_gpu_blocks=40, max_model_len=48, max_num_seqs=4,
+                max_num_batched_tokens=32, long_prefill_token_threshold=8,
+            ),
+            [
+                Arrival(0, f"r{i}", {"prompt_token_ids": [1] + [50 + 7 * i] * n}, free(0.9, 6, seed=i))
+                for i, n in enumerate([37, 3, 21, 5])
+            ],
+        ),
         "stops": Workload(
             narrow,
             [
@@ -485,6 +495,8 @@ def check_workload(name: str, run: Run) -> None:
     spans = [np.diff(p["query_start_loc"]) for p in run.passes]
     if name == "chunks and decodes":
         assert any(1 in span and span.max() > 2 for span in spans), "no step holds both"
+    elif name == "a silent row in front":
+        assert list(spans[0]) == [8, 4, 8, 6], f"the first pass has {spans[0]}"
     elif name == "prefix hits":
         assert any(output[-1] for output in run.outputs), "no prefix hit"
     elif name.startswith(("preemption", "priority")):
@@ -759,6 +771,12 @@ def test_run_ends_with_the_last_request(lab: ModuleType, model: Any) -> None:
         "output, which has all its tokens, and step until nobody is left"
     )
     assert all(o.finished for o in done.values()), "run returns the outputs that say finished"
+    engine.add_request("long", {"prompt_token_ids": [1] + [60] * 20}, free(most=2))
+    done = engine.run()
+    assert list(done) == ["long"], (
+        "a prompt of 21 tokens and a budget of 8: the first steps bring no output at all, and the "
+        f"request is not over. run returned {list(done)}; step for as long as requests are left"
+    )
     assert engine.run() == {}, "with nobody there, run returns an empty dict"
 
 
