@@ -22,8 +22,8 @@ from typing import Any
 
 from benchmarks import machine
 from course.parity import mini_parts
-from course.record import vllm_parts
-from course.traces import Arrival, Config, Parts, Run, Workload, read_traces
+from course.parity.record import vllm_parts
+from course.parity.traces import Arrival, Config, Parts, Run, Workload, read_traces
 
 GOLDEN = Path(__file__).parent.parent / "tests" / "golden"
 

@@ -1,5 +1,5 @@
 """`python -m course` is the command `course`."""
 
-from course.cli import main
+from course.learner.cli import main
 
 raise SystemExit(main())

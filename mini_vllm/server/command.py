@@ -60,7 +60,7 @@ def _at_least(least: float, kind: type[int] | type[float] = int) -> type:
 
 def add_serve_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's flags: the server's own, then the engine's as every command has them."""
-    from mini_vllm.cli_flags import add_engine_flags
+    from mini_vllm.cli.flags import add_engine_flags
 
     parser.description = _DESCRIPTION
     parser.epilog = _EPILOG
@@ -152,7 +152,7 @@ def run_serve(args: argparse.Namespace, out: TextIO) -> int:
     check_extra()
     settings = make_settings(args)
     from mini_vllm.async_llm import AsyncLLM
-    from mini_vllm.cli_flags import make_engine
+    from mini_vllm.cli.flags import make_engine
     from mini_vllm.server.app import build_app
     from mini_vllm.server.run import bind, is_loopback, serve
 

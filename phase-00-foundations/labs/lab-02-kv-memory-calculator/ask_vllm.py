@@ -115,7 +115,7 @@ def main() -> None:
         return
 
     sys.path.insert(0, str(ROOT))
-    from course.labs import load_module
+    from course.learner.labs import load_module
 
     named = {"solution": HERE / "solution.py", "starter": HERE / "starter.py"}
     lab = load_module(named.get(args.impl, Path(args.impl)), "lab_00_02_asked")

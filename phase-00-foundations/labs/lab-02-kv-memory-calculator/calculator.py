@@ -16,7 +16,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
 sys.path.insert(0, str(ROOT))
 
-from course.labs import load_module  # noqa: E402
+from course.learner.labs import load_module  # noqa: E402
 
 
 def main() -> None:

@@ -16,7 +16,7 @@ import numpy as np
 HERE = Path(__file__).resolve().parent
 sys.path.append(str(HERE.parents[2]))  # the repository, where it is not installed
 
-from course.labs import load_module  # noqa: E402
+from course.learner.labs import load_module  # noqa: E402
 from mini_vllm.blas import blas_threads, get_blas_threads  # noqa: E402
 
 # On one thread the processor's time is the time of a quiet machine, however busy this one is. A BLAS

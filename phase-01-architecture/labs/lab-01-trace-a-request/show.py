@@ -15,7 +15,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parents[2]))  # the repository, where it is not installed
 
-from course.labs import load_module  # noqa: E402
+from course.learner.labs import load_module  # noqa: E402
 from mini_vllm import EngineConfig, LLMEngine, SamplingParams  # noqa: E402
 
 

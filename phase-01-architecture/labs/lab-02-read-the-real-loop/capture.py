@@ -31,7 +31,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
 sys.path.insert(0, str(ROOT))  # the repository, where it is not installed
 
-from course.labs import load_module  # noqa: E402
+from course.learner.labs import load_module  # noqa: E402
 
 engines = load_module(HERE / "engines.py", "lab_01_02_engines")
 COMMAND = f"python {Path(__file__).resolve().relative_to(ROOT)} --record"

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from course.labs import load_module
+from course.learner.labs import load_module
 from mini_vllm import EngineConfig, LLMEngine, SamplingParams
 from mini_vllm.checkpoint import load_model
 from mini_vllm.request import RequestStatus

@@ -22,7 +22,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parents[2]))
 
-from course.labs import load_module  # noqa: E402
+from course.learner.labs import load_module  # noqa: E402
 from mini_vllm import EngineConfig, LLMEngine, SamplingParams  # noqa: E402
 from mini_vllm.checkpoint import load_model  # noqa: E402
 from mini_vllm.engine import DEFAULT_MODEL  # noqa: E402

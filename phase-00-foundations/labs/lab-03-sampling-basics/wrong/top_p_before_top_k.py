@@ -7,7 +7,7 @@ and top_k then keeps both. vLLM's order is temperature, min_p, top_k, top_p.
 
 from __future__ import annotations
 
-from course.labs import load_solution
+from course.learner.labs import load_solution
 
 solution = load_solution(__file__)
 

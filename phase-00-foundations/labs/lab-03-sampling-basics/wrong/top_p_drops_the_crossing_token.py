@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from course.labs import load_solution
+from course.learner.labs import load_solution
 
 solution = load_solution(__file__)
 

@@ -6,7 +6,7 @@ Gbit/s, which is 1,008 GB/s. Divide by 8, once.
 
 from __future__ import annotations
 
-from course.labs import load_solution
+from course.learner.labs import load_solution
 
 solution = load_solution(__file__)
 

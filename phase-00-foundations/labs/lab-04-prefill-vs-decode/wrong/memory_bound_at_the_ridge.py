@@ -6,7 +6,7 @@ not help. Memory-bound is what lies strictly to the left.
 
 from __future__ import annotations
 
-from course.labs import load_solution
+from course.learner.labs import load_solution
 
 solution = load_solution(__file__)
 

@@ -6,7 +6,7 @@ The weights are shared: that is why batching pays. The caches are not. 64 reques
 
 from __future__ import annotations
 
-from course.labs import load_solution
+from course.learner.labs import load_solution
 
 solution = load_solution(__file__)
 

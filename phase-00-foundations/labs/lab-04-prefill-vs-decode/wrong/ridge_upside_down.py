@@ -6,7 +6,7 @@ FLOP/byte. For a GPU of today the number is a few hundred, not a few thousandths
 
 from __future__ import annotations
 
-from course.labs import load_solution
+from course.learner.labs import load_solution
 
 solution = load_solution(__file__)
 

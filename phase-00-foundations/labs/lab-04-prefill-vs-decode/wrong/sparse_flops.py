@@ -7,7 +7,7 @@ for the footnote, and halve.
 
 from __future__ import annotations
 
-from course.labs import load_solution
+from course.learner.labs import load_solution
 
 solution = load_solution(__file__)
 

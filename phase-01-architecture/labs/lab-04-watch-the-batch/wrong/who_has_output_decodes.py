@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from course.labs import load_solution
+from course.learner.labs import load_solution
 
 solution = load_solution(__file__)
 

@@ -1,0 +1,5 @@
+"""`python -m course.cite`."""
+
+from course.cite.command import app
+
+app()

@@ -1,0 +1,263 @@
+"""Citations of vLLM: check them, mend them, read the lines they point to.
+
+    python -m course.cite check              against the index, and your vLLM tree if there is one
+    python -m course.cite fix                moves lines to their symbols, writes missing links
+    python -m course.cite show PATH:LINE     prints the source from your own tree
+    python -m course.cite drift TREE         what moved, changed or vanished in another release
+    python -m course.cite index              writes course/cite/citations.tsv again
+
+The form of a citation stands in `course.cite.text`. A tree is `upstream/vllm`, an installed vLLM of
+the pin's release, or what `--tree` names; UPSTREAM_PIN.md says how to get one.
+
+To bump the pin: `fix --tree NEW --release X.Y.Z` rewrites lines, links and index, and lists what
+changed. Exit code 0: all is well, 1: something is wrong or must be looked at, 2: bad arguments.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from course.cite.check import check as check_citations
+from course.cite.check import fix as fix_citations
+from course.cite.check import move
+from course.cite.index import Index, Names, Tree, TreeError, find_tree, tree_names, write_index
+from course.cite.names import check_names, known_flag, used_names
+from course.cite.text import SITE, Citation, Found, find_all
+from course.docs.pages import ROOT, repository_files
+
+app = typer.Typer(help="Check, mend and follow the citations of vLLM.", no_args_is_help=True)
+TreeOption = Annotated[
+    Path | None,
+    typer.Option("--tree", help="a vLLM tree; default: upstream/vllm or the installed one"),
+]
+ReleaseOption = Annotated[
+    str | None, typer.Option("--release", help="the release of the tree, if it is not the pin's")
+]
+_PLACE = re.compile(
+    r"(?P<path>[\w./-]+?)(?::(?P<line>\d+)(?:-(?P<last>\d+))?)?(?: (?:in )?(?P<symbol>\S+))?"
+)
+
+
+class Stop(SystemExit):
+    """Ends the command with a line for the reader."""
+
+    def __init__(self, message: str, code: int = 2) -> None:
+        print(message, file=sys.stderr)
+        super().__init__(code)
+
+
+def _index() -> Index:
+    try:
+        return Index()
+    except TreeError as error:
+        raise Stop(str(error)) from None
+
+
+def _tree(named: Path | None, release: str | None) -> Tree | None:
+    """The tree to use. One that is named must be there, and of `release` if that is given."""
+    try:
+        tree = Tree(named) if named else find_tree(ROOT, release)
+    except TreeError as error:
+        raise Stop(str(error)) from None
+    if tree and release and tree.release not in (None, release):
+        message = f"{tree.label} is vLLM {tree.release}, the pin is {release}"
+        if named:
+            raise Stop(f"{message}; compare them with `drift`, move the pin with `fix --release`")
+        print(f"{message}: not used", file=sys.stderr)
+        return None
+    return tree
+
+
+def _needed(tree: Tree | None, also: str = "") -> Tree:
+    if tree is None:
+        raise Stop(
+            "There is no vLLM source on this machine. `scripts/get_upstream.sh` fetches it into "
+            f"upstream/vllm; UPSTREAM_PIN.md has other ways.{also}"
+        )
+    return tree
+
+
+def _places(found: Found) -> tuple[list[tuple[str, int]], list[tuple[str, int]]]:
+    """All places of vLLM that are cited, and those of them whose line's hash the index keeps."""
+    foreign = [c for c in found.citations if not c.own]
+    inside = [c for c in foreign if not c.named]
+    return [(c.path, c.line) for c in foreign], [(c.path, c.line) for c in inside]
+
+
+@app.command()
+def check(
+    tree: TreeOption = None,
+    offline: Annotated[bool, typer.Option("--offline", help="the index only")] = False,
+) -> None:
+    """Check every citation, link and name of vLLM's in the repository."""
+    index = _index()
+    found = find_all(ROOT, index.release)
+    problems = [*found.problems, *check_citations(found, index), *check_names(index.names)]
+    used = None if offline else _tree(tree, index.release)
+    if used is not None:
+        known = {(p.path, p.line) for p in problems}
+        against = check_citations(found, used)
+        problems += [p for p in against if (p.path, p.line) not in known]
+    for problem in sorted(problems, key=lambda p: (p.path, p.line)):
+        print(problem)
+    own = sum(c.own for c in found.citations)
+    files = len({c.file for c in found.citations})
+    where = f"{used.label}" if used else "no vLLM tree looked at"
+    print(
+        f"{len(found.citations) - own} citations of vLLM {index.release} and {own} of this repository "
+        f"in {files} files, {len(found.mentions)} paths without a line: {len(problems)} wrong "
+        f"(index; {where})"
+    )
+    new = [c for c in found.citations if not c.own and index.needs(c.path, c.line, c.named)]
+    if new and not problems:
+        print(
+            f"{len(new)} are new to the index: `course cite index` keeps what `fix` needs of them"
+        )
+    raise typer.Exit(1 if problems else 0)
+
+
+@app.command()
+def fix(
+    tree: TreeOption = None,
+    release: ReleaseOption = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="say it, write nothing")] = False,
+) -> None:
+    """Move citations to where their symbols are defined, and write the links that are missing."""
+    index = _index()
+    bump = release is not None and release != index.release
+    if bump and tree is None:
+        raise Stop("--release names another release: give its tree with --tree")
+    used = _tree(tree, release if bump else index.release)
+    target = release if bump and release else index.release
+    found = find_all(ROOT, index.release)
+    edits, looks = fix_citations(found, index, used or index, target, write=not dry_run)
+    for edit in edits:
+        print(edit)
+    for look in looks:
+        print(f"look: {look.citation.problem(look.message)}")
+    if bump and used is not None and not dry_run:
+        _bump_links(index.release, target)
+        places = _places(find_all(ROOT, target))
+        write_index(used, target, *places)
+        print(f"index written for {target}; the commit in UPSTREAM_PIN.md is yours to change")
+    done = "would be rewritten" if dry_run else "rewritten"
+    print(f"{len(edits)} places {done}, {len(looks)} to look at")
+    raise typer.Exit(1 if looks else 0)
+
+
+def _bump_links(old: str, new: str) -> None:
+    """The links to vLLM's pages that carry no line."""
+    for path in repository_files(ROOT, ".md"):
+        text = path.read_text(encoding="utf-8")
+        moved = text
+        for kind in ("blob", "tree"):
+            moved = re.sub(rf"{SITE}/{kind}/v{re.escape(old)}\b", f"{SITE}/{kind}/v{new}", moved)
+        if moved != text:
+            path.write_text(moved, encoding="utf-8")
+
+
+@app.command()
+def drift(
+    tree: Annotated[Path, typer.Argument(help="the tree of another release")],
+) -> None:
+    """Say which cited things moved, changed or vanished in another tree."""
+    index, other = _index(), _tree(tree, None)
+    assert other is not None
+    found = find_all(ROOT, index.release)
+    totals: Counter[str] = Counter()
+    seen: dict[str, tuple[str, str, list[str]]] = {}
+    for citation in (c for c in found.citations if not c.own):
+        moved = move(citation, index, other)
+        totals[moved.kind] += 1
+        entry = seen.setdefault(citation.text(), (moved.kind, moved.message, []))
+        entry[2].append(f"{citation.file}:{citation.at}")
+    for kind in ("vanished", "changed", "moved", "unknown"):
+        for text, (what, message, places) in sorted(seen.items()):
+            if what == kind:
+                print(f"{kind:9} {text}: {message}  [{', '.join(places)}]")
+    names = tree_names(other)
+    for name, places in _lost(index.names, names).items():
+        print(f"{'vanished':9} {name}  [{', '.join(places)}]")
+        totals["vanished"] += 1
+    print(
+        f"{sum(totals.values())} places, {index.release} to {other.release or other.label}: "
+        + ", ".join(f"{n} {kind}" for kind, n in totals.most_common())
+    )
+
+
+def _lost(old: Names, new: Names) -> dict[str, list[str]]:
+    """The variables and flags of `old` that the repository uses and `new` lacks, with the places."""
+    lost: dict[str, list[str]] = {}
+    for file, at, name in used_names():
+        is_flag = name.startswith("--")
+        there = known_flag(name, new) if is_flag else name in new.env
+        if name in (old.flags if is_flag else old.env) and not there:
+            lost.setdefault(name, []).append(f"{file}:{at}")
+    return lost
+
+
+@app.command()
+def show(
+    place: Annotated[list[str], typer.Argument(help="PATH:LINE, PATH:FIRST-LAST or PATH SYMBOL")],
+    context: Annotated[int, typer.Option("--context", "-c", help="lines around it")] = 8,
+    tree: TreeOption = None,
+) -> None:
+    """Print the source around a place, from your own vLLM tree."""
+    named = " ".join(place).strip("`")
+    m = _PLACE.fullmatch(named)
+    if m is None or not (m["line"] or m["symbol"]):
+        raise Stop(f"{named!r} is no place: write PATH:LINE, as in vllm/v1/request.py:239")
+    index = _index()
+    first = int(m["line"] or 1)
+    url = Citation("", 0, 0, 0, m["path"], first).link(index.release)
+    used = _needed(_tree(tree, index.release), f"\nOn the web: {url}")
+    if not used.has(m["path"]):
+        raise Stop(
+            f"{used.label} has only vllm/; get the whole tree (UPSTREAM_PIN.md), or see {url}"
+        )
+    lines, facts = used.lines(m["path"]), used.facts(m["path"])
+    if lines is None or facts is None:
+        raise Stop(f"{used.label} has no {m['path']}")
+    last = int(m["last"] or first)
+    if m["symbol"] and not m["line"]:
+        found = facts.defined(m["symbol"])
+        if not found:
+            raise Stop(f"{m['path']} does not define {m['symbol']}")
+        first, last, context = found[0].first, found[0].last, 0
+    if not 1 <= first <= last <= facts.length:
+        raise Stop(f"{m['path']} has {facts.length} lines, not {m['last'] or first}")
+    here = facts.at(first)
+    print(f"{m['path']}:{first}" + (f"  in {here.name} ({here.first}-{here.last})" if here else ""))
+    for number in range(max(1, first - context), min(facts.length, last + context) + 1):
+        mark = ">" if first <= number <= last and context else " "
+        print(f"{mark}{number:6} | {lines[number - 1]}".rstrip())
+
+
+@app.command("index")
+def index_command(tree: TreeOption = None, release: ReleaseOption = None) -> None:
+    """Write the committed index from a tree. Only a whole tree (UPSTREAM_PIN.md) renews all of it."""
+    try:
+        old: Index | None = Index()
+    except TreeError:
+        old = None
+    wanted = release or (old.release if old else None)
+    used = _needed(_tree(tree, wanted))
+    target = wanted or used.release
+    if target is None:
+        raise Stop(f"{used.label} does not say its version: name it with --release")
+    if old is not None and old.release != target:
+        old = None
+    places = _places(find_all(ROOT, target))
+    count = write_index(used, target, *places, kept=old)
+    kept = sum(not used.has(p) for p in old.paths) if old else 0
+    print(f"{count} files of vLLM {target}" + (f", {kept} kept from the old index" if kept else ""))
+
+
+if __name__ == "__main__":
+    app()

@@ -1,0 +1,1 @@
+"""Pages that cannot drift: examples, code, captured output, links, terms."""

@@ -1,0 +1,5 @@
+"""`python -m course.docs`."""
+
+from course.docs.command import app
+
+app()

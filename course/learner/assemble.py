@@ -1,0 +1,135 @@
+"""Your engine: the parts you built where their labs pass, `mini_vllm`'s own for the rest.
+
+`mini-vllm generate --mine` finds `my_parts` through the entry point group `mini_vllm.parts`, so that
+the engine need not know the course.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import textwrap
+from dataclasses import dataclass
+from typing import Any
+
+from course.learner.grade import cached_runs
+from course.learner.labs import Course, CourseError, Lab, engine_parts, load_course, load_module
+from course.learner.progress import digest
+from course.learner.results import LabRun
+from mini_vllm.engine import DEFAULT_PARTS, EngineParts
+
+CHECK_PROMPTS = ("The scheduler", "A block table", "Prefix caching")
+
+
+@dataclass(frozen=True)
+class Part:
+    """Whose one part of the engine is.
+
+    Attributes:
+        name: the field of `EngineParts`.
+        lab: the lab that builds it, or None while no phase does.
+        factory: the learner's class if it is theirs, else None.
+        why: what decided it, in a few words.
+    """
+
+    name: str
+    lab: Lab | None
+    factory: Any
+    why: str
+
+    @property
+    def mine(self) -> bool:
+        return self.factory is not None
+
+
+def _verdict(course: Course, lab: Lab, run: LabRun) -> Part:
+    assert lab.part is not None
+    assert lab.class_name is not None
+    factory = None
+    if run.passed:
+        module = load_module(
+            lab.starter, f"lab_{lab.phase:02}_{lab.number:02}_{digest(lab.starter)}"
+        )
+        factory = getattr(module, lab.class_name, None)
+        if isinstance(factory, type):
+            why = "passes"
+        else:
+            factory, why = None, f"refused, {lab.starter.name} has no class {lab.class_name}"
+    else:
+        why = _why_not(run)
+    return Part(lab.part, lab, factory, f"lab {lab.id}: {why}")
+
+
+def _why_not(run: LabRun) -> str:
+    if run.problem is not None:
+        return f"refused, {run.problem}"
+    if run.bad:
+        first = run.bad[0]
+        message = " ".join(first.message.split()) or first.outcome
+        return f"refused, {first.name} fails: {textwrap.shorten(message, 160, placeholder=' …')}"
+    todo = [test.function for test in run.tests if test.outcome == "todo" and test.function]
+    return f"{todo[0]} is not written yet" if todo else "refused, its tests were skipped here"
+
+
+def find_parts(course: Course) -> list[Part]:
+    """Every part of the engine, and whose it is. Labs not graded before are graded now.
+
+    Where several labs build the same part, the last that passes gives it.
+    """
+    chosen: dict[str, Part] = {}
+    for lab in course.labs:
+        if lab.part is None or not lab.starter.is_file():
+            continue
+        [run] = cached_runs(course.root, lab, [lab.starter])
+        part = _verdict(course, lab, run)
+        before = chosen.get(part.name)
+        if before is None or part.mine or not before.mine:
+            chosen[part.name] = part
+    nobody = "no lab builds it yet"
+    return [chosen.get(name) or Part(name, None, None, nobody) for name in engine_parts()]
+
+
+def build(parts: list[Part]) -> EngineParts:
+    """The parts as the engine takes them."""
+    return dataclasses.replace(
+        DEFAULT_PARTS, **{part.name: part.factory for part in parts if part.mine}
+    )
+
+
+def my_parts() -> tuple[EngineParts, list[str]]:
+    """What `mini-vllm generate --mine` runs on, and the lines it prints about that.
+
+    Raises CourseError outside of the repository.
+    """
+    course = load_course()
+    parts = find_parts(course)
+    lines = [
+        f"{part.name:17} {'yours' if part.mine else 'reference':10} {part.why}" for part in parts
+    ]
+    return build(parts), lines
+
+
+def same_tokens(parts: EngineParts, max_tokens: int = 40) -> list[tuple[str, list[int], list[int]]]:
+    """Prompt, tokens of the engine made of `parts`, tokens of the reference; greedy and seeded."""
+    from mini_vllm.engine import LLMEngine
+    from mini_vllm.sampling_params import SamplingParams
+
+    results: list[dict[str, list[int]]] = []
+    for each in (parts, DEFAULT_PARTS):
+        engine = LLMEngine(parts=each)
+        for number, prompt in enumerate(CHECK_PROMPTS):
+            params = SamplingParams(temperature=0.0, max_tokens=max_tokens)
+            engine.add_request(f"{number}, greedy", prompt, params)
+            params = SamplingParams(temperature=0.8, seed=number, max_tokens=max_tokens)
+            engine.add_request(f"{number}, seed {number}", prompt, params)
+        tokens: dict[str, list[int]] = {}
+        while engine.has_unfinished_requests():
+            for output in engine.step():
+                tokens[output.request_id] = list(output.outputs[0].token_ids)
+        results.append(tokens)
+    mine, reference = results
+    if mine.keys() != reference.keys():
+        raise CourseError("the engine on your parts did not finish every request")
+    return [
+        (f"{CHECK_PROMPTS[int(name[0])]!r}{name[1:]}", mine[name], reference[name])
+        for name in reference
+    ]

@@ -1,0 +1,40 @@
+"""The `course` command: the way in. What it can do stands in `course.learner.commands`."""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import sys
+
+from course.learner.labs import CourseError
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Entry point. Exit status: 0 done, 1 graded and not passed, 2 could not be done."""
+    missing = [name for name in ("typer", "rich") if importlib.util.find_spec(name) is None]
+    if missing:
+        print(
+            f"course: {' and '.join(missing)} missing. Install the course's tools: "
+            'uv sync --extra course, or pip install -e ".[course]"',
+            file=sys.stderr,
+        )
+        return 2
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
+    from course.learner.commands import app
+
+    try:
+        app(args=argv, prog_name="course")
+    except CourseError as error:
+        print(f"course: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    except SystemExit as stop:
+        return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

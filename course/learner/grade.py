@@ -1,0 +1,308 @@
+"""Run a lab's tests on one implementation, and say what a failure looks like.
+
+The tests run in another process (`course.learner.runner`), so that an endless loop, a crash or a module that
+rebinds half of numpy stays there. What each of the lab's wrong solutions fails is its fingerprint;
+a learner's failures are compared with them. Results are kept by content in `.course/cache/`.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from course.learner.labs import Course, CourseError, Lab
+from course.learner.mistakes import Mistake, looks_like, read_mistake
+from course.learner.progress import Progress, digest, now, state_folder, write_atomically
+from course.learner.results import LabRun, TestResult, lines_of
+
+LIMIT = 30.0  # seconds for all tests of a lab
+TEST_LIMIT = 10.0  # seconds for one test
+GRACE = 5.0  # seconds over the limit, before the process itself is ended
+_KEEP = 64  # results in the cache, a lab
+_FORMAT = 1  # of what is in the cache
+
+
+@dataclass(frozen=True)
+class Job:
+    """One file to run one lab's tests on. `limit` and `test_limit` are in seconds.
+
+    The run ends after the first test with an outcome in `stop_at`. With `order`, seconds by test, the
+    quick tests go first.
+    """
+
+    test: Path
+    impl: Path
+    limit: float = LIMIT
+    test_limit: float = TEST_LIMIT
+    stop_at: tuple[str, ...] = ()
+    watch_unwritten: bool = False
+    order: dict[str, float] | None = None
+
+
+def run_jobs(
+    root: Path,
+    jobs: Sequence[Job],
+    parallel: int = 1,
+    on_done: Callable[[int, LabRun], None] | None = None,
+) -> list[LabRun]:
+    """Run the jobs, and return what came of each, in the order of the jobs.
+
+    `on_done` hears of each one as it ends.
+    """
+    if importlib.util.find_spec("pytest") is None:
+        raise CourseError(
+            "grading needs pytest, which is not installed here: "
+            'uv sync --extra course, or pip install -e ".[course]"'
+        )
+    from course.learner.runner import CAN_FORK
+
+    runs: list[LabRun | None] = [None] * len(jobs)
+
+    def done(index: int, status: int, killed: bool = False, said: str = "") -> None:
+        run = _read_run(outs[index], jobs[index], status, killed, said)
+        runs[index] = run
+        if on_done is not None:
+            on_done(index, run)
+
+    with tempfile.TemporaryDirectory(prefix="course-") as folder:
+        outs = [Path(folder, f"{index}.jsonl") for index in range(len(jobs))]
+        batch = [
+            {
+                key: str(value) if isinstance(value, Path) else value
+                for key, value in vars(j).items()
+            }
+            | {"out": str(out)}
+            for j, out in zip(jobs, outs, strict=True)
+        ]
+        if CAN_FORK and len(jobs) > 1:
+            request = {"root": str(root), "jobs": batch, "parallel": parallel, "serve": True}
+            with _runner(root, quiet=True) as process:
+                assert process.stdin is not None
+                assert process.stdout is not None
+                with process.stdin as pipe:
+                    pipe.write(json.dumps(request))
+                for line in process.stdout:
+                    if line.startswith("{"):
+                        ended = json.loads(line)
+                        done(ended["job"], ended["exit"], ended.get("killed", False))
+                assert process.stderr is not None
+                said = process.stderr.read()
+            if any(run is None for run in runs):
+                raise CourseError(f"the tests' process ended early: {_last_line(said)}")
+        else:
+            for index, job in enumerate(jobs):
+                request = {"root": str(root), "jobs": [batch[index]]}
+                with _runner(root) as process:
+                    try:
+                        out, said = process.communicate(json.dumps(request), job.limit + GRACE)
+                        done(index, process.returncode, said=said + out)
+                    except subprocess.TimeoutExpired:
+                        process.kill()
+                        process.communicate()
+                        done(index, -9, killed=True)
+                    except BaseException:
+                        process.kill()
+                        raise
+    return [run for run in runs if run is not None]
+
+
+def _runner(root: Path, quiet: bool = False) -> subprocess.Popen[str]:
+    env = dict(os.environ)
+    # The repository's own packages first; then whatever this process has, then this very package.
+    path = [str(root), env.get("PYTHONPATH", ""), str(Path(__file__).resolve().parents[2])]
+    env["PYTHONPATH"] = os.pathsep.join(entry for entry in path if entry)
+    env["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # other people's plugins: slow, and no two alike
+    env.pop("PYTEST_ADDOPTS", None)
+    env.setdefault("PYTHONHASHSEED", "0")
+    env["PYTHONIOENCODING"] = "utf-8"
+    if quiet:
+        env.setdefault("OMP_NUM_THREADS", "1")  # several run beside each other
+    return subprocess.Popen(
+        [sys.executable, "-m", "course.learner.runner"], cwd=root, env=env, text=True, encoding="utf-8",
+        errors="replace", stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+
+
+def _last_line(text: str) -> str:
+    return (text.strip().splitlines() or ["it said nothing"])[-1]
+
+
+def _read_run(out: Path, job: Job, status: int, killed: bool, said: str) -> LabRun:
+    """What the events in `out` add up to."""
+    tests: dict[str, TestResult] = {}
+    problem = None
+    running: str | None = None
+    ended = False
+    lines = out.read_text(encoding="utf-8").splitlines() if out.exists() else []
+    for line in lines:
+        event: dict[str, Any] = json.loads(line)
+        kind = event.pop("event")
+        if kind == "collected":
+            tests = {test["name"]: TestResult(**test) for test in event["tests"]}
+        elif kind == "broken":
+            problem = f"{job.test.name} cannot be loaded: {_last_line(event['message'])}"
+        elif kind == "start":
+            running = event["name"]
+        elif kind == "test":
+            running = None
+            vars(tests[event["name"]]).update(event)
+        elif kind == "end":
+            ended = True
+    if killed or not ended:
+        stuck = tests.get(running or "")
+        what = f"while {running} ran" if running else "before any test ran"
+        if killed:
+            problem = f"The tests were still running after {job.limit:.0f} s and were ended {what}."
+            if stuck is not None:
+                stuck.outcome = "time"
+                stuck.message = f"Still running after {job.limit:.0f} s, and ended."
+        else:
+            problem = f"Python itself ended {what} (exit status {status}): {_last_line(said)}"
+            if stuck is not None:
+                stuck.outcome, stuck.message = "error", "Python itself ended here."
+    elif not tests and problem is None:
+        problem = f"{job.test.name} has no tests, or could not be read: {_last_line(said)}"
+    elif not job.stop_at and any(t.outcome == "not_run" for t in tests.values()):
+        problem = f"Time was up after {job.limit:.0f} s; the tests after that were not run."
+        if any(t.outcome == "time" and t.function is None for t in tests.values()):
+            problem = f"{job.impl.name} does not load: what it does at the top level never ends."
+    return LabRun(list(tests.values()), problem)
+
+
+# -- results by content ---------------------------------------------------------------------------
+
+
+@functools.cache
+def _engine_digest(root: Path) -> str:
+    state = hashlib.sha256()
+    for path in [root / "conftest.py", *sorted((root / "mini_vllm").rglob("*.py"))]:
+        if path.is_file():
+            state.update(path.name.encode() + b"\0" + path.read_bytes())
+    state.update(f"{_FORMAT} {sys.version_info[:3]} {digest(Path(__file__))}".encode())
+    return state.hexdigest()
+
+
+def _key(root: Path, lab: Lab, impl: Path) -> str:
+    """Changes with anything that the tests' verdict on `impl` can depend on."""
+    state = hashlib.sha256(_engine_digest(root).encode())
+    for path in sorted(lab.folder.rglob("*")):
+        below = path.relative_to(lab.folder)
+        apart = below.parts[0] in ("README.md", "starter.py", "wrong", "mutants.txt")
+        if path.is_file() and not apart and "__pycache__" not in below.parts:
+            state.update(str(below).encode() + b"\0" + path.read_bytes())
+    state.update(impl.name.encode() + b"\0" + impl.read_bytes())
+    return state.hexdigest()[:24]
+
+
+def _cache(root: Path, lab: Lab) -> Path:
+    folder = state_folder(root) / "cache" / lab.id
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def cached_runs(
+    root: Path,
+    lab: Lab,
+    impls: Sequence[Path],
+    on_wait: Callable[[int], None] | None = None,
+    fresh: bool = False,
+) -> list[LabRun]:
+    """The runs of `impls`, from the cache where the same files have been run before.
+
+    `on_wait` hears how many have to be run now. With `fresh` all of them are.
+    """
+    folder = _cache(root, lab)
+    files = [folder / f"{_key(root, lab, impl)}.json" for impl in impls]
+    runs: list[LabRun | None] = [None if fresh else _read_cached(file) for file in files]
+    open_ = [index for index, run in enumerate(runs) if run is None]
+    if open_:
+        if on_wait is not None:
+            on_wait(len(open_))
+        parallel = min(2, os.cpu_count() or 1)
+        new = run_jobs(root, [Job(lab.test, impls[i]) for i in open_], parallel)
+        for index, run in zip(open_, new, strict=True):
+            runs[index] = run
+            if run.repeatable:
+                write_atomically(files[index], json.dumps(asdict(run)))
+        old = sorted(folder.glob("*.json"), key=lambda path: path.stat().st_mtime)
+        for path in old[:-_KEEP]:
+            path.unlink(missing_ok=True)
+    return [run for run in runs if run is not None]
+
+
+def _read_cached(file: Path) -> LabRun | None:
+    try:
+        content = json.loads(file.read_bytes())
+        return LabRun([TestResult(**test) for test in content["tests"]])
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+
+
+# -- a learner's lab ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Grade:
+    """A lab graded: the run, and the known mistakes it looks like."""
+
+    lab: Lab
+    run: LabRun
+    mistakes: tuple[Mistake, ...] = ()
+
+
+def grade(
+    course: Course,
+    lab: Lab,
+    progress: Progress,
+    on_compare: Callable[[int], None] | None = None,
+) -> Grade:
+    """Grade starter.py of `lab` and keep the result in `progress`.
+
+    `on_compare` hears how many known mistakes are being run, if they have to be: once a lab.
+    """
+    for path in (lab.starter, lab.test):
+        if not path.is_file():
+            raise CourseError(f"lab {lab.id}: there is no {course.show(path)}")
+    before = digest(lab.starter)
+    [run] = cached_runs(course.root, lab, [lab.starter], fresh=True)
+    mistakes: list[Mistake] = []
+    if run.bad and run.problem is None and all(t.outcome != "syntax" for t in run.bad):
+        wrong = lab.wrong
+        known = cached_runs(course.root, lab, wrong, on_compare)
+        mistakes = looks_like(run, zip(map(read_mistake, wrong), known, strict=True))
+    _keep(progress, lab, run, before)
+    return Grade(lab, run, tuple(mistakes))
+
+
+def grade_many(course: Course, labs: Sequence[Lab], progress: Progress) -> list[Grade]:
+    """Grade several labs, without a comparison with known mistakes."""
+    there = [lab for lab in labs if lab.starter.is_file() and lab.test.is_file()]
+    if missing := [lab.id for lab in labs if lab not in there]:
+        raise CourseError(f"starter.py or test_lab.py is missing in {', '.join(missing)}")
+    before = [digest(lab.starter) for lab in labs]
+    jobs = [Job(lab.test, lab.starter) for lab in labs]
+    runs = run_jobs(course.root, jobs, min(2, os.cpu_count() or 1))
+    for lab, run, content in zip(labs, runs, before, strict=True):
+        _keep(progress, lab, run, content)
+    return [Grade(lab, run) for lab, run in zip(labs, runs, strict=True)]
+
+
+def _keep(progress: Progress, lab: Lab, run: LabRun, content: str) -> None:
+    with progress.update(lab) as entry:
+        entry.attempts += 1
+        words = [line.word for line in lines_of(run)]
+        entry.passed = words.count("pass")
+        entry.failed = len(words) - words.count("pass") - words.count("skip")
+        if run.passed:
+            entry.passed_at = entry.passed_at or now()
+            entry.passed_digest = content

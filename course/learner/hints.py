@@ -1,0 +1,41 @@
+"""The hints of a lab: the `<details>` of its README, one after the other."""
+
+from __future__ import annotations
+
+import html
+import re
+from dataclasses import dataclass
+
+from course.learner.labs import CourseError, Lab
+
+_DETAILS = re.compile(
+    r"<details[^>]*>\s*<summary>\s*Hint\s+(\d+)\s*[:.]?\s*(.*?)\s*</summary>(.*?)</details>",
+    re.DOTALL | re.IGNORECASE,
+)
+
+
+@dataclass(frozen=True)
+class Hint:
+    """One hint: its number, what its summary says, and the Markdown below."""
+
+    number: int
+    title: str
+    body: str
+
+
+def read_hints(lab: Lab) -> list[Hint]:
+    """The hints of `lab` in order.
+
+    Raises CourseError where they are not numbered 1, 2, 3 … in a row.
+    """
+    text = lab.readme.read_text(encoding="utf-8")
+    hints = [
+        Hint(int(number), html.unescape(re.sub(r"<[^>]+>", "", title)), body.strip())
+        for number, title, body in _DETAILS.findall(text)
+    ]
+    if [hint.number for hint in hints] != list(range(1, len(hints) + 1)):
+        raise CourseError(
+            f"{lab.readme}: hints are numbered from 1 without gaps, found "
+            f"{[hint.number for hint in hints]}"
+        )
+    return hints

@@ -1,0 +1,402 @@
+"""Phases and labs, found where they lie: `phase-NN-slug/labs/lab-MM-slug/`.
+
+Standard library only, because a lab's `wrong/*.py` import `load_solution` from here, and those run
+wherever the engine does. Front matter is therefore read by a small parser for the small part of YAML
+that labs use; whatever it takes, a YAML parser reads the same way (a test holds the two together).
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import functools
+import itertools
+import re
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass
+from importlib.machinery import ModuleSpec, SourceFileLoader
+from importlib.util import module_from_spec, spec_from_loader
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+TAGS = {
+    "CPU-OK": "a laptop is enough",
+    "GPU-OPT": "a laptop is enough; a GPU shows more",
+    "GPU-REQ": "the last step needs a GPU",
+}
+PIECES = ("README.md", "starter.py", "solution.py", "test_lab.py", "wrong")
+_REQUIRED = {"phase", "lab", "title", "tag", "minutes", "prerequisites"}
+_OPTIONAL = {"part", "class"}
+_PHASE_FOLDER = re.compile(r"phase-(\d{2})-([a-z0-9]+(?:-[a-z0-9]+)*)")
+_LAB_FOLDER = re.compile(r"lab-(\d{2})-([a-z0-9]+(?:-[a-z0-9]+)*)")
+_LAB_ID = re.compile(r"\d{2}-\d{2}")
+_loaded = itertools.count()
+
+
+class CourseError(ValueError):
+    """What a command tells its user before it ends with exit status 2."""
+
+
+@dataclass(frozen=True)
+class Lab:
+    """One lab: its folder and what the front matter of its README says.
+
+    Attributes:
+        folder: absolute.
+        prerequisites: lab ids, such as `"00-01"`, in the order given.
+        part: the field of `EngineParts` that this lab builds, or None.
+        class_name: with `part`, the class in starter.py and solution.py that goes there.
+    """
+
+    folder: Path
+    phase: int
+    number: int
+    title: str
+    tag: str
+    minutes: int
+    prerequisites: tuple[str, ...]
+    part: str | None = None
+    class_name: str | None = None
+
+    @property
+    def id(self) -> str:
+        return f"{self.phase:02}-{self.number:02}"
+
+    @property
+    def readme(self) -> Path:
+        return self.folder / "README.md"
+
+    @property
+    def starter(self) -> Path:
+        return self.folder / "starter.py"
+
+    @property
+    def solution(self) -> Path:
+        return self.folder / "solution.py"
+
+    @property
+    def test(self) -> Path:
+        return self.folder / "test_lab.py"
+
+    @property
+    def wrong(self) -> list[Path]:
+        return sorted((self.folder / "wrong").glob("*.py"))
+
+
+@dataclass(frozen=True)
+class Phase:
+    """One phase: its folder and the labs in it, in order."""
+
+    folder: Path
+    number: int
+    slug: str
+    labs: tuple[Lab, ...]
+
+    @property
+    def title(self) -> str:
+        return self.slug.replace("-", " ").capitalize()
+
+    @property
+    def guide(self) -> Path:
+        return self.folder / "00-guide.md"
+
+
+@dataclass(frozen=True)
+class Course:
+    """The repository as a course.
+
+    `problems` says what is wrong with labs that are there but cannot be used: one sentence each. A
+    broken lab does not keep a reader from the others; a test of the repository wants this empty.
+    """
+
+    root: Path
+    phases: tuple[Phase, ...]
+    problems: tuple[str, ...] = ()
+
+    @property
+    def labs(self) -> list[Lab]:
+        return [lab for phase in self.phases for lab in phase.labs]
+
+    def show(self, path: Path) -> str:
+        """`path` as text, from the root where it lies below it."""
+        return str(path.relative_to(self.root) if path.is_relative_to(self.root) else path)
+
+    def phase(self, name: str) -> Phase:
+        """The phase called `name`: its number, or part of its folder's name."""
+        text = name.strip().lower()
+        if match := re.fullmatch(r"(?:phase-)?(\d+)", text):
+            found = [p for p in self.phases if p.number == int(match[1])]
+        else:
+            found = [p for p in self.phases if text.strip("/") in p.folder.name]
+        if len(found) == 1:
+            return found[0]
+        there = ", ".join(p.folder.name for p in found or self.phases) or "none"
+        raise CourseError(f"{name!r} names {'several phases' if found else 'no phase'}: {there}")
+
+    def resolve(self, name: str, cwd: Path | None = None) -> Lab:
+        """The lab called `name`.
+
+        Taken are a number (`02-01`, `02/1`, `2-1`), a path of the lab's folder or of a file in it
+        (from `cwd` or from the root), and any part of its folder's name that no other lab has.
+
+        Raises CourseError, with the labs that come near, for anything else.
+        """
+        text = name.strip()
+        if not text:
+            raise CourseError("the lab's name is empty; 'course list' shows them all")
+        if match := re.fullmatch(r"(\d{1,2})\s*[-/._ ]\s*(\d{1,2})", text):
+            for lab in self.labs:
+                if (lab.phase, lab.number) == (int(match[1]), int(match[2])):
+                    return lab
+            same = [lab for lab in self.labs if lab.phase == int(match[1])]
+            raise CourseError(_no_lab(name, same or self.labs))
+        for base in (cwd or Path.cwd(), self.root):
+            if (lab_there := self.lab_at(base / text)) is not None:
+                return lab_there
+        part = re.sub(r"[\s_]+", "-", text.lower()).strip("/")
+        found = [lab for lab in self.labs if part == _LAB_FOLDER.sub(r"\2", lab.folder.name)]
+        if not found:
+            found = [
+                lab
+                for lab in self.labs
+                if part in (self.show(lab.folder) if "/" in part else lab.folder.name)
+            ]
+        if len(found) == 1:
+            return found[0]
+        if found:
+            raise CourseError(f"{name!r} fits more than one lab:\n{_lines(found)}")
+        raise CourseError(_no_lab(name, _near(part, self.labs)))
+
+    def lab_at(self, path: Path) -> Lab | None:
+        """The lab whose folder `path` is, or is in."""
+        path = path.resolve()
+        return next((lab for lab in self.labs if path.is_relative_to(lab.folder)), None)
+
+
+def _lines(labs: Iterable[Lab]) -> str:
+    return "\n".join(f"  {lab.id}  {lab.folder.name}" for lab in labs)
+
+
+def _no_lab(name: str, near: list[Lab]) -> str:
+    if not near:
+        return f"no lab is called {name!r}, and none comes near; 'course list' shows them all"
+    return f"no lab is called {name!r}. Near it:\n{_lines(near)}"
+
+
+def _near(part: str, labs: list[Lab]) -> list[Lab]:
+    """The labs most like `part`, the likest first."""
+
+    def likeness(lab: Lab) -> float:
+        slug = _LAB_FOLDER.sub(r"\2", lab.folder.name)
+        names = [slug, lab.folder.name, lab.title.lower(), lab.id, *slug.split("-")]
+        return max(difflib.SequenceMatcher(None, part, n).ratio() for n in names)
+
+    ranked = sorted(((likeness(lab), lab) for lab in labs), key=lambda pair: -pair[0])
+    return [lab for score, lab in ranked[:5] if score >= 0.55]
+
+
+def find_root(start: Path | None = None) -> Path:
+    """The repository that `start` (default: the current folder) lies in.
+
+    Raises CourseError outside of one.
+    """
+    start = (start or Path.cwd()).resolve()
+    for folder in (start, *start.parents):
+        project = folder / "pyproject.toml"
+        if project.is_file() and re.search(
+            r'(?m)^name\s*=\s*"mini-vllm"', project.read_text(encoding="utf-8", errors="replace")
+        ):
+            return folder
+    raise CourseError(
+        f"{start} is not inside the course's repository (no folder above it has the pyproject.toml "
+        "of mini-vllm). Go there and run the command again."
+    )
+
+
+def load_course(root: Path | None = None) -> Course:
+    """Read every phase and lab below `root` (default: found from the current folder)."""
+    root = root or find_root()
+    problems: list[str] = []
+    phases: list[Phase] = []
+    for folder in sorted(root.glob("phase-*")):
+        if not folder.is_dir():
+            continue
+        match = _PHASE_FOLDER.fullmatch(folder.name)
+        if match is None:
+            problems.append(f"{folder.name}: a phase folder is called phase-NN-slug")
+            continue
+        labs = []
+        for lab_folder in sorted(folder.glob("labs/lab-*")):
+            try:
+                labs.append(read_lab(lab_folder))
+            except CourseError as error:
+                problems.append(str(error))
+        number = int(match[1])
+        if any(p.number == number for p in phases):
+            problems.append(f"{folder.name}: there is another phase {number:02}")
+        phases.append(Phase(folder, number, match[2], tuple(labs)))
+    known: dict[str, Lab] = {}
+    for lab in [lab for phase in phases for lab in phase.labs]:
+        where = lab.folder.relative_to(root)
+        if lab.id in known:
+            problems.append(f"{where}: {lab.id} is {known[lab.id].folder.name} already")
+        problems += [
+            f"{where}: prerequisite {needed} does not come before {lab.id}"
+            if any(needed == other.id for phase in phases for other in phase.labs)
+            else f"{where}: there is no lab {needed} to be a prerequisite"
+            for needed in lab.prerequisites
+            if needed not in known
+        ]
+        known[lab.id] = lab
+    return Course(root, tuple(phases), tuple(problems))
+
+
+def read_lab(folder: Path) -> Lab:
+    """The lab in `folder`.
+
+    Raises CourseError where the folder's name or the front matter breaks a rule of the lab contract.
+    """
+    where = "/".join(folder.parts[-3:])
+    match = _LAB_FOLDER.fullmatch(folder.name)
+    phase = _PHASE_FOLDER.fullmatch(folder.parent.parent.name)
+    if match is None or phase is None:
+        raise CourseError(f"{where}: a lab folder is called phase-NN-slug/labs/lab-NN-slug")
+    readme = folder / "README.md"
+    if not readme.is_file():
+        raise CourseError(f"{where}: no README.md")
+    try:
+        values = front_matter(readme.read_text(encoding="utf-8"))
+    except CourseError as error:
+        raise CourseError(f"{where}/README.md: {error}") from None
+
+    def wrong(rule: str) -> CourseError:
+        return CourseError(f"{where}/README.md: front matter: {rule}")
+
+    if missing := sorted(_REQUIRED - values.keys()):
+        raise wrong(f"{', '.join(missing)} missing")
+    if unknown := sorted(values.keys() - _REQUIRED - _OPTIONAL):
+        raise wrong(f"unknown key {', '.join(unknown)}")
+    for key, number in (("phase", int(phase[1])), ("lab", int(match[1]))):
+        if values[key] != number or isinstance(values[key], bool):
+            raise wrong(f"{key} is {values[key]!r}, but the folder's name says {number}")
+    title, tag, minutes = values["title"], values["tag"], values["minutes"]
+    if not isinstance(title, str) or not title:
+        raise wrong(f"title must be text, got {title!r}")
+    if tag not in TAGS:
+        raise wrong(f"tag must be one of {', '.join(TAGS)}, got {tag!r}")
+    if not isinstance(minutes, int) or isinstance(minutes, bool) or not 1 <= minutes <= 600:
+        raise wrong(f"minutes must be a whole number from 1 to 600, got {minutes!r}")
+    needs = values["prerequisites"]
+    if not isinstance(needs, list) or not all(
+        isinstance(n, str) and _LAB_ID.fullmatch(n) for n in needs
+    ):
+        raise wrong(f'prerequisites must be a list of lab ids such as ["00-01"], got {needs!r}')
+    part, class_name = values.get("part"), values.get("class")
+    if (part is None) != (class_name is None):
+        raise wrong("part and class go together")
+    if part is not None and part not in engine_parts():
+        raise wrong(f"part must be one of {', '.join(engine_parts())}, got {part!r}")
+    if class_name is not None and not str(class_name).isidentifier():
+        raise wrong(f"class must be the name of a class, got {class_name!r}")
+    return Lab(
+        folder.resolve(), values["phase"], values["lab"], title, tag, minutes,
+        tuple(needs), part, class_name,
+    )  # fmt: skip
+
+
+@functools.cache
+def engine_parts() -> tuple[str, ...]:
+    """What the engine takes from outside: the fields of `mini_vllm.engine.EngineParts`.
+
+    Read from the source: importing the engine would double the time of a plain `course list`.
+    """
+    source = Path(__file__).resolve().parents[2] / "mini_vllm" / "engine.py"
+    for node in ast.parse(source.read_bytes()).body:
+        if isinstance(node, ast.ClassDef) and node.name == "EngineParts":
+            return tuple(
+                item.target.id
+                for item in node.body
+                if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name)
+            )
+    raise CourseError(f"{source} has no class EngineParts")
+
+
+def front_matter(text: str) -> dict[str, Any]:
+    """The front matter at the beginning of a Markdown page, as a dict.
+
+    One `key: value` a line; values are whole numbers, text, or `[a, "b"]`. A `#` after a blank
+    begins a comment. Raises CourseError naming the line that is none of these.
+    """
+    lines = text.splitlines()
+    if not lines or lines[0].rstrip() != "---":
+        raise CourseError("does not begin with front matter (a line ---)")
+    values: dict[str, Any] = {}
+    for number, line in enumerate(lines[1:], 2):
+        if line.rstrip() == "---":
+            return values
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        match = re.fullmatch(r"([a-z_]+):(?:\s+(.*))?", line)
+        if match is None or not match[2]:
+            raise CourseError(f"line {number}: expected 'key: value', got {line!r}")
+        if match[1] in values:
+            raise CourseError(f"line {number}: {match[1]} stands there twice")
+        values[match[1]] = _value(match[2], number)
+    raise CourseError("the front matter has no end (a second line ---)")
+
+
+_SCALAR = re.compile(r'"(?:[^"\\]*)"|\'(?:[^\'\\]*)\'|[^,\[\]]+')
+
+
+def _value(text: str, number: int) -> Any:
+    if quoted := re.match(r'("[^"\\]*"|\'[^\'\\]*\')\s*(?:\s#.*)?$', text):
+        return quoted[1][1:-1]
+    text = re.sub(r"(?:^|\s+)#.*$", "", text).strip()
+    if text.startswith("[") and text.endswith("]"):
+        inner = text[1:-1].strip()
+        items = [item.strip() for item in _SCALAR.findall(inner)] if inner else []
+        if re.sub(r"\s", "", ",".join(items)) != re.sub(r"\s", "", inner):
+            raise CourseError(f"line {number}: not a list of plain values: {text}")
+        return [_value(item, number) for item in items]
+    if re.fullmatch(r"0|[1-9]\d*", text):
+        return int(text)
+    if not text or text[0] in "[]{}\"'&*!|>%@`,?-" or ": " in text or text.endswith(":"):
+        raise CourseError(f"line {number}: put quotes around {text!r}")
+    if re.fullmatch(r"(?i)true|false|yes|no|on|off|null|~|[-+.\d_:]+", text):
+        raise CourseError(f"line {number}: YAML does not read {text} as text; put quotes around it")
+    return text
+
+
+def load_module(path: Path, name: str) -> ModuleType:
+    """Run the file `path` as the module `name`, always from its source."""
+    spec = spec_from_loader(name, SourceFileLoader(name, str(path)))
+    assert isinstance(spec, ModuleSpec)
+    spec.origin, spec.has_location = str(path), True
+    module = module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses and pickle look their module up by name
+    try:
+        exec(compile(path.read_bytes(), str(path), "exec"), module.__dict__)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+def load_solution(wrong_file: str | Path) -> ModuleType:
+    """A fresh copy of the solution that `wrong_file` (`wrong/NAME.py`) is a mistaken form of.
+
+    A wrong file takes over all of it and puts its mistake on top:
+
+        globals().update(vars(load_solution(__file__)))
+
+    Functions of the solution look names up in the module returned here. Where the mistake must reach
+    them too, set it there (`solution.f = f`) before copying.
+    """
+    folder = Path(wrong_file).resolve().parent
+    path = (folder.parent if folder.name == "wrong" else folder) / "solution.py"
+    if not path.is_file():
+        raise CourseError(f"{wrong_file}: there is no {path}")
+    stem = re.sub(r"\W+", "_", path.parent.name)
+    return load_module(path, f"lab_{stem}_solution_{next(_loaded)}")

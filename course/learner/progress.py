@@ -1,0 +1,190 @@
+"""What a reader has done so far: `.course/progress.json` below the root.
+
+The folder holds its own `.gitignore`, so nothing in it is ever committed. The file is replaced whole,
+by a rename, so that a crash leaves the old one or the new one. A file that cannot be read is moved
+aside, never overwritten: `course grade --all` finds out again what passes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from course.learner.labs import CourseError, Lab
+
+VERSION = 1
+
+
+def state_folder(root: Path) -> Path:
+    """`.course/`, made where it is missing."""
+    folder = root / ".course"
+    folder.mkdir(exist_ok=True)
+    ignore = folder / ".gitignore"
+    if not ignore.exists():
+        ignore.write_text("# What one reader has done; made by the command course.\n*\n")
+    return folder
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Replace `path` by `text`; nobody ever sees half of it."""
+    handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(name).replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            Path(name).unlink()
+        raise
+
+
+def digest(path: Path) -> str:
+    """The content of `path` as 16 hexadecimal digits; "" if there is none."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:16] if path.is_file() else ""
+
+
+def now() -> str:
+    """The local time, to the second, as ISO 8601 with its offset."""
+    return datetime.now().astimezone().isoformat(timespec="seconds")
+
+
+@dataclass
+class LabProgress:
+    """One lab.
+
+    Attributes:
+        attempts: how often it was graded.
+        hints: how many hints were asked for.
+        passed, failed: tests at the last grading that passed, and that did not.
+        passed_at: when it first passed, or None. A lab once passed stays done.
+        passed_digest: the starter.py that last passed.
+    """
+
+    attempts: int = 0
+    hints: int = 0
+    passed: int = 0
+    failed: int = 0
+    passed_at: str | None = None
+    passed_digest: str | None = None
+
+    @property
+    def done(self) -> bool:
+        return self.passed_at is not None
+
+
+NOTHING = LabProgress()
+
+
+class Progress:
+    """The progress file of the repository at `root`.
+
+    `notice` is called with a sentence for the user when a damaged file was moved aside.
+    Raises CourseError where the file is from a newer version of the course.
+    """
+
+    def __init__(self, root: Path, notice: Callable[[str], None] | None = None) -> None:
+        self.root = root
+        self.path = root / ".course" / "progress.json"
+        self._notice = notice or (lambda text: print(f"course: {text}", file=sys.stderr))
+        self.labs = self._read()
+
+    def __getitem__(self, lab: Lab) -> LabProgress:
+        return self.labs.get(lab.id, NOTHING)
+
+    def changed_since(self, lab: Lab) -> bool:
+        """Whether starter.py is another than the one that passed."""
+        passed = self[lab].passed_digest
+        return passed is not None and passed != digest(lab.starter)
+
+    @contextlib.contextmanager
+    def update(self, lab: Lab) -> Iterator[LabProgress]:
+        """Change what is kept of `lab`; written when the block is left without an exception.
+
+        The file is read again first, under a lock: `course watch` may be running beside this.
+        """
+        with _locked(state_folder(self.root) / "lock"):
+            self.labs = self._read()
+            entry = self.labs.setdefault(lab.id, LabProgress())
+            yield entry
+            content = {
+                "version": VERSION,
+                "labs": {name: vars(value) for name, value in sorted(self.labs.items())},
+            }
+            write_atomically(self.path, json.dumps(content, indent=2) + "\n")
+
+    def _read(self) -> dict[str, LabProgress]:
+        try:
+            data = self.path.read_bytes()
+        except FileNotFoundError:
+            return {}
+        try:
+            content = json.loads(data)
+            version = content["version"]
+            if isinstance(version, int) and version > VERSION:
+                raise CourseError(
+                    f"{self.path} has format {version}, this course writes {VERSION}: "
+                    "it is from a newer course. Update the repository, or move the file away."
+                )
+            if version != VERSION:
+                raise TypeError(f"version is {version!r}")
+            return {name: _entry(values) for name, values in content["labs"].items()}
+        except CourseError:
+            raise
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            aside = self._move_aside()
+            self._notice(
+                f"{self.path} could not be read ({type(error).__name__}: {error}). It is kept as "
+                f"{aside.name}, and progress begins anew; 'course grade --all' finds what passes."
+            )
+            return {}
+
+    def _move_aside(self) -> Path:
+        stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
+        aside = self.path.with_name(f"progress.damaged-{stamp}.json")
+        number = 1
+        while aside.exists():
+            number += 1
+            aside = self.path.with_name(f"progress.damaged-{stamp}-{number}.json")
+        self.path.rename(aside)
+        return aside
+
+
+_TYPES: dict[str, tuple[type, ...]] = {
+    "attempts": (int,),
+    "hints": (int,),
+    "passed": (int,),
+    "failed": (int,),
+    "passed_at": (str, type(None)),
+    "passed_digest": (str, type(None)),
+}
+
+
+def _entry(values: dict[str, Any]) -> LabProgress:
+    for name, value in values.items():
+        if name not in _TYPES or not isinstance(value, _TYPES[name]) or isinstance(value, bool):
+            raise TypeError(f"{name} is {value!r}")
+    return LabProgress(**values)
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Hold a lock that other processes respect, where the system has one."""
+    try:
+        import fcntl
+    except ImportError:  # Windows: the rename still keeps the file whole
+        yield
+        return
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

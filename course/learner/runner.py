@@ -1,0 +1,371 @@
+"""Runs labs' tests for `course.learner.grade`, in a process of its own, and writes down what happened.
+
+    python -m course.learner.runner < BATCH      BATCH is JSON: {"root", "jobs": [...], "parallel"}
+
+A job is one implementation of one lab: `test`, `impl`, `out` (where its events go), `limit` and
+`test_limit` in seconds, `stop_at` (outcomes after which the rest is left), `watch_unwritten`, `order`
+(seconds a test took before; the quick ones go first). A single job is a pytest session in this process.
+With `"serve": true` each job is a fork of a session that has collected its lab's tests; that needs a
+system with a dependable fork.
+
+A session writes its events as lines of JSON while it runs, so that what an endless loop or a crash
+leaves behind can still be read. On standard output comes one line for each job of a batch that has
+ended: `{"job": index, "exit": status}`, with `"killed": true` if it ran past its limit.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import linecache
+import os
+import re
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable, Generator
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Any, TextIO
+
+import pytest
+
+CAN_FORK = hasattr(os, "fork") and sys.platform.startswith("linux")
+_NUMPY_HEAD = re.compile(
+    r"^(?:Arrays are not \w+(?: \w+)*|Not equal to tolerance [^\n]*)\s*\n(?=\S)"
+)
+_HAS_ALARM = hasattr(signal, "setitimer")
+
+
+class TimeLimit(BaseException):
+    """Raised in a test that runs too long. Not an Exception, so that `except Exception` lets it by."""
+
+
+class Recorder:
+    """The pytest plugin: writes an event a test, with what a learner should read about it."""
+
+    def __init__(self, job: dict[str, Any], out: TextIO) -> None:
+        self.impl = str(Path(job["impl"]).resolve())
+        self.test = str(Path(job["test"]).resolve())
+        self.test_limit = float(job["test_limit"])
+        self.deadline = time.monotonic() + float(job["limit"])
+        self.watch_unwritten = bool(job.get("watch_unwritten"))
+        self.stop_at = frozenset(job.get("stop_at") or ())
+        self.order: dict[str, float] = dict(job.get("order") or {})
+        self.out = out
+        self.limit = self.test_limit
+        self.current: dict[str, Any] = {}
+
+    def write(self, **event: Any) -> None:
+        self.out.write(json.dumps(event) + "\n")
+        self.out.flush()
+
+    # -- collection
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        if self.order:
+            items.sort(key=lambda item: self.order.get(item.nodeid.split("::", 1)[-1], 0.0))
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        if report.failed:
+            self.write(event="broken", message=str(report.longreprtext).strip())
+
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        tests = []
+        for item in session.items:
+            doc = getattr(getattr(item, "obj", None), "__doc__", None) or ""
+            first = " ".join(doc.strip().split("\n\n")[0].split())
+            base = getattr(item, "originalname", None) or item.name
+            tests.append({"name": item.nodeid.split("::", 1)[-1], "base": base, "doc": first})
+        self.write(event="collected", tests=tests)
+
+    # -- one test
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
+        self.current = {"name": item.nodeid.split("::", 1)[-1], "outcome": "passed"}
+        self.limit = max(0.1, min(self.test_limit, self.deadline - time.monotonic()))
+        self.write(event="start", name=self.current["name"])
+        start, cpu = time.perf_counter(), time.process_time()
+        try:
+            return (yield)
+        finally:
+            self._alarm(0)
+            self.current["seconds"] = time.perf_counter() - start
+            self.current["cpu_seconds"] = time.process_time() - cpu
+            self.write(event="test", **self.current)
+            if self.current["outcome"] in self.stop_at:
+                item.session.shouldstop = "seen enough"
+            elif time.monotonic() >= self.deadline:
+                item.session.shouldstop = "time is up"
+
+    def _alarm(self, seconds: float) -> None:
+        if _HAS_ALARM:
+            # Again every half second: a bare "except:" in the learner's loop swallows the first.
+            signal.setitimer(signal.ITIMER_REAL, seconds, 0.5 if seconds else 0)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, None, None]:
+        with self._limited():
+            yield
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, None, None]:
+        with self._limited():
+            if not self.watch_unwritten:
+                yield
+                return
+            before = sys.gettrace()
+            sys.settrace(self._trace)
+            try:
+                yield
+            finally:
+                sys.settrace(before)
+
+    @contextlib.contextmanager
+    def _limited(self) -> Generator[None, None, None]:
+        if not _HAS_ALARM:
+            yield
+            return
+
+        def too_long(signum: int, frame: FrameType | None) -> None:
+            raise TimeLimit
+
+        before = signal.signal(signal.SIGALRM, too_long)
+        self._alarm(self.limit)
+        try:
+            yield
+        finally:
+            self._alarm(0)
+            signal.signal(signal.SIGALRM, before)
+
+    def _trace(self, frame: FrameType, event: str, arg: object) -> Callable[..., Any] | None:
+        """A trace function that notes which functions of the file raise NotImplementedError."""
+        if frame.f_code.co_filename != self.impl:
+            return None
+
+        def local(frame: FrameType, event: str, arg: Any) -> Callable[..., Any]:
+            if event == "exception" and issubclass(arg[0], NotImplementedError):
+                touched = self.current.setdefault("unwritten", [])
+                if (name := _qualname(frame)) not in touched:
+                    touched.append(name)
+            return local
+
+        return local
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(
+        self, item: pytest.Item, call: pytest.CallInfo[None]
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        report = yield
+        if call.excinfo is None or self.current["outcome"] != "passed":
+            return report
+        if isinstance(call.excinfo.value, pytest.skip.Exception):
+            self.current.update(outcome="skipped", message=str(call.excinfo.value))
+            return report
+        self.current.update(self.explain(call.excinfo.value))
+        printed = "".join(text for title, text in report.sections if "stdout" in title)
+        if printed.strip():
+            self.current["printed"] = printed.rstrip().splitlines()[-20:]
+        if self.current["outcome"] == "time" and call.when == "setup":
+            # The file itself never ends: every other test would wait for it again.
+            item.session.shouldstop = "the file does not load"
+        return report
+
+    # -- what went wrong, for a learner
+
+    def explain(self, error: BaseException) -> dict[str, Any]:
+        """The outcome, message and place of a failure.
+
+        Outcomes: `failed` (an assertion of the test), `todo` (NotImplementedError), `time`, `syntax`,
+        `error` (any other exception).
+        """
+        while isinstance(error, BaseExceptionGroup):
+            error = error.exceptions[0]
+        frames = _frames(error.__traceback__)
+        mine = [(f, line) for f, line in frames if f.f_code.co_filename == self.impl]
+        notes = [line for note in getattr(error, "__notes__", []) for line in note.splitlines()]
+        found: dict[str, Any] = {"notes": notes[:8]} if notes else {}
+        if mine:
+            frame, line = mine[-1]
+            found |= _place(self.impl, line, _qualname(frame))
+        last = frames[-1][0].f_code.co_filename if frames else ""
+        text = str(error).strip()
+        kind = type(error).__name__
+        if isinstance(error, TimeLimit):
+            message = f"Still running after {self.limit:.0f} s, and ended."
+            return found | {"outcome": "time", "message": message}
+        if isinstance(error, NotImplementedError) and mine and last == self.impl:
+            return found | {"outcome": "todo", "message": text}
+        if isinstance(error, SyntaxError) and error.filename == self.impl:
+            found |= _place(self.impl, error.lineno or 1, None)
+            return found | {"outcome": "syntax", "message": f"{kind}: {error.msg}"}
+        if isinstance(error, AssertionError) and (not mine or last == self.test):
+            text = _NUMPY_HEAD.sub("", text)  # numpy.testing puts it before the test's own words
+            return {"outcome": "failed", "message": text} | ({"notes": notes[:8]} if notes else {})
+        if isinstance(error, pytest.fail.Exception):
+            raised = re.fullmatch(r"DID NOT RAISE <class '(?:.*\.)?(\w+)'>", text)
+            if raised:
+                text = f"The test expects {raised[1]} here, and nothing was raised."
+            return {"outcome": "failed", "message": text}
+        message = f"{kind}: {text}" if text else kind
+        if not mine:
+            missing = re.match(r"module '[\w.]+' has no attribute '(\w+)'", text)
+            if isinstance(error, AttributeError) and missing:
+                message = f"{Path(self.impl).name} has no {missing[1]}."
+            else:
+                here = [(f, n) for f, n in frames if f.f_code.co_filename == self.test]
+                if here:
+                    found |= _place(self.test, here[-1][1], None)
+        return found | {"outcome": "error", "message": message}
+
+
+def _frames(tb: TracebackType | None) -> list[tuple[FrameType, int]]:
+    return list(traceback.walk_tb(tb))
+
+
+def _qualname(frame: FrameType) -> str:
+    return frame.f_code.co_qualname.replace(".<locals>", "")
+
+
+def _place(path: str, line: int, function: str | None) -> dict[str, Any]:
+    linecache.checkcache(path)
+    return {
+        "file": path,
+        "line": line,
+        "function": function if function != "<module>" else None,
+        "code": linecache.getline(path, line).strip(),
+    }
+
+
+def _arguments(root: str, test: str) -> list[str]:
+    return [
+        *("-q", "--no-header", "--no-summary", "--tb=short", "-p", "no:cacheprovider"),
+        *("--assert=plain", "--import-mode=importlib", "--strict-markers", "-o", "addopts="),
+        *("--rootdir", root, "-c", str(Path(root, "pyproject.toml")), test),
+    ]
+
+
+def run_job(root: str, job: dict[str, Any]) -> int:
+    """Run one job in this process; the exit status is pytest's."""
+    os.environ["LAB_IMPL"] = str(Path(job["impl"]).resolve())
+    with Path(job["out"]).open("w", encoding="utf-8") as out:
+        recorder = Recorder(job, out)
+        status = int(pytest.main(_arguments(root, job["test"]), plugins=[recorder]))
+        recorder.write(event="end", status=status)
+    return status
+
+
+class Forker:
+    """The pytest plugin that runs a lab's tests on many files: collected once, a fork for each file."""
+
+    def __init__(
+        self, jobs: list[tuple[int, dict[str, Any]]], parallel: int, report: TextIO
+    ) -> None:
+        self.waiting = jobs[::-1]
+        self.parallel = parallel
+        self.report = report
+        self.broken = ""
+        self.running: dict[int, tuple[int, float]] = {}
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        if report.failed:
+            self.broken = str(report.longreprtext).strip()
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtestloop(self, session: pytest.Session) -> bool:
+        try:
+            while self.waiting or self.running:
+                while self.waiting and len(self.running) < self.parallel:
+                    index, job = self.waiting.pop()
+                    # A little over the limit that the session keeps itself.
+                    deadline = time.monotonic() + float(job["limit"]) + 3.0
+                    self.running[self._fork(session, job)] = (index, deadline)
+                self._wait()
+        finally:
+            for pid in self.running:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(pid, signal.SIGKILL)
+        return True
+
+    def _wait(self) -> None:
+        pid, status = os.waitpid(-1, os.WNOHANG)
+        if pid in self.running:
+            index, _ = self.running.pop(pid)
+            self.say(job=index, exit=os.waitstatus_to_exitcode(status))
+            return
+        for pid, (index, deadline) in list(self.running.items()):
+            if time.monotonic() > deadline:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
+                del self.running[pid]
+                self.say(job=index, exit=-9, killed=True)
+        time.sleep(0.002)
+
+    def say(self, **line: Any) -> None:
+        self.report.write(json.dumps(line) + "\n")
+        self.report.flush()
+
+    def _fork(self, session: pytest.Session, job: dict[str, Any]) -> int:
+        pid = os.fork()
+        if pid:
+            with contextlib.suppress(OSError):  # it may have been quicker
+                os.setpgid(pid, pid)
+            return pid
+        status = 70
+        try:
+            with contextlib.suppress(OSError):
+                os.setpgid(0, 0)  # the whole group is killed with it
+            self._in_child(session, job)
+            status = 0
+        finally:
+            os._exit(status)
+
+    def _in_child(self, session: pytest.Session, job: dict[str, Any]) -> None:
+        os.environ["LAB_IMPL"] = str(Path(job["impl"]).resolve())
+        with Path(job["out"]).open("w", encoding="utf-8") as out:
+            recorder = Recorder(job, out)
+            session.config.pluginmanager.register(recorder)
+            if self.broken:
+                recorder.write(event="broken", message=self.broken)
+            items = session.items
+            recorder.pytest_collection_modifyitems(items)
+            recorder.pytest_collection_finish(session)
+            for item, following in zip(items, [*items[1:], None], strict=True):
+                item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+                if session.shouldstop or session.shouldfail:
+                    break
+            recorder.write(event="end", status=0)
+
+
+def serve(batch: dict[str, Any]) -> None:
+    """Run a batch in forks, `parallel` at a time; the jobs of one lab after those of another."""
+    with os.fdopen(os.dup(1), "w") as report:
+        null = os.open(os.devnull, os.O_RDWR)
+        for stream in (0, 1):
+            os.dup2(null, stream)
+        groups: dict[str, list[tuple[int, dict[str, Any]]]] = {}
+        for index, job in enumerate(batch["jobs"]):
+            groups.setdefault(job["test"], []).append((index, job))
+        for test, jobs in groups.items():
+            forker = Forker(jobs, int(batch["parallel"]), report)
+            # Not capture=fd: its files would be shared by all forks.
+            pytest.main([*_arguments(batch["root"], test), "--capture=sys"], plugins=[forker])
+            for index, _ in forker.waiting:  # pytest gave up before it came to the tests
+                forker.say(job=index, exit=1)
+
+
+def main() -> int:
+    batch = json.load(sys.stdin)
+    if batch.get("serve"):
+        serve(batch)
+        return 0
+    [job] = batch["jobs"]
+    return run_job(batch["root"], job)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

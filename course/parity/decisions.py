@@ -1,0 +1,287 @@
+"""Replay recorded traces through a scheduler and compare every decision with vLLM's.
+
+    python -m course.parity FILE... [--scheduler MODULE_OR_PATH:CLASS]
+
+FILE is `.jsonl`, `.jsonl.gz` or `-`. The scheduler is `mini_vllm.scheduler.Scheduler` unless
+another is named, for instance a learner's own: `--scheduler labs/lab-01/starter.py:Scheduler`. It
+is made with an `EngineConfig` and must answer what `course.parity.traces.Run` asks of it.
+
+Prints totals, and for the first difference the step, the state before it, both decisions and the
+rule that decides. Exit code 0: no difference, 1: some, 2: bad arguments or a bad file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import importlib.util
+import sys
+import time
+import traceback
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from course.parity.report import report, snapshot
+from course.parity.traces import (
+    EOS,
+    Arrival,
+    Config,
+    Decision,
+    Parts,
+    Run,
+    Trace,
+    TraceError,
+    read_traces,
+)
+from mini_vllm.config import EngineConfig
+from mini_vllm.request import Request, RequestStatus
+from mini_vllm.sampling_params import SamplingParams
+from mini_vllm.scheduler import ModelRunnerOutput, Scheduler
+
+# In the order in which one decision causes the next, so that the first to differ is the cause.
+_FROM_FILE = "_parity_"  # begins the module names of --scheduler PATH
+FIELDS = ("preempted", "scheduled", "blocks", "finished", "running", "free")
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Where a replay first leaves its trace.
+
+    `step` counts from 0; after the last step, `fields` names what differs in the end. `actual` is
+    None where the scheduler raised, and `error` then says what.
+    """
+
+    where: str
+    trace: Trace
+    step: int
+    fields: tuple[str, ...]
+    expected: Decision | None = None
+    actual: Decision | None = None
+    error: str | None = None
+    end: tuple[str, ...] = ()
+
+
+def engine_config(config: Config) -> EngineConfig:
+    """The `EngineConfig` that a trace's config means."""
+    return EngineConfig(
+        block_size=config["block_size"],
+        num_gpu_blocks=config["num_blocks"],
+        max_num_seqs=config["max_num_seqs"],
+        max_num_batched_tokens=config["max_num_batched_tokens"],
+        long_prefill_token_threshold=config["long_prefill_token_threshold"],
+        enable_prefix_caching=config["enable_prefix_caching"],
+        max_model_len=config["max_model_len"],
+        scheduling_policy=config["policy"],  # type: ignore[arg-type]  # EngineConfig checks it
+        enable_chunked_prefill=config.get("enable_chunked_prefill", True),
+        scheduler_reserve_full_isl=config.get("scheduler_reserve_full_isl", True),
+    )
+
+
+def mini_parts(config: Config, scheduler_class: Any = Scheduler) -> Parts:
+    """A scheduler of `mini_vllm`'s interface, ready for `Run`."""
+    engine = engine_config(config)
+    scheduler = scheduler_class(engine)
+    block_size = engine.block_size if engine.enable_prefix_caching else None
+
+    def make_request(q: Arrival, index: int) -> Request:
+        params = SamplingParams(max_tokens=q["max_tokens"], ignore_eos=q["ignore_eos"])
+        params.update_from_generation_config({}, EOS)
+        return Request(
+            q["id"],
+            list(q["prompt"]),
+            params,
+            arrival_time=float(index),
+            priority=q["priority"],
+            block_size=block_size,
+        )
+
+    def make_output(req_ids: list[str], sampled: list[list[int]]) -> ModelRunnerOutput:
+        index = {request_id: i for i, request_id in enumerate(req_ids)}
+        return ModelRunnerOutput(req_ids, index, sampled)
+
+    return Parts(
+        scheduler=scheduler,
+        make_request=make_request,
+        block_ids=lambda request_id: list(scheduler.kv_cache_manager.get_block_ids(request_id)),
+        make_output=make_output,
+        aborted=RequestStatus.FINISHED_ABORTED,
+    )
+
+
+def _differing(expected: Decision, actual: Decision) -> tuple[str, ...]:
+    unlike = [name for name in FIELDS if expected[name] != actual[name]]  # type: ignore[literal-required]
+    if "scheduled" not in unlike and list(expected["scheduled"]) != list(actual["scheduled"]):
+        unlike.insert(unlike.index("preempted") + 1 if "preempted" in unlike else 0, "scheduled")
+    return tuple(unlike)
+
+
+def replay(where: str, trace: Trace, scheduler_class: Any = Scheduler) -> Difference | None:
+    """Replay one trace; the first difference, or None.
+
+    Raises TraceError if the trace's config is none that an engine can have.
+    """
+    try:
+        engine_config(trace["config"])
+    except ValueError as error:
+        raise TraceError(f"{where}: {error}") from error
+    step = 0
+    try:
+        run = Run(trace, mini_parts(trace["config"], scheduler_class))
+        for expected in trace["steps"]:
+            run.arrive()
+            actual = run.decide()
+            if fields := _differing(expected, actual):
+                return Difference(where, trace, step, fields, expected, actual)
+            step += 1
+        end = _end(trace, run)
+    except Exception as error:
+        return Difference(
+            where,
+            trace,
+            step,
+            ("error",),
+            expected=trace["steps"][step] if step < len(trace["steps"]) else None,
+            error=_short_traceback(error),
+        )
+    return (
+        Difference(where, trace, step, tuple(e[0] for e in end), end=end_lines(end))
+        if end
+        else None
+    )
+
+
+def _end(trace: Trace, run: Run) -> list[tuple[str, str, object, object]]:
+    """(field, request id, vLLM's, the scheduler's) for all that differs when the trace is over."""
+    found: list[tuple[str, str, object, object]] = []
+    for field, mine in (
+        ("outputs", run.outputs()),
+        ("final", run.final()),
+        ("preemptions", run.preemptions()),
+    ):
+        theirs: dict[str, Any] = trace[field]  # type: ignore[literal-required]
+        ids = [*theirs, *(i for i in mine if i not in theirs)]
+        found += [
+            (field, i, theirs.get(i), mine.get(i)) for i in ids if theirs.get(i) != mine.get(i)
+        ]
+    if not run.done:
+        found.append(("unfinished", "-", "all done", "requests are left over"))
+    return found
+
+
+def end_lines(found: list[tuple[str, str, object, object]]) -> tuple[str, ...]:
+    return tuple(f"{field} of {i}: vLLM {theirs}, here {mine}" for field, i, theirs, mine in found)
+
+
+def _short_traceback(error: Exception) -> str:
+    """The exception, and the last lines of code that led to it."""
+    frames = traceback.extract_tb(error.__traceback__)[-2:]
+    places = [f"  {Path(f.filename).name}:{f.lineno} in {f.name}: {f.line}" for f in frames]
+    return "\n".join([*traceback.format_exception_only(error)[-1:][0].splitlines(), *places])
+
+
+def explain(difference: Difference, scheduler_class: Any = Scheduler) -> str:
+    """The report of a difference. Replays the trace up to it, to show the state before."""
+    trace = difference.trace
+    source = sys.modules[scheduler_class.__module__]
+    is_file = scheduler_class.__module__.startswith(_FROM_FILE)
+    place = getattr(source, "__file__", None) if is_file else scheduler_class.__module__
+    name = f"{scheduler_class.__qualname__} of {place}"
+    run: Run | None = None
+    try:
+        run = Run(trace, mini_parts(trace["config"], scheduler_class))
+        for _ in range(difference.step):
+            run.arrive()
+            run.decide()
+        if difference.expected is not None:
+            run.arrive()
+    except Exception as error:  # the report shows what it can; the difference holds the error
+        if difference.error is None:
+            raise RuntimeError(f"{name} does not decide the same twice") from error
+    state = snapshot(run, trace) if run is not None else None
+    return report(
+        where=difference.where,
+        trace=trace,
+        step=difference.step,
+        fields=difference.fields,
+        state=state,
+        expected=difference.expected,
+        actual=difference.actual,
+        error=difference.error,
+        end=difference.end,
+        name=name,
+    )
+
+
+def load_class(spec: str) -> Any:
+    """The class that `module:Class`, `path.py:Class` or either without `:Class` names.
+
+    Raises ValueError where there is no such thing.
+    """
+    source, _, class_name = spec.partition(":")
+    class_name = class_name or "Scheduler"
+    try:
+        if source.endswith(".py"):
+            path = Path(source).resolve()
+            found = importlib.util.spec_from_file_location(_FROM_FILE + path.stem, path)
+            if found is None or found.loader is None or not path.is_file():
+                raise ValueError(f"--scheduler {spec}: there is no file {path}")
+            module = importlib.util.module_from_spec(found)
+            sys.modules[found.name] = module
+            found.loader.exec_module(module)
+        else:
+            module = importlib.import_module(source)
+    except ImportError as error:
+        raise ValueError(f"--scheduler {spec}: {error}") from error
+    found_class = getattr(module, class_name, None)
+    if not isinstance(found_class, type):
+        raise ValueError(f"--scheduler {spec}: {source} has no class {class_name}")
+    return found_class
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m course.parity",
+        description="Compare a scheduler's decisions with those recorded from vLLM's own.",
+    )
+    parser.add_argument("files", nargs="+", metavar="FILE", help=".jsonl, .jsonl.gz, or - (stdin)")
+    parser.add_argument(
+        "--scheduler",
+        metavar="MODULE_OR_PATH:CLASS",
+        help="the class to compare (default: mini_vllm.scheduler:Scheduler)",
+    )
+    args = parser.parse_args(argv)
+    began = time.perf_counter()
+    traces = steps = equal = requests = 0
+    differences: list[Difference] = []
+    try:
+        scheduler_class = load_class(args.scheduler) if args.scheduler else Scheduler
+        for file in args.files:
+            for where, trace in read_traces(file):
+                found = replay(where, trace, scheduler_class)
+                traces += 1
+                requests += len(trace["requests"])
+                steps += len(trace["steps"])
+                equal += len(trace["steps"]) if found is None else found.step
+                if found is not None:
+                    if not differences:
+                        print(explain(found, scheduler_class), end="\n\n")
+                    differences.append(found)
+    except (TraceError, ValueError) as error:
+        print(error, file=sys.stderr)
+        return 2
+    took = f"{requests:,} requests, {time.perf_counter() - began:.1f} s"
+    if not differences:
+        print(f"{traces} traces, {steps:,} steps, 0 differences ({took})")
+        return 0
+    seeds = ", ".join(str(d.trace["seed"]) for d in differences[:10])
+    more = f" and {len(differences) - 10} more" if len(differences) > 10 else ""
+    print(
+        f"{traces} traces, {steps:,} steps, {len(differences)} differences (a trace stops at its "
+        f"first): seed {seeds}{more}; {equal:,} steps are equal ({took})"
+    )
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

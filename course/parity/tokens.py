@@ -1,0 +1,303 @@
+"""Do `mini_vllm` and real vLLM give the same tokens? Run both on one checkpoint and compare.
+
+    python -m course.parity.tokens [--model DIR] [--prompts N] [--alone N] [--max-tokens N] [--seed S]
+                            [--json FILE]
+
+The same seeded prompts go through both engines, greedily, in float32:
+
+* `together`: all at once, with prefix caching, and with chunked prefill under a small token budget.
+* `alone`: some of them one after another in the same engines, on what `together` left cached.
+* `preempted`: some of them in a KV cache too small for all, so that requests lose their blocks.
+
+Compared are tokens, finish reasons, prefix cache hits, preemptions, and the log probability of
+each token. A token that differs is shown with its prompt, its position and what both engines
+thought of both tokens: two near equal log probabilities are a tie that float32 broke two ways, and
+a wide gap is a bug. A position where the best two tokens lie within 1e-4 is listed as a near tie,
+equal or not. One prompt in ten may run eight times as long, so that some texts come to their end.
+
+Exit code 0: equal, 1: not, 2: bad arguments, no vLLM, or no such model. Each engine runs in a
+process of its own (`course.parity.tokens_run`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import random
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from course.parity.tokens_run import TOP, Completion, Result, Scenario, run_engine
+
+TOLERANCE = 1e-3
+"""Largest difference allowed between the two engines' log probabilities of a token."""
+NEAR_TIE = 1e-4
+"""A best and a second token closer than this in log probability are a near tie."""
+
+SENTENCES = (
+    "The scheduler gives each running request its tokens before it admits a waiting one.",
+    "A block table maps the logical blocks of a request to physical blocks in the KV cache.",
+    "Chunked prefill cuts a long prompt into pieces, so that decodes need not wait for all of it.",
+    "When the pool has no free block, the request that came last loses its own and starts over.",
+    "Prefix caching finds blocks by a hash that is chained over all the tokens before them.",
+    "What is a token? A token is the unit in which a language model reads and writes text.",
+    "Why does decoding read so much memory? Each step loads every weight to make one token.",
+    "Greedy sampling takes the token with the highest logit, and so it always answers the same.",
+)
+"""Text to cut prompts from where the corpus of the shipped model is not at hand."""
+
+
+@dataclass
+class Comparison:
+    """What comparing two `Result`s found."""
+
+    name: str
+    requests: int = 0
+    tokens: int = 0
+    mismatches: list[str] = field(default_factory=list)
+    near_ties: list[str] = field(default_factory=list)
+    max_logprob_difference: float = 0.0
+    preemptions: tuple[int, int] = (0, 0)
+    cached_tokens: int = 0
+    seconds: tuple[float, float] = (0.0, 0.0)
+
+    @property
+    def equal(self) -> bool:
+        return not self.mismatches and self.max_logprob_difference <= TOLERANCE
+
+
+# -- prompts --------------------------------------------------------------------------------------
+
+
+def corpus_texts(seed: int, count: int) -> list[str]:
+    """Texts of the shipped model's corpus, or `SENTENCES` shuffled and joined without it."""
+    rng = random.Random(seed)
+    if importlib.util.find_spec("scripts") and importlib.util.find_spec("scripts.tiny_llama"):
+        corpus = importlib.import_module("scripts.tiny_llama.corpus")
+        documents = zip(range(count), corpus.Corpus(seed).documents(), strict=False)
+        return [" ".join(text for _, text in document) for _, document in documents]
+    return [" ".join(rng.sample(SENTENCES, len(SENTENCES))) for _ in range(count)]
+
+
+def make_prompts(
+    encode: Callable[[str], list[int]],
+    vocab_size: int,
+    count: int = 200,
+    seed: int = 0,
+    longest: int = 400,
+) -> list[list[int]]:
+    """Seeded, varied prompts of 1 to `longest` token ids.
+
+    Args:
+        encode: text to token ids.
+        vocab_size: ids of the random prompts are below it.
+        count: how many.
+        seed: the same seed gives the same prompts.
+        longest: most tokens in one.
+
+    A quarter each: openings of a few words, text cut at any token, random ids, and repeats of an
+    earlier prompt's head with another tail, which is what prefix caching feeds on. One prompt has a
+    single token and one has `longest`.
+    """
+    rng = random.Random(seed)
+    texts = [encode(text) for text in corpus_texts(seed, max(count, 8))]
+    low = min(8, vocab_size - 1)  # the first ids of the shipped vocabulary are special
+
+    def noise(length: int) -> list[int]:
+        return [rng.randrange(low, vocab_size) for _ in range(length)]
+
+    prompts: list[list[int]] = [[rng.randrange(low, vocab_size)], noise(longest)][:count]
+    while len(prompts) < count:
+        kind = len(prompts) % 4
+        text = rng.choice(texts)
+        if kind == 0:
+            prompt = text[: rng.randint(2, 32)]
+        elif kind == 1:
+            long_text = text + [t for _ in range(6) for t in rng.choice(texts)]
+            prompt = long_text[: rng.randint(20, longest)]
+        elif kind == 2:
+            prompt = noise(rng.randint(1, longest // 2))
+        else:
+            head = rng.choice(prompts)
+            prompt = head[: rng.randint(1, len(head))] + text[: rng.randint(1, 40)]
+        prompts.append(prompt[:longest])
+    return prompts
+
+
+def make_scenarios(
+    prompts: Sequence[list[int]], alone: int = 40, max_tokens: int = 24, pool: int = 64
+) -> list[Scenario]:
+    """The three scenarios; `alone` of the prompts run one by one, `pool` blocks are too few."""
+    normal = {
+        "max_num_batched_tokens": 96,
+        "max_num_seqs": 48,
+        "num_gpu_blocks_override": 1200,
+        "enable_prefix_caching": True,
+        "enable_chunked_prefill": True,
+    }
+    scarce = {**normal, "num_gpu_blocks_override": pool, "max_num_seqs": 16}
+    stride = max(1, len(prompts) // max(alone, 1))
+    everyone = list(prompts)
+    some = everyone[::stride][:alone]
+    long = [prompt for prompt in everyone if len(prompt) > 40][:80]
+
+    def lengths(count: int) -> list[int]:
+        return [max_tokens * (8 if i % 10 == 0 else 1) for i in range(count)]
+
+    return [
+        Scenario("together", normal, everyone, lengths(len(everyone))),
+        Scenario("alone", normal, some, lengths(len(some)), alone=True),
+        Scenario("preempted", scarce, long, lengths(len(long))),
+    ]
+
+
+# -- comparing ------------------------------------------------------------------------------------
+
+
+def compare(scenario: Scenario, mini: Result, real: Result) -> Comparison:
+    """Compare what the two engines made of a scenario; see the module's docstring."""
+    found = Comparison(
+        scenario.name,
+        preemptions=(mini.preemptions, real.preemptions),
+        seconds=(mini.seconds, real.seconds),
+    )
+    if len(mini.completions) != len(real.completions):
+        found.mismatches.append(
+            f"{len(mini.completions)} completions by mini_vllm, {len(real.completions)} by vLLM"
+        )
+    if mini.preemptions != real.preemptions:
+        found.mismatches.append(
+            f"{mini.preemptions} preemptions in mini_vllm, {real.preemptions} in vLLM"
+        )
+    for number, (ours, theirs) in enumerate(zip(mini.completions, real.completions, strict=False)):
+        prompt = scenario.prompts[number]
+        where = f"prompt {number} ({len(prompt)} tokens, {_shown(prompt)})"
+        found.requests += 1
+        found.cached_tokens += ours.num_cached_tokens or 0
+        found.mismatches += [f"{where}: {text}" for text in _differences(ours, theirs, found)]
+        found.near_ties += [f"{where}: {text}" for text in _near_ties(theirs)]
+    return found
+
+
+def _differences(ours: Completion, theirs: Completion, found: Comparison) -> Iterator[str]:
+    pairs = zip(ours.token_ids, theirs.token_ids, strict=False)
+    for position, (mine, other) in enumerate(pairs):
+        if mine != other:
+            tie = ", a near tie" if any(_near_ties(theirs, position)) else ""
+            yield (
+                f"output token {position}{tie}: mini_vllm {mine}, vLLM {other}; "
+                f"logprobs in mini_vllm {_of(ours, position, mine, other)}, "
+                f"in vLLM {_of(theirs, position, mine, other)}"
+            )
+            return  # what follows has another context
+        found.tokens += 1
+        difference = abs(ours.logprobs[position] - theirs.logprobs[position])
+        if difference > found.max_logprob_difference:
+            found.max_logprob_difference = difference
+        if difference > TOLERANCE:
+            yield (
+                f"output token {position}: both {mine}, but its logprob is "
+                f"{ours.logprobs[position]:.6f} and {theirs.logprobs[position]:.6f}"
+            )
+    for name in ("finish_reason", "num_cached_tokens"):
+        if getattr(ours, name) != getattr(theirs, name):
+            yield f"{name}: mini_vllm {getattr(ours, name)!r}, vLLM {getattr(theirs, name)!r}"
+    if len(ours.token_ids) != len(theirs.token_ids):
+        yield f"{len(ours.token_ids)} tokens by mini_vllm, {len(theirs.token_ids)} by vLLM"
+
+
+def _of(completion: Completion, position: int, *token_ids: int) -> str:
+    """The logprobs of tokens at a position, as far as they were among the best."""
+    top = completion.top[position]
+    shown = (f"{t}: {top[t]:.6f}" if t in top else f"{t}: not in the top {TOP}" for t in token_ids)
+    return "{" + ", ".join(shown) + "}"
+
+
+def _near_ties(completion: Completion, only: int | None = None) -> Iterator[str]:
+    for position, top in enumerate(completion.top):
+        if only not in (None, position):
+            continue
+        best = sorted(top.items(), key=lambda item: -item[1])[:2]
+        if len(best) == 2 and best[0][1] - best[1][1] < NEAR_TIE:
+            (first, high), (second, low) = best
+            yield f"output token {position}: {first} at {high:.6f} and {second} at {low:.6f}"
+
+
+def _shown(prompt: Sequence[int]) -> str:
+    head = ", ".join(map(str, prompt[:6]))
+    return f"[{head}{', …' if len(prompt) > 6 else ''}]"
+
+
+def report(comparisons: Sequence[Comparison], most: int = 10) -> str:
+    """Totals a scenario, then what differs and the near ties, at most `most` lines of each."""
+    lines = []
+    for c in comparisons:
+        lines.append(
+            f"{c.name:10} {c.requests:4} requests {c.tokens:6} tokens equal, "
+            f"{len(c.mismatches)} mismatches, logprobs within {c.max_logprob_difference:.1e}, "
+            f"{len(c.near_ties)} near ties, {c.cached_tokens} prompt tokens from the prefix cache, "
+            f"preemptions {c.preemptions[0]} and {c.preemptions[1]}, "
+            f"{c.seconds[0]:.1f} s and {c.seconds[1]:.1f} s (mini_vllm and vLLM)"
+        )
+    for title, name in (("mismatch", "mismatches"), ("near tie", "near_ties")):
+        for c in comparisons:
+            items = getattr(c, name)
+            lines += [f"{title}, {c.name}: {item}" for item in items[:most]]
+            if len(items) > most:
+                lines.append(f"{title}, {c.name}: and {len(items) - most} more")
+    lines.append("equal" if all(c.equal for c in comparisons) else "NOT equal")
+    return "\n".join(lines)
+
+
+def run_comparison(
+    model: str, count: int = 200, alone: int = 40, max_tokens: int = 24, seed: int = 0
+) -> list[Comparison]:
+    """Make the prompts, run both engines on all scenarios, compare."""
+    from mini_vllm.checkpoint import load_config
+    from mini_vllm.tokenizer import Tokenizer
+
+    tokenizer = Tokenizer.from_folder(model)
+    vocab_size = load_config(model).vocab_size
+    prompts = make_prompts(tokenizer.encode, vocab_size, count, seed)
+    scenarios = make_scenarios(prompts, alone, max_tokens)
+    mini = run_engine("mini_vllm", model, scenarios)
+    real = run_engine("vllm", model, scenarios)
+    return [compare(*each) for each in zip(scenarios, mini, real, strict=True)]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Entry point; the exit code is in the module's docstring."""
+    from mini_vllm.engine import DEFAULT_MODEL
+
+    parser = argparse.ArgumentParser(
+        prog="python -m course.parity.tokens",
+        description="Compare mini_vllm's tokens with real vLLM's.",
+    )
+    parser.add_argument("--model", default=str(DEFAULT_MODEL), help="checkpoint folder")
+    parser.add_argument("--prompts", type=int, default=200, help="prompts in all (200)")
+    parser.add_argument("--alone", type=int, default=40, help="of these, also run alone (40)")
+    parser.add_argument("--max-tokens", type=int, default=24, help="tokens for most (24)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the prompts (0)")
+    parser.add_argument("--json", metavar="FILE", help="also write the comparison here")
+    args = parser.parse_args(argv)
+    if min(args.prompts, args.alone, args.max_tokens) < 1:
+        parser.error("--prompts, --alone and --max-tokens must be at least 1")
+    if importlib.util.find_spec("vllm") is None:
+        print("course.parity.tokens: vllm is not installed; see SETUP.md", file=sys.stderr)
+        return 2
+    try:
+        found = run_comparison(args.model, args.prompts, args.alone, args.max_tokens, args.seed)
+    except (ValueError, OSError, RuntimeError) as error:
+        print(f"course.parity.tokens: {error}", file=sys.stderr)
+        return 2
+    print(report(found))
+    if args.json:
+        Path(args.json).write_text(json.dumps([asdict(c) for c in found], indent=1) + "\n")
+    return 0 if all(c.equal for c in found) else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,205 @@
+"""Run the same prompts through `mini_vllm` or real vLLM, each in a process of its own.
+
+    python -m course.parity.tokens_run ENGINE JOB ANSWER
+
+is that process: ENGINE is `mini_vllm` or `vllm`, JOB and ANSWER are JSON files. `course.parity.tokens`
+starts it and compares what comes back. The two engines are called by the very same lines.
+
+One thread an engine, unless OMP_NUM_THREADS says otherwise: where other work shares the cores, BLAS
+threads that wait for each other cost far more than they bring on a model this small.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+TOP = 2
+"""How many of the most likely tokens come back with each position."""
+
+
+@dataclass
+class Scenario:
+    """One run of prompts: with which settings, and whether together or one by one."""
+
+    name: str
+    settings: dict[str, Any]
+    prompts: list[list[int]]
+    max_tokens: list[int]
+    alone: bool = False
+
+
+@dataclass
+class Completion:
+    """What one engine made of one prompt. `top` is, per position, the best tokens and logprobs."""
+
+    token_ids: list[int]
+    logprobs: list[float]
+    top: list[dict[int, float]]
+    finish_reason: str | None
+    num_cached_tokens: int | None
+
+
+@dataclass
+class Result:
+    """One engine's answer to a `Scenario`. `seconds` is the time of generation alone."""
+
+    completions: list[Completion]
+    preemptions: int
+    seconds: float
+
+
+def run_scenarios(model: str, scenarios: Sequence[Scenario], real: bool) -> list[Result]:
+    """Run scenarios through `vllm.LLM` (`real`) or `mini_vllm.LLM`, greedily.
+
+    Scenarios that follow each other with the same settings share an engine, and so its cache.
+    """
+    llm: Any = None
+    settings: dict[str, Any] | None = None
+    before = 0
+    results = []
+    for scenario in scenarios:
+        if scenario.settings != settings:
+            settings = scenario.settings
+            llm, before = _make_llm(model, settings, real), 0
+        params = [llm.greedy(max_tokens) for max_tokens in scenario.max_tokens]
+        prompts = [{"prompt_token_ids": prompt} for prompt in scenario.prompts]
+        start = time.perf_counter()
+        if scenario.alone:
+            outputs = [
+                llm.generate(prompt, param, use_tqdm=False)[0]
+                for prompt, param in zip(prompts, params, strict=True)
+            ]
+        else:
+            outputs = llm.generate(prompts, params, use_tqdm=False)
+        seconds = time.perf_counter() - start
+        after = llm.preemptions()
+        results.append(Result([_completion(output) for output in outputs], after - before, seconds))
+        before = after
+    return results
+
+
+def _make_llm(model: str, settings: dict[str, Any], real: bool) -> Any:
+    """An `LLM`, with `greedy(max_tokens)` and `preemptions()` (since its start) added."""
+    llm: Any
+    if real:
+        import vllm
+
+        llm = vllm.LLM(
+            model=model,
+            dtype="float32",
+            enforce_eager=True,
+            block_size=16,
+            async_scheduling=False,
+            **settings,
+        )
+        scheduler = llm.llm_engine.engine_core.engine_core.scheduler
+        count = [0]
+        preempt = scheduler._preempt_request
+
+        def counted(*args: Any, **kwargs: Any) -> Any:
+            count[0] += 1
+            return preempt(*args, **kwargs)
+
+        scheduler._preempt_request = counted
+        llm.preemptions = lambda: count[0]
+        params: Any = vllm.SamplingParams
+    else:
+        import mini_vllm
+
+        llm = mini_vllm.LLM(model, block_size=16, **settings)
+        core = llm.llm_engine.engine_core
+        llm.preemptions = lambda: core.scheduler.num_preemptions
+        params = mini_vllm.SamplingParams
+    llm.greedy = lambda max_tokens: params(temperature=0, max_tokens=max_tokens, logprobs=TOP)
+    return llm
+
+
+def _completion(output: Any) -> Completion:
+    one = output.outputs[0]
+    return Completion(
+        token_ids=list(one.token_ids),
+        logprobs=[p[t].logprob for p, t in zip(one.logprobs, one.token_ids, strict=True)],
+        top=[{int(t): entry.logprob for t, entry in p.items()} for p in one.logprobs],
+        finish_reason=one.finish_reason,
+        num_cached_tokens=output.num_cached_tokens,
+    )
+
+
+def run_engine(engine: str, model: str, scenarios: Sequence[Scenario]) -> list[Result]:
+    """Run scenarios through `engine`, `mini_vllm` or `vllm`, in a process of its own.
+
+    Raises RuntimeError with the end of that process's output if it fails.
+    """
+    job = {"model": model, "scenarios": [asdict(scenario) for scenario in scenarios]}
+    return [
+        Result(
+            [
+                Completion(**c | {"top": [{int(k): v for k, v in p.items()} for p in c["top"]]})
+                for c in result["completions"]
+            ],
+            result["preemptions"],
+            result["seconds"],
+        )
+        for result in run_worker("course.parity.tokens_run", [engine], job)
+    ]
+
+
+def run_worker(module: str, arguments: Sequence[str], job: Any) -> Any:
+    """Run `python -m module *arguments JOB ANSWER` with `job` in JOB; return what ANSWER holds.
+
+    The environment is one in which real vLLM runs offline, on a CPU, in that one process, and
+    calls no C++ compiler: a few of its helpers are `torch.compile`d even with `enforce_eager`, which
+    takes longer than all the work here.
+    Raises RuntimeError with the end of the process's output if it fails.
+    """
+    root = str(Path(__file__).resolve().parents[2])
+    environment = {
+        "OMP_NUM_THREADS": "1",
+        "TORCH_COMPILE_DISABLE": "1",
+        "VLLM_CPU_KVCACHE_SPACE": "1",
+        "VLLM_LOGGING_LEVEL": "ERROR",
+        **os.environ,
+        "HF_HUB_OFFLINE": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+        "DO_NOT_TRACK": "1",
+        "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+        "PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")])),
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        job_path, answer_path = Path(folder, "job.json"), Path(folder, "answer.json")
+        job_path.write_text(json.dumps(job), encoding="utf-8")
+        done = subprocess.run(
+            [sys.executable, "-m", module, *arguments, str(job_path), str(answer_path)],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        if done.returncode or not answer_path.is_file():
+            tail = "\n".join((done.stdout + done.stderr).splitlines()[-25:])
+            raise RuntimeError(
+                f"{module} {' '.join(arguments)} ended with status {done.returncode}:\n{tail}"
+            )
+        return json.loads(answer_path.read_text(encoding="utf-8"))
+
+
+def main(engine: str, job_path: str, answer_path: str) -> None:
+    """Do a job that `run_engine` wrote."""
+    job = json.loads(Path(job_path).read_text(encoding="utf-8"))
+    scenarios = [Scenario(**scenario) for scenario in job["scenarios"]]
+    results = run_scenarios(job["model"], scenarios, real=engine == "vllm")
+    answer = json.dumps([asdict(result) for result in results])
+    Path(answer_path).write_text(answer, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

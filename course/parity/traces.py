@@ -1,0 +1,264 @@
+"""Recorded scheduler workloads: the format, and one loop that drives any scheduler through one.
+
+A trace is a workload (a config and requests with their arrival steps) plus, for each step, what the
+scheduler decided. `course.parity.record` writes traces with vLLM's own classes, `course.parity` replays
+them through `mini_vllm`. Both use `Run`, so that neither can drive its scheduler differently.
+
+One JSON object a line:
+
+    seed, config, requests, steps, outputs, final, preemptions
+
+`config` may say `enable_chunked_prefill` and `scheduler_reserve_full_isl`; both default to true.
+Sampling is a pure function of a request's index and its length, so every engine sees equal tokens.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import sys
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NotRequired, TypedDict
+
+EOS = 2
+_MASK = 0xFFFFFFFF
+
+
+class TraceError(ValueError):
+    """A file that is no trace, with the place and the rule it breaks."""
+
+
+class Config(TypedDict):
+    """The engine's settings of a workload. `num_blocks` counts the null block."""
+
+    block_size: int
+    num_blocks: int
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    long_prefill_token_threshold: int
+    enable_prefix_caching: bool
+    max_model_len: int
+    policy: str
+    enable_chunked_prefill: NotRequired[bool]
+    scheduler_reserve_full_isl: NotRequired[bool]
+
+
+class Arrival(TypedDict):
+    """One request: it arrives just before `step` is scheduled, and is aborted before `abort`."""
+
+    id: str
+    step: int
+    prompt: list[int]
+    max_tokens: int
+    ignore_eos: bool
+    priority: int
+    abort: int | None
+
+
+class Decision(TypedDict):
+    """What one step decided.
+
+    `scheduled` is in scheduling order. `blocks` is read right after `schedule()`; `running`,
+    `finished` and `free` after the sampled tokens have been taken in.
+    """
+
+    scheduled: dict[str, int]
+    preempted: list[str]
+    blocks: dict[str, list[int]]
+    running: list[str]
+    finished: dict[str, str]
+    free: int
+
+
+class Workload(TypedDict):
+    """What is to be done, without what was decided."""
+
+    seed: int
+    config: Config
+    requests: list[Arrival]
+
+
+class Trace(Workload):
+    """A workload with every decision that a scheduler took on it."""
+
+    steps: list[Decision]
+    outputs: dict[str, list[int]]
+    final: dict[str, str]
+    preemptions: dict[str, int]
+
+
+Kinds = dict[str, tuple[type, ...]]
+_TRACE: Kinds = {
+    "seed": (int,),
+    "config": (dict,),
+    "requests": (list,),
+    "steps": (list,),
+    "outputs": (dict,),
+    "final": (dict,),
+    "preemptions": (dict,),
+}
+_CONFIG: Kinds = {
+    "block_size": (int,),
+    "num_blocks": (int,),
+    "max_num_seqs": (int,),
+    "max_num_batched_tokens": (int,),
+    "long_prefill_token_threshold": (int,),
+    "enable_prefix_caching": (bool,),
+    "max_model_len": (int,),
+    "policy": (str,),
+}
+_ARRIVAL: Kinds = {
+    "id": (str,),
+    "step": (int,),
+    "prompt": (list,),
+    "max_tokens": (int,),
+    "ignore_eos": (bool,),
+    "priority": (int,),
+    "abort": (int, type(None)),
+}
+_DECISION: Kinds = {
+    "scheduled": (dict,),
+    "preempted": (list,),
+    "blocks": (dict,),
+    "running": (list,),
+    "finished": (dict,),
+    "free": (int,),
+}
+
+
+def token(req_index: int, pos: int) -> int:
+    """The token at position `pos` of the request with this index: EOS one time in 29."""
+    h = (req_index * 2654435761 + pos * 40503 + 12345) & _MASK
+    h ^= h >> 15
+    h = h * 2246822519 & _MASK
+    h ^= h >> 13
+    return EOS if h % 29 == 0 else 3 + h % 48
+
+
+@dataclass(frozen=True)
+class Parts:
+    """A scheduler, and what differs between `mini_vllm`'s classes and vLLM's around it."""
+
+    scheduler: Any
+    make_request: Callable[[Arrival, int], Any]
+    block_ids: Callable[[str], list[int]]
+    make_output: Callable[[list[str], list[list[int]]], Any]
+    aborted: Any  # RequestStatus.FINISHED_ABORTED
+
+
+class Run:
+    """One workload going through one scheduler: call `arrive`, then `decide`, once a step.
+
+    `live` has every request so far, finished ones too, by id.
+    """
+
+    def __init__(self, workload: Workload, parts: Parts) -> None:
+        self.parts = parts
+        self.step = 0
+        self.live: dict[str, Any] = {}
+        self._index = {q["id"]: i for i, q in enumerate(workload["requests"])}
+        self._pending = sorted(workload["requests"], key=lambda q: (q["step"], q["id"]))[::-1]
+        self._aborts: dict[int, list[str]] = {}
+        for q in workload["requests"]:
+            if q["abort"] is not None:
+                self._aborts.setdefault(q["abort"], []).append(q["id"])
+
+    @property
+    def done(self) -> bool:
+        return not self._pending and not self.parts.scheduler.has_unfinished_requests()
+
+    def arrive(self) -> None:
+        """Add this step's requests, then abort those whose time has come and that still live."""
+        scheduler = self.parts.scheduler
+        while self._pending and self._pending[-1]["step"] <= self.step:
+            q = self._pending.pop()
+            request = self.parts.make_request(q, self._index[q["id"]])
+            self.live[q["id"]] = request
+            scheduler.add_request(request)
+        for request_id in self._aborts.get(self.step, ()):
+            request = self.live.get(request_id)
+            if request is not None and not request.is_finished():
+                scheduler.finish_requests(request_id, self.parts.aborted)
+
+    def decide(self) -> Decision:
+        """Schedule a step, sample for the requests that have caught up, take the tokens in."""
+        scheduler, live = self.parts.scheduler, self.live
+        out = scheduler.schedule()
+        scheduled = dict(out.num_scheduled_tokens)
+        blocks = {request_id: self.parts.block_ids(request_id) for request_id in scheduled}
+        sampled: list[list[int]] = []
+        for request_id in scheduled:
+            request = live[request_id]
+            caught_up = request.num_computed_tokens >= request.num_tokens
+            index = self._index[request_id]
+            sampled.append([token(index, request.num_tokens)] if caught_up else [])
+        scheduler.update_from_output(out, self.parts.make_output(list(scheduled), sampled))
+        self.step += 1
+        return {
+            "scheduled": scheduled,
+            "preempted": sorted(out.preempted_req_ids or ()),
+            "blocks": blocks,
+            "running": [request.request_id for request in scheduler.running],
+            "finished": {i: live[i].status.name for i in scheduled if live[i].is_finished()},
+            "free": scheduler.kv_cache_manager.block_pool.get_num_free_blocks(),
+        }
+
+    def outputs(self) -> dict[str, list[int]]:
+        return {request_id: list(r.output_token_ids) for request_id, r in self.live.items()}
+
+    def final(self) -> dict[str, str]:
+        return {request_id: r.status.name for request_id, r in self.live.items()}
+
+    def preemptions(self) -> dict[str, int]:
+        return {request_id: r.num_preemptions for request_id, r in self.live.items()}
+
+
+def read_traces(file: str) -> Iterator[tuple[str, Trace]]:
+    """The traces of a `.jsonl` or `.jsonl.gz` file, or of standard input for `-`.
+
+    Yields (where, trace) with `where` as `file:line`. Whether it is gzip the first bytes tell, not
+    the name. Raises TraceError for a file that cannot be read or a line that is no trace.
+    """
+    name = "standard input" if file == "-" else file
+    try:
+        data = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
+        if data[:2] == b"\x1f\x8b":
+            data = gzip.decompress(data)
+        text = data.decode("utf-8")
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
+        raise TraceError(f"{name}: cannot be read as a trace file: {error}") from error
+    lines = [(n, line) for n, line in enumerate(text.splitlines(), 1) if line.strip()]
+    if not lines:
+        raise TraceError(f"{name}: holds no trace; expected one JSON object a line")
+    for number, line in lines:
+        where = f"{name}:{number}"
+        try:
+            trace = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise TraceError(f"{where}: no JSON: {error}") from error
+        _check(where, trace)
+        yield where, trace
+
+
+def _check(where: str, trace: Any) -> None:
+    """Raise TraceError unless `trace` has the keys and the kinds of values of a trace."""
+
+    def need(value: Any, kinds: Kinds, what: str) -> None:
+        if not isinstance(value, dict):
+            raise TraceError(f"{where}: {what} must be an object, got {type(value).__name__}")
+        for key, kind in kinds.items():
+            if key not in value:
+                raise TraceError(f"{where}: {what} has no {key!r}")
+            if not isinstance(value[key], kind):
+                names = " or ".join(k.__name__ for k in kind if k is not type(None))
+                raise TraceError(f"{where}: {key!r} of {what} must be {names}: {value[key]!r:.60}")
+
+    need(trace, _TRACE, "trace")
+    need(trace["config"], _CONFIG, "config")
+    for i, q in enumerate(trace["requests"]):
+        need(q, _ARRIVAL, f"request {i}")
+    for i, step in enumerate(trace["steps"]):
+        need(step, _DECISION, f"step {i}")

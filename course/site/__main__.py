@@ -1,0 +1,5 @@
+"""`python -m course.site`."""
+
+from course.site.command import app
+
+app()

@@ -1,0 +1,5 @@
+"""`python -m mini_vllm.cli` is the command `mini-vllm`."""
+
+from mini_vllm.cli.main import main
+
+raise SystemExit(main())

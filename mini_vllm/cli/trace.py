@@ -1,0 +1,139 @@
+"""The command `mini-vllm trace`: look at a recorded run, or record a scenario and look at that."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
+
+if TYPE_CHECKING:
+    from mini_vllm.trace.types import Trace
+
+_EPILOG = """\
+what FILE may be:
+  a page, or data, that --trace has written      run.html, run.trace.json
+  a scenario: requests with arrivals, in JSON    phase-03-scheduler/scenarios/NAME.json
+  decisions of vLLM's own scheduler, recorded    tests/golden/scheduler-0.22.1.jsonl.gz
+
+examples:
+  mini-vllm generate "Paged attention" "A block table" --trace run.html
+  mini-vllm trace tests/golden/scheduler-0.22.1.jsonl.gz --index 7 -o vllm.html
+  mini-vllm trace scenario.json -o scenario.html
+  mini-vllm trace run.html -o -
+"""
+
+
+def add_trace_parser(commands: Any) -> None:
+    """Register `trace` with the subparsers of `mini-vllm`."""
+    parser = commands.add_parser(
+        "trace",
+        help="step through a recorded run, also one of vLLM's own",
+        description="Write what a run decided, step by step and with the reasons: as a page to step "
+        "through (.html), as text (.txt, or '-' for here), for Perfetto (.json), or as data to read "
+        "again (.trace.json).",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("files", nargs="+", metavar="FILE", help="what to look at; see below")
+    parser.add_argument(
+        "-o", "--output", metavar="OUT",
+        help="where to write; a folder if there are several FILEs (default: FILE's name with .html, "
+        "in this folder)",
+    )  # fmt: skip
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument(
+        "--index", type=int, metavar="N", help="which recording of a .jsonl file, from 0 (0)"
+    )
+    which.add_argument("--seed", type=int, metavar="S", help="the recording with this seed")
+    parser.add_argument("--step", type=int, metavar="N", help="the step at which the page opens")
+    parser.add_argument("--request", metavar="ID", help="the request that the page selects")
+    parser.add_argument(
+        "--model", metavar="DIR", help="checkpoint folder for a scenario (the shipped tiny Llama)"
+    )
+    parser.set_defaults(run=run_trace)
+
+
+def read_trace(
+    path: Path,
+    index: int | None = None,
+    seed: int | None = None,
+    model: str | None = None,
+    timed: bool = True,
+) -> Trace:
+    """The trace that a file holds, or that its scenario makes.
+
+    Args:
+        index, seed: which of several recordings.
+        model, timed: for a scenario; see `run_scenario`.
+
+    Raises ValueError for a file that is none of those that `mini-vllm trace` knows.
+    """
+    from mini_vllm.trace.data import FORMAT, from_data
+    from mini_vllm.trace.golden import from_golden, is_golden, pick, read_lines
+    from mini_vllm.trace.page import data_of_page
+
+    if path.suffix == ".html":
+        data = data_of_page(path.read_text(encoding="utf-8"))
+        if data is None:
+            raise ValueError(f"{path}: no page of mini-vllm's")
+        return from_data(data)
+    if path.suffix in (".jsonl", ".gz"):
+        return from_golden(pick(path, read_lines(path), index, seed), path.name)
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path}: not JSON: {error}") from error
+    if isinstance(value, dict) and value.get("format") == FORMAT:
+        return from_data(value)
+    if isinstance(value, dict) and "traceEvents" in value:
+        raise ValueError(
+            f"{path}: this form is for Perfetto alone; write .trace.json to read it here"
+        )
+    if is_golden(value):
+        return from_golden(value, path.name)
+    if isinstance(value, dict) and "scenario" in value:
+        from mini_vllm.engine import DEFAULT_MODEL
+        from mini_vllm.trace.scenario import read_scenario, run_scenario
+
+        return run_scenario(read_scenario(value), model or DEFAULT_MODEL, timed)
+    raise ValueError(f"{path}: neither a trace, a scenario nor a recording of vLLM's scheduler")
+
+
+def _stem(path: Path) -> str:
+    name = path.name
+    for ending in (".gz", ".jsonl", ".json", ".trace", ".html"):
+        name = name.removesuffix(ending)
+    return name
+
+
+def run_trace(args: argparse.Namespace, out: TextIO) -> int:
+    """The `trace` command. Exit status 0; an input that cannot be read is a ValueError."""
+    from mini_vllm.trace import check_trace_path, to_text, write_trace
+    from mini_vllm.trace.page import to_html
+
+    paths = [Path(name) for name in args.files]
+    to = None if args.output is None else Path(args.output)
+    folder = to if to is not None and (len(paths) > 1 or to.is_dir()) else None
+    if folder is not None and args.output != "-" and not folder.is_dir():
+        raise ValueError(f"-o {args.output}: several files go into a folder, and this is none")
+    for path in paths:
+        target = to if to is not None and folder is None else None
+        if target is None:
+            target = (folder or Path()) / f"{_stem(path)}.html"
+        if args.output != "-":
+            check_trace_path(target)
+            if target.exists() and target.samefile(path):
+                raise ValueError(f"{target} is what is to be read; give another name with -o")
+        trace = read_trace(path, args.index, args.seed, args.model)
+        if args.request is not None and args.request not in {r.request_id for r in trace.requests}:
+            raise ValueError(f"{path}: no request has the id {args.request!r}")
+        if args.output == "-":
+            out.write(to_text(trace.steps))
+        elif target.suffix == ".html":
+            target.write_text(to_html(trace, args.step, args.request), encoding="utf-8")
+        else:
+            write_trace(trace, target)
+        if args.output != "-":
+            out.write(f"{target}: {len(trace.requests)} requests, {len(trace.steps)} steps\n")
+    return 0

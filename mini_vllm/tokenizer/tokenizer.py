@@ -1,0 +1,150 @@
+"""Text to token ids and back, from a checkpoint's ``tokenizer.json``.
+
+Byte-level BPE is done in ``byte_level_bpe.py``, so that the shipped model needs no package. Any
+other ``tokenizer.json`` goes through the ``tokenizers`` library (``hf.py``, extra
+``hf``). Streams mirror vLLM's ``FastIncrementalDetokenizer``
+(``vllm/v1/engine/detokenizer.py:167 FastIncrementalDetokenizer``): text whose last character may
+still be incomplete is held back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from mini_vllm.checkpoint import read_json
+from mini_vllm.checkpoint.safetensors_file import CheckpointError
+from mini_vllm.tokenizer.byte_level_bpe import ByteLevelBPE, why_not_byte_level
+
+
+class TokenStream(Protocol):
+    """Incremental detokenisation of one request."""
+
+    def step(self, token_id: int) -> str:
+        """Take one id; return the text that it completes, possibly empty."""
+        ...
+
+    def finish(self, errors: str = "ignore") -> str:
+        """End the stream.
+
+        The held bytes are dropped, as vLLM drops them, or, with ``errors="replace"``, returned with
+        U+FFFD where they are no UTF-8.
+        """
+        ...
+
+
+class _Codec(Protocol):
+    """The half of `Tokenizer` that depends on who does the work: this module or the library."""
+
+    vocab_size: int
+
+    def encode(self, text: str, add_special_tokens: bool) -> list[int]: ...
+    def decode(self, ids: Sequence[int], skip_special_tokens: bool) -> str: ...
+    def id_to_piece(self, token_id: int) -> str: ...
+    def token_to_id(self, token: str) -> int | None: ...
+    def stream(self, skip_special_tokens: bool, prompt: Sequence[int]) -> TokenStream: ...
+
+
+class Tokenizer:
+    """A checkpoint's tokenizer.
+
+    Attributes:
+        vocab_size: ids that have a token, added tokens included.
+        bos_token_id, eos_token_id: ids of the tokens that ``tokenizer_config.json`` names; None
+            where it names none.
+        model_max_length: the longest text, in tokens, that ``tokenizer_config.json`` allows; None
+            where it names none.
+    """
+
+    def __init__(
+        self,
+        codec: _Codec,
+        bos_token_id: int | None = None,
+        eos_token_id: int | None = None,
+        model_max_length: int | None = None,
+    ) -> None:
+        self._codec = codec
+        self.vocab_size = codec.vocab_size
+        self.bos_token_id = bos_token_id
+        self.eos_token_id = eos_token_id
+        self.model_max_length = model_max_length
+
+    @classmethod
+    def from_folder(cls, folder: str | Path) -> Tokenizer:
+        """Read ``tokenizer.json`` and, for the names of bos and eos, ``tokenizer_config.json``.
+
+        Raises:
+            CheckpointError: no ``tokenizer.json``, one that is corrupt, or one that needs the
+                ``tokenizers`` library where that is not installed.
+        """
+        folder = Path(folder)
+        path = folder / "tokenizer.json"
+        if not path.is_file():
+            raise CheckpointError(f"model folder {str(folder)!r} has no tokenizer.json")
+        data = read_json(path)
+        codec: _Codec
+        try:
+            reason = why_not_byte_level(data)
+            if reason is None:
+                codec = ByteLevelBPE(data)
+            else:
+                from mini_vllm.tokenizer.hf import HfCodec
+
+                codec = HfCodec(path, reason)
+        except (KeyError, TypeError, AttributeError, IndexError) as error:
+            raise CheckpointError(
+                f"{path} is no tokenizer.json: {type(error).__name__} {error}"
+            ) from error
+        config: dict[str, Any] = {}
+        for name in ("special_tokens_map.json", "tokenizer_config.json"):
+            if (folder / name).is_file():
+                config.update(read_json(folder / name))
+
+        def named(key: str) -> int | None:
+            token = config.get(key)
+            content = token.get("content") if isinstance(token, dict) else token
+            return None if content is None else codec.token_to_id(content)
+
+        longest = config.get("model_max_length")
+        if not isinstance(longest, int | float) or longest > 1e12:  # Hugging Face's "no limit"
+            longest = None
+        return cls(
+            codec,
+            named("bos_token"),
+            named("eos_token"),
+            None if longest is None else int(longest),
+        )
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
+        """Ids of `text`. Special tokens written out in the text become their ids, as in Hugging
+        Face.
+        """
+        return self._codec.encode(text, add_special_tokens)
+
+    def decode(self, ids: Iterable[int], skip_special_tokens: bool = True) -> str:
+        """Text of `ids`; bytes that are no UTF-8 come out as U+FFFD, ids without a token as
+        nothing.
+        """
+        return self._codec.decode(list(ids), skip_special_tokens)
+
+    def id_to_piece(self, token_id: int) -> str:
+        """One id for the eye: its text, ``<0xE2>`` for each byte that is no text alone, escapes for
+        controls.
+
+        Raises:
+            ValueError: the id has no token.
+        """
+        return self._codec.id_to_piece(token_id)
+
+    def stream(
+        self, skip_special_tokens: bool = True, prompt_token_ids: Sequence[int] = ()
+    ) -> TokenStream:
+        """A stream for the output of one request.
+
+        Args:
+            skip_special_tokens: leave special tokens out of the text.
+            prompt_token_ids: what came before. It matters where a token's text depends on the one
+                to its left (SentencePiece spaces) and where the prompt ends inside a character.
+        """
+        return self._codec.stream(skip_special_tokens, prompt_token_ids)

@@ -1,0 +1,271 @@
+"""The recorded decisions of vLLM's own scheduler, as a trace to look at.
+
+A recorded workload (`python -m course.parity.record`, or `tests/golden/scheduler-0.22.1.jsonl.gz`) has what
+each step scheduled, preempted and held, who ran after it and how many blocks were free. What it
+leaves out follows from that by counting, and is worked out here: the queue, from arrivals, victims
+and admissions; prefix hits, from the length of a table; what the prefix cache holds, from the token
+ids in each full block. Such a recording has no times.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zlib
+from pathlib import Path
+from typing import Any
+
+from mini_vllm.trace.reasons import Explainer
+from mini_vllm.trace.types import RequestInfo, RequestStep, StepTrace, Trace
+
+_KEYS = ("seed", "config", "requests", "steps", "outputs")
+_REASONS = {
+    "FINISHED_STOPPED": "stop",
+    "FINISHED_LENGTH_CAPPED": "length",
+    "FINISHED_ABORTED": "abort",
+}
+
+
+class GoldenError(ValueError):
+    """A file that holds no such recording, or not the one asked for."""
+
+
+def read_lines(path: Path) -> list[str]:
+    """The lines of a `.jsonl` or `.jsonl.gz` file. Raises GoldenError if it cannot be read as one."""
+    try:
+        raw = path.read_bytes()
+        if raw[:2] == b"\x1f\x8b":
+            raw = gzip.decompress(raw)
+        return [line for line in raw.decode("utf-8").split("\n") if line.strip()]
+    except (EOFError, zlib.error, gzip.BadGzipFile, UnicodeDecodeError) as error:
+        raise GoldenError(f"{path}: not JSON lines: {error}") from error
+
+
+def is_golden(value: Any) -> bool:
+    return isinstance(value, dict) and all(key in value for key in _KEYS)
+
+
+def pick(path: Path, lines: list[str], index: int | None, seed: int | None) -> Any:
+    """The recording with this place in the file (from 0) or this seed; the first if both are None."""
+    if seed is not None:
+        for line in lines:
+            recording = json.loads(line)
+            if is_golden(recording) and recording["seed"] == seed:
+                return recording
+        raise GoldenError(f"{path}: no recording has the seed {seed}")
+    at = index or 0
+    if not 0 <= at < len(lines):
+        raise GoldenError(f"{path}: --index {at}, but it holds {len(lines)}: 0 to {len(lines) - 1}")
+    return json.loads(lines[at])
+
+
+class _Contents:
+    """What the prefix cache holds, by content: names of token ids in place of hashes."""
+
+    def __init__(self, block_size: int, enabled: bool) -> None:
+        self.block_size, self.enabled = block_size, enabled
+        self._names: dict[tuple[int, tuple[int, ...]], int] = {}  # (before, tokens) -> content
+        self._chains: dict[str, list[int]] = {}  # request id -> the contents of its full blocks
+        self._of: dict[int, int] = {}  # block -> content
+        self._where: dict[int, list[int]] = {}  # content -> blocks, first published first
+
+    def _chain(self, request_id: str, token_ids: list[int]) -> list[int]:
+        chain, size = self._chains.setdefault(request_id, []), self.block_size
+        for i in range(len(chain), len(token_ids) // size):
+            key = chain[-1] if chain else 0, tuple(token_ids[i * size : (i + 1) * size])
+            chain.append(self._names.setdefault(key, len(self._names) + 1))
+        return chain
+
+    def take(self, blocks: list[int]) -> list[int]:
+        """Give blocks to somebody; those whose content is dropped by that."""
+        dropped = [block for block in blocks if block in self._of]
+        for block in dropped:
+            content = self._of.pop(block)
+            self._where[content].remove(block)
+            if not self._where[content]:
+                del self._where[content]
+        return dropped
+
+    def publish(
+        self, request_id: str, token_ids: list[int], table: list[int], first: int, full: int
+    ) -> list[int]:
+        """Say what the blocks `table[first:full]` hold, now that they are full; which those are."""
+        if not self.enabled or first >= full:
+            return []
+        contents = self._chain(request_id, token_ids)[first:full]
+        for block, content in zip(table[first:full], contents, strict=True):
+            self._of[block] = content
+            self._where.setdefault(content, []).append(block)
+        return table[first:full]
+
+    def hits(self, request_id: str, token_ids: list[int]) -> list[int]:
+        if not self.enabled:
+            return []
+        found = []
+        for content in self._chain(request_id, token_ids)[
+            : (len(token_ids) - 1) // self.block_size
+        ]:
+            if content not in self._where:
+                break
+            found.append(self._where[content][0])
+        return found
+
+    def forget(self, request_id: str) -> None:
+        self._chains.pop(request_id, None)
+
+
+def from_golden(recording: Any, name: str = "") -> Trace:
+    """The trace of one recording.
+
+    Args:
+        recording: an object with `seed`, `config`, `requests`, `steps`, `outputs`.
+        name: of the file, for the heading.
+
+    Raises GoldenError if it is none.
+    """
+    if not is_golden(recording):
+        raise GoldenError(f"not a recorded workload: it needs the keys {', '.join(_KEYS)}")
+    try:
+        return _Reader(recording).read(name)
+    except (KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
+        raise GoldenError(f"a broken recording: {type(error).__name__}: {error}") from error
+
+
+class _Reader:
+    def __init__(self, recording: Any) -> None:
+        self.recording = recording
+        given = dict(recording["config"])
+        self.config: dict[str, Any] = {
+            "num_gpu_blocks": given.pop("num_blocks"),
+            "scheduling_policy": given.pop("policy"),
+            "enable_chunked_prefill": True,
+            "scheduler_reserve_full_isl": True,
+            **given,
+        }
+        self.size: int = self.config["block_size"]
+        self.explainer = Explainer(self.config)
+        self.contents = _Contents(self.size, self.config["enable_prefix_caching"])
+        self.infos: dict[str, RequestInfo] = {}
+        self.tokens: dict[str, list[int]] = {}  # prompt and output
+        self.computed: dict[str, int] = {}
+        self.tables: dict[str, list[int]] = {}
+        self.running: list[str] = []
+        self.waiting: list[str] = []
+        order = enumerate(recording["requests"])
+        self.pending = sorted(order, key=lambda pair: (pair[1]["step"], pair[1]["id"]))[::-1]
+        self.requests: list[RequestInfo] = []
+
+    def read(self, name: str) -> Trace:
+        seed, engine = self.recording["seed"], self.recording.get("engine", "vLLM 0.22.1")
+        steps = [self._step(at, step) for at, step in enumerate(self.recording["steps"])]
+        return Trace(
+            config=self.config,
+            requests=self.requests,
+            steps=steps,
+            source=f"{engine}, its own scheduler, recorded",
+            title=f"Recorded decisions of {engine}, seed {seed}" + (f" ({name})" if name else ""),
+            about="Steps count from 0, as in the recording. The queue and the prefix cache are "
+            "worked out from it; the model's tokens are made up.",
+            aborted_at_end=[r for r in self.infos if r not in {*self.running, *self.waiting}],
+        )
+
+    def _arrive(self, at: int) -> list[str]:
+        came = []
+        while self.pending and self.pending[-1][1]["step"] <= at:
+            place, q = self.pending.pop()
+            info = RequestInfo(
+                q["id"], len(q["prompt"]), q["max_tokens"], q["priority"], float(place),
+                prompt_token_ids=list(q["prompt"]),
+            )  # fmt: skip
+            self.infos[q["id"]] = info
+            self.tokens[q["id"]] = list(q["prompt"])
+            self.computed[q["id"]], self.tables[q["id"]] = 0, []
+            self.requests.append(info)
+            self.waiting.append(q["id"])
+            self.explainer.arrived(info)
+            came.append(q["id"])
+        return came
+
+    def _abort(self, at: int) -> list[str]:
+        gone = [
+            q["id"]
+            for q in self.recording["requests"]
+            if q["abort"] == at and q["id"] in self.infos
+        ]
+        for request_id in gone:
+            (self.running if request_id in self.running else self.waiting).remove(request_id)
+            self._leave(request_id)
+        return gone
+
+    def _leave(self, request_id: str, explainer_too: bool = True) -> None:
+        del self.infos[request_id], self.tokens[request_id]
+        self.contents.forget(request_id)
+        if explainer_too:
+            self.explainer.left(request_id)
+
+    def _step(self, at: int, step: Any) -> StepTrace:
+        arrived, aborted = self._arrive(at), self._abort(at)
+        unseen = set(arrived).intersection(aborted)  # came and left between two steps
+        self.requests = [info for info in self.requests if info.request_id not in unseen]
+        arrived = [r for r in arrived if r not in unseen]
+        aborted = [r for r in aborted if r not in unseen]
+        preempted = set(step["preempted"])
+        victims = [r for r in self.running if r in preempted]
+        for request_id in victims:
+            self.computed[request_id], self.tables[request_id] = 0, []
+        self.running = [r for r in self.running if r not in preempted]
+        self.waiting = victims + self.waiting
+
+        evicted, published, scheduled = [], [], []
+        for request_id, tokens in step["scheduled"].items():
+            table, before = step["blocks"][request_id], self.tables[request_id]
+            hit = 0
+            if request_id not in self.running:
+                hit = len(table) - -(tokens // -self.size)
+                self.waiting.remove(request_id)
+                self.running.append(request_id)
+                self.computed[request_id] = hit * self.size
+            known, num_computed = len(before) or hit, self.computed[request_id]
+            evicted += self.contents.take(table[known:])
+            known_tokens, full = self.tokens[request_id], (num_computed + tokens) // self.size
+            first = hit or num_computed // self.size
+            published += self.contents.publish(request_id, known_tokens, table, first, full)
+            self.computed[request_id] = num_computed + tokens
+            self.tables[request_id] = table if table != before else before
+            info = self.infos[request_id]
+            new: list[int] = []
+            if num_computed + tokens >= info.num_prompt_tokens + len(info.output_token_ids):
+                done = len(info.output_token_ids)
+                new = self.recording["outputs"][request_id][done : done + 1]
+            reason = _REASONS.get(step["finished"].get(request_id, ""))
+            scheduled.append(
+                RequestStep(
+                    request_id,
+                    num_computed,
+                    tokens,
+                    hit * self.size,
+                    self.tables[request_id],
+                    new,
+                    reason,
+                )
+            )
+        self.running = list(step["running"])
+        if self.config["scheduling_policy"] == "priority":
+            infos = self.infos
+            self.waiting.sort(key=lambda r: (infos[r].priority, infos[r].arrival_time, r))
+        free, usable = step["free"], self.config["num_gpu_blocks"] - 1
+        made = StepTrace(
+            index=at, start=0.0, schedule_time=0.0, execute_time=0.0, update_time=0.0,
+            scheduled=scheduled, preempted=sorted(preempted), running=list(self.running),
+            waiting=list(self.waiting), free_blocks=free,
+            kv_usage=1.0 - free / usable if usable else 0.0, arrived=arrived,
+            aborted=aborted, evicted=sorted(evicted),
+            published=sorted(published),
+        )  # fmt: skip
+        self.explainer.explain(made, lambda r: self.contents.hits(r, self.tokens[r]))
+        for part in scheduled:
+            self.infos[part.request_id].output_token_ids.extend(part.new_token_ids)
+            self.tokens[part.request_id].extend(part.new_token_ids)
+            if part.finish_reason is not None:
+                self._leave(part.request_id, explainer_too=False)
+        return made

@@ -1,0 +1,84 @@
+"""A trace as one page to step through: no server, no library, no request to anybody.
+
+The page holds the trace as data (`data.py`), and the script and style of `assets/`. Its
+policy lets exactly these two run, by their hashes, and lets nothing be fetched. What came from
+outside, such as prompts, is in the data alone, with every `<` escaped, and the script puts it into
+the page as text.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import json
+import re
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from mini_vllm.trace.data import to_data
+from mini_vllm.trace.types import Trace
+
+ASSETS = Path(__file__).parent / "assets"
+_DATA = re.compile(r'<script type="application/json" id="trace-data">(.*?)</script>', re.DOTALL)
+
+
+SCRIPTS = ("data.js", "draw.js", "timeline.js", "pool.js", "details.js", "viewer.js")
+STYLES = ("viewer.css",)
+
+
+@cache
+def _assets(names: tuple[str, ...]) -> tuple[str, str]:
+    """The files' text, and the hash by which the page's policy knows it."""
+    text = "\n" + "\n".join((ASSETS / name).read_text(encoding="utf-8") for name in names)
+    digest = hashlib.sha256(text.encode()).digest()
+    return text, f"'sha256-{base64.b64encode(digest).decode()}'"
+
+
+def to_html(trace: Trace, step: int | None = None, request: str | None = None) -> str:
+    """The page.
+
+    Args:
+        step: where it opens, by its number; default: at the first.
+        request: the request that is selected.
+    """
+    data = to_data(trace)
+    data["view"] = {"step": step, "request": request}
+    title = html.escape(trace.title or "A trace of mini-vllm")
+    script, script_hash = _assets(SCRIPTS)
+    style, style_hash = _assets(STYLES)
+    policy = (
+        f"default-src 'none'; script-src {script_hash}; style-src {style_hash}; img-src data:; "
+        "base-uri 'none'; form-action 'none'"
+    )
+    return f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{policy}">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="referrer" content="no-referrer">
+<link rel="icon" href="data:,">
+<title>{title}</title>
+<style>{style}</style>
+</head>
+<body>
+<noscript>This page draws a trace with a script of its own. Let it run to see something.</noscript>
+<script type="application/json" id="trace-data">{_embedded(data)}</script>
+<script>{script}</script>
+</body>
+</html>
+"""
+
+
+def _embedded(data: dict[str, Any]) -> str:
+    """JSON that can stand in a script element: nothing in it can end the element or open another."""
+    text = json.dumps(data, separators=(",", ":"))  # ASCII only
+    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def data_of_page(text: str) -> Any:
+    """The data that a page of ours holds; None if there is none."""
+    match = _DATA.search(text)
+    return None if match is None else json.loads(match[1])

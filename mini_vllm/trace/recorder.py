@@ -1,0 +1,341 @@
+"""Every step as data: what was scheduled and why, what the pool looks like, how long it took.
+
+vLLM has no such record; nearest are its per-step log line
+(`vllm/v1/engine/core.py:399 EngineCore.log_iteration_details`) and its KV events. A `TraceRecorder`
+observes the engine core and changes nothing in it; with none attached a step costs what it did.
+
+A `Trace` can be written as text, in Chrome's trace format for Perfetto (`chrome.py`), as data
+that can be read again (`data.py`), and as a page to step through (`page.py`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from mini_vllm.engine import LLMEngine, StepRecord
+from mini_vllm.request import Request, RequestStatus
+from mini_vllm.scheduler import NewRequestData
+from mini_vllm.trace.reasons import DECODE, REST, Explainer
+from mini_vllm.trace.types import RequestInfo, RequestStep, StepTrace, Trace
+
+__all__ = [
+    "RequestInfo", "RequestStep", "StepTrace", "Trace", "TraceRecorder", "check_trace_path",
+    "to_chrome_trace", "to_text", "write_trace",
+]  # fmt: skip
+
+
+@dataclass(slots=True)
+class _Life:
+    """What the recorder knows of a living request."""
+
+    info: RequestInfo
+    table: list[int] = field(default_factory=list)
+
+
+class TraceRecorder:
+    """Keeps a `StepTrace` a step, from now until `detach`.
+
+    Block tables are read when a step is over; a request that finished in it has given its blocks
+    back by then, so its table is followed from the scheduler's outputs instead. A block's hash is
+    kept when the block is freed, so the hashes can be read late.
+
+    Args:
+        engine: the engine to watch.
+        title, about: the heading and the first lines of the page.
+
+    Attributes:
+        steps: what was recorded so far.
+        requests: those seen so far, in order of arrival.
+    """
+
+    def __init__(self, engine: LLMEngine, title: str = "", about: str = "") -> None:
+        self.engine = engine
+        self.core = engine.engine_core
+        self.title, self.about = title, about
+        self.steps: list[StepTrace] = []
+        self.requests: list[RequestInfo] = []
+        self._living: dict[str, _Life] = {}
+        self._hashes = [block.block_hash for block in self._pool.blocks]
+        self._cached = [i for i, block_hash in enumerate(self._hashes) if block_hash is not None]
+        # None means a default here, which readers of a trace should not have to know.
+        budget = self.core.config.token_budget
+        self._config = asdict(self.core.config) | {"max_num_batched_tokens": budget}
+        self._explainer = Explainer(self._config, self._cached)
+        self._elapsed = 0.0
+        self._join()
+        self._before = list(self._living)  # here before the first step: they arrive with it
+        self.core.step_observers.append(self._observe)
+
+    def detach(self) -> None:
+        self.core.step_observers.remove(self._observe)
+
+    @property
+    def _pool(self) -> Any:
+        return self.core.kv_cache_manager.block_pool
+
+    @property
+    def trace(self) -> Trace:
+        """All that was recorded so far."""
+        scheduler, tokenizer = self.core.scheduler, self.engine.tokenizer
+        alive = {r.request_id for r in (*scheduler.running, *scheduler.waiting)}
+        pieces: dict[int, str] = {}
+        if tokenizer is not None:
+            for info in self.requests:
+                info.text = tokenizer.decode(info.output_token_ids)
+                for token_id in (*info.prompt_token_ids, *info.output_token_ids):
+                    if token_id not in pieces:
+                        pieces[token_id] = tokenizer.id_to_piece(token_id)
+        from mini_vllm import __version__
+
+        return Trace(
+            config=self._config,
+            requests=self.requests,
+            steps=self.steps,
+            source=f"mini_vllm {__version__}",
+            title=self.title,
+            about=self.about,
+            pieces=pieces,
+            cached_at_start=self._cached,
+            aborted_at_end=[r for r in self._living if r not in alive],
+        )
+
+    def table_of(self, request_id: str) -> list[int]:
+        """The block table of a living request, as the last step left it."""
+        return self._living[request_id].table
+
+    # -- one step -----------------------------------------------------------------------------
+
+    def _meet(self, requests: list[Request | NewRequestData]) -> list[str]:
+        """Take down the requests that are not known yet; their ids, in order of arrival."""
+        states = self.engine.output_processor.request_states
+        met: list[tuple[float, RequestInfo]] = []
+        for request in requests:
+            if isinstance(request, Request):
+                request_id, arrival = request.request_id, request.arrival_time
+                priority, max_tokens = request.priority, request.max_tokens
+            else:  # it came and finished in one step: its Request is gone
+                request_id, arrival, priority = request.req_id, 0.0, 0
+                max_tokens = request.sampling_params.max_tokens or 0
+            if request_id in self._living:
+                continue
+            state = states.get(request_id)
+            info = RequestInfo(
+                request_id=request_id,
+                num_prompt_tokens=len(request.prompt_token_ids),
+                max_tokens=max_tokens,
+                priority=priority,
+                arrival_time=arrival,
+                prompt=state.prompt if state is not None else None,
+                prompt_token_ids=list(request.prompt_token_ids),
+            )
+            self._living[request_id] = _Life(info)
+            met.append((arrival, info))
+        met.sort(key=lambda pair: pair[0])
+        self.requests += [info for _, info in met]
+        for _, info in met:
+            self._explainer.arrived(info)
+        return [info.request_id for _, info in met]
+
+    def _join(self) -> None:
+        """Take down the requests that are there when the recording begins, as they stand."""
+        scheduler, manager = self.core.scheduler, self.core.kv_cache_manager
+        self._meet([*scheduler.running, *scheduler.waiting])
+        for request in (*scheduler.running, *scheduler.waiting):
+            life = self._living[request.request_id]
+            life.info.output_token_ids = list(request.output_token_ids)
+            life.info.outputs_before = len(request.output_token_ids)
+            life.info.computed_before = request.num_computed_tokens
+            life.table = manager.get_block_ids(request.request_id)
+            is_running = request.status is RequestStatus.RUNNING
+            self._explainer.found(request.request_id, life.table, is_running)
+
+    def _observe(self, record: StepRecord) -> None:
+        output, scheduler, living = record.scheduler_output, self.core.scheduler, self._living
+        aborted = [r for r in sorted(output.finished_req_ids) if r in living]
+        for request_id in aborted:
+            self._explainer.left(request_id)
+            del living[request_id]
+        arrived = self._before + self._meet(
+            [*scheduler.running, *scheduler.waiting, *output.scheduled_new_reqs]
+        )
+        self._before = []
+        for request_id in output.preempted_req_ids:
+            living[request_id].table = []
+
+        computed: dict[str, int] = {}
+        hits: dict[str, int] = {}
+        fresh: set[int] = set()  # blocks taken from the free queue in this step
+        size = self.core.config.block_size
+        for new in output.scheduled_new_reqs:
+            living[new.req_id].table = list(new.block_ids)
+            computed[new.req_id] = hits[new.req_id] = new.num_computed_tokens
+            fresh.update(new.block_ids[new.num_computed_tokens // size :])
+        cached = output.scheduled_cached_reqs
+        changes = zip(cached.req_ids, cached.new_block_ids, cached.num_computed_tokens, strict=True)
+        for request_id, block_ids, num_computed in changes:
+            computed[request_id] = num_computed
+            known = 0
+            if request_id in cached.resumed_req_ids:
+                living[request_id].table = []
+                hits[request_id] = num_computed
+                known = num_computed // size
+            if block_ids:
+                living[request_id].table = living[request_id].table + block_ids
+                fresh.update(block_ids[known:])
+
+        news = {o.request_id: o for o in record.outputs}
+        scheduled = []
+        for request_id, num_tokens in output.num_scheduled_tokens.items():
+            new_output = news.get(request_id)
+            life = living[request_id]
+            part = RequestStep(
+                request_id,
+                computed.get(request_id, 0),
+                num_tokens,
+                hits.get(request_id, 0),
+                life.table,
+                new_output.new_token_ids if new_output else [],
+                new_output.finish_reason if new_output else None,
+            )
+            life.info.output_token_ids.extend(part.new_token_ids)
+            scheduled.append(part)
+        evicted, published = self._hash_changes(fresh)
+        step = StepTrace(
+            index=record.index,
+            start=self._elapsed,
+            schedule_time=record.schedule_time,
+            execute_time=record.execute_time,
+            update_time=record.update_time,
+            scheduled=scheduled,
+            preempted=sorted(output.preempted_req_ids),
+            running=[r.request_id for r in scheduler.running],
+            waiting=[r.request_id for r in scheduler.waiting],
+            free_blocks=self._pool.get_num_free_blocks(),
+            kv_usage=self.core.kv_cache_manager.usage,
+            arrived=arrived,
+            aborted=aborted,
+            evicted=evicted,
+            published=published,
+        )
+        self._explainer.explain(step, self._hits_of)
+        for part in scheduled:
+            if part.finish_reason is not None:
+                del living[part.request_id]
+        self.steps.append(step)
+        self._elapsed += record.schedule_time + record.execute_time + record.update_time
+
+    def _hash_changes(self, fresh: set[int]) -> tuple[list[int], list[int]]:
+        """The blocks whose cached content was dropped in this step, and those published in it."""
+        before, after = self._hashes, [block.block_hash for block in self._pool.blocks]
+        self._hashes = after
+        changed = {i for i, (a, b) in enumerate(zip(before, after, strict=True)) if a != b}
+        # A block can be taken, and published again under the hash it had: for the same content.
+        again = {i for i in fresh if before[i] is not None and after[i] == before[i]}
+        evicted = [i for i in changed | again if before[i] is not None]
+        published = [i for i in changed | again if after[i] is not None]
+        return sorted(evicted), sorted(published)
+
+    def _hits_of(self, request_id: str) -> list[int]:
+        """The blocks that a waiting request would find cached. Looks, and takes nothing."""
+        request = next(r for r in self.core.scheduler.waiting if r.request_id == request_id)
+        return self.core.kv_cache_manager.get_computed_blocks(request)[0].get_block_ids()
+
+
+# -- text -----------------------------------------------------------------------------------------
+
+
+def to_text(steps: list[StepTrace]) -> str:
+    """The trace as lines to read: one a step, one a request in it."""
+    return "\n".join(_text_lines(steps)) + "\n"
+
+
+def _text_lines(steps: list[StepTrace]) -> Iterator[str]:
+    for step in steps:
+        total = sum(r.num_scheduled_tokens for r in step.scheduled)
+        milliseconds = 1e3 * (step.schedule_time + step.execute_time + step.update_time)
+        yield (
+            f"step {step.index}: {total} tokens for {len(step.scheduled)} requests, "
+            f"running {len(step.running)}, waiting {len(step.waiting)}, "
+            f"free blocks {step.free_blocks}" + (f", {milliseconds:.2f} ms" if milliseconds else "")
+        )
+        for request_id in step.aborted:
+            yield f"  {request_id}: ended between the steps (aborted, or its text held a stop string)"
+        for request_id in step.preempted:
+            yield f"  {request_id}: preempted, its blocks are free, it will be recomputed"
+            yield f"    because {step.reason(request_id)}"
+        for r in step.scheduled:
+            first, last = r.num_computed_tokens, r.num_computed_tokens + r.num_scheduled_tokens
+            notes = [f"tokens {first}..{last - 1}", f"blocks {_runs(r.block_ids)}"]
+            if r.num_cached_tokens:
+                notes.append(f"{r.num_cached_tokens} tokens from the prefix cache")
+            if r.why not in (DECODE, REST):
+                notes.append(r.why)
+            if r.new_token_ids:
+                notes.append(f"sampled {r.new_token_ids[0]}")
+            if r.finish_reason:
+                notes.append(f"finished: {r.finish_reason}")
+            yield f"  {r.request_id}: " + ", ".join(notes)
+        if step.evicted:
+            yield f"  evicted from the prefix cache: blocks {_runs(step.evicted)}"
+        if step.waiting and step.why_waiting:
+            yield f"  {step.waiting[0]}: waits, {step.why_waiting}"
+
+
+def _runs(block_ids: list[int]) -> str:
+    """`[1, 2, 3, 7]` as `1-3,7`."""
+    parts: list[list[int]] = []
+    for block_id in block_ids:
+        if parts and block_id == parts[-1][1] + 1:
+            parts[-1][1] = block_id
+        else:
+            parts.append([block_id, block_id])
+    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in parts) or "none"
+
+
+# -- files ----------------------------------------------------------------------------------------
+
+FORMATS = (".txt", ".json", ".html")
+DATA = ".trace.json"
+
+
+def check_trace_path(path: Path) -> None:
+    """Find out before the run whether the trace can be written after it.
+
+    Raises ValueError unless `path` ends in a form that `write_trace` knows.
+    """
+    if path.suffix not in FORMATS:
+        raise ValueError(
+            f"cannot tell the trace's form from {str(path)!r}: end it in .txt or .json or .html"
+        )
+
+
+def to_chrome_trace(steps: list[StepTrace]) -> dict[str, Any]:
+    """See `mini_vllm.trace.chrome.to_chrome_trace`."""
+    from mini_vllm.trace import chrome
+
+    return chrome.to_chrome_trace(steps)
+
+
+def write_trace(trace: Trace, path: Path) -> None:
+    """Write the trace in the form that the path's ending names.
+
+    `.txt` to read, `.html` to step through, `.trace.json` to read in again, `.json` for Perfetto.
+    """
+    check_trace_path(path)
+    if path.suffix == ".txt":
+        text = to_text(trace.steps)
+    elif path.suffix == ".html":
+        from mini_vllm.trace.page import to_html
+
+        text = to_html(trace)
+    elif path.name.endswith(DATA):
+        from mini_vllm.trace.data import to_data
+
+        text = json.dumps(to_data(trace), separators=(",", ":")) + "\n"
+    else:
+        text = json.dumps(to_chrome_trace(trace.steps))
+    path.write_text(text, encoding="utf-8")

@@ -1,0 +1,277 @@
+"""A small repository with two labs, for tests of the command `course`."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from course.learner.labs import Course, Lab, load_course
+
+ROOT = Path(__file__).resolve().parents[2]
+
+# Set by whoever runs the suite, and none of the newcomer's business.
+UNSET = ("LAB_IMPL", "PYTHONPATH", "COLUMNS", "PYTHONDONTWRITEBYTECODE", "PYTEST_ADDOPTS")
+
+PYPROJECT = """\
+[project]
+name = "mini-vllm"
+version = "0"
+
+[tool.pytest.ini_options]
+addopts = ["--import-mode=importlib", "--strict-markers"]
+"""
+
+README = """\
+---
+phase: {phase}
+lab: {number}
+title: {title}
+tag: CPU-OK
+minutes: {minutes}
+prerequisites: [{needs}]
+{extra}---
+
+# Lab {phase:02}-{number:02}: {title}
+
+Run it: `course grade {phase:02}-{number:02}`, or `LAB_IMPL=starter pytest {folder}`.
+
+| test | what it pins |
+| --- | --- |
+{tests}
+
+<details><summary>Hint 1: look</summary>
+
+Look at the *first* item.
+
+</details>
+
+<details>
+<summary>Hint 2: count</summary>
+Count them.
+</details>
+
+<details><summary>Hint 3: nearly there</summary>
+
+    sum(items)
+
+</details>
+"""
+
+TOTALS_STARTER = '''\
+"""Totals."""
+
+
+def total(items):
+    """The sum of `items`.
+
+    Args:
+        items: a list of numbers, perhaps empty.
+    """
+    raise NotImplementedError
+
+
+def clip(x, low, high):
+    """`x`, but at least `low` and at most `high`."""
+    raise NotImplementedError
+'''
+TOTALS_SOLUTION = '''\
+"""Totals."""
+
+
+def total(items):
+    """The sum of `items`."""
+    result = 0
+    for item in items:
+        result += item
+    return result
+
+
+def clip(x, low, high):
+    """`x`, but at least `low` and at most `high`."""
+    if x < low:
+        return low
+    return min(x, high)
+'''
+TOTALS_TEST = '''\
+import pytest
+
+
+def test_total_adds_every_item(lab):
+    """total adds all items, the first and the last too."""
+    assert lab.total([1, 2, 4]) == 7, f"total([1, 2, 4]) is {lab.total([1, 2, 4])}: an item is missing"
+
+
+def test_total_of_nothing_is_zero(lab):
+    """The sum of no items is 0."""
+    assert lab.total([]) == 0, "no items add up to 0, not to something else"
+
+
+@pytest.mark.parametrize(("x", "wanted"), [(-1, 0), (3, 3), (9, 5)])
+def test_clip_keeps_to_both_bounds(lab, x, wanted):
+    """clip goes up to low and down to high, and leaves the rest alone."""
+    got = lab.clip(x, 0, 5)
+    assert got == wanted, f"clip({x}, 0, 5) must be {wanted}, got {got}: both bounds count"
+'''
+LOAD = "from course.learner.labs import load_solution\n\nglobals().update(vars(load_solution(__file__)))\n"
+TOTALS_WRONG = {
+    "skips_the_first": '"""The first item is left out.\n\nIndices begin at 0, not at 1.\n"""\n'
+    + LOAD
+    + "\n\ndef total(items):\n    return sum(items[1:])\n",
+    "starts_at_one": '"""The sum begins at 1.\n\nNothing added up is 0.\n"""\n'
+    + LOAD
+    + "\n\ndef total(items):\n    return sum(items, 1)\n",
+    "only_one_bound": '"""Only the lower bound is kept.\n\nThere are two bounds.\n"""\n'
+    + LOAD
+    + "\n\ndef clip(x, low, high):\n    return max(x, low)\n",
+}
+
+DRAW_STARTER = '''\
+"""A sampler."""
+import mini_vllm.sampler
+
+
+class Sampler(mini_vllm.sampler.Sampler):
+    """The engine's sampler; greedy rows are yours."""
+
+    def __call__(self, logits, sampling_metadata):
+        """A SamplerOutput with token ids of shape [n]."""
+        raise NotImplementedError
+'''
+DRAW_SOLUTION = DRAW_STARTER.replace(
+    "raise NotImplementedError", "return super().__call__(logits, sampling_metadata)"
+)
+DRAW_TEST = '''\
+import numpy as np
+
+from mini_vllm.sampler import SamplingMetadata
+from mini_vllm.sampling_params import SamplingParams
+
+
+class Row:
+    sampling_params = SamplingParams(temperature=0.0)
+    prompt_token_ids = [1]
+    output_token_ids = []
+    generator = None
+
+
+def test_greedy_takes_the_largest(lab):
+    """The token with the largest logit wins."""
+    logits = np.array([[0.0, 3.0, 1.0]], dtype=np.float32)
+    out = lab.Sampler(0)(logits, SamplingMetadata.build([Row()], 3))
+    token = int(out.sampled_token_ids[0])
+    assert token == 1, f"greedy takes the largest logit, token 1; got token {token}"
+'''
+DRAW_WRONG = {
+    f"wrong_{n}": f'"""Always token {n}.\n\nLook at the logits.\n"""\n'
+    + LOAD
+    + "import numpy as np\n\nfrom mini_vllm.sampler import SamplerOutput\n\n\n"
+    + "class Sampler(Sampler):  # noqa: F821\n"
+    + "    def __call__(self, logits, sampling_metadata):\n"
+    + f"        return SamplerOutput(np.full(len(logits), {n}, np.int64))\n"
+    for n in (0, 2, 5)
+}
+
+
+def add_lab(
+    root: Path,
+    name: str,
+    starter: str,
+    solution: str,
+    test: str,
+    wrong: dict[str, str],
+    *,
+    title: str,
+    needs: str = "",
+    extra: str = "",
+) -> Path:
+    """Write a lab into `root`; `name` is `phase-NN-slug/lab-NN-slug`."""
+    phase, lab = name.split("/")
+    folder = root / phase / "labs" / lab
+    (folder / "wrong").mkdir(parents=True)
+    names = re.findall(r"^def (test_\w+)", test, re.MULTILINE)
+    readme = README.format(
+        phase=int(phase.split("-")[1]), number=int(lab.split("-")[1]), title=title, needs=needs,
+        extra=extra, folder=folder.relative_to(root), minutes=20,
+        tests="\n".join(f"| `{name}` | something |" for name in names),
+    )  # fmt: skip
+    (folder / "README.md").write_text(readme)
+    (folder / "starter.py").write_text(starter)
+    (folder / "solution.py").write_text(solution)
+    (folder / "test_lab.py").write_text(test)
+    for stem, text in wrong.items():
+        (folder / "wrong" / f"{stem}.py").write_text(text)
+    return folder
+
+
+def make_repository(root: Path) -> Course:
+    """Two labs in two phases: 00-01 `totals`, 01-01 `drawing` (part sampler)."""
+    root.mkdir(exist_ok=True)
+    (root / "pyproject.toml").write_text(PYPROJECT)
+    conftest = (ROOT / "conftest.py").read_text(encoding="utf-8")
+    # No test here uses hypothesis, and importing it would be a third of every grading.
+    (root / "conftest.py").write_text(conftest.replace('find_spec("hypothesis")', "find_spec('-')"))
+    add_lab(
+        root, "phase-00-beginnings/lab-01-totals",
+        TOTALS_STARTER, TOTALS_SOLUTION, TOTALS_TEST, TOTALS_WRONG, title="Totals",
+    )  # fmt: skip
+    add_lab(
+        root, "phase-01-parts/lab-01-drawing",
+        DRAW_STARTER, DRAW_SOLUTION, DRAW_TEST, DRAW_WRONG,
+        title="Drawing", needs='"00-01"', extra="part: sampler\nclass: Sampler\n",
+    )  # fmt: skip
+    return load_course(root.resolve())
+
+
+def write_metadata(folder: Path) -> None:
+    """What an installer writes for this project into `folder`: its name and its entry points."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    info = folder / f"mini_vllm-{project['version']}.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(
+        f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n"
+    )
+    groups = {"console_scripts": project["scripts"], **project["entry-points"]}
+    lines = []
+    for group, entries in groups.items():
+        lines += [f"[{group}]", *(f"{name} = {value}" for name, value in entries.items()), ""]
+    (info / "entry_points.txt").write_text("\n".join(lines))
+
+
+def solve(lab: Lab) -> None:
+    """Put the solution into the starter, as a learner who got it right."""
+    lab.starter.write_bytes(lab.solution.read_bytes())
+
+
+class Ran:
+    """One call of `course` in this process: status, output, and the output in one line."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str], *argv: str) -> None:
+        from course.learner.cli import main
+
+        capsys.readouterr()
+        self.status = main(list(argv))
+        self.out, self.err = capsys.readouterr()
+
+    @property
+    def line(self) -> str:
+        """Output and errors without line breaks: where they fall is the window's business."""
+        return " ".join((self.out + self.err).split())
+
+
+def run_module(
+    cwd: Path, *argv: str, path: tuple[Path, ...] = (), text: str | None = None
+) -> subprocess.CompletedProcess[str]:
+    """`python -m ARGV` in a fresh process, its packages from `path` before this repository's."""
+    env = {k: v for k, v in os.environ.items() if k not in UNSET}
+    env["PYTHONPATH"] = os.pathsep.join(map(str, (*path, ROOT)))
+    env["PYTHONIOENCODING"] = "utf-8"
+    return subprocess.run(
+        [sys.executable, "-m", *argv], cwd=cwd, env=env, input=text, capture_output=True,
+        text=True, encoding="utf-8", check=False, timeout=120,
+    )  # fmt: skip

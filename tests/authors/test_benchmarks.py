@@ -1,0 +1,67 @@
+"""The benchmarks run, measure what they say, and keep what they found."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks import machine
+from benchmarks.scheduler import GOLDEN, compare, drive, large, waiting_cost
+from course.parity import mini_parts
+from course.parity.traces import read_traces
+
+
+def golden() -> list[dict[str, object]]:
+    file = next(iter(sorted(GOLDEN.glob("*.jsonl.gz"))))
+    return [trace for _, trace in read_traces(str(file))][:3]  # type: ignore[misc]
+
+
+def test_the_timed_scheduler_takes_the_recorded_decisions() -> None:
+    for trace in golden():
+        timed, decisions = drive(trace, mini_parts)  # type: ignore[arg-type]
+        assert decisions == trace["steps"]
+        assert timed.steps == len(decisions)
+        assert timed.spent > 0
+
+
+def test_a_large_workload_keeps_its_batch_full() -> None:
+    row = compare("decode, 64 running", [large("decode, 64 running")], False, 1)
+    assert row["requests a step"] > 60
+    assert row["times faster"] is None, "there was nothing to compare with"
+
+
+def test_an_unknown_workload_is_named() -> None:
+    with pytest.raises(ValueError, match="'no such'"):
+        large("no such")
+
+
+@pytest.mark.parametrize("policy", ["fcfs", "priority"])
+def test_waiting_requests_cost_a_step_nothing(policy: str) -> None:
+    few, many = waiting_cost(100, policy, steps=60), waiting_cost(10_000, policy, steps=60)
+    assert many < 3 * few, f"{few:.0f} us a step with 100 waiting, {many:.0f} with 10,000"
+
+
+@pytest.mark.vllm
+def test_faster_than_vllms_scheduler() -> None:
+    row = compare("golden", golden(), True, 2)  # type: ignore[arg-type]
+    # Three times is the goal, shown by the committed result; a loaded machine may blur it.
+    assert row["times faster"] > 1.5, row
+
+
+def test_results_say_where_they_were_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine, "RESULTS", tmp_path)
+    saved = json.loads(machine.save("x", "python -m x", [{"a": 1}]).read_text())
+    assert saved["rows"] == [{"a": 1}]
+    assert saved["command"] == "python -m x"
+    assert saved["machine"]["processor"]
+    assert saved["machine"]["cores"] >= 1
+    assert "numpy" in saved["machine"]["versions"]
+
+
+def test_a_table_lines_up() -> None:
+    lines = machine.table([{"name": "a", "x": 1.5}, {"name": "long", "x": None}]).splitlines()
+    assert lines == ["name     x", "a     1.50", "long     -"]

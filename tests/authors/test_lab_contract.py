@@ -1,0 +1,176 @@
+"""The lab contract, for every lab there is; and that its checks notice what breaks it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from course_helpers import (
+    DRAW_SOLUTION,
+    LOAD,
+    ROOT,
+    TOTALS_SOLUTION,
+    make_repository,
+)
+
+from course.authors.contract import behaviour, pages_and_code
+from course.learner.labs import Course, Lab, load_course
+
+COURSE = load_course(ROOT)
+LABS = pytest.mark.parametrize("lab", [pytest.param(lab, id=lab.id) for lab in COURSE.labs])
+
+
+@pytest.fixture(scope="module")
+def ran() -> dict[str, list[str]]:
+    """Every starter, solution and wrong solution of every lab, run in one batch."""
+    return behaviour(COURSE, COURSE.labs)
+
+
+def test_every_lab_folder_is_a_lab() -> None:
+    """Front matter complete and valid, prerequisites there and before; no lab left out."""
+    assert not COURSE.problems, "\n".join(COURSE.problems)
+    folders = sorted(ROOT.glob("phase-*/labs/lab-*"))
+    assert len(COURSE.labs) == len(folders)
+
+
+@LABS
+def test_pages_and_code_keep_the_contract(lab: Lab) -> None:
+    problems = pages_and_code(COURSE, lab)
+    assert not problems, "\n".join(problems)
+
+
+@LABS
+def test_starter_fails_solution_passes_mistakes_are_named(
+    lab: Lab, ran: dict[str, list[str]]
+) -> None:
+    assert not ran[lab.id], "\n".join(ran[lab.id])
+
+
+# -- the checks themselves ------------------------------------------------------------------------
+
+
+@pytest.fixture
+def course(tmp_path: Path) -> Course:
+    return make_repository(tmp_path)
+
+
+def test_a_lab_that_keeps_the_contract(course: Course) -> None:
+    assert [pages_and_code(course, lab) for lab in course.labs] == [[], []]
+    assert behaviour(course, course.labs) == {"00-01": [], "01-01": []}
+
+
+def _edit(path: Path, old: str, new: str) -> None:
+    text = path.read_text()
+    assert old in text, old
+    path.write_text(text.replace(old, new, 1))
+
+
+BROKEN: list[tuple[str, Callable[[Path], object], str]] = [
+    ("solution", lambda f: (f / "solution.py").unlink(), "solution.py is missing"),
+    ("heading", lambda f: _edit(f / "README.md", "# Lab 00-01: T", "# Lab 00-01: t"), "heading"),
+    ("command", lambda f: _edit(f / "README.md", "course grade 00-01", "x"), "course grade 00-01"),
+    ("hints", lambda f: _edit(f / "README.md", "Hint 3", "Note 3"), "3 to 5 hints, has 2"),
+    ("hint order", lambda f: _edit(f / "README.md", "Hint 2", "Hint 4"), "without gaps"),
+    ("table", lambda f: _edit(f / "README.md", "`test_total_adds_every_item`", "x"), "does not name"),
+    ("table's extra", lambda f: _edit(f / "README.md", "something", "`test_x`"), "is no test"),
+    (
+        "docstring of a test",
+        lambda f: _edit(f / "test_lab.py", '"""The sum of no items is 0."""', "pass"),
+        "no docstring",
+    ),
+    ("message", lambda f: _edit(f / "test_lab.py", ', "no items', ' # "no items'), "without a message"),
+    ("import", lambda f: _edit(f / "test_lab.py", "import pytest", "import pytest, solution"), "import"),
+    (
+        "hidden test",
+        lambda f: _edit(f / "test_lab.py", "test_total_of_nothing_is_zero", "test_total_adds_every_item"),
+        "stands there more than once",
+    ),
+    (
+        "starter complete",
+        lambda f: (f / "starter.py").write_text(TOTALS_SOLUTION),
+        "leaves nothing to write",
+    ),
+    (
+        "solution elsewhere in the starter",
+        lambda f: _edit(f / "starter.py", "def clip", TOTALS_SOLUTION.split('"""Totals."""')[1].split(
+            "def clip")[0].replace("total", "helper") + "\n\ndef clip"),
+        "helper holds the solution of total",
+    ),
+    (
+        "arguments",
+        lambda f: _edit(f / "starter.py", "def total(items)", "def total(items, more)"),
+        "other arguments",
+    ),
+    (
+        "docstring of a mistake",
+        lambda f: _edit(f / "wrong" / "starts_at_one.py", "Nothing added up is 0.\n", ""),
+        "second paragraph",
+    ),
+    ("mistakes", lambda f: (f / "wrong" / "starts_at_one.py").unlink(), "at least 3 mistakes, has 2"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("break_it", "said"),
+    [pytest.param(b, said, id=name) for name, b, said in BROKEN],
+)
+def test_what_breaks_the_contract_on_the_page(
+    course: Course, break_it: Callable[[Path], object], said: str
+) -> None:
+    lab = course.labs[0]
+    break_it(lab.folder)
+    problems = pages_and_code(course, lab)
+    assert any(said in problem for problem in problems), problems
+
+
+def test_a_solution_in_the_starters_comments_is_found(course: Course) -> None:
+    lab = course.labs[1]
+    lab.starter.write_text(
+        lab.starter.read_text() + "\n# return super().__call__(logits, sampling_metadata)\n"
+    )
+    assert any("holds the lines of Sampler.__call__" in p for p in pages_and_code(course, lab))
+
+
+def test_what_breaks_the_contract_when_it_runs(course: Course) -> None:
+    totals, drawing = course.labs
+    _edit(totals.solution, "result = 0", "result = 1")
+    _edit(totals.test, "assert lab.total([]) == 0", "assert lab.total([]) == 1")
+    totals.starter.write_text(TOTALS_SOLUTION)
+    (totals.folder / "wrong" / "none.py").write_text(
+        '"""None.\n\nNone at all.\n"""\n'
+        + LOAD
+        + "\n\ndef total(items):\n    return sum(items) + 1\n"
+    )
+    (totals.folder / "wrong" / "dies.py").write_text(
+        '"""Dies.\n\nIt raises.\n"""\n'
+        + LOAD
+        + "\n\ndef total(items):\n    raise ValueError(items)\n"
+    )
+    drawing.starter.write_text(DRAW_SOLUTION)
+    ran = behaviour(course, course.labs)
+    said = "\n".join(ran["00-01"])
+    assert "solution.py: does not pass: test_total_adds_every_item" in said
+    assert "starter.py: no test runs into a function that is not written yet" in said
+    assert "dies.py: fails only by test_total_adds_every_item: ValueError" in said
+    assert ran["01-01"] == [f"{course.show(drawing.starter)}: passes"]
+
+
+def test_a_test_that_passes_on_nothing_is_found(course: Course) -> None:
+    lab = course.labs[0]
+    lab.test.write_text(
+        lab.test.read_text() + "\n\ndef test_bad_input(lab):\n"
+        '    """Bad input is refused."""\n'
+        "    with pytest.raises(Exception):\n        lab.clip('a', 0, 1)\n"
+    )
+    found = behaviour(course, [lab])[lab.id]
+    assert found == [
+        f"{course.show(lab.starter)}: test_bad_input passes, though clip is not written yet"
+    ]
+
+
+def test_a_slow_solution_is_found(course: Course, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("course.authors.contract.MAX_SECONDS", 0.05)
+    lab = course.labs[0]
+    _edit(lab.solution, "    result = 0\n", "    result = 0 * sum(range(5_000_000))\n")
+    assert any("its tests take" in problem for problem in behaviour(course, [lab])[lab.id])

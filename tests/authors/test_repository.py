@@ -1,0 +1,172 @@
+"""Rules that the repository as a whole keeps."""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+MAX_LINES = 450
+IMPORT_SECONDS = 0.3
+UNREAD = {".git", ".venv", "venv", "upstream", "build", "dist", "site", "node_modules"}
+
+# In parts, so that this file does not match itself.
+REGISTRY_HOSTS = [
+    ".".join(parts)
+    for parts in [
+        ("pypi", "org"),
+        ("pythonhosted", "org"),
+        ("download", "pytorch", "org"),
+        ("wheels", "vllm", "ai"),
+        ("registry", "npmjs", "org"),
+        ("registry", "yarnpkg", "com"),
+        ("deb", "debian", "org"),
+        ("archive", "ubuntu", "com"),
+        ("conda", "anaconda", "org"),
+        ("crates", "io"),
+        ("proxy", "golang", "org"),
+    ]
+]
+
+
+def _files() -> Iterator[Path]:
+    """Every file of the project: what git tracks or would, or without git all but tool output."""
+    if (ROOT / ".git").exists():
+        out = subprocess.run(
+            ["git", "-C", str(ROOT), "ls-files", "-z", "-co", "--exclude-standard"],
+            capture_output=True,
+            check=False,
+        )
+        if out.returncode == 0:
+            names = sorted({name.decode() for name in out.stdout.split(b"\0") if name})
+            yield from (ROOT / name for name in names if (ROOT / name).is_file())
+            return
+    for folder, folders, names in os.walk(ROOT):
+        folders[:] = [
+            f
+            for f in folders
+            if f not in UNREAD and f != "__pycache__" and not f.endswith(("_cache", ".egg-info"))
+        ]
+        yield from (Path(folder, name) for name in names if name != "uv.lock")
+
+
+def _python(package: str) -> list[Path]:
+    return sorted((ROOT / package).rglob("*.py"))
+
+
+def _imported(path: Path) -> Iterator[tuple[int, str]]:
+    """(line, absolute module) of every import statement in the file, nested ones too."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"), str(path))):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+            yield node.lineno, node.module
+
+
+def test_no_file_names_a_registry_host() -> None:
+    found = []
+    for path in _files():
+        data = path.read_bytes().lower()
+        found += [f"{path.relative_to(ROOT)}: {h}" for h in REGISTRY_HOSTS if h.encode() in data]
+    assert not found, "installers take their index from the reader's own settings:\n" + "\n".join(
+        found
+    )
+
+
+def test_no_lock_file_is_tracked() -> None:
+    assert ROOT / "uv.lock" not in set(_files()), "uv.lock records download addresses"
+
+
+def test_no_module_of_the_engine_outgrows_a_reading() -> None:
+    sizes = {p: len(p.read_text(encoding="utf-8").splitlines()) for p in _python("mini_vllm")}
+    assert sizes, "mini_vllm has no modules"
+    long = [f"{p.relative_to(ROOT)}: {n} lines" for p, n in sizes.items() if n > MAX_LINES]
+    assert not long, f"more than {MAX_LINES} lines; split by what a reader looks for: {long}"
+
+
+def test_the_engine_never_imports_the_course() -> None:
+    outside = [
+        f"{path.relative_to(ROOT)}:{line} imports {module}"
+        for path in _python("mini_vllm")
+        for line, module in _imported(path)
+        if module.split(".")[0] in {"course", "benchmarks", "tests", "conftest"}
+    ]
+    assert not outside, outside
+
+
+SERVE_EXTRA = {"fastapi", "jinja2", "prometheus_client", "pydantic", "starlette", "uvicorn"}
+
+
+def test_the_engine_imports_only_what_a_laptop_has() -> None:
+    """The standard library, numpy and safetensors; extras are imported inside functions.
+
+    But for `mini_vllm/server`, which is nothing without its extra, and which nobody else imports at
+    the top of a module, save the command's flags.
+    """
+    laptop = set(sys.stdlib_module_names) | {"numpy", "safetensors", "mini_vllm"}
+    server = ROOT / "mini_vllm" / "server"
+    needs_nothing = {server / "command.py", server / "__init__.py"}
+    found = []
+    for path in _python("mini_vllm"):
+        inside = server in path.parents
+        allowed = laptop | (SERVE_EXTRA if inside and path not in needs_nothing else set())
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            names = []
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+                names = [node.module]
+            found += [
+                f"{path.relative_to(ROOT)}:{node.lineno} imports {name}"
+                for name in names
+                if name.split(".")[0] not in allowed
+                or (
+                    (name.startswith("mini_vllm.server") and not inside)
+                    and name != "mini_vllm.server.command"
+                )
+            ]
+    assert not found, found
+
+
+PROBE = """
+import sys, time
+start = time.perf_counter()
+import mini_vllm
+took = time.perf_counter() - start
+heavy = sorted({m.split(".")[0] for m in sys.modules}
+               & {"torch", "triton", "vllm", "transformers", "course", "benchmarks"})
+print(took, *heavy)
+"""
+
+
+def test_import_is_quick_and_light() -> None:
+    """The least of several fresh interpreters: the rest is the machine's noise."""
+    times = []
+    for _ in range(5):
+        out = subprocess.run(
+            [sys.executable, "-c", PROBE], cwd=ROOT, capture_output=True, text=True, check=False
+        )
+        assert out.returncode == 0, out.stderr
+        took, *heavy = out.stdout.split()
+        assert not heavy, f"import mini_vllm also imported {heavy}"
+        times.append(float(took))
+    assert min(times) < IMPORT_SECONDS, f"import mini_vllm took {min(times):.3f} s at best"
+
+
+@pytest.mark.parametrize(
+    "script", [*sorted(p.name for p in (ROOT / "scripts").glob("*.sh")), "../.ci/run"]
+)
+def test_shell_scripts_parse_and_can_be_run(script: str) -> None:
+    path = ROOT / "scripts" / script
+    assert os.access(path, os.X_OK), f"{script} is not executable"
+    head, _, rest = path.read_text(encoding="utf-8").partition("\n")
+    assert head == "#!/usr/bin/env bash"
+    assert "set -euo pipefail" in rest
+    out = subprocess.run(["bash", "-n", str(path)], capture_output=True, text=True, check=False)
+    assert out.returncode == 0, out.stderr
