@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from mini_vllm.attention import AttentionMetadata, PagedAttention
 
 if TYPE_CHECKING:
-    from mini_vllm.checkpoint import LlamaConfig
+    from mini_vllm.llama_config import LlamaConfig
 
 Array = NDArray[np.float32]
 

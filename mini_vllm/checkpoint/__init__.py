@@ -1,7 +1,6 @@
 """A Hugging Face Llama checkpoint folder, read and checked."""
 
 from mini_vllm.checkpoint.loader import (
-    LlamaConfig,
     check_weights,
     expected_tensors,
     load_config,
@@ -10,7 +9,7 @@ from mini_vllm.checkpoint.loader import (
     load_weights,
     read_json,
 )
-from mini_vllm.checkpoint.safetensors_file import CheckpointError
+from mini_vllm.llama_config import CheckpointError, LlamaConfig
 
 __all__ = [
     "CheckpointError",

@@ -12,9 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, deserialize
 
-
-class CheckpointError(ValueError):
-    """A folder that cannot be served; the message names the file, the value and the rule."""
+from mini_vllm.llama_config import CheckpointError
 
 
 def read_safetensors(path: Path) -> dict[str, NDArray[np.float32]]:

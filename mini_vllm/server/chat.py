@@ -23,7 +23,7 @@ import jinja2.parser
 import jinja2.sandbox
 
 from mini_vllm.checkpoint import read_json
-from mini_vllm.checkpoint.safetensors_file import CheckpointError
+from mini_vllm.llama_config import CheckpointError
 from mini_vllm.server.errors import bad_request, short
 from mini_vllm.server.protocol import ChatCompletionRequest, ChatMessageParam
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from mini_vllm.checkpoint import read_json
-from mini_vllm.checkpoint.safetensors_file import CheckpointError
+from mini_vllm.llama_config import CheckpointError
 from mini_vllm.tokenizer.byte_level_bpe import ByteLevelBPE, why_not_byte_level
 
 

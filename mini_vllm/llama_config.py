@@ -1,0 +1,187 @@
+"""The settings of a Llama, as `config.json` gives them, checked.
+
+Stands apart from the checkpoint's reader because the model needs the settings and the reader needs
+the model. Mirrors what vLLM takes from transformers' `LlamaConfig` through
+`vllm/config/model.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from types import MappingProxyType
+from typing import Any
+
+
+class CheckpointError(ValueError):
+    """A folder that cannot be served; the message names the file, the value and the rule."""
+
+
+SUPPORTED_ARCHITECTURES = ("LlamaForCausalLM",)
+SUPPORTED_DTYPES = ("float32", "float16", "bfloat16")
+SUPPORTED_ROPE_TYPES = ("default", "linear", "llama3")
+_ROPE_KEYS: Mapping[str, tuple[str, ...]] = {
+    "default": (),
+    "linear": ("factor",),
+    "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
+}
+
+
+def _no_scaling() -> Mapping[str, float]:
+    return MappingProxyType({})
+
+
+@dataclass(frozen=True)
+class LlamaConfig:
+    """The fields of a Llama ``config.json`` that change the numbers, checked.
+
+    A key that the file leaves out takes the default that Hugging Face's ``LlamaConfig`` gives it.
+
+    Attributes:
+        head_dim: size of one head; ``hidden_size // num_attention_heads`` where the file gives
+            none.
+        rope_type: ``default``, ``linear`` or ``llama3``.
+        rope_scaling: the numbers that belong to `rope_type` (``factor``, ...); empty for
+            ``default``.
+        dtype: type that the checkpoint was saved in. Arithmetic is float32 whatever it says.
+        eos_token_ids: ids that end a text, from ``generation_config.json`` where it names any, else
+            from ``config.json``.
+    """
+
+    vocab_size: int = 32000
+    hidden_size: int = 4096
+    intermediate_size: int = 11008
+    num_hidden_layers: int = 32
+    num_attention_heads: int = 32
+    num_key_value_heads: int = 32
+    head_dim: int = 128
+    max_position_embeddings: int = 2048
+    rms_norm_eps: float = 1e-6
+    rope_theta: float = 10000.0
+    rope_type: str = "default"
+    rope_scaling: Mapping[str, float] = field(default_factory=_no_scaling)
+    tie_word_embeddings: bool = False
+    attention_bias: bool = False
+    mlp_bias: bool = False
+    dtype: str = "float32"
+    bos_token_id: int | None = None
+    eos_token_ids: tuple[int, ...] = ()
+
+    @property
+    def max_model_len(self) -> int:
+        """Most tokens that a request may have. Linear scaling stretches the positions."""
+        if self.rope_type == "linear":
+            return int(self.max_position_embeddings * self.rope_scaling["factor"])
+        return self.max_position_embeddings
+
+    def __post_init__(self) -> None:
+        for f in fields(self):
+            value = getattr(self, f.name)
+            if f.type == "int" and (type(value) is not int or value < 1):
+                raise CheckpointError(f"{f.name} must be an integer of at least 1, got {value!r}")
+            if f.type == "float" and not (type(value) in (int, float) and value > 0):
+                raise CheckpointError(f"{f.name} must be a number above 0, got {value!r}")
+            if f.type == "bool" and type(value) is not bool:
+                raise CheckpointError(f"{f.name} must be true or false, got {value!r}")
+        if self.num_attention_heads % self.num_key_value_heads:
+            raise CheckpointError(
+                f"num_attention_heads ({self.num_attention_heads}) must be a multiple of "
+                f"num_key_value_heads ({self.num_key_value_heads})"
+            )
+        if self.head_dim % 2:
+            raise CheckpointError(
+                f"head_dim must be even for rotary embeddings, got {self.head_dim}"
+            )
+        for key in _ROPE_KEYS[self.rope_type]:
+            value = self.rope_scaling.get(key)
+            if type(value) not in (int, float) or not value > 0:  # type: ignore[operator]
+                raise CheckpointError(
+                    f"rope type {self.rope_type!r} needs {key} above 0 in config.json, got "
+                    f"{value!r}"
+                )
+
+    @classmethod
+    def from_dict(cls, raw: Mapping[str, Any]) -> LlamaConfig:
+        """Check and normalise the content of ``config.json``.
+
+        Raises:
+            CheckpointError: an unsupported architecture, activation, rope type, dtype, quantisation
+                or sliding window, or a size that is no positive integer.
+        """
+        _check_supported(raw)
+        rope_theta, rope_type, rope_scaling = _rope(raw)
+        values: dict[str, Any] = {
+            f.name: raw[f.name] for f in fields(cls) if raw.get(f.name) is not None
+        }
+        values["dtype"] = raw.get("dtype") or raw.get("torch_dtype") or "float32"
+        heads = values.get("num_attention_heads", cls.num_attention_heads)
+        hidden = values.get("hidden_size", cls.hidden_size)
+        values.setdefault("num_key_value_heads", heads)
+        if "head_dim" not in values:
+            if type(heads) is not int or type(hidden) is not int or heads < 1 or hidden % heads:
+                raise CheckpointError(
+                    f"hidden_size ({hidden!r}) must be a multiple of num_attention_heads "
+                    f"({heads!r}) where config.json gives no head_dim"
+                )
+            values["head_dim"] = hidden // heads
+        values["eos_token_ids"] = as_ids(raw.get("eos_token_id"), "config.json")
+        values.update(rope_theta=rope_theta, rope_type=rope_type, rope_scaling=rope_scaling)
+        return cls(**values)
+
+
+def _check_supported(raw: Mapping[str, Any]) -> None:
+    architectures = raw.get("architectures") or []
+    if not any(name in SUPPORTED_ARCHITECTURES for name in architectures):
+        raise CheckpointError(
+            f"architectures {architectures!r} are not supported; "
+            f"supported: {', '.join(SUPPORTED_ARCHITECTURES)}"
+        )
+    if raw.get("quantization_config"):
+        method = raw["quantization_config"].get("quant_method", "unknown")
+        raise CheckpointError(
+            f"the checkpoint is quantised (quant_method {method!r}); "
+            f"only weights in {', '.join(SUPPORTED_DTYPES)} are supported"
+        )
+    dtype = raw.get("dtype") or raw.get("torch_dtype") or "float32"
+    if dtype not in SUPPORTED_DTYPES:
+        raise CheckpointError(
+            f"dtype {dtype!r} is not supported; supported: {', '.join(SUPPORTED_DTYPES)}"
+        )
+    if raw.get("sliding_window"):
+        raise CheckpointError(
+            f"sliding_window {raw['sliding_window']!r} is not supported: attention reads the whole "
+            f"context"
+        )
+    if raw.get("hidden_act", "silu") not in ("silu", "swish"):
+        raise CheckpointError(f"hidden_act {raw['hidden_act']!r} is not supported; supported: silu")
+
+
+def _rope(raw: Mapping[str, Any]) -> tuple[float, str, Mapping[str, float]]:
+    """``(rope_theta, rope_type, scaling)`` from either spelling.
+
+    transformers 5 writes one dictionary ``rope_parameters``; before, ``rope_theta`` stood at the
+    top and ``rope_scaling`` held the rest, with ``type`` for ``rope_type`` in the oldest files.
+    """
+    rope = dict(raw.get("rope_parameters") or raw.get("rope_scaling") or {})
+    rope_type = rope.get("rope_type", rope.get("type", "default"))
+    if rope_type not in SUPPORTED_ROPE_TYPES:
+        raise CheckpointError(
+            f"rope type {rope_type!r} is not supported; "
+            f"supported: {', '.join(SUPPORTED_ROPE_TYPES)}"
+        )
+    partial = rope.get("partial_rotary_factor", raw.get("partial_rotary_factor"))
+    if partial not in (None, 1.0):
+        raise CheckpointError(f"partial_rotary_factor {partial!r} is not supported; supported: 1.0")
+    theta = rope.get("rope_theta", raw.get("rope_theta", LlamaConfig.rope_theta))
+    scaling = {key: rope[key] for key in _ROPE_KEYS[rope_type] if key in rope}
+    return theta, rope_type, MappingProxyType(scaling)
+
+
+def as_ids(value: Any, source: str) -> tuple[int, ...]:
+    """``eos_token_id`` as every file spells it: absent, one id, or a list of ids."""
+    ids = [] if value is None else value if isinstance(value, list) else [value]
+    if not all(type(i) is int and i >= 0 for i in ids):
+        raise CheckpointError(
+            f"eos_token_id in {source} must be an id or a list of ids, got {value!r}"
+        )
+    return tuple(ids)
