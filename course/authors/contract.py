@@ -7,11 +7,11 @@ every wrong solution. Each returns sentences, one for each rule that is broken.
 from __future__ import annotations
 
 import ast
-import os
+import contextlib
 import re
 from collections.abc import Iterator, Sequence
 
-from course.learner.grade import Job, run_jobs
+from course.learner.grade import Job, cached_runs
 from course.learner.hints import read_hints
 from course.learner.labs import PIECES, Course, CourseError, Lab
 from course.learner.mistakes import read_mistake
@@ -137,32 +137,42 @@ def _commented_out(text: str) -> Iterator[str]:
 def _wrong(lab: Lab) -> Iterator[str]:
     if len(lab.wrong) < 3:
         yield f"wrong: at least 3 mistakes, has {len(lab.wrong)}"
+    tests = {node.name for node in _test_functions(lab)}
     for path in lab.wrong:
         try:
-            read_mistake(path)
+            test = read_mistake(path).test
         except (CourseError, SyntaxError) as error:
             yield f"wrong/{path.name}: {error}"
+        else:
+            if test not in tests:
+                yield f"wrong/{path.name}: names {test}, which is no test"
+
+
+def _jobs(lab: Lab) -> Iterator[Job]:
+    """The solution and the starter run all tests; a mistake runs the one that has to refuse it."""
+    yield Job(lab.test, lab.solution)
+    yield Job(lab.test, lab.starter, watch_unwritten=True)
+    for path in lab.wrong:
+        with contextlib.suppress(CourseError, SyntaxError):  # `_wrong` says what is amiss
+            yield Job(lab.test, path, only=read_mistake(path).test)
 
 
 def behaviour(course: Course, labs: Sequence[Lab]) -> dict[str, list[str]]:
-    """The rules that `labs` break when they run, by lab id. All of them run in one batch."""
-    jobs, places = [], []
-    for lab in labs:
-        for path in (lab.solution, lab.starter, *lab.wrong):
-            known = path in (lab.solution, lab.starter)
-            stop_at = () if known else ("failed",)
-            jobs.append(Job(lab.test, path, stop_at=stop_at, watch_unwritten=path == lab.starter))
-            places.append((lab, path))
-    runs = run_jobs(course.root, jobs, min(2, os.cpu_count() or 1)) if jobs else []
+    """The rules that `labs` break when they run, by lab id.
+
+    All of them run in one batch, but for those that ran before on the same files.
+    """
+    jobs = [(lab, job) for lab in labs for job in _jobs(lab)]
+    runs = cached_runs(course.root, jobs)
     found: dict[str, list[str]] = {lab.id: [] for lab in labs}
-    for (lab, path), run in zip(places, runs, strict=True):
-        if path == lab.solution:
+    for (lab, job), run in zip(jobs, runs, strict=True):
+        if job.impl == lab.solution:
             problems = list(_solution_ran(run))
-        elif path == lab.starter:
+        elif job.impl == lab.starter:
             problems = list(_starter_ran(run))
         else:
-            problems = list(_wrong_ran(run))
-        found[lab.id] += [f"{course.show(path)}: {problem}" for problem in problems]
+            problems = list(_wrong_ran(run, job.only))
+        found[lab.id] += [f"{course.show(job.impl)}: {problem}" for problem in problems]
     return found
 
 
@@ -203,13 +213,13 @@ def _starter_ran(run: LabRun) -> Iterator[str]:
             yield f"{test.name} passes, though {test.unwritten[0]} is not written yet"
 
 
-def _wrong_ran(run: LabRun) -> Iterator[str]:
+def _wrong_ran(run: LabRun, test: str) -> Iterator[str]:
     if _nothing_ran(run):
         return
     if run.problem is not None:
         yield run.problem
     elif run.passed:
-        yield "passes, so no test knows this mistake"
-    elif not any(test.outcome == "failed" and test.message for test in run.tests):
-        first = next(test for test in run.tests if test.outcome not in ("passed", "skipped"))
+        yield f"passes {test}, which should refuse it"
+    elif not any(t.outcome == "failed" and t.message for t in run.tests):
+        first = next(t for t in run.tests if t.outcome not in ("passed", "skipped"))
         yield f"fails only by {first.name}: {first.message}; an assertion has to say what is wrong"

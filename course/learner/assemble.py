@@ -11,7 +11,7 @@ import textwrap
 from dataclasses import dataclass
 from typing import Any
 
-from course.learner.grade import cached_runs
+from course.learner.grade import Job, cached_runs
 from course.learner.labs import Course, CourseError, Lab, engine_parts, load_course, load_module
 from course.learner.progress import digest
 from course.learner.results import LabRun
@@ -79,7 +79,7 @@ def find_parts(course: Course) -> list[Part]:
     for lab in course.labs:
         if lab.part is None or not lab.starter.is_file():
             continue
-        [run] = cached_runs(course.root, lab, [lab.starter])
+        [run] = cached_runs(course.root, [(lab, Job(lab.test, lab.starter))])
         part = _verdict(course, lab, run)
         before = chosen.get(part.name)
         if before is None or part.mine or not before.mine:

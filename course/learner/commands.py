@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from course.learner.desk import Desk, finished, show_next, state
-from course.learner.grade import Grade, cached_runs, grade, grade_many
+from course.learner.grade import Grade, Job, cached_runs, grade, grade_many
 from course.learner.hints import read_hints
 from course.learner.labs import CourseError, Lab
 from course.learner.report import show_grade
@@ -212,7 +212,7 @@ def diff(
     desk = Desk()
     lab = desk.lab(name)
     if not peek:
-        [run] = cached_runs(desk.course.root, lab, [lab.starter])
+        [run] = cached_runs(desk.course.root, [(lab, Job(lab.test, lab.starter))])
         if not run.passed:
             raise CourseError(
                 f"{lab.id} does not pass yet, and the diff would give it away. "

@@ -28,7 +28,7 @@ from course.learner.results import LabRun, TestResult, lines_of
 LIMIT = 30.0  # seconds for all tests of a lab
 TEST_LIMIT = 10.0  # seconds for one test
 GRACE = 5.0  # seconds over the limit, before the process itself is ended
-_KEEP = 64  # results in the cache, a lab
+_KEEP = 96  # results in the cache, a lab
 _FORMAT = 1  # of what is in the cache
 
 
@@ -36,8 +36,8 @@ _FORMAT = 1  # of what is in the cache
 class Job:
     """One file to run one lab's tests on. `limit` and `test_limit` are in seconds.
 
-    The run ends after the first test with an outcome in `stop_at`. With `order`, seconds by test, the
-    quick tests go first.
+    The run ends after the first test with an outcome in `stop_at`. `only` names the one test function
+    to run. With `order`, seconds by test, the quick tests go first.
     """
 
     test: Path
@@ -45,6 +45,7 @@ class Job:
     limit: float = LIMIT
     test_limit: float = TEST_LIMIT
     stop_at: tuple[str, ...] = ()
+    only: str = ""
     watch_unwritten: bool = False
     order: dict[str, float] | None = None
 
@@ -188,19 +189,22 @@ def _engine_digest(root: Path) -> str:
     for path in [root / "conftest.py", *sorted((root / "mini_vllm").rglob("*.py"))]:
         if path.is_file():
             state.update(path.name.encode() + b"\0" + path.read_bytes())
-    state.update(f"{_FORMAT} {sys.version_info[:3]} {digest(Path(__file__))}".encode())
+    for name in ("grade.py", "runner.py", "labs.py"):
+        state.update(Path(__file__).with_name(name).read_bytes())
+    state.update(f"{_FORMAT} {sys.version_info[:3]}".encode())
     return state.hexdigest()
 
 
-def _key(root: Path, lab: Lab, impl: Path) -> str:
-    """Changes with anything that the tests' verdict on `impl` can depend on."""
+def _key(root: Path, lab: Lab, job: Job) -> str:
+    """Changes with anything that the tests' verdict on the job's file can depend on."""
     state = hashlib.sha256(_engine_digest(root).encode())
     for path in sorted(lab.folder.rglob("*")):
         below = path.relative_to(lab.folder)
         apart = below.parts[0] in ("README.md", "starter.py", "wrong", "mutants.txt")
         if path.is_file() and not apart and "__pycache__" not in below.parts:
             state.update(str(below).encode() + b"\0" + path.read_bytes())
-    state.update(impl.name.encode() + b"\0" + impl.read_bytes())
+    state.update(job.impl.name.encode() + b"\0" + job.impl.read_bytes())
+    state.update(f"{job.stop_at} {job.only} {job.watch_unwritten}".encode())
     return state.hexdigest()[:24]
 
 
@@ -212,31 +216,30 @@ def _cache(root: Path, lab: Lab) -> Path:
 
 def cached_runs(
     root: Path,
-    lab: Lab,
-    impls: Sequence[Path],
+    jobs: Sequence[tuple[Lab, Job]],
     on_wait: Callable[[int], None] | None = None,
     fresh: bool = False,
 ) -> list[LabRun]:
-    """The runs of `impls`, from the cache where the same files have been run before.
+    """What came of the jobs, from the cache where the same files have been run before.
 
     `on_wait` hears how many have to be run now. With `fresh` all of them are.
     """
-    folder = _cache(root, lab)
-    files = [folder / f"{_key(root, lab, impl)}.json" for impl in impls]
+    files = [_cache(root, lab) / f"{_key(root, lab, job)}.json" for lab, job in jobs]
     runs: list[LabRun | None] = [None if fresh else _read_cached(file) for file in files]
     open_ = [index for index, run in enumerate(runs) if run is None]
     if open_:
         if on_wait is not None:
             on_wait(len(open_))
         parallel = min(2, os.cpu_count() or 1)
-        new = run_jobs(root, [Job(lab.test, impls[i]) for i in open_], parallel)
+        new = run_jobs(root, [jobs[index][1] for index in open_], parallel)
         for index, run in zip(open_, new, strict=True):
             runs[index] = run
             if run.repeatable:
                 write_atomically(files[index], json.dumps(asdict(run)))
-        old = sorted(folder.glob("*.json"), key=lambda path: path.stat().st_mtime)
-        for path in old[:-_KEEP]:
-            path.unlink(missing_ok=True)
+        for folder in {file.parent for file in files}:
+            old = sorted(folder.glob("*.json"), key=lambda path: path.stat().st_mtime)
+            for path in old[:-_KEEP]:
+                path.unlink(missing_ok=True)
     return [run for run in runs if run is not None]
 
 
@@ -274,11 +277,11 @@ def grade(
         if not path.is_file():
             raise CourseError(f"lab {lab.id}: there is no {course.show(path)}")
     before = digest(lab.starter)
-    [run] = cached_runs(course.root, lab, [lab.starter], fresh=True)
+    [run] = cached_runs(course.root, [(lab, Job(lab.test, lab.starter))], fresh=True)
     mistakes: list[Mistake] = []
     if run.bad and run.problem is None and all(t.outcome != "syntax" for t in run.bad):
         wrong = lab.wrong
-        known = cached_runs(course.root, lab, wrong, on_compare)
+        known = cached_runs(course.root, [(lab, Job(lab.test, path)) for path in wrong], on_compare)
         mistakes = looks_like(run, zip(map(read_mistake, wrong), known, strict=True))
     _keep(progress, lab, run, before)
     return Grade(lab, run, tuple(mistakes))

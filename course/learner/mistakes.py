@@ -17,27 +17,34 @@ from course.learner.results import BAD, LabRun
 
 @dataclass(frozen=True)
 class Mistake:
-    """A wrong solution of a lab: the file, its docstring's first line and the hint after it."""
+    """A wrong solution of a lab: the file, its docstring's first line, the hint after it, and the
+    test that refuses it."""
 
     path: Path
     name: str
     hint: str
+    test: str
 
 
 def read_mistake(path: Path) -> Mistake:
-    """What the docstring of a `wrong/*.py` says.
+    """What the docstring of a `wrong/*.py` says: a name, a hint, and last ``Refused by `test_x`.``
 
-    Raises CourseError where it has none, or only its first line.
+    Raises CourseError where one of the three is missing.
     """
     doc = ast.get_docstring(ast.parse(path.read_bytes(), str(path))) or ""
     name, _, hint = doc.partition("\n\n")
     paragraphs = [" ".join(part.split()) for part in hint.split("\n\n") if part.strip()]
-    if not name.strip() or not paragraphs:
+    refused = re.fullmatch(r"Refused by `(test_\w+)`\.", paragraphs[-1]) if paragraphs else None
+    if not name.strip() or not paragraphs or (refused and len(paragraphs) < 2):
         raise CourseError(
             f"{path}: the docstring begins with the mistake's name, and its second paragraph is "
             "the hint"
         )
-    return Mistake(path, " ".join(name.split()), paragraphs[0])
+    if refused is None:
+        raise CourseError(
+            f"{path}: the docstring ends with 'Refused by `test_…`.', the test it fails"
+        )
+    return Mistake(path, " ".join(name.split()), paragraphs[0], refused[1])
 
 
 def _same(message: str) -> str:

@@ -3,10 +3,10 @@
     python -m course.learner.runner < BATCH      BATCH is JSON: {"root", "jobs": [...], "parallel"}
 
 A job is one implementation of one lab: `test`, `impl`, `out` (where its events go), `limit` and
-`test_limit` in seconds, `stop_at` (outcomes after which the rest is left), `watch_unwritten`, `order`
-(seconds a test took before; the quick ones go first). A single job is a pytest session in this process.
-With `"serve": true` each job is a fork of a session that has collected its lab's tests; that needs a
-system with a dependable fork.
+`test_limit` in seconds, `stop_at` (outcomes after which the rest is left), `only` (the one test
+function to run), `watch_unwritten`, `order` (seconds a test took before; the quick ones go first).
+A single job is a pytest session in this process. With `"serve": true` each job is a fork of a
+session that has collected its lab's tests; that needs a system with a dependable fork.
 
 A session writes its events as lines of JSON while it runs, so that what an endless loop or a crash
 leaves behind can still be read. On standard output comes one line for each job of a batch that has
@@ -52,6 +52,7 @@ class Recorder:
         self.deadline = time.monotonic() + float(job["limit"])
         self.watch_unwritten = bool(job.get("watch_unwritten"))
         self.stop_at = frozenset(job.get("stop_at") or ())
+        self.only = str(job.get("only") or "")
         self.order: dict[str, float] = dict(job.get("order") or {})
         self.out = out
         self.limit = self.test_limit
@@ -65,6 +66,8 @@ class Recorder:
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        if self.only:
+            items[:] = [item for item in items if _base(item) == self.only]
         if self.order:
             items.sort(key=lambda item: self.order.get(item.nodeid.split("::", 1)[-1], 0.0))
 
@@ -77,8 +80,8 @@ class Recorder:
         for item in session.items:
             doc = getattr(getattr(item, "obj", None), "__doc__", None) or ""
             first = " ".join(doc.strip().split("\n\n")[0].split())
-            base = getattr(item, "originalname", None) or item.name
-            tests.append({"name": item.nodeid.split("::", 1)[-1], "base": base, "doc": first})
+            name = item.nodeid.split("::", 1)[-1]
+            tests.append({"name": name, "base": _base(item), "doc": first})
         self.write(event="collected", tests=tests)
 
     # -- one test
@@ -220,6 +223,11 @@ class Recorder:
                 if here:
                     found |= _place(self.test, here[-1][1], None)
         return found | {"outcome": "error", "message": message}
+
+
+def _base(item: pytest.Item) -> str:
+    """The name of the test function, without the brackets of a parametrized case."""
+    return str(getattr(item, "originalname", None) or item.name)
 
 
 def _frames(tb: TracebackType | None) -> list[tuple[FrameType, int]]:

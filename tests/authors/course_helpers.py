@@ -119,16 +119,32 @@ def test_clip_keeps_to_both_bounds(lab, x, wanted):
     assert got == wanted, f"clip({x}, 0, 5) must be {wanted}, got {got}: both bounds count"
 '''
 LOAD = "from course.learner.labs import load_solution\n\nglobals().update(vars(load_solution(__file__)))\n"
+
+
+def mistake(name: str, hint: str, test: str, code: str) -> str:
+    """The text of a `wrong/*.py`."""
+    return f'"""{name}\n\n{hint}\n\nRefused by `{test}`.\n"""\n{LOAD}\n\n{code}'
+
+
 TOTALS_WRONG = {
-    "skips_the_first": '"""The first item is left out.\n\nIndices begin at 0, not at 1.\n"""\n'
-    + LOAD
-    + "\n\ndef total(items):\n    return sum(items[1:])\n",
-    "starts_at_one": '"""The sum begins at 1.\n\nNothing added up is 0.\n"""\n'
-    + LOAD
-    + "\n\ndef total(items):\n    return sum(items, 1)\n",
-    "only_one_bound": '"""Only the lower bound is kept.\n\nThere are two bounds.\n"""\n'
-    + LOAD
-    + "\n\ndef clip(x, low, high):\n    return max(x, low)\n",
+    "skips_the_first": mistake(
+        "The first item is left out.",
+        "Indices begin at 0, not at 1.",
+        "test_total_adds_every_item",
+        "def total(items):\n    return sum(items[1:])\n",
+    ),
+    "starts_at_one": mistake(
+        "The sum begins at 1.",
+        "Nothing added up is 0.",
+        "test_total_of_nothing_is_zero",
+        "def total(items):\n    return sum(items, 1)\n",
+    ),
+    "only_one_bound": mistake(
+        "Only the lower bound is kept.",
+        "There are two bounds.",
+        "test_clip_keeps_to_both_bounds",
+        "def clip(x, low, high):\n    return max(x, low)\n",
+    ),
 }
 
 DRAW_STARTER = '''\
@@ -168,12 +184,15 @@ def test_greedy_takes_the_largest(lab):
     assert token == 1, f"greedy takes the largest logit, token 1; got token {token}"
 '''
 DRAW_WRONG = {
-    f"wrong_{n}": f'"""Always token {n}.\n\nLook at the logits.\n"""\n'
-    + LOAD
-    + "import numpy as np\n\nfrom mini_vllm.sampler import SamplerOutput\n\n\n"
-    + "class Sampler(Sampler):  # noqa: F821\n"
-    + "    def __call__(self, logits, sampling_metadata):\n"
-    + f"        return SamplerOutput(np.full(len(logits), {n}, np.int64))\n"
+    f"wrong_{n}": mistake(
+        f"Always token {n}.",
+        "Look at the logits.",
+        "test_greedy_takes_the_largest",
+        "import numpy as np\n\nfrom mini_vllm.sampler import SamplerOutput\n\n\n"
+        "class Sampler(Sampler):  # noqa: F821\n"
+        "    def __call__(self, logits, sampling_metadata):\n"
+        f"        return SamplerOutput(np.full(len(logits), {n}, np.int64))\n",
+    )
     for n in (0, 2, 5)
 }
 

@@ -324,7 +324,7 @@ def test_an_endless_loop_is_ended_and_found(
     course: Course, totals: Lab, loop: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "course.learner.grade.Job.__init__.__defaults__", (2.0, 0.4, (), False, None)
+        "course.learner.grade.Job.__init__.__defaults__", (2.0, 0.4, (), "", False, None)
     )
     write(totals, total=loop)
     run = grade(course, totals, Progress(course.root)).run
@@ -341,7 +341,7 @@ def test_an_endless_loop_at_the_top_level(
     totals: Lab, capsys: Capsys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "course.learner.grade.Job.__init__.__defaults__", (3.0, 1.0, (), False, None)
+        "course.learner.grade.Job.__init__.__defaults__", (3.0, 1.0, (), "", False, None)
     )
     totals.starter.write_text("n = 0\nwhile True:\n    n += 1\n")
     ran = Ran(capsys, "grade", "00-01")
@@ -355,7 +355,7 @@ def test_an_endless_loop_that_no_signal_reaches(
 ) -> None:
     """In C, or with the alarm turned off: then the whole process is ended."""
     monkeypatch.setattr(
-        "course.learner.grade.Job.__init__.__defaults__", (1.0, 0.5, (), False, None)
+        "course.learner.grade.Job.__init__.__defaults__", (1.0, 0.5, (), "", False, None)
     )
     monkeypatch.setattr("course.learner.grade.GRACE", 2.0)
     write(
@@ -653,10 +653,10 @@ def test_doctor_names_what_is_missing_with_both_commands(
 
 def test_doctor_is_quick_and_imports_nothing_heavy() -> None:
     code = (
-        "import sys, time; start = time.perf_counter()\n"
+        "import sys, time; start = time.process_time()\n"
         "from pathlib import Path; from course.learner.doctor import examine\n"
         f"checks = examine(Path({str(ROOT)!r}))\n"
-        "print(time.perf_counter() - start, len(checks), 'torch' in sys.modules)\n"
+        "print(time.process_time() - start, len(checks), 'torch' in sys.modules)\n"
     )
     times = []
     for _ in range(3):
@@ -694,9 +694,7 @@ def test_groups_of_other_modules_are_mounted(
     """They are imported when called; what their extra brings may be missing."""
     import course.learner.commands as commands
 
-    name = next((n for n in ("site", "cite") if (ROOT / "course" / f"{n}.py").is_file()), None)
-    if name is None:
-        pytest.skip("no such module yet")
+    name = "site"
     assert name in Ran(capsys, "--help").out
 
     real = commands.importlib.import_module

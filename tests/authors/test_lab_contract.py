@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from course_helpers import (
     DRAW_SOLUTION,
-    LOAD,
     ROOT,
     TOTALS_SOLUTION,
     make_repository,
+    mistake,
 )
 
 from course.authors.contract import behaviour, pages_and_code
@@ -107,6 +107,16 @@ BROKEN: list[tuple[str, Callable[[Path], object], str]] = [
         lambda f: _edit(f / "wrong" / "starts_at_one.py", "Nothing added up is 0.\n", ""),
         "second paragraph",
     ),
+    (
+        "a mistake that names no test",
+        lambda f: _edit(f / "wrong" / "starts_at_one.py", "Refused by", "Caught by"),
+        "the docstring ends with",
+    ),
+    (
+        "a mistake that names a test of old",
+        lambda f: _edit(f / "wrong" / "starts_at_one.py", "_is_zero`", "_is_0`"),
+        "names test_total_of_nothing_is_0, which is no test",
+    ),
     ("mistakes", lambda f: (f / "wrong" / "starts_at_one.py").unlink(), "at least 3 mistakes, has 2"),
 ]  # fmt: skip
 
@@ -137,16 +147,12 @@ def test_what_breaks_the_contract_when_it_runs(course: Course) -> None:
     _edit(totals.solution, "result = 0", "result = 1")
     _edit(totals.test, "assert lab.total([]) == 0", "assert lab.total([]) == 1")
     totals.starter.write_text(TOTALS_SOLUTION)
-    (totals.folder / "wrong" / "none.py").write_text(
-        '"""None.\n\nNone at all.\n"""\n'
-        + LOAD
-        + "\n\ndef total(items):\n    return sum(items) + 1\n"
-    )
-    (totals.folder / "wrong" / "dies.py").write_text(
-        '"""Dies.\n\nIt raises.\n"""\n'
-        + LOAD
-        + "\n\ndef total(items):\n    raise ValueError(items)\n"
-    )
+    for name, code in (("none", "return sum(items) + 1"), ("dies", "raise ValueError(items)")):
+        (totals.folder / "wrong" / f"{name}.py").write_text(
+            mistake(
+                name, "A hint.", "test_total_adds_every_item", f"def total(items):\n    {code}\n"
+            )
+        )
     drawing.starter.write_text(DRAW_SOLUTION)
     ran = behaviour(course, course.labs)
     said = "\n".join(ran["00-01"])

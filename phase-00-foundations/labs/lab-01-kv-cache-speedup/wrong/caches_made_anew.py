@@ -3,6 +3,8 @@
 The newest token then attends to slots that nobody wrote. Here they hold NaN; with zeros you would
 get a fluent text about something else. Make the caches once, before the loop, with room for all
 tokens that are ever run.
+
+Refused by `test_the_cache_stays_from_pass_to_pass`.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 A token is run to predict the one after it. Nobody asks for a token after the last one, so nobody
 needs its K and V: n new tokens take n passes, and the first pass is the prompt's. Write out the
 passes for n = 1.
+
+Refused by `test_with_cache_runs_each_token_once`.
 """
 
 from __future__ import annotations

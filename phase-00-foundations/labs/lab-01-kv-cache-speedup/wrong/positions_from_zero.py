@@ -3,6 +3,8 @@
 RoPE turns Q and K by the token's position in the sequence, not by its place in this pass. The
 shapes fit and the text even reads well for a while. In a pass over one token, its position is the
 number of tokens already in the cache.
+
+Refused by `test_with_cache_runs_each_token_once`.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 Row i predicts the token after position i. Of a pass over the whole prompt only the last row
 predicts something new. Passes over one token hide the mistake: there the first row is the last.
+
+Refused by `test_both_produce_identical_tokens`.
 """
 
 from __future__ import annotations

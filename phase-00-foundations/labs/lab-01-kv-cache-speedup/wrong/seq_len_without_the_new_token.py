@@ -3,6 +3,8 @@
 The caches hold seq_len tokens *after* the pass, and the new token's K and V go into slot seq_len -
 1. One too few, and they overwrite those of the token before, which nobody can attend to from then
 on.
+
+Refused by `test_both_produce_identical_tokens`.
 """
 
 from __future__ import annotations

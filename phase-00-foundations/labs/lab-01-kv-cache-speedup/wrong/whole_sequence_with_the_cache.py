@@ -3,6 +3,8 @@
 The tokens are right and nothing is saved: each pass writes the same K and V over themselves. After
 the prompt, pass only the newest token, at its own position; attention finds the others in the
 cache.
+
+Refused by `test_the_formulas_are_what_the_loops_do`.
 """
 
 from __future__ import annotations

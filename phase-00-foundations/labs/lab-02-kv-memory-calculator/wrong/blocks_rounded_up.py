@@ -2,6 +2,8 @@
 
 Rounding up is right for the blocks that a request *takes* and wrong for those that a budget
 *holds*: the last one would end past the end of the memory. Half a block is no block.
+
+Refused by `test_only_whole_blocks_count`.
 """
 
 from __future__ import annotations

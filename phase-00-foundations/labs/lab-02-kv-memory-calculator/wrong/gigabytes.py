@@ -2,6 +2,8 @@
 
 They are 7% apart, which is two users in thirty. A GPU of "24 GB" has 24 GiB, near enough, and vLLM
 counts in GiB. Use one unit, GIB, throughout.
+
+Refused by `test_the_budget_is_a_share_of_the_gpu`.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 That is only the default for files without the key. Qwen3-4B has 32 heads of 128 numbers over a
 hidden state of 2,560: 4,096, not 2,560. Look for head_dim first.
+
+Refused by `test_head_dim_of_the_file_wins`.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 A layer stores two vectors of num_key_value_heads x head_dim numbers for a token, its K and its V.
 Only MLA has one, from which it makes both.
+
+Refused by `test_llama3_8b_per_token`.
 """
 
 from __future__ import annotations

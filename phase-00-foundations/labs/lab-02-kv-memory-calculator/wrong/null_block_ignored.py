@@ -2,6 +2,8 @@
 
 vLLM takes block 0 out of the pool when it starts and never gives it to a request, so num_gpu_blocks
 - 1 are left. The log's concurrency counts it all the same; what really runs at once does not.
+
+Refused by `test_no_room_returns_zero`.
 """
 
 from __future__ import annotations

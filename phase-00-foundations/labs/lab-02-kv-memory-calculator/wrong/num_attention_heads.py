@@ -3,6 +3,8 @@
 With grouped-query attention several query heads read the same K and V. The cache holds K and V
 only, so the number that counts is num_key_value_heads; num_attention_heads is the fallback for
 files that have no other.
+
+Refused by `test_gqa_saves_vs_mha`.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 MLA stores one compressed vector a layer (kv_lora_rank numbers, and qk_rope_head_dim more that carry
 the position). K and V are both made from it when they are needed; nothing is stored twice.
+
+Refused by `test_mla_stores_one_vector`.
 """
 
 from __future__ import annotations

@@ -4,6 +4,8 @@ That also looks random, and for two tokens it happens to give the right odds. Fo
 0.6, 0.3 and 0.1 come out as 0.63, 0.31 and 0.06. The argument needs the quotient: an exponential
 with rate p is one with rate 1 divided by p, and the smallest of several is token t's with probability
 p_t. The smallest of noise / probs is the largest of probs / noise.
+
+Refused by `test_the_draw_divides_by_exponential_noise`.
 """
 
 from __future__ import annotations

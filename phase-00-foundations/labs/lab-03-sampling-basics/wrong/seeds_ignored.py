@@ -3,6 +3,8 @@
 Every test with one request at a time passes. In a batch a seed then means nothing: who else is running
 decides the numbers a request gets, and a user who set one sees other text each time. Overwrite the noise
 of row i with V numbers from `generators[i]`.
+
+Refused by `test_the_shared_stream_is_used_only_where_it_is_needed`.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 All probabilities of a row then shrink or grow by the same factor, and the draw, which only compares
 them, stays as it was: T = 0.1 and T = 2 give the same tokens. Divide the logits; softmax turns the
 division into a power: p ** (1 / T), renormalised.
+
+Refused by `test_temperature_divides_the_logits`.
 """
 
 from __future__ import annotations

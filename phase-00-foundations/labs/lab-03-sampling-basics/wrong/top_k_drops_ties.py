@@ -3,6 +3,8 @@
 Which of the equals survive then hangs on the sort, and differs between machines. vLLM's rule needs no
 choice: find the value of the k-th largest logit and bar what is strictly below it. More than k tokens
 may be left.
+
+Refused by `test_top_k_keeps_ties`.
 """
 
 from __future__ import annotations

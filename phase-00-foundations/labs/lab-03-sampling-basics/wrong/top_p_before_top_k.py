@@ -3,6 +3,8 @@
 Each step renormalises what the one before has left, so the order shows: of 0.4, 0.3, 0.2, 0.1 with
 k = 2 and p = 0.5, top_k first leaves 4/7 and 3/7, and 4/7 alone holds p; top_p first leaves two tokens
 and top_k then keeps both. vLLM's order is temperature, min_p, top_k, top_p.
+
+Refused by `test_the_steps_come_in_vllms_order`.
 """
 
 from __future__ import annotations

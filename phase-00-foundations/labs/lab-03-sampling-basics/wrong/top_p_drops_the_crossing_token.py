@@ -4,6 +4,8 @@ What is left then holds less than p, and nothing at all where the first token al
 each token what those before it, likeliest first, hold together: while that is below p, the token is
 needed and stays. In the sum from the least likely up: a token goes only while the sum with it is at
 most 1 - p.
+
+Refused by `test_top_p_keeps_the_token_that_crosses`.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 A bus is sold by its width in bits and the gigabits a second of a pin. 384 pins of 21 Gbit/s are 8,064
 Gbit/s, which is 1,008 GB/s. Divide by 8, once.
+
+Refused by `test_bus_bandwidth_counts_bytes`.
 """
 
 from __future__ import annotations

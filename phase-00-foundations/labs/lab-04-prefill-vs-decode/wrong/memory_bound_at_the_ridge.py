@@ -2,6 +2,8 @@
 
 At the ridge reading and computing take equally long: nothing waits for memory, and more bandwidth would
 not help. Memory-bound is what lies strictly to the left.
+
+Refused by `test_the_ridge_itself_is_compute_bound`.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 The weights are shared: that is why batching pays. The caches are not. 64 requests of 8,192 tokens read
 64 caches of 1 GiB, four times the weights of an 8B model. The KV term is batch times context.
+
+Refused by `test_long_context_wall`.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 Check the unit: an intensity is FLOP/byte, and a ridge is compared with one. FLOP/s over bytes/s leaves
 FLOP/byte. For a GPU of today the number is a few hundred, not a few thousandths.
+
+Refused by `test_ridge_point`.
 """
 
 from __future__ import annotations

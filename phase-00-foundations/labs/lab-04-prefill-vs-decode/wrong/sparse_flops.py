@@ -3,6 +3,8 @@
 That rate holds for weights of which two in every four are zero. Dense it is half, so the ridge of an
 H100 comes out at 591 FLOP/byte instead of 295, and every estimate of prefill is twice too good. Look
 for the footnote, and halve.
+
+Refused by `test_dense_flops_halves_what_is_printed_with_sparsity`.
 """
 
 from __future__ import annotations

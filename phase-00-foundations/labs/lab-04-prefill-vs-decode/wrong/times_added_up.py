@@ -3,6 +3,8 @@
 Hardware does both at once: while one tile is multiplied, the next is on its way. The slower of the two
 decides. With the sum there is no ridge at all: every batch size costs a little more time, and batching
 is never free.
+
+Refused by `test_step_time_is_the_slower_of_the_two`.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 That is where the step began to compute, not where the request stood: prefix hits lie between the two, and a
 preempted request has nothing left to subtract from. The counter is advanced inside of `schedule()`, so its
 old value has to be remembered before the step.
+
+Refused by `test_a_prefix_hit_is_not_scheduled`.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 A request that comes after step 900 and has its token in step 901 waited one step. Subtract the step of its
 first event, which is the one that `add_request` wrote.
+
+Refused by `test_steps_to_first_token`.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 With nothing to do `engine.step()` returns at once: no schedule, no record, and `last` still holds the step
 before. Ask `has_unfinished_requests()` first.
+
+Refused by `test_an_idle_step_leaves_no_event`.
 """
 
 from __future__ import annotations

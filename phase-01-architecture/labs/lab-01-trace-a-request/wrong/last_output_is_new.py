@@ -2,6 +2,8 @@
 
 A chunk in mid-prompt samples nothing, and neither does a request that waits after a preemption: their last
 token, where they have one, is old. New is what the request did not have before the step.
+
+Refused by `test_a_return_in_chunks_samples_once`.
 """
 
 from __future__ import annotations

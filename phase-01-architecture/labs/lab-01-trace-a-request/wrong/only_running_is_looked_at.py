@@ -3,6 +3,8 @@
 The update takes a finished request out of `running` before `step()` returns. Its last event, the one you
 want most, is the one that is missing. Remember who was alive before the step, and hold the objects. Whoever
 waits or was preempted is not in `running` either.
+
+Refused by `test_decode_grows_by_one`.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 A request in the queue lives, and its user waits. Without its events a preemption is not to be seen, and the
 time in the queue looks like nothing. Each living request has an event in each step: the scheduled ones, the
 rest of `running`, the queue.
+
+Refused by `test_waiting_shows_every_step`.
 """
 
 from __future__ import annotations

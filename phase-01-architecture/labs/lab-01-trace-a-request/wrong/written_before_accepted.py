@@ -3,6 +3,8 @@
 An id that is taken, an empty prompt, a request too large for the cache: the engine refuses with a ValueError.
 By then a request that does not exist has an event. Call the engine first; what comes after it happens only if
 it agreed.
+
+Refused by `test_a_refused_request_leaves_no_trace`.
 """
 
 from __future__ import annotations

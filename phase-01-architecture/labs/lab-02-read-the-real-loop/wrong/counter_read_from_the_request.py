@@ -2,6 +2,8 @@
 
 `schedule()` ends by advancing the counters of all it scheduled: the next step may be planned before this one
 has run. What a request had before the step stands in the scheduler's output, and only there.
+
+Refused by `test_the_records_of_a_run`.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 It is the front end's, which resolves the default before the platform has had its say. On a CPU a second line
 takes it back. Where a setting is reported more than once, the last report is what runs.
+
+Refused by `test_the_last_word_counts`.
 """
 
 from __future__ import annotations

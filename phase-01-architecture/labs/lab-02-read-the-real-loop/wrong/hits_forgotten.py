@@ -4,6 +4,8 @@ The counter of a new or resumed request starts at what the prefix cache brought,
 `num_computed_tokens` of its record. Without that it stays behind for the rest of its life, and the
 engine seems to have scheduled too little. Two engines read wrongly still look alike: hold one against
 a photograph.
+
+Refused by `test_the_events_are_those_of_lab_01`.
 """
 
 from __future__ import annotations

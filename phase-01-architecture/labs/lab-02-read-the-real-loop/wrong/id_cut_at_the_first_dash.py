@@ -2,6 +2,8 @@
 
 "long-again-8b04e150" is the request "long-again": vLLM appends a dash and eight hexadecimal digits. Cut at
 the first dash, "long" and "long-again" become one request with two lives.
+
+Refused by `test_ids_are_the_users`.
 """
 
 from __future__ import annotations

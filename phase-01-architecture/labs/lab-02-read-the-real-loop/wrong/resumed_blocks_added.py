@@ -3,6 +3,8 @@
 For a running request `new_block_ids` is what comes on top. One that was preempted has given all its blocks
 back, and is sent the whole new table: prefix hits first, then new blocks. `resumed_req_ids` tells the
 two apart.
+
+Refused by `test_two_ways_to_get_blocks`.
 """
 
 from __future__ import annotations

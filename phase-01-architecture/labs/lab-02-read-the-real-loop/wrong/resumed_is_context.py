@@ -3,6 +3,8 @@
 It computes much of its prompt anew, so it looks like a prefill. The log line does not go by that: whoever has
 sampled a token before is in the generation group, however many tokens the step gives it. That is why a
 generation request can have 17 tokens.
+
+Refused by `test_the_log_says_what_the_events_say`.
 """
 
 from __future__ import annotations

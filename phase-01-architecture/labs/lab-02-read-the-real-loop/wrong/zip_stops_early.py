@@ -2,6 +2,8 @@
 
 `zip` stops at the end of the shorter list. An engine that took one step more, or lost its last event, would
 pass. Compare the lengths, too.
+
+Refused by `test_one_list_is_longer`.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 A client that goes while the model runs then still has a token appended to its request, and an output
 made for nobody. Look into the queue twice: before `schedule`, so that no pass is spent on those who
 went between steps, and between sampling and the update, which skips requests that are gone.
+
+Refused by `test_the_stages_come_in_order`.
 """
 
 from __future__ import annotations

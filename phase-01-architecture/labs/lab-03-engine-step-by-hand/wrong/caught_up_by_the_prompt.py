@@ -3,6 +3,8 @@
 The rule asks for all tokens, prompt and output. The two agree until a request is preempted after it
 has sampled. Then its outputs are computed again, in chunks perhaps, and each chunk past the prompt
 would sample a token that is there already. Compare `seq_lens` with the number of all its tokens.
+
+Refused by `test_a_resumed_request_computes_its_outputs_again`.
 """
 
 from __future__ import annotations

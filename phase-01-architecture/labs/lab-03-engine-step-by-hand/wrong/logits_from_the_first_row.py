@@ -3,6 +3,8 @@
 Row i predicts the token after position i. A decode has one row, so that it cannot go wrong there, and
 short prompts are rarely looked at closely. A request's last row is one before the next request's first:
 `query_start_loc[1:] - 1`.
+
+Refused by `test_the_worked_example`.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 It passes where a whole prompt is computed in one step. A chunk, a decode or a prompt with prefix hits
 starts further on: at `num_computed_tokens`. From 0, its tokens are taken from the prompt's start, turned
 by the wrong angle, and written over slots that are in use.
+
+Refused by `test_the_worked_example`.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 Those old blocks were freed, and others hold them now. Its first tokens are then written into somebody
 else's cache, and read from there: two requests go wrong, neither with an error. For the ids in
 `resumed_req_ids` the list is the whole table; replace it.
+
+Refused by `test_a_resumed_request_gets_its_table_replaced`.
 """
 
 from __future__ import annotations

@@ -4,6 +4,8 @@ The arrays fit one another and the output says who is where, so most tokens come
 without a seed draw from one random stream, in the order of the rows, and the engine goes by the
 scheduler's. The two part when a preempted request comes back, or an order of priorities changes. Take
 the ids from `num_scheduled_tokens`, in its order.
+
+Refused by `test_the_worked_example`.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 The last row of a chunk predicts a token that the prompt has already. Nothing crashes: the client gets
 a first token that answers a shorter prompt, and the request goes on with it. A row counts only where
 the cache holds all the request's tokens after the step; where `seq_lens < num_tokens`, discard it.
+
+Refused by `test_a_chunk_in_mid_prompt_emits_no_token`.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 The client has its answer, so nobody notices but the bill: the request goes on to its `max_tokens`, with
 its blocks and a place in every batch. Stop strings are text, and the core knows token ids only; whoever
 finds one has to tell the scheduler (`finish_requests`).
+
+Refused by `test_a_stop_string_ends_the_request_in_the_core`.
 """
 
 from __future__ import annotations

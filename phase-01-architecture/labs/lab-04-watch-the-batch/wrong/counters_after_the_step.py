@@ -3,6 +3,8 @@
 `schedule()` moves num_computed_tokens before it returns, so whoever reads it later sees the step's tokens
 in it already. A prompt that is computed in one step then looks like one that came from the cache. Take the
 counts from the record: scheduler_output has them as they were before.
+
+Refused by `test_prefills_and_decodes_are_told_apart`.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 A preempted request is in no step, and that is when its client waits longest. The clock does not stop
 for those who are not in the batch: count every step from one token to the next.
+
+Refused by `test_the_gap_is_between_tokens`.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 The last chunk of a prompt may be one token long: 9 tokens under a budget of 8 leave one. So may a whole
 prompt, or what the prefix cache leaves of it. A decode computes a token that the request itself has sampled;
 ask for num_sampled too.
+
+Refused by `test_prefills_and_decodes_are_told_apart`.
 """
 
 from __future__ import annotations

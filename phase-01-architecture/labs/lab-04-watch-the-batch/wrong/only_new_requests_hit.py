@@ -2,6 +2,8 @@
 
 A preempted request gives its blocks back, but they keep their hashes. When it returns it often finds most of
 its own KV again, and computes that much less. The count of a resumed request is a hit as a new one's is.
+
+Refused by `test_a_preemption_loses_what_was_computed`.
 """
 
 from __future__ import annotations

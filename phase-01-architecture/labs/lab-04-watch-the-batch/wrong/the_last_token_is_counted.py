@@ -3,6 +3,8 @@
 The token that a request samples last goes to the client and is never run: nothing follows it, so
 nobody needs its K and V. A request gets through prompt + sampled - 1 tokens. One too many for each
 request, and the sum is off by the number of requests.
+
+Refused by `test_expected_scheduled_by_hand`.
 """
 
 from __future__ import annotations

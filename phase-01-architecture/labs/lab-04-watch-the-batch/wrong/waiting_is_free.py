@@ -3,6 +3,8 @@
 Its client has been waiting since it came. In a busy server most of the time to the first token is
 spent in the queue, and a measure that leaves it out looks best where it is worst. Begin with the first
 step that sees the request, waiting or scheduled.
+
+Refused by `test_first_token_counts_the_wait`.
 """
 
 from __future__ import annotations

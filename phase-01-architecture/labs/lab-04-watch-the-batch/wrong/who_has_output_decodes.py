@@ -3,6 +3,8 @@
 vLLM's own iteration log divides them like this, and there it misleads in the same way: a request that comes
 back computes its prompt and its outputs again, hundreds of tokens perhaps, in a "generation" row. A decode
 has all tokens computed but the one it sampled last.
+
+Refused by `test_a_decode_computes_the_token_sampled_last`.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 A stop string completed within the first `min_tokens` tokens is text like any other, and stays so.
 Search where a match would end in the newest piece: from `len(stop_str) - 1` characters before it. It is
 also what keeps the search from growing with the answer.
+
+Refused by `test_min_tokens_bars_stop_strings_too`.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 The core does not see text. It generates on, to `max_tokens`, with blocks and a place in the batch, for
 an answer that was delivered long ago. A stop string in a request that the core still runs needs an abort.
+
+Refused by `test_a_stop_string_aborts_the_core`.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 It is found where one token holds all of it, as in a quick test with a short stop string. A tokenizer cuts
 text where it likes: "END" may come as "EN" and "D". Look in the text so far, close enough to its end that
 the match takes in the new piece.
+
+Refused by `test_stop_string_across_tokens`.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 Holding back waits for a stop string that may come. Once the request has finished, whatever finished it, none
 will: show all of `output_text` then.
+
+Refused by `test_held_back_text_comes_with_the_end`.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 It is what one would expect, and not what vLLM does: it goes through the list and takes the first string that
 it finds. Return from within the loop over `stop`.
+
+Refused by `test_the_order_of_the_list_decides_within_one_token`.
 """
 
 from __future__ import annotations

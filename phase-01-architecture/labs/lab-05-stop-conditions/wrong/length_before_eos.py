@@ -2,6 +2,8 @@
 
 Both are true of that token, and whichever is asked first is what the user hears. "length" tells a client
 to try again with a larger limit; the answer it had was complete. Ask for EOS and stop tokens first.
+
+Refused by `test_eos_on_the_boundary_reports_stop`.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 The user asked for at least so many tokens, and does not care which id would have cut them short. `min_tokens`
 is the first check of all: below it, return False before you look at the token.
+
+Refused by `test_min_tokens_holds_every_check_back`.
 """
 
 from __future__ import annotations

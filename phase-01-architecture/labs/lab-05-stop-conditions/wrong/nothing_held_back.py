@@ -3,6 +3,8 @@
 The client has "EN" on its screen when "D" arrives and the text is cut before "END". While the request
 runs, hold back as many characters as could still turn out to begin a stop string: one less than the
 longest has.
+
+Refused by `test_nothing_shown_is_taken_back`.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 The token has been appended before `check_stop` looks. When the count equals `max_tokens`, or `max_model_len`,
 that token was the last one allowed: compare with `>=`.
+
+Refused by `test_no_eos_hits_length_cap`.
 """
 
 from __future__ import annotations

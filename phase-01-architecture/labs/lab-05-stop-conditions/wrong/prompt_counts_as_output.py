@@ -2,6 +2,8 @@
 
 `num_tokens` is prompt and output, and belongs to `max_model_len`. `max_tokens` is what the user asked to have
 generated: compare it with `num_output_tokens`.
+
+Refused by `test_ignore_eos_runs_to_length_cap`.
 """
 
 from __future__ import annotations

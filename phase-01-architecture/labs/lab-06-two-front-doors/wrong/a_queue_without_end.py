@@ -3,6 +3,8 @@
 It works as long as everybody reads. A client that has stopped reading, and there is always one, makes the
 queue grow with every step. Keep one output and merge what comes later into it: the tokens are the same, and
 there is a limit, the request's own answer.
+
+Refused by `test_the_collector_merges_what_was_not_taken`.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 A refused duplicate has the id of a living stream, and a finished request's id may have been taken again.
 Abort only what this call has added: compare the collector that is registered under the id with your own.
+
+Refused by `test_a_late_reader_does_not_end_its_successor`.
 """
 
 from __future__ import annotations

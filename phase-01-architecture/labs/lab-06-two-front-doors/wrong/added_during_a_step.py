@@ -3,6 +3,8 @@
 A step that runs in a thread runs beside the event loop. The scheduler it walks through is changed under it:
 a lost request, or a batch that does not match its blocks, once in a thousand. Hold the lock for every call,
 `add_request` as much as `step`.
+
+Refused by `test_nobody_calls_the_engine_during_a_step`.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 An exception in a task goes nowhere until somebody awaits the task. Nobody does: the readers wait for their
 collectors. Catch it there, remember it for who comes later, and put it into every collector.
+
+Refused by `test_a_dying_step_ends_every_stream`.
 """
 
 from __future__ import annotations

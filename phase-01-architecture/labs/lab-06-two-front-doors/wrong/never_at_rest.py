@@ -2,6 +2,8 @@
 
 An idle server then burns a processor, and every step that does nothing delays the request that arrives in it.
 Sleep on an event: a new request sets it, and the loop clears it when the engine has nothing left.
+
+Refused by `test_an_idle_engine_rests`.
 """
 
 from __future__ import annotations

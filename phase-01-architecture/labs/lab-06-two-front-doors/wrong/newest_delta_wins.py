@@ -2,6 +2,8 @@
 
 With cumulative outputs that would be right: the newer one says it all. A delta says only what is new.
 Merge the two.
+
+Refused by `test_the_collector_merges_what_was_not_taken`.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 A client that hangs up cancels the task, and the generator is closed where it stands. Only a `finally` (or an
 `except` for CancelledError and GeneratorExit) still runs then. Without it the request keeps its blocks and
 its place in the batch.
+
+Refused by `test_leaving_frees_the_blocks`.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 `async def` makes nothing run beside anything else: between two awaits the loop is yours alone. A step of
 50 ms is 50 ms in which no request is accepted and no token is sent. Give the step to a thread:
 `await asyncio.to_thread(self.engine.step)`.
+
+Refused by `test_the_event_loop_runs_during_a_step`.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 That bounds the memory, at everybody's expense: one phone in a tunnel stops the whole batch. The engine never
 waits for a reader. Merge what it has not taken.
+
+Refused by `test_a_slow_reader_stalls_nobody`.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 The reader holds the same object: its past changes under its hands, and the next `get` brings the old tokens
 once more. Taking an output means to leave None in its place.
+
+Refused by `test_streams_joined_are_the_batch_outputs`.
 """
 
 from __future__ import annotations
