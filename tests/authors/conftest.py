@@ -5,5 +5,25 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+import pytest
+
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "engine")]
+
+from course_helpers import make_repository  # noqa: E402
+from site_helpers import browser, built, chromium, html  # noqa: E402, F401
+
+from course.learner.labs import Course, Lab  # noqa: E402
+
+
+@pytest.fixture
+def course(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Course:
+    course = make_repository(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("LAB_IMPL", raising=False)
+    return course
+
+
+@pytest.fixture
+def totals(course: Course) -> Lab:
+    return course.labs[0]

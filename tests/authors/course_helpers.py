@@ -294,3 +294,8 @@ def run_module(
         [sys.executable, "-m", *argv], cwd=cwd, env=env, input=text, capture_output=True,
         text=True, encoding="utf-8", check=False, timeout=120,
     )  # fmt: skip
+
+
+def git(root: Path, *arguments: str) -> None:
+    name = ("-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false")
+    subprocess.run(["git", "-C", str(root), *name, *arguments], check=True, capture_output=True)

@@ -1,0 +1,199 @@
+"""The site, built once, and a browser to read it: for the tests of the site."""
+
+from __future__ import annotations
+
+import functools
+import http.server
+import json
+import re
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+GLOSSARY = "# Glossary\n\n**Slot.** A place.\n\n**KV cache.** What `x` keeps. [`v/a.py:1 A`](https://e.org)\n\n"
+COPIED = ("mkdocs.yml", "pyproject.toml", "course", "mini_vllm/engine.py")
+
+
+def written(root: Path, files: dict[str, str]) -> Path:
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text.replace("~~~", "```"), encoding="utf-8")
+    return root
+
+
+def small_course(root: Path) -> Path:
+    """A repository with the site's machinery, a home page and one page of a phase."""
+    for name in COPIED:
+        if (ROOT / name).is_dir():
+            shutil.copytree(ROOT / name, root / name, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, root / name)
+    home = "# Home\n\nSee [the guide](phase-00-a/00-guide.md).\n"
+    files = {"README.md": home, "GLOSSARY.md": GLOSSARY, "phase-00-a/00-guide.md": "# Guide\n"}
+    return written(root, files)
+
+
+def site(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "course.site", *arguments]
+    return subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture(scope="session")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    for package in ("mkdocs", "material", "typer"):
+        pytest.importorskip(package, reason="the extra `site` is not installed")
+    folder = tmp_path_factory.mktemp("site") / "out"
+    done = site(ROOT, "build", str(folder))
+    assert done.returncode == 0, f"the strict build fails:\n{done.stdout}{done.stderr}"
+    return folder
+
+
+class Html(HTMLParser):
+    """A page's elements, ids, and its text inside and outside closed details."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str]]] = []
+        self.ids: set[str] = set()
+        self.open_text: list[str] = []
+        self.folded = 0
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        values = {name: value or "" for name, value in attrs}
+        self.elements.append((tag, values))
+        self.ids |= {values[key] for key in ("id", "name") if key in values}
+        self.folded += tag == "details" and "open" not in values
+
+    def handle_endtag(self, tag: str) -> None:
+        self.folded -= tag == "details" and self.folded > 0
+
+    def handle_data(self, data: str) -> None:
+        if not self.folded:
+            self.open_text.append(data)
+
+    def all(self, tag: str, key: str) -> list[str]:
+        return [values[key] for name, values in self.elements if name == tag and key in values]
+
+    def footer(self, which: str) -> str | None:
+        """The address that "previous" or "next" leads to."""
+        for tag, values in self.elements:
+            if tag == "a" and f"md-footer__link--{which}" in values.get("class", ""):
+                return values["href"]
+        return None
+
+
+@pytest.fixture(scope="session")
+def html(built: Path) -> dict[str, Html]:
+    """Address below the site's root -> page."""
+    return {
+        path.parent.relative_to(built).as_posix().removeprefix(".") + "/": Html(path.read_text())
+        for path in sorted(built.rglob("index.html"))
+    }
+
+
+def address(uri: str) -> str:
+    """Where a page of the repository stands on the site, as `html` names it."""
+    folder = re.sub(r"(^|/)(README|index)\.md$", "", uri)
+    return folder.removesuffix(".md") + "/"
+
+
+FLAGS = (
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync",
+)  # fmt: skip
+
+
+class Quiet(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+
+class Browser:
+    """Chromium on the built site, with what it fetched and what its console said."""
+
+    def __init__(self, driver: Any, base: str) -> None:
+        self.driver = driver
+        self.base = base
+
+    def size(self, width: int, height: int) -> None:
+        self.driver.execute_cdp_cmd(
+            "Emulation.setDeviceMetricsOverride",
+            {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 500},
+        )
+
+    def visit(self, page: str) -> None:
+        self.driver.get(self.base + page.removeprefix("/"))
+
+    def js(self, code: str) -> Any:
+        return self.driver.execute_script(code)
+
+    def wait(self, condition: str, seconds: float = 10) -> Any:
+        """What the JavaScript expression gives once it is true."""
+        end = time.monotonic() + seconds
+        while not (value := self.js(f"return {condition}")):
+            assert time.monotonic() < end, f"never came true: {condition}"
+            time.sleep(0.05)
+        return value
+
+    def complaints(self) -> list[str]:
+        """Console errors and warnings, and requests to anyone else, since the last call."""
+        found = [f"console: {e['message']}" for e in self.driver.get_log("browser")]
+        for entry in self.driver.get_log("performance"):
+            event = json.loads(entry["message"])["message"]
+            if event["method"] == "Network.requestWillBeSent":
+                url = event["params"]["request"]["url"]
+                ours = (self.base, "data:", "blob:", "chrome:")
+                found += [] if url.startswith(ours) else [f"request: {url}"]
+        return found
+
+
+@pytest.fixture(scope="module")
+def chromium(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    pytest.importorskip("selenium", reason="selenium is not installed")
+    from selenium import webdriver
+    from selenium.webdriver.chrome.service import Service
+
+    program, driver_program = shutil.which("chromium"), shutil.which("chromedriver")
+    if program is None or driver_program is None:
+        pytest.skip("no chromium and chromedriver on this machine")
+    handler = functools.partial(Quiet, directory=str(built))
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    options = webdriver.ChromeOptions()
+    options.binary_location = program
+    profile = tmp_path_factory.mktemp("chromium")
+    for flag in (*FLAGS, f"--user-data-dir={profile}"):
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    driver = webdriver.Chrome(options=options, service=Service(driver_program))
+    try:
+        yield Browser(driver, f"http://127.0.0.1:{server.server_port}/")
+    finally:
+        driver.quit()
+        server.shutdown()
+
+
+@pytest.fixture
+def browser(chromium: Browser) -> Iterator[Browser]:
+    """A desktop window in daylight; whatever a test does, nothing may be complained about."""
+    chromium.size(1280, 900)
+    chromium.visit("/")
+    chromium.js("localStorage.clear()")
+    chromium.complaints()
+    yield chromium
+    assert not (found := chromium.complaints()), "\n".join(found)
+
+
+def pages_with(html: dict[str, Html], css: str) -> list[str]:
+    return [n for n, p in html.items() if any(css in v.get("class", "") for _, v in p.elements)]

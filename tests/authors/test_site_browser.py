@@ -1,0 +1,118 @@
+"""The site, read in a browser.
+
+Skipped where MkDocs, Chromium, its driver or selenium is missing.
+"""
+
+from __future__ import annotations
+
+import json
+
+from site_helpers import ROOT, Browser, Html, address, pages_with
+
+from course.learner.labs import load_course
+from course.site.pages import read_site
+
+
+def test_home(browser: Browser) -> None:
+    browser.visit("/")
+    assert browser.js("return document.title") == "mini-vllm"
+    assert browser.js("return document.querySelector('article h1').innerText").startswith(
+        "mini-vllm"
+    )
+    assert browser.js("return document.querySelectorAll('.md-nav--primary a').length") > 10
+
+
+def test_every_diagram_is_drawn(browser: Browser, html: dict[str, Html]) -> None:
+    names = pages_with(html, "diagram")
+    assert names, "no page has a diagram"
+    for name in names:
+        browser.visit(name)
+        browser.wait("document.querySelectorAll('pre.diagram').length === 0")
+        drawn = "[...document.querySelectorAll('div.diagram svg')]"
+        assert browser.js(f"return {drawn}.length") > 0, name
+        assert browser.js(f"return {drawn}.every(s => s.getBoundingClientRect().width > 50)"), name
+        assert browser.js(f"return {drawn}.every(s => !s.querySelector('.error-icon'))"), name
+
+
+def test_every_formula_is_set(browser: Browser, html: dict[str, Html]) -> None:
+    names = pages_with(html, "arithmatex")
+    assert names, "no page has a formula"
+    for name in names:
+        browser.visit(name)
+        some, done = "document.querySelectorAll('.arithmatex').length", ".arithmatex > .katex"
+        display = f"{done.replace('> ', '> .katex-display > ')}"
+        browser.wait(f"{some} === document.querySelectorAll('{done}, {display}').length")
+        wrong = browser.js(
+            "return [...document.querySelectorAll('.katex-error')].map(e => e.innerText)"
+        )
+        assert not wrong, f"{name}: {wrong}"
+
+
+def test_a_lab_page(browser: Browser) -> None:
+    lab = load_course(ROOT).labs[-1]
+    browser.visit(f"{lab.folder.relative_to(ROOT).as_posix()}/")
+    facts = browser.js("return document.querySelector('.lab-facts').innerText")
+    for fact in (lab.tag, f"{lab.minutes} minutes", *lab.prerequisites, "starter.py"):
+        assert fact in facts
+    browser.js("document.querySelector('.lab-facts a[href*=solution]').click()")
+    browser.wait("document.querySelector('article h1').innerText.startsWith('solution.py')")
+    shown = "document.querySelector('article details pre').checkVisibility()"
+    assert not browser.js(f"return {shown}"), "the answer stands open"
+    browser.js("document.querySelector('article details summary').click()")
+    browser.wait(shown)
+
+
+def test_search_finds_a_term_and_no_solution(browser: Browser) -> None:
+    from selenium.webdriver.common.by import By
+
+    browser.driver.find_element(By.CSS_SELECTOR, ".md-search__input").send_keys("preemption")
+    browser.wait("document.querySelectorAll('.md-search-result__link').length > 1")
+    links = browser.js(
+        "return [...document.querySelectorAll('.md-search-result__link')].map(a => a.pathname)"
+    )
+    assert "/GLOSSARY/" in links
+    assert not [link for link in links if ".py/" in link]
+
+
+def test_a_term_is_explained_under_the_pointer(browser: Browser) -> None:
+    from selenium.webdriver.common.action_chains import ActionChains
+    from selenium.webdriver.common.by import By
+
+    term = browser.driver.find_element(By.CSS_SELECTOR, "article abbr")
+    title = term.get_attribute("title")
+    assert title
+    ActionChains(browser.driver).move_to_element(term).perform()
+    browser.wait(f"document.querySelector('[role=tooltip]')?.innerText === {json.dumps(title)}")
+
+
+def test_light_and_dark(browser: Browser, html: dict[str, Html]) -> None:
+    """The switch turns the page, and its diagrams with it; the choice is kept."""
+    browser.visit(pages_with(html, "diagram")[0])
+    browser.wait("document.querySelectorAll('div.diagram svg').length > 0")
+    scheme = "document.body.dataset.mdColorScheme"
+    look = "getComputedStyle(document.body).backgroundColor"
+    light, drawing = browser.js(f"return {look}"), "document.querySelector('div.diagram svg').id"
+    before = browser.js(f"return {drawing}")
+    assert browser.js(f"return {scheme}") == "default"
+    browser.js(
+        "[...document.querySelectorAll('form[data-md-component=palette] label')]"
+        ".find(l => l.checkVisibility()).click()"
+    )
+    browser.wait(f"{scheme} === 'slate'")
+    browser.wait(f"{look} !== {json.dumps(light)}")
+    browser.wait(f"{drawing} !== {json.dumps(before)}")
+    browser.visit("/")
+    browser.wait(f"{scheme} === 'slate'")
+
+
+def test_no_page_is_wider_than_a_phone(browser: Browser, html: dict[str, Html]) -> None:
+    browser.size(390, 844)
+    wide = []
+    for uri in read_site(ROOT).order:
+        browser.visit(address(uri))
+        if address(uri) in pages_with(html, "diagram"):
+            browser.wait("document.querySelectorAll('pre.diagram').length === 0")
+        width = browser.js("return document.documentElement.scrollWidth")
+        wide += [f"{uri}: {width} px"] if width > 390 else []
+    assert not wide, "\n".join(wide)
+    assert browser.js("return document.querySelector('label[for=__drawer]').checkVisibility()")
