@@ -13,7 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mini_vllm.block_pool import BlockPool, KVCacheBlock
+from mini_vllm.block_pool import BlockPool
+from mini_vllm.kv_cache_utils import KVCacheBlock
 from mini_vllm.request import Request
 
 

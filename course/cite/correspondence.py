@@ -21,6 +21,7 @@ class Pair(NamedTuple):
 
 _LLM, _ENGINE = "mini_vllm/llm.py", "mini_vllm/engine.py"
 _SCHEDULER, _RUNNER = "mini_vllm/scheduler.py", "mini_vllm/model_runner.py"
+_SCHED_OUTPUT = "mini_vllm/sched_output.py"
 _OUTPUT, _TEXT = "mini_vllm/output_processor.py", "mini_vllm/detokenizer.py"
 _ASYNC, _THREAD = "mini_vllm/async_llm.py", "mini_vllm/engine_thread.py"
 
@@ -154,9 +155,9 @@ GROUPS: dict[str, tuple[Pair, ...]] = {
         Pair("the plan", f"{_SCHEDULER} Scheduler.schedule",
              "`vllm/v1/core/sched/scheduler.py:887 in Scheduler.schedule`",
              "output = SchedulerOutput(", "SchedulerOutput"),
-        Pair("for a new request, everything", f"{_SCHEDULER} NewRequestData",
+        Pair("for a new request, everything", f"{_SCHED_OUTPUT} NewRequestData",
              "vllm/v1/core/sched/output.py NewRequestData"),
-        Pair("for a known one, what changed", f"{_SCHEDULER} CachedRequestData",
+        Pair("for a known one, what changed", f"{_SCHED_OUTPUT} CachedRequestData",
              "vllm/v1/core/sched/output.py CachedRequestData"),
         Pair("counters move", f"{_SCHEDULER} Scheduler._update_after_schedule",
              "`vllm/v1/core/sched/scheduler.py:964 in Scheduler._update_after_schedule`",
