@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import mini_vllm.request as request_module
+from mini_vllm import kv_cache_utils
 from mini_vllm.block_pool import BlockHashToBlockMap, BlockPool
 from mini_vllm.kv_cache_utils import (
     BlockHash,
