@@ -44,9 +44,9 @@ class BlockHashToBlockMap:
     def get_one_block(self, key: BlockHash) -> KVCacheBlock | None:
         """The block published first among those with this hash, or None."""
         found = self._cache.get(key)
-        if type(found) is dict:
+        if isinstance(found, dict):
             return next(iter(found.values()))
-        return found  # type: ignore[return-value]
+        return found
 
     def insert(self, key: BlockHash, block: KVCacheBlock) -> None:
         found = self._cache.get(key)
