@@ -22,11 +22,7 @@ ONLY_GPU = {"torch", "triton"}
 # A test below fails as soon as one of them is no longer needed here.
 EXCUSED: set[tuple[str, str]] = {
     ("mini_vllm.attention_plan", "mini_vllm.attention"),
-    ("mini_vllm.checkpoint", "mini_vllm.llama"),
     ("benchmarks.serve", "benchmarks.serve_soak"),
-    ("mini_vllm.trace_command", "mini_vllm.trace"),
-    ("mini_vllm.trace_scenario", "mini_vllm.trace"),
-    ("mini_vllm.watch", "mini_vllm.trace"),
 }
 
 Graph = Mapping[str, set[str]]
