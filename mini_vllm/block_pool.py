@@ -144,11 +144,8 @@ class BlockPool:
                 f"{self.free_block_queue.num_free_blocks} are free"
             )
         taken = self.free_block_queue.popleft_n(num_blocks)
-        evict = self.cached_block_hash_to_block.pop
         for block in taken:
-            if block.block_hash is not None:
-                evict(block.block_hash, block.block_id)
-                block.block_hash = None
+            self._maybe_evict_cached_block(block)
             assert block.ref_cnt == 0, "I1: a block of the free queue is referenced"
             block.ref_cnt = 1
         return taken
@@ -175,6 +172,19 @@ class BlockPool:
             if block.ref_cnt == 0 and not block.is_null:
                 unused.append(block)
         self.free_block_queue.append_n(unused)
+
+    def _maybe_evict_cached_block(self, block: KVCacheBlock) -> None:
+        if block.block_hash is not None:
+            self.cached_block_hash_to_block.pop(block.block_hash, block.block_id)
+            block.reset_hash()
+
+    def evict_blocks(self, block_ids: set[int]) -> None:
+        """Take these blocks out of the index, free or in use. Who holds them keeps them.
+
+        Source: `vllm/v1/core/block_pool.py:435 BlockPool.evict_blocks`.
+        """
+        for block_id in block_ids:
+            self._maybe_evict_cached_block(self.blocks[block_id])
 
     def reset_prefix_cache(self) -> bool:
         """Forget every hash. Refused (False) while any block is in use."""

@@ -202,6 +202,11 @@ class KVCacheManager:
         last = min(request.num_prompt_tokens + request.max_tokens, self.max_model_len) - 1
         return cdiv(max(last, request.num_prompt_tokens), self.block_size)
 
+    def evict_blocks(self, block_ids: set[int]) -> None:
+        """Forget the hashes of these blocks
+        (`vllm/v1/core/kv_cache_manager.py:452 KVCacheManager.evict_blocks`)."""
+        self.block_pool.evict_blocks(block_ids)
+
     def reset_prefix_cache(self) -> bool:
         return self.block_pool.reset_prefix_cache()
 

@@ -8,6 +8,16 @@ Left out: draft tokens, output placeholders of async scheduling, encoder inputs,
 connectors, structured output, Mamba's block alignment, pausing, cascade attention's common prefix.
 Without those no waiting request is ever skipped, so there is no `skipped_waiting` queue.
 
+Two things are done otherwise, both under `priority` only, because vLLM 0.22.1 goes wrong there (as of
+that release; `UpstreamScheduler` does them as it does):
+
+* A victim that was scheduled earlier in the same step had its new blocks published, and nobody will
+  compute them. vLLM leaves their hashes in the index: the victim comes back, hits them, and attends
+  over what an earlier holder left there, perhaps under another `cache_salt`. Here they are
+  un-published (`_evict_uncomputed_blocks`).
+* Requests equal in priority and arrival time, as the children of one request with `n` > 1 are, can
+  preempt each other for ever. Here the request id decides, as it does in the waiting queue.
+
 There is no prefill phase and no decode phase. A request has `num_tokens` and `num_computed_tokens`,
 and each step lets the second catch up with the first, as far as budget and blocks allow.
 """
@@ -222,6 +232,7 @@ class Scheduler:
                     step.scheduled_running_reqs.remove(preempted_req)
                     step.token_budget += step.num_scheduled_tokens.pop(preempted_req_id)
                     step.req_to_new_blocks.pop(preempted_req_id)
+                    self._evict_uncomputed_blocks(preempted_req)
                     req_index -= 1
                 self._preempt_request(preempted_req)
                 step.preempted_reqs.append(preempted_req)
@@ -294,12 +305,25 @@ class Scheduler:
         )
 
     def _pop_victim(self) -> Request:
-        """Take the request to preempt out of `running`: the last, or the least important."""
+        """Take the request to preempt out of `running`: the last, or the least important.
+
+        By id among equals, so that one of them always gets on (see the head of this file).
+        """
         if self.policy is SchedulingPolicy.FCFS:
             return self.running.pop()
-        victim = max(self.running, key=lambda r: (r.priority, r.arrival_time))
-        self.running.remove(victim)
-        return victim
+        preempted_req = max(self.running)  # by `Request.__lt__`
+        self.running.remove(preempted_req)
+        return preempted_req
+
+    def _evict_uncomputed_blocks(self, request: Request) -> None:
+        """Un-publish the blocks of a victim that this step was to fill, and now does not.
+
+        `num_computed_tokens` has not moved yet: it tells what was computed before the step. No
+        other request can hold these blocks, since only an admission takes hits.
+        """
+        block_ids = self.kv_cache_manager.get_block_ids(request.request_id)
+        num_computed_blocks = request.num_computed_tokens // self.config.block_size
+        self.kv_cache_manager.evict_blocks(set(block_ids[num_computed_blocks:]))
 
     def _preempt_request(self, request: Request) -> None:
         """Free the request's blocks and queue it again; its tokens stay, their KV is recomputed.
@@ -357,3 +381,21 @@ class Scheduler:
         if stopped_running_reqs:
             self.running = [r for r in self.running if r not in stopped_running_reqs]
         return outputs
+
+
+class UpstreamScheduler(Scheduler):
+    """The scheduler with vLLM 0.22.1's two faults under `priority` (see the head of this file).
+
+    To be injected, `EngineParts(scheduler=UpstreamScheduler)`, by who wants to see them happen.
+    Source: `vllm/v1/core/sched/scheduler.py:457 in Scheduler.schedule`.
+    """
+
+    def _pop_victim(self) -> Request:
+        if self.policy is SchedulingPolicy.FCFS:
+            return self.running.pop()
+        preempted_req = max(self.running, key=lambda r: (r.priority, r.arrival_time))
+        self.running.remove(preempted_req)
+        return preempted_req
+
+    def _evict_uncomputed_blocks(self, request: Request) -> None:
+        """Nothing: the hashes stay."""
