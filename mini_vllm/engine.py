@@ -31,7 +31,8 @@ from mini_vllm.outputs import RequestOutput
 from mini_vllm.request import Request, RequestStatus
 from mini_vllm.sampler import Sampler
 from mini_vllm.sampling_params import SamplingParams
-from mini_vllm.scheduler import EngineCoreOutput, ModelRunnerOutput, Scheduler, SchedulerOutput
+from mini_vllm.sched_output import EngineCoreOutput, ModelRunnerOutput, SchedulerOutput
+from mini_vllm.scheduler import Scheduler
 from mini_vllm.tokenizer import Tokenizer
 
 DEFAULT_MODEL = Path(__file__).parent / "checkpoints" / "tiny-llama"

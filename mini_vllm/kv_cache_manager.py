@@ -13,7 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mini_vllm.block_pool import BlockPool, KVCacheBlock
+from mini_vllm.block_pool import BlockPool
+from mini_vllm.kv_cache_utils import KVCacheBlock
 from mini_vllm.request import Request
 
 
@@ -135,46 +136,41 @@ class KVCacheManager:
         if num_new_tokens <= 0:
             raise ValueError(f"num_new_tokens must be greater than 0, got {num_new_tokens}")
         request_id = request.request_id
-        block_size = self.block_size
-        blocks = self.req_to_blocks.get(request_id)
-        num_blocks = len(blocks) if blocks is not None else 0
+        blocks = self.req_to_blocks.get(request_id, [])
         hits = new_computed_blocks.blocks if new_computed_blocks is not None else ()
-        total_computed = request.num_computed_tokens + num_new_computed_tokens
-        num_tokens_need_slot = min(total_computed + num_new_tokens, self.max_model_len)
+        num_blocks = len(blocks) + len(hits)
+        num_evictable_blocks = sum([block.ref_cnt == 0 for block in hits]) if hits else 0
+        num_free_blocks = self.block_pool.get_num_free_blocks() - num_evictable_blocks
 
-        num_new_blocks = -(num_tokens_need_slot // -block_size) - num_blocks - len(hits)
-        if num_new_blocks > 0 or hits or full_sequence_must_fit:
-            num_free = self.block_pool.get_num_free_blocks()
-            evictable = sum([block.ref_cnt == 0 for block in hits]) if hits else 0
-            if full_sequence_must_fit:
-                full_num_tokens = min(request.num_tokens, self.max_model_len)
-                full = cdiv(full_num_tokens, block_size) - num_blocks - len(hits)
-                if max(full, 0) + evictable > num_free:
-                    return None
-            if max(num_new_blocks, 0) + evictable > num_free:
+        if full_sequence_must_fit:
+            full_num_tokens = min(request.num_tokens, self.max_model_len)
+            if cdiv(full_num_tokens, self.block_size) - num_blocks > num_free_blocks:
                 return None
+        total_computed_tokens = request.num_computed_tokens + num_new_computed_tokens
+        num_tokens_need_slot = min(total_computed_tokens + num_new_tokens, self.max_model_len)
+        num_new_blocks = cdiv(num_tokens_need_slot, self.block_size) - num_blocks
+        if num_new_blocks > num_free_blocks:
+            return None
 
-            if blocks is None:
-                blocks = self.req_to_blocks[request_id] = []
-            if hits:
-                assert num_blocks == 0, "prefix hits are for a request that holds nothing"
-                self.block_pool.touch(hits)
-                blocks.extend(hits)
-                self.num_cached_block[request_id] = len(hits)
-            new_blocks = self.empty_kv_cache_blocks
-            if num_new_blocks > 0:
-                taken = self.block_pool.get_new_blocks(num_new_blocks)
-                blocks.extend(taken)
-                new_blocks = KVCacheBlocks(taken)
-        else:
-            assert blocks is not None
-            new_blocks = self.empty_kv_cache_blocks
+        self.req_to_blocks[request_id] = blocks
+        if hits:
+            assert not blocks, "prefix hits are for a request that holds nothing"
+            self.block_pool.touch(hits)
+            blocks.extend(hits)
+            self.num_cached_block[request_id] = len(hits)
+        new_blocks = self.empty_kv_cache_blocks
+        if num_new_blocks > 0:
+            new_blocks = KVCacheBlocks(self.block_pool.get_new_blocks(num_new_blocks))
+            blocks.extend(new_blocks.blocks)
 
         if self.enable_caching:
-            num_full_blocks = min(total_computed + num_new_tokens, request.num_tokens) // block_size
-            num_cached = self.num_cached_block.get(request_id, 0)
-            if num_cached < num_full_blocks:
-                self.block_pool.cache_full_blocks(request, blocks, num_cached, num_full_blocks)
+            num_tokens_to_cache = min(total_computed_tokens + num_new_tokens, request.num_tokens)
+            num_full_blocks = num_tokens_to_cache // self.block_size
+            num_cached_blocks = self.num_cached_block.get(request_id, 0)
+            if num_cached_blocks < num_full_blocks:
+                self.block_pool.cache_full_blocks(
+                    request, blocks, num_cached_blocks, num_full_blocks
+                )
                 self.num_cached_block[request_id] = num_full_blocks
         return new_blocks
 
@@ -205,6 +201,11 @@ class KVCacheManager:
         """
         last = min(request.num_prompt_tokens + request.max_tokens, self.max_model_len) - 1
         return cdiv(max(last, request.num_prompt_tokens), self.block_size)
+
+    def evict_blocks(self, block_ids: set[int]) -> None:
+        """Forget the hashes of these blocks
+        (`vllm/v1/core/kv_cache_manager.py:452 KVCacheManager.evict_blocks`)."""
+        self.block_pool.evict_blocks(block_ids)
 
     def reset_prefix_cache(self) -> bool:
         return self.block_pool.reset_prefix_cache()

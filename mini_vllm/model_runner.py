@@ -33,7 +33,7 @@ from mini_vllm.sampler import (
     make_generator,
 )
 from mini_vllm.sampling_params import SamplingParams
-from mini_vllm.scheduler import ModelRunnerOutput, NewRequestData, SchedulerOutput
+from mini_vllm.sched_output import ModelRunnerOutput, NewRequestData, SchedulerOutput
 
 SMALL_HIDDEN_SIZE = 1024
 """Below this width one thread computes the matrix products."""

@@ -20,7 +20,7 @@ from mini_vllm.outputs import (
 )
 from mini_vllm.sampler import LogprobsLists
 from mini_vllm.sampling_params import RequestOutputKind, SamplingParams
-from mini_vllm.scheduler import EngineCoreOutput
+from mini_vllm.sched_output import EngineCoreOutput
 from mini_vllm.tokenizer import Tokenizer
 
 _REPLACEMENT = "\ufffd"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 import time
 
-from mini_vllm.block_pool import BlockHash, hash_block_tokens
+from mini_vllm.kv_cache_utils import BlockHash, hash_block_tokens
 from mini_vllm.sampling_params import SamplingParams
 
 
@@ -46,7 +46,6 @@ _FINISHED_REASON_MAP = {
     RequestStatus.FINISHED_LENGTH_CAPPED: "length",
     RequestStatus.FINISHED_ABORTED: "abort",
 }
-_FIRST_FINISHED = RequestStatus.FINISHED_STOPPED
 
 
 class Request:
@@ -71,7 +70,6 @@ class Request:
     """
 
     __slots__ = (
-        "_next_hash_at",
         "all_token_ids",
         "arrival_time",
         "block_hashes",
@@ -135,7 +133,6 @@ class Request:
 
         self.block_size = block_size
         self.block_hashes: list[BlockHash] = []
-        self._next_hash_at: int | None = block_size
         self.update_block_hashes()
 
     def append_output_token_ids(self, token_id: int) -> None:
@@ -143,8 +140,7 @@ class Request:
         self.output_token_ids.append(token_id)
         self.all_token_ids.append(token_id)
         self.num_tokens += 1
-        if self.num_tokens == self._next_hash_at:
-            self.update_block_hashes()
+        self.update_block_hashes()
 
     def update_block_hashes(self) -> None:
         """Hash the full blocks that have no hash yet. Each block is hashed once in its life.
@@ -152,26 +148,22 @@ class Request:
         The salt goes into the first block only; the chain carries it on to the rest
         (`vllm/v1/core/kv_cache_utils.py:525 in generate_block_hash_extra_keys`).
         """
-        size = self.block_size
-        if size is None:
+        if self.block_size is None:
             return
-        hashes, token_ids = self.block_hashes, self.all_token_ids
-        start = len(hashes) * size
-        if start == 0 and self.num_tokens >= size:
-            extra = (self.cache_salt,) if self.cache_salt else None
-            hashes.append(hash_block_tokens(None, token_ids[:size], extra))
-            start = size
-        while start + size <= self.num_tokens:
-            hashes.append(hash_block_tokens(hashes[-1], token_ids[start : start + size]))
-            start += size
-        self._next_hash_at = start + size
+        start = len(self.block_hashes) * self.block_size
+        while start + self.block_size <= self.num_tokens:
+            parent = self.block_hashes[-1] if self.block_hashes else None
+            extra_keys = (self.cache_salt,) if self.cache_salt and start == 0 else None
+            token_ids = self.all_token_ids[start : start + self.block_size]
+            self.block_hashes.append(hash_block_tokens(parent, token_ids, extra_keys))
+            start += self.block_size
 
     @property
     def num_output_tokens(self) -> int:
         return len(self.output_token_ids)
 
     def is_finished(self) -> bool:
-        return self.status >= _FIRST_FINISHED
+        return RequestStatus.is_finished(self.status)
 
     def get_finished_reason(self) -> str | None:
         return RequestStatus.get_finished_reason(self.status)

@@ -1,12 +1,22 @@
 """Which requests run in the next step, and with how many tokens each.
 
-Mirrors `vllm/v1/core/sched/scheduler.py` (`schedule` 329, `update_from_output` 1283) and the data it
-sends to the worker, `vllm/v1/core/sched/output.py`. It takes the same decisions: `python -m
-course.parity` replays recorded workloads of vLLM's own scheduler through this one.
+Mirrors `vllm/v1/core/sched/scheduler.py` (`schedule` 329, `update_from_output` 1283). It takes the
+same decisions: `python -m course.parity` replays recorded workloads of vLLM's own scheduler through
+this one. What it sends to the worker is in `sched_output.py`.
 
 Left out: draft tokens, output placeholders of async scheduling, encoder inputs, LoRA limits, KV
 connectors, structured output, Mamba's block alignment, pausing, cascade attention's common prefix.
 Without those no waiting request is ever skipped, so there is no `skipped_waiting` queue.
+
+Two things are done otherwise, both under `priority` only, because vLLM 0.22.1 goes wrong there (as of
+that release; `UpstreamScheduler` does them as it does):
+
+* A victim that was scheduled earlier in the same step had its new blocks published, and nobody will
+  compute them. vLLM leaves their hashes in the index: the victim comes back, hits them, and attends
+  over what an earlier holder left there, perhaps under another `cache_salt`. Here they are
+  un-published (`_evict_uncomputed_blocks`).
+* Requests equal in priority and arrival time, as the children of one request with `n` > 1 are, can
+  preempt each other for ever. Here the request id decides, as it does in the waiting queue.
 
 There is no prefill phase and no decode phase. A request has `num_tokens` and `num_computed_tokens`,
 and each step lets the second catch up with the first, as far as budget and blocks allow.
@@ -16,85 +26,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from mini_vllm.config import EngineConfig
-from mini_vllm.kv_cache_manager import KVCacheManager
+from mini_vllm.kv_cache_manager import KVCacheBlocks, KVCacheManager
 from mini_vllm.request import Request, RequestStatus
 from mini_vllm.request_queue import SchedulingPolicy, create_request_queue
-from mini_vllm.sampling_params import SamplingParams
-
-if TYPE_CHECKING:
-    from mini_vllm.sampler import LogprobsLists
-
-
-@dataclass(slots=True)
-class NewRequestData:
-    """All that the worker must know of a request it has not seen
-    (`vllm/v1/core/sched/output.py:31 NewRequestData`)."""
-
-    req_id: str
-    prompt_token_ids: list[int]
-    sampling_params: SamplingParams
-    block_ids: list[int]
-    num_computed_tokens: int
-
-
-@dataclass(slots=True)
-class CachedRequestData:
-    """What changed for requests the worker knows, as parallel lists
-    (`vllm/v1/core/sched/output.py:112 CachedRequestData`).
-
-    `new_block_ids[i]` is appended to the worker's table, or replaces it if the request was resumed
-    after a preemption; None means nothing new. No token ids: the worker sampled them itself.
-    """
-
-    req_ids: list[str]
-    resumed_req_ids: set[str]
-    new_block_ids: list[list[int] | None]
-    num_computed_tokens: list[int]
-
-
-@dataclass(slots=True)
-class SchedulerOutput:
-    """One step's decisions (`vllm/v1/core/sched/output.py:181 SchedulerOutput`).
-
-    `num_scheduled_tokens` is in scheduling order: running requests first, then those admitted.
-    """
-
-    scheduled_new_reqs: list[NewRequestData]
-    scheduled_cached_reqs: CachedRequestData
-    num_scheduled_tokens: dict[str, int]
-    total_num_scheduled_tokens: int
-    preempted_req_ids: set[str]
-    finished_req_ids: set[str]  # finished since the last step; the worker forgets them
-
-
-@dataclass(slots=True)
-class ModelRunnerOutput:
-    """What the worker sends back (`vllm/v1/outputs.py`): per request no token or one.
-
-    Logprobs come by request id, since only rows that have caught up are sampled here.
-    """
-
-    req_ids: list[str]
-    req_id_to_index: dict[str, int]
-    sampled_token_ids: list[list[int]]
-    logprobs: dict[str, LogprobsLists] = field(default_factory=dict)
-    prompt_logprobs_dict: dict[str, LogprobsLists] = field(default_factory=dict)
-
-
-@dataclass(slots=True)
-class EngineCoreOutput:
-    """One request's news from one step (`vllm/v1/engine/__init__.py`)."""
-
-    request_id: str
-    new_token_ids: list[int]
-    finish_reason: str | None = None
-    stop_reason: int | str | None = None
-    new_logprobs: LogprobsLists | None = None
-    new_prompt_logprobs_tensors: LogprobsLists | None = None
-    num_cached_tokens: int = 0
+from mini_vllm.sched_output import (
+    CachedRequestData,
+    EngineCoreOutput,
+    ModelRunnerOutput,
+    NewRequestData,
+    SchedulerOutput,
+)
 
 
 def check_stop(request: Request, max_model_len: int) -> bool:
@@ -118,6 +61,23 @@ def check_stop(request: Request, max_model_len: int) -> bool:
         request.status = RequestStatus.FINISHED_LENGTH_CAPPED
         return True
     return False
+
+
+@dataclass(slots=True)
+class _Step:
+    """A step while `schedule` decides it: what is left to give out, and who got what.
+
+    Upstream keeps these as local variables of one long `schedule`, under the same names.
+    """
+
+    token_budget: int
+    num_scheduled_tokens: dict[str, int] = field(default_factory=dict)  # in scheduling order
+    # Blocks new to the worker: those just taken, or for an admitted request its whole table.
+    req_to_new_blocks: dict[str, KVCacheBlocks] = field(default_factory=dict)
+    scheduled_new_reqs: list[Request] = field(default_factory=list)
+    scheduled_resumed_reqs: list[Request] = field(default_factory=list)
+    scheduled_running_reqs: list[Request] = field(default_factory=list)
+    preempted_reqs: list[Request] = field(default_factory=list)
 
 
 class Scheduler:
@@ -219,146 +179,151 @@ class Scheduler:
     def schedule(self) -> SchedulerOutput:
         """Decide the next step: running requests first, then waiting ones, within the budget.
 
-        Running requests that find no block preempt the last of the running (under `priority`, the
-        least important), which starts over later. Nobody is admitted in a step that preempted.
+        Nobody is admitted in a step that preempted.
         Source: `vllm/v1/core/sched/scheduler.py:329 Scheduler.schedule`.
         """
-        num_scheduled_tokens: dict[str, int] = {}
-        scheduled_running_reqs: list[Request] = []
-        new_block_ids: dict[str, list[int]] = {}
-        preempted_reqs: list[Request] = []
-        budget = self.max_num_scheduled_tokens
-        threshold = self.long_prefill_token_threshold
-        running = self.running
-        allocate_slots = self.kv_cache_manager.allocate_slots
+        step = _Step(token_budget=self.max_num_scheduled_tokens)
+        self._schedule_running(step)
+        if not step.preempted_reqs:
+            self._schedule_waiting(step)
 
-        req_index = 0
-        while req_index < len(running) and budget > 0:
-            request = running[req_index]
-            num_new_tokens = request.num_tokens - request.num_computed_tokens
-            if num_new_tokens > 1:
-                if 0 < threshold < num_new_tokens:
-                    num_new_tokens = threshold
-                if num_new_tokens > budget:
-                    num_new_tokens = budget
-
-            new_blocks = allocate_slots(request, num_new_tokens)
-            while new_blocks is None:
-                victim = self._pop_victim()
-                if victim.request_id in num_scheduled_tokens:  # only under PRIORITY
-                    scheduled_running_reqs.remove(victim)
-                    budget += num_scheduled_tokens.pop(victim.request_id)
-                    new_block_ids.pop(victim.request_id, None)
-                    req_index -= 1
-                self._preempt_request(victim)
-                preempted_reqs.append(victim)
-                if victim is request:
-                    break
-                new_blocks = allocate_slots(request, num_new_tokens)
-            if new_blocks is None:
-                break  # it preempted itself: nothing is left for those behind it either
-
-            scheduled_running_reqs.append(request)
-            num_scheduled_tokens[request.request_id] = num_new_tokens
-            if new_blocks.blocks:
-                new_block_ids[request.request_id] = new_blocks.get_block_ids()
-            budget -= num_new_tokens
-            req_index += 1
-
-        scheduled_new_reqs: list[NewRequestData] = []
-        scheduled_resumed_reqs: list[Request] = []
-        if not preempted_reqs and len(self.waiting):
-            budget = self._schedule_waiting(
-                budget, num_scheduled_tokens, new_block_ids, scheduled_new_reqs,
-                scheduled_resumed_reqs,
-            )  # fmt: skip
-
-        assert budget >= 0 and len(running) <= self.max_num_running_reqs
-        cached = scheduled_running_reqs + scheduled_resumed_reqs
-        req_ids = [request.request_id for request in cached]
-        output = SchedulerOutput(
-            scheduled_new_reqs=scheduled_new_reqs,
-            scheduled_cached_reqs=CachedRequestData(
-                req_ids=req_ids,
-                resumed_req_ids={request.request_id for request in scheduled_resumed_reqs},
-                new_block_ids=[new_block_ids.get(request_id) for request_id in req_ids],
-                num_computed_tokens=[request.num_computed_tokens for request in cached],
-            ),
-            num_scheduled_tokens=num_scheduled_tokens,
-            total_num_scheduled_tokens=self.max_num_scheduled_tokens - budget,
-            preempted_req_ids={request.request_id for request in preempted_reqs},
+        total_num_scheduled_tokens = sum(step.num_scheduled_tokens.values())
+        assert total_num_scheduled_tokens <= self.max_num_scheduled_tokens
+        assert step.token_budget >= 0
+        assert len(self.running) <= self.max_num_running_reqs
+        scheduler_output = SchedulerOutput(
+            scheduled_new_reqs=[
+                NewRequestData.from_request(
+                    request, step.req_to_new_blocks[request.request_id].get_block_ids()
+                )
+                for request in step.scheduled_new_reqs
+            ],
+            scheduled_cached_reqs=self._make_cached_request_data(step),
+            num_scheduled_tokens=step.num_scheduled_tokens,
+            total_num_scheduled_tokens=total_num_scheduled_tokens,
+            preempted_req_ids={request.request_id for request in step.preempted_reqs},
             finished_req_ids=self.finished_req_ids,
         )
-        self._update_after_schedule(num_scheduled_tokens)
-        return output
+        self._update_after_schedule(scheduler_output)
+        return scheduler_output
 
-    def _schedule_waiting(
-        self,
-        budget: int,
-        num_scheduled_tokens: dict[str, int],
-        new_block_ids: dict[str, list[int]],
-        scheduled_new_reqs: list[NewRequestData],
-        scheduled_resumed_reqs: list[Request],
-    ) -> int:
-        """Admit from the head of the queue until something runs out; returns the budget left.
+    def _schedule_running(self, step: _Step) -> None:
+        """Serve the running requests in order, as far as budget and blocks go.
+
+        One that finds no block preempts the last of the running (under `priority`, the least
+        important), which starts over later. If that is itself, nothing is left for those behind it
+        either (`vllm/v1/core/sched/scheduler.py:364 in Scheduler.schedule`).
+        """
+        req_index = 0
+        while req_index < len(self.running) and step.token_budget > 0:
+            request = self.running[req_index]
+            num_new_tokens = request.num_tokens - request.num_computed_tokens
+            if 0 < self.long_prefill_token_threshold < num_new_tokens:
+                num_new_tokens = self.long_prefill_token_threshold
+            num_new_tokens = min(num_new_tokens, step.token_budget)
+
+            while True:
+                new_blocks = self.kv_cache_manager.allocate_slots(request, num_new_tokens)
+                if new_blocks is not None:
+                    break
+                preempted_req = self._pop_victim()
+                if preempted_req in step.scheduled_running_reqs:  # only under PRIORITY
+                    preempted_req_id = preempted_req.request_id
+                    step.scheduled_running_reqs.remove(preempted_req)
+                    step.token_budget += step.num_scheduled_tokens.pop(preempted_req_id)
+                    step.req_to_new_blocks.pop(preempted_req_id)
+                    self._evict_uncomputed_blocks(preempted_req)
+                    req_index -= 1
+                self._preempt_request(preempted_req)
+                step.preempted_reqs.append(preempted_req)
+                if preempted_req is request:
+                    break
+            if new_blocks is None:
+                break
+
+            step.scheduled_running_reqs.append(request)
+            step.req_to_new_blocks[request.request_id] = new_blocks
+            step.num_scheduled_tokens[request.request_id] = num_new_tokens
+            step.token_budget -= num_new_tokens
+            req_index += 1
+
+    def _schedule_waiting(self, step: _Step) -> None:
+        """Admit from the head of the queue until something runs out.
 
         The first request that does not fit ends it: nobody overtakes
         (`vllm/v1/core/sched/scheduler.py:545 in Scheduler.schedule`).
         """
-        manager, waiting, running = self.kv_cache_manager, self.waiting, self.running
-        threshold = self.long_prefill_token_threshold
-        while len(waiting) and budget > 0 and len(running) < self.max_num_running_reqs:
-            request = waiting.peek_request()
-            hits, num_hit_tokens = manager.get_computed_blocks(request)
-            num_new_tokens = request.num_tokens - num_hit_tokens
-            if 0 < threshold < num_new_tokens:
-                num_new_tokens = threshold
-            if num_new_tokens > budget:
-                if not self.config.enable_chunked_prefill:
-                    break
-                num_new_tokens = budget
-            new_blocks = manager.allocate_slots(
+        while len(self.waiting) and step.token_budget > 0:
+            if len(self.running) == self.max_num_running_reqs:
+                break
+            request = self.waiting.peek_request()
+            new_computed_blocks, num_computed_tokens = self.kv_cache_manager.get_computed_blocks(
+                request
+            )
+            num_new_tokens = request.num_tokens - num_computed_tokens
+            if 0 < self.long_prefill_token_threshold < num_new_tokens:
+                num_new_tokens = self.long_prefill_token_threshold
+            if not self.config.enable_chunked_prefill and num_new_tokens > step.token_budget:
+                break
+            num_new_tokens = min(num_new_tokens, step.token_budget)
+            new_blocks = self.kv_cache_manager.allocate_slots(
                 request,
                 num_new_tokens,
-                num_new_computed_tokens=num_hit_tokens,
-                new_computed_blocks=hits,
+                num_new_computed_tokens=num_computed_tokens,
+                new_computed_blocks=new_computed_blocks,
                 full_sequence_must_fit=self.config.scheduler_reserve_full_isl,
             )
             if new_blocks is None:
                 break
 
-            waiting.pop_request()
-            running.append(request)
-            request_id = request.request_id
-            block_ids = manager.get_blocks(request_id).get_block_ids()
-            request.num_computed_tokens = num_hit_tokens
-            if not request.output_token_ids:
-                request.num_cached_tokens = num_hit_tokens
+            self.waiting.pop_request()
+            self.running.append(request)
             if request.status is RequestStatus.WAITING:
-                scheduled_new_reqs.append(
-                    NewRequestData(
-                        request_id,
-                        request.prompt_token_ids,
-                        request.sampling_params,
-                        block_ids,
-                        num_hit_tokens,
-                    )
-                )
+                step.scheduled_new_reqs.append(request)
             else:
-                new_block_ids[request_id] = block_ids
-                scheduled_resumed_reqs.append(request)
+                step.scheduled_resumed_reqs.append(request)
+            request_id = request.request_id
+            step.req_to_new_blocks[request_id] = self.kv_cache_manager.get_blocks(request_id)
+            step.num_scheduled_tokens[request_id] = num_new_tokens
+            step.token_budget -= num_new_tokens
             request.status = RequestStatus.RUNNING
-            num_scheduled_tokens[request_id] = num_new_tokens
-            budget -= num_new_tokens
-        return budget
+            request.num_computed_tokens = num_computed_tokens
+            if not request.output_token_ids:
+                request.num_cached_tokens = num_computed_tokens
+
+    def _make_cached_request_data(self, step: _Step) -> CachedRequestData:
+        """What the worker must hear of the requests it knows
+        (`vllm/v1/core/sched/scheduler.py:1036 Scheduler._make_cached_request_data`)."""
+        requests = step.scheduled_running_reqs + step.scheduled_resumed_reqs
+        req_ids = [request.request_id for request in requests]
+        new_blocks = [step.req_to_new_blocks[req_id] for req_id in req_ids]
+        return CachedRequestData(
+            req_ids=req_ids,
+            resumed_req_ids={request.request_id for request in step.scheduled_resumed_reqs},
+            new_block_ids=[b.get_block_ids() if b.blocks else None for b in new_blocks],
+            num_computed_tokens=[request.num_computed_tokens for request in requests],
+        )
 
     def _pop_victim(self) -> Request:
-        """Take the request to preempt out of `running`: the last, or the least important."""
+        """Take the request to preempt out of `running`: the last, or the least important.
+
+        By id among equals, so that one of them always gets on (see the head of this file).
+        """
         if self.policy is SchedulingPolicy.FCFS:
             return self.running.pop()
-        victim = max(self.running, key=lambda r: (r.priority, r.arrival_time))
-        self.running.remove(victim)
-        return victim
+        preempted_req = max(self.running)  # by `Request.__lt__`
+        self.running.remove(preempted_req)
+        return preempted_req
+
+    def _evict_uncomputed_blocks(self, request: Request) -> None:
+        """Un-publish the blocks of a victim that this step was to fill, and now does not.
+
+        `num_computed_tokens` has not moved yet: it tells what was computed before the step. No
+        other request can hold these blocks, since only an admission takes hits.
+        """
+        block_ids = self.kv_cache_manager.get_block_ids(request.request_id)
+        num_computed_blocks = request.num_computed_tokens // self.config.block_size
+        self.kv_cache_manager.evict_blocks(set(block_ids[num_computed_blocks:]))
 
     def _preempt_request(self, request: Request) -> None:
         """Free the request's blocks and queue it again; its tokens stay, their KV is recomputed.
@@ -373,12 +338,11 @@ class Scheduler:
         self.num_preemptions += 1
         self.waiting.prepend_request(request)
 
-    def _update_after_schedule(self, num_scheduled_tokens: dict[str, int]) -> None:
+    def _update_after_schedule(self, scheduler_output: SchedulerOutput) -> None:
         """Advance the counters now, not when the result comes
         (`vllm/v1/core/sched/scheduler.py:951 Scheduler._update_after_schedule`)."""
-        requests = self.requests
-        for request_id, num_tokens in num_scheduled_tokens.items():
-            requests[request_id].num_computed_tokens += num_tokens
+        for req_id, num_scheduled_token in scheduler_output.num_scheduled_tokens.items():
+            self.requests[req_id].num_computed_tokens += num_scheduled_token
         self.finished_req_ids = set()
 
     def update_from_output(
@@ -389,36 +353,49 @@ class Scheduler:
         Source: `vllm/v1/core/sched/scheduler.py:1283 Scheduler.update_from_output`.
         """
         outputs: list[EngineCoreOutput] = []
-        stopped: set[Request] = set()
-        requests, max_model_len = self.requests, self.max_model_len
-        sampled = model_runner_output.sampled_token_ids
-        index = model_runner_output.req_id_to_index
+        stopped_running_reqs: set[Request] = set()
+        sampled_token_ids = model_runner_output.sampled_token_ids
         logprobs = model_runner_output.logprobs
-        prompt_logprobs = model_runner_output.prompt_logprobs_dict
-        for request_id in scheduler_output.num_scheduled_tokens:
-            request = requests.get(request_id)
+        prompt_logprobs_dict = model_runner_output.prompt_logprobs_dict
+        for req_id in scheduler_output.num_scheduled_tokens:
+            request = self.requests.get(req_id)
             if request is None:
                 continue  # aborted while the step ran
-            row = index[request_id]
-            new_token_ids = sampled[row]
+            req_index = model_runner_output.req_id_to_index[req_id]
+            new_token_ids = sampled_token_ids[req_index]
             if not new_token_ids:
                 continue  # a prefill chunk that has not caught up
             request.append_output_token_ids(new_token_ids[0])
-            output = EngineCoreOutput(request_id, new_token_ids)
-            if check_stop(request, max_model_len):
+            output = EngineCoreOutput(req_id, new_token_ids)
+            if check_stop(request, self.max_model_len):
                 output.finish_reason = request.get_finished_reason()
                 output.stop_reason = request.stop_reason
                 self._free_request(request)
-                stopped.add(request)
+                stopped_running_reqs.add(request)
             if logprobs:
-                output.new_logprobs = logprobs.get(request_id)
-            if prompt_logprobs:
-                output.new_prompt_logprobs_tensors = prompt_logprobs.get(request_id)
+                output.new_logprobs = logprobs.get(req_id)
+            if prompt_logprobs_dict:
+                output.new_prompt_logprobs_tensors = prompt_logprobs_dict.get(req_id)
             output.num_cached_tokens = request.num_cached_tokens
             outputs.append(output)
-
-        if len(stopped) == 1:
-            self.running.remove(stopped.pop())
-        elif stopped:
-            self.running = [request for request in self.running if request not in stopped]
+        if stopped_running_reqs:
+            self.running = [r for r in self.running if r not in stopped_running_reqs]
         return outputs
+
+
+class UpstreamScheduler(Scheduler):
+    """The scheduler with vLLM 0.22.1's two faults under `priority` (see the head of this file).
+
+    To be injected, `EngineParts(scheduler=UpstreamScheduler)`, by who wants to see them happen.
+    Source: `vllm/v1/core/sched/scheduler.py:457 in Scheduler.schedule`.
+    """
+
+    def _pop_victim(self) -> Request:
+        if self.policy is SchedulingPolicy.FCFS:
+            return self.running.pop()
+        preempted_req = max(self.running, key=lambda r: (r.priority, r.arrival_time))
+        self.running.remove(preempted_req)
+        return preempted_req
+
+    def _evict_uncomputed_blocks(self, request: Request) -> None:
+        """Nothing: the hashes stay."""

@@ -37,7 +37,8 @@ from course.parity.traces import (
 from mini_vllm.config import EngineConfig
 from mini_vllm.request import Request, RequestStatus
 from mini_vllm.sampling_params import SamplingParams
-from mini_vllm.scheduler import ModelRunnerOutput, Scheduler
+from mini_vllm.sched_output import ModelRunnerOutput
+from mini_vllm.scheduler import Scheduler
 
 # In the order in which one decision causes the next, so that the first to differ is the cause.
 _FROM_FILE = "_parity_"  # begins the module names of --scheduler PATH

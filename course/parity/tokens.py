@@ -15,6 +15,10 @@ thought of both tokens: two near equal log probabilities are a tie that float32 
 a wide gap is a bug. A position where the best two tokens lie within 1e-4 is listed as a near tie,
 equal or not. One prompt in ten may run eight times as long, so that some texts come to their end.
 
+Greedy only. With a temperature the two draw different numbers, and vLLM's CPU build ignores a request's
+seed unless every row of its batch has one, where `mini_vllm` honours each
+(`vllm/v1/sample/ops/topk_topp_sampler.py:178 in TopKTopPSampler.forward_cpu`).
+
 Exit code 0: equal, 1: not, 2: bad arguments, no vLLM, or no such model. Each engine runs in a
 process of its own (`course.parity.tokens_run`).
 """

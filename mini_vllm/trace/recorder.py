@@ -18,7 +18,7 @@ from typing import Any
 
 from mini_vllm.engine import LLMEngine, StepRecord
 from mini_vllm.request import Request, RequestStatus
-from mini_vllm.scheduler import NewRequestData
+from mini_vllm.sched_output import NewRequestData
 from mini_vllm.trace.reasons import DECODE, REST, Explainer
 from mini_vllm.trace.types import RequestInfo, RequestStep, StepTrace, Trace
 

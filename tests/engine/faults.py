@@ -16,9 +16,10 @@ import pytest
 
 import mini_vllm.request as request_module
 from mini_vllm.attention import AttentionMetadata, PagedAttention
-from mini_vllm.block_pool import BlockHash, BlockPool, KVCacheBlock, hash_block_tokens
+from mini_vllm.block_pool import BlockPool
 from mini_vllm.engine import EngineParts
 from mini_vllm.kv_cache_manager import KVCacheBlocks, KVCacheManager
+from mini_vllm.kv_cache_utils import BlockHash, KVCacheBlock, hash_block_tokens
 from mini_vllm.model_runner import ModelRunner
 from mini_vllm.request import Request, RequestStatus
 from mini_vllm.scheduler import Scheduler

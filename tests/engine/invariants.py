@@ -17,7 +17,8 @@ from __future__ import annotations
 from mini_vllm.kv_cache_manager import cdiv
 from mini_vllm.request import Request, RequestStatus
 from mini_vllm.request_queue import SchedulingPolicy
-from mini_vllm.scheduler import ModelRunnerOutput, Scheduler, SchedulerOutput
+from mini_vllm.sched_output import ModelRunnerOutput, SchedulerOutput
+from mini_vllm.scheduler import Scheduler
 
 
 def check_state(scheduler: Scheduler) -> None:

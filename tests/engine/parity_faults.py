@@ -9,7 +9,8 @@ from typing import Any
 from mini_vllm.config import EngineConfig
 from mini_vllm.kv_cache_manager import KVCacheBlocks, KVCacheManager
 from mini_vllm.request import Request, RequestStatus
-from mini_vllm.scheduler import ModelRunnerOutput, Scheduler, SchedulerOutput
+from mini_vllm.sched_output import ModelRunnerOutput, SchedulerOutput
+from mini_vllm.scheduler import Scheduler
 
 
 class LastIsFirst(Scheduler):

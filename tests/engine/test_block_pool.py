@@ -9,12 +9,11 @@ from typing import Any
 
 import pytest
 
-import mini_vllm.block_pool as block_pool_module
 import mini_vllm.request as request_module
-from mini_vllm.block_pool import (
+from mini_vllm import kv_cache_utils
+from mini_vllm.block_pool import BlockHashToBlockMap, BlockPool
+from mini_vllm.kv_cache_utils import (
     BlockHash,
-    BlockHashToBlockMap,
-    BlockPool,
     FreeKVCacheBlockQueue,
     KVCacheBlock,
     hash_block_tokens,
@@ -442,7 +441,7 @@ def test_hash_nothing_is_hashed_with_caching_off(monkeypatch: pytest.MonkeyPatch
 
 
 def test_hash_root_is_random_unless_the_hash_seed_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    root = block_pool_module._init_none_hash
+    root = kv_cache_utils._init_none_hash
     monkeypatch.setenv("PYTHONHASHSEED", "17")
     fixed = root()
     assert fixed == root()

@@ -22,14 +22,16 @@ from workloads import (
 )
 
 from mini_vllm.attention import AttentionMetadata, PagedAttention, paged_attention_reference
-from mini_vllm.block_pool import BlockHash, BlockPool, KVCacheBlock
+from mini_vllm.block_pool import BlockPool
 from mini_vllm.config import EngineConfig
 from mini_vllm.engine import EngineParts, LLMEngine
 from mini_vllm.kv_cache_manager import KVCacheBlocks, KVCacheManager
+from mini_vllm.kv_cache_utils import BlockHash, KVCacheBlock
 from mini_vllm.request import Request
 from mini_vllm.sampler import Sampler, SamplerOutput
 from mini_vllm.sampling_params import SamplingParams
-from mini_vllm.scheduler import Scheduler, SchedulerOutput
+from mini_vllm.sched_output import SchedulerOutput
+from mini_vllm.scheduler import Scheduler
 
 CALLS: list[str] = []
 

@@ -16,7 +16,8 @@ from workloads import DEFAULT_PARTS, EOS, make_request, make_scheduler, step
 
 from mini_vllm.config import EngineConfig
 from mini_vllm.request import Request, RequestStatus
-from mini_vllm.scheduler import ModelRunnerOutput, Scheduler
+from mini_vllm.sched_output import ModelRunnerOutput
+from mini_vllm.scheduler import Scheduler
 
 
 def setup(*prompts: Iterable[int], **settings: Any) -> tuple[Scheduler, list[Request]]:

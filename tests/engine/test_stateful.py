@@ -28,7 +28,8 @@ from workloads import EOS, make_request
 
 from mini_vllm.config import EngineConfig
 from mini_vllm.request import Request, RequestStatus
-from mini_vllm.scheduler import ModelRunnerOutput, Scheduler
+from mini_vllm.sched_output import ModelRunnerOutput
+from mini_vllm.scheduler import Scheduler
 
 STOP = 5
 TOTALS: dict[str, int] = {}

@@ -18,7 +18,8 @@ from text_helpers import finish, greedy
 
 from mini_vllm import LLMEngine, RequestOutput
 from mini_vllm.engine import DEFAULT_PARTS
-from mini_vllm.scheduler import Scheduler, SchedulerOutput
+from mini_vllm.sched_output import SchedulerOutput
+from mini_vllm.scheduler import Scheduler
 from mini_vllm.trace import (
     StepTrace,
     Trace,

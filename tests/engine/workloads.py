@@ -22,7 +22,8 @@ from mini_vllm.engine import EngineParts, LLMEngine
 from mini_vllm.llama import LlamaForCausalLM
 from mini_vllm.request import Request
 from mini_vllm.sampling_params import SamplingParams
-from mini_vllm.scheduler import ModelRunnerOutput, Scheduler
+from mini_vllm.sched_output import ModelRunnerOutput
+from mini_vllm.scheduler import Scheduler
 
 EOS = 2
 DEFAULT_PARTS = EngineParts()

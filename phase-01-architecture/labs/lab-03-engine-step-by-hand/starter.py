@@ -28,7 +28,8 @@ from mini_vllm.outputs import RequestOutput
 from mini_vllm.request import RequestStatus
 from mini_vllm.sampler import Sampler, SamplingMetadata, make_generator  # noqa: F401
 from mini_vllm.sampling_params import SamplingParams
-from mini_vllm.scheduler import ModelRunnerOutput, Scheduler, SchedulerOutput
+from mini_vllm.sched_output import ModelRunnerOutput, SchedulerOutput
+from mini_vllm.scheduler import Scheduler
 from mini_vllm.tokenizer import Tokenizer
 
 # ---- given ---------------------------------------------------------------------------------------

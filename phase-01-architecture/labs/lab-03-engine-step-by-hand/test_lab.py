@@ -17,7 +17,8 @@ from mini_vllm.checkpoint import load_model
 from mini_vllm.engine import DEFAULT_MODEL
 from mini_vllm.model_runner import ModelRunner
 from mini_vllm.sampler import Sampler
-from mini_vllm.scheduler import CachedRequestData, NewRequestData, Scheduler, SchedulerOutput
+from mini_vllm.sched_output import CachedRequestData, NewRequestData, SchedulerOutput
+from mini_vllm.scheduler import Scheduler
 from mini_vllm.tokenizer import Tokenizer
 
 ARRAYS = ("input_ids", "positions", "slot_mapping", "query_start_loc", "seq_lens", "block_table")

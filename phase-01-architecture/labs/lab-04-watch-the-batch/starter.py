@@ -4,7 +4,7 @@ The engine hands each of its `step_observers` a `StepRecord` when a step is over
 taken in:
 
     record.index                   number of the step, from 1
-    record.scheduler_output        what `schedule()` decided (`mini_vllm.scheduler.SchedulerOutput`)
+    record.scheduler_output        what `schedule()` decided (`mini_vllm.sched_output.SchedulerOutput`)
     record.outputs                 one `EngineCoreOutput` for each request that got a token in it:
                                    request_id, new_token_ids, finish_reason (None: it goes on)
 

@@ -13,7 +13,7 @@ from mini_vllm import EngineConfig, LLMEngine, SamplingParams
 from mini_vllm.checkpoint import load_model
 from mini_vllm.engine import DEFAULT_MODEL, StepRecord
 from mini_vllm.request import Request
-from mini_vllm.scheduler import (
+from mini_vllm.sched_output import (
     CachedRequestData,
     EngineCoreOutput,
     ModelRunnerOutput,

@@ -1,0 +1,171 @@
+"""The small parts of the KV cache: one block's bookkeeping, the queue of free blocks, block hashes.
+
+Mirrors the block half of `vllm/v1/core/kv_cache_utils.py` (`KVCacheBlock` 116,
+`FreeKVCacheBlockQueue` 164, `hash_block_tokens` 541). It stands below `request.py`, which hashes its
+own blocks, and `block_pool.py`, which publishes them; neither needs the other to run.
+
+Left out: the group id in the hash key (hybrid models), the extra hash keys of LoRA, multi-modal
+inputs and prompt embeddings, and everything that plans the cache's size and groups.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from array import array
+from collections.abc import Iterator, Sequence
+from typing import NewType
+
+BlockHash = NewType("BlockHash", bytes)
+"""32 bytes that stand for the contents of one full block and of every block before it."""
+
+
+def _init_none_hash() -> BlockHash:
+    seed = os.environ.get("PYTHONHASHSEED")
+    if seed is None or seed == "random":
+        return BlockHash(os.urandom(32))
+    return BlockHash(hashlib.sha256(seed.encode()).digest())
+
+
+NONE_HASH: BlockHash = _init_none_hash()
+"""The parent of a first block. Random per process unless PYTHONHASHSEED is set
+(`vllm/v1/core/kv_cache_utils.py:97 init_none_hash`), so that nobody can craft colliding prompts."""
+
+
+def hash_block_tokens(
+    parent_block_hash: BlockHash | None,
+    curr_block_token_ids: Sequence[int],
+    extra_keys: tuple[str, ...] | None = None,
+) -> BlockHash:
+    """Hash one full block, chained to the block before it.
+
+    Equal hashes mean equal contents from the start of the sequence up to and including this block.
+
+    Args:
+        parent_block_hash: the hash of the block before, None for the first block.
+        curr_block_token_ids: the block's token ids, exactly `block_size` of them.
+        extra_keys: what else must be equal for the KV to be shared (here: the cache salt).
+
+    Source: `vllm/v1/core/kv_cache_utils.py:541 hash_block_tokens`. Upstream pickles a tuple and
+    hashes that; here the ids are packed as 8-byte integers, which says the same and is faster.
+    """
+    content = (parent_block_hash or NONE_HASH) + array("q", curr_block_token_ids).tobytes()
+    if extra_keys is not None:
+        content += b"".join(b"\0" + key.encode() for key in extra_keys)
+    return BlockHash(hashlib.sha256(content).digest())
+
+
+class KVCacheBlock:
+    """The bookkeeping of one block; the KV itself lives in the worker's arrays, at this `block_id`.
+
+    Source: `vllm/v1/core/kv_cache_utils.py:116 KVCacheBlock`.
+    """
+
+    __slots__ = (
+        "block_hash",
+        "block_id",
+        "is_null",
+        "next_free_block",
+        "prev_free_block",
+        "ref_cnt",
+    )
+
+    def __init__(self, block_id: int) -> None:
+        self.block_id = block_id
+        self.ref_cnt = 0
+        self.block_hash: BlockHash | None = None  # set only while full and published (I3)
+        self.is_null = False
+        # The links of the free queue. Only FreeKVCacheBlockQueue touches them.
+        self.prev_free_block: KVCacheBlock | None = None
+        self.next_free_block: KVCacheBlock | None = None
+
+    def reset_hash(self) -> None:
+        self.block_hash = None
+
+    def __repr__(self) -> str:
+        hashed = self.block_hash.hex()[:8] if self.block_hash else None
+        return f"KVCacheBlock(block_id={self.block_id}, ref_cnt={self.ref_cnt}, hash={hashed})"
+
+
+class FreeKVCacheBlockQueue:
+    """Free blocks in eviction order, as a doubly linked list through the blocks themselves.
+
+    The front is evicted first. A list is needed rather than a deque because a prefix hit takes a
+    block out of the middle (`remove`), in O(1). Two sentinels spare every operation the question
+    whether it stands at an end; no operation allocates an object.
+
+    Source: `vllm/v1/core/kv_cache_utils.py:164 FreeKVCacheBlockQueue`.
+    """
+
+    def __init__(self, blocks: Sequence[KVCacheBlock]) -> None:
+        self.num_free_blocks = 0
+        self.fake_free_list_head = KVCacheBlock(-1)
+        self.fake_free_list_tail = KVCacheBlock(-1)
+        self.fake_free_list_head.next_free_block = self.fake_free_list_tail
+        self.fake_free_list_tail.prev_free_block = self.fake_free_list_head
+        self.append_n(blocks)
+
+    def popleft(self) -> KVCacheBlock:
+        """Take the block at the front. Raises ValueError if the queue is empty."""
+        if not self.num_free_blocks:
+            raise ValueError("No free blocks available")
+        return self.popleft_n(1)[0]
+
+    def popleft_n(self, n: int) -> list[KVCacheBlock]:
+        """Take the `n` blocks at the front, in order. `n` must not exceed `num_free_blocks`."""
+        if n == 0:
+            return []
+        assert self.num_free_blocks >= n, f"asked for {n} of {self.num_free_blocks} free blocks"
+        taken: list[KVCacheBlock] = []
+        head = self.fake_free_list_head
+        block = head.next_free_block
+        for _ in range(n):
+            assert block is not None
+            taken.append(block)
+            following = block.next_free_block
+            block.prev_free_block = block.next_free_block = None
+            block = following
+        assert block is not None  # at the latest, the tail sentinel
+        head.next_free_block = block
+        block.prev_free_block = head
+        self.num_free_blocks -= n
+        return taken
+
+    def remove(self, block: KVCacheBlock) -> None:
+        """Take `block` out, wherever it stands, in O(1). RuntimeError if it is not in the queue."""
+        before, after = block.prev_free_block, block.next_free_block
+        if before is None or after is None:
+            raise RuntimeError(f"remove() called on a block that is not free: {block}")
+        before.next_free_block = after
+        after.prev_free_block = before
+        block.prev_free_block = block.next_free_block = None
+        self.num_free_blocks -= 1
+
+    def append(self, block: KVCacheBlock) -> None:
+        """Put `block` at the back: it will be evicted after all that are free now."""
+        self.append_n((block,))
+
+    def append_n(self, blocks: Sequence[KVCacheBlock]) -> None:
+        """Put `blocks` at the back, keeping their order."""
+        if not blocks:
+            return
+        tail = self.fake_free_list_tail
+        last = tail.prev_free_block
+        assert last is not None
+        for block in blocks:
+            last.next_free_block = block
+            block.prev_free_block = last
+            last = block
+        last.next_free_block = tail
+        tail.prev_free_block = last
+        self.num_free_blocks += len(blocks)
+
+    def __iter__(self) -> Iterator[KVCacheBlock]:
+        block = self.fake_free_list_head.next_free_block
+        while block is not None and block is not self.fake_free_list_tail:
+            yield block
+            block = block.next_free_block
+
+    def get_all_free_blocks(self) -> list[KVCacheBlock]:
+        """All free blocks, next to be evicted first. For tests and traces: O(free blocks)."""
+        return list(self)

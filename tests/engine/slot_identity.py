@@ -1,0 +1,346 @@
+"""Does every read of the KV cache find what it thinks it finds? A fuzz without a model.
+
+    python tests/engine/slot_identity.py [STEPS] [--seed N] [--upstream]
+
+The memory here holds no keys and values. Each slot remembers the token written to it, its position and
+everything before it, the cache salt included. A step writes what the scheduler's output tells a worker
+to write, through the block tables as a worker holds them, and then every scheduled request reads all
+its positions. What a read finds must be the request's own sequence.
+
+Worlds are drawn in two ways: any workload in a tiny pool; and one aimed at preemption in the middle of
+a step, where chance alone hardly hits (under `priority`: a prompt in chunks at low importance, a pool
+that just runs out, an important request behind it).
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parent))  # as a command; pytest has it there already
+
+from workloads import DEFAULT_PARTS, make_request, scheduler_of
+
+from mini_vllm.config import EngineConfig
+from mini_vllm.engine import EngineParts
+from mini_vllm.request import RequestStatus
+from mini_vllm.sched_output import ModelRunnerOutput, SchedulerOutput
+from mini_vllm.scheduler import UpstreamScheduler
+
+STEPS = 1_000_000
+MAX_MODEL_LEN = 48
+MAX_TOKENS = 12
+UPSTREAM_PARTS = EngineParts(scheduler=UpstreamScheduler)
+
+
+class WrongSlot(AssertionError):
+    """A read found another sequence than the reader's own."""
+
+
+class NoProgress(AssertionError):
+    """A workload that should have ended long ago still runs."""
+
+
+# -- the memory -----------------------------------------------------------------------------------
+
+
+@dataclass
+class Row:
+    """What a worker knows of a request: its tokens, as prefixes, and its block table."""
+
+    prefixes: np.ndarray  # at each position, the number of the prefix that ends there
+    num_tokens: int = 0
+    table: list[int] = field(default_factory=list)
+
+
+class SlotMemory:
+    """A KV cache of prefix numbers, and the worker that writes and reads it.
+
+    A prefix is a salt and the tokens after it. Equal prefixes have equal numbers, others have not:
+    a number tells token, position and all that came before. 0 is a slot never written.
+    """
+
+    def __init__(self, num_blocks: int, block_size: int, vocabulary: int) -> None:
+        self.block_size = block_size
+        self.vocabulary = vocabulary
+        self.slots = np.zeros((num_blocks, block_size), np.int64)
+        self.rows: dict[str, Row] = {}
+        self.salts: dict[str, str | None] = {}
+        self._numbers: dict[tuple[Any, int], int] = {}
+
+    def _append(self, request_id: str, token_id: int) -> None:
+        row = self.rows[request_id]
+        last = row.prefixes[row.num_tokens - 1] if row.num_tokens else self.salts[request_id]
+        number = self._numbers.setdefault((last, token_id), len(self._numbers) + 1)
+        row.prefixes[row.num_tokens] = number
+        row.num_tokens += 1
+
+    def execute(self, output: SchedulerOutput) -> ModelRunnerOutput:
+        """One step of a worker. Raises WrongSlot at a read that finds something else."""
+        for request_id in output.finished_req_ids:
+            self.rows.pop(request_id, None)
+        for request_id in output.preempted_req_ids:
+            self.rows[request_id].table = []
+        starts: dict[str, int] = {}
+        for new in output.scheduled_new_reqs:
+            self.rows[new.req_id] = Row(np.zeros(MAX_MODEL_LEN, np.int64), 0, list(new.block_ids))
+            for token_id in new.prompt_token_ids:
+                self._append(new.req_id, token_id)
+            starts[new.req_id] = new.num_computed_tokens
+        cached = output.scheduled_cached_reqs
+        for request_id, block_ids, start in zip(
+            cached.req_ids, cached.new_block_ids, cached.num_computed_tokens, strict=True
+        ):
+            row = self.rows[request_id]
+            if request_id in cached.resumed_req_ids:
+                row.table = []
+            row.table.extend(block_ids or ())
+            starts[request_id] = start
+
+        # As in a layer: all writes of a step come before its first read.
+        for request_id, num_tokens in output.num_scheduled_tokens.items():
+            self._write(request_id, starts[request_id], starts[request_id] + num_tokens)
+        sampled: list[list[int]] = []
+        for request_id, num_tokens in output.num_scheduled_tokens.items():
+            end = starts[request_id] + num_tokens
+            self._read(request_id, end)
+            row = self.rows[request_id]
+            sampled.append([])
+            if end == row.num_tokens:
+                sampled[-1].append(3 + int(row.prefixes[end - 1]) * 7 % self.vocabulary)
+                if end < MAX_MODEL_LEN:
+                    self._append(request_id, sampled[-1][0])
+        ids = list(output.num_scheduled_tokens)
+        return ModelRunnerOutput(ids, {r: i for i, r in enumerate(ids)}, sampled)
+
+    def _write(self, request_id: str, start: int, end: int) -> None:
+        row = self.rows[request_id]
+        if end > len(row.table) * self.block_size:
+            raise WrongSlot(f"{request_id} has no slot for position {end - 1}: table {row.table}")
+        for position in range(start, end):
+            block_id = row.table[position // self.block_size]
+            self.slots[block_id, position % self.block_size] = row.prefixes[position]
+
+    def _read(self, request_id: str, end: int) -> None:
+        row = self.rows[request_id]
+        found = self.slots[row.table].reshape(-1)[:end]
+        wrong = found != row.prefixes[:end]
+        if wrong.any():
+            position = int(wrong.argmax())
+            block_id = row.table[position // self.block_size]
+            raise WrongSlot(
+                f"{request_id} reads position {position} in block {block_id}: "
+                + ("never written" if not found[position] else "written for another sequence")
+            )
+
+
+# -- worlds ---------------------------------------------------------------------------------------
+
+
+@dataclass
+class Job:
+    """A request: it arrives before step `arrive`, and is aborted before step `abort`."""
+
+    prompt: list[int]
+    max_tokens: int
+    arrive: int = 0
+    abort: int | None = None
+    priority: int = 0
+    salt: str | None = None
+    n: int = 1
+
+
+@dataclass
+class World:
+    """A workload and the settings it runs in."""
+
+    settings: dict[str, Any]
+    jobs: list[Job]
+    vocabulary: int = 3
+
+
+def any_world(seed: int, policy: str | None = None) -> World:
+    """A few requests with shared beginnings, salts and children, in a pool that is too small."""
+    rng = random.Random(f"any {seed}")
+    vocabulary = rng.choice([1, 2, 3])
+    stems = [[3 + rng.randrange(vocabulary) for _ in range(24)] for _ in range(2)]
+    salts = rng.choice([[None], [None, "a"], ["a", "b"]])
+    jobs = []
+    for _ in range(rng.randint(2, 7)):
+        prompt = rng.choice(stems)[: rng.randint(0, 24)]
+        prompt = prompt + [3 + rng.randrange(vocabulary) for _ in range(rng.randint(1, 4))]
+        arrive = rng.choice([0, 0, 1, 2, 5, 9])
+        jobs.append(
+            Job(
+                prompt=prompt,
+                max_tokens=rng.randint(1, MAX_TOKENS),
+                arrive=arrive,
+                abort=arrive + rng.randint(0, 12) if rng.random() < 0.15 else None,
+                priority=rng.randint(0, 2),
+                salt=rng.choice(salts),
+                n=rng.choice([1, 1, 1, 2, 3]),
+            )
+        )
+    block_size = rng.choice([1, 1, 2, 3, 4, 8])
+    max_num_seqs = rng.randint(1, 6)
+    chunked = rng.random() < 0.9
+    settings = {
+        "block_size": block_size,
+        "num_gpu_blocks": _least_pool(jobs, block_size) + rng.choice([0, 0, 1, 2, 6]),
+        "max_num_seqs": max_num_seqs,
+        "max_num_batched_tokens": max_num_seqs + rng.choice([0, 2, 8, 40]) if chunked else 64,
+        "long_prefill_token_threshold": rng.choice([0, 0, 1, 2, 5]) if chunked else 0,
+        "enable_chunked_prefill": chunked,
+        "enable_prefix_caching": rng.random() < 0.9,
+        "scheduler_reserve_full_isl": rng.random() < 0.6,
+        "scheduling_policy": policy or rng.choice(["fcfs", "priority"]),
+    }
+    return World(settings, jobs, vocabulary)
+
+
+def aimed_world(seed: int) -> World:
+    """A long prompt in chunks, unimportant; behind it an important one; the pool just runs out.
+
+    The important one fills whole blocks, so that its first output needs another; the pool holds both
+    prompts and little more, so that it finds none in the step in which the long prompt takes the last.
+    """
+    rng = random.Random(f"aimed {seed}")
+    block_size = rng.choice([1, 2, 4])
+
+    def words(count: int) -> list[int]:
+        return [3 + rng.randrange(50) for _ in range(count)]
+
+    num_blocks_low, num_blocks_high = rng.randint(4, 8), rng.randint(1, 3)
+    chunk = rng.randint(2, 3)
+    low = Job(words(num_blocks_low * block_size), rng.randint(2, 6), priority=5)
+    high = Job(
+        prompt=words(num_blocks_high * block_size),
+        max_tokens=rng.randint(2, block_size + 3),
+        arrive=max(1, -(-num_blocks_low // chunk) - rng.randint(1, 2)),
+        priority=rng.randint(0, 4),
+        salt=rng.choice([None, "a"]),
+        n=rng.choice([1, 1, 1, 2]),
+    )
+    jobs = [low, high]
+    if rng.random() < 0.3:  # somebody else who would find what low left behind
+        arrive = high.arrive + rng.randint(1, 8)
+        jobs.append(Job(list(low.prompt), 2, arrive=arrive, priority=rng.randint(0, 5)))
+    settings = {
+        "block_size": block_size,
+        "num_gpu_blocks": max(
+            1 + num_blocks_low + num_blocks_high * high.n + rng.choice([0, 0, 0, 1]),
+            _least_pool(jobs, block_size),
+        ),
+        "max_num_seqs": 4,
+        "max_num_batched_tokens": 64,
+        "long_prefill_token_threshold": chunk * block_size,
+        "scheduler_reserve_full_isl": rng.random() < 0.7,
+        "scheduling_policy": "priority",
+    }
+    return World(settings, jobs, 50)
+
+
+def _least_pool(jobs: list[Job], block_size: int) -> int:
+    """The null block, and what the longest request needs when it is alone."""
+    longest = max(min(len(job.prompt) + job.max_tokens, MAX_MODEL_LEN) for job in jobs)
+    return 1 - -longest // block_size
+
+
+def run_world(world: World, parts: EngineParts = DEFAULT_PARTS) -> int:
+    """Drive a scheduler through a world; the number of steps it took.
+
+    Raises WrongSlot or NoProgress.
+    """
+    config = EngineConfig(max_model_len=MAX_MODEL_LEN, **world.settings)
+    scheduler = scheduler_of(parts, config)
+    assert config.num_gpu_blocks is not None
+    memory = SlotMemory(config.num_gpu_blocks, config.block_size, world.vocabulary)
+    # Alone, one after the other and a token a step, they would take this long.
+    alone = sum(job.n * (len(job.prompt) + job.max_tokens) for job in world.jobs)
+    limit = 50 + 20 * alone
+    last = max(max(job.arrive, job.abort or 0) for job in world.jobs)
+    step = 0
+    while step <= last or scheduler.has_unfinished_requests():
+        for index, job in enumerate(world.jobs):
+            ids = [f"{child}_{index}" for child in range(job.n)]
+            if job.abort == step:
+                scheduler.finish_requests(ids, RequestStatus.FINISHED_ABORTED)
+            if job.arrive == step and job.abort != step:
+                for request_id in ids:
+                    memory.salts[request_id] = job.salt
+                    request = make_request(
+                        scheduler, request_id, job.prompt, max_tokens=job.max_tokens,
+                        priority=job.priority, arrival_time=float(step), cache_salt=job.salt,
+                    )  # fmt: skip
+                    scheduler.add_request(request)
+        output = scheduler.schedule()
+        scheduler.update_from_output(output, memory.execute(output))
+        step += 1
+        if step > limit:
+            waiting = sorted(scheduler.requests)
+            raise NoProgress(f"{waiting} unfinished after {step} steps, {alone} alone")
+    scheduler.kv_cache_manager.check_invariants()
+    return step
+
+
+def worlds(seed: int) -> Iterator[tuple[str, World]]:
+    """Without end: both policies in turn, and as many aimed ones; each with a name to find it by."""
+    while True:
+        yield f"any_world({seed}, 'fcfs')", any_world(seed, "fcfs")
+        yield f"any_world({seed}, 'priority')", any_world(seed, "priority")
+        yield f"aimed_world({seed})", aimed_world(seed)
+        seed += 1
+
+
+def fuzz(
+    num_steps: int,
+    seed: int = 0,
+    parts: EngineParts = DEFAULT_PARTS,
+    report: Callable[[str], None] | None = None,
+) -> tuple[int, int, list[str]]:
+    """Run worlds until they have taken `num_steps` steps: steps, worlds, and what went wrong.
+
+    A world that goes wrong counts the steps of no other; the next one starts fresh.
+    """
+    steps = count = 0
+    wrong: list[str] = []
+    for name, world in worlds(seed):
+        if steps >= num_steps:
+            break
+        count += 1
+        try:
+            steps += run_world(world, parts)
+        except (WrongSlot, NoProgress) as error:
+            steps += 1
+            wrong.append(f"{name}: {type(error).__name__}: {error}")
+            if report is not None:
+                report(wrong[-1])
+    return steps, count, wrong
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("steps", nargs="?", type=int, default=STEPS, help=f"how many ({STEPS:,})")
+    parser.add_argument("--seed", type=int, default=0, help="the first world (0)")
+    parser.add_argument("--upstream", action="store_true", help="with vLLM 0.22.1's own behaviour")
+    args = parser.parse_args(argv)
+    start = time.process_time()
+    parts = UPSTREAM_PARTS if args.upstream else DEFAULT_PARTS
+    steps, count, wrong = fuzz(args.steps, args.seed, parts, print)
+    spent = time.process_time() - start
+    print(f"{steps:,} steps, {count:,} worlds, {len(wrong)} violations, {spent:.0f} s of CPU")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

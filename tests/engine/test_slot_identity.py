@@ -1,0 +1,105 @@
+"""No request ever reads a slot that holds something else: see `slot_identity`, which runs at length."""
+
+from __future__ import annotations
+
+import pytest
+from faults import FAULTS
+from slot_identity import (
+    UPSTREAM_PARTS,
+    NoProgress,
+    SlotMemory,
+    WrongSlot,
+    aimed_world,
+    any_world,
+    fuzz,
+    main,
+    run_world,
+    worlds,
+)
+
+from mini_vllm.sampling_params import SamplingParams
+from mini_vllm.sched_output import CachedRequestData, NewRequestData, SchedulerOutput
+
+
+def test_every_read_finds_the_readers_own_sequence() -> None:
+    steps, count, wrong = fuzz(4000)
+    assert not wrong, "\n".join(wrong)
+    assert steps >= 4000
+    assert count > 100, "few worlds: each takes absurdly long"
+
+
+def test_the_worlds_hold_what_goes_wrong() -> None:
+    """Both policies, salts, children, block size 1, caching on and off, thresholds, aborts."""
+    drawn = [world for _, (_, world) in zip(range(300), worlds(0), strict=False)]
+    jobs = [job for world in drawn for job in world.jobs]
+    assert {world.settings["scheduling_policy"] for world in drawn} == {"fcfs", "priority"}
+    assert {world.settings["block_size"] for world in drawn} == {1, 2, 3, 4, 8}
+    assert {world.settings.get("enable_prefix_caching", True) for world in drawn} == {True, False}
+    assert {world.settings["long_prefill_token_threshold"] > 0 for world in drawn} == {True, False}
+    assert {job.salt for job in jobs} == {None, "a", "b"}
+    assert {job.n for job in jobs} == {1, 2, 3}
+    assert sum(job.abort is not None for job in jobs) > 50
+
+
+def test_it_finds_that_vllm_0_22_1_attends_over_blocks_nobody_computed() -> None:
+    """Under `priority`, aimed; under `fcfs` it does not happen."""
+    found = []
+    for seed in range(130):
+        try:
+            run_world(aimed_world(seed), UPSTREAM_PARTS)
+        except WrongSlot as error:
+            found.append(f"{seed}: {error}")
+        run_world(any_world(seed, "fcfs"), UPSTREAM_PARTS)
+    assert len(found) >= 3, found
+
+
+def test_it_finds_that_in_vllm_0_22_1_equals_preempt_each_other_for_ever() -> None:
+    with pytest.raises(NoProgress, match=r"'0_0', '1_0', '2_0'.* unfinished"):
+        run_world(any_world(164, "priority"), UPSTREAM_PARTS)
+    assert run_world(any_world(164, "priority")) < 500
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "hash_without_the_parent",
+        "hash_without_the_salt",
+        "prefix_hit_one_block_too_long",
+        "shared_tail_block",
+        "published_before_it_is_full",
+    ],
+)
+def test_it_finds_a_planted_fault(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    parts = FAULTS[name](monkeypatch)
+    _, _, wrong = fuzz(1200, 0, parts)
+    assert any("WrongSlot" in line for line in wrong), f"{name} goes unseen"
+
+
+def _output(block_ids: list[int], num_computed_tokens: int, num_tokens: int) -> SchedulerOutput:
+    new = NewRequestData("r", [5, 6, 7], SamplingParams(), block_ids, num_computed_tokens)
+    cached = CachedRequestData([], set(), [], [])
+    return SchedulerOutput([new], cached, {"r": num_tokens}, num_tokens, set(), set())
+
+
+@pytest.mark.parametrize(
+    ("output", "message"),
+    [
+        (_output([1, 2], 2, 1), "r reads position 0 in block 1: never written"),
+        (_output([1, 1], 0, 3), "r reads position 0 in block 1: written for another sequence"),
+        (_output([1], 0, 3), "r has no slot for position 2"),
+    ],
+    ids=["a hit on nothing", "a block twice", "too few blocks"],
+)
+def test_the_memory_knows_what_it_holds(output: SchedulerOutput, message: str) -> None:
+    memory = SlotMemory(num_blocks=4, block_size=2, vocabulary=3)
+    memory.salts["r"] = None
+    with pytest.raises(WrongSlot, match=message):
+        memory.execute(output)
+
+
+def test_the_command_says_how_much_it_ran(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["500"]) == 0
+    assert " steps, " in capsys.readouterr().out
+    assert main(["1500", "--upstream"]) == 1
+    printed = capsys.readouterr().out
+    assert "aimed_world(15): WrongSlot: 0_0 reads position 4 in block 8: never written" in printed
