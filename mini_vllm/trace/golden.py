@@ -9,12 +9,10 @@ ids in each full block. Such a recording has no times.
 
 from __future__ import annotations
 
-import gzip
-import json
-import zlib
 from pathlib import Path
 from typing import Any
 
+from mini_vllm.outside import decode, gunzip, parse_json, read_bytes
 from mini_vllm.trace.reasons import Explainer
 from mini_vllm.trace.types import RequestInfo, RequestStep, StepTrace, Trace
 
@@ -33,11 +31,11 @@ class GoldenError(ValueError):
 def read_lines(path: Path) -> list[str]:
     """The lines of a `.jsonl` or `.jsonl.gz` file. Raises GoldenError if it cannot be read as one."""
     try:
-        raw = path.read_bytes()
+        raw = read_bytes(path)
         if raw[:2] == b"\x1f\x8b":
-            raw = gzip.decompress(raw)
-        return [line for line in raw.decode("utf-8").split("\n") if line.strip()]
-    except (EOFError, zlib.error, gzip.BadGzipFile, UnicodeDecodeError) as error:
+            raw = gunzip(raw)
+        return [line for line in decode(raw).split("\n") if line.strip()]
+    except ValueError as error:
         raise GoldenError(f"{path}: not JSON lines: {error}") from error
 
 
@@ -48,15 +46,24 @@ def is_golden(value: Any) -> bool:
 def pick(path: Path, lines: list[str], index: int | None, seed: int | None) -> Any:
     """The recording with this place in the file (from 0) or this seed; the first if both are None."""
     if seed is not None:
-        for line in lines:
-            recording = json.loads(line)
+        for at in range(len(lines)):
+            recording = _recording(path, lines, at)
             if is_golden(recording) and recording["seed"] == seed:
                 return recording
         raise GoldenError(f"{path}: no recording has the seed {seed}")
     at = index or 0
+    if not lines:
+        raise GoldenError(f"{path}: it holds no recording")
     if not 0 <= at < len(lines):
         raise GoldenError(f"{path}: --index {at}, but it holds {len(lines)}: 0 to {len(lines) - 1}")
-    return json.loads(lines[at])
+    return _recording(path, lines, at)
+
+
+def _recording(path: Path, lines: list[str], at: int) -> Any:
+    try:
+        return parse_json(lines[at])
+    except ValueError as error:
+        raise GoldenError(f"{path}: recording {at}: {error}") from error
 
 
 class _Contents:
@@ -127,7 +134,7 @@ def from_golden(recording: Any, name: str = "") -> Trace:
         raise GoldenError(f"not a recorded workload: it needs the keys {', '.join(_KEYS)}")
     try:
         return _Reader(recording).read(name)
-    except (KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
+    except (LookupError, TypeError, AttributeError, ValueError, ArithmeticError) as error:
         raise GoldenError(f"a broken recording: {type(error).__name__}: {error}") from error
 
 

@@ -305,12 +305,15 @@ DATA = ".trace.json"
 def check_trace_path(path: Path) -> None:
     """Find out before the run whether the trace can be written after it.
 
-    Raises ValueError unless `path` ends in a form that `write_trace` knows.
+    Raises ValueError unless `path` ends in a form that `write_trace` knows and lies in a folder.
     """
     if path.suffix not in FORMATS:
         raise ValueError(
             f"cannot tell the trace's form from {str(path)!r}: end it in .txt or .json or .html"
         )
+    if path.is_dir() or not path.parent.is_dir():
+        where = f"{path} is a folder" if path.is_dir() else f"there is no folder {path.parent}"
+        raise ValueError(f"cannot write the trace: {where}")
 
 
 def to_chrome_trace(steps: list[StepTrace]) -> dict[str, Any]:
@@ -326,16 +329,19 @@ def write_trace(trace: Trace, path: Path) -> None:
     `.txt` to read, `.html` to step through, `.trace.json` to read in again, `.json` for Perfetto.
     """
     check_trace_path(path)
+    path.write_text(trace_text(trace, path), encoding="utf-8")
+
+
+def trace_text(trace: Trace, path: Path) -> str:
+    """What `write_trace` writes there."""
     if path.suffix == ".txt":
-        text = to_text(trace.steps)
-    elif path.suffix == ".html":
+        return to_text(trace.steps)
+    if path.suffix == ".html":
         from mini_vllm.trace.page import to_html
 
-        text = to_html(trace)
-    elif path.name.endswith(DATA):
+        return to_html(trace)
+    if path.name.endswith(DATA):
         from mini_vllm.trace.data import to_data
 
-        text = json.dumps(to_data(trace), separators=(",", ":")) + "\n"
-    else:
-        text = json.dumps(to_chrome_trace(trace.steps))
-    path.write_text(text, encoding="utf-8")
+        return json.dumps(to_data(trace), separators=(",", ":")) + "\n"
+    return json.dumps(to_chrome_trace(trace.steps))
