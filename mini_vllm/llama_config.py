@@ -225,7 +225,8 @@ def _rope(raw: Mapping[str, Any]) -> tuple[float, str, Mapping[str, float]]:
         raise CheckpointError(
             f"partial_rotary_factor {short(partial)} is not supported; supported: 1.0"
         )
-    theta = rope.get("rope_theta", raw.get("rope_theta", LlamaConfig.rope_theta))
+    given = (rope.get("rope_theta"), raw.get("rope_theta"))
+    theta = next((value for value in given if value is not None), LlamaConfig.rope_theta)
     scaling = {key: rope[key] for key in _ROPE_KEYS[rope_type] if key in rope}
     return theta, rope_type, MappingProxyType(scaling)
 

@@ -57,9 +57,13 @@ def one_line(text: str, most: int = 700) -> str:
 
 def read_bytes(path: Path, most: int = MOST_BYTES) -> bytes:
     """The content of a file. Raises OSError, or ValueError for one of more than `most` bytes."""
-    with path.open("rb") as file:
-        data = file.read(most + 1)
-    if len(data) > most:
+    # What has a size is refused by it, unread; a pipe or a device has none.
+    size = path.stat().st_size
+    if size <= most:
+        with path.open("rb") as file:
+            data = file.read(most + 1)
+        size = len(data)
+    if size > most:
         raise ValueError(f"it holds more than {most} bytes")
     return data
 

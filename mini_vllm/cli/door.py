@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn, TextIO
 
-from mini_vllm.outside import one_line
+from mini_vllm.outside import one_line, short
 
 INTERRUPTED = 130
 
@@ -46,7 +46,6 @@ def guarded(run: Callable[[TextIO], int]) -> int:
         return status
     except BrokenPipeError:  # the reader of a pipe has seen enough
         _drop(out)
-        sys.stderr.close()
         return 0
     except KeyboardInterrupt:
         if out.isatty():
@@ -55,6 +54,10 @@ def guarded(run: Callable[[TextIO], int]) -> int:
         return INTERRUPTED
     except MemoryError as error:
         say(f"there is not enough memory: {error}" if str(error) else "there is not enough memory")
+        return 2
+    except UnicodeEncodeError as error:
+        odd = error.object[error.start : error.end]
+        say(f"standard output is {error.encoding} and cannot take {short(odd)}: set PYTHONUTF8=1")
         return 2
     except (ValueError, TypeError, OSError) as error:
         say(str(error))
@@ -69,3 +72,4 @@ def _drop(out: TextIO) -> None:
         out.flush()
     except OSError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), out.fileno())
+        out.flush()

@@ -146,7 +146,10 @@ def _read(name: str) -> bytes:
     if sys.stdin is None:
         raise ValueError("there is no standard input")
     raw = getattr(sys.stdin, "buffer", None)
-    return sys.stdin.read().encode() if raw is None else raw.read(MOST_BYTES)
+    data: bytes = sys.stdin.read().encode() if raw is None else raw.read(MOST_BYTES + 1)
+    if len(data) > MOST_BYTES:
+        raise ValueError(f"it holds more than {MOST_BYTES} bytes")
+    return data
 
 
 def _parse_prompt(text: str, is_json: bool) -> Any:

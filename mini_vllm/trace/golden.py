@@ -12,7 +12,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from mini_vllm.outside import decode, gunzip, parse_json, read_bytes
+from mini_vllm.outside import decode, gunzip, parse_json, read_bytes, short
 from mini_vllm.trace.reasons import Explainer
 from mini_vllm.trace.types import RequestInfo, RequestStep, StepTrace, Trace
 
@@ -138,8 +138,23 @@ def from_golden(recording: Any, name: str = "") -> Trace:
         raise GoldenError(f"a broken recording: {type(error).__name__}: {error}") from error
 
 
+def _check(recording: Any) -> None:
+    """What the reader would take without complaint and draw wrong. Raises ValueError."""
+    config = recording["config"]
+    places = [("config", config, key, 1) for key in ("block_size", "num_blocks")]
+    for i, request in enumerate(recording["requests"]):
+        places += [(f"requests[{i}]", request, key, None) for key in ("max_tokens", "priority")]
+    for where, holder, key, least in places:
+        value = holder[key]
+        if type(value) is not int or (least is not None and value < least):
+            raise ValueError(f"{where}.{key} is {short(value)}")
+    if config["policy"] not in ("fcfs", "priority"):
+        raise ValueError(f"config.policy is {short(config['policy'])}")
+
+
 class _Reader:
     def __init__(self, recording: Any) -> None:
+        _check(recording)
         self.recording = recording
         given = dict(recording["config"])
         self.config: dict[str, Any] = {

@@ -12,16 +12,16 @@ import base64
 import hashlib
 import html
 import json
-import re
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from mini_vllm.outside import parse_json
 from mini_vllm.trace.data import to_data
 from mini_vllm.trace.types import Trace
 
 ASSETS = Path(__file__).parent / "assets"
-_DATA = re.compile(r'<script type="application/json" id="trace-data">(.*?)</script>', re.DOTALL)
+_DATA = '<script type="application/json" id="trace-data">'
 
 
 SCRIPTS = ("data.js", "draw.js", "timeline.js", "pool.js", "details.js", "viewer.js")
@@ -65,7 +65,7 @@ def to_html(trace: Trace, step: int | None = None, request: str | None = None) -
 </head>
 <body>
 <noscript>This page draws a trace with a script of its own. Let it run to see something.</noscript>
-<script type="application/json" id="trace-data">{_embedded(data)}</script>
+{_DATA}{_embedded(data)}</script>
 <script>{script}</script>
 </body>
 </html>
@@ -79,6 +79,7 @@ def _embedded(data: dict[str, Any]) -> str:
 
 
 def data_of_page(text: str) -> Any:
-    """The data that a page of ours holds; None if there is none."""
-    match = _DATA.search(text)
-    return None if match is None else json.loads(match[1])
+    """The data that a page of ours holds; None if there is none. Raises ValueError if it is no JSON."""
+    _, found, rest = text.partition(_DATA)
+    data, ended, _ = rest.partition("</script>")
+    return parse_json(data) if found and ended else None
