@@ -7,6 +7,7 @@ do: Linux hands out memory that it does not have, and ends the process when it i
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 from mini_vllm.config import EngineConfig
@@ -22,10 +23,8 @@ def machine_memory() -> int:
     limits = [2**62]
     if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
         limits.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
-    try:
+    with suppress(OSError, ValueError):  # no cgroup, or "max"
         limits.append(int(_CGROUP.read_text(encoding="ascii")))
-    except (OSError, ValueError):  # no cgroup, or "max"
-        pass
     try:
         import resource
     except ImportError:  # Windows

@@ -45,7 +45,9 @@ def load_config(folder: str | Path) -> LlamaConfig:
     except OSError:  # a name that is too long, for instance
         is_folder = False
     if not is_folder:
-        raise CheckpointError(f"model folder {short(str(folder), 300)} does not exist or is no folder")
+        raise CheckpointError(
+            f"model folder {short(str(folder), 300)} does not exist or is no folder"
+        )
     path = folder / "config.json"
     if not path.is_file():
         raise CheckpointError(

@@ -38,8 +38,10 @@ def guarded(run: Callable[[TextIO], int]) -> int:
     An error that names what was wrong (ValueError, TypeError, OSError), too little memory and Ctrl-C
     become one line. Anything else is a fault of ours and keeps its traceback.
     """
-    # Where the shell has closed it (`>&-`) there is none.
-    out = sys.stdout if sys.stdout is not None else Path(os.devnull).open("w", encoding="utf-8")
+    if sys.stdout is None:  # the shell has closed it: `>&-`
+        with Path(os.devnull).open("w", encoding="utf-8") as sys.stdout:
+            return guarded(run)
+    out = sys.stdout
     try:
         status = run(out)
         out.flush()

@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import asdict
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -57,8 +58,9 @@ examples:
 """
 
 
+@cache
 def build_parser() -> argparse.ArgumentParser:
-    parser = Parser(
+    parser: argparse.ArgumentParser = Parser(
         prog="mini-vllm",
         description="vLLM's engine in miniature, on numpy: same decisions, same tokens.",
         epilog=_EPILOG,

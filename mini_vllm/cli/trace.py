@@ -88,7 +88,7 @@ def read_trace(
                 return from_golden(data, path.name)
         else:
             data = parse_json(read_bytes(path))
-        if isinstance(data, dict) and data.get("format") == FORMAT or path.suffix == ".html":
+        if (isinstance(data, dict) and data.get("format") == FORMAT) or path.suffix == ".html":
             with _broken():
                 return from_data(data)
         if isinstance(data, dict) and "traceEvents" in data:

@@ -49,10 +49,10 @@ def check_shape(data: Mapping[str, Any]) -> None:
         field = f"added_tokens[{i}]"
         if not isinstance(token, dict):
             raise _rule(field, "an object", token)
-        content, token_id = token.get("content"), token.get("id")
+        content = token.get("content")
         if not isinstance(content, str) or not content or not is_text(content):
             raise _rule(f"{field}.content", "text with something in it", content)
-        _check_id(f"{field}.id", token_id)
+        token_id = _check_id(f"{field}.id", token.get("id"))
         for flag in ("special", "normalized", "single_word", "lstrip", "rstrip"):
             if type(token.get(flag, False)) is not bool:
                 raise _rule(f"{field}.{flag}", "true or false", token[flag])
@@ -81,9 +81,10 @@ def _check_node(field: str, members: str, node: Any, depth: int) -> None:
         _check_node(f"{field}.{members}[{i}]" if depth < 3 else field, members, member, depth + 1)
 
 
-def _check_id(field: str, value: object) -> None:
+def _check_id(field: str, value: Any) -> int:
     if type(value) is not int or not 0 <= value <= MOST:
         raise _rule(field, f"an id from 0 to {MOST}", value)
+    return value
 
 
 def check_byte_level(data: Mapping[str, Any]) -> None:
@@ -113,7 +114,11 @@ def check_byte_level(data: Mapping[str, Any]) -> None:
         raise _rule("model.merges", "a list", merges)
     for i, merge in enumerate(merges):
         pair = merge.split(" ") if isinstance(merge, str) else merge
-        if not isinstance(pair, list) or len(pair) != 2 or not all(isinstance(p, str) for p in pair):
+        if (
+            not isinstance(pair, list)
+            or len(pair) != 2
+            or not all(isinstance(p, str) for p in pair)
+        ):
             raise _rule(f"model.merges[{i}]", "two tokens", merge)
         for token in (*pair, "".join(pair)):
             if token not in vocab:
@@ -145,7 +150,9 @@ def _check_template(step: Mapping[str, Any]) -> None:
     for name, entry in special.items():
         ids = entry.get("ids") if isinstance(entry, dict) else None
         if not isinstance(ids, list):
-            raise _rule(f"post_processor.special_tokens[{short(name)}]", "an object with ids", entry)
+            raise _rule(
+                f"post_processor.special_tokens[{short(name)}]", "an object with ids", entry
+            )
         for token_id in ids:
             _check_id(f"post_processor.special_tokens[{short(name)}].ids", token_id)
     single = step.get("single")

@@ -141,13 +141,13 @@ def from_golden(recording: Any, name: str = "") -> Trace:
 def _check(recording: Any) -> None:
     """What the reader would take without complaint and draw wrong. Raises ValueError."""
     config = recording["config"]
-    places = [("config", config, key, 1) for key in ("block_size", "num_blocks")]
+    for key in ("block_size", "num_blocks"):
+        if type(config[key]) is not int or config[key] < 1:
+            raise ValueError(f"config.{key} is {short(config[key])}")
     for i, request in enumerate(recording["requests"]):
-        places += [(f"requests[{i}]", request, key, None) for key in ("max_tokens", "priority")]
-    for where, holder, key, least in places:
-        value = holder[key]
-        if type(value) is not int or (least is not None and value < least):
-            raise ValueError(f"{where}.{key} is {short(value)}")
+        for key in ("max_tokens", "priority"):
+            if type(request[key]) is not int:
+                raise ValueError(f"requests[{i}].{key} is {short(request[key])}")
     if config["policy"] not in ("fcfs", "priority"):
         raise ValueError(f"config.policy is {short(config['policy'])}")
 

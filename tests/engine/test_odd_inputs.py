@@ -6,9 +6,9 @@ The tables stand in `odd_inputs/`; `odd_case.py` says what a row may hold. To ad
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import json
 import os
-import shutil
 import signal
 import struct
 import subprocess
@@ -37,17 +37,11 @@ USUAL = ("generate", "Hi", "--max-tokens", "2", "--num-gpu-blocks", "40", "--mod
 
 @pytest.fixture(autouse=True)
 def bounded() -> Iterator[None]:
-    """A case that hangs or takes memory without end fails, and ends."""
+    """A case that hangs fails, and ends."""
 
     def stop(signum: int, frame: FrameType | None) -> None:
         raise AssertionError(f"still running after {SECONDS} seconds")
 
-    resource = pytest.importorskip("resource")
-    limits = resource.getrlimit(resource.RLIMIT_AS)
-    status = Path("/proc/self/statm")
-    if status.exists():
-        now = int(status.read_text().split()[0]) * resource.getpagesize()
-        resource.setrlimit(resource.RLIMIT_AS, (now + SPACE, limits[1]))
     before = signal.signal(signal.SIGALRM, stop)
     signal.alarm(SECONDS)
     try:
@@ -55,7 +49,18 @@ def bounded() -> Iterator[None]:
     finally:
         signal.alarm(0)
         signal.signal(signal.SIGALRM, before)
-        resource.setrlimit(resource.RLIMIT_AS, limits)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def little_memory() -> Iterator[None]:
+    resource = pytest.importorskip("resource")
+    limits = resource.getrlimit(resource.RLIMIT_AS)
+    status = Path("/proc/self/statm")
+    if status.exists():
+        now = int(status.read_text().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (now + SPACE, limits[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_AS, limits)
 
 
 @pytest.fixture(scope="module")
@@ -63,14 +68,45 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_checkpoint(tmp_path_factory.mktemp("good") / "model")
 
 
+@pytest.fixture(scope="module")
+def _places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    folder = tmp_path_factory.mktemp("odd")
+    return (folder / str(i) for i in itertools.count())
+
+
 @pytest.fixture
-def model(good: Path, tmp_path: Path) -> Path:
-    """A checkpoint of this test's own; what it leaves alone is linked."""
-    folder = tmp_path / "model"
+def place(_places: Iterator[Path]) -> Path:
+    """A folder of this test's own: `tmp_path`, of which a thousand take their time."""
+    folder = next(_places)
     folder.mkdir()
-    for file in good.iterdir():
-        (folder / file.name).symlink_to(file)
     return folder
+
+
+@pytest.fixture(scope="module")
+def links(good: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("links")
+
+
+@pytest.fixture
+def model(good: Path, links: Path) -> Path:
+    """The good checkpoint, file by file linked, for the test to change."""
+    there = {path.name for path in links.iterdir()}
+    for name in there - {file.name for file in good.iterdir()}:
+        remove(links / name)
+    for file in good.iterdir():
+        link = links / file.name
+        if link.is_symlink() and link.readlink() == file:
+            continue
+        remove(link)
+        link.symlink_to(file)
+    return links
+
+
+def remove(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        path.rmdir()
+    else:
+        path.unlink(missing_ok=True)
 
 
 def check_packages(row: dict[str, Any]) -> None:
@@ -211,15 +247,15 @@ def test_settings(row: dict[str, Any], good: Path) -> None:
 def test_the_command_line(
     row: dict[str, Any],
     good: Path,
-    tmp_path: Path,
+    place: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "scenario.json").write_text(json.dumps(SCENARIO))
+    monkeypatch.chdir(place)
+    (place / "scenario.json").write_text(json.dumps(SCENARIO))
     check_packages(row)
     if not row.get("process"):
-        run_row(row, capsys, model=good, tmp=tmp_path, golden=str(GOLDEN))
+        run_row(row, capsys, model=good, golden=str(GOLDEN))
         return
     argv = [text.replace("{model}", str(good)) for text in map(value_of, row["argv"])]
     status, err = as_process(argv, row)
@@ -255,9 +291,9 @@ def as_process(argv: list[str], row: dict[str, Any]) -> tuple[int, str]:
 
 @pytest.mark.parametrize("row", rows("prompts"))
 def test_a_file_of_prompts(
-    row: dict[str, Any], good: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    row: dict[str, Any], good: Path, place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    file = tmp_path / row.get("file", "prompts.jsonl")
+    file = place / row.get("file", "prompts.jsonl")
     put(row, file, b'{"prompt": "one"}\n{"prompt": "two"}\n')
     argv = ("generate", "--prompts-file", str(file), "--json", "--model", str(good))
     status, out, err = command(capsys, *argv, "--max-tokens", "2", "--num-gpu-blocks", "40")
@@ -273,11 +309,11 @@ def test_a_file_of_prompts(
 @pytest.mark.parametrize("row", [*rows("scenario"), *rows("trace")])
 def test_a_scenario_or_a_trace(
     row: dict[str, Any],
-    tmp_path: Path,
+    place: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.chdir(tmp_path)
+    monkeypatch.chdir(place)
     base = row.get("base", "scenario")
     name, good = good_trace(base)
     file = Path(row.get("file", name))
