@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from mini_vllm.outside import decode, gunzip, parse_json, read_bytes, short
-from mini_vllm.trace.reasons import Explainer
+from mini_vllm.trace.reasons import Explainer, Reason
 from mini_vllm.trace.types import RequestInfo, RequestStep, StepTrace, Trace
 
 _KEYS = ("seed", "config", "requests", "steps", "outputs")
@@ -133,7 +133,7 @@ def from_golden(recording: Any, name: str = "") -> Trace:
     if not is_golden(recording):
         raise GoldenError(f"not a recorded workload: it needs the keys {', '.join(_KEYS)}")
     try:
-        return _Reader(recording).read(name)
+        return Recording(recording).read(name)
     except (LookupError, TypeError, AttributeError, ValueError, ArithmeticError) as error:
         raise GoldenError(f"a broken recording: {type(error).__name__}: {error}") from error
 
@@ -152,7 +152,14 @@ def _check(recording: Any) -> None:
         raise ValueError(f"config.policy is {short(config['policy'])}")
 
 
-class _Reader:
+class Recording:
+    """A recording, read step by step: `begin` and then `step` for each.
+
+    Attributes:
+        explainer: what vLLM's scheduler knew after the last `begin` or `step`.
+        reasons: why the last step came out as it did, by request id.
+    """
+
     def __init__(self, recording: Any) -> None:
         _check(recording)
         self.recording = recording
@@ -176,10 +183,13 @@ class _Reader:
         order = enumerate(recording["requests"])
         self.pending = sorted(order, key=lambda pair: (pair[1]["step"], pair[1]["id"]))[::-1]
         self.requests: list[RequestInfo] = []
+        self.reasons: dict[str, Reason] = {}
 
     def read(self, name: str) -> Trace:
         seed, engine = self.recording["seed"], self.recording.get("engine", "vLLM 0.22.1")
-        steps = [self._step(at, step) for at, step in enumerate(self.recording["steps"])]
+        steps = [
+            self.step(at, step, *self.begin(at)) for at, step in enumerate(self.recording["steps"])
+        ]
         return Trace(
             config=self.config,
             requests=self.requests,
@@ -225,12 +235,15 @@ class _Reader:
         if explainer_too:
             self.explainer.left(request_id)
 
-    def _step(self, at: int, step: Any) -> StepTrace:
+    def begin(self, at: int) -> tuple[list[str], list[str]]:
+        """The requests that arrive before the step, and those that are aborted."""
         arrived, aborted = self._arrive(at), self._abort(at)
         unseen = set(arrived).intersection(aborted)  # came and left between two steps
         self.requests = [info for info in self.requests if info.request_id not in unseen]
-        arrived = [r for r in arrived if r not in unseen]
-        aborted = [r for r in aborted if r not in unseen]
+        return [r for r in arrived if r not in unseen], [r for r in aborted if r not in unseen]
+
+    def step(self, at: int, step: Any, arrived: list[str], aborted: list[str]) -> StepTrace:
+        """What the step decided, with the reasons."""
         preempted = set(step["preempted"])
         victims = [r for r in self.running if r in preempted]
         for request_id in victims:
@@ -284,7 +297,7 @@ class _Reader:
             aborted=aborted, evicted=sorted(evicted),
             published=sorted(published),
         )  # fmt: skip
-        self.explainer.explain(made, lambda r: self.contents.hits(r, self.tokens[r]))
+        self.reasons = self.explainer.explain(made, lambda r: self.contents.hits(r, self.tokens[r]))
         for part in scheduled:
             self.infos[part.request_id].output_token_ids.extend(part.new_token_ids)
             self.tokens[part.request_id].extend(part.new_token_ids)
