@@ -18,6 +18,7 @@ import importlib.util
 import sys
 import time
 import traceback
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -188,10 +189,8 @@ def explain(difference: Difference, scheduler_class: Any = Scheduler) -> str:
     place = getattr(source, "__file__", None) if is_file else scheduler_class.__module__
     now = None
     if difference.expected is not None:
-        try:
+        with suppress(*BROKEN):  # steps that were not compared need not be possible
             now = moment(trace, difference.step)
-        except BROKEN:
-            pass  # steps that were never compared need not be possible
     return report(
         where=difference.where,
         trace=trace,

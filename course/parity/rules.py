@@ -8,6 +8,7 @@ in general, and which request of the two decisions to speak of.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, field
 
@@ -87,11 +88,9 @@ def moment(trace: Trace, step: int) -> Moment:
         recording.step(at, trace["steps"][at], *recording.begin(at))
     arrived, aborted = recording.begin(step)
     now = Moment(deepcopy(recording.explainer), arrived, aborted)
-    try:
+    with suppress(*BROKEN):  # a decision that no scheduler can take has no reason
         now.why_waiting = recording.step(step, trace["steps"][step], arrived, aborted).why_waiting
         now.reasons = recording.reasons
-    except BROKEN:
-        pass  # a decision that no scheduler can take has no reason
     return now
 
 
@@ -114,7 +113,9 @@ def _victim(now: Moment) -> str:
         if now.before.by_priority
         else "the last of the running list."
     )
-    return f"{RULES['victim']}{whom} If that is the request itself, the running part of the step ends."
+    return (
+        f"{RULES['victim']}{whom} If that is the request itself, the running part of the step ends."
+    )
 
 
 def _preempted(now: Moment, expected: Decision, actual: Decision) -> Iterator[str]:

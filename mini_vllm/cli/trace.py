@@ -8,14 +8,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from mini_vllm.outside import decode, parse_json, read_bytes, short
+from mini_vllm.outside import decode, read_bytes, short
 
 if TYPE_CHECKING:
     from mini_vllm.trace.types import Trace
 
 _EPILOG = """\
 what FILE may be:
-  a page, or data, that --trace has written      run.html, run.trace.json
+  a page, or data, that --trace has written      run.html, run.trace.json, run.trace.json.gz
   a scenario: requests with arrivals, in JSON    phase-03-scheduler/scenarios/NAME.json
   decisions of vLLM's own scheduler, recorded    tests/golden/scheduler-0.22.1.jsonl.gz
 
@@ -34,7 +34,7 @@ def add_trace_parser(commands: Any) -> None:
         help="step through a recorded run, also one of vLLM's own",
         description="Write what a run decided, step by step and with the reasons: as a page to step "
         "through (.html), as text (.txt, or '-' for here), for Perfetto (.json), or as data to read "
-        "again (.trace.json).",
+        "again (.trace.json, .trace.json.gz).",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -72,7 +72,7 @@ def read_trace(
 
     Raises ValueError for a file that is none of those that `mini-vllm trace` knows.
     """
-    from mini_vllm.trace.data import FORMAT, from_data
+    from mini_vllm.trace.data import FORMAT, from_data, loads
     from mini_vllm.trace.golden import from_golden, is_golden, pick, read_lines
     from mini_vllm.trace.page import data_of_page
 
@@ -82,12 +82,12 @@ def read_trace(
                 data = data_of_page(decode(read_bytes(path)))
             if data is None:
                 raise ValueError("no page of mini-vllm's")
-        elif path.suffix in (".jsonl", ".gz"):
+        elif path.name.endswith((".jsonl", ".jsonl.gz")):
             data = pick(path, read_lines(path), index, seed)
             with _broken():
                 return from_golden(data, path.name)
         else:
-            data = parse_json(read_bytes(path))
+            data = loads(read_bytes(path))
         if (isinstance(data, dict) and data.get("format") == FORMAT) or path.suffix == ".html":
             with _broken():
                 return from_data(data)
@@ -137,7 +137,7 @@ def run_trace(args: argparse.Namespace, out: TextIO) -> int:
     """The `trace` command. Exit status 0; an input that cannot be read is a ValueError."""
     from mini_vllm.trace import check_trace_path, to_text
     from mini_vllm.trace.page import to_html
-    from mini_vllm.trace.recorder import trace_text
+    from mini_vllm.trace.recorder import trace_bytes
 
     paths = [Path(name) for name in args.files]
     to = None if args.output is None else Path(args.output)
@@ -162,12 +162,12 @@ def run_trace(args: argparse.Namespace, out: TextIO) -> int:
             if args.output == "-":
                 text = to_text(trace.steps)
             elif target.suffix == ".html":
-                text = to_html(trace, args.step, args.request)
+                content = to_html(trace, args.step, args.request).encode()
             else:
-                text = trace_text(trace, target)
+                content = trace_bytes(trace, target)
         if args.output == "-":
             out.write(text)
-        else:
-            target.write_text(text, encoding="utf-8")
-            out.write(f"{target}: {len(trace.requests)} requests, {len(trace.steps)} steps\n")
+            continue
+        target.write_bytes(content)
+        out.write(f"{target}: {len(trace.requests)} requests, {len(trace.steps)} steps\n")
     return 0

@@ -48,6 +48,10 @@ def count(n: int, noun: str) -> str:
     return f"{n} {noun}{'' if n == 1 else 's'}"
 
 
+def _are(n: int) -> str:
+    return f"{n} is" if n == 1 else f"{n} are"
+
+
 def kind_of(num_computed: int, num_tokens: int, info: RequestInfo, most_computed: int) -> str:
     """What a request with these counters does in a step. `most_computed`: the most it ever had."""
     if num_computed < most_computed:
@@ -291,7 +295,7 @@ class Explainer:
                     left += walk.tokens[victim]
                     back = f"; the {count(walk.tokens.pop(victim), 'token')} it had go back"
                     at -= 1
-                words = f"{whose} needs {count(need, 'more block')} and {free} are free; {place}"
+                words = f"{whose} needs {count(need, 'more block')} and {_are(free)} free; {place}"
                 walk.victims[victim] = Reason("victim", f"{words}, and frees {freed}{back}")
                 free += freed
                 if victim == request_id:
@@ -338,7 +342,7 @@ class Explainer:
         if missing > left and not self.chunked:
             words = (
                 f"its {missing} tokens must fit into one step, for chunked prefill is off, and "
-                f"{left} are left of the budget of {self.budget}"
+                f"{_are(left)} left of the budget of {self.budget}"
             )
             return Reason("chunks", words)
         whole = self.whole_must_fit
@@ -349,7 +353,7 @@ class Explainer:
         what = f"it needs {count(need, 'free block')} for {count(fit, 'token')}"
         if in_use:
             what += f" ({count(in_use, 'more block')} would be a prefix hit that others hold)"
-        what += f", and {self.free} are free"
+        what += f", and {_are(self.free)} free"
         if need > self.free:
             return Reason("gate" if whole else "blocks", f"not enough free blocks: {what}")
         return Reason("", f"{what}; {slots}; {left} tokens are left of the budget")
