@@ -96,12 +96,13 @@ def moment(trace: Trace, step: int) -> Moment:
 
 def rule(now: Moment, field: str, expected: Decision, actual: Decision) -> list[str]:
     """The rule that settles a field of the decision, as lines of text."""
+    if field == "running":
+        return [RULES["running"]]
     settles = {
         "preempted": _preempted,
         "scheduled": _scheduled,
         "blocks": _blocks,
         "finished": _finished,
-        "running": lambda *_: [RULES["running"]],
         "free": _free,
     }
     return list(settles[field](now, expected, actual))

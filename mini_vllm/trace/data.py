@@ -48,7 +48,7 @@ def to_data(trace: Trace) -> dict[str, Any]:
 
 
 def _plain(item: Any) -> dict[str, Any]:
-    return {name: getattr(item, name) for name in _hints(type(item))}
+    return {name: getattr(item, name) for name in item.__slots__}
 
 
 def dumps(data: dict[str, Any]) -> str:
@@ -64,7 +64,7 @@ def dumps(data: dict[str, Any]) -> str:
 
 def zipped(text: str) -> bytes:
     """The text, gzipped: equal for equal text, for no time stands in it."""
-    return gzip.compress(text.encode(), compresslevel=6, mtime=0)
+    return gzip.compress(text.encode(), compresslevel=9, mtime=0)
 
 
 # -- reading --------------------------------------------------------------------------------------
