@@ -51,6 +51,7 @@ class Page:
     def __init__(self, driver: Any, folder: Path) -> None:
         self.driver = driver
         self.folder = folder
+        driver.execute_cdp_cmd("Performance.enable", {"timeDomain": "threadTicks"})
 
     def open(self, trace: Trace | str, name: str = "page", fragment: str = "", **view: Any) -> None:
         path = self.folder / f"{name}.html"
@@ -89,6 +90,11 @@ class Page:
 
     def text(self, css: str) -> str:
         return str(self.js(f"return document.querySelector({json.dumps(css)}).innerText"))
+
+    def seconds(self) -> float:
+        """Processor time that the page's main thread has used since it was opened."""
+        metrics = self.driver.execute_cdp_cmd("Performance.getMetrics", {})["metrics"]
+        return float({m["name"]: m["value"] for m in metrics}["ThreadTime"])
 
     def drawn(self) -> None:
         """Until nothing more is to be drawn."""
