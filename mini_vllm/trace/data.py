@@ -22,6 +22,8 @@ from mini_vllm.outside import gunzip, parse_json, short
 from mini_vllm.trace.types import Trace
 
 FORMAT, VERSION = "mini-vllm-trace", 2
+KINDS = ("prefill", "decode", "recompute")
+MOST_BLOCKS = 1 << 24  # that a page can draw
 _CONFIG = {
     "block_size": int, "num_gpu_blocks": int, "max_num_seqs": int, "max_num_batched_tokens": int,
     "long_prefill_token_threshold": int, "scheduling_policy": str, "enable_prefix_caching": bool,
@@ -156,7 +158,12 @@ def _problems(trace: Trace) -> Iterator[tuple[str, str]]:
         if type(trace.config.get(key)) is not kind:
             yield "config", f"{key} must be {kind.__name__}, got {short(trace.config.get(key))}"
             return
+    if not 1 <= trace.config["num_gpu_blocks"] <= MOST_BLOCKS:
+        yield "config", f"num_gpu_blocks must be 1 to {MOST_BLOCKS}"
+        return
     blocks = range(trace.config["num_gpu_blocks"])
+    if any(block not in blocks for block in trace.cached_at_start):
+        yield "cached_at_start", f"blocks are 0 to {len(blocks) - 1}"
     names, known = [info.request_id for info in trace.requests], set[str]()
     came = 0
     for step in trace.steps:
@@ -171,7 +178,12 @@ def _problems(trace: Trace) -> Iterator[tuple[str, str]]:
         used.update(part.request_id for part in step.scheduled)
         if unknown := used - known:
             yield where, f"no request {short(min(unknown))} has arrived"
+        for part in step.scheduled:
+            if part.kind not in KINDS:
+                yield where, f"kind must be one of {', '.join(KINDS)}, got {short(part.kind)}"
         held = {block for part in step.scheduled for block in part.block_ids}
         for block in held.union(step.evicted, step.published):
             if block not in blocks:
                 yield where, f"there is no block {block}"
+    if unknown := set(trace.aborted_at_end) - known:
+        yield "aborted_at_end", f"no request {short(min(unknown))} has arrived"

@@ -26,7 +26,6 @@ from mini_vllm.trace import (
     to_text,
     write_trace,
 )
-from mini_vllm.trace import data as trace_data
 from mini_vllm.trace.data import TraceDataError, dumps, from_data, loads, to_data, zipped
 from mini_vllm.trace.page import data_of_page, to_html
 
@@ -166,35 +165,27 @@ def test_what_is_no_trace_is_refused(
     assert len(str(error.value)) < 200
 
 
+BOMB = gzip.compress(bytes(1 << 20)) * 130  # 130 kB that unpack to 130 MiB
+
+
 @pytest.mark.parametrize(
     ("raw", "says"),
     [
-        (b"", "not JSON"),
-        (b"hello", "not JSON"),
-        (b"\xff\xfe\xfd", "not JSON"),
-        (b"[" * 200_000, "too deeply nested"),
-        (b'{"a":' * 200_000, "too deeply nested"),
-        (b'{"a": NaN}', "NaN is no number"),
-        (b"[-Infinity]", "-Infinity is no number"),
-        (b"1" * 10_000, "not JSON"),
-        (gzip.compress(b"{}")[:-9], "broken gzip"),
-        (b"\x1f\x8bnothing", "broken gzip"),
+        (gzip.compress(b"{}")[:-9], "the gzip data ends too early"),
+        (b"\x1f\x8bnothing", "not gzip"),
         (gzip.compress(b"["), "not JSON"),
-        (gzip.compress(bytes(1 << 22)), "more than 1 MiB"),  # a bomb, and not unpacked
-        (b" " * (1 << 21), "more than 1 MiB"),
+        (gzip.compress(b"\xff"), "not UTF-8"),
+        (gzip.compress(b"[" * 200_000), "nested too deep"),
+        (BOMB, "more than 134217728 bytes when unpacked"),
     ],
-    ids=lambda value: value if isinstance(value, str) else "",
+    ids=["cut", "no gzip", "no JSON", "no UTF-8", "deep", "bomb"],
 )
 def test_a_hostile_file_is_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
-    raw: bytes, says: str,
-) -> None:  # fmt: skip
-    monkeypatch.setattr(trace_data, "MAX_BYTES", 1 << 20)
-    with pytest.raises(TraceDataError, match=says):
-        loads(raw)
-    page = f'<script type="application/gzip;base64" id="trace-data">{base64.b64encode(raw).decode()}</script>'
-    files = {"t.trace.json": raw, "t.trace.json.gz": raw, "t.html": page.encode()}
-    for name, content in files.items():
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], raw: bytes, says: str
+) -> None:
+    packed = base64.b64encode(raw).decode()
+    page = f'<script type="application/gzip;base64" id="trace-data">{packed}</script>'
+    for name, content in {"t.trace.json.gz": raw, "t.html": page.encode()}.items():
         path = tmp_path / name
         path.write_bytes(content)
         assert main(["trace", str(path), "-o", str(tmp_path / "out.html")]) == 2
@@ -203,6 +194,16 @@ def test_a_hostile_file_is_one_line(
         (line,) = err.splitlines()
         assert line.startswith(f"mini-vllm: {path}: ")
         assert says in line
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_what_is_no_number_is_refused(traced: Recorded) -> None:
+    text = dumps(to_data(traced.trace))
+    assert '"kv_usage":0.' in text
+    for odd in ("NaN", "-Infinity", "1e999", "9" * 30):
+        data = loads(text.replace('"start":0.0,', f'"start":{odd},').encode())
+        with pytest.raises(TraceDataError, match="start cannot be"):
+            from_data(data)
 
 
 def test_a_page_whose_data_is_broken(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

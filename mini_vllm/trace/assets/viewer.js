@@ -382,12 +382,11 @@ class Viewer extends Words {
   if (!window.DecompressionStream) {
     return say("This browser is too old to unpack the trace: it has no DecompressionStream.");
   }
-  let data;
   try {
-    data = await unzipped(document.getElementById("trace-data").textContent);
+    const data = await unzipped(document.getElementById("trace-data").textContent);
+    if (!data.steps.length) return say("No step was recorded.");
+    window.viewer = new Viewer(data);
   } catch (error) {
-    return say(`The trace in this page cannot be read: ${error.message}`);
+    say(`The trace in this page cannot be read: ${error.message}`);
   }
-  if (!data.steps.length) return say("No step was recorded.");
-  window.viewer = new Viewer(data);
 })();
