@@ -12,6 +12,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from mini_vllm.outside import short
+
 DEFAULT_KV_CACHE_BYTES = 128 * 1024**2
 
 
@@ -57,11 +59,11 @@ class EngineConfig:
 
     def __post_init__(self) -> None:
         self._check_int("block_size", 1)
-        self._check_int("kv_cache_memory_bytes", 1)
+        self._check_int("kv_cache_memory_bytes", 1, 2**63 - 1)
         self._check_int("max_num_seqs", 1)
         self._check_int("long_prefill_token_threshold", 0)
         self._check_int("max_logprobs", -1)
-        self._check_int("seed", 0)
+        self._check_int("seed", 0, 2**64 - 1)
         for name, least in (
             ("num_gpu_blocks", 2),
             ("max_model_len", 1),
@@ -75,10 +77,11 @@ class EngineConfig:
             "scheduler_reserve_full_isl",
         ):
             if not isinstance(getattr(self, name), bool):
-                raise ValueError(f"{name} must be True or False, got {getattr(self, name)!r}")
+                raise ValueError(f"{name} must be True or False, got {short(getattr(self, name))}")
         if self.scheduling_policy not in ("fcfs", "priority"):
             raise ValueError(
-                f"Unknown scheduling policy: {self.scheduling_policy!r}; use 'fcfs' or 'priority'"
+                f"Unknown scheduling_policy {short(self.scheduling_policy)}: use 'fcfs' or "
+                "'priority'"
             )
         budget = self.token_budget
         if budget < self.max_num_seqs:
@@ -93,10 +96,13 @@ class EngineConfig:
                 "be scheduled: raise the first, lower the second, or enable chunked prefill"
             )
 
-    def _check_int(self, name: str, least: int) -> None:
+    def _check_int(self, name: str, least: int, most: int = 2**31 - 1) -> None:
+        """`most`: positions, lengths and block ids are int32."""
         value = getattr(self, name)
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise ValueError(f"{name} must be an integer of at least {least}, got {value!r}")
+            raise ValueError(f"{name} must be an integer of at least {least}, got {short(value)}")
+        if value > most:
+            raise ValueError(f"{name} must be an integer of at most {most}, got {short(value)}")
 
     @property
     def token_budget(self) -> int:

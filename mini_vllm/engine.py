@@ -25,6 +25,7 @@ from mini_vllm.config import EngineConfig
 from mini_vllm.input_processor import InputProcessor, PromptType
 from mini_vllm.kv_cache_manager import KVCacheManager, cdiv
 from mini_vllm.llama import AttentionBackend, LlamaForCausalLM
+from mini_vllm.memory import check_memory
 from mini_vllm.model_runner import ModelRunner
 from mini_vllm.output_processor import OutputProcessor, ParentRequest, RequestState
 from mini_vllm.outputs import RequestOutput
@@ -89,8 +90,8 @@ def resolve_config(
     The longest request is what positions and tokenizer allow
     (`vllm/config/model.py:2119 _get_and_verify_max_len`).
 
-    Raises ValueError if `max_model_len` is more than the model was made for, or if the memory holds
-    fewer than 2 blocks.
+    Raises ValueError if `max_model_len` is more than the model was made for, if the memory holds
+    fewer than 2 blocks, or if the settings ask for more memory than there is.
     """
     limit = model.config.max_model_len
     if tokenizer is not None and tokenizer.model_max_length is not None:
@@ -114,6 +115,7 @@ def resolve_config(
         # No use for more than all running requests can fill.
         most = config.max_num_seqs * cdiv(max_model_len, config.block_size) + 1
         config = dataclasses.replace(config, num_gpu_blocks=min(num_gpu_blocks, most))
+    check_memory(config, model.config)
     return config
 
 

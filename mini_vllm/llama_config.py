@@ -12,6 +12,8 @@ from dataclasses import dataclass, field, fields
 from types import MappingProxyType
 from typing import Any
 
+from mini_vllm.outside import short
+
 
 class CheckpointError(ValueError):
     """A folder that cannot be served; the message names the file, the value and the rule."""
@@ -25,6 +27,11 @@ _ROPE_KEYS: Mapping[str, tuple[str, ...]] = {
     "linear": ("factor",),
     "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
 }
+
+
+MOST = 2**31 - 1
+"""No size is more: ids and positions are int32."""
+_FLOAT32_MAX = 3.4028234e38
 
 
 def _no_scaling() -> Mapping[str, float]:
@@ -77,12 +84,17 @@ class LlamaConfig:
     def __post_init__(self) -> None:
         for f in fields(self):
             value = getattr(self, f.name)
-            if f.type == "int" and (type(value) is not int or value < 1):
-                raise CheckpointError(f"{f.name} must be an integer of at least 1, got {value!r}")
-            if f.type == "float" and not (type(value) in (int, float) and value > 0):
-                raise CheckpointError(f"{f.name} must be a number above 0, got {value!r}")
+            if f.type == "int" and (type(value) is not int or not 1 <= value <= MOST):
+                raise CheckpointError(
+                    f"{f.name} must be an integer of at least 1 and at most {MOST}, got "
+                    f"{short(value)}"
+                )
+            if f.type == "float" and not _is_size(value):
+                raise CheckpointError(
+                    f"{f.name} must be a number above 0 that float32 holds, got {short(value)}"
+                )
             if f.type == "bool" and type(value) is not bool:
-                raise CheckpointError(f"{f.name} must be true or false, got {value!r}")
+                raise CheckpointError(f"{f.name} must be true or false, got {short(value)}")
         if self.num_attention_heads % self.num_key_value_heads:
             raise CheckpointError(
                 f"num_attention_heads ({self.num_attention_heads}) must be a multiple of "
@@ -94,10 +106,21 @@ class LlamaConfig:
             )
         for key in _ROPE_KEYS[self.rope_type]:
             value = self.rope_scaling.get(key)
-            if type(value) not in (int, float) or not value > 0:  # type: ignore[operator]
+            if not _is_size(value):
                 raise CheckpointError(
-                    f"rope type {self.rope_type!r} needs {key} above 0 in config.json, got "
-                    f"{value!r}"
+                    f"rope type {self.rope_type!r} needs {key} above 0 in config.json, a number "
+                    f"that float32 holds, got {short(value)}"
+                )
+        if not 1 <= self.max_model_len <= MOST:
+            raise CheckpointError(
+                f"max_position_embeddings ({self.max_position_embeddings}) times the rope factor "
+                f"({self.rope_scaling['factor']}) must be at least 1 and at most {MOST}"
+            )
+        for token_id in (*self.eos_token_ids, self.bos_token_id):
+            if token_id is not None and token_id >= self.vocab_size:
+                name = "bos_token_id" if token_id == self.bos_token_id else "eos_token_id"
+                raise CheckpointError(
+                    f"{name} {short(token_id)} is outside the vocabulary of {self.vocab_size}"
                 )
 
     @classmethod
@@ -120,40 +143,63 @@ class LlamaConfig:
         if "head_dim" not in values:
             if type(heads) is not int or type(hidden) is not int or heads < 1 or hidden % heads:
                 raise CheckpointError(
-                    f"hidden_size ({hidden!r}) must be a multiple of num_attention_heads "
-                    f"({heads!r}) where config.json gives no head_dim"
+                    f"hidden_size ({short(hidden)}) must be a multiple of num_attention_heads "
+                    f"({short(heads)}) where config.json gives no head_dim"
                 )
             values["head_dim"] = hidden // heads
         values["eos_token_ids"] = as_ids(raw.get("eos_token_id"), "config.json")
+        bos = values.get("bos_token_id")
+        if bos is not None and (type(bos) is not int or bos < 0):
+            raise CheckpointError(f"bos_token_id must be a token id or null, got {short(bos)}")
         values.update(rope_theta=rope_theta, rope_type=rope_type, rope_scaling=rope_scaling)
         return cls(**values)
 
 
 def _check_supported(raw: Mapping[str, Any]) -> None:
     architectures = raw.get("architectures") or []
-    if not any(name in SUPPORTED_ARCHITECTURES for name in architectures):
+    if not isinstance(architectures, list):
         raise CheckpointError(
-            f"architectures {architectures!r} are not supported; "
+            f"architectures must be a list of names, got {short(architectures)}; "
             f"supported: {', '.join(SUPPORTED_ARCHITECTURES)}"
         )
-    if raw.get("quantization_config"):
-        method = raw["quantization_config"].get("quant_method", "unknown")
+    if not any(name in SUPPORTED_ARCHITECTURES for name in architectures):
         raise CheckpointError(
-            f"the checkpoint is quantised (quant_method {method!r}); "
+            f"architectures {short(architectures)} are not supported; "
+            f"supported: {', '.join(SUPPORTED_ARCHITECTURES)}"
+        )
+    if quantization := _object(raw, "quantization_config"):
+        method = quantization.get("quant_method", "unknown")
+        raise CheckpointError(
+            f"the checkpoint is quantised (quantization_config.quant_method {short(method)}); "
             f"only weights in {', '.join(SUPPORTED_DTYPES)} are supported"
         )
     dtype = raw.get("dtype") or raw.get("torch_dtype") or "float32"
     if dtype not in SUPPORTED_DTYPES:
         raise CheckpointError(
-            f"dtype {dtype!r} is not supported; supported: {', '.join(SUPPORTED_DTYPES)}"
+            f"dtype {short(dtype)} is not supported; supported: {', '.join(SUPPORTED_DTYPES)}"
         )
     if raw.get("sliding_window"):
         raise CheckpointError(
-            f"sliding_window {raw['sliding_window']!r} is not supported: attention reads the whole "
-            f"context"
+            f"sliding_window {short(raw['sliding_window'])} is not supported: attention reads the "
+            f"whole context"
         )
     if raw.get("hidden_act", "silu") not in ("silu", "swish"):
-        raise CheckpointError(f"hidden_act {raw['hidden_act']!r} is not supported; supported: silu")
+        raise CheckpointError(
+            f"hidden_act {short(raw['hidden_act'])} is not supported; supported: silu"
+        )
+
+
+def _object(raw: Mapping[str, Any], key: str) -> dict[str, Any]:
+    """The JSON object under `key`; an empty one where there is none or null."""
+    value = raw.get(key)
+    if value is not None and not isinstance(value, dict):
+        raise CheckpointError(f"{key} must be an object or null, got {short(value)}")
+    return value or {}
+
+
+def _is_size(value: object) -> bool:
+    """Whether it is a number above 0 that float32 holds: no NaN, no infinity, not true."""
+    return type(value) in (int, float) and 0 < value <= _FLOAT32_MAX  # type: ignore[operator]
 
 
 def _rope(raw: Mapping[str, Any]) -> tuple[float, str, Mapping[str, float]]:
@@ -162,17 +208,25 @@ def _rope(raw: Mapping[str, Any]) -> tuple[float, str, Mapping[str, float]]:
     transformers 5 writes one dictionary ``rope_parameters``; before, ``rope_theta`` stood at the
     top and ``rope_scaling`` held the rest, with ``type`` for ``rope_type`` in the oldest files.
     """
-    rope = dict(raw.get("rope_parameters") or raw.get("rope_scaling") or {})
+    rope = _object(raw, "rope_parameters") or _object(raw, "rope_scaling")
+    if nested := [key for key, value in rope.items() if isinstance(value, dict)]:
+        raise CheckpointError(
+            f"rope_parameters for {short(nested[0])} alone are not supported: all layers of a "
+            "Llama have the same"
+        )
     rope_type = rope.get("rope_type", rope.get("type", "default"))
     if rope_type not in SUPPORTED_ROPE_TYPES:
         raise CheckpointError(
-            f"rope type {rope_type!r} is not supported; "
+            f"rope type {short(rope_type)} is not supported; "
             f"supported: {', '.join(SUPPORTED_ROPE_TYPES)}"
         )
     partial = rope.get("partial_rotary_factor", raw.get("partial_rotary_factor"))
     if partial not in (None, 1.0):
-        raise CheckpointError(f"partial_rotary_factor {partial!r} is not supported; supported: 1.0")
-    theta = rope.get("rope_theta", raw.get("rope_theta", LlamaConfig.rope_theta))
+        raise CheckpointError(
+            f"partial_rotary_factor {short(partial)} is not supported; supported: 1.0"
+        )
+    given = (rope.get("rope_theta"), raw.get("rope_theta"))
+    theta = next((value for value in given if value is not None), LlamaConfig.rope_theta)
     scaling = {key: rope[key] for key in _ROPE_KEYS[rope_type] if key in rope}
     return theta, rope_type, MappingProxyType(scaling)
 
@@ -182,6 +236,6 @@ def as_ids(value: Any, source: str) -> tuple[int, ...]:
     ids = [] if value is None else value if isinstance(value, list) else [value]
     if not all(type(i) is int and i >= 0 for i in ids):
         raise CheckpointError(
-            f"eos_token_id in {source} must be an id or a list of ids, got {value!r}"
+            f"eos_token_id in {source} must be an id or a list of ids, got {short(value)}"
         )
     return tuple(ids)

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from course.cite.index import SUFFIXES, FileFacts, Index, Tree, repository_facts
+from course.cite.index import NEW, SUFFIXES, FileFacts, Index, Tree, repository_facts
 from course.cite.symbols import Symbol, line_hash
 from course.cite.text import Citation, Found
 from course.docs.pages import ROOT, Problem
@@ -38,6 +38,8 @@ def check(found: Found, source: Source, root: Path = ROOT) -> list[Problem]:
         if path not in source.paths and path not in source.folders:
             near = _near_path(path, source)
             message = f"{mention.path}: vLLM has no such file or folder{near}"
+            if isinstance(source, Index):
+                message = f"{mention.path}: not in the index{near}; {NEW}"
             problems.append(Problem(mention.file, mention.at, message))
     return sorted(problems, key=lambda p: (p.path, p.line))
 
@@ -50,15 +52,22 @@ def _check(citation: Citation, source: Source, root: Path) -> Iterator[Problem]:
     if not citation.own and not _could_hold(source, citation.path):
         return
     facts = facts_for(citation, source, root)
+    is_index = isinstance(source, Index) and not citation.own
     if facts is None:
-        yield citation.problem(f"no such file{_near_path(citation.path, source)}")
+        near = _near_path(citation.path, source)
+        yield citation.problem(
+            f"not in the index{near}; {NEW}" if is_index else f"no such file{near}"
+        )
         return
     line, last = citation.line, citation.last or citation.line
     if not 1 <= line <= facts.length or last > facts.length or last < line:
         where = nearest(citation, facts)
         yield citation.problem(f"the file has {facts.length} lines{'; ' + where if where else ''}")
         return
-    if not citation.own and _is_blank(citation, source):
+    if is_index and not _is_indexed(citation, facts, source):
+        yield citation.problem(f"not in the index; {NEW}")
+        return
+    if not citation.own and source.line_hash(citation.path, line) == line_hash(""):
         here = facts.at(line)
         at = f"; {here.name} is defined at line {here.line}" if here else ""
         yield citation.problem(f"line {line} is blank{at}")
@@ -69,11 +78,6 @@ def _check(citation: Citation, source: Source, root: Path) -> Iterator[Problem]:
             form = f", as in `{citation.text()} in {here.name}`" if here else ""
             yield citation.problem(f"lines of this repository move: name a symbol{form}")
         return
-    if facts.symbols is None:
-        yield citation.problem(
-            "the index has no symbols of this file; `course cite index` adds them"
-        )
-        return
     defined = facts.defined(citation.symbol)
     if any(_holds(citation, s) for s in defined):
         return
@@ -83,12 +87,14 @@ def _check(citation: Citation, source: Source, root: Path) -> Iterator[Problem]:
     yield citation.problem(f"line {line} is {what}; {where}")
 
 
-def _is_blank(citation: Citation, source: Source) -> bool:
-    """The index knows it of the lines whose hash it keeps: those that are cited without a symbol."""
-    if isinstance(source, Tree):
-        lines = source.lines(citation.path) or []
-        return not lines[citation.line - 1].strip()
-    return source.line_hashes.get((citation.path, citation.line)) == line_hash("")
+def _is_indexed(citation: Citation, facts: FileFacts, index: Source) -> bool:
+    """Whether the index has the facts to judge the citation by, and those to move it."""
+    named = facts.defined(citation.symbol or "")
+    if citation.symbol is not None and not named:
+        return False
+    inside = citation.symbol is None or any(s.covers(citation.line) for s in named)
+    knows_line = index.line_hash(citation.path, citation.line) is not None
+    return citation.named or not inside or knows_line
 
 
 def _holds(citation: Citation, symbol: Symbol) -> bool:
@@ -112,14 +118,14 @@ def nearest(citation: Citation, facts: FileFacts) -> str:
 
 def _elsewhere(name: str, facts: FileFacts, source: Source) -> str:
     own = re.split(r"\.|::", name)[-1]
-    alike = [s for s in facts.symbols or () if re.split(r"\.|::", s.name)[-1] == own]
+    alike = [s for s in facts.symbols if re.split(r"\.|::", s.name)[-1] == own]
     if alike:
         return f"the file has no {name}, but {alike[0].name} at line {alike[0].line}"
     if others := source.find(name):
         path, symbol = others[0]
         return f"{name} is defined at {path}:{symbol.line}"
-    close = difflib.get_close_matches(name, [s.name for s in facts.symbols or ()], n=1, cutoff=0.6)
-    near = [s for s in facts.symbols or () if s.name in close]
+    close = difflib.get_close_matches(name, [s.name for s in facts.symbols], n=1, cutoff=0.6)
+    near = [s for s in facts.symbols if s.name in close]
     hint = f"; did you mean {near[0].name} (line {near[0].line})?" if near else ""
     return f"the file does not define {name}{hint}"
 
@@ -209,7 +215,7 @@ def _move_line(
     shifted = citation.line - was.line + now.line
     if was.line == citation.line or was.digest == now.digest:
         return _moved(citation, shifted, was.digest != now.digest, was.name)
-    digest = _hash_of(citation, old)
+    digest = old.line_hash(citation.path, citation.line)
     lines = new.lines(citation.path) if isinstance(new, Tree) else None
     if digest is None or lines is None:
         message = f"{was.name} is another, and nothing is known of the line: look"
@@ -226,13 +232,6 @@ def _holder(citation: Citation, facts: FileFacts | None) -> Symbol | None:
     if citation.symbol is None:
         return facts.at(citation.line)
     return next((s for s in facts.defined(citation.symbol) if s.covers(citation.line)), None)
-
-
-def _hash_of(citation: Citation, old: Source) -> str | None:
-    if isinstance(old, Index):
-        return old.line_hashes.get((citation.path, citation.line))
-    lines = old.lines(citation.path)
-    return line_hash(lines[citation.line - 1]) if lines else None
 
 
 # --- rewriting ---

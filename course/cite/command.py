@@ -1,10 +1,11 @@
 """Citations of vLLM: check them, mend them, read the lines they point to.
 
     python -m course.cite check              against the index, and your vLLM tree if there is one
-    python -m course.cite fix                moves lines to their symbols, writes missing links
+    python -m course.cite fix                moves lines to their symbols, writes missing links, and
+                                             the index again if there is a tree
     python -m course.cite show PATH:LINE     prints the source from your own tree
     python -m course.cite drift TREE         what moved, changed or vanished in another release
-    python -m course.cite index              writes course/cite/citations.tsv again
+    python -m course.cite index              writes course/cite/citations.tsv again, from your tree
 
 The form of a citation stands in `course.cite.text`. A tree is `upstream/vllm`, an installed vLLM of
 the pin's release, or what `--tree` names; UPSTREAM_PIN.md says how to get one.
@@ -26,10 +27,20 @@ import typer
 from course.cite.check import check as check_citations
 from course.cite.check import fix as fix_citations
 from course.cite.check import move
-from course.cite.index import Index, Names, Tree, TreeError, find_tree, tree_names, write_index
+from course.cite.correspond import pair_symbols
+from course.cite.index import (
+    Index,
+    Names,
+    Tree,
+    TreeError,
+    cited,
+    find_tree,
+    tree_names,
+    write_index,
+)
 from course.cite.names import check_names, known_flag, used_names
-from course.cite.text import SITE, Citation, Found, find_all
-from course.docs.pages import ROOT, repository_files
+from course.cite.text import SITE, Citation, find_all
+from course.docs.pages import ROOT, Problem, repository_files
 
 app = typer.Typer(help="Check, mend and follow the citations of vLLM.", no_args_is_help=True)
 TreeOption = Annotated[
@@ -83,11 +94,12 @@ def _needed(tree: Tree | None, also: str = "") -> Tree:
     return tree
 
 
-def _places(found: Found) -> tuple[list[tuple[str, int]], list[tuple[str, int]]]:
-    """All places of vLLM that are cited, and those of them whose line's hash the index keeps."""
-    foreign = [c for c in found.citations if not c.own]
-    inside = [c for c in foreign if not c.named]
-    return [(c.path, c.line) for c in foreign], [(c.path, c.line) for c in inside]
+def _write(tree: Tree, release: str, kept: Index | None) -> tuple[int, list[Problem]]:
+    """Write the index again; its number of rows, and the citations that it could not take in."""
+    found = find_all(ROOT, release)
+    names = (name for _, _, name in used_names())
+    rows = write_index(tree, release, cited(found, pair_symbols(), names), kept=kept)
+    return rows, check_citations(found, Index())
 
 
 @app.command()
@@ -98,12 +110,11 @@ def check(
     """Check every citation, link and name of vLLM's in the repository."""
     index = _index()
     found = find_all(ROOT, index.release)
-    problems = [*found.problems, *check_citations(found, index), *check_names(index.names)]
     used = None if offline else _tree(tree, index.release)
-    if used is not None:
-        known = {(p.path, p.line) for p in problems}
-        against = check_citations(found, used)
-        problems += [p for p in against if (p.path, p.line) not in known]
+    problems = [*found.problems, *check_names(index.names)]
+    problems += check_citations(found, used) if used is not None else []
+    known = {(p.path, p.line) for p in problems}  # the tree can say more of them
+    problems += [p for p in check_citations(found, index) if (p.path, p.line) not in known]
     for problem in sorted(problems, key=lambda p: (p.path, p.line)):
         print(problem)
     own = sum(c.own for c in found.citations)
@@ -114,11 +125,6 @@ def check(
         f"in {files} files, {len(found.mentions)} paths without a line: {len(problems)} wrong "
         f"(index; {where})"
     )
-    new = [c for c in found.citations if not c.own and index.needs(c.path, c.line, c.named)]
-    if new and not problems:
-        print(
-            f"{len(new)} are new to the index: `course cite index` keeps what `fix` needs of them"
-        )
     raise typer.Exit(1 if problems else 0)
 
 
@@ -141,11 +147,13 @@ def fix(
         print(edit)
     for look in looks:
         print(f"look: {look.citation.problem(look.message)}")
-    if bump and used is not None and not dry_run:
-        _bump_links(index.release, target)
-        places = _places(find_all(ROOT, target))
-        write_index(used, target, *places)
-        print(f"index written for {target}; the commit in UPSTREAM_PIN.md is yours to change")
+    if used is not None and not dry_run:
+        if bump:
+            _bump_links(index.release, target)
+        rows, _ = _write(used, target, None if bump else index)
+        print(f"index written for {target}, {rows} rows")
+    if bump and not dry_run:
+        print("the commit in UPSTREAM_PIN.md is yours to change")
     done = "would be rewritten" if dry_run else "rewritten"
     print(f"{len(edits)} places {done}, {len(looks)} to look at")
     raise typer.Exit(1 if looks else 0)
@@ -213,10 +221,13 @@ def show(
     m = _PLACE.fullmatch(named)
     if m is None or not (m["line"] or m["symbol"]):
         raise Stop(f"{named!r} is no place: write PATH:LINE, as in vllm/v1/request.py:239")
-    index = _index()
+    try:
+        release = Index().release
+    except TreeError:  # an installed `course` has no index, and needs none to print a file
+        release = None
     first = int(m["line"] or 1)
-    url = Citation("", 0, 0, 0, m["path"], first).link(index.release)
-    used = _needed(_tree(tree, index.release), f"\nOn the web: {url}")
+    url = Citation("", 0, 0, 0, m["path"], first).link(release) if release else SITE
+    used = _needed(_tree(tree, release), f"\nOn the web: {url}")
     if not used.has(m["path"]):
         raise Stop(
             f"{used.label} has only vllm/; get the whole tree (UPSTREAM_PIN.md), or see {url}"
@@ -241,9 +252,9 @@ def show(
 
 @app.command("index")
 def index_command(tree: TreeOption = None, release: ReleaseOption = None) -> None:
-    """Write the committed index from a tree. Only a whole tree (UPSTREAM_PIN.md) renews all of it."""
+    """Write the committed index from a tree. What is cited of csrc/ takes a whole one."""
     try:
-        old: Index | None = Index()
+        old: Index | None = Index(lenient=True)
     except TreeError:
         old = None
     wanted = release or (old.release if old else None)
@@ -253,10 +264,11 @@ def index_command(tree: TreeOption = None, release: ReleaseOption = None) -> Non
         raise Stop(f"{used.label} does not say its version: name it with --release")
     if old is not None and old.release != target:
         old = None
-    places = _places(find_all(ROOT, target))
-    count = write_index(used, target, *places, kept=old)
-    kept = sum(not used.has(p) for p in old.paths) if old else 0
-    print(f"{count} files of vLLM {target}" + (f", {kept} kept from the old index" if kept else ""))
+    rows, problems = _write(used, target, old)
+    for problem in problems:
+        print(problem)
+    print(f"{rows} rows about vLLM {target}, {len(problems)} citations wrong")
+    raise typer.Exit(1 if problems else 0)
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ import typer
 
 from course.cite.check import Source
 from course.cite.correspondence import GROUPS, Pair
-from course.cite.index import Index, Tree, TreeError, find_tree, repository_facts
+from course.cite.index import NEW, Index, Tree, TreeError, find_tree, repository_facts
 from course.cite.symbols import Symbol
 from course.cite.text import Citation, find_in_python
 from course.docs.pages import COMMENT, ROOT, Page, Problem, pages
@@ -136,10 +136,10 @@ def their_place(pair: Pair, source: Source) -> Citation:
         raise Unresolved(f"{_both(pair)}: write PATH SYMBOL, or PATH:LINE in SYMBOL")
     facts = source.facts(m["path"])
     if facts is None:
-        raise Unresolved(f"{_both(pair)}: vLLM has no file {m['path']}")
+        raise _lacking(pair, f"file {m['path']}", source)
     found = facts.defined(m["symbol"])
     if not found:
-        raise Unresolved(f"{_both(pair)}: {m['path']} does not define {m['symbol']}")
+        raise _lacking(pair, f"{m['symbol']} in {m['path']}", source)
     if m["line"] is None:
         return Citation("", 0, 0, 0, m["path"], found[0].line, None, m["symbol"])
     line = int(m["line"])
@@ -151,6 +151,18 @@ def their_place(pair: Pair, source: Source) -> Citation:
         if not re.search(rf"\b{re.escape(pair.word)}\b", lines[line - 1]):
             raise Unresolved(f"{_both(pair)}: line {line} says nothing of {pair.word}")
     return Citation("", 0, 0, 0, m["path"], line, None, m["symbol"], inside=True)
+
+
+def _lacking(pair: Pair, what: str, source: Source) -> Unresolved:
+    if isinstance(source, Tree):
+        return Unresolved(f"{_both(pair)}: vLLM has no {what}")
+    return Unresolved(f"{_both(pair)}: the index has no {what}; {NEW}")
+
+
+def pair_symbols(groups: Groups = GROUPS) -> set[tuple[str, str]]:
+    """The definitions that the groups name, (path, name), for the index."""
+    places = (_THEIRS.fullmatch(pair.theirs) for pairs in groups.values() for pair in pairs)
+    return {(m["path"], m["symbol"]) for m in places if m is not None}
 
 
 # --- what the code says itself ---

@@ -1,16 +1,15 @@
 """Facts about vLLM at the pin, and where they come from: the committed index or a source tree.
 
-The index (`course/cite/citations.tsv`) holds paths, lengths, symbols with lines and hashes, and names of
-environment variables, flags and config fields. It holds no source text. `course cite index` writes it.
+The index (`course/cite/citations.tsv`) holds what the repository cites, and the names of environment
+variables, flags and config fields. It holds no source text. `course cite index` writes it from a
+tree; what comes out depends on nothing but the pages and the tree, so after a merge write it again.
 
     # release<TAB>0.22.1
-    [names]   env<TAB>VLLM_…   flag<TAB>--…   field<TAB>CacheConfig<TAB>block_size …
-    [lines]   path<TAB>line<TAB>hash of the line, for citations of a line inside a symbol
-    [files]   path<TAB>length<TAB>hash, then one row a symbol: lines<TAB>hash<TAB>name
-
-A symbol's lines are `line`, `line-last` or `first:line-last`. A name that is indented by n blanks
-goes on from the first n parts of the name above it. Every file of the tree has its length; symbols
-are kept for `AREAS` and for whatever the repository cites.
+    env<TAB>VLLM_…                              flag<TAB>--…
+    field<TAB>CacheConfig<TAB>block_size …
+    folder<TAB>path                             file<TAB>path<TAB>length
+    symbol<TAB>path<TAB>name<TAB>line<TAB>first<TAB>last<TAB>hash
+    line<TAB>path<TAB>line<TAB>hash             for citations of a line inside a symbol
 """
 
 from __future__ import annotations
@@ -25,34 +24,29 @@ from functools import cached_property
 from pathlib import Path
 
 from course.cite.symbols import CPP_SUFFIXES, Symbol, line_hash, symbols_of
+from course.cite.text import Found
 from course.docs.pages import ROOT
 
 INDEX = ROOT / "course" / "cite" / "citations.tsv"
 TOPS = ("vllm", "csrc", "tests", "docs", "examples", "benchmarks", "tools", "cmake", "rust")
 SUFFIXES = (".py", ".md", ".rs", ".txt", ".yaml", ".toml", ".sh", *CPP_SUFFIXES)
-AREAS = (
-    "vllm/v1/", "vllm/config/", "vllm/engine/", "vllm/compilation/", "vllm/entrypoints/llm.py",
-    "vllm/entrypoints/offline_utils.py", "vllm/platforms/", "vllm/model_executor/models/llama.py",
-    "vllm/model_executor/layers/attention/", "vllm/model_executor/layers/quantization/",
-    "csrc/attention/", "csrc/cpu/", "csrc/cache_kernels.cu",
-)  # fmt: skip
-TOP_LEVEL = re.compile(r"vllm/[^/]+\.py")
+NEW = "what is cited for the first time needs a vLLM tree (UPSTREAM_PIN.md) and `course cite index`"
 
 
 @dataclass(frozen=True)
 class FileFacts:
-    """One file: its number of lines and its symbols, None where only the length is known."""
+    """One file: its number of lines and its symbols; from the index, those that are cited."""
 
     path: str
     length: int
-    symbols: tuple[Symbol, ...] | None
+    symbols: tuple[Symbol, ...]
 
     def defined(self, name: str) -> list[Symbol]:
-        return [s for s in self.symbols or () if s.name == name]
+        return [s for s in self.symbols if s.name == name]
 
     def at(self, line: int) -> Symbol | None:
         """The symbol defined on the line, else the innermost that covers it."""
-        covering = [s for s in self.symbols or () if s.covers(line)]
+        covering = [s for s in self.symbols if s.covers(line)]
         exact = [s for s in covering if s.line == line]
         return min(exact or covering, key=lambda s: s.last - s.first, default=None)
 
@@ -75,101 +69,74 @@ class TreeError(ValueError):
 
 
 class Index:
-    """The committed facts. Files are parsed when they are asked for."""
+    """The committed facts.
+
+    Args:
+        lenient: pass over rows that are none, such as the marks of a merge that did not go through.
+
+    Raises TreeError if the file is missing, or has such rows.
+    """
 
     label = "the index"
 
-    def __init__(self, path: Path = INDEX) -> None:
+    def __init__(self, path: Path = INDEX, lenient: bool = False) -> None:
         if not path.is_file():
-            raise TreeError(f"{path} is missing; `course cite index TREE` writes it")
-        head, _, rest = path.read_text(encoding="utf-8").partition("\n[names]\n")
-        names, _, rest = rest.partition("\n[lines]\n")
-        lines, _, files = rest.partition("\n[files]\n")
-        if not files:
-            raise TreeError(f"{path} is no citation index; `course cite index TREE` rewrites it")
-        release = re.search(r"^# release\t(\S+)$", head, re.MULTILINE)
-        self.release = release[1] if release else "unknown"
-        self.names = Names()
-        for row in names.splitlines():
-            kind, name, *more = row.split("\t")
-            if kind == "field":
-                self.names.fields[name] = set(more[0].split())
-            else:
-                (self.names.env if kind == "env" else self.names.flags).add(name)
-        self.line_hashes = {
-            (path_, int(line)): digest
-            for path_, line, digest in (row.split("\t") for row in lines.splitlines())
-        }
-        self._raw: dict[str, str] = {}
-        for section in files.rstrip("\n").split("\n>"):
-            head, _, body = section.removeprefix(">").partition("\n")
-            self._raw[head.split("\t", 1)[0]] = head + "\n" + body
-        self._facts: dict[str, FileFacts] = {}
+            raise TreeError(f"{path} is missing; `course cite index` writes it from a vLLM tree")
+        self.release, self.names = "", Names()
+        self.folders: set[str] = set()
+        self._lengths: dict[str, int] = {}
+        self._symbols: dict[str, list[Symbol]] = {}
+        self._lines: dict[tuple[str, int], str] = {}
+        for at, row in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+            if not self._take(row.split("\t")) and not lenient:
+                raise TreeError(
+                    f"{path}:{at} is no row of a citation index; `course cite index` writes it again "
+                    "from a vLLM tree"
+                )
+        self.folders |= {str(p) for path_ in self.paths for p in Path(path_).parents}
 
-    @cached_property
+    def _take(self, row: list[str]) -> bool:
+        """Take a row in. False if it is none."""
+        match row:
+            case ["# release", release]:
+                self.release = release
+            case ["env", name]:
+                self.names.env.add(name)
+            case ["flag", name]:
+                self.names.flags.add(name)
+            case ["field", name, fields]:
+                self.names.fields[name] = set(fields.split())
+            case ["folder", path]:
+                self.folders.add(path)
+            case ["file", path, length] if length.isdecimal():
+                self._lengths[path] = int(length)
+            case ["symbol", path, name, line, first, last, digest] if (
+                line + first + last
+            ).isdecimal():
+                symbol = Symbol(name, int(line), int(first), int(last), digest)
+                self._symbols.setdefault(path, []).append(symbol)
+            case ["line", path, line, digest] if line.isdecimal():
+                self._lines[path, int(line)] = digest
+            case _:
+                return row[0].startswith("# ")
+        return True
+
+    @property
     def paths(self) -> set[str]:
-        return set(self._raw)
-
-    @cached_property
-    def folders(self) -> set[str]:
-        return {str(p) for path in self._raw for p in Path(path).parents}
+        return set(self._lengths)
 
     def facts(self, path: str) -> FileFacts | None:
-        if path not in self._facts and path in self._raw:
-            self._facts[path] = _parse(self._raw[path])
-        return self._facts.get(path)
+        if path not in self._lengths:
+            return None
+        return FileFacts(path, self._lengths[path], tuple(self._symbols.get(path, ())))
 
-    def needs(self, path: str, line: int, named: bool) -> bool:
-        """Whether a citation is so new that the index lacks what moving it takes."""
-        facts = self.facts(path)
-        return facts is not None and (
-            facts.symbols is None or (not named and (path, line) not in self.line_hashes)
-        )
-
-    def section(self, path: str) -> str:
-        return self._raw[path]
+    def line_hash(self, path: str, line: int) -> str | None:
+        """The hash of a cited line; None where it is not known."""
+        return self._lines.get((path, line))
 
     def find(self, name: str) -> list[tuple[str, Symbol]]:
-        """Every definition of a qualified name, in all files with symbols."""
-        last = re.split(r"\.|::", name)[-1]
-        candidates = [p for p, raw in self._raw.items() if last in raw]
-        every = [(p, facts) for p in candidates if (facts := self.facts(p)) is not None]
-        return [(p, s) for p, facts in every for s in facts.defined(name)]
-
-
-def _parse(section: str) -> FileFacts:
-    head, *rows = section.rstrip("\n").split("\n")
-    path, length, *_ = head.split("\t")
-    if not rows:
-        return FileFacts(path, int(length), () if head.endswith("\t0") else None)
-    stack: list[str] = []
-    symbols = []
-    for row in rows:
-        lines, digest, name = row.split("\t")
-        depth = len(name) - len(name.lstrip(" "))
-        stack = [*stack[:depth], *name.strip().split(".")] if depth else name.split(".")
-        first, _, span = lines.rpartition(":")
-        line, _, last = span.partition("-")
-        at = int(line)
-        symbols.append(Symbol(".".join(stack), at, int(first or at), int(last or at), digest))
-    return FileFacts(path, int(length), tuple(symbols))
-
-
-def _section(facts: FileFacts) -> str:
-    """A file's part of the index. The last column of the head is 0 if it was read and has none."""
-    known = [f">{facts.path}\t{facts.length}"]
-    if facts.symbols is not None and not facts.symbols:
-        return known[0] + "\t0"
-    stack: list[str] = []
-    for s in facts.symbols or ():
-        *parents, own = s.name.split(".")
-        nested = parents and stack[: len(parents)] == parents
-        name = " " * len(parents) + own if nested else s.name
-        stack = [*parents, own]
-        first = f"{s.first}:" if s.first != s.line else ""
-        last = f"-{s.last}" if s.last != s.line else ""
-        known.append(f"{first}{s.line}{last}\t{s.digest}\t{name}")
-    return "\n".join(known)
+        """Every definition of a qualified name that is cited."""
+        return [(p, s) for p, symbols in self._symbols.items() for s in symbols if s.name == name]
 
 
 class Tree:
@@ -209,6 +176,10 @@ class Tree:
             lines = self.lines(path)
             self._facts[path] = None if lines is None else _read(path, lines)
         return self._facts[path]
+
+    def line_hash(self, path: str, line: int) -> str | None:
+        lines = self.lines(path)
+        return line_hash(lines[line - 1]) if lines and 0 < line <= len(lines) else None
 
     @cached_property
     def paths(self) -> set[str]:
@@ -280,8 +251,10 @@ def _installed_release(folder: Path) -> str | None:
     return None
 
 
-def tree_names(tree: Tree) -> Names:
-    """The names that prose may use, from string literals and class bodies of the tree."""
+def tree_names(tree: Tree, of_build: frozenset[str] | None = None) -> Names:
+    """The names that prose may use, from string literals and class bodies of the tree.
+
+    Of the variables that only the build reads, which a wheel does not show, `of_build` alone."""
     names = Names()
     flag = re.compile(r"""["'](--[a-z][a-z0-9-]*)["']""")
     env = re.compile(r"""["'](VLLM_[A-Z0-9_]+)["']""")
@@ -294,7 +267,8 @@ def tree_names(tree: Tree) -> Names:
             names.flags.update(flag.findall(text))
     if "csrc" in tree.tops:
         for path in others:
-            names.env.update(bare.findall((tree.root / path).read_text(encoding="utf-8")))
+            more = set(bare.findall((tree.root / path).read_text(encoding="utf-8")))
+            names.env |= more if of_build is None else more & of_build
     names.env -= {n for n in names.env if n.endswith("_")}
     _fields(tree, names)
     return names
@@ -313,7 +287,7 @@ def _fields(tree: Tree, names: Names) -> None:
         for node in ast.parse("\n".join(tree.lines(path) or [])).body:
             if isinstance(node, ast.ClassDef):
                 bases[node.name] = [b.id for b in node.bases if isinstance(b, ast.Name)]
-                own = [s.name for s in facts.symbols or () if s.name.startswith(node.name + ".")]
+                own = [s.name for s in facts.symbols if s.name.startswith(node.name + ".")]
                 members = {n.split(".")[1] for n in own if n.count(".") == 1}
                 names.fields.setdefault(node.name, set()).update(
                     m for m in members if not m.startswith("__")
@@ -334,55 +308,77 @@ def _fields(tree: Tree, names: Names) -> None:
         names.flags |= {"--" + f.replace("_", "-") for f in fields if f in arguments}
 
 
-def write_index(
-    tree: Tree,
-    release: str,
-    cited: Iterable[tuple[str, int]],
-    inside: Iterable[tuple[str, int]],
-    path: Path = INDEX,
-    kept: Index | None = None,
-) -> int:
-    """Write the index of a tree; returns the number of files.
+@dataclass(frozen=True)
+class Cited:
+    """What the repository names of vLLM.
 
-    `cited` are the (path, line) that the repository cites, `inside` those of them whose line's hash
-    is kept. Parts that the tree lacks (a wheel has no csrc/) are taken over from `kept`.
+    Attributes:
+        paths: files and folders.
+        symbols: (path, qualified name).
+        lines: (path, line), of those citations that do not name a definition.
+        names: variables and flags.
     """
-    names = tree_names(tree)
-    carried = [p for p in kept.paths if not tree.has(p)] if kept else []
-    if kept and carried:
-        names.env |= kept.names.env
-    wanted = {p for p, _ in cited}
-    sections = {}
-    for file in tree.paths:
-        lines = tree.lines(file) or [""]
-        if file in wanted or file.startswith(AREAS) or TOP_LEVEL.fullmatch(file):
-            facts = tree.facts(file) or FileFacts(file, len(lines), ())
-        else:
-            facts = FileFacts(file, len(lines) - (lines[-1] == ""), None)
-        sections[file] = _section(facts)
-    sections |= {p: ">" + kept.section(p).rstrip("\n") for p in carried} if kept else {}
-    hashes = []
-    for file, line in sorted(set(inside)):
-        text = tree.lines(file)
-        if text is not None and 0 < line <= len(text):
-            hashes.append(f"{file}\t{line}\t{line_hash(text[line - 1])}")
-        elif kept and (old := kept.line_hashes.get((file, line))):
-            hashes.append(f"{file}\t{line}\t{old}")
-    rows = [
-        "# Facts about vLLM that citations are checked against: paths, names, lines, hashes.",
+
+    paths: frozenset[str]
+    symbols: frozenset[tuple[str, str]]
+    lines: frozenset[tuple[str, int]]
+    names: frozenset[str]
+
+
+def cited(
+    found: Found, definitions: Iterable[tuple[str, str]] = (), names: Iterable[str] = ()
+) -> Cited:
+    """What `found` cites, and besides the definitions (path, name) that are cited without a line."""
+    foreign = [c for c in found.citations if not c.own]
+    symbols = {(c.path, c.symbol) for c in foreign if c.symbol is not None} | {*definitions}
+    paths = {c.path for c in foreign} | {m.path.rstrip("/") for m in found.mentions}
+    lines = {(c.path, c.line) for c in foreign if not c.named}
+    return Cited(
+        frozenset(paths | {path for path, _ in symbols}),
+        frozenset(symbols),
+        frozenset(lines),
+        frozenset(names),
+    )
+
+
+def write_index(
+    tree: Tree, release: str, cited: Cited, path: Path = INDEX, kept: Index | None = None
+) -> int:
+    """Write the index of what is cited; returns its number of rows.
+
+    Of what the tree cannot hold (a wheel has no csrc/) the facts are taken over from `kept`.
+    """
+    names = tree_names(tree, cited.names)
+    if kept is not None and "csrc" not in tree.tops:
+        names.env |= kept.names.env & cited.names
+
+    def source(place: str) -> Tree | Index:
+        return tree if kept is None or tree.has(place) else kept
+
+    folders = sorted(p for p in cited.paths if p in source(p).folders)
+    every = {p: facts for p in sorted(cited.paths) if (facts := source(p).facts(p)) is not None}
+    symbols = {(p, s) for p, name in cited.symbols if p in every for s in every[p].defined(name)}
+    lines = []
+    for file, line in sorted(cited.lines):
+        if file in every and (digest := source(file).line_hash(file, line)) is not None:
+            lines.append((file, line, digest))
+            if (holder := every[file].at(line)) is not None:
+                symbols.add((file, holder))
+    ordered = sorted(symbols, key=lambda pair: (pair[0], pair[1].line, pair[1].name))
+    rows: list[tuple[object, ...]] = [
+        *(("env", name) for name in sorted(names.env)),
+        *(("flag", name) for name in sorted(names.flags)),
+        *(("field", name, " ".join(sorted(f))) for name, f in sorted(names.fields.items()) if f),
+        *(("folder", folder) for folder in folders),
+        *(("file", file, facts.length) for file, facts in every.items()),
+        *(("symbol", file, s.name, s.line, s.first, s.last, s.digest) for file, s in ordered),
+        *(("line", *line) for line in lines),
+    ]
+    text = [
+        "# What the repository cites of vLLM: paths, names, lines, hashes; and names that prose may use.",
         "# Written by `course cite index`; not to be edited. course/cite/index.py has the format.",
         f"# release\t{release}",
-        "",
-        "[names]",
-        *(f"env\t{n}" for n in sorted(names.env)),
-        *(f"flag\t{n}" for n in sorted(names.flags)),
-        *(f"field\t{c}\t{' '.join(sorted(f))}" for c, f in sorted(names.fields.items()) if f),
-        "",
-        "[lines]",
-        *hashes,
-        "",
-        "[files]",
-        *(sections[p] for p in sorted(sections)),
+        *("\t".join(map(str, row)) for row in rows),
     ]
-    path.write_text("\n".join(rows) + "\n", encoding="utf-8")
-    return len(sections)
+    path.write_text("\n".join(text) + "\n", encoding="utf-8")
+    return len(rows)

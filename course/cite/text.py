@@ -104,13 +104,13 @@ def find_all(root: Path, release: str) -> Found:
     every = Found([], [], [])
     for path in repository_files(root, ".md", ".py"):
         name = path.relative_to(root).as_posix()
-        text = path.read_text(encoding="utf-8", errors="replace")
         if path.suffix == ".md":
             found = find_in_page(read_page(path, root), root, release)
-        elif re.search(rf"{_SUFFIX}:\d|\bvllm/|\bcsrc/", text):
-            found = find_in_python(name, text, root)
         else:
-            continue
+            text = path.read_text(encoding="utf-8", errors="replace")
+            if not re.search(rf"{_SUFFIX}:\d|\bvllm/|\bcsrc/", text):
+                continue
+            found = find_in_python(name, text, root)
         every.citations += found.citations
         every.mentions += found.mentions
         every.problems += found.problems

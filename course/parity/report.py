@@ -6,56 +6,13 @@ The rule that decides is worked out in `course.parity.rules`.
 from __future__ import annotations
 
 from textwrap import fill, wrap
-from typing import Any
 
-from course.parity.rules import Row, State, rule
-from course.parity.traces import Decision, Run, Trace
+from course.parity.rules import Moment, rule
+from course.parity.traces import Decision, Trace
 
 MAX_ROWS = 24
 MAX_WAITING = 8
 WIDTH = 98
-
-
-def snapshot(run: Run, trace: Trace) -> State:
-    """What the scheduler knows just before it decides, by its own account."""
-    scheduler = run.parts.scheduler
-    order = {request_id: i for i, request_id in enumerate(run.live)}
-
-    def row(request: Any) -> Row:
-        return Row(
-            request_id=request.request_id,
-            status=request.status.name,
-            num_prompt_tokens=request.num_prompt_tokens,
-            num_tokens=request.num_tokens,
-            num_computed_tokens=request.num_computed_tokens,
-            blocks=tuple(run.parts.block_ids(request.request_id)),
-            priority=request.priority,
-            arrival_time=request.arrival_time,
-        )
-
-    running = [row(request) for request in scheduler.running]
-    busy = {r.request_id for r in running}
-    try:
-        queue = list(scheduler.waiting)
-    except (AttributeError, TypeError):  # a learner's queue need not be iterable
-        alive = (r for r in run.live.values() if not r.is_finished())
-        queue = sorted(
-            (r for r in alive if r.request_id not in busy), key=lambda r: order[r.request_id]
-        )
-    aborts = {
-        q["id"]: q["abort"]
-        for q in trace["requests"]
-        if q["abort"] is not None and trace["final"].get(q["id"]) == "FINISHED_ABORTED"
-    }
-    return State(
-        config=trace["config"],
-        running=running,
-        waiting=[row(request) for request in queue],
-        free=scheduler.kv_cache_manager.block_pool.get_num_free_blocks(),
-        arrived=[q["id"] for q in trace["requests"] if q["step"] == run.step],
-        aborted=[i for i, step in aborts.items() if step == run.step],
-        gone=frozenset(i for i, step in aborts.items() if step <= run.step),
-    )
 
 
 def report(
@@ -64,21 +21,23 @@ def report(
     trace: Trace,
     step: int,
     fields: tuple[str, ...],
-    state: State | None,
+    now: Moment | None,
     expected: Decision | None,
     actual: Decision | None,
     error: str | None,
     end: tuple[str, ...],
-    name: str,
+    who: str,
 ) -> str:
-    """The whole report, as text. Arguments as in `course.parity.Difference`."""
+    """The whole report, as text. Arguments as in `course.parity.Difference`; `now` is what vLLM's
+    scheduler knew before the step, None where the recording cannot be followed so far, and `who`
+    decided otherwise."""
     config = trace["config"]
     settings = ", ".join(f"{key}={value}" for key, value in config.items())
     settings = fill(settings, WIDTH, initial_indent="  ", subsequent_indent="  ")
     lines = [
         f"trace {where}, seed {trace['seed']}, {len(trace['requests'])} requests",
         settings,
-        f"here: {name}",
+        f"here: {who}",
     ]
     if end:
         lines += [f"all {step} steps are equal, but in the end:", *(f"  {x}" for x in end[:8])]
@@ -86,15 +45,15 @@ def report(
         return "\n".join(lines)
     what = "the scheduler raised" if error else f"the decisions differ in {', '.join(fields)}"
     lines.append(f"step {step}: {what}")
-    if state is not None:
-        lines += ["", "before the step", *_state(state)]
+    if now is not None:
+        lines += ["", "before the step, in vLLM", *_state(trace, now)]
     if error is not None:
         lines += ["", "raised", *(f"  {x}" for x in error.splitlines())]
     if expected is not None and actual is not None:
         lines += ["", "decided", *_side_by_side(expected, actual)]
-        if state is not None:
+        if now is not None:
             lines += ["", "the rule"]
-            for text in rule(state, fields[0], expected, actual):
+            for text in rule(now, fields[0], expected, actual):
                 lines += wrap(text, WIDTH, initial_indent="  ", subsequent_indent="  ")
     elif expected is not None:
         plan = " ".join(f"{i}:{n}" for i, n in expected["scheduled"].items()) or "nothing"
@@ -102,27 +61,28 @@ def report(
     return "\n".join(lines)
 
 
-def _state(state: State) -> list[str]:
-    config = state.config
+def _state(trace: Trace, now: Moment) -> list[str]:
+    config, before = trace["config"], now.before
     lines = [
-        f"  budget {config['max_num_batched_tokens']} tokens; {state.free} of "
-        f"{config['num_blocks'] - 1} blocks free; {len(state.running)} of "
+        f"  budget {config['max_num_batched_tokens']} tokens; {before.free} of "
+        f"{config['num_blocks'] - 1} blocks free; {len(before.running)} of "
         f"{config['max_num_seqs']} sequence slots taken"
     ]
-    news = [("arrived", state.arrived), ("aborted", state.aborted)]
+    news = [("arrived", now.arrived), ("aborted", now.aborted)]
     lines += [f"  just {what}: {' '.join(which)}" for what, which in news if which]
-    by_priority = config["policy"] == "priority"
+    by_priority = before.by_priority
     header = ("", "id", "computed/tokens", "prompt", "blocks") + (("priority",) * by_priority)
     rows = [header]
     for kind, group, most in (
-        ("running", state.running, MAX_ROWS),
-        ("waiting", state.waiting, MAX_WAITING),
+        ("running", before.running, MAX_ROWS),
+        ("waiting", before.queue(), MAX_WAITING),
     ):
-        for i, r in enumerate(group[:most]):
+        for i, request_id in enumerate(group[:most]):
+            r = before.states[request_id]
             label = kind if i == 0 else ""
             counters = f"{r.num_computed_tokens}/{r.num_tokens}"
-            cells = (label, r.request_id, counters, str(r.num_prompt_tokens), ids(r.blocks))
-            rows.append(cells + ((str(r.priority),) * by_priority))
+            cells = (label, request_id, counters, str(r.info.num_prompt_tokens), ids(r.table))
+            rows.append(cells + ((str(r.info.priority),) * by_priority))
         if len(group) > most:
             rows.append(("", f"and {len(group) - most} more", *[""] * (len(header) - 2)))
         if not group:

@@ -1,435 +1,244 @@
-"""Which rule of vLLM's scheduler settles a field of a decision, in words and numbers.
+"""Which of vLLM's rules settles a field of a decision, and what it comes to in this step.
 
-The rules are worked out here from counters alone, apart from `mini_vllm`'s code: a second account
-of the first, short enough to check against the source. Where this account of the running requests
-comes to vLLM's decision, the report shows its arithmetic; where it does not, only the rule.
+The walk through the rules is the trace's own, `mini_vllm.trace.reasons`: it follows the recorded
+decisions up to the step and says why each request got what it got. Here stands what the rules are
+in general, and which request of the two decisions to speak of.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+from copy import deepcopy
 from dataclasses import dataclass, field
 
-from course.parity.traces import Config, Decision
+from course.parity.traces import Decision, Trace
+from mini_vllm.trace.golden import Recording
+from mini_vllm.trace.reasons import Explainer, Reason
 
-
-@dataclass(frozen=True)
-class Row:
-    """A living request before the step. `blocks` are the ids in its table."""
-
-    request_id: str
-    status: str
-    num_prompt_tokens: int
-    num_tokens: int
-    num_computed_tokens: int
-    blocks: tuple[int, ...]
-    priority: int
-    arrival_time: float
-
-
-@dataclass(frozen=True)
-class State:
-    """A scheduler before a step, arrivals and aborts of that step done.
-
-    `running` is in list order, `waiting` in the order that the scheduler itself keeps.
-    """
-
-    config: Config
-    running: list[Row]
-    waiting: list[Row]
-    free: int
-    arrived: list[str]  # just now
-    aborted: list[str]  # just now
-    gone: frozenset[str]  # all that were aborted by now
-
-    def queue(self) -> list[Row]:
-        """The waiting requests in the order in which vLLM would try them."""
-        if self.config["policy"] == "priority":
-            return sorted(self.waiting, key=lambda r: (r.priority, r.arrival_time, r.request_id))
-        return self.waiting
-
-    def find(self, request_id: str) -> Row | None:
-        return next((r for r in self.running + self.waiting if r.request_id == request_id), None)
+UNKNOWN = Reason("against", "no reason is known")
+BROKEN = (KeyError, IndexError, TypeError, AttributeError, ValueError)
+RULES = {
+    "rest": "Budget: running requests come first, in list order. Each gets the tokens it misses, cut "
+    "by long_prefill_token_threshold and by what is left of the token budget.",
+    "threshold": "Threshold: no request gets more than long_prefill_token_threshold tokens in a step.",
+    "budget": "Budget: a request gets no more than those before it leave of max_num_batched_tokens. "
+    "What it misses beyond that it gets in the next steps.",
+    "spent": "Budget: those before have spent it; the turn of the others comes in a later step.",
+    "victim": "Victim: a running request that finds too few free blocks preempts, until it fits, ",
+    "ends": "Victim: a request that has preempted itself ends the running part of the step.",
+    "preempted": "Admission: in a step that preempted somebody nobody is admitted.",
+    "slots": "Slots: at most max_num_seqs requests run.",
+    "chunks": "Chunking is off: a prompt is computed in one step or waits.",
+    "gate": "Full-sequence gate: a waiting request is admitted only if all its present tokens fit, "
+    "even if this step computes a chunk of them. Prefix hits in use by others need nothing; hits "
+    "that are free leave the free queue, so they count.",
+    "blocks": "Blocks: the full-sequence gate is off, so only the tokens of this step must fit.",
+    "queue": "Queue: the first waiting request that does not fit ends admission; nobody overtakes.",
+    "against": "This decision is not vLLM's by any rule that is known here.",
+    "hit": "Hit length: a request that is admitted first takes what the prefix cache has, in whole "
+    "blocks, and never its last token. Only the rest is computed.",
+    "admission": "Admission: nobody was preempted in this step, and there is budget, a sequence slot "
+    "and room for the request; so the head of the waiting queue is taken in, and then the next.",
+    "abort": "Abort: an aborted request is finished at once, wherever it is. It leaves its queue or "
+    "the running list, and its blocks are free before the next step is scheduled.",
+    "order": "Order: the running list from its head, then admissions in the order of the queue.",
+    "fcfs": "Queue: first come, first served; preempted requests go back to the front.",
+    "priority": "Queue: the waiting request with the least (priority, arrival time) is tried first, "
+    "preempted ones among them.",
+    "stop": "Stop: checked after each appended token, in this order: EOS (unless ignore_eos), then "
+    "max_tokens or max_model_len. Equality counts as reached.",
+    "running": "Running list: victims and finished requests leave it, admitted ones join at the end, "
+    "the others keep their order.",
+    "free": "Free blocks: a block is free when no table holds it. Finished, aborted and preempted "
+    "requests give all their blocks back at once; a shared one stays until its last holder is gone.",
+    "length": "Table length: a request holds ceil((computed + scheduled) / block_size) blocks, no "
+    "more, no fewer.",
+    "null": "Block 0 is the null block: it stands for nothing and is never given out.",
+    "grow": "Tables only grow: an entry never changes while the request holds it.",
+    "first": "A hit is the block published first among those with the same chained hash, and "
+    "publishing happens at allocation.",
+    "blocks order": "Order of blocks: new ones come from the front of the free queue. A request's "
+    "blocks join it at the back, the last block first, when nobody holds them any more; a hit takes "
+    "its block out of the middle. Hits are taken out before new blocks are drawn.",
+}
 
 
 @dataclass
-class Walk:
-    """The running requests' part of a step, as the rules have it."""
+class Moment:
+    """A step of a recording: what vLLM's scheduler knew before it, and why it decided so.
 
-    budget: int
-    free: int
-    scheduled: dict[str, int] = field(default_factory=dict)
-    preempted: list[str] = field(default_factory=list)
-    why: dict[str, str] = field(default_factory=dict)  # request id -> how its tokens came about
-    events: list[str] = field(default_factory=list)
+    Attributes:
+        before: the counters, arrivals and aborts of this step done.
+        reasons: by request id; empty where the recorded decision does not hold together.
+        why_waiting: why the head of the queue was not admitted.
+    """
 
-
-def cdiv(a: int, b: int) -> int:
-    return -(-a // b)
-
-
-def walk_running(state: State) -> Walk:
-    """Go through the running list as `Scheduler.schedule` does, on counters alone."""
-    config = state.config
-    size, by_priority = config["block_size"], config["policy"] == "priority"
-    walk = Walk(config["max_num_batched_tokens"], state.free)
-    running = list(state.running)
-    holders = Counter(block for r in running for block in r.blocks)
-    taken: dict[str, int] = {}  # new blocks of this step
-    at = 0
-    while at < len(running) and walk.budget > 0:
-        row = running[at]
-        tokens, why = clamp(row.num_tokens - row.num_computed_tokens, config, walk.budget)
-        need = cdiv(row.num_computed_tokens + tokens, size) - len(row.blocks)
-        while need > walk.free:
-            victim = max(running, key=lambda r: (r.priority, r.arrival_time)) if by_priority else (
-                running[-1]
-            )  # fmt: skip
-            index = running.index(victim)
-            running.pop(index)
-            holders.subtract(victim.blocks)
-            freed = sum(holders[block] == 0 for block in victim.blocks)
-            freed += taken.pop(victim.request_id, 0)
-            whom = "itself" if victim is row else victim.request_id
-            walk.events.append(
-                f"{row.request_id} needs {need} more block{'s' * (need > 1)} for tokens "
-                f"{row.num_computed_tokens} to {row.num_computed_tokens + tokens - 1}, "
-                f"{walk.free} free: it preempts {whom}, "
-                + (
-                    f"of the running the largest (priority, arrival) = ({victim.priority}, "
-                    f"{victim.arrival_time:g})"
-                    if by_priority
-                    else "the last of the running list"
-                )
-                + f", which frees {freed}."
-            )
-            walk.free += freed
-            walk.preempted.append(victim.request_id)
-            if victim is row:
-                return walk
-            if victim.request_id in walk.scheduled:
-                back = walk.scheduled.pop(victim.request_id)
-                walk.budget += back
-                walk.events.append(
-                    f"{victim.request_id} had been scheduled in this step; its {back} tokens "
-                    "go back to the budget."
-                )
-                at -= 1
-        walk.scheduled[row.request_id] = tokens
-        walk.why[row.request_id] = why
-        taken[row.request_id] = need
-        walk.free -= max(need, 0)
-        walk.budget -= tokens
-        at += 1
-    return walk
+    before: Explainer
+    arrived: list[str]
+    aborted: list[str]
+    reasons: dict[str, Reason] = field(default_factory=dict)
+    why_waiting: str = ""
 
 
-def clamp(missing: int, config: Config, budget: int) -> tuple[int, str]:
-    """The tokens a request gets of those it misses, and the arithmetic in words."""
-    threshold = config["long_prefill_token_threshold"]
-    tokens, parts = missing, [f"{missing} not computed yet"]
-    if 0 < threshold < tokens:
-        tokens = threshold
-        parts.append(f"long_prefill_token_threshold allows {threshold}")
-    if budget < tokens:
-        tokens = budget
-        parts.append(f"{budget} left of the budget")
-    return tokens, ", ".join(parts) + f": {tokens}"
+def moment(trace: Trace, step: int) -> Moment:
+    """Follow the recorded decisions up to a step. Raises one of BROKEN where they cannot be."""
+    recording = Recording(trace)
+    for at in range(step):
+        recording.step(at, trace["steps"][at], *recording.begin(at))
+    arrived, aborted = recording.begin(step)
+    now = Moment(deepcopy(recording.explainer), arrived, aborted)
+    with suppress(*BROKEN):  # a decision that no scheduler can take has no reason
+        now.why_waiting = recording.step(step, trace["steps"][step], arrived, aborted).why_waiting
+        now.reasons = recording.reasons
+    return now
 
 
-def rule(state: State, name: str, expected: Decision, actual: Decision) -> list[str]:
-    """The rule that settles field `name`, as lines of text."""
-    lines = {
+def rule(now: Moment, field: str, expected: Decision, actual: Decision) -> list[str]:
+    """The rule that settles a field of the decision, as lines of text."""
+    if field == "running":
+        return [RULES["running"]]
+    settles = {
         "preempted": _preempted,
         "scheduled": _scheduled,
         "blocks": _blocks,
         "finished": _finished,
-        "running": _running,
         "free": _free,
-    }[name](state, expected, actual)
-    return [line for line in lines if line]
+    }
+    return list(settles[field](now, expected, actual))
 
 
-def _preempted(state: State, expected: Decision, actual: Decision) -> list[str]:
-    walk = walk_running(state)
-    lines = [
-        "Victim: a running request that finds too few free blocks preempts, until it fits, the "
-        + (
-            "running request with the largest (priority, arrival time), scheduled or not."
-            if state.config["policy"] == "priority"
-            else "last of the running list."
-        ),
-        "If that is the request itself, the running part of the step ends there. Waiting requests "
-        "never preempt.",
-    ]
-    if sorted(walk.preempted) == expected["preempted"]:
-        lines += walk.events or ["Here every running request finds its blocks free: no victim."]
-    return lines
+def _victim(now: Moment) -> str:
+    whom = (
+        "the running request with the largest (priority, arrival time), scheduled or not."
+        if now.before.by_priority
+        else "the last of the running list."
+    )
+    return (
+        f"{RULES['victim']}{whom} If that is the request itself, the running part of the step ends."
+    )
 
 
-def _scheduled(state: State, expected: Decision, actual: Decision) -> list[str]:
-    ours, theirs = list(actual["scheduled"].items()), list(expected["scheduled"].items())
+def _preempted(now: Moment, expected: Decision, actual: Decision) -> Iterator[str]:
+    yield _victim(now) + " Waiting requests never preempt."
+    if not expected["preempted"]:
+        yield "Here every running request finds its blocks free: no victim."
+    yield from _victims(now)
+
+
+def _victims(now: Moment) -> Iterator[str]:
+    for request_id, reason in now.reasons.items():
+        if reason.rule == "victim":
+            yield f"{request_id}: {reason.words}."
+
+
+def _scheduled(now: Moment, expected: Decision, actual: Decision) -> Iterator[str]:
+    theirs, ours = list(expected["scheduled"].items()), list(actual["scheduled"].items())
     at = next(
         (k for k, (a, b) in enumerate(zip(ours, theirs, strict=False)) if a != b),
         min(len(ours), len(theirs)),
     )
-    want = theirs[at] if at < len(theirs) else None
-    got = ours[at] if at < len(ours) else None
-    walk = walk_running(state)
-    busy = {r.request_id for r in state.running}
-    running = [(i, n) for i, n in theirs if i in busy]
-    explained = running == list(walk.scheduled.items())
-    left = state.config["max_num_batched_tokens"] - sum(n for _, n in theirs[:at])
-    first = want or got
-    assert first is not None
-    if got and got[0] in state.gone:
-        return [
-            "Abort: an aborted request is finished at once, wherever it is. It leaves its queue or "
-            "the running list, and its blocks are free before the next step is scheduled.",
-            f"{got[0]} was aborted.",
-        ]
-    if want and got and want[0] != got[0] and want[0] in actual["scheduled"]:
-        return [
-            "Order: the running list from its head, then admissions in queue order"
-            + (
-                " (priority, then arrival time)."
-                if state.config["policy"] == "priority"
-                else " (first come, first served; preempted requests go to the front)."
-            ),
-            f"Place {at} is {want[0]}'s.",
-        ]
-    if first[0] in busy:
-        lines = [
-            "Budget: running requests come first, in list order. Each gets the tokens it misses, "
-            "cut by long_prefill_token_threshold and by what is left of the token budget."
-        ]
-        if want and explained:
-            lines.append(f"{want[0]}: {walk.why[want[0]]}.")
-        elif got and got[0] not in expected["scheduled"] and left <= 0:
-            lines.append(f"The budget is spent before {got[0]}; its turn comes in a later step.")
-        if explained:
-            lines += walk.events
-        return lines
-    admitted = [i for i, _ in theirs[:at] if i not in busy]
-    held = {block for r in state.running for block in r.blocks}
-    new = {block for i in admitted for block in expected["blocks"][i]} - held
-    free = walk.free - len(new)
-    places = {r.request_id: k for k, r in enumerate(state.queue())}
-    if want and got and want[0] != got[0] and places.get(want[0], 0) < places.get(got[0], 0):
-        return _overtaken(state, want[0], got[0])
-    if want and (got is None or got[0] != want[0]):
-        return _admitted(state, want, left, free, len(admitted))
-    if want and got:
-        return _chunk(state, want, left)
-    assert got is not None
-    return _refused(state, got[0], expected, left, free, len(admitted))
+    want = theirs[at][0] if at < len(theirs) else None
+    got = ours[at][0] if at < len(ours) else None
+    queue, subject = now.before.queue(), want or got or ""
+    reason = now.reasons.get(subject, UNKNOWN)
+    if got and got not in now.before.states:
+        yield RULES["abort"]
+        yield f"{got} was aborted."
+    elif want and want == got:
+        yield from _amount(now, want, expected["scheduled"][want], actual["scheduled"][want])
+    elif want and got and want in actual["scheduled"]:
+        yield RULES["order"]
+        yield f"Place {at} is {want}'s."
+    elif want and got in queue and want in queue and queue.index(want) < queue.index(got):
+        yield RULES["priority" if now.before.by_priority else "fcfs"]
+        ranks = [f"{r} {now.before.states[r].rank}" for r in (want, got)]
+        yield f"By (priority, arrival time) {ranks[0]} is tried before {ranks[1]}."
+    elif want and reason.room:
+        yield RULES["admission"]
+        yield f"{want}: {reason.room}."
+    else:  # here somebody got tokens who gets none, or did not get those that are his
+        yield RULES[reason.rule]
+        yield f"{subject}: {reason.words}."
+        if reason.rule == "queue":
+            yield f"The head of the queue: {now.why_waiting}."
+        if subject in now.before.running:
+            yield from _victims(now)
 
 
-_HIT_LENGTH = (
-    "Hit length: a request that is admitted first takes what the prefix cache has, in whole "
-    "blocks, and never its last token. Only the rest is computed."
-)
+def _amount(now: Moment, request_id: str, theirs: int, ours: int) -> Iterator[str]:
+    """Another number of tokens for the same request."""
+    reason = now.reasons.get(request_id, UNKNOWN)
+    if request_id in now.before.running or reason.rule != "rest":
+        yield RULES[reason.rule]
+        yield f"{request_id}: in vLLM {theirs}, here {ours}. Why {theirs}: {reason.words}."
+        return
+    num_tokens, size = now.before.states[request_id].num_tokens, now.before.block_size
+    hit = num_tokens - theirs
+    yield RULES["hit"]
+    yield (
+        f"{request_id} has {num_tokens} tokens, so at most {(num_tokens - 1) // size * size} can be "
+        f"hits. vLLM finds {hit} ({hit // size} blocks of {size}) and computes {theirs}."
+    )
 
 
-def _overtaken(state: State, first: str, second: str) -> list[str]:
-    if state.config["policy"] != "priority":
-        return [
-            "Queue: first come, first served; preempted requests go back to the front.",
-            f"{first} is ahead of {second}.",
-        ]
-    keys = {r.request_id: f"({r.priority}, {r.arrival_time:g})" for r in state.waiting}
-    return [
-        "Queue: the waiting request with the least (priority, arrival time) is tried first, "
-        "preempted ones among them.",
-        f"{first} has {keys[first]}, {second} has {keys[second]}.",
-    ]
-
-
-def _chunk(state: State, want: tuple[str, int], left: int) -> list[str]:
-    request_id, tokens = want
-    row = state.find(request_id)
-    size, threshold = state.config["block_size"], state.config["long_prefill_token_threshold"]
-    if tokens == left:
-        return [
-            "Budget: what the requests before it leave of max_num_batched_tokens. A prompt that "
-            "misses more is cut there and goes on in the next step.",
-            f"{request_id}: {left} of {state.config['max_num_batched_tokens']} tokens are left.",
-        ]
-    if tokens == threshold:
-        return [
-            "Threshold: no request gets more than long_prefill_token_threshold tokens in a step.",
-            f"{request_id}: {threshold}.",
-        ]
-    lines = [_HIT_LENGTH]
-    if row is None:
-        return lines
-    hit = row.num_tokens - tokens
-    if not state.config["enable_prefix_caching"]:
-        lines.append(f"Prefix caching is off, so {request_id} computes all {row.num_tokens}.")
-    else:
-        lines.append(
-            f"{request_id} has {row.num_tokens} tokens, so at most "
-            f"{(row.num_tokens - 1) // size * size} can be hits. vLLM finds {hit} "
-            f"({hit // size} blocks of {size}) and computes {tokens}."
-        )
-    return lines
-
-
-def _admitted(
-    state: State, want: tuple[str, int], left: int, free: int, admitted: int
-) -> list[str]:
-    config, row = state.config, state.find(want[0])
-    lines = [
-        "Admission: nobody was preempted in this step, and there is budget, a sequence slot and "
-        "room for the request; so the head of the waiting queue is taken in, and then the next."
-    ]
-    if row is not None:
-        gate = config.get("scheduler_reserve_full_isl", True)
-        lines.append(
-            f"{want[0]}: {left} tokens of budget; {len(state.running) + admitted} of "
-            f"{config['max_num_seqs']} slots taken; its {row.num_tokens} tokens fill "
-            f"{cdiv(row.num_tokens, config['block_size'])} blocks, less prefix hits, and {free} "
-            "are free."
-            + ("" if gate else " The full-sequence gate is off: only this step's chunk must fit.")
-        )
-        if gate:
-            lines.append(
-                "Full-sequence gate: all its present tokens must fit, not just this step's chunk; "
-                "hit blocks that are free count as needed, those in use do not."
-            )
-    return lines
-
-
-def _refused(
-    state: State, request_id: str, expected: Decision, left: int, free: int, admitted: int
-) -> list[str]:
-    config, row = state.config, state.find(request_id)
-    taken = len(state.running) + admitted
-    if expected["preempted"]:
-        return [
-            "Admission: in a step that preempted somebody nobody is admitted.",
-            f"Preempted in this step: {' '.join(expected['preempted'])}.",
-        ]
-    if left <= 0:
-        return ["Budget: it is spent by the requests before; nobody is admitted without budget."]
-    if taken >= config["max_num_seqs"]:
-        return [f"Slots: {taken} requests run, and max_num_seqs is {config['max_num_seqs']}."]
-    head = next((r for r in state.queue() if r.request_id not in expected["scheduled"]), None)
-    if head is not None and head.request_id != request_id:
-        return [
-            "Queue: the first waiting request that does not fit ends admission; nobody overtakes.",
-            f"{head.request_id} is ahead of {request_id} and was not admitted.",
-        ]
-    if row is None:
-        return [f"{request_id} is not among the living requests."]
-    if not config.get("enable_chunked_prefill", True) and row.num_tokens > left:
-        return [
-            "Chunking is off: a prompt is computed in one step or waits.",
-            f"{request_id} misses up to {row.num_tokens} tokens, the budget has {left} left.",
-        ]
-    blocks = cdiv(row.num_tokens, config["block_size"])
-    return [
-        "Full-sequence gate: a waiting request is admitted only if all its present tokens fit, "
-        "even if this step computes a chunk of them.",
-        f"{request_id}: {row.num_tokens} tokens are {blocks} blocks; {free} are free. Prefix hits "
-        "in use by others need nothing; hits that are free leave the free queue, so they count.",
-    ]
-
-
-def _blocks(state: State, expected: Decision, actual: Decision) -> list[str]:
-    size = state.config["block_size"]
+def _blocks(now: Moment, expected: Decision, actual: Decision) -> Iterator[str]:
+    size, running = now.before.block_size, now.before.running
     request_id = next(i for i, t in expected["blocks"].items() if t != actual["blocks"].get(i))
     theirs, ours = expected["blocks"][request_id], actual["blocks"].get(request_id, [])
+    tokens, state = expected["scheduled"][request_id], now.before.states.get(request_id)
     if len(theirs) != len(ours):
-        row = state.find(request_id)
-        if row in state.waiting and request_id in actual["scheduled"]:
-            hits = [
-                len(d["blocks"][request_id]) - cdiv(d["scheduled"][request_id], size)
-                for d in (expected, actual)
-            ]
-            if hits[0] != hits[1]:
-                return [
-                    _HIT_LENGTH,
-                    f"{request_id} is admitted in this step. In vLLM {hits[0]} of its blocks are "
-                    f"hits ({' '.join(map(str, theirs[: hits[0]])) or 'none'}), here {hits[1]}.",
-                ]
-        lines = [
-            "Table length: a request holds ceil((computed + scheduled) / block_size) blocks, "
-            "no more, no fewer."
-        ]
-        if row is not None and row in state.running:
-            tokens = expected["scheduled"][request_id]
-            lines.append(
-                f"{request_id}: ({row.num_computed_tokens} + {tokens}) / {size} makes "
-                f"{cdiv(row.num_computed_tokens + tokens, size)}; this table has {len(ours)}."
-            )
-        else:
-            lines.append(f"{request_id} has {len(theirs)} in vLLM; this table has {len(ours)}.")
-        return lines
+        hits = len(theirs) - -(tokens // -size)
+        if request_id not in running and request_id in actual["scheduled"]:
+            here = len(ours) - -(actual["scheduled"][request_id] // -size)
+            if hits != here:
+                which = " ".join(map(str, theirs[:hits])) or "none"
+                yield RULES["hit"]
+                yield (
+                    f"{request_id} is admitted in this step. In vLLM {hits} of its blocks are hits "
+                    f"({which}), here {here}."
+                )
+                return
+        computed = state.num_computed_tokens if state and request_id in running else hits * size
+        yield RULES["length"]
+        yield (
+            f"{request_id}: ({computed} + {tokens}) / {size} makes {len(theirs)}; this table has "
+            f"{len(ours)}."
+        )
+        return
     at = next(k for k in range(len(theirs)) if theirs[k] != ours[k])
-    first = f"Entry {at} of {request_id} is block {theirs[at]} in vLLM and {ours[at]} here."
-    row = state.find(request_id)
+    yield f"Entry {at} of {request_id} is block {theirs[at]} in vLLM and {ours[at]} here."
+    before = list(expected["blocks"])[: list(expected["blocks"]).index(request_id)]
+    others = [r for r in running if theirs[at] in now.before.states[r].table]
+    others += [i for i in before if theirs[at] in expected["blocks"][i]]
     if ours[at] == 0:
-        return [first, "Block 0 is the null block: it stands for nothing and is never given out."]
-    if row is not None and at < len(row.blocks):
-        return [first, "Tables only grow: an entry never changes while the request holds it."]
-    others = [r.request_id for r in state.running if theirs[at] in r.blocks]
-    others += [
-        i
-        for i in list(expected["blocks"])[: list(expected["blocks"]).index(request_id)]
-        if theirs[at] in expected["blocks"][i] and i not in others
-    ]
-    if others:
-        return [
-            first,
-            f"It is a prefix hit that {others[0]} holds too. A hit is the block published first "
-            "among those with the same chained hash, and publishing happens at allocation.",
-        ]
-    return [
-        first,
-        "Order of blocks: new ones come from the front of the free queue. A request's blocks join "
-        "it at the back, the last block first, when nobody holds them any more; a hit takes its "
-        "block out of the middle. Hits are taken out before new blocks are drawn.",
-    ]
+        yield RULES["null"]
+    elif state is not None and at < len(state.table):
+        yield RULES["grow"]
+    elif others:
+        yield f"It is a prefix hit that {others[0]} holds too. {RULES['first']}"
+    else:
+        yield RULES["blocks order"]
 
 
-def _finished(state: State, expected: Decision, actual: Decision) -> list[str]:
+def _finished(now: Moment, expected: Decision, actual: Decision) -> Iterator[str]:
     ids = {**expected["finished"], **actual["finished"]}
     request_id = next(i for i in ids if expected["finished"].get(i) != actual["finished"].get(i))
-    row = state.find(request_id)
-    lines = [
-        "Stop: checked after each appended token, in this order: EOS (unless ignore_eos), then "
-        "max_tokens or max_model_len. Equality counts as reached.",
-        f"{request_id}: vLLM {expected['finished'].get(request_id, 'goes on')}, here "
-        f"{actual['finished'].get(request_id, 'goes on')}.",
-    ]
-    if row is not None:
-        outputs = row.num_tokens - row.num_prompt_tokens
-        lines.append(f"Before the step it had {outputs} output and {row.num_tokens} tokens in all.")
-    return lines
+    ends = [d["finished"].get(request_id, "goes on") for d in (expected, actual)]
+    yield RULES["stop"]
+    yield f"{request_id}: vLLM {ends[0]}, here {ends[1]}."
+    if (state := now.before.states.get(request_id)) is not None:
+        outputs = state.num_tokens - state.info.num_prompt_tokens
+        yield f"Before the step it had {outputs} output and {state.num_tokens} tokens in all."
 
 
-def _running(state: State, expected: Decision, actual: Decision) -> list[str]:
-    return [
-        "Running list: victims and finished requests leave it, admitted ones join at the end, the "
-        "others keep their order."
-    ]
-
-
-def _free(state: State, expected: Decision, actual: Decision) -> list[str]:
-    lines = [
-        "Free blocks: a block is free when no table holds it. Finished, aborted and preempted "
-        "requests give all their blocks back at once; a shared one stays until its last holder is "
-        "gone."
-    ]
-    tables = {r.request_id: r.blocks for r in state.running} | expected["blocks"]
+def _free(now: Moment, expected: Decision, actual: Decision) -> Iterator[str]:
+    yield RULES["free"]
+    tables = {r: now.before.states[r].table for r in now.before.running} | expected["blocks"]
     for request_id in expected["finished"]:
-        others = {
-            block for i in expected["running"] for block in tables.get(i, ()) if i != request_id
-        }
+        others = {b for i in expected["running"] if i != request_id for b in tables.get(i, ())}
         mine = set(tables[request_id])
-        lines.append(
+        yield (
             f"{request_id} finished: of its {len(mine)} blocks {len(mine - others)} are held by "
             "nobody else."
         )
-    return lines

@@ -14,14 +14,13 @@ Sampling is a pure function of a request's index and its length, so every engine
 
 from __future__ import annotations
 
-import gzip
-import json
 import sys
-import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict
+
+from mini_vllm.outside import decode, gunzip, parse_json, read_bytes, short
 
 EOS = 2
 _MASK = 0xFFFFFFFF
@@ -224,11 +223,9 @@ def read_traces(file: str) -> Iterator[tuple[str, Trace]]:
     """
     name = "standard input" if file == "-" else file
     try:
-        data = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
-        if data[:2] == b"\x1f\x8b":
-            data = gzip.decompress(data)
-        text = data.decode("utf-8")
-    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
+        data = sys.stdin.buffer.read() if file == "-" else read_bytes(Path(file))
+        text = decode(gunzip(data) if data[:2] == b"\x1f\x8b" else data)
+    except (OSError, ValueError) as error:
         raise TraceError(f"{name}: cannot be read as a trace file: {error}") from error
     lines = [(n, line) for n, line in enumerate(text.splitlines(), 1) if line.strip()]
     if not lines:
@@ -236,9 +233,9 @@ def read_traces(file: str) -> Iterator[tuple[str, Trace]]:
     for number, line in lines:
         where = f"{name}:{number}"
         try:
-            trace = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise TraceError(f"{where}: no JSON: {error}") from error
+            trace = parse_json(line)
+        except ValueError as error:
+            raise TraceError(f"{where}: {error}") from error
         _check(where, trace)
         yield where, trace
 
@@ -254,7 +251,7 @@ def _check(where: str, trace: Any) -> None:
                 raise TraceError(f"{where}: {what} has no {key!r}")
             if not isinstance(value[key], kind):
                 names = " or ".join(k.__name__ for k in kind if k is not type(None))
-                raise TraceError(f"{where}: {key!r} of {what} must be {names}: {value[key]!r:.60}")
+                raise TraceError(f"{where}: {key!r} of {what} must be {names}: {short(value[key])}")
 
     need(trace, _TRACE, "trace")
     need(trace["config"], _CONFIG, "config")

@@ -7,8 +7,8 @@ quantised weights, pickled ``.bin`` weights, downloads from a hub.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +18,14 @@ from numpy.typing import NDArray
 from mini_vllm.checkpoint.safetensors_file import read_safetensors
 from mini_vllm.llama import AttentionBackend, LlamaForCausalLM
 from mini_vllm.llama_config import CheckpointError, LlamaConfig, as_ids
+from mini_vllm.outside import parse_json, read_bytes, short
+from mini_vllm.sampling_params import SamplingParams
 
 
 def read_json(path: Path) -> dict[str, Any]:
     """A JSON object from `path`; `CheckpointError` names the file if it is anything else."""
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = parse_json(read_bytes(path))
     except (ValueError, OSError) as error:
         raise CheckpointError(f"{path} cannot be read as JSON: {error}") from error
     if not isinstance(value, dict):
@@ -38,12 +40,18 @@ def load_config(folder: str | Path) -> LlamaConfig:
         CheckpointError: `folder` does not exist, is no checkpoint, or its model is not supported.
     """
     folder = Path(folder)
-    if not folder.is_dir():
-        raise CheckpointError(f"model folder {str(folder)!r} does not exist or is no folder")
+    try:
+        is_folder = folder.is_dir()
+    except OSError:  # a name that is too long, for instance
+        is_folder = False
+    if not is_folder:
+        raise CheckpointError(
+            f"model folder {short(str(folder), 300)} does not exist or is no folder"
+        )
     path = folder / "config.json"
     if not path.is_file():
         raise CheckpointError(
-            f"model folder {str(folder)!r} is no checkpoint: it has no config.json"
+            f"model folder {short(str(folder), 300)} is no checkpoint: it has no config.json"
         )
     raw = read_json(path)
     generation = folder / "generation_config.json"
@@ -51,8 +59,11 @@ def load_config(folder: str | Path) -> LlamaConfig:
         # vLLM adds these ids to the tokenizer's own as ids that stop a request. Where there is a
         # generation config, config.json is not asked.
         eos = read_json(generation).get("eos_token_id")
-        if eos is not None:
-            as_ids(eos, "generation_config.json")
+        try:
+            if eos is not None:
+                as_ids(eos, "generation_config.json")
+        except CheckpointError as error:
+            raise CheckpointError(f"{generation}: {error}") from error
         raw["eos_token_id"] = eos
     try:
         return LlamaConfig.from_dict(raw)
@@ -73,15 +84,21 @@ _SAMPLING_DEFAULTS = {
 def load_default_sampling_params(folder: str | Path) -> dict[str, Any]:
     """What ``generation_config.json`` says of sampling, by `SamplingParams`' names; often nothing.
 
+    Raises CheckpointError for a value that `SamplingParams` refuses.
     Source: `vllm/config/model.py:1465 ModelConfig.get_diff_sampling_param`.
     """
     path = Path(folder) / "generation_config.json"
     raw = read_json(path) if path.is_file() else {}
-    return {
-        ours: raw[theirs]
-        for theirs, ours in _SAMPLING_DEFAULTS.items()
-        if raw.get(theirs) is not None
-    }
+    defaults: dict[str, Any] = {}
+    for theirs, ours in _SAMPLING_DEFAULTS.items():
+        if (value := raw.get(theirs)) is None:
+            continue
+        try:
+            SamplingParams(**{ours: value})
+        except (TypeError, ValueError) as error:
+            raise CheckpointError(f"{path}: {theirs}: {error}") from error
+        defaults[ours] = value
+    return defaults
 
 
 def load_weights(folder: str | Path) -> dict[str, NDArray[np.float32]]:
@@ -109,21 +126,46 @@ def load_weights(folder: str | Path) -> dict[str, NDArray[np.float32]]:
     weight_map = read_json(index).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
         raise CheckpointError(f"{index} must map tensor names to files under weight_map")
+    for tensor, name in weight_map.items():
+        if not isinstance(name, str):
+            raise CheckpointError(
+                f"{index}: weight_map must give {short(tensor)} the name of a file, got "
+                f"{short(name)}"
+            )
     weights: dict[str, NDArray[np.float32]] = {}
     for name in sorted(set(weight_map.values())):
         shard = folder / name
-        if Path(name).name != name or not shard.is_file():
-            raise CheckpointError(f"{index} names the shard {name!r}, which is not in the folder")
+        if Path(name).name != name or not _is_file(shard):
+            raise CheckpointError(
+                f"{index} names the shard {short(name)}, which is not in the folder"
+            )
         tensors = read_safetensors(shard)
         for tensor in (t for t, file in weight_map.items() if file == name):
             if tensor not in tensors:
-                raise CheckpointError(f"{index} places tensor {tensor!r} in {name}, which lacks it")
+                raise CheckpointError(
+                    f"{index} places tensor {short(tensor)} in {short(name)}, which lacks it"
+                )
             weights[tensor] = tensors[tensor]
     return weights
 
 
+def _is_file(path: Path) -> bool:
+    """Like `Path.is_file`, which raises for a name that no file can have."""
+    try:
+        return path.is_file()
+    except OSError:
+        return False
+
+
+_LAYER = re.compile(r"model\.layers\.(\d{1,9})\.")
+
+
 def expected_tensors(config: LlamaConfig) -> dict[str, tuple[int, ...]]:
     """Name and shape of every tensor that a checkpoint of this configuration must hold."""
+    return dict(_expected_tensors(config))
+
+
+def _expected_tensors(config: LlamaConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
     hidden, inner = config.hidden_size, config.intermediate_size
     q_size = config.num_attention_heads * config.head_dim
     kv_size = config.num_key_value_heads * config.head_dim
@@ -136,43 +178,60 @@ def expected_tensors(config: LlamaConfig) -> dict[str, tuple[int, ...]]:
         "mlp.up_proj": (inner, hidden, config.mlp_bias),
         "mlp.down_proj": (hidden, inner, config.mlp_bias),
     }
-    shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (config.vocab_size, hidden)}
+    yield "model.embed_tokens.weight", (config.vocab_size, hidden)
     for i in range(config.num_hidden_layers):
         prefix = f"model.layers.{i}."
         for name, (out, inp, bias) in linears.items():
-            shapes[f"{prefix}{name}.weight"] = (out, inp)
+            yield f"{prefix}{name}.weight", (out, inp)
             if bias:
-                shapes[f"{prefix}{name}.bias"] = (out,)
-        shapes[f"{prefix}input_layernorm.weight"] = (hidden,)
-        shapes[f"{prefix}post_attention_layernorm.weight"] = (hidden,)
-    shapes["model.norm.weight"] = (hidden,)
+                yield f"{prefix}{name}.bias", (out,)
+        yield f"{prefix}input_layernorm.weight", (hidden,)
+        yield f"{prefix}post_attention_layernorm.weight", (hidden,)
+    yield "model.norm.weight", (hidden,)
     if not config.tie_word_embeddings:
-        shapes["lm_head.weight"] = (config.vocab_size, hidden)
-    return shapes
+        yield "lm_head.weight", (config.vocab_size, hidden)
 
 
 def check_weights(config: LlamaConfig, weights: Mapping[str, NDArray[np.float32]]) -> None:
-    """Every expected tensor is there, in its shape, and nothing is there that would be ignored.
+    """Every expected tensor is there, in its shape and finite, and none that would be ignored.
 
     Skipped as vLLM skips them
     (``vllm/model_executor/models/llama.py:448 in LlamaModel.load_weights``): rotary tables saved by
     old versions, and ``lm_head.weight`` where the head is tied to the embedding.
     """
-    shapes = expected_tensors(config)
-    for name, shape in shapes.items():
+    expected: set[str] = set()
+    # One by one: there are as many as config.json says there are layers, and that may be any number.
+    for name, shape in _expected_tensors(config):
         if name not in weights:
-            raise CheckpointError(f"the checkpoint lacks tensor {name!r} of shape {shape}")
+            layers = {int(m[1]) for n in weights if (m := _LAYER.match(n))}
+            raise CheckpointError(
+                f"the checkpoint lacks tensor {name!r} of shape {shape}; config.json says "
+                f"num_hidden_layers {config.num_hidden_layers}, the tensors are of {len(layers)} layers"
+            )
         if weights[name].shape != shape:
             raise CheckpointError(
-                f"tensor {name!r} has shape {weights[name].shape}, config.json asks for {shape}"
+                f"tensor {name!r} has shape {short(weights[name].shape)}, config.json asks for "
+                f"{shape}"
             )
-    unused = sorted(n for n in weights.keys() - shapes.keys() if "rotary_emb." not in n)
+        _check_finite(name, weights[name])
+        expected.add(name)
+    unused = sorted(n for n in weights.keys() - expected if "rotary_emb." not in n)
     if config.tie_word_embeddings and "lm_head.weight" in unused:
         unused.remove("lm_head.weight")
     if unused:
         raise CheckpointError(
             f"the checkpoint holds {len(unused)} tensors that this model has no place for, "
-            f"first {unused[0]!r}: its config.json may miss attention_bias, mlp_bias or a layer"
+            f"first {short(unused[0])}: its config.json may miss attention_bias, mlp_bias or a layer"
+        )
+
+
+def _check_finite(name: str, weight: NDArray[np.float32]) -> None:
+    """vLLM takes such a weight and answers with nonsense; a NaN spoils every token after it."""
+    finite = np.isfinite(weight)
+    if not finite.all():
+        place = tuple(int(i) for i in np.argwhere(~finite)[0])
+        raise CheckpointError(
+            f"tensor {name!r} holds {weight[place]} at {list(place)}: weights must be finite"
         )
 
 

@@ -11,8 +11,12 @@ import json
 import time
 from typing import Any, TextIO
 
-from mini_vllm.cli.flags import add_engine_flags, make_engine, positive
+from mini_vllm.cli.flags import add_engine_flags, make_engine, not_negative, positive
+from mini_vllm.outside import short
 from mini_vllm.sampling_params import RequestOutputKind, SamplingParams
+
+MOST_PROMPTS, MOST_TOKENS = 1_000_000, 100_000_000
+"""What `bench` makes before it starts: about 2 KB a request and 8 bytes a prompt token."""
 
 
 def add_bench_parser(commands: Any) -> None:
@@ -32,7 +36,9 @@ def add_bench_parser(commands: Any) -> None:
     bench.add_argument(
         "--output-len", type=positive, default=64, metavar="N", help="output tokens (64)"
     )
-    bench.add_argument("--seed", type=int, default=0, help="seed of the random prompts (0)")
+    bench.add_argument(
+        "--seed", type=not_negative, default=0, help="seed of the random prompts (0)"
+    )
     bench.add_argument("--json", action="store_true", help="print the figures as JSON")
     add_engine_flags(bench)
     bench.set_defaults(run=run_bench)
@@ -42,6 +48,11 @@ def run_bench(args: argparse.Namespace, out: TextIO) -> int:
     """The `bench` command."""
     import numpy as np
 
+    if args.num_prompts > MOST_PROMPTS or args.num_prompts * args.input_len > MOST_TOKENS:
+        raise ValueError(
+            f"--num-prompts {short(args.num_prompts)} of --input-len {short(args.input_len)}: at most "
+            f"{MOST_PROMPTS} prompts of {MOST_TOKENS} tokens together"
+        )
     engine = make_engine(args)
     total, limit = args.input_len + args.output_len, engine.config.max_model_len
     if total > (limit or total):

@@ -32,6 +32,13 @@ def positive(text: str) -> int:
     return value
 
 
+def not_negative(text: str) -> int:
+    value = int(text)
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"must be at least 0, got {value}")
+    return value
+
+
 def add_flags(
     parser: argparse.ArgumentParser, title: str, flags: dict[str, tuple[type, str]]
 ) -> argparse._ArgumentGroup:

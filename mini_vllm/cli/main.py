@@ -12,12 +12,15 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import asdict
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from mini_vllm.cli.bench import add_bench_parser
+from mini_vllm.cli.door import Parser, guarded, say
 from mini_vllm.cli.flags import add_engine_flags, add_flags, make_engine
 from mini_vllm.cli.trace import add_trace_parser
+from mini_vllm.outside import MOST_BYTES, decode, parse_json, read_bytes, short
 from mini_vllm.sampling_params import RequestOutputKind, SamplingParams
 from mini_vllm.server.command import add_serve_parser
 
@@ -55,8 +58,9 @@ examples:
 """
 
 
+@cache
 def build_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser: argparse.ArgumentParser = Parser(
         prog="mini-vllm",
         description="vLLM's engine in miniature, on numpy: same decisions, same tokens.",
         epilog=_EPILOG,
@@ -127,23 +131,36 @@ def _read_prompts(args: argparse.Namespace) -> Iterator[tuple[str, str, bool]]:
     name = args.prompts_file
     if name is None:
         return
-    text = sys.stdin.read() if name == "-" else Path(name).read_text(encoding="utf-8")
+    try:
+        text = decode(_read(name))
+    except ValueError as error:
+        raise ValueError(f"--prompts-file {short(name, 300)}: {error}") from error
+    text = text.removeprefix("\ufeff")  # some editors put it in front
     # Not splitlines(): JSON strings may hold U+2028 and its like unescaped.
     for number, line in enumerate(text.split("\n"), 1):
         if line.strip():
             yield f"{name}:{number}", line.removesuffix("\r"), name.endswith(".jsonl")
 
 
+def _read(name: str) -> bytes:
+    if name != "-":
+        return read_bytes(Path(name))
+    if sys.stdin is None:
+        raise ValueError("there is no standard input")
+    raw = getattr(sys.stdin, "buffer", None)
+    data: bytes = sys.stdin.read().encode() if raw is None else raw.read(MOST_BYTES + 1)
+    if len(data) > MOST_BYTES:
+        raise ValueError(f"it holds more than {MOST_BYTES} bytes")
+    return data
+
+
 def _parse_prompt(text: str, is_json: bool) -> Any:
     """The prompt in a form that the engine takes. Raises ValueError for a line that is none."""
     if not is_json:
         return text
-    try:
-        value = json.loads(text)
-    except ValueError as error:
-        raise ValueError(f"not a JSON value: {error}") from error
+    value = parse_json(text)
     if not isinstance(value, str | dict):
-        raise ValueError(f"expected an object with 'prompt', got {text[:40]}")
+        raise ValueError(f"expected an object with 'prompt', got {short(value)}")
     return value
 
 
@@ -184,7 +201,7 @@ def run_generate(args: argparse.Namespace, out: TextIO) -> int:
             order.append(engine.add_request(str(number), prompt, params))
         except (TypeError, ValueError) as error:
             refused += 1
-            print(f"mini-vllm: {where}: {error}", file=sys.stderr)
+            say(f"{where}: {error}")
 
     start = time.perf_counter()
     num_tokens = 0
@@ -246,16 +263,13 @@ def _print_output(output: RequestOutput, as_json: bool, out: TextIO) -> None:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Entry point. Exit status: 0 done, 1 some prompt refused, 2 nothing could be run."""
-    args = build_parser().parse_args(argv)
-    try:
-        return int(args.run(args, sys.stdout))
-    except BrokenPipeError:  # the reader of a pipe has seen enough
-        sys.stderr.close()
-        return 0
-    except (ValueError, TypeError, OSError) as error:
-        print(f"mini-vllm: {error}", file=sys.stderr)
-        return 2
+    """Entry point. Exit status: 0 done, 1 some prompt refused, 2 nothing could be run, 130 Ctrl-C."""
+
+    def run(out: TextIO) -> int:
+        args = build_parser().parse_args(argv)
+        return int(args.run(args, out))
+
+    return guarded(run)
 
 
 if __name__ == "__main__":

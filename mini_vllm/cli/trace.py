@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import argparse
-import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
+
+from mini_vllm.outside import decode, read_bytes, short
 
 if TYPE_CHECKING:
     from mini_vllm.trace.types import Trace
 
 _EPILOG = """\
 what FILE may be:
-  a page, or data, that --trace has written      run.html, run.trace.json
+  a page, or data, that --trace has written      run.html, run.trace.json, run.trace.json.gz
   a scenario: requests with arrivals, in JSON    phase-03-scheduler/scenarios/NAME.json
   decisions of vLLM's own scheduler, recorded    tests/golden/scheduler-0.22.1.jsonl.gz
 
@@ -31,7 +34,7 @@ def add_trace_parser(commands: Any) -> None:
         help="step through a recorded run, also one of vLLM's own",
         description="Write what a run decided, step by step and with the reasons: as a page to step "
         "through (.html), as text (.txt, or '-' for here), for Perfetto (.json), or as data to read "
-        "again (.trace.json).",
+        "again (.trace.json, .trace.json.gz).",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -69,35 +72,58 @@ def read_trace(
 
     Raises ValueError for a file that is none of those that `mini-vllm trace` knows.
     """
-    from mini_vllm.trace.data import FORMAT, from_data
+    from mini_vllm.trace.data import FORMAT, from_data, loads
     from mini_vllm.trace.golden import from_golden, is_golden, pick, read_lines
     from mini_vllm.trace.page import data_of_page
 
-    if path.suffix == ".html":
-        data = data_of_page(path.read_text(encoding="utf-8"))
-        if data is None:
-            raise ValueError(f"{path}: no page of mini-vllm's")
-        return from_data(data)
-    if path.suffix in (".jsonl", ".gz"):
-        return from_golden(pick(path, read_lines(path), index, seed), path.name)
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{path}: not JSON: {error}") from error
-    if isinstance(value, dict) and value.get("format") == FORMAT:
-        return from_data(value)
-    if isinstance(value, dict) and "traceEvents" in value:
-        raise ValueError(
-            f"{path}: this form is for Perfetto alone; write .trace.json to read it here"
-        )
-    if is_golden(value):
-        return from_golden(value, path.name)
-    if isinstance(value, dict) and "scenario" in value:
-        from mini_vllm.engine import DEFAULT_MODEL
-        from mini_vllm.trace.scenario import read_scenario, run_scenario
+    with _of(path):
+        if path.suffix == ".html":
+            with _broken():
+                data = data_of_page(decode(read_bytes(path)))
+            if data is None:
+                raise ValueError("no page of mini-vllm's")
+        elif path.name.endswith((".jsonl", ".jsonl.gz")):
+            data = pick(path, read_lines(path), index, seed)
+            with _broken():
+                return from_golden(data, path.name)
+        else:
+            data = loads(read_bytes(path))
+        if (isinstance(data, dict) and data.get("format") == FORMAT) or path.suffix == ".html":
+            with _broken():
+                return from_data(data)
+        if isinstance(data, dict) and "traceEvents" in data:
+            raise ValueError("this form is for Perfetto alone; write .trace.json to read it here")
+        if is_golden(data):
+            with _broken():
+                return from_golden(data, path.name)
+        if isinstance(data, dict) and "scenario" in data:
+            from mini_vllm.engine import DEFAULT_MODEL
+            from mini_vllm.trace.scenario import read_scenario, run_scenario
 
-        return run_scenario(read_scenario(value), model or DEFAULT_MODEL, timed)
-    raise ValueError(f"{path}: neither a trace, a scenario nor a recording of vLLM's scheduler")
+            return run_scenario(read_scenario(data), model or DEFAULT_MODEL, timed)
+        raise ValueError("neither a trace, a scenario nor a recording of vLLM's scheduler")
+
+
+@contextmanager
+def _of(path: Path) -> Iterator[None]:
+    """Names the file in errors that do not."""
+    try:
+        yield
+    except (ValueError, TypeError) as error:
+        text = str(error)
+        raise ValueError(text if text.startswith(str(path)) else f"{path}: {text}") from error
+
+
+@contextmanager
+def _broken() -> Iterator[None]:
+    """What a file of steps leads to when it is not what its form says: numbers that are texts, ids
+    that nobody has. Whatever that is, it is the file's fault."""
+    try:
+        yield
+    except ValueError:
+        raise
+    except (LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
+        raise ValueError(f"a broken trace: {type(error).__name__}: {error}") from error
 
 
 def _stem(path: Path) -> str:
@@ -109,8 +135,9 @@ def _stem(path: Path) -> str:
 
 def run_trace(args: argparse.Namespace, out: TextIO) -> int:
     """The `trace` command. Exit status 0; an input that cannot be read is a ValueError."""
-    from mini_vllm.trace import check_trace_path, to_text, write_trace
+    from mini_vllm.trace import check_trace_path, to_text
     from mini_vllm.trace.page import to_html
+    from mini_vllm.trace.recorder import trace_bytes
 
     paths = [Path(name) for name in args.files]
     to = None if args.output is None else Path(args.output)
@@ -123,17 +150,24 @@ def run_trace(args: argparse.Namespace, out: TextIO) -> int:
             target = (folder or Path()) / f"{_stem(path)}.html"
         if args.output != "-":
             check_trace_path(target)
-            if target.exists() and target.samefile(path):
+            if target.exists() and path.exists() and target.samefile(path):
                 raise ValueError(f"{target} is what is to be read; give another name with -o")
         trace = read_trace(path, args.index, args.seed, args.model)
         if args.request is not None and args.request not in {r.request_id for r in trace.requests}:
-            raise ValueError(f"{path}: no request has the id {args.request!r}")
+            raise ValueError(f"{path}: no request has the id {short(args.request)}")
+        if args.step is not None and args.step not in {step.index for step in trace.steps}:
+            first, last = (trace.steps[i].index if trace.steps else 0 for i in (0, -1))
+            raise ValueError(f"{path}: no step {args.step}; it has {first} to {last}")
+        with _of(path), _broken():
+            if args.output == "-":
+                text = to_text(trace.steps)
+            elif target.suffix == ".html":
+                content = to_html(trace, args.step, args.request).encode()
+            else:
+                content = trace_bytes(trace, target)
         if args.output == "-":
-            out.write(to_text(trace.steps))
-        elif target.suffix == ".html":
-            target.write_text(to_html(trace, args.step, args.request), encoding="utf-8")
-        else:
-            write_trace(trace, target)
-        if args.output != "-":
-            out.write(f"{target}: {len(trace.requests)} requests, {len(trace.steps)} steps\n")
+            out.write(text)
+            continue
+        target.write_bytes(content)
+        out.write(f"{target}: {len(trace.requests)} requests, {len(trace.steps)} steps\n")
     return 0

@@ -16,6 +16,12 @@ from typing import Any, Protocol
 from mini_vllm.checkpoint import read_json
 from mini_vllm.llama_config import CheckpointError
 from mini_vllm.tokenizer.byte_level_bpe import ByteLevelBPE, why_not_byte_level
+from mini_vllm.tokenizer.check import (
+    check_byte_level,
+    check_shape,
+    model_max_length,
+    special_tokens,
+)
 
 
 class TokenStream(Protocol):
@@ -85,36 +91,33 @@ class Tokenizer:
         data = read_json(path)
         codec: _Codec
         try:
+            check_shape(data)
             reason = why_not_byte_level(data)
             if reason is None:
+                check_byte_level(data)
                 codec = ByteLevelBPE(data)
-            else:
-                from mini_vllm.tokenizer.hf import HfCodec
-
-                codec = HfCodec(path, reason)
-        except (KeyError, TypeError, AttributeError, IndexError) as error:
+        except CheckpointError as error:
+            raise CheckpointError(f"{path}: {error}") from error
+        except (LookupError, TypeError, AttributeError) as error:
             raise CheckpointError(
                 f"{path} is no tokenizer.json: {type(error).__name__} {error}"
             ) from error
-        config: dict[str, Any] = {}
+        if reason is not None:
+            from mini_vllm.tokenizer.hf import HfCodec
+
+            codec = HfCodec(path, reason)
+        names: dict[str, Any] = {}
+        longest: int | None = None
         for name in ("special_tokens_map.json", "tokenizer_config.json"):
             if (folder / name).is_file():
-                config.update(read_json(folder / name))
-
-        def named(key: str) -> int | None:
-            token = config.get(key)
-            content = token.get("content") if isinstance(token, dict) else token
-            return None if content is None else codec.token_to_id(content)
-
-        longest = config.get("model_max_length")
-        if not isinstance(longest, int | float) or longest > 1e12:  # Hugging Face's "no limit"
-            longest = None
-        return cls(
-            codec,
-            named("bos_token"),
-            named("eos_token"),
-            None if longest is None else int(longest),
-        )
+                config = read_json(folder / name)
+                try:
+                    names.update(special_tokens(config))
+                    longest = model_max_length(config)
+                except CheckpointError as error:
+                    raise CheckpointError(f"{folder / name}: {error}") from error
+        ids = {k: None if v is None else codec.token_to_id(v) for k, v in names.items()}
+        return cls(codec, ids.get("bos_token"), ids.get("eos_token"), longest)
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """Ids of `text`. Special tokens written out in the text become their ids, as in Hugging

@@ -1,277 +1,80 @@
-"""A trace as data: one JSON object, compact, versioned, readable again without loss.
+"""A trace as data: plain JSON, one object a step, versioned, read again without loss.
 
-What a step has in common with what the rules lead one to expect is left out, so a step of a hundred
-decodes takes a few bytes. Nothing is lost by that: where a step is not as expected, it says so.
-
-    format, version     "mini-vllm-trace", 1
-    title, about, source
-    config              fields of EngineConfig by name
-    requests            in order of arrival: id, prompt_tokens, max_tokens, priority, arrival,
-                        prompt, prompt_ids, output_ids, text, and before: tokens it had sampled,
-                        and computed, when the recording began
-    pieces              token id -> how to print it
-    cached              blocks that held cached content before the first step
-    ended               requests aborted after the last step
-    strings             reasons; the first three are those of a decode, a prefill, a recompute
-    free, held, shared  columns, one number a step, when it was over: free blocks, free blocks that
-                        hold cached content, blocks in more than one table
-    ns                  columns: nanoseconds of schedule, execute, update; empty if all are 0
-    steps               one object a step
-
-Requests are named by their place in `requests`, from 0. The keys of a step, each with what its
-absence means:
-
-    n   its number                      one more than the step before, and 1 for the first
-    a   how many requests arrived       none; they come in the order of `requests`
-    x   those ended from outside        none
-    p   those preempted                 none
-    s   [request, tokens, ...]          a running request that is not named gets 1 token, one named
-                                        with 0 gets none; those that were not running are admitted
-    S   [request, tokens, ...]          in place of `s`, where the order is another: all of them
-    c   [request, tokens, ...]          computed before the step: as many as after its last step,
-                                        plus the prefix hit
-    h   [request, tokens, ...]          prefix hits: none
-    t   [[request, keep, block, ...]]   block tables: unchanged; else `keep` entries, then these
-    k   [request, n, ...]               tokens sampled: 1 if it has caught up, else 0
-    f   [[request, reason], ...]        finished: none
-    r   the running list after it       those before, without victims and finished, then admitted
-    w   the waiting queue after it      those before and the arrived; victims in front (`fcfs`), or
-                                        sorted by priority, arrival, id; without those admitted
-    e, b  blocks evicted, published     none
-    y   [request, string, ...]          why it got its tokens: the first string, second or third
-    z   [request, string, ...]          why it was preempted, or got nothing: no reason
-    v   string                          why the head of the queue waits: no reason
+The keys are the fields of `types.py` by their names: those of `Trace`, before them `format` and
+`version`; `requests` holds a `RequestInfo` each, `steps` a `StepTrace` each, whose `scheduled` holds
+a `RequestStep` each. In a file every step is a line of its own. Nothing has to be worked out to read
+it, the reasons stand in it as words. It is long and repeats itself, so it is meant for gzip:
+`.trace.json.gz`, and the page, hold the same text zipped.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import Any
+import gzip
+import json
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import fields, is_dataclass
+from functools import cache
+from types import UnionType
+from typing import Any, get_args, get_origin, get_type_hints
 
-from mini_vllm.trace.reasons import AGAIN, DECODE, REST, kind_of
-from mini_vllm.trace.types import RequestInfo, RequestStep, StepTrace, Trace
+from mini_vllm.outside import gunzip, parse_json, short
+from mini_vllm.trace.types import Trace
 
-FORMAT, VERSION = "mini-vllm-trace", 1
-KINDS = ("decode", "prefill", "recompute")
+FORMAT, VERSION = "mini-vllm-trace", 2
+KINDS = ("prefill", "decode", "recompute")
+MOST_BLOCKS = 1 << 24  # that a page can draw
+_CONFIG = {
+    "block_size": int, "num_gpu_blocks": int, "max_num_seqs": int, "max_num_batched_tokens": int,
+    "long_prefill_token_threshold": int, "scheduling_policy": str, "enable_prefix_caching": bool,
+}  # fmt: skip
 
 
 class TraceDataError(ValueError):
-    """Not a trace of ours, or one of a later version."""
-
-
-@dataclass(slots=True)
-class _Life:
-    """A request on the way through the steps."""
-
-    index: int
-    info: RequestInfo
-    num_tokens: int
-    computed: int = 0
-    most_computed: int = 0
-    sampled: int = 0  # of `info.output_token_ids`
-    table: list[int] = field(default_factory=list)
-
-
-class _Run:
-    """What both directions know before a step, and what they expect of it."""
-
-    def __init__(self, requests: list[RequestInfo], config: dict[str, Any]) -> None:
-        self.by_priority = config.get("scheduling_policy") == "priority"
-        self.lives: list[_Life] = []
-        self.at: dict[str, int] = {}  # id -> its latest life
-        self.pending = iter(requests)
-        self.running: list[int] = []
-        self.waiting: list[int] = []
-
-    def arrive(self, n: int) -> None:
-        for _ in range(n):
-            info = next(self.pending)
-            life = _Life(len(self.lives), info, info.num_prompt_tokens + info.outputs_before)
-            life.computed = life.most_computed = info.computed_before
-            life.sampled = info.outputs_before
-            self.lives.append(life)
-            self.at[info.request_id] = life.index
-            self.waiting.append(life.index)
-
-    def abort(self, indices: list[int]) -> None:
-        gone = set(indices)
-        self.running = [i for i in self.running if i not in gone]
-        self.waiting = [i for i in self.waiting if i not in gone]
-
-    def preempt(self, indices: list[int]) -> None:
-        gone = set(indices)
-        self.waiting = [i for i in self.running if i in gone] + self.waiting
-        self.running = [i for i in self.running if i not in gone]
-        for i in indices:
-            self.lives[i].computed, self.lives[i].table = 0, []
-
-    def expected(self, scheduled: list[int], finished: set[int]) -> tuple[list[int], list[int]]:
-        """The running list and the queue after a step."""
-        known = set(self.running)
-        running = self.running + [i for i in scheduled if i not in known]
-        admitted = set(scheduled)
-        waiting = [i for i in self.waiting if i not in admitted]
-        if self.by_priority:
-            info = [life.info for life in self.lives]
-            waiting.sort(key=lambda i: (info[i].priority, info[i].arrival_time, info[i].request_id))
-        return [i for i in running if i not in finished], waiting
-
-    def advance(self, part: RequestStep) -> None:
-        life = self.lives[self.at[part.request_id]]
-        life.table = part.block_ids
-        life.computed = part.num_computed_tokens + part.num_scheduled_tokens
-        life.most_computed = max(life.most_computed, life.computed)
-        life.num_tokens += len(part.new_token_ids)
-        life.sampled += len(part.new_token_ids)
-
-
-class _Strings:
-    def __init__(self) -> None:
-        self.all = [DECODE, REST, AGAIN]
-        self._at = {text: i for i, text in enumerate(self.all)}
-
-    def add(self, text: str) -> int:
-        if text not in self._at:
-            self._at[text] = len(self.all)
-            self.all.append(text)
-        return self._at[text]
+    """Not a trace of ours, or one of another version, or one that does not hold together."""
 
 
 # -- writing --------------------------------------------------------------------------------------
 
 
 def to_data(trace: Trace) -> dict[str, Any]:
-    """The trace as one JSON object; see the module's docstring."""
-    run, strings = _Run(trace.requests, trace.config), _Strings()
-    steps = []
-    number = 0
-    for step in trace.steps:
-        number += 1
-        coded = _coded(step, run, strings)
-        if step.index != number:
-            coded["n"] = number = step.index
-        steps.append(coded)
-    times = [(s.schedule_time, s.execute_time, s.update_time) for s in trace.steps]
-    columns = [[round(1e9 * t) for t in column] for column in zip(*times, strict=True)]
-    return {
-        "format": FORMAT,
-        "version": VERSION,
-        "title": trace.title,
-        "about": trace.about,
-        "source": trace.source,
-        "config": trace.config,
-        "requests": [
-            {
-                "id": info.request_id,
-                "prompt_tokens": info.num_prompt_tokens,
-                "max_tokens": info.max_tokens,
-                "priority": info.priority,
-                "arrival": info.arrival_time,
-                "prompt": info.prompt,
-                "prompt_ids": info.prompt_token_ids,
-                "output_ids": info.output_token_ids,
-                "text": info.text,
-                "before": [info.outputs_before, info.computed_before],
-            }
-            for info in trace.requests
-        ],
-        "pieces": {str(token_id): piece for token_id, piece in trace.pieces.items()},
-        "cached": trace.cached_at_start,
-        "ended": [run.at[request_id] for request_id in trace.aborted_at_end],
-        "strings": strings.all,
-        "free": [step.free_blocks for step in trace.steps],
-        "held": [step.cached_blocks for step in trace.steps],
-        "shared": [step.shared_blocks for step in trace.steps],
-        "ns": columns if any(map(any, columns)) else [],
-        "steps": steps,
-    }
+    """The trace as one JSON object; it shares lists with the trace."""
+    data = {"format": FORMAT, "version": VERSION} | _plain(trace)
+    data["requests"] = [_plain(info) for info in trace.requests]
+    data["pieces"] = {str(token_id): piece for token_id, piece in trace.pieces.items()}
+    data["steps"] = [
+        _plain(step) | {"scheduled": [_plain(part) for part in step.scheduled]}
+        for step in trace.steps
+    ]
+    return data
 
 
-def _coded(step: StepTrace, run: _Run, strings: _Strings) -> dict[str, Any]:
-    coded: dict[str, Any] = {}
-
-    def say(key: str, value: Any) -> None:
-        if value:
-            coded[key] = value
-
-    # The ids of `x` are those of lives that ended; of a new life under an old id, `a` comes after.
-    aborted = [run.at[request_id] for request_id in step.aborted]
-    run.abort(aborted)
-    run.arrive(len(step.arrived))
-    at, lives = run.at, run.lives
-    preempted = [at[request_id] for request_id in step.preempted]
-    say("a", len(step.arrived))
-    say("x", aborted)
-    say("p", preempted)
-    order = [at[part.request_id] for part in step.scheduled]
-    tokens = [part.num_scheduled_tokens for part in step.scheduled]
-    run.preempt(preempted)
-    amounts = dict(zip(order, tokens, strict=True))
-    by_rule = [i for i in run.running if i in amounts]
-    by_rule += [i for i in order if i not in set(run.running)]
-    if order == by_rule:
-        known = set(run.running)
-        exceptions = [(i, amounts.get(i, 0)) for i in run.running if amounts.get(i, 0) != 1]
-        exceptions += [(i, amounts[i]) for i in order if i not in known]
-        say("s", [n for pair in exceptions for n in pair])
-    else:
-        coded["S"] = [n for pair in amounts.items() for n in pair]
-
-    flat: dict[str, list[Any]] = {key: [] for key in "chkyz"}
-    tables: list[list[int]] = []
-    finished: list[list[Any]] = []
-    for part in step.scheduled:
-        life = lives[at[part.request_id]]
-        i = life.index
-        if part.num_computed_tokens != life.computed + part.num_cached_tokens:
-            flat["c"] += [i, part.num_computed_tokens]
-        if part.num_cached_tokens:
-            flat["h"] += [i, part.num_cached_tokens]
-        if part.block_ids is not life.table and part.block_ids != life.table:
-            keep = _common(life.table, part.block_ids)
-            tables.append([i, keep, *part.block_ids[keep:]])
-        caught_up = part.num_computed_tokens + part.num_scheduled_tokens >= life.num_tokens
-        if len(part.new_token_ids) != int(caught_up):
-            flat["k"] += [i, len(part.new_token_ids)]
-        usual = KINDS.index(
-            kind_of(part.num_computed_tokens, life.num_tokens, life.info, life.most_computed)
-        )
-        if (why := strings.add(part.why)) != usual:
-            flat["y"] += [i, why]
-        if part.finish_reason is not None:
-            finished.append([i, part.finish_reason])
-        run.advance(part)
-    for request_id, why_not in step.why.items():
-        flat["z"] += [at[request_id], strings.add(why_not)]
-    done: set[int] = {entry[0] for entry in finished}
-    running, waiting = run.expected(order, done)
-    run.running = [at[request_id] for request_id in step.running]
-    run.waiting = [at[request_id] for request_id in step.waiting]
-    say("t", tables)
-    say("f", finished)
-    for key, values in flat.items():
-        say(key, values)
-    if run.running != running:
-        coded["r"] = run.running
-    if run.waiting != waiting:
-        coded["w"] = run.waiting
-    say("e", step.evicted)
-    say("b", step.published)
-    if step.why_waiting:
-        coded["v"] = strings.add(step.why_waiting)
-    return coded
+def _plain(item: Any) -> dict[str, Any]:
+    return {name: getattr(item, name) for name in item.__slots__}
 
 
-def _common(a: list[int], b: list[int]) -> int:
-    """How many entries at the front are the same."""
-    same = 0
-    while same < len(a) and same < len(b) and a[same] == b[same]:
-        same += 1
-    return same
+def dumps(data: dict[str, Any]) -> str:
+    """The text of `to_data`'s object, a line a key and a line a step. ASCII, without NaN."""
+
+    def text(value: Any) -> str:
+        return json.dumps(value, separators=(",", ":"), allow_nan=False)
+
+    rows = [f"{text(key)}:{text(value)}" for key, value in data.items() if key != "steps"]
+    steps = ",\n".join(map(text, data["steps"]))
+    return "{" + ",\n".join(rows) + f',\n"steps":[\n{steps}\n]}}\n'
+
+
+def zipped(text: str) -> bytes:
+    """The text, gzipped: equal for equal text, for no time stands in it."""
+    return gzip.compress(text.encode(), compresslevel=9, mtime=0)
 
 
 # -- reading --------------------------------------------------------------------------------------
+
+
+def loads(raw: bytes) -> Any:
+    """The value of a JSON file, gzipped or not. Raises ValueError where it holds none, or too much."""
+    return parse_json(gunzip(raw) if raw[:2] == b"\x1f\x8b" else raw)
 
 
 def from_data(data: Any) -> Trace:
@@ -279,114 +82,108 @@ def from_data(data: Any) -> Trace:
     if not isinstance(data, dict) or data.get("format") != FORMAT:
         raise TraceDataError(f"not a trace: its 'format' is not {FORMAT!r}")
     if data.get("version") != VERSION:
-        raise TraceDataError(f"trace version {data.get('version')!r}; this reads {VERSION}")
-    try:
-        return _decoded(data)
-    except (KeyError, IndexError, TypeError, AttributeError, StopIteration) as error:
-        raise TraceDataError(f"a broken trace: {type(error).__name__}: {error}") from error
+        raise TraceDataError(f"trace version {short(data.get('version'))}; this reads {VERSION}")
+    value = {key: data[key] for key in data if key not in ("format", "version", "view")}
+    pieces = value.get("pieces")
+    if isinstance(pieces, dict) and all(key.isdecimal() for key in pieces):
+        value["pieces"] = {int(key): piece for key, piece in pieces.items()}
+    trace: Trace = _made(Trace, value, "the trace")
+    for at, problem in _problems(trace):
+        raise TraceDataError(f"a broken trace: {at}: {problem}")
+    return trace
 
 
-def _decoded(data: dict[str, Any]) -> Trace:
-    requests = [
-        RequestInfo(
-            request_id=r["id"],
-            num_prompt_tokens=r["prompt_tokens"],
-            max_tokens=r["max_tokens"],
-            priority=r["priority"],
-            arrival_time=r["arrival"],
-            prompt=r["prompt"],
-            prompt_token_ids=r["prompt_ids"],
-            output_token_ids=r["output_ids"],
-            text=r["text"],
-            outputs_before=r["before"][0],
-            computed_before=r["before"][1],
+@cache
+def _hints(kind: type) -> dict[str, Any]:
+    hints = get_type_hints(kind)
+    return {f.name: hints[f.name] for f in fields(kind)}
+
+
+@cache
+def _checks(kind: type) -> dict[str, tuple[Any, Callable[[Any], bool]]]:
+    """For each field the class of its items, if they are dataclasses, and what is true of it."""
+    checks = {}
+    for name, hint in _hints(kind).items():
+        item = get_args(hint)[0] if get_origin(hint) is list else None
+        nested = is_dataclass(item)
+        checks[name] = (item if nested else None, _is(list if nested else hint))
+    return checks
+
+
+def _is(hint: Any) -> Callable[[Any], bool]:
+    args = get_args(hint)
+    if hint is Any:
+        return lambda value: True
+    if hint is int:  # past 2**53 the page's numbers are no integers any more
+        return lambda value: type(value) is int and -(2**53) < value < 2**53
+    if hint is float:
+        whole = _is(int)
+        return lambda value: whole(value) or (type(value) is float and math.isfinite(value))
+    if get_origin(hint) is UnionType:
+        kinds = [_is(arg) for arg in args]
+        return lambda value: any(kind(value) for kind in kinds)
+    if get_origin(hint) is list:
+        each = _is(args[0])
+        return lambda value: type(value) is list and all(map(each, value))
+    if get_origin(hint) is dict:
+        key, of = _is(args[0]), _is(args[1])
+        return lambda value: (
+            type(value) is dict and all(map(key, value)) and all(map(of, value.values()))
         )
-        for r in data["requests"]
-    ]
-    run, steps = _Run(requests, data["config"]), []
-    usable, number, start = data["config"]["num_gpu_blocks"] - 1, 0, 0.0
-    for at, coded in enumerate(data["steps"]):
-        number = coded.get("n", number + 1)
-        times = [column[at] / 1e9 for column in data["ns"]] or [0.0, 0.0, 0.0]
-        step = _step(coded, run, data["strings"])
-        step.index, step.start = number, start
-        step.schedule_time, step.execute_time, step.update_time = times
-        step.free_blocks = data["free"][at]
-        step.cached_blocks, step.shared_blocks = data["held"][at], data["shared"][at]
-        step.kv_usage = 1.0 - step.free_blocks / usable if usable else 0.0
-        start += step.schedule_time + step.execute_time + step.update_time
-        steps.append(step)
-    return Trace(
-        config=data["config"],
-        requests=requests,
-        steps=steps,
-        source=data["source"],
-        title=data["title"],
-        about=data["about"],
-        pieces={int(token_id): piece for token_id, piece in data["pieces"].items()},
-        cached_at_start=data["cached"],
-        aborted_at_end=[requests[i].request_id for i in data["ended"]],
-    )
+    return lambda value: type(value) is hint
 
 
-def _pairs(flat: list[Any]) -> Iterator[tuple[Any, Any]]:
-    return zip(flat[::2], flat[1::2], strict=True)
+def _made(kind: type, value: Any, where: str) -> Any:
+    """An object of the class from its fields by name, each of the type that the class says."""
+    checks = _checks(kind)
+    if not isinstance(value, dict) or value.keys() != checks.keys():
+        odd = sorted(value.keys() ^ checks.keys())[:1] if isinstance(value, dict) else []
+        raise TraceDataError(f"a broken trace: {where} is no {kind.__name__}" + (
+            f": {short(odd[0])} is {'unknown' if odd[0] in value else 'missing'}" if odd else ""
+        ))  # fmt: skip
+    made = {}
+    for name, (item, is_right) in checks.items():
+        given = value[name]
+        if not is_right(given):
+            raise TraceDataError(f"a broken trace: {where}: {name} cannot be {short(given)}")
+        if item is not None:
+            given = [_made(item, each, f"{name}[{at}]") for at, each in enumerate(given)]
+        made[name] = given
+    return kind(**made)
 
 
-def _step(coded: dict[str, Any], run: _Run, strings: list[str]) -> StepTrace:
-    aborted = [run.lives[i].info.request_id for i in coded.get("x", ())]
-    run.abort(coded.get("x", []))
-    first = len(run.lives)
-    run.arrive(coded.get("a", 0))
-    lives = run.lives
-
-    def name(i: int) -> str:
-        return lives[i].info.request_id
-
-    preempted = coded.get("p", [])
-    run.preempt(preempted)
-    if "S" in coded:
-        amounts = dict(_pairs(coded["S"]))
-    else:
-        amounts = dict.fromkeys(run.running, 1) | dict(_pairs(coded.get("s", [])))
-        amounts = {i: n for i, n in amounts.items() if n}
-    computed, hits, sampled, why = (dict(_pairs(coded.get(key, []))) for key in "chky")
-    tables = {entry[0]: entry[1:] for entry in coded.get("t", ())}
-    finished = dict(coded.get("f", ()))
-    scheduled = []
-    for i, tokens in amounts.items():
-        life = lives[i]
-        before = computed.get(i, life.computed + hits.get(i, 0))
-        keep = tables.get(i)
-        table = life.table if keep is None else life.table[: keep[0]] + keep[1:]
-        new = sampled.get(i, int(before + tokens >= life.num_tokens))
-        kind = kind_of(before, life.num_tokens, life.info, life.most_computed)
-        part = RequestStep(
-            name(i),
-            before,
-            tokens,
-            hits.get(i, 0),
-            table,
-            life.info.output_token_ids[life.sampled : life.sampled + new],
-            finished.get(i),
-            strings[why.get(i, KINDS.index(kind))],
-            kind,
-        )
-        run.advance(part)
-        scheduled.append(part)
-    running, waiting = run.expected(list(amounts), set(finished))
-    run.running, run.waiting = coded.get("r", running), coded.get("w", waiting)
-    return StepTrace(
-        index=0, start=0.0, schedule_time=0.0, execute_time=0.0, update_time=0.0,
-        scheduled=scheduled,
-        preempted=[name(i) for i in preempted],
-        running=[name(i) for i in run.running],
-        waiting=[name(i) for i in run.waiting],
-        free_blocks=0, kv_usage=0.0,
-        arrived=[name(i) for i in range(first, len(lives))],
-        aborted=aborted,
-        evicted=coded.get("e", []),
-        published=coded.get("b", []),
-        why_waiting=strings[coded["v"]] if "v" in coded else "",
-        why={name(i): strings[text] for i, text in _pairs(coded.get("z", []))},
-    )  # fmt: skip
+def _problems(trace: Trace) -> Iterator[tuple[str, str]]:
+    """What does not hold together, and where: names nobody bears, blocks that are not there."""
+    for key, kind in _CONFIG.items():
+        if type(trace.config.get(key)) is not kind:
+            yield "config", f"{key} must be {kind.__name__}, got {short(trace.config.get(key))}"
+            return
+    if not 1 <= trace.config["num_gpu_blocks"] <= MOST_BLOCKS:
+        yield "config", f"num_gpu_blocks must be 1 to {MOST_BLOCKS}"
+        return
+    blocks = range(trace.config["num_gpu_blocks"])
+    if any(block not in blocks for block in trace.cached_at_start):
+        yield "cached_at_start", f"blocks are 0 to {len(blocks) - 1}"
+    names, known = [info.request_id for info in trace.requests], set[str]()
+    came = 0
+    for step in trace.steps:
+        where = f"step {step.index}"
+        if names[came : came + len(step.arrived)] != step.arrived:
+            yield where, "its arrivals are not the next requests"
+        came += len(step.arrived)
+        if unknown := set(step.aborted) - known:
+            yield where, f"no request {short(min(unknown))} has arrived"
+        known.update(step.arrived)
+        used = {*step.preempted, *step.running, *step.waiting, *step.why}
+        used.update(part.request_id for part in step.scheduled)
+        if unknown := used - known:
+            yield where, f"no request {short(min(unknown))} has arrived"
+        for part in step.scheduled:
+            if part.kind not in KINDS:
+                yield where, f"kind must be one of {', '.join(KINDS)}, got {short(part.kind)}"
+        held = {block for part in step.scheduled for block in part.block_ids}
+        for block in held.union(step.evicted, step.published):
+            if block not in blocks:
+                yield where, f"there is no block {block}"
+    if unknown := set(trace.aborted_at_end) - known:
+        yield "aborted_at_end", f"no request {short(min(unknown))} has arrived"

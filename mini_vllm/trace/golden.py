@@ -9,13 +9,11 @@ ids in each full block. Such a recording has no times.
 
 from __future__ import annotations
 
-import gzip
-import json
-import zlib
 from pathlib import Path
 from typing import Any
 
-from mini_vllm.trace.reasons import Explainer
+from mini_vllm.outside import decode, gunzip, parse_json, read_bytes, short
+from mini_vllm.trace.reasons import Explainer, Reason
 from mini_vllm.trace.types import RequestInfo, RequestStep, StepTrace, Trace
 
 _KEYS = ("seed", "config", "requests", "steps", "outputs")
@@ -33,11 +31,11 @@ class GoldenError(ValueError):
 def read_lines(path: Path) -> list[str]:
     """The lines of a `.jsonl` or `.jsonl.gz` file. Raises GoldenError if it cannot be read as one."""
     try:
-        raw = path.read_bytes()
+        raw = read_bytes(path)
         if raw[:2] == b"\x1f\x8b":
-            raw = gzip.decompress(raw)
-        return [line for line in raw.decode("utf-8").split("\n") if line.strip()]
-    except (EOFError, zlib.error, gzip.BadGzipFile, UnicodeDecodeError) as error:
+            raw = gunzip(raw)
+        return [line for line in decode(raw).split("\n") if line.strip()]
+    except ValueError as error:
         raise GoldenError(f"{path}: not JSON lines: {error}") from error
 
 
@@ -48,15 +46,24 @@ def is_golden(value: Any) -> bool:
 def pick(path: Path, lines: list[str], index: int | None, seed: int | None) -> Any:
     """The recording with this place in the file (from 0) or this seed; the first if both are None."""
     if seed is not None:
-        for line in lines:
-            recording = json.loads(line)
+        for at in range(len(lines)):
+            recording = _recording(path, lines, at)
             if is_golden(recording) and recording["seed"] == seed:
                 return recording
         raise GoldenError(f"{path}: no recording has the seed {seed}")
     at = index or 0
+    if not lines:
+        raise GoldenError(f"{path}: it holds no recording")
     if not 0 <= at < len(lines):
         raise GoldenError(f"{path}: --index {at}, but it holds {len(lines)}: 0 to {len(lines) - 1}")
-    return json.loads(lines[at])
+    return _recording(path, lines, at)
+
+
+def _recording(path: Path, lines: list[str], at: int) -> Any:
+    try:
+        return parse_json(lines[at])
+    except ValueError as error:
+        raise GoldenError(f"{path}: recording {at}: {error}") from error
 
 
 class _Contents:
@@ -126,13 +133,35 @@ def from_golden(recording: Any, name: str = "") -> Trace:
     if not is_golden(recording):
         raise GoldenError(f"not a recorded workload: it needs the keys {', '.join(_KEYS)}")
     try:
-        return _Reader(recording).read(name)
-    except (KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
+        return Recording(recording).read(name)
+    except (LookupError, TypeError, AttributeError, ValueError, ArithmeticError) as error:
         raise GoldenError(f"a broken recording: {type(error).__name__}: {error}") from error
 
 
-class _Reader:
+def _check(recording: Any) -> None:
+    """What the reader would take without complaint and draw wrong. Raises ValueError."""
+    config = recording["config"]
+    for key in ("block_size", "num_blocks"):
+        if type(config[key]) is not int or config[key] < 1:
+            raise ValueError(f"config.{key} is {short(config[key])}")
+    for i, request in enumerate(recording["requests"]):
+        for key in ("max_tokens", "priority"):
+            if type(request[key]) is not int:
+                raise ValueError(f"requests[{i}].{key} is {short(request[key])}")
+    if config["policy"] not in ("fcfs", "priority"):
+        raise ValueError(f"config.policy is {short(config['policy'])}")
+
+
+class Recording:
+    """A recording, read step by step: `begin` and then `step` for each.
+
+    Attributes:
+        explainer: what vLLM's scheduler knew after the last `begin` or `step`.
+        reasons: why the last step came out as it did, by request id.
+    """
+
     def __init__(self, recording: Any) -> None:
+        _check(recording)
         self.recording = recording
         given = dict(recording["config"])
         self.config: dict[str, Any] = {
@@ -154,10 +183,13 @@ class _Reader:
         order = enumerate(recording["requests"])
         self.pending = sorted(order, key=lambda pair: (pair[1]["step"], pair[1]["id"]))[::-1]
         self.requests: list[RequestInfo] = []
+        self.reasons: dict[str, Reason] = {}
 
     def read(self, name: str) -> Trace:
         seed, engine = self.recording["seed"], self.recording.get("engine", "vLLM 0.22.1")
-        steps = [self._step(at, step) for at, step in enumerate(self.recording["steps"])]
+        steps = [
+            self.step(at, step, *self.begin(at)) for at, step in enumerate(self.recording["steps"])
+        ]
         return Trace(
             config=self.config,
             requests=self.requests,
@@ -203,12 +235,15 @@ class _Reader:
         if explainer_too:
             self.explainer.left(request_id)
 
-    def _step(self, at: int, step: Any) -> StepTrace:
+    def begin(self, at: int) -> tuple[list[str], list[str]]:
+        """The requests that arrive before the step, and those that are aborted."""
         arrived, aborted = self._arrive(at), self._abort(at)
         unseen = set(arrived).intersection(aborted)  # came and left between two steps
         self.requests = [info for info in self.requests if info.request_id not in unseen]
-        arrived = [r for r in arrived if r not in unseen]
-        aborted = [r for r in aborted if r not in unseen]
+        return [r for r in arrived if r not in unseen], [r for r in aborted if r not in unseen]
+
+    def step(self, at: int, step: Any, arrived: list[str], aborted: list[str]) -> StepTrace:
+        """What the step decided, with the reasons."""
         preempted = set(step["preempted"])
         victims = [r for r in self.running if r in preempted]
         for request_id in victims:
@@ -262,7 +297,7 @@ class _Reader:
             aborted=aborted, evicted=sorted(evicted),
             published=sorted(published),
         )  # fmt: skip
-        self.explainer.explain(made, lambda r: self.contents.hits(r, self.tokens[r]))
+        self.reasons = self.explainer.explain(made, lambda r: self.contents.hits(r, self.tokens[r]))
         for part in scheduled:
             self.infos[part.request_id].output_token_ids.extend(part.new_token_ids)
             self.tokens[part.request_id].extend(part.new_token_ids)

@@ -1,9 +1,9 @@
 """A trace as one page to step through: no server, no library, no request to anybody.
 
-The page holds the trace as data (`data.py`), and the script and style of `assets/`. Its
-policy lets exactly these two run, by their hashes, and lets nothing be fetched. What came from
-outside, such as prompts, is in the data alone, with every `<` escaped, and the script puts it into
-the page as text.
+The page holds the trace as data (`data.py`), gzipped and in base64, and the script and style of
+`assets/`. Its policy lets exactly these two run, by their hashes, and lets nothing be fetched. What
+came from outside, such as prompts, is in the data alone, where no markup can stand, and the script
+puts it into the page as text.
 """
 
 from __future__ import annotations
@@ -11,17 +11,15 @@ from __future__ import annotations
 import base64
 import hashlib
 import html
-import json
-import re
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from mini_vllm.trace.data import to_data
+from mini_vllm.trace.data import dumps, loads, to_data, zipped
 from mini_vllm.trace.types import Trace
 
 ASSETS = Path(__file__).parent / "assets"
-_DATA = re.compile(r'<script type="application/json" id="trace-data">(.*?)</script>', re.DOTALL)
+_DATA = '<script type="application/gzip;base64" id="trace-data">'
 
 
 SCRIPTS = ("data.js", "draw.js", "timeline.js", "pool.js", "details.js", "viewer.js")
@@ -65,20 +63,21 @@ def to_html(trace: Trace, step: int | None = None, request: str | None = None) -
 </head>
 <body>
 <noscript>This page draws a trace with a script of its own. Let it run to see something.</noscript>
-<script type="application/json" id="trace-data">{_embedded(data)}</script>
+{_DATA}{base64.b64encode(zipped(dumps(data))).decode()}</script>
 <script>{script}</script>
 </body>
 </html>
 """
 
 
-def _embedded(data: dict[str, Any]) -> str:
-    """JSON that can stand in a script element: nothing in it can end the element or open another."""
-    text = json.dumps(data, separators=(",", ":"))  # ASCII only
-    return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
-
-
 def data_of_page(text: str) -> Any:
-    """The data that a page of ours holds; None if there is none."""
-    match = _DATA.search(text)
-    return None if match is None else json.loads(match[1])
+    """The data that a page of ours holds; None if there is none. Raises ValueError if it is broken."""
+    _, found, rest = text.partition(_DATA)
+    data, ended, _ = rest.partition("</script>")
+    if not found or not ended:
+        return None
+    try:
+        packed = base64.b64decode(data, validate=True)
+    except ValueError as error:
+        raise ValueError(f"broken base64: {error}") from error
+    return loads(packed)

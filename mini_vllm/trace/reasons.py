@@ -3,7 +3,8 @@
 The scheduler keeps no reasons: it subtracts, compares and moves on
 (`vllm/v1/core/sched/scheduler.py:329 Scheduler.schedule`). They are found again here by walking the
 same rules over counters and block counts, beside the engine and after the step. So the words fit
-any scheduler's steps, vLLM's recorded ones too, and cost nothing where nobody records.
+any scheduler's steps, vLLM's recorded ones too, and cost nothing where nobody records. A recorder
+puts them into its trace; `course.parity` says them where two schedulers part.
 
 Where a decision is not the one that vLLM's rules lead to, the reason says so: that happens with a
 scheduler of one's own.
@@ -13,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from mini_vllm.trace.types import RequestInfo, StepTrace
 
@@ -22,9 +23,33 @@ REST = "the rest of its prompt"
 AGAIN = "the rest of its tokens, computed again after a preemption"
 
 
+class Reason(NamedTuple):
+    """Why a request got what it got.
+
+    Attributes:
+        rule: the rule that settled it. Of tokens: `rest` (it gets all it misses), `threshold`,
+            `budget`. Of having none: `victim`, `spent`, `ends`, `preempted`, `slots`, `chunks`,
+            `gate`, `queue`. `against`: none of vLLM's.
+        words: the rule in this case, with its numbers.
+        room: for an admitted request, that there was room for it.
+    """
+
+    rule: str
+    words: str
+    room: str = ""
+
+
+def against(words: str) -> Reason:
+    return Reason("against", f"not by vLLM's rules{words}")
+
+
 def count(n: int, noun: str) -> str:
     """`1 block`, `2 blocks`."""
     return f"{n} {noun}{'' if n == 1 else 's'}"
+
+
+def _are(n: int) -> str:
+    return f"{n} is" if n == 1 else f"{n} are"
 
 
 def kind_of(num_computed: int, num_tokens: int, info: RequestInfo, most_computed: int) -> str:
@@ -36,20 +61,19 @@ def kind_of(num_computed: int, num_tokens: int, info: RequestInfo, most_computed
 
 
 @dataclass(slots=True)
-class _State:
+class RequestState:
     """A living request, before the step."""
 
     info: RequestInfo
-    order: int
     num_tokens: int
     num_computed_tokens: int = 0
     most_computed: int = 0  # ever: below it a request computes again what it had
     table: list[int] = field(default_factory=list)
 
     @property
-    def rank(self) -> tuple[int, float, int]:
+    def rank(self) -> tuple[int, float]:
         """The larger, the less important under the policy `priority`."""
-        return self.info.priority, self.info.arrival_time, self.order
+        return self.info.priority, self.info.arrival_time
 
 
 @dataclass(slots=True)
@@ -57,18 +81,23 @@ class _Walk:
     """The running requests' part of a step, as the rules have it."""
 
     tokens: dict[str, int] = field(default_factory=dict)
-    why: dict[str, str] = field(default_factory=dict)
-    why_preempted: dict[str, str] = field(default_factory=dict)
-    after: str = ""  # why those that the walk did not reach got nothing
+    reasons: dict[str, Reason] = field(default_factory=dict)
+    victims: dict[str, Reason] = field(default_factory=dict)
+    end: Reason | None = None  # why those that the walk did not reach got nothing
 
 
 class Explainer:
-    """Follows a run step by step and fills in the words.
+    """Follows a run step by step and finds the words.
 
     Args:
         config: fields of `EngineConfig` by name, `num_gpu_blocks`, `max_model_len` and
             `max_num_batched_tokens` given.
         cached: blocks that hold cached content when the run begins.
+
+    Attributes:
+        states: the living requests, by id.
+        running: ids of those that run, in order.
+        waiting: ids of the others, as the last step left them, then the newly arrived.
     """
 
     def __init__(self, config: dict[str, Any], cached: list[int] | None = None) -> None:
@@ -81,35 +110,46 @@ class Explainer:
         self.by_priority = config["scheduling_policy"] == "priority"
         self.chunked: bool = config["enable_chunked_prefill"]
         self.whole_must_fit: bool = config["scheduler_reserve_full_isl"]
+        self.states: dict[str, RequestState] = {}
         self.running: list[str] = []
+        self.waiting: list[str] = []
         self.refs: dict[int, int] = {}  # block id -> tables that hold it
         self.cached = set(cached or ())  # free or in use
-        self._states: dict[str, _State] = {}
-        self._order = 0
+
+    @property
+    def free(self) -> int:
+        """Blocks that nobody holds."""
+        return self.usable - len(self.refs)
+
+    def queue(self) -> list[str]:
+        """The waiting requests in the order in which vLLM would try them."""
+        if not self.by_priority:
+            return list(self.waiting)
+        return sorted(self.waiting, key=lambda r: (*self.states[r].rank, r))
 
     # -- requests come and go ---------------------------------------------------------------------
 
     def arrived(self, info: RequestInfo) -> None:
-        self._states[info.request_id] = _State(info, self._order, info.num_prompt_tokens)
-        self._order += 1
+        self.states[info.request_id] = RequestState(info, info.num_prompt_tokens)
+        self.waiting.append(info.request_id)
 
     def found(self, request_id: str, table: list[int], is_running: bool) -> None:
         """The request was there when the recording began."""
-        state = self._states[request_id]
+        state = self.states[request_id]
         state.num_tokens += state.info.outputs_before
         state.num_computed_tokens = state.most_computed = state.info.computed_before
         self._hold(state, table)
-        if is_running:
-            self.running.append(request_id)
+        self.waiting.remove(request_id)
+        (self.running if is_running else self.waiting).append(request_id)
 
     def left(self, request_id: str) -> None:
         """The request has ended, for whatever reason."""
-        state = self._states.pop(request_id)
-        self._hold(state, [])
-        if request_id in self.running:
-            self.running.remove(request_id)
+        self._hold(self.states.pop(request_id), [])
+        for group in (self.running, self.waiting):
+            if request_id in group:
+                group.remove(request_id)
 
-    def _hold(self, state: _State, table: list[int]) -> None:
+    def _hold(self, state: RequestState, table: list[int]) -> None:
         """Give the request this table instead of the one it has."""
         before, refs = state.table, self.refs
         if table is before:
@@ -127,156 +167,193 @@ class Explainer:
 
     # -- one step ---------------------------------------------------------------------------------
 
-    def explain(self, step: StepTrace, hits_of: Callable[[str], list[int]]) -> None:
+    def explain(self, step: StepTrace, hits_of: Callable[[str], list[int]]) -> dict[str, Reason]:
         """Fill in the step's words and counts, and move on to the next.
 
         Args:
             step: one whose arrivals and aborts have been told already.
             hits_of: the blocks that a waiting request would find in the prefix cache.
+
+        Returns the reason for each request that the step decided on, by id: those that got tokens,
+        that were preempted, that run without tokens, and that wait.
         """
-        states, before = self._states, set(self.running)
-        walk = self._walk_running()
-        left = self.budget
+        states, before, queue = self.states, list(self.running), self.queue()
+        walk, reasons = self._walk_running(), dict[str, Reason]()
+        num_running, left = len(before), self.budget
+        for request_id in step.preempted:
+            state = states[request_id]
+            reasons[request_id] = walk.victims.get(request_id) or against(", which would spare it")
+            self._hold(state, [])
+            state.num_computed_tokens = 0
+            num_running -= 1
         for part in step.scheduled:
             state = states[part.request_id]
             part.kind = kind_of(
                 part.num_computed_tokens, state.num_tokens, state.info, state.most_computed
             )
             if part.request_id in before:
-                expected = walk.tokens.get(part.request_id)
-                part.why = walk.why.get(part.request_id, "")
+                expected = walk.tokens.get(part.request_id, 0)
+                reason = walk.reasons.get(part.request_id, Reason("rest", ""))
             else:
-                expected, part.why = self._clamp(state, part.num_computed_tokens, left)
-            if part.num_scheduled_tokens != expected:
-                would = "none" if expected is None else str(expected)
-                part.why = f"not by vLLM's rules, which would give it {would}"
+                hits = part.block_ids[: part.num_cached_tokens // self.block_size]
+                expected, reason = self._clamp(state, part.num_computed_tokens, left)
+                room = self._room(state, step, left, num_running, hits)
+                if (first := self._ahead(part.request_id, queue, step.arrived)) is not None:
+                    reason = against(f": {first} is ahead of it")
+                elif room.rule:
+                    reason = against(f": {room.words}")
+                else:
+                    reason = reason._replace(room=room.words)
+                if part.request_id in queue:
+                    queue.remove(part.request_id)
+                num_running += 1
+            if part.num_scheduled_tokens != expected and reason.rule != "against":
+                reason = against(f", which would give it {expected or 'none'}")
+            reasons[part.request_id], part.why = reason, reason.words
             left -= part.num_scheduled_tokens
-        for request_id in step.preempted:
-            step.why[request_id] = walk.why_preempted.get(
-                request_id, "not by vLLM's rules, which would have spared it"
-            )
-        got = {part.request_id for part in step.scheduled}
-        for request_id in self.running:
-            if request_id not in got and request_id not in step.why:
-                step.why[request_id] = walk.after or "not by vLLM's rules: it would have its turn"
-
-        for request_id in step.preempted:
-            state = states[request_id]
-            self._hold(state, [])
-            state.num_computed_tokens = 0
-        for part in step.scheduled:
-            state = states[part.request_id]
             self._hold(state, part.block_ids)
             state.num_computed_tokens = part.num_computed_tokens + part.num_scheduled_tokens
             state.most_computed = max(state.most_computed, state.num_computed_tokens)
+        for request_id in before:
+            if request_id not in reasons:
+                reasons[request_id] = walk.end or against(": it would have its turn")
+        got = {part.request_id for part in step.scheduled}
+        step.why = {r: reason.words for r, reason in reasons.items() if r not in got}
+        if step.waiting:
+            head = step.waiting[0]
+            reason = self._room(states[head], step, left, num_running, hits_of(head))
+            if not reason.rule:
+                reason = against(f": there is room to run it; {reason.words}")
+            behind = Reason("queue", f"behind {head}, the head of the queue")
+            step.why_waiting, step.why_behind = reason.words, behind.words
+            reasons = dict.fromkeys(step.waiting, behind) | {head: reason} | reasons
+        self._move_on(step)
+        return reasons
+
+    def _move_on(self, step: StepTrace) -> None:
         self.cached.difference_update(step.evicted)
         self.cached.update(step.published)
-        if step.waiting:
-            num_running = len(before.difference(step.preempted) | got)
-            step.why_waiting = self._why_waiting(step, left, num_running, hits_of)
-
+        step.blocks_in_use = len(self.refs)
         for part in step.scheduled:
-            states[part.request_id].num_tokens += len(part.new_token_ids)
+            self.states[part.request_id].num_tokens += len(part.new_token_ids)
             if part.finish_reason is not None:
                 self.left(part.request_id)
-        self.running = list(step.running)
+        self.running, self.waiting = list(step.running), list(step.waiting)
         step.cached_blocks = sum(block not in self.refs for block in self.cached)
         step.shared_blocks = sum(refs > 1 for refs in self.refs.values())
 
-    def _clamp(self, state: _State, num_computed: int, left: int) -> tuple[int, str]:
+    def _clamp(self, state: RequestState, num_computed: int, left: int) -> tuple[int, Reason]:
         """The tokens that a request gets of those it misses, and why not more."""
         tokens = missing = state.num_tokens - num_computed
         if missing == 1 and state.num_tokens > state.info.num_prompt_tokens:
-            why = DECODE
+            reason = Reason("rest", DECODE)
         else:
-            why = AGAIN if num_computed < state.most_computed else REST
+            reason = Reason("rest", AGAIN if num_computed < state.most_computed else REST)
         if 0 < self.threshold < tokens:
             tokens = self.threshold
-            why = f"long_prefill_token_threshold allows {tokens} a step; {missing} were missing"
+            words = f"long_prefill_token_threshold allows {tokens} a step; {missing} were missing"
+            reason = Reason("threshold", words)
         if left < tokens:
             tokens = left
-            why = f"the token budget of {self.budget} has {tokens} left; {missing} were missing"
-        return tokens, why
+            words = f"the token budget of {self.budget} has {tokens} left; {missing} were missing"
+            reason = Reason("budget", words)
+        return tokens, reason
+
+    # -- the running requests ---------------------------------------------------------------------
 
     def _walk_running(self) -> _Walk:
         """Go through the running requests by vLLM's rules, on counters alone."""
-        walk, states = _Walk(), self._states
-        running, left, free = list(self.running), self.budget, self.usable - len(self.refs)
+        walk, states = _Walk(), self.states
+        running, left, free = list(self.running), self.budget, self.free
         refs = self.refs  # replaced by a copy before the first change
         taken: dict[str, int] = {}
         at = 0
         while at < len(running):
             if not left:
-                walk.after = f"the token budget of {self.budget} is used up by those before it"
+                words = f"the token budget of {self.budget} is used up by those before it"
+                walk.end = Reason("spent", words)
                 break
             request_id = running[at]
             state = states[request_id]
-            tokens, why = self._clamp(state, state.num_computed_tokens, left)
+            tokens, reason = self._clamp(state, state.num_computed_tokens, left)
             slots = min(state.num_computed_tokens + tokens, self.max_model_len)
             need = max(-(slots // -self.block_size) - len(state.table), 0)
             while need > free:
-                victim = (
-                    max(running, key=lambda r: states[r].rank) if self.by_priority else running[-1]
-                )
-                walk.why_preempted[victim] = self._why_preempted(request_id, victim, need, free)
-                place = running.index(victim)
-                running.pop(place)
+                victim, place = running[-1], "it is the last of the running list"
+                if self.by_priority:
+                    victim = max(running, key=lambda r: states[r].rank)
+                    place = "of the running it has the largest (priority, arrival time)"
+                running.remove(victim)
                 refs = dict(refs)
+                freed = taken.pop(victim, 0)
                 for block in states[victim].table:
                     refs[block] -= 1
-                    free += refs[block] == 0
-                free += taken.pop(victim, 0)
-                if victim == request_id:
-                    walk.after = f"{request_id} preempted itself, which ends the running's part"
-                    return walk
+                    freed += refs[block] == 0
+                whose = "it" if victim == request_id else request_id
+                back = ""
                 if victim in walk.tokens:
-                    left += walk.tokens.pop(victim)
+                    left += walk.tokens[victim]
+                    back = f"; the {count(walk.tokens.pop(victim), 'token')} it had go back"
                     at -= 1
-            walk.tokens[request_id], walk.why[request_id] = tokens, why
+                words = f"{whose} needs {count(need, 'more block')} and {_are(free)} free; {place}"
+                walk.victims[victim] = Reason("victim", f"{words}, and frees {freed}{back}")
+                free += freed
+                if victim == request_id:
+                    words = f"{request_id} preempted itself, which ends the running's part"
+                    walk.end = Reason("ends", words)
+                    return walk
+            walk.tokens[request_id], walk.reasons[request_id] = tokens, reason
             taken[request_id] = need
             free -= need
             left -= tokens
             at += 1
         return walk
 
-    def _why_preempted(self, request_id: str, victim: str, need: int, free: int) -> str:
-        whose = "it" if victim == request_id else request_id
-        rule = (
-            "of the running it has the largest (priority, arrival)"
-            if self.by_priority
-            else "it is the last of the running list"
-        )
-        return f"{whose} needs {count(need, 'more block')} and {free} are free; {rule}"
+    # -- the waiting ones -------------------------------------------------------------------------
 
-    def _why_waiting(
-        self, step: StepTrace, left: int, num_running: int, hits_of: Callable[[str], list[int]]
-    ) -> str:
-        """Why the head of the queue was not admitted. Blocks are counted as it was tried: after
-        all that was scheduled, before anything that finished gave its blocks back."""
-        head = step.waiting[0]
+    def _ahead(self, request_id: str, queue: list[str], arrived: list[str]) -> str | None:
+        """Who should have been tried before this one. Of those that arrived together nobody knows
+        the order, unless their priorities tell."""
+        if request_id not in queue or queue[0] == request_id:
+            return None
+        if not self.by_priority and queue[0] in arrived and request_id in arrived:
+            return None
+        return queue[0]
+
+    def _room(
+        self, state: RequestState, step: StepTrace, left: int, num_running: int, hits: list[int]
+    ) -> Reason:
+        """Why the request that is tried next is not admitted; without a rule: why it can be.
+
+        Blocks are counted as it is tried: after all that was scheduled before it, before anything
+        that finishes gives its blocks back."""
         if step.preempted:
-            return f"nobody is admitted in a step that preempts ({', '.join(step.preempted[:4])})"
+            victims = ", ".join(step.preempted[:4])
+            return Reason("preempted", f"nobody is admitted in a step that preempts ({victims})")
         if left <= 0:
-            return f"the token budget of {self.budget} is used up"
+            return Reason("spent", f"the token budget of {self.budget} is used up")
+        slots = f"{num_running} run, and max_num_seqs is {self.max_num_seqs}"
         if num_running >= self.max_num_seqs:
-            return f"no sequence slot: {num_running} run, and max_num_seqs is {self.max_num_seqs}"
-        hits = hits_of(head)
-        num_tokens = self._states[head].num_tokens
+            return Reason("slots", f"no sequence slot: {slots}")
+        num_tokens = state.num_tokens
         missing = num_tokens - len(hits) * self.block_size
         if 0 < self.threshold < missing:
             missing = self.threshold
         if missing > left and not self.chunked:
-            return (
+            words = (
                 f"its {missing} tokens must fit into one step, for chunked prefill is off, and "
-                f"{left} are left of the budget of {self.budget}"
+                f"{_are(left)} left of the budget of {self.budget}"
             )
-        fit = num_tokens if self.whole_must_fit else num_tokens - missing + min(missing, left)
+            return Reason("chunks", words)
+        whole = self.whole_must_fit
+        fit = num_tokens if whole else len(hits) * self.block_size + min(missing, left)
         blocks = -(min(fit, self.max_model_len) // -self.block_size)
         in_use = sum(block in self.refs for block in hits)
-        need, free = max(blocks - in_use, 0), self.usable - len(self.refs)
-        what = f"{count(need, 'free block')} for {count(fit, 'token')}"
+        need = max(blocks - in_use, 0)
+        what = f"it needs {count(need, 'free block')} for {count(fit, 'token')}"
         if in_use:
             what += f" ({count(in_use, 'more block')} would be a prefix hit that others hold)"
-        if need > free:
-            return f"not enough free blocks: it needs {what}, and {free} are free"
-        return f"not by vLLM's rules: it needs {what}, {free} are free, and there is room to run it"
+        what += f", and {_are(self.free)} free"
+        if need > self.free:
+            return Reason("gate" if whole else "blocks", f"not enough free blocks: {what}")
+        return Reason("", f"{what}; {slots}; {left} tokens are left of the budget")

@@ -298,19 +298,21 @@ def _runs(block_ids: list[int]) -> str:
 
 # -- files ----------------------------------------------------------------------------------------
 
-FORMATS = (".txt", ".json", ".html")
-DATA = ".trace.json"
+FORMATS = (".txt", ".json", ".html", ".trace.json.gz")
 
 
 def check_trace_path(path: Path) -> None:
     """Find out before the run whether the trace can be written after it.
 
-    Raises ValueError unless `path` ends in a form that `write_trace` knows.
+    Raises ValueError unless `path` ends in a form that `write_trace` knows and lies in a folder.
     """
-    if path.suffix not in FORMATS:
+    if path.name in FORMATS or not path.name.endswith(FORMATS):
         raise ValueError(
             f"cannot tell the trace's form from {str(path)!r}: end it in .txt or .json or .html"
         )
+    if path.is_dir() or not path.parent.is_dir():
+        where = f"{path} is a folder" if path.is_dir() else f"there is no folder {path.parent}"
+        raise ValueError(f"cannot write the trace: {where}")
 
 
 def to_chrome_trace(steps: list[StepTrace]) -> dict[str, Any]:
@@ -323,19 +325,24 @@ def to_chrome_trace(steps: list[StepTrace]) -> dict[str, Any]:
 def write_trace(trace: Trace, path: Path) -> None:
     """Write the trace in the form that the path's ending names.
 
-    `.txt` to read, `.html` to step through, `.trace.json` to read in again, `.json` for Perfetto.
+    `.txt` to read, `.html` to step through, `.trace.json` and `.trace.json.gz` to read in again,
+    any other `.json` for Perfetto.
     """
     check_trace_path(path)
+    path.write_bytes(trace_bytes(trace, path))
+
+
+def trace_bytes(trace: Trace, path: Path) -> bytes:
+    """What `write_trace` writes there."""
     if path.suffix == ".txt":
-        text = to_text(trace.steps)
-    elif path.suffix == ".html":
+        return to_text(trace.steps).encode()
+    if path.suffix == ".html":
         from mini_vllm.trace.page import to_html
 
-        text = to_html(trace)
-    elif path.name.endswith(DATA):
-        from mini_vllm.trace.data import to_data
+        return to_html(trace).encode()
+    if path.name.endswith((".trace.json", ".gz")):
+        from mini_vllm.trace.data import dumps, to_data, zipped
 
-        text = json.dumps(to_data(trace), separators=(",", ":")) + "\n"
-    else:
-        text = json.dumps(to_chrome_trace(trace.steps))
-    path.write_text(text, encoding="utf-8")
+        text = dumps(to_data(trace))
+        return zipped(text) if path.suffix == ".gz" else text.encode()
+    return json.dumps(to_chrome_trace(trace.steps)).encode()

@@ -22,6 +22,7 @@ from typing import Any
 
 from mini_vllm.config import EngineConfig
 from mini_vllm.engine import DEFAULT_MODEL, LLMEngine
+from mini_vllm.outside import is_text, short
 from mini_vllm.sampling_params import PARAMETERS, SamplingParams
 from mini_vllm.trace.recorder import TraceRecorder
 from mini_vllm.trace.types import Trace
@@ -31,6 +32,8 @@ _TOP = ("scenario", "title", "about", "config", "requests")
 _OWN = ("id", "prompt", "shared", "step", "abort", "priority")
 _FIRST_BYTE = 8  # of the shipped vocabulary: the ids before it are special tokens
 _BOS = 1
+MOST_TOKENS = 1_000_000
+"""Of all prompts that a scenario gives as numbers: each of them is made, and goes into the page."""
 
 
 class ScenarioError(ValueError):
@@ -68,14 +71,14 @@ def read_scenario(value: Any) -> Scenario:
     if not is_scenario(value):
         raise ScenarioError(f"not a scenario: no object with the key 'scenario': {VERSION}")
     if value["scenario"] != VERSION:
-        raise ScenarioError(f"scenario {value['scenario']!r}; this reads {VERSION}")
+        raise ScenarioError(f"scenario {short(value['scenario'])}; this reads {VERSION}")
     _known("the scenario", value, _TOP)
     for key in ("title", "about"):
-        if not isinstance(value.get(key, ""), str):
-            raise ScenarioError(f"{key} must be text, got {value[key]!r}")
+        if not isinstance(value.get(key, ""), str) or not is_text(value.get(key, "")):
+            raise ScenarioError(f"{key} must be text, got {short(value[key])}")
     settings = value.get("config", {})
     if not isinstance(settings, dict):
-        raise ScenarioError(f"config must be an object, got {settings!r}")
+        raise ScenarioError(f"config must be an object, got {short(settings)}")
     _known("config", settings, tuple(f.name for f in fields(EngineConfig)))
     try:
         config = EngineConfig(**settings)
@@ -85,56 +88,75 @@ def read_scenario(value: Any) -> Scenario:
     if not isinstance(requests, list) or not requests:
         raise ScenarioError("requests must be a list of at least one request")
     scenario = Scenario(value.get("title", ""), value.get("about", ""), config)
+    ids: set[str] = set()
+    left = MOST_TOKENS
     for place, request in enumerate(requests):
-        arrival = _arrival(request, place)
-        if any(arrival.request_id == other.request_id for other in scenario.requests):
-            raise ScenarioError(f"the id {arrival.request_id!r} stands twice")
+        arrival = _arrival(request, place, left)
+        if arrival.request_id in ids:
+            raise ScenarioError(f"the id {short(arrival.request_id)} stands twice")
+        ids.add(arrival.request_id)
+        left -= len(arrival.prompt) if type(request["prompt"]) is int else 0
         scenario.requests.append(arrival)
     return scenario
 
 
 def _known(where: str, value: dict[str, Any], names: tuple[str, ...]) -> None:
     if unknown := sorted(set(value) - set(names)):
-        raise ScenarioError(f"{where}: unknown key {unknown[0]!r}; known are {', '.join(names)}")
+        raise ScenarioError(
+            f"{where}: unknown key {short(unknown[0])}; known are {', '.join(names)}"
+        )
 
 
-def _arrival(request: Any, place: int) -> Arrival:
+def _arrival(request: Any, place: int, most: int) -> Arrival:
     if not isinstance(request, dict) or not isinstance(request.get("id"), str) or not request["id"]:
-        raise ScenarioError(f"request {place}: expected an object with an 'id', got {request!r}")
-    where = f"request {request['id']!r}"
+        raise ScenarioError(
+            f"request {place}: expected an object with an 'id', got {short(request)}"
+        )
+    if not is_text(request["id"]):
+        raise ScenarioError(f"request {place}: id must be text, got {short(request['id'])}")
+    where = f"request {short(request['id'])}"
     sampling = set(PARAMETERS) - {"n"}
     if unknown := sorted(set(request) - {*_OWN, *sampling}):
         raise ScenarioError(
-            f"{where}: unknown key {unknown[0]!r}; known are {', '.join(_OWN)} and the fields of "
+            f"{where}: unknown key {short(unknown[0])}; known are {', '.join(_OWN)} and the fields of "
             "SamplingParams but n"
         )
     for key, least in (("step", 1), ("abort", 1), ("shared", 0), ("priority", None)):
         number = request.get(key, least or 0)
         if isinstance(number, bool) or not isinstance(number, int):
-            raise ScenarioError(f"{where}: {key} must be an integer, got {number!r}")
+            raise ScenarioError(f"{where}: {key} must be an integer, got {short(number)}")
         if least is not None and number < least:
-            raise ScenarioError(f"{where}: {key} must be at least {least}, got {number}")
+            raise ScenarioError(f"{where}: {key} must be at least {least}, got {short(number)}")
+        if abs(number) >= 2**53:  # past this, the page's numbers are no integers any more
+            raise ScenarioError(f"{where}: {key} must be below 2**53, got {short(number)}")
     given = {key: request[key] for key in request if key not in _OWN}
     defaults = {"temperature": 0.0, "max_tokens": 16, "ignore_eos": True}
     try:
         params = SamplingParams(**(defaults | given))
     except (TypeError, ValueError) as error:
         raise ScenarioError(f"{where}: {error}") from error
-    prompt = _prompt(request.get("prompt"), request.get("shared", 0), place, where)
+    prompt = _prompt(request.get("prompt"), request.get("shared", 0), place, where, most)
     return Arrival(
         request["id"], prompt, params,
         request.get("step", 1), request.get("abort"), request.get("priority", 0),
     )  # fmt: skip
 
 
-def _prompt(prompt: Any, shared: int, place: int, where: str) -> str | list[int]:
+def _prompt(prompt: Any, shared: int, place: int, where: str, most: int) -> str | list[int]:
     if isinstance(prompt, str | list) and not shared:
         return prompt
     if isinstance(prompt, bool) or not isinstance(prompt, int):
         rule = "a number, to have 'shared'" if shared else "text, token ids or a number"
-        raise ScenarioError(f"{where}: prompt must be {rule}, got {prompt!r}")
+        raise ScenarioError(f"{where}: prompt must be {rule}, got {short(prompt)}")
     if not 0 <= shared <= prompt or not prompt:
-        raise ScenarioError(f"{where}: a prompt of {prompt} tokens, {shared} of them shared")
+        raise ScenarioError(
+            f"{where}: a prompt of {short(prompt)} tokens, {short(shared)} of them shared"
+        )
+    if prompt > most:
+        raise ScenarioError(
+            f"{where}: a prompt of {short(prompt)} tokens; all prompts of a scenario together may "
+            f"have {MOST_TOKENS}"
+        )
     # The first token of its own tells it from all others; letters follow, so that it can be read.
     common = [_BOS, *(_FIRST_BYTE + ord("a") + i % 26 for i in range(shared - 1))][:shared]
     own = [_FIRST_BYTE + (ord("A") + place) % 256]
@@ -174,7 +196,7 @@ def run_scenario(
                     arrival.request_id, prompt, arrival.params, float(place), arrival.priority
                 )
             except (TypeError, ValueError) as error:
-                raise ScenarioError(f"request {arrival.request_id!r}: {error}") from error
+                raise ScenarioError(f"request {short(arrival.request_id)}: {error}") from error
         while aborts and aborts[-1][0] <= number:
             request_id = aborts.pop()[1]
             if known.has_request(request_id):

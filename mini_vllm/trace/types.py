@@ -1,4 +1,4 @@
-"""What a trace is made of. `mini_vllm.trace` records it, the other `trace_*` modules write it."""
+"""What a trace is made of. `recorder.py` records it, `data.py`, `page.py`, `chrome.py` write it."""
 
 from __future__ import annotations
 
@@ -72,7 +72,9 @@ class StepTrace:
         published: blocks that can be found by their hash from this step on.
         cached_blocks: free blocks that still hold cached content, when the step was over.
         shared_blocks: blocks in more than one table, at the same time.
+        blocks_in_use: those that somebody held while it ran.
         why_waiting: why the head of the queue was not admitted.
+        why_behind: why the others in the queue were not.
         why: request id -> why it was preempted, or runs without getting a token.
     """
 
@@ -93,7 +95,9 @@ class StepTrace:
     published: list[int] = field(default_factory=list)
     cached_blocks: int = 0
     shared_blocks: int = 0
+    blocks_in_use: int = 0
     why_waiting: str = ""
+    why_behind: str = ""
     why: dict[str, str] = field(default_factory=dict)
 
     def reason(self, request_id: str) -> str:
@@ -105,8 +109,7 @@ class StepTrace:
             return self.why[request_id]
         if request_id not in self.waiting:
             return ""
-        head = self.waiting[0]
-        return self.why_waiting if request_id == head else f"behind {head}, the head of the queue"
+        return self.why_waiting if request_id == self.waiting[0] else self.why_behind
 
 
 @dataclass(slots=True)

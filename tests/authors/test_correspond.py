@@ -165,9 +165,9 @@ def test_code_may_run_over_lines(root: Path) -> None:
         ({"code": "self.shrink(n)"}, "stands 0 times in Part.run, not once"),
         ({"code": "self.again(n)"}, "stands 2 times in Part.run, not once"),
         ({"code": "Not this"}, "stands 0 times in Part.run, not once"),
-        ({"theirs": "@/v1/gone.py Request"}, "vLLM has no file @/v1/gone.py"),
-        ({"theirs": "@/v1/request.py Request.gone"}, "does not define Request.gone"),
-        ({"theirs": "@/v1/request.py:239 in Request.gone"}, "does not define Request.gone"),
+        ({"theirs": "@/v1/gone.py Request"}, "the index has no file @/v1/gone.py"),
+        ({"theirs": "@/v1/request.py Request.gone"}, "no Request.gone in @/v1/request.py"),
+        ({"theirs": "@/v1/request.py:239 in Request.gone"}, "no Request.gone in @/v1/request.py"),
         ({"theirs": "`@/v1/request.py:99999 in Request.__init__`"}, "line 99999 is not in it"),
         ({"theirs": "@/v1/request.py"}, "write PATH SYMBOL"),
     ],
@@ -241,7 +241,7 @@ def test_a_symbol_that_vanished_from_their_tree_is_reported(root: Path, tree: Tr
     file.write_text(THEIRS.replace("num_tokens", "count"))
     text = problems(fixed(root), root, Tree(tree.root))
     assert "Part.run <-> vllm/v1/request.py Request.num_tokens" in text
-    assert "vllm/v1/request.py does not define Request.num_tokens" in text
+    assert "vLLM has no Request.num_tokens in vllm/v1/request.py" in text
 
 
 def test_a_row_too_few_and_a_row_too_many(root: Path) -> None:

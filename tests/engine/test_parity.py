@@ -8,7 +8,9 @@ import json
 import os
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +21,10 @@ from course.parity import FIELDS, explain, mini_parts
 from course.parity import decisions as parity
 from course.parity import replay as replay_trace
 from course.parity.record import SHAPES, record, vllm_parts, workload
-from course.parity.report import ids, snapshot
-from course.parity.rules import walk_running
+from course.parity.report import ids
+from course.parity.rules import RULES, moment
 from course.parity.traces import Config, Run, Trace, TraceError, read_traces, token
+from mini_vllm.trace.golden import Recording
 
 ROOT = Path(__file__).resolve().parents[2]
 GOLDEN = ROOT / "tests" / "golden" / "scheduler-0.22.1.jsonl.gz"
@@ -174,25 +177,60 @@ def test_a_report_in_full(golden: list[tuple[str, Trace]]) -> None:
     assert "running" in report
     assert "> preempted\n    vLLM: " in report
     words = " ".join(report.split())
-    assert "0 free: it preempts r002, the last of the running list, which frees 1." in words
+    assert "before the step, in vLLM budget " in words
+    assert (
+        "r002: r000 needs 1 more block and 0 are free; it is the last of the running list, and "
+        "frees 1." in words
+    )
 
 
 def test_the_rules_of_the_report_are_vllms(golden: list[tuple[str, Trace]]) -> None:
-    """The report's own account of the running requests comes to vLLM's decision at every step."""
-    preempted = 0
+    """The one walk through the rules comes to vLLM's decision on every request at every step."""
+    named: Counter[str] = Counter()
     for where, trace in golden:
+        recording = Recording(trace)
+        for at, decision in enumerate(trace["steps"]):
+            recording.step(at, decision, *recording.begin(at))
+            for request_id, reason in recording.reasons.items():
+                assert reason.rule != "against", f"{where} step {at}, {request_id}: {reason}"
+                assert reason.words
+                named[reason.rule] += 1
+            assert recording.reasons.keys() >= {*decision["scheduled"], *decision["preempted"]}
+    assert named.keys() <= RULES.keys(), "a rule without a sentence"
+    assert named["victim"] > 200
+    assert {"rest", "threshold", "budget", "spent", "slots", "gate", "preempted"} <= named.keys()
+
+
+def test_the_state_before_a_step_is_the_schedulers(golden: list[tuple[str, Trace]]) -> None:
+    """What the report shows from the recording alone, against a scheduler that took each step."""
+    for _, trace in golden[::4]:
         run = Run(trace, mini_parts(trace["config"]))
-        for expected in trace["steps"]:
+        for at in range(len(trace["steps"])):
             run.arrive()
-            state = snapshot(run, trace)
-            walk = walk_running(state)
-            busy = {row.request_id for row in state.running}
-            running = [(i, n) for i, n in expected["scheduled"].items() if i in busy]
-            assert list(walk.scheduled.items()) == running, f"{where} step {run.step}"
-            assert sorted(walk.preempted) == expected["preempted"], f"{where} step {run.step}"
-            preempted += len(walk.preempted)
+            if at % 29 == 0:
+                before = moment(trace, at).before
+                scheduler = run.parts.scheduler
+                assert before.running == [r.request_id for r in scheduler.running]
+                assert set(before.queue()) == {r.request_id for r in scheduler.waiting}
+                assert before.free == scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
+                for request in (*scheduler.running, *scheduler.waiting):
+                    state = before.states[request.request_id]
+                    assert state.num_tokens == request.num_tokens
+                    assert state.num_computed_tokens == request.num_computed_tokens
+                    assert state.table == run.parts.block_ids(request.request_id)
             run.decide()
-    assert preempted > 200
+
+
+def test_a_recording_that_cannot_be_has_a_report_without_a_state() -> None:
+    trace = copy.deepcopy(next(read_traces(str(GOLDEN)))[1])
+    trace["steps"][3]["scheduled"] = {"nobody": 1}
+    trace["steps"][3]["blocks"] = {"nobody": [1]}
+    found = replay_trace("here", trace)
+    assert found is not None
+    assert "against" not in explain(found)
+    assert RULES["against"] in " ".join(explain(found).split())
+    later = replace(found, step=5, expected=trace["steps"][5])
+    assert "before the step" not in explain(later)
 
 
 # -- files, classes and the command ---------------------------------------------------------------
@@ -223,7 +261,8 @@ def _falsify(change: Callable[[Any], None]) -> bytes:
     [
         (b"", "holds no trace"),
         (b"\n\n", "holds no trace"),
-        (b"\n{]", ":2: no JSON"),
+        (b"\n{]", ":2: not JSON"),
+        (b"[" * 100_000, ":1: JSON nested too deep"),
         (b"[1]", "trace must be an object, got list"),
         (b"\xff\xfe", "cannot be read as a trace file"),
         (GOLDEN.read_bytes()[:2000], "cannot be read as a trace file"),

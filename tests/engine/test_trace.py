@@ -2,62 +2,30 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import json
-import re
 from collections import Counter, defaultdict
 from dataclasses import replace
 from itertools import pairwise
-from pathlib import Path
-from typing import Any, NamedTuple
 
 import pytest
 from engine_helpers import make_engine
 from text_helpers import finish, greedy
+from trace_helpers import PROMPTS, Recorded, record
 
-from mini_vllm import LLMEngine, RequestOutput
 from mini_vllm.engine import DEFAULT_PARTS
 from mini_vllm.sched_output import SchedulerOutput
 from mini_vllm.scheduler import Scheduler
 from mini_vllm.trace import (
     StepTrace,
-    Trace,
     TraceRecorder,
-    check_trace_path,
     to_chrome_trace,
     to_text,
-    write_trace,
 )
-from mini_vllm.trace.data import TraceDataError, from_data, to_data
-from mini_vllm.trace.page import data_of_page, to_html
-
-PROMPTS = {"a": list(range(10, 30)), "b": [*range(10, 26), 5, 5], "c": [7] * 9}
-
-
-class Recorded(NamedTuple):
-    engine: LLMEngine
-    trace: Trace
-    done: dict[str, RequestOutput]
-
-    @property
-    def steps(self) -> list[StepTrace]:
-        return self.trace.steps
 
 
 @pytest.fixture(scope="module")
 def traced() -> Recorded:
-    """Requests that share a prefix, in chunks, in a pool that forces preemption."""
-    engine = make_engine(num_gpu_blocks=18, block_size=4, max_num_batched_tokens=12, max_num_seqs=4)
-    recorder = TraceRecorder(engine, "A title", "What to look at.")
-    for request_id, prompt in PROMPTS.items():
-        engine.add_request(request_id, prompt, greedy(18, ignore_eos=True))
-    done = finish(engine)
-    trace = recorder.trace
-    recorder.detach()
-    engine.add_request("unseen", [5], greedy(2))
-    finish(engine)
-    return Recorded(engine, trace, done)
+    return record()
 
 
 def test_every_step_is_there_and_detach_ends_it(traced: Recorded) -> None:
@@ -156,30 +124,6 @@ def test_chrome_trace_has_a_track_a_request(traced: Recorded) -> None:
     assert free == [step.free_blocks for step in steps]
 
 
-def test_write_trace_by_the_paths_ending(traced: Recorded, tmp_path: Path) -> None:
-    trace = traced.trace
-    for name in ("t.txt", "t.json", "t.trace.json", "t.html"):
-        write_trace(trace, tmp_path / name)
-    text = {path.name: path.read_text(encoding="utf-8") for path in tmp_path.iterdir()}
-    assert text["t.txt"] == to_text(trace.steps)
-    assert json.loads(text["t.json"]) == to_chrome_trace(trace.steps)
-    assert json.loads(text["t.trace.json"]) == to_data(trace)
-    assert data_of_page(text["t.html"])["steps"] == to_data(trace)["steps"]
-    for name in ("t.xml", "t", "txt"):
-        with pytest.raises(ValueError, match=name):
-            write_trace(trace, tmp_path / name)
-        with pytest.raises(ValueError, match=r"\.txt or \.json"):
-            check_trace_path(tmp_path / name)
-
-
-def test_an_empty_trace_is_a_trace(tmp_path: Path) -> None:
-    trace = TraceRecorder(make_engine(num_gpu_blocks=18)).trace
-    for name in ("t.txt", "t.json", "t.trace.json", "t.html"):
-        write_trace(trace, tmp_path / name)
-    assert json.loads((tmp_path / "t.json").read_text())["traceEvents"]
-    assert from_data(json.loads((tmp_path / "t.trace.json").read_text())) == trace
-
-
 def test_an_aborted_request_leaves_the_trace() -> None:
     engine = make_engine(num_gpu_blocks=18, block_size=4)
     recorder = TraceRecorder(engine)
@@ -229,7 +173,7 @@ def test_reasons_of_the_first_steps(traced: Recorded) -> None:
     assert traced.steps[4].reason("nobody") == ""
     step = next(step for step in traced.steps if step.preempted)
     assert step.reason("c") == (
-        "a needs 1 more block and 0 are free; it is the last of the running list"
+        "a needs 1 more block and 0 are free; it is the last of the running list, and frees 5"
     )
     after = traced.steps[traced.steps.index(step) + 1]
     assert after.why_waiting == (
@@ -314,107 +258,3 @@ def test_a_block_that_is_taken_and_published_with_the_same_content_was_evicted()
     (step,) = recorder.steps
     assert recorder.trace.cached_at_start == [1]
     assert step.scheduled[0].block_ids == step.evicted == step.published == [1]
-
-
-# -- data -----------------------------------------------------------------------------------------
-
-
-def test_data_is_read_again_without_loss(traced: Recorded) -> None:
-    back = from_data(json.loads(json.dumps(to_data(traced.trace))))
-    for mine, theirs in zip(back.steps, traced.steps, strict=True):
-        for name in ("start", "schedule_time", "execute_time", "update_time"):
-            assert getattr(mine, name) == pytest.approx(getattr(theirs, name), abs=1e-6)
-            setattr(mine, name, getattr(theirs, name))  # kept to the nanosecond
-    assert back == traced.trace
-
-
-def test_a_recording_that_begins_in_the_middle() -> None:
-    engine = make_engine(num_gpu_blocks=18, block_size=4, max_num_batched_tokens=12, max_num_seqs=4)
-    for request_id, prompt in PROMPTS.items():
-        engine.add_request(request_id, prompt, greedy(18, ignore_eos=True))
-    for _ in range(4):
-        engine.step()
-    recorder = TraceRecorder(engine)
-    done = finish(engine)
-    trace = recorder.trace
-    assert {r.request_id: r.output_token_ids for r in trace.requests} == {
-        request_id: output.outputs[0].token_ids for request_id, output in done.items()
-    }
-    assert trace.steps[0].index == 5
-    assert all("vLLM's rules" not in p.why for s in trace.steps for p in s.scheduled)
-    for step in trace.steps:
-        step.start = step.schedule_time = step.execute_time = step.update_time = 0.0
-    assert from_data(to_data(trace)) == trace
-
-
-def test_an_id_used_twice_and_an_abort_at_the_end_survive_the_data() -> None:
-    engine = make_engine(num_gpu_blocks=18, block_size=4)
-    recorder = TraceRecorder(engine)
-    engine.add_request("a", [7] * 9, greedy(9, ignore_eos=True))
-    engine.add_request("b", [8] * 9, greedy(9, ignore_eos=True))
-    engine.step()
-    engine.abort_request("a")
-    engine.add_request("a", [9] * 5, greedy(20, ignore_eos=True))
-    engine.step()
-    engine.abort_request(["a", "b"])
-    trace = recorder.trace
-    assert [r.request_id for r in trace.requests] == ["a", "b", "a"]
-    assert trace.steps[1].aborted == ["a"] == trace.steps[1].arrived
-    assert sorted(trace.aborted_at_end) == ["a", "b"]
-    back = from_data(to_data(trace))
-    assert [s.scheduled for s in back.steps] == [s.scheduled for s in trace.steps]
-    assert back.aborted_at_end == trace.aborted_at_end
-
-
-@pytest.mark.parametrize(
-    ("change", "says"),
-    [
-        ({"format": "other"}, "not a trace"),
-        ({"version": 2}, "version 2"),
-        ({"steps": [{"a": 99}]}, "broken"),
-        ({"requests": 5}, "broken"),
-    ],
-)
-def test_what_is_no_trace_is_refused(traced: Recorded, change: dict[str, Any], says: str) -> None:
-    with pytest.raises(TraceDataError, match=says):
-        from_data(to_data(traced.trace) | change)
-    with pytest.raises(TraceDataError):
-        from_data([1])
-
-
-def test_a_decode_takes_next_to_no_room() -> None:
-    engine = make_engine(num_gpu_blocks=200, block_size=4)
-    recorder = TraceRecorder(engine)
-    for number in range(20):
-        engine.add_request(str(number), [5 + number] * 3, greedy(30, ignore_eos=True))
-    finish(engine)
-    steps = to_data(recorder.trace)["steps"]
-    assert min(len(json.dumps(step)) for step in steps) <= 2
-    assert sum(len(json.dumps(step)) for step in steps) < 5000
-
-
-# -- the page -------------------------------------------------------------------------------------
-
-HOSTILE = "</script><script>window.hacked=1</script><!-- <img src=x onerror=hacked()>"
-
-
-def test_nothing_from_outside_is_markup_in_the_page(traced: Recorded) -> None:
-    requests = [replace(traced.trace.requests[0], prompt=HOSTILE), *traced.trace.requests[1:]]
-    page = to_html(replace(traced.trace, requests=requests, title=HOSTILE, about=HOSTILE))
-    assert page.count("</script>") == page.count("<script") == 2
-    assert "<img" not in page
-    assert "<!--" not in page
-    assert data_of_page(page)["requests"][0]["prompt"] == HOSTILE
-
-
-def test_the_page_asks_nobody_and_lets_nothing_else_run(traced: Recorded) -> None:
-    page = to_html(traced.trace)
-    assert not re.search(r"https?:|//[a-z]+[.]|url[(]|@import", page.replace("http-equiv", ""))
-    policy = re.search(r'http-equiv="Content-Security-Policy" content="([^"]+)"', page)
-    assert policy is not None
-    assert "default-src 'none'" in policy[1]
-    for tag in ("script", "style"):
-        (body,) = re.findall(rf"<{tag}>(.*?)</{tag}>", page, re.DOTALL)
-        digest = base64.b64encode(hashlib.sha256(body.encode()).digest()).decode()
-        assert f"{tag}-src 'sha256-{digest}'" in policy[1]
-    assert "unsafe" not in policy[1]

@@ -1,176 +1,81 @@
 "use strict";
-// The trace, unpacked. The form is described in mini_vllm/trace/data.py; this is its from_data, made
-// for looking things up by step: flat arrays for what was scheduled, one byte a cell of the timeline.
+// The trace, laid out for looking things up by step. What it says stands in mini_vllm/trace/types.py;
+// nothing is worked out here but sums, and who holds which block when.
 
 const KIND = { none: 0, waiting: 1, preempted: 2, prefill: 3, decode: 4, recompute: 5, stalled: 6 };
 const KIND_BITS = 15;
 const FLAG = { hit: 16, victim: 32, finished: 64, aborted: 128 };
+const SPACING = 64; // steps between two pictures of what the prefix cache holds
 
-function unpack(data) {
-  const { requests, strings, config } = data;
-  const R = requests.length;
-  const S = data.steps.length;
-  const byPriority = config.scheduling_policy === "priority";
-  const cells = new Uint8Array(R * S); // request * S + step
-  const numbers = new Array(S);
-  // What was scheduled in step s: entries first[s] to first[s + 1].
+async function unzipped(text) { // gzip in base64, as JSON
+  const bytes = Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
+  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+  return new Response(stream).json();
+}
+
+function arranged(data) {
+  const { requests, config, steps } = data;
+  const [R, S] = [requests.length, steps.length];
+  const cells = new Uint8Array(R * S); // request * S + step: a byte a cell of the timeline
+  // What was scheduled in step s: entries first[s] to first[s + 1]; the request's row, and its part.
   const first = new Uint32Array(S + 1);
-  const entry = { request: [], tokens: [], before: [], hit: [], why: [], sampled: [], finish: [] };
-  const running = new Array(S); // lists of requests after step s, shared while they do not change
-  const waiting = new Array(S);
-  const steps = new Array(S); // the rare things: arrived, aborted, victims, evicted, why ...
+  const entry = { row: [], part: [] };
+  const rows = new Array(S); // running, waiting, arrived, victims, aborted: as rows
   const tables = requests.map(() => ({ from: [], table: [] })); // from step `from` on
+  const arrival = new Int32Array(R).fill(S);
   const total = new Uint32Array(S); // tokens of the batch
   const decodes = new Uint32Array(S);
-  const inUse = new Uint32Array(S); // blocks, while the step ran
-  const cachedAt = []; // every SPACING steps: which blocks hold cached content
-  const SPACING = 64;
-  const lives = requests.map((r) => ({
-    tokens: r.prompt_tokens + r.before[0], computed: r.before[1], most: r.before[1],
-    sampled: r.before[0], table: [], preempted: false,
-  }));
-  const references = new Int32Array(config.num_gpu_blocks);
+  const wasPreempted = new Uint8Array(R);
+  const cachedAt = [];
   const cached = new Uint8Array(config.num_gpu_blocks);
-  for (const block of data.cached) cached[block] = 1;
-  const arrival = new Int32Array(R).fill(S);
-  const mark = new Int32Array(R).fill(-1);
-  const inRunning = new Int32Array(R).fill(-1);
-  const amount = new Int32Array(R);
-  let held = 0;
-  let arrivedSoFar = 0;
-  let nowRunning = [];
-  let nowWaiting = [];
-  let number = 0;
-
-  const hold = (r, table, at) => {
-    const before = lives[r].table;
-    if (table === before) return;
-    for (const block of before) if (--references[block] === 0) held--;
-    for (const block of table) if (references[block]++ === 0) held++;
-    lives[r].table = table;
-    tables[r].from.push(at);
+  for (const block of data.cached_at_start) cached[block] = 1;
+  const rowOf = new Map(); // an id can be used again: its latest row
+  const row = (id) => rowOf.get(id);
+  let next = 0;
+  const hold = (r, table, s) => {
+    tables[r].from.push(s);
     tables[r].table.push(table);
-  };
-  const pairs = (flat) => {
-    const map = new Map();
-    if (flat) for (let i = 0; i < flat.length; i += 2) map.set(flat[i], flat[i + 1]);
-    return map;
-  };
-  const rank = (a, b) => {
-    const [p, q] = [requests[a], requests[b]];
-    return p.priority - q.priority || p.arrival - q.arrival || (p.id < q.id ? -1 : p.id > q.id ? 1 : 0);
   };
 
   for (let s = 0; s < S; s++) {
-    const coded = data.steps[s];
-    number = numbers[s] = coded.n ?? number + 1;
+    const step = steps[s];
     if (s % SPACING === 0) cachedAt.push(cached.slice());
-    const gone = coded.x ?? [];
-    if (gone.length) {
-      for (const r of gone) {
-        mark[r] = s;
-        hold(r, [], s);
-        cells[r * S + s] |= FLAG.aborted;
-      }
-      nowRunning = nowRunning.filter((r) => mark[r] !== s);
-      nowWaiting = nowWaiting.filter((r) => mark[r] !== s);
+    const aborted = step.aborted.map(row);
+    for (const r of aborted) {
+      hold(r, [], s);
+      cells[r * S + s] |= FLAG.aborted;
     }
-    const arrived = [];
-    for (let i = 0; i < (coded.a ?? 0); i++) {
-      arrived.push(arrivedSoFar);
-      arrival[arrivedSoFar] = s;
-      arrivedSoFar++;
+    const arrived = step.arrived.map((id) => {
+      rowOf.set(id, next);
+      arrival[next] = s;
+      return next++;
+    });
+    const victims = step.preempted.map(row);
+    for (const r of victims) {
+      hold(r, [], s);
+      wasPreempted[r] = 1;
+      cells[r * S + s] |= FLAG.victim;
     }
-    if (arrived.length) nowWaiting = [...nowWaiting, ...arrived];
-    const victims = coded.p ?? [];
-    if (victims.length) {
-      for (const r of victims) {
-        mark[r] = s;
-        lives[r].computed = 0;
-        lives[r].preempted = true;
-        hold(r, [], s);
-        cells[r * S + s] |= FLAG.victim;
-      }
-      nowWaiting = [...nowRunning.filter((r) => mark[r] === s), ...nowWaiting];
-      nowRunning = nowRunning.filter((r) => mark[r] !== s);
+    for (const part of step.scheduled) {
+      const r = row(part.request_id);
+      entry.row.push(r);
+      entry.part.push(part);
+      hold(r, part.block_ids, s);
+      if (part.finish_reason !== null) hold(r, [], s + 1);
+      cells[r * S + s] |= KIND[part.kind] | (part.num_cached_tokens ? FLAG.hit : 0) |
+        (part.finish_reason === null ? 0 : FLAG.finished);
+      total[s] += part.num_scheduled_tokens;
+      if (part.kind === "decode") decodes[s] += part.num_scheduled_tokens;
+      wasPreempted[r] = 0;
     }
-    for (const r of nowRunning) inRunning[r] = s;
-    let order = [];
-    if (coded.S) {
-      for (let i = 0; i < coded.S.length; i += 2) {
-        order.push(coded.S[i]);
-        amount[coded.S[i]] = coded.S[i + 1];
-      }
-    } else {
-      for (const r of nowRunning) amount[r] = 1;
-      const admitted = [];
-      const said = coded.s ?? [];
-      for (let i = 0; i < said.length; i += 2) {
-        amount[said[i]] = said[i + 1];
-        if (inRunning[said[i]] !== s) admitted.push(said[i]);
-      }
-      order = nowRunning.filter((r) => amount[r]);
-      order.push(...admitted);
-    }
-    const hits = pairs(coded.h);
-    const before = pairs(coded.c);
-    const sampled = pairs(coded.k);
-    const why = pairs(coded.y);
-    const table = new Map((coded.t ?? []).map((t) => [t[0], t]));
-    const finished = new Map(coded.f ?? []);
-    let batch = 0;
-    let decoding = 0;
-    const admitted = [];
-    for (const r of order) {
-      const life = lives[r];
-      const hit = hits.get(r) ?? 0;
-      const at = before.get(r) ?? life.computed + hit;
-      const tokens = amount[r];
-      const changed = table.get(r);
-      if (changed) hold(r, [...life.table.slice(0, changed[1]), ...changed.slice(2)], s);
-      const news = sampled.get(r) ?? (at + tokens >= life.tokens ? 1 : 0);
-      const isDecode = life.tokens - at === 1 && at >= requests[r].prompt_tokens;
-      const kind = at < life.most ? KIND.recompute : isDecode ? KIND.decode : KIND.prefill;
-      const usual = kind === KIND.decode ? 0 : kind === KIND.prefill ? 1 : 2;
-      entry.request.push(r);
-      entry.tokens.push(tokens);
-      entry.before.push(at);
-      entry.hit.push(hit);
-      entry.why.push(why.get(r) ?? usual);
-      entry.sampled.push(news ? requests[r].output_ids[life.sampled] : -1);
-      entry.finish.push(finished.get(r) ?? "");
-      cells[r * S + s] |= kind | (hit ? FLAG.hit : 0) | (finished.has(r) ? FLAG.finished : 0);
-      batch += tokens;
-      if (kind === KIND.decode) decoding += tokens;
-      life.computed = at + tokens;
-      life.most = Math.max(life.most, life.computed);
-      life.tokens += news;
-      life.sampled += news;
-      life.preempted = false;
-      if (inRunning[r] !== s) { admitted.push(r); mark[r] = s; }
-    }
-    first[s + 1] = entry.request.length;
-    total[s] = batch;
-    decodes[s] = decoding;
-    inUse[s] = held;
-    for (const block of coded.e ?? []) cached[block] = 0;
-    for (const block of coded.b ?? []) cached[block] = 1;
-    if (admitted.length) {
-      nowRunning = [...nowRunning, ...admitted];
-      nowWaiting = nowWaiting.filter((r) => mark[r] !== s);
-    }
-    if (byPriority && (arrived.length || victims.length)) nowWaiting = [...nowWaiting].sort(rank);
-    if (finished.size) nowRunning = nowRunning.filter((r) => !finished.has(r));
-    running[s] = nowRunning = coded.r ?? nowRunning;
-    waiting[s] = nowWaiting = coded.w ?? nowWaiting;
-    for (const r of nowWaiting) cells[r * S + s] |= lives[r].preempted ? KIND.preempted : KIND.waiting;
-    for (const r of nowRunning) if (!(cells[r * S + s] & KIND_BITS)) cells[r * S + s] |= KIND.stalled;
-    for (const r of finished.keys()) hold(r, [], s + 1);
-    steps[s] = {
-      arrived, victims, aborted: gone, evicted: coded.e ?? [], published: coded.b ?? [],
-      whyWaiting: coded.v === undefined ? "" : strings[coded.v], why: pairs(coded.z),
-      ns: data.ns.length ? data.ns.map((column) => column[s]) : null,
-    };
+    first[s + 1] = entry.row.length;
+    for (const block of step.evicted) cached[block] = 0;
+    for (const block of step.published) cached[block] = 1;
+    const running = step.running.map(row);
+    const waiting = step.waiting.map(row);
+    for (const r of waiting) cells[r * S + s] |= wasPreempted[r] ? KIND.preempted : KIND.waiting;
+    for (const r of running) if (!(cells[r * S + s] & KIND_BITS)) cells[r * S + s] |= KIND.stalled;
+    rows[s] = { running, waiting, arrived, victims, aborted };
   }
 
   const cachedIn = (s) => { // while step s ran, what it published included
@@ -192,23 +97,19 @@ function unpack(data) {
     }
     return low ? table[low - 1] : [];
   };
-  const entryOf = (r, s) => {
-    for (let i = first[s]; i < first[s + 1]; i++) if (entry.request[i] === r) return i;
-    return -1;
+  const partOf = (r, s) => {
+    for (let i = first[s]; i < first[s + 1]; i++) if (entry.row[i] === r) return entry.part[i];
+    return null;
   };
-  const waits = (r, s) => {
-    const head = waiting[s][0];
-    return r === head ? steps[s].whyWaiting : `behind ${requests[head].id}, the head of the queue`;
+  const waits = (r, s) => (r === rows[s].waiting[0] ? steps[s].why_waiting : steps[s].why_behind);
+  const reason = (r, s) => { // of a request that got no tokens
+    const id = requests[r].request_id;
+    if (Object.hasOwn(steps[s].why, id)) return steps[s].why[id];
+    return rows[s].waiting.includes(r) ? waits(r, s) : "";
   };
-  const reason = (r, s) => {
-    const i = entryOf(r, s);
-    if (i >= 0) return strings[entry.why[i]];
-    const step = steps[s];
-    if (step.why.has(r)) return strings[step.why.get(r)];
-    return waiting[s].includes(r) ? waits(r, s) : "";
-  };
+  const timed = steps.some((s) => s.schedule_time + s.execute_time + s.update_time > 0);
   return {
-    data, requests, strings, config, R, S, cells, numbers, first, entry, running, waiting, steps,
-    arrival, total, decodes, inUse, cachedIn, tableIn, entryOf, reason, waits, ended: new Set(data.ended),
+    data, requests, config, steps, R, S, cells, first, entry, rows, arrival, total, decodes, timed,
+    numbers: steps.map((step) => step.index), cachedIn, tableIn, partOf, reason, waits,
   };
 }

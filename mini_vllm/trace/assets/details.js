@@ -37,23 +37,21 @@ class Words {
   // A request in a step, as lines.
   cellTip(r, s) {
     const { model } = this;
-    const name = shown(model.requests[r].id);
+    const name = shown(model.requests[r].request_id);
     const flags = model.cells[r * model.S + s];
     const kind = flags & KIND_BITS;
     const lines = [];
-    const i = model.entryOf(r, s);
-    const { entry } = model;
+    const part = model.partOf(r, s);
     if (model.arrival[r] === s) lines.push("arrived before this step");
     if (flags & FLAG.victim) lines.push("preempted in this step: its blocks are free, it starts over");
-    if (i >= 0) {
-      if (entry.hit[i]) lines.push(`${plural(entry.hit[i], "token")} from the prefix cache`);
-      const from = entry.before[i];
-      const to = from + entry.tokens[i] - 1;
-      const tokens = plural(entry.tokens[i], "token");
+    if (part) {
+      const hit = part.num_cached_tokens;
+      if (hit) lines.push(`${plural(hit, "token")} from the prefix cache`);
+      const from = part.num_computed_tokens;
+      const to = from + part.num_scheduled_tokens - 1;
+      const tokens = plural(part.num_scheduled_tokens, "token");
       lines.push(`${tokens} (position${from === to ? "" : "s"} ${from}${from === to ? "" : ` to ${to}`})`);
-      lines.push(`why: ${shown(model.strings[entry.why[i]])}`);
-      if (entry.sampled[i] >= 0) lines.push(`sampled ${this.piece(entry.sampled[i])}`);
-      if (entry.finish[i]) lines.push(`finished: ${shown(entry.finish[i])}`);
+      lines.push(`why: ${shown(part.why)}`, ...this.outcome(part));
     } else if (kind) {
       const why = model.reason(r, s);
       if (why) lines.push(`why: ${shown(why)}`);
@@ -63,6 +61,11 @@ class Words {
     }
     const step = `step ${model.numbers[s]}`;
     return [`${name}, ${step}${kind ? `: ${KIND_WORDS[kind]}` : ""}`, ...lines];
+  }
+  outcome(part) {
+    const lines = part.new_token_ids.map((token) => `sampled ${this.piece(token)}`);
+    if (part.finish_reason !== null) lines.push(`finished: ${shown(part.finish_reason)}`);
+    return lines;
   }
   piece(token) {
     const piece = this.model.data.pieces[token];
@@ -101,10 +104,11 @@ class Words {
     this.stepTitle.textContent = `Step ${model.numbers[s]}`;
     const facts = [
       `${model.total[s]} of ${config.max_num_batched_tokens} tokens, ${plural(n, "request")}`,
-      `after it ${model.running[s].length} running, ${model.waiting[s].length} waiting`,
+      `after it ${step.running.length} running, ${step.waiting.length} waiting`,
     ];
-    if (step.ns) {
-      const ms = step.ns.map((ns) => (ns / 1e6).toFixed(2));
+    if (model.timed) {
+      const times = [step.schedule_time, step.execute_time, step.update_time];
+      const ms = times.map((seconds) => (1e3 * seconds).toFixed(2));
       facts.push(`schedule ${ms[0]}, execute ${ms[1]}, update ${ms[2]} ms`);
     }
     this.facts.textContent = facts.join("; ");
@@ -116,7 +120,7 @@ class Words {
     }
     this.poolFacts.textContent =
       `${used} of ${pool.count - 1} in use while it runs (${shared} shared), ` +
-      `${pool.count - 1 - used} free (${cached} with cached content); ${model.data.free[s]} free after it`;
+      `${pool.count - 1 - used} free (${cached} with cached content); ${step.free_blocks} free after it`;
     this.selected.replaceChildren(...this.selection());
     this.lists.replaceChildren(...this.sections().filter(Boolean));
   }
@@ -124,7 +128,7 @@ class Words {
     return element("button", {
       type: "button", class: "name", "aria-pressed": String(r === this.state.row),
       onclick: () => this.go(this.state.step, { row: r, show: true, say: true }),
-    }, element("bdi", {}, shown(this.model.requests[r].id)));
+    }, element("bdi", {}, shown(this.model.requests[r].request_id)));
   }
   selection() {
     const { model, state: { row, step } } = this;
@@ -137,7 +141,7 @@ class Words {
         ...lines.map((line) => element("li", {}, element("bdi", {}, line)))),
     ];
     const facts = element("p", { class: "facts" },
-      `${plural(info.prompt_tokens, "prompt token")}, at most ${info.max_tokens} more` +
+      `${plural(info.num_prompt_tokens, "prompt token")}, at most ${info.max_tokens} more` +
       `${model.config.scheduling_policy === "priority" ? `, priority ${info.priority}` : ""}; blocks ${runs(table)}`);
     made.push(facts);
     const line = (label, text) => element("p", { class: "text" }, `${label} `,
@@ -148,8 +152,9 @@ class Words {
   }
   sections() {
     const { model, state: { step: s, row } } = this;
-    const { entry, first, steps, waiting } = model;
-    const step = steps[s];
+    const { entry, first } = model;
+    const step = model.steps[s];
+    const { victims, aborted, running, waiting } = model.rows[s];
     const LIMIT = this.more ? Infinity : 12;
     let hidden = 0;
     const made = [];
@@ -161,21 +166,19 @@ class Words {
       made.push(heading(`${title} (${requests.length})`), element("ul", { class: "plain" },
         ...rows.map((r) => element("li", {}, this.name(r), " ", element("bdi", {}, say(r))))));
     };
-    list("Preempted", step.victims, (r) => shown(model.reason(r, s)));
-    list("Ended from outside", step.aborted, () => "aborted, or its text held a stop string");
+    list("Preempted", victims, (r) => shown(model.reason(r, s)));
+    list("Ended from outside", aborted, () => "aborted, or its text held a stop string");
     if (first[s + 1] > first[s]) {
       const rows = [];
       for (let i = first[s]; i < Math.min(first[s + 1], first[s] + LIMIT); i++) {
-        const r = entry.request[i];
-        const kind = model.cells[r * model.S + s] & KIND_BITS;
-        const notes = [shown(model.strings[entry.why[i]])];
-        if (entry.hit[i]) notes.push(`${entry.hit[i]} from the prefix cache`);
-        if (entry.sampled[i] >= 0) notes.push(`sampled ${this.piece(entry.sampled[i])}`);
-        if (entry.finish[i]) notes.push(`finished: ${shown(entry.finish[i])}`);
+        const [r, part] = [entry.row[i], entry.part[i]];
+        const notes = [shown(part.why)];
+        if (part.num_cached_tokens) notes.push(`${part.num_cached_tokens} from the prefix cache`);
+        notes.push(...this.outcome(part));
         rows.push(element("tr", { class: r === row ? "chosen" : null },
           element("th", { scope: "row" }, this.name(r)),
-          element("td", {}, KIND_WORDS[kind]),
-          element("td", { class: "number" }, String(entry.tokens[i])),
+          element("td", {}, part.kind),
+          element("td", { class: "number" }, String(part.num_scheduled_tokens)),
           element("td", {}, element("bdi", {}, notes.join("; ")))));
       }
       hidden += first[s + 1] - first[s] - rows.length;
@@ -184,9 +187,9 @@ class Words {
           ...["request", "as", "tokens", "why"].map((t) => element("th", { scope: "col" }, t)))),
         element("tbody", {}, ...rows)));
     }
-    list("Running without tokens", model.running[s].filter((r) =>
+    list("Running without tokens", running.filter((r) =>
       (model.cells[r * model.S + s] & KIND_BITS) === KIND.stalled), (r) => shown(model.reason(r, s)));
-    list("Waiting", waiting[s], (r) => shown(model.waits(r, s)));
+    list("Waiting", waiting, (r) => shown(model.waits(r, s)));
     if (step.evicted.length) {
       made.push(heading("Evicted from the prefix cache"),
         element("p", {}, `blocks ${runs(step.evicted)}: taken for others, what they held is gone`));

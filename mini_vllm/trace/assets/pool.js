@@ -47,7 +47,7 @@ class Pool {
   describe(block) {
     if (block === 0) return "Block 0: the null block, never given out";
     const holders = this.holders[block] ?? [];
-    const who = holders.map(([r, i]) => `${shown(this.model.requests[r].id)} (its block ${i})`);
+    const who = holders.map(([r, i]) => `${shown(this.model.requests[r].request_id)} (its block ${i})`);
     const parts = [];
     if (who.length > 1) parts.push(`shared by ${who.length}: ${who.join(", ")}`);
     else if (who.length) parts.push(`held by ${who[0]}`);
@@ -88,7 +88,7 @@ class Pool {
         swatch(c, p, holders[0][0], x, y, w, w);
         if (holders.length > 1) this.second(c, p, holders, x, y, w);
         if (size >= 26 && holders.length === 1) {
-          const id = shown(model.requests[holders[0][0]].id);
+          const id = shown(model.requests[holders[0][0]].request_id);
           const text = id.slice(size >= 30 ? -4 : -3);
           c.font = `600 ${text.length > 3 || size < 30 ? 10 : 12}px ${FONT}`;
           c.fillStyle = inkOn(p.owner(holders[0][0]));

@@ -7,7 +7,7 @@ class Timeline {
   constructor(model, canvas, scroller) {
     Object.assign(this, { model, canvas, scroller });
     this.rowHeight = 20;
-    const longest = Math.max(4, ...model.requests.map((r) => Math.min(12, shown(r.id).length)));
+    const longest = Math.max(4, ...model.requests.map((r) => Math.min(12, shown(r.request_id).length)));
     this.left = 30 + 7 * longest;
     this.cell = 16;
   }
@@ -47,7 +47,7 @@ class Timeline {
     }
     let least = Infinity;
     for (let i = model.first[s]; i < model.first[s + 1]; i++) {
-      const row = model.entry.request[i];
+      const row = model.entry.row[i];
       if (shows(row)) return;
       least = Math.min(least, row);
     }
@@ -172,9 +172,9 @@ class Timeline {
     c.textAlign = "center";
     for (let s = from; s < to; s++) {
       for (let i = first[s]; i < first[s + 1]; i++) {
-        const r = entry.request[i];
+        const [r, part] = [entry.row[i], entry.part[i]];
         if (r < top || r >= bottom || (cells[r * S + s] & KIND_BITS) === KIND.decode) continue;
-        const shift = entry.hit[i] ? 4 : 0;
+        const shift = part.num_cached_tokens ? 4 : 0;
         const [m, y] = [x(s) + cell / 2 + shift, TOP + (r + 0.5) * rowHeight - scroller.scrollTop];
         const recompute = (cells[r * S + s] & KIND_BITS) === KIND.recompute;
         if (recompute) {
@@ -182,14 +182,14 @@ class Timeline {
           c.fillRect(m - 8, y - 6, 16, 12);
         }
         c.fillStyle = recompute ? p.ink : inkOn(p.owner(r));
-        c.fillText(String(entry.tokens[i]), m, y + 0.5);
+        c.fillText(String(part.num_scheduled_tokens), m, y + 0.5);
       }
     }
   }
   // Above the rows: tokens of each batch as bars, blocks in use as a line, numbers of the steps.
   strip(c, p, state, from, to, width, x) {
     const { model, cell, left } = this;
-    const { total, decodes, inUse, config, numbers } = model;
+    const { total, decodes, steps, config, numbers } = model;
     c.save();
     c.beginPath();
     c.rect(left, 0, width - left, TOP);
@@ -210,7 +210,7 @@ class Timeline {
     c.beginPath();
     const usable = Math.max(1, config.num_gpu_blocks - 1);
     for (let s = from; s < to; s++) {
-      const y = base - (high * inUse[s]) / usable;
+      const y = base - (high * steps[s].blocks_in_use) / usable;
       if (s === from) c.moveTo(x(s), y);
       else c.lineTo(x(s), y);
       c.lineTo(x(s) + cell, y);
@@ -259,7 +259,7 @@ class Timeline {
       swatch(c, p, r, 6, y + 4, 12, 12);
       c.fillStyle = p.ink;
       c.font = `${r === state.row ? "700 " : ""}12px ${FONT}`;
-      c.fillText(shown(model.requests[r].id).slice(0, 12), 24, y + rowHeight / 2 + 0.5);
+      c.fillText(shown(model.requests[r].request_id).slice(0, 12), 24, y + rowHeight / 2 + 0.5);
     }
     c.restore();
     c.fillStyle = p.line;

@@ -12,14 +12,14 @@ function stored(key, value) {
 class Viewer extends Words {
   constructor(data) {
     super();
-    this.model = unpack(data);
+    this.model = arranged(data);
     const { model } = this;
     const wanted = new URLSearchParams(location.hash.slice(1));
     const number = Number(wanted.get("step") ?? data.view?.step ?? model.numbers[0]);
     const request = wanted.get("request") ?? data.view?.request;
     this.state = {
       step: Math.max(0, model.numbers.findLastIndex((n) => n <= number)),
-      row: Math.max(0, model.requests.findIndex((r) => r.id === request)),
+      row: Math.max(0, model.requests.findIndex((r) => r.request_id === request)),
     };
     this.playing = null;
     this.more = false;
@@ -377,11 +377,16 @@ class Viewer extends Words {
   }
 }
 
-(() => {
-  const data = JSON.parse(document.getElementById("trace-data").textContent);
-  if (!data.steps.length) {
-    document.body.append(element("main", {}, element("p", {}, "No step was recorded.")));
-    return;
+(async () => {
+  const say = (text) => document.body.append(element("main", {}, element("p", {}, text)));
+  if (!window.DecompressionStream) {
+    return say("This browser is too old to unpack the trace: it has no DecompressionStream.");
   }
-  window.viewer = new Viewer(data);
+  try {
+    const data = await unzipped(document.getElementById("trace-data").textContent);
+    if (!data.steps.length) return say("No step was recorded.");
+    window.viewer = new Viewer(data);
+  } catch (error) {
+    say(`The trace in this page cannot be read: ${error.message}`);
+  }
 })();

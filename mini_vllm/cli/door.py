@@ -1,0 +1,77 @@
+"""How a command begins and ends: flags that are refused, errors and Ctrl-C, one line each.
+
+Exit status: what the command says (0 done, 1 some prompt refused), 2 for what could not be done, 130
+for Ctrl-C, as shells have it (128 + SIGINT).
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import NoReturn, TextIO
+
+from mini_vllm.outside import one_line, short
+
+INTERRUPTED = 130
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse, but a refusal is one line that names the command and where its help is."""
+
+    def error(self, message: str) -> NoReturn:
+        say(f"{message} (see {self.prog} --help)")
+        self.exit(2)
+
+
+def say(message: str) -> None:
+    """A line on standard error, with the command's name in front."""
+    if sys.stderr is not None:
+        print(f"mini-vllm: {one_line(message)}", file=sys.stderr)
+
+
+def guarded(run: Callable[[TextIO], int]) -> int:
+    """The exit status of `run`, called with standard output.
+
+    An error that names what was wrong (ValueError, TypeError, OSError), too little memory and Ctrl-C
+    become one line. Anything else is a fault of ours and keeps its traceback.
+    """
+    if sys.stdout is None:  # the shell has closed it: `>&-`
+        with Path(os.devnull).open("w", encoding="utf-8") as sys.stdout:
+            return guarded(run)
+    out = sys.stdout
+    try:
+        status = run(out)
+        out.flush()
+        return status
+    except BrokenPipeError:  # the reader of a pipe has seen enough
+        _drop(out)
+        return 0
+    except KeyboardInterrupt:
+        if out.isatty():
+            out.write("\n")  # the terminal's line ends in text, and in ^C
+        say("interrupted")
+        return INTERRUPTED
+    except MemoryError as error:
+        say(f"there is not enough memory: {error}" if str(error) else "there is not enough memory")
+        return 2
+    except UnicodeEncodeError as error:
+        odd = error.object[error.start : error.end]
+        say(f"standard output is {error.encoding} and cannot take {short(odd)}: set PYTHONUTF8=1")
+        return 2
+    except (ValueError, TypeError, OSError) as error:
+        say(str(error))
+        if isinstance(error, OSError):
+            _drop(out)
+        return 2
+
+
+def _drop(out: TextIO) -> None:
+    """Let what is still to be written go nowhere: Python writes it at its end, and would complain."""
+    try:
+        out.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), out.fileno())
+        out.flush()

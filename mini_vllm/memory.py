@@ -1,0 +1,64 @@
+"""Settings that need more memory than there is, found before anything is allocated.
+
+Mirrors `vllm/v1/core/kv_cache_utils.py:794 check_enough_kv_cache_memory`. Allocating and seeing will not
+do: Linux hands out memory that it does not have, and ends the process when it is touched.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+
+from mini_vllm.config import EngineConfig
+from mini_vllm.llama_config import LlamaConfig
+
+_CGROUP = Path("/sys/fs/cgroup/memory.max")
+_BYTES_A_BLOCK = 200
+"""About what Python keeps of one block: the object, its place in the pool's list."""
+
+
+def machine_memory() -> int:
+    """Bytes that this process can have at most: the machine's, its container's, or its own limit."""
+    limits = [2**62]
+    if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
+        limits.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    with suppress(OSError, ValueError):  # no cgroup, or "max"
+        limits.append(int(_CGROUP.read_text(encoding="ascii")))
+    try:
+        import resource
+    except ImportError:  # Windows
+        pass
+    else:
+        limits.append(resource.getrlimit(resource.RLIMIT_AS)[0])
+    return min(limit for limit in limits if limit > 0)
+
+
+def check_memory(config: EngineConfig, model: LlamaConfig) -> None:
+    """Raises ValueError naming the setting that asks for the most, if they ask for too much.
+
+    Args:
+        config: `num_gpu_blocks` and `max_model_len` must be set.
+    """
+    assert config.num_gpu_blocks is not None and config.max_model_len is not None
+    entry = 2 * 4 * model.num_hidden_layers * model.num_key_value_heads * model.head_dim
+    row = 4 * config.max_model_len + 4 * -(-config.max_model_len // config.block_size) + 100
+    needs = {
+        "num_gpu_blocks": config.num_gpu_blocks * (entry * config.block_size + _BYTES_A_BLOCK),
+        "max_num_seqs": config.max_num_seqs * row,
+        "max_num_batched_tokens": 4 * config.token_budget,
+    }
+    total, there = sum(needs.values()), machine_memory()
+    if total <= there:
+        return
+    name = max(needs, key=lambda key: needs[key])
+    value = config.token_budget if name == "max_num_batched_tokens" else getattr(config, name)
+    beside = {
+        "num_gpu_blocks": f" of {config.block_size} tokens (block_size)",
+        "max_num_seqs": f" of up to {config.max_model_len} tokens (max_model_len)",
+        "max_num_batched_tokens": "",
+    }[name]
+    raise ValueError(
+        f"{name} ({value}){beside} needs {needs[name] / 1024**3:,.1f} GiB of memory, and there are "
+        f"{there / 1024**3:,.1f} GiB"
+    )

@@ -1,0 +1,111 @@
+"""Headless Chromium on a page that lies in a file, or on a server's.
+
+Whoever asks for it where Chromium, its driver or selenium is missing is skipped.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mini_vllm.trace.page import to_html
+from mini_vllm.trace.types import Trace
+
+FLAGS = (
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync",
+)  # fmt: skip
+
+
+@contextmanager
+def chromium_driver(profile: Path) -> Iterator[Any]:
+    """A driver with an empty profile."""
+    webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
+    from selenium.webdriver.chrome.service import Service
+
+    program, driver_program = shutil.which("chromium"), shutil.which("chromedriver")
+    if program is None or driver_program is None:
+        pytest.skip("no chromium and chromedriver on this machine")
+    options = webdriver.ChromeOptions()
+    options.binary_location = program
+    for flag in (*FLAGS, f"--user-data-dir={profile}"):
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    driver = webdriver.Chrome(options=options, service=Service(driver_program))
+    try:
+        yield driver
+    finally:
+        driver.quit()
+
+
+class Page:
+    """Chromium on a page that lies in a file."""
+
+    def __init__(self, driver: Any, folder: Path) -> None:
+        self.driver = driver
+        self.folder = folder
+        driver.execute_cdp_cmd("Performance.enable", {"timeDomain": "threadTicks"})
+
+    def open(self, trace: Trace | str, name: str = "page", fragment: str = "", **view: Any) -> None:
+        path = self.folder / f"{name}.html"
+        path.write_text(
+            trace if isinstance(trace, str) else to_html(trace, **view), encoding="utf-8"
+        )
+        self.driver.get("about:blank")
+        self.driver.get(path.as_uri() + fragment)
+        self.wait("window.viewer?.firstDrawn || document.querySelector('main')", 20)
+
+    def size(self, width: int, height: int) -> None:
+        self.driver.execute_cdp_cmd(
+            "Emulation.setDeviceMetricsOverride",
+            {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 500},
+        )
+
+    def colours(self, scheme: str) -> None:
+        feature = {"name": "prefers-color-scheme", "value": scheme}
+        self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [feature]})
+
+    def js(self, code: str) -> Any:
+        return self.driver.execute_script(code)
+
+    def wait(self, condition: str, seconds: float = 10) -> Any:
+        end = time.monotonic() + seconds
+        while not (value := self.js(f"return {condition}")):
+            assert time.monotonic() < end, f"never came true: {condition}"
+            time.sleep(0.02)
+        return value
+
+    def press(self, *keys: str) -> None:
+        from selenium.webdriver.common.action_chains import ActionChains
+
+        for key in keys:
+            ActionChains(self.driver).send_keys(key).perform()
+
+    def text(self, css: str) -> str:
+        return str(self.js(f"return document.querySelector({json.dumps(css)}).innerText"))
+
+    def seconds(self) -> float:
+        """Processor time that the page's main thread has used since it was opened."""
+        metrics = self.driver.execute_cdp_cmd("Performance.getMetrics", {})["metrics"]
+        return float({m["name"]: m["value"] for m in metrics}["ThreadTime"])
+
+    def drawn(self) -> None:
+        """Until nothing more is to be drawn."""
+        self.wait("!viewer.frame")
+
+    def complaints(self) -> list[str]:
+        found = [f"console: {e['message']}" for e in self.driver.get_log("browser")]
+        for entry in self.driver.get_log("performance"):
+            event = json.loads(entry["message"])["message"]
+            if event["method"] == "Network.requestWillBeSent":
+                url = event["params"]["request"]["url"]
+                if not url.startswith((self.folder.as_uri(), "data:", "about:", "chrome:")):
+                    found.append(f"request: {url}")
+        return found
