@@ -14,7 +14,7 @@ from course.learner.labs import load_support
 from mini_vllm import EngineConfig, LLMEngine, SamplingParams
 from mini_vllm.engine import DEFAULT_MODEL
 from mini_vllm.model_runner import ModelRunner
-from mini_vllm.scheduler import SchedulerOutput
+from mini_vllm.sched_output import SchedulerOutput
 from mini_vllm.tokenizer import Tokenizer
 
 support = load_support(__file__)
