@@ -1,6 +1,6 @@
 """Pytest for the whole repository: the lab contract and the markers that need something.
 
-The lab contract. A lab's ``test_lab.py`` asks for the fixture ``lab`` and gets a module. Which one,
+The lab contract. A lab's tests ask for the fixture ``lab`` and get a module. Which one,
 the environment variable ``LAB_IMPL`` says:
 
     LAB_IMPL=solution     solution.py beside the test file (this is the default)

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 
 from course.learner.grade import Job, cached_runs
 from course.learner.hints import read_hints
-from course.learner.labs import PIECES, Course, CourseError, Lab
+from course.learner.labs import PIECES, Course, CourseError, Lab, is_test_file
 from course.learner.mistakes import read_mistake
 from course.learner.results import LabRun
 from course.learner.stubs import Function, body_of, functions, is_unwritten
@@ -48,37 +48,59 @@ def _readme(lab: Lab) -> Iterator[str]:
             yield f"README.md: wants 3 to 5 hints, has {len(hints)}"
         yield from (f"README.md: hint {h.number} is empty" for h in hints if not h.body)
     tests = {node.name for node in _test_functions(lab)}
-    named = set(re.findall(r"`(test_\w+)", text)) - {"test_lab"}
+    named = set(re.findall(r"`(test_\w+)", text)) - {path.stem for path in lab.tests}
     yield from (f"README.md: does not name {name}" for name in sorted(tests - named))
     yield from (f"README.md: names {name}, which is no test" for name in sorted(named - tests))
 
 
 def _test_functions(lab: Lab) -> list[Function]:
-    found = functions(ast.parse(lab.test.read_bytes()))
-    return [node for node in found.values() if node.name.startswith("test")]
+    trees = [ast.parse(path.read_bytes()) for path in lab.tests]
+    found = [node for tree in trees for node in functions(tree).values()]
+    return [node for node in found if node.name.startswith("test")]
 
 
 def _tests(lab: Lab) -> Iterator[str]:
-    tree = ast.parse(lab.test.read_bytes())
-    tests = _test_functions(lab)
-    if not tests:
-        yield "test_lab.py: has no test"
-    names = [n.name for n in ast.walk(tree) if isinstance(n, Function) and n.name[:4] == "test"]
-    for name in sorted({name for name in names if names.count(name) > 1}):
-        yield f"test_lab.py: {name} stands there more than once"
-    for node in tests:
-        if not (ast.get_docstring(node) or "").strip():
-            yield f"test_lab.py:{node.lineno}: {node.name} has no docstring saying what it pins"
+    for path in sorted({*lab.folder.glob("test_*.py"), *lab.folder.glob("*_test.py")}):
+        if not is_test_file(path):
+            yield f"{path.name}: further tests stand in a test_lab_SOMETHING.py"
+    where: dict[str, list[str]] = {}
+    for path in lab.tests:
+        tree = ast.parse(path.read_bytes())
+        tests = [n for n in functions(tree).values() if n.name.startswith("test")]
+        if not tests:
+            yield f"{path.name}: has no test"
+        for node in tests:
+            if not (ast.get_docstring(node) or "").strip():
+                yield f"{path.name}:{node.lineno}: {node.name} has no docstring saying what it pins"
+        for name in _test_names(tree):
+            where.setdefault(name, []).append(path.name)
+        yield from _checks(path.name, tree)
+    for name, files in sorted(where.items()):
+        if len(files) > 1:
+            yield f"{' and '.join(dict.fromkeys(files))}: {name} stands there more than once"
+    for path in lab.shared:
+        tree = ast.parse(path.read_bytes())
+        for name in _test_names(tree):
+            yield f"{path.name}: {name} is never run; tests stand in test_lab.py or test_lab_SOMETHING.py"
+        yield from _checks(path.name, tree)
+
+
+def _test_names(tree: ast.Module) -> list[str]:
+    return [n.name for n in ast.walk(tree) if isinstance(n, Function) and n.name[:4] == "test"]
+
+
+def _checks(name: str, tree: ast.Module) -> Iterator[str]:
+    """What holds in the tests and in what they share: messages that teach, no import of the answer."""
     for part in ast.walk(tree):
         if isinstance(part, ast.Assert) and part.msg is None:
-            yield f"test_lab.py:{part.lineno}: an assertion without a message that teaches"
+            yield f"{name}:{part.lineno}: an assertion without a message that teaches"
         if not isinstance(part, ast.Import | ast.ImportFrom):
             continue
         imported = [alias.name for alias in part.names]
         if isinstance(part, ast.ImportFrom):
             imported.append(part.module or "")
-        if {word for name in imported for word in name.split(".")} & {"solution", "starter"}:
-            yield f"test_lab.py:{part.lineno}: takes the code from the fixture lab, not by import"
+        if {word for module in imported for word in module.split(".")} & {"solution", "starter"}:
+            yield f"{name}:{part.lineno}: takes the code from the fixture lab, not by import"
 
 
 def _starter(lab: Lab) -> Iterator[str]:
@@ -150,11 +172,11 @@ def _wrong(lab: Lab) -> Iterator[str]:
 
 def _jobs(lab: Lab) -> Iterator[Job]:
     """The solution and the starter run all tests; a mistake runs the one that has to refuse it."""
-    yield Job(lab.test, lab.solution)
-    yield Job(lab.test, lab.starter, watch_unwritten=True)
+    yield Job(lab.folder, lab.solution)
+    yield Job(lab.folder, lab.starter, watch_unwritten=True)
     for path in lab.wrong:
         with contextlib.suppress(CourseError, SyntaxError):  # `_wrong` says what is amiss
-            yield Job(lab.test, path, only=read_mistake(path).test)
+            yield Job(lab.folder, path, only=read_mistake(path).test)
 
 
 def behaviour(course: Course, labs: Sequence[Lab]) -> dict[str, list[str]]:

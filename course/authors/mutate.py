@@ -128,7 +128,7 @@ def mutate(
     """
     if most < 1:
         raise CourseError(f"--most must be at least 1, got {most}")
-    [base] = run_jobs(course.root, [Job(lab.test, lab.solution)])
+    [base] = run_jobs(course.root, [Job(lab.folder, lab.solution)])
     if not base.passed:
         reason = base.problem or next(
             (f"{t.name}: {t.message}" for t in base.bad), "its tests skip"
@@ -194,7 +194,7 @@ def _run(
         for index, mutant in enumerate(mutants):
             path = home / f"mutant_{index}.py"
             path.write_text(mutant.source, encoding="utf-8")
-            jobs.append(Job(lab.test, path, limit, limit, stop_at=STOP_AT, order=order))
+            jobs.append(Job(lab.folder, path, limit, limit, stop_at=STOP_AT, order=order))
         done = 0
 
         def count(index: int, run: LabRun) -> None:

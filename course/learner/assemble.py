@@ -79,7 +79,7 @@ def find_parts(course: Course) -> list[Part]:
     for lab in course.labs:
         if lab.part is None or not lab.starter.is_file():
             continue
-        [run] = cached_runs(course.root, [(lab, Job(lab.test, lab.starter))])
+        [run] = cached_runs(course.root, [(lab, Job(lab.folder, lab.starter))])
         part = _verdict(course, lab, run)
         before = chosen.get(part.name)
         if before is None or part.mine or not before.mine:

@@ -20,7 +20,7 @@ from rich.text import Text
 from course.learner.desk import Desk, finished, show_next, state
 from course.learner.grade import Grade, Job, cached_runs, grade, grade_many
 from course.learner.hints import read_hints
-from course.learner.labs import CourseError, Lab
+from course.learner.labs import CourseError, Lab, is_test_file
 from course.learner.report import show_grade
 from course.learner.reset import difference, keep_untouched, reset, untouched
 from course.learner.results import lines_of
@@ -187,7 +187,7 @@ def watch(name: LabName = None) -> None:
         raise _extra_missing("watch", "watchfiles", "course") from None
 
     def wanted(change: object, path: str) -> bool:
-        return Path(path).name in ("starter.py", "test_lab.py")
+        return Path(path).name == "starter.py" or is_test_file(path)
 
     def once() -> None:
         if desk.console.is_terminal:
@@ -212,7 +212,7 @@ def diff(
     desk = Desk()
     lab = desk.lab(name)
     if not peek:
-        [run] = cached_runs(desk.course.root, [(lab, Job(lab.test, lab.starter))])
+        [run] = cached_runs(desk.course.root, [(lab, Job(lab.folder, lab.starter))])
         if not run.passed:
             raise CourseError(
                 f"{lab.id} does not pass yet, and the diff would give it away. "

@@ -34,13 +34,13 @@ _FORMAT = 1  # of what is in the cache
 
 @dataclass(frozen=True)
 class Job:
-    """One file to run one lab's tests on. `limit` and `test_limit` are in seconds.
+    """One file, and the folder of the lab whose tests run on it. `limit` and `test_limit` are in seconds.
 
     The run ends after the first test with an outcome in `stop_at`. `only` names the one test function
     to run. With `order`, seconds by test, the quick tests go first.
     """
 
-    test: Path
+    folder: Path
     impl: Path
     limit: float = LIMIT
     test_limit: float = TEST_LIMIT
@@ -151,7 +151,7 @@ def _read_run(out: Path, job: Job, status: int, killed: bool, said: str) -> LabR
         if kind == "collected":
             tests = {test["name"]: TestResult(**test) for test in event["tests"]}
         elif kind == "broken":
-            problem = f"{job.test.name} cannot be loaded: {_last_line(event['message'])}"
+            problem = f"{event['file']} cannot be loaded: {_last_line(event['message'])}"
         elif kind == "start":
             running = event["name"]
         elif kind == "test":
@@ -172,8 +172,10 @@ def _read_run(out: Path, job: Job, status: int, killed: bool, said: str) -> LabR
             if stuck is not None:
                 stuck.outcome, stuck.message = "error", "Python itself ended here."
     elif not tests and problem is None:
-        problem = f"{job.test.name} has no tests, or could not be read: {_last_line(said)}"
-    elif not job.stop_at and any(t.outcome == "not_run" for t in tests.values()):
+        problem = f"{job.folder.name} has no tests, or could not be read: {_last_line(said)}"
+    elif (
+        problem is None and not job.stop_at and any(t.outcome == "not_run" for t in tests.values())
+    ):
         problem = f"Time was up after {job.limit:.0f} s; the tests after that were not run."
         if any(t.outcome == "time" and t.function is None for t in tests.values()):
             problem = f"{job.impl.name} does not load: what it does at the top level never ends."
@@ -277,11 +279,13 @@ def grade(
         if not path.is_file():
             raise CourseError(f"lab {lab.id}: there is no {course.show(path)}")
     before = digest(lab.starter)
-    [run] = cached_runs(course.root, [(lab, Job(lab.test, lab.starter))], fresh=True)
+    [run] = cached_runs(course.root, [(lab, Job(lab.folder, lab.starter))], fresh=True)
     mistakes: list[Mistake] = []
     if run.bad and run.problem is None and all(t.outcome != "syntax" for t in run.bad):
         wrong = lab.wrong
-        known = cached_runs(course.root, [(lab, Job(lab.test, path)) for path in wrong], on_compare)
+        known = cached_runs(
+            course.root, [(lab, Job(lab.folder, path)) for path in wrong], on_compare
+        )
         mistakes = looks_like(run, zip(map(read_mistake, wrong), known, strict=True))
     _keep(progress, lab, run, before)
     return Grade(lab, run, tuple(mistakes))
@@ -293,7 +297,7 @@ def grade_many(course: Course, labs: Sequence[Lab], progress: Progress) -> list[
     if missing := [lab.id for lab in labs if lab not in there]:
         raise CourseError(f"starter.py or test_lab.py is missing in {', '.join(missing)}")
     before = [digest(lab.starter) for lab in labs]
-    jobs = [Job(lab.test, lab.starter) for lab in labs]
+    jobs = [Job(lab.folder, lab.starter) for lab in labs]
     runs = run_jobs(course.root, jobs, min(2, os.cpu_count() or 1))
     for lab, run, content in zip(labs, runs, before, strict=True):
         _keep(progress, lab, run, content)

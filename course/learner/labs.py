@@ -1,8 +1,7 @@
 """Phases and labs, found where they lie: `phase-NN-slug/labs/lab-MM-slug/`.
 
-Standard library only, because a lab's `wrong/*.py` import `load_solution` from here, and those run
-wherever the engine does. Front matter is therefore read by a small parser for the small part of YAML
-that labs use; whatever it takes, a YAML parser reads the same way (a test holds the two together).
+Standard library only, because a lab's tests and its `wrong/*.py` import `load_support` and
+`load_solution` from here, and those run wherever the engine does.
 """
 
 from __future__ import annotations
@@ -19,7 +18,8 @@ from importlib.machinery import ModuleSpec, SourceFileLoader
 from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+
+from course.learner.front_matter import front_matter
 
 TAGS = {
     "CPU-OK": "a laptop is enough",
@@ -32,11 +32,17 @@ _OPTIONAL = {"part", "class"}
 _PHASE_FOLDER = re.compile(r"phase-(\d{2})-([a-z0-9]+(?:-[a-z0-9]+)*)")
 _LAB_FOLDER = re.compile(r"lab-(\d{2})-([a-z0-9]+(?:-[a-z0-9]+)*)")
 _LAB_ID = re.compile(r"\d{2}-\d{2}")
+_TEST_FILE = re.compile(r"test_lab(_\w+)?\.py|support\.py|conftest\.py")
 _loaded = itertools.count()
 
 
 class CourseError(ValueError):
     """What a command tells its user before it ends with exit status 2."""
+
+
+def is_test_file(path: str | Path) -> bool:
+    """Whether a lab's file of this name belongs to its tests: what they are made of, or what they share."""
+    return _TEST_FILE.fullmatch(Path(path).name) is not None
 
 
 @dataclass(frozen=True)
@@ -79,6 +85,16 @@ class Lab:
     @property
     def test(self) -> Path:
         return self.folder / "test_lab.py"
+
+    @property
+    def tests(self) -> list[Path]:
+        """The files of tests: test_lab.py, then every test_lab_SOMETHING.py, as pytest runs them."""
+        return sorted(self.folder.glob("test_lab*.py"))
+
+    @property
+    def shared(self) -> list[Path]:
+        """What the files of tests share: support.py and conftest.py, where the lab has them."""
+        return [p for p in (self.folder / "support.py", self.folder / "conftest.py") if p.is_file()]
 
     @property
     def wrong(self) -> list[Path]:
@@ -268,7 +284,7 @@ def read_lab(folder: Path) -> Lab:
         raise CourseError(f"{where}: no README.md")
     try:
         values = front_matter(readme.read_text(encoding="utf-8"))
-    except CourseError as error:
+    except ValueError as error:
         raise CourseError(f"{where}/README.md: {error}") from None
 
     def wrong(rule: str) -> CourseError:
@@ -323,52 +339,6 @@ def engine_parts() -> tuple[str, ...]:
     raise CourseError(f"{source} has no class EngineParts")
 
 
-def front_matter(text: str) -> dict[str, Any]:
-    """The front matter at the beginning of a Markdown page, as a dict.
-
-    One `key: value` a line; values are whole numbers, text, or `[a, "b"]`. A `#` after a blank
-    begins a comment. Raises CourseError naming the line that is none of these.
-    """
-    lines = text.splitlines()
-    if not lines or lines[0].rstrip() != "---":
-        raise CourseError("does not begin with front matter (a line ---)")
-    values: dict[str, Any] = {}
-    for number, line in enumerate(lines[1:], 2):
-        if line.rstrip() == "---":
-            return values
-        if not line.strip() or line.lstrip().startswith("#"):
-            continue
-        match = re.fullmatch(r"([a-z_]+):(?:\s+(.*))?", line)
-        if match is None or not match[2]:
-            raise CourseError(f"line {number}: expected 'key: value', got {line!r}")
-        if match[1] in values:
-            raise CourseError(f"line {number}: {match[1]} stands there twice")
-        values[match[1]] = _value(match[2], number)
-    raise CourseError("the front matter has no end (a second line ---)")
-
-
-_SCALAR = re.compile(r'"(?:[^"\\]*)"|\'(?:[^\'\\]*)\'|[^,\[\]]+')
-
-
-def _value(text: str, number: int) -> Any:
-    if quoted := re.match(r'("[^"\\]*"|\'[^\'\\]*\')\s*(?:\s#.*)?$', text):
-        return quoted[1][1:-1]
-    text = re.sub(r"(?:^|\s+)#.*$", "", text).strip()
-    if text.startswith("[") and text.endswith("]"):
-        inner = text[1:-1].strip()
-        items = [item.strip() for item in _SCALAR.findall(inner)] if inner else []
-        if re.sub(r"\s", "", ",".join(items)) != re.sub(r"\s", "", inner):
-            raise CourseError(f"line {number}: not a list of plain values: {text}")
-        return [_value(item, number) for item in items]
-    if re.fullmatch(r"0|[1-9]\d*", text):
-        return int(text)
-    if not text or text[0] in "[]{}\"'&*!|>%@`,?-" or ": " in text or text.endswith(":"):
-        raise CourseError(f"line {number}: put quotes around {text!r}")
-    if re.fullmatch(r"(?i)true|false|yes|no|on|off|null|~|[-+.\d_:]+", text):
-        raise CourseError(f"line {number}: YAML does not read {text} as text; put quotes around it")
-    return text
-
-
 def load_module(path: Path, name: str) -> ModuleType:
     """Run the file `path` as the module `name`, always from its source."""
     spec = spec_from_loader(name, SourceFileLoader(name, str(path)))
@@ -398,5 +368,24 @@ def load_solution(wrong_file: str | Path) -> ModuleType:
     path = (folder.parent if folder.name == "wrong" else folder) / "solution.py"
     if not path.is_file():
         raise CourseError(f"{wrong_file}: there is no {path}")
+    return load_module(path, _fresh_name(path))
+
+
+@functools.cache
+def _support(path: Path) -> ModuleType:
+    return load_module(path, _fresh_name(path))
+
+
+def load_support(test_file: str | Path) -> ModuleType:
+    """The `support.py` beside `test_file`: what a lab's test files and its `conftest.py` share.
+
+        support = load_support(__file__)
+
+    All of them get the same module.
+    """
+    return _support(Path(test_file).resolve().with_name("support.py"))
+
+
+def _fresh_name(path: Path) -> str:
     stem = re.sub(r"\W+", "_", path.parent.name)
-    return load_module(path, f"lab_{stem}_solution_{next(_loaded)}")
+    return f"lab_{stem}_{path.stem}_{next(_loaded)}"

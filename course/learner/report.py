@@ -17,7 +17,7 @@ from rich.text import Text
 from course.authors.mutants import Mutant
 from course.authors.mutate import ALLOW_LIST, MutationResult
 from course.learner.grade import Grade
-from course.learner.labs import Course
+from course.learner.labs import Course, is_test_file
 from course.learner.results import LabRun, Line, TestResult, lines_of
 
 _STYLES = {"pass": "green", "FAIL": "bold red", "todo": "yellow", "skip": "dim", "----": "dim"}
@@ -56,7 +56,7 @@ def unloadable(run: LabRun) -> TestResult | None:
         (t.file, t.line, t.message) == (first.file, first.line, first.message) for t in failed
     )
     at_top = first.outcome == "syntax" or (first.function is None and first.file is not None)
-    in_tests = first.file is not None and Path(first.file).name == "test_lab.py"
+    in_tests = first.file is not None and is_test_file(first.file)
     return first if same and at_top and not in_tests else None
 
 
@@ -133,7 +133,7 @@ def _row(line: Line, explain: bool) -> list[RenderableType]:
 
 
 def _failure(test: TestResult) -> Iterable[RenderableType]:
-    if test.outcome == "error" and test.file and Path(test.file).name == "test_lab.py":
+    if test.outcome == "error" and test.file and is_test_file(test.file):
         yield Text("The test could not use what your code gave it.")
     yield Text(test.message or "The test failed and has no message.")
     yield from _where(test)

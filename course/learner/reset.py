@@ -1,7 +1,7 @@
 """A lab's untouched starter, and putting it back.
 
 Where the untouched starter comes from: the commit that last changed the lab's `solution.py` or
-`test_lab.py` is an author's, so its tree holds the author's starter; a later commit counts only if its
+its tests is an author's, so its tree holds the author's starter; a later commit counts only if its
 starter has as many functions to write. Without git it is the copy that `course` took when it first
 met the lab, as long as something was still unwritten.
 """
@@ -45,7 +45,7 @@ def _from_git(course: Course, lab: Lab) -> tuple[str, str] | None:
     top = (_git(course.root, "rev-parse", "--show-prefix") or "").strip()
     authors = _git(
         course.root, "log", "-1", "--format=%H", "--",
-        f"{folder}/solution.py", f"{folder}/test_lab.py",
+        *(f"{folder}/{name}" for name in ("solution.py", "test_lab*.py", "support.py", "conftest.py")),
     )  # fmt: skip
     if not authors or not authors.strip():
         return None

@@ -2,8 +2,8 @@
 
     python -m course.learner.runner < BATCH      BATCH is JSON: {"root", "jobs": [...], "parallel"}
 
-A job is one implementation of one lab: `test`, `impl`, `out` (where its events go), `limit` and
-`test_limit` in seconds, `stop_at` (outcomes after which the rest is left), `only` (the one test
+A job is one implementation of one lab: `folder` (the lab's), `impl`, `out` (where its events go), `limit`
+and `test_limit` in seconds, `stop_at` (outcomes after which the rest is left), `only` (the one test
 function to run), `watch_unwritten`, `order` (seconds a test took before; the quick ones go first).
 A single job is a pytest session in this process. With `"serve": true` each job is a fork of a
 session that has collected its lab's tests; that needs a system with a dependable fork.
@@ -31,6 +31,8 @@ from typing import Any, TextIO
 
 import pytest
 
+from course.learner.labs import is_test_file
+
 CAN_FORK = hasattr(os, "fork") and sys.platform.startswith("linux")
 _NUMPY_HEAD = re.compile(
     r"^(?:Arrays are not \w+(?: \w+)*|Not equal to tolerance [^\n]*)\s*\n(?=\S)"
@@ -47,7 +49,7 @@ class Recorder:
 
     def __init__(self, job: dict[str, Any], out: TextIO) -> None:
         self.impl = str(Path(job["impl"]).resolve())
-        self.test = str(Path(job["test"]).resolve())
+        self.folder = Path(job["folder"]).resolve()
         self.test_limit = float(job["test_limit"])
         self.deadline = time.monotonic() + float(job["limit"])
         self.watch_unwritten = bool(job.get("watch_unwritten"))
@@ -73,7 +75,7 @@ class Recorder:
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         if report.failed:
-            self.write(event="broken", message=str(report.longreprtext).strip())
+            self.write(**_broken(report))
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         tests = []
@@ -179,6 +181,10 @@ class Recorder:
 
     # -- what went wrong, for a learner
 
+    def in_tests(self, file: str) -> bool:
+        """Whether `file` belongs to the lab's tests, what they share included."""
+        return Path(file).parent == self.folder and is_test_file(file)
+
     def explain(self, error: BaseException) -> dict[str, Any]:
         """The outcome, message and place of a failure.
 
@@ -205,7 +211,7 @@ class Recorder:
         if isinstance(error, SyntaxError) and error.filename == self.impl:
             found |= _place(self.impl, error.lineno or 1, None)
             return found | {"outcome": "syntax", "message": f"{kind}: {error.msg}"}
-        if isinstance(error, AssertionError) and (not mine or last == self.test):
+        if isinstance(error, AssertionError) and (not mine or self.in_tests(last)):
             text = _NUMPY_HEAD.sub("", text)  # numpy.testing puts it before the test's own words
             return {"outcome": "failed", "message": text} | ({"notes": notes[:8]} if notes else {})
         if isinstance(error, pytest.fail.Exception):
@@ -219,10 +225,17 @@ class Recorder:
             if isinstance(error, AttributeError) and missing:
                 message = f"{Path(self.impl).name} has no {missing[1]}."
             else:
-                here = [(f, n) for f, n in frames if f.f_code.co_filename == self.test]
+                here = [(f.f_code.co_filename, line) for f, line in frames]
+                here = [(file, line) for file, line in here if self.in_tests(file)]
                 if here:
-                    found |= _place(self.test, here[-1][1], None)
+                    found |= _place(*here[-1], None)
         return found | {"outcome": "error", "message": message}
+
+
+def _broken(report: pytest.CollectReport) -> dict[str, Any]:
+    """The event that says which file of tests could not be collected, and why."""
+    file = report.nodeid.split("::")[0].rsplit("/", 1)[-1]
+    return {"event": "broken", "file": file, "message": str(report.longreprtext).strip()}
 
 
 def _base(item: pytest.Item) -> str:
@@ -248,11 +261,11 @@ def _place(path: str, line: int, function: str | None) -> dict[str, Any]:
     }
 
 
-def _arguments(root: str, test: str) -> list[str]:
+def _arguments(root: str, folder: str) -> list[str]:
     return [
         *("-q", "--no-header", "--no-summary", "--tb=short", "-p", "no:cacheprovider"),
         *("--assert=plain", "--import-mode=importlib", "--strict-markers", "-o", "addopts="),
-        *("--rootdir", root, "-c", str(Path(root, "pyproject.toml")), test),
+        *("--rootdir", root, "-c", str(Path(root, "pyproject.toml")), folder),
     ]
 
 
@@ -261,7 +274,7 @@ def run_job(root: str, job: dict[str, Any]) -> int:
     os.environ["LAB_IMPL"] = str(Path(job["impl"]).resolve())
     with Path(job["out"]).open("w", encoding="utf-8") as out:
         recorder = Recorder(job, out)
-        status = int(pytest.main(_arguments(root, job["test"]), plugins=[recorder]))
+        status = int(pytest.main(_arguments(root, job["folder"]), plugins=[recorder]))
         recorder.write(event="end", status=status)
     return status
 
@@ -275,12 +288,12 @@ class Forker:
         self.waiting = jobs[::-1]
         self.parallel = parallel
         self.report = report
-        self.broken = ""
+        self.broken: dict[str, Any] = {}
         self.running: dict[int, tuple[int, float]] = {}
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         if report.failed:
-            self.broken = str(report.longreprtext).strip()
+            self.broken = _broken(report)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
@@ -338,7 +351,7 @@ class Forker:
             recorder = Recorder(job, out)
             session.config.pluginmanager.register(recorder)
             if self.broken:
-                recorder.write(event="broken", message=self.broken)
+                recorder.write(**self.broken)
             items = session.items
             recorder.pytest_collection_modifyitems(items)
             recorder.pytest_collection_finish(session)
@@ -357,11 +370,11 @@ def serve(batch: dict[str, Any]) -> None:
             os.dup2(null, stream)
         groups: dict[str, list[tuple[int, dict[str, Any]]]] = {}
         for index, job in enumerate(batch["jobs"]):
-            groups.setdefault(job["test"], []).append((index, job))
-        for test, jobs in groups.items():
+            groups.setdefault(job["folder"], []).append((index, job))
+        for folder, jobs in groups.items():
             forker = Forker(jobs, int(batch["parallel"]), report)
             # Not capture=fd: its files would be shared by all forks.
-            pytest.main([*_arguments(batch["root"], test), "--capture=sys"], plugins=[forker])
+            pytest.main([*_arguments(batch["root"], folder), "--capture=sys"], plugins=[forker])
             for index, _ in forker.waiting:  # pytest gave up before it came to the tests
                 forker.say(job=index, exit=1)
 

@@ -83,7 +83,7 @@ def read_site(root: Path) -> Site:
     for uri in site.order:
         builder.add(root / uri)
     for lab in course.labs:
-        for path in (lab.starter, lab.test, lab.solution, *lab.wrong):
+        for path in (lab.starter, *lab.tests, *lab.shared, lab.solution, *lab.wrong):
             if path.is_file():
                 builder.add(path)
     builder.finish()
@@ -298,7 +298,7 @@ def _facts(lab: Lab, course: Course) -> str:
         link(text, path)
         for text, path in (
             ("starter.py", lab.starter),
-            ("test_lab.py", lab.test),
+            *((path.name, path) for path in (*lab.tests, *lab.shared)),
             ("solution (spoiler)", lab.solution),
         )
         if path.is_file()

@@ -118,6 +118,26 @@ def test_clip_keeps_to_both_bounds(lab, x, wanted):
     got = lab.clip(x, 0, 5)
     assert got == wanted, f"clip({x}, 0, 5) must be {wanted}, got {got}: both bounds count"
 '''
+# A second file of tests for the same lab, and what its tests share.
+TOTALS_TEST_MORE = '''\
+from course.learner.labs import load_support
+
+support = load_support(__file__)
+
+
+def test_total_of_one_item_is_that_item(lab):
+    """One item adds up to itself."""
+    support.expect(lab.total(support.ONE), 5, "one item is its own sum")
+    share = 1 / lab.total(support.ONE)
+    assert share == 0.2, "one of five is a fifth"
+'''
+TOTALS_SUPPORT = """\
+ONE = [5]
+
+
+def expect(got, wanted, rule):
+    assert got == wanted, f"should be {wanted}, got {got}: {rule}"
+"""
 LOAD = "from course.learner.labs import load_solution\n\nglobals().update(vars(load_solution(__file__)))\n"
 
 
@@ -245,6 +265,17 @@ def make_repository(root: Path) -> Course:
         title="Drawing", needs='"00-01"', extra="part: sampler\nclass: Sampler\n",
     )  # fmt: skip
     return load_course(root.resolve())
+
+
+def add_tests(lab: Lab) -> None:
+    """Give the lab `totals` test_lab_more.py and support.py."""
+    (lab.folder / "test_lab_more.py").write_text(TOTALS_TEST_MORE)
+    (lab.folder / "support.py").write_text(TOTALS_SUPPORT)
+    row = "| `test_total_adds_every_item` | something |"
+    text = lab.readme.read_text()
+    assert row in text
+    more = row.replace("adds_every_item", "of_one_item_is_that_item")
+    lab.readme.write_text(text.replace(row, f"{row}\n{more}"))
 
 
 def write_metadata(folder: Path) -> None:

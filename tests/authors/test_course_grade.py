@@ -15,6 +15,7 @@ from course_helpers import (
     ROOT,
     TOTALS_STARTER,
     Ran,
+    add_tests,
     make_repository,
     solve,
 )
@@ -125,7 +126,8 @@ def cases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Case]:
     wrong = totals.wrong
     runs = run_jobs(
         course.root,
-        [Job(lab.test, path) for lab, path in labs] + [Job(totals.test, path) for path in wrong],
+        [Job(lab.folder, path) for lab, path in labs]
+        + [Job(totals.folder, path) for path in wrong],
         2,
     )
     known = list(zip(map(read_mistake, wrong), runs[len(CASES) :], strict=True))
@@ -289,6 +291,40 @@ def test_a_test_file_that_does_not_load(totals: Lab, capsys: Capsys) -> None:
     ran = Ran(capsys, "grade", "00-01")
     assert ran.status == 1
     assert "test_lab.py cannot be loaded" in ran.line
+
+
+SHY = """\
+class Shy(list):
+    def __iter__(self):
+        assert False, "do not walk through one item"
+
+
+ONE = Shy([5])
+"""
+
+
+def test_a_second_file_of_tests_counts(totals: Lab, capsys: Capsys) -> None:
+    """It is graded with the first; an assertion in what they share is the tests' own."""
+    add_tests(totals)
+    solve(totals)
+    assert "Lab 00-01 passes: 4 tests." in Ran(capsys, "grade", "00-01").out
+    write(totals, total="return 4 if items == [5] else sum(items)")
+    ran = Ran(capsys, "grade", "00-01")
+    assert ran.status == 1
+    assert "test_total_of_one_item_is_that_item should be 5, got 4: one item is" in ran.line
+    support = totals.folder / "support.py"
+    shared = support.read_text()
+    support.write_text(shared.replace("ONE = [5]", SHY))
+    solve(totals)
+    ran = Ran(capsys, "grade", "00-01")
+    assert "test_total_of_one_item_is_that_item do not walk through one item" in ran.line
+    assert "AssertionError" not in ran.line
+    support.write_text(shared.replace("got == wanted", "wanted + None"))
+    line = Ran(capsys, "grade", "00-01").line
+    assert "The test could not use what your code gave it." in line
+    assert re.search(r"support\.py, line \d+: assert wanted \+ None", line)
+    support.write_text("import nothing_of_the_kind\n")
+    assert "test_lab_more.py cannot be loaded" in Ran(capsys, "grade", "00-01").line
 
 
 def test_all_and_phase(course: Course, totals: Lab, capsys: Capsys) -> None:

@@ -10,6 +10,7 @@ from course_helpers import (
     DRAW_SOLUTION,
     ROOT,
     TOTALS_SOLUTION,
+    add_tests,
     make_repository,
     mistake,
 )
@@ -132,6 +133,76 @@ def test_what_breaks_the_contract_on_the_page(
     break_it(lab.folder)
     problems = pages_and_code(course, lab)
     assert any(said in problem for problem in problems), problems
+
+
+BROKEN_IN_TWO: list[tuple[str, str, str, str, str]] = [
+    # what breaks, file, old text, new text, what is said
+    (
+        "a name in two files", "test_lab_more.py", "def test_total_of_one_item_is_that_item",
+        "def test_total_adds_every_item",
+        "test_lab.py and test_lab_more.py: test_total_adds_every_item stands there more than once",
+    ),
+    (
+        "message", "test_lab_more.py", ', "one of five is a fifth"', "",
+        "test_lab_more.py:10: an assertion without a message",
+    ),
+    (
+        "message of what is shared", "support.py", ', f"should be {wanted}, got {got}: {rule}"', "",
+        "support.py:5: an assertion without a message",
+    ),
+    ("import", "support.py", "ONE = [5]", "from solution import ONE", "support.py:1: takes the code"),
+    (
+        "docstring", "test_lab_more.py", '    """One item adds up to itself."""\n', "",
+        "test_lab_more.py:6: test_total_of_one_item_is_that_item has no docstring",
+    ),
+    (
+        "no test", "test_lab_more.py", "def test_total_of_one", "def total_of_one",
+        "test_lab_more.py: has no test",
+    ),
+    (
+        "table", "README.md", "`test_total_of_one_item_is_that_item`", "x",
+        "does not name test_total_of_one_item_is_that_item",
+    ),
+    (
+        "a test that is never run", "support.py", "def expect", "def test_expect",
+        "support.py: test_expect is never run",
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "said"),
+    [pytest.param(*rest, id=name) for name, *rest in BROKEN_IN_TWO],
+)
+def test_a_second_file_of_tests_keeps_the_contract_too(
+    course: Course, file: str, old: str, new: str, said: str
+) -> None:
+    lab = course.labs[0]
+    add_tests(lab)
+    assert pages_and_code(course, lab) == []
+    _edit(lab.folder / file, old, new)
+    problems = pages_and_code(course, lab)
+    assert any(said in problem for problem in problems), problems
+
+
+def test_a_file_of_tests_with_a_name_of_its_own_is_found(course: Course) -> None:
+    """pytest would run it, and the contract would not look at it."""
+    lab = course.labs[0]
+    (lab.folder / "test_more.py").write_text("")
+    assert any("test_more.py: further tests" in problem for problem in pages_and_code(course, lab))
+
+
+def test_a_second_file_of_tests_is_run(course: Course) -> None:
+    lab = course.labs[0]
+    add_tests(lab)
+    assert behaviour(course, [lab]) == {"00-01": []}
+    _edit(lab.folder / "wrong" / "skips_the_first.py", "test_total_adds_every_item",
+          "test_total_of_one_item_is_that_item")  # fmt: skip
+    assert pages_and_code(course, lab) == []
+    assert behaviour(course, [lab]) == {"00-01": []}
+    _edit(lab.solution, "    return result\n", "    return 0 if items == [5] else result\n")
+    said = "\n".join(behaviour(course, [lab])["00-01"])
+    assert "does not pass: test_total_of_one_item_is_that_item: should be 5, got 0" in said
 
 
 def test_a_solution_in_the_starters_comments_is_found(course: Course) -> None:

@@ -14,14 +14,15 @@ from course_helpers import (
     make_repository,
 )
 
+from course.learner.front_matter import front_matter
 from course.learner.labs import (
     Course,
     CourseError,
     engine_parts,
     find_root,
-    front_matter,
     load_course,
     load_solution,
+    load_support,
     read_lab,
 )
 from mini_vllm.engine import DEFAULT_PARTS
@@ -193,8 +194,18 @@ def test_front_matter_is_read_as_yaml_reads_it() -> None:
 
 @pytest.mark.parametrize("text", ["", "# Page\n", "---\nphase: 0\n"])
 def test_a_page_without_front_matter(text: str) -> None:
-    with pytest.raises(CourseError):
+    with pytest.raises(ValueError, match="front matter"):
         front_matter(text)
+
+
+def test_what_tests_share_is_loaded_once(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "support.py").write_text("seen = []\n")
+    support = load_support(tmp_path / "one" / "test_lab.py")
+    assert load_support(tmp_path / "one" / "conftest.py") is support
+    other = load_support(tmp_path / "two" / "test_lab.py")
+    assert other.seen is not support.seen, "two labs, and one support.py for both"
 
 
 def test_the_parts_are_those_of_the_engine() -> None:

@@ -83,11 +83,29 @@ def test_no_lock_file_is_tracked() -> None:
     assert ROOT / "uv.lock" not in set(_files()), "uv.lock records download addresses"
 
 
-def test_no_module_of_the_engine_outgrows_a_reading() -> None:
-    sizes = {p: len(p.read_text(encoding="utf-8").splitlines()) for p in _python("mini_vllm")}
-    assert sizes, "mini_vllm has no modules"
-    long = [f"{p.relative_to(ROOT)}: {n} lines" for p, n in sizes.items() if n > MAX_LINES]
-    assert not long, f"more than {MAX_LINES} lines; split by what a reader looks for: {long}"
+# Longer than they may be, and about to be split: none may join them.
+STILL_LONG = {
+    "tests/engine/test_async_llm.py",
+    "tests/engine/test_block_pool.py",
+    "tests/engine/test_sampler.py",
+    "tests/engine/test_sampling_params.py",
+    "tests/engine/test_scheduler.py",
+}
+
+
+def test_no_file_outgrows_a_reading() -> None:
+    """Every Python and JavaScript file, tests and labs too, but for other people's libraries."""
+    sizes = {
+        path.relative_to(ROOT).as_posix(): len(path.read_text(encoding="utf-8").splitlines())
+        for path in _files()
+        if path.suffix in (".py", ".js") and "vendor" not in path.parts
+    }
+    assert "mini_vllm/engine.py" in sizes, "the files of the repository are not found"
+    long = {name: f"{name}: {n} lines" for name, n in sizes.items() if n > MAX_LINES}
+    new = [said for name, said in long.items() if name not in STILL_LONG]
+    assert not new, f"more than {MAX_LINES} lines; split by what a reader looks for: {new}"
+    done = sorted(STILL_LONG - long.keys())
+    assert not done, f"short enough, or gone; take them out of STILL_LONG: {done}"
 
 
 def test_the_engine_never_imports_the_course() -> None:

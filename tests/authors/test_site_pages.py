@@ -95,6 +95,9 @@ def test_a_lab_shows_its_facts_and_hides_its_answer(tmp_path: Path) -> None:
         f"{labs}/lab-02-y/README.md": lab_readme(0, 2, '"00-01"'),
         f"{labs}/lab-02-y/starter.py": "s = 1\n",
         f"{labs}/lab-02-y/solution.py": "answer = 1\n",
+        f"{labs}/lab-02-y/test_lab.py": "t = 1\n",
+        f"{labs}/lab-02-y/test_lab_more.py": "t = 2\n",
+        f"{labs}/lab-02-y/support.py": "u = 3\n",
         f"{labs}/lab-02-y/wrong/off.py": '"""One too many."""\nanswer = 2\n',
     }
     made = read_site(written(tmp_path, files))
@@ -104,6 +107,13 @@ def test_a_lab_shows_its_facts_and_hides_its_answer(tmp_path: Path) -> None:
     for fact in (">GPU-OPT<", ">7 minutes<", ">after [00-01](../lab-01-x/README.md)<"):
         assert fact in facts
     assert "[solution (spoiler)](solution.py.md)" in facts
+    for name, code in (
+        ("test_lab.py", "t = 1"),
+        ("test_lab_more.py", "t = 2"),
+        ("support.py", "u = 3"),
+    ):
+        assert f"[{name}]({name}.md)" in facts, "every file of tests, and what they share"
+        assert code in made.pages[f"{labs}/lab-02-y/{name}.md"]
     for name, code in (("solution.py", "answer = 1"), ("wrong/off.py", "answer = 2")):
         shown = made.pages[f"{labs}/lab-02-y/{name}.md"]
         assert "exclude: true" in shown

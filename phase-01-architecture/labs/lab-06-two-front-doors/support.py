@@ -1,0 +1,194 @@
+"""Lab 01-06, what its tests share: an engine that is watched, a gate inside its step, limits of time."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from typing import Any
+
+from mini_vllm.engine import EngineDeadError, LLMEngine
+from mini_vllm.outputs import CompletionOutput, RequestOutput
+from mini_vllm.sampling_params import SamplingParams
+
+LIMIT = 4.0  # seconds for a whole test, which needs a small part of one; what takes longer hangs
+PATIENCE = 1.0  # seconds that a step waits for what must happen during it
+PROMPT = "The KV cache"
+SETTINGS = {
+    "num_gpu_blocks": 64,
+    "max_model_len": 128,
+    "max_num_batched_tokens": 32,
+    "max_num_seqs": 16,
+}
+
+
+class WatchedEngine(LLMEngine):
+    """The real engine; it counts its steps and notes who calls it during one.
+
+    `before_step(n)` is called, in the thread that steps, at the beginning of step n (from 1).
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.num_steps = 0
+        self.num_asked = 0
+        self.before_step: Callable[[int], None] = lambda n: None
+        self.stepping = False
+        self.overlaps: list[str] = []
+
+    def step(self) -> list[RequestOutput]:
+        if self.stepping:
+            self.overlaps.append("step")
+        self.num_steps += 1
+        self.stepping = True
+        try:
+            self.before_step(self.num_steps)
+            return super().step()
+        finally:
+            self.stepping = False
+
+    def add_request(self, *args: Any, **kwargs: Any) -> str:
+        if self.stepping:
+            self.overlaps.append("add_request")
+        return super().add_request(*args, **kwargs)
+
+    def abort_request(self, *args: Any, **kwargs: Any) -> None:
+        if self.stepping:
+            self.overlaps.append("abort_request")
+        super().abort_request(*args, **kwargs)
+
+    def has_unfinished_requests(self) -> bool:
+        self.num_asked += 1
+        return super().has_unfinished_requests()
+
+    @property
+    def alive(self) -> int:
+        return self.get_num_unfinished_requests()
+
+    @property
+    def num_free_blocks(self) -> int:
+        return self.engine_core.kv_cache_manager.block_pool.get_num_free_blocks()
+
+
+class Gate:
+    """Holds the engine inside the steps `first`, `first` + 1, … until it is opened.
+
+    Where nobody opens it within `PATIENCE` seconds it opens itself and says so in `forced`.
+    """
+
+    def __init__(self, engine: WatchedEngine, first: int) -> None:
+        self.first = first
+        self.entered = threading.Event()
+        self.opened = threading.Event()
+        self.forced = False
+        engine.before_step = self
+
+    def __call__(self, step: int) -> None:
+        if step < self.first or self.opened.is_set():
+            return
+        self.entered.set()
+        if not self.opened.wait(PATIENCE):
+            self.forced = True
+            self.opened.set()
+
+    async def until_entered(self) -> None:
+        await until(self.entered.is_set)
+
+
+async def until(true: Callable[[], bool], seconds: float = PATIENCE) -> bool:
+    """Let the others run until `true()`, at most so long; whether it became true."""
+    end = asyncio.get_running_loop().time() + seconds
+    while not true():
+        if asyncio.get_running_loop().time() > end:
+            return False
+        await asyncio.sleep(0.001)
+    return True
+
+
+async def turns(count: int = 20) -> None:
+    """Let every other task of the event loop run `count` times."""
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+hung: list[str] = []
+"""The hints of tests that hung. After the first, the others are given less time: they hang too."""
+
+
+def run(main: Coroutine[Any, Any, None], hint: str) -> None:
+    """Run a test to its end, or fail with the hint when it hangs."""
+    limit = LIMIT if not hung else LIMIT / 4
+    made: list[asyncio.Task[Any]] = []
+
+    def factory(loop: asyncio.AbstractEventLoop, work: Any, **options: Any) -> asyncio.Task[Any]:
+        made.append(asyncio.Task(work, loop=loop, **options))
+        return made[-1]
+
+    async def limited() -> None:
+        loop = asyncio.get_running_loop()
+        loop.set_task_factory(factory)
+        loop.set_exception_handler(lambda *_: None)  # the tests look at every task themselves
+        end = loop.time() + limit
+        task = asyncio.ensure_future(main)
+        while not task.done():
+            await asyncio.wait([task], timeout=0.05)
+            # What is not written yet ends a task of its own, and others wait for it.
+            for one in made:
+                error = one.exception() if one.done() and not one.cancelled() else None
+                if isinstance(error, NotImplementedError):
+                    raise error
+            if loop.time() > end:
+                hung.append(hint)
+                raise AssertionError(f"still waiting after {limit:.0f} s. {hint}")
+        await task
+
+    asyncio.run(limited())
+
+
+def greedy(max_tokens: int = 8, **knobs: Any) -> SamplingParams:
+    knobs = {"temperature": 0.0, "ignore_eos": True, "max_tokens": max_tokens} | knobs
+    return SamplingParams(**knobs)
+
+
+async def read(stream: AsyncGenerator[RequestOutput, None]) -> list[RequestOutput]:
+    outputs = [output async for output in stream]
+    assert None not in outputs, (
+        "generate yielded None: is the starter's placeholder `yield` still at its end?"
+    )
+    return outputs
+
+
+async def refused(stream: AsyncGenerator[RequestOutput, None]) -> bool:
+    """Whether the stream ends with EngineDeadError."""
+    try:
+        await read(stream)
+    except EngineDeadError:
+        return True
+    return False
+
+
+def num_tokens(outputs: list[RequestOutput]) -> int:
+    return sum(len(completion.token_ids) for output in outputs for completion in output.outputs)
+
+
+def joined(outputs: list[RequestOutput]) -> dict[int, dict[str, Any]]:
+    """What the deltas of a stream amount to, by completion; the final output says the same of itself."""
+    whole: dict[int, dict[str, Any]] = {}
+    for output in outputs:
+        for delta in output.outputs:
+            one = whole.setdefault(delta.index, {"text": "", "token_ids": [], "logprobs": []})
+            one["text"] += delta.text
+            one["token_ids"] += delta.token_ids
+            for position in delta.logprobs or []:
+                one["logprobs"].append(list(position))
+            one["finish_reason"], one["stop_reason"] = delta.finish_reason, delta.stop_reason
+            if delta.cumulative_logprob is not None:
+                one["cumulative_logprob"] = round(delta.cumulative_logprob, 3)
+    return whole
+
+
+def make_output(
+    text: str, token_ids: list[int], index: int = 0, finished: bool = False, **fields: Any
+) -> RequestOutput:
+    completion = CompletionOutput(index=index, text=text, token_ids=token_ids, **fields)
+    return RequestOutput("r", "p", [1, 2], None, [completion], finished, 0)

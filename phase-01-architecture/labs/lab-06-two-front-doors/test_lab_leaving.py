@@ -1,0 +1,173 @@
+"""Lab 01-06, leaving: a reader that goes frees blocks and id, whenever it goes."""
+
+from __future__ import annotations
+
+import asyncio
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from course.learner.labs import load_support
+from mini_vllm.engine import EngineDeadError
+from mini_vllm.outputs import RequestOutput
+
+support = load_support(__file__)
+WAITS = (
+    "a reader left during a step, and still waits while the step goes on: leaving must not wait for the "
+    "lock, since a second cancellation could end that wait. Write the id down, and let whoever holds the "
+    "lock next abort it"
+)
+
+
+@pytest.mark.parametrize("how", ["cancel", "aclose", "break"])
+def test_leaving_frees_the_blocks(lab: ModuleType, engine: Any, how: str) -> None:
+    """A cancelled task, an aclose, a break: the request is aborted after the step in flight."""
+    free = engine.num_free_blocks
+
+    async def main() -> None:
+        in_step = support.Gate(engine, first=5)
+        enough = support.Gate(engine, first=10)  # who has left by step 5 needs no tenth
+        if how != "break":
+            engine.before_step = in_step
+        async with lab.AsyncEngine(engine) as front_door:
+            outputs: list[RequestOutput] = []
+
+            async def reader() -> None:
+                async for output in front_door.generate(support.PROMPT, support.greedy(100), "r"):
+                    outputs.append(output)
+                    if how == "break" and support.num_tokens(outputs) >= 3:
+                        break
+
+            if how == "aclose":
+                stream = front_door.generate(support.PROMPT, support.greedy(100), "r")
+                while support.num_tokens(outputs) < 3:
+                    outputs.append(await anext(stream))
+                await in_step.until_entered()
+                closing = asyncio.ensure_future(stream.aclose())
+                await asyncio.wait([closing], timeout=support.PATIENCE / 2)
+                assert closing.done(), WAITS
+            else:
+                task = asyncio.ensure_future(reader())
+                if how == "cancel":
+                    await in_step.until_entered()
+                    task.cancel()
+                    await asyncio.wait([task], timeout=support.PATIENCE / 2)
+                    assert task.done(), WAITS
+                    assert task.cancelled(), (
+                        "the reader's task was cancelled during the stream and went on as if the answer "
+                        "were complete: generate may clean up after a CancelledError and has to let it "
+                        "pass. A `finally` does both"
+                    )
+                await asyncio.wait([task])
+            await support.turns()
+            engine.before_step = enough
+            in_step.opened.set()
+            ended = await support.until(lambda: engine.alive == 0, support.PATIENCE / 2)
+            enough.opened.set()
+            assert ended, (
+                f"the reader left ({how}) after 3 tokens, and the engine goes on to generate its 100, "
+                "for nobody. Whatever ends generate, its `finally` must have the request aborted"
+            )
+            assert engine.num_free_blocks == free, (
+                f"{free - engine.num_free_blocks} blocks are still taken after the only reader left"
+            )
+            again = await support.read(
+                front_door.generate(support.PROMPT, support.greedy(2), "next")
+            )
+            assert support.num_tokens(again) == 2, (
+                "the engine serves the next request as if nothing had been"
+            )
+        assert engine.overlaps == [], f"{engine.overlaps} called during a step"
+
+    support.run(main(), "after a reader has left, the engine must go on for the others")
+
+
+def test_leaving_during_the_last_step(lab: ModuleType, engine: Any) -> None:
+    """The request finishes in the step during which its reader leaves: there is nothing to abort."""
+
+    async def main() -> None:
+        gate = support.Gate(engine, first=3)
+        async with lab.AsyncEngine(engine) as front_door:
+            reader = asyncio.ensure_future(
+                support.read(front_door.generate(support.PROMPT, support.greedy(3), "r"))
+            )
+            await gate.until_entered()
+            reader.cancel()
+            await support.turns()
+            gate.opened.set()
+            assert await support.until(lambda: engine.alive == 0), (
+                "the request has had its 3 tokens"
+            )
+            try:
+                again = await support.read(
+                    front_door.generate(support.PROMPT, support.greedy(2), "next")
+                )
+            except EngineDeadError as error:
+                raise AssertionError(
+                    f"a reader left during the step that finished its request, and that killed the "
+                    f"engine: {error}. abort_request raises ValueError for an id that is not alive; "
+                    "ask before you abort"
+                ) from error
+            assert support.num_tokens(again) == 2, "the next request is served"
+
+    support.run(main(), "after that step the engine has no work, and must still take new requests")
+
+
+def test_an_id_that_was_left_is_free_at_once(lab: ModuleType, engine: Any) -> None:
+    """Leave, and ask again under the same id during the same step: the new request is the one that counts."""
+
+    async def main() -> None:
+        gate = support.Gate(engine, first=3)
+        async with lab.AsyncEngine(engine) as front_door:
+            first = asyncio.ensure_future(
+                support.read(front_door.generate(support.PROMPT, support.greedy(60), "same"))
+            )
+            await gate.until_entered()
+            first.cancel()
+            await asyncio.wait([first])
+            second = asyncio.ensure_future(
+                support.read(front_door.generate("x", support.greedy(5), "same"))
+            )
+            await support.turns()
+            gate.opened.set()
+            try:
+                outputs = await second
+            except ValueError as error:
+                raise AssertionError(
+                    f"the reader of 'same' had left, and the id was refused: {error}. Abort those who "
+                    "left before you add who comes"
+                ) from error
+        token_ids = [t for output in outputs for t in output.outputs[0].token_ids]
+        assert len(token_ids) == 5, (
+            f"the second request of this id has 5 tokens, its stream brought {len(token_ids)}"
+        )
+        assert {tuple(o.prompt_token_ids) for o in outputs} == {(1, 8 + ord("x"))}, (
+            "outputs of the first request came to the second's reader"
+        )
+
+    support.run(main(), "the second request of the id gets no answer")
+
+
+def test_a_late_reader_does_not_end_its_successor(lab: ModuleType, engine: Any) -> None:
+    """Its reader lingers, its id is taken again: closing the old stream ends only the old stream."""
+
+    async def main() -> None:
+        async with lab.AsyncEngine(engine) as front_door:
+            old = front_door.generate(support.PROMPT, support.greedy(2), "same")
+            await anext(old)
+            assert await support.until(lambda: engine.alive == 0), "2 tokens are soon made"
+            gate = support.Gate(engine, first=engine.num_steps + 2)
+            new = asyncio.ensure_future(
+                support.read(front_door.generate("x", support.greedy(6), "same"))
+            )
+            await gate.until_entered()
+            await old.aclose()
+            gate.opened.set()
+            assert support.num_tokens(await new) == 6, "the new request of the id lost tokens"
+
+    support.run(
+        main(),
+        "The old stream was closed and took the new request of the same id with it: abort only if the "
+        "collector registered under the id is your own",
+    )

@@ -1,0 +1,212 @@
+"""Lab 01-06, each for itself: what a reader, a request or a dying step must not do to the others."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+from course.learner.labs import load_support
+from mini_vllm.engine import EngineDeadError
+from mini_vllm.outputs import RequestOutput
+from mini_vllm.sampling_params import SamplingParams
+
+support = load_support(__file__)
+
+
+def test_a_slow_reader_stalls_nobody(lab: ModuleType, engine: Any) -> None:
+    """It reads once and pauses; the others run to their end, and one merged output waits for it."""
+
+    async def main() -> None:
+        async with lab.AsyncEngine(engine) as front_door:
+            slow = front_door.generate(support.PROMPT, support.greedy(12), "slow")
+            outputs = [await anext(slow)]
+            others = [
+                support.read(front_door.generate("x", support.greedy(24), f"{i}")) for i in range(3)
+            ]
+            for other in await asyncio.gather(*others):
+                assert support.num_tokens(other) == 24, "the others get their 24 tokens meanwhile"
+            rest = await support.read(slow)
+        assert support.num_tokens(outputs + rest) == 12, (
+            f"12 tokens were made for the slow reader and {support.num_tokens(outputs + rest)} reached "
+            "it: what was not taken in time is merged, never dropped"
+        )
+        assert len(rest) == 1, (
+            f"{len(rest)} outputs were waiting for the reader that had paused. A queue grows with every "
+            "step for as long as nobody reads; merge into one"
+        )
+
+    support.run(
+        main(),
+        "One reader paused, and the other streams never ended: the engine waits for it. Leave the "
+        "output in the collector and go on; `put` never waits",
+    )
+
+
+def test_a_refused_request_harms_nobody(
+    lab: ModuleType, engine: Any, batch: Callable[..., list[RequestOutput]]
+) -> None:
+    """Bad requests raise in their own caller; the stream beside them, of the same id even, is whole."""
+    [want] = batch([support.PROMPT], [support.greedy(30)])
+    bad: list[tuple[Any, SamplingParams, str, type[Exception]]] = [
+        (support.PROMPT, support.greedy(3), "good", ValueError),  # the id is in use
+        ("x" * 500, support.greedy(3), "too long", ValueError),
+        (support.PROMPT, support.greedy(3, stop_token_ids=[9999]), "no such token", ValueError),
+        ("", support.greedy(3), "empty", ValueError),
+        (7, support.greedy(3), "no prompt", TypeError),
+    ]
+
+    async def main() -> None:
+        gate = support.Gate(engine, first=6)
+        async with lab.AsyncEngine(engine) as front_door:
+            stream = front_door.generate(support.PROMPT, support.greedy(30), "good")
+            outputs = [await anext(stream)]
+            await gate.until_entered()
+            refused = [
+                asyncio.ensure_future(support.read(front_door.generate(prompt, params, request_id)))
+                for prompt, params, request_id, _ in bad
+            ]
+            await support.turns()
+            gate.opened.set()
+            await asyncio.wait(refused)
+            for task, (_, _, what, kind) in zip(refused, bad, strict=True):
+                error = None if task.cancelled() else task.exception()
+                assert type(error) is kind, (
+                    f"the request {what!r} is refused with {kind.__name__} in its own reader; got "
+                    f"{error!r}"
+                )
+            outputs += await support.read(stream)
+            after = await support.read(front_door.generate("x", support.greedy(2), "after"))
+        assert support.joined(outputs) == support.joined([want]), (
+            f"five other requests were refused, and this stream suffered: {support.joined(outputs)}, it "
+            f"should be {support.joined([want])}"
+        )
+        assert support.num_tokens(after) == 2, "and the next request is served"
+
+    support.run(
+        main(),
+        "A request was refused, and a stream beside it never ended. The refused id may be that of a "
+        "living stream: register a collector only after add_request has accepted, and abort nobody else. "
+        "(Or is the engine waiting for a reader that has paused?)",
+    )
+
+
+def test_a_dying_step_ends_every_stream(lab: ModuleType, engine: Any) -> None:
+    """A step raises: all readers get EngineDeadError with the cause, and so does who comes later."""
+
+    async def main() -> None:
+        def die(record: Any) -> None:
+            if record.index == 4:
+                raise MemoryError("no room on the device")
+
+        engine.engine_core.step_observers.append(die)
+        async with lab.AsyncEngine(engine) as front_door:
+            done = front_door.generate("x", support.greedy(2), "done")
+            early = await anext(done)
+            readers = [
+                asyncio.ensure_future(
+                    support.read(front_door.generate(support.PROMPT, support.greedy(50), f"{i}"))
+                )
+                for i in range(3)
+            ]
+            await asyncio.wait(readers)
+            for task in readers:
+                error = task.exception()
+                assert type(error) is EngineDeadError, (
+                    f"the engine died, so every stream ends with EngineDeadError, not {error!r}"
+                )
+                assert "no room on the device" in f"{error} {error.__cause__!r}", (
+                    f"the error says what killed the engine; yours: {error}"
+                )
+            assert isinstance(error.__cause__, MemoryError), "and carries it as its __cause__"
+            assert await support.refused(
+                front_door.generate(support.PROMPT, support.greedy(2), "later")
+            ), "a dead engine refuses later requests with EngineDeadError"
+            late = await support.read(done)
+            assert support.num_tokens([early, *late]) == 2, (
+                "this request had finished before the engine died, and its last token was waiting: it "
+                "is whole, and the death of others is no concern of its reader"
+            )
+
+    support.run(
+        main(),
+        "A step raised, and a stream waits for ever. The task that steps must catch the error and put "
+        "it into every collector; later requests are refused with it",
+    )
+
+
+def test_an_idle_engine_rests(lab: ModuleType, engine: Any) -> None:
+    """No step without work, no polling; a request that comes later wakes it."""
+
+    async def main() -> None:
+        async with lab.AsyncEngine(engine) as front_door:
+            await support.turns()
+            assert engine.num_steps == 0, "nobody has asked for anything yet: no step"
+            await support.read(front_door.generate(support.PROMPT, support.greedy(5), "first"))
+            await support.turns()
+            assert engine.num_steps == 5, (
+                f"5 tokens for one request are 5 steps, yours made {engine.num_steps}"
+            )
+            asked = engine.num_asked
+            await support.turns(50)
+            await asyncio.sleep(0.03)
+            assert engine.num_steps == 5, (
+                f"the engine has nothing to do, and made {engine.num_steps - 5} more steps"
+            )
+            assert engine.num_asked - asked <= 2, (
+                f"the idle engine was asked for work {engine.num_asked - asked} times in 30 ms: that is "
+                "a loop that burns a processor. Sleep on an event that a new request sets"
+            )
+            outputs = await support.read(
+                front_door.generate(support.PROMPT, support.greedy(4), "second")
+            )
+            assert support.num_tokens(outputs) == 4, (
+                f"the second request asks for 4 tokens, and its stream brought {support.num_tokens(outputs)}"
+            )
+            asked = engine.num_steps
+        assert engine.num_steps == asked, (
+            "closing woke the engine, and it made one more step: look at `error` again when you wake"
+        )
+
+    support.run(
+        main(),
+        "A request came to an idle engine and was never run: set the event that it sleeps on",
+    )
+
+
+def test_closing_ends_open_streams(lab: ModuleType, engine: Any) -> None:
+    """Leaving the context ends the step in flight, then every stream, with EngineDeadError."""
+
+    async def main() -> None:
+        async with lab.AsyncEngine(engine) as front_door:
+            reader = asyncio.ensure_future(
+                support.read(front_door.generate(support.PROMPT, support.greedy(100), "r"))
+            )
+            await support.until(lambda: engine.num_steps > 2)
+        await asyncio.wait([reader])
+        assert type(reader.exception()) is EngineDeadError, (
+            f"the engine was closed under this stream: EngineDeadError, not {reader.exception()!r}"
+        )
+        assert engine.num_steps < 50, "closing does not wait for the requests to finish"
+        before = engine.num_steps
+        assert await support.refused(
+            front_door.generate(support.PROMPT, support.greedy(2), "later")
+        ), "a closed engine refuses later requests with EngineDeadError"
+        assert engine.num_steps == before, "a closed engine takes no step"
+
+    support.run(
+        main(), "The engine was closed and a stream still waits: put the error into every collector"
+    )
+
+
+def test_closing_an_idle_engine(lab: ModuleType, engine: Any) -> None:
+    """The task that steps ends although nothing ever came."""
+
+    async def main() -> None:
+        async with lab.AsyncEngine(engine) as front_door:
+            await support.turns()
+        assert front_door.error is not None, "a closed engine says so to who comes later"
+        assert engine.num_steps <= 1, "and nothing is computed"
+
+    support.run(main(), "The engine was closed while idle, and its task still sleeps")
