@@ -17,6 +17,7 @@ from typing import TypedDict
 import numpy as np
 
 from mini_vllm.config import EngineConfig
+from mini_vllm.outside import short
 from mini_vllm.request import Request
 from mini_vllm.sampling_params import SamplingParams
 from mini_vllm.tokenizer import Tokenizer
@@ -124,10 +125,10 @@ class InputProcessor:
             )
         for token_id in ids:
             if isinstance(token_id, bool) or not isinstance(token_id, int | np.integer):
-                raise TypeError(f"prompt token ids must be integers, got {token_id!r}")
+                raise TypeError(f"prompt token ids must be integers, got {short(token_id)}")
             if not 0 <= token_id < self.vocab_size:
                 raise ValueError(
-                    f"Token id {token_id} is out of vocabulary: ids go from 0 to "
+                    f"Token id {short(token_id)} is out of vocabulary: ids go from 0 to "
                     f"{self.vocab_size - 1}"
                 )
         return [int(token_id) for token_id in ids]

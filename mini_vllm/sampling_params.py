@@ -23,6 +23,8 @@ from enum import Enum, IntEnum
 from numbers import Real
 from typing import Any, TypeGuard
 
+from mini_vllm.outside import short
+
 logger = logging.getLogger(__name__)
 
 _SAMPLING_EPS = 1e-5
@@ -153,7 +155,7 @@ class SamplingParams:
         if unknown:
             _refuse_unknown(unknown)
         if not _is_int(n):
-            raise ValueError(f"n must be an integer, got {n!r} of type {type(n).__name__}.")
+            raise ValueError(f"n must be an integer, got {short(n)} of type {type(n).__name__}.")
         self.n = n
         self.presence_penalty = _number("presence_penalty", presence_penalty)
         self.frequency_penalty = _number("frequency_penalty", frequency_penalty)
@@ -199,7 +201,7 @@ class SamplingParams:
             self.top_p, self.top_k, self.min_p = 1.0, 0, 0.0
             if self.n > 1:
                 raise ValueError(
-                    f"n must be 1 with greedy sampling (temperature 0), got {self.n}: every "
+                    f"n must be 1 with greedy sampling (temperature 0), got {short(self.n)}: every "
                     "completion would be the same."
                 )
 
@@ -213,9 +215,11 @@ class SamplingParams:
         """Refuse values outside their range
         (`vllm/sampling_params.py:452 SamplingParams._verify_args`)."""
         if self.n < 1:
-            raise ValueError(f"n must be at least 1, got {self.n}.")
+            raise ValueError(f"n must be at least 1, got {short(self.n)}.")
         if self.n > 1 and self.n > (limit := int(os.environ.get("VLLM_MAX_N_SEQUENCES", 16384))):
-            raise ValueError(f"n must be at most {limit} (VLLM_MAX_N_SEQUENCES), got {self.n}.")
+            raise ValueError(
+                f"n must be at most {limit} (VLLM_MAX_N_SEQUENCES), got {short(self.n)}."
+            )
         for name in ("presence_penalty", "frequency_penalty"):
             if not -2.0 <= getattr(self, name) <= 2.0:
                 raise ValueError(f"{name} must be in [-2, 2], got {getattr(self, name)}.")
@@ -226,28 +230,29 @@ class SamplingParams:
         if not 0.0 < self.top_p <= 1.0:
             raise ValueError(f"top_p must be in (0, 1], got {self.top_p}.")
         if self.top_k < -1:
-            raise ValueError(f"top_k must be 0 (off) or at least 1, got {self.top_k}.")
+            raise ValueError(f"top_k must be 0 (off) or at least 1, got {short(self.top_k)}.")
         if not 0.0 <= self.min_p <= 1.0:
             raise ValueError(f"min_p must be in [0, 1], got {self.min_p}.")
         if self.seed is not None and not -(2**63) <= self.seed < 2**64:
-            raise ValueError(f"seed must be in [-2**63, 2**64), got {self.seed}.")
+            raise ValueError(f"seed must be in [-2**63, 2**64), got {short(self.seed)}.")
         if self.max_tokens is not None and self.max_tokens < 1:
-            raise ValueError(f"max_tokens must be at least 1, got {self.max_tokens}.")
+            raise ValueError(f"max_tokens must be at least 1, got {short(self.max_tokens)}.")
         if self.min_tokens < 0:
-            raise ValueError(f"min_tokens must be at least 0, got {self.min_tokens}.")
+            raise ValueError(f"min_tokens must be at least 0, got {short(self.min_tokens)}.")
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
             raise ValueError(
-                f"min_tokens must not exceed max_tokens={self.max_tokens}, got {self.min_tokens}."
+                f"min_tokens must not exceed max_tokens={short(self.max_tokens)}, got "
+                f"{short(self.min_tokens)}."
             )
         for name in ("logprobs", "prompt_logprobs"):
             count = getattr(self, name)
             if count is not None and count < -1:
                 raise ValueError(
-                    f"{name} must be at least 0, or -1 for the vocabulary, got {count}."
+                    f"{name} must be at least 0, or -1 for the vocabulary, got {short(count)}."
                 )
         if self.stop and not self.detokenize:
             raise ValueError(
-                f"stop={self.stop!r} needs detokenize=True: stop strings are sought in the text."
+                f"stop={short(self.stop)} needs detokenize=True: stop strings are sought in the text."
             )
 
     def verify(self, vocab_size: int, max_logprobs: int = 20) -> None:
@@ -268,7 +273,7 @@ class SamplingParams:
             wanted = getattr(self, name)
             if wanted is not None and (vocab_size if wanted == -1 else wanted) > limit:
                 raise ValueError(
-                    f"{name}={wanted} asks for more log probabilities than the allowed {limit} "
+                    f"{name}={short(wanted)} asks for more log probabilities than the allowed {limit} "
                     f"(max_logprobs={max_logprobs}, vocabulary size {vocab_size})."
                 )
         if self.allowed_token_ids is not None and not self.allowed_token_ids:
@@ -357,11 +362,11 @@ def _refuse_unknown(unknown: dict[str, Any]) -> None:
             )
         near = difflib.get_close_matches(name, [*PARAMETERS, *LEFT_OUT], n=1)
         hint = f" Did you mean {near[0]!r}?" if near else f" It takes {', '.join(PARAMETERS)}."
-        raise TypeError(f"SamplingParams has no parameter {name!r}.{hint}")
+        raise TypeError(f"SamplingParams has no parameter {short(name)}.{hint}")
 
 
 def _wrong_type(name: str, rule: str, value: object) -> TypeError:
-    return TypeError(f"{name} must be {rule}, got {value!r} of type {type(value).__name__}.")
+    return TypeError(f"{name} must be {rule}, got {short(value)} of type {type(value).__name__}.")
 
 
 def _is_int(value: object) -> TypeGuard[int]:
@@ -407,7 +412,7 @@ def _strings(name: str, value: object) -> list[str]:
     if not isinstance(strings, list) or not all(isinstance(s, str) for s in strings):
         raise _wrong_type(name, "a string or a list of strings", value)
     if "" in strings:
-        raise ValueError(f"{name} must not hold an empty string, got {value!r}.")
+        raise ValueError(f"{name} must not hold an empty string, got {short(value)}.")
     return strings.copy()
 
 
@@ -417,7 +422,7 @@ def _token_ids(name: str, value: object) -> list[int] | None:
     if not isinstance(value, list):
         raise _wrong_type(name, "a list of integers", value)
     if not all(map(_is_int, value)):
-        raise ValueError(f"{name} must hold integers only, got {value!r}.")
+        raise ValueError(f"{name} must hold integers only, got {short(value)}.")
     return value.copy()
 
 
@@ -436,6 +441,6 @@ def _check_vocabulary(name: str, token_ids: Iterable[int], vocab_size: int) -> N
     outside = [token_id for token_id in token_ids if not 0 <= token_id < vocab_size]
     if outside:
         raise ValueError(
-            f"{name} holds token ids outside the vocabulary, {outside}: valid ids are 0 to "
+            f"{name} holds token ids outside the vocabulary, {short(outside)}: valid ids are 0 to "
             f"{vocab_size - 1}."
         )

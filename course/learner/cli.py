@@ -6,11 +6,21 @@ import importlib.util
 import io
 import sys
 
-from course.learner.labs import CourseError
+INTERRUPTED = 130
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Entry point. Exit status: 0 done, 1 graded and not passed, 2 could not be done."""
+    """Entry point. Exit status: 0 done, 1 graded and not passed, 2 could not be done, 130 Ctrl-C."""
+    try:
+        status = _run(argv)
+    except KeyboardInterrupt:
+        status = INTERRUPTED
+    if status == INTERRUPTED:
+        print("course: interrupted", file=sys.stderr)
+    return status
+
+
+def _run(argv: list[str] | None) -> int:
     missing = [name for name in ("typer", "rich") if importlib.util.find_spec(name) is None]
     if missing:
         print(
@@ -22,15 +32,15 @@ def main(argv: list[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
+    # Here, so that Ctrl-C while they load ends in one line too.
     from course.learner.commands import app
+    from course.learner.labs import CourseError
 
     try:
         app(args=argv, prog_name="course")
     except CourseError as error:
         print(f"course: {error}", file=sys.stderr)
         return 2
-    except KeyboardInterrupt:
-        return 130
     except SystemExit as stop:
         return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
     return 0

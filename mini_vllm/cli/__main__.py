@@ -1,5 +1,5 @@
 """`python -m mini_vllm.cli` is the command `mini-vllm`."""
 
-from mini_vllm.cli.main import main
+from mini_vllm.cli import main
 
 raise SystemExit(main())

@@ -16,6 +16,16 @@ from typing import NoReturn, TextIO
 from mini_vllm.outside import one_line, short
 
 INTERRUPTED = 130
+EPILOG = """\
+examples:
+  mini-vllm generate "The scheduler"
+  mini-vllm generate "A block table" "Chunked prefill" --max-tokens 80 --json
+  mini-vllm generate --prompts-file prompts.txt --temperature 0.8 --seed 1 --n 2
+  mini-vllm generate --mine "The scheduler"
+  mini-vllm generate "Prefix caching" "Prefix hits" --num-gpu-blocks 30 --trace run.html
+  mini-vllm trace run.html -o -
+  mini-vllm bench --num-prompts 64 --input-len 64 --output-len 128
+"""
 
 
 class Parser(argparse.ArgumentParser):
@@ -49,7 +59,9 @@ def guarded(run: Callable[[TextIO], int]) -> int:
     except BrokenPipeError:  # the reader of a pipe has seen enough
         _drop(out)
         return 0
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, ImportError) as error:
+        if not _is_interrupt(error):
+            raise
         if out.isatty():
             out.write("\n")  # the terminal's line ends in text, and in ^C
         say("interrupted")
@@ -66,6 +78,13 @@ def guarded(run: Callable[[TextIO], int]) -> int:
         if isinstance(error, OSError):
             _drop(out)
         return 2
+
+
+def _is_interrupt(error: BaseException | None) -> bool:
+    """Ctrl-C, or what became of it: numpy makes an ImportError of one that comes while it loads."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__cause__ or error.__context__
+    return error is not None
 
 
 def _drop(out: TextIO) -> None:

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import argparse
-import sys
-
+from mini_vllm.cli.door import Parser, guarded
 from mini_vllm.server.command import add_serve_arguments, run_serve
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m mini_vllm.server")
+    parser = Parser(prog="python -m mini_vllm.server")
     add_serve_arguments(parser)
     args = parser.parse_args(argv)
-    try:
-        return run_serve(args, sys.stdout)
-    except (ValueError, TypeError, OSError) as error:
-        print(f"mini-vllm: {error}", file=sys.stderr)
-        return 2
+    return guarded(lambda out: run_serve(args, out))
 
 
 if __name__ == "__main__":

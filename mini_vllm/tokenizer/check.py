@@ -117,7 +117,7 @@ def check_byte_level(data: Mapping[str, Any]) -> None:
         if (
             not isinstance(pair, list)
             or len(pair) != 2
-            or not all(isinstance(p, str) for p in pair)
+            or not all(p and isinstance(p, str) for p in pair)
         ):
             raise _rule(f"model.merges[{i}]", "two tokens", merge)
         for token in (*pair, "".join(pair)):

@@ -14,7 +14,7 @@ import pytest
 from engine_helpers import make_engine, random_model, run
 
 from mini_vllm import LLM, SamplingParams
-from mini_vllm.cli.main import _EPILOG
+from mini_vllm.cli.door import EPILOG
 from mini_vllm.engine import DEFAULT_MODEL, EngineDeadError
 from mini_vllm.request import Request
 from mini_vllm.request_queue import PriorityRequestQueue
@@ -115,7 +115,7 @@ def test_aborted_requests_do_not_pile_up_in_the_priority_heap() -> None:
 
 def test_the_helps_examples_run(tmp_path: Path) -> None:
     (tmp_path / "prompts.txt").write_text("The free queue\nA hash\n")
-    lines = [line.strip() for line in _EPILOG.splitlines() if line.startswith("  mini-vllm")]
+    lines = [line.strip() for line in EPILOG.splitlines() if line.startswith("  mini-vllm")]
     lines = [line for line in lines if "--mine" not in line]  # needs a learner's labs
     assert len(lines) >= 5
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}

@@ -70,9 +70,13 @@ def joined(pieces: Any) -> str:
 
 
 def value_of(given: Any) -> Any:
-    """A row's value, with `$text` made long."""
+    """A row's value, with `$text` and `$list` made long."""
     if isinstance(given, dict) and "$text" in given:
         return joined(given["$text"])
+    if isinstance(given, dict) and "$list" in given:
+        return given["$list"][0] * given["$list"][1]
+    if isinstance(given, dict):
+        return {key: value_of(value) for key, value in given.items()}
     return [value_of(item) for item in given] if isinstance(given, list) else given
 
 

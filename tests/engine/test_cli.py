@@ -226,19 +226,6 @@ def test_a_bad_line_is_named_and_the_others_run(
         assert says in errors[number - 2]
 
 
-@pytest.mark.parametrize("line", ['{"prompt": ', "[1, 2]", "5", "null"])
-def test_a_line_that_is_no_prompt_is_named_and_the_others_run(
-    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], line: str
-) -> None:
-    file = tmp_path / "prompts.jsonl"
-    file.write_text(f'{{"prompt": "one"}}\n{line}\n{{"prompt": "two"}}\n')
-    flags = ("--prompts-file", str(file), "--model", model, "--max-tokens", "3", "--json")
-    ran = Ran(capsys, "generate", *flags)
-    assert f"{file}:2: " in ran.err
-    assert [o["prompt"] for o in ran.objects] == ["one", "two"]
-    assert ran.status == 1
-
-
 # -- traces ---------------------------------------------------------------------------------------
 
 
@@ -277,56 +264,7 @@ def test_bench(model: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert re.search(r"^output tokens +35$", shown.out, re.M)
 
 
-# -- errors and help ------------------------------------------------------------------------------
-
-ERRORS: list[tuple[tuple[str, ...], str]] = [
-    (("generate",), "no prompt given"),
-    (("generate", "a", "--temperature", "-1"), "temperature"),
-    (("generate", "a", "--top-p", "0"), "top_p"),
-    (("generate", "a", "--max-tokens", "0"), "max_tokens"),
-    (("generate", "a", "--n", "0"), "n must"),
-    (("generate", "a", "--n", "2"), "greedy"),
-    (("generate", "a", "--block-size", "0"), "block_size"),
-    (("generate", "a", "--max-model-len", "99999"), "99999"),
-    (("generate", "a", "--num-gpu-blocks", "1"), "num_gpu_blocks"),
-    (("generate", "a", "--model", "/nowhere/at/all"), "/nowhere/at/all"),
-    (("generate", "a", "--trace", "steps.xyz"), "steps.xyz"),
-    (("generate", "--prompts-file", "/nowhere/prompts.txt"), "/nowhere/prompts.txt"),
-    (("bench", "--num-gpu-blocks", "4"), "4"),
-    (("bench", "--output-len", "99999"), "99999"),
-]
-
-
-@pytest.mark.parametrize(("argv", "says"), ERRORS, ids=[" ".join(argv) for argv, _ in ERRORS])
-def test_errors_are_one_line_and_status_2(
-    model: str, capsys: pytest.CaptureFixture[str], argv: tuple[str, ...], says: str
-) -> None:
-    flags = () if "--model" in argv else ("--model", model)
-    ran = Ran(capsys, *argv, *flags)
-    assert ran.status == 2
-    assert ran.out == ""
-    (line,) = ran.err.splitlines()
-    assert line.startswith("mini-vllm: ")
-    assert says in line
-
-
-@pytest.mark.parametrize(
-    "argv",
-    [
-        ("generate", "a", "--max-tokens", "many"),
-        ("generate", "a", "--no-such-flag"),
-        ("bench", "--num-prompts", "0"),
-        ("served",),
-        (),
-    ],
-)
-def test_mistyped_flags_end_with_status_2(
-    capsys: pytest.CaptureFixture[str], argv: tuple[str, ...]
-) -> None:
-    ran = Ran(capsys, *argv)
-    assert ran.status == 2
-    assert "Traceback" not in ran.err
-    assert ran.err.splitlines()[-1].startswith("mini-vllm")
+# -- help ----------------------------------------------------------------------------------------
 
 
 def all_flags(command: str) -> Iterator[tuple[str, argparse.Action]]:
@@ -381,24 +319,6 @@ def command(*argv: str, **kwargs: Any) -> subprocess.Popen[bytes]:
         env=os.environ | {"OMP_NUM_THREADS": "1"},
         **kwargs,
     )
-
-
-@pytest.mark.parametrize("flag", ["--num-gpu-blocks", "--max-num-seqs"])
-def test_a_size_that_no_memory_holds_is_an_error_like_any_other(model: str, flag: str) -> None:
-    resource = pytest.importorskip("resource")
-
-    def limit() -> None:  # a mistake must not take the machine's memory
-        resource.setrlimit(resource.RLIMIT_AS, (1024**3, 1024**3))
-
-    argv = ("generate", "a", "--model", model, flag, "1" + "0" * 11)
-    process = command(*argv, preexec_fn=limit)
-    try:
-        _, err = process.communicate(timeout=30)
-    finally:
-        process.kill()
-    assert process.returncode == 2, err.decode()[-300:]
-    (line,) = err.decode().splitlines()
-    assert line.startswith("mini-vllm: ")
 
 
 def test_a_reader_who_has_seen_enough_is_no_error(model: str) -> None:

@@ -229,8 +229,11 @@ def odd_weights(row: dict[str, Any], data: bytes) -> bytes:
 
 @pytest.mark.parametrize("row", rows("engine"))
 def test_settings(row: dict[str, Any], good: Path) -> None:
-    settings = value_of(row["settings"])
-    if row.get("model"):  # it takes a model to see it
+    settings = value_of(row.get("settings"))
+    if "params" in row:
+        with pytest.raises((TypeError, ValueError)) as caught:
+            SamplingParams(**value_of(row["params"])).verify(264)
+    elif row.get("model"):  # it takes a model to see it
         with pytest.raises(ValueError) as caught:
             LLM(good, **settings)
     else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import json
 import random
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -225,6 +226,29 @@ def test_merges_by_rank(tmp_path: Path) -> None:
         assert pieces == ["hello", " wor", "ld"]
         # "ll" has a lower rank than "hell": no "hel" + "l".
         assert [merged.id_to_piece(i) for i in merged.encode("hellll", False)] == ["hell", "ll"]
+
+
+def test_merges_are_those_of_looking_at_every_pair() -> None:
+    """The heap gives what the rule says, word for word: lowest rank first, of equals the leftmost."""
+    rng = random.Random(5)
+    for _ in range(60):
+        tokens, pairs = list("abc"), []
+        for _ in range(rng.randrange(1, 25)):
+            pairs.append((rng.choice(tokens), rng.choice(tokens)))
+            tokens.append("".join(pairs[-1]))
+        rng.shuffle(pairs)  # a file may rank a merge before the ones that make its parts
+        vocab = {char: i for i, char in enumerate([*BYTE_TO_CHAR.values(), *sorted(set(tokens))])}
+        node = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": False}
+        model = {"type": "BPE", "vocab": vocab, "merges": [list(pair) for pair in pairs]}
+        codec = ByteLevelBPE({"model": model, "pre_tokenizer": node, "decoder": node})
+        rank = {pair: i for i, pair in enumerate(pairs)}
+        for _ in range(20):
+            word = "".join(rng.choice("abc") for _ in range(rng.randrange(40)))
+            parts = list(word)
+            while ranked := [(rank[p], i) for i, p in enumerate(pairwise(parts)) if p in rank]:
+                at = min(ranked)[1]
+                parts[at : at + 2] = ["".join(parts[at : at + 2])]
+            assert codec.encode(word, False) == [vocab[part] for part in parts]
 
 
 def test_split_gpt2() -> None:

@@ -89,33 +89,6 @@ def test_without_times_a_scenario_is_always_the_same() -> None:
     assert not any(step["schedule_time"] + step["execute_time"] for step in one["steps"])
 
 
-BAD: list[tuple[dict[str, Any], str]] = [
-    ({"scenario": 2}, "scenario 2"),
-    ({"extra": 1}, "'extra'"),
-    ({"title": 5}, "title must be text"),
-    ({"config": {"blocks": 3}}, "'blocks'"),
-    ({"config": {"block_size": 0}}, "block_size must be"),
-    ({"config": [1]}, "config must be an object"),
-    ({"requests": []}, "at least one"),
-    ({"requests": [{"prompt": "x"}]}, "an 'id'"),
-    ({"requests": [{"id": "A"}]}, "prompt must be"),
-    ({"requests": [{"id": "A", "prompt": 0}]}, "0 tokens"),
-    ({"requests": [{"id": "A", "prompt": "x", "shared": 2}]}, "a number, to have 'shared'"),
-    ({"requests": [{"id": "A", "prompt": 3, "shared": 4}]}, "4 of them shared"),
-    ({"requests": [{"id": "A", "prompt": 3, "step": 0}]}, "step must be at least 1"),
-    ({"requests": [{"id": "A", "prompt": 3, "abort": "x"}]}, "abort must be an integer"),
-    ({"requests": [{"id": "A", "prompt": 3, "n": 2}]}, "'n'"),
-    ({"requests": [{"id": "A", "prompt": 3, "max_tokens": 0}]}, "max_tokens"),
-    ({"requests": [{"id": "A", "prompt": 3}, {"id": "A", "prompt": 3}]}, "stands twice"),
-]
-
-
-@pytest.mark.parametrize(("change", "says"), BAD, ids=[says for _, says in BAD])
-def test_a_bad_scenario_is_refused_and_says_where(change: dict[str, Any], says: str) -> None:
-    with pytest.raises(ScenarioError, match=says):
-        read_scenario(LONG | change)
-
-
 def test_a_request_that_the_engine_refuses_is_named() -> None:
     with pytest.raises(ScenarioError, match=r"request 'A'.*KV blocks"):
         run(requests=[{"id": "A", "prompt": 600}])
@@ -221,38 +194,3 @@ def test_recordings_by_place_and_by_seed(
     folder.mkdir()
     assert said(capsys, str(plain), str(zipped), "-o", str(folder))[0] == 0
     assert sorted(path.name for path in folder.iterdir()) == ["one.html", "two.html"]
-
-
-@pytest.mark.parametrize(
-    ("argv", "says"),
-    [
-        (("/nowhere.json",), "nowhere"),
-        (("text.json",), "not JSON"),
-        (("list.json",), "neither a trace"),
-        (("perfetto.json",), "Perfetto alone"),
-        (("plain.html", "-o", "x.html"), "no page of"),
-        ((str(GOLDEN), "--index", "9999"), "9999"),
-        ((str(GOLDEN), "--seed", "-1"), "no recording has the seed -1"),
-        (("long.json", "-o", "x.pdf"), "x.pdf"),
-        (("long.json", "-o", "long.json"), "give another name"),
-        (("long.json", "list.json", "-o", "x.html"), "into a folder"),
-        (("long.json", "--request", "Z"), "'Z'"),
-    ],
-)
-def test_errors_are_one_line_and_status_2(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
-    argv: tuple[str, ...], says: str,
-) -> None:  # fmt: skip
-    monkeypatch.chdir(tmp_path)
-    files = {
-        "text.json": "hello", "list.json": "[1]", "perfetto.json": '{"traceEvents": []}',
-        "plain.html": "<p>hello", "long.json": json.dumps(LONG),
-    }  # fmt: skip
-    for name, text in files.items():
-        Path(name).write_text(text)
-    status, out, err = said(capsys, *argv)
-    assert (status, out) == (2, "")
-    (line,) = err.splitlines()
-    assert line.startswith("mini-vllm: ")
-    assert says in line
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(files)

@@ -1,7 +1,6 @@
-"""The `mini-vllm` command: `generate`, `trace`, `serve` and `bench`.
+"""The command `mini-vllm generate`: complete prompts, from the command line or a file.
 
-Mirrors the spirit of `vllm` (`vllm/entrypoints/cli/main.py`); the knobs have the names of vLLM's flags.
-Here is `generate`; the others stand in `trace.py`, `bench.py` and `../server/command.py`.
+Has no counterpart in `vllm`; the knobs have the names of vLLM's flags.
 """
 
 from __future__ import annotations
@@ -12,24 +11,18 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import asdict
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from mini_vllm.cli.bench import add_bench_parser
-from mini_vllm.cli.door import Parser, guarded, say
+from mini_vllm.cli.door import EPILOG, say
 from mini_vllm.cli.flags import add_engine_flags, add_flags, make_engine
-from mini_vllm.cli.trace import add_trace_parser
 from mini_vllm.outside import MOST_BYTES, decode, parse_json, read_bytes, short
 from mini_vllm.sampling_params import RequestOutputKind, SamplingParams
-from mini_vllm.server.command import add_serve_parser
 
 if TYPE_CHECKING:
     from mini_vllm.engine import LLMEngine
     from mini_vllm.outputs import RequestOutput
     from mini_vllm.trace import TraceRecorder
-
-_add_engine_flags, _make_engine = add_engine_flags, make_engine
 
 _SAMPLING_FLAGS: dict[str, tuple[type, str]] = {
     "n": (int, "completions for each prompt"),
@@ -46,33 +39,15 @@ _SAMPLING_FLAGS: dict[str, tuple[type, str]] = {
     "logprobs": (int, "also give the log probabilities of the top k tokens (with --json)"),
     "prompt_logprobs": (int, "the same for the prompt's tokens (with --json)"),
 }
-_EPILOG = """\
-examples:
-  mini-vllm generate "The scheduler"
-  mini-vllm generate "A block table" "Chunked prefill" --max-tokens 80 --json
-  mini-vllm generate --prompts-file prompts.txt --temperature 0.8 --seed 1 --n 2
-  mini-vllm generate --mine "The scheduler"
-  mini-vllm generate "Prefix caching" "Prefix hits" --num-gpu-blocks 30 --trace run.html
-  mini-vllm trace run.html -o -
-  mini-vllm bench --num-prompts 64 --input-len 64 --output-len 128
-"""
 
 
-@cache
-def build_parser() -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = Parser(
-        prog="mini-vllm",
-        description="vLLM's engine in miniature, on numpy: same decisions, same tokens.",
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-
+def add_generate_parser(commands: Any) -> None:
+    """Register `generate` with the subparsers of `mini-vllm`."""
     generate = commands.add_parser(
         "generate",
         help="complete prompts",
         description="Complete prompts. One prompt streams; several are printed in order.",
-        epilog=_EPILOG,
+        epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     generate.add_argument("prompts", nargs="*", metavar="PROMPT", help="text to continue")
@@ -117,11 +92,6 @@ def build_parser() -> argparse.ArgumentParser:
     generate.add_argument("--ignore-eos", action="store_true", help="go on after the end token")
     add_engine_flags(generate)
     generate.set_defaults(max_tokens=256, temperature=0.0, run=run_generate)
-
-    add_trace_parser(commands)
-    add_serve_parser(commands)
-    add_bench_parser(commands)
-    return parser
 
 
 def _read_prompts(args: argparse.Namespace) -> Iterator[tuple[str, str, bool]]:
@@ -260,17 +230,3 @@ def _print_output(output: RequestOutput, as_json: bool, out: TextIO) -> None:
     for completion in output.outputs:
         prompt = output.prompt if output.prompt is not None else output.prompt_token_ids
         out.write(f"--- {prompt}\n{completion.text}\n")
-
-
-def main(argv: list[str] | None = None) -> int:
-    """Entry point. Exit status: 0 done, 1 some prompt refused, 2 nothing could be run, 130 Ctrl-C."""
-
-    def run(out: TextIO) -> int:
-        args = build_parser().parse_args(argv)
-        return int(args.run(args, out))
-
-    return guarded(run)
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

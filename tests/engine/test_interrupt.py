@@ -1,0 +1,105 @@
+"""Ctrl-C: one line and exit status 130, wherever it comes. The signal is sent from a known place, not after
+a time."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from odd_case import SCENARIO
+
+from mini_vllm import LLMEngine
+from mini_vllm.cli import main
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(autouse=True)
+def as_in_a_terminal() -> Iterator[None]:
+    """A process started in the background ignores the signal."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+COMMANDS = {
+    "generate": ["generate", "The scheduler", "--max-tokens", "20"],
+    "generate --json": ["generate", "a", "b", "--json"],
+    "generate --trace": ["generate", "a", "--trace", "steps.html"],
+    "bench": ["bench", "--num-prompts", "8", "--input-len", "8", "--output-len", "8"],
+    "trace": ["trace", "scenario.json", "-o", "steps.html"],
+}
+
+
+@pytest.mark.parametrize("argv", COMMANDS.values(), ids=COMMANDS)
+def test_in_the_middle_of_a_run(
+    argv: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("scenario.json").write_text(json.dumps(SCENARIO))
+    step, steps = LLMEngine.step, []
+
+    def stop_at_the_third(engine: LLMEngine) -> object:
+        steps.append(engine)
+        if len(steps) == 3:
+            os.kill(os.getpid(), signal.SIGINT)
+        return step(engine)
+
+    monkeypatch.setattr(LLMEngine, "step", stop_at_the_third)
+    assert main(argv) == 130
+    assert capsys.readouterr().err == "mini-vllm: interrupted\n"
+    assert len(steps) == 3
+    assert not Path("steps.html").exists(), "half a trace was written"
+
+
+WHILE_LOADING = """
+import os, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
+class Finder:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        if name == sys.argv[1]:
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Finder)
+from {module} import main
+raise SystemExit(main(sys.argv[2:]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "argv"),
+    [
+        ("mini_vllm.cli", "argparse", ["generate", "a"]),
+        ("mini_vllm.cli", "numpy", ["generate", "a"]),
+        ("mini_vllm.cli", "mini_vllm.async_llm", ["serve", "--port", "0"]),
+        ("course.learner.cli", "typer", ["list"]),
+        ("course.learner.cli", "course.learner.labs", ["list"]),
+    ],
+)
+def test_while_it_loads(module: str, name: str, argv: list[str]) -> None:
+    needs = "typer" if module.startswith("course") else "fastapi" if "serve" in argv else "numpy"
+    if importlib.util.find_spec(needs) is None:
+        pytest.skip(f"needs {needs}")
+    done = subprocess.run(
+        [sys.executable, "-c", WHILE_LOADING.format(module=module), name, *argv],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        check=False,
+        timeout=60,
+    )
+    command = "course" if module.startswith("course") else "mini-vllm"
+    assert done.stderr.decode() == f"{command}: interrupted\n"
+    assert done.returncode == 130
