@@ -254,9 +254,7 @@ class EngineThread:
             cause = error
             # Here and nowhere else: the streams that end with it may be thousands.
             # As `vllm/v1/engine/core.py:1167 in EngineCoreProc.run_engine_core`.
-            logger.error(
-                "the engine died in step %d", self.engine.engine_core.num_steps + 1, exc_info=error
-            )
+            logger.error("the engine died in a step", exc_info=error)
         self._end(cause)
         self.busy_since = None
 

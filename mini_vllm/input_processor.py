@@ -249,6 +249,6 @@ def _check_unicode(name: str, text: str) -> None:
         text.encode()
     except UnicodeEncodeError as error:
         raise ValueError(
-            f"{name} is not valid Unicode text: {ascii(text[error.start])} at position "
+            f"{name} is not valid Unicode text: {text[error.start]!a} at position "
             f"{error.start} is half of a surrogate pair"
         ) from error

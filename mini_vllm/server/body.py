@@ -7,7 +7,10 @@ gains nothing. vLLM has no such limit; the JSON rules are those of
 
 from __future__ import annotations
 
+import asyncio
 import json
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from pydantic import BaseModel
@@ -15,20 +18,36 @@ from starlette.requests import ClientDisconnect, Request
 
 from mini_vllm.server.errors import ApiError, bad_request, short
 
+T = TypeVar("T")
 ModelT = TypeVar("ModelT", bound=BaseModel)
+_BIG = 64 * 1024
+_BESIDE = ThreadPoolExecutor(1, "mini-vllm-bodies")
 
 
-async def read_request(request: Request, model: type[ModelT], max_body_bytes: int) -> ModelT:
-    """The body as a `model`.
+async def prepare(
+    request: Request, model: type[ModelT], max_body_bytes: int, make: Callable[[ModelT], T]
+) -> T:
+    """What `make` makes of the body as a `model`: everything that a request needs before it runs.
+
+    A big body is parsed, checked and tokenized in a thread beside the loop, one at a time. The
+    interpreter still runs one thread at a time, but others get their turns.
 
     Raises ApiError: 413 for a body that is too long, 400 for a media type other than JSON and for
-    what is no JSON object; pydantic's ValidationError for an object that does not fit.
+    what is no JSON object; pydantic's ValidationError for an object that does not fit; and what
+    `make` raises.
     """
     media_type = request.headers.get("content-type", "").split(";", 1)[0].strip().lower()
     if media_type != "application/json":
         # Also what keeps web pages of other origins from calling a server on this machine.
         raise bad_request(f"Content-Type must be application/json, got {short(media_type)}")
-    return model.model_validate(parse_json(await read_body(request, max_body_bytes)))
+    body = await read_body(request, max_body_bytes)
+
+    def work() -> T:
+        return make(model.model_validate(parse_json(body)))
+
+    if len(body) <= _BIG:
+        return work()
+    return await asyncio.get_running_loop().run_in_executor(_BESIDE, work)
 
 
 async def read_body(request: Request, limit: int) -> bytes:
@@ -57,11 +76,16 @@ def _too_long(got: str, limit: int) -> ApiError:
 
 
 def parse_json(body: bytes) -> Any:
-    """The JSON value of a body. Raises ApiError 400 where it is none, or holds text that is none."""
+    """The JSON object of a body in UTF-8, 16 or 32.
+
+    Raises ApiError 400 where it is none, or holds text that is none: half of a surrogate pair could
+    not be tokenized or sent.
+    """
     try:
-        value = json.loads(body)
-        # Half of a surrogate pair passes as JSON, but is no text that could be tokenized or sent.
-        if b"\\ud" in body or b"\\uD" in body:
+        # `json.loads` takes bytes too, but lets halves of pairs pass, in every encoding.
+        text = body.decode(json.detect_encoding(body))
+        value = json.loads(text)
+        if "\\ud" in text or "\\uD" in text:
             json.dumps(value, ensure_ascii=False).encode()
     except RecursionError as error:
         raise bad_request("the request body is nested too deeply") from error
