@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
@@ -21,6 +22,9 @@ from mini_vllm.server.errors import ApiError, bad_request, short
 T = TypeVar("T")
 ModelT = TypeVar("ModelT", bound=BaseModel)
 _BIG = 64 * 1024
+_MAX_VALUES = 2**20  # 1024 prompts of 1024 token ids
+_MAX_CONTAINERS = 2**17  # lists and objects: 65536 messages, each with a list of parts
+_STRING = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 _BESIDE = ThreadPoolExecutor(1, "mini-vllm-bodies")
 
 
@@ -75,6 +79,16 @@ def _too_long(got: str, limit: int) -> ApiError:
     )
 
 
+def _check_size(text: str) -> None:
+    """Refuse what would take many times its own length once it is parsed: `[{},{},{},…`."""
+    for most, what, marks in ((_MAX_VALUES, "values", ","), (_MAX_CONTAINERS, "containers", "[{")):
+        if sum(map(text.count, marks)) <= most:
+            continue
+        outside = _STRING.sub("", text)  # a prompt may hold as many of these characters as it likes
+        if (count := sum(map(outside.count, marks))) > most:
+            raise bad_request(f"the request body may hold {most} {what}, these are {count} or more")
+
+
 def parse_json(body: bytes) -> Any:
     """The JSON object of a body in UTF-8, 16 or 32.
 
@@ -84,6 +98,7 @@ def parse_json(body: bytes) -> Any:
     try:
         # `json.loads` takes bytes too, but lets halves of pairs pass, in every encoding.
         text = body.decode(json.detect_encoding(body))
+        _check_size(text)
         value = json.loads(text)
         if "\\ud" in text or "\\uD" in text:
             json.dumps(value, ensure_ascii=False).encode()

@@ -209,11 +209,14 @@ class ServerThere(Server):
         return self._log.read_text(encoding="utf-8")
 
     def peak_mib(self) -> float:
-        """The most memory that was resident since the start, in MiB (Linux)."""
+        """The most memory that was resident since `forget_peak`, in MiB (Linux)."""
         status = Path(f"/proc/{self.process.pid}/status").read_text(encoding="ascii")
         found = re.search(r"VmHWM:\s+(\d+) kB", status)
         assert found, status
         return int(found[1]) / 1024
+
+    def forget_peak(self) -> None:
+        Path(f"/proc/{self.process.pid}/clear_refs").write_text("5")
 
     def cpu_seconds(self) -> float:
         """Processor time of all its threads since the start (Linux)."""
