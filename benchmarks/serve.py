@@ -1,7 +1,7 @@
 """What HTTP adds to the engine, and whether the server holds under load.
 
     python -m benchmarks.serve [--save]
-    python -m benchmarks.serve --soak [--save]
+    python -m benchmarks.serve --soak [--seconds 60] [--save]
 
 The first runs the same prompts three ways, in rounds that alternate: the engine alone (`LLMEngine`,
 deltas, one loop), `AsyncLLM` without HTTP, and streams over HTTP. Server and client are processes of
@@ -197,6 +197,12 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--soak", action="store_true", help="the second measurement")
     parser.add_argument("--requests", type=int, default=5000, help="requests of the soak (5000)")
     parser.add_argument(
+        "--seconds",
+        type=float,
+        default=0.0,
+        help="of the soak, before its requests are counted (0)",
+    )
+    parser.add_argument(
         "--save", action="store_true", help="write benchmarks/results/serve.json or serve-soak.json"
     )
     args = parser.parse_args(argv)
@@ -206,9 +212,13 @@ def main(argv: list[str] | None = None) -> int:
     if args.client:
         return client_worker(args.client)
     if args.soak:
-        row, good = run_soak(args.model, args.requests, args.streams or 200)
+        streams = args.streams or 200
+        row, good = run_soak(args.model, args.requests, streams, args.seconds)
         name = "serve-soak"
-        command = f"python -m benchmarks.serve --soak --requests {args.requests}"
+        command = (
+            f"python -m benchmarks.serve --soak --streams {streams} --seconds {args.seconds:g} "
+            f"--requests {args.requests}"
+        )
     else:
         row = measure(args.model, args.rounds, args.streams or 64, args.input_len, args.output_len)
         name, good = "serve", True

@@ -12,7 +12,7 @@ import re
 import signal
 import subprocess
 import sys
-from typing import Any
+from typing import IO, Any
 
 MAX_MODEL_LEN = 1024
 
@@ -68,13 +68,13 @@ class Worker:
 
 
 class ServerProcess:
-    """`mini-vllm serve` in a process of its own."""
+    """`mini-vllm serve` in a process of its own; its stderr goes to `log`, or where ours goes."""
 
-    def __init__(self, model: str, *flags: str) -> None:
+    def __init__(self, model: str, *flags: str, log: IO[str] | None = None) -> None:
         self.process = subprocess.Popen(
             [sys.executable, "-m", "mini_vllm.server", "--port", "0", "--model", model,
              "--max-model-len", str(MAX_MODEL_LEN), *flags],
-            stdout=subprocess.PIPE, text=True,
+            stdout=subprocess.PIPE, stderr=log, text=True,
         )  # fmt: skip
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
