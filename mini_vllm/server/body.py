@@ -12,6 +12,7 @@ import json
 import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack
 from typing import Any, TypeVar
 
 from pydantic import BaseModel
@@ -25,51 +26,71 @@ _BIG = 64 * 1024
 _MAX_VALUES = 2**20  # 1024 prompts of 1024 token ids
 _MAX_CONTAINERS = 2**17  # lists and objects: 65536 messages, each with a list of parts
 _STRING = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
-_BESIDE = ThreadPoolExecutor(1, "mini-vllm-bodies")
+_MOST_BIG = 4
 
 
-async def prepare(
-    request: Request, model: type[ModelT], max_body_bytes: int, make: Callable[[ModelT], T]
-) -> T:
-    """What `make` makes of the body as a `model`: everything that a request needs before it runs.
+class BodyReader:
+    """Reads the bodies of one server's requests.
 
-    A big body is parsed, checked and tokenized in a thread beside the loop, one at a time. The
-    interpreter still runs one thread at a time, but others get their turns.
+    Bodies of more than 64 KiB are big. A few of them are read at a time, and one of them is parsed,
+    checked and tokenized at a time, in a thread beside the loop: the interpreter still runs one
+    thread at a time, but others get their turns. Small ones never wait for big ones.
 
-    Raises ApiError: 413 for a body that is too long, 400 for a media type other than JSON and for
-    what is no JSON object; pydantic's ValidationError for an object that does not fit; and what
-    `make` raises.
+    Args:
+        max_body_bytes: the longest body.
     """
-    media_type = request.headers.get("content-type", "").split(";", 1)[0].strip().lower()
-    if media_type != "application/json":
-        # Also what keeps web pages of other origins from calling a server on this machine.
-        raise bad_request(f"Content-Type must be application/json, got {short(media_type)}")
-    body = await read_body(request, max_body_bytes)
 
-    def work() -> T:
-        return make(model.model_validate(parse_json(body)))
+    def __init__(self, max_body_bytes: int) -> None:
+        self.max_body_bytes = max_body_bytes
+        self._places = asyncio.Semaphore(_MOST_BIG)
+        self._beside = ThreadPoolExecutor(1, "mini-vllm-bodies")
 
-    if len(body) <= _BIG:
-        return work()
-    return await asyncio.get_running_loop().run_in_executor(_BESIDE, work)
+    async def prepare(
+        self, request: Request, model: type[ModelT], make: Callable[[ModelT], T]
+    ) -> T:
+        """What `make` makes of the body as a `model`: all that a request needs before it runs.
 
+        Raises ApiError: 413 for a body that is too long, 400 for a media type other than JSON and
+        for what is no JSON object; pydantic's ValidationError for an object that does not fit; and
+        what `make` raises.
+        """
+        media_type = request.headers.get("content-type", "").split(";", 1)[0].strip().lower()
+        if media_type != "application/json":
+            # Also what keeps web pages of other origins from calling a server on this machine.
+            raise bad_request(f"Content-Type must be application/json, got {short(media_type)}")
+        async with AsyncExitStack() as stack:
+            body = await self._read(request, stack)
 
-async def read_body(request: Request, limit: int) -> bytes:
-    """The whole body. Raises ApiError 413 as soon as it is known to be longer than `limit`."""
-    declared = request.headers.get("content-length", "")
-    if declared.isdecimal() and int(declared[:20]) > limit:
-        raise _too_long(f"{short(int(declared[:20]))} bytes", limit)
-    parts: list[bytes] = []
-    size = 0
-    try:
-        async for part in request.stream():
-            size += len(part)
-            if size > limit:
-                raise _too_long("more", limit)
-            parts.append(part)
-    except ClientDisconnect as error:
-        raise bad_request("the client left before its request was complete") from error
-    return b"".join(parts)
+            def work() -> T:
+                return make(model.model_validate(parse_json(body)))
+
+            if len(body) <= _BIG:
+                return work()
+            return await asyncio.get_running_loop().run_in_executor(self._beside, work)
+
+    async def _read(self, request: Request, stack: AsyncExitStack) -> bytes:
+        """The whole body; a big one holds a place in `stack`, and waits for it.
+
+        Raises ApiError 413 as soon as the body is known to be too long.
+        """
+        limit = self.max_body_bytes
+        declared = request.headers.get("content-length", "")
+        if declared.isdecimal() and int(declared[:20]) > limit:
+            raise _too_long(f"{short(int(declared[:20]))} bytes", limit)
+        parts: list[bytes] = []
+        size, big = 0, False
+        try:
+            async for part in request.stream():
+                size += len(part)
+                if size > limit:
+                    raise _too_long("more", limit)
+                parts.append(part)
+                if size > _BIG and not big:
+                    big = True  # and the client waits too: nobody takes what it sends
+                    await stack.enter_async_context(self._places)
+        except ClientDisconnect as error:
+            raise bad_request("the client left before its request was complete") from error
+        return b"".join(parts)
 
 
 def _too_long(got: str, limit: int) -> ApiError:

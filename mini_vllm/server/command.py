@@ -47,7 +47,7 @@ _LIMITS: tuple[tuple[str, float, int | float, str], ...] = (
         262144,
         "most values in one answer: sequences x tokens x (logprobs + 1)",
     ),
-    ("--max-connections", 1, 1024, "most connections at a time"),
+    ("--max-connections", 1, 512, "most connections at a time"),
     (
         "--client-timeout",
         0.001,

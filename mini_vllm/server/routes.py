@@ -16,7 +16,6 @@ from starlette.responses import Response
 
 from mini_vllm import __version__
 from mini_vllm.engine import EngineDeadError
-from mini_vllm.server.body import prepare
 from mini_vllm.server.chat import ChatTemplate
 from mini_vllm.server.chat_completions import ChatCompletion
 from mini_vllm.server.completions import Completion
@@ -36,7 +35,7 @@ def generation_router(serving: Serving) -> APIRouter:
         def make(body: CompletionRequest) -> Completion:
             return Completion(serving, body, request.headers.get("x-request-id"))
 
-        answer = await prepare(request, CompletionRequest, settings.max_body_bytes, make)
+        answer = await serving.bodies.prepare(request, CompletionRequest, make)
         return answer.response()
 
     @router.post(
@@ -46,7 +45,7 @@ def generation_router(serving: Serving) -> APIRouter:
         def make(body: ChatCompletionRequest) -> ChatCompletion:
             return ChatCompletion(serving, template, body, request.headers.get("x-request-id"))
 
-        answer = await prepare(request, ChatCompletionRequest, settings.max_body_bytes, make)
+        answer = await serving.bodies.prepare(request, ChatCompletionRequest, make)
         return answer.response()
 
     return router

@@ -21,6 +21,7 @@ from mini_vllm.engine import EngineDeadError
 from mini_vllm.input_processor import PromptDict
 from mini_vllm.outputs import RequestOutput
 from mini_vllm.sampling_params import SamplingParams
+from mini_vllm.server.body import BodyReader
 from mini_vllm.server.errors import ApiError, as_api_error, bad_request, short
 from mini_vllm.server.metrics import EngineMetrics, RequestMetrics
 from mini_vllm.server.prompts import PromptReader
@@ -67,6 +68,7 @@ class Serving:
         self.reader = PromptReader(
             engine.tokenizer, engine.model.config.vocab_size, self.max_model_len
         )
+        self.bodies = BodyReader(settings.max_body_bytes)
         self.defaults: dict[str, Any] = load_default_sampling_params(settings.model)
         self.in_flight: set[EngineResponse] = set()
         self._counter = itertools.count()

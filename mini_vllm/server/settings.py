@@ -58,7 +58,7 @@ class ServerSettings:
     max_sequences: int = 1024
     max_output_values: int = 2**18
     max_header_bytes: int = 16 * 1024
-    max_connections: int = 1024
+    max_connections: int = 512
     client_timeout: float = 30.0
     step_timeout: float = 60.0
 

@@ -221,6 +221,21 @@ def test_bodies_of_8_mb(server: ServerThere) -> None:
         assert server.send("/v1/chat/completions", message.encode()).status == 400
 
 
+def test_many_bodies_at_once(server: ServerThere) -> None:
+    """Each within the limit, none complete: the server takes a few, and the others wait."""
+    with withstands(server), contextlib.ExitStack() as stack:
+        socks = [stack.enter_context(connect(server)) for _ in range(60)]
+        for sock in socks:
+            sock.sendall(POST + b"Content-Length: 8000000\r\n\r\n")
+            sock.setblocking(False)
+        block = b" " * 2**18
+        for _ in range(31):
+            for sock in socks:
+                with contextlib.suppress(BlockingIOError):
+                    sock.send(block)
+        assert server.complete(prompt="x", max_tokens=2).status == 200, "small ones need not wait"
+
+
 MANY = 60_000
 
 

@@ -134,7 +134,7 @@ def test_the_system_may_allow_fewer_connections(
     finally:
         llm.shutdown()
     assert config.http.keywords["door"].settings.max_connections == 36  # type: ignore[union-attr]
-    assert "max_connections=1024 is lowered to 36" in caplog.text
+    assert "max_connections=512 is lowered to 36" in caplog.text
 
 
 # -- an engine that dies, and one that hangs ------------------------------------------------------
