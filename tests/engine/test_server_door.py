@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
+import random
 import socket
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,12 +17,16 @@ for package in ("fastapi", "uvicorn", "httptools", "prometheus_client", "jinja2"
     pytest.importorskip(package)
 
 from server_helpers import ServerHere, open_request, serve_here  # noqa: E402
+from text_helpers import write_checkpoint  # noqa: E402
 
 from mini_vllm.async_llm import AsyncLLM  # noqa: E402
 from mini_vllm.engine import StepRecord  # noqa: E402
 from mini_vllm.server import run  # noqa: E402
 from mini_vllm.server.app import build_app  # noqa: E402
+from mini_vllm.server.prompts import PromptReader  # noqa: E402
+from mini_vllm.server.protocol import CompletionRequest  # noqa: E402
 from mini_vllm.server.settings import ServerSettings  # noqa: E402
+from mini_vllm.tokenizer import Tokenizer  # noqa: E402
 
 POST = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
 GET = b"GET /health HTTP/1.1\r\nHost: x\r\n"
@@ -225,3 +231,31 @@ def test_the_limit_on_values_counts_what_the_answer_holds() -> None:
             assert "more than this server's limit of 100" in error["message"]
             assert error["param"] == param
         server.check_unharmed()
+
+
+# -- answers and prompts, put together from pieces ------------------------------------------------
+
+
+def test_a_name_that_looks_like_the_place_of_the_list() -> None:
+    with serve_here(served_model_names=('"choices":[]',)) as server:
+        for answer in (server.complete(prompt="x", max_tokens=2), server.chat("x", max_tokens=2)):
+            assert answer.json["model"] == '"choices":[]'
+            assert len(answer.json["choices"]) == 1
+
+
+@pytest.mark.parametrize("side", [None, "left", "right"])
+@pytest.mark.parametrize("keep", [1, 2, 7, 50])
+def test_a_text_cut_before_it_is_tokenized_has_the_same_tokens(
+    tmp_path: Path, side: str | None, keep: int
+) -> None:
+    tokenizer = Tokenizer.from_folder(write_checkpoint(tmp_path / "model"))
+    reader = PromptReader(tokenizer, 300, 100)
+    rng = random.Random(keep)
+    words = ["the", "cache", "hello", "a", "\u2603", "\U0001f600", "\n\n", "don't", "123", ",", "é"]
+    for length in (1, 10, 100, 3000):
+        text = " ".join(rng.choice(words) for _ in range(length))
+        body = CompletionRequest(truncate_prompt_tokens=keep, truncation_side=side)
+        got = reader.to_engine_prompt(text, body, 1, True)["prompt_token_ids"]
+        whole = tokenizer.encode(text, True)
+        assert got == (whole[:keep] if side == "right" else whole[-keep:])
+    assert reader.max_chars_per_token * 2 * keep < len(text), "the last one was cut"
