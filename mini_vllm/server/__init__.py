@@ -25,8 +25,9 @@ name, never ignored. Other unknown fields are ignored, as in vLLM.
 Errors are `{"error": {"message", "type", "param", "code"}}` with status 400, 401, 404, 405 or 413; an
 error in HTTP itself has 400, 408, 414, 431 or 503 and ends the connection. What a client may cost
 before, while and after it sends a request is limited by `ServerSettings`, each with a flag of its name.
-A client that goes away aborts its request; one that has only said that it sends no more is answered. SIGTERM and SIGINT stop accepting, let running requests
-finish for `--shutdown-timeout` seconds and exit with status 0; a second signal ends at once.
+A client that goes away aborts its request; one that has only said that it sends no more is answered.
+SIGTERM and SIGINT stop accepting, let running requests finish for `--shutdown-timeout` seconds and
+exit with status 0; a second signal ends at once.
 
 Mirrors `vllm/entrypoints/openai/`. Left out: the Responses API, embeddings, tools, LoRA, several
 API server processes, SSL. Needs the extra `serve`: fastapi, uvicorn, prometheus-client, jinja2.
