@@ -8,7 +8,8 @@ that has said all it has to say (`shutdown(SHUT_WR)`) for one that has left. Its
 * a head, or anything else that is not yet part of a request, has `max_header_bytes` (414, 431);
 * a request must be whole, and an answer taken, within `client_timeout` seconds (408);
 * the connection over `max_connections` takes the place of the one that has been without a whole
-  request the longest. Only where every other one is being answered is it refused itself (503).
+  request the longest. Where every other one is being answered it may ask how the server is, and
+  nothing else (503).
 
 vLLM sets h11's limits (`vllm/entrypoints/openai/cli_args.py:293 FrontendArgs.h11_max_incomplete_event_size`)
 and leaves the rest to the proxy in front of it.
@@ -31,6 +32,7 @@ from mini_vllm.server.errors import ApiError, to_json
 from mini_vllm.server.settings import ServerSettings
 
 _MAX_PIPELINED = 16
+_ALWAYS = (b"/health", b"/ping", b"/metrics")
 _FIRST_PROBE = 0.1  # seconds
 
 
@@ -61,6 +63,7 @@ class Connection(HttpToolsProtocol):
         self.url = b""
         self._door = door
         self._running: RequestResponseCycle | None = None  # `cycle` is the one that was read last
+        self._is_extra = False  # came when all others were busy
         self._loose_bytes = 0  # read, and not yet part of a request's head or body
         self._refusal: ApiError | None = None
         self._read_enough = False  # what still comes is not looked at
@@ -77,7 +80,9 @@ class Connection(HttpToolsProtocol):
         self._expect_request()
         if len(self.connections) > most:
             longest = next(iter(waiting))
-            longest._refuse(ApiError(503, f"this server has {most} connections open, and no more"))
+            self._is_extra = longest is self
+            if not self._is_extra:
+                longest._refuse(self._too_many())
 
     def connection_lost(self, exc: Exception | None) -> None:
         for timer in (self._request_timer, self._write_timer, self._probe_timer):
@@ -100,8 +105,10 @@ class Connection(HttpToolsProtocol):
         """Send an interim answer. A client that waits passes over it; of one that has left, the
         system says so, and the next write closes the connection."""
         cycle = self._running
-        if cycle is None or cycle.response_started or cycle.scope["http_version"] != "1.1":
-            return  # the answer itself is the probe, or the client does not know interim ones
+        if cycle is None or cycle.response_started or self.transport.is_closing():
+            return  # the answer itself is the probe
+        if cycle.scope["http_version"] != "1.1":
+            return  # this client does not know interim answers
         self.transport.write(STATUS_LINE[100] + b"\r\n")
         self._probe_timer = self.loop.call_later(2 * pause, self._probe, 2 * pause)
 
@@ -139,6 +146,8 @@ class Connection(HttpToolsProtocol):
             self._refusal = self._too_long()
         elif len(self.pipeline) >= _MAX_PIPELINED:
             self._refusal = ApiError(503, f"more than {_MAX_PIPELINED} requests wait in this line")
+        elif self._is_extra and self.url.partition(b"?")[0] not in _ALWAYS:
+            self._refusal = self._too_many()
         if self._refusal is not None:
             raise self._refusal  # the parser stops, and `data_received` refuses
         self._loose_bytes = 0
@@ -185,6 +194,10 @@ class Connection(HttpToolsProtocol):
             return ApiError(414, f"a request's URL and headers may have {most} bytes together")
         return ApiError(431, f"a request's headers may have {most} bytes")
 
+    def _too_many(self) -> ApiError:
+        most = self._door.settings.max_connections
+        return ApiError(503, f"this server has {most} connections open, and no more")
+
     # -- ending -----------------------------------------------------------------------------------
 
     def _stop_reading(self) -> None:
@@ -201,6 +214,7 @@ class Connection(HttpToolsProtocol):
         self._stop_reading()
         if self._is_answering() or self.transport.is_closing():
             return
+        self._door.waiting.pop(self, None)  # the next one is to take another's place
         if self._running is None or not self._running.response_started:
             body = to_json(error.body())
             fields = (b"content-type: application/json", b"content-length: %d" % len(body))

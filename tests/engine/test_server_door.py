@@ -103,7 +103,7 @@ def test_the_oldest_that_only_waits_gives_way() -> None:
         assert b"HTTP/1.1 503" not in busy.recv(65536), "and the busy one too"
 
 
-def test_where_all_are_busy_the_new_one_is_refused() -> None:
+def test_where_all_are_busy_a_new_one_may_ask_for_health_alone() -> None:
     gate = threading.Event()
 
     def hold(record: StepRecord) -> None:
@@ -117,9 +117,22 @@ def test_where_all_are_busy_the_new_one_is_refused() -> None:
             thread = server.llm._thread
             arrived = lambda: len(scheduler.requests) + len(thread._commands)  # noqa: E731
             server.wait_until(lambda: arrived() == 2, "both came")
-            with connect(server) as sock:
-                assert b"this server has 2 connections open" in read_all(sock)
+            for _ in range(3):
+                assert server.send("/health").status == 200
+                assert server.send("/metrics").status == 200
+                with connect(server) as sock:
+                    sock.sendall(b"GET /version HTTP/1.1\r\nHost: x\r\n\r\n")
+                    assert b"this server has 2 connections open" in read_all(sock)
             gate.set()
+        server.check_unharmed()
+
+
+def test_who_wants_another_protocol_gets_this_one() -> None:
+    with serve_here() as server, connect(server) as sock:
+        sock.sendall(GET + b"Connection: Upgrade\r\nUpgrade: websocket\r\n\r\n\x81\x01x")
+        answer = read_all(sock)
+        assert answer.startswith(b"HTTP/1.1 200 OK")
+        assert b"connection: close" in answer
         server.check_unharmed()
 
 
