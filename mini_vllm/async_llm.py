@@ -36,7 +36,7 @@ from mini_vllm.engine_thread import (
     RequestOutputCollector,
     SchedulerStats,
 )
-from mini_vllm.input_processor import PromptDict, PromptType
+from mini_vllm.input_processor import PromptType
 from mini_vllm.outputs import RequestOutput
 from mini_vllm.sampling_params import SamplingParams
 
@@ -118,23 +118,16 @@ class AsyncLLM:
     def _start(
         self, prompt: PromptType, params: SamplingParams, request_id: str, priority: int
     ) -> RequestOutputCollector:
-        """Check what can be checked here, while others compute, and hand over the rest."""
+        """Check and tokenize here, while others compute; the engine's thread gets the result
+        (`vllm/v1/engine/async_llm.py:280 AsyncLLM.add_request`)."""
         self._bind_loop()
         if self._draining and self.is_running:
             raise EngineShutdownError("the engine is draining: it takes no new requests")
-        if not isinstance(request_id, str) or not request_id:
-            raise TypeError(f"request_id must be a non-empty string, got {request_id!r}")
-        inputs = self.engine.input_processor
-        processed = inputs.process_prompt(prompt)
-        params = inputs.process_params(params, len(processed.token_ids))
-        checked: PromptDict = {"prompt_token_ids": processed.token_ids}
-        if processed.text is not None:
-            checked["prompt"] = processed.text
-        if processed.cache_salt is not None:
-            checked["cache_salt"] = processed.cache_salt
-        collector = RequestOutputCollector(request_id, params.output_kind)
-        command = partial(self._thread.add, collector, checked, params, time.time(), priority)
-        if not self._thread.send(command):
+        core_request = self.engine.input_processor.process_inputs(
+            request_id, prompt, params, priority=priority
+        )
+        collector = RequestOutputCollector(request_id, core_request.sampling_params.output_kind)
+        if not self._thread.send(partial(self._thread.add, collector, core_request)):
             raise self.dead_error
         return collector
 
@@ -155,6 +148,15 @@ class AsyncLLM:
         """Raises EngineDeadError if the engine has died, EngineShutdownError if it was shut down."""
         if self.errored:
             raise self.dead_error
+
+    @property
+    def step_seconds(self) -> float:
+        """How long the engine's thread has been at the step under way; 0.0 while it waits for work.
+
+        A step that hangs raises nothing. Whoever watches over the engine sets the limit.
+        """
+        since = self._thread.busy_since
+        return 0.0 if since is None else time.monotonic() - since
 
     async def drain(self) -> None:
         """Refuse new requests and wait until no request is left, for whatever reason.

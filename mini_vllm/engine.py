@@ -22,7 +22,7 @@ from mini_vllm.attention import PagedAttention
 from mini_vllm.block_pool import BlockPool
 from mini_vllm.checkpoint import load_model
 from mini_vllm.config import EngineConfig
-from mini_vllm.input_processor import InputProcessor, PromptType
+from mini_vllm.input_processor import EngineCoreRequest, InputProcessor, PromptType
 from mini_vllm.kv_cache_manager import KVCacheManager, cdiv
 from mini_vllm.llama import AttentionBackend, LlamaForCausalLM
 from mini_vllm.memory import check_memory
@@ -236,10 +236,18 @@ class LLMEngine:
         Raises TypeError or ValueError, and has then changed nothing: a duplicate id, a prompt or
         parameter that is not valid, a request that the KV cache could never hold.
         """
-        if not isinstance(request_id, str) or not request_id:
-            raise TypeError(f"request_id must be a non-empty string, got {request_id!r}")
-        processed = self.input_processor.process_prompt(prompt)
-        params = self.input_processor.process_params(params, len(processed.token_ids))
+        return self.add_core_request(
+            self.input_processor.process_inputs(request_id, prompt, params, arrival_time, priority)
+        )
+
+    def add_core_request(self, core_request: EngineCoreRequest) -> str:
+        """Queue a request that `InputProcessor.process_inputs` made. Returns its id.
+
+        Raises ValueError, and has then changed nothing: an id in use, a request that the KV cache
+        could never hold.
+        """
+        request_id, processed = core_request.request_id, core_request.prompt
+        params = core_request.sampling_params
         parent = ParentRequest(request_id, params) if params.n > 1 else None
         children = [(request_id, params)]
         if parent is not None:
@@ -247,11 +255,13 @@ class LLMEngine:
         for taken in (request_id, *(child_id for child_id, _ in children)):
             if self.output_processor.is_taken(taken):
                 raise ValueError(f"request id {taken!r} is already in use")
-        if arrival_time is None:
-            arrival_time = time.time()
         for index, (child_id, child_params) in enumerate(children):
             request = self.input_processor.make_request(
-                child_id, processed, child_params, arrival_time, priority
+                child_id,
+                processed,
+                child_params,
+                core_request.arrival_time,
+                core_request.priority,
             )
             # If the core refuses, it refuses the first child: with ids known to be free, they
             # differ in nothing that it looks at.

@@ -11,6 +11,7 @@ Left out: utility calls, data-parallel waves, pausing.
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -18,9 +19,12 @@ from dataclasses import dataclass
 from functools import partial
 
 from mini_vllm.engine import EngineDeadError, LLMEngine, StepRecord
-from mini_vllm.input_processor import PromptDict
+from mini_vllm.input_processor import EngineCoreRequest
 from mini_vllm.outputs import RequestOutput
-from mini_vllm.sampling_params import RequestOutputKind, SamplingParams
+from mini_vllm.sampling_params import RequestOutputKind
+
+logger = logging.getLogger("mini_vllm.engine")
+_LONGEST_CAUSE = 200  # characters of the exception that a step died of, as every client reads it
 
 
 class EngineShutdownError(EngineDeadError):
@@ -140,6 +144,7 @@ class EngineThread:
         stats: the engine's numbers after the last step or command.
         ended: no step will follow, and no stream is open.
         cause: the exception that ended it; None where `stop` did.
+        busy_since: `time.monotonic()` when the step under way began; None while it sleeps.
     """
 
     def __init__(self, engine: LLMEngine, max_loop_share: float) -> None:
@@ -148,6 +153,7 @@ class EngineThread:
         self.stats = SchedulerStats()
         self.ended = False
         self.cause: BaseException | None = None
+        self.busy_since: float | None = None
         # Shared, under the lock of `_wakeup`.
         self._wakeup = threading.Condition()
         self._commands: list[Callable[[], None]] = []
@@ -187,28 +193,23 @@ class EngineThread:
             self._thread.join(timeout)
 
     def error(self) -> EngineDeadError:
-        """Why it takes no commands. A new object each time, since every stream raises its own."""
+        """Why it takes no commands: one line. A new object each time, since every stream raises its
+        own."""
         if self.cause is None:
             return EngineShutdownError("the engine was shut down")
-        error = EngineDeadError(f"the engine died in a step: {self.cause!r}")
+        cause = " ".join(repr(self.cause).split())[:_LONGEST_CAUSE]
+        error = EngineDeadError(f"the engine died in a step: {cause}")
         error.__cause__ = self.cause
         return error
 
     # -- commands ---------------------------------------------------------------------------------
 
-    def add(
-        self,
-        collector: RequestOutputCollector,
-        prompt: PromptDict,
-        params: SamplingParams,
-        arrival_time: float,
-        priority: int,
-    ) -> None:
+    def add(self, collector: RequestOutputCollector, core_request: EngineCoreRequest) -> None:
         if self.ended:
             self._put(collector, self.error())
             return
         try:
-            self.engine.add_request(collector.request_id, prompt, params, arrival_time, priority)
+            self.engine.add_core_request(core_request)
         except (TypeError, ValueError) as error:
             self._put(collector, error)
         else:
@@ -251,17 +252,23 @@ class EngineThread:
                 pass
         except BaseException as error:
             cause = error
+            # Here and nowhere else: the streams that end with it may be thousands.
+            # As `vllm/v1/engine/core.py:1167 in EngineCoreProc.run_engine_core`.
+            logger.error("the engine died in a step", exc_info=error)
         self._end(cause)
+        self.busy_since = None
 
     def _turn(self) -> bool:
         """Wait for work; then the commands, then a step. False if it is to end."""
         engine = self.engine
         with self._wakeup:
             while not (self._stopping or self._commands or engine.has_unfinished_requests()):
+                self.busy_since = None
                 self._wakeup.wait()
             if self._stopping:
                 return False
             commands, self._commands = self._commands, []
+        self.busy_since = time.monotonic()
         for command in commands:
             command()
         self._flush()  # who was refused need not wait for the step

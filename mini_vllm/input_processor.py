@@ -9,6 +9,7 @@ Left out: prompt embeddings, multi-modal inputs, LoRA, the random suffix of requ
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -43,6 +44,22 @@ class ProcessedPrompt:
     cache_salt: str | None = None
 
 
+@dataclass(slots=True)
+class EngineCoreRequest:
+    """A request that was checked, tokenized and given every default: what the engine is handed.
+
+    Whoever makes it, in whatever thread, has done all that can fail for the request's own fault but
+    two: its id may be in use, and the KV cache may be too small for it. `arrival_time` is in seconds.
+    Source: `vllm/v1/engine/__init__.py:81 EngineCoreRequest`.
+    """
+
+    request_id: str
+    prompt: ProcessedPrompt
+    sampling_params: SamplingParams
+    arrival_time: float
+    priority: int
+
+
 class InputProcessor:
     """Tokenizes, validates, fills in defaults.
 
@@ -67,6 +84,28 @@ class InputProcessor:
         self.tokenizer = tokenizer
         self.eos_token_ids = list(eos_token_ids)
 
+    def process_inputs(
+        self,
+        request_id: str,
+        prompt: PromptType,
+        params: SamplingParams,
+        arrival_time: float | None = None,
+        priority: int = 0,
+    ) -> EngineCoreRequest:
+        """Check everything about a request, tokenize it, fill in its defaults.
+
+        `arrival_time` is in seconds; None: now. Raises TypeError or ValueError naming what is wrong.
+        Source: `vllm/v1/engine/input_processor.py:234 InputProcessor.process_inputs`.
+        """
+        if not isinstance(request_id, str) or not request_id:
+            raise TypeError(f"request_id must be a non-empty string, got {request_id!r}")
+        if arrival_time is None:
+            arrival_time = time.time()
+        _check_order(arrival_time, priority)
+        processed = self.process_prompt(prompt)
+        params = self.process_params(params, len(processed.token_ids))
+        return EngineCoreRequest(request_id, processed, params, arrival_time, priority)
+
     def process_prompt(self, prompt: PromptType) -> ProcessedPrompt:
         """Read a prompt in any of its forms.
 
@@ -86,6 +125,7 @@ class InputProcessor:
             cache_salt = prompt.get("cache_salt")
             if cache_salt is not None and (not isinstance(cache_salt, str) or not cache_salt):
                 raise ValueError(f"cache_salt must be a non-empty string, got {cache_salt!r}")
+            _check_unicode("cache_salt", cache_salt or "")
             text, ids = prompt.get("prompt"), prompt.get("prompt_token_ids")
             if ids is None and text is None:
                 raise ValueError("prompt has neither 'prompt' nor 'prompt_token_ids'")
@@ -109,10 +149,7 @@ class InputProcessor:
             raise ValueError("this engine has no tokenizer: give token ids, not text")
         if not text:
             raise ValueError("The decoder prompt cannot be empty, got ''")
-        try:
-            text.encode()
-        except UnicodeEncodeError as error:
-            raise ValueError(f"prompt is not valid Unicode text: {error}") from error
+        _check_unicode("prompt", text)
         # A tokenizer may know added tokens for which the model has no embedding.
         return self._check_token_ids(self.tokenizer.encode(text))
 
@@ -183,14 +220,36 @@ class InputProcessor:
 
         `priority` is ignored unless the scheduling policy is `priority`, as upstream.
         """
-        if isinstance(priority, bool) or not isinstance(priority, int):
-            raise TypeError(f"priority must be an integer, got {priority!r}")
+        if arrival_time is None:
+            arrival_time = time.time()
+        _check_order(arrival_time, priority)
         return Request(
             request_id,
             prompt.token_ids,
             params,
-            arrival_time=time.time() if arrival_time is None else arrival_time,
+            arrival_time=arrival_time,
             priority=priority,
             cache_salt=prompt.cache_salt,
             block_size=self.config.block_size if self.config.enable_prefix_caching else None,
         )
+
+
+def _check_order(arrival_time: object, priority: object) -> None:
+    """Refuse what could not be compared with other requests': the queue would fail, with all in it."""
+    if isinstance(priority, bool) or not isinstance(priority, int):
+        raise TypeError(f"priority must be an integer, got {priority!r}")
+    if isinstance(arrival_time, bool) or not isinstance(arrival_time, int | float):
+        raise TypeError(f"arrival_time must be a number of seconds, got {arrival_time!r}")
+    if not math.isfinite(arrival_time):
+        raise ValueError(f"arrival_time must be finite, got {arrival_time!r}")
+
+
+def _check_unicode(name: str, text: str) -> None:
+    """Refuse half a surrogate pair: it has no bytes that could be tokenized, hashed or sent."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(
+            f"{name} is not valid Unicode text: {text[error.start]!a} at position "
+            f"{error.start} is half of a surrogate pair"
+        ) from error

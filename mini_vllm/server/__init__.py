@@ -10,7 +10,7 @@ Endpoints:
     GET  /v1/models/NAME        one of them
     POST /v1/completions        continue a prompt: text, token ids, or a list of either
     POST /v1/chat/completions   answer messages, through the checkpoint's chat template
-    GET  /health, /ping         200 while the engine lives, 503 after it died
+    GET  /health, /ping         200 while the engine lives, 503 after it died or where a step hangs
     GET  /version               this package's version
     GET  /metrics               Prometheus' text format, vLLM's metric names
     GET  /openapi.json          the schema of all this
@@ -22,9 +22,12 @@ they take vLLM's: `top_k`, `min_p`, `repetition_penalty`, `ignore_eos`, `min_tok
 `return_token_ids` and more (`protocol.py`). What vLLM has and the miniature has not is refused by
 name, never ignored. Other unknown fields are ignored, as in vLLM.
 
-Errors are `{"error": {"message", "type", "param", "code"}}` with status 400, 401, 404, 405 or 413.
-A client that goes away aborts its request. SIGTERM and SIGINT stop accepting, let running requests
-finish for `--shutdown-timeout` seconds and exit with status 0; a second signal ends at once.
+Errors are `{"error": {"message", "type", "param", "code"}}` with status 400, 401, 404, 405 or 413; an
+error in HTTP itself has 400, 408, 414, 431 or 503 and ends the connection. What a client may cost
+before, while and after it sends a request is limited by `ServerSettings`, each with a flag of its name.
+A client that goes away aborts its request; one that has only said that it sends no more is answered.
+SIGTERM and SIGINT stop accepting, let running requests finish for `--shutdown-timeout` seconds and
+exit with status 0; a second signal ends at once.
 
 Mirrors `vllm/entrypoints/openai/`. Left out: the Responses API, embeddings, tools, LoRA, several
 API server processes, SSL. Needs the extra `serve`: fastapi, uvicorn, prometheus-client, jinja2.

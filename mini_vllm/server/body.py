@@ -7,7 +7,12 @@ gains nothing. vLLM has no such limit; the JSON rules are those of
 
 from __future__ import annotations
 
+import asyncio
 import json
+import re
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack
 from typing import Any, TypeVar
 
 from pydantic import BaseModel
@@ -15,38 +20,77 @@ from starlette.requests import ClientDisconnect, Request
 
 from mini_vllm.server.errors import ApiError, bad_request, short
 
+T = TypeVar("T")
 ModelT = TypeVar("ModelT", bound=BaseModel)
+_BIG = 64 * 1024
+_MAX_VALUES = 2**20  # 1024 prompts of 1024 token ids
+_MAX_CONTAINERS = 2**17  # lists and objects: 65536 messages, each with a list of parts
+_STRING = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+_MOST_BIG = 4
 
 
-async def read_request(request: Request, model: type[ModelT], max_body_bytes: int) -> ModelT:
-    """The body as a `model`.
+class BodyReader:
+    """Reads the bodies of one server's requests.
 
-    Raises ApiError: 413 for a body that is too long, 400 for a media type other than JSON and for
-    what is no JSON object; pydantic's ValidationError for an object that does not fit.
+    Bodies of more than 64 KiB are big. A few of them are read at a time, and one of them is parsed,
+    checked and tokenized at a time, in a thread beside the loop: the interpreter still runs one
+    thread at a time, but others get their turns. Small ones never wait for big ones.
+
+    Args:
+        max_body_bytes: the longest body.
     """
-    media_type = request.headers.get("content-type", "").split(";", 1)[0].strip().lower()
-    if media_type != "application/json":
-        # Also what keeps web pages of other origins from calling a server on this machine.
-        raise bad_request(f"Content-Type must be application/json, got {short(media_type)}")
-    return model.model_validate(parse_json(await read_body(request, max_body_bytes)))
 
+    def __init__(self, max_body_bytes: int) -> None:
+        self.max_body_bytes = max_body_bytes
+        self._places = asyncio.Semaphore(_MOST_BIG)
+        self._beside = ThreadPoolExecutor(1, "mini-vllm-bodies")
 
-async def read_body(request: Request, limit: int) -> bytes:
-    """The whole body. Raises ApiError 413 as soon as it is known to be longer than `limit`."""
-    declared = request.headers.get("content-length", "")
-    if declared.isdecimal() and int(declared[:20]) > limit:
-        raise _too_long(f"{short(int(declared[:20]))} bytes", limit)
-    parts: list[bytes] = []
-    size = 0
-    try:
-        async for part in request.stream():
-            size += len(part)
-            if size > limit:
-                raise _too_long("more", limit)
-            parts.append(part)
-    except ClientDisconnect as error:
-        raise bad_request("the client left before its request was complete") from error
-    return b"".join(parts)
+    async def prepare(
+        self, request: Request, model: type[ModelT], make: Callable[[ModelT], T]
+    ) -> T:
+        """What `make` makes of the body as a `model`: all that a request needs before it runs.
+
+        Raises ApiError: 413 for a body that is too long, 400 for a media type other than JSON and
+        for what is no JSON object; pydantic's ValidationError for an object that does not fit; and
+        what `make` raises.
+        """
+        media_type = request.headers.get("content-type", "").split(";", 1)[0].strip().lower()
+        if media_type != "application/json":
+            # Also what keeps web pages of other origins from calling a server on this machine.
+            raise bad_request(f"Content-Type must be application/json, got {short(media_type)}")
+        async with AsyncExitStack() as stack:
+            body = await self._read(request, stack)
+
+            def work() -> T:
+                return make(model.model_validate(parse_json(body)))
+
+            if len(body) <= _BIG:
+                return work()
+            return await asyncio.get_running_loop().run_in_executor(self._beside, work)
+
+    async def _read(self, request: Request, stack: AsyncExitStack) -> bytes:
+        """The whole body; a big one holds a place in `stack`, and waits for it.
+
+        Raises ApiError 413 as soon as the body is known to be too long.
+        """
+        limit = self.max_body_bytes
+        declared = request.headers.get("content-length", "")
+        if declared.isdecimal() and int(declared[:20]) > limit:
+            raise _too_long(f"{short(int(declared[:20]))} bytes", limit)
+        parts: list[bytes] = []
+        size, big = 0, False
+        try:
+            async for part in request.stream():
+                size += len(part)
+                if size > limit:
+                    raise _too_long("more", limit)
+                parts.append(part)
+                if size > _BIG and not big:
+                    big = True  # and the client waits too: nobody takes what it sends
+                    await stack.enter_async_context(self._places)
+        except ClientDisconnect as error:
+            raise bad_request("the client left before its request was complete") from error
+        return b"".join(parts)
 
 
 def _too_long(got: str, limit: int) -> ApiError:
@@ -56,12 +100,28 @@ def _too_long(got: str, limit: int) -> ApiError:
     )
 
 
+def _check_size(text: str) -> None:
+    """Refuse what would take many times its own length once it is parsed: `[{},{},{},…`."""
+    for most, what, marks in ((_MAX_VALUES, "values", ","), (_MAX_CONTAINERS, "containers", "[{")):
+        if sum(map(text.count, marks)) <= most:
+            continue
+        outside = _STRING.sub("", text)  # a prompt may hold as many of these characters as it likes
+        if (count := sum(map(outside.count, marks))) > most:
+            raise bad_request(f"the request body may hold {most} {what}, these are {count} or more")
+
+
 def parse_json(body: bytes) -> Any:
-    """The JSON value of a body. Raises ApiError 400 where it is none, or holds text that is none."""
+    """The JSON object of a body in UTF-8, 16 or 32.
+
+    Raises ApiError 400 where it is none, or holds text that is none: half of a surrogate pair could
+    not be tokenized or sent.
+    """
     try:
-        value = json.loads(body)
-        # Half of a surrogate pair passes as JSON, but is no text that could be tokenized or sent.
-        if b"\\ud" in body or b"\\uD" in body:
+        # `json.loads` takes bytes too, but lets halves of pairs pass, in every encoding.
+        text = body.decode(json.detect_encoding(body))
+        _check_size(text)
+        value = json.loads(text)
+        if "\\ud" in text or "\\uD" in text:
             json.dumps(value, ensure_ascii=False).encode()
     except RecursionError as error:
         raise bad_request("the request body is nested too deeply") from error

@@ -69,6 +69,7 @@ class ChatCompletion:
             prompt_logprobs=body.top_logprobs if wanted is None and body.echo else wanted,
         )
         self.entry = EngineInput(prompt, params, serving.engine_id(self.id), body.priority)
+        serving.check_output_values([self.entry], bool(body.return_token_ids))
 
     def response(self) -> EngineResponse:
         return self.serving.response(self._stream if self.body.stream else self._full)
@@ -83,7 +84,7 @@ class ChatCompletion:
             "object": "chat.completion",
             "created": self.created,
             "model": self.serving.model_name,
-            "choices": [self._choice(output) for output in final.outputs],
+            "choices": [],
             "service_tier": None,
             "system_fingerprint": SYSTEM_FINGERPRINT,
             "usage": self.serving.usage(
@@ -95,7 +96,7 @@ class ChatCompletion:
             "prompt_token_ids": final.prompt_token_ids if body.return_token_ids else None,
             "prompt_text": self.entry.prompt.get("prompt") if body.return_prompt_text else None,
         }
-        await channel.json(content)
+        await channel.json_list(content, "choices", map(self._choice, final.outputs))
 
     def _choice(self, output: CompletionOutput) -> dict[str, Any]:
         return {

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, TextIO
 if TYPE_CHECKING:
     from mini_vllm.server.settings import ServerSettings
 
-NEEDS = ("fastapi", "uvicorn", "prometheus_client", "jinja2")
+NEEDS = ("fastapi", "uvicorn", "httptools", "prometheus_client", "jinja2")
 _EPILOG = """\
 examples:
   mini-vllm serve
@@ -34,6 +34,27 @@ endpoints: /v1/models, /v1/completions, /v1/chat/completions, /health, /version,
 _DESCRIPTION = (
     "Serve the model over HTTP with OpenAI's API. SIGTERM or Ctrl-C lets running requests finish; "
     "a second one ends at once."
+)
+
+# The limits of `ServerSettings`: flag, least value, default, help.
+_LIMITS: tuple[tuple[str, float, int | float, str], ...] = (
+    ("--max-body-bytes", 1, 8388608, "longest request body"),
+    ("--max-header-bytes", 1, 16384, "longest URL and headers of a request, together"),
+    ("--max-sequences", 1, 1024, "most sequences in one request: its prompts times its n"),
+    (
+        "--max-output-values",
+        1,
+        262144,
+        "most values in one answer: sequences x tokens x (logprobs + 1)",
+    ),
+    ("--max-connections", 1, 512, "most connections at a time"),
+    (
+        "--client-timeout",
+        0.001,
+        30.0,
+        "seconds in which a request must be sent, and an answer taken",
+    ),
+    ("--step-timeout", 0.001, 60.0, "seconds after which a step counts as hung, for /health"),
 )
 
 
@@ -92,14 +113,12 @@ def add_serve_arguments(parser: argparse.ArgumentParser) -> None:
         "--shutdown-timeout", type=_at_least(0, float), default=30.0, metavar="S",
         help="seconds that running requests have after SIGTERM (30)",
     )  # fmt: skip
-    group.add_argument(
-        "--max-body-bytes", type=_at_least(1), default=8 * 1024**2, metavar="N",
-        help="longest request body (8388608)",
-    )  # fmt: skip
-    group.add_argument(
-        "--max-sequences", type=_at_least(1), default=1024, metavar="N",
-        help="most sequences in one request: its prompts times its n (1024)",
-    )  # fmt: skip
+    for flag, least, default, text in _LIMITS:
+        kind = type(default)
+        group.add_argument(
+            flag, type=_at_least(least, kind), default=default,
+            metavar="N" if kind is int else "S", help=f"{text} ({default})",
+        )  # fmt: skip
     group.add_argument(
         "--uvicorn-log-level", default="warning", metavar="LEVEL",
         choices=("critical", "error", "warning", "info", "debug", "trace"),
@@ -140,7 +159,12 @@ def make_settings(args: argparse.Namespace) -> ServerSettings:
         chat_template=template,
         enable_prompt_tokens_details=args.enable_prompt_tokens_details,
         max_body_bytes=args.max_body_bytes,
+        max_header_bytes=args.max_header_bytes,
         max_sequences=args.max_sequences,
+        max_output_values=args.max_output_values,
+        max_connections=args.max_connections,
+        client_timeout=args.client_timeout,
+        step_timeout=args.step_timeout,
     )
 
 

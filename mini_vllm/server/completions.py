@@ -7,11 +7,12 @@ pass here, 64 every few milliseconds.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from mini_vllm.outputs import CompletionOutput, RequestOutput
 from mini_vllm.server.logprobs import LogprobFormatter, prompt_logprobs
-from mini_vllm.server.prompts import sampling_params
+from mini_vllm.server.prompts import count_prompts, sampling_params
 from mini_vllm.server.protocol import CompletionRequest
 from mini_vllm.server.serving import SYSTEM_FINGERPRINT, EngineInput, Serving, now, usage_options
 from mini_vllm.server.stream import DONE, Channel, EngineResponse, quote, run_all, sse
@@ -25,8 +26,8 @@ class Completion:
 
     def __init__(self, serving: Serving, body: CompletionRequest, header_id: str | None) -> None:
         serving.check(body)
+        serving.check_sequences(count_prompts(body.prompt), body.n)
         prompts = serving.reader.read_all(body.prompt)
-        serving.check_sequences(len(prompts), body.n)
         self.serving = serving
         self.body = body
         self.id = serving.external_id("cmpl", header_id, body)
@@ -36,6 +37,7 @@ class Completion:
         self.echo_only = self.echo and body.max_tokens == 0
         self.formatter = LogprobFormatter(serving.tokenizer, bool(body.return_tokens_as_token_ids))
         self.entries = [self._entry(prompt) for prompt in prompts]
+        serving.check_output_values(self.entries, self.echo or bool(body.return_token_ids))
 
     def _entry(self, prompt: str | list[int]) -> EngineInput:
         body, serving = self.body, self.serving
@@ -61,19 +63,12 @@ class Completion:
 
     async def _full(self, channel: Channel) -> None:
         finals = await run_all([self.serving.run(entry) for entry in self.entries])
-        choices = [
-            self._choice(entry, final, output)
-            for entry, final in zip(self.entries, finals, strict=True)
-            for output in final.outputs
-        ]
-        for index, choice in enumerate(choices):
-            choice["index"] = index
         content = {
             "id": self.id,
             "object": "text_completion",
             "created": self.created,
             "model": self.serving.model_name,
-            "choices": choices,
+            "choices": [],
             "service_tier": None,
             "system_fingerprint": SYSTEM_FINGERPRINT,
             "usage": self.serving.usage(
@@ -82,7 +77,14 @@ class Completion:
                 finals[-1].num_cached_tokens,
             ),
         }
-        await channel.json(content)
+        await channel.json_list(content, "choices", self._choices(finals))
+
+    def _choices(self, finals: list[RequestOutput]) -> Iterator[dict[str, Any]]:
+        index = 0
+        for entry, final in zip(self.entries, finals, strict=True):
+            for output in final.outputs:
+                yield self._choice(entry, final, output) | {"index": index}
+                index += 1
 
     def _choice(
         self, entry: EngineInput, final: RequestOutput, output: CompletionOutput

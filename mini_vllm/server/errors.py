@@ -23,10 +23,14 @@ _TYPES = {
     400: "BadRequestError",
     401: "AuthenticationError",
     404: "NotFoundError",
+    408: "RequestTimeoutError",
     413: "RequestEntityTooLargeError",
+    414: "RequestURITooLongError",
+    431: "RequestHeaderFieldsTooLargeError",
     500: "InternalServerError",
     503: "ServiceUnavailableError",
 }
+_HALF_MESSAGE = 180  # characters: the engine's messages may repeat a list of any length
 _SHORT = reprlib.Repr()
 _SHORT.maxstring = _SHORT.maxother = 80
 _SHORT.maxlong = 60
@@ -39,7 +43,7 @@ class ApiError(Exception):
 
     Attributes:
         status: the HTTP status.
-        message: for people: what was got, and the rule.
+        message: for people: what was got, and the rule. Of a long one, beginning and end are kept.
         param: the request's field that is to blame; None where there is none.
         headers: further response headers.
     """
@@ -51,6 +55,8 @@ class ApiError(Exception):
         param: str | None = None,
         headers: dict[str, str] | None = None,
     ) -> None:
+        if len(message) > 2 * _HALF_MESSAGE:
+            message = f"{message[:_HALF_MESSAGE]} … {message[-_HALF_MESSAGE:]}"
         super().__init__(message)
         self.status = status
         self.message = message

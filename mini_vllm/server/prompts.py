@@ -7,13 +7,15 @@ before text is tokenized where that can be told, and always before the engine se
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
 from mini_vllm.input_processor import PromptDict
 from mini_vllm.sampling_params import RequestOutputKind, SamplingParams
 from mini_vllm.server.errors import bad_request, short
 from mini_vllm.server.protocol import SamplingFields
 from mini_vllm.tokenizer import Tokenizer
+
+TextOrIds = TypeVar("TextOrIds", str, list[int])
 
 
 class PromptReader:
@@ -37,7 +39,8 @@ class PromptReader:
     def read_all(self, prompt: Any) -> list[str | list[int]]:
         """A completion's `prompt` as a list of prompts, each text or token ids.
 
-        One prompt is a string or a list of integers; many are a list of either. Raises ApiError.
+        One prompt is a string or a list of integers; many are a list of either. What stands in the
+        lists of ids is looked at later, when it is known that they are not too long. Raises ApiError.
         """
         if prompt is None or prompt in ("", []):
             raise bad_request(
@@ -48,15 +51,12 @@ class PromptReader:
         if not isinstance(prompt, list):
             raise _no_prompt(prompt)
         if isinstance(prompt[0], int):
-            return [_token_ids(prompt, "prompt")]
+            return [prompt]
         prompts: list[str | list[int]] = []
         for place, one in enumerate(prompt):
-            if isinstance(one, str) and isinstance(prompt[0], str):
-                prompts.append(one)
-            elif isinstance(one, list) and isinstance(prompt[0], list):
-                prompts.append(_token_ids(one, f"prompt[{place}]"))
-            else:
+            if not isinstance(one, str | list) or type(one) is not type(prompt[0]):
                 raise _no_prompt(one)
+            prompts.append(one)
             if not one:
                 raise bad_request(f"prompt[{place}] must not be empty, got {one!r}", "prompt")
         return prompts
@@ -68,7 +68,13 @@ class PromptReader:
         max_tokens: int | None,
         add_special_tokens: bool,
     ) -> PromptDict:
-        """Tokenize, truncate as asked, check the length. Raises ApiError."""
+        """Tokenize, truncate as asked, check the length. Raises ApiError.
+
+        Text that is too long whatever its tokens are is not tokenized: it is refused
+        (`vllm/renderers/params.py:324 TokenizeParams._text_len_check`), or cut to twice what the
+        tokens to be kept can hold. Of what the cut leaves, the half next to it is dropped, so tokens
+        come out as they would have, but for a single word that is longer than that.
+        """
         output = max_tokens or 0
         if output > self.max_model_len:
             raise bad_request(
@@ -84,22 +90,26 @@ class PromptReader:
                 f"max_tokens={output} leaves",
                 "truncate_prompt_tokens",
             )
-        text = None
+        if keep == -1:
+            keep = room
+        text = ids = None
         if isinstance(prompt, list):
             ids = prompt
         else:
             text = prompt
             if keep is None and len(text) > room * self.max_chars_per_token:
                 raise self._too_long(f"{len(text)} characters", output)
-            ids = self.tokenizer.encode(text, add_special_tokens)
+            shorter = text
+            if keep is not None:
+                shorter = _cut(text, 2 * keep * self.max_chars_per_token, body.truncation_side)
+            ids = self.tokenizer.encode(shorter, add_special_tokens)
         if keep is not None:
-            keep = room if keep == -1 else keep
-            # From the left, as generation's tokenizers are set, unless the request says otherwise.
-            ids = ids[:keep] if body.truncation_side == "right" else ids[max(len(ids) - keep, 0) :]
+            ids = _cut(ids, keep, body.truncation_side)
         if not ids:
             raise bad_request("the prompt is empty: it has 0 tokens", "prompt")
         if len(ids) > room:
             raise self._too_long(f"{len(ids)} tokens", output)
+        _check_token_ids(ids)
         engine_prompt = PromptDict(prompt_token_ids=ids)
         if text is not None:
             engine_prompt["prompt"] = text
@@ -123,15 +133,26 @@ def _no_prompt(value: object) -> Exception:
     )
 
 
-def _token_ids(ids: list[Any], name: str) -> list[int]:
+def count_prompts(prompt: Any) -> int:
+    """How many prompts a completion's `prompt` holds, before anything in it is looked at."""
+    several = isinstance(prompt, list) and bool(prompt) and not isinstance(prompt[0], int)
+    return len(prompt) if several else 1
+
+
+def _cut(whole: TextOrIds, keep: int, side: str | None) -> TextOrIds:
+    """`keep` characters or tokens: the last ones, as generation's tokenizers are set, unless the
+    side to be cut is `right`."""
+    return whole[:keep] if side == "right" else whole[max(len(whole) - keep, 0) :]
+
+
+def _check_token_ids(ids: list[Any]) -> None:
     for token_id in ids:
         if isinstance(token_id, bool) or not isinstance(token_id, int) or token_id < 0:
             raise bad_request(
-                f"{name} must hold token ids, which are integers of at least 0, got "
+                "prompt must hold token ids, which are integers of at least 0, got "
                 f"{short(token_id)}",
                 "prompt",
             )
-    return ids
 
 
 def sampling_params(
@@ -196,12 +217,15 @@ def _biases(biases: dict[str, float] | None) -> dict[int, float] | None:
         return None
     result = {}
     for key, bias in biases.items():
-        try:
-            token_id = int(key)
-        except ValueError:
+        # `int` also takes " 5", "1_0" and digits of other scripts: two keys for one token.
+        digits = key.removeprefix("-")
+        if not (digits.isascii() and digits.isdecimal()) or len(key) > 20 or str(int(key)) != key:
             raise bad_request(
-                f"logit_bias: each key must be a token id, got {short(key)}", "logit_bias"
-            ) from None
+                "logit_bias: each key must be a token id in plain decimal digits, got "
+                f"{short(key)}",
+                "logit_bias",
+            )
+        token_id = int(key)
         if bias != bias:  # NaN would pass through min and max
             raise bad_request(f"logit_bias[{token_id}] must be a number, got {bias}", "logit_bias")
         result[token_id] = min(100.0, max(-100.0, bias))

@@ -54,10 +54,11 @@ def _bounds(**bounds: float) -> Any:
 
 
 Int64 = Annotated[int, Field(ge=_INT64_MIN, le=_INT64_MAX)]
-TokenIds = Annotated[list[int], _not_too_many(_MAX_ENTRIES)]
+# fail_fast: of thousands of bad entries the first is told; the others need no error of their own.
+TokenIds = Annotated[list[int], Field(fail_fast=True), _not_too_many(_MAX_ENTRIES)]
 Biases = Annotated[dict[str, float], _not_too_many(_MAX_ENTRIES)]
 Stops = Annotated[str | list[str], _not_too_many(_MAX_STOPS)]
-Objects = Annotated[list[dict[str, Any]], _not_too_many(_MAX_ENTRIES)]
+Objects = Annotated[list[dict[str, Any]], Field(fail_fast=True), _not_too_many(_MAX_ENTRIES)]
 # Checked one by one in `prompts.py`: pydantic would try each form in turn and list every failure.
 Prompt = Annotated[Any, WithJsonSchema(_PROMPT_SCHEMA)]
 
@@ -190,7 +191,9 @@ class ChatMessageParam(BaseModel):
 class ChatCompletionRequest(SamplingFields):
     """The body of `POST /v1/chat/completions`."""
 
-    messages: Annotated[list[ChatMessageParam], Field(min_length=1), _not_too_many(_MAX_ENTRIES)]
+    messages: Annotated[
+        list[ChatMessageParam], Field(min_length=1, fail_fast=True), _not_too_many(_MAX_ENTRIES)
+    ]
     logprobs: bool | None = False
     top_logprobs: Annotated[int | None, _bounds(minimum=-1)] = 0
     max_tokens: Annotated[int | None, _bounds(minimum=1)] = None

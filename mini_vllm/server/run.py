@@ -8,23 +8,29 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import importlib
 import importlib.util
 import ipaddress
+import logging
 import math
 import os
 import signal
 import socket
 from collections.abc import Callable, Iterator
+from functools import partial
 from types import FrameType
 
 import uvicorn
 from fastapi import FastAPI
 
 from mini_vllm.async_llm import AsyncLLM
+from mini_vllm.server.connection import Connection, Door
 
+logger = logging.getLogger("mini_vllm.server")
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _WATCHDOG_SECONDS = 1.0
+_OTHER_FILES = 64  # what is open beside connections: the log, the model, those just refused
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -59,6 +65,49 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     factory: Callable[[], asyncio.AbstractEventLoop]
     factory = importlib.import_module("uvloop").new_event_loop
     return factory
+
+
+def raise_open_files_limit(wanted: int) -> int:
+    """Ask the system for so many open files, and return how many it grants
+    (`vllm/utils/system_utils.py:285 set_ulimit`).
+
+    A connection is an open file. Where none is left, the loop cannot even refuse one.
+    """
+    if importlib.util.find_spec("resource") is None:  # Windows counts otherwise
+        return wanted
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    return wanted if soft == resource.RLIM_INFINITY else min(soft, wanted)
+
+
+def make_config(app: FastAPI, log_level: str) -> uvicorn.Config:
+    """Uvicorn's settings for the application, with the limits of its `ServerSettings`.
+
+    Where the system cannot open that many files, there may be fewer connections.
+    """
+    settings = app.state.serving.settings
+    most = raise_open_files_limit(settings.max_connections + _OTHER_FILES) - _OTHER_FILES
+    if most < settings.max_connections:
+        logger.warning(
+            "max_connections=%d is lowered to %d: the system allows too few open files (ulimit -n)",
+            settings.max_connections,
+            max(most, 1),
+        )
+        settings = dataclasses.replace(settings, max_connections=max(most, 1))
+    return uvicorn.Config(
+        app,
+        http=partial(Connection, door=Door(settings)),  # type: ignore[arg-type]
+        log_level=log_level,
+        access_log=log_level in ("info", "debug", "trace"),
+        lifespan="off",
+        ws="none",
+        server_header=False,
+        proxy_headers=False,
+    )
 
 
 class Server(uvicorn.Server):
@@ -123,15 +172,7 @@ def serve(
             broken off with an error.
         started: called when requests are taken.
     """
-    config = uvicorn.Config(
-        app,
-        log_level=log_level,
-        access_log=log_level in ("info", "debug", "trace"),
-        lifespan="off",
-        ws="none",
-        server_header=False,
-        proxy_headers=False,
-    )
+    config = make_config(app, log_level)
     server = Server(config, shutdown_timeout, app.state.serving.end_requests)
 
     async def watch() -> None:
@@ -140,8 +181,12 @@ def serve(
         while not server.started:
             await asyncio.sleep(0.01)
         started()
+        hung = False
         while not llm.errored:
             await asyncio.sleep(_WATCHDOG_SECONDS)
+            before, hung = hung, app.state.serving.step_hangs()
+            if hung and not before:
+                logger.error("a step has run for %.0f s: /health says 503", llm.step_seconds)
         server.should_exit = True
 
     async def run() -> None:

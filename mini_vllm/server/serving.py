@@ -9,7 +9,7 @@ import itertools
 import logging
 import random
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +21,7 @@ from mini_vllm.engine import EngineDeadError
 from mini_vllm.input_processor import PromptDict
 from mini_vllm.outputs import RequestOutput
 from mini_vllm.sampling_params import SamplingParams
+from mini_vllm.server.body import BodyReader
 from mini_vllm.server.errors import ApiError, as_api_error, bad_request, short
 from mini_vllm.server.metrics import EngineMetrics, RequestMetrics
 from mini_vllm.server.prompts import PromptReader
@@ -67,6 +68,7 @@ class Serving:
         self.reader = PromptReader(
             engine.tokenizer, engine.model.config.vocab_size, self.max_model_len
         )
+        self.bodies = BodyReader(settings.max_body_bytes)
         self.defaults: dict[str, Any] = load_default_sampling_params(settings.model)
         self.in_flight: set[EngineResponse] = set()
         self._counter = itertools.count()
@@ -89,6 +91,46 @@ class Serving:
                 f"server's limit of {most} a request",
                 "n",
             )
+
+    def check_output_values(self, entries: Sequence[EngineInput], with_prompt: bool) -> None:
+        """Refuse an answer that could become too big, before anything runs. Raises ApiError.
+
+        Args:
+            entries: all prompts of the request.
+            with_prompt: whether the answer repeats each prompt's tokens.
+        """
+        most, vocab_size = self.settings.max_output_values, self.reader.vocab_size
+
+        def per_token(count: int | None) -> int:
+            return 1 + (vocab_size if count == -1 else min(count or 0, vocab_size))
+
+        total = 0
+        for entry in entries:
+            params = entry.params
+            values = (params.max_tokens or 0) * per_token(params.logprobs)
+            if with_prompt or params.prompt_logprobs is not None:
+                values += len(entry.prompt["prompt_token_ids"]) * per_token(params.prompt_logprobs)
+            total += params.n * values
+        if total > most:
+            asked = max(
+                (entry.params for entry in entries), key=lambda params: params.max_tokens or 0
+            )
+            prompt_values = (
+                ""
+                if asked.prompt_logprobs is None
+                else (f", prompt_logprobs={asked.prompt_logprobs}")
+            )
+            raise bad_request(
+                f"{len(entries)} prompts, n={asked.n}, max_tokens={asked.max_tokens}, "
+                f"logprobs={asked.logprobs}{prompt_values}: up to {total} values in the answer, more "
+                f"than this server's limit of {most}. A sequence counts tokens x (logprobs + 1), with "
+                "its prompt's where they are asked for",
+                "n" if asked.n > 1 else "logprobs" if asked.logprobs else "max_tokens",
+            )
+
+    def step_hangs(self) -> bool:
+        """Whether the step under way has run for longer than a step may."""
+        return self.llm.step_seconds > self.settings.step_timeout
 
     def external_id(self, prefix: str, header: str | None, body: SamplingFields) -> str:
         """The answer's id: the header `X-Request-Id`, else `request_id`, else random
@@ -156,8 +198,8 @@ class Serving:
     def failed(self, error: BaseException) -> None:
         """Log what is not the client's doing."""
         if isinstance(error, EngineDeadError):
-            logger.error("%s", error)
-        elif as_api_error(error).status >= 500:
+            return  # its thread has logged why, once for all
+        if as_api_error(error).status >= 500:
             logger.error("a request failed", exc_info=error)
 
 

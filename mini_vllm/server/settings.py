@@ -6,10 +6,19 @@ request's size are the miniature's own: vLLM leaves them to the proxy in front o
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
 from mini_vllm.engine import DEFAULT_MODEL
+
+_COUNTS = (
+    "max_body_bytes",
+    "max_sequences",
+    "max_output_values",
+    "max_header_bytes",
+    "max_connections",
+)
 
 
 @dataclass(frozen=True)
@@ -26,6 +35,16 @@ class ServerSettings:
             (`vllm/entrypoints/openai/cli_args.py:135 BaseFrontendArgs.enable_prompt_tokens_details`).
         max_body_bytes: the longest request body.
         max_sequences: most sequences in one request: its prompts times its `n`.
+        max_output_values: most values in one answer. Each sequence counts its `max_tokens`, each token
+            once and once more for every log probability that is asked for with it; prompt tokens
+            count where the answer repeats them or gives their log probabilities.
+        max_header_bytes: the longest URL and headers of a request, together.
+        max_connections: most connections at a time. One more takes the place of the one that has
+            been without a whole request the longest.
+        client_timeout: seconds that a client has to send a request, from its first byte, and to
+            take what fills its connection.
+        step_timeout: seconds after which a step counts as hung, and `/health` says 503
+            (`vllm/envs.py:27 VLLM_ENGINE_ITERATION_TIMEOUT_S`).
 
     Raises ValueError naming the field, its value and the rule.
     """
@@ -37,12 +56,22 @@ class ServerSettings:
     enable_prompt_tokens_details: bool = False
     max_body_bytes: int = 8 * 1024**2
     max_sequences: int = 1024
+    max_output_values: int = 2**18
+    max_header_bytes: int = 16 * 1024
+    max_connections: int = 512
+    client_timeout: float = 30.0
+    step_timeout: float = 60.0
 
     def __post_init__(self) -> None:
-        for name in ("max_body_bytes", "max_sequences"):
+        for name in _COUNTS:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise ValueError(f"{name} must be an integer of at least 1, got {value!r}")
+        for name in ("client_timeout", "step_timeout"):
+            value = getattr(self, name)
+            number = isinstance(value, int | float) and not isinstance(value, bool)
+            if not number or not 0 < value < math.inf:
+                raise ValueError(f"{name} must be a number of seconds above 0, got {value!r}")
         if self.api_key is not None and not self.api_key:
             raise ValueError("api_key must not be empty, got ''")
         for name in self.served_model_names:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from json.encoder import encode_basestring_ascii
 from typing import Any, TypeVar
 
@@ -22,6 +22,7 @@ from starlette.types import Receive, Scope, Send
 from mini_vllm.server.errors import ApiError, as_api_error, to_json
 
 T = TypeVar("T")
+_TURN = 64 * 1024  # bytes of JSON to encode before others have theirs
 DONE = b"data: [DONE]\n\n"
 quote: Callable[[str], str] = encode_basestring_ascii
 """A string as a JSON literal, in ASCII."""
@@ -51,6 +52,30 @@ class Channel:
         fields = {"content-type": "application/json", "content-length": str(len(body))}
         await self._start(status, fields | (headers or {}))
         await self._send({"type": "http.response.body", "body": body})
+
+    async def json_list(self, content: dict[str, Any], name: str, items: Iterable[Any]) -> None:
+        """Send a whole response in which `content[name]` is a list that may be long.
+
+        Its items are made and encoded one after the other, and others get their turns in between.
+        """
+        before, after = to_json({**content, name: []}).split(to_json(name) + b":[]")
+        pieces = [before + to_json(name) + b":["]
+        size = 0
+        for item in items:
+            piece = b"," * (len(pieces) > 1) + to_json(item)
+            pieces.append(piece)
+            size += len(piece)
+            if size > _TURN:
+                size = 0
+                await asyncio.sleep(0)
+        pieces.append(b"]" + after)
+        length = sum(map(len, pieces))
+        await self._start(200, {"content-type": "application/json", "content-length": str(length)})
+        if length <= _TURN:
+            pieces = [b"".join(pieces)]
+        for number, piece in enumerate(pieces, 1):
+            more = number < len(pieces)
+            await self._send({"type": "http.response.body", "body": piece, "more_body": more})
 
     async def events(self, events: bytes, last: bool = False) -> None:
         """Send events, as many as are ready. Waits while the client's connection is full."""

@@ -118,7 +118,15 @@ def test_the_engine_never_imports_the_course() -> None:
     assert not outside, outside
 
 
-SERVE_EXTRA = {"fastapi", "jinja2", "prometheus_client", "pydantic", "starlette", "uvicorn"}
+SERVE_EXTRA = {
+    "fastapi",
+    "httptools",
+    "jinja2",
+    "prometheus_client",
+    "pydantic",
+    "starlette",
+    "uvicorn",
+}
 
 
 def test_the_engine_imports_only_what_a_laptop_has() -> None:

@@ -12,10 +12,12 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from mini_vllm.async_llm import AsyncLLM
@@ -169,13 +171,12 @@ def serve_here(
     import uvicorn
 
     from mini_vllm.server.app import build_app
+    from mini_vllm.server.run import make_config
 
     llm = llm or AsyncLLM(config=config)
     with bind("127.0.0.1", 0) as sock:
         app = build_app(llm, ServerSettings(**settings))
-        server = uvicorn.Server(
-            uvicorn.Config(app, log_level="critical", lifespan="off", ws="none")
-        )
+        server = uvicorn.Server(make_config(app, "critical"))
         thread = threading.Thread(target=server.run, args=([sock],), daemon=True)
         thread.start()
         try:
@@ -191,9 +192,10 @@ def serve_here(
 class ServerThere(Server):
     """A server in its own process, as the command starts it."""
 
-    def __init__(self, port: int, process: subprocess.Popen[str]) -> None:
+    def __init__(self, port: int, process: subprocess.Popen[str], log: Path) -> None:
         super().__init__(port)
         self.process = process
+        self._log = log
 
     def signal(self, number: int = signal.SIGTERM) -> None:
         self.process.send_signal(number)
@@ -201,25 +203,59 @@ class ServerThere(Server):
     def wait(self) -> int:
         return self.process.wait(WAIT_SECONDS)
 
+    @property
+    def log(self) -> str:
+        """What it has written to stderr."""
+        return self._log.read_text(encoding="utf-8")
+
+    def peak_mib(self) -> float:
+        """The most memory that was resident since `forget_peak`, in MiB (Linux)."""
+        status = Path(f"/proc/{self.process.pid}/status").read_text(encoding="ascii")
+        found = re.search(r"VmHWM:\s+(\d+) kB", status)
+        assert found, status
+        return int(found[1]) / 1024
+
+    def forget_peak(self) -> None:
+        Path(f"/proc/{self.process.pid}/clear_refs").write_text("5")
+
+    def cpu_seconds(self) -> float:
+        """Processor time of all its threads since the start (Linux)."""
+        stat = Path(f"/proc/{self.process.pid}/stat").read_text(encoding="ascii")
+        user, system = stat.rpartition(")")[2].split()[11:13]
+        return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+
+    def wait_idle(self) -> None:
+        """Wait until no request is left; then no block may be held."""
+        end = time.monotonic() + WAIT_SECONDS
+        while True:
+            sample = self.metrics()
+            left = sample["vllm:num_requests_running"] + sample["vllm:num_requests_waiting"]
+            if not left:
+                assert sample["vllm:kv_cache_usage_perc"] == 0
+                return
+            assert time.monotonic() < end, f"{left} requests are left"
+            time.sleep(0.02)
+
 
 @contextlib.contextmanager
 def serve_there(*flags: str) -> Iterator[ServerThere]:
     """`python -m mini_vllm.server`, on a free port."""
     command = [sys.executable, "-m", "mini_vllm.server", "--port", "0", *flags]
-    process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
-    assert process.stdout is not None
-    assert process.stderr is not None
-    try:
-        readable, _, _ = select.select([process.stdout], [], [], WAIT_SECONDS)
-        line = process.stdout.readline() if readable else ""
-        found = re.search(r"http://127\.0\.0\.1:(\d+)$", line.strip())
-        assert found, f"{line!r} {process.stderr.read() if process.poll() is not None else ''}"
-        yield ServerThere(int(found[1]), process)
-    finally:
-        process.kill()
-        process.wait()
-        process.stdout.close()
-        process.stderr.close()
+    with tempfile.TemporaryDirectory() as folder:
+        log = Path(folder) / "stderr"
+        with log.open("w") as stderr:
+            process = subprocess.Popen(
+                command, stdout=subprocess.PIPE, stderr=stderr, text=True,
+                env={**os.environ, "OMP_NUM_THREADS": "1"},
+            )  # fmt: skip
+        assert process.stdout is not None
+        try:
+            readable, _, _ = select.select([process.stdout], [], [], WAIT_SECONDS)
+            line = process.stdout.readline() if readable else ""
+            found = re.search(r"http://127\.0\.0\.1:(\d+)$", line.strip())
+            assert found, f"{line!r} {log.read_text()}"
+            yield ServerThere(int(found[1]), process, log)
+        finally:
+            process.kill()
+            process.wait()
+            process.stdout.close()

@@ -19,7 +19,9 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_a_short_soak_loses_nothing() -> None:
     row, _ = run_soak(str(MODEL), requests=300, streams=60)
     assert row["read to the end"] + row["left in the middle"] == 300
-    assert row["left in the middle"] > 30
+    assert row["left in the middle"] == row["told to leave"] == 101
+    assert row["files left"] == 0
+    assert row["lines in the log"] == row["tracebacks in the log"] == 0
     assert row["different from offline"] == 0
     assert row["requests left"] == 0
     assert row["KV usage at the end"] == 0.0

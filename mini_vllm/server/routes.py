@@ -1,0 +1,156 @@
+"""The endpoints: from a path to what answers it.
+
+Mirrors the routers of `vllm/entrypoints/openai/`. Bodies are read and checked by hand, so that limits
+hold and errors have OpenAI's shape; their schemas stand in `/openapi.json` all the same.
+"""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import Any
+
+from fastapi import APIRouter, Request
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from pydantic import BaseModel
+from starlette.responses import Response
+
+from mini_vllm import __version__
+from mini_vllm.engine import EngineDeadError
+from mini_vllm.server.chat import ChatTemplate
+from mini_vllm.server.chat_completions import ChatCompletion
+from mini_vllm.server.completions import Completion
+from mini_vllm.server.errors import ApiError, JsonBytes, short
+from mini_vllm.server.protocol import ChatCompletionRequest, CompletionRequest
+from mini_vllm.server.serving import Serving, now
+
+
+def generation_router(serving: Serving) -> APIRouter:
+    """`/v1/completions` and `/v1/chat/completions`. Raises ValueError for a bad chat template."""
+    router = APIRouter()
+    settings = serving.settings
+    template = ChatTemplate.from_folder(settings.model, settings.chat_template)
+
+    @router.post("/v1/completions", **json_body(CompletionRequest), response_class=Response)
+    async def create_completion(request: Request) -> Response:
+        def make(body: CompletionRequest) -> Completion:
+            return Completion(serving, body, request.headers.get("x-request-id"))
+
+        answer = await serving.bodies.prepare(request, CompletionRequest, make)
+        return answer.response()
+
+    @router.post(
+        "/v1/chat/completions", **json_body(ChatCompletionRequest), response_class=Response
+    )
+    async def create_chat_completion(request: Request) -> Response:
+        def make(body: ChatCompletionRequest) -> ChatCompletion:
+            return ChatCompletion(serving, template, body, request.headers.get("x-request-id"))
+
+        answer = await serving.bodies.prepare(request, ChatCompletionRequest, make)
+        return answer.response()
+
+    return router
+
+
+def models_router(serving: Serving) -> APIRouter:
+    """`/v1/models`, and one of them."""
+    router = APIRouter()
+    settings = serving.settings
+    created = now()
+
+    def card(name: str) -> dict[str, Any]:
+        return {
+            "id": name,
+            "object": "model",
+            "created": created,
+            "owned_by": "mini-vllm",
+            "root": str(settings.model),
+            "parent": None,
+            "max_model_len": serving.max_model_len,
+        }
+
+    @router.get("/v1/models")
+    async def show_available_models() -> Response:
+        return JsonBytes({"object": "list", "data": [card(n) for n in settings.model_names]})
+
+    @router.get("/v1/models/{name:path}", responses=error_responses(404))
+    async def show_model(name: str) -> Response:
+        if name not in settings.model_names:
+            raise ApiError(404, f"The model {short(name)} does not exist.", "model")
+        return JsonBytes(card(name))
+
+    return router
+
+
+def status_router(serving: Serving) -> APIRouter:
+    """`/health`, `/ping`, `/version`, `/metrics`: for whoever watches over the server."""
+    router = APIRouter()
+    llm, settings = serving.llm, serving.settings
+
+    async def health() -> Response:
+        try:
+            await llm.check_health()
+        except EngineDeadError as error:
+            return ApiError(503, str(error)).response()
+        if serving.step_hangs():
+            return ApiError(
+                503,
+                f"a step has run for {llm.step_seconds:.0f} seconds, longer than "
+                f"step_timeout={settings.step_timeout:g}",
+            ).response()
+        return Response(status_code=200)
+
+    for path in ("/health", "/ping"):
+        router.get(path, response_class=Response, responses=error_responses(503))(health)
+
+    @router.get("/version")
+    async def show_version() -> Response:
+        return JsonBytes({"version": __version__})
+
+    @router.get("/metrics", response_class=Response)
+    async def show_metrics() -> Response:
+        return Response(generate_latest(serving.metrics.registry), media_type=CONTENT_TYPE_LATEST)
+
+    return router
+
+
+# -- the schema in /openapi.json ------------------------------------------------------------------
+
+_ERROR_SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "required": ["error"],
+    "properties": {
+        "error": {
+            "type": "object",
+            "required": ["message", "type", "param", "code"],
+            "properties": {
+                "message": {"type": "string"},
+                "type": {"type": "string"},
+                "param": {"anyOf": [{"type": "string"}, {"type": "null"}]},
+                "code": {"type": "integer"},
+            },
+        }
+    },
+}
+
+
+def error_responses(*codes: int) -> dict[int | str, dict[str, Any]]:
+    content = {"application/json": {"schema": _ERROR_SCHEMA}}
+    return {code: {"description": HTTPStatus(code).phrase, "content": content} for code in codes}
+
+
+def json_body(model: type[BaseModel]) -> dict[str, Any]:
+    """Arguments for a route whose body is read by hand."""
+    schema = {"$ref": f"#/components/schemas/{model.__name__}"}
+    success = {
+        "description": "The answer; server-sent events if `stream` is true",
+        "content": {
+            "application/json": {"schema": {"type": "object"}},
+            "text/event-stream": {"schema": {"type": "string"}},
+        },
+    }
+    return {
+        "openapi_extra": {
+            "requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}
+        },
+        "responses": {200: success} | error_responses(400, 401, 404, 413),
+    }
