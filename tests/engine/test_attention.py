@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from model_helpers import Step, make_step
 
-from mini_vllm import attention_plan
-from mini_vllm.attention import AttentionMetadata, PagedAttention, paged_attention_reference
+from mini_vllm.attention import AttentionMetadata, PagedAttention, paged_attention_reference, plan
 
 TOLERANCE = 2e-5
 
@@ -63,8 +62,8 @@ def test_reference_is_textbook_attention(group: int) -> None:
 def test_fast_path_equals_the_reference(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(seed)
     # Small tiles make a few tokens exercise what thousands do: groups, chunks, query tiles.
-    monkeypatch.setattr(attention_plan, "TILE_TOKENS", int(rng.choice([16, 40, 1280])))
-    monkeypatch.setattr(attention_plan, "QUERY_TILE", int(rng.choice([1, 3, 128])))
+    monkeypatch.setattr(plan, "TILE_TOKENS", int(rng.choice([16, 40, 1280])))
+    monkeypatch.setattr(plan, "QUERY_TILE", int(rng.choice([1, 3, 128])))
     seq_lens = rng.integers(1, 60, rng.integers(1, 9)).tolist()
     share = rng.choice([0.0, 0.5, 1.0])
     query_lens = [1 if rng.random() < share else int(rng.integers(1, n + 1)) for n in seq_lens]
@@ -230,7 +229,7 @@ def test_long_context_needs_bounded_memory() -> None:
     step = make_step(np.random.default_rng(12), [8000, 8000], [1, 3], block_size=16, group=1)
     backend = PagedAttention()
     assert_close(step.run(backend), reference(step))
-    limit = attention_plan.TILE_TOKENS * step.kv_cache[0, 0].size
+    limit = plan.TILE_TOKENS * step.kv_cache[0, 0].size
     assert 0 < backend._scratch._buffer.size <= limit
 
 

@@ -1,69 +1,15 @@
-"""Paged attention in numpy: write K and V by slot, read them back through the block table.
-
-Mirrors ``vllm/v1/attention/``: `AttentionMetadata` holds the fields of ``CommonAttentionMetadata``
-(``vllm/v1/attention/backend.py:353 CommonAttentionMetadata``) that a causal decoder needs, and
-`PagedAttention` stands where vLLM's CPU backend stands
-(``vllm/v1/attention/backends/cpu_attn.py:89 CPUAttentionBackend.get_kv_cache_shape`` for the cache
-shape). Left out: sliding windows, ALiBi, soft caps, quantised caches, encoder and cross attention,
-cascade attention.
-
-Invariants, which the tests check by name:
-
-- **table-only**: a request sees a past token only through its row of the block table.
-- **write-then-read**: a step stores its own K and V before any row attends, so a token sees itself,
-  and a request sees what another request of the same step wrote into a shared block.
-- **causal-offset**: query ``j`` of a request with ``s`` tokens and ``n`` queries stands at position
-  ``s - n + j`` and attends to positions ``0 .. s - n + j``.
-- **nothing-outside**: entries of the table past a request's last block, and offsets past its last
-  token, cannot reach a result, not even when they hold NaN.
-"""
+"""The default backend: gathers and products over tiles of requests, cut once a step by `plan`."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mini_vllm.attention_plan import Chunk, Plan, Scratch, Tile, make_plan
-
-
-@dataclass
-class AttentionMetadata:
-    """What attention must know about one step, shared by all layers.
-
-    Build a new object for every step and do not change it: backends keep work that all layers share
-    in ``plan``. Fields are those of ``vllm/v1/attention/backend.py:353 CommonAttentionMetadata``.
-
-    Attributes:
-        query_start_loc: int32 ``[num_reqs + 1]``; request ``i`` has the rows of the flat batch from
-            ``query_start_loc[i]`` to ``query_start_loc[i + 1]``.
-        seq_lens: int32 ``[num_reqs]``; tokens of each request in the KV cache after this step.
-        block_table: int32 ``[num_reqs, max_blocks]``; row ``i`` is valid in its first
-            ``ceil(seq_lens[i] / block_size)`` entries.
-        slot_mapping: int64 ``[num_tokens]``; where each token's K and V go:
-            ``block_id * block_size + offset``.
-        block_size: tokens per block.
-        max_query_len: longest query of the step; computed when 0.
-        max_seq_len: longest context of the step; computed when 0.
-    """
-
-    query_start_loc: NDArray[np.int32]
-    seq_lens: NDArray[np.int32]
-    block_table: NDArray[np.int32]
-    slot_mapping: NDArray[np.int64]
-    block_size: int
-    max_query_len: int = 0
-    max_seq_len: int = 0
-    plan: Any = field(default=None, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        if not self.max_query_len:
-            self.max_query_len = int(np.diff(self.query_start_loc).max(initial=0))
-        if not self.max_seq_len:
-            self.max_seq_len = int(self.seq_lens.max(initial=0))
+from mini_vllm.attention.metadata import AttentionMetadata
+from mini_vllm.attention.plan import Chunk, Plan, Scratch, Tile, make_plan
 
 
 class PagedAttention:
@@ -246,59 +192,3 @@ def _attend_online(
         else:
             out[tile.start : tile.end] = acc
     return out
-
-
-def paged_attention_reference(
-    query: NDArray[np.float32],
-    kv_cache: NDArray[np.float32],
-    attn_metadata: AttentionMetadata,
-    dtype: Any = np.float32,
-) -> NDArray[Any]:
-    """Paged attention written for the reader: one request, one block at a time, online softmax.
-
-    The recurrence is that of FlashAttention (Dao et al., 2022, algorithm 1) over the blocks of
-    PagedAttention (Kwon et al., 2023, section 4.1). It only reads: store K and V first.
-
-    Args:
-        query: ``[num_tokens, num_heads, head_size]``.
-        kv_cache: one layer's cache, shaped by `PagedAttention.get_kv_cache_shape`.
-        attn_metadata: the step.
-        dtype: type of all arithmetic; ``np.float64`` gives a reference for float32 paths.
-
-    Returns:
-        ``[num_tokens, num_heads * head_size]`` in `dtype`.
-    """
-    num_tokens, num_heads, head_size = query.shape
-    num_kv_heads = kv_cache.shape[3]
-    block_size = attn_metadata.block_size
-    group = num_heads // num_kv_heads
-    out = np.zeros((num_tokens, num_heads, head_size), dtype)
-    for i, seq_len in enumerate(attn_metadata.seq_lens.tolist()):
-        start, end = attn_metadata.query_start_loc[i : i + 2].tolist()
-        # [kv_head, query, group, head_size]: the heads of a group read the same K and V.
-        q = query[start:end].reshape(end - start, num_kv_heads, group, head_size)
-        q = q.swapaxes(0, 1).astype(dtype) * dtype(head_size**-0.5)
-        position = np.arange(seq_len - (end - start), seq_len)
-        running_max = np.full((*q.shape[:3], 1), -np.inf, dtype)
-        running_sum = np.zeros_like(running_max)
-        acc = np.zeros_like(q)
-        for first in range(0, seq_len, block_size):
-            block_id = attn_metadata.block_table[i, first // block_size]
-            valid = min(block_size, seq_len - first)
-            # [token, K or V, kv_head, D] -> K and V, each [kv_head, token, D]
-            k, v = kv_cache[block_id, :valid].astype(dtype).transpose(1, 2, 0, 3)
-            scores = np.einsum("hqgd,hkd->hqgk", q, k)
-            hidden = np.arange(first, first + valid)[None, :] > position[:, None]
-            scores[:, hidden[:, None, :].repeat(group, 1)] = -np.inf
-            new_max = np.maximum(running_max, scores.max(-1, keepdims=True))
-            # A block that lies wholly in a query's future leaves its maximum where it was: block 0
-            # is never such a block, so new_max is finite from the first round on.
-            rescale = np.exp(running_max - new_max)
-            p = np.exp(scores - new_max)
-            running_sum = running_sum * rescale + p.sum(-1, keepdims=True)
-            acc = acc * rescale + np.einsum("hqgk,hkd->hqgd", p, v)
-            running_max = new_max
-        out[start:end] = (
-            (acc / running_sum).swapaxes(0, 1).reshape(end - start, num_heads, head_size)
-        )
-    return out.reshape(num_tokens, num_heads * head_size)

@@ -10,13 +10,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from mini_vllm.attention import AttentionMetadata
+from mini_vllm.attention.metadata import AttentionMetadata
 
 TILE_TOKENS = 1280
 """Tokens whose K and V one gather fetches: 640 KiB of scratch for 2 KV heads of size 32.
