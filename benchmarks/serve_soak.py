@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.serve import MAX_MODEL_LEN, ServerProcess, http_request, make_prompts
+from benchmarks.serve_processes import MAX_MODEL_LEN, ServerProcess, http_request, make_prompts
 
 
 def resident_kib(pid: int) -> int:
