@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from mini_vllm.attention import PagedAttention
+from mini_vllm.attention import TiledAttention
 from mini_vllm.block_pool import BlockPool
 from mini_vllm.checkpoint import load_model
 from mini_vllm.config import EngineConfig
@@ -60,7 +60,7 @@ class EngineParts:
     kv_cache_manager: Callable[..., KVCacheManager] = KVCacheManager
     scheduler: Callable[..., Scheduler] = Scheduler
     sampler: Callable[..., Sampler] = Sampler
-    attention: Callable[[], AttentionBackend] = PagedAttention
+    attention: Callable[[], AttentionBackend] = TiledAttention
 
 
 DEFAULT_PARTS = EngineParts()

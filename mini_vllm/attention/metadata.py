@@ -1,7 +1,4 @@
-"""What attention is told about a step, and where a step's K and V lie.
-
-Mirrors the dataclass of `vllm/v1/attention/backend.py:353 CommonAttentionMetadata`.
-"""
+"""What attention is told about a step (`vllm/v1/attention/backend.py:353 CommonAttentionMetadata`)."""
 
 from __future__ import annotations
 
@@ -17,16 +14,16 @@ class AttentionMetadata:
     """What attention must know about one step, shared by all layers.
 
     Build a new object for every step and do not change it: backends keep work that all layers share
-    in ``plan``. Fields are those of ``vllm/v1/attention/backend.py:353 CommonAttentionMetadata``.
+    in `plan`. Fields are those of `vllm/v1/attention/backend.py:353 CommonAttentionMetadata`.
 
     Attributes:
-        query_start_loc: int32 ``[num_reqs + 1]``; request ``i`` has the rows of the flat batch from
-            ``query_start_loc[i]`` to ``query_start_loc[i + 1]``.
-        seq_lens: int32 ``[num_reqs]``; tokens of each request in the KV cache after this step.
-        block_table: int32 ``[num_reqs, max_blocks]``; row ``i`` is valid in its first
-            ``ceil(seq_lens[i] / block_size)`` entries.
-        slot_mapping: int64 ``[num_tokens]``; where each token's K and V go:
-            ``block_id * block_size + offset``.
+        query_start_loc: int32 `[num_reqs + 1]`; request `i` has the rows of the flat batch from
+            `query_start_loc[i]` to `query_start_loc[i + 1]`.
+        seq_lens: int32 `[num_reqs]`; tokens of each request in the KV cache after this step.
+        block_table: int32 `[num_reqs, max_blocks]`; row `i` is valid in its first
+            `ceil(seq_lens[i] / block_size)` entries.
+        slot_mapping: int64 `[num_tokens]`; where each token's K and V go:
+            `block_id * block_size + offset`.
         block_size: tokens per block.
         max_query_len: longest query of the step; computed when 0.
         max_seq_len: longest context of the step; computed when 0.

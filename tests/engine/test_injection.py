@@ -21,7 +21,7 @@ from workloads import (
     sharing_jobs,
 )
 
-from mini_vllm.attention import AttentionMetadata, PagedAttention, paged_attention_reference
+from mini_vllm.attention import AttentionMetadata, PagedAttention
 from mini_vllm.block_pool import BlockPool
 from mini_vllm.config import EngineConfig
 from mini_vllm.engine import EngineParts, LLMEngine
@@ -155,25 +155,34 @@ class SortingSampler:
         return SamplerOutput(np.argsort(logits, axis=-1, kind="stable")[:, -1])
 
 
-class ReferenceAttention(PagedAttention):
-    """Slot by slot into the cache, then the readers' version of paged attention, in float64."""
+class SlotBySlotAttention:
+    """Two caches in one array, all K before all V, read and written slot by slot, in float64."""
 
-    def get_kv_cache_shape(self, *sizes: int) -> tuple[int, ...]:  # type: ignore[override]
-        return PagedAttention.get_kv_cache_shape(*sizes)
+    def get_kv_cache_shape(self, blocks: int, block_size: int, heads: int, size: int) -> Any:
+        return (2, blocks, block_size, heads, size)
 
     def forward(
         self, query: Any, key: Any, value: Any, kv_cache: Any, attn_metadata: AttentionMetadata
     ) -> Any:
         CALLS.append("attend")
-        shape = self.get_kv_cache_shape(1009, 1013, 2, 8)
-        axes = shape.index(1009), shape.index(1013)
-        slots = np.moveaxis(kv_cache, axes, (0, 1))  # [block, offset, K or V, kv head, size]
-        for i, slot in enumerate(attn_metadata.slot_mapping.tolist()):
-            block, offset = divmod(slot, attn_metadata.block_size)
-            slots[block, offset, 0] = key[i]
-            slots[block, offset, 1] = value[i]
-        out = paged_attention_reference(query, kv_cache, attn_metadata, np.float64)
-        return out.astype(np.float32)
+        md = attn_metadata
+        slots = kv_cache.reshape(2, -1, *kv_cache.shape[3:])
+        for i, slot in enumerate(md.slot_mapping.tolist()):
+            slots[0, slot], slots[1, slot] = key[i], value[i]
+        group = query.shape[1] // key.shape[1]
+        out = np.empty(query.shape)
+        for i, seq_len in enumerate(md.seq_lens.tolist()):
+            start, end = md.query_start_loc[i : i + 2].tolist()
+            table = md.block_table[i].tolist()
+            for row in range(start, end):
+                past = range(seq_len - (end - row) + 1)
+                mine = [table[p // md.block_size] * md.block_size + p % md.block_size for p in past]
+                k, v = slots[:, mine].astype(np.float64).repeat(group, 2)
+                scores = np.einsum("hd,phd->hp", query[row], k) * query.shape[2] ** -0.5
+                weights = np.exp(scores - scores.max(1, keepdims=True))
+                weights /= weights.sum(1, keepdims=True)
+                out[row] = np.einsum("hp,phd->hd", weights, v)
+        return out.reshape(len(query), -1).astype(np.float32)
 
 
 SUBSTITUTES: dict[str, tuple[EngineParts, str]] = {
@@ -181,9 +190,9 @@ SUBSTITUTES: dict[str, tuple[EngineParts, str]] = {
     "kv_cache_manager": (EngineParts(kv_cache_manager=OneBlockHits), "get_computed_blocks"),
     "scheduler": (EngineParts(scheduler=OneAtATime), "schedule"),
     "sampler": (EngineParts(sampler=SortingSampler), "sample"),  # type: ignore[arg-type]
-    "attention": (EngineParts(attention=ReferenceAttention), "attend"),
+    "attention": (EngineParts(attention=SlotBySlotAttention), "attend"),
     "all of them": (
-        EngineParts(ListBlockPool, OneBlockHits, OneAtATime, SortingSampler, ReferenceAttention),  # type: ignore[arg-type]
+        EngineParts(ListBlockPool, OneBlockHits, OneAtATime, SortingSampler, SlotBySlotAttention),  # type: ignore[arg-type]
         "schedule",
     ),
 }
