@@ -103,8 +103,8 @@ class ModelRunner:
                 f"num_gpu_blocks ({config.num_gpu_blocks}) and max_num_seqs ({rows}) need more "
                 f"memory than there is: {error}"
             ) from error
-        # Threads wait for each other at the end of every product, and those of a small model take
-        # microseconds (see `blas`). Whoever sets a thread count has decided otherwise.
+        # Small products gain little by a second thread, and on a busy machine lose much (see `blas`).
+        # Whoever sets a thread count has decided otherwise.
         self._one_blas_thread = model.config.hidden_size < SMALL_HIDDEN_SIZE and not any(
             name in os.environ for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS")
         )
