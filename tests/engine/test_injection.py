@@ -1,7 +1,7 @@
 """The engine takes its parts from outside: a substitute for each, and what shows that it ran.
 
 Some substitutes are other implementations of the same interface (a pool over a plain list, the
-readers' attention in float64), some take other decisions, which must not change a token either.
+attention slot by slot in float64), some take other decisions, which must not change a token either.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from engine_helpers import random_model
 from workloads import (
     DEFAULT_PARTS,
     Job,
@@ -21,7 +22,7 @@ from workloads import (
     sharing_jobs,
 )
 
-from mini_vllm.attention import AttentionMetadata, PagedAttention
+from mini_vllm.attention import AttentionMetadata, PagedAttention, TiledAttention
 from mini_vllm.block_pool import BlockPool
 from mini_vllm.config import EngineConfig
 from mini_vllm.engine import EngineParts, LLMEngine
@@ -280,6 +281,29 @@ def test_a_substitute_is_made_as_the_default_is() -> None:
     assert made["sampler"] == (7,)
     assert made["attention"] == ()
     assert core.model_runner.sampler is not None
+
+
+def test_the_plain_attention_gives_the_default_ones_tokens() -> None:
+    params = SamplingParams(temperature=0, max_tokens=40, ignore_eos=True)
+    texts = []
+    for attention in (TiledAttention, PagedAttention):
+        engine = LLMEngine(parts=EngineParts(attention=attention))
+        assert type(engine.model.attention) is attention
+        for number, prompt in enumerate(["The KV cache", "The scheduler", "A block"]):
+            engine.add_request(str(number), prompt, params)
+        last = {}
+        while engine.has_unfinished_requests():
+            last |= {output.request_id: output.outputs[0].token_ids for output in engine.step()}
+        texts.append(last)
+    assert texts[0] == texts[1]
+    assert [len(tokens) for tokens in texts[0].values()] == [40, 40, 40]
+
+
+def test_attention_for_a_loaded_model_is_refused() -> None:
+    model = random_model()
+    with pytest.raises(ValueError, match=r"parts.attention .*PagedAttention.*a loaded model keeps"):
+        LLMEngine(model, parts=EngineParts(attention=PagedAttention))
+    assert LLMEngine(model, parts=EngineParts(sampler=Sampler)).model is model
 
 
 def test_a_sampler_decides_the_tokens() -> None:
