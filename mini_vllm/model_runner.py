@@ -119,17 +119,17 @@ class ModelRunner:
 
     # -- state ------------------------------------------------------------------------------------
 
-    def _update_states(self, output: SchedulerOutput) -> None:
+    def _update_states(self, scheduler_output: SchedulerOutput) -> None:
         """Apply what the scheduler says has changed
         (`vllm/v1/worker/gpu_model_runner.py:1116 GPUModelRunner._update_states`)."""
-        for req_id in output.finished_req_ids:
+        for req_id in scheduler_output.finished_req_ids:
             if req_id in self.requests:
                 self._release_row(self.requests.pop(req_id))
                 self.num_prompt_logprobs.pop(req_id, None)
-        for req_id in output.preempted_req_ids:
+        for req_id in scheduler_output.preempted_req_ids:
             self._release_row(self.requests[req_id])
 
-        cached = output.scheduled_cached_reqs
+        cached = scheduler_output.scheduled_cached_reqs
         resumed = cached.resumed_req_ids
         for i, block_ids in enumerate(cached.new_block_ids):
             if block_ids is None:
@@ -142,7 +142,7 @@ class ModelRunner:
             row_of = self.row_of
             rows = [row_of[req_id] for req_id in cached.req_ids]
             self.num_computed_tokens[rows] = cached.num_computed_tokens
-        for new in output.scheduled_new_reqs:
+        for new in scheduler_output.scheduled_new_reqs:
             self._add_request(new)
 
     def _add_request(self, new: NewRequestData) -> None:
@@ -178,21 +178,21 @@ class ModelRunner:
 
     # -- one step ---------------------------------------------------------------------------------
 
-    def execute_model(self, output: SchedulerOutput) -> ModelRunnerOutput:
+    def execute_model(self, scheduler_output: SchedulerOutput) -> ModelRunnerOutput:
         """Run one step and sample for every request that has caught up."""
         if not self._one_blas_thread:
-            return self._execute_model(output)
+            return self._execute_model(scheduler_output)
         with blas_threads(1):
-            return self._execute_model(output)
+            return self._execute_model(scheduler_output)
 
-    def _execute_model(self, output: SchedulerOutput) -> ModelRunnerOutput:
-        self._update_states(output)
-        req_ids = list(output.num_scheduled_tokens)
+    def _execute_model(self, scheduler_output: SchedulerOutput) -> ModelRunnerOutput:
+        self._update_states(scheduler_output)
+        req_ids = list(scheduler_output.num_scheduled_tokens)
         index = {req_id: i for i, req_id in enumerate(req_ids)}
         if not req_ids:
             return ModelRunnerOutput([], {}, [])
         rows = np.array([self.row_of[req_id] for req_id in req_ids])
-        num_scheduled_tokens = np.array([*output.num_scheduled_tokens.values()], np.int32)
+        num_scheduled_tokens = np.array([*scheduler_output.num_scheduled_tokens.values()], np.int32)
         input_ids, positions, attn_metadata = self._prepare_inputs(rows, num_scheduled_tokens)
         hidden_states = self.model.forward(input_ids, positions, self.kv_caches, attn_metadata)
 

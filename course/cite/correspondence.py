@@ -200,7 +200,7 @@ GROUPS: dict[str, tuple[Pair, ...]] = {
     "runner": (
         Pair("apply what changed", f"{_RUNNER} ModelRunner._execute_model",
              "`vllm/v1/worker/gpu_model_runner.py:3997 in GPUModelRunner.execute_model`",
-             "self._update_states(output)", "_update_states"),
+             "self._update_states(", "_update_states"),
         Pair("lay the tokens end to end", f"{_RUNNER} ModelRunner._execute_model",
              "`vllm/v1/worker/gpu_model_runner.py:4039 in GPUModelRunner.execute_model`",
              "self._prepare_inputs(", "_prepare_inputs"),

@@ -46,7 +46,7 @@ def to_bfloat16(array: np.ndarray) -> np.ndarray:
 
 
 def write_safetensors(path: Path, tensors: dict[str, tuple[str, np.ndarray]]) -> None:
-    """Write ``{name: (dtype code, array)}`` in the format, from its definition."""
+    """Write `{name: (dtype code, array)}` in the format, from its definition."""
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     offset = 0
     for name, (code, array) in tensors.items():
