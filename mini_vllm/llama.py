@@ -72,7 +72,7 @@ def apply_rotary_emb(x: Array, cos: Array, sin: Array) -> Array:
         x: float32 `[n, heads, D]`.
         cos, sin: float32 `[n, 1, D / 2]`, of `position * inv_freq`.
 
-    Source: `ApplyRotaryEmb.forward_static` in `vllm/model_executor/layers/rotary_embedding/common.py`.
+    Source: `vllm/model_executor/layers/rotary_embedding/common.py:144 ApplyRotaryEmb.forward_static`.
     """
     half = x.shape[-1] // 2
     x1, x2 = x[..., :half], x[..., half:]
