@@ -6,6 +6,9 @@ Each engine runs in a process of its own and gets the same prompts: token ids of
 EOS ignored, so that every engine computes the same number of tokens. Rounds alternate between the
 engines, the ones that wait are stopped (SIGSTOP), the best round counts. Engines that are not
 installed are left out.
+
+vLLM runs twice: eager (`enforce_eager=True`) and compiled, which is its default and takes a minute or
+two to load where its cache is cold.
 """
 
 from __future__ import annotations
@@ -49,7 +52,7 @@ def mini_worker(model: str) -> Generate:
     return generate
 
 
-def vllm_worker(model: str, in_process: bool = False) -> Generate:
+def vllm_worker(model: str, enforce_eager: bool, in_process: bool = False) -> Generate:
     if in_process:  # the engine core in this process; the model still runs in a worker process
         os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     os.environ["HF_HUB_OFFLINE"] = "1"
@@ -60,7 +63,7 @@ def vllm_worker(model: str, in_process: bool = False) -> Generate:
     from vllm.inputs import TokensPrompt
 
     llm = LLM(
-        model=model, dtype="float32", enforce_eager=True, block_size=16,
+        model=model, dtype="float32", enforce_eager=enforce_eager, block_size=16,
         max_model_len=MAX_MODEL_LEN, enable_prefix_caching=False,
     )  # fmt: skip
 
@@ -95,8 +98,9 @@ def hf_worker(model: str) -> Generate:
 
 WORKERS: dict[str, Callable[[str], Generate]] = {
     "mini_vllm": mini_worker,
-    "vLLM": vllm_worker,
-    "vLLM in-process": partial(vllm_worker, in_process=True),
+    "vLLM eager": partial(vllm_worker, enforce_eager=True),
+    "vLLM compiled": partial(vllm_worker, enforce_eager=False),
+    "vLLM eager, in-process": partial(vllm_worker, enforce_eager=True, in_process=True),
     "HF": hf_worker,
 }
 
@@ -211,7 +215,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument(
         "--in-process",
         action="store_true",
-        help="also vLLM with its engine core in the calling process",
+        help="also vLLM, eager, with its engine core in the calling process",
     )
     parser.add_argument(
         "--save", action="store_true", help="write benchmarks/results/generate.json"
@@ -221,8 +225,8 @@ def main(argv: list[str] | None = None) -> int:
         return worker_main(args.worker, args.model)
     names = ["mini_vllm"]
     if importlib.util.find_spec("vllm") is not None:
-        names.append("vLLM")
-        names += ["vLLM in-process"] if args.in_process else []
+        names += ["vLLM eager", "vLLM compiled"]
+        names += ["vLLM eager, in-process"] if args.in_process else []
     if importlib.util.find_spec("transformers") is not None:
         names.append("HF")
     rows = measure(names, args.model, args.rounds, args.input_len, args.output_len)

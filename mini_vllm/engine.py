@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from mini_vllm.attention import PagedAttention
+from mini_vllm.attention import TiledAttention
 from mini_vllm.block_pool import BlockPool
 from mini_vllm.checkpoint import load_model
 from mini_vllm.config import EngineConfig
@@ -53,14 +53,14 @@ class EngineParts:
         kv_cache_manager: `(num_gpu_blocks, block_size, max_model_len, enable_caching, block_pool)`.
         scheduler: `(config, kv_cache_manager)`.
         sampler: `(seed)`.
-        attention: `()`.
+        attention: `()`; only for a model that the engine loads: a loaded one has its own.
     """
 
     block_pool: Callable[..., BlockPool] = BlockPool
     kv_cache_manager: Callable[..., KVCacheManager] = KVCacheManager
     scheduler: Callable[..., Scheduler] = Scheduler
     sampler: Callable[..., Sampler] = Sampler
-    attention: Callable[[], AttentionBackend] = PagedAttention
+    attention: Callable[[], AttentionBackend] = TiledAttention
 
 
 DEFAULT_PARTS = EngineParts()
@@ -124,14 +124,14 @@ class EngineCore:
 
     Args:
         model: the model to run.
-        config: see `EngineConfig`; open fields are filled in from the model.
+        config: with `num_gpu_blocks` and `max_model_len` set; see `resolve_config`.
         parts: the parts to use. `parts.attention` is not used here: the model has its backend.
     """
 
     def __init__(
         self, model: LlamaForCausalLM, config: EngineConfig, parts: EngineParts = DEFAULT_PARTS
     ) -> None:
-        self.config = config = resolve_config(config, model)
+        self.config = config
         assert config.num_gpu_blocks is not None and config.max_model_len is not None
         # First what may not fit into memory, and says so; a block's bookkeeping comes after.
         self.model_runner = ModelRunner(model, config, parts.sampler(config.seed))
@@ -211,11 +211,16 @@ class LLMEngine:
         if isinstance(model, str | Path):
             folder, model = model, load_model(model, parts.attention())
             tokenizer = tokenizer or Tokenizer.from_folder(folder)
+        elif parts.attention is not DEFAULT_PARTS.attention:
+            raise ValueError(
+                f"parts.attention ({parts.attention!r}) is for a model that the engine loads from a "
+                "folder; a loaded model keeps the backend that it was made with: give it to "
+                "LlamaForCausalLM or load_model"
+            )
         self.model = model
         self.tokenizer = tokenizer
-        config = resolve_config(config or EngineConfig(), model, tokenizer)
-        self.engine_core = EngineCore(model, config, parts)
-        self.config = self.engine_core.config
+        self.config = resolve_config(config or EngineConfig(), model, tokenizer)
+        self.engine_core = EngineCore(model, self.config, parts)
         self.input_processor = InputProcessor(
             self.config, model.config.vocab_size, tokenizer, model.config.eos_token_ids
         )

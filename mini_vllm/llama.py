@@ -1,22 +1,23 @@
 """A Llama decoder in numpy over a paged KV cache.
 
-Mirrors ``vllm/model_executor/models/llama.py``: one flat batch of tokens a step, whoever they
-belong to; the attention metadata says which rows are whose. As there, q/k/v and gate/up are one
-matrix each. Left out: tensor and pipeline parallelism, LoRA, quantised linears, any arithmetic but
-float32.
+Mirrors `vllm/model_executor/models/llama.py`, class by class: one flat batch of tokens a step,
+whoever they belong to; the attention metadata says which rows are whose. As there, q, k and v are
+one product, and so are gate and up. Left out: tensor and pipeline parallelism, LoRA, quantised
+linears, any arithmetic but float32.
+
+Shapes below: n tokens in the batch, D numbers a head.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mini_vllm.attention import AttentionMetadata, PagedAttention
+from mini_vllm.attention import AttentionMetadata, TiledAttention
 
 if TYPE_CHECKING:
     from mini_vllm.llama_config import LlamaConfig
@@ -25,7 +26,7 @@ Array = NDArray[np.float32]
 
 
 class AttentionBackend(Protocol):
-    """What the model asks of its attention; `mini_vllm.attention.PagedAttention` is the default."""
+    """What the model asks of its attention; see `mini_vllm.attention`."""
 
     def get_kv_cache_shape(
         self, num_blocks: int, block_size: int, num_kv_heads: int, head_size: int
@@ -42,9 +43,9 @@ class AttentionBackend(Protocol):
 
 
 def rope_inv_freq(config: LlamaConfig) -> Array:
-    """Radians per position of each of the ``head_dim / 2`` rotated pairs, float32.
+    """Radians per position of each of the `head_dim / 2` rotated pairs, float32.
 
-    Plain RoPE: Su et al., 2021. ``linear`` divides every frequency by ``factor``. ``llama3``
+    Plain RoPE: Su et al., 2021. `linear` divides every frequency by `factor`. `llama3`
     divides the low ones, keeps the high ones and blends between
     (`vllm/model_executor/layers/rotary_embedding/llama3_rope.py:33 Llama3RotaryEmbedding._compute_inv_freq`).
     Single precision all the way, as there: in float64 the angles at position 1000 differ by 1e-5.
@@ -64,26 +65,139 @@ def rope_inv_freq(config: LlamaConfig) -> Array:
     return np.asarray(inv_freq, np.float32)
 
 
-@dataclass
-class LlamaDecoderLayer:
-    """Weights of one layer, transposed to ``[in, out]`` and fused. A bias is None where there is
-    none.
+def apply_rotary_emb(x: Array, cos: Array, sin: Array) -> Array:
+    """Turn each pair `(x[i], x[i + D / 2])` of each head by its position's angle.
 
-    ``qkv`` takes its rows' RMSNorm weight with it, and so does ``gate_up``: ``(x * w) @ M = x @
-    (diag(w) M)``. In ``qkv`` the outputs of each q and k head are interleaved for
-    `LlamaForCausalLM.forward`'s rotation. ``gate_up`` is ``[2, hidden, intermediate]``, so that one
-    batched product leaves both halves contiguous, and yields ``g / 2`` for the gate, as ``silu(g) =
-    g * sigmoid(g) = g / 2 * (1 + tanh(g / 2))``.
+    Args:
+        x: float32 `[n, heads, D]`.
+        cos, sin: float32 `[n, 1, D / 2]`, of `position * inv_freq`.
+
+    Source: `vllm/model_executor/layers/rotary_embedding/common.py:144 ApplyRotaryEmb.forward_static`.
+    """
+    half = x.shape[-1] // 2
+    x1, x2 = x[..., :half], x[..., half:]
+    return np.concatenate((x1 * cos - x2 * sin, x2 * cos + x1 * sin), axis=-1)
+
+
+def silu_and_mul(gate_up: Array) -> Array:
+    """`silu(gate) * up`, `[n, size]`, from the two side by side, `[n, 2 * size]`
+    (`vllm/model_executor/layers/activation.py:138 SiluAndMul.forward_native`).
+
+    `silu(g) = g / (1 + exp(-g))`: far below zero exp overflows to infinity, and the quotient is the
+    0 that it should be.
+    """
+    size = gate_up.shape[-1] // 2
+    gate, up = gate_up[:, :size], gate_up[:, size:]
+    with np.errstate(over="ignore"):
+        activated: Array = gate / (1 + np.exp(-gate)) * up
+    return activated
+
+
+class RMSNorm:
+    """Each row divided by its root mean square, then scaled (Zhang and Sennrich, 2019)
+    (`vllm/model_executor/layers/layernorm.py:38 RMSNorm`)."""
+
+    def __init__(self, weight: Array, eps: float) -> None:
+        self.weight = np.asarray(weight)
+        self.eps = np.float32(eps)
+
+    def __call__(self, x: Array) -> Array:
+        """float32 `[n, hidden_size]` to the same."""
+        variance = (x * x).sum(axis=-1, keepdims=True) / x.shape[-1]
+        normed: Array = x / np.sqrt(variance + self.eps) * self.weight
+        return normed
+
+
+class Linear:
+    """`x @ weight + bias`, for one projection of the checkpoint or several side by side.
+
+    Args:
+        weights: tensors by Hugging Face name; there a matrix is `[out, in]`.
+        names: projections whose outputs stand side by side in the result.
+        bias: whether they have one.
     """
 
-    qkv: Array
-    qkv_bias: Array | None
-    o: Array
-    o_bias: Array | None
-    gate_up: Array
-    gate_up_bias: Array | None
-    down: Array
-    down_bias: Array | None
+    def __init__(self, weights: Mapping[str, Array], names: list[str], bias: bool) -> None:
+        matrix = np.concatenate([weights[f"{name}.weight"] for name in names])
+        self.weight = np.ascontiguousarray(matrix.T)  # [in, out]
+        self.bias = np.concatenate([weights[f"{name}.bias"] for name in names]) if bias else None
+
+    def __call__(self, x: Array) -> Array:
+        """float32 `[n, in]` to `[n, out]`."""
+        y: Array = x @ self.weight
+        return y if self.bias is None else y + self.bias
+
+
+class LlamaMLP:
+    """The feed-forward half of a layer
+    (`vllm/model_executor/models/llama.py:81 LlamaMLP`)."""
+
+    def __init__(self, config: LlamaConfig, weights: Mapping[str, Array], prefix: str) -> None:
+        names = [f"{prefix}.gate_proj", f"{prefix}.up_proj"]
+        self.gate_up_proj = Linear(weights, names, config.mlp_bias)
+        self.down_proj = Linear(weights, [f"{prefix}.down_proj"], config.mlp_bias)
+
+    def forward(self, x: Array) -> Array:
+        return self.down_proj(silu_and_mul(self.gate_up_proj(x)))
+
+
+class LlamaAttention:
+    """The half of a layer in which tokens meet
+    (`vllm/model_executor/models/llama.py:124 LlamaAttention`)."""
+
+    def __init__(self, config: LlamaConfig, weights: Mapping[str, Array], prefix: str) -> None:
+        names = [f"{prefix}.{name}_proj" for name in "qkv"]
+        self.qkv_proj = Linear(weights, names, config.attention_bias)
+        self.o_proj = Linear(weights, [f"{prefix}.o_proj"], config.attention_bias)
+        self.num_heads = config.num_attention_heads
+        self.num_kv_heads = config.num_key_value_heads
+        self.head_dim = config.head_dim
+
+    def forward(
+        self,
+        cos_sin: tuple[Array, Array],
+        hidden_states: Array,
+        attn: AttentionBackend,
+        kv_cache: Array,
+        attn_metadata: AttentionMetadata,
+    ) -> Array:
+        qkv = self.qkv_proj(hidden_states).reshape(len(hidden_states), -1, self.head_dim)
+        q_and_k, v = qkv[:, : -self.num_kv_heads], qkv[:, -self.num_kv_heads :]
+        q_and_k = apply_rotary_emb(q_and_k, *cos_sin)
+        q, k = q_and_k[:, : self.num_heads], q_and_k[:, self.num_heads :]
+        attn_output = attn.forward(q, k, v, kv_cache, attn_metadata)
+        return self.o_proj(attn_output)
+
+
+class LlamaDecoderLayer:
+    """Attention, then the MLP, each on a normed copy and added to what came in
+    (`vllm/model_executor/models/llama.py:253 LlamaDecoderLayer`)."""
+
+    def __init__(self, config: LlamaConfig, weights: Mapping[str, Array], prefix: str) -> None:
+        eps = config.rms_norm_eps
+        self.input_layernorm = RMSNorm(weights[f"{prefix}.input_layernorm.weight"], eps)
+        self.self_attn = LlamaAttention(config, weights, f"{prefix}.self_attn")
+        self.post_attention_layernorm = RMSNorm(
+            weights[f"{prefix}.post_attention_layernorm.weight"], eps
+        )
+        self.mlp = LlamaMLP(config, weights, f"{prefix}.mlp")
+
+    def forward(
+        self,
+        cos_sin: tuple[Array, Array],
+        hidden_states: Array,
+        attn: AttentionBackend,
+        kv_cache: Array,
+        attn_metadata: AttentionMetadata,
+    ) -> Array:
+        residual = hidden_states
+        hidden_states = self.input_layernorm(hidden_states)
+        hidden_states = residual + self.self_attn.forward(
+            cos_sin, hidden_states, attn, kv_cache, attn_metadata
+        )
+        residual = hidden_states
+        hidden_states = self.post_attention_layernorm(hidden_states)
+        return residual + self.mlp.forward(hidden_states)
 
 
 class LlamaForCausalLM:
@@ -91,8 +205,8 @@ class LlamaForCausalLM:
 
     Args:
         config: checked configuration.
-        weights: tensors by Hugging Face name, float32; see ``checkpoint.load_weights``.
-        attention: backend; a `PagedAttention` when None.
+        weights: tensors by Hugging Face name, float32; see `checkpoint.load_weights`.
+        attention: backend; a `TiledAttention` when None.
     """
 
     def __init__(
@@ -102,66 +216,16 @@ class LlamaForCausalLM:
         attention: AttentionBackend | None = None,
     ) -> None:
         self.config = config
-        self.attention: AttentionBackend = PagedAttention() if attention is None else attention
-        self.num_heads = config.num_attention_heads
-        self.num_kv_heads = config.num_key_value_heads
-        self.head_dim = config.head_dim
+        self.attention: AttentionBackend = TiledAttention() if attention is None else attention
         self.embed_tokens = np.asarray(weights["model.embed_tokens.weight"])
-        self.layers = [self._layer(weights, i) for i in range(config.num_hidden_layers)]
-        self.norm = np.asarray(weights["model.norm.weight"])
-        head = self.embed_tokens if config.tie_word_embeddings else weights["lm_head.weight"]
-        self.lm_head = np.ascontiguousarray(np.asarray(head).T)
+        self.layers = [
+            LlamaDecoderLayer(config, weights, f"model.layers.{i}")
+            for i in range(config.num_hidden_layers)
+        ]
+        self.norm = RMSNorm(weights["model.norm.weight"], config.rms_norm_eps)
+        head = "model.embed_tokens" if config.tie_word_embeddings else "lm_head"
+        self.lm_head = Linear(weights, [head], bias=False)
         self.inv_freq = rope_inv_freq(config)
-        self._rope = self._rope_table(min(config.max_position_embeddings, 4096))
-
-    def _layer(self, weights: Mapping[str, Array], index: int) -> LlamaDecoderLayer:
-        prefix = f"model.layers.{index}."
-        config = self.config
-
-        def get(name: str, bias: bool, heads: int = 0) -> tuple[Array, Array | None]:
-            rows = slice(None) if not heads else interleaved(heads, self.head_dim)
-            matrix = weights[f"{prefix}{name}.weight"][rows].T
-            return matrix, weights[f"{prefix}{name}.bias"][rows] if bias else None
-
-        def fuse(
-            parts: list[tuple[Array, Array | None]], join: Callable[..., Array]
-        ) -> tuple[Array, Array | None]:
-            matrices, biases = zip(*parts, strict=True)
-            return join(matrices), None if biases[0] is None else join(biases)
-
-        qkv, qkv_bias = fuse(
-            [
-                get("self_attn.q_proj", config.attention_bias, self.num_heads),
-                get("self_attn.k_proj", config.attention_bias, self.num_kv_heads),
-                get("self_attn.v_proj", config.attention_bias),
-            ],
-            lambda parts: np.concatenate(parts, axis=-1),
-        )
-        gate_up, gate_up_bias = fuse(
-            [get("mlp.gate_proj", config.mlp_bias), get("mlp.up_proj", config.mlp_bias)],
-            lambda parts: np.stack([parts[0] * np.float32(0.5), parts[1]]),
-        )
-        o, o_bias = get("self_attn.o_proj", config.attention_bias)
-        down, down_bias = get("mlp.down_proj", config.mlp_bias)
-        input_norm = weights[f"{prefix}input_layernorm.weight"][:, None]
-        post_norm = weights[f"{prefix}post_attention_layernorm.weight"][:, None]
-        return LlamaDecoderLayer(
-            qkv=np.ascontiguousarray(qkv * input_norm),
-            qkv_bias=qkv_bias,
-            o=np.ascontiguousarray(o),
-            o_bias=o_bias,
-            gate_up=np.ascontiguousarray(gate_up * post_norm),
-            gate_up_bias=None if gate_up_bias is None else gate_up_bias[:, None],
-            down=np.ascontiguousarray(down),
-            down_bias=down_bias,
-        )
-
-    def _rope_table(self, positions: int) -> NDArray[np.complex64]:
-        """``exp(i * position * inv_freq)``, complex64 ``[positions, 1, head_dim / 2]``."""
-        angle = np.arange(positions, dtype=np.float32)[:, None, None] * self.inv_freq
-        table = np.empty(angle.shape, np.complex64)
-        table.real, table.imag = np.cos(angle), np.sin(angle)
-        return table
 
     def forward(
         self,
@@ -173,86 +237,33 @@ class LlamaForCausalLM:
         """Hidden states of one flat batch; writes its K and V into `kv_caches`.
 
         Args:
-            input_ids: ``[num_tokens]``, each below ``vocab_size``.
-            positions: ``[num_tokens]``, place of each token in its own request.
+            input_ids: `[n]`, each below `vocab_size`.
+            positions: `[n]`, place of each token in its own request.
             kv_caches: one cache per layer.
             attn_metadata: which rows and which blocks belong to whom.
 
         Returns:
-            float32 ``[num_tokens, hidden_size]`` after the last norm.
+            float32 `[n, hidden_size]` after the last norm.
+
+        Source: `vllm/model_executor/models/llama.py:395 LlamaModel.forward`.
         """
-        n = len(input_ids)
-        heads, rotated = self.num_heads, self.num_heads + self.num_kv_heads
-        attend = self.attention.forward
         try:
-            rope = self._rope[positions]
-        except IndexError:
-            self._rope = self._rope_table(2 * int(positions.max()))
-            rope = self._rope[positions]
-        try:
-            x = self.embed_tokens[input_ids]
+            hidden_states: Array = self.embed_tokens[input_ids]
         except IndexError:
             raise IndexError(
                 f"input_ids holds {int(np.max(input_ids))}, but the vocabulary ends at "
                 f"{len(self.embed_tokens) - 1}: an argmax over several rows of logits at once "
                 "gives such ids"
             ) from None
-        # The attention lets exp overflow and looks at the result; see `mini_vllm.attention`.
-        with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
-            for layer, kv_cache in zip(self.layers, kv_caches, strict=True):
-                qkv = np.matmul(self._rms_norm(x), layer.qkv)
-                if layer.qkv_bias is not None:
-                    qkv += layer.qkv_bias
-                qkv = qkv.reshape(n, -1, self.head_dim)
-                # A rotation by an angle is a product with a unit complex number.
-                pairs = qkv[:, :rotated].view(np.complex64)
-                pairs *= rope
-                attended = attend(
-                    qkv[:, :heads], qkv[:, heads:rotated], qkv[:, rotated:], kv_cache, attn_metadata
-                )
-                x += np.matmul(attended, layer.o)
-                if layer.o_bias is not None:
-                    x += layer.o_bias
+        # The angles of this step's positions. Upstream looks them up in a table of every position.
+        angles = positions.astype(np.float32)[:, None, None] * self.inv_freq
+        cos_sin = np.cos(angles), np.sin(angles)
+        for layer, kv_cache in zip(self.layers, kv_caches, strict=True):
+            hidden_states = layer.forward(
+                cos_sin, hidden_states, self.attention, kv_cache, attn_metadata
+            )
+        return self.norm(hidden_states)
 
-                gate_up = np.matmul(self._rms_norm(x), layer.gate_up)
-                if layer.gate_up_bias is not None:
-                    gate_up += layer.gate_up_bias
-                half_gate, up = gate_up
-                silu = np.tanh(half_gate)
-                silu += 1
-                silu *= half_gate
-                silu *= up
-                x += np.matmul(silu, layer.down)
-                if layer.down_bias is not None:
-                    x += layer.down_bias
-            x = self._rms_norm(x)
-        x *= self.norm
-        return x
-
-    def compute_logits(self, hidden: Array) -> Array:
-        """float32 ``[n, vocab_size]`` from hidden states ``[n, hidden_size]``."""
-        logits: Array = np.matmul(hidden, self.lm_head)
-        return logits
-
-    def _rms_norm(self, x: Array) -> Array:
-        """RMSNorm (Zhang and Sennrich, 2019) without its weight, which the next matrix holds."""
-        size = x.shape[1]
-        if len(x) == 1:  # one row: Python's own floats are faster than numpy calls on arrays of one
-            row = x[0]
-            return x * np.float32(1 / math.sqrt(row.dot(row) / size + self.config.rms_norm_eps))
-        mean = np.einsum("ij,ij->i", x, x)
-        mean *= np.float32(1 / size)
-        mean += np.float32(self.config.rms_norm_eps)
-        np.sqrt(mean, out=mean)
-        normed: Array = x / mean[:, None]
-        return normed
-
-
-def interleaved(heads: int, head_dim: int) -> NDArray[np.intp]:
-    """Order of rows that makes neighbours of each rotated pair ``(i, i + head_dim / 2)``.
-
-    Two neighbouring float32 are one complex64. q and k are both reordered, so their products stay
-    the same.
-    """
-    one = np.arange(head_dim).reshape(2, -1).T.reshape(-1)
-    return (np.arange(heads)[:, None] * head_dim + one).reshape(-1)
+    def compute_logits(self, hidden_states: Array) -> Array:
+        """float32 `[n, vocab_size]` from hidden states `[n, hidden_size]`."""
+        return self.lm_head(hidden_states)

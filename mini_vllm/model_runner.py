@@ -63,9 +63,7 @@ class CachedRequestState:
         self.output_token_ids: list[int] = []
         self.generator = make_generator(params)
         self.row = -1
-        self.prompt_logprobs: list[LogprobsLists] | None = (
-            [] if params.prompt_logprobs is not None else None
-        )
+        self.prompt_logprobs: list[LogprobsLists] = []  # of the chunks up to now
 
 
 class ModelRunner:
@@ -105,8 +103,8 @@ class ModelRunner:
                 f"num_gpu_blocks ({config.num_gpu_blocks}) and max_num_seqs ({rows}) need more "
                 f"memory than there is: {error}"
             ) from error
-        # Threads wait for each other at the end of every product, and those of a small model take
-        # microseconds (see `blas`). Whoever sets a thread count has decided otherwise.
+        # Small products gain little by a second thread, and on a busy machine lose much (see `blas`).
+        # Whoever sets a thread count has decided otherwise.
         self._one_blas_thread = model.config.hidden_size < SMALL_HIDDEN_SIZE and not any(
             name in os.environ for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS")
         )
@@ -116,23 +114,22 @@ class ModelRunner:
         self.num_tokens = np.zeros(rows, np.int32)
         self.num_computed_tokens = np.zeros(rows, np.int32)
         self.num_blocks = [0] * rows
-        self._arange = np.arange(max(config.token_budget, rows) + 1, dtype=np.int32)
-        self._wants_prompt_logprobs: set[str] = set()
+        self.num_prompt_logprobs: dict[str, int] = {}  # of requests that still wait for theirs
         self._metadata: tuple[list[CachedRequestState], SamplingMetadata] | None = None
 
     # -- state ------------------------------------------------------------------------------------
 
-    def _update_states(self, output: SchedulerOutput) -> None:
+    def _update_states(self, scheduler_output: SchedulerOutput) -> None:
         """Apply what the scheduler says has changed
         (`vllm/v1/worker/gpu_model_runner.py:1116 GPUModelRunner._update_states`)."""
-        for req_id in output.finished_req_ids:
+        for req_id in scheduler_output.finished_req_ids:
             if req_id in self.requests:
                 self._release_row(self.requests.pop(req_id))
-                self._wants_prompt_logprobs.discard(req_id)
-        for req_id in output.preempted_req_ids:
+                self.num_prompt_logprobs.pop(req_id, None)
+        for req_id in scheduler_output.preempted_req_ids:
             self._release_row(self.requests[req_id])
 
-        cached = output.scheduled_cached_reqs
+        cached = scheduler_output.scheduled_cached_reqs
         resumed = cached.resumed_req_ids
         for i, block_ids in enumerate(cached.new_block_ids):
             if block_ids is None:
@@ -145,14 +142,15 @@ class ModelRunner:
             row_of = self.row_of
             rows = [row_of[req_id] for req_id in cached.req_ids]
             self.num_computed_tokens[rows] = cached.num_computed_tokens
-        for new in output.scheduled_new_reqs:
+        for new in scheduler_output.scheduled_new_reqs:
             self._add_request(new)
 
     def _add_request(self, new: NewRequestData) -> None:
         state = CachedRequestState(new.req_id, new.prompt_token_ids, new.sampling_params)
         self.requests[new.req_id] = state
-        if state.prompt_logprobs is not None:
-            self._wants_prompt_logprobs.add(new.req_id)
+        wanted = new.sampling_params.prompt_logprobs
+        if wanted is not None:
+            self.num_prompt_logprobs[new.req_id] = self.vocab_size if wanted == -1 else wanted
         self._take_row(state)
         self._append_blocks(state.row, new.block_ids)
         self.num_computed_tokens[state.row] = new.num_computed_tokens
@@ -171,8 +169,7 @@ class ModelRunner:
             self._free_rows.append(state.row)
             del self.row_of[state.req_id]
             state.row = -1
-            if state.prompt_logprobs:
-                state.prompt_logprobs = []  # preempted in mid-prompt: it starts over
+            state.prompt_logprobs = []  # preempted in mid-prompt: it starts over
 
     def _append_blocks(self, row: int, block_ids: list[int]) -> None:
         start = self.num_blocks[row]
@@ -181,99 +178,78 @@ class ModelRunner:
 
     # -- one step ---------------------------------------------------------------------------------
 
-    def execute_model(self, output: SchedulerOutput) -> ModelRunnerOutput:
+    def execute_model(self, scheduler_output: SchedulerOutput) -> ModelRunnerOutput:
         """Run one step and sample for every request that has caught up."""
         if not self._one_blas_thread:
-            return self._execute_model(output)
+            return self._execute_model(scheduler_output)
         with blas_threads(1):
-            return self._execute_model(output)
+            return self._execute_model(scheduler_output)
 
-    def _execute_model(self, output: SchedulerOutput) -> ModelRunnerOutput:
-        self._update_states(output)
-        req_ids = list(output.num_scheduled_tokens)
+    def _execute_model(self, scheduler_output: SchedulerOutput) -> ModelRunnerOutput:
+        self._update_states(scheduler_output)
+        req_ids = list(scheduler_output.num_scheduled_tokens)
         index = {req_id: i for i, req_id in enumerate(req_ids)}
         if not req_ids:
             return ModelRunnerOutput([], {}, [])
-        row_of = self.row_of
-        rows = np.array([row_of[req_id] for req_id in req_ids])
-        num_scheduled = np.array(list(output.num_scheduled_tokens.values()), np.int32)
-        input_ids, positions, metadata = self._prepare_inputs(
-            rows, num_scheduled, output.total_num_scheduled_tokens
-        )
-        hidden = self.model.forward(input_ids, positions, self.kv_caches, metadata)
+        rows = np.array([self.row_of[req_id] for req_id in req_ids])
+        num_scheduled_tokens = np.array([*scheduler_output.num_scheduled_tokens.values()], np.int32)
+        input_ids, positions, attn_metadata = self._prepare_inputs(rows, num_scheduled_tokens)
+        hidden_states = self.model.forward(input_ids, positions, self.kv_caches, attn_metadata)
 
-        result = ModelRunnerOutput(req_ids, index, [])
-        if self._wants_prompt_logprobs:
-            self._gather_prompt_logprobs(req_ids, num_scheduled, metadata, hidden, result)
-        caught_up = metadata.seq_lens == self.num_tokens[rows]
-        if caught_up.all():
-            sampled_rows, sampled_ids = rows, req_ids
-            last = metadata.query_start_loc[1:] - 1
-        else:
-            sampled_rows = rows[caught_up]
-            sampled_ids = [r for r, ready in zip(req_ids, caught_up.tolist(), strict=True) if ready]
-            last = metadata.query_start_loc[1:][caught_up] - 1
+        result = ModelRunnerOutput(req_ids, index, [[] for _ in req_ids])
+        result.prompt_logprobs_dict = self._get_prompt_logprobs_dict(
+            index, attn_metadata, hidden_states
+        )
+        # Who is in the middle of its prompt has nothing to sample.
+        caught_up = np.flatnonzero(attn_metadata.seq_lens == self.num_tokens[rows])
+        sampled_ids = [req_ids[i] for i in caught_up]
         if not sampled_ids:
-            result.sampled_token_ids = [[] for _ in req_ids]
             return result
-        if len(last) != len(hidden):
-            hidden = hidden[last]
-        tokens = self._sample(self.model.compute_logits(hidden), sampled_ids, result)
+        logits_indices = attn_metadata.query_start_loc[1:][caught_up] - 1
+        logits = self.model.compute_logits(hidden_states[logits_indices])
+        sampled_token_ids = self._sample(logits, sampled_ids, result)
 
         # Remember the new tokens: they are the next step's input.
-        self.token_ids[sampled_rows, self.num_tokens[sampled_rows]] = tokens
+        sampled_rows = rows[caught_up]
+        self.token_ids[sampled_rows, self.num_tokens[sampled_rows]] = sampled_token_ids
         self.num_tokens[sampled_rows] += 1
-        token_list = tokens.tolist()
-        requests = self.requests
-        for req_id, token in zip(sampled_ids, token_list, strict=True):
-            requests[req_id].output_token_ids.append(token)
-        if len(sampled_ids) == len(req_ids):
-            result.sampled_token_ids = [[token] for token in token_list]
-        else:
-            by_id = dict(zip(sampled_ids, token_list, strict=True))
-            result.sampled_token_ids = [[by_id[r]] if r in by_id else [] for r in req_ids]
+        for req_id, token in zip(sampled_ids, sampled_token_ids.tolist(), strict=True):
+            self.requests[req_id].output_token_ids.append(token)
+            result.sampled_token_ids[index[req_id]].append(token)
         return result
 
     def _prepare_inputs(
-        self, rows: np.ndarray, num_scheduled: np.ndarray, num_tokens: int
+        self, rows: np.ndarray, num_scheduled_tokens: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, AttentionMetadata]:
         """Lay the step's tokens end to end.
 
         Args:
             rows: [num_reqs], the requests' rows.
-            num_scheduled: int32 [num_reqs].
-            num_tokens: their sum.
+            num_scheduled_tokens: int32 [num_reqs].
 
         Returns `input_ids` and `positions`, int [num_tokens], and the attention metadata. A token at
         position p of a request goes to slot `table[p // block_size] * block_size + p % block_size`.
         """
-        num_reqs = len(rows)
-        computed = self.num_computed_tokens[rows]
-        seq_lens = computed + num_scheduled
-        max_query_len = int(num_scheduled.max())
-        if max_query_len == 1:  # every request decodes: one token each
-            query_start_loc = self._arange[: num_reqs + 1]
-            positions, token_rows = computed, rows
-        else:
-            query_start_loc = np.zeros(num_reqs + 1, np.int32)
-            np.cumsum(num_scheduled, out=query_start_loc[1:])
-            offset = computed - query_start_loc[:-1]
-            positions = self._arange[:num_tokens] + np.repeat(offset, num_scheduled)
-            token_rows = np.repeat(rows, num_scheduled)
+        num_computed_tokens = self.num_computed_tokens[rows]
+        seq_lens = num_computed_tokens + num_scheduled_tokens
+        query_start_loc = np.zeros(len(rows) + 1, np.int32)
+        np.cumsum(num_scheduled_tokens, out=query_start_loc[1:])
+        # [2, 3] scheduled: requests 0 0 1 1 1, and 0 1 0 1 2 tokens past what was computed.
+        req_indices = np.repeat(np.arange(len(rows)), num_scheduled_tokens)
+        arange = np.arange(len(req_indices), dtype=np.int32) - query_start_loc[req_indices]
+        positions = num_computed_tokens[req_indices] + arange
+        token_rows = rows[req_indices]
         block_size = self.block_size
-        block, within = np.divmod(positions, block_size)
-        slot_mapping = self.block_table[token_rows, block].astype(np.int64) * block_size + within
-        max_seq_len = int(seq_lens.max())
-        metadata = AttentionMetadata(
+        block_numbers = self.block_table[token_rows, positions // block_size]
+        slot_mapping = block_numbers.astype(np.int64) * block_size + positions % block_size
+        attn_metadata = AttentionMetadata(
             query_start_loc=query_start_loc,
             seq_lens=seq_lens,
-            block_table=self.block_table[rows, : cdiv(max_seq_len, block_size)],
+            block_table=self.block_table[rows, : cdiv(int(seq_lens.max()), block_size)],
             slot_mapping=slot_mapping,
             block_size=block_size,
-            max_query_len=max_query_len,
-            max_seq_len=max_seq_len,
         )
-        return self.token_ids[token_rows, positions], positions, metadata
+        return self.token_ids[token_rows, positions], positions, attn_metadata
 
     def _sample(
         self, logits: np.ndarray, req_ids: Sequence[str], result: ModelRunnerOutput
@@ -296,41 +272,34 @@ class ModelRunner:
                     )
         return out.sampled_token_ids
 
-    def _gather_prompt_logprobs(
-        self,
-        req_ids: Sequence[str],
-        num_scheduled: np.ndarray,
-        metadata: AttentionMetadata,
-        hidden: np.ndarray,
-        result: ModelRunnerOutput,
-    ) -> None:
+    def _get_prompt_logprobs_dict(
+        self, index: dict[str, int], attn_metadata: AttentionMetadata, hidden_states: np.ndarray
+    ) -> dict[str, LogprobsLists]:
         """Score the prompt tokens of this step's chunks, for requests that asked.
 
         The hidden state at position p scores the prompt token at p + 1. What chunks yield is kept
-        until the prompt is done and then sent at once (`gpu_model_runner.py`, `_get_prompt_logprobs_dict`).
+        until the prompt is done and then sent at once
+        (`vllm/v1/worker/gpu_model_runner.py`, `_get_prompt_logprobs_dict`).
         """
-        for i, req_id in enumerate(req_ids):
-            state = self.requests[req_id]
-            if state.prompt_logprobs is None:
+        done: dict[str, LogprobsLists] = {}
+        for req_id, num_prompt_logprobs in list(self.num_prompt_logprobs.items()):
+            if req_id not in index:
                 continue
+            state = self.requests[req_id]
             prompt = state.prompt_token_ids
-            seq_len = int(metadata.seq_lens[i])
-            first = seq_len - int(num_scheduled[i])
+            start, end = attn_metadata.query_start_loc[index[req_id] :][:2].tolist()
+            seq_len = int(attn_metadata.seq_lens[index[req_id]])
+            first = seq_len - (end - start)
             last = min(seq_len, len(prompt) - 1)  # the last prompt token predicts an output
             if first < last:
-                begin = int(metadata.query_start_loc[i])
-                chunk = hidden[begin : begin + last - first]
-                logprobs = compute_logprobs(self.model.compute_logits(chunk))
-                wanted = state.sampling_params.prompt_logprobs
-                assert wanted is not None
+                logits = self.model.compute_logits(hidden_states[start : start + last - first])
                 targets = np.array(prompt[first + 1 : last + 1])
                 state.prompt_logprobs.append(
-                    gather_logprobs(logprobs, self.vocab_size if wanted == -1 else wanted, targets)
+                    gather_logprobs(compute_logprobs(logits), num_prompt_logprobs, targets)
                 )
             if seq_len >= len(prompt):
                 if state.prompt_logprobs:
-                    result.prompt_logprobs_dict[req_id] = LogprobsLists(
-                        *(np.concatenate(part) for part in zip(*state.prompt_logprobs, strict=True))
-                    )
-                state.prompt_logprobs = None
-                self._wants_prompt_logprobs.discard(req_id)
+                    parts = zip(*state.prompt_logprobs, strict=True)
+                    done[req_id] = LogprobsLists(*(np.concatenate(part) for part in parts))
+                del self.num_prompt_logprobs[req_id]
+        return done

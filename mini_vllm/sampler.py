@@ -20,7 +20,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from operator import ge
 from typing import Protocol
 
 import numpy as np
@@ -103,30 +102,26 @@ class MinTokensState:
     (`vllm/v1/sample/logits_processor/builtin.py:167 MinTokensLogitsProcessor`).
 
     Attributes:
-        rows, stop_token_ids: [m] int64, the pairs to bar, for `apply_min_tokens`.
+        min_toks: row to its minimum, its outputs (live) and the tokens that would stop it.
+        logits_slice: rows and tokens to bar, both [m] int64, for `apply_min_tokens`.
     """
 
     def __init__(self, rows: Sequence[SamplingRow], vocab_size: int) -> None:
-        self._pending = [
-            (i, row.sampling_params.min_tokens, row.output_token_ids, stops)
-            for i, row in enumerate(rows)
-            if row.sampling_params.min_tokens
+        self.min_toks: dict[int, tuple[int, list[int], list[int]]] = {}
+        for i, row in enumerate(rows):
+            params = row.sampling_params
             # A checkpoint may name end-of-sequence ids that its head cannot produce.
-            and (stops := [t for t in row.sampling_params.all_stop_token_ids if t < vocab_size])
-        ]
-        self._rebuild()
-
-    def _rebuild(self) -> None:
-        self._pending = [entry for entry in self._pending if len(entry[2]) < entry[1]]
-        self._minima = [minimum for _, minimum, _, _ in self._pending]
-        self._outputs = [outputs for _, _, outputs, _ in self._pending]
-        pairs = [(row, stop) for row, _, _, stops in self._pending for stop in stops]
-        self.rows, self.stop_token_ids = np.array(pairs, np.int64).reshape(-1, 2).T
+            stop_token_ids = [t for t in params.all_stop_token_ids if t < vocab_size]
+            self.min_toks[i] = (params.min_tokens, row.output_token_ids, stop_token_ids)
+        self.logits_slice: tuple[IntArray, IntArray]
+        self.update_state()
 
     def update_state(self) -> None:
-        """Drop the rows that have reached their minimum since the last call."""
-        if any(map(ge, map(len, self._outputs), self._minima)):
-            self._rebuild()
+        """Drop the rows that have reached their minimum."""
+        self.min_toks = {i: entry for i, entry in self.min_toks.items() if len(entry[1]) < entry[0]}
+        pairs = [(i, t) for i, (_, _, stop_tok_ids) in self.min_toks.items() for t in stop_tok_ids]
+        reqs, tok_ids = np.array(pairs, np.int64).reshape(-1, 2).T
+        self.logits_slice = reqs, tok_ids
 
 
 class PenaltyState:
@@ -153,37 +148,30 @@ class PenaltyState:
         _, self.prompt_mask = get_token_bin_counts_and_mask(prompts, vocab_size)
         self._outputs = [row.output_token_ids for row in chosen]
         self.output_bin_counts, _ = get_token_bin_counts_and_mask(self._outputs, vocab_size)
-        self._counted = list(map(len, self._outputs))
-        self._range = np.arange(len(chosen))
+        self._counted = [len(ids) for ids in self._outputs]
 
     def update_state(self) -> None:
         """Count the tokens appended since the last call."""
-        lengths = list(map(len, self._outputs))
-        if lengths == self._counted:
-            return
-        if lengths == [n + 1 for n in self._counted]:
-            self.output_bin_counts[self._range, [ids[-1] for ids in self._outputs]] += 1
-        else:  # Some rows skipped a step, or took several tokens at once.
-            vocab_size = self.output_bin_counts.shape[1]
-            fresh = [ids[n:] for ids, n in zip(self._outputs, self._counted, strict=True)]
-            self.output_bin_counts += get_token_bin_counts_and_mask(fresh, vocab_size)[0]
-        self._counted = lengths
+        rows: list[int] = []
+        tokens: list[int] = []
+        for row, ids in enumerate(self._outputs):
+            fresh = ids[self._counted[row] :]
+            rows += [row] * len(fresh)
+            tokens += fresh
+            self._counted[row] = len(ids)
+        np.add.at(self.output_bin_counts, (rows, tokens), 1)
 
     def apply(self, logits: FloatArray) -> FloatArray:
         """`apply_penalties` on this state's rows of the [n, V] logits."""
-        every_row = len(self.rows) == len(logits)
-        penalised = apply_penalties(
-            logits if every_row else logits[self.rows],
+        logits = logits.copy()
+        logits[self.rows] = apply_penalties(
+            logits[self.rows],
             self.prompt_mask,
             self.output_bin_counts,
             self.presence,
             self.frequency,
             self.repetition,
         )
-        if every_row:
-            return penalised
-        logits = logits.copy()
-        logits[self.rows] = penalised
         return logits
 
 
@@ -215,8 +203,6 @@ class SamplingMetadata:
     logit_bias: tuple[IntArray, IntArray, FloatArray] | None
     """The arguments of `apply_logit_bias` after the logits."""
     penalties: PenaltyState | None
-    argmax_only: bool
-    """Greedy and nothing else: the batch that must cost no more than an argmax."""
 
     @classmethod
     def build(cls, rows: Sequence[SamplingRow], vocab_size: int) -> SamplingMetadata:
@@ -264,7 +250,6 @@ class SamplingMetadata:
             else None,
             logit_bias=None,
             penalties=PenaltyState(rows, penalised, vocab_size) if penalised else None,
-            argmax_only=False,
         )
         if any(0 < p.top_k < vocab_size for p in params):
             metadata.top_k = np.array(
@@ -283,22 +268,7 @@ class SamplingMetadata:
                 np.array(token_ids, np.int64),
                 np.array(values, np.float32),
             )
-        metadata.argmax_only = (
-            all_greedy
-            and metadata.max_num_logprobs is None
-            and not (metadata.has_logits_processors)
-        )
         return metadata
-
-    @property
-    def has_logits_processors(self) -> bool:
-        """Whether a step that can change the argmax applies."""
-        return not (
-            self.allowed_token_ids_mask is None
-            and self.min_tokens is None
-            and self.logit_bias is None
-            and self.penalties is None
-        )
 
 
 def _column(values: list[float], off: float) -> FloatArray | None:
@@ -337,8 +307,6 @@ class Sampler:
                 f"logits must have the shape {sampling_metadata.shape} of their metadata, "
                 f"got {logits.shape}."
             )
-        if sampling_metadata.argmax_only:
-            return SamplerOutput(logits.argmax(axis=-1))
         logits = logits.astype(np.float32, copy=False)
         num_logprobs = sampling_metadata.max_num_logprobs
         # Raw: before penalties and temperature. What is reported is the model's own opinion.
@@ -359,9 +327,7 @@ class Sampler:
             logits = mask_logits(logits, metadata.allowed_token_ids_mask)
         if metadata.min_tokens is not None:
             metadata.min_tokens.update_state()
-            if metadata.min_tokens.rows.size:
-                state = metadata.min_tokens
-                logits = apply_min_tokens(logits, state.rows, state.stop_token_ids)
+            logits = apply_min_tokens(logits, *metadata.min_tokens.logits_slice)
         if metadata.logit_bias is not None:
             logits = apply_logit_bias(logits, *metadata.logit_bias)
         if metadata.penalties is not None:

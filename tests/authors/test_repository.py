@@ -130,12 +130,12 @@ SERVE_EXTRA = {
 
 
 def test_the_engine_imports_only_what_a_laptop_has() -> None:
-    """The standard library, numpy and safetensors; extras are imported inside functions.
+    """The standard library and the dependencies in pyproject.toml; extras are imported inside functions.
 
     But for `mini_vllm/server`, which is nothing without its extra, and which nobody else imports at
     the top of a module, save the command's flags.
     """
-    laptop = set(sys.stdlib_module_names) | {"numpy", "safetensors", "mini_vllm"}
+    laptop = set(sys.stdlib_module_names) | {"numpy", "safetensors", "threadpoolctl", "mini_vllm"}
     server = ROOT / "mini_vllm" / "server"
     needs_nothing = {server / "command.py", server / "__init__.py"}
     found = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
@@ -58,8 +59,17 @@ def run(
     return [tokens[str(number)] for number in range(len(prompts))]
 
 
+def engine_over_random_model(config: EngineConfig, parts: EngineParts) -> LLMEngine:
+    """An engine of these parts; the model is made with the attention among them."""
+    others = dataclasses.replace(parts, attention=DEFAULT_PARTS.attention)
+    return LLMEngine(random_model(parts=parts), config, parts=others)
+
+
 def make_engine(
     model: LlamaForCausalLM | None = None, parts: EngineParts = DEFAULT_PARTS, **settings: object
 ) -> LLMEngine:
     """An engine over `model` (default: `random_model()`) with these `EngineConfig` settings."""
-    return LLMEngine(model or random_model(parts=parts), EngineConfig(**settings), parts=parts)  # type: ignore[arg-type]
+    config = EngineConfig(**settings)  # type: ignore[arg-type]
+    if model is None:
+        return engine_over_random_model(config, parts)
+    return LLMEngine(model, config, parts=parts)

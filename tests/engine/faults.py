@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import mini_vllm.request as request_module
-from mini_vllm.attention import AttentionMetadata, PagedAttention
+from mini_vllm.attention import AttentionMetadata, TiledAttention
 from mini_vllm.block_pool import BlockPool
 from mini_vllm.engine import EngineParts
 from mini_vllm.kv_cache_manager import KVCacheBlocks, KVCacheManager
@@ -112,7 +112,7 @@ def stale_table_after_preemption(patch: Patch) -> EngineParts:
 # -- attention: what may be seen ------------------------------------------------------------------
 
 
-class _Attention(PagedAttention):
+class _Attention(TiledAttention):
     """The default backend with other lengths: `lengths` gets the metadata, returns `seq_lens`."""
 
     lengths: Callable[[AttentionMetadata], np.ndarray]

@@ -46,7 +46,7 @@ def to_bfloat16(array: np.ndarray) -> np.ndarray:
 
 
 def write_safetensors(path: Path, tensors: dict[str, tuple[str, np.ndarray]]) -> None:
-    """Write ``{name: (dtype code, array)}`` in the format, from its definition."""
+    """Write `{name: (dtype code, array)}` in the format, from its definition."""
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     offset = 0
     for name, (code, array) in tensors.items():
@@ -79,14 +79,13 @@ class Step:
     kv_cache: np.ndarray
     metadata: AttentionMetadata
 
-    def run(self, backend: PagedAttention | None = None) -> np.ndarray:
-        """Attend on a copy of the cache and with fresh metadata."""
+    def run(self, backend: PagedAttention) -> np.ndarray:
+        """Attend on a copy of the cache, with fresh metadata; what numpy warns of is an error."""
         md = self.metadata
         fresh = AttentionMetadata(
             md.query_start_loc, md.seq_lens, md.block_table, md.slot_mapping, md.block_size
         )
-        backend = backend or PagedAttention()
-        with np.errstate(all="ignore"):  # as LlamaForCausalLM.forward
+        with np.errstate(all="raise", under="ignore"):
             return backend.forward(self.query, self.key, self.value, self.kv_cache.copy(), fresh)
 
 

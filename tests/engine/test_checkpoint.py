@@ -92,7 +92,8 @@ def test_sharded_checkpoint(tmp_path: Path) -> None:
     assert read.keys() == weights.keys()
     for name, array in weights.items():
         np.testing.assert_array_equal(read[name], array)
-    np.testing.assert_array_equal(load_model(tmp_path).layers[1].qkv, single.layers[1].qkv)
+    sharded = load_model(tmp_path).layers[1].self_attn.qkv_proj
+    np.testing.assert_array_equal(sharded.weight, single.layers[1].self_attn.qkv_proj.weight)
 
 
 @pytest.mark.torch

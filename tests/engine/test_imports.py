@@ -20,10 +20,7 @@ ONLY_GPU = {"torch", "triton"}
 
 # Imports that break a rule and wait for their file to move: (importer, imported).
 # A test below fails as soon as one of them is no longer needed here.
-EXCUSED: set[tuple[str, str]] = {
-    ("mini_vllm.attention_plan", "mini_vllm.attention"),
-    ("benchmarks.serve", "benchmarks.serve_soak"),
-}
+EXCUSED: set[tuple[str, str]] = set()
 
 Graph = Mapping[str, set[str]]
 

@@ -1,7 +1,7 @@
 """The engine takes its parts from outside: a substitute for each, and what shows that it ran.
 
 Some substitutes are other implementations of the same interface (a pool over a plain list, the
-readers' attention in float64), some take other decisions, which must not change a token either.
+attention slot by slot in float64), some take other decisions, which must not change a token either.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from engine_helpers import random_model
 from workloads import (
     DEFAULT_PARTS,
     Job,
@@ -21,7 +22,7 @@ from workloads import (
     sharing_jobs,
 )
 
-from mini_vllm.attention import AttentionMetadata, PagedAttention, paged_attention_reference
+from mini_vllm.attention import AttentionMetadata, PagedAttention, TiledAttention
 from mini_vllm.block_pool import BlockPool
 from mini_vllm.config import EngineConfig
 from mini_vllm.engine import EngineParts, LLMEngine
@@ -155,25 +156,34 @@ class SortingSampler:
         return SamplerOutput(np.argsort(logits, axis=-1, kind="stable")[:, -1])
 
 
-class ReferenceAttention(PagedAttention):
-    """Slot by slot into the cache, then the readers' version of paged attention, in float64."""
+class SlotBySlotAttention:
+    """Two caches in one array, all K before all V, read and written slot by slot, in float64."""
 
-    def get_kv_cache_shape(self, *sizes: int) -> tuple[int, ...]:  # type: ignore[override]
-        return PagedAttention.get_kv_cache_shape(*sizes)
+    def get_kv_cache_shape(self, blocks: int, block_size: int, heads: int, size: int) -> Any:
+        return (2, blocks, block_size, heads, size)
 
     def forward(
         self, query: Any, key: Any, value: Any, kv_cache: Any, attn_metadata: AttentionMetadata
     ) -> Any:
         CALLS.append("attend")
-        shape = self.get_kv_cache_shape(1009, 1013, 2, 8)
-        axes = shape.index(1009), shape.index(1013)
-        slots = np.moveaxis(kv_cache, axes, (0, 1))  # [block, offset, K or V, kv head, size]
-        for i, slot in enumerate(attn_metadata.slot_mapping.tolist()):
-            block, offset = divmod(slot, attn_metadata.block_size)
-            slots[block, offset, 0] = key[i]
-            slots[block, offset, 1] = value[i]
-        out = paged_attention_reference(query, kv_cache, attn_metadata, np.float64)
-        return out.astype(np.float32)
+        md = attn_metadata
+        slots = kv_cache.reshape(2, -1, *kv_cache.shape[3:])
+        for i, slot in enumerate(md.slot_mapping.tolist()):
+            slots[0, slot], slots[1, slot] = key[i], value[i]
+        group = query.shape[1] // key.shape[1]
+        out = np.empty(query.shape)
+        for i, seq_len in enumerate(md.seq_lens.tolist()):
+            start, end = md.query_start_loc[i : i + 2].tolist()
+            table = md.block_table[i].tolist()
+            for row in range(start, end):
+                past = range(seq_len - (end - row) + 1)
+                mine = [table[p // md.block_size] * md.block_size + p % md.block_size for p in past]
+                k, v = slots[:, mine].astype(np.float64).repeat(group, 2)
+                scores = np.einsum("hd,phd->hp", query[row], k) * query.shape[2] ** -0.5
+                weights = np.exp(scores - scores.max(1, keepdims=True))
+                weights /= weights.sum(1, keepdims=True)
+                out[row] = np.einsum("hp,phd->hd", weights, v)
+        return out.reshape(len(query), -1).astype(np.float32)
 
 
 SUBSTITUTES: dict[str, tuple[EngineParts, str]] = {
@@ -181,9 +191,9 @@ SUBSTITUTES: dict[str, tuple[EngineParts, str]] = {
     "kv_cache_manager": (EngineParts(kv_cache_manager=OneBlockHits), "get_computed_blocks"),
     "scheduler": (EngineParts(scheduler=OneAtATime), "schedule"),
     "sampler": (EngineParts(sampler=SortingSampler), "sample"),  # type: ignore[arg-type]
-    "attention": (EngineParts(attention=ReferenceAttention), "attend"),
+    "attention": (EngineParts(attention=SlotBySlotAttention), "attend"),
     "all of them": (
-        EngineParts(ListBlockPool, OneBlockHits, OneAtATime, SortingSampler, ReferenceAttention),  # type: ignore[arg-type]
+        EngineParts(ListBlockPool, OneBlockHits, OneAtATime, SortingSampler, SlotBySlotAttention),  # type: ignore[arg-type]
         "schedule",
     ),
 }
@@ -271,6 +281,29 @@ def test_a_substitute_is_made_as_the_default_is() -> None:
     assert made["sampler"] == (7,)
     assert made["attention"] == ()
     assert core.model_runner.sampler is not None
+
+
+def test_the_plain_attention_gives_the_default_ones_tokens() -> None:
+    params = SamplingParams(temperature=0, max_tokens=40, ignore_eos=True)
+    texts = []
+    for attention in (TiledAttention, PagedAttention):
+        engine = LLMEngine(parts=EngineParts(attention=attention))
+        assert type(engine.model.attention) is attention
+        for number, prompt in enumerate(["The KV cache", "The scheduler", "A block"]):
+            engine.add_request(str(number), prompt, params)
+        last = {}
+        while engine.has_unfinished_requests():
+            last |= {output.request_id: output.outputs[0].token_ids for output in engine.step()}
+        texts.append(last)
+    assert texts[0] == texts[1]
+    assert [len(tokens) for tokens in texts[0].values()] == [40, 40, 40]
+
+
+def test_attention_for_a_loaded_model_is_refused() -> None:
+    model = random_model()
+    with pytest.raises(ValueError, match=r"parts.attention .*PagedAttention.*a loaded model keeps"):
+        LLMEngine(model, parts=EngineParts(attention=PagedAttention))
+    assert LLMEngine(model, parts=EngineParts(sampler=Sampler)).model is model
 
 
 def test_a_sampler_decides_the_tokens() -> None:

@@ -183,7 +183,7 @@ def test_order_of_tokens_matters() -> None:
     assert np.abs(whole(model, swapped)[-1] - whole(model, ids)[-1]).max() > 1e-3
 
 
-def test_positions_past_the_first_table_extend_it() -> None:
+def test_positions_have_no_table_that_could_end() -> None:
     model = build(max_position_embeddings=16)
     longer = build(max_position_embeddings=128)
     ids = texts(model)["r0"]

@@ -633,11 +633,11 @@ def test_a_step_reads_one_token_of_a_long_output() -> None:
     assert [row.output_token_ids.reads for row in rows] == [1, 1, 1]  # type: ignore[attr-defined]
 
 
-# ---- the greedy batch that asks for nothing else -------------------------------------------------
+# ---- greedy rows --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    "slow",
+    "other_row",
     [
         SamplingParams(temperature=0, logprobs=0),
         SamplingParams(temperature=0, allowed_token_ids=list(range(VOCAB))),
@@ -648,14 +648,12 @@ def test_a_step_reads_one_token_of_a_long_output() -> None:
     ],
     ids=["logprobs", "allowed", "bias", "penalty", "min_tokens", "a random row"],
 )
-def test_the_fast_path_equals_the_slow_path(slow: SamplingParams) -> None:
+def test_another_row_changes_nothing_for_the_greedy_ones(other_row: SamplingParams) -> None:
     greedy = SamplingParams(temperature=0)
     logits = random_logits(14, 64).round()  # with ties
-    fast = S.SamplingMetadata.build(rows_of(*[greedy] * 64), VOCAB)
-    full = S.SamplingMetadata.build(rows_of(*[greedy] * 63, slow), VOCAB)
-    assert fast.argmax_only
-    assert not full.argmax_only
-    one, other = S.Sampler()(logits, fast), S.Sampler()(logits, full)
+    alone = S.SamplingMetadata.build(rows_of(*[greedy] * 64), VOCAB)
+    mixed = S.SamplingMetadata.build(rows_of(*[greedy] * 63, other_row), VOCAB)
+    one, other = S.Sampler()(logits, alone), S.Sampler()(logits, mixed)
     assert one.sampled_token_ids[:63].tolist() == other.sampled_token_ids[:63].tolist()
     assert one.sampled_token_ids.dtype == other.sampled_token_ids.dtype == np.int64
     assert one.sampled_token_ids.tolist() == [row.index(max(row)) for row in logits.tolist()]

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-from engine_helpers import SMALL, random_model
+from engine_helpers import SMALL, engine_over_random_model, random_model
 from invariants import check_drained
 
 from mini_vllm.attention import AttentionMetadata
@@ -112,8 +112,7 @@ class Job:
 
 def make_engine(parts: EngineParts, **settings: Any) -> LLMEngine:
     settings = {"block_size": 4, "num_gpu_blocks": 200, "max_num_seqs": 8} | settings
-    model = random_model(parts=parts)
-    return LLMEngine(model, EngineConfig(**settings), parts=parts)
+    return engine_over_random_model(EngineConfig(**settings), parts)
 
 
 def prompts(seed: int, *lengths: int) -> list[list[int]]:
