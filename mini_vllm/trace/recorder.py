@@ -67,7 +67,8 @@ class TraceRecorder:
         self._explainer = Explainer(self._config, self._cached)
         self._elapsed = 0.0
         self._join()
-        self._before = list(self._living)  # here before the first step: they arrive with it
+        # Those that are here before the first step arrive with it.
+        self._before = [info.request_id for info in self.requests]
         self.core.step_observers.append(self._observe)
 
     def detach(self) -> None:
@@ -82,6 +83,7 @@ class TraceRecorder:
         """All that was recorded so far."""
         scheduler, tokenizer = self.core.scheduler, self.engine.tokenizer
         alive = {r.request_id for r in (*scheduler.running, *scheduler.waiting)}
+        alive.update(self._before)  # of those nothing has been recorded yet
         pieces: dict[int, str] = {}
         if tokenizer is not None:
             for info in self.requests:
@@ -159,7 +161,10 @@ class TraceRecorder:
         for request_id in aborted:
             self._explainer.left(request_id)
             del living[request_id]
-        arrived = self._before + self._meet(
+        unseen = set(self._before).intersection(aborted)  # they left before the first step
+        self.requests = [info for info in self.requests if info.request_id not in unseen]
+        aborted = [r for r in aborted if r not in unseen]
+        arrived = [r for r in self._before if r not in unseen] + self._meet(
             [*scheduler.running, *scheduler.waiting, *output.scheduled_new_reqs]
         )
         self._before = []

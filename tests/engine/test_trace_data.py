@@ -103,6 +103,23 @@ def test_a_recording_that_begins_in_the_middle() -> None:
     assert from_data(to_data(trace)) == trace
 
 
+def test_who_was_there_before_the_first_step_arrives_with_it_or_never() -> None:
+    engine = make_engine(num_gpu_blocks=18, block_size=4)
+    engine.add_request("late", [7] * 9, greedy(3, ignore_eos=True), 2.0)
+    engine.add_request("early", [8] * 9, greedy(3, ignore_eos=True), 1.0)
+    engine.add_request("gone", [9] * 9, greedy(3, ignore_eos=True), 0.0)
+    recorder = TraceRecorder(engine)
+    engine.abort_request("gone")
+    assert from_data(to_data(recorder.trace)) == recorder.trace, "before the first step"
+    finish(engine)
+    trace = recorder.trace
+    assert [r.request_id for r in trace.requests] == trace.steps[0].arrived == ["early", "late"]
+    assert trace.steps[0].aborted == trace.aborted_at_end == []
+    assert [p.request_id for p in trace.steps[0].scheduled] == ["late", "early"]
+    assert "not by vLLM's rules" not in to_text(trace.steps)
+    assert from_data(to_data(trace)) == trace
+
+
 def test_an_id_used_twice_and_an_abort_at_the_end_survive_the_data() -> None:
     engine = make_engine(num_gpu_blocks=18, block_size=4)
     recorder = TraceRecorder(engine)
