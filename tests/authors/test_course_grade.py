@@ -217,7 +217,7 @@ def test_an_endless_loop_is_ended_and_found(
     course: Course, totals: Lab, loop: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "course.learner.grade.Job.__init__.__defaults__", (2.0, 0.4, (), "", False, None)
+        "course.learner.grade.Job.__init__.__defaults__", (30.0, 1.0, (), "", False, None)
     )
     write(totals, total=loop)
     run = grade(course, totals, Progress(course.root)).run
@@ -226,7 +226,7 @@ def test_an_endless_loop_is_ended_and_found(
     assert run.tests[-1].outcome == "passed", "the other tests are run all the same"
     if "except" not in loop:
         assert first.outcome == "time"
-        assert first.message == "Still running after 0 s, and ended."
+        assert first.message == "Still running after 1 s, and ended."
         assert (first.function, first.code) == ("total", "while True: pass")
 
 

@@ -85,7 +85,6 @@ def test_no_lock_file_is_tracked() -> None:
 
 # Longer than they may be, and about to be split: none may join them.
 STILL_LONG = {
-    "tests/engine/test_async_llm.py",
     "tests/engine/test_block_pool.py",
     "tests/engine/test_sampler.py",
     "tests/engine/test_sampling_params.py",
