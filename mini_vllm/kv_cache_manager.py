@@ -139,17 +139,18 @@ class KVCacheManager:
         blocks = self.req_to_blocks.get(request_id, [])
         hits = new_computed_blocks.blocks if new_computed_blocks is not None else ()
         num_blocks = len(blocks) + len(hits)
+        # Free hits leave the free queue when they are touched, so they count as taken from it.
         num_evictable_blocks = sum([block.ref_cnt == 0 for block in hits]) if hits else 0
-        num_free_blocks = self.block_pool.get_num_free_blocks() - num_evictable_blocks
-
         if full_sequence_must_fit:
             full_num_tokens = min(request.num_tokens, self.max_model_len)
-            if cdiv(full_num_tokens, self.block_size) - num_blocks > num_free_blocks:
+            need = cdiv(full_num_tokens, self.block_size) - num_blocks + num_evictable_blocks
+            if need > self.block_pool.get_num_free_blocks():
                 return None
         total_computed_tokens = request.num_computed_tokens + num_new_computed_tokens
         num_tokens_need_slot = min(total_computed_tokens + num_new_tokens, self.max_model_len)
         num_new_blocks = cdiv(num_tokens_need_slot, self.block_size) - num_blocks
-        if num_new_blocks > num_free_blocks:
+        need = num_new_blocks + num_evictable_blocks
+        if need > 0 and need > self.block_pool.get_num_free_blocks():
             return None
 
         self.req_to_blocks[request_id] = blocks

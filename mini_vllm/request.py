@@ -140,7 +140,8 @@ class Request:
         self.output_token_ids.append(token_id)
         self.all_token_ids.append(token_id)
         self.num_tokens += 1
-        self.update_block_hashes()
+        if self.block_size is not None and self.num_tokens % self.block_size == 0:
+            self.update_block_hashes()
 
     def update_block_hashes(self) -> None:
         """Hash the full blocks that have no hash yet. Each block is hashed once in its life.
