@@ -5,20 +5,23 @@ A row is one JSON object on one line. The file that it stands in says what is od
     config, generation_config, tokenizer, tokenizer_config, index    a JSON file of a checkpoint
     safetensors          its weights
     files                any file of a checkpoint, in the file system's ways
-    engine               settings, as Python gives them
+    engine               settings, as Python gives them: `settings` of `EngineConfig` (with `model`:
+                         of `LLM`), or `params` of `SamplingParams`
     argv                 the command line
     prompts              a file of prompts
     scenario, trace      what `mini-vllm trace` reads
 
 Keys of a row: `name`; what is done (below); `says`, words that the error must hold, or `runs`: true;
 `status` of the command (2; 0 where it runs); `lines` of errors (1); `argv`, in place of the usual;
-`needs`, a package.
+`needs` and `lacks`, packages; `python`: only Python reads that, not the command; `answers`, the prompts
+that are answered all the same; `process`: run it as a process of its own, with little memory, `stdin`
+(hex), `stdout` (a path, or "closed") and `env`.
 
 What is done to the good file, in this order, any of:
 
     text, hex            the whole content; `text` may be a list of pieces, `[piece, times]` repeated
     set                  [[path, value], ...] with `/` between keys; {"$json": text} is that very JSON,
-                         {"$text": pieces} a long text
+                         {"$text": pieces} a long text, {"$list": [list, times]} a long list
     drop                 [path, ...]
     encode, bom          another encoding; a byte order mark in front
     cut                  keep so many bytes

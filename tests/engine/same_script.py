@@ -1,7 +1,7 @@
 """One script for `vllm.LLM` and `mini_vllm.LLM`, and what came out of it as plain data.
 
-As a program (`python -m tests.same_script ENGINE JOB ANSWER`, see `course.parity.tokens_run.run_worker`) it
-keeps real vLLM in a process of its own.
+As a program (`python -m tests.engine.same_script ENGINE JOB ANSWER`, see
+`course.parity.tokens_run.run_worker`) it keeps real vLLM in a process of its own.
 """
 
 from __future__ import annotations

@@ -348,7 +348,7 @@ def test_the_same_script_through_vllm_gives_the_same_fields(tmp_path: Path) -> N
     calls = list(script.values())
     mini = json.loads(json.dumps(play("mini_vllm", model, SETTINGS, calls)))
     job = {"model": model, "settings": SETTINGS, "calls": calls}
-    real = run_worker("tests.same_script", ["vllm"], job)
+    real = run_worker("tests.engine.same_script", ["vllm"], job)
     differences = []
     for name, ours, theirs in zip(script, mini, real, strict=True):
         assert not isinstance(theirs, dict), f"vLLM refused {name!r}: {theirs}"
