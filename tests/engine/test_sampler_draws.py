@@ -1,0 +1,176 @@
+"""The draw: its distribution, its seeds, its noise."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+from sampler_helpers import (
+    CHI_SQUARE_0_001,
+    INF,
+    VOCAB,
+    Row,
+    random_logits,
+    rows_of,
+    slow_allowed,
+    slow_softmax,
+)
+
+from mini_vllm import sampler as S
+from mini_vllm.sampling_params import SamplingParams
+
+# ---- the draw ------------------------------------------------------------------------------------
+
+
+def chi_square(drawn: np.ndarray, probs: list[float]) -> tuple[float, int]:
+    """Pearson's statistic and its degrees of freedom, over the tokens that can occur."""
+    expected = np.array(probs) * len(drawn)
+    observed = np.bincount(drawn, minlength=len(probs))
+    possible = expected > 0
+    assert not observed[~possible].any(), "a barred token was drawn"
+    assert expected[possible].min() >= 5, "too few draws for the statistic"
+    terms = (observed[possible] - expected[possible]) ** 2 / expected[possible]
+    return float(terms.sum()), int(possible.sum()) - 1
+
+
+LOGITS_8 = [2.0, 1.0, 0.5, 0.0, -0.5, -1.0, 3.0, 1.5]
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        SamplingParams(),
+        SamplingParams(temperature=0.5),
+        SamplingParams(top_k=3),
+        SamplingParams(top_p=0.8),
+        SamplingParams(min_p=0.1),
+        SamplingParams(temperature=2, top_k=6, top_p=0.9, min_p=0.1),
+        SamplingParams(logit_bias={5: 4.0, 6: -INF}, repetition_penalty=1.5, top_p=0.95),
+        SamplingParams(allowed_token_ids=[0, 2, 4, 7]),
+    ],
+    ids=lambda p: ",".join(
+        f"{n}={getattr(p, n)}" for n in ("temperature", "top_k", "top_p", "min_p")
+    ),
+)
+def test_200_000_draws_follow_the_distribution(params: SamplingParams) -> None:
+    n = 20_000
+    row = Row(params)
+    metadata = S.SamplingMetadata.build([row] * n, 8)
+    logits = np.tile(np.array(LOGITS_8, np.float32), (n, 1))
+    sampler = S.Sampler(seed=11)
+    drawn = np.concatenate([sampler(logits, metadata).sampled_token_ids for _ in range(10)])
+    assert len(drawn) == 200_000
+    statistic, freedom = chi_square(drawn, slow_allowed(LOGITS_8, row))
+    assert statistic < CHI_SQUARE_0_001[freedom]
+
+
+def test_the_first_draws_of_many_seeds_follow_the_distribution() -> None:
+    probs = S.softmax(np.tile(np.array(LOGITS_8, np.float32), (4000, 1)))
+    generators = {i: S.make_generator(SamplingParams(seed=i)) for i in range(4000)}
+    drawn = S.random_sample(probs, generators, np.random.default_rng(0))  # type: ignore[arg-type]
+    statistic, freedom = chi_square(drawn, slow_softmax(LOGITS_8))
+    assert statistic < CHI_SQUARE_0_001[freedom]
+
+
+def test_rows_without_a_seed_draw_freely_beside_rows_with_one() -> None:
+    n = 8000
+    probs = S.softmax(np.tile(np.array(LOGITS_8, np.float32), (n, 1)))
+    generators = {i: np.random.default_rng(i) for i in range(0, n, 8)}
+    drawn = S.random_sample(probs, generators, np.random.default_rng(1))
+    unseeded = np.delete(drawn, list(generators))
+    statistic, freedom = chi_square(unseeded, slow_softmax(LOGITS_8))
+    assert statistic < CHI_SQUARE_0_001[freedom]
+    again = S.random_sample(probs, {}, np.random.default_rng(1))
+    assert again[1:8].tolist() == drawn[1:8].tolist(), "a seeded row must not shift the others"
+
+
+def test_noise_that_is_exactly_zero_draws_no_barred_token() -> None:
+    class Silent(np.random.Generator):
+        """numpy's ziggurat can return an exact 0, too rarely to wait for it."""
+
+        def standard_exponential(self, *args: Any, out: Any = None, **kwargs: Any) -> Any:
+            out[...] = 0
+
+    probs = np.array([[0, 0, 0.25, 0.75]], np.float32)
+    silent = Silent(np.random.PCG64(0))
+    assert S.random_sample(probs, {}, silent).tolist() == [3]
+    assert S.random_sample(probs, {0: silent}, np.random.default_rng(0)).tolist() == [3]
+
+
+def test_a_row_that_bars_everything_draws_token_0() -> None:
+    greedy = SamplingParams(temperature=0, allowed_token_ids=[5], logit_bias={5: -INF})
+    drawn = SamplingParams(
+        seed=1, allowed_token_ids=[5], logit_bias={5: -INF}, top_p=0.5, min_p=0.1
+    )
+    rows = rows_of(greedy, drawn)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        out = S.Sampler()(random_logits(0, 2), S.SamplingMetadata.build(rows, VOCAB))
+    assert out.sampled_token_ids.tolist() == [0, 0]
+
+
+def decode(
+    params: SamplingParams, neighbours: list[SamplingParams], steps: int, seed: int
+) -> list[int]:
+    """A row's tokens over some steps, its neighbours coming and going around it."""
+    row, sampler = Row(params), S.Sampler(seed)
+    others = rows_of(*neighbours)
+    for step in range(steps):
+        left = others[: step % (len(others) + 1)]
+        rows = [*left, row, *others[len(left) + 1 :]]
+        logits = random_logits(step, len(rows))
+        logits[len(left)] = random_logits(1000 + step, 1)[0]
+        out = sampler(logits, S.SamplingMetadata.build(rows, VOCAB))
+        for each, token in zip(rows, out.sampled_token_ids.tolist(), strict=True):
+            each.output_token_ids.append(token)
+    return row.output_token_ids
+
+
+def test_a_seeded_row_depends_on_nothing_but_its_seed() -> None:
+    params = SamplingParams(seed=42, temperature=0.9, top_p=0.95, frequency_penalty=0.3)
+    neighbours = [
+        SamplingParams(),
+        SamplingParams(temperature=0, logprobs=2),
+        SamplingParams(seed=42),
+        SamplingParams(seed=7, top_k=3, min_p=0.1),
+        SamplingParams(repetition_penalty=1.3, allowed_token_ids=[1, 2]),
+    ]
+    alone = decode(params, [], 30, seed=0)
+    assert decode(params, neighbours, 30, seed=1) == alone
+    assert decode(params, neighbours[2:4], 30, seed=2) == alone, "all rows seeded"
+    other = params.clone()
+    other.seed = 43
+    assert decode(other, [], 30, seed=0) != alone
+    assert len(set(alone)) > 5, "30 draws at temperature 0.9 should vary"
+
+
+def test_unseeded_rows_follow_the_samplers_seed() -> None:
+    params = SamplingParams(temperature=2)
+    assert decode(params, [], 30, seed=5) == decode(params, [], 30, seed=5)
+    assert decode(params, [], 30, seed=5) != decode(params, [], 30, seed=6)
+
+
+def test_a_token_takes_one_vector_of_noise_from_its_generator() -> None:
+    params = SamplingParams(seed=-3, top_k=2)
+    row, by_hand = Row(params), S.make_generator(params)
+    assert row.generator is not None
+    assert by_hand is not None
+    metadata = S.SamplingMetadata.build([row, *rows_of(SamplingParams())], VOCAB)
+    sampler = S.Sampler()
+    for step in range(4):
+        sampler(random_logits(step, 2), metadata)
+        by_hand.standard_exponential(VOCAB)
+        assert row.generator.bit_generator.state == by_hand.bit_generator.state
+
+
+def test_only_rows_that_draw_with_a_seed_get_a_generator() -> None:
+    assert S.make_generator(SamplingParams()) is None
+    assert S.make_generator(SamplingParams(temperature=0, seed=1)) is None
+    assert S.make_generator(SamplingParams(seed=-1)) is None
+    for seed in (0, -(2**63), 2**64 - 1):
+        assert S.make_generator(SamplingParams(seed=seed)) is not None
+    rows = rows_of(SamplingParams(seed=1), SamplingParams(temperature=0))
+    rows[1].generator = np.random.default_rng(1)  # a greedy row's is not used up
+    assert list(S.SamplingMetadata.build(rows, VOCAB).generators) == [0]
