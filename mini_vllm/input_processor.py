@@ -98,7 +98,7 @@ class InputProcessor:
         Source: `vllm/v1/engine/input_processor.py:234 InputProcessor.process_inputs`.
         """
         if not isinstance(request_id, str) or not request_id:
-            raise TypeError(f"request_id must be a non-empty string, got {request_id!r}")
+            raise TypeError(f"request_id must be a non-empty string, got {short(request_id)}")
         if arrival_time is None:
             arrival_time = time.time()
         _check_order(arrival_time, priority)
@@ -124,7 +124,7 @@ class InputProcessor:
                 )
             cache_salt = prompt.get("cache_salt")
             if cache_salt is not None and (not isinstance(cache_salt, str) or not cache_salt):
-                raise ValueError(f"cache_salt must be a non-empty string, got {cache_salt!r}")
+                raise ValueError(f"cache_salt must be a non-empty string, got {short(cache_salt)}")
             _check_unicode("cache_salt", cache_salt or "")
             text, ids = prompt.get("prompt"), prompt.get("prompt_token_ids")
             if ids is None and text is None:
@@ -237,11 +237,11 @@ class InputProcessor:
 def _check_order(arrival_time: object, priority: object) -> None:
     """Refuse what could not be compared with other requests': the queue would fail, with all in it."""
     if isinstance(priority, bool) or not isinstance(priority, int):
-        raise TypeError(f"priority must be an integer, got {priority!r}")
+        raise TypeError(f"priority must be an integer, got {short(priority)}")
     if isinstance(arrival_time, bool) or not isinstance(arrival_time, int | float):
-        raise TypeError(f"arrival_time must be a number of seconds, got {arrival_time!r}")
+        raise TypeError(f"arrival_time must be a number of seconds, got {short(arrival_time)}")
     if not math.isfinite(arrival_time):
-        raise ValueError(f"arrival_time must be finite, got {arrival_time!r}")
+        raise ValueError(f"arrival_time must be finite, got {short(arrival_time)}")
 
 
 def _check_unicode(name: str, text: str) -> None:

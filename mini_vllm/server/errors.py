@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import re
-import reprlib
 from http import HTTPStatus
 from typing import Any
 
@@ -17,6 +16,7 @@ from pydantic import ValidationError
 from starlette.responses import Response
 
 from mini_vllm.engine import EngineDeadError
+from mini_vllm.outside import short as short
 from mini_vllm.sampling_params import PARAMETERS
 
 _TYPES = {
@@ -31,11 +31,6 @@ _TYPES = {
     503: "ServiceUnavailableError",
 }
 _HALF_MESSAGE = 180  # characters: the engine's messages may repeat a list of any length
-_SHORT = reprlib.Repr()
-_SHORT.maxstring = _SHORT.maxother = 80
-_SHORT.maxlong = 60
-_SHORT.maxlist = _SHORT.maxdict = 4
-_SHORT.maxlevel = 2
 
 
 class ApiError(Exception):
@@ -112,11 +107,6 @@ def from_validation(error: ValidationError) -> ApiError:
         return bad_request(f"{field}: this field is required", field)
     place = f"{field}: " if field is not None else ""
     return bad_request(f"{place}{rule}, got {short(first['input'])}", field)
-
-
-def short(value: object) -> str:
-    """A value for an error message, never long."""
-    return _SHORT.repr(value)
 
 
 def to_json(value: Any) -> bytes:

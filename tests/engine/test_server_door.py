@@ -140,6 +140,11 @@ def test_the_system_may_allow_fewer_connections(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     resource = pytest.importorskip("resource")
+    llm = AsyncLLM()
+    try:
+        app = build_app(llm, ServerSettings())
+    finally:
+        llm.shutdown()
     asked: list[tuple[int, int]] = []
     monkeypatch.setattr(resource, "getrlimit", lambda kind: (50, 100))
     monkeypatch.setattr(resource, "setrlimit", lambda kind, limits: asked.append(limits))
@@ -147,11 +152,7 @@ def test_the_system_may_allow_fewer_connections(
     assert run.raise_open_files_limit(80) == 80
     assert run.raise_open_files_limit(200) == 100
     assert asked == [(80, 100), (100, 100)]
-    llm = AsyncLLM()
-    try:
-        config = run.make_config(build_app(llm, ServerSettings()), "critical")
-    finally:
-        llm.shutdown()
+    config = run.make_config(app, "critical")
     assert config.http.keywords["door"].settings.max_connections == 36  # type: ignore[union-attr]
     assert "max_connections=512 is lowered to 36" in caplog.text
 
