@@ -20,13 +20,7 @@ ONLY_GPU = {"torch", "triton"}
 
 # Imports that break a rule and wait for their file to move: (importer, imported).
 # A test below fails as soon as one of them is no longer needed here.
-<<<<<<< HEAD
 EXCUSED: set[tuple[str, str]] = set()
-=======
-EXCUSED: set[tuple[str, str]] = {
-    ("mini_vllm.attention_plan", "mini_vllm.attention"),
-}
->>>>>>> h-core
 
 Graph = Mapping[str, set[str]]
 
