@@ -7,7 +7,7 @@ objects, and the core's `step` runs when the front end's does.
 The parts are handed in (`EngineParts`), so that a learner's own scheduler or block pool can run in
 the place of ours.
 
-Left out: process boundaries, executors, async scheduling, metrics, data parallelism.
+Left out: process boundaries, executors, async scheduling, data parallelism.
 """
 
 from __future__ import annotations

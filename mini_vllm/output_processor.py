@@ -1,7 +1,7 @@
 """From token ids to `RequestOutput`: text, logprobs, stop strings, and the `n` samples of a request.
 
 Mirrors `vllm/v1/engine/output_processor.py` (`process_outputs` 576), `logprobs.py` and
-`parallel_sampling.py` beside it. Left out: metrics, tracing, streaming input, queues (the async front
+`parallel_sampling.py` beside it. Left out: tracing, streaming input, queues (the async front
 end brings its own).
 """
 

@@ -48,7 +48,7 @@ def run(name: str, engine: str) -> dict[str, Any]:
 
 
 def load_fast() -> None:
-    """Real vLLM's workers into this process, and no more memory than the test machine has."""
+    """Real vLLM's workers into this process, and 512 blocks an engine: none gives its memory back."""
     from vllm.engine.arg_utils import EngineArgs
     from vllm.v1.executor.uniproc_executor import UniProcExecutor
 
@@ -57,6 +57,7 @@ def load_fast() -> None:
     def create_engine_config(self: Any, *args: Any, **kwargs: Any) -> Any:
         self.distributed_executor_backend = UniProcExecutor
         self.gpu_memory_utilization = min(self.gpu_memory_utilization, 0.3)
+        self.num_gpu_blocks_override = 512
         return create(self, *args, **kwargs)
 
     EngineArgs.create_engine_config = create_engine_config
