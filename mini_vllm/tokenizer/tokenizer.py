@@ -9,6 +9,7 @@ still be incomplete is held back.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -62,7 +63,6 @@ class Tokenizer:
         bos_token_id, eos_token_id: ids of the tokens that ``tokenizer_config.json`` names; None
             where it names none.
         bos_token, eos_token: their texts.
-        chat_template: the checkpoint's Jinja template for chats; None where it has none.
         model_max_length: the longest text, in tokens, that ``tokenizer_config.json`` allows; None
             where it names none.
     """
@@ -73,12 +73,11 @@ class Tokenizer:
         bos_token_id: int | None = None,
         eos_token_id: int | None = None,
         model_max_length: int | None = None,
-        chat_template: str | None = None,
-        special_tokens: dict[str, str] | None = None,
     ) -> None:
         self._codec = codec
-        self.chat_template = chat_template
-        self._special_tokens = special_tokens or {}
+        self._folder: Path | None = None
+        self.bos_token: str | None = None
+        self.eos_token: str | None = None
         self.vocab_size = codec.vocab_size
         self.bos_token_id = bos_token_id
         self.eos_token_id = eos_token_id
@@ -125,18 +124,24 @@ class Tokenizer:
                 except CheckpointError as error:
                     raise CheckpointError(f"{folder / name}: {error}") from error
         ids = {k: None if v is None else codec.token_to_id(v) for k, v in names.items()}
-        template = read_template(folder)
-        source, variables = template if template is not None else (None, {})
-        spelled = {name: text for name, text in names.items() if text is not None} | variables
-        return cls(codec, ids.get("bos_token"), ids.get("eos_token"), longest, source, spelled)
+        made = cls(codec, ids.get("bos_token"), ids.get("eos_token"), longest)
+        made.bos_token, made.eos_token = names.get("bos_token"), names.get("eos_token")
+        made._folder = folder
+        return made
 
-    @property
-    def bos_token(self) -> str | None:
-        return self._special_tokens.get("bos_token")
+    @functools.cached_property
+    def chat_template(self) -> str | None:
+        """The checkpoint's Jinja template for chats; None where it has none.
 
-    @property
-    def eos_token(self) -> str | None:
-        return self._special_tokens.get("eos_token")
+        Raises:
+            CheckpointError: the file has something else in its place.
+        """
+        return None if self._template is None else self._template[0]
+
+    @functools.cached_property
+    def _template(self) -> tuple[str, dict[str, Any]] | None:
+        # Read when a chat asks: whoever has no chats needs no valid template.
+        return None if self._folder is None else read_template(self._folder)
 
     def __len__(self) -> int:
         return self.vocab_size
@@ -189,7 +194,8 @@ class Tokenizer:
         source = chat_template or self.chat_template
         if source is None:
             raise ValueError("this tokenizer has no chat template: give one as chat_template=")
-        text = ChatTemplate(source, self._special_tokens).render(
+        variables = {} if self._template is None else self._template[1]
+        text = ChatTemplate(source, variables).render(
             conversation,
             tools=tools,
             documents=documents,
