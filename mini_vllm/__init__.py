@@ -16,17 +16,28 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from mini_vllm.async_llm import AsyncLLM
+    from mini_vllm.async_llm import AsyncLLM as AsyncLLMEngine
     from mini_vllm.config import EngineConfig
     from mini_vllm.engine import EngineParts, LLMEngine
+    from mini_vllm.engine_args import AsyncEngineArgs, EngineArgs
+    from mini_vllm.input_processor import PromptType
+    from mini_vllm.inputs import TextPrompt, TokensPrompt
     from mini_vllm.llm import LLM
     from mini_vllm.outputs import CompletionOutput, RequestOutput
     from mini_vllm.sampling_params import RequestOutputKind, SamplingParams
 
 __version__ = "0.1.0"
+__version_tuple__ = (0, 1, 0)
 
 _EXPORTS = {
     "AsyncLLM": "async_llm",
+    "AsyncLLMEngine": "async_llm",
+    "AsyncEngineArgs": "engine_args",
+    "EngineArgs": "engine_args",
     "LLM": "llm",
+    "TextPrompt": "inputs",
+    "TokensPrompt": "inputs",
+    "PromptType": "input_processor",
     "LLMEngine": "engine",
     "EngineParts": "engine",
     "EngineConfig": "config",
@@ -38,19 +49,31 @@ _EXPORTS = {
 
 __all__ = [
     "LLM",
+    "AsyncEngineArgs",
     "AsyncLLM",
+    "AsyncLLMEngine",
     "CompletionOutput",
+    "EngineArgs",
     "EngineConfig",
     "EngineParts",
     "LLMEngine",
+    "PromptType",
     "RequestOutput",
     "RequestOutputKind",
     "SamplingParams",
+    "TextPrompt",
+    "TokensPrompt",
 ]
 
 
 def __getattr__(name: str) -> Any:
     module = _EXPORTS.get(name)
     if module is None:
+        from mini_vllm.surface import refusal
+
+        missing = None if name.startswith("_") else refusal("exports", name)
+        if missing is not None:  # an AttributeError's text is lost on the way to `from ... import`
+            raise ImportError(missing)
         raise AttributeError(f"module 'mini_vllm' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"mini_vllm.{module}"), name)
+    found = importlib.import_module(f"mini_vllm.{module}")
+    return getattr(found, "AsyncLLM" if name == "AsyncLLMEngine" else name)

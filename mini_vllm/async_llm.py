@@ -20,6 +20,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Iterable
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
 
 from mini_vllm.config import EngineConfig
 from mini_vllm.engine import (
@@ -30,6 +31,7 @@ from mini_vllm.engine import (
     LLMEngine,
     StepRecord,
 )
+from mini_vllm.engine_args import EngineArgs
 from mini_vllm.engine_thread import (
     EngineShutdownError,
     EngineThread,
@@ -39,6 +41,8 @@ from mini_vllm.engine_thread import (
 from mini_vllm.input_processor import PromptType
 from mini_vllm.outputs import RequestOutput
 from mini_vllm.sampling_params import SamplingParams
+from mini_vllm.surface import missing_attribute, take_harmless
+from mini_vllm.tokenizer import Tokenizer
 
 __all__ = ["AsyncLLM", "EngineDeadError", "EngineShutdownError", "SchedulerStats"]
 
@@ -86,6 +90,22 @@ class AsyncLLM:
         self._draining = False
         self._thread = EngineThread(self.engine, max_loop_share)
 
+    @classmethod
+    def from_engine_args(cls, engine_args: EngineArgs, **kwargs: Any) -> Self:
+        """An engine from vLLM's form of the settings
+        (`vllm/v1/engine/async_llm.py:232 AsyncLLM.from_engine_args`).
+
+        `kwargs` are the constructor's others, such as `stats`.
+        """
+        return cls(LLMEngine.from_engine_args(engine_args), **kwargs)
+
+    @property
+    def tokenizer(self) -> Tokenizer | None:
+        return self.engine.tokenizer
+
+    def get_tokenizer(self) -> Tokenizer | None:
+        return self.engine.tokenizer
+
     async def generate(
         self,
         prompt: PromptType,
@@ -93,8 +113,11 @@ class AsyncLLM:
         request_id: str,
         *,
         priority: int = 0,
+        **unused: Any,
     ) -> AsyncGenerator[RequestOutput, None]:
         """Run one request and yield its outputs; `output_kind` says what they carry.
+
+        `unused` are vLLM's other arguments (`lora_request`, `trace_headers`, …), None each.
 
         Leaving the generator (cancellation, `break`, `aclose`) aborts the request, and its blocks
         are free before the next step.
@@ -104,6 +127,7 @@ class AsyncLLM:
         down; EngineDeadError if a step failed; RuntimeError on another event loop than the first.
         Source: `vllm/v1/engine/async_llm.py:524 AsyncLLM.generate`.
         """
+        take_harmless("generate", unused, "AsyncLLM.generate", ("priority",))
         collector = self._start(prompt, sampling_params, request_id, priority)
         try:
             finished = False
@@ -143,6 +167,26 @@ class AsyncLLM:
             if not isinstance(one, str):
                 raise TypeError(f"request ids must be strings, got {one!r}")
         self._thread.send(partial(self._thread.abort, ids))
+
+    async def reset_prefix_cache(self) -> bool:
+        """Forget all cached prefixes, between two steps; False while requests hold blocks.
+
+        Raises EngineDeadError if the engine takes no commands any more.
+        Source: `vllm/v1/engine/async_llm.py:921 AsyncLLM.reset_prefix_cache`.
+        """
+        loop = self._bind_loop()
+        done: asyncio.Future[bool] = loop.create_future()
+
+        def tell(result: bool) -> None:
+            if not done.done():
+                done.set_result(result)
+
+        def reset() -> None:
+            loop.call_soon_threadsafe(tell, self.engine.reset_prefix_cache())
+
+        if not self._thread.send(reset):
+            raise self.dead_error
+        return await done
 
     async def check_health(self) -> None:
         """Raises EngineDeadError if the engine has died, EngineShutdownError if it was shut down."""
@@ -207,3 +251,8 @@ class AsyncLLM:
                 "another: make one AsyncLLM a loop"
             )
         return loop
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name):
+            raise missing_attribute("AsyncLLM", name)

@@ -10,10 +10,13 @@ keeps its name although the blocks are in ordinary memory here; so does vLLM's C
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from mini_vllm.outside import short
 
+DEFAULT_MODEL = Path(__file__).parent / "checkpoints" / "tiny-llama"
+"""The shipped checkpoint."""
 DEFAULT_KV_CACHE_BYTES = 128 * 1024**2
 
 

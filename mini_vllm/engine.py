@@ -7,7 +7,7 @@ objects, and the core's `step` runs when the front end's does.
 The parts are handed in (`EngineParts`), so that a learner's own scheduler or block pool can run in
 the place of ours.
 
-Left out: process boundaries, executors, async scheduling, metrics, data parallelism.
+Left out: process boundaries, executors, async scheduling, data parallelism.
 """
 
 from __future__ import annotations
@@ -17,15 +17,19 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
 
 from mini_vllm.attention import TiledAttention
 from mini_vllm.block_pool import BlockPool
 from mini_vllm.checkpoint import load_model
+from mini_vllm.config import DEFAULT_MODEL as DEFAULT_MODEL
 from mini_vllm.config import EngineConfig
+from mini_vllm.engine_args import EngineArgs
 from mini_vllm.input_processor import EngineCoreRequest, InputProcessor, PromptType
 from mini_vllm.kv_cache_manager import KVCacheManager, cdiv
 from mini_vllm.llama import AttentionBackend, LlamaForCausalLM
 from mini_vllm.memory import check_memory
+from mini_vllm.metrics import EngineMetrics, Metric
 from mini_vllm.model_runner import ModelRunner
 from mini_vllm.output_processor import OutputProcessor, ParentRequest, RequestState
 from mini_vllm.outputs import RequestOutput
@@ -34,9 +38,8 @@ from mini_vllm.sampler import Sampler
 from mini_vllm.sampling_params import SamplingParams
 from mini_vllm.sched_output import EngineCoreOutput, ModelRunnerOutput, SchedulerOutput
 from mini_vllm.scheduler import Scheduler
+from mini_vllm.surface import missing_attribute, take_harmless
 from mini_vllm.tokenizer import Tokenizer
-
-DEFAULT_MODEL = Path(__file__).parent / "checkpoints" / "tiny-llama"
 
 
 class EngineDeadError(RuntimeError):
@@ -195,6 +198,7 @@ class LLMEngine:
         tokenizer: default: the folder's. None if `model` is a loaded model: then prompts are token
             ids and outputs have no text.
         parts: the engine's parts, for instance a learner's own.
+        log_stats: count: `RequestOutput.metrics` and `get_metrics` have something to tell.
 
     Raises ValueError where folder, config or their combination is not usable.
     Source: `vllm/v1/engine/llm_engine.py:47 LLMEngine`.
@@ -207,7 +211,9 @@ class LLMEngine:
         *,
         tokenizer: Tokenizer | None = None,
         parts: EngineParts = DEFAULT_PARTS,
+        log_stats: bool = False,
     ) -> None:
+        name = str(model) if isinstance(model, str | Path) else ""
         if isinstance(model, str | Path):
             folder, model = model, load_model(model, parts.attention())
             tokenizer = tokenizer or Tokenizer.from_folder(folder)
@@ -225,6 +231,22 @@ class LLMEngine:
             self.config, model.config.vocab_size, tokenizer, model.config.eos_token_ids
         )
         self.output_processor = OutputProcessor(tokenizer)
+        self.metrics: EngineMetrics | None = None
+        if log_stats:
+            core = self.engine_core
+            self.metrics = EngineMetrics(core.config, core.scheduler, core.kv_cache_manager, name)
+            core.step_observers.append(self._observe_step)
+
+    @classmethod
+    def from_engine_args(cls, engine_args: EngineArgs, **kwargs: Any) -> Self:
+        """An engine from vLLM's form of the settings
+        (`vllm/v1/engine/llm_engine.py:152 LLMEngine.from_engine_args`).
+
+        `kwargs` are the constructor's others, such as `parts`.
+        """
+        log_stats = not engine_args.disable_log_stats
+        config = engine_args.create_engine_config()
+        return cls(engine_args.model, config, log_stats=log_stats, **kwargs)
 
     def add_request(
         self,
@@ -233,6 +255,7 @@ class LLMEngine:
         params: SamplingParams,
         arrival_time: float | None = None,
         priority: int = 0,
+        **unused: Any,
     ) -> str:
         """Check a request and queue it; nothing is computed yet. Returns its id.
 
@@ -241,6 +264,7 @@ class LLMEngine:
         Raises TypeError or ValueError, and has then changed nothing: a duplicate id, a prompt or
         parameter that is not valid, a request that the KV cache could never hold.
         """
+        take_harmless("generate", unused, "LLMEngine.add_request", ("priority", "arrival_time"))
         return self.add_core_request(
             self.input_processor.process_inputs(request_id, prompt, params, arrival_time, priority)
         )
@@ -271,17 +295,18 @@ class LLMEngine:
             # If the core refuses, it refuses the first child: with ids known to be free, they
             # differ in nothing that it looks at.
             self.engine_core.add_request(request)
-            self.output_processor.add_request(
-                RequestState(
-                    child_id,
-                    processed.text,
-                    processed.token_ids,
-                    child_params,
-                    self.tokenizer,
-                    parent,
-                    index,
-                )
+            state = RequestState(
+                child_id,
+                processed.text,
+                processed.token_ids,
+                child_params,
+                self.tokenizer,
+                parent,
+                index,
             )
+            if self.metrics is not None:
+                state.stats = self.metrics.add_request(child_id, core_request.arrival_time)
+            self.output_processor.add_request(state)
         return request_id
 
     def abort_request(self, request_ids: str | Iterable[str]) -> None:
@@ -293,7 +318,10 @@ class LLMEngine:
         unknown = None
         for request_id in [request_ids] if isinstance(request_ids, str) else list(request_ids):
             if self.output_processor.has_request(request_id):
-                self.engine_core.abort_requests(self.output_processor.abort_request(request_id))
+                child_ids = self.output_processor.abort_request(request_id)
+                self.engine_core.abort_requests(child_ids)
+                if self.metrics is not None:
+                    self.metrics.forget(child_ids)
             elif unknown is None:
                 unknown = request_id
         if unknown is not None:
@@ -307,7 +335,26 @@ class LLMEngine:
         processed = self.output_processor.process_outputs(core_outputs)
         if processed.reqs_to_abort:  # a stop string was found: the core does not know yet
             self.engine_core.abort_requests(processed.reqs_to_abort)
+        if self.metrics is not None:
+            self.metrics.observe_outputs(processed.request_outputs)
         return processed.request_outputs
+
+    def _observe_step(self, record: StepRecord) -> None:
+        assert self.metrics is not None
+        seconds = record.execute_time + record.update_time
+        self.metrics.observe_step(record.scheduler_output, record.outputs, seconds)
+
+    def get_metrics(self) -> list[Metric]:
+        """Every number the engine counts (`vllm/v1/engine/llm_engine.py:369 LLMEngine.get_metrics`).
+
+        Raises ValueError if it was told not to count; vLLM has an assertion there.
+        """
+        if self.metrics is None:
+            raise ValueError("Stat logging disabled: start the engine with disable_log_stats=False")
+        return self.metrics.snapshot()
+
+    def get_tokenizer(self) -> Tokenizer | None:
+        return self.tokenizer
 
     def has_unfinished_requests(self) -> bool:
         return self.engine_core.scheduler.has_unfinished_requests()
@@ -340,3 +387,8 @@ class LLMEngine:
         finally:
             if alive():
                 self.abort_request(request_id)
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name):
+            raise missing_attribute("LLMEngine", name)

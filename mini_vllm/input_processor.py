@@ -18,9 +18,11 @@ from typing import TypedDict
 import numpy as np
 
 from mini_vllm.config import EngineConfig
+from mini_vllm.inputs import TextPrompt, TokensPrompt
 from mini_vllm.outside import short
 from mini_vllm.request import Request
 from mini_vllm.sampling_params import SamplingParams
+from mini_vllm.surface import refusal
 from mini_vllm.tokenizer import Tokenizer
 
 
@@ -32,7 +34,7 @@ class PromptDict(TypedDict, total=False):
     cache_salt: str
 
 
-PromptType = str | Sequence[int] | PromptDict
+PromptType = str | Sequence[int] | TextPrompt | TokensPrompt | PromptDict
 
 
 @dataclass(slots=True)
@@ -116,10 +118,12 @@ class InputProcessor:
         text: str | None = None
         ids: object = None
         if isinstance(prompt, Mapping):
-            unknown = sorted(set(prompt) - {"prompt", "prompt_token_ids", "cache_salt"})
+            given = {name for name, value in prompt.items() if value is not None}
+            unknown = sorted(given - {"prompt", "prompt_token_ids", "cache_salt"})
             if unknown:
                 raise ValueError(
-                    f"prompt has the unknown key {unknown[0]!r}; known are 'prompt', "
+                    refusal("prompt", unknown[0])
+                    or f"prompt has the unknown key {unknown[0]!r}; known are 'prompt', "
                     "'prompt_token_ids' and 'cache_salt'"
                 )
             cache_salt = prompt.get("cache_salt")

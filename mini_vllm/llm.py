@@ -1,9 +1,7 @@
 """The offline front door: `LLM(...).generate(prompts, params)`, called as vLLM's is.
 
-Mirrors `vllm/entrypoints/llm.py:66 LLM` and `offline_utils.py`. Left out: chat,
-pooling, beam search, LoRA, multi-modal inputs. Arguments of vLLM's that only choose hardware
-(`tensor_parallel_size=1`, `dtype="float32"`, `enforce_eager`, …) are accepted where they ask for what
-the miniature does anyway, and refused where they ask for something else.
+Mirrors `vllm/entrypoints/llm.py:66 LLM` and `offline_utils.py`. Left out: pooling, beam search, LoRA,
+multi-modal inputs, sleep, weight transfer: `surface.json` has every name and the reason.
 """
 
 from __future__ import annotations
@@ -12,53 +10,20 @@ import itertools
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Self
 
 from mini_vllm.checkpoint import load_default_sampling_params
-from mini_vllm.config import EngineConfig
 from mini_vllm.engine import DEFAULT_MODEL, DEFAULT_PARTS, EngineParts, LLMEngine
+from mini_vllm.engine_args import EngineArgs
 from mini_vllm.input_processor import PromptType
+from mini_vllm.metrics import Metric
 from mini_vllm.outputs import RequestOutput
 from mini_vllm.sampling_params import RequestOutputKind, SamplingParams
+from mini_vllm.surface import missing_attribute, take_harmless
 
-# vLLM's arguments that change nothing here, with the values that say so.
-_NO_EFFECT: dict[str, tuple[Any, ...]] = {
-    "dtype": ("auto", "float32", "float"),
-    "enforce_eager": (True, False),
-    "tensor_parallel_size": (1,),
-    "pipeline_parallel_size": (1,),
-    "data_parallel_size": (1,),
-    "quantization": (None,),
-    "trust_remote_code": (False,),
-    "disable_log_stats": (True, False),
-    "async_scheduling": (None, False),
-}
-_RENAMED = {"num_gpu_blocks_override": "num_gpu_blocks"}
-
-
-def engine_config(**kwargs: Any) -> EngineConfig:
-    """`EngineConfig` from the keyword arguments of vLLM's `LLM`.
-
-    Raises TypeError for a name that neither knows, ValueError for a value we cannot serve.
-    """
-    known = {field.name for field in fields(EngineConfig)}
-    settings: dict[str, Any] = {}
-    for name, value in kwargs.items():
-        if name in _NO_EFFECT:
-            if value not in _NO_EFFECT[name]:
-                allowed = " or ".join(map(repr, _NO_EFFECT[name]))
-                raise ValueError(f"{name}={value!r} is not supported here: use {allowed}")
-        elif name == "gpu_memory_utilization":
-            continue  # the KV cache's size is given in bytes or blocks here
-        elif value is None:
-            continue  # vLLM's way to ask for the default
-        elif _RENAMED.get(name, name) in known:
-            settings[_RENAMED.get(name, name)] = value
-        else:
-            raise TypeError(f"unknown argument {name!r}; known are {', '.join(sorted(known))}")
-    return EngineConfig(**settings)
+Messages = Sequence[Mapping[str, Any]]
+"""A conversation: messages with `role` and `content`."""
 
 
 class LLM:
@@ -66,8 +31,10 @@ class LLM:
 
     Args:
         model: a checkpoint folder; default: the shipped tiny Llama.
+        chat_template: Jinja, or a file with it, for `chat` in place of the checkpoint's.
         parts: the engine's parts, for instance a learner's own.
-        **kwargs: the fields of `EngineConfig`, by vLLM's names.
+        **kwargs: the fields of `EngineArgs`, by vLLM's names. `disable_log_stats` is True unless
+            given, as in vLLM.
 
     Source: `vllm/entrypoints/llm.py:66 LLM`.
     """
@@ -76,15 +43,34 @@ class LLM:
         self,
         model: str | Path = DEFAULT_MODEL,
         *,
+        chat_template: str | Path | None = None,
         parts: EngineParts = DEFAULT_PARTS,
         **kwargs: Any,
     ) -> None:
-        self.llm_engine = LLMEngine(model, engine_config(**kwargs), parts=parts)
+        args = EngineArgs(model, **{"disable_log_stats": True, **kwargs})
+        self.llm_engine = LLMEngine.from_engine_args(args, parts=parts)
+        self.chat_template = _read_template(chat_template)
         self.default_sampling_params = load_default_sampling_params(model)
         self.request_counter = itertools.count()
 
+    @classmethod
+    def from_engine_args(cls, engine_args: EngineArgs) -> Self:
+        return cls(**vars(engine_args))
+
     def get_tokenizer(self) -> Any:
         return self.llm_engine.tokenizer
+
+    def get_world_size(self, include_dp: bool = True) -> int:
+        """1: one process computes."""
+        return 1
+
+    def get_metrics(self) -> list[Metric]:
+        """The engine's numbers. Raises ValueError unless `disable_log_stats=False` was given."""
+        return self.llm_engine.get_metrics()
+
+    def reset_prefix_cache(self) -> bool:
+        """Forget all cached prefixes; False, and nothing done, while requests hold blocks."""
+        return self.llm_engine.reset_prefix_cache()
 
     def get_default_sampling_params(self) -> SamplingParams:
         """What `generate` uses where it is given none: the checkpoint's own, or plain defaults."""
@@ -97,6 +83,7 @@ class LLM:
         *,
         use_tqdm: bool | Callable[..., Any] = True,
         priority: list[int] | None = None,
+        **unused: Any,
     ) -> list[RequestOutput]:
         """Complete the prompts, batched as the scheduler sees fit; results in the prompts' order.
 
@@ -106,18 +93,139 @@ class LLM:
             sampling_params: one for all, or one a prompt; None: the defaults (16 tokens).
             use_tqdm: show progress on stderr. A callable is used as tqdm is.
             priority: one a prompt, for the `priority` policy.
+            unused: vLLM's others (`lora_request`, `tokenization_kwargs`, …), None each.
 
         Raises TypeError or ValueError if a prompt or parameter is not valid; then none of this
         call's prompts has been run.
         Source: `vllm/entrypoints/llm.py:422 LLM.generate`.
         """
+        take_harmless("generate", unused, "LLM.generate", ("use_tqdm", "priority"))
+        return self._run(self._add_requests(prompts, sampling_params, priority), use_tqdm)
+
+    def chat(
+        self,
+        messages: Messages | Sequence[Messages],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        use_tqdm: bool | Callable[..., Any] = True,
+        lora_request: None = None,
+        chat_template: str | None = None,
+        chat_template_content_format: str = "auto",
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        tools: list[dict[str, Any]] | None = None,
+        chat_template_kwargs: dict[str, Any] | None = None,
+        **unused: Any,
+    ) -> list[RequestOutput]:
+        """Answer one conversation, or many; each becomes a prompt by the chat template.
+
+        Args:
+            messages: a list of messages, or a list of such lists.
+            sampling_params, use_tqdm: as in `generate`.
+            chat_template: Jinja, in place of the one given to `LLM` and of the checkpoint's.
+            add_generation_prompt: end each prompt with what begins an assistant's turn.
+            continue_final_message: leave the last message open; then the other must be False.
+            tools: shown to the template.
+            chat_template_kwargs: variables for the template.
+            lora_request, chat_template_content_format, unused: at values that ask for nothing.
+
+        Raises what `generate` does, ValueError where there is no template or it refuses the
+        messages, and ImportError without jinja2 (extra `serve`).
+        Source: `vllm/entrypoints/llm.py:615 LLM.chat`.
+        """
+        unused["lora_request"] = lora_request
+        unused["chat_template_content_format"] = chat_template_content_format
+        take_harmless("generate", unused, "LLM.chat", ("chat_template", "tools"))
+        prompts = self._render_chats(
+            messages,
+            chat_template_kwargs,
+            chat_template=chat_template or self.chat_template,
+            add_generation_prompt=add_generation_prompt,
+            continue_final_message=continue_final_message,
+            tools=tools,
+        )
+        return self._run(self._add_requests(prompts, sampling_params, None), use_tqdm)
+
+    def _render_chats(
+        self, messages: Any, kwargs: dict[str, Any] | None, **given: Any
+    ) -> list[PromptType]:
+        tokenizer = self.get_tokenizer()
+        prompts: list[PromptType] = []
+        for conversation in _as_conversations(messages):
+            text = tokenizer.apply_chat_template(
+                conversation, tokenize=False, **{**(kwargs or {}), **given}
+            )
+            ids = tokenizer.encode(text, add_special_tokens=False)  # the template has them
+            prompts.append({"prompt": text, "prompt_token_ids": ids})
+        return prompts
+
+    def enqueue(
+        self,
+        prompts: PromptType | Sequence[PromptType],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        lora_request: None = None,
+        priority: list[int] | None = None,
+        use_tqdm: bool | Callable[..., Any] = True,
+        **unused: Any,
+    ) -> list[str]:
+        """Queue prompts without running them, for `wait_for_completion`; their request ids.
+
+        Source: `vllm/entrypoints/llm.py:487 LLM.enqueue`.
+        """
+        given = {**unused, "lora_request": lora_request}
+        take_harmless("generate", given, "LLM.enqueue", ("priority",))
+        return self._add_requests(prompts, sampling_params, priority)
+
+    def enqueue_chat(
+        self,
+        messages: Messages | Sequence[Messages],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        use_tqdm: bool | Callable[..., Any] = True,
+        lora_request: None = None,
+        priority: list[int] | None = None,
+        chat_template: str | None = None,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        tools: list[dict[str, Any]] | None = None,
+        chat_template_kwargs: dict[str, Any] | None = None,
+        **unused: Any,
+    ) -> list[str]:
+        """Queue conversations without running them, for `wait_for_completion`; their request ids.
+
+        Arguments as in `chat`. Source: `vllm/entrypoints/llm.py:709 LLM.enqueue_chat`.
+        """
+        given = {**unused, "lora_request": lora_request}
+        take_harmless("generate", given, "LLM.enqueue_chat", ("chat_template", "tools"))
+        prompts = self._render_chats(
+            messages,
+            chat_template_kwargs,
+            chat_template=chat_template or self.chat_template,
+            add_generation_prompt=add_generation_prompt,
+            continue_final_message=continue_final_message,
+            tools=tools,
+        )
+        return self._add_requests(prompts, sampling_params, priority)
+
+    def wait_for_completion(
+        self, output_type: Any = None, *, use_tqdm: bool | Callable[..., Any] = True
+    ) -> list[RequestOutput]:
+        """Run all that is queued. `output_type` says nothing here: there is one.
+
+        Source: `vllm/entrypoints/llm.py:547 LLM.wait_for_completion`.
+        """
+        return self._run_engine(self.llm_engine.get_num_unfinished_requests(), use_tqdm)
+
+    def _add_requests(
+        self,
+        prompts: Any,
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None,
+        priority: list[int] | None,
+    ) -> list[str]:
+        """Queue every prompt, or none of them."""
         prompt_list = _as_prompt_list(prompts)
         if sampling_params is None:
             sampling_params = self.get_default_sampling_params()
         params = _one_each(sampling_params, prompt_list)
         priorities = _one_each(0 if priority is None else priority, prompt_list, "priority")
-
-        engine = self.llm_engine
         added: list[str] = []
         try:
             for prompt, param, rank in zip(prompt_list, params, priorities, strict=True):
@@ -125,14 +233,25 @@ class LLM:
                     param = param.clone()
                     param.output_kind = RequestOutputKind.FINAL_ONLY
                 request_id = str(next(self.request_counter))
-                engine.add_request(request_id, prompt, param, priority=rank)
+                self.llm_engine.add_request(request_id, prompt, param, priority=rank)
                 added.append(request_id)
-            return self._run_engine(len(added), use_tqdm)
-        except BaseException:  # nothing of a call that fails may turn up in the next one
-            for request_id in added:
-                if engine.output_processor.has_request(request_id):
-                    engine.abort_request(request_id)
+        except BaseException:
+            self._abort(added)
             raise
+        return added
+
+    def _run(self, added: list[str], use_tqdm: bool | Callable[..., Any]) -> list[RequestOutput]:
+        try:
+            return self._run_engine(len(added), use_tqdm)
+        except BaseException:
+            self._abort(added)
+            raise
+
+    def _abort(self, request_ids: list[str]) -> None:
+        """Nothing of a call that fails may turn up in the next one."""
+        for request_id in request_ids:
+            if self.llm_engine.output_processor.has_request(request_id):
+                self.llm_engine.abort_request(request_id)
 
     def _run_engine(self, total: int, use_tqdm: bool | Callable[..., Any]) -> list[RequestOutput]:
         engine = self.llm_engine
@@ -152,6 +271,27 @@ class LLM:
             if bar is not None:
                 bar.close()
         return sorted(outputs, key=lambda output: int(output.request_id))
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name):
+            raise missing_attribute("LLM", name)
+
+
+def _read_template(template: str | Path | None) -> str | None:
+    """Jinja as it is, or the text of the file that is named. Braces stand in no file's name."""
+    if template is None or (isinstance(template, str) and "{" in template):
+        return template
+    return Path(template).read_text(encoding="utf-8")
+
+
+def _as_conversations(messages: Any) -> list[Any]:
+    """One conversation or many? A list of dicts is one."""
+    if not isinstance(messages, Sequence) or isinstance(messages, str):
+        raise TypeError(
+            f"messages must be a list of messages or of conversations, got {type(messages).__name__}"
+        )
+    return [messages] if messages and isinstance(messages[0], Mapping) else list(messages)
 
 
 def _as_prompt_list(prompts: Any) -> list[Any]:

@@ -1,7 +1,7 @@
 """From token ids to `RequestOutput`: text, logprobs, stop strings, and the `n` samples of a request.
 
 Mirrors `vllm/v1/engine/output_processor.py` (`process_outputs` 576), `logprobs.py` and
-`parallel_sampling.py` beside it. Left out: metrics, tracing, streaming input, queues (the async front
+`parallel_sampling.py` beside it. Left out: tracing, streaming input, queues (the async front
 end brings its own).
 """
 
@@ -16,6 +16,7 @@ from mini_vllm.outputs import (
     Logprob,
     PromptLogprobs,
     RequestOutput,
+    RequestStateStats,
     SampleLogprobs,
 )
 from mini_vllm.sampler import LogprobsLists
@@ -164,6 +165,7 @@ class RequestState:
         self.detokenizer = IncrementalDetokenizer(tokenizer, params, prompt_token_ids)
         self.logprobs_processor = LogprobsProcessor(tokenizer, params)
         self.num_cached_tokens: int | None = None
+        self.stats: RequestStateStats | None = None  # kept up to date by whoever counts
 
     @property
     def external_id(self) -> str:
@@ -210,6 +212,7 @@ class RequestState:
             outputs=outputs,
             finished=finished,
             num_cached_tokens=self.num_cached_tokens,
+            metrics=self.stats,
         )
 
 

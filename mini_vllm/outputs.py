@@ -1,7 +1,8 @@
 """What a user of the engine gets back.
 
-Mirrors `vllm/outputs.py` and `vllm/logprobs.py`. Left out: pooling outputs, LoRA, encoder prompts,
-routed experts, the flat form of logprobs.
+Mirrors `vllm/outputs.py`, `vllm/logprobs.py` and, for a request's numbers, `vllm/v1/metrics/stats.py`.
+Left out: pooling outputs, routed experts, the flat form of logprobs. What belongs to LoRA and to
+encoders is there and None, because scripts print it.
 """
 
 from __future__ import annotations
@@ -56,6 +57,28 @@ class CompletionOutput:
     def finished(self) -> bool:
         return self.finish_reason is not None
 
+    @property
+    def lora_request(self) -> None:
+        """There are no adapters."""
+
+
+@dataclass(slots=True)
+class RequestStateStats:
+    """One request in numbers (`vllm/v1/metrics/stats.py:202 RequestStateStats`).
+
+    `arrival_time` is wall-clock time, in seconds since 1970. The `_ts` are seconds of a monotonic
+    clock: only their differences mean something. What has not happened yet is 0.
+    """
+
+    num_generation_tokens: int = 0
+    arrival_time: float = 0.0
+    queued_ts: float = 0.0
+    scheduled_ts: float = 0.0
+    first_token_ts: float = 0.0
+    last_token_ts: float = 0.0
+    first_token_latency: float = 0.0
+    is_corrupted: bool = False
+
 
 @dataclass(slots=True)
 class RequestOutput:
@@ -70,6 +93,8 @@ class RequestOutput:
         finished: whether all of them are.
         num_cached_tokens: prompt tokens taken from the prefix cache at the admission that led to the
             first output token.
+        metrics: the request's numbers, the last child's where `n > 1`; None unless the engine
+            counts (`disable_log_stats=False`).
     """
 
     request_id: str
@@ -79,3 +104,20 @@ class RequestOutput:
     outputs: list[CompletionOutput] = field(default_factory=list)
     finished: bool = False
     num_cached_tokens: int | None = None
+    metrics: RequestStateStats | None = None
+
+    @property
+    def lora_request(self) -> None:
+        """There are no adapters."""
+
+    @property
+    def encoder_prompt(self) -> None:
+        """The model has no encoder."""
+
+    @property
+    def encoder_prompt_token_ids(self) -> None:
+        """The model has no encoder."""
+
+    @property
+    def kv_transfer_params(self) -> None:
+        """The KV cache stays in the process."""

@@ -5,7 +5,7 @@ and what it refuses. What is accepted here, vLLM accepts too, with the same fiel
 other way round does not hold, on purpose:
 
 * Parameters the miniature does not act on (`bad_words`, `structured_outputs` and the others in
-  `LEFT_OUT`) pass at vLLM's default value only.
+  `surface.json`) pass at values that ask for nothing.
 * vLLM checks few types. It takes `temperature=nan`, `max_tokens=1.5`, `seed="a"` or
   `ignore_eos="no"` and fails later or means something odd. All of that is an error here.
 * A seed must fit torch's generator (64 bits), and stop token ids must lie in the vocabulary: vLLM
@@ -24,6 +24,7 @@ from numbers import Real
 from typing import Any, TypeGuard
 
 from mini_vllm.outside import short
+from mini_vllm.surface import entries, is_harmless, refusal
 
 logger = logging.getLogger(__name__)
 
@@ -32,16 +33,6 @@ _SAMPLING_EPS = 1e-5
 _MAX_TEMP = 1e-2
 """The least positive temperature; lower ones are raised to it
 (`vllm/sampling_params.py:26 _MAX_TEMP`)."""
-
-# fmt: off
-LEFT_OUT: dict[str, object] = {
-    "logprob_token_ids": None, "flat_logprobs": False, "spaces_between_special_tokens": True,
-    "skip_clone": False, "output_text_buffer_length": 0, "structured_outputs": None,
-    "extra_args": None, "routed_experts_prompt_start": 0, "bad_words": None,
-    "thinking_token_budget": None, "repetition_detection": None,
-}
-# fmt: on
-"""vLLM's parameters that the miniature leaves out, and the one value at which it takes them."""
 
 
 class SamplingType(IntEnum):
@@ -353,14 +344,12 @@ PARAMETERS: tuple[str, ...] = tuple(
 def _refuse_unknown(unknown: dict[str, Any]) -> None:
     """Raise for the first parameter the miniature cannot honour; return where there is none."""
     for name, value in unknown.items():
-        if name in LEFT_OUT:
-            if value == LEFT_OUT[name] or (name == "bad_words" and value == []):
-                continue
-            raise ValueError(
-                f"{name}={value!r}: vLLM 0.22.1 has this parameter, the miniature leaves it out "
-                f"and takes only its default, {LEFT_OUT[name]!r}."
-            )
-        near = difflib.get_close_matches(name, [*PARAMETERS, *LEFT_OUT], n=1)
+        if is_harmless("SamplingParams", name, value):
+            continue
+        message = refusal("SamplingParams", name, f"{name}={value!r:.100}")
+        if message is not None:
+            raise ValueError(message)
+        near = difflib.get_close_matches(name, [*PARAMETERS, *entries("SamplingParams")], n=1)
         hint = f" Did you mean {near[0]!r}?" if near else f" It takes {', '.join(PARAMETERS)}."
         raise TypeError(f"SamplingParams has no parameter {short(name)}.{hint}")
 

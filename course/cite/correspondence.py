@@ -30,10 +30,10 @@ GROUPS: dict[str, tuple[Pair, ...]] = {
     "front": (
         Pair("offline entry", f"{_LLM} LLM.generate",
              "vllm/entrypoints/llm.py LLM.generate"),
-        Pair("only the final output", f"{_LLM} LLM.generate",
+        Pair("only the final output", f"{_LLM} LLM._add_requests",
              "`vllm/entrypoints/offline_utils.py:561 in OfflineInferenceMixin._add_request`",
              "param.output_kind = ", "output_kind"),
-        Pair("the user's id is a count", f"{_LLM} LLM.generate",
+        Pair("the user's id is a count", f"{_LLM} LLM._add_requests",
              "`vllm/entrypoints/offline_utils.py:563 in OfflineInferenceMixin._add_request`",
              "next(self.request_counter)", "request_counter"),
         Pair("step until nobody is left", f"{_LLM} LLM._run_engine",

@@ -22,6 +22,7 @@ _ENGINE_FLAGS: dict[str, tuple[type, str]] = {
     "max_num_seqs": (int, "most requests running at once"),
     "max_num_batched_tokens": (int, "token budget of a step"),
     "long_prefill_token_threshold": (int, "most tokens for one request in a step; 0: no limit"),
+    "max_logprobs": (int, "most logprobs a request may ask for (20); -1: the whole vocabulary"),
 }
 
 
@@ -45,7 +46,9 @@ def add_flags(
     group = parser.add_argument_group(title)
     for name, (kind, text) in flags.items():
         metavar = "N" if kind is int else "X"
-        group.add_argument(f"--{name.replace('_', '-')}", type=kind, metavar=metavar, help=text)
+        strings = [f"--{name.replace('_', '-')}"]
+        strings += ["--num-gpu-blocks-override"] if name == "num_gpu_blocks" else []  # vLLM's name
+        group.add_argument(*strings, dest=name, type=kind, metavar=metavar, help=text)
     return group
 
 
@@ -61,6 +64,10 @@ def add_engine_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--enable-chunked-prefill", action=argparse.BooleanOptionalAction, default=True,
         help="compute long prompts over several steps (on)",
+    )  # fmt: skip
+    group.add_argument(
+        "--scheduler-reserve-full-isl", action=argparse.BooleanOptionalAction, default=True,
+        help="admit a request only if its whole sequence fits (on)",
     )  # fmt: skip
     group.add_argument(
         "--scheduling-policy", choices=("fcfs", "priority"), default="fcfs",
@@ -98,6 +105,8 @@ def make_engine(args: argparse.Namespace) -> LLMEngine:
         enable_prefix_caching=args.enable_prefix_caching,
         enable_chunked_prefill=args.enable_chunked_prefill,
         scheduling_policy=args.scheduling_policy,
+        scheduler_reserve_full_isl=args.scheduler_reserve_full_isl,
+        seed=getattr(args, "engine_seed", 0),
     )
     parts = _my_parts() if getattr(args, "mine", False) else DEFAULT_PARTS
     return LLMEngine(args.model or DEFAULT_MODEL, config, parts=parts)

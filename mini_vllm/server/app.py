@@ -22,18 +22,29 @@ from mini_vllm import __version__
 from mini_vllm.async_llm import AsyncLLM
 from mini_vllm.engine import EngineDeadError
 from mini_vllm.server.errors import ApiError, as_api_error
+from mini_vllm.server.extras import cache_router, render_router, tokenize_router
 from mini_vllm.server.metrics import EngineMetrics
 from mini_vllm.server.protocol import ChatCompletionRequest, CompletionRequest
 from mini_vllm.server.routes import generation_router, models_router, status_router
 from mini_vllm.server.serving import Serving
 from mini_vllm.server.settings import ServerSettings
+from mini_vllm.server.tokenize import DetokenizeRequest, TokenizeRequest
+from mini_vllm.surface import find_endpoint
 
 ROUTERS: tuple[Callable[[Serving], APIRouter], ...] = (
     generation_router,
     models_router,
     status_router,
+    tokenize_router,
+    render_router,
+    cache_router,
 )
-BODIES: tuple[type[BaseModel], ...] = (CompletionRequest, ChatCompletionRequest)
+BODIES: tuple[type[BaseModel], ...] = (
+    CompletionRequest,
+    ChatCompletionRequest,
+    TokenizeRequest,
+    DetokenizeRequest,
+)
 _GUARDED_PREFIX = "/v1"
 
 
@@ -89,10 +100,13 @@ def build_app(llm: AsyncLLM, settings: ServerSettings) -> FastAPI:
         serving.failed(error)
         return as_api_error(error).response()
 
-    async def on_http_error(_: Request, error: Exception) -> Response:
+    async def on_http_error(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
+        message = str(error.detail)
+        if error.status_code == 404:
+            message = find_endpoint(request.url.path) or message
         headers = dict(error.headers or {})
-        return ApiError(error.status_code, str(error.detail), None, headers).response()
+        return ApiError(error.status_code, message, None, headers).response()
 
     for kind in (ApiError, ValueError, TypeError, OverflowError, EngineDeadError, Exception):
         app.add_exception_handler(kind, on_error)

@@ -17,7 +17,7 @@ from mini_vllm.server.protocol import ChatCompletionRequest
 from mini_vllm.server.serving import SYSTEM_FINGERPRINT, EngineInput, Serving, now, usage_options
 from mini_vllm.server.stream import DONE, Channel, EngineResponse, quote, sse
 
-_NO_TEMPLATE = (
+NO_TEMPLATE = (
     "this model has no chat template, so messages cannot be made into a prompt: use "
     "/v1/completions, or start the server with --chat-template FILE"
 )
@@ -39,7 +39,7 @@ class ChatCompletion:
         serving.check(body)
         serving.check_sequences(1, body.n)
         if template is None:
-            raise bad_request(_NO_TEMPLATE, "messages")
+            raise bad_request(NO_TEMPLATE, "messages")
         self.serving = serving
         self.body = body
         self.id = serving.external_id("chatcmpl", header_id, body)
@@ -95,6 +95,7 @@ class ChatCompletion:
             "prompt_logprobs": prompt_logprobs(final.prompt_logprobs),
             "prompt_token_ids": final.prompt_token_ids if body.return_token_ids else None,
             "prompt_text": self.entry.prompt.get("prompt") if body.return_prompt_text else None,
+            "kv_transfer_params": None,
         }
         await channel.json_list(content, "choices", map(self._choice, final.outputs))
 
@@ -115,6 +116,7 @@ class ChatCompletion:
             "finish_reason": output.finish_reason or "stop",
             "stop_reason": output.stop_reason,
             "token_ids": output.token_ids if self.body.return_token_ids else None,
+            "routed_experts": None,
         }
 
     def _logprobs(self, output: CompletionOutput) -> dict[str, Any] | None:
@@ -134,7 +136,7 @@ class ChatCompletion:
             f'"created":{self.created},"model":{quote(serving.model_name)},"choices":[{{"index":'
         )
         middle = ',"delta":{"content":'
-        tail = '},"logprobs":null,"finish_reason":null}]}\n\n'
+        tail = '},"logprobs":null,"finish_reason":null,"token_ids":null}]}\n\n'
         only_text = self.top_logprobs is None and not (body.return_token_ids or continuous)
         first: RequestOutput | None = None
         async with serving.generate(self.entry) as (outputs, tracked):
@@ -158,8 +160,7 @@ class ChatCompletion:
                     }
                     if output.finish_reason is not None:
                         choice["stop_reason"] = output.stop_reason
-                    if body.return_token_ids:
-                        choice["token_ids"] = output.token_ids
+                    choice["token_ids"] = output.token_ids if body.return_token_ids else None
                     chunk = self._chunk([choice])
                     if output.finish_reason is not None and not include_usage:
                         chunk["system_fingerprint"] = SYSTEM_FINGERPRINT
@@ -187,10 +188,10 @@ class ChatCompletion:
             delta = {"role": self.role, "content": ""}
             choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}
             chunk = self._chunk([choice], **usage)
-            if self.body.return_token_ids:
-                chunk["prompt_token_ids"] = result.prompt_token_ids
-            if self.body.return_prompt_text:
-                chunk["prompt_text"] = self.entry.prompt.get("prompt")
+            body = self.body
+            chunk["prompt_token_ids"] = result.prompt_token_ids if body.return_token_ids else None
+            prompt = self.entry.prompt.get("prompt")
+            chunk["prompt_text"] = prompt if body.return_prompt_text else None
             events += sse(chunk)
         if self.echoed:
             for index in range(self.n):

@@ -20,6 +20,7 @@ NEEDS = ("fastapi", "uvicorn", "httptools", "prometheus_client", "jinja2")
 _EPILOG = """\
 examples:
   mini-vllm serve
+  mini-vllm serve ./my-llama --max-model-len 512
   mini-vllm serve --port 9000 --served-model-name tiny --max-num-seqs 64
   VLLM_API_KEY=secret mini-vllm serve --host 0.0.0.0
 
@@ -28,8 +29,10 @@ examples:
   curl -N http://127.0.0.1:8000/v1/chat/completions -H 'Content-Type: application/json' \\
     -d '{"messages": [{"role": "user", "content": "What is a block?"}], "stream": true}'
 
-endpoints: /v1/models, /v1/completions, /v1/chat/completions, /health, /version, /metrics,
-/openapi.json. Any OpenAI client works, with base_url http://HOST:PORT/v1.
+endpoints: /v1/models, /v1/completions, /v1/chat/completions, the same two with /render, /tokenize,
+/detokenize, /health, /version, /metrics, /openapi.json; with VLLM_SERVER_DEV_MODE=1
+/reset_prefix_cache. Any OpenAI client works, with base_url http://HOST:PORT/v1. Flags of vllm serve
+that change nothing here are taken.
 """
 _DESCRIPTION = (
     "Serve the model over HTTP with OpenAI's API. SIGTERM or Ctrl-C lets running requests finish; "
@@ -82,10 +85,15 @@ def _at_least(least: float, kind: type[int] | type[float] = int) -> type:
 def add_serve_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's flags: the server's own, then the engine's as every command has them."""
     from mini_vllm.cli.flags import add_engine_flags
+    from mini_vllm.cli.vllm_flags import add_vllm_flags
 
     parser.description = _DESCRIPTION
     parser.epilog = _EPILOG
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument(
+        "model_tag", nargs="?", metavar="MODEL",
+        help="checkpoint folder, as --model (default: the shipped tiny Llama)",
+    )  # fmt: skip
     group = parser.add_argument_group("server")
     group.add_argument(
         "--host", default="127.0.0.1", help="address to listen on (127.0.0.1: this machine only)"
@@ -106,7 +114,7 @@ def add_serve_arguments(parser: argparse.ArgumentParser) -> None:
         "--chat-template", metavar="FILE", help="a Jinja file in place of the checkpoint's template"
     )
     group.add_argument(
-        "--enable-prompt-tokens-details", action="store_true",
+        "--enable-prompt-tokens-details", action=argparse.BooleanOptionalAction, default=False,
         help="say in usage how many prompt tokens were cached",
     )  # fmt: skip
     group.add_argument(
@@ -128,6 +136,11 @@ def add_serve_arguments(parser: argparse.ArgumentParser) -> None:
         "--mine", action="store_true", help="run on the parts that you built, where their labs pass"
     )
     add_engine_flags(parser)
+    group.add_argument(
+        "--seed", dest="engine_seed", type=int, default=0, metavar="N",
+        help="seed of what requests without a seed of their own draw from (0)",
+    )  # fmt: skip
+    add_vllm_flags(parser)
 
 
 def check_extra() -> None:
@@ -173,6 +186,12 @@ def run_serve(args: argparse.Namespace, out: TextIO) -> int:
 
     Raises ValueError or OSError where it cannot start.
     """
+    if args.model_tag is not None:
+        if args.model not in (None, args.model_tag):
+            raise ValueError(
+                f"the model is given twice: {args.model_tag!r} and --model {args.model!r}"
+            )
+        args.model = args.model_tag
     check_extra()
     settings = make_settings(args)
     from mini_vllm.async_llm import AsyncLLM

@@ -76,6 +76,7 @@ class Completion:
                 sum(len(output.token_ids) for final in finals for output in final.outputs),
                 finals[-1].num_cached_tokens,
             ),
+            "kv_transfer_params": None,
         }
         await channel.json_list(content, "choices", self._choices(finals))
 
@@ -108,6 +109,7 @@ class Completion:
             "token_ids": output.token_ids if body.return_token_ids else None,
             "prompt_logprobs": prompt_logprobs(final.prompt_logprobs),
             "prompt_token_ids": final.prompt_token_ids if body.return_token_ids else None,
+            "routed_experts": None,
         }
 
     def _prompt_text(self, entry: EngineInput) -> str:
@@ -156,7 +158,8 @@ class Completion:
             f'"model":{quote(self.serving.model_name)},"choices":[{{"index":'
         )
         middle = ',"text":'
-        tail = ',"logprobs":null,"finish_reason":null,"stop_reason":null}]}\n\n'
+        tail = ',"logprobs":null,"finish_reason":null,"stop_reason":null,'
+        tail += '"prompt_token_ids":null,"token_ids":null}]}\n\n'
         only_text = body.logprobs is None and not (self.echo or body.return_token_ids or continuous)
         async with self.serving.generate(entry) as (outputs, tracked):
             async for result in outputs:
@@ -204,9 +207,9 @@ class Completion:
             )
         choice["finish_reason"] = output.finish_reason
         choice["stop_reason"] = output.stop_reason
-        if body.return_token_ids:
-            choice["prompt_token_ids"] = entry.prompt["prompt_token_ids"] if first else None
-            choice["token_ids"] = output.token_ids
+        shows_prompt = first and (self.echo or body.return_token_ids)
+        choice["prompt_token_ids"] = entry.prompt["prompt_token_ids"] if shows_prompt else None
+        choice["token_ids"] = output.token_ids if body.return_token_ids else None
         state.num_tokens += len(output.token_ids)
         state.num_chars += len(text)
         return self._chunk([choice])

@@ -12,8 +12,7 @@ microsecond.
 from __future__ import annotations
 
 import time
-from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.metrics_core import (
@@ -26,52 +25,22 @@ from prometheus_client.registry import Collector
 
 from mini_vllm.async_llm import AsyncLLM
 from mini_vllm.engine import StepRecord
+from mini_vllm.metrics import (
+    FINISH_REASONS,
+    FIRST_TOKEN_BUCKETS,
+    LATENCY_BUCKETS,
+    BucketCounts,
+    build_1_2_5_buckets,
+)
 from mini_vllm.outputs import CompletionOutput
 from mini_vllm.sampling_params import SamplingParams
 
 # fmt: off
-_FIRST_TOKEN = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5,
-                10.0, 20.0, 40.0, 80.0, 160.0, 640.0, 2560.0)
 _BETWEEN = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0,
             20.0, 40.0, 80.0)
-_LATENCY = (0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0,
-            240.0, 480.0, 960.0, 1920.0, 7680.0)
 _STEP = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 # fmt: on
-_REASONS = ("stop", "length", "abort", "error", "repetition")
 _SOURCES = ("local_compute", "local_cache_hit", "external_kv_transfer")
-
-
-def build_1_2_5_buckets(max_value: int) -> tuple[int, ...]:
-    """1, 2, 5, 10, 20, … up to `max_value` (`vllm/v1/metrics/loggers.py:1259 build_1_2_5_buckets`).
-
-    >>> build_1_2_5_buckets(100)
-    (1, 2, 5, 10, 20, 50, 100)
-    """
-    values = (m * 10**e for e in range(len(str(max_value))) for m in (1, 2, 5))
-    return tuple(value for value in values if value <= max_value)
-
-
-class Histogram:
-    """Counts a bucket and a sum; written by one thread, read by any."""
-
-    def __init__(self, buckets: Sequence[float]) -> None:
-        self.buckets = tuple(buckets)
-        self.counts = [0] * (len(buckets) + 1)
-        self.sum = 0.0
-
-    def observe(self, value: float, times: int = 1) -> None:
-        self.counts[bisect_left(self.buckets, value)] += times
-        self.sum += value * times
-
-    def cumulative(self) -> list[tuple[str, float]]:
-        total = 0
-        rows: list[tuple[str, float]] = []
-        bounds = [*(str(float(bound)) for bound in self.buckets), "+Inf"]
-        for bound, count in zip(bounds, list(self.counts), strict=True):
-            total += count
-            rows.append((bound, float(total)))
-        return rows
 
 
 class _Sequence:
@@ -141,24 +110,24 @@ class EngineMetrics(Collector):
 
         # The engine thread's.
         self.prompt_tokens = self.prompt_tokens_cached = self.generation_tokens = 0
-        self.iteration_tokens = Histogram(_STEP)
-        self.time_to_first_token = Histogram(_FIRST_TOKEN)
-        self.inter_token_latency = Histogram(_BETWEEN)
+        self.iteration_tokens = BucketCounts(_STEP)
+        self.time_to_first_token = BucketCounts(FIRST_TOKEN_BUCKETS)
+        self.inter_token_latency = BucketCounts(_BETWEEN)
         # The event loop's.
-        self.success = dict.fromkeys(_REASONS, 0)
+        self.success = dict.fromkeys(FINISH_REASONS, 0)
         self.by_request = {
-            "request_prompt_tokens": Histogram(lengths),
-            "request_generation_tokens": Histogram(lengths),
-            "request_max_num_generation_tokens": Histogram(lengths),
-            "request_params_n": Histogram((1, 2, 5, 10, 20)),
-            "request_params_max_tokens": Histogram(lengths),
-            "request_time_per_output_token_seconds": Histogram(_BETWEEN),
-            "e2e_request_latency_seconds": Histogram(_LATENCY),
-            "request_queue_time_seconds": Histogram(_LATENCY),
-            "request_inference_time_seconds": Histogram(_LATENCY),
-            "request_prefill_time_seconds": Histogram(_LATENCY),
-            "request_decode_time_seconds": Histogram(_LATENCY),
-            "request_prefill_kv_computed_tokens": Histogram(lengths),
+            "request_prompt_tokens": BucketCounts(lengths),
+            "request_generation_tokens": BucketCounts(lengths),
+            "request_max_num_generation_tokens": BucketCounts(lengths),
+            "request_params_n": BucketCounts((1, 2, 5, 10, 20)),
+            "request_params_max_tokens": BucketCounts(lengths),
+            "request_time_per_output_token_seconds": BucketCounts(_BETWEEN),
+            "e2e_request_latency_seconds": BucketCounts(LATENCY_BUCKETS),
+            "request_queue_time_seconds": BucketCounts(LATENCY_BUCKETS),
+            "request_inference_time_seconds": BucketCounts(LATENCY_BUCKETS),
+            "request_prefill_time_seconds": BucketCounts(LATENCY_BUCKETS),
+            "request_decode_time_seconds": BucketCounts(LATENCY_BUCKETS),
+            "request_prefill_kv_computed_tokens": BucketCounts(lengths),
         }
         self.registry = CollectorRegistry()
         self.registry.register(self)
@@ -290,7 +259,7 @@ class EngineMetrics(Collector):
             family.add_metric([*self._labels, key], value)
         return family
 
-    def _histogram(self, name: str, text: str, histogram: Histogram) -> Metric:
+    def _histogram(self, name: str, text: str, histogram: BucketCounts) -> Metric:
         family = HistogramMetricFamily(f"vllm:{name}", text, labels=("model_name", "engine"))
         family.add_metric(self._labels, histogram.cumulative(), histogram.sum)
         return family

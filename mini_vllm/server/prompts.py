@@ -104,7 +104,11 @@ class PromptReader:
                 shorter = _cut(text, 2 * keep * self.max_chars_per_token, body.truncation_side)
             ids = self.tokenizer.encode(shorter, add_special_tokens)
         if keep is not None:
-            ids = _cut(ids, keep, body.truncation_side)
+            # The tokenizer's own cut, which no side asks for, is one in the text: <bos> stays.
+            special = add_special_tokens and text is not None and body.truncation_side is None
+            head = self.tokenizer.encode("") if special else []
+            head = head if ids[: len(head)] == head and len(head) <= keep else []
+            ids = head + _cut(ids[len(head) :], keep - len(head), body.truncation_side)
         if not ids:
             raise bad_request("the prompt is empty: it has 0 tokens", "prompt")
         if len(ids) > room:

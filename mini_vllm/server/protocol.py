@@ -3,10 +3,10 @@
 Field names, types and defaults are those of
 `vllm/entrypoints/openai/completion/protocol.py:42 CompletionRequest` and
 `vllm/entrypoints/openai/chat_completion/protocol.py:183 ChatCompletionRequest`. As there, a field
-that is not known is ignored, and pydantic converts where nothing is lost (`"5"` to 5).
+that nobody knows is ignored, and pydantic converts where nothing is lost (`"5"` to 5).
 
-Fields of vLLM's that the miniature cannot honour are here all the same: at a value that asks for
-nothing they pass, at any other they are refused by name (`refuse_left_out`). Ignoring
+Fields of vLLM's that the miniature has not, and those that earlier releases had (`guided_json`), are
+refused by name unless their value asks for nothing: `surface.json` lists them. Ignoring
 `response_format` in silence would be worse than an error.
 """
 
@@ -14,9 +14,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
 
 from mini_vllm.server.errors import bad_request, short
+from mini_vllm.surface import is_harmless, refusal
 
 _INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
 _MAX_STOPS = 128
@@ -70,7 +71,21 @@ class StreamOptions(BaseModel):
     continuous_usage_stats: bool | None = False
 
 
-class SamplingFields(BaseModel):
+class RequestBody(BaseModel):
+    """A body that refuses what vLLM has and the miniature has not. Raises ApiError."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def refuse_missing(cls, data: Any) -> Any:
+        for name, value in data.items() if isinstance(data, dict) else ():
+            for kind in ("fields", "former"):
+                message = refusal(kind, name, f"{name}={short(value)}")
+                if message is not None and not is_harmless(kind, name, value):
+                    raise bad_request(message, name)
+        return data
+
+
+class SamplingFields(RequestBody):
     """The fields that both endpoints have."""
 
     model_config = ConfigDict(extra="ignore")
@@ -106,16 +121,6 @@ class SamplingFields(BaseModel):
     return_token_ids: bool | None = None
     cache_salt: Annotated[str, Field(min_length=1)] | None = None
 
-    # Left out: taken only where they ask for nothing.
-    use_beam_search: bool = False
-    spaces_between_special_tokens: bool = True
-    response_format: dict[str, Any] | None = None
-    structured_outputs: dict[str, Any] | None = None
-    thinking_token_budget: int | None = None
-    repetition_detection: dict[str, Any] | None = None
-    kv_transfer_params: dict[str, Any] | None = None
-    vllm_xargs: dict[str, Any] | None = None
-
     def check(self) -> None:
         """Rules that join fields. Raises ApiError."""
         if self.stream_options is not None and not self.stream:
@@ -131,32 +136,6 @@ class SamplingFields(BaseModel):
                 raise bad_request(
                     f"prompt_logprobs={wanted} cannot be had with stream=true", "prompt_logprobs"
                 )
-        self.refuse_left_out()
-
-    def refuse_left_out(self) -> None:
-        """Refuse by name what vLLM has and the miniature has not. Raises ApiError."""
-        asked: dict[str, object] = {
-            "use_beam_search": self.use_beam_search or None,
-            "spaces_between_special_tokens": None if self.spaces_between_special_tokens else False,
-            "response_format": self.response_format,
-            "structured_outputs": self.structured_outputs,
-            "thinking_token_budget": self.thinking_token_budget,
-            "repetition_detection": self.repetition_detection,
-            "kv_transfer_params": self.kv_transfer_params or None,
-            "vllm_xargs": self.vllm_xargs or None,
-        } | self._left_out()
-        if self.response_format is not None and self.response_format.get("type") == "text":
-            del asked["response_format"]
-        for name, value in asked.items():
-            if value is not None:
-                raise bad_request(
-                    f"{name}={short(value)}: vLLM 0.22.1 has this parameter, the miniature leaves "
-                    "it out",
-                    name,
-                )
-
-    def _left_out(self) -> dict[str, object]:
-        return {}
 
 
 class CompletionRequest(SamplingFields):
@@ -166,17 +145,12 @@ class CompletionRequest(SamplingFields):
     echo: bool | None = False
     logprobs: Annotated[int | None, _bounds(minimum=0)] = None
     max_tokens: Annotated[int | None, _bounds(minimum=0)] = 16
-    suffix: str | None = None
-    prompt_embeds: Any = None
     add_special_tokens: bool = True
 
     def check(self) -> None:
         super().check()
         if self.logprobs is not None and self.logprobs < 0:
             raise bad_request(f"logprobs must be at least 0, got {self.logprobs}", "logprobs")
-
-    def _left_out(self) -> dict[str, object]:
-        return {"suffix": self.suffix, "prompt_embeds": self.prompt_embeds}
 
 
 class ChatMessageParam(BaseModel):
@@ -203,13 +177,11 @@ class ChatCompletionRequest(SamplingFields):
     parallel_tool_calls: bool | None = True
     reasoning_effort: str | None = None
     include_reasoning: bool = True
-    bad_words: Stops | None = None
     echo: bool = False
     add_generation_prompt: bool = True
     continue_final_message: bool = False
     add_special_tokens: bool = False
     documents: Objects | None = None
-    chat_template: str | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     return_prompt_text: bool | None = None
 
@@ -230,7 +202,15 @@ class ChatCompletionRequest(SamplingFields):
                 "is true unless it is set to false",
                 "continue_final_message",
             )
+        self.check_template()
         self._check_tools()
+
+    def check_template(self) -> None:
+        """A template may hide among its own variables. Raises ApiError."""
+        given = (self.chat_template_kwargs or {}).get("chat_template")
+        message = refusal("fields", "chat_template", f"chat_template={short(given)}")
+        if given is not None:
+            raise bad_request(str(message), "chat_template")
 
     def _check_tools(self) -> None:
         if self.tools == []:
@@ -243,10 +223,3 @@ class ChatCompletionRequest(SamplingFields):
                 "tool_choice='none' shows the tools to the chat template and leaves it at that",
                 "tool_choice",
             )
-
-    def _left_out(self) -> dict[str, object]:
-        kwargs = self.chat_template_kwargs or {}
-        return {
-            "bad_words": self.bad_words or None,
-            "chat_template": self.chat_template or kwargs.get("chat_template"),
-        }

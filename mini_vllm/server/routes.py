@@ -19,7 +19,7 @@ from mini_vllm.engine import EngineDeadError
 from mini_vllm.server.chat import ChatTemplate
 from mini_vllm.server.chat_completions import ChatCompletion
 from mini_vllm.server.completions import Completion
-from mini_vllm.server.errors import ApiError, JsonBytes, short
+from mini_vllm.server.errors import ApiError, JsonBytes
 from mini_vllm.server.protocol import ChatCompletionRequest, CompletionRequest
 from mini_vllm.server.serving import Serving, now
 
@@ -56,6 +56,12 @@ def models_router(serving: Serving) -> APIRouter:
     router = APIRouter()
     settings = serving.settings
     created = now()
+    permission = {
+        "object": "model_permission", "created": created, "allow_create_engine": False,
+        "allow_sampling": True, "allow_logprobs": True, "allow_search_indices": False,
+        "allow_view": True, "allow_fine_tuning": False, "organization": "*", "group": None,
+        "is_blocking": False,
+    }  # fmt: skip
 
     def card(name: str) -> dict[str, Any]:
         return {
@@ -66,6 +72,7 @@ def models_router(serving: Serving) -> APIRouter:
             "root": str(settings.model),
             "parent": None,
             "max_model_len": serving.max_model_len,
+            "permission": [{"id": f"modelperm-{serving.random_id()}", **permission}],
         }
 
     @router.get("/v1/models")
@@ -74,8 +81,7 @@ def models_router(serving: Serving) -> APIRouter:
 
     @router.get("/v1/models/{name:path}", responses=error_responses(404))
     async def show_model(name: str) -> Response:
-        if name not in settings.model_names:
-            raise ApiError(404, f"The model {short(name)} does not exist.", "model")
+        serving.check_model(name)
         return JsonBytes(card(name))
 
     return router
@@ -101,6 +107,7 @@ def status_router(serving: Serving) -> APIRouter:
 
     for path in ("/health", "/ping"):
         router.get(path, response_class=Response, responses=error_responses(503))(health)
+    router.post("/ping", response_class=Response, responses=error_responses(503))(health)
 
     @router.get("/version")
     async def show_version() -> Response:

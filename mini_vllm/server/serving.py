@@ -76,11 +76,16 @@ class Serving:
 
     def check(self, body: SamplingFields) -> None:
         """Whether this server can answer the request at all. Raises ApiError, EngineDeadError."""
-        if body.model and body.model not in self.settings.model_names:
-            raise ApiError(404, f"The model {short(body.model)} does not exist.", "model")
+        self.check_model(body.model)
         body.check()
         if self.llm.errored:
             raise self.llm.dead_error
+
+    def check_model(self, model: str | None) -> None:
+        """Raises ApiError 404 for the name of another model."""
+        if model and model not in self.settings.model_names:
+            name = short(model)[1:-1]  # no quotes within the backticks
+            raise ApiError(404, f"The model `{name}` does not exist.", "model")
 
     def check_sequences(self, num_prompts: int, n: int | None) -> None:
         most = self.settings.max_sequences
@@ -137,9 +142,11 @@ class Serving:
         (`vllm/entrypoints/openai/engine/serving.py:394 OpenAIServing._base_request_id`)."""
         if header is not None and not 0 < len(header) <= 256:
             raise bad_request(f"X-Request-Id must have 1 to 256 characters, got {len(header)}")
-        return (
-            f"{prefix}-{header or body.request_id or format(self._random.getrandbits(128), '032x')}"
-        )
+        return f"{prefix}-{header or body.request_id or self.random_id()}"
+
+    def random_id(self) -> str:
+        """16 hexadecimal digits, as many as vLLM's ids have."""
+        return format(self._random.getrandbits(64), "016x")
 
     def engine_id(self, external_id: str) -> str:
         """An id no other request has. Clients may give two requests the same, and that is fine."""

@@ -129,6 +129,7 @@ class ByteLevelBPE:
             if (group := [t["content"] for t in added if bool(t.get("normalized")) == wanted])
         ]
         tokens = {i: t for t, i in self._vocab.items()} | {i: t for t, i in self._added.items()}
+        self._tokens = tokens
         self._bytes = {i: _token_bytes(token) for i, token in tokens.items()}
         self._text = {i: _whole_text(raw) for i, raw in self._bytes.items()}
         self.vocab_size = len(self._bytes)
@@ -138,6 +139,10 @@ class ByteLevelBPE:
     def token_to_id(self, token: str) -> int | None:
         """Id of a token by its spelling in the vocabulary, or None."""
         return self._added.get(token, self._vocab.get(token))
+
+    def id_to_token(self, token_id: int) -> str | None:
+        """A token by its id, as it is spelled in the vocabulary, or None."""
+        return self._tokens.get(token_id)
 
     def encode(self, text: str, add_special_tokens: bool) -> list[int]:
         """See `Tokenizer.encode`."""

@@ -45,6 +45,11 @@ class HfCodec:
         found: int | None = self._tokenizer.token_to_id(token)
         return found
 
+    def id_to_token(self, token_id: int) -> str | None:
+        """A token by its id, as it is spelled in the vocabulary, or None."""
+        found: str | None = self._tokenizer.id_to_token(token_id)
+        return found
+
     def encode(self, text: str, add_special_tokens: bool) -> list[int]:
         """See `Tokenizer.encode`."""
         return list(self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids)

@@ -9,13 +9,15 @@ still be incomplete is held back.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import functools
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 from mini_vllm.checkpoint import read_json
 from mini_vllm.llama_config import CheckpointError
 from mini_vllm.tokenizer.byte_level_bpe import ByteLevelBPE, why_not_byte_level
+from mini_vllm.tokenizer.chat_template import RESERVED, ChatTemplate, read_template
 from mini_vllm.tokenizer.check import (
     check_byte_level,
     check_shape,
@@ -48,6 +50,7 @@ class _Codec(Protocol):
     def encode(self, text: str, add_special_tokens: bool) -> list[int]: ...
     def decode(self, ids: Sequence[int], skip_special_tokens: bool) -> str: ...
     def id_to_piece(self, token_id: int) -> str: ...
+    def id_to_token(self, token_id: int) -> str | None: ...
     def token_to_id(self, token: str) -> int | None: ...
     def stream(self, skip_special_tokens: bool, prompt: Sequence[int]) -> TokenStream: ...
 
@@ -59,6 +62,7 @@ class Tokenizer:
         vocab_size: ids that have a token, added tokens included.
         bos_token_id, eos_token_id: ids of the tokens that ``tokenizer_config.json`` names; None
             where it names none.
+        bos_token, eos_token: their texts.
         model_max_length: the longest text, in tokens, that ``tokenizer_config.json`` allows; None
             where it names none.
     """
@@ -71,6 +75,9 @@ class Tokenizer:
         model_max_length: int | None = None,
     ) -> None:
         self._codec = codec
+        self._folder: Path | None = None
+        self.bos_token: str | None = None
+        self.eos_token: str | None = None
         self.vocab_size = codec.vocab_size
         self.bos_token_id = bos_token_id
         self.eos_token_id = eos_token_id
@@ -117,7 +124,27 @@ class Tokenizer:
                 except CheckpointError as error:
                     raise CheckpointError(f"{folder / name}: {error}") from error
         ids = {k: None if v is None else codec.token_to_id(v) for k, v in names.items()}
-        return cls(codec, ids.get("bos_token"), ids.get("eos_token"), longest)
+        made = cls(codec, ids.get("bos_token"), ids.get("eos_token"), longest)
+        made.bos_token, made.eos_token = names.get("bos_token"), names.get("eos_token")
+        made._folder = folder
+        return made
+
+    @functools.cached_property
+    def chat_template(self) -> str | None:
+        """The checkpoint's Jinja template for chats; None where it has none.
+
+        Raises:
+            CheckpointError: the file has something else in its place.
+        """
+        return None if self._template is None else self._template[0]
+
+    @functools.cached_property
+    def _template(self) -> tuple[str, dict[str, Any]] | None:
+        # Read when a chat asks: whoever has no chats needs no valid template.
+        return None if self._folder is None else read_template(self._folder)
+
+    def __len__(self) -> int:
+        return self.vocab_size
 
     def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """Ids of `text`. Special tokens written out in the text become their ids, as in Hugging
@@ -125,11 +152,61 @@ class Tokenizer:
         """
         return self._codec.encode(text, add_special_tokens)
 
-    def decode(self, ids: Iterable[int], skip_special_tokens: bool = True) -> str:
-        """Text of `ids`; bytes that are no UTF-8 come out as U+FFFD, ids without a token as
-        nothing.
+    def decode(self, ids: Iterable[int], skip_special_tokens: bool = False) -> str:
+        """Text of `ids`, with special tokens written out unless they are to be skipped, as in
+        transformers. Bytes that are no UTF-8 come out as U+FFFD, ids without a token as nothing.
         """
         return self._codec.decode(list(ids), skip_special_tokens)
+
+    def convert_ids_to_tokens(self, ids: Iterable[int]) -> list[str | None]:
+        """The tokens as they stand in the vocabulary, ``Ġthe`` for `` the``; None for an id without
+        one.
+        """
+        return [self._codec.id_to_token(token_id) for token_id in ids]
+
+    def apply_chat_template(
+        self,
+        conversation: Sequence[Mapping[str, Any]],
+        tools: Sequence[Any] | None = None,
+        documents: Sequence[Any] | None = None,
+        chat_template: str | None = None,
+        add_generation_prompt: bool = False,
+        continue_final_message: bool = False,
+        tokenize: bool = True,
+        return_dict: bool = True,
+        **kwargs: Any,
+    ) -> Any:
+        """A chat as the model reads it, by the checkpoint's template, as in transformers.
+
+        Args:
+            conversation: messages, each a dict with ``role`` and ``content``.
+            chat_template: Jinja in place of the checkpoint's.
+            add_generation_prompt: end with what begins an assistant's turn.
+            continue_final_message: leave the last message open.
+            tokenize: ids instead of text.
+            return_dict: the ids as ``input_ids`` of a dict, beside an ``attention_mask`` of ones.
+            kwargs: variables for the template.
+
+        Raises:
+            ValueError: no template, or messages that it refuses.
+            ImportError: jinja2 is not installed.
+        """
+        source = chat_template or self.chat_template
+        if source is None:
+            raise ValueError("this tokenizer has no chat template: give one as chat_template=")
+        variables = {} if self._template is None else self._template[1]
+        text = ChatTemplate(source, variables).render(
+            conversation,
+            tools=tools,
+            documents=documents,
+            add_generation_prompt=add_generation_prompt,
+            continue_final_message=continue_final_message,
+            **{name: value for name, value in kwargs.items() if name not in RESERVED},
+        )
+        if not tokenize:
+            return text
+        ids = self.encode(text, add_special_tokens=False)  # the template writes them out
+        return {"input_ids": ids, "attention_mask": [1] * len(ids)} if return_dict else ids
 
     def id_to_piece(self, token_id: int) -> str:
         """One id for the eye: its text, ``<0xE2>`` for each byte that is no text alone, escapes for

@@ -87,7 +87,7 @@ class TraceRecorder:
         pieces: dict[int, str] = {}
         if tokenizer is not None:
             for info in self.requests:
-                info.text = tokenizer.decode(info.output_token_ids)
+                info.text = tokenizer.decode(info.output_token_ids, skip_special_tokens=True)
                 for token_id in (*info.prompt_token_ids, *info.output_token_ids):
                     if token_id not in pieces:
                         pieces[token_id] = tokenizer.id_to_piece(token_id)

@@ -22,7 +22,7 @@ from text_helpers import (
 
 from course.parity.tokens_run import run_worker
 from mini_vllm import LLM, RequestOutputKind, SamplingParams
-from mini_vllm.llm import engine_config
+from mini_vllm.engine_args import engine_config
 
 NINE = greedy(9, ignore_eos=True)
 

@@ -152,8 +152,8 @@ def test_bytes_and_specials(tokenizer: Tokenizer) -> None:
 
 def test_decode(tokenizer: Tokenizer) -> None:
     ids = tokenizer.encode("a<|user|>日<eos>")
-    assert tokenizer.decode(ids) == "a日"
-    assert tokenizer.decode(ids, skip_special_tokens=False) == "<bos>a<|user|>日<eos>"
+    assert tokenizer.decode(ids) == "<bos>a<|user|>日<eos>"
+    assert tokenizer.decode(ids, skip_special_tokens=True) == "a日"
     assert tokenizer.decode([FIRST_BYTE + 0xE6, FIRST_BYTE + 0x97]) == "\ufffd"
     assert tokenizer.decode([FIRST_BYTE + 97, 10**6, FIRST_BYTE + 98]) == "ab"
     assert tokenizer.decode([]) == ""

@@ -1,0 +1,100 @@
+"""`EngineArgs`: an engine's settings as vLLM's scripts and command lines give them.
+
+Mirrors the part of `vllm/engine/arg_utils.py:412 EngineArgs` that the miniature acts on. Arguments of
+vLLM's beyond it pass where they ask for what happens here anyway, and are refused where they ask for
+more (`surface.py`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Self
+
+from mini_vllm.config import DEFAULT_MODEL, EngineConfig
+from mini_vllm.surface import take_harmless
+
+_RENAMED = {"num_gpu_blocks_override": "num_gpu_blocks"}
+
+
+@dataclass(init=False)
+class EngineArgs:
+    """Settings of an engine, with vLLM's names; None leaves one to the default.
+
+    Attributes:
+        model: a checkpoint folder; default: the shipped tiny Llama.
+        num_gpu_blocks_override: `EngineConfig.num_gpu_blocks`, by which name it is taken too.
+        disable_log_stats: count nothing: no `RequestOutput.metrics`, no `get_metrics`.
+
+    The others are fields of `EngineConfig`. Raises ValueError for an argument of vLLM's that asks for
+    what the miniature has not, TypeError for one that vLLM has not either.
+    """
+
+    model: str | Path = DEFAULT_MODEL
+    block_size: int | None = None
+    num_gpu_blocks_override: int | None = None
+    kv_cache_memory_bytes: int | None = None
+    max_model_len: int | None = None
+    max_num_seqs: int | None = None
+    max_num_batched_tokens: int | None = None
+    long_prefill_token_threshold: int | None = None
+    enable_chunked_prefill: bool | None = None
+    enable_prefix_caching: bool | None = None
+    scheduling_policy: str | None = None
+    scheduler_reserve_full_isl: bool | None = None
+    max_logprobs: int | None = None
+    seed: int | None = None
+    disable_log_stats: bool = False
+
+    def __init__(self, model: str | Path = DEFAULT_MODEL, **kwargs: Any) -> None:
+        self.model = model
+        if kwargs.get("tokenizer") == model:
+            del kwargs["tokenizer"]
+        ours = {new: old for old, new in _RENAMED.items()}
+        known = {field.name: field for field in fields(self)}
+        for name, field in known.items():
+            if name != "model":
+                setattr(self, name, field.default)
+        others = {}
+        for name, value in kwargs.items():
+            if ours.get(name, name) in known:
+                setattr(self, ours.get(name, name), value)
+            else:
+                others[name] = value
+        take_harmless("arguments", others, type(self).__name__, known)
+
+    def create_engine_config(self) -> EngineConfig:
+        """The engine's settings. Raises ValueError naming the field, its value and the rule."""
+        known = {field.name for field in fields(EngineConfig)}
+        settings = {_RENAMED.get(n, n): v for n, v in dataclasses.asdict(self).items()}
+        return EngineConfig(**{n: v for n, v in settings.items() if n in known and v is not None})
+
+    @staticmethod
+    def add_cli_args(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
+        """Give a parser one flag a setting, by vLLM's names. Returns the parser."""
+        for field in fields(EngineArgs):
+            flag = "--" + field.name.replace("_", "-")
+            if "bool" in str(field.type):
+                action = argparse.BooleanOptionalAction
+                parser.add_argument(flag, action=action, default=field.default)
+            else:
+                kind = int if "int" in str(field.type) else str
+                parser.add_argument(flag, type=kind, default=field.default)
+        return parser
+
+    @classmethod
+    def from_cli_args(cls, args: argparse.Namespace) -> Self:
+        """The settings that a parser with these flags has read; other attributes are left alone."""
+        names = [field.name for field in fields(cls)]
+        return cls(**{name: getattr(args, name) for name in names if hasattr(args, name)})
+
+
+class AsyncEngineArgs(EngineArgs):
+    """`EngineArgs` for `AsyncLLM` (`vllm/engine/arg_utils.py:2568 AsyncEngineArgs`)."""
+
+
+def engine_config(**kwargs: Any) -> EngineConfig:
+    """`EngineConfig` from the keyword arguments of vLLM's `LLM`; see `EngineArgs`."""
+    return EngineArgs(**kwargs).create_engine_config()

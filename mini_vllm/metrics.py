@@ -1,0 +1,211 @@
+"""What an engine counts where it is asked to: numbers of each request, and of all of them.
+
+Mirrors `vllm/v1/metrics/stats.py` (`RequestStateStats`), `reader.py` (the shapes that `get_metrics`
+returns) and, for names and buckets, `loggers.py`. Upstream the numbers live in prometheus-client; here
+in plain counters, because the engine needs no package. `mini_vllm/server/metrics.py` has every metric.
+"""
+
+from __future__ import annotations
+
+import time
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from mini_vllm.config import EngineConfig
+from mini_vllm.kv_cache_manager import KVCacheManager
+from mini_vllm.outputs import RequestOutput, RequestStateStats
+from mini_vllm.sched_output import EngineCoreOutput, SchedulerOutput
+from mini_vllm.scheduler import Scheduler
+
+# fmt: off
+FIRST_TOKEN_BUCKETS = (
+    0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0,
+    40.0, 80.0, 160.0, 640.0, 2560.0)
+LATENCY_BUCKETS = (
+    0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0,
+    480.0, 960.0, 1920.0, 7680.0)
+# fmt: on
+FINISH_REASONS = ("stop", "length", "abort", "error", "repetition")
+
+
+def build_1_2_5_buckets(max_value: int) -> tuple[int, ...]:
+    """1, 2, 5, 10, 20, … up to `max_value` (`vllm/v1/metrics/loggers.py:1259 build_1_2_5_buckets`).
+
+    >>> build_1_2_5_buckets(100)
+    (1, 2, 5, 10, 20, 50, 100)
+    """
+    values = (m * 10**e for e in range(len(str(max_value))) for m in (1, 2, 5))
+    return tuple(value for value in values if value <= max_value)
+
+
+@dataclass
+class Metric:
+    """One metric, read once (`vllm/v1/metrics/reader.py:12 Metric`)."""
+
+    name: str
+    labels: dict[str, str]
+
+
+@dataclass
+class Counter(Metric):
+    """A number that only grows."""
+
+    value: int
+
+
+@dataclass
+class Gauge(Metric):
+    """A number as it is now."""
+
+    value: float
+
+
+@dataclass
+class Histogram(Metric):
+    """Observations by size: `buckets` maps an upper bound, as text, to how many were at most so
+    large; `+Inf` to all of them."""
+
+    count: int
+    sum: float
+    buckets: dict[str, int]
+
+
+class BucketCounts:
+    """Counts a bucket and a sum; written by one thread, read by any."""
+
+    def __init__(self, buckets: Sequence[float]) -> None:
+        self.buckets = tuple(buckets)
+        self.counts = [0] * (len(buckets) + 1)
+        self.sum = 0.0
+
+    def observe(self, value: float, times: int = 1) -> None:
+        self.counts[bisect_left(self.buckets, value)] += times
+        self.sum += value * times
+
+    def cumulative(self) -> list[tuple[str, float]]:
+        """Upper bound, as text, and how many were at most so large."""
+        total = 0
+        rows: list[tuple[str, float]] = []
+        bounds = [*(str(float(bound)) for bound in self.buckets), "+Inf"]
+        for bound, count in zip(bounds, list(self.counts), strict=True):
+            total += count
+            rows.append((bound, float(total)))
+        return rows
+
+
+class EngineMetrics:
+    """Counts what an engine does, step by step.
+
+    Args:
+        config, scheduler, kv_cache_manager: the core's; `max_model_len` is set.
+        model_name: value of the label `model_name`.
+        clock: seconds, monotonic.
+    """
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        scheduler: Scheduler,
+        kv_cache_manager: KVCacheManager,
+        model_name: str,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._scheduler = scheduler
+        self._kv_cache_manager = kv_cache_manager
+        self._enable_prefix_caching = config.enable_prefix_caching
+        self._labels = {"model_name": model_name, "engine": "0"}
+        self._clock = clock
+        self._requests: dict[str, RequestStateStats] = {}
+        self._counters = dict.fromkeys(
+            ("prefix_cache_queries", "prefix_cache_hits", "prompt_tokens", "generation_tokens"), 0
+        )
+        self._success = dict.fromkeys(FINISH_REASONS, 0)
+        assert config.max_model_len is not None
+        lengths = build_1_2_5_buckets(config.max_model_len)
+        self._histograms = {
+            "time_to_first_token_seconds": BucketCounts(FIRST_TOKEN_BUCKETS),
+            "e2e_request_latency_seconds": BucketCounts(LATENCY_BUCKETS),
+            "request_generation_tokens": BucketCounts(lengths),
+        }
+
+    def add_request(self, request_id: str, arrival_time: float) -> RequestStateStats:
+        """Begin a request of the core (a child, where `n > 1`); its numbers are kept up to date."""
+        stats = RequestStateStats(arrival_time=arrival_time, queued_ts=self._clock())
+        self._requests[request_id] = stats
+        return stats
+
+    def forget(self, request_ids: Iterable[str]) -> None:
+        """The core's requests were aborted: they count nowhere, as in vLLM."""
+        for request_id in request_ids:
+            self._requests.pop(request_id, None)
+
+    def observe_step(
+        self,
+        scheduler_output: SchedulerOutput,
+        core_outputs: Sequence[EngineCoreOutput],
+        seconds: float,
+    ) -> None:
+        """Take down one step, before its text is made. `seconds`: since it was scheduled."""
+        now = self._clock()
+        counters = self._counters
+        for new in scheduler_output.scheduled_new_reqs:
+            stats = self._requests.get(new.req_id)
+            if stats is not None:
+                stats.scheduled_ts = now - seconds
+            counters["prompt_tokens"] += len(new.prompt_token_ids)
+            if self._enable_prefix_caching and not (new.sampling_params.skip_reading_prefix_cache):
+                counters["prefix_cache_queries"] += len(new.prompt_token_ids)
+                counters["prefix_cache_hits"] += new.num_computed_tokens
+        for output in core_outputs:
+            counters["generation_tokens"] += len(output.new_token_ids)
+            stats = self._requests.get(output.request_id)
+            if stats is None or not output.new_token_ids:
+                continue
+            if not stats.num_generation_tokens:
+                stats.first_token_ts = now
+                stats.first_token_latency = time.time() - stats.arrival_time
+                self._histograms["time_to_first_token_seconds"].observe(stats.first_token_latency)
+            stats.num_generation_tokens += len(output.new_token_ids)
+            stats.last_token_ts = now
+
+    def observe_outputs(self, outputs: Sequence[RequestOutput]) -> None:
+        """Take down what has finished."""
+        for output in outputs:
+            for completion in output.outputs:
+                if completion.finish_reason is None:
+                    continue
+                child = f"{completion.index}_{output.request_id}"
+                stats = self._requests.pop(child, None) or self._requests.pop(
+                    output.request_id, None
+                )
+                if stats is not None:
+                    self._success[completion.finish_reason] += 1
+                    self._histograms["e2e_request_latency_seconds"].observe(
+                        time.time() - stats.arrival_time
+                    )
+                    self._histograms["request_generation_tokens"].observe(
+                        stats.num_generation_tokens
+                    )
+
+    def snapshot(self) -> list[Metric]:
+        """Every metric as it is now, under vLLM's names."""
+        scheduler = self._scheduler
+        gauges = {
+            "num_requests_running": len(scheduler.running),
+            "num_requests_waiting": len(scheduler.waiting),
+            "kv_cache_usage_perc": self._kv_cache_manager.usage,
+        }
+        counters = {"num_preemptions": scheduler.num_preemptions, **self._counters}
+        found: list[Metric] = [Gauge(f"vllm:{n}", dict(self._labels), v) for n, v in gauges.items()]
+        found += [Counter(f"vllm:{n}", dict(self._labels), v) for n, v in counters.items()]
+        found += [
+            Counter("vllm:request_success", {**self._labels, "finished_reason": reason}, count)
+            for reason, count in self._success.items()
+        ]
+        for name, counts in self._histograms.items():
+            rows = [(bound, int(count)) for bound, count in counts.cumulative()]
+            found.append(
+                Histogram(f"vllm:{name}", dict(self._labels), rows[-1][1], counts.sum, dict(rows))
+            )
+        return found
