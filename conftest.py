@@ -1,19 +1,19 @@
 """Pytest for the whole repository: the lab contract and the markers that need something.
 
-The lab contract. A lab's tests ask for the fixture ``lab`` and get a module. Which one,
-the environment variable ``LAB_IMPL`` says:
+The lab contract. A lab's tests ask for the fixture `lab` and get a module. Which one,
+the environment variable `LAB_IMPL` says:
 
     LAB_IMPL=solution     solution.py beside the test file (this is the default)
     LAB_IMPL=starter      starter.py beside the test file
     LAB_IMPL=PATH         that file; a relative path is tried from the current directory,
                           then from the test file's folder
 
-A ``LAB_IMPL`` that leads to no file ends the run with exit code 4 (a usage error), so that a
+A `LAB_IMPL` that leads to no file ends the run with exit code 4 (a usage error), so that a
 mistyped path can never pass for a failing solution.
 
-The markers. ``gpu``, ``torch``, ``triton`` and ``vllm`` name what a test needs. Where that is
+The markers. `gpu`, `torch`, `triton` and `vllm` name what a test needs. Where that is
 missing the test is skipped with one line that says so. Nothing here imports torch unless a
-selected test carries ``gpu``.
+selected test carries `gpu`.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 
 def _lab_file(choice: str, folder: Path, start: Path) -> Path:
-    """The file that ``LAB_IMPL=choice`` names for the lab in ``folder``; ends the run if none."""
+    """The file that `LAB_IMPL=choice` names for the lab in `folder`; ends the run if none."""
     if choice in ("solution", "starter"):
         tried = [folder / f"{choice}.py"]
     else:
@@ -93,7 +93,7 @@ def _lab_file(choice: str, folder: Path, start: Path) -> Path:
 
 
 def _load(path: Path) -> ModuleType:
-    """Load ``path`` under a name that no other lab's module can have."""
+    """Load `path` under a name that no other lab's module can have."""
     stem = re.sub(r"\W+", "_", f"{path.parent.name}_{path.stem}")
     name = f"lab_{stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
     loader = SourceFileLoader(name, str(path))
@@ -113,6 +113,6 @@ def _load(path: Path) -> ModuleType:
 
 @pytest.fixture(scope="module")
 def lab(request: pytest.FixtureRequest) -> ModuleType:
-    """The module under test, as ``LAB_IMPL`` chooses it (see above)."""
+    """The module under test, as `LAB_IMPL` chooses it (see above)."""
     choice = os.environ.get("LAB_IMPL", "").strip() or "solution"
     return _load(_lab_file(choice, request.path.parent, request.config.invocation_params.dir))

@@ -40,19 +40,19 @@ def _no_scaling() -> Mapping[str, float]:
 
 @dataclass(frozen=True)
 class LlamaConfig:
-    """The fields of a Llama ``config.json`` that change the numbers, checked.
+    """The fields of a Llama `config.json` that change the numbers, checked.
 
-    A key that the file leaves out takes the default that Hugging Face's ``LlamaConfig`` gives it.
+    A key that the file leaves out takes the default that Hugging Face's `LlamaConfig` gives it.
 
     Attributes:
-        head_dim: size of one head; ``hidden_size // num_attention_heads`` where the file gives
+        head_dim: size of one head; `hidden_size // num_attention_heads` where the file gives
             none.
-        rope_type: ``default``, ``linear`` or ``llama3``.
-        rope_scaling: the numbers that belong to `rope_type` (``factor``, ...); empty for
-            ``default``.
+        rope_type: `default`, `linear` or `llama3`.
+        rope_scaling: the numbers that belong to `rope_type` (`factor`, ...); empty for
+            `default`.
         dtype: type that the checkpoint was saved in. Arithmetic is float32 whatever it says.
-        eos_token_ids: ids that end a text, from ``generation_config.json`` where it names any, else
-            from ``config.json``.
+        eos_token_ids: ids that end a text, from `generation_config.json` where it names any, else
+            from `config.json`.
     """
 
     vocab_size: int = 32000
@@ -125,7 +125,7 @@ class LlamaConfig:
 
     @classmethod
     def from_dict(cls, raw: Mapping[str, Any]) -> LlamaConfig:
-        """Check and normalise the content of ``config.json``.
+        """Check and normalise the content of `config.json`.
 
         Raises:
             CheckpointError: an unsupported architecture, activation, rope type, dtype, quantisation
@@ -203,10 +203,10 @@ def _is_size(value: object) -> bool:
 
 
 def _rope(raw: Mapping[str, Any]) -> tuple[float, str, Mapping[str, float]]:
-    """``(rope_theta, rope_type, scaling)`` from either spelling.
+    """`(rope_theta, rope_type, scaling)` from either spelling.
 
-    transformers 5 writes one dictionary ``rope_parameters``; before, ``rope_theta`` stood at the
-    top and ``rope_scaling`` held the rest, with ``type`` for ``rope_type`` in the oldest files.
+    transformers 5 writes one dictionary `rope_parameters`; before, `rope_theta` stood at the
+    top and `rope_scaling` held the rest, with `type` for `rope_type` in the oldest files.
     """
     rope = _object(raw, "rope_parameters") or _object(raw, "rope_scaling")
     if nested := [key for key, value in rope.items() if isinstance(value, dict)]:
@@ -232,7 +232,7 @@ def _rope(raw: Mapping[str, Any]) -> tuple[float, str, Mapping[str, float]]:
 
 
 def as_ids(value: Any, source: str) -> tuple[int, ...]:
-    """``eos_token_id`` as every file spells it: absent, one id, or a list of ids."""
+    """`eos_token_id` as every file spells it: absent, one id, or a list of ids."""
     ids = [] if value is None else value if isinstance(value, list) else [value]
     if not all(type(i) is int and i >= 0 for i in ids):
         raise CheckpointError(

@@ -1,8 +1,8 @@
-"""A Hugging Face Llama checkpoint folder: ``config.json`` and ``*.safetensors`` to numpy arrays.
+"""A Hugging Face Llama checkpoint folder: `config.json` and `*.safetensors` to numpy arrays.
 
-Mirrors vLLM's default loader (``vllm/model_executor/model_loader/default_loader.py``) and the
-weight names of ``vllm/model_executor/models/llama.py:436 LlamaModel.load_weights``. Left out:
-quantised weights, pickled ``.bin`` weights, downloads from a hub.
+Mirrors vLLM's default loader (`vllm/model_executor/model_loader/default_loader.py`) and the
+weight names of `vllm/model_executor/models/llama.py:436 LlamaModel.load_weights`. Left out:
+quantised weights, pickled `.bin` weights, downloads from a hub.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def load_config(folder: str | Path) -> LlamaConfig:
-    """Read and check ``config.json`` and, for the ids that end a text, ``generation_config.json``.
+    """Read and check `config.json` and, for the ids that end a text, `generation_config.json`.
 
     Raises:
         CheckpointError: `folder` does not exist, is no checkpoint, or its model is not supported.
@@ -82,7 +82,7 @@ _SAMPLING_DEFAULTS = {
 
 
 def load_default_sampling_params(folder: str | Path) -> dict[str, Any]:
-    """What ``generation_config.json`` says of sampling, by `SamplingParams`' names; often nothing.
+    """What `generation_config.json` says of sampling, by `SamplingParams`' names; often nothing.
 
     Raises CheckpointError for a value that `SamplingParams` refuses.
     Source: `vllm/config/model.py:1465 ModelConfig.get_diff_sampling_param`.
@@ -107,7 +107,7 @@ def load_weights(folder: str | Path) -> dict[str, NDArray[np.float32]]:
     float16 and bfloat16 are widened.
 
     Raises:
-        CheckpointError: no ``*.safetensors``, a shard that is missing, truncated or corrupt, a
+        CheckpointError: no `*.safetensors`, a shard that is missing, truncated or corrupt, a
             tensor that the index names and the shard lacks, or a dtype that is not supported.
     """
     folder = Path(folder)
@@ -196,8 +196,8 @@ def check_weights(config: LlamaConfig, weights: Mapping[str, NDArray[np.float32]
     """Every expected tensor is there, in its shape and finite, and none that would be ignored.
 
     Skipped as vLLM skips them
-    (``vllm/model_executor/models/llama.py:448 in LlamaModel.load_weights``): rotary tables saved by
-    old versions, and ``lm_head.weight`` where the head is tied to the embedding.
+    (`vllm/model_executor/models/llama.py:448 in LlamaModel.load_weights`): rotary tables saved by
+    old versions, and `lm_head.weight` where the head is tied to the embedding.
     """
     expected: set[str] = set()
     # One by one: there are as many as config.json says there are layers, and that may be any number.

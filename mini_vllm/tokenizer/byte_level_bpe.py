@@ -1,8 +1,8 @@
-"""Byte-level BPE, encoding and incremental decoding, from the content of a ``tokenizer.json``.
+"""Byte-level BPE, encoding and incremental decoding, from the content of a `tokenizer.json`.
 
-Gives exactly what the ``tokenizers`` library gives for the files that `why_not_byte_level` accepts.
-`ByteStream` follows that library's ``DecodeStream``, on which vLLM's ``FastIncrementalDetokenizer``
-rests (``vllm/v1/engine/detokenizer.py:167 FastIncrementalDetokenizer``).
+Gives exactly what the `tokenizers` library gives for the files that `why_not_byte_level` accepts.
+`ByteStream` follows that library's `DecodeStream`, on which vLLM's `FastIncrementalDetokenizer`
+rests (`vllm/v1/engine/detokenizer.py:167 FastIncrementalDetokenizer`).
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def _char_class(char: str) -> str:
 def split_gpt2(text: str) -> list[str]:
     """Cut `text` into the pieces between which GPT-2's BPE never merges.
 
-    The published pattern uses ``\\p{L}`` and ``\\p{N}``, which ``re`` lacks, so each character is
+    The published pattern uses `\\p{L}` and `\\p{N}`, which `re` lacks, so each character is
     replaced by its class first and the pattern runs over the classes.
     """
     classes = "".join(map(_char_class, text))
@@ -71,7 +71,7 @@ def split_gpt2(text: str) -> list[str]:
 
 
 def _steps(node: Mapping[str, Any] | None, key: str) -> list[Mapping[str, Any]]:
-    """The members of a ``Sequence`` node, or the node itself, as a flat list."""
+    """The members of a `Sequence` node, or the node itself, as a flat list."""
     if node is None:
         return []
     return [s for n in node[key] for s in _steps(n, key)] if node["type"] == "Sequence" else [node]
@@ -106,7 +106,7 @@ class ByteLevelBPE:
     """Byte-level BPE. Every byte has a token, so no text is unknown; merges join the bytes.
 
     Args:
-        data: the content of a ``tokenizer.json`` for which `why_not_byte_level` returns None.
+        data: the content of a `tokenizer.json` for which `why_not_byte_level` returns None.
     """
 
     def __init__(self, data: Mapping[str, Any]) -> None:
@@ -296,7 +296,7 @@ def _template(
 class ByteStream:
     """A token stream over bytes: emit when the text of the pending bytes no longer ends in U+FFFD.
 
-    That is ``DecodeStream``'s rule, which also holds back a genuine U+FFFD until the next
+    That is `DecodeStream`'s rule, which also holds back a genuine U+FFFD until the next
     character. One difference: where the prompt's text ends in U+FFFD, the library emits the whole
     prompt again with the first output; this stream goes on from the prompt's unfinished character.
     """
@@ -333,6 +333,6 @@ class ByteStream:
         return text
 
     def finish(self, errors: str = "ignore") -> str:
-        """End the stream; see ``TokenStream.finish``."""
+        """End the stream; see `TokenStream.finish`."""
         held, self._pending = self._pending, b""
         return held.decode("utf-8", errors="replace") if errors == "replace" else ""

@@ -1,6 +1,6 @@
-"""What a ``tokenizer.json`` may get wrong, found when it is read and not when the first text comes.
+"""What a `tokenizer.json` may get wrong, found when it is read and not when the first text comes.
 
-The ``tokenizers`` library finds the same when it reads the file, in the words of its parser; here
+The `tokenizers` library finds the same when it reads the file, in the words of its parser; here
 each message names the field and the rule.
 """
 
@@ -26,7 +26,7 @@ def _rule(field: str, rule: str, value: object) -> CheckpointError:
 
 
 def check_shape(data: Mapping[str, Any]) -> None:
-    """What holds for every ``tokenizer.json``: its parts, and the tokens added to the vocabulary.
+    """What holds for every `tokenizer.json`: its parts, and the tokens added to the vocabulary.
 
     Raises:
         CheckpointError: naming the field and the rule.
@@ -174,7 +174,7 @@ def _check_template(step: Mapping[str, Any]) -> None:
 
 
 def special_tokens(config: Mapping[str, Any]) -> dict[str, str | None]:
-    """The spelling of bos and eos, where ``tokenizer_config.json`` or its like names them.
+    """The spelling of bos and eos, where `tokenizer_config.json` or its like names them.
 
     Raises:
         CheckpointError: one that is no text.

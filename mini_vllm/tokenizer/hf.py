@@ -1,5 +1,5 @@
-"""A ``tokenizer.json`` that is no byte-level BPE, through the ``tokenizers`` library (extra
-``hf``).
+"""A `tokenizer.json` that is no byte-level BPE, through the `tokenizers` library (extra
+`hf`).
 
 Imported only where it is needed: the shipped checkpoint runs without the library.
 """
@@ -14,7 +14,7 @@ from mini_vllm.llama_config import CheckpointError
 
 
 class HfCodec:
-    """Any other ``tokenizer.json``, through the ``tokenizers`` library.
+    """Any other `tokenizer.json`, through the `tokenizers` library.
 
     Args:
         path: the file.
@@ -73,8 +73,8 @@ class HfCodec:
 
 
 class HfStream:
-    """`TokenStream` over the library's ``DecodeStream``, with vLLM's way out when it loses its
-    place (``vllm/v1/engine/detokenizer.py:223 FastIncrementalDetokenizer._protected_step``): start
+    """`TokenStream` over the library's `DecodeStream`, with vLLM's way out when it loses its
+    place (`vllm/v1/engine/detokenizer.py:223 FastIncrementalDetokenizer._protected_step`): start
     afresh at the current token."""
 
     def __init__(self, tokenizer: Any, skip_special_tokens: bool, prompt: Sequence[int]) -> None:

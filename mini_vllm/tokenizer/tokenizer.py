@@ -1,9 +1,9 @@
-"""Text to token ids and back, from a checkpoint's ``tokenizer.json``.
+"""Text to token ids and back, from a checkpoint's `tokenizer.json`.
 
-Byte-level BPE is done in ``byte_level_bpe.py``, so that the shipped model needs no package. Any
-other ``tokenizer.json`` goes through the ``tokenizers`` library (``hf.py``, extra
-``hf``). Streams mirror vLLM's ``FastIncrementalDetokenizer``
-(``vllm/v1/engine/detokenizer.py:167 FastIncrementalDetokenizer``): text whose last character may
+Byte-level BPE is done in `byte_level_bpe.py`, so that the shipped model needs no package. Any
+other `tokenizer.json` goes through the `tokenizers` library (`hf.py`, extra
+`hf`). Streams mirror vLLM's `FastIncrementalDetokenizer`
+(`vllm/v1/engine/detokenizer.py:167 FastIncrementalDetokenizer`): text whose last character may
 still be incomplete is held back.
 """
 
@@ -36,7 +36,7 @@ class TokenStream(Protocol):
     def finish(self, errors: str = "ignore") -> str:
         """End the stream.
 
-        The held bytes are dropped, as vLLM drops them, or, with ``errors="replace"``, returned with
+        The held bytes are dropped, as vLLM drops them, or, with `errors="replace"`, returned with
         U+FFFD where they are no UTF-8.
         """
         ...
@@ -60,10 +60,10 @@ class Tokenizer:
 
     Attributes:
         vocab_size: ids that have a token, added tokens included.
-        bos_token_id, eos_token_id: ids of the tokens that ``tokenizer_config.json`` names; None
+        bos_token_id, eos_token_id: ids of the tokens that `tokenizer_config.json` names; None
             where it names none.
         bos_token, eos_token: their texts.
-        model_max_length: the longest text, in tokens, that ``tokenizer_config.json`` allows; None
+        model_max_length: the longest text, in tokens, that `tokenizer_config.json` allows; None
             where it names none.
     """
 
@@ -85,11 +85,11 @@ class Tokenizer:
 
     @classmethod
     def from_folder(cls, folder: str | Path) -> Tokenizer:
-        """Read ``tokenizer.json`` and, for the names of bos and eos, ``tokenizer_config.json``.
+        """Read `tokenizer.json` and, for the names of bos and eos, `tokenizer_config.json`.
 
         Raises:
-            CheckpointError: no ``tokenizer.json``, one that is corrupt, or one that needs the
-                ``tokenizers`` library where that is not installed.
+            CheckpointError: no `tokenizer.json`, one that is corrupt, or one that needs the
+                `tokenizers` library where that is not installed.
         """
         folder = Path(folder)
         path = folder / "tokenizer.json"
@@ -159,7 +159,7 @@ class Tokenizer:
         return self._codec.decode(list(ids), skip_special_tokens)
 
     def convert_ids_to_tokens(self, ids: Iterable[int]) -> list[str | None]:
-        """The tokens as they stand in the vocabulary, ``Ġthe`` for `` the``; None for an id without
+        """The tokens as they stand in the vocabulary, `Ġthe` for ` the`; None for an id without
         one.
         """
         return [self._codec.id_to_token(token_id) for token_id in ids]
@@ -179,12 +179,12 @@ class Tokenizer:
         """A chat as the model reads it, by the checkpoint's template, as in transformers.
 
         Args:
-            conversation: messages, each a dict with ``role`` and ``content``.
+            conversation: messages, each a dict with `role` and `content`.
             chat_template: Jinja in place of the checkpoint's.
             add_generation_prompt: end with what begins an assistant's turn.
             continue_final_message: leave the last message open.
             tokenize: ids instead of text.
-            return_dict: the ids as ``input_ids`` of a dict, beside an ``attention_mask`` of ones.
+            return_dict: the ids as `input_ids` of a dict, beside an `attention_mask` of ones.
             kwargs: variables for the template.
 
         Raises:
@@ -209,7 +209,7 @@ class Tokenizer:
         return {"input_ids": ids, "attention_mask": [1] * len(ids)} if return_dict else ids
 
     def id_to_piece(self, token_id: int) -> str:
-        """One id for the eye: its text, ``<0xE2>`` for each byte that is no text alone, escapes for
+        """One id for the eye: its text, `<0xE2>` for each byte that is no text alone, escapes for
         controls.
 
         Raises:

@@ -30,7 +30,7 @@ def test_the_yardstick_is_sensitive_to_every_token_of_the_context() -> None:
         assert greedy(other, 8) != right, f"token {position} does not matter to this model"
 
 
-@pytest.mark.parametrize("seed", range(100, 140))
+@pytest.mark.parametrize("seed", range(100, 120))
 def test_random_arrivals_aborts_and_preemptions_change_no_token(seed: int) -> None:
     jobs, settings = random_workload(seed)
     engine = make_engine(PARTS, **settings)
@@ -41,7 +41,7 @@ def test_random_arrivals_aborts_and_preemptions_change_no_token(seed: int) -> No
 def test_the_random_workloads_are_not_idle() -> None:
     """What the seeds above make happen: without it they would show little."""
     preemptions = aborted = hits = steps = 0
-    for seed in range(100, 140):
+    for seed in range(100, 120):
         jobs, settings = random_workload(seed)
         engine = make_engine(PARTS, **settings)
         tokens, cached = drive(engine, jobs)
@@ -52,10 +52,10 @@ def test_the_random_workloads_are_not_idle() -> None:
         )
         hits += sum(count or 0 for count in cached)
         steps += engine.engine_core.num_steps
-    assert preemptions > 150, preemptions
-    assert aborted > 50, aborted
-    assert hits > 800, hits
-    assert steps > 1500, steps
+    assert preemptions > 70, preemptions
+    assert aborted > 25, aborted
+    assert hits > 400, hits
+    assert steps > 750, steps
 
 
 def test_poison_reaches_every_slot_that_nobody_may_read() -> None:

@@ -232,7 +232,7 @@ def test_thousands_of_random_steps_keep_every_invariant() -> None:
     run_state_machine_as_test(  # type: ignore[no-untyped-call]
         SchedulerLife,
         settings=settings(
-            max_examples=250,
+            max_examples=150,
             stateful_step_count=30,
             deadline=None,
             derandomize=True,
@@ -241,7 +241,7 @@ def test_thousands_of_random_steps_keep_every_invariant() -> None:
         ),
     )
     # A machine that hardly did anything would show nothing.
-    assert TOTALS["steps"] > 3000, TOTALS
-    assert TOTALS["preempted"] > 150, TOTALS
-    assert TOTALS["aborted"] > 300, TOTALS
-    assert TOTALS["finished"] > 400, TOTALS
+    assert TOTALS["steps"] > 2000, TOTALS
+    assert TOTALS["preempted"] > 80, TOTALS
+    assert TOTALS["aborted"] > 180, TOTALS
+    assert TOTALS["finished"] > 240, TOTALS
