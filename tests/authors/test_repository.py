@@ -83,15 +83,6 @@ def test_no_lock_file_is_tracked() -> None:
     assert ROOT / "uv.lock" not in set(_files()), "uv.lock records download addresses"
 
 
-# Longer than they may be, and about to be split: none may join them.
-STILL_LONG = {
-    "tests/engine/test_block_pool.py",
-    "tests/engine/test_sampler.py",
-    "tests/engine/test_sampling_params.py",
-    "tests/engine/test_scheduler.py",
-}
-
-
 def test_no_file_outgrows_a_reading() -> None:
     """Every Python and JavaScript file, tests and labs too, but for other people's libraries."""
     sizes = {
@@ -100,11 +91,8 @@ def test_no_file_outgrows_a_reading() -> None:
         if path.suffix in (".py", ".js") and "vendor" not in path.parts
     }
     assert "mini_vllm/engine.py" in sizes, "the files of the repository are not found"
-    long = {name: f"{name}: {n} lines" for name, n in sizes.items() if n > MAX_LINES}
-    new = [said for name, said in long.items() if name not in STILL_LONG]
-    assert not new, f"more than {MAX_LINES} lines; split by what a reader looks for: {new}"
-    done = sorted(STILL_LONG - long.keys())
-    assert not done, f"short enough, or gone; take them out of STILL_LONG: {done}"
+    long = [f"{name}: {n} lines" for name, n in sizes.items() if n > MAX_LINES]
+    assert not long, f"more than {MAX_LINES} lines; split by what a reader looks for: {long}"
 
 
 def test_the_engine_never_imports_the_course() -> None:
