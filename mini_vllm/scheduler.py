@@ -26,6 +26,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from operator import attrgetter
 
 from mini_vllm.config import EngineConfig
 from mini_vllm.kv_cache_manager import KVCacheBlocks, KVCacheManager
@@ -215,17 +216,16 @@ class Scheduler:
         either (`vllm/v1/core/sched/scheduler.py:364 in Scheduler.schedule`).
         """
         req_index = 0
-        while req_index < len(self.running) and step.token_budget > 0:
+        while step.token_budget > 0 and req_index < len(self.running):
             request = self.running[req_index]
             num_new_tokens = request.num_tokens - request.num_computed_tokens
             if 0 < self.long_prefill_token_threshold < num_new_tokens:
                 num_new_tokens = self.long_prefill_token_threshold
             num_new_tokens = min(num_new_tokens, step.token_budget)
 
-            while True:
-                new_blocks = self.kv_cache_manager.allocate_slots(request, num_new_tokens)
-                if new_blocks is not None:
-                    break
+            while (
+                new_blocks := self.kv_cache_manager.allocate_slots(request, num_new_tokens)
+            ) is None:
                 preempted_req = self._pop_victim()
                 if preempted_req in step.scheduled_running_reqs:  # only under PRIORITY
                     preempted_req_id = preempted_req.request_id
@@ -254,9 +254,11 @@ class Scheduler:
         The first request that does not fit ends it: nobody overtakes
         (`vllm/v1/core/sched/scheduler.py:545 in Scheduler.schedule`).
         """
-        while len(self.waiting) and step.token_budget > 0:
-            if len(self.running) == self.max_num_running_reqs:
-                break
+        while (
+            len(self.waiting)
+            and len(self.running) < self.max_num_running_reqs
+            and step.token_budget > 0
+        ):
             request = self.waiting.peek_request()
             new_computed_blocks, num_computed_tokens = self.kv_cache_manager.get_computed_blocks(
                 request
@@ -396,9 +398,9 @@ class UpstreamScheduler(Scheduler):
     def _pop_victim(self) -> Request:
         if self.policy is SchedulingPolicy.FCFS:
             return self.running.pop()
-        preempted_req = max(self.running, key=lambda r: (r.priority, r.arrival_time))
-        self.running.remove(preempted_req)
-        return preempted_req
+        least_important = max(self.running, key=attrgetter("priority", "arrival_time"))
+        self.running.remove(least_important)
+        return least_important
 
     def _evict_uncomputed_blocks(self, request: Request) -> None:
         """Nothing: the hashes stay."""
