@@ -227,6 +227,8 @@ class LlamaForCausalLM:
         self.lm_head = Linear(weights, [head], bias=False)
         self.inv_freq = rope_inv_freq(config)
 
+    # Weights near float32's limit overflow to inf and NaN here as they do on any device, without a word.
+    @np.errstate(over="ignore", invalid="ignore")
     def forward(
         self,
         input_ids: NDArray[np.integer[Any]],
