@@ -4,7 +4,7 @@
 take longer than the arithmetic. Here one gather and one `attend` serve a tile of requests. Measured
 side by side on the shipped model (processor time, medians of 80 rounds that alternate): 64 requests
 of 96 to 160 tokens take 2.2 times as long in `paged.py`, of 228 to 380 tokens 1.5 times, of
-525 to 875 tokens as long. With it `benchmarks.generate` makes 0.88 times vLLM's tokens a second at
+525 to 875 tokens as long. With it `benchmarks.generate` made 0.88 times vLLM's tokens a second at
 64 requests, with this file 1.30 times.
 """
 
