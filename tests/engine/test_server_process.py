@@ -146,12 +146,11 @@ def test_the_second_signal_ends_it_at_once() -> None:
     with serve_there() as server:
         sock = open_request(server, {"prompt": PROMPT, "max_tokens": 1000, "ignore_eos": True})
         time.sleep(0.2)
-        start = time.monotonic()
         server.signal(signal.SIGTERM)
         time.sleep(0.05)
         server.signal(signal.SIGTERM)
+        # One that had waited for the request would end with 0.
         assert server.wait() == 128 + signal.SIGTERM
-        assert time.monotonic() - start < 5
         sock.close()
 
 
