@@ -135,20 +135,26 @@ class LLM:
         unused["lora_request"] = lora_request
         unused["chat_template_content_format"] = chat_template_content_format
         take_harmless("generate", unused, "LLM.chat", ("chat_template", "tools"))
-        prompts = self._render_chats(
-            messages,
-            chat_template_kwargs,
-            chat_template=chat_template or self.chat_template,
-            add_generation_prompt=add_generation_prompt,
-            continue_final_message=continue_final_message,
-            tools=tools,
-        )
+        given = (chat_template, add_generation_prompt, continue_final_message, tools)
+        prompts = self._render_chats(messages, chat_template_kwargs, *given)
         return self._run(self._add_requests(prompts, sampling_params, None), use_tqdm)
 
     def _render_chats(
-        self, messages: Any, kwargs: dict[str, Any] | None, **given: Any
+        self,
+        messages: Any,
+        kwargs: dict[str, Any] | None,
+        chat_template: str | None,
+        add_generation_prompt: bool,
+        continue_final_message: bool,
+        tools: list[dict[str, Any]] | None,
     ) -> list[PromptType]:
         tokenizer = self.get_tokenizer()
+        given = {
+            "chat_template": chat_template or self.chat_template,
+            "add_generation_prompt": add_generation_prompt,
+            "continue_final_message": continue_final_message,
+            "tools": tools,
+        }
         prompts: list[PromptType] = []
         for conversation in _as_conversations(messages):
             text = tokenizer.apply_chat_template(
@@ -193,16 +199,10 @@ class LLM:
 
         Arguments as in `chat`. Source: `vllm/entrypoints/llm.py:709 LLM.enqueue_chat`.
         """
-        given = {**unused, "lora_request": lora_request}
-        take_harmless("generate", given, "LLM.enqueue_chat", ("chat_template", "tools"))
-        prompts = self._render_chats(
-            messages,
-            chat_template_kwargs,
-            chat_template=chat_template or self.chat_template,
-            add_generation_prompt=add_generation_prompt,
-            continue_final_message=continue_final_message,
-            tools=tools,
-        )
+        unused["lora_request"] = lora_request
+        take_harmless("generate", unused, "LLM.enqueue_chat", ("chat_template", "tools"))
+        given = (chat_template, add_generation_prompt, continue_final_message, tools)
+        prompts = self._render_chats(messages, chat_template_kwargs, *given)
         return self._add_requests(prompts, sampling_params, priority)
 
     def wait_for_completion(
