@@ -45,11 +45,51 @@ def chromium_driver(profile: Path) -> Iterator[Any]:
         driver.quit()
 
 
-class Page:
+class Tab:
+    """A tab of Chromium, with what it fetched and what its console said.
+
+    Args:
+        driver: from `chromium_driver`.
+        ours: how the addresses begin that a page may ask for, beside the browser's own.
+    """
+
+    def __init__(self, driver: Any, *ours: str) -> None:
+        self.driver = driver
+        self.ours = (*ours, "data:", "blob:", "chrome:")
+
+    def size(self, width: int, height: int) -> None:
+        self.driver.execute_cdp_cmd(
+            "Emulation.setDeviceMetricsOverride",
+            {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 500},
+        )
+
+    def js(self, code: str) -> Any:
+        return self.driver.execute_script(code)
+
+    def wait(self, condition: str, seconds: float = 10) -> Any:
+        """What the JavaScript expression gives once it is true."""
+        end = time.monotonic() + seconds
+        while not (value := self.js(f"return {condition}")):
+            assert time.monotonic() < end, f"never came true: {condition}"
+            time.sleep(0.02)
+        return value
+
+    def complaints(self) -> list[str]:
+        """Console errors and warnings, and requests to anyone else, since the last call."""
+        found = [f"console: {e['message']}" for e in self.driver.get_log("browser")]
+        for entry in self.driver.get_log("performance"):
+            event = json.loads(entry["message"])["message"]
+            if event["method"] == "Network.requestWillBeSent":
+                url = event["params"]["request"]["url"]
+                found += [] if url.startswith(self.ours) else [f"request: {url}"]
+        return found
+
+
+class Page(Tab):
     """Chromium on a page that lies in a file."""
 
     def __init__(self, driver: Any, folder: Path) -> None:
-        self.driver = driver
+        super().__init__(driver, folder.as_uri(), "about:")
         self.folder = folder
         driver.execute_cdp_cmd("Performance.enable", {"timeDomain": "threadTicks"})
 
@@ -62,25 +102,9 @@ class Page:
         self.driver.get(path.as_uri() + fragment)
         self.wait("window.viewer?.firstDrawn || document.querySelector('main')", 20)
 
-    def size(self, width: int, height: int) -> None:
-        self.driver.execute_cdp_cmd(
-            "Emulation.setDeviceMetricsOverride",
-            {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 500},
-        )
-
     def colours(self, scheme: str) -> None:
         feature = {"name": "prefers-color-scheme", "value": scheme}
         self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [feature]})
-
-    def js(self, code: str) -> Any:
-        return self.driver.execute_script(code)
-
-    def wait(self, condition: str, seconds: float = 10) -> Any:
-        end = time.monotonic() + seconds
-        while not (value := self.js(f"return {condition}")):
-            assert time.monotonic() < end, f"never came true: {condition}"
-            time.sleep(0.02)
-        return value
 
     def press(self, *keys: str) -> None:
         from selenium.webdriver.common.action_chains import ActionChains
@@ -99,13 +123,3 @@ class Page:
     def drawn(self) -> None:
         """Until nothing more is to be drawn."""
         self.wait("!viewer.frame")
-
-    def complaints(self) -> list[str]:
-        found = [f"console: {e['message']}" for e in self.driver.get_log("browser")]
-        for entry in self.driver.get_log("performance"):
-            event = json.loads(entry["message"])["message"]
-            if event["method"] == "Network.requestWillBeSent":
-                url = event["params"]["request"]["url"]
-                if not url.startswith((self.folder.as_uri(), "data:", "about:", "chrome:")):
-                    found.append(f"request: {url}")
-        return found

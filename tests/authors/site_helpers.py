@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import functools
 import http.server
-import json
 import re
 import shutil
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import pytest
+from browser_helpers import Tab, chromium_driver
 
 ROOT = Path(__file__).resolve().parents[2]
 GLOSSARY = "# Glossary\n\n**Slot.** A place.\n\n**KV cache.** What `x` keeps. [`v/a.py:1 A`](https://e.org)\n\n"
@@ -108,80 +107,33 @@ def address(uri: str) -> str:
     return folder.removesuffix(".md") + "/"
 
 
-FLAGS = (
-    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-    "--disable-background-networking", "--disable-component-update", "--disable-sync",
-)  # fmt: skip
-
-
 class Quiet(http.server.SimpleHTTPRequestHandler):
     def log_message(self, format: str, *args: Any) -> None:
         pass
 
 
-class Browser:
-    """Chromium on the built site, with what it fetched and what its console said."""
+class Browser(Tab):
+    """Chromium on the built site."""
 
     def __init__(self, driver: Any, base: str) -> None:
-        self.driver = driver
+        super().__init__(driver, base)
         self.base = base
-
-    def size(self, width: int, height: int) -> None:
-        self.driver.execute_cdp_cmd(
-            "Emulation.setDeviceMetricsOverride",
-            {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 500},
-        )
 
     def visit(self, page: str) -> None:
         self.driver.get(self.base + page.removeprefix("/"))
 
-    def js(self, code: str) -> Any:
-        return self.driver.execute_script(code)
-
-    def wait(self, condition: str, seconds: float = 10) -> Any:
-        """What the JavaScript expression gives once it is true."""
-        end = time.monotonic() + seconds
-        while not (value := self.js(f"return {condition}")):
-            assert time.monotonic() < end, f"never came true: {condition}"
-            time.sleep(0.05)
-        return value
-
-    def complaints(self) -> list[str]:
-        """Console errors and warnings, and requests to anyone else, since the last call."""
-        found = [f"console: {e['message']}" for e in self.driver.get_log("browser")]
-        for entry in self.driver.get_log("performance"):
-            event = json.loads(entry["message"])["message"]
-            if event["method"] == "Network.requestWillBeSent":
-                url = event["params"]["request"]["url"]
-                ours = (self.base, "data:", "blob:", "chrome:")
-                found += [] if url.startswith(ours) else [f"request: {url}"]
-        return found
-
 
 @pytest.fixture(scope="module")
 def chromium(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    pytest.importorskip("selenium", reason="selenium is not installed")
-    from selenium import webdriver
-    from selenium.webdriver.chrome.service import Service
-
-    program, driver_program = shutil.which("chromium"), shutil.which("chromedriver")
-    if program is None or driver_program is None:
-        pytest.skip("no chromium and chromedriver on this machine")
     handler = functools.partial(Quiet, directory=str(built))
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    options = webdriver.ChromeOptions()
-    options.binary_location = program
-    profile = tmp_path_factory.mktemp("chromium")
-    for flag in (*FLAGS, f"--user-data-dir={profile}"):
-        options.add_argument(flag)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    driver = webdriver.Chrome(options=options, service=Service(driver_program))
-    try:
-        yield Browser(driver, f"http://127.0.0.1:{server.server_port}/")
-    finally:
-        driver.quit()
-        server.shutdown()
+    with chromium_driver(tmp_path_factory.mktemp("chromium")) as driver:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            yield Browser(driver, f"http://127.0.0.1:{server.server_port}/")
+        finally:
+            server.shutdown()
+            server.server_close()
 
 
 @pytest.fixture
