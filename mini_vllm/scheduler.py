@@ -8,8 +8,8 @@ Left out: draft tokens, output placeholders of async scheduling, encoder inputs,
 connectors, structured output, Mamba's block alignment, pausing, cascade attention's common prefix.
 Without those no waiting request is ever skipped, so there is no `skipped_waiting` queue.
 
-Two things are done otherwise, both under `priority` only, because vLLM 0.22.1 goes wrong there (as of
-that release; `UpstreamScheduler` does them as it does):
+Two things are done otherwise, both under `priority` only, because vLLM 0.22.1 goes wrong there (seen
+with synchronous scheduling; `UpstreamScheduler` does them as it does):
 
 * A victim that was scheduled earlier in the same step had its new blocks published, and nobody will
   compute them. vLLM leaves their hashes in the index: the victim comes back, hits them, and attends
