@@ -193,13 +193,18 @@ def sections(own: SourceFile, found: Sequence[Match], read: Read) -> list[Sectio
         if run[0].at > line:
             result.append(Section(range(line, run[0].at), "ours"))
             line = run[0].at
-        theirs = read(run[0].path)
+        theirs, shown = read(run[0].path), set[int]()
         if theirs is not None:
             run = _with_same_lines(run, stop, own, theirs)
-            result.append(_lead(run, theirs))
-        for anchor, end in zip(run, [*(a.at for a in run[1:]), stop], strict=True):
+            shown = _shown(run, theirs)
+            above = range(run[0].span.start, run[0].start)
+            result.append(_section(range(0), "lead", run[0], above, shown))
+        ends = [(a.at, a.start) for a in run[1:]] + [(stop, run[0].span.stop)]
+        for anchor, (end, their_end) in zip(run, ends, strict=True):
             mine = range(line, max(line, end))
-            result.append(_section(mine, anchor, run, theirs))
+            why = "same" if anchor.matches[0].equal else "pair"
+            lines = range(anchor.start, their_end) if theirs is not None else range(0)
+            result.append(_section(mine, why, anchor, lines, shown))
             line = mine.stop
     if line <= len(own.lines):
         result.append(Section(range(line, len(own.lines) + 1), "ours"))
@@ -274,24 +279,10 @@ def _same_lines(
     ]
 
 
-def _lead(run: list[_Anchor], theirs: SourceFile) -> Section:
-    first = run[0]
-    lines = range(first.span.start, first.start)
-    shown = frozenset(_shown(run, theirs) & set(lines))
-    return Section(range(0), "lead", (), lines, shown, first.path, first.matches[0].symbol)
-
-
-def _section(
-    mine: range, anchor: _Anchor, run: list[_Anchor], theirs: SourceFile | None
-) -> Section:
-    match = anchor.matches[0]
-    why = "same" if match.equal else "pair"
-    if theirs is None:
-        return Section(mine, why, anchor.matches, path=match.path, symbol=match.symbol)
-    following = next((a.start for a in run if a.start > anchor.start), anchor.span.stop)
-    lines = range(anchor.start, following)
-    shown = frozenset(_shown(run, theirs) & set(lines))
-    return Section(mine, why, anchor.matches, lines, shown, match.path, match.symbol)
+def _section(mine: range, why: str, anchor: _Anchor, lines: range, shown: set[int]) -> Section:
+    matches = anchor.matches if why != "lead" else ()
+    symbol = anchor.matches[0].symbol
+    return Section(mine, why, matches, lines, frozenset(shown & {*lines}), anchor.path, symbol)
 
 
 def _shown(run: list[_Anchor], theirs: SourceFile) -> set[int]:

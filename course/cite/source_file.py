@@ -9,7 +9,7 @@ from functools import cached_property
 from course.cite.symbols import Symbol, python_symbols
 
 _FUNCTION = (ast.FunctionDef, ast.AsyncFunctionDef)
-_WORD = re.compile(r"[A-Za-z_]\w{2,}")
+_WORD = re.compile(r"[A-Za-z_]\w{4,}")
 _NO_CODE = re.compile(r"\"[^\"]*\"|'[^']*'|#.*")
 
 
@@ -44,7 +44,7 @@ class SourceFile:
         return {word for at in range(1, len(self.lines) + 1) for word in self.words_at(at)}
 
     def words_at(self, line: int) -> list[str]:
-        """The names that the line's code uses; comments, strings and docstrings have none."""
+        """The names of five letters or more in the line's code, without comments and strings."""
         if line in self.quiet:
             return []
         return _WORD.findall(_NO_CODE.sub("", self.lines[line - 1]))
