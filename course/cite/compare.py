@@ -111,16 +111,16 @@ def matches(
 def same_names(
     own: SourceFile, found: Sequence[Match], files: Sequence[str], read: Read
 ) -> list[Match]:
-    """A match for each function and class of ours that has none yet, and its name in one of `files`.
+    """A match for each function and class of ours whose name one of `files` has, and `found` lacks.
 
     Where our class has a partner of another name, its methods are looked for there."""
-    taken = {own.statement(match.mine) for match in found}
+    taken = {(own.statement(m.mine), m.symbol.rpartition(".")[2]) for m in found}
     partners = _partner_classes(own, found)
     result = []
     for symbol in own.definitions:
-        if own.statement(symbol.line) in taken:
-            continue
         class_, _, name = symbol.name.rpartition(".")
+        if (own.statement(symbol.line), name) in taken:
+            continue
         wanted = [f"{partner}.{name}" for partner in partners[class_]] if class_ else [name]
         other = next(
             (Match(f"`{name}`", symbol.line, path, s.name, s.line)
@@ -145,8 +145,8 @@ def _partner_classes(own: SourceFile, found: Sequence[Match]) -> dict[str, list[
 def left_out(text: str) -> str:
     """What a file's docstring says that it leaves out, on one line; "" if it says nothing."""
     doc = ast.get_docstring(ast.parse(text)) or ""
-    m = re.search(r"\bLeft out: .+?(?=\n\s*\n|\Z)", doc, re.DOTALL)
-    return " ".join(m.group().split()) if m else ""
+    m = re.search(r"\bLeft out: (.+?)(?=\n\s*\n|\Z)", doc, re.DOTALL)
+    return " ".join(m[1].split()) if m else ""
 
 
 def unknown_names(theirs: SourceFile, lines: Iterable[int], own: SourceFile) -> list[str]:

@@ -10,6 +10,7 @@ import base64
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from html import escape
 from itertools import groupby
 from pathlib import Path
@@ -120,6 +121,7 @@ def highlight(text: str) -> list[str]:
     return lines
 
 
+@cache
 def _class(kind: _TokenType) -> str:
     return next((css for wanted, css in _CLASSES if kind in wanted), "")
 
@@ -159,9 +161,9 @@ class _Writer:
     def _our_lines(self, lines: range) -> Iterator[str]:
         for line in lines:
             found = self.ours.get(line, [])
-            what = "; ".join(
-                m.what.replace("`", "") for m in found if not m.equal and m.mine == line
-            )
+            whats = [m.what for m in found if not m.equal and m.mine == line]
+            said = self.own.lines[line - 1]  # a name that stands there anyway is no news
+            what = "; ".join(w.replace("`", "") for w in whats if w.strip("`") not in said)
             label = f' data-what="{escape(what)}" title="{escape(what)}"' if what else ""
             yield _line(f"<b>{line}</b>", self.our_lines[line - 1], self._marked(found), label)
 
@@ -182,14 +184,16 @@ class _Writer:
         for name, group in groupby((m for m in self.pairs if not m.equal), holder):
             found, last = list(group), name.rpartition(".")[2]
             if found[0].what == f"`{last}`":  # the heading is a pair itself
-                yield f"<h2>{self._button(found.pop(0), name)}</h2>"
+                heading, title = self._button(found.pop(0)), ""
             else:
-                yield f'<h2 title="{escape(name)}">{escape(last)}</h2>'
+                heading, title = escape(last), f' title="{escape(name)}"'
+            css = ' class="member"' if "." in name and name != self.sheet.path else ""
+            yield f"<h2{css}{title}>{heading}</h2>"
             items = "".join(f"<li>{self._button(m)}</li>" for m in found)
             yield f"<ul>{items}</ul>" if items else ""
 
-    def _button(self, match: Match, name: str = "") -> str:
-        place = f"{name or self.sheet.path}:{match.mine} beside {match.path}:{match.line}"
+    def _button(self, match: Match) -> str:
+        place = f"{self.sheet.path}:{match.mine} beside {match.path}:{match.line}"
         what = escape(match.what.replace("`", ""))
         mark = self.marks[match]
         return f'<button type="button" data-go="{mark}" title="{escape(place)}">{what}</button>'
@@ -201,7 +205,7 @@ class _Writer:
             links = ", ".join(self._link(path, path) for path in self.sheet.mirrored)
             yield f'<p class="note">Beside it: {links}</p>'
         if self.sheet.left_out:
-            yield f'<p class="note"><strong>Ours leaves out.</strong> {escape(self.sheet.left_out)}</p>'
+            yield f'<p class="note"><strong>Ours leaves out:</strong> {escape(self.sheet.left_out)}</p>'
 
     def _link(self, path: str, text: str, line: int | None = None) -> str:
         url = f"{SITE}/blob/v{self.release}/{path}" + (f"#L{line}" if line else "")

@@ -8,6 +8,7 @@ const sheets = $$(".sheet");
 let sheet, panes, pairs, marked, current = -1, hits = [], hit = -1;
 
 function level() {
+  const top = panes[0].scrollTop;
   const [left, right] = panes.map((pane) => [...pane.children]);
   for (const block of [...left, ...right]) block.style.minHeight = "";
   const heights = left.map((block, n) => Math.ceil(Math.max(block.getBoundingClientRect().height,
@@ -15,6 +16,11 @@ function level() {
   heights.forEach((height, n) => {
     left[n].style.minHeight = right[n].style.minHeight = `${height}px`;
   });
+  scrollBoth(top);
+}
+
+function scrollBoth(top) {
+  for (const pane of panes) pane.scrollTop = top;
 }
 
 function show(path) {
@@ -32,8 +38,8 @@ function show(path) {
   $("#where").textContent = `${pairs.length} pairs`;
   $("#hits").textContent = "";
   level();
+  scrollBoth(0);
   for (const pane of panes) {
-    pane.scrollTop = 0;
     pane.onscroll = () => {
       const other = panes.find((each) => each !== pane);
       if (other.scrollTop !== pane.scrollTop) other.scrollTop = pane.scrollTop;
@@ -58,7 +64,7 @@ function reveal(line) {
     level();
   }
   const pane = line.closest(".pane");
-  pane.scrollTop = topOf(line) - pane.clientHeight / 4;
+  scrollBoth(topOf(line) - pane.clientHeight / 4);
 }
 
 // The first line of a pair, on the side where it is lower: there both of its lines are in sight.
@@ -122,12 +128,12 @@ function unfoldAll() {
   const open = $("#all").getAttribute("aria-pressed") !== "true";
   $("#all").setAttribute("aria-pressed", open);
   $("#all").textContent = open ? "Fold all" : "Unfold all";
-  const middle = panes[1].scrollTop + panes[1].clientHeight / 4;
-  const kept = $$(".block > div:not(.more)", panes[0]).find((line) => topOf(line) >= middle);
+  const kept = $$(".block > div", panes[0]).find((line) =>
+    topOf(line) >= panes[0].scrollTop + panes[0].clientHeight / 4);
   const before = kept && topOf(kept) - panes[0].scrollTop;
   for (const button of $$(".fold", sheet)) unfold(button, open);
   level();
-  if (kept) panes[0].scrollTop = topOf(kept) - before;
+  if (kept) scrollBoth(topOf(kept) - before);
 }
 
 function toggleList() {
