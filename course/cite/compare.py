@@ -67,13 +67,20 @@ class Section:
 # --- what there is ---
 
 
-def paired_files(groups: Groups = GROUPS, root: Path = ROOT) -> list[str]:
+def paired_files(
+    groups: Groups = GROUPS, root: Path = ROOT, among: Sequence[str] | None = None
+) -> list[str]:
     """Our files that have a counterpart: first those of the groups, in their order, then the others."""
-    grouped = {pair.mine.split(" ")[0]: None for pairs in groups.values() for pair in pairs}
+    every = our_files(root) if among is None else among
+    mine = [pair.mine.split(" ")[0] for pairs in groups.values() for pair in pairs]
+    grouped = dict.fromkeys(path for path in mine if path in every)
+    others = (p for p in every if p not in grouped)
+    return [*grouped, *(p for p in others if mirrored(p, root) or any(cited_pairs(p, root)))]
+
+
+def our_files(root: Path = ROOT) -> list[str]:
     every = sorted(root.glob("mini_vllm/**/*.py"), key=lambda p: (len(p.parts), p))
-    others = [p.relative_to(root).as_posix() for p in every]
-    found = [p for p in others if mirrored(p, root) or any(cited_pairs(p, root))]
-    return [*grouped, *(p for p in found if p not in grouped)]
+    return [p.relative_to(root).as_posix() for p in every]
 
 
 def mirrored(path: str, root: Path = ROOT) -> list[str]:
@@ -81,9 +88,8 @@ def mirrored(path: str, root: Path = ROOT) -> list[str]:
     text = (root / path).read_text(encoding="utf-8")
     first = ast.parse(text).body[:1]
     end = first[0].end_lineno or 0 if first else 0
-    found = find_in_python(path, text, root)
-    named = [(c.at, c.path) for c in found.citations if c.at <= end]
-    named += [(m.at, m.path) for m in found.mentions if m.at <= end]
+    found = find_in_python(path, "\n".join(text.split("\n")[:end]), root)
+    named = [(c.at, c.path) for c in found.citations] + [(m.at, m.path) for m in found.mentions]
     return list(dict.fromkeys(p for _, p in sorted(named) if re.match(r"vllm/.*\.py$", p)))
 
 

@@ -16,7 +16,15 @@ from typing import Annotated
 import typer
 
 from course.cite.command import Stop, TreeOption
-from course.cite.compare import left_out, matches, mirrored, paired_files, same_names, sections
+from course.cite.compare import (
+    left_out,
+    matches,
+    mirrored,
+    our_files,
+    paired_files,
+    same_names,
+    sections,
+)
 from course.cite.compare_page import Sheet, page
 from course.cite.index import Index, Tree, TreeError, find_tree
 from course.cite.source_file import SourceFile
@@ -27,22 +35,18 @@ app = typer.Typer(help="mini_vllm beside vLLM.", add_completion=False)
 
 def chosen(name: str | None, root: Path = ROOT) -> list[str]:
     """The files that a name means, all that have a counterpart without one. Raises ValueError."""
-    every = paired_files(root=root)
     if name is None:
-        return every
-    wanted = name.removeprefix("./")
+        return paired_files(root=root)
+    wanted, every = name.removeprefix("./"), our_files(root)
     found = [p for p in every if wanted in (p, p.removeprefix("mini_vllm/"))]
     found = found or [p for p in every if p.endswith(f"/{wanted}")]
-    if len(found) == 1:
-        return found
-    if found:
+    if not found:
+        raise ValueError(f"mini_vllm has no file {name}")
+    if len(found) > 1:
         raise ValueError(f"{name} may be any of {', '.join(found)}")
-    inside = root / "mini_vllm" / wanted.removeprefix("mini_vllm/")
-    if inside.is_file():
-        raise ValueError(
-            f"{name} names no counterpart in vLLM; `course compare` shows those that do"
-        )
-    raise ValueError(f"mini_vllm has no file {name}")
+    if found[0] not in paired_files(root=root, among=found):
+        raise ValueError(f"{found[0]} names no counterpart in vLLM, so there is nothing beside it")
+    return found
 
 
 def readers_tree(named: Path | None, release: str) -> Tree:
