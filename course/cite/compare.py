@@ -27,6 +27,7 @@ from course.cite.text import find_in_python
 from course.docs.pages import ROOT
 
 SMALL_GAP = 3  # a fold for fewer lines would save nothing
+LONG_HEAD = 6  # a `with` over more lines than this is no help in seeing where a pair stands
 WHOLE = 60  # a function without a pair inside is open if it has no more lines
 DULL = {*keyword.kwlist, *dir(builtins), *dir(list), *dir(dict), "self", "cls"}
 Read = Callable[[str], SourceFile | None]
@@ -298,7 +299,9 @@ def _shown(run: list[_Anchor], theirs: SourceFile) -> set[int]:
     shown: set[int] = set()
     for anchor in run:
         places = [anchor.start, *(match.line for match in anchor.matches)]
-        heads = [h for h in theirs.heads(anchor.start) if h.start > span.start]
+        heads = [
+            h for h in theirs.heads(anchor.start) if h.start > span.start and len(h) <= LONG_HEAD
+        ]
         for lines in (*map(theirs.statement, places), *heads):
             shown.update(set(lines) & set(span))
     if run[0].whole and all(anchor.matches[0].equal for anchor in run[1:]):

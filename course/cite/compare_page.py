@@ -181,13 +181,18 @@ class _Writer:
             around = [s for s in self.own.definitions if s.covers(match.mine)]
             return min(around, key=lambda s: s.last - s.first).name if around else self.sheet.path
 
+        class_ = ""
         for name, group in groupby((m for m in self.pairs if not m.equal), holder):
-            found, last = list(group), name.rpartition(".")[2]
+            found, (outer, _, last) = list(group), name.rpartition(".")
+            is_member = bool(outer) and name != self.sheet.path
+            if is_member and outer != class_:
+                yield f"<h2>{escape(outer)}</h2>"
+            class_ = outer if is_member else name
             if found[0].what == f"`{last}`":  # the heading is a pair itself
                 heading, title = self._button(found.pop(0)), ""
             else:
                 heading, title = escape(last), f' title="{escape(name)}"'
-            css = ' class="member"' if "." in name and name != self.sheet.path else ""
+            css = ' class="member"' if is_member else ""
             yield f"<h2{css}{title}>{heading}</h2>"
             items = "".join(f"<li>{self._button(m)}</li>" for m in found)
             yield f"<ul>{items}</ul>" if items else ""
