@@ -109,9 +109,8 @@ def matches(
         except Unresolved as error:
             wrong.append(str(error))
             continue
-        line = int(re.split(r"[: ]", mine)[1])
-        match = Match(pair.what, line, theirs.path, theirs.symbol or "", theirs.line)
-        found.setdefault((line, theirs.path, theirs.line), match)
+        match = Match(pair.what, mine.line, theirs.path, theirs.symbol or "", theirs.line)
+        found.setdefault((mine.line, theirs.path, theirs.line), match)
     return sorted(found.values(), key=lambda m: m.mine), wrong
 
 
