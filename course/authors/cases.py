@@ -1,4 +1,4 @@
-"""Solutions with one known fault, as many as can be made from a lab: each is run as a learner's file would be.
+"""Solutions with one known fault, as many as can be made from a lab: each is run like a learner's file.
 
 Five kinds. A `wrong` is a file of `wrong/` as it stands. A `rewrite` is one written otherwise, and the
 solution below it too (`course.authors.rewrites`). An `unfinished` is one with another function of the
@@ -56,7 +56,7 @@ class Case:
     below: str = ""
 
 
-_OPEN = '''
+_OPEN = """
 
 # ---- as if {name} were not written yet ----
 
@@ -67,7 +67,7 @@ def _unwritten(*args: object, **kwargs: object) -> None:
 
 solution.{name} = _unwritten  # type: ignore[attr-defined]
 globals()["{top}"] = solution.{top}
-'''
+"""
 
 
 def unfinished(lab: Lab, path: Path, most: int) -> Iterator[Case]:
@@ -100,9 +100,7 @@ def cases_of(lab: Lab, most_mutants: int, most_others: int, seed: int = 0) -> li
         ]
     excused = read_allow_list(lab.folder / ALLOW_LIST)
     mutants = [
-        m
-        for m in plant(solution)
-        if m.key not in excused.lines and not excused.function_reason(m)
+        m for m in plant(solution) if m.key not in excused.lines and not excused.function_reason(m)
     ]
     for m in choose(mutants, seed, most_mutants):
         found.append(Case("mutant", "", m.source, m, f"{m.old} -> {m.new}"))

@@ -74,8 +74,12 @@ class _Rewriter(ast.NodeTransformer):
 
 def _own_names(node: ast.FunctionDef | ast.AsyncFunctionDef) -> set[str]:
     """The names that the function assigns to; its arguments stay, for callers may name them."""
-    stored = {n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
-    kept = {name for n in ast.walk(node) if isinstance(n, ast.Global | ast.Nonlocal) for name in n.names}
+    stored = {
+        n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
+    }
+    kept = {
+        name for n in ast.walk(node) if isinstance(n, ast.Global | ast.Nonlocal) for name in n.names
+    }
     kept |= {n.arg for n in ast.walk(node) if isinstance(n, ast.arg)}
     inner = {n.name for n in ast.walk(node) if isinstance(n, ast.FunctionDef | ast.ClassDef)}
     return stored - kept - inner

@@ -92,8 +92,9 @@ def looks_like(run: LabRun, fingerprints: Iterable[tuple[Mistake, LabRun]]) -> L
     explains at least half of them, or two that explain all: then something else is wrong besides.
     Tests that `run` could not reach, because a function is not written yet, do not count.
 
-    Nothing is said where the tests hang, all end in one and the same error, or mostly fail: a file
-    that cannot be called fails them all, and so does many a mistake.
+    Nothing is said where no assertion tells anything (the tests hang, or end in other errors), where
+    three or more mistakes fit, and, unless every failure is explained, where more than half of the tests
+    fail: many a fault fails them all.
     """
     reached = {test.name for test in run.tests if test.outcome in ("passed", *BAD)}
     mine = {test.name: _comparable(test) for test in run.bad if test.outcome != "syntax"}
@@ -111,9 +112,8 @@ def looks_like(run: LabRun, fingerprints: Iterable[tuple[Mistake, LabRun]]) -> L
     most = 2 * len(mine) > len(reached)
     if whole and (len(telling) > 1 or not most):
         return Likeness(tuple(whole), sure=True) if len(whole) <= 2 else None
-    if most:
-        return None
-    return _parts(mine.keys(), part)
+    likeness = _parts(mine.keys(), part)
+    return None if most and likeness is not None and not likeness.together else likeness
 
 
 def _parts(mine: Set[str], found: Sequence[tuple[Mistake, Set[str]]]) -> Likeness | None:

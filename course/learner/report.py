@@ -162,7 +162,7 @@ def _add_failures(table: Table, console: Console, lines: list[Line]) -> None:
         text = Text.assemble(begin, (names.plain, "dim"))
         table.add_row(Text("FAIL", style=_STYLES["FAIL"]), text)
     for function, number in open_.items():
-        waits = f"not written yet: {function} ({_tests(number)} of it)"
+        waits = f"not written yet: {function} ({_tests(number)})"
         table.add_row(Text("todo", style=_STYLES["todo"]), Text(waits, style="yellow"))
 
 

@@ -116,7 +116,9 @@ def _difference(one: str, other: str) -> tuple[list[str], int]:
     begin = max(at - AROUND, 0)
     if begin:  # at the beginning of a word
         begin = one.rfind(" ", 0, begin) + 1
-    return [_window(value, begin, at) for value in (one, other)], max(_item(one, at), _item(other, at))
+    return [_window(value, begin, at) for value in (one, other)], max(
+        _item(one, at), _item(other, at)
+    )
 
 
 def _window(value: str, begin: int, at: int) -> str:
