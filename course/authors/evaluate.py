@@ -109,10 +109,9 @@ def evaluate(
         if case.kind == "wrong" and what != "right":
             found.missed.append(case.truth)
         if what == "wrong" and likeness is not None:
-            where = f"{case.mutant.function}: " if case.mutant is not None else ""
-            found.misled.append(
-                f"{case.kind} {case.truth} {where}{case.note}\n  {likeness.sentence}"
-            )
+            where = f"{case.mutant.function}:" if case.mutant is not None else ""
+            words = " ".join(filter(None, (case.kind, case.truth, where, case.note)))
+            found.misled.append(f"{words}\n  {likeness.sentence}")
         out = io.StringIO()
         show_grade(Console(file=out, width=100), course, Grade(lab, run, likeness))
         found.longest = max(found.longest, out.getvalue().count("\n"))
