@@ -6,10 +6,8 @@ and print. Exit status 1: graded, and not passed. A CourseError becomes a senten
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.markdown import Markdown
@@ -17,6 +15,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from course.authors.command import add_commands, extra_missing, mount
+from course.authors.command import app as author_app
 from course.learner.desk import Desk, finished, show_next, state
 from course.learner.grade import Grade, Job, cached_runs, grade, grade_many
 from course.learner.hints import read_hints
@@ -184,7 +184,7 @@ def watch(name: LabName = None) -> None:
     try:
         from watchfiles import watch as changes
     except ModuleNotFoundError:
-        raise _extra_missing("watch", "watchfiles", "course") from None
+        raise extra_missing("watch", "watchfiles", "course") from None
 
     def wanted(change: object, path: str) -> bool:
         return Path(path).name == "starter.py" or is_test_file(path)
@@ -322,87 +322,10 @@ def assemble() -> None:
     desk.say('Talk to it: mini-vllm generate --mine "The scheduler"')
 
 
-@app.command("check")
-def check(name: LabName = None) -> None:
-    """For authors: does a lab keep the lab contract? Without LAB: do all of them?"""
-    from course.authors.contract import behaviour, pages_and_code
+# -- what lives in modules of its own -------------------------------------------------------------
 
-    desk = Desk()
-    labs = desk.course.labs if name is None else [desk.course.resolve(name)]
-    ran = behaviour(desk.course, labs)
-    problems = list(desk.course.problems) if name is None else []
-    for lab in labs:
-        problems += pages_and_code(desk.course, lab) + ran[lab.id]
-    for problem in problems:
-        desk.say(problem)
-    desk.say(f"{len(labs)} labs checked, {len(problems)} rules broken.", "bold")
-    raise typer.Exit(1 if problems else 0)
-
-
-@app.command("mutate")
-def mutate_command(
-    name: LabName = None,
-    minimum: Annotated[
-        float, typer.Option("--min", metavar="PERCENT", help="Exit status 1 below this score.")
-    ] = 0.0,
-    seed: Annotated[
-        int, typer.Option(help="Chooses the faults, if there are more than --most.")
-    ] = 0,
-    most: Annotated[int, typer.Option(metavar="N", help="Plant at most so many faults.")] = 200,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show every fault.")] = False,
-) -> None:
-    """For authors: plant small faults in solution.py, and see how many the tests notice."""
-    from course.authors.mutate import mutate
-    from course.learner.report import show_mutation
-
-    desk = Desk()
-    with desk.warn.status("planting faults …") as status:
-        result = mutate(
-            desk.course, desk.lab(name), seed, most,
-            lambda done, total: status.update(f"{done} of {total} faults tried"),
-        )  # fmt: skip
-    show_mutation(desk.console, result, verbose)
-    if result.score < minimum:
-        desk.say(f"That is below {minimum:g} %.", "bold red")
-        raise typer.Exit(1)
-
-
-# -- groups that live in modules of their own, loaded when they are called ------------------------
-
-
-def _extra_missing(command: str, package: str | None, extra: str) -> CourseError:
-    return CourseError(
-        f"'course {command}' needs {package}: uv sync --inexact --extra {extra}, or "
-        f'pip install -e ".[{extra}]"'
-    )
-
-
-def _group(command: str, module: str, extra: str) -> Callable[[typer.Context], None]:
-    def call(ctx: typer.Context) -> None:
-        try:
-            loaded: Any = importlib.import_module(module)
-        except ModuleNotFoundError as error:
-            if (error.name or "").split(".")[0] in ("course", "mini_vllm"):
-                raise
-            raise _extra_missing(command, error.name, extra) from None
-        loaded.app(args=ctx.args, prog_name=f"course {command}")
-
-    return call
-
-
-for _command, _module, _extra, _help in (
-    ("cite", "course.cite.command", "course", "Citations of vLLM's source: check, fix, show."),
-    ("correspond", "course.cite.correspond", "course", "mini_vllm's lines beside vLLM's."),
-    ("compare", "course.cite.compare_command", "course", "mini_vllm beside your own vLLM: a page."),
-    ("docs", "course.docs.command", "course", "The pages: links, code blocks, doctests."),
-    ("site", "course.site.command", "site", "The course as a website: build, serve."),
-):
-    app.command(
-        _command,
-        help=_help,
-        context_settings={
-            "allow_extra_args": True,
-            "ignore_unknown_options": True,
-            "help_option_names": [],
-        },
-    )(_group(_command, _module, _extra))
+mount(
+    app, "compare", "course.cite.compare_command", "course", "mini_vllm beside your own vLLM: a page."
+)
+app.add_typer(author_app, name="author")
+add_commands(app, hidden=True)  # pages and messages say `course cite show PATH:LINE`
