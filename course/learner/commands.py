@@ -6,24 +6,22 @@ and print. Exit status 1: graded, and not passed. A CourseError becomes a senten
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.markdown import Markdown
-from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from course.authors.command import add_commands, extra_missing, mount
+from course.authors.command import add_commands, mount
 from course.authors.command import app as author_app
-from course.learner.desk import Desk, finished, show_next, state
-from course.learner.grade import Grade, Job, cached_runs, grade, grade_many
-from course.learner.hints import read_hints
-from course.learner.labs import CourseError, Lab, is_test_file
-from course.learner.report import show_grade
-from course.learner.reset import difference, keep_untouched, reset, untouched
-from course.learner.results import lines_of
+from course.learner.desk import Desk, finished, show_hint, show_next, show_where
+from course.learner.diff import difference
+from course.learner.grade import Grade, Job, cached_runs, grade_many
+from course.learner.labs import CourseError
+from course.learner.listing import choose, show_list
+from course.learner.live import grade_aloud
+from course.learner.report import show_line
+from course.learner.reset import keep_untouched, reset, untouched
 
 app = typer.Typer(
     help="The learner's command: what to do next, grading, hints. Alone it says where you are.",
@@ -48,12 +46,7 @@ def where(ctx: typer.Context) -> None:
     if ctx.invoked_subcommand is not None:
         return
     desk = Desk()
-    labs = desk.course.labs
-    done = sum(desk.progress[lab].done for lab in labs)
-    desk.say(f"{done} of {len(labs)} labs done.", "bold")
-    for phase in desk.course.phases:
-        marks = "".join("#" if desk.progress[lab].done else "." for lab in phase.labs)
-        desk.say(f"  Phase {phase.number:02}  {phase.title:24} {marks or 'no labs'}")
+    show_where(desk)
     desk.say()
     lab = desk.next_lab()
     if lab is None:
@@ -66,25 +59,26 @@ def where(ctx: typer.Context) -> None:
 
 
 @app.command("list")
-def list_labs() -> None:
-    """Every phase and lab: tag, minutes, what it builds, done or not."""
+def list_labs(
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[WORD]...",
+            help="Only labs with these words in the number, title, folder, tag or part.",
+            show_default=False,
+        ),
+    ] = None,
+    phase: Annotated[str | None, typer.Option(metavar="NN", help="Only this phase.")] = None,
+    tag: Annotated[
+        str | None, typer.Option(help="Only labs with this tag, or part of it: gpu.")
+    ] = None,
+    undone: Annotated[
+        bool, typer.Option("--undone", help="Only what is not done, or fails now.")
+    ] = False,
+) -> None:
+    """Every phase and lab: tag, minutes, what it builds, done or not. Or those you ask for."""
     desk = Desk()
-    coming = desk.next_lab()
-    for phase in desk.course.phases:
-        minutes = sum(lab.minutes for lab in phase.labs)
-        if not phase.labs:
-            desk.say(f"Phase {phase.number:02}  {phase.title}  (no labs)\n", "bold")
-            continue
-        desk.say(f"Phase {phase.number:02}  {phase.title}  ({minutes} min)", "bold")
-        table = Table.grid(padding=(0, 2))
-        for lab in phase.labs:
-            coming_now = "next" if lab == coming and not desk.progress[lab].attempts else ""
-            part = f"builds {lab.part}" if lab.part else ""
-            cells = [lab.id, lab.title, lab.tag, f"{lab.minutes} min", part]
-            table.add_row(*map(Text, cells), Text(state(desk, lab) or coming_now, style="green"))
-        desk.console.print(Padding(table, (0, 0, 1, 2)))
-    if not desk.course.phases:
-        desk.say("There are no phases here yet.")
+    show_list(desk, choose(desk, words or [], phase, tag, undone))
 
 
 @app.command("next")
@@ -97,15 +91,6 @@ def next_lab() -> None:
     else:
         keep_untouched(desk.course, lab)
         show_next(desk, lab)
-
-
-def _grade(desk: Desk, lab: Lab) -> Grade:
-    def comparing(number: int) -> None:
-        desk.note(f"comparing with {number} known mistakes, once …")
-
-    graded = grade(desk.course, lab, desk.progress, comparing)
-    show_grade(desk.console, desk.course, graded)
-    return graded
 
 
 @app.command("grade")
@@ -121,26 +106,18 @@ def grade_command(
     if (name is not None) + all_labs + (phase is not None) > 1:
         raise CourseError("give a LAB, or --phase, or --all; only one of them")
     if not all_labs and phase is None:
-        raise typer.Exit(0 if _grade(desk, desk.lab(name)).run.passed else 1)
+        raise typer.Exit(0 if grade_aloud(desk, desk.lab(name)).run.passed else 1)
     labs = desk.course.labs if phase is None else list(desk.course.phase(phase).labs)
     if not labs:
         raise CourseError("there are no labs to grade")
     num_passed = 0
-    for graded in grade_many(desk.course, labs, desk.progress):
-        run = graded.run
-        num_passed += run.passed
-        lines = lines_of(run)
-        tests = f"{sum(line.word == 'pass' for line in lines)} of {len(lines)} tests"
-        text = "passes" if run.passed else tests
-        if run.problem is not None:
-            text = f"{tests}: {run.problem}"
-        elif run.bad:
-            first = run.bad[0]
-            text = f"{tests}; {first.base}: {' '.join(first.message.split()) or first.outcome}"
-        style = "green" if run.passed else ""
-        desk.console.print(
-            Text(f"{graded.lab.id}  {text}", style=style), no_wrap=True, overflow="ellipsis"
-        )
+
+    def show(graded: Grade) -> None:
+        nonlocal num_passed
+        num_passed += graded.run.passed
+        show_line(desk.console, graded)
+
+    grade_many(desk.course, labs, desk.progress, show)
     desk.say(f"{num_passed} of {len(labs)} labs pass.", "bold")
     raise typer.Exit(0 if num_passed == len(labs) else 1)
 
@@ -154,61 +131,29 @@ def hint(
 ) -> None:
     """One more hint: each call goes a step further, from a nudge to nearly the answer."""
     desk = Desk()
-    lab = desk.lab(name)
-    hints = read_hints(lab)
-    if not hints:
-        raise CourseError(f"{desk.course.show(lab.folder)} has no hints")
-    seen = min(desk.progress[lab].hints, len(hints))
-    if again:
-        if not seen:
-            raise CourseError(f"no hint of {lab.id} was shown yet: course hint {lab.id}")
-        shown = hints[:seen]
-    else:
-        shown = [hints[min(seen, len(hints) - 1)]]
-        with desk.progress.update(lab) as entry:
-            entry.hints = min(seen + 1, len(hints))
-    for one in shown:
-        desk.say(f"Lab {lab.id}, hint {one.number} of {len(hints)}: {one.title}", "bold")
-        desk.console.print(Padding(Markdown(one.body), (0, 0, 1, 2)))
-    if not again and seen == len(hints):
-        desk.say("You have seen all hints; this is the last one again.")
-    if shown[-1].number == len(hints):
-        desk.say(f"To look at the solution before you have your own: course diff {lab.id} --peek")
+    show_hint(desk, desk.lab(name), again)
 
 
 @app.command("watch")
 def watch(name: LabName = None) -> None:
-    """Grade each time you save starter.py. Ctrl-C ends."""
+    """Grade each time you save a starter.py, and go on when a lab passes.
+
+    What failed is run first, and the rest once that passes. Keys: n next lab, h hint, l list, x put the
+    untouched starter.py back, r run all tests, q quit.
+    """
+    from course.learner.watch import Watch
+
     desk = Desk()
-    lab = desk.lab(name)
-    try:
-        from watchfiles import watch as changes
-    except ModuleNotFoundError:
-        raise extra_missing("watch", "watchfiles", "course") from None
-
-    def wanted(change: object, path: str) -> bool:
-        return Path(path).name == "starter.py" or is_test_file(path)
-
-    def once() -> None:
-        if desk.console.is_terminal:
-            desk.console.clear()
-        try:
-            _grade(desk, lab)
-        except CourseError as error:  # the file may be gone for the moment of a save
-            desk.note(str(error))
-        desk.say(f"\nWaiting for {lab.starter.name} to be saved. Ctrl-C ends.", "dim")
-
-    once()
-    for _ in changes(lab.folder, watch_filter=wanted, recursive=False, debounce=200, step=50):
-        once()
+    Watch(desk, desk.lab(name)).run()
 
 
 @app.command("diff")
 def diff(
     name: LabName = None,
     peek: Annotated[bool, typer.Option("--peek", help="Even if the lab does not pass.")] = False,
+    docstrings: Annotated[bool, typer.Option("--docstrings", help="With the docstrings.")] = False,
 ) -> None:
-    """Your starter.py against the solution, once it passes."""
+    """Your starter.py against the solution, once it passes. Docstrings are left out."""
     desk = Desk()
     lab = desk.lab(name)
     if not peek:
@@ -218,8 +163,10 @@ def diff(
                 f"{lab.id} does not pass yet, and the diff would give it away. "
                 f"Grade it (course grade {lab.id}), or add --peek."
             )
-    text = difference(desk.course, lab)
-    if not text:
+    text = difference(desk.course, lab, docstrings)
+    if not text and not docstrings and difference(desk.course, lab, docstrings=True):
+        desk.say(f"No difference but docstrings: course diff {lab.id} --docstrings")
+    elif not text:
         desk.say("No difference: your starter.py is the solution, letter by letter.")
     elif desk.console.is_terminal:
         from rich.syntax import Syntax
@@ -325,7 +272,11 @@ def assemble() -> None:
 # -- what lives in modules of its own -------------------------------------------------------------
 
 mount(
-    app, "compare", "course.cite.compare_command", "course", "mini_vllm beside your own vLLM: a page."
+    app,
+    "compare",
+    "course.cite.compare_command",
+    "course",
+    "mini_vllm beside your own vLLM: a page.",
 )
 app.add_typer(author_app, name="author")
 add_commands(app, hidden=True)  # pages and messages say `course cite show PATH:LINE`

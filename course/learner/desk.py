@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from rich.markdown import Markdown
+from rich.padding import Padding
 from rich.text import Text
 
 from course.learner.hints import read_hints
 from course.learner.labs import TAGS, Course, CourseError, Lab, Phase, load_course
 from course.learner.progress import NOTHING, Progress
-from course.learner.report import make_console
+from course.learner.report import linked, make_console
 from course.learner.reset import keep_untouched
 
 
@@ -50,12 +52,30 @@ class Desk:
 
 
 def state(desk: Desk, lab: Lab) -> str:
+    """How far a lab is, in a few words; "" where nothing was done."""
     entry = desk.progress[lab]
+    if desk.progress.fails_now(lab):
+        return f"done once, fails now ({entry.tests})"
     if entry.done:
         return "done, changed since" if desk.progress.changed_since(lab) else "done"
-    if entry.attempts:
-        return f"{entry.passed} of {entry.passed + entry.failed} tests"
-    return ""
+    return entry.tests if entry.attempts else ""
+
+
+def show_where(desk: Desk) -> None:
+    """How much is done: a line a phase, a character a lab."""
+    labs = desk.course.labs
+    done = sum(desk.progress[lab].done for lab in labs)
+    failing = [lab for lab in labs if desk.progress.fails_now(lab)]
+    also = f", {len(failing)} of them fail{'s' * (len(failing) == 1)} now" if failing else ""
+    desk.say(f"{done} of {len(labs)} labs done{also}.", "bold")
+    for phase in desk.course.phases:
+        marks = "".join(
+            "!" if lab in failing else "#" if desk.progress[lab].done else "." for lab in phase.labs
+        )
+        desk.say(f"  Phase {phase.number:02}  {phase.title:24} {marks or 'no labs'}")
+    for lab in failing:
+        tests = desk.progress[lab].tests
+        desk.say(f"Lab {lab.id} passed once and fails now ({tests}): course grade {lab.id}", "red")
 
 
 def show_next(desk: Desk, lab: Lab) -> None:
@@ -66,20 +86,21 @@ def show_next(desk: Desk, lab: Lab) -> None:
     missing = [name for name in lab.prerequisites if not desk.progress.labs.get(name, NOTHING).done]
     if missing:
         desk.say(f"It builds on {', '.join(missing)}, not done yet.")
-    rows = []
+    rows: list[tuple[str, str | Text]] = []
     begun = any(desk.progress[other].attempts for other in phase.labs)
     if not begun and phase.guide.is_file():
-        rows.append(("Read first", show(phase.guide)))
-    rows += [("Read", show(lab.readme)), ("Write", show(lab.starter))]
-    rows.append(("Then run", f"course grade {lab.id}"))
+        rows.append(("Read first", linked(show(phase.guide), phase.guide)))
+    rows += [("Read", linked(show(lab.readme), lab.readme))]
+    rows += [("Write", linked(show(lab.starter), lab.starter))]
+    rows.append(("Then run", f"course grade {lab.id}, or course watch: it grades at every save"))
     if entry.attempts:
-        rows.append(("So far", f"{entry.passed} of {entry.passed + entry.failed} tests passed"))
+        rows.append(("So far", f"{entry.tests} passed"))
     hints = len(read_hints(lab))
     if hints:
         seen = min(entry.hints, hints)
         rows.append(("Stuck?", f"course hint {lab.id} ({seen} of {hints} hints seen)"))
     for name, text in rows:
-        desk.say(f"  {name:11} {text}")
+        desk.console.print(Text.assemble(f"  {name:11} ", text), soft_wrap=True)
 
 
 def finished(desk: Desk) -> None:
@@ -92,3 +113,26 @@ def finished(desk: Desk) -> None:
     if changed:
         desk.say(f"Changed since they passed: {', '.join(changed)}. Check: course grade --all")
     desk.say('Run the engine on your parts: mini-vllm generate --mine "The scheduler"')
+
+
+def show_hint(desk: Desk, lab: Lab, again: bool = False) -> None:
+    """The next hint of `lab`, which counts as seen then; with `again` those seen before."""
+    hints = read_hints(lab)
+    if not hints:
+        raise CourseError(f"{desk.course.show(lab.folder)} has no hints")
+    seen = min(desk.progress[lab].hints, len(hints))
+    if again:
+        if not seen:
+            raise CourseError(f"no hint of {lab.id} was shown yet: course hint {lab.id}")
+        shown = hints[:seen]
+    else:
+        shown = [hints[min(seen, len(hints) - 1)]]
+        with desk.progress.update(lab) as entry:
+            entry.hints = min(seen + 1, len(hints))
+    for one in shown:
+        desk.say(f"Lab {lab.id}, hint {one.number} of {len(hints)}: {one.title}", "bold")
+        desk.console.print(Padding(Markdown(one.body), (0, 0, 1, 2)))
+    if not again and seen == len(hints):
+        desk.say("You have seen all hints; this is the last one again.")
+    if shown[-1].number == len(hints):
+        desk.say(f"To look at the solution before you have your own: course diff {lab.id} --peek")

@@ -15,6 +15,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -23,7 +24,7 @@ from typing import Any
 from course.learner.labs import Course, CourseError, Lab
 from course.learner.mistakes import Likeness, looks_like, read_mistake
 from course.learner.progress import Progress, digest, now, state_folder, write_atomically
-from course.learner.results import LabRun, TestResult, lines_of
+from course.learner.results import LabRun, TestResult, lines_of, unloadable
 
 LIMIT = 30.0  # seconds for all tests of a lab
 TEST_LIMIT = 10.0  # seconds for one test
@@ -37,7 +38,8 @@ class Job:
     """One file, and the folder of the lab whose tests run on it. `limit` and `test_limit` are in seconds.
 
     The run ends after the first test with an outcome in `stop_at`. `only` names the one test function
-    to run. With `order`, seconds by test, the quick tests go first.
+    to run. With `order`, seconds by test, the quick tests go first. The tests named in `first` go before all
+    others, which are run only if these pass.
     """
 
     folder: Path
@@ -48,6 +50,7 @@ class Job:
     only: str = ""
     watch_unwritten: bool = False
     order: dict[str, float] | None = None
+    first: tuple[str, ...] = ()
 
 
 def run_jobs(
@@ -55,10 +58,12 @@ def run_jobs(
     jobs: Sequence[Job],
     parallel: int = 1,
     on_done: Callable[[int, LabRun], None] | None = None,
+    on_test: Callable[[LabRun], None] | None = None,
 ) -> list[LabRun]:
     """Run the jobs, and return what came of each, in the order of the jobs.
 
-    `on_done` hears of each one as it ends.
+    `on_done` hears of each one as it ends. `on_test`, of a single job, hears a few times a second what
+    the tests have said so far.
     """
     if importlib.util.find_spec("pytest") is None:
         raise CourseError(
@@ -105,7 +110,7 @@ def run_jobs(
                 request = {"root": str(root), "jobs": [batch[index]]}
                 with _runner(root) as process:
                     try:
-                        out, said = process.communicate(json.dumps(request), job.limit + GRACE)
+                        out, said = _communicate(process, request, outs[index], job, on_test)
                         done(index, process.returncode, said=said + out)
                     except subprocess.TimeoutExpired:
                         process.kill()
@@ -134,31 +139,66 @@ def _runner(root: Path, quiet: bool = False) -> subprocess.Popen[str]:
     )  # fmt: skip
 
 
+def _communicate(
+    process: subprocess.Popen[str],
+    request: dict[str, Any],
+    events: Path,
+    job: Job,
+    on_test: Callable[[LabRun], None] | None,
+) -> tuple[str, str]:
+    """What the process wrote. Until it ends, `on_test` hears of new events."""
+    text: str | None = json.dumps(request)
+    end = time.monotonic() + job.limit + GRACE
+    heard = 0
+    while True:
+        left = max(0.0, end - time.monotonic())
+        try:
+            return process.communicate(text, left if on_test is None else min(left, 0.05))
+        except subprocess.TimeoutExpired:
+            if on_test is None or not left:
+                raise
+        text = None  # it has been passed on
+        size = events.stat().st_size if events.exists() else 0
+        if size > heard:
+            heard = size
+            on_test(LabRun([*_Events(events).tests.values()]))
+
+
 def _last_line(text: str) -> str:
     return (text.strip().splitlines() or ["it said nothing"])[-1]
 
 
+class _Events:
+    """What the events in a file add up to; the file may still be written to."""
+
+    def __init__(self, path: Path) -> None:
+        self.tests: dict[str, TestResult] = {}
+        self.problem: str | None = None
+        self.running: str | None = None
+        self.ended = False
+        text = path.read_text(encoding="utf-8") if path.exists() else ""
+        for line in text[: text.rfind("\n") + 1].splitlines():
+            event: dict[str, Any] = json.loads(line)
+            kind = event.pop("event")
+            if kind == "collected":
+                self.tests = {test["name"]: TestResult(**test) for test in event["tests"]}
+            elif kind == "broken":
+                said = _last_line(event["message"])
+                self.problem = f"{event['file']} cannot be loaded: {said}"
+            elif kind == "start":
+                self.running = event["name"]
+            elif kind == "test":
+                self.running = None
+                vars(self.tests[event["name"]]).update(event)
+            elif kind == "end":
+                self.ended = True
+
+
 def _read_run(out: Path, job: Job, status: int, killed: bool, said: str) -> LabRun:
-    """What the events in `out` add up to."""
-    tests: dict[str, TestResult] = {}
-    problem = None
-    running: str | None = None
-    ended = False
-    lines = out.read_text(encoding="utf-8").splitlines() if out.exists() else []
-    for line in lines:
-        event: dict[str, Any] = json.loads(line)
-        kind = event.pop("event")
-        if kind == "collected":
-            tests = {test["name"]: TestResult(**test) for test in event["tests"]}
-        elif kind == "broken":
-            problem = f"{event['file']} cannot be loaded: {_last_line(event['message'])}"
-        elif kind == "start":
-            running = event["name"]
-        elif kind == "test":
-            running = None
-            vars(tests[event["name"]]).update(event)
-        elif kind == "end":
-            ended = True
+    """How a job ended."""
+    found = _Events(out)
+    tests, problem, running, ended = found.tests, found.problem, found.running, found.ended
+    some = bool(job.stop_at or job.first)  # not all tests have to run
     if killed or not ended:
         stuck = tests.get(running or "")
         what = f"while {running} ran" if running else "before any test ran"
@@ -173,9 +213,7 @@ def _read_run(out: Path, job: Job, status: int, killed: bool, said: str) -> LabR
                 stuck.outcome, stuck.message = "error", "Python itself ended here."
     elif not tests and problem is None:
         problem = f"{job.folder.name} has no tests, or could not be read: {_last_line(said)}"
-    elif (
-        problem is None and not job.stop_at and any(t.outcome == "not_run" for t in tests.values())
-    ):
+    elif problem is None and not some and any(t.outcome == "not_run" for t in tests.values()):
         problem = f"Time was up after {job.limit:.0f} s; the tests after that were not run."
         if any(t.outcome == "time" and t.function is None for t in tests.values()):
             problem = f"{job.impl.name} does not load: what it does at the top level never ends."
@@ -221,10 +259,13 @@ def cached_runs(
     jobs: Sequence[tuple[Lab, Job]],
     on_wait: Callable[[int], None] | None = None,
     fresh: bool = False,
+    on_done: Callable[[int, LabRun], None] | None = None,
+    on_test: Callable[[LabRun], None] | None = None,
 ) -> list[LabRun]:
     """What came of the jobs, from the cache where the same files have been run before.
 
-    `on_wait` hears how many have to be run now. With `fresh` all of them are.
+    `on_wait` hears how many have to be run now. With `fresh` all of them are. `on_done` and `on_test` are
+    as in `run_jobs`.
     """
     files = [_cache(root, lab) / f"{_key(root, lab, job)}.json" for lab, job in jobs]
     runs: list[LabRun | None] = [None if fresh else _read_cached(file) for file in files]
@@ -233,7 +274,7 @@ def cached_runs(
         if on_wait is not None:
             on_wait(len(open_))
         parallel = min(2, os.cpu_count() or 1)
-        new = run_jobs(root, [jobs[index][1] for index in open_], parallel)
+        new = run_jobs(root, [jobs[index][1] for index in open_], parallel, on_done, on_test)
         for index, run in zip(open_, new, strict=True):
             runs[index] = run
             if run.repeatable:
@@ -265,22 +306,49 @@ class Grade:
     likeness: Likeness | None = None
 
 
+def failed_before(last: LabRun | None) -> tuple[str, ...]:
+    """The tests that did not pass in `last`; none where none passed, for then there are no others."""
+    tests = last.tests if last else []
+    names = [test.name for test in tests if test.outcome not in ("passed", "skipped")]
+    return tuple(names) if len(names) < len(tests) else ()
+
+
+def run_lab(
+    course: Course,
+    lab: Lab,
+    progress: Progress,
+    on_test: Callable[[LabRun], None] | None = None,
+    last: LabRun | None = None,
+) -> LabRun:
+    """Run the tests of `lab` on starter.py, and keep the result in `progress`.
+
+    `on_test` hears what the tests have said so far. With `last`, the run before this one, the tests
+    that did not pass then are run first, and the others only when these pass; until then they count as
+    they did.
+    """
+    for path in (lab.starter, lab.test):
+        if not path.is_file():
+            raise CourseError(f"lab {lab.id}: there is no {course.show(path)}")
+    before = digest(lab.starter)
+    then = {test.name: test for test in last.tests} if last else {}
+    job = Job(lab.folder, lab.starter, first=failed_before(last))
+    [run] = cached_runs(course.root, [(lab, job)], fresh=True, on_test=on_test)
+    if job.first and unloadable(run) is None:
+        tests = [then.get(t.name, t) if t.outcome == "not_run" else t for t in run.tests]
+        places = {name: place for place, name in enumerate(then)}
+        run = LabRun(sorted(tests, key=lambda t: places.get(t.name, len(then))), run.problem)
+    _keep(progress, lab, run, before)
+    return run
+
+
 def grade(
     course: Course,
     lab: Lab,
     progress: Progress,
     on_compare: Callable[[int], None] | None = None,
 ) -> Grade:
-    """Grade starter.py of `lab` and keep the result in `progress`.
-
-    `on_compare` hears how many known mistakes are being run, if they have to be: once a lab.
-    """
-    for path in (lab.starter, lab.test):
-        if not path.is_file():
-            raise CourseError(f"lab {lab.id}: there is no {course.show(path)}")
-    before = digest(lab.starter)
-    [run] = cached_runs(course.root, [(lab, Job(lab.folder, lab.starter))], fresh=True)
-    _keep(progress, lab, run, before)
+    """Grade starter.py of `lab`, keep the result in `progress`, and compare it with known mistakes."""
+    run = run_lab(course, lab, progress)
     return Grade(lab, run, compare(course, lab, run, on_compare))
 
 
@@ -289,29 +357,43 @@ def compare(
     lab: Lab,
     run: LabRun,
     on_compare: Callable[[int], None] | None = None,
+    on_done: Callable[[int, LabRun], None] | None = None,
 ) -> Likeness | None:
     """The known mistakes that what `run` fails looks like; the mistakes are run where they have to be.
 
-    `on_compare` hears how many.
+    `on_compare` hears how many, `on_done` of each that was run.
     """
     if not run.bad or run.problem is not None or any(t.outcome == "syntax" for t in run.bad):
         return None
     jobs = [(lab, Job(lab.folder, path)) for path in lab.wrong]
-    known = cached_runs(course.root, jobs, on_compare)
+    known = cached_runs(course.root, jobs, on_compare, on_done=on_done)
     return looks_like(run, zip(map(read_mistake, lab.wrong), known, strict=True))
 
 
-def grade_many(course: Course, labs: Sequence[Lab], progress: Progress) -> list[Grade]:
-    """Grade several labs, without a comparison with known mistakes."""
+def grade_many(
+    course: Course, labs: Sequence[Lab], progress: Progress, on_grade: Callable[[Grade], None]
+) -> None:
+    """Grade several labs, without a comparison with known mistakes.
+
+    `on_grade` gets them in the order of `labs`, each as soon as it and those before it are through.
+    """
     there = [lab for lab in labs if lab.starter.is_file() and lab.test.is_file()]
     if missing := [lab.id for lab in labs if lab not in there]:
         raise CourseError(f"starter.py or test_lab.py is missing in {', '.join(missing)}")
     before = [digest(lab.starter) for lab in labs]
+    ended: dict[int, LabRun] = {}
+    told = 0
+
+    def done(index: int, run: LabRun) -> None:
+        nonlocal told
+        ended[index] = run
+        _keep(progress, labs[index], run, before[index])
+        while told in ended:
+            on_grade(Grade(labs[told], ended[told]))
+            told += 1
+
     jobs = [Job(lab.folder, lab.starter) for lab in labs]
-    runs = run_jobs(course.root, jobs, min(2, os.cpu_count() or 1))
-    for lab, run, content in zip(labs, runs, before, strict=True):
-        _keep(progress, lab, run, content)
-    return [Grade(lab, run) for lab, run in zip(labs, runs, strict=True)]
+    run_jobs(course.root, jobs, min(2, os.cpu_count() or 1), done)
 
 
 def _keep(progress: Progress, lab: Lab, run: LabRun, content: str) -> None:
@@ -320,6 +402,10 @@ def _keep(progress: Progress, lab: Lab, run: LabRun, content: str) -> None:
         words = [line.word for line in lines_of(run)]
         entry.passed = words.count("pass")
         entry.failed = len(words) - words.count("pass") - words.count("skip")
-        if run.passed:
+        if not run.passed:
+            entry.failed = entry.failed or 1  # nothing failed, but nothing ran either
+            if entry.passed_digest == content:
+                entry.passed_digest = None
+        else:
             entry.passed_at = entry.passed_at or now()
             entry.passed_digest = content

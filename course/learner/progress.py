@@ -66,9 +66,10 @@ class LabProgress:
     Attributes:
         attempts: how often it was graded.
         hints: how many hints were asked for.
-        passed, failed: tests at the last grading that passed, and that did not.
+        passed, failed: tests at the last grading that passed, and that did not. `failed` is 0 only
+            where the lab passed, or was never graded.
         passed_at: when it first passed, or None. A lab once passed stays done.
-        passed_digest: the starter.py that last passed.
+        passed_digest: the starter.py that last passed; None once that very file has failed.
     """
 
     attempts: int = 0
@@ -81,6 +82,10 @@ class LabProgress:
     @property
     def done(self) -> bool:
         return self.passed_at is not None
+
+    @property
+    def tests(self) -> str:
+        return f"{self.passed} of {self.passed + self.failed} tests"
 
 
 NOTHING = LabProgress()
@@ -106,6 +111,11 @@ class Progress:
         """Whether starter.py is another than the one that passed."""
         passed = self[lab].passed_digest
         return passed is not None and passed != digest(lab.starter)
+
+    def fails_now(self, lab: Lab) -> bool:
+        """Whether a lab once passed failed when it was last graded, and what passed is not back."""
+        entry = self[lab]
+        return entry.done and entry.failed > 0 and entry.passed_digest != digest(lab.starter)
 
     @contextlib.contextmanager
     def update(self, lab: Lab) -> Iterator[LabProgress]:

@@ -2,32 +2,36 @@
 
 from __future__ import annotations
 
+import ast
+import contextlib
 import io
 import re
 import sys
-from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import IO, TextIO, cast
 
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
+from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
 from course.authors.mutants import Mutant
 from course.authors.mutate import ALLOW_LIST, MutationResult
 from course.learner.grade import Grade
-from course.learner.labs import Course, is_test_file
-from course.learner.results import LabRun, Line, TestResult, lines_of
+from course.learner.labs import Course, Lab, is_test_file
+from course.learner.results import LabRun, Line, TestResult, lines_of, unloadable
 from course.learner.shorten import shorten
+from course.learner.stubs import functions
 
 MOST_LINES = 40  # of a lab that does not pass, on a window 100 wide: what a screen holds
 _FAILURES = 22  # lines of them for failures
 _MOST_NOTES = 5
+_MOST_HELD = 5  # tests that wait for a function, shown
 _MOST_PRINTED = 4
 _WIDE = 160  # characters of a line that the learner's code printed
-_STYLES = {"pass": "green", "FAIL": "bold red", "todo": "yellow", "skip": "dim", "----": "dim"}
+STYLES = {"pass": "green", "FAIL": "bold red", "todo": "yellow", "skip": "dim", "----": "dim"}
 
 
 def make_console(stderr: bool = False) -> Console:
@@ -37,6 +41,11 @@ def make_console(stderr: bool = False) -> Console:
         return console
     stream = _Tidy(sys.stderr if stderr else sys.stdout)
     return Console(highlight=False, file=cast("IO[str]", stream), width=100)
+
+
+def linked(text: str, path: Path) -> Text:
+    """`text`, which opens `path` at a click on a terminal that knows how."""
+    return Text.assemble((text, Style(link=path.as_uri())))
 
 
 class _Tidy(io.TextIOBase):
@@ -53,26 +62,23 @@ class _Tidy(io.TextIOBase):
         self.stream.flush()
 
 
-def unloadable(run: LabRun) -> TestResult | None:
-    """What keeps the file from being loaded, if that is what every test fails of."""
-    failed = [test for test in run.tests if test.outcome != "not_run"]
-    if not failed or any(t.outcome not in ("syntax", "error", "time") for t in failed):
-        return None
-    first = failed[0]
-    same = all(
-        (t.file, t.line, t.message) == (first.file, first.line, first.message) for t in failed
-    )
-    at_top = first.outcome == "syntax" or (first.function is None and first.file is not None)
-    in_tests = first.file is not None and is_test_file(first.file)
-    return first if same and at_top and not in_tests else None
-
-
 def show_grade(console: Console, course: Course, graded: Grade) -> None:
     """Print a grade: the tests, what failures look like, and what to do next."""
-    lab, run = graded.lab, graded.run
+    show_head(console, course, graded.lab)
+    show_run(console, graded.lab, graded.run)
+    show_advice(console, course, graded)
+
+
+def show_head(console: Console, course: Course, lab: Lab) -> None:
     console.print(Text.assemble(("Lab " + lab.id, "bold"), f"  {lab.title}"))
-    console.print(Text(course.show(lab.starter), style="dim"), soft_wrap=True)
+    starter = linked(course.show(lab.starter), lab.starter)
+    starter.stylize("dim")
+    console.print(starter, soft_wrap=True)
     console.print()
+
+
+def show_run(console: Console, lab: Lab, run: LabRun) -> None:
+    """Print what the tests say: everything that is known before anything is compared."""
     broken = unloadable(run)
     if broken is not None:
         console.print(Text(f"{lab.starter.name} cannot be loaded, so no test could run."))
@@ -81,30 +87,37 @@ def show_grade(console: Console, course: Course, graded: Grade) -> None:
     table = Table.grid(padding=(0, 2))
     table.add_column(width=4)
     table.add_column(overflow="fold")
+    open_ = [] if broken else open_functions(lab, lines)
     if broken is None and any(line.word == "FAIL" for line in lines):
-        _add_failures(table, console, lines)
+        _add_failures(table, console, lines, open_)
     else:
-        _add_all(table, lines, broken is not None)
+        _add_all(table, lab, lines, broken is not None, open_)
     console.print(Padding(table, (0, 0, 0, 1)))
     console.print()
     if run.problem is not None:
         console.print(Text(run.problem, style="bold"))
-    count = {word: sum(line.word == word for line in lines) for word in _STYLES}
+    count = {word: sum(line.word == word for line in lines) for word in STYLES}
     if run.passed:
         skipped = f" {count['skip']} could not run here." if count["skip"] else ""
         console.print(
             Text(f"Lab {lab.id} passes: {_tests(count['pass'])}.{skipped}", style="bold green")
         )
-        console.print(
-            Text(f"See how the course writes it: course diff {lab.id}. Go on: course next")
-        )
-        return
-    if broken is None and lines:
+    elif broken is None and lines:
         parts = [f"{count['pass']} of {_tests(len(lines))} pass"]
         parts += [f"{count['FAIL']} fail"] if count["FAIL"] else []
         parts += [f"{count['todo']} wait for what is not written yet"] if count["todo"] else []
         parts += [f"{count['skip']} could not run here"] if count["skip"] else []
         console.print(Text(", ".join(parts) + ".", style="bold"))
+
+
+def show_advice(console: Console, course: Course, graded: Grade) -> None:
+    """Print the known mistakes that it looks like, and what to do next."""
+    lab = graded.lab
+    if graded.run.passed:
+        console.print(
+            Text(f"See how the course writes it: course diff {lab.id}. Go on: course next")
+        )
+        return
     if graded.likeness is not None:
         console.print(Text(graded.likeness.sentence))
         for mistake in graded.likeness.mistakes:
@@ -113,26 +126,69 @@ def show_grade(console: Console, course: Course, graded: Grade) -> None:
     console.print(Text(f"Stuck? course hint {lab.id}. Every detail: {plain}"), soft_wrap=True)
 
 
+def show_line(console: Console, graded: Grade) -> None:
+    """Print a grade as one line."""
+    run = graded.run
+    lines = lines_of(run)
+    tests = f"{sum(line.word == 'pass' for line in lines)} of {len(lines)} tests"
+    text = "passes" if run.passed else tests
+    if run.problem is not None:
+        text = f"{tests}: {run.problem}"
+    elif run.bad:
+        first = run.bad[0]
+        text = f"{tests}; {first.base}: {' '.join(first.message.split()) or first.outcome}"
+    line = Text(f"{graded.lab.id}  {text}", style="green" if run.passed else "")
+    console.print(line, no_wrap=True, overflow="ellipsis")
+
+
+def open_functions(lab: Lab, lines: Sequence[Line]) -> list[tuple[str, list[Line]]]:
+    """What is not written yet and the tests that wait for it, in the order of starter.py."""
+    waiting: dict[str, list[Line]] = {}
+    for line in lines:
+        if line.word == "todo":
+            waiting.setdefault(line.shown.function or "", []).append(line)
+    source = lab.starter.read_text(encoding="utf-8", errors="replace")
+    with contextlib.suppress(SyntaxError):
+        places = {name: place for place, name in enumerate(functions(ast.parse(source)))}
+        return sorted(waiting.items(), key=lambda item: places.get(item[0], len(places)))
+    return [*waiting.items()]
+
+
 def _tests(number: int) -> str:
     return f"{number} test" if number == 1 else f"{number} tests"
 
 
-def _add_all(table: Table, lines: list[Line], broken: bool) -> None:
-    """One line a test: nothing failed, or nothing could run."""
-    open_function: str | None = None
+def _add_all(
+    table: Table, lab: Lab, lines: list[Line], broken: bool, open_: list[tuple[str, list[Line]]]
+) -> None:
+    """One line a test, as nothing failed, or nothing could run; of what is open, the first function."""
     for line in lines:
+        if line.word == "todo" and not broken:
+            continue
         word = "----" if broken else line.word
-        todo = line.shown.function if word == "todo" else None
-        if todo is not None and todo != open_function:
-            table.add_row("", Text(f"not written yet: {todo}", style="yellow"))
-        open_function = todo
         rows: list[RenderableType] = [Text(line.shown.doc or line.shown.base)]
         if word == "skip":
             rows.append(Padding(Text(line.shown.message, style="dim"), (0, 0, 0, 2)))
-        table.add_row(Text(word, style=_STYLES[word]), Group(*rows))
+        table.add_row(Text(word, style=STYLES[word]), Group(*rows))
+    if not open_:
+        return
+    (function, waiting), *others = open_
+    place = waiting[0].shown.line
+    at = f" ({lab.starter.name}, line {place})" if place else ""
+    rows = [Text.assemble(("not written yet: ", "yellow"), (function, "bold yellow"), at)]
+    held = [Text(line.shown.doc or line.shown.base) for line in waiting[:_MOST_HELD]]
+    if len(waiting) > _MOST_HELD:
+        held.append(Text(f"and {len(waiting) - _MOST_HELD} more", style="dim"))
+    rows += [Text("It is the first to write. These wait for it:", style="dim")]
+    rows += [Padding(Group(*held), (0, 0, 0, 2))]
+    if others:
+        rows.append(Text(f"After it: {', '.join(name for name, _ in others)}", style="dim"))
+    table.add_row(Text("todo", style=STYLES["todo"]), Group(*rows))
 
 
-def _add_failures(table: Table, console: Console, lines: list[Line]) -> None:
+def _add_failures(
+    table: Table, console: Console, lines: list[Line], open_: list[tuple[str, list[Line]]]
+) -> None:
     """What fails, each message once, as far as a screen holds it; then the names of the rest.
 
     What passes, or waits for a function that is not written yet, is counted only.
@@ -143,8 +199,7 @@ def _add_failures(table: Table, console: Console, lines: list[Line]) -> None:
             test = line.shown
             key = (test.outcome, test.message, test.file, test.line)
             groups.setdefault(key, []).append(line)
-    open_ = Counter(line.shown.function or "" for line in lines if line.word == "todo")
-    left = _FAILURES - len(open_)
+    left = _FAILURES - bool(open_)
     rest: list[Line] = []
     for number, group in enumerate(groups.values()):
         rows = Group(*_explained(group))
@@ -154,16 +209,16 @@ def _add_failures(table: Table, console: Console, lines: list[Line]) -> None:
             rest += group
             continue
         left -= height
-        table.add_row(Text("FAIL", style=_STYLES["FAIL"]), rows)
+        table.add_row(Text("FAIL", style=STYLES["FAIL"]), rows)
     if rest:
         names = Text(", ".join(line.shown.base for line in rest))
         begin = f"{_tests(len(rest))} more: "
         names.truncate(2 * (console.width - 7) - len(begin) - 20, overflow="ellipsis")
         text = Text.assemble(begin, (names.plain, "dim"))
-        table.add_row(Text("FAIL", style=_STYLES["FAIL"]), text)
-    for function, number in open_.items():
-        waits = f"not written yet: {function} ({_tests(number)})"
-        table.add_row(Text("todo", style=_STYLES["todo"]), Text(waits, style="yellow"))
+        table.add_row(Text("FAIL", style=STYLES["FAIL"]), text)
+    if open_:
+        waits = f"not written yet: {', '.join(f'{name} ({_tests(len(t))})' for name, t in open_)}"
+        table.add_row(Text("todo", style=STYLES["todo"]), Text(waits, style="yellow"))
 
 
 def _explained(group: list[Line]) -> Iterable[RenderableType]:
@@ -197,7 +252,8 @@ def _failure(test: TestResult) -> Iterable[RenderableType]:
 def _where(test: TestResult) -> Iterable[RenderableType]:
     if test.file is not None and test.line is not None:
         function = f", in {test.function}" if test.function else ""
-        yield Text(f"{Path(test.file).name}, line {test.line}{function}:", style="dim")
+        place = linked(f"{Path(test.file).name}, line {test.line}", Path(test.file))
+        yield Text.assemble(place, f"{function}:", style="dim")
         if test.code:
             yield Padding(Text(test.code[:_WIDE]), (0, 0, 0, 2))
 

@@ -8,7 +8,6 @@ met the lab, as long as something was still unwritten.
 
 from __future__ import annotations
 
-import difflib
 import subprocess
 from datetime import datetime
 from pathlib import Path
@@ -94,13 +93,3 @@ def reset(course: Course, lab: Lab, source: str) -> Path | None:
         backup.write_bytes(lab.starter.read_bytes())
     write_atomically(lab.starter, source)
     return backup
-
-
-def difference(course: Course, lab: Lab) -> str:
-    """Starter and solution as a unified diff; "" if they are the same."""
-    mine, theirs = (
-        path.read_text(encoding="utf-8").splitlines(keepends=True)
-        for path in (lab.starter, lab.solution)
-    )
-    lines = difflib.unified_diff(mine, theirs, course.show(lab.starter), course.show(lab.solution))
-    return "".join(line if line.endswith("\n") else line + "\n" for line in lines)

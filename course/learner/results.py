@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from course.learner.labs import is_test_file
+
 BAD = ("failed", "error", "time", "syntax")
 
 
@@ -111,3 +113,17 @@ def lines_of(run: LabRun) -> list[Line]:
                 lines.append(Line(word, some[0], len(bad), len(cases)))
                 break
     return lines
+
+
+def unloadable(run: LabRun) -> TestResult | None:
+    """What keeps the file from being loaded, if that is what every test fails of."""
+    failed = [test for test in run.tests if test.outcome != "not_run"]
+    if not failed or any(t.outcome not in ("syntax", "error", "time") for t in failed):
+        return None
+    first = failed[0]
+    same = all(
+        (t.file, t.line, t.message) == (first.file, first.line, first.message) for t in failed
+    )
+    at_top = first.outcome == "syntax" or (first.function is None and first.file is not None)
+    in_tests = first.file is not None and is_test_file(first.file)
+    return first if same and at_top and not in_tests else None

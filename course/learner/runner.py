@@ -4,7 +4,8 @@
 
 A job is one implementation of one lab: `folder` (the lab's), `impl`, `out` (where its events go), `limit`
 and `test_limit` in seconds, `stop_at` (outcomes after which the rest is left), `only` (the one test
-function to run), `watch_unwritten`, `order` (seconds a test took before; the quick ones go first).
+function to run), `watch_unwritten`, `order` (seconds a test took before; the quick ones go first),
+`first` (tests that go before all others, which are left if one of these does not pass).
 A single job is a pytest session in this process. With `"serve": true` each job is a fork of a
 session that has collected its lab's tests; that needs a system with a dependable fork.
 
@@ -56,6 +57,8 @@ class Recorder:
         self.stop_at = frozenset(job.get("stop_at") or ())
         self.only = str(job.get("only") or "")
         self.order: dict[str, float] = dict(job.get("order") or {})
+        self.first = frozenset(job.get("first") or ())
+        self.failed_first = False
         self.out = out
         self.limit = self.test_limit
         self.current: dict[str, Any] = {}
@@ -71,7 +74,9 @@ class Recorder:
         if self.only:
             items[:] = [item for item in items if _base(item) == self.only]
         if self.order:
-            items.sort(key=lambda item: self.order.get(item.nodeid.split("::", 1)[-1], 0.0))
+            items.sort(key=lambda item: self.order.get(_name(item), 0.0))
+        if self.first:
+            items.sort(key=lambda item: _name(item) not in self.first)
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         if report.failed:
@@ -82,15 +87,16 @@ class Recorder:
         for item in session.items:
             doc = getattr(getattr(item, "obj", None), "__doc__", None) or ""
             first = " ".join(doc.strip().split("\n\n")[0].split())
-            name = item.nodeid.split("::", 1)[-1]
-            tests.append({"name": name, "base": _base(item), "doc": first})
+            tests.append({"name": _name(item), "base": _base(item), "doc": first})
         self.write(event="collected", tests=tests)
 
     # -- one test
 
     @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
-        self.current = {"name": item.nodeid.split("::", 1)[-1], "outcome": "passed"}
+    def pytest_runtest_protocol(
+        self, item: pytest.Item, nextitem: pytest.Item | None
+    ) -> Generator[None, object, object]:
+        self.current = {"name": _name(item), "outcome": "passed"}
         self.limit = max(0.1, min(self.test_limit, self.deadline - time.monotonic()))
         self.write(event="start", name=self.current["name"])
         start, cpu = time.perf_counter(), time.process_time()
@@ -105,6 +111,10 @@ class Recorder:
                 item.session.shouldstop = "seen enough"
             elif time.monotonic() >= self.deadline:
                 item.session.shouldstop = "time is up"
+            self.failed_first |= self.current["outcome"] not in ("passed", "skipped")
+            last_of_first = nextitem is not None and _name(nextitem) not in self.first
+            if self.first and last_of_first and self.failed_first:
+                item.session.shouldstop = "what failed still fails"
 
     def _alarm(self, seconds: float) -> None:
         if _HAS_ALARM:
@@ -236,6 +246,11 @@ def _broken(report: pytest.CollectReport) -> dict[str, Any]:
     """The event that says which file of tests could not be collected, and why."""
     file = report.nodeid.split("::")[0].rsplit("/", 1)[-1]
     return {"event": "broken", "file": file, "message": str(report.longreprtext).strip()}
+
+
+def _name(item: pytest.Item) -> str:
+    """The test's name within the lab's folder, the brackets of a parametrized case included."""
+    return item.nodeid.split("::", 1)[-1]
 
 
 def _base(item: pytest.Item) -> str:

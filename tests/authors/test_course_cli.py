@@ -188,11 +188,9 @@ def test_groups_of_other_modules_are_mounted(
     course: Course, capsys: Capsys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They are imported when called; what their extra brings may be missing."""
-    import course.learner.commands as commands
+    import course.authors.command as commands
 
     name = "site"
-    assert name in Ran(capsys, "--help").out
-
     real = commands.importlib.import_module
 
     def missing(module: str, package: str | None = None) -> object:
@@ -201,10 +199,42 @@ def test_groups_of_other_modules_are_mounted(
         raise ModuleNotFoundError("No module named 'mkdocs'", name="mkdocs")
 
     monkeypatch.setattr(commands.importlib, "import_module", missing)
-    ran = Ran(capsys, name, "--help")
-    assert ran.status == 2
-    assert f"'course {name}' needs mkdocs" in ran.err
-    assert "--extra" in ran.err
+    for words in ((name,), ("author", name)):
+        ran = Ran(capsys, *words, "--help")
+        assert ran.status == 2
+        assert f"'course {name}' needs mkdocs" in ran.err
+        assert "--extra" in ran.err
+
+
+AUTHORS = ("check", "mutate", "cite", "correspond", "docs", "site")
+
+
+def test_a_learner_sees_the_learners_commands(capsys: Capsys) -> None:
+    """The authors' are one line, `author`, and still answer to the short names that pages use."""
+
+    def listed(*words: str) -> list[str]:
+        return re.findall(r"(?m)^│ ([a-z]+) ", Ran(capsys, *words, "--help").out)
+
+    assert listed() == [
+        "list", "next", "grade", "hint", "watch", "diff", "reset", "doctor", "assemble", "compare",
+        "author",
+    ]  # fmt: skip
+    assert listed("author") == list(AUTHORS)
+
+
+@pytest.mark.parametrize("name", AUTHORS[:5])
+def test_an_authors_command_goes_by_two_names(name: str, capsys: Capsys) -> None:
+    long, short = Ran(capsys, "author", name, "--help"), Ran(capsys, name, "--help")
+    assert (long.status, short.status) == (0, 0)
+    assert f"Usage: course author {name}" in long.line
+    assert long.out.replace(f"course author {name}", f"course {name}").split() == short.out.split()
+
+
+def test_a_place_in_vllm_is_shown_to_a_learner(capsys: Capsys) -> None:
+    """Pages say `course cite show PATH:LINE`; without a tree it says where to get one."""
+    ran = Ran(capsys, "cite", "show", "vllm/v1/request.py:59")
+    assert "request.py" in ran.line
+    assert "No such" not in ran.line
 
 
 def test_without_its_tools_the_command_says_what_to_install(

@@ -49,12 +49,30 @@ def write(
 def test_the_starter_fails_and_says_what_is_not_written(course: Course, capsys: Capsys) -> None:
     ran = Ran(capsys, "grade", "00-01")
     assert ran.status == 1
-    assert "not written yet: total" in ran.line
-    assert "not written yet: clip" in ran.line
-    assert "total adds all items, the first and the last too." in ran.out
+    assert "not written yet: total (starter.py, line 10)" in ran.line
+    assert "It is the first to write. These wait for it: total adds all items" in ran.line
+    assert "The sum of no items is 0. After it: clip" in ran.line
+    assert "clip goes up to low" not in ran.line, "what waits for clip comes when total is written"
+    assert ran.out.count("todo") == 1
     assert "0 of 3 tests pass, 3 wait for what is not written yet." in ran.out
     assert "Traceback" not in ran.out
     assert "NotImplementedError" not in ran.out
+
+
+def test_the_first_to_write_is_the_first_in_the_file(totals: Lab, capsys: Capsys) -> None:
+    """Whatever the order of the tests, and once it is written the next one follows."""
+    text = totals.test.read_text()
+    head, first, rest = text.partition("\n\ndef test_total_adds")
+    clip = rest.index("@pytest.mark")
+    totals.test.write_text(head + "\n\n" + rest[clip:] + first + rest[:clip])
+    assert "not written yet: total" in Ran(capsys, "grade", "00-01").line
+    write(totals, clip="raise NotImplementedError")
+    ran = Ran(capsys, "grade", "00-01")
+    assert "not written yet: clip (starter.py, line 15) It is the first to write." in ran.line
+    assert "After it" not in ran.line
+    assert "2 of 3 tests pass, 1 wait" in ran.line
+    write(totals, total="return 7", clip="raise NotImplementedError")
+    assert "todo not written yet: clip (1 test)" in Ran(capsys, "grade", "00-01").line
 
 
 def test_one_line_a_test_saying_what_it_pins(totals: Lab, capsys: Capsys) -> None:
@@ -228,7 +246,7 @@ def test_an_endless_loop_is_ended_and_found(
     course: Course, totals: Lab, loop: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "course.learner.grade.Job.__init__.__defaults__", (30.0, 1.0, (), "", False, None)
+        "course.learner.grade.Job.__init__.__defaults__", (30.0, 1.0, (), "", False, None, ())
     )
     write(totals, total=loop)
     run = grade(course, totals, Progress(course.root)).run
@@ -245,7 +263,7 @@ def test_an_endless_loop_at_the_top_level(
     totals: Lab, capsys: Capsys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "course.learner.grade.Job.__init__.__defaults__", (3.0, 1.0, (), "", False, None)
+        "course.learner.grade.Job.__init__.__defaults__", (3.0, 1.0, (), "", False, None, ())
     )
     totals.starter.write_text("n = 0\nwhile True:\n    n += 1\n")
     ran = Ran(capsys, "grade", "00-01")
@@ -259,7 +277,7 @@ def test_an_endless_loop_that_no_signal_reaches(
 ) -> None:
     """In C, or with the alarm turned off: then the whole process is ended."""
     monkeypatch.setattr(
-        "course.learner.grade.Job.__init__.__defaults__", (1.0, 0.5, (), "", False, None)
+        "course.learner.grade.Job.__init__.__defaults__", (1.0, 0.5, (), "", False, None, ())
     )
     monkeypatch.setattr("course.learner.grade.GRACE", 2.0)
     write(
