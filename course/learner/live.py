@@ -71,15 +71,20 @@ def _compare(desk: Desk, lab: Lab, run: LabRun) -> Likeness | None:
             lambda number: desk.note(f"comparing with {number} known mistakes, once …"),
         )  # fmt: skip
     total = done = 0
-    with desk.warn.status("comparing with known mistakes …") as status:
+    status = desk.warn.status("")
 
-        def begin(number: int) -> None:
-            nonlocal total
-            total = number
+    def begin(number: int) -> None:
+        nonlocal total
+        total = number
+        status.update(f"comparing with {number} known mistakes, once …")
+        status.start()
 
-        def one(index: int, ended: LabRun) -> None:
-            nonlocal done
-            done += 1
-            status.update(f"comparing with known mistakes, once: {done} of {total}")
+    def one(index: int, ended: LabRun) -> None:
+        nonlocal done
+        done += 1
+        status.update(f"comparing with known mistakes, once: {done} of {total}")
 
+    try:
         return compare(desk.course, lab, run, begin, one)
+    finally:
+        status.stop()

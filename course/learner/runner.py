@@ -111,10 +111,11 @@ class Recorder:
                 item.session.shouldstop = "seen enough"
             elif time.monotonic() >= self.deadline:
                 item.session.shouldstop = "time is up"
-            self.failed_first |= self.current["outcome"] not in ("passed", "skipped")
-            last_of_first = nextitem is not None and _name(nextitem) not in self.first
-            if self.first and last_of_first and self.failed_first:
-                item.session.shouldstop = "what failed still fails"
+            if self.current["name"] in self.first:
+                self.failed_first |= self.current["outcome"] not in ("passed", "skipped")
+                others_follow = nextitem is not None and _name(nextitem) not in self.first
+                if others_follow and self.failed_first:
+                    item.session.shouldstop = "what failed still fails"
 
     def _alarm(self, seconds: float) -> None:
         if _HAS_ALARM:

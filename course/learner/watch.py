@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import select
 import sys
 from collections.abc import Iterator
@@ -30,6 +31,7 @@ KEYS = {
     "r": "run all",
     "q": "quit",
 }
+_LONG_KEY = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|O.|.)?")  # what an arrow or Alt sends
 _TICK = 100  # milliseconds between two looks at the keyboard
 
 
@@ -212,10 +214,10 @@ def _keyboard() -> Iterator[None]:
 
 
 def _pressed() -> str:
-    """The keys pressed since the last call; an arrow or another key of several bytes is none."""
+    """The letters pressed since the last call; arrows and other keys of several bytes are left out."""
     if not select.select([sys.stdin], [], [], 0)[0]:
         return ""
     keys = os.read(sys.stdin.fileno(), 64)
     if not keys:  # the terminal is gone
         return "q"
-    return "" if keys.startswith(b"\x1b") else keys.decode("ascii", "ignore").lower()
+    return _LONG_KEY.sub(b"", keys).decode("ascii", "ignore").lower()
