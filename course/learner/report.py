@@ -23,7 +23,7 @@ from course.learner.grade import Grade
 from course.learner.labs import Course, Lab, is_test_file
 from course.learner.results import LabRun, Line, TestResult, lines_of, unloadable
 from course.learner.shorten import shorten
-from course.learner.stubs import functions
+from course.learner.stubs import functions, unwritten
 
 MOST_LINES = 40  # of a lab that does not pass, on a window 100 wide: what a screen holds
 _FAILURES = 22  # lines of them for failures
@@ -142,16 +142,25 @@ def show_line(console: Console, graded: Grade) -> None:
 
 
 def open_functions(lab: Lab, lines: Sequence[Line]) -> list[tuple[str, list[Line]]]:
-    """What is not written yet and the tests that wait for it, in the order of starter.py."""
+    """What is not written yet and the tests that wait for it, in the order of starter.py.
+
+    First comes a function that tests wait for; some that follow may have none as yet, because the tests that
+    need them stop before.
+    """
     waiting: dict[str, list[Line]] = {}
     for line in lines:
         if line.word == "todo":
             waiting.setdefault(line.shown.function or "", []).append(line)
     source = lab.starter.read_text(encoding="utf-8", errors="replace")
+    names = list(waiting)
     with contextlib.suppress(SyntaxError):
-        places = {name: place for place, name in enumerate(functions(ast.parse(source)))}
-        return sorted(waiting.items(), key=lambda item: places.get(item[0], len(places)))
-    return [*waiting.items()]
+        open_ = unwritten(source)
+        order = [name for name in functions(ast.parse(source)) if name in open_ or name in waiting]
+        names = [*order, *(name for name in waiting if name not in order)]
+    if not waiting:
+        return []
+    first = next(name for name in names if name in waiting)
+    return [(name, waiting.get(name, [])) for name in sorted(names, key=lambda name: name != first)]
 
 
 def _tests(number: int) -> str:
@@ -217,7 +226,8 @@ def _add_failures(
         text = Text.assemble(begin, (names.plain, "dim"))
         table.add_row(Text("FAIL", style=STYLES["FAIL"]), text)
     if open_:
-        waits = f"not written yet: {', '.join(f'{name} ({_tests(len(t))})' for name, t in open_)}"
+        each = [f"{name} ({_tests(len(held))})" for name, held in open_ if held]
+        waits = f"not written yet: {', '.join(each)}"
         table.add_row(Text("todo", style=STYLES["todo"]), Text(waits, style="yellow"))
 
 
