@@ -1,7 +1,8 @@
 """vLLM's own core, one request, call by call: the plain step, and two batches in flight.
 
-    python phase-01-architecture/lanes.py            prints the calls
-    python phase-01-architecture/lanes.py --draw     and writes lanes.svg beside this file
+    python phase-01-architecture/lanes.py step                     one batch at a time
+    python phase-01-architecture/lanes.py step_with_batch_queue    two in flight
+    python phase-01-architecture/lanes.py --draw                   both, and writes lanes.svg
 
 Core, scheduler, worker and model are vLLM's, in this process, on a CPU. One thing is ours: the
 executor hands the passes to a thread, so that there is a second lane as there is with a GPU. It
@@ -27,7 +28,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from vllm import LLM, SamplingParams
 from vllm.v1.executor.uniproc_executor import AsyncOutputFuture, UniProcExecutor
@@ -161,7 +162,7 @@ class Recorder:
 
 def table(calls: list[Call]) -> str:
     """The calls as lines of text."""
-    lines = ["call  plans                    waits for, updates    tokens out"]
+    lines = ["call  plans                     waits for, updates    tokens out"]
     for number, call in enumerate(calls, 1):
         plan = "-"
         if call.planned is not None:
@@ -171,7 +172,7 @@ def table(calls: list[Call]) -> str:
         update = "-" if call.updated is None else f"{call.updated}"
         update += ", its row dropped" * (call.rows > 0 and not call.news)
         news = "returned at once" if call.news is None else str(call.news or "none")
-        lines.append(f"{number:4}  {plan:23}  {update:20}  {news}")
+        lines.append(f"{number:4}  {plan:24}  {update:20}  {news}")
     return "\n".join(lines)
 
 
@@ -211,8 +212,7 @@ def boxes(calls: list[Call]) -> list[Box]:
                 drawn.append(Box(1, start, PASS, f"pass {call.planned}", kind))
         if call.updated is not None:
             now = max(now, done[call.updated])
-            empty = not call.rows
-            if not empty:
+            if call.rows:
                 drawn.append(Box(0, now, UPDATE, f"u{call.updated}", "update"))
                 now += UPDATE
     return drawn
@@ -263,24 +263,60 @@ def _box(box: Box, y: int) -> str:
     )
 
 
+# -- what is shown --------------------------------------------------------------------------------
+
+
+class Scene(NamedTuple):
+    what: str
+    title: str  # of its panel
+    ahead: bool  # two batches in flight
+    params: dict[str, Any]
+
+
+PROMPT = "The KV cache"
+LENGTH = {"max_tokens": 4, "ignore_eos": True}
+FOURTH = 119  # the 4th token that the shipped model answers with
+SHOWN = (
+    Scene("4 tokens, the end by length", "step: the GPU waits for each plan", False, LENGTH),
+    Scene(
+        "the same",
+        "step_with_batch_queue: plans run ahead; the end by length",
+        True,
+        LENGTH,
+    ),
+    Scene(
+        "the 4th token is a stop token",
+        "the same; the 4th token ends it, and pass 5 was for nothing",
+        True,
+        {"max_tokens": 64, "stop_token_ids": [FOURTH]},
+    ),
+)
+
+
+def show(engines: dict[bool, Recorder]) -> tuple[list[str], str]:
+    """Run the scenes that the engines are for. Returns their texts, and a picture of them all."""
+    texts, panels = [], []
+    for scene in SHOWN:
+        if scene.ahead not in engines:
+            continue
+        engine = engines[scene.ahead]
+        calls = engine.run(PROMPT, **scene.params)
+        texts.append(f"{engine.loop}, {engine.scheduler}: {scene.what}\n{table(calls)}")
+        panels.append((scene.title, calls))
+    return texts, svg(panels)
+
+
 def main() -> None:
-    cache = "The KV cache"
-    plain = Recorder(UniProcExecutor)
-    calm = plain.run(cache, max_tokens=4, ignore_eos=True)
-    print(f"{plain.loop}, {plain.scheduler}: 4 tokens, the end by length\n{table(calm)}")
-    ahead = Recorder(TwoLanes)
-    length = ahead.run(cache, max_tokens=4, ignore_eos=True)
-    print(f"\n{ahead.loop}, {ahead.scheduler}: the same\n{table(length)}")
-    last = [token for call in length for token in call.news or ()][-1]
-    stop = ahead.run(cache, max_tokens=64, stop_token_ids=[last])
-    print(f"\n{ahead.loop}, {ahead.scheduler}: the 4th token is a stop token\n{table(stop)}")
-    if "--draw" in sys.argv:
-        panels = [
-            ("step: the GPU waits for each plan", calm),
-            ("step_with_batch_queue: plans run ahead; the end by length", length),
-            ("the same; the 4th token ends it, and pass 5 was for nothing", stop),
-        ]
-        SVG.write_text(svg(panels), encoding="utf-8")
+    wanted = set(sys.argv[1:])
+    engines = {}
+    if "step_with_batch_queue" not in wanted:
+        engines[False] = Recorder(UniProcExecutor)
+    if "step" not in wanted:
+        engines[True] = Recorder(TwoLanes)
+    texts, picture = show(engines)
+    print("\n\n".join(texts))
+    if "--draw" in wanted:
+        SVG.write_text(picture, encoding="utf-8")
 
 
 if __name__ == "__main__":
