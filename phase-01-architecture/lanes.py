@@ -180,7 +180,7 @@ def table(calls: list[Call]) -> str:
 
 PLAN, PASS, UPDATE = 1.0, 3.0, 0.8
 """How long they are drawn. These three are not measured: the order is."""
-UNIT, LANE, LEFT = 31, 34, 92
+UNIT, LANE, LEFT = 30, 34, 102
 
 
 @dataclass

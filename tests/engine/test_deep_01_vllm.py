@@ -115,17 +115,13 @@ def test_the_output_handler_starts_with_the_engine_inside_a_running_loop(
 
     class Silent:
         def __init__(self, *unused: Any, **more: Any) -> None:
-            self.stats_update_task = None
-            self.vllm_config = None
+            pass
 
         async def get_output_async(self) -> Any:
             await asyncio.Event().wait()
 
         def shutdown(self, *unused: Any, **more: Any) -> None:
             """Nothing runs."""
-
-        def __getattr__(self, name: str) -> Any:
-            raise AttributeError(name)
 
     monkeypatch.setattr(EngineCoreClient, "make_async_mp_client", Silent)
     args = AsyncEngineArgs(model=str(DEFAULT_MODEL), dtype="float32", enforce_eager=True)
