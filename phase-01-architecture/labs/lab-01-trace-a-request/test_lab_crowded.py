@@ -195,8 +195,8 @@ def test_an_idle_step_leaves_no_event(lab: ModuleType, loaded: tuple[Any, Any]) 
     before = list(t.events)
     assert t.step() == [], "an idle engine returns no outputs"
     assert t.events == before, (
-        f"an idle step added {len(t.events) - len(before)} events: `last` still holds the step before, which you "
-        "have written down already"
+        f"an idle step added {len(t.events) - len(before)} events: `last` still holds the step "
+        "before, which you have written down already"
     )
 
 
