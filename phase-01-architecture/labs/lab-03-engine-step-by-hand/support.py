@@ -86,8 +86,8 @@ def at_most(engine: Any, num_steps: int) -> None:
         done[0] += 1
         assert done[0] <= num_steps, (
             f"run has called step {num_steps} times, and the requests need far fewer: it waits for "
-            "somebody who "
-            "is not in the engine any more. has_unfinished_requests says whether anybody is"
+            "somebody who is not in the engine any more. has_unfinished_requests says whether "
+            "anybody is"
         )
         return step()
 

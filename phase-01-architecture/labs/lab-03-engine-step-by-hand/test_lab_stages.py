@@ -159,10 +159,9 @@ def test_an_empty_step_has_news_all_the_same(lab: ModuleType, model: Any) -> Non
     assert engine.step() == [], "nothing was computed in this step, so no client is told anything"
     assert not watched.passes, "nothing was scheduled, and still the model ran"
     assert "gone" not in engine.requests, (
-        "the scheduler said in an empty step that 'gone' has finished, and the worker still remembers it. "
-        "Execute every step that was scheduled: execute_model brings the memory up to date before "
-        "it looks for "
-        "tokens"
+        "the scheduler said in an empty step that 'gone' has finished, and the worker still "
+        "remembers it. Execute every step that was scheduled: execute_model brings the memory up "
+        "to date before it looks for tokens"
     )
     assert len(updates) == 1, (
         f"update_from_output ran {len(updates)} times in an empty step. It takes in every step, for the "
@@ -311,13 +310,11 @@ def test_run_ends_though_a_client_leaves(lab: ModuleType, model: Any) -> None:
     done = engine.run()
     assert sorted(done) == ["stays"], (
         f"'goes' left in the second of its steps, and run returned {sorted(done)}: only those who "
-        "have finished "
-        "have an output that says so"
+        "have finished have an output that says so"
     )
     assert len(watched.passes) == 3, (
         f"'stays' has its 3 tokens after 3 passes, and run made {len(watched.passes)}: whoever has "
-        "left is not "
-        "waited for"
+        "left is not waited for"
     )
     engine.add_request("alone", {"prompt_token_ids": [1, 60, 61]}, support.free(most=40))
     watched.during = lambda i: engine.abort_request("alone") if i == 4 else None

@@ -339,10 +339,8 @@ def test_token_for_token_the_engine(
         assert not wrong, f"workload {name!r}, step {i}: {wrong[0]}"
         assert a[1] == b[1], (
             f"workload {name!r}, step {i}: {told_otherwise(a[1], b[1])}. The arrays of all passes "
-            "so far were "
-            "the same, so look at what came after them: which rows were sampled, in which order, "
-            "and whom each "
-            "token went to"
+            "so far were the same, so look at what came after them: which rows were sampled, in "
+            "which order, and whom each token went to"
         )
     counts = (len(mine.steps), mine.num_preemptions, mine.blocks_held)
     assert counts == (len(theirs.steps), theirs.num_preemptions, 0), (

@@ -193,14 +193,13 @@ def test_joined_and_preempted_have_an_order(desk: Desk) -> None:
     )
     assert step.joined == ("r", "n"), (
         f"joined is {step.joined}, should be ('r', 'n'): r came back from a preemption and was "
-        "scheduled before n, "
-        "which is new. Go through num_scheduled_tokens, not through the two lists one after the other"
+        "scheduled before n, which is new. Go through num_scheduled_tokens, not through the two "
+        "lists one after the other"
     )
     step = desk.step({}, preempted=("n", "r", "x"))
     assert step.preempted == ("n", "r", "x"), (
-        f"preempted is {step.preempted}, should be ('n', 'r', 'x'), sorted: the engine keeps a set, "
-        "and in what "
-        "order a set comes out is chance"
+        f"preempted is {step.preempted}, should be ('n', 'r', 'x'), sorted: the engine keeps a "
+        "set, and in what order a set comes out is chance"
     )
 
 
@@ -267,6 +266,5 @@ def test_an_id_used_again_starts_a_new_ledger(desk: Desk) -> None:
     got = (ledger.num_prompt_tokens, ledger.num_scheduled, ledger.finished)
     assert got == (5, 2, False), (
         f"the id 'a' was used again: prompt, scheduled, finished are {got}, should be (5, 2, "
-        "False). Its ledger "
-        "starts anew"
+        "False). Its ledger starts anew"
     )

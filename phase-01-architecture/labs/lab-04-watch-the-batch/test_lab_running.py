@@ -79,9 +79,8 @@ def test_every_token_is_accounted_for(lab: ModuleType, model: Any, kind: str, se
         assert expected == ledger.num_scheduled, (
             f"{request_id}: {ledger.num_scheduled} tokens were computed for it, your formula says "
             f"{expected}, of cached {ledger.num_cached} and lost {ledger.num_lost}. It has to get "
-            "through prompt + sampled - 1 tokens; the "
-            "cache gives it num_cached of them at its admissions, and what preemptions took "
-            "(num_lost) it has to get through once more"
+            "through prompt + sampled - 1 tokens; the cache gives it num_cached of them at its "
+            "admissions, and what preemptions took (num_lost) it has to get through once more"
         )
     total = sum(step.num_tokens for step in probe.steps)
     booked = sum(ledger.num_scheduled for ledger in probe.ledgers.values())
@@ -128,9 +127,8 @@ def test_a_preempted_request_waits(lab: ModuleType, model: Any) -> None:
     )
     assert out[0].waiting == ("b", "c"), (
         f"b was preempted in step {out[0].index}, and waiting is {out[0].waiting}, should be ('b', "
-        "'c'): it waits "
-        "for its return at the head of the line, before c, which has not run yet. Take everybody in "
-        "scheduler.waiting, whatever the status"
+        "'c'): it waits for its return at the head of the line, before c, which has not run yet. "
+        "Take everybody in scheduler.waiting, whatever the status"
     )
 
 
@@ -198,10 +196,8 @@ def test_two_prompts_under_a_tight_budget(lab: ModuleType, model: Any) -> None:
         got = (s.num_scheduled_tokens, s.waiting, lab.is_mixed(s), s.finished)
         assert got == wanted, (
             f"step {i}: tokens, waiting, mixed and finished are {got}, should be {wanted}. A takes "
-            "the whole budget "
-            "and B waits; the 3 that A leaves over are B's; in step 3 a decode and a chunk share "
-            "the batch, and "
-            "only that is mixed: step 2 has two prompts in it"
+            "the whole budget and B waits; the 3 that A leaves over are B's; in step 3 a decode "
+            "and a chunk share the batch, and only that is mixed: step 2 has two prompts in it"
         )
     early = [lab.time_to_first_token(probe.steps, r) for r in "AB"]
     assert early == [(2, 16), (3, 20)], (
@@ -351,6 +347,6 @@ def test_behind_a_long_prompt(lab: ModuleType, model: Any, name: str) -> None:
     )
     assert lab.longest_gap(probe.steps, "decoding") == gap, (
         f"{name}: the longest gap of the decoding request is "
-        f"{lab.longest_gap(probe.steps, 'decoding')} tokens, should be {gap}: no step is larger than "
-        "the budget, and every step gives it a token"
+        f"{lab.longest_gap(probe.steps, 'decoding')} tokens, should be {gap}: no step is larger "
+        "than the budget, and every step gives it a token"
     )

@@ -145,8 +145,8 @@ def test_streams_joined_are_the_batch_outputs(
             got = support.joined(outputs)
             assert got == wanted, (
                 f"one of eight streams (max_tokens={param.max_tokens}, n={param.n}, "
-                f"stop={param.stop}), joined, is "
-                f"not what LLM.generate says: {support.first_difference(got, wanted)}"
+                f"stop={param.stop}), joined, is not what LLM.generate says: "
+                f"{support.first_difference(got, wanted)}"
             )
             assert [o.finished for o in outputs] == [False] * (len(outputs) - 1) + [True], (
                 "the last output of a stream, and no other, is finished"

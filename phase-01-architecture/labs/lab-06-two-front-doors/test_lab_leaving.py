@@ -121,8 +121,8 @@ def test_nobody_who_left_is_still_listed(lab: ModuleType, engine: Any, how: str)
             await support.turns()
             assert "r" not in front_door.collectors, (
                 f"the reader of 'r' is gone ({how}), and `collectors` still has its collector: "
-                "outputs would be "
-                "put there for nobody, and the table grows with everybody who ever left. Take it out"
+                "outputs would be put there for nobody, and the table grows with everybody who "
+                "ever left. Take it out"
             )
             assert await support.until(lambda: engine.alive == 0), (
                 f"the reader is gone ({how}), and its request runs on"

@@ -164,10 +164,9 @@ def test_a_newcomer_at_a_dying_engine_is_refused(lab: ModuleType, engine: Any) -
             assert runs.result() is True, "the engine died under this stream: EngineDeadError"
             assert comes in ended, (
                 "a request came during the step that killed the engine, waited for the lock, and "
-                "was added to a "
-                "dead engine, where nobody will ever put anything into its collector. Look at "
-                "`error` when you "
-                "have the lock: what was true before you waited need not be true now"
+                "was added to a dead engine, where nobody will ever put anything into its "
+                "collector. Look at `error` when you have the lock: what was true before you "
+                "waited need not be true now"
             )
             assert comes.result() is True, "a dead engine refuses a newcomer with EngineDeadError"
         assert engine.num_steps == 2, (
@@ -189,15 +188,13 @@ def test_an_idle_engine_sleeps_on_its_event(lab: ModuleType, engine: Any) -> Non
             await support.turns(50)
             assert wakings.turns == before, (
                 f"nobody asks for anything, and the task that steps took {wakings.turns - before} "
-                "turns of the event "
-                "loop's 50 to look for work. Let it await `work`: then it costs nothing until a "
-                "request sets it"
+                "turns of the event loop's 50 to look for work. Let it await `work`: then it "
+                "costs nothing until a request sets it"
             )
             assert wakings.timers == 0, (
                 f"the task that steps set a timer {wakings.timers} times. An engine that sleeps by "
-                "the clock wakes "
-                "for nothing while it is idle, and makes the next request wait for the rest of its "
-                "sleep. Await `work`"
+                "the clock wakes for nothing while it is idle, and makes the next request wait "
+                "for the rest of its sleep. Await `work`"
             )
 
     support.run(main(), "A stream of three tokens did not end")
