@@ -101,12 +101,12 @@ def workloads() -> dict[str, Workload]:
                 for i in range(5)
             ],
         ),
-        "preemption": Workload(scarce, mixture(0.0, 6, 16)),
-        "preemption, no prefix cache": Workload(no_cache, mixture(0.7, 6, 16, seed=5)),
+        "preemption": Workload(scarce, mixture(0.0, 6, 12)),
+        "preemption, no prefix cache": Workload(no_cache, mixture(0.7, 6, 12, seed=5)),
         "priority": Workload(
             ranked,
             [
-                Arrival(i, f"r{i}", tokens(rng, 9), support.free(most=22), priority=p)
+                Arrival(i, f"r{i}", tokens(rng, 9), support.free(most=16), priority=p)
                 for i, p in enumerate([5, 4, 3, 0, 1, 2])
             ],
         ),
