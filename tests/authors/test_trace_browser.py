@@ -238,7 +238,7 @@ def test_hover_shows_the_reason(page: Page, mixed: Trace) -> None:
 def test_blocks_are_described(page: Page, mixed: Trace) -> None:
     page.open(mixed, step=7)
     texts = page.js(
-        "return [...Array(viewer.pool.count).keys()].map((b) => viewer.pool.describe(b))"
+        "return [...Array(viewer.pool.count).keys()].map((b) => viewer.blocks.describe(b))"
     )
     assert texts[0] == "Block 0: the null block, never given out"
     step = mixed.steps[6]
@@ -368,7 +368,7 @@ def test_no_page_is_wider_than_the_window(page: Page, mixed: Trace, big: Trace, 
 def test_hostile_text_is_inert(page: Page, mixed: Trace) -> None:
     requests = [
         replace(r, request_id=HOSTILE if r.request_id == "A" else r.request_id,
-                prompt=HOSTILE, text=HOSTILE)
+                prompt=HOSTILE, texts=[HOSTILE] * len(r.output_token_ids))
         for r in mixed.requests
     ]  # fmt: skip
     trace = replace(mixed, requests=requests, title=HOSTILE, about=HOSTILE, source=HOSTILE,
