@@ -99,7 +99,8 @@ class Viewer extends Built {
   // A page that shows this one in a frame can make the frame as high as what stands in it.
   tellHeight() {
     const height = Math.ceil(document.body.getBoundingClientRect().height);
-    window.parent.postMessage({ viewerHeight: height }, "*");
+    const width = document.documentElement.clientWidth; // more, once there is no scroll bar any more
+    window.parent.postMessage({ viewerHeight: height, viewerWidth: width }, "*");
   }
   key(event) {
     if (event.altKey || event.ctrlKey || event.metaKey) return;

@@ -76,9 +76,8 @@
     const widths = new Map();
     window.addEventListener("message", (event) => {
       const frame = frames.find((each) => each.contentWindow === event.source);
-      const height = event.data?.viewerHeight;
+      const { viewerHeight: height, viewerWidth: width } = event.data ?? {};
       if (!frame || frame.closest(".fixed") || !(height > 0 && height < 10000)) return;
-      const width = frame.clientWidth;
       const border = frame.offsetHeight - frame.clientHeight;
       const before = widths.get(frame) === width ? frame.offsetHeight : 0;
       widths.set(frame, width);
