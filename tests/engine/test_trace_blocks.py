@@ -12,46 +12,16 @@ from typing import Any
 import pytest
 from engine_helpers import make_engine
 from text_helpers import greedy
-from trace_helpers import PROMPTS, record
+from trace_helpers import PROMPTS, Replay, record
 
 from mini_vllm import LLMEngine
 from mini_vllm.block_pool import BlockPool
 from mini_vllm.config import EngineConfig
 from mini_vllm.engine import DEFAULT_MODEL, DEFAULT_PARTS
 from mini_vllm.kv_cache_utils import FreeKVCacheBlockQueue
-from mini_vllm.trace import StepTrace, Trace, TraceRecorder, to_chrome_trace
+from mini_vllm.trace import TraceRecorder, to_chrome_trace
 from mini_vllm.trace.data import TraceDataError, dumps, from_data, to_data
 from mini_vllm.trace.scenario import read_scenario, run_scenario
-
-
-class Replay:
-    """The blocks after each step, from what the trace says alone."""
-
-    def __init__(self, trace: Trace) -> None:
-        assert trace.free_at_start is not None
-        self.queue = [b for first, last in trace.free_at_start for b in range(first, last + 1)]
-        self.hashes = dict(zip(trace.cached_at_start, trace.hashes_at_start, strict=True))
-        self.tables = {r.request_id: r.blocks_before for r in trace.requests if r.blocks_before}
-
-    def play(self, step: StepTrace) -> None:
-        for request_id in (*step.aborted, *step.preempted):
-            self.tables.pop(request_id, None)
-        self.tables |= {p.request_id: p.block_ids for p in step.scheduled}
-        held = {block for table in self.tables.values() for block in table}
-        self.queue = [b for b in self.queue if b not in held.union(step.freed)] + step.freed
-        for part in step.scheduled:
-            if part.finish_reason is not None:
-                del self.tables[part.request_id]
-        for block in step.evicted:
-            del self.hashes[block]
-        self.hashes |= dict(zip(step.published, step.hashes, strict=True))
-
-    def check(self, pool: BlockPool) -> None:
-        assert self.queue == [b.block_id for b in pool.free_block_queue.get_all_free_blocks()]
-        hashed = {b.block_id: b.block_hash.hex()[:8] for b in pool.blocks if b.block_hash}
-        assert self.hashes == hashed
-        refs = Counter(block for table in self.tables.values() for block in table)
-        assert refs == {b.block_id: b.ref_cnt for b in pool.blocks if b.ref_cnt and not b.is_null}
 
 
 def steps_of(engine: LLMEngine) -> Iterator[int]:

@@ -82,11 +82,12 @@ class Blocks {
   // The free queue while the step runs: those who finish in it still hold their blocks.
   line({ order }) {
     const SHIFT = 2 ** 25; // above any block's number: one number sorts by order and tells the block
-    const waiting = [];
+    const both = new Float64Array(this.count);
+    let n = 0;
     for (let block = 1; block < this.count; block++) {
-      if (order[block] && !this.holders[block]) waiting.push(order[block] * SHIFT + block);
+      if (order[block] && !this.refs[block]) both[n++] = order[block] * SHIFT + block;
     }
-    this.queue = Float64Array.from(waiting).sort().map((both) => both % SHIFT);
+    this.queue = Int32Array.from(both.subarray(0, n).sort(), (each) => each % SHIFT);
     this.place = new Int32Array(this.count);
     for (let i = 0; i < this.queue.length; i++) this.place[this.queue[i]] = i + 1;
   }

@@ -33,14 +33,6 @@ class Pool {
     [, this.wide, this.high] = CELLS.find(([most]) => this.ids.length <= most);
     if (this.index[this.focus] < 0) this.focus = 0;
   }
-  columns() {
-    return Math.max(1, Math.floor((this.scroller.clientWidth - 2) / this.wide));
-  }
-  // As wide as a column: the large cells share what would be left over at the right.
-  column() {
-    const free = (this.scroller.clientWidth - 2) / this.columns();
-    return this.wide < 40 ? this.wide : Math.floor(Math.min(free, 1.5 * this.wide));
-  }
   // Table entries in a row, and how many rows this request's table needs at its longest.
   entries() {
     return Math.max(1, Math.floor((this.scroller.clientWidth - LABELS - 4) / ENTRY));
@@ -53,31 +45,36 @@ class Pool {
     return 6 + BAND * Math.max(1, Math.min(BANDS, Math.ceil(this.longest / this.entries())));
   }
   height(row) {
-    return this.head(row) + Math.ceil(this.ids.length / this.columns()) * this.high + 2;
+    return this.head(row) + Math.ceil(this.ids.length / this.grid(row).columns) * this.high + 2;
+  }
+  // How the cells lie in the window, asked for once a drawing. Large cells share what would be left
+  // over at the right; `w` and `h` are what is drawn of one.
+  grid(row) {
+    const room = this.scroller.clientWidth - 2;
+    const columns = Math.max(1, Math.floor(room / this.wide));
+    const column = this.wide < 40 ? this.wide : Math.floor(Math.min(room / columns, 1.5 * this.wide));
+    const gap = this.wide > 60 ? 6 : this.wide > 12 ? 2 : 1;
+    const top = this.head(row) + 1 - this.scroller.scrollTop;
+    return { columns, column, top, w: column - gap, h: this.high - gap };
   }
   // The upper left corner of a block's cell, as scrolled; null for a block that is folded away.
-  place(block, row) {
+  place(block, { columns, column, top }) {
     const at = this.index[block];
-    if (at < 0) return null;
-    const columns = this.columns();
-    return [
-      (at % columns) * this.column() + 1,
-      this.head(row) + Math.floor(at / columns) * this.high + 1 - this.scroller.scrollTop,
-    ];
+    return at < 0 ? null : [(at % columns) * column + 1, top + Math.floor(at / columns) * this.high];
   }
   // The block under a point: its cell, or its entry in the table. -1 if there is none.
   at(x, y, state) {
-    const inside = y + this.scroller.scrollTop - this.head(state.row);
-    if (inside < 0) {
-      const top = y + this.scroller.scrollTop - 6;
-      const column = Math.floor((x - LABELS) / ENTRY);
-      if (top < 0 || column < 0 || column >= this.entries()) return -1;
-      const entry = Math.floor(top / BAND) * this.entries() + column;
-      return this.model.tableIn(state.row, state.step).slice(0, this.shownEntries(state))[entry] ?? -1;
+    const { columns, column, top } = this.grid(state.row);
+    if (y < top) {
+      const head = y + this.scroller.scrollTop - 6;
+      const entry = Math.floor((x - LABELS) / ENTRY);
+      if (head < 0 || entry < 0 || entry >= this.entries()) return -1;
+      const at = Math.floor(head / BAND) * this.entries() + entry;
+      return this.model.tableIn(state.row, state.step).slice(0, this.shownEntries(state))[at] ?? -1;
     }
-    const column = Math.floor(x / this.column());
-    const at = Math.floor(inside / this.high) * this.columns() + column;
-    return column < this.columns() && column >= 0 && at < this.ids.length ? this.ids[at] : -1;
+    const across = Math.floor(x / column);
+    const at = Math.floor((y - top) / this.high) * columns + across;
+    return across < columns && across >= 0 && at < this.ids.length ? this.ids[at] : -1;
   }
   // The table's entries that there is room for; the last place then says how many are left out.
   shownEntries({ row, step }) {
@@ -86,31 +83,31 @@ class Pool {
     return length > room ? room - 1 : length;
   }
   reveal(block, row) {
-    const [, y] = this.place(block, row);
+    const [, y] = this.place(block, this.grid(row));
     const { scroller } = this;
     if (y < 0) scroller.scrollTop += y - 2;
     else if (y + this.high > scroller.clientHeight) {
       scroller.scrollTop += y + this.high - scroller.clientHeight;
     }
   }
-  neighbour(key) { // the block that an arrow key leads to; undefined if none
-    const by = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -this.columns(), ArrowDown: this.columns() }[key];
+  neighbour(key, row) { // the block that an arrow key leads to; undefined if none
+    const { columns } = this.grid(row);
+    const by = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -columns, ArrowDown: columns }[key];
     return by === undefined ? undefined : this.ids[this.index[this.focus] + by] ?? this.focus;
   }
   draw(state, p, focused) {
     const { scroller, blocks, high } = this;
     blocks.look(state.step);
     const c = prepare(this.canvas, scroller.clientWidth, scroller.clientHeight, p);
-    const columns = this.columns();
-    const scrolled = Math.max(0, scroller.scrollTop - this.head(state.row));
-    const first = Math.floor(scrolled / high) * columns;
+    const grid = this.grid(state.row);
+    const { columns, w, h } = grid;
+    const first = Math.max(0, Math.floor(-grid.top / high)) * columns;
     const last = Math.min(this.ids.length, first + (Math.ceil(scroller.clientHeight / high) + 1) * columns);
     c.textBaseline = "middle";
     for (let at = first; at < last; at++) {
       const block = this.ids[at];
-      const [x, y] = this.place(block, state.row);
-      this.cell(c, p, block, x, y);
-      const [w, h] = this.inner();
+      const [x, y] = this.place(block, grid);
+      this.cell(c, p, block, x, y, w, h);
       if (blocks.holders[block]?.some(([r]) => r === state.row)) {
         c.strokeStyle = p.cursor;
         c.lineWidth = this.wide > 12 ? 2.5 : 1.5;
@@ -124,15 +121,10 @@ class Pool {
         c.setLineDash([]);
       }
     }
-    this.table(c, p, state);
+    this.table(c, p, state, grid);
   }
-  inner() {
-    const gap = this.wide > 60 ? 6 : this.wide > 12 ? 2 : 1;
-    return [this.column() - gap, this.high - gap];
-  }
-  cell(c, p, block, x, y) {
+  cell(c, p, block, x, y, w, h) {
     const { blocks, wide } = this;
-    const [w, h] = this.inner();
     const holders = blocks.holders[block];
     c.lineWidth = 1;
     if (wide >= 40) this.card(c, p, block, x, y, w, h);
@@ -233,7 +225,7 @@ class Pool {
 
   // -- the table ------------------------------------------------------------------------------------
 
-  table(c, p, state) {
+  table(c, p, state, grid) {
     const { model, blocks, scroller } = this;
     const { row, step } = state;
     const table = model.tableIn(row, step);
@@ -250,7 +242,7 @@ class Pool {
     }
     const [per, most] = [this.entries(), this.shownEntries(state)];
     const corner = (i) => [LABELS + (i % per) * ENTRY, top + Math.floor(i / per) * BAND];
-    this.arrows(c, p, state, table.slice(0, most), corner);
+    this.arrows(c, p, row, table.slice(0, most), corner, grid);
     const tokens = model.tokensIn(row, step);
     for (let band = 0; band * per < most; band++) {
       c.fillStyle = p.faint;
@@ -292,14 +284,13 @@ class Pool {
     }
   }
   // From each entry to its physical block. The focused one stands out.
-  arrows(c, p, { row }, table, corner) {
-    const [w] = this.inner();
+  arrows(c, p, row, table, corner, grid) {
     const bottom = this.scroller.clientHeight;
     table.forEach((block, i) => {
-      const place = this.place(block, row);
+      const place = this.place(block, grid);
       if (!place) return;
       const [x, y] = corner(i);
-      const [from, to] = [x + (ENTRY - 6) / 2, place[0] + w / 2];
+      const [from, to] = [x + (ENTRY - 6) / 2, place[0] + grid.w / 2];
       const [start, end] = [y + 48, Math.min(place[1], bottom + 30)];
       const chosen = block === this.focus;
       c.strokeStyle = chosen ? p.cursor : p.owner(row);

@@ -129,7 +129,7 @@ class Viewer extends Built {
     event.preventDefault();
   }
   poolKey(event) {
-    const block = this.pool.neighbour(event.key);
+    const block = this.pool.neighbour(event.key, this.state.row);
     if (block !== undefined) this.toBlock(block);
     return block !== undefined;
   }
@@ -138,15 +138,16 @@ class Viewer extends Built {
     const holders = this.blocks.holders[block];
     if (holders && !quiet && !holders.some(([r]) => r === this.state.row)) {
       this.state.row = holders[0][0];
-      this.layout();
+      this.layoutPool();
     }
     this.pool.reveal(block, this.state.row);
     const text = this.blocks.describe(block);
     this.say(text);
     const box = this.poolCanvas.getBoundingClientRect();
-    const [x, y] = this.pool.place(block, this.state.row);
+    const grid = this.pool.grid(this.state.row);
+    const [x, y] = this.pool.place(block, grid);
     this.showTip([text], {
-      clientX: box.left + x + this.pool.column() / 2, clientY: box.top + y + this.pool.high - 8,
+      clientX: box.left + x + grid.w / 2, clientY: box.top + y + this.pool.high - 8,
     });
     this.dirty();
   }
@@ -155,7 +156,7 @@ class Viewer extends Built {
     const moved = row !== state.row;
     state.step = Math.max(0, Math.min(model.S - 1, step));
     state.row = Math.max(0, Math.min(model.R - 1, row));
-    if (moved) this.layout();
+    if (moved) this.layoutPool();
     if (!still) this.timeline.reveal(show || moved ? state.row : null, state.step);
     if (say) this.say([this.stepTip(state.step)[0], ...this.cellTip(state.row, state.step)].join(". "));
     this.atCursor = document.activeElement === this.timelineCanvas && show;
@@ -233,10 +234,13 @@ class Viewer extends Built {
     this.timelineSpace.style.width = `${width}px`;
     this.timelineSpace.style.height = `${height}px`;
     this.overviewCanvas.hidden = width <= this.timelineBox.clientWidth && height <= room;
+    this.overview.picture = null;
+    this.layoutPool();
+  }
+  layoutPool() { // other requests need more room for their tables
     const tall = this.pool.height(this.state.row);
     this.poolBox.style.height = `${Math.min(tall + 2, 480)}px`;
     this.poolSpace.style.height = `${tall}px`;
-    this.overview.picture = null;
   }
   dirty(why) {
     if (why === "scroll") this.hideTip();
