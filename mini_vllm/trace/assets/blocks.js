@@ -60,11 +60,15 @@ class Blocks {
     this.refs = new Uint16Array(this.count);
     this.filled = new Uint16Array(this.count);
     this.written = new Uint16Array(this.count); // of the filled slots, those of this very step
+    const fresh = new Map(); // tokens that the step computes, by request
+    for (let i = model.first[s]; i < model.first[s + 1]; i++) {
+      fresh.set(model.entry.row[i], model.entry.part[i].num_scheduled_tokens);
+    }
     for (let r = 0; r < model.R; r++) {
       const table = model.tableIn(r, s);
       if (!table.length) continue;
       const tokens = model.tokensIn(r, s);
-      const before = tokens - (model.partOf(r, s)?.num_scheduled_tokens ?? 0);
+      const before = tokens - (fresh.get(r) ?? 0);
       for (let i = 0; i < table.length; i++) {
         const block = table[i];
         (this.holders[block] ??= []).push([r, i]);

@@ -173,7 +173,8 @@ class Pool {
     const place = blocks.place[block];
     const standing = holders ? (big ? `ref ${holders.length}` : `\u00d7${holders.length}`)
       : !place ? "" : big ? `queue ${place}` : `q${place}`;
-    c.fillText(standing, x + w - 4, y + (big ? 10 : 8));
+    const corner = blocks.evicted.has(block) ? 12 : 4; // beside the mark of an eviction
+    c.fillText(standing, x + w - corner, y + (big ? 10 : 8));
     this.slots(c, p, block, x + 4, y + (big ? 19 : 15), w - 8, big ? 10 : h - 19);
     if (!big) return;
     c.fillStyle = p.faint;
@@ -294,11 +295,13 @@ class Pool {
       const [start, end] = [y + 48, Math.min(place[1], bottom + 30)];
       const chosen = block === this.focus;
       c.strokeStyle = chosen ? p.cursor : p.owner(row);
-      c.lineWidth = chosen ? 2.6 : 1.5;
+      c.globalAlpha = chosen ? 1 : this.wide < 40 ? 0.4 : 0.8;
+      c.lineWidth = chosen ? 2.6 : 1.3;
       c.beginPath();
       c.moveTo(from, start);
       c.bezierCurveTo(from, start + 16, to, end - 18, to, end);
       c.stroke();
     });
+    c.globalAlpha = 1;
   }
 }

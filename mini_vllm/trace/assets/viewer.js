@@ -20,10 +20,11 @@ class Viewer extends Built {
     const wanted = new URLSearchParams(location.hash.slice(1));
     const number = Number(wanted.get("step") ?? data.view?.step ?? model.numbers[0]);
     const request = wanted.get("request") ?? data.view?.request;
-    this.state = {
-      step: Math.max(0, model.numbers.findLastIndex((n) => n <= number)),
-      row: Math.max(0, model.requests.findIndex((r) => r.request_id === request)),
-    };
+    const step = Math.max(0, model.numbers.findLastIndex((n) => n <= number));
+    // Where nobody says whom to look at: the first that gets tokens here.
+    const first = model.first[step] < model.first[step + 1] ? model.entry.row[model.first[step]] : 0;
+    const row = model.requests.findIndex((r) => r.request_id === request);
+    this.state = { step, row: row < 0 ? first : row };
     this.playing = null;
     this.more = false;
     this.build(data);
@@ -87,7 +88,9 @@ class Viewer extends Built {
     });
     overviewCanvas.addEventListener("pointermove", (event) => { if (event.buttons) jump(event); });
     document.addEventListener("keydown", (event) => this.key(event));
-    new ResizeObserver(() => { this.layout(); this.dirty(); }).observe(document.documentElement);
+    const again = () => { this.layout(); this.dirty(); };
+    new ResizeObserver(again).observe(document.documentElement);
+    window.addEventListener("resize", again); // a window's height alone does not change the page's
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.recolour());
     window.addEventListener("message", (event) => { // a page that shows this one in a frame
       if (event.source !== window.parent || event.source === window) return;
