@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mini_vllm import LLMEngine, SamplingParams
+from mini_vllm import EngineConfig, LLMEngine, SamplingParams
 from mini_vllm.attention import AttentionMetadata, PagedAttention
 from mini_vllm.attention.paged import attend_request, reshape_and_cache
 from mini_vllm.engine import EngineParts
@@ -70,9 +70,10 @@ def greedy(max_tokens: int) -> SamplingParams:
     return SamplingParams(temperature=0, max_tokens=max_tokens, ignore_eos=True)
 
 
-def tokens_per_pass(prompt: str, max_tokens: int) -> list[int]:
-    """How many tokens each forward pass of a request takes in."""
-    engine, passes = LLMEngine(), list[int]()
+def tokens_per_pass(prompt: str, max_tokens: int, budget: int = 2048) -> list[int]:
+    """How many tokens each forward pass of a request takes in, `budget` at most."""
+    config = EngineConfig(max_num_batched_tokens=budget, max_num_seqs=8)
+    engine, passes = LLMEngine(config=config), list[int]()
     engine.engine_core.step_observers.append(
         lambda step: passes.append(step.scheduler_output.total_num_scheduled_tokens)
     )
