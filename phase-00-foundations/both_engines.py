@@ -21,6 +21,7 @@ from mini_vllm.engine import DEFAULT_MODEL
 
 PROMPT, NEWCOMER = "The KV cache", "Hello"
 BUDGET = 10
+Say = Callable[[str], None]
 SETTINGS = {
     "HF_HUB_OFFLINE": "1",
     "VLLM_NO_USAGE_STATS": "1",
@@ -38,7 +39,9 @@ class Mini:
     name = "mini_vllm"
 
     def __init__(self, budget: int) -> None:
-        self.engine: Any = LLMEngine(config=EngineConfig(max_num_batched_tokens=budget, max_num_seqs=8))
+        self.engine: Any = LLMEngine(
+            config=EngineConfig(max_num_batched_tokens=budget, max_num_seqs=8)
+        )
         self.scheduler: Any = self.engine.engine_core.scheduler
         self.model: Any = self.engine.model
 
@@ -120,16 +123,16 @@ class Real(Mini):
             )
 
 
-def counters(engine: Mini) -> None:
+def counters(engine: Mini, say: Say) -> None:
     """Where the two counters of one request stand after each half of a step."""
     scheduler = engine.scheduler
 
     def show(when: str) -> None:
         request = next(iter(scheduler.requests.values()), last[0])
         last[0] = request
-        print(f"  {when:24} {request.num_computed_tokens} of {request.num_tokens} computed")
+        say(f"{when:24} {request.num_computed_tokens} of {request.num_tokens} computed")
 
-    engine.add("0", PROMPT, 2)
+    engine.add("0", PROMPT, 1)
     last = [next(iter(scheduler.requests.values()))]
     show("waiting")
 
@@ -146,36 +149,38 @@ def counters(engine: Mini) -> None:
     engine.run()
 
 
-def batch(engine: Mini) -> None:
+def batch(engine: Mini, say: Say) -> None:
     """The flat arrays of a step in which one request decodes and another arrives."""
     engine.add("0", PROMPT, 3)
     engine.step()
 
     def seen(input_ids: list[int], positions: list[int], slots: list[int]) -> None:
-        print(f"  input_ids     {input_ids}\n  positions     {positions}\n  slot_mapping  {slots}")
+        say(f"input_ids     {input_ids}")
+        say(f"positions     {positions}")
+        say(f"slot_mapping  {slots}")
 
     engine.add("1", NEWCOMER, 1)
     engine.on_batch(seen)
     engine.step()
 
 
-def stream(engine: Mini) -> None:
+def stream(engine: Mini, say: Say) -> None:
     """The length of the last token's vector after each layer, by what the layer returns."""
 
     def seen(layer: int, hidden_states: Any, residual: Any) -> None:
         last = hidden_states[-1]
-        line = f"  layer {layer}: hidden_states {np.linalg.norm(last):6.3f}"
+        line = f"layer {layer}: hidden_states {np.linalg.norm(last):6.3f}"
         if residual is not None:
             both = np.linalg.norm(last + residual[-1])
             line += f", residual {np.linalg.norm(residual[-1]):6.3f}, their sum {both:6.3f}"
-        print(line)
+        say(line)
 
     engine.add("0", PROMPT, 1)
     engine.on_layers(seen)
     engine.step()
 
 
-def rows(engine: Mini) -> None:
+def rows(engine: Mini, say: Say) -> None:
     """A prompt that takes two steps: rows that get logits, and tokens that are kept."""
     asked: list[int] = []
     compute_logits, update = engine.model.compute_logits, engine.scheduler.update_from_output
@@ -187,7 +192,7 @@ def rows(engine: Mini) -> None:
     def updated(plan: Any, output: Any) -> Any:
         kept = sum(map(len, output.sampled_token_ids))
         scheduled = plan.total_num_scheduled_tokens
-        print(f"  {scheduled:2} tokens in, {sum(asked)} rows of logits, {kept} tokens kept")
+        say(f"{scheduled:2} tokens in, {sum(asked)} rows of logits, {kept} tokens kept")
         asked.clear()
         return update(plan, output)
 
@@ -206,10 +211,13 @@ def main(names: list[str]) -> None:
     for variable, value in SETTINGS.items():
         os.environ.setdefault(variable, value)
     for name in names or STOPS:
+        said: dict[str, list[str]] = {Real.name: [], Mini.name: []}
         for kind in (Real, Mini):
-            engine = kind(BUDGET if name == "rows" else 2048)
-            print(f"{name}, {kind.name}")
-            STOPS[name](engine)
+            STOPS[name](kind(BUDGET if name == "rows" else 2048), said[kind.name].append)
+        if said[Real.name] == said[Mini.name]:
+            said = {f"{Real.name} and {Mini.name} alike": said[Mini.name]}
+        for who, lines in said.items():
+            print(f"{name}, {who}", *lines, sep="\n  ")
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from mini_vllm.attention import AttentionMetadata, PagedAttention
 from mini_vllm.attention.paged import attend_request, reshape_and_cache
 from mini_vllm.engine import EngineParts
 from mini_vllm.llama import AttentionBackend
+from mini_vllm.sample_ops import apply_top_k_top_p
 
 HERE = Path(__file__).resolve().parent
 SHEETS: dict[str, dict[str, Any]] = {
@@ -95,6 +96,21 @@ def counters(prompt: str, max_tokens: int) -> Iterator[str]:
             return
         engine.step()
         when = "a step on"
+
+
+def two_requests(max_tokens: int) -> LLMEngine:
+    """Request A, "The KV cache", after its first step, and B, "Hello", which has just come."""
+    engine = LLMEngine()
+    engine.add_request("A", "The KV cache", greedy(max_tokens))
+    engine.step()
+    engine.add_request("B", "Hello", greedy(max_tokens))
+    return engine
+
+
+def kept_by_top_p(logits: list[float], top_p: float) -> int:
+    """How many tokens the sampler's top-p leaves."""
+    left = apply_top_k_top_p(np.array([logits], np.float32), None, np.array([top_p], np.float32))
+    return int(np.isfinite(left).sum())
 
 
 def text_with(attention: type[AttentionBackend], prompt: str, max_tokens: int) -> str:

@@ -21,9 +21,7 @@ import numpy as np
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
-from napkin import GIB, bandwidth, flops, for_kv, greedy, params, per_token  # noqa: E402
-
-from mini_vllm import LLMEngine  # noqa: E402
+from napkin import GIB, bandwidth, flops, for_kv, params, per_token, two_requests  # noqa: E402
 
 STYLE = """\
 text{font:16px system-ui,sans-serif;fill:#1f2328}.s{font-size:14px;fill:#59636e}.on{fill:#fff}
@@ -193,20 +191,12 @@ def attention() -> Drawing:
     return d
 
 
-def _two_requests(more_steps: int) -> LLMEngine:
-    """The guide's request A, a newcomer B one step later, and some steps of both."""
-    engine = LLMEngine()
-    engine.add_request("A", "The KV cache", greedy(40))
-    engine.step()
-    engine.add_request("B", "Hello", greedy(40))
-    for _ in range(more_steps):
-        engine.step()
-    return engine
-
-
 def block_table() -> Drawing:
     """Two requests after some steps: block tables, and the slots that they lead to."""
-    core = _two_requests(5).engine_core
+    engine = two_requests(max_tokens=40)
+    for _ in range(5):
+        engine.step()
+    core = engine.engine_core
     requests = core.scheduler.requests
     tables = {name: core.kv_cache_manager.get_block_ids(name) for name in requests}
     d = Drawing("Block tables of two requests, and the slots of the pool that they lead to", 300)
@@ -238,7 +228,7 @@ def block_table() -> Drawing:
 
 def flat_batch() -> Drawing:
     """The second step of that run: one token of A, six of B, as the model gets them."""
-    engine = _two_requests(0)
+    engine = two_requests(max_tokens=40)
     seen: dict[str, list[int]] = {}
     plan: dict[str, int] = {}
     forward = engine.model.forward
