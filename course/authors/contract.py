@@ -42,11 +42,15 @@ def _readme(lab: Lab) -> Iterator[str]:
     try:
         hints = read_hints(lab)
     except CourseError as error:
-        yield f"README.md: {error}"
+        yield f"HINTS.md: {error}"
     else:
         if not 3 <= len(hints) <= 5:
-            yield f"README.md: wants 3 to 5 hints, has {len(hints)}"
-        yield from (f"README.md: hint {h.number} is empty" for h in hints if not h.body)
+            yield f"HINTS.md: wants 3 to 5 hints, has {len(hints)}"
+        yield from (f"HINTS.md: hint {h.number} is empty" for h in hints if not h.body)
+    if re.search(r"(?i)<summary>\s*hint", text):
+        yield "README.md: hints stand in HINTS.md, or a reader of plain text sees them all"
+    if "HINTS.md" not in text:
+        yield "README.md: does not say 'HINTS.md'"
     tests = {node.name for node in _test_functions(lab)}
     named = set(re.findall(r"`(test_\w+)", text)) - {path.stem for path in lab.tests}
     yield from (f"README.md: does not name {name}" for name in sorted(tests - named))

@@ -12,7 +12,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from course.cite.index import NEW, SUFFIXES, FileFacts, Index, Tree, repository_facts
+from course.cite.index import (
+    NEW,
+    SUFFIXES,
+    FileFacts,
+    Index,
+    Tree,
+    repository_facts,
+    repository_line_hash,
+)
 from course.cite.symbols import Symbol, line_hash
 from course.cite.text import Citation, Found
 from course.docs.pages import ROOT, Problem
@@ -80,11 +88,22 @@ def _check(citation: Citation, source: Source, root: Path) -> Iterator[Problem]:
         return
     defined = facts.defined(citation.symbol)
     if any(_holds(citation, s) for s in defined):
+        if citation.own and citation.inside and isinstance(source, Index):
+            yield from _check_pin(citation, source, root)
         return
     here = facts.at(line)
     what = "outside of every symbol" if here is None else _describe(here, line)
     where = nearest(citation, facts) or _elsewhere(citation.symbol, facts, source)
     yield citation.problem(f"line {line} is {what}; {where}")
+
+
+def _check_pin(citation: Citation, index: Index, root: Path) -> Iterator[Problem]:
+    """A line inside a symbol of this repository must be the line that was cited."""
+    pin = index.pin(citation.path, citation.line)
+    if pin is None:
+        yield citation.problem("not pinned; `course cite fix` takes it in")
+    elif pin != repository_line_hash(root, citation.path, citation.line):
+        yield citation.problem("the line is another than the one cited; `course cite fix` moves it")
 
 
 def _is_indexed(citation: Citation, facts: FileFacts, index: Source) -> bool:
@@ -158,7 +177,10 @@ class Move:
 def move(citation: Citation, old: Source, new: Source, root: Path = ROOT) -> Move:
     """Where the cited thing stands in `new`. `old` tells what an unnamed line lay in."""
     if citation.own:
-        return _move_named(citation, repository_facts(root, citation.path), None, new)
+        here = repository_facts(root, citation.path)
+        if here is not None and citation.inside and isinstance(old, Index):
+            return _move_own_line(citation, here, old, root)
+        return _move_named(citation, here, None, new)
     if not _could_hold(new, citation.path):
         return Move(citation, "unknown", None, f"{new.label} has no {citation.path.split('/')[0]}/")
     before, after = old.facts(citation.path), new.facts(citation.path)
@@ -191,6 +213,22 @@ def _move_named(
         return Move(citation, "unknown", None, nearest(citation, after))
     changed = bool(was) and was[0].digest != best.digest
     return _moved(citation, best.line, changed, symbol)
+
+
+def _move_own_line(citation: Citation, here: FileFacts, index: Index, root: Path) -> Move:
+    """The citation of a line in a symbol of this repository: by the hash it was pinned with."""
+    defined = here.defined(citation.symbol or "")
+    pin = index.pin(citation.path, citation.line)
+    if not defined or pin is None:
+        return _move_named(citation, here, None, index)
+    lines = [n for symbol in defined for n in range(symbol.first, symbol.last + 1)]
+    alike = [n for n in lines if pin == repository_line_hash(root, citation.path, n)]
+    if citation.line in alike:
+        return Move(citation, "same", citation.line, "")
+    if not alike:
+        message = f"{citation.symbol} has lost that line: look, then `course cite index`"
+        return Move(citation, "changed", None, message)
+    return _moved(citation, min(alike, key=lambda n: abs(n - citation.line)), False, "")
 
 
 def _moved(citation: Citation, line: int, changed: bool, name: str) -> Move:
@@ -264,30 +302,15 @@ def fix(
         moved = move(citation, old, new, root)
         if moved.kind not in ("same", "moved"):
             looks.append(moved)
+        if moved.kind == "vanished" and citation.url is None and citation.linkable:
+            continue
         line = citation.line if moved.line is None else moved.line
-        text = citation.text(line)
-        mine = changes.setdefault(citation.file, [])
-        if text != citation.text():
-            mine.append((citation.offset, citation.end, text))
-            edits.append(Edit(citation.file, citation.at, citation.text(), text))
-        if citation.url is not None and not citation.own:
-            start, end, url = citation.url
-            if url != citation.link(release, line):
-                mine.append((start, end, citation.link(release, line)))
-                edits.append(Edit(citation.file, citation.at, url, citation.link(release, line)))
-        elif citation.url is not None and re.search(r"#L\d+", citation.url[2]):
-            start, end, url = citation.url
-            target = re.sub(r"#L\d+", f"#L{line}", url)
-            if target != url:
-                mine.append((start, end, target))
-                edits.append(Edit(citation.file, citation.at, url, target))
-        elif citation.linkable and not citation.own and moved.kind != "vanished":
-            link = citation.link(release, line)
-            mine += [
-                (citation.offset - 1, citation.offset - 1, "["),
-                (citation.end + 1,) * 2 + (f"]({link})",),
-            ]
-            edits.append(Edit(citation.file, citation.at, f"`{text}`", f"[`{text}`]({link})"))
+        same = citation.url == citation.link(release, line) and citation.label in citation.labels
+        if line == citation.line and (same or not citation.linkable):
+            continue
+        text = citation.written(release, line)
+        changes.setdefault(citation.file, []).append((citation.offset, citation.end, text))
+        edits.append(Edit(citation.file, citation.at, citation.text(), text))
     if write:
         for file, replacements in changes.items():
             _rewrite(root / file, replacements)

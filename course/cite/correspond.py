@@ -19,7 +19,7 @@ import ast
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Annotated
@@ -43,7 +43,7 @@ _MINE = re.compile(r"(?P<path>\S+\.py)(?: (?P<symbol>[\w.]+))?")
 _THEIRS = re.compile(
     r"`?(?P<path>vllm/\S+?\.py)(?::(?P<line>\d+) in)? (?P<symbol>[A-Za-z_][\w.]*)`?"
 )
-_ROW = re.compile(r"`(?P<place>[\w./-]+\.py:\d+)")
+_ROW = re.compile(r'"(?P<place>[\w./-]+\.py:\d+)')
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
@@ -56,12 +56,13 @@ class Row:
     """A resolved pair: what it is about, and a place on either side, as citations are written."""
 
     what: str
-    mine: str
+    mine: Citation
     theirs: Citation
 
-    def markdown(self, release: str) -> str:
-        link = f"[`{self.theirs.text()}`]({self.theirs.link(release)})"
-        return f"| {self.what} | `{self.mine}` | {link} |"
+    def markdown(self, release: str, page: str) -> str:
+        """The row, for the page of that name: a link to this repository's lines is relative."""
+        mine = replace(self.mine, file=page).markdown(release)
+        return f"| {self.what} | {mine} | {self.theirs.markdown(release)} |"
 
 
 @dataclass(frozen=True)
@@ -92,14 +93,14 @@ def _definition(pair: Pair, root: Path) -> tuple[str, Symbol]:
     return m["path"], found[0]
 
 
-def my_place(pair: Pair, root: Path = ROOT) -> str:
-    """The pair's place in this repository: `PATH:LINE SYMBOL`, or `PATH:LINE in SYMBOL`.
+def my_place(pair: Pair, root: Path = ROOT) -> Citation:
+    """The pair's place in this repository, a definition or a line inside of one.
 
     The piece of code may run over lines; they are compared without their indentation, docstrings
     left out. Raises Unresolved if the symbol, or the piece, is not there exactly once."""
     path, symbol = _definition(pair, root)
     if pair.code is None:
-        return f"{path}:{symbol.line} {symbol.name}"
+        return Citation("", 0, 0, 0, path, symbol.line, None, symbol.name, own=True)
     text = (root / path).read_text(encoding="utf-8")
     lines, quiet = text.split("\n"), _docstring_lines(text)
     numbers = range(symbol.first, symbol.last + 1)
@@ -112,7 +113,7 @@ def my_place(pair: Pair, root: Path = ROOT) -> str:
         raise Unresolved(
             f"{_both(pair)}: {pair.code!r} stands {len(hits)} times in {symbol.name}, not once"
         )
-    return f"{path}:{hits[0]} in {symbol.name}"
+    return Citation("", 0, 0, 0, path, hits[0], None, symbol.name, inside=True, own=True)
 
 
 def _docstring_lines(text: str) -> set[int]:
@@ -236,7 +237,12 @@ def _pairs(names: Sequence[str], groups: Groups, root: Path) -> list[Pair]:
 
 
 def render(
-    names: Sequence[str], source: Source, release: str, groups: Groups = GROUPS, root: Path = ROOT
+    names: Sequence[str],
+    source: Source,
+    release: str,
+    page: str,
+    groups: Groups = GROUPS,
+    root: Path = ROOT,
 ) -> tuple[list[str], list[str]]:
     """A table's lines, and what is wrong with rows that cannot be resolved (they are left out)."""
     wrong: list[str] = []
@@ -251,7 +257,7 @@ def render(
         except Unresolved as error:
             wrong.append(str(error))
         else:
-            lines.append(row.markdown(release))
+            lines.append(row.markdown(release, page))
     return lines, wrong
 
 
@@ -267,7 +273,7 @@ def check_correspondence(
     found, problems = tables(page)
     release = _index().release
     for table in found:
-        wanted, wrong = render(table.names, source or _index(), release, groups, root)
+        wanted, wrong = render(table.names, source or _index(), release, page.name, groups, root)
         problems += [Problem(page.name, table.begin, f"correspond: {text}") for text in wrong]
         shown = [line for line in page.lines[table.begin : table.end - 1] if line.strip()]
         if wrong or shown == wanted:
@@ -284,7 +290,7 @@ def _difference(page: Page, table: Table, shown: list[str], wanted: list[str]) -
     line = table.begin + 1 + page.lines[table.begin :].index(shown[at]) if at < len(shown) else 0
     if at >= len(wanted):
         return Problem(page.name, line, f"correspond: no such row: {shown[at]} {fix}")
-    names = " <-> ".join(re.findall(r"`([^`]+)`", wanted[at])[-2:])
+    names = " <-> ".join(re.findall(r'"([^"]+)"\)', wanted[at])[-2:])
     if at >= len(shown):
         return Problem(page.name, table.end, f"correspond: the row {names} is missing {fix}")
     old, new = (_ROW.findall(row) for row in (shown[at], wanted[at]))
@@ -300,7 +306,7 @@ def fix_correspondence(
     lines, edits = list(page.lines), []
     release = _index().release
     for table in reversed(tables(page)[0]):
-        wanted, wrong = render(table.names, source or _index(), release, groups, root)
+        wanted, wrong = render(table.names, source or _index(), release, page.name, groups, root)
         new = ["", *wanted, ""]
         if not wrong and lines[table.begin : table.end - 1] != new:
             lines[table.begin : table.end - 1] = new

@@ -145,7 +145,12 @@ def _span(span: str, names: Names, own: set[str], gone: set[str]) -> Iterator[st
     elif (m := _MEMBER.fullmatch(span)) is not None:
         class_, member = m[1], m[2]
         fields = names.fields.get(class_)
-        if fields and member not in fields | gone and not (class_ in own and member in own):
+        if (
+            fields
+            and not member.startswith("__")
+            and member not in fields | gone
+            and not (class_ in own and member in own)
+        ):
             yield f"{class_}.{member}: {class_} has no such field{_near(member, fields)}"
     elif (m := _SETTING.fullmatch(span)) is not None:
         key = m[1]

@@ -9,7 +9,12 @@ PATH starts at the root of vLLM (`vllm/…`, `csrc/…`) or of this repository (
 that exists in both, `tests/…` say, is this repository's. A citation of this repository names a
 symbol, because its lines move with every edit.
 
-In Markdown a citation of vLLM is the text of a link to that line at the release tag. In Python it
+In Markdown it is the title of a link, whose text is the symbol alone, or its last parts:
+
+    [`Scheduler.schedule`](URL "PATH:LINE Scheduler.schedule")
+
+The link leads to that line: at the release tag for vLLM, by a relative path for this repository.
+(An author writes the citation in backticks, and `course cite fix` makes the link.) In Python it
 stands in a docstring or comment, in backticks if it has a symbol. A file name without its
 folders is an error: too many files are called the same. Captured output is not read.
 """
@@ -17,11 +22,12 @@ folders is an error: too many files are called the same. Captured output is not 
 from __future__ import annotations
 
 import io
+import os.path
 import re
 import tokenize
 from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePosixPath
 
 from course.docs.pages import CODE, Page, Problem, read_page, repository_files
 
@@ -35,7 +41,7 @@ _WHOLE = re.compile(
 )
 _BARE = re.compile(rf"(?<![\w/.-])(?P<path>\w[\w-]*{_SUFFIX}):(?P<line>\d+)(?!\d)")
 _SPAN = re.compile(r"(?<!`)(`{1,2})(?!`)([^`\n]+)(?<!`)\1(?!`)")
-_LINK = re.compile(r"\[(?P<text>[^\[\]]*)\]\((?P<url>[^()\s]*)\)")
+_LINK = re.compile(r"\[(?P<text>[^\[\]]*)\]\((?P<url>[^()\s]*)(?:\s+\"(?P<title>[^\"\n]*)\")?\)")
 _BLOB = re.compile(
     rf"{re.escape(SITE)}/(?P<kind>blob|tree)/(?P<tag>[^/\s)#]+)(?:/(?P<path>[^\s)#\"']*))?"
     r"(?:#L(?P<line>\d+)(?:-L(?P<last>\d+))?)?"
@@ -45,7 +51,13 @@ MENTION = re.compile(r"(?<![\w/.:-])(?P<path>(?:vllm|csrc)/[\w./-]*\w/?)(?![\w:]
 
 @dataclass(frozen=True)
 class Citation:
-    """A place that the repository points to. `offset` and `end` bound its text in the file."""
+    """A place that the repository points to.
+
+    Attributes:
+        offset, end: bounds in the file of what `fix` rewrites: the citation, in Markdown its link.
+        linkable: in prose, where it is to be a link.
+        label, url: of that link, if it is one.
+    """
 
     file: str
     at: int
@@ -57,8 +69,9 @@ class Citation:
     symbol: str | None = None
     inside: bool = False
     own: bool = False
-    url: tuple[int, int, str] | None = None
     linkable: bool = False
+    label: str | None = None
+    url: str | None = None
 
     @property
     def named(self) -> bool:
@@ -73,9 +86,30 @@ class Citation:
         return f"{self.path}:{line}{last}" + (f"{middle}{self.symbol}" if self.symbol else "")
 
     def link(self, release: str, line: int | None = None) -> str:
+        """Where the link leads: to the release tag, or to this repository's file."""
         line = self.line if line is None else line
         last = f"-L{self.last + line - self.line}" if self.last is not None else ""
-        return f"{SITE}/blob/v{release}/{self.path}#L{line}{last}"
+        base = f"{SITE}/blob/v{release}/{self.path}"
+        if self.own:
+            base = os.path.relpath(self.path, PurePosixPath(self.file).parent)
+        return f"{base}#L{line}{last}"
+
+    @property
+    def labels(self) -> list[str]:
+        """What the link's text may be: the symbol or its last parts; without one, the file's name."""
+        if self.symbol is None:
+            return [self.path.rsplit("/", 1)[-1]]
+        starts = [0, *(m.end() for m in re.finditer(r"\.|::", self.symbol))]
+        return [self.symbol[at:] for at in starts]
+
+    def markdown(self, release: str, line: int | None = None) -> str:
+        """The link that stands for the citation on a page."""
+        label = self.label if self.label in self.labels else self.labels[0]
+        return f'[`{label}`]({self.link(release, line)} "{self.text(line)}")'
+
+    def written(self, release: str, line: int | None = None) -> str:
+        """What belongs in the file: the link on a page, else the citation itself."""
+        return self.markdown(release, line) if self.linkable else self.text(line)
 
     def problem(self, message: str) -> Problem:
         return Problem(self.file, self.at, f"{self.text()}: {message}")
@@ -135,7 +169,7 @@ def _citation(
     return Citation(
         file, at, offset + match.start(), offset + match.end(), match["path"], int(match["line"]),
         int(match["last"]) if match["last"] else None, groups.get("symbol"),
-        bool(groups.get("inside")), _is_own(match["path"], root), None, linkable,
+        bool(groups.get("inside")), _is_own(match["path"], root), linkable,
     )  # fmt: skip
 
 
@@ -234,30 +268,38 @@ def _commentary(text: str) -> set[int]:
 def find_in_page(page: Page, root: Path, release: str) -> Found:
     """Citations and links to vLLM of a Markdown page."""
     found = Found([], [], [])
-    linked = _links(page, root, release, found)
+    links = list(_links(page))
+    read = {o for link in links if _read_link(page, link, root, release, found) for o in link.spans}
     for offset, span in page.spans:
         at = page.line_of(offset)
         place = PLACE.match(span)
-        if offset in linked or (place is not None and _foreign(place["path"], root)):
+        if offset in read or (place is not None and _foreign(place["path"], root)):
             continue
         whole = _WHOLE.fullmatch(span)
         if whole is not None:
             citation = _citation(page.name, at, offset, whole, root, linkable=True)
+            citation = replace(citation, offset=offset - 1, end=offset + len(span) + 1)
             found.citations.append(citation)
-            if not citation.own:
-                found.problems.append(
-                    citation.problem(f"not linked to {citation.link(release)} (`fix` links it)")
-                )
+            found.problems.append(citation.problem("not linked (`course cite fix` links it)"))
         elif place is not None:
             found.problems.append(_shape(page.name, at, span))
         elif (m := _BARE.match(span)) is not None:
             found.problems.append(_no_path(page.name, at, m))
         elif (m := MENTION.fullmatch(span)) is not None:
             found.mentions.append(Mention(page.name, at, m["path"]))
-    for m in PLACE.finditer(page.plain):
+
+    def outside(m: re.Match[str]) -> bool:
+        return not any(link.start <= m.start() < link.end for link in links)
+
+    for m in filter(outside, PLACE.finditer(page.plain)):
         if not _foreign(m["path"], root):
             at = page.line_of(m.start())
             found.problems.append(Problem(page.name, at, f"{m.group()}: set it in backticks"))
+    for m in filter(outside, _BLOB.finditer(page.prose)):
+        if m["line"]:
+            why = "write `PATH:LINE SYMBOL`, and `course cite fix` links it"
+            at = page.line_of(m.start())
+            found.problems.append(Problem(page.name, at, f"{m.group()}: {why}"))
     offset = 0
     for at, (line, kind) in enumerate(zip(page.lines, page.kinds, strict=True), 1):
         if kind == CODE and ("vllm/" in line or "csrc/" in line):
@@ -270,70 +312,51 @@ def find_in_page(page: Page, root: Path, release: str) -> Found:
     return found
 
 
-def _links(page: Page, root: Path, release: str, found: Found) -> set[int]:
-    """Read the links that lead to vLLM; returns the offsets of the inline code in their texts."""
-    linked: set[int] = set()
-    spans = dict(page.spans)
-    in_links: list[tuple[int, int]] = []
-    for link in _LINK.finditer(page.plain):
-        url = page.text[link.start("url") : link.end("url")]
-        text_at = link.start("text")
-        inner = [o for o in spans if text_at <= o < link.end("text")]
-        at = page.line_of(link.start())
-        target = _BLOB.fullmatch(url)
-        whole = _WHOLE.fullmatch(spans[inner[0]]) if len(inner) == 1 else None
-        in_links.append(link.span())
+@dataclass(frozen=True)
+class Link:
+    """A link of a page; `spans` are the offsets of the inline code in its text."""
+
+    start: int
+    end: int
+    text: str
+    url: str
+    title: str | None
+    spans: tuple[int, ...]
+
+
+def _links(page: Page) -> Iterator[Link]:
+    for m in _LINK.finditer(page.plain):
+        text, url = (page.text[m.start(name) : m.end(name)] for name in ("text", "url"))
+        inner = tuple(o for o, _ in page.spans if m.start("text") <= o < m.end("text"))
+        yield Link(m.start(), m.end(), text, url, m["title"], inner)
+
+
+def _read_link(page: Page, link: Link, root: Path, release: str, found: Found) -> bool:
+    """Take in a link that is a citation, or leads to vLLM. False if its text is still to be read."""
+    target = _BLOB.fullmatch(link.url)
+    label = link.text[1:-1] if re.fullmatch(r"`[^`]+`", link.text) else None
+    whole = _WHOLE.fullmatch(link.title or "") or _WHOLE.fullmatch(label or "")
+    at = page.line_of(link.start)
+    if target is not None and target["tag"] != f"v{release}":
+        message = f"{link.url}: the pin is v{release}, this links to {target['tag']}"
+        found.problems.append(Problem(page.name, at, message))
+    if whole is None:
         if target is None:
-            if whole is not None:
-                linked.add(inner[0])
-                _own_link(page, at, url, whole, inner[0], link, root, release, found)
-            continue
-        if target["tag"] != f"v{release}":
-            found.problems.append(
-                Problem(
-                    page.name, at, f"{url}: the pin is v{release}, this links to {target['tag']}"
-                )
-            )
-        if whole is None:
-            linked.update(o for o in inner if spans[o] == target["path"])
-            if target["line"]:
-                why = f"the link's text must name `{target['path']}:{target['line']}`"
-                found.problems.append(Problem(page.name, at, f"{url}: {why}"))
-            if target["path"]:
-                found.mentions.append(Mention(page.name, at, target["path"]))
-            continue
-        linked.add(inner[0])
-        place = (link.start("url"), link.end("url"), url)
-        citation = _citation(page.name, at, inner[0], whole, root)
-        citation = Citation(**{**vars(citation), "url": place, "own": False})
-        found.citations.append(citation)
-        if target["tag"] == f"v{release}" and url != citation.link(release):
-            found.problems.append(citation.problem(f"its link leads elsewhere, to {url}"))
-    for m in _BLOB.finditer(page.prose):
-        inside = any(a <= m.start() < b for a, b in in_links)
-        if m["line"] and not inside:
-            why = "write [`PATH:LINE SYMBOL`](URL), so that it can be checked"
-            found.problems.append(
-                Problem(page.name, page.line_of(m.start()), f"{m.group()}: {why}")
-            )
-    return linked
-
-
-def _own_link(
-    page: Page, at: int, url: str, whole: re.Match[str], offset: int, link: re.Match[str],
-    root: Path, release: str, found: Found,
-) -> None:  # fmt: skip
-    """A citation whose link leads to no vLLM page: right for this repository's files only."""
-    citation = _citation(page.name, at, offset, whole, root)
-    place = (link.start("url"), link.end("url"), url)
-    citation = Citation(**{**vars(citation), "url": place})
+            return False
+        if target["line"]:
+            why = f'the link\'s title must be "{target["path"]}:{target["line"]} SYMBOL"'
+            found.problems.append(Problem(page.name, at, f"{link.url}: {why}"))
+        if target["path"]:
+            found.mentions.append(Mention(page.name, at, target["path"]))
+        return link.text == f"`{target['path']}`"
+    citation = replace(
+        _citation(page.name, at, 0, whole, root, linkable=True),
+        offset=link.start, end=link.end, label=label, url=link.url,
+    )  # fmt: skip
     found.citations.append(citation)
-    if not citation.own:
-        found.problems.append(citation.problem(f"its link leads elsewhere, to {url}"))
-        return
-    path, _, anchor = url.partition("#")
-    target = (page.path.parent / path).resolve()
-    if target != (root / citation.path).resolve():
-        found.problems.append(citation.problem(f"its link leads elsewhere, to {url}"))
-    elif anchor and not re.fullmatch(rf"L{citation.line}(?:-L\d+)?", anchor):
-        found.problems.append(citation.problem(f"its link leads to #{anchor}"))
+    if link.url != citation.link(release) and (target is None or target["tag"] == f"v{release}"):
+        found.problems.append(citation.problem(f"its link leads elsewhere, to {link.url}"))
+    if label not in citation.labels:
+        why = f"the link's text must be `{citation.labels[0]}`, and the citation its title"
+        found.problems.append(citation.problem(f"{why} (`course cite fix`)"))
+    return True

@@ -5,10 +5,13 @@ block after `<!-- needs: torch -->` (one or more packages) is run only where tho
 
 `<!-- source: PATH SYMBOL -->` stands right before a ```python block that shows the symbol as the
 file has it, decorators included, moved to the left margin. `course docs fix` writes the block.
+Options make it less: `| from TEXT` and `| to TEXT` begin and end with the line of the symbol that
+holds TEXT (once), and `| no docstring` leaves the symbol's own docstring out.
 """
 
 from __future__ import annotations
 
+import ast
 import doctest
 import importlib.util
 import re
@@ -100,6 +103,7 @@ class SourceBlock:
     path: str
     symbol: str
     fence: Fence | None
+    options: tuple[str, ...] = ()
     problem: Problem | None = None
 
 
@@ -115,17 +119,22 @@ def source_blocks(page: Page) -> list[SourceBlock]:
         while below <= len(page.lines) and not page.lines[below - 1].strip():
             below += 1
         fence = starts.get(below)
-        words = m["what"].split()
-        if len(words) != 2:
-            problem = Problem(page.name, at, "write <!-- source: PATH SYMBOL -->")
-            found.append(SourceBlock(at, "", "", fence, problem))
+        what, *options = (part.strip() for part in m["what"].split(" | "))
+        words = what.split()
+        known = all(re.match(r"(from|to) \S|no docstring$", option) for option in options)
+        if len(words) != 2 or not known:
+            form = "<!-- source: PATH SYMBOL | from TEXT | to TEXT | no docstring -->"
+            problem = Problem(page.name, at, f"write {form}")
+            found.append(SourceBlock(at, "", "", fence, (), problem))
         else:
-            found.append(SourceBlock(at, words[0], words[1], fence))
+            found.append(SourceBlock(at, words[0], words[1], fence, tuple(options)))
     return found
 
 
-def symbol_source(path: str, symbol: str, root: Path = ROOT) -> str:
-    """A symbol of the repository, decorators included, at the left margin. ValueError if unknown."""
+def symbol_source(path: str, symbol: str, root: Path = ROOT, options: tuple[str, ...] = ()) -> str:
+    """A symbol of the repository, decorators included, at the left margin, or what `options` leave.
+
+    Raises ValueError if it is unknown, or a text of the options does not stand in it exactly once."""
     try:
         facts = repository_facts(root, path)
     except OSError:
@@ -141,7 +150,32 @@ def symbol_source(path: str, symbol: str, root: Path = ROOT) -> str:
     if len(defined) > 1:
         raise ValueError(f"{path} defines {symbol} {len(defined)} times")
     lines = (root / path).read_text(encoding="utf-8").split("\n")
-    return textwrap.dedent("\n".join(lines[defined[0].first - 1 : defined[0].last]))
+    whole = textwrap.dedent("\n".join(lines[defined[0].first - 1 : defined[0].last]))
+    return _part(whole, options, f"{path} {symbol}")
+
+
+def _part(source: str, options: tuple[str, ...], name: str) -> str:
+    """What the options of a source block leave of a symbol, at the left margin again."""
+    lines = source.split("\n")
+    quiet: set[int] = set()
+    if "no docstring" in options:
+        body = getattr(ast.parse(source).body[0], "body", [])
+        first = body[0] if body else None
+        if not (isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant)):
+            raise ValueError(f"{name} has no docstring to leave out")
+        quiet = set(range(first.lineno - 1, first.end_lineno or first.lineno))
+    bounds = {"from": 0, "to": len(lines) - 1}
+    for option in options:
+        which, _, text = option.partition(" ")
+        if which in bounds:
+            hits = [i for i, line in enumerate(lines) if text in line and i not in quiet]
+            if len(hits) != 1:
+                raise ValueError(f"{text!r} stands on {len(hits)} lines of {name}, not on one")
+            bounds[which] = hits[0]
+    if bounds["to"] < bounds["from"]:
+        raise ValueError(f"{name}: `to` stands before `from`")
+    kept = [i for i in range(bounds["from"], bounds["to"] + 1) if i not in quiet]
+    return textwrap.dedent("\n".join(lines[i] for i in kept))
 
 
 def check_sources(page: Page, root: Path = ROOT) -> list[Problem]:
@@ -152,7 +186,7 @@ def check_sources(page: Page, root: Path = ROOT) -> list[Problem]:
             continue
         name = f"{block.path} {block.symbol}"
         try:
-            wanted = symbol_source(block.path, block.symbol, root).split("\n")
+            wanted = symbol_source(block.path, block.symbol, root, block.options).split("\n")
         except ValueError as error:
             problems.append(Problem(page.name, block.line, f"source: {error}"))
             continue
@@ -180,7 +214,7 @@ def fix_sources(page: Page, root: Path = ROOT) -> list[str]:
         if block.problem is not None:
             continue
         try:
-            wanted = symbol_source(block.path, block.symbol, root).split("\n")
+            wanted = symbol_source(block.path, block.symbol, root, block.options).split("\n")
         except ValueError:
             continue
         fence = block.fence

@@ -157,7 +157,7 @@ def hint(
     lab = desk.lab(name)
     hints = read_hints(lab)
     if not hints:
-        raise CourseError(f"{desk.course.show(lab.readme)} has no hints")
+        raise CourseError(f"{desk.course.show(lab.folder)} has no hints")
     seen = min(desk.progress[lab].hints, len(hints))
     if again:
         if not seen:

@@ -1,4 +1,6 @@
-"""The hints of a lab: the `<details>` of its README, one after the other."""
+"""The hints of a lab: the `<details>` of its HINTS.md, one after the other.
+
+They stand in a file of their own because a reader of plain text would meet them all in the README."""
 
 from __future__ import annotations
 
@@ -24,18 +26,20 @@ class Hint:
 
 
 def read_hints(lab: Lab) -> list[Hint]:
-    """The hints of `lab` in order.
+    """The hints of `lab` in order; none where it has no HINTS.md.
 
     Raises CourseError where they are not numbered 1, 2, 3 … in a row.
     """
-    text = lab.readme.read_text(encoding="utf-8")
+    if not lab.hints.is_file():
+        return []
+    text = lab.hints.read_text(encoding="utf-8")
     hints = [
         Hint(int(number), html.unescape(re.sub(r"<[^>]+>", "", title)), body.strip())
         for number, title, body in _DETAILS.findall(text)
     ]
     if [hint.number for hint in hints] != list(range(1, len(hints) + 1)):
         raise CourseError(
-            f"{lab.readme}: hints are numbered from 1 without gaps, found "
+            f"{lab.hints}: hints are numbered from 1 without gaps, found "
             f"{[hint.number for hint in hints]}"
         )
     return hints

@@ -75,6 +75,10 @@ class Lab:
         return self.folder / "README.md"
 
     @property
+    def hints(self) -> Path:
+        return self.folder / "HINTS.md"
+
+    @property
     def starter(self) -> Path:
         return self.folder / "starter.py"
 

@@ -109,9 +109,8 @@ class Small:
         """One citation, linked as it should be."""
         path, lines = place.split(" ")[0].split(":")
         anchor = "-".join(f"L{n}" for n in lines.split("-"))
-        self.page(
-            f"See [`{place}`]({SITE}/blob/v1.0.0/{path}#{anchor}).\n".replace(SITE, "SITE"), name
-        )
+        label = place.split(" ")[-1] if " " in place else path.rsplit("/", 1)[-1]
+        self.page(f'See [`{label}`](SITE/blob/v1.0.0/{path}#{anchor} "{place}").\n', name)
         file = self.root / name
         file.write_text(file.read_text().replace("SITE", SITE))
 
@@ -120,7 +119,7 @@ class Small:
 
     @property
     def index(self) -> Index:
-        write_index(self.tree, "1.0.0", cited(self.found()), self.index_file)
+        write_index(self.tree, "1.0.0", cited(self.found()), self.index_file, root=self.root)
         return Index(self.index_file)
 
     def problems(self) -> list[str]:

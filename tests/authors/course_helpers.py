@@ -45,6 +45,10 @@ Run it: `course grade {phase:02}-{number:02}`, or `LAB_IMPL=starter pytest {fold
 | --- | --- |
 {tests}
 
+Stuck? [HINTS.md](HINTS.md)
+"""
+
+HINTS = """\
 <details><summary>Hint 1: look</summary>
 
 Look at the *first* item.
@@ -240,6 +244,7 @@ def add_lab(
         tests="\n".join(f"| `{name}` | something |" for name in names),
     )  # fmt: skip
     (folder / "README.md").write_text(readme)
+    (folder / "HINTS.md").write_text(HINTS)
     (folder / "starter.py").write_text(starter)
     (folder / "solution.py").write_text(solution)
     (folder / "test_lab.py").write_text(test)

@@ -8,12 +8,15 @@ from pathlib import Path
 import pytest
 from cite_helpers import Small, real
 
-from course.cite.check import check
+from course.cite.check import check, fix
 from course.cite.correspond import pair_symbols
-from course.cite.index import INDEX, NEW, Index, Tree, cited, find_tree, write_index
+from course.cite.index import INDEX, NEW, Index, Tree, cited, find_tree, write_index, write_own
 from course.cite.names import check_names, used_names
+from course.cite.share import citation_share
 from course.cite.text import SITE, find_all
-from course.docs.pages import ROOT
+from course.docs.pages import ROOT, Page, pages, read_page
+
+PLACE = '"@/v1/request.py:6 Request"'
 
 
 @pytest.fixture
@@ -60,12 +63,30 @@ def test_the_index_holds_facts_and_no_source() -> None:
     shape = re.compile(
         r"# .*|env\tVLLM_\w+|flag\t--[\w-]+|field\t\w+\t[\w ]+|folder\t[\w./-]+"
         r"|file\t[\w./-]+\t\d+|symbol\t[\w./-]+\t[\w.:~]+(\t\d+){3}\t[0-9a-f]{6}"
-        r"|line\t[\w./-]+\t\d+\t[0-9a-f]{8}"
+        r"|(line|own)\t[\w./-]+\t\d+\t[0-9a-f]{8}"
     )
     rows = INDEX.read_text(encoding="utf-8").splitlines()
     assert not [row for row in rows if not shape.fullmatch(row)][:5]
     assert sum(row.startswith("#") for row in rows) == 3
     assert INDEX.stat().st_size < 200_000, "it holds more than what is cited"
+
+
+SHARES = {"00-guide.md": 0.10}
+
+
+@pytest.mark.parametrize(
+    "page", [p for p in pages() if p.path.name in SHARES], ids=lambda page: page.name
+)
+def test_citations_do_not_drown_the_page(page: Page) -> None:
+    share, limit = citation_share(page, Index().release), SHARES[page.path.name]
+    assert share < limit, f"{share:.1%} of {page.name} is the text of citations"
+
+
+def test_the_share_counts_what_a_reader_sees(small: Small) -> None:
+    link = '[`abcde`](URL/x.py#L1 "@/v1/x.py:1 abcde")'.replace("URL", f"{SITE}/blob/v1.0.0/@")
+    small.page(f"<!-- no -->\n# Title\n\nwords {link} and\n\n```text\ncode\n```\n")
+    page = read_page(small.root / "page.md", small.root)
+    assert citation_share(page, "1.0.0") == 5 / len("Titlewordsabcdeandcode")
 
 
 # --- what is right ---
@@ -145,13 +166,16 @@ def test_a_wrong_citation_is_caught(small: Small, place: str, said: str) -> None
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("[`@/v1/request.py:6 Request`](URL/@/v1/request.py#L7)", "its link leads elsewhere"),
-        ("[`@/v1/request.py:6 Request`](URL/@/v1/core/queue.py#L6)", "its link leads elsewhere"),
-        ("[`@/v1/request.py:6 Request`](page.md)", "its link leads elsewhere"),
-        ("[`@/v1/request.py:6 Request`](SITE/blob/v0.9.0/@/v1/request.py#L6)", "the pin is v1.0.0"),
-        ("[the class](URL/@/v1/request.py#L6)", "the link's text must name"),
-        ("<a href='URL/@/v1/request.py#L6'>it</a>", "write [`PATH:LINE SYMBOL`](URL)"),
-        ("`@/v1/request.py:6 Request`", "not linked to"),
+        ("[`Request`](URL/@/v1/request.py#L7 'PLACE')", "its link leads elsewhere"),
+        ("[`Request`](URL/@/v1/core/queue.py#L6 'PLACE')", "its link leads elsewhere"),
+        ("[`Request`](page.md 'PLACE')", "its link leads elsewhere"),
+        ("[`Request`](SITE/blob/v0.9.0/@/v1/request.py#L6 'PLACE')", "the pin is v1.0.0"),
+        ("[the class](URL/@/v1/request.py#L6)", "the link's title must be"),
+        ("[the class](URL/@/v1/request.py#L6 'PLACE')", "the link's text must be `Request`"),
+        ("[`Queue`](URL/@/v1/request.py#L6 'PLACE')", "the link's text must be `Request`"),
+        ("[`@/v1/request.py:6 Request`](URL/@/v1/request.py#L6)", "and the citation its title"),
+        ("<a href='URL/@/v1/request.py#L6'>it</a>", "`course cite fix` links it"),
+        ("`@/v1/request.py:6 Request`", "not linked (`course cite fix`"),
         ("@/v1/request.py:6", "set it in backticks"),
         (
             "[`@/v1/request.py:14 Request.num_tokens()`](URL/@/v1/request.py#L14)",
@@ -163,7 +187,7 @@ def test_a_wrong_citation_is_caught(small: Small, place: str, said: str) -> None
     ],
 )
 def test_a_breach_of_the_grammar_is_caught(small: Small, text: str, said: str) -> None:
-    small.page("words\n\n" + text.replace("URL", "SITE/blob/v1.0.0"))
+    small.page("words\n\n" + text.replace("URL", "SITE/blob/v1.0.0").replace("'PLACE'", PLACE))
     file = small.root / "page.md"
     file.write_text(file.read_text().replace("SITE", SITE))
     problems = small.problems()
@@ -185,13 +209,52 @@ def test_a_bare_file_name_in_a_docstring_is_caught_and_in_a_string_is_not(small:
 
 def test_a_citation_of_this_repository_is_checked_against_its_files(small: Small) -> None:
     small.page("def a():\n    pass\n\n\ndef b():\n    pass\n", "course/mod.py")
-    small.page("[`course/mod.py:5 b`](course/mod.py#L5), `course/mod.py:1 a`\n")
+    small.page('[`b`](../course/mod.py#L5 "course/mod.py:5 b")\n', "phase/page.md")
     assert small.problems() == []
-    small.page("`course/mod.py:4 b`, `course/mod.py:2`, [`course/mod.py:5 b`](course/mod.py#L1)\n")
+    small.page(
+        '`course/mod.py:4 b`, `course/mod.py:2`, [`b`](course/mod.py#L1 "course/mod.py:5 b")\n'
+    )
     said = "\n".join(small.problems())
     assert "b is defined at line 5" in said
     assert "name a symbol, as in `course/mod.py:2 in a`" in said
-    assert "its link leads to #L1" in said
+    assert "its link leads elsewhere, to course/mod.py#L1" in said
+
+
+BODY = "def a():\n    first()\n    second()\n    third()\n"
+
+
+def test_a_line_of_this_repository_is_pinned_by_its_hash(small: Small) -> None:
+    """Inside a symbol a line that moved by one would still be inside of it."""
+    small.page(BODY, "course/mod.py")
+    small.page('[`a`](course/mod.py#L3 "course/mod.py:3 in a")\n')
+    index = small.index
+    assert check(small.found(), index, small.root) == []
+    small.page(BODY.replace("    first()", "    zero()\n    first()"), "course/mod.py")
+    [problem] = check(small.found(), index, small.root)
+    assert "the line is another than the one cited" in str(problem)
+    edits, looks = fix(small.found(), index, index, "1.0.0", small.root)
+    assert [e.after for e in edits] == ['[`a`](course/mod.py#L4 "course/mod.py:4 in a")']
+    assert looks == []
+    assert check(small.found(), small.index, small.root) == []
+
+
+def test_a_cited_line_of_this_repository_that_is_gone_is_for_a_person_to_look_at(
+    small: Small,
+) -> None:
+    small.page(BODY, "course/mod.py")
+    small.page('[`a`](course/mod.py#L3 "course/mod.py:3 in a")\n')
+    index = small.index
+    small.page(BODY.replace("second", "other"), "course/mod.py")
+    edits, looks = fix(small.found(), index, index, "1.0.0", small.root)
+    assert edits == []
+    assert [look.kind for look in looks] == ["changed"]
+    assert "has lost that line" in looks[0].message
+    facts = cited(small.found())
+    pins = {(place := ("course/mod.py", 3)): index.pin(*place) or ""}
+    write_own(facts, pins, small.index_file, small.root)
+    assert check(small.found(), Index(small.index_file), small.root), "fix must not pin it anew"
+    write_own(facts, {}, small.index_file, small.root)
+    assert check(small.found(), Index(small.index_file), small.root) == []
 
 
 def test_a_tree_without_csrc_says_nothing_of_it(small: Small, tmp_path: Path) -> None:

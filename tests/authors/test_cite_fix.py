@@ -9,7 +9,7 @@ from cite_helpers import REQUEST_NEXT, Small, grow_tree, real
 
 from course.cite.check import check, fix, move
 from course.cite.index import Tree
-from course.cite.text import find_all
+from course.cite.text import SITE, find_all
 
 
 @pytest.fixture
@@ -70,10 +70,29 @@ def fixed(small: Small, tree: Tree, release: str = "1.0.0") -> tuple[list[str], 
 def test_fix_moves_a_wrong_line_to_its_symbol(small: Small) -> None:
     small.cite("@/v1/request.py:15 Request.num_tokens")
     edits, looks = fixed(small, small.tree)
-    assert len(edits) == 2, "the text and the link"
+    assert len(edits) == 1
     assert looks == []
     assert small.problems() == []
-    assert "`@/v1/request.py:14 Request.num_tokens`" in small.text()
+    assert '#L14 "@/v1/request.py:14 Request.num_tokens")' in small.text()
+
+
+def test_fix_turns_the_old_form_into_the_new(small: Small) -> None:
+    """Path and line were the link's text once."""
+    small.page("[`@/v1/request.py:14 Request.num_tokens`](URL/@/v1/request.py#L14)\n")
+    file = small.root / "page.md"
+    file.write_text(file.read_text().replace("URL", f"{SITE}/blob/v1.0.0"))
+    fixed(small, small.tree)
+    assert small.problems() == []
+    assert small.text().startswith("[`Request.num_tokens`](https://")
+
+
+def test_fix_keeps_a_shorter_text(small: Small) -> None:
+    small.cite("@/v1/request.py:15 Request.num_tokens")
+    file = small.root / "page.md"
+    file.write_text(file.read_text().replace("[`Request.num_tokens`]", "[`num_tokens`]"))
+    fixed(small, small.tree)
+    assert small.text().startswith("See [`num_tokens`](https://")
+    assert small.problems() == []
 
 
 def test_fix_links_what_is_not_linked(small: Small) -> None:
@@ -105,7 +124,7 @@ def test_fix_follows_definitions_and_lines_to_the_next_release(
     assert looks == []
     for number, (place, line) in enumerate(places.items()):
         text = small.text(f"page{number}.md")
-        assert f"`{place.split(':')[0]}:{line}" in text, (
+        assert f'"{place.split(":")[0]}:{line}' in text, (
             f"{place} should now be line {line}: {text}"
         )
         assert f"/blob/v1.1.0/@/v1/request.py#L{line}" in text, text

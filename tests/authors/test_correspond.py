@@ -92,7 +92,7 @@ def fixed(root: Path) -> Page:
 
 
 def resolve(pair: Pair, root: Path) -> tuple[str, str]:
-    return my_place(pair, root), their_place(pair, INDEX).text()
+    return my_place(pair, root).text(), their_place(pair, INDEX).text()
 
 
 def problems(chosen: Page, root: Path, source: Index | Tree = INDEX) -> str:
@@ -123,7 +123,7 @@ def test_the_pairs_hold_in_vllm_itself() -> None:
     tree = find_tree(release=INDEX.release)
     if tree is None:
         pytest.skip("no vLLM tree here")
-    wrong = render((), tree, INDEX.release)[1]
+    wrong = render((), tree, INDEX.release, "page.md")[1]
     assert not wrong, "\n".join(wrong)
 
 
@@ -141,7 +141,7 @@ def test_an_unknown_page_is_refused() -> None:
 
 
 def test_a_symbol_stands_where_it_is_defined(root: Path) -> None:
-    assert my_place(DEFINED, root) == "mini_vllm/part.py:9 Part.run"
+    assert my_place(DEFINED, root).text() == "mini_vllm/part.py:9 Part.run"
     assert their_place(DEFINED, INDEX).text() == "vllm/v1/request.py:239 Request.num_tokens"
 
 
@@ -154,7 +154,7 @@ def test_a_statement_stands_where_its_code_does_and_docstrings_do_not_count(root
 
 def test_code_may_run_over_lines(root: Path) -> None:
     pair = STATEMENT._replace(code="self.again(n)\nself.again(n)")
-    assert my_place(pair, root) == "mini_vllm/part.py:13 in Part.run"
+    assert my_place(pair, root).text() == "mini_vllm/part.py:13 in Part.run"
 
 
 @pytest.mark.parametrize(
@@ -199,9 +199,11 @@ def test_a_table_is_written_and_then_holds(root: Path) -> None:
     written = fixed(root)
     assert problems(written, root) == ""
     rows = [line for line in written.lines if line.startswith("|")]
-    assert rows[2].startswith("| a name | `mini_vllm/part.py:9 Part.run` | [`")
-    assert rows[2].endswith("/blob/v0.22.1/vllm/v1/request.py#L239) |")
-    assert rows[3].endswith("/blob/v0.22.1/vllm/v1/request.py#L145) |")
+    mine = '[`Part.run`](mini_vllm/part.py#L9 "mini_vllm/part.py:9 Part.run")'
+    assert rows[2].startswith(f"| a name | {mine} | [`Request.num_tokens`](https://")
+    place = '/vllm/v1/request.py#L239 "vllm/v1/request.py:239 Request.num_tokens") |'
+    assert rows[2].endswith("/blob/v0.22.1" + place)
+    assert "/blob/v0.22.1/vllm/v1/request.py#L145 " in rows[3]
     assert written.lines[-2:] == ["More.", ""]
     assert fix_correspondence(written, INDEX, SMALL, root) == []
 
@@ -278,7 +280,7 @@ def test_markers_shown_as_code_are_no_table(root: Path) -> None:
 
 
 def test_without_a_name_come_all_groups(root: Path) -> None:
-    assert len(render((), INDEX, "0.22.1", SMALL, root)[0]) == 2 + 3
+    assert len(render((), INDEX, "0.22.1", "page.md", SMALL, root)[0]) == 2 + 3
 
 
 def test_what_docstrings_cite_becomes_rows(root: Path) -> None:
@@ -291,6 +293,6 @@ def test_what_docstrings_cite_becomes_rows(root: Path) -> None:
             "vllm/v1/request.py:145 in Request.__init__",
         ),
     ]
-    rows, wrong = render(["mini_vllm/part.py"], INDEX, "0.22.1", SMALL, root)
+    rows, wrong = render(["mini_vllm/part.py"], INDEX, "0.22.1", "page.md", SMALL, root)
     assert not wrong
     assert len(rows) == 2 + 2

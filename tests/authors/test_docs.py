@@ -9,7 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from course.docs.examples import check_examples, check_sources, fix_sources, has_examples
+from course.docs.examples import (
+    check_examples,
+    check_sources,
+    fix_sources,
+    has_examples,
+    symbol_source,
+)
 from course.docs.links import anchors, check_links, github_slug, site_slug
 from course.docs.output import check_outputs
 from course.docs.pages import Page, pages, read_page
@@ -133,7 +139,12 @@ def test_an_equal_source_block_passes(tmp_path: Path) -> None:
         (BLOCK.replace("A.f", "A.g"), 1, "does not define A.g"),
         (BLOCK.replace("A.f", "f"), 1, "did you mean A.f?"),
         (BLOCK.replace("code.py", "cod.py"), 1, "no file cod.py"),
-        (BLOCK.replace(" A.f", ""), 1, "write <!-- source: PATH SYMBOL -->"),
+        (BLOCK.replace(" A.f", ""), 1, "write <!-- source: PATH SYMBOL | from"),
+        (BLOCK.replace("A.f", "A.f | upto x"), 1, "write <!-- source: PATH SYMBOL | from"),
+        (BLOCK.replace("A.f", "A.f | from retur | to retur"), 3, "now reads 'return 1'"),
+        (BLOCK.replace("A.f", "A.f | from f"), 1, "'f' stands on 2 lines of code.py A.f"),
+        (BLOCK.replace("A.f", "A.f | from retur | to def"), 1, "`to` stands before `from`"),
+        (BLOCK.replace("A.f", "A.f | no docstring"), 1, "has no docstring"),
         ("<!-- source: code.py LIMIT -->\nwords\n", 1, "must follow"),
     ],
 )
@@ -144,6 +155,17 @@ def test_a_drifted_source_block_is_caught(
     [problem] = check_sources(page(tmp_path, text), tmp_path)
     assert problem.line == line
     assert message in problem.message
+
+
+def test_a_block_may_show_a_part(tmp_path: Path) -> None:
+    """From one line to another, at the left margin again, without the docstring."""
+    said = CODE.replace("    def f(self):\n", '    def f(self):\n        """It\n        says."""\n')
+    (tmp_path / "code.py").write_text(said)
+    assert symbol_source("code.py", "A.f", tmp_path, ("from return",)) == "return 1"
+    shown = symbol_source("code.py", "A.f", tmp_path, ("from def f", "no docstring"))
+    assert shown == "def f(self):\n\n    return 1"
+    shown = symbol_source("code.py", "A.f", tmp_path, ("from cache", "to says"))
+    assert shown.endswith('"""It\n    says."""')
 
 
 @pytest.mark.parametrize(

@@ -71,8 +71,14 @@ BROKEN: list[tuple[str, Callable[[Path], object], str]] = [
     ("solution", lambda f: (f / "solution.py").unlink(), "solution.py is missing"),
     ("heading", lambda f: _edit(f / "README.md", "# Lab 00-01: T", "# Lab 00-01: t"), "heading"),
     ("command", lambda f: _edit(f / "README.md", "course grade 00-01", "x"), "course grade 00-01"),
-    ("hints", lambda f: _edit(f / "README.md", "Hint 3", "Note 3"), "3 to 5 hints, has 2"),
-    ("hint order", lambda f: _edit(f / "README.md", "Hint 2", "Hint 4"), "without gaps"),
+    ("hints", lambda f: _edit(f / "HINTS.md", "Hint 3", "Note 3"), "3 to 5 hints, has 2"),
+    ("hints' page", lambda f: _edit(f / "README.md", "[HINTS.md](HINTS.md)", "x"), "does not say 'HINTS.md'"),
+    (
+        "hint in the README",
+        lambda f: _edit(f / "README.md", "Stuck?", "<details><summary>Hint 1</summary>\n</details>"),
+        "hints stand in HINTS.md",
+    ),
+    ("hint order", lambda f: _edit(f / "HINTS.md", "Hint 2", "Hint 4"), "without gaps"),
     ("table", lambda f: _edit(f / "README.md", "`test_total_adds_every_item`", "x"), "does not name"),
     ("table's extra", lambda f: _edit(f / "README.md", "something", "`test_x`"), "is no test"),
     (

@@ -1,0 +1,35 @@
+"""How much of a page's rendered text is citations: they are for the reader who wants to check."""
+
+from __future__ import annotations
+
+import re
+
+from course.cite.text import find_in_page
+from course.docs.pages import COMMENT, FRONT, ROOT, Page
+
+_COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
+_FENCE = re.compile(r"^[ \t]*(?:`{3,}|~{3,}).*$", re.MULTILINE)
+_TABLE_RULE = re.compile(r"^[ \t]*\|?[ :|-]+\|?$", re.MULTILINE)
+_TAG = re.compile(r"</?[a-z][^<>\n]*>")
+_LINK = re.compile(r"!?\[([^\[\]]*)\]\([^()\n]*(?:\n[^()\n]*)?\)")
+_MARKS = re.compile(r"[`*#|>]|\s+")
+
+
+def rendered(text: str) -> str:
+    """What a reader sees of Markdown, without its white space: code and outputs belong to it."""
+    for pattern in (_COMMENT, _FENCE, _TABLE_RULE, _TAG):
+        text = pattern.sub("", text)
+    return _MARKS.sub("", _LINK.sub(r"\1", text))
+
+
+def citation_share(page: Page, release: str) -> float:
+    """The part of the page's rendered characters that is the text of citations, 0 to 1."""
+    shown = [
+        line
+        for line, kind in zip(page.lines, page.kinds, strict=True)
+        if kind not in (COMMENT, FRONT)
+    ]
+    whole = len(rendered("\n".join(shown)))
+    links = [c for c in find_in_page(page, ROOT, release).citations if c.linkable]
+    cited = sum(len(rendered(c.label or c.text())) for c in links)
+    return cited / whole if whole else 0.0
