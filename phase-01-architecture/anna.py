@@ -86,7 +86,7 @@ def show(steps: list[StepTrace], first: int, last: int) -> None:
 FATES: dict[str, tuple[tuple[Sequence[str], ...], dict[str, int]]] = {
     "one at a time": ((("anna",), ("ben",), ("cleo",), ("dov",)), {"seats": 1}),
     "two seats, fixed batches": ((("anna", "ben"), ("cleo", "dov")), {"seats": 2}),
-    "two seats, decided anew": ((EVERYBODY,), {"seats": 2}),
+    "two seats, decided each pass": ((EVERYBODY,), {"seats": 2}),
     "four seats, 16 tokens a pass": ((EVERYBODY,), {"seats": 4, "budget": 16}),
     "four seats, 6 blocks": ((EVERYBODY,), {"seats": 4, "blocks": 6}),
 }
@@ -152,3 +152,16 @@ def hang_up(after: int) -> dict[str, int]:
         }
 
     return asyncio.run(leave())
+
+
+def post(**body: Any) -> dict[str, Any]:
+    """POST /v1/completions to the server's own application, greedy; the answer's JSON."""
+    from fastapi.testclient import TestClient
+
+    from mini_vllm.server.app import build_app
+    from mini_vllm.server.settings import ServerSettings
+
+    with TestClient(build_app(AsyncLLM(), ServerSettings())) as client:
+        asked = {"temperature": 0, "ignore_eos": True} | body
+        answer: dict[str, Any] = client.post("/v1/completions", json=asked).json()
+    return answer

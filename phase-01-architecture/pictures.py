@@ -60,7 +60,7 @@ def seated(spans: dict[str, tuple[int, int]], seats: int) -> dict[str, int]:
     """Which seat each person had: the lowest that was free when they came."""
     free_from = [1] * seats
     chosen = {}
-    for name, (first, last) in sorted(spans.items(), key=lambda item: item[1]):
+    for name, (first, last) in spans.items():  # in the order in which they came
         chosen[name] = next(i for i, free in enumerate(free_from) if free <= first)
         free_from[chosen[name]] = last + 1
     return chosen
@@ -69,7 +69,7 @@ def seated(spans: dict[str, tuple[int, int]], seats: int) -> dict[str, int]:
 def draw_seats() -> str:
     """Static against continuous batching: who sits where, in which pass."""
     left, unit, row = 16, 8.6, 26
-    svg = Svg(804, 292, "One at a time, fixed batches, and a batch that is decided anew")
+    svg = Svg(804, 292, "One at a time, fixed batches, and batches decided before each pass")
     y = 30.0
     for title, (groups, settings) in list(FATES.items())[:3]:
         spans = passes(serve(*groups, **settings))
@@ -100,7 +100,8 @@ def draw_budget(last: int = 12) -> str:
             y -= height
             svg.box(x + 2, y, cell - 6, height - 1, COLOUR[part.request_id])
             if height > unit:
-                svg.word(x + cell / 2 - 1, y + height / 2 + 4, part.num_scheduled_tokens, "#ffffff", "middle")  # fmt: skip
+                middle = x + cell / 2 - 1, y + height / 2 + 4
+                svg.word(*middle, part.num_scheduled_tokens, "#ffffff", "middle")
         svg.word(x + cell / 2, base + 18, step.index, anchor="middle")
     svg.dash(left, base - 16 * unit, left + last * cell, base - 16 * unit)
     ticks(svg, base + 4, [(left - 16, 0)])
@@ -120,7 +121,7 @@ def legend(svg: Svg, x: float, y: float) -> None:
 def draw_blocks(last: int = 13) -> str:
     """Six blocks: whose each one is, and how many of its 16 slots are filled."""
     left, cell, row, top = 70, 52, 30, 40
-    svg = Svg(770, 300, "Six blocks of 16 tokens, their owners and what they hold")
+    svg = Svg(770, 280, "Six blocks of 16 tokens, their owners and what they hold")
     steps = serve(EVERYBODY, **FATES["four seats, 6 blocks"][1])[:last]
     for block in range(1, 7):
         svg.word(left - 8, top + (block - 1) * row + 19, f"block {block}", anchor="end")
@@ -156,7 +157,8 @@ def draw_fates(last: int = 88) -> str:
             busy = [step.index for step in steps if _has(step, name)]
             svg.box(left, middle - 0.75, busy[-1] * unit, 1.5, COLOUR[name])
             for first, end in _runs(busy):
-                svg.box(left + (first - 1) * unit, middle - 5, (end - first + 1) * unit - 0.5, 10, COLOUR[name])  # fmt: skip
+                x, wide = left + (first - 1) * unit, (end - first + 1) * unit - 0.5
+                svg.box(x, middle - 5, wide, 10, COLOUR[name])
         y += 4 * row + 34
     ticks(svg, y - 8, ((left + (p - 0.5) * unit, p) for p in (1, 8, 16, 24, 64, 72, 80, last)))
     svg.word(left, y + 12, "pass through the model; thin: waiting, thick: computed in this pass")
