@@ -82,6 +82,22 @@ def show(steps: list[StepTrace], first: int, last: int) -> None:
         print(f"{step.index:4}{cells}{step.free_blocks:8}")
 
 
+def tokens(start: int, count: int) -> dict[str, list[int]]:
+    """A prompt of so many tokens; no other prompt begins with the same if `start` is another."""
+    return {"prompt_token_ids": list(range(start, start + count))}
+
+
+def plans(engine: LLMEngine, steps: int = 100) -> list[dict[str, int]]:
+    """Step until nobody is left, `steps` times at most. Returns what each step computed for whom."""
+    seen: list[dict[str, int]] = []
+    engine.engine_core.step_observers.append(
+        lambda record: seen.append(record.scheduler_output.num_scheduled_tokens)
+    )
+    while engine.has_unfinished_requests() and len(seen) < steps:
+        engine.step()
+    return seen
+
+
 # The machines of the guide, from the first to the last. `pictures.py` draws them.
 FATES: dict[str, tuple[tuple[Sequence[str], ...], dict[str, int]]] = {
     "one at a time": ((("anna",), ("ben",), ("cleo",), ("dov",)), {"seats": 1}),

@@ -44,7 +44,7 @@ def theirs() -> tuple[Any, Any, Any, Any]:
         block_size=16,
         max_num_seqs=4,
         max_num_batched_tokens=16,
-        max_model_len=128,
+        max_model_len=96,  # what six blocks can hold
         num_gpu_blocks_override=7,
         # As a class: the CPU platform makes a worker process of the word "uni".
         distributed_executor_backend=UniProcExecutor,

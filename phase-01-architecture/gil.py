@@ -1,7 +1,8 @@
-"""What a busy neighbour does to the step loop: none, one in a thread, one in a process.
+"""What a busy neighbour does to the step loop: none, one in a process, one in a thread of the loop's.
 
-The neighbour does what a front end does: it reads a request's JSON, tokenizes the prompt and turns
-ids back into text, without a pause. The step loop is `mini_vllm`'s, decoding for four.
+The neighbour does what a front end does, without a pause: it reads a request's JSON, tokenizes the
+prompt and turns ids back into text. The step loop is `mini_vllm`'s, decoding for four. The three
+take turns, 20 steps each, so that what else the machine does falls on all alike.
 
     python phase-01-architecture/gil.py
 """
@@ -13,74 +14,67 @@ import multiprocessing
 import statistics
 import threading
 import time
-from collections.abc import Callable
 from typing import Any
 
-from mini_vllm import EngineConfig, LLMEngine, SamplingParams
+from anna import EVERYBODY, PROMPTS, greedy, new_engine
+
 from mini_vllm.engine import DEFAULT_MODEL
 from mini_vllm.tokenizer import Tokenizer
 
-WARM_UP, STEPS = 20, 300
+ROUNDS, STEPS = 15, 20
 
 
-def front_end_work(over: Callable[[], bool]) -> None:
-    """A front end without a pause, until it is told to end."""
+def front_end_work(go: Any, over: Any) -> None:
+    """Work while `go` is set, until `over` is."""
     tokenizer = Tokenizer.from_folder(DEFAULT_MODEL)
     body = json.dumps({"prompt": "The KV cache " * 20, "max_tokens": 64})
-    while not over():
-        tokenizer.decode(tokenizer.encode(json.loads(body)["prompt"]))
+    while not over.is_set():
+        if go.wait(0.1):
+            tokenizer.decode(tokenizer.encode(json.loads(body)["prompt"]))
 
 
-def in_a_process(started: Any, over: Any) -> None:
-    started.set()
-    front_end_work(over.is_set)
-
-
-def step_times() -> list[float]:
-    """Milliseconds of each step, for four requests that all decode."""
-    engine = LLMEngine(config=EngineConfig(max_num_seqs=4))
-    params = SamplingParams(temperature=0, max_tokens=WARM_UP + STEPS + 1, ignore_eos=True)
-    for name in ("anna", "ben", "cleo", "dov"):
-        engine.add_request(name, "The KV cache", params)
+def step_times(engine: Any) -> list[float]:
+    """Milliseconds of each of the next steps; the first, in which the neighbour starts, is left out."""
     times = []
-    while engine.has_unfinished_requests():
+    for _ in range(STEPS + 1):
         start = time.perf_counter()
         engine.step()
         times.append((time.perf_counter() - start) * 1e3)
-    return times[WARM_UP:-1]
-
-
-def beside_a_thread() -> list[float]:
-    over = threading.Event()
-    neighbour = threading.Thread(target=front_end_work, args=(over.is_set,))
-    neighbour.start()
-    times = step_times()
-    over.set()
-    neighbour.join()
-    return times
-
-
-def beside_a_process() -> list[float]:
-    context = multiprocessing.get_context("spawn")
-    started, over = context.Event(), context.Event()
-    neighbour = context.Process(target=in_a_process, args=(started, over))
-    neighbour.start()
-    started.wait()
-    times = step_times()
-    over.set()
-    neighbour.join()
-    return times
+    return times[1:]
 
 
 def main() -> None:
-    print(f"{'the neighbour':14} {'median':>10} {'slowest of ' + str(STEPS):>17}")
-    for name, measure in (
-        ("none", step_times),
-        ("in a process", beside_a_process),
-        ("in a thread", beside_a_thread),
+    spawn = multiprocessing.get_context("spawn")
+    neighbours: dict[str, tuple[Any, Any, Any]] = {}
+    for name, make, event in (
+        ("in a process", spawn.Process, spawn.Event),
+        ("in a thread", threading.Thread, threading.Event),
     ):
-        times = measure()
-        print(f"{name:14} {statistics.median(times):7.2f} ms {max(times):14.2f} ms")
+        go, over = event(), event()
+        neighbour = make(target=front_end_work, args=(go, over), daemon=True)
+        neighbour.start()
+        neighbours[name] = neighbour, go, over
+
+    engine = new_engine()
+    for name in EVERYBODY:
+        engine.add_request(name, PROMPTS[name], greedy(3 * (ROUNDS + 1) * (STEPS + 2)))
+    times: dict[str, list[float]] = {"none": [], **{name: [] for name in neighbours}}
+    step_times(engine)
+    for _ in range(ROUNDS):
+        times["none"] += step_times(engine)
+        for name, (_, go, _) in neighbours.items():
+            go.set()
+            times[name] += step_times(engine)
+            go.clear()
+    for neighbour, go, over in neighbours.values():
+        over.set()
+        go.set()
+        neighbour.join()
+
+    print(f"{'neighbour':14} {'median step':>12} {'slowest of 20':>15}")
+    for name, taken in times.items():
+        worst = statistics.quantiles(taken, n=20)[-1]
+        print(f"{name:14} {statistics.median(taken):9.2f} ms {worst:12.2f} ms")
 
 
 if __name__ == "__main__":

@@ -17,8 +17,9 @@ def test_the_table_of_statuses() -> None:
 
     section = (PHASE / "CHEATSHEET.md").read_text("utf-8").split("## Statuses")[1].split("\n## ")[0]
     told = re.findall(r"^\| `([A-Z_]+)` \|.*\| (?:`(\w+)` )?\|$", section, re.M)
-    reasons = {status: RequestStatus.get_finished_reason(status) for status in RequestStatus}
-    assert told == [(s.name, str(reasons[s]) if reasons[s] else "") for s in RequestStatus]
+    reasons = [RequestStatus.get_finished_reason(status) for status in RequestStatus]
+    words = ["" if reason is None else str(reason) for reason in reasons]
+    assert told == list(zip(RequestStatus.__members__, words, strict=True))
 
 
 def test_what_is_added_to_the_message_about_max_tokens() -> None:
