@@ -2,7 +2,8 @@
 
 The neighbour does what a front end does, without a pause: it reads a request's JSON, tokenizes the
 prompt and turns ids back into text. The step loop is `mini_vllm`'s, decoding for four. The three
-take turns, 20 steps each, so that what else the machine does falls on all alike.
+take turns, 20 steps each, and a round is compared with itself only, because what else the machine
+does then falls on all alike.
 
     python phase-01-architecture/gil.py
 """
@@ -33,14 +34,14 @@ def front_end_work(go: Any, over: Any) -> None:
             tokenizer.decode(tokenizer.encode(json.loads(body)["prompt"]))
 
 
-def step_times(engine: Any) -> list[float]:
-    """Milliseconds of each of the next steps; the first, in which the neighbour starts, is left out."""
+def step_time(engine: Any) -> float:
+    """The median of the next steps, without the first, in which the neighbour starts."""
     times = []
     for _ in range(STEPS + 1):
         start = time.perf_counter()
         engine.step()
-        times.append((time.perf_counter() - start) * 1e3)
-    return times[1:]
+        times.append(time.perf_counter() - start)
+    return statistics.median(times[1:])
 
 
 def main() -> None:
@@ -58,23 +59,23 @@ def main() -> None:
     engine = new_engine()
     for name in EVERYBODY:
         engine.add_request(name, PROMPTS[name], greedy(3 * (ROUNDS + 1) * (STEPS + 2)))
-    times: dict[str, list[float]] = {"none": [], **{name: [] for name in neighbours}}
-    step_times(engine)
+    ratios: dict[str, list[float]] = {name: [] for name in neighbours}
+    step_time(engine)
     for _ in range(ROUNDS):
-        times["none"] += step_times(engine)
+        alone = step_time(engine)
         for name, (_, go, _) in neighbours.items():
             go.set()
-            times[name] += step_times(engine)
+            ratios[name].append(step_time(engine) / alone)
             go.clear()
     for neighbour, go, over in neighbours.values():
         over.set()
         go.set()
         neighbour.join()
 
-    print(f"{'neighbour':14} {'median step':>12} {'slowest of 20':>15}")
-    for name, taken in times.items():
-        worst = statistics.quantiles(taken, n=20)[-1]
-        print(f"{name:14} {statistics.median(taken):9.2f} ms {worst:12.2f} ms")
+    print("a step beside the neighbour, in steps alone (the middle half of the rounds)")
+    for name, found in ratios.items():
+        low, middle, high = statistics.quantiles(found, n=4)
+        print(f"{name:14} {middle:5.2f}   ({low:.2f} to {high:.2f})")
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ compares.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -18,6 +19,13 @@ from mini_vllm.trace.types import StepTrace
 FOLDER = Path(__file__).parent / "pictures"
 COLOUR = {"anna": "#0b6cb8", "ben": "#b35900", "cleo": "#137a4b", "dov": "#a03a84"}
 INK, PALE, LINE = "#1f2328", "#eceff3", "#c3c9d1"
+
+
+@functools.cache
+def run(title: str) -> list[StepTrace]:
+    """The steps of one of the guide's machines."""
+    groups, settings = FATES[title]
+    return serve(*groups, **settings)
 
 
 class Svg:
@@ -44,7 +52,7 @@ class Svg:
     def text(self) -> str:
         width, height = self.size
         head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img"'
-        head += f' width="{width}" font-family="system-ui, sans-serif" font-size="13">'
+        head += f' width="{width}" font-family="system-ui, sans-serif" font-size="14">'
         sheet = f'<rect width="{width}" height="{height}" rx="8" fill="#ffffff"/>'
         return (
             "\n".join([head, f"<title>{self.title}</title>", sheet, *self.parts, "</svg>"]) + "\n"
@@ -68,11 +76,11 @@ def seated(spans: dict[str, tuple[int, int]], seats: int) -> dict[str, int]:
 
 def draw_seats() -> str:
     """Static against continuous batching: who sits where, in which pass."""
-    left, unit, row = 16, 8.6, 26
-    svg = Svg(804, 292, "One at a time, fixed batches, and batches decided before each pass")
+    left, unit, row = 14, 6.8, 27
+    svg = Svg(628, 300, "One at a time, fixed batches, and batches decided before each pass")
     y = 30.0
-    for title, (groups, settings) in list(FATES.items())[:3]:
-        spans = passes(serve(*groups, **settings))
+    for title, (_, settings) in list(FATES.items())[:3]:
+        spans = passes(run(title))
         seat = seated(spans, settings["seats"])
         total = max(last for _, last in spans.values())
         svg.word(left, y, f"{title}: {total} passes")
@@ -81,7 +89,7 @@ def draw_seats() -> str:
         for name, (first, last) in spans.items():
             x, top = left + (first - 1) * unit, y + 8 + seat[name] * row
             svg.box(x, top, (last - first + 1) * unit, row - 4, COLOUR[name])
-            svg.word(x + 6, top + 16, name.title(), "#ffffff")
+            svg.word(x + 5, top + 17, name.title(), "#ffffff")
         y += 8 + settings["seats"] * row + 30
     ticks(svg, y - 14, ((left + (p - 0.5) * unit, p) for p in (1, 8, 16, 24, 64, 72, 80, 88)))
     svg.word(left, y + 6, "pass through the model; grey: an empty seat")
@@ -90,9 +98,9 @@ def draw_seats() -> str:
 
 def draw_budget(last: int = 12) -> str:
     """Four people under a budget of 16 tokens a pass: each pass a column, a token a row."""
-    left, cell, unit, base = 50, 58, 13, 250
-    svg = Svg(770, 300, "Who gets how many of 16 tokens in each pass")
-    steps = serve(EVERYBODY, **FATES["four seats, 16 tokens a pass"][1])[:last]
+    left, cell, unit, base = 34, 48, 13, 250
+    svg = Svg(628, 304, "Who gets how many of 16 tokens in each pass")
+    steps = run("four seats, 16 tokens a pass")[:last]
     for step in steps:
         x, y = left + (step.index - 1) * cell, float(base)
         for part in step.scheduled:
@@ -114,17 +122,17 @@ def legend(svg: Svg, x: float, y: float) -> None:
     for name in EVERYBODY:
         svg.box(x, y - 11, 12, 12, COLOUR[name])
         svg.word(x + 17, y, name.title())
-        x += 80
+        x += 72
     svg.word(x, y, "columns: passes")
 
 
 def draw_blocks(last: int = 13) -> str:
     """Six blocks: whose each one is, and how many of its 16 slots are filled."""
-    left, cell, row, top = 70, 52, 30, 40
-    svg = Svg(770, 280, "Six blocks of 16 tokens, their owners and what they hold")
-    steps = serve(EVERYBODY, **FATES["four seats, 6 blocks"][1])[:last]
+    left, cell, row, top = 64, 42, 30, 40
+    svg = Svg(628, 284, "Six blocks of 16 tokens, their owners and what they hold")
+    steps = run("four seats, 6 blocks")[:last]
     for block in range(1, 7):
-        svg.word(left - 8, top + (block - 1) * row + 19, f"block {block}", anchor="end")
+        svg.word(left - 6, top + (block - 1) * row + 19, f"block {block}", anchor="end")
         svg.box(left, top + (block - 1) * row, last * cell - 4, row - 4, PALE, LINE)
     for step in steps:
         x = left + (step.index - 1) * cell
@@ -145,11 +153,11 @@ def draw_blocks(last: int = 13) -> str:
 
 def draw_fates(last: int = 88) -> str:
     """Every machine of the guide, every person: a thin line waits, a thick one is computed."""
-    left, unit, row = 70, 7.8, 15
-    svg = Svg(790, 516, "What became of Anna, Ben, Cleo and Dov on five machines")
+    left, unit, row = 52, 6.4, 16
+    svg = Svg(628, 540, "What became of Anna, Ben, Cleo and Dov on five machines")
     y = 26.0
-    for title, (groups, settings) in FATES.items():
-        steps = serve(*groups, **settings)
+    for title in FATES:
+        steps = run(title)
         svg.word(left, y, f"{title}: {len(steps)} passes")
         for number, name in enumerate(EVERYBODY):
             middle = y + 16 + number * row

@@ -1,9 +1,9 @@
 """Where a decode step of real vLLM spends its processor time: 1 request, then 64. Needs vLLM.
 
-It runs the CPU build in this process, on the shipped checkpoint, eager and with one thread, so
-that a step is one thread's work and its CPU time can be read off the thread's own clock. `prepare`
-is `execute_model` without the forward pass and the logits. The first step of a fresh engine is
-shown apart: what it costs more is what a warm-up is for.
+It runs the CPU build in this process, on the shipped checkpoint, eager and with one thread, so that
+a step is one thread's work and its CPU time can be read off the thread's own clock. `prepare` is
+`execute_model` without the forward pass and the logits, which count as `sample`. The first step of a
+fresh engine is shown apart: what it costs more is what a warm-up is for.
 
     python phase-01-architecture/step_cost.py
 """
@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any
 
 STEPS = 50
-PARTS = ("schedule", "prepare", "forward", "logits, sample", "update", "text")
+PARTS = ("schedule", "prepare", "forward", "sample", "update", "text")
 
 
 class Clock:
@@ -45,7 +45,7 @@ class Clock:
             "schedule": spent["schedule"],
             "prepare": spent["execute"] - spent["forward"] - spent["logits"],
             "forward": spent["forward"],
-            "logits, sample": spent["logits"] + spent["sample"],
+            "sample": spent["logits"] + spent["sample"],
             "update": spent["update"],
             "text": spent["text"],
         }
@@ -53,8 +53,7 @@ class Clock:
 
 def show(name: str, row: dict[str, float]) -> None:
     share = 100 * row["prepare"] / sum(row.values())
-    cells = "".join(f"{row[part]:>{max(9, len(part) + 2)}.2f}" for part in PARTS)
-    print(f"{name:12}{cells}   prepare: {share:.0f} %")
+    print(f"{name:12}" + "".join(f"{row[part]:9.2f}" for part in PARTS) + f"{share:8.0f} %")
 
 
 def main() -> None:
@@ -87,7 +86,7 @@ def main() -> None:
     clock.wrap(engine.output_processor, "process_outputs", "text")
     params = vllm.SamplingParams(temperature=0, max_tokens=STEPS + 2, ignore_eos=True)
 
-    print(f"{'ms of CPU':12}" + "".join(f"{part:>{max(9, len(part) + 2)}}" for part in PARTS))
+    print(f"{'ms of CPU':12}" + "".join(f"{part:>9}" for part in PARTS) + "  prepare")
     for count in (1, 64):
         for number in range(count):
             engine.add_request(f"{count}-{number}", "The KV cache", params)

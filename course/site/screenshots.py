@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from course.site.viewer import Viewer, make_page
 
@@ -28,22 +30,24 @@ SHOTS = {
 
 
 def main() -> None:
-    from selenium.webdriver import Chrome, ChromeOptions
-    from selenium.webdriver.chrome.service import Service
-    from selenium.webdriver.support.ui import WebDriverWait
+    # Not in the environment in which types are checked.
+    webdriver: Any = import_module("selenium.webdriver")
+    service: Any = import_module("selenium.webdriver.chrome.service")
+    support: Any = import_module("selenium.webdriver.support.ui")
 
-    options = ChromeOptions()
+    options = webdriver.ChromeOptions()
     options.binary_location = shutil.which("chromium") or ""
     for argument in ("--headless=new", "--no-sandbox", "--hide-scrollbars"):
         options.add_argument(argument)
-    driver = Chrome(options=options, service=Service(shutil.which("chromedriver")))
+    driver_program = service.Service(shutil.which("chromedriver"))
+    driver = webdriver.Chrome(options=options, service=driver_program)
     with tempfile.TemporaryDirectory() as folder:
         for picture, (scenario, opened, height) in SHOTS.items():
             page = Path(folder) / "page.html"
             page.write_text(make_page(Viewer(ROOT / scenario, "page.html")), encoding="utf-8")
             driver.set_window_size(WIDTH, height)
             driver.get(f"{page.as_uri()}#{opened}")
-            WebDriverWait(driver, 20).until(
+            support.WebDriverWait(driver, 20).until(
                 lambda browser: browser.execute_script("return document.readyState") == "complete"
             )
             (ROOT / picture).parent.mkdir(exist_ok=True)

@@ -98,7 +98,8 @@ def play(config: Config, arrivals: dict[int, list[Arrival]], sample: Sample) -> 
 
         def execute_model(self, plan: Any, non_block: bool) -> Any:
             self.plan = plan
-            tables = {name: scheduler.kv_cache_manager.get_block_ids(name)[0] for name in plan.num_scheduled_tokens}  # fmt: skip
+            ids_of = scheduler.kv_cache_manager.get_block_ids
+            tables = {name: list(ids_of(name)[0]) for name in plan.num_scheduled_tokens}
             plans.append(Plan(len(plans), dict(plan.num_scheduled_tokens), tables, results))
             future: Any = Future()
             future.set_result(None if plan.num_scheduled_tokens else EMPTY_MODEL_RUNNER_OUTPUT)

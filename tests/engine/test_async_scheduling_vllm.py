@@ -13,7 +13,9 @@ from course.parity.traces import EOS
 pytestmark = pytest.mark.vllm
 
 
-def after_the_last_token(plans: list[Plan], num_tokens: int) -> list[tuple[dict[str, int], list[str]]]:
+def after_the_last_token(
+    plans: list[Plan], num_tokens: int
+) -> list[tuple[dict[str, int], list[str]]]:
     """The plans behind the one that computed the last token: what was planned, and what wasted."""
     return [(plan.tokens, plan.wasted) for plan in plans[num_tokens:]]
 
@@ -33,7 +35,9 @@ def test_an_eos_stop_leaves_a_wasted_row_and_one_empty_plan() -> None:
 def test_a_block_is_given_away_while_the_plan_that_writes_it_is_in_flight() -> None:
     """Five blocks of 4. `a` holds four, `b` needs three and waits; then `a` ends by EOS."""
     first = [arrival("a", 13, max_tokens=40, ignore_eos=False), arrival("b", 9, max_tokens=2)]
-    plans = play(CONFIG | {"num_blocks": 6}, {0: first}, lambda name, made: EOS if made == 2 else 20)
+    plans = play(
+        CONFIG | {"num_blocks": 6}, {0: first}, lambda name, made: EOS if made == 2 else 20
+    )
     wasted = next(plan for plan in plans if plan.wasted == ["a"])
     following = next(plan for plan in plans if "b" in plan.tokens)
     assert wasted.blocks["a"][-1] in following.blocks["b"]
