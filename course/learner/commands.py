@@ -393,6 +393,7 @@ def _group(command: str, module: str, extra: str) -> Callable[[typer.Context], N
 for _command, _module, _extra, _help in (
     ("cite", "course.cite.command", "course", "Citations of vLLM's source: check, fix, show."),
     ("correspond", "course.cite.correspond", "course", "mini_vllm's lines beside vLLM's."),
+    ("compare", "course.cite.compare_command", "course", "mini_vllm beside your own vLLM: a page."),
     ("docs", "course.docs.command", "course", "The pages: links, code blocks, doctests."),
     ("site", "course.site.command", "site", "The course as a website: build, serve."),
 ):

@@ -6,6 +6,7 @@ MkDocs loads this file by its path (mkdocs.yml, `hooks`), so the repository need
 from __future__ import annotations
 
 import logging
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from course.site.terms import TermsExtension, read_terms  # noqa: E402
 from course.site.viewer import ViewerError, make_page  # noqa: E402
 
 GLOSSARY = "GLOSSARY.md"
+_OWN = re.compile(r'(?P<link>href="[^":#]+)" (?P<title>title="[\w./-]+:(?P<line>\d+)\b)')
 _log = logging.getLogger("mkdocs.course")
 
 
@@ -62,6 +64,11 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
             shows_a_file = "exclude" in page.meta.get("search", {})
             extension.active = page.file.src_uri != GLOSSARY and not shows_a_file
     return markdown
+
+
+def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """A citation of this repository leads to its line on the page that shows the file."""
+    return _OWN.sub(r'\g<link>#__codelineno-0-\g<line>" \g<title>', html)
 
 
 def on_serve(server: Any, config: MkDocsConfig, builder: Any) -> Any:

@@ -229,7 +229,7 @@ class _Builder:
         uri = self.add(there)
         if uri is None:
             return None
-        # Lines of a file have no anchors on its page.
+        # The anchor of a line is none that MkDocs knows: hooks.py puts it in.
         keep = f"#{anchor}" if anchor and there.suffix == ".md" else ""
         return _relative(uri, page.name) + keep
 
@@ -244,7 +244,8 @@ class _Builder:
         """The page that shows a file."""
         text = _text(path) or ""
         ticks = "`" * max(3, 1 + max((len(run) for run in re.findall("`+", text)), default=0))
-        code = f"{ticks}{LANGUAGES.get(path.suffix, 'text')}\n{text.rstrip()}\n{ticks}"
+        language = LANGUAGES.get(path.suffix, "text")
+        code = f'{ticks}{language} linenums="1"\n{text.rstrip()}\n{ticks}'
         lab = self.course.lab_at(path)
         head = f"{_HEAD}# `{path.name}`\n\n`{path.relative_to(self.site.root).as_posix()}`"
         if lab is None:

@@ -40,8 +40,8 @@ def read_terms(glossary: str) -> list[Term]:
     names = []
     for match in _ENTRY.finditer(glossary):
         name = match["term"].replace("`", "")
-        text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", match["text"])
-        text = re.sub(r"`[^`]+:\d+ [^`]+`", "", text)  # a citation is nothing to point at
+        text = re.sub(r'\s*\[`[^\]]*`\]\([^)"]*"[^)]*\)', "", match["text"])  # citations
+        text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", text)
         texts[name.lower()] = re.sub(r"\s+", " ", re.sub(r"[`*]|\$", "", text)).strip()
         names.append(name)
     found = []

@@ -5,6 +5,7 @@ Whoever asks for it where Chromium, its driver or selenium is missing is skipped
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import shutil
 import time
@@ -83,6 +84,26 @@ class Tab:
                 url = event["params"]["request"]["url"]
                 found += [] if url.startswith(self.ours) else [f"request: {url}"]
         return found
+
+    def axe(self, pause: float = 0.3) -> list[str]:
+        """What axe finds serious or critical on the page as it stands: the rule and its first place."""
+        spec = importlib.util.find_spec("axe_playwright_python")
+        if spec is None or spec.submodule_search_locations is None:
+            pytest.skip("no axe: pip install --no-deps axe-playwright-python")
+        time.sleep(pause)  # colours fade into each other
+        folder = Path(spec.submodule_search_locations[0])
+        self.js((folder / "axe.min.js").read_text(encoding="utf-8"))
+        self.driver.set_script_timeout(60)
+        found = self.driver.execute_async_script(
+            "const done = arguments[0];"
+            "axe.run(document, { resultTypes: ['violations'] }).then(({ violations }) =>"
+            "  done(violations.map((v) => [v.impact, v.id, v.nodes.length, v.nodes[0].html])));"
+        )
+        return [
+            f"{rule}, {count} times: {place[:160]}"
+            for impact, rule, count, place in found
+            if impact in ("serious", "critical")
+        ]
 
 
 class Page(Tab):

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
-from benchmarks import machine
+from benchmarks import ideas, machine
 from benchmarks.scheduler import GOLDEN, compare, drive, large, waiting_cost
 from course.parity import mini_parts
 from course.parity.traces import read_traces
@@ -65,3 +66,19 @@ def test_results_say_where_they_were_measured(
 def test_a_table_lines_up() -> None:
     lines = machine.table([{"name": "a", "x": 1.5}, {"name": "long", "x": None}]).splitlines()
     assert lines == ["name     x", "a     1.50", "long     -"]
+
+
+def test_the_front_page_prints_what_the_ideas_are_worth(capsys: pytest.CaptureFixture[str]) -> None:
+    """The counts depend on no clock, so what was captured must come out again."""
+    ideas.main()
+    printed = capsys.readouterr().out
+    front = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    assert printed.strip("\n") in front, f"capture `python -m benchmarks.ideas` again:\n{printed}"
+
+
+def test_the_front_page_has_the_measured_gain_of_a_crowd() -> None:
+    rows = json.loads((machine.RESULTS / "generate.json").read_text())["rows"]
+    gain = rows[-1]["vLLM eager tok/s"] / rows[0]["vLLM eager tok/s"]
+    front = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    assert rows[-1]["concurrent"] == 64
+    assert f"{gain:.1f} times as many tokens" in re.sub(r"\s+", " ", front)

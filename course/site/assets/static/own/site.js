@@ -1,5 +1,5 @@
-// Diagrams (Mermaid) and formulas (KaTeX). Both libraries lie beside this file and are fetched only by
-// pages that have something for them.
+// Diagrams (Mermaid) and formulas (KaTeX), both fetched only by pages that have something for them; the
+// frames of runs; and what the theme leaves out for people who copy, or read by keyboard or ear.
 (() => {
   "use strict";
   const vendor = new URL("../vendor/", document.currentScript.src);
@@ -73,8 +73,26 @@
     frames.forEach(tell);
   }
 
+  // Copying a session gives what one would type: no prompts, no outputs.
+  function sessions() {
+    for (const code of document.querySelectorAll(".language-pycon code")) {
+      const typed = code.textContent.split("\n").filter((line) => /^(>>>|\.\.\.)( |$)/.test(line));
+      code.dataset.copy = typed.map((line) => line.slice(4)).join("\n");
+    }
+  }
+
+  function reachable() {
+    document.querySelector(".md-search")?.setAttribute("aria-label", "Search");
+    const boxes = document.querySelectorAll(".md-typeset__scrollwrap, .katex-display, div.diagram");
+    for (const box of boxes) if (box.scrollWidth > box.clientWidth) box.tabIndex = 0;
+  }
+
   const start = () => {
     viewers();
+    sessions();
+    reachable();
+    addEventListener("load", reachable);
+    addEventListener("resize", reachable);
     formulas().catch(console.error);
     diagrams().catch(console.error);
   };
