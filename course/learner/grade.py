@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from course.learner.labs import Course, CourseError, Lab
-from course.learner.mistakes import Mistake, looks_like, read_mistake
+from course.learner.mistakes import Likeness, looks_like, read_mistake
 from course.learner.progress import Progress, digest, now, state_folder, write_atomically
 from course.learner.results import LabRun, TestResult, lines_of
 
@@ -191,7 +191,7 @@ def _engine_digest(root: Path) -> str:
     for path in [root / "conftest.py", *sorted((root / "mini_vllm").rglob("*.py"))]:
         if path.is_file():
             state.update(path.name.encode() + b"\0" + path.read_bytes())
-    for name in ("grade.py", "runner.py", "labs.py"):
+    for name in ("grade.py", "runner.py", "labs.py", "refuse.py"):
         state.update(Path(__file__).with_name(name).read_bytes())
     state.update(f"{_FORMAT} {sys.version_info[:3]}".encode())
     return state.hexdigest()
@@ -206,7 +206,7 @@ def _key(root: Path, lab: Lab, job: Job) -> str:
         if path.is_file() and not apart and "__pycache__" not in below.parts:
             state.update(str(below).encode() + b"\0" + path.read_bytes())
     state.update(job.impl.name.encode() + b"\0" + job.impl.read_bytes())
-    state.update(f"{job.stop_at} {job.only} {job.watch_unwritten}".encode())
+    state.update(f"{job.stop_at} {job.only} {job.watch_unwritten} {lab.builds}".encode())
     return state.hexdigest()[:24]
 
 
@@ -258,11 +258,11 @@ def _read_cached(file: Path) -> LabRun | None:
 
 @dataclass(frozen=True)
 class Grade:
-    """A lab graded: the run, and the known mistakes it looks like."""
+    """A lab graded: the run, and the known mistakes it looks like, if any."""
 
     lab: Lab
     run: LabRun
-    mistakes: tuple[Mistake, ...] = ()
+    likeness: Likeness | None = None
 
 
 def grade(
@@ -280,15 +280,25 @@ def grade(
             raise CourseError(f"lab {lab.id}: there is no {course.show(path)}")
     before = digest(lab.starter)
     [run] = cached_runs(course.root, [(lab, Job(lab.folder, lab.starter))], fresh=True)
-    mistakes: list[Mistake] = []
-    if run.bad and run.problem is None and all(t.outcome != "syntax" for t in run.bad):
-        wrong = lab.wrong
-        known = cached_runs(
-            course.root, [(lab, Job(lab.folder, path)) for path in wrong], on_compare
-        )
-        mistakes = looks_like(run, zip(map(read_mistake, wrong), known, strict=True))
     _keep(progress, lab, run, before)
-    return Grade(lab, run, tuple(mistakes))
+    return Grade(lab, run, compare(course, lab, run, on_compare))
+
+
+def compare(
+    course: Course,
+    lab: Lab,
+    run: LabRun,
+    on_compare: Callable[[int], None] | None = None,
+) -> Likeness | None:
+    """The known mistakes that what `run` fails looks like; the mistakes are run where they have to be.
+
+    `on_compare` hears how many.
+    """
+    if not run.bad or run.problem is not None or any(t.outcome == "syntax" for t in run.bad):
+        return None
+    jobs = [(lab, Job(lab.folder, path)) for path in lab.wrong]
+    known = cached_runs(course.root, jobs, on_compare)
+    return looks_like(run, zip(map(read_mistake, lab.wrong), known, strict=True))
 
 
 def grade_many(course: Course, labs: Sequence[Lab], progress: Progress) -> list[Grade]:

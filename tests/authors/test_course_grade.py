@@ -87,6 +87,7 @@ def test_a_known_mistake_is_named_with_its_hint(totals: Lab, capsys: Capsys) -> 
 CASES: dict[str, tuple[str, str] | str] = {
     "a bound is missing": ("return sum(items)", "return x if x > low else low"),
     "the first is missing": ("return sum(items[1:])", "raise NotImplementedError"),
+    "the last is missing": ("return sum(items[:-1])", "return min(max(x, low), high)"),
     "something else": ("return 7", "return min(max(x, low), high)"),
     "two mistakes": ("return sum(items, 1)", "return max(x, low)"),
     "divides": ("return sum(items) / len(items) * len(items)", "return x"),
@@ -133,10 +134,11 @@ def cases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Case]:
     known = list(zip(map(read_mistake, wrong), runs[len(CASES) :], strict=True))
     found = {}
     for name, (lab, _), run in zip(CASES, labs, runs, strict=False):
-        mistakes = looks_like(run, known if lab == totals else [])
+        likeness = looks_like(run, known if lab == totals else [])
         out = io.StringIO()
-        show_grade(Console(file=out, width=100), course, Grade(lab, run, tuple(mistakes)))
-        found[name] = Case(run, [mistake.name for mistake in mistakes], out.getvalue())
+        show_grade(Console(file=out, width=100), course, Grade(lab, run, likeness))
+        mistakes = [mistake.name for mistake in likeness.mistakes] if likeness else []
+        found[name] = Case(run, mistakes, out.getvalue())
     return found
 
 
@@ -162,11 +164,20 @@ def test_two_known_mistakes_at_once(cases: dict[str, Case]) -> None:
         "Only the lower bound is kept.",
         "The sum begins at 1.",
     ]
+    said = "This may be “Only the lower bound is kept”, and also “The sum begins at 1”."
+    assert said in cases["two mistakes"].line
 
 
 def test_another_mistake_is_not_taken_for_a_known_one(cases: dict[str, Case]) -> None:
     assert cases["something else"].mistakes == []
     assert "This looks like" not in cases["something else"].text
+
+
+def test_the_same_tests_with_other_numbers_are_another_mistake(cases: dict[str, Case]) -> None:
+    """`sum(items[:-1])` fails what "the first item is left out" fails; only the total differs."""
+    case = cases["the last is missing"]
+    assert [test.name for test in case.run.bad] == ["test_total_adds_every_item"]
+    assert case.mistakes == []
 
 
 def test_an_exception_names_the_file_and_line(cases: dict[str, Case]) -> None:
