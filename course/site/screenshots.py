@@ -24,7 +24,7 @@ SHOTS = {
     "phase-01-architecture/pictures/viewer.png": (
         "phase-01-architecture/scenarios/preemption.json",
         "step=5&request=dov",
-        760,
+        960,
     ),
 }
 
