@@ -45,8 +45,8 @@ def test_copying_a_session_leaves_prompts_and_outputs_out(browser: Browser) -> N
     shown = browser.js(f"return {session}.querySelector('code').innerText")
     assert shown.startswith(">>> ")
     browser.js(
-        "window.copied = null; document.addEventListener('copy', () => {"
-        "window.copied = document.activeElement.value ?? getSelection().toString() }, true)"
+        "window.copied = null; document.addEventListener('copy', (event) => {"
+        "window.copied = event.target.value ?? getSelection().toString() }, true)"
     )
     browser.wait(f"{session}.querySelector('.md-code__button, .md-clipboard')")
     browser.js(f"{session}.querySelector('.md-code__button, .md-clipboard').click()")
