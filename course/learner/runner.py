@@ -33,6 +33,7 @@ from typing import Any, TextIO
 import pytest
 
 from course.learner.labs import is_test_file
+from course.learner.refuse import AnswerImportedError
 
 CAN_FORK = hasattr(os, "fork") and sys.platform.startswith("linux")
 _NUMPY_HEAD = re.compile(
@@ -222,6 +223,10 @@ class Recorder:
         if isinstance(error, SyntaxError) and error.filename == self.impl:
             found |= _place(self.impl, error.lineno or 1, None)
             return found | {"outcome": "syntax", "message": f"{kind}: {error.msg}"}
+        if isinstance(refused := error.__context__, AnswerImportedError):
+            return {"outcome": "syntax", "message": str(refused)} | _place(
+                self.impl, refused.line, None
+            )
         if isinstance(error, AssertionError) and (not mine or self.in_tests(last)):
             text = _NUMPY_HEAD.sub("", text)  # numpy.testing puts it before the test's own words
             return {"outcome": "failed", "message": text} | ({"notes": notes[:8]} if notes else {})

@@ -6,7 +6,8 @@ Indented by four spaces or more it is an example, and stays one.
 
 The path is relative to the page. It leads to a scenario, which the engine runs when the site is
 built, or to recorded decisions of vLLM's (`.jsonl`, `.jsonl.gz`), with `index N` or `seed N`. `step`
-and `request` say where it opens, `height` is that of the frame in pixels.
+and `request` say where it opens. The frame takes the height of what stands in it, which the page
+tells it (`site.js`); `height` fixes it, in pixels, and what is longer is scrolled.
 
 A renderer that knows nothing of this shows nothing. So the page has to name the command that makes
 the same page, `mini-vllm trace PATH`, with the path from the root.
@@ -22,7 +23,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote, urlencode
 
-HEIGHT = 640
+HEIGHT = 900
+"""Of a frame in pixels until its page has told its own: about that of a run of three requests."""
 _LINE = re.compile(r"^ {0,3}<!--\s*viewer:(?P<text>.*)-->\s*$")
 _NUMBERS = ("index", "seed", "step", "height")
 _OPTIONS = (*_NUMBERS, "request")
@@ -47,7 +49,7 @@ class Viewer:
     seed: int | None = None
     step: int | None = None
     request: str | None = None
-    height: int = HEIGHT
+    height: int | None = None
 
 
 def is_viewer(line: str) -> bool:
@@ -119,9 +121,10 @@ def frame(viewer: Viewer, page_url: str) -> str:
     view_text = urlencode({key: value for key, value in view.items() if value is not None})
     source = html.escape(f"{address}#{view_text}" if view_text else address)
     title = html.escape(title_of(viewer))
+    fixed = "" if viewer.height is None else " fixed"
     return (
-        f'<figure class="viewer"><iframe src="{source}" title="{title}" loading="lazy" '
-        f'sandbox="allow-scripts" style="height: {viewer.height}px"></iframe>'
+        f'<figure class="viewer{fixed}"><iframe src="{source}" title="{title}" loading="lazy" '
+        f'sandbox="allow-scripts" style="height: {viewer.height or HEIGHT}px"></iframe>'
         f'<figcaption><a href="{source}">{title}: on a page of its own</a></figcaption></figure>'
     )
 

@@ -1,7 +1,8 @@
 """A trace in Chrome's trace event format, to open in Perfetto or `chrome://tracing`.
 
 The format: complete events (`ph` X) with `ts` and `dur` in microseconds on a thread of a process;
-counters (C); instants (i) with a scope; metadata (M) that names and orders the threads.
+counters (C); instants (i) with a scope; metadata (M) that names and orders the threads. Each has a
+category, `cat`, to filter by: `engine`, `request`, `wait`, `event`, `counter`.
 """
 
 from __future__ import annotations
@@ -48,18 +49,13 @@ class _Writer:
         self._meta("thread_sort_index", 0, {"sort_index": 0})
 
     def _meta(self, name: str, tid: int, args: dict[str, Any]) -> None:
-        self.events.append({"ph": "M", "pid": _PID, "tid": tid, "name": name, "args": args})
+        self._add("M", "__metadata", name, tid=tid, args=args)
 
-    def _span(self, tid: int, name: str, ts: float, dur: float, args: dict[str, Any]) -> None:
-        self.events.append(
-            {"ph": "X", "pid": _PID, "tid": tid, "name": name, "ts": ts, "dur": dur, "args": args}
-        )
+    def _add(self, ph: str, cat: str, name: str, **more: Any) -> None:
+        self.events.append({"ph": ph, "cat": cat, "pid": _PID, "name": name} | more)
 
     def _instant(self, request_id: str, name: str, ts: float, args: dict[str, Any]) -> None:
-        tid = self._track(request_id)
-        self.events.append(
-            {"ph": "i", "s": "t", "pid": _PID, "tid": tid, "name": name, "ts": ts, "args": args}
-        )
+        self._add("i", "event", name, s="t", tid=self._track(request_id), ts=ts, args=args)
 
     def _track(self, request_id: str) -> int:
         if request_id not in self.tracks:
@@ -71,7 +67,7 @@ class _Writer:
     def step(self, step: StepTrace, start: float, spans: list[tuple[str, float]]) -> None:
         at = start
         for name, duration in spans:
-            self._span(0, name, at, duration, {"step": step.index})
+            self._add("X", "engine", name, tid=0, ts=at, dur=duration, args={"step": step.index})
             at += duration
         self._counters(step, start)
         for request_id in step.aborted:
@@ -90,7 +86,8 @@ class _Writer:
         for part in step.scheduled:
             self._stop_waiting(part.request_id, start)
             args = asdict(part) | {"step": step.index}
-            self._span(self._track(part.request_id), part.kind, start, at - start, args)
+            tid = self._track(part.request_id)
+            self._add("X", "request", part.kind, tid=tid, ts=start, dur=at - start, args=args)
             if part.finish_reason is not None:
                 self.preempted.discard(part.request_id)
                 name = f"finished: {part.finish_reason}"
@@ -104,7 +101,8 @@ class _Writer:
     def _stop_waiting(self, request_id: str, now: float) -> None:
         kind, since = self.waits.pop(request_id, ("", now))
         if now > since:
-            self._span(self._track(request_id), kind, since, now - since, {})
+            tid = self._track(request_id)
+            self._add("X", "wait", kind, tid=tid, ts=since, dur=now - since, args={})
 
     def _counters(self, step: StepTrace, ts: float) -> None:
         prefill = sum(r.num_scheduled_tokens for r in step.scheduled if r.kind != "decode")
@@ -119,7 +117,7 @@ class _Writer:
             "KV cache use (%)": {"in use": round(100 * step.kv_usage, 3)},
         }
         for name, args in series.items():
-            self.events.append({"ph": "C", "pid": _PID, "name": name, "ts": ts, "args": args})
+            self._add("C", "counter", name, ts=ts, args=args)
 
     def finish(self) -> list[dict[str, Any]]:
         for request_id in list(self.waits):

@@ -21,7 +21,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 from mini_vllm.outside import gunzip, parse_json, short
 from mini_vllm.trace.types import Trace
 
-FORMAT, VERSION = "mini-vllm-trace", 2
+FORMAT, VERSION = "mini-vllm-trace", 3
 KINDS = ("prefill", "decode", "recompute")
 MOST_BLOCKS = 1 << 24  # that a page can draw
 _CONFIG = {
@@ -152,6 +152,27 @@ def _made(kind: type, value: Any, where: str) -> Any:
     return kind(**made)
 
 
+def _start_problems(trace: Trace, blocks: range) -> Iterator[tuple[str, str]]:
+    """The same of what stood before the first step."""
+    for info in trace.requests:
+        if info.texts is not None and len(info.texts) != len(info.output_token_ids):
+            yield f"request {short(info.request_id)}", "texts must be as many as output_token_ids"
+        if any(block not in blocks for block in info.blocks_before):
+            yield "blocks_before", f"blocks are 0 to {len(blocks) - 1}"
+    if any(block not in blocks for block in trace.cached_at_start):
+        yield "cached_at_start", f"blocks are 0 to {len(blocks) - 1}"
+    if len(trace.hashes_at_start) not in (0, len(trace.cached_at_start)):
+        yield "hashes_at_start", "must be as many as cached_at_start"
+    free = 0
+    for run in trace.free_at_start or ():
+        if len(run) != 2 or not 1 <= run[0] <= run[1] < len(blocks):
+            yield "free_at_start", f"a run is a first and a last block, got {short(run)}"
+            return
+        free += run[1] - run[0] + 1
+    if free >= len(blocks):
+        yield "free_at_start", "a block stands in it twice"
+
+
 def _problems(trace: Trace) -> Iterator[tuple[str, str]]:
     """What does not hold together, and where: names nobody bears, blocks that are not there."""
     for key, kind in _CONFIG.items():
@@ -162,8 +183,7 @@ def _problems(trace: Trace) -> Iterator[tuple[str, str]]:
         yield "config", f"num_gpu_blocks must be 1 to {MOST_BLOCKS}"
         return
     blocks = range(trace.config["num_gpu_blocks"])
-    if any(block not in blocks for block in trace.cached_at_start):
-        yield "cached_at_start", f"blocks are 0 to {len(blocks) - 1}"
+    yield from _start_problems(trace, blocks)
     names, known = [info.request_id for info in trace.requests], set[str]()
     came = 0
     for step in trace.steps:
@@ -182,8 +202,10 @@ def _problems(trace: Trace) -> Iterator[tuple[str, str]]:
             if part.kind not in KINDS:
                 yield where, f"kind must be one of {', '.join(KINDS)}, got {short(part.kind)}"
         held = {block for part in step.scheduled for block in part.block_ids}
-        for block in held.union(step.evicted, step.published):
+        for block in held.union(step.evicted, step.published, step.freed):
             if block not in blocks:
                 yield where, f"there is no block {block}"
+        if len(step.hashes) not in (0, len(step.published)):
+            yield where, "hashes must be as many as published"
     if unknown := set(trace.aborted_at_end) - known:
         yield "aborted_at_end", f"no request {short(min(unknown))} has arrived"

@@ -22,7 +22,10 @@ ASSETS = Path(__file__).parent / "assets"
 _DATA = '<script type="application/gzip;base64" id="trace-data">'
 
 
-SCRIPTS = ("data.js", "draw.js", "timeline.js", "pool.js", "details.js", "viewer.js")
+SCRIPTS = (
+    "data.js", "blocks.js", "draw.js", "timeline.js", "overview.js", "pool.js", "events.js",
+    "legend.js", "details.js", "build.js", "viewer.js",
+)  # fmt: skip
 STYLES = ("viewer.css",)
 
 

@@ -61,6 +61,10 @@ class TraceRecorder:
         self._living: dict[str, _Life] = {}
         self._hashes = [block.block_hash for block in self._pool.blocks]
         self._cached = [i for i, block_hash in enumerate(self._hashes) if block_hash is not None]
+        self._cached_hashes = self._short_hashes(self._cached)
+        queue = self._free_queue()
+        self._free_at_start = None if queue is None else runs_of(queue)
+        self._places = self._places_in(queue or [])
         # None means a default here, which readers of a trace should not have to know.
         budget = self.core.config.token_budget
         self._config = asdict(self.core.config) | {"max_num_batched_tokens": budget}
@@ -87,7 +91,8 @@ class TraceRecorder:
         pieces: dict[int, str] = {}
         if tokenizer is not None:
             for info in self.requests:
-                info.text = tokenizer.decode(info.output_token_ids, skip_special_tokens=True)
+                stream = tokenizer.stream(True, info.prompt_token_ids)
+                info.texts = [stream.step(token_id) for token_id in info.output_token_ids]
                 for token_id in (*info.prompt_token_ids, *info.output_token_ids):
                     if token_id not in pieces:
                         pieces[token_id] = tokenizer.id_to_piece(token_id)
@@ -102,6 +107,8 @@ class TraceRecorder:
             about=self.about,
             pieces=pieces,
             cached_at_start=self._cached,
+            hashes_at_start=self._cached_hashes,
+            free_at_start=self._free_at_start,
             aborted_at_end=[r for r in self._living if r not in alive],
         )
 
@@ -151,7 +158,7 @@ class TraceRecorder:
             life.info.output_token_ids = list(request.output_token_ids)
             life.info.outputs_before = len(request.output_token_ids)
             life.info.computed_before = request.num_computed_tokens
-            life.table = manager.get_block_ids(request.request_id)
+            life.table = life.info.blocks_before = manager.get_block_ids(request.request_id)
             is_running = request.status is RequestStatus.RUNNING
             self._explainer.found(request.request_id, life.table, is_running)
 
@@ -209,6 +216,7 @@ class TraceRecorder:
             life.info.output_token_ids.extend(part.new_token_ids)
             scheduled.append(part)
         evicted, published = self._hash_changes(fresh)
+        given_back = {b for part in scheduled if part.finish_reason for b in part.block_ids}
         step = StepTrace(
             index=record.index,
             start=self._elapsed,
@@ -225,6 +233,8 @@ class TraceRecorder:
             aborted=aborted,
             evicted=evicted,
             published=published,
+            hashes=self._short_hashes(published),
+            freed=self._newly_free(given_back),
         )
         self._explainer.explain(step, self._hits_of)
         for part in scheduled:
@@ -243,6 +253,40 @@ class TraceRecorder:
         evicted = [i for i in changed | again if before[i] is not None]
         published = [i for i in changed | again if after[i] is not None]
         return sorted(evicted), sorted(published)
+
+    def _short_hashes(self, blocks: list[int]) -> list[str]:
+        """As many digits as tell blocks apart by eye."""
+        return [self._hashes[block].hex()[:8] for block in blocks]
+
+    def _free_queue(self) -> list[int] | None:
+        """The free blocks, next to be given out first; None if a pool of one's own has no such list."""
+        queue = getattr(self._pool, "free_block_queue", None)
+        read = getattr(queue, "get_all_free_blocks", None)
+        return None if read is None else [block.block_id for block in read()]
+
+    def _places_in(self, queue: list[int]) -> list[int]:
+        places = [-1] * len(self._hashes)
+        for place, block in enumerate(queue):
+            places[block] = place
+        return places
+
+    def _newly_free(self, given_back: set[int]) -> list[int]:
+        """What came to the back of the free queue since it was last looked at, in order.
+
+        The queue loses blocks anywhere and gains them at its back only. So those that stayed stand
+        at the front, in the order they had; the first that breaks it came later, and all behind it.
+        """
+        if self._free_at_start is None:
+            return []
+        queue = self._free_queue() or []
+        stayed, last = 0, -1
+        for block in queue:
+            place = self._places[block]
+            if place <= last or block in given_back:
+                break
+            stayed, last = stayed + 1, place
+        self._places = self._places_in(queue)
+        return queue[stayed:]
 
     def _hits_of(self, request_id: str) -> list[int]:
         """The blocks that a waiting request would find cached. Looks, and takes nothing."""
@@ -290,15 +334,20 @@ def _text_lines(steps: list[StepTrace]) -> Iterator[str]:
             yield f"  {step.waiting[0]}: waits, {step.why_waiting}"
 
 
-def _runs(block_ids: list[int]) -> str:
-    """`[1, 2, 3, 7]` as `1-3,7`."""
+def runs_of(block_ids: list[int]) -> list[list[int]]:
+    """`[1, 2, 3, 7]` as `[[1, 3], [7, 7]]`."""
     parts: list[list[int]] = []
     for block_id in block_ids:
         if parts and block_id == parts[-1][1] + 1:
             parts[-1][1] = block_id
         else:
             parts.append([block_id, block_id])
-    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in parts) or "none"
+    return parts
+
+
+def _runs(block_ids: list[int]) -> str:
+    """`[1, 2, 3, 7]` as `1-3,7`."""
+    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in runs_of(block_ids)) or "none"
 
 
 # -- files ----------------------------------------------------------------------------------------

@@ -16,10 +16,14 @@ decisions then depend on lengths, not on what the model says.
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from mini_vllm import kv_cache_utils
 from mini_vllm.config import EngineConfig
 from mini_vllm.engine import DEFAULT_MODEL, LLMEngine
 from mini_vllm.outside import is_text, short
@@ -176,6 +180,26 @@ def run_scenario(
 
     Raises ScenarioError where the engine refuses a request.
     """
+    with _hashes_of_seed_0():
+        trace = _run(scenario, model)
+    if not timed:
+        for step in trace.steps:
+            step.start = step.schedule_time = step.execute_time = step.update_time = 0.0
+    return trace
+
+
+@contextmanager
+def _hashes_of_seed_0() -> Iterator[None]:
+    """Hash blocks as under PYTHONHASHSEED=0, so that every run of a scenario shows the same hashes."""
+    before = kv_cache_utils.NONE_HASH
+    kv_cache_utils.NONE_HASH = kv_cache_utils.BlockHash(hashlib.sha256(b"0").digest())
+    try:
+        yield
+    finally:
+        kv_cache_utils.NONE_HASH = before
+
+
+def _run(scenario: Scenario, model: str | Path) -> Trace:
     engine = LLMEngine(model, scenario.config)
     recorder = TraceRecorder(engine, scenario.title, scenario.about)
     order = enumerate(scenario.requests)
@@ -203,8 +227,4 @@ def run_scenario(
                 engine.abort_request(request_id)
         engine.step()
     recorder.detach()
-    trace = recorder.trace
-    if not timed:
-        for step in trace.steps:
-            step.start = step.schedule_time = step.execute_time = step.update_time = 0.0
-    return trace
+    return recorder.trace

@@ -13,9 +13,11 @@ class RequestInfo:
     Attributes:
         prompt: its text; None if token ids were given, or if nobody knows.
         output_token_ids: all that it sampled.
+        texts: what each of those added to its text, so that the text after any step can be shown;
+            None without a tokenizer.
         outputs_before, computed_before: tokens it had sampled, and computed, when the recording
             began.
-        text: the text of those; None without a tokenizer.
+        blocks_before: its block table then.
     """
 
     request_id: str
@@ -26,9 +28,10 @@ class RequestInfo:
     prompt: str | None = None
     prompt_token_ids: list[int] = field(default_factory=list)
     output_token_ids: list[int] = field(default_factory=list)
-    text: str | None = None
+    texts: list[str] | None = None
     outputs_before: int = 0
     computed_before: int = 0
+    blocks_before: list[int] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -70,6 +73,9 @@ class StepTrace:
             front end sees text.
         evicted: blocks whose cached content was dropped to give them to somebody.
         published: blocks that can be found by their hash from this step on.
+        hashes: the first digits of those hashes, in the same order; empty where nobody knows them.
+        freed: blocks that came to the back of the free queue since the last step, in the queue's
+            order. The last of them are those of the requests that finished in this step.
         cached_blocks: free blocks that still hold cached content, when the step was over.
         shared_blocks: blocks in more than one table, at the same time.
         blocks_in_use: those that somebody held while it ran.
@@ -93,6 +99,8 @@ class StepTrace:
     aborted: list[str] = field(default_factory=list)
     evicted: list[int] = field(default_factory=list)
     published: list[int] = field(default_factory=list)
+    hashes: list[str] = field(default_factory=list)
+    freed: list[int] = field(default_factory=list)
     cached_blocks: int = 0
     shared_blocks: int = 0
     blocks_in_use: int = 0
@@ -116,12 +124,20 @@ class StepTrace:
 class Trace:
     """A recorded run.
 
+    The state of the blocks is kept as changes, for a pool of thousands changes little in a step.
+    How many references a block has follows from the tables: one from each table that it is in. So
+    do its filled slots, from the tokens computed. The free queue in a step is the one before it,
+    without the blocks that tables hold now, and with `freed` behind.
+
     Attributes:
         config: the fields of `EngineConfig` by name; at least those that `Explainer` reads.
         requests: in order of arrival. An id that was used twice stands here twice.
         source: whose decisions these are.
         pieces: token id -> how to print it.
         cached_at_start: blocks that held cached content before the first step.
+        hashes_at_start: the first digits of their hashes; empty where nobody knows them.
+        free_at_start: the free queue before the first step as runs, first and last block of each:
+            `[[1, 4095]]`. None where nobody knows it.
         aborted_at_end: ids of those ended after the last step.
     """
 
@@ -133,4 +149,6 @@ class Trace:
     about: str = ""
     pieces: dict[int, str] = field(default_factory=dict)
     cached_at_start: list[int] = field(default_factory=list)
+    hashes_at_start: list[str] = field(default_factory=list)
+    free_at_start: list[list[int]] | None = None
     aborted_at_end: list[str] = field(default_factory=list)

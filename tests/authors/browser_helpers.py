@@ -96,7 +96,7 @@ class Tab:
         self.driver.set_script_timeout(60)
         found = self.driver.execute_async_script(
             "const done = arguments[0];"
-            "axe.run(document, { resultTypes: ['violations'] }).then(({ violations }) =>"
+            "axe.run(document, { iframes: false, resultTypes: ['violations'] }).then(({ violations }) =>"
             "  done(violations.map((v) => [v.impact, v.id, v.nodes.length, v.nodes[0].html])));"
         )
         return [

@@ -12,6 +12,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent / "engine")]
 
 from course_helpers import make_repository  # noqa: E402
 from site_helpers import browser, built, chromium, html  # noqa: E402, F401
+from viewer_helpers import mixed, page, viewer_tab  # noqa: E402, F401
 
 from course.learner.labs import Course, Lab  # noqa: E402
 

@@ -5,6 +5,7 @@ Markdown fences are written with `~~~` turned into backticks, so that no tool re
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -113,6 +114,15 @@ def test_an_example_that_needs_a_missing_package_is_not_run(tmp_path: Path) -> N
     text = "<!-- needs: no_such_package_here -->\n~~~python\n>>> 1\n2\n~~~\n"
     assert check_examples(page(tmp_path, text)) == ([], 0)
     assert check_examples(page(tmp_path, text.replace("no_such_package_here", "numpy")))[0]
+
+
+def test_an_example_imports_what_lies_beside_its_page(tmp_path: Path) -> None:
+    (tmp_path / "beside_this_page.py").write_text("ANSWER = 42\n")
+    before = list(sys.path)
+    text = "~~~python\n>>> from beside_this_page import ANSWER\n>>> ANSWER\n42\n\n~~~\n"
+    assert check_examples(page(tmp_path, text)) == ([], 2)
+    assert sys.path == before
+    assert check_examples(page(tmp_path / "elsewhere", text.replace("beside_this", "not_this")))[0]
 
 
 # --- source blocks ---

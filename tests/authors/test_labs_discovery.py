@@ -123,6 +123,8 @@ def test_outside_of_the_repository_it_says_so(tmp_path_factory: pytest.TempPathF
         ('["00-01"]', '["01-02"]', "01-02 does not come before 01-01"),
         ("part: sampler", "part: engine", "part must be one of block_pool"),
         ("class: Sampler\n", "", "part and class go together"),
+        ("minutes: 20", "minutes: 20\nbuilds: sampler", "builds must be a list such as"),
+        ("minutes: 20", "minutes: 20\nbuilds: [softmax]", "builds must be a list such as"),
         ("minutes: 20", "minutes: 20\nminutes: 30", "minutes stands there twice"),
         ("minutes: 20", "minutes 20", "expected 'key: value'"),
         ("minutes: 20", "minutes: 20\nlevel: 3", "unknown key level"),

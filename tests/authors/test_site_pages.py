@@ -64,9 +64,8 @@ def test_links_to_files_lead_to_pages_that_show_them(tmp_path: Path) -> None:
     assert "[d](https://e.org/a.py), `[e](src/a.py)`, ![f](f.png), [g](src/README.md)" in home
     assert "[h](#here), [i](gone.py)" in home, "what is broken is left for the generator to report"
     assert "[r]: src/a.py.md" in home
-    assert '````python\ns = "```"\n````' in made.pages["src/a.py.md"], (
-        "a fence longer than any in it"
-    )
+    longer = '````python linenums="1"\ns = "```"\n````'
+    assert longer in made.pages["src/a.py.md"], "a fence longer than any in it"
     assert "[`raw.bin`](raw.bin)" in made.pages["data/index.md"]
     assert made.files.keys() == {"f.png", "data/raw.bin"}
 

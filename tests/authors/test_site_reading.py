@@ -40,16 +40,21 @@ def test_no_code_is_cut(browser: Browser, width: int) -> None:
 
 def test_copying_a_session_leaves_prompts_and_outputs_out(browser: Browser) -> None:
     """What the button copies is what one would type."""
+    from selenium.webdriver.common.action_chains import ActionChains
+
     browser.visit("phase-01-architecture/00-guide/")
     session = "document.querySelector('.language-pycon')"
     shown = browser.js(f"return {session}.querySelector('code').innerText")
     assert shown.startswith(">>> ")
     browser.js(
-        "window.copied = null; document.addEventListener('copy', () => {"
-        "window.copied = document.activeElement.value ?? getSelection().toString() }, true)"
+        "window.copied = null; document.addEventListener('copy', (event) => {"
+        "window.copied = event.target.value ?? getSelection().toString() }, true)"
     )
-    browser.wait(f"{session}.querySelector('.md-code__button, .md-clipboard')")
-    browser.js(f"{session}.querySelector('.md-code__button, .md-clipboard').click()")
+    button = f"{session}.querySelector('.md-code__button, .md-clipboard')"
+    browser.wait(button)
+    # A click by script is no act of the user's, and then nothing may be copied.
+    element = browser.js(f"{button}.scrollIntoView({{block: 'center'}}); return {button}")
+    ActionChains(browser.driver).move_to_element(element).click().perform()
     copied = browser.wait("window.copied")
     typed = [line[4:] for line in shown.splitlines() if line.startswith((">>> ", "... "))]
     assert copied.splitlines() == typed

@@ -7,43 +7,28 @@ from __future__ import annotations
 
 import json
 import random
-import statistics
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
-from browser_helpers import Page, chromium_driver
+from browser_helpers import Page
+from viewer_helpers import FRAME_MS, scrub
 
 from course.parity import mini_parts
 from course.parity.traces import Arrival, Run, Workload
 from mini_vllm.cli.trace import read_trace
 from mini_vllm.trace.golden import from_golden
 from mini_vllm.trace.page import to_html
-from mini_vllm.trace.scenario import read_scenario, run_scenario
 from mini_vllm.trace.types import Trace
 
 ROOT = Path(__file__).resolve().parents[2]
 GOLDEN = ROOT / "tests" / "golden" / "scheduler-0.22.1.jsonl.gz"
-OPENS_S, FRAME_MS, POSITIONS = 2.0, 50.0, 60
+OPENS_S, POSITIONS = 2.0, 60
 HOSTILE = (
     "</script><script>window.hacked=1;alert(1)</script><img src=x onerror=window.hacked=2>"
     "<svg onload=window.hacked=3>&lt;b&gt;\u202e\u0000"
 )
-MIXED: dict[str, Any] = {
-    "scenario": 1,
-    "title": "All that can happen",
-    "config": {"num_gpu_blocks": 14, "max_num_batched_tokens": 32, "max_num_seqs": 4},
-    "requests": [
-        {"id": "A", "prompt": "The KV cache", "max_tokens": 32},
-        {"id": "B", "prompt": 90, "step": 3, "max_tokens": 24},
-        {"id": "C", "prompt": 40, "shared": 32, "step": 4, "max_tokens": 26},
-        {"id": "D", "prompt": 50, "shared": 32, "step": 6, "max_tokens": 16},
-        {"id": "E", "prompt": 50, "shared": 32, "step": 6, "max_tokens": 6, "abort": 19},
-    ],
-}
 
 
 def large(num_requests: int, num_steps: int) -> Trace:
@@ -83,27 +68,6 @@ def large(num_requests: int, num_steps: int) -> Trace:
 
 
 @pytest.fixture(scope="module")
-def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
-    with chromium_driver(tmp_path_factory.mktemp("chromium")) as driver:
-        yield Page(driver, tmp_path_factory.mktemp("pages"))
-
-
-@pytest.fixture
-def page(chromium: Page) -> Iterator[Page]:
-    """A desktop window in daylight; whatever a test does, nothing may be complained about."""
-    chromium.size(1280, 900)
-    chromium.colours("light")
-    chromium.complaints()
-    yield chromium
-    assert not (found := chromium.complaints()), "\n".join(found)
-
-
-@pytest.fixture(scope="module")
-def mixed() -> Trace:
-    return run_scenario(read_scenario(MIXED))
-
-
-@pytest.fixture(scope="module")
 def big() -> Trace:
     return large(200, 2000)
 
@@ -125,45 +89,11 @@ def test_200_requests_and_2000_steps_open_within_two_seconds(page: Page, big: Tr
     assert spent < OPENS_S
 
 
-SCRUB = """
-  window.frames_ = [];
-  window.drawings_ = 0;
-  const slider = document.querySelector('input[type=range]');
-  const draw = viewer.render.bind(viewer);
-  viewer.render = () => { draw(); drawings_++; };
-  let n = 0;
-  const next = () => {
-    if (n++ === POSITIONS) { window.done_ = true; return; }
-    const start = performance.now();
-    slider.value = (n * 773) % 2000;
-    slider.dispatchEvent(new Event('input'));
-    requestAnimationFrame(() => {
-      // A task after the frame's callbacks: layout and painting are done then.
-      const channel = new MessageChannel();
-      channel.port1.onmessage = () => { frames_.push(performance.now() - start); next(); };
-      channel.port2.postMessage(0);
-    });
-  };
-  next();
-"""
-
-
 def test_scrubbing_is_smooth(page: Page, big: Trace) -> None:
     """Sixty places of the slider, all over: from moving it until the frame is painted."""
     page.open(big, "big")
-    page.drawn()
-    before = page.seconds()
-    page.js(SCRUB.replace("POSITIONS", str(POSITIONS)))
-    page.wait("window.done_", 60)
-    spent = 1000 * (page.seconds() - before) / POSITIONS
-    frames = page.js("return frames_")
-    assert len(frames) == POSITIONS
-    assert page.js("return drawings_") >= POSITIONS, "a place of the slider was not drawn"
+    spent = scrub(page, POSITIONS)
     assert page.js("return viewer.state.step") == (POSITIONS * 773) % 2000
-    print(
-        f"frames: median {statistics.median(frames):.1f} ms, worst {max(frames):.1f} ms, "
-        f"{spent:.1f} ms of processor time each"
-    )
     assert spent < FRAME_MS
 
 
@@ -238,7 +168,7 @@ def test_hover_shows_the_reason(page: Page, mixed: Trace) -> None:
 def test_blocks_are_described(page: Page, mixed: Trace) -> None:
     page.open(mixed, step=7)
     texts = page.js(
-        "return [...Array(viewer.pool.count).keys()].map((b) => viewer.pool.describe(b))"
+        "return [...Array(viewer.pool.count).keys()].map((b) => viewer.blocks.describe(b))"
     )
     assert texts[0] == "Block 0: the null block, never given out"
     step = mixed.steps[6]
@@ -368,7 +298,7 @@ def test_no_page_is_wider_than_the_window(page: Page, mixed: Trace, big: Trace, 
 def test_hostile_text_is_inert(page: Page, mixed: Trace) -> None:
     requests = [
         replace(r, request_id=HOSTILE if r.request_id == "A" else r.request_id,
-                prompt=HOSTILE, text=HOSTILE)
+                prompt=HOSTILE, texts=[HOSTILE] * len(r.output_token_ids))
         for r in mixed.requests
     ]  # fmt: skip
     trace = replace(mixed, requests=requests, title=HOSTILE, about=HOSTILE, source=HOSTILE,
@@ -397,9 +327,9 @@ def test_hostile_text_is_inert(page: Page, mixed: Trace) -> None:
     assert "\\u202e" in page.text("h1")
 
 
-def test_the_policy_stops_what_would_run_or_be_fetched(chromium: Page, mixed: Trace) -> None:
+def test_the_policy_stops_what_would_run_or_be_fetched(viewer_tab: Page, mixed: Trace) -> None:
     """Were the escaping ever to fail, the page's policy would still hold."""
-    page = chromium
+    page = viewer_tab
     page.complaints()
     injected = "<script>window.hacked=1</script><img src=https://example.org/x onerror=hacked=2>"
     page.open(to_html(mixed).replace("</body>", f"{injected}</body>"))

@@ -35,12 +35,13 @@ from course.site.viewer import (
 from mini_vllm.trace.page import data_of_page
 
 ROOT = Path(__file__).resolve().parents[2]
-SCENARIO = {
+SCENARIO: dict[str, Any] = {
     "scenario": 1,
     "title": 'Two & "one"',
     "config": {"num_gpu_blocks": 12, "max_num_batched_tokens": 32, "max_num_seqs": 4},
     "requests": [{"id": "A", "prompt": "The KV cache"}, {"id": "B", "prompt": 60, "step": 3}],
 }
+FREE = "<!-- viewer: scenarios/two.json -->"
 LINE = "<!-- viewer: scenarios/two.json | step 4 | request B | height 500 -->"
 COMMAND = "`mini-vllm trace phase-00-a/scenarios/two.json -o two.html` makes this page."
 
@@ -114,7 +115,12 @@ def test_a_line_becomes_a_frame_with_a_title(tmp_path: Path) -> None:
     assert "<!--" not in shown
     assert '<iframe src="../scenarios/two.html#step=4&amp;request=B"' in shown
     assert 'title="Two &amp; &quot;one&quot;" loading="lazy" sandbox="allow-scripts"' in shown
+    assert '<figure class="viewer fixed">' in shown
     assert 'style="height: 500px"' in shown
+    free = frame(
+        read_viewer(LINE.replace(" | height 500", ""), tmp_path / "phase-00-a/x.md", tmp_path), ""
+    )
+    assert '<figure class="viewer"><iframe' in free
     (viewer,) = made.viewers["phase-00-a/scenarios/two.html"]
     assert 'src="phase-00-a/scenarios/two.html#' in frame(viewer, "")
     assert 'src="scenarios/two.html#' in frame(viewer, "phase-00-a")
@@ -182,6 +188,8 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "material", reason="Material for MkDocs is not installed (the extra 'site')"
     )
     root = small(tmp_path_factory.mktemp("course"))
+    text = f"# Deep dive\n\n{FREE}\n\n{COMMAND}\n"
+    (root / "phase-00-a" / "01-deep-dive.md").write_text(text, encoding="utf-8")
     done = build(root, "-d", str(root / "out"))
     assert done.returncode == 0, done.stderr[-2000:]
     return root / "out"
@@ -221,36 +229,73 @@ def chromium(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         server.shutdown()
 
 
-def test_the_frame_is_alive_and_follows_the_pages_colours(chromium: tuple[Any, str]) -> None:
-    driver, base = chromium
-    driver.get(f"{base}phase-00-a/00-guide/")
+class Framed:
+    """A page of the site, and the page in its frame."""
 
-    def wait(code: str, wanted: Any) -> None:
+    def __init__(self, driver: Any, address: str) -> None:
+        self.driver = driver
+        driver.get(address)
+        self.js("document.querySelector('figure.viewer').scrollIntoView()")
+        self.inside("window.viewer && viewer.firstDrawn > 0", True)
+
+    def js(self, code: str) -> Any:
+        return self.driver.execute_script(code)
+
+    def wait(self, code: str, wanted: Any) -> None:
         end = time.monotonic() + 15
-        while (value := driver.execute_script(f"return {code}")) != wanted:
+        while (value := self.js(f"return {code}")) != wanted:
             assert time.monotonic() < end, f"{code}: {value!r}, not {wanted!r}"
             time.sleep(0.05)
 
-    def in_frame(code: str, wanted: Any) -> None:
-        driver.switch_to.frame(driver.find_element("css selector", "figure.viewer iframe"))
+    def inside(self, code: str, *wanted: Any) -> Any:
+        """What the code gives in the frame; with `wanted`, once it is that."""
+        self.driver.switch_to.frame(
+            self.driver.find_element("css selector", "figure.viewer iframe")
+        )
         try:
-            wait(code, wanted)
+            for value in wanted:
+                self.wait(code, value)
+            return self.js(f"return {code}")
         finally:
-            driver.switch_to.default_content()
+            self.driver.switch_to.default_content()
 
-    driver.execute_script("document.querySelector('figure.viewer').scrollIntoView()")
-    in_frame("window.viewer && viewer.firstDrawn > 0", True)
-    in_frame("[viewer.model.numbers[viewer.state.step], viewer.state.row].join()", "4,1")
+
+def test_the_frame_is_alive_and_follows_the_pages_colours(chromium: tuple[Any, str]) -> None:
+    driver, base = chromium
+    page = Framed(driver, f"{base}phase-00-a/00-guide/")
+    page.inside("[viewer.model.numbers[viewer.state.step], viewer.state.row].join()", "4,1")
     scheme = "document.body.dataset.mdColorScheme"
-    before = driver.execute_script(f"return {scheme}")
+    before = page.js(f"return {scheme}")
     theme = {"default": "light", "slate": "dark"}
-    in_frame("document.documentElement.dataset.theme", theme[before])
-    driver.execute_script(
+    page.inside("document.documentElement.dataset.theme", theme[before])
+    page.js(
         "[...document.querySelectorAll('form[data-md-component=palette] label')]"
         ".find(l => l.checkVisibility()).click()"
     )
     after = "slate" if before == "default" else "default"
-    wait(scheme, after)
-    in_frame("document.documentElement.dataset.theme", theme[after])
-    in_frame("document.documentElement.scrollWidth <= window.innerWidth", True)
+    page.wait(scheme, after)
+    page.inside("document.documentElement.dataset.theme", theme[after])
+    page.inside("document.documentElement.scrollWidth <= window.innerWidth", True)
+    page.wait("document.querySelector('figure.viewer iframe').offsetHeight", 500)
+    assert not [e["message"] for e in driver.get_log("browser") if "favicon" not in e["message"]]
+
+
+@pytest.mark.parametrize("width", [1280, 500])  # no window is narrower
+def test_a_frame_is_as_high_as_what_stands_in_it(chromium: tuple[Any, str], width: int) -> None:
+    driver, base = chromium
+    driver.set_window_size(width, 900)
+    page = Framed(driver, f"{base}phase-00-a/01-deep-dive/")
+    bare = "Math.ceil(document.body.getBoundingClientRect().height) - window.innerHeight"
+    page.inside(bare, 0)
+    page.inside("document.documentElement.scrollHeight - window.innerHeight", 0)
+    first = page.inside("window.innerHeight")
+    page.inside("document.body.lastElementChild.style.paddingBottom = '400px'", "400px")
+    page.inside(bare, 0)
+    assert page.inside("window.innerHeight") == first + 400
+    page.inside("document.body.lastElementChild.style.paddingBottom = '0px'", "0px")
+    time.sleep(0.3)
+    assert page.inside("window.innerHeight") == first + 400, "it only grows while the width stays"
+    driver.set_window_size(800, 900)
+    page.inside(bare, 0)
+    driver.set_window_size(1280, 1000)
     assert not [e["message"] for e in driver.get_log("browser") if "favicon" not in e["message"]]

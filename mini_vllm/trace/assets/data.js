@@ -5,12 +5,17 @@
 const KIND = { none: 0, waiting: 1, preempted: 2, prefill: 3, decode: 4, recompute: 5, stalled: 6 };
 const KIND_BITS = 15;
 const FLAG = { hit: 16, victim: 32, finished: 64, aborted: 128 };
-const SPACING = 64; // steps between two pictures of what the prefix cache holds
-
 async function unzipped(text) { // gzip in base64, as JSON
   const bytes = Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
   const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
   return new Response(stream).json();
+}
+
+// What of `now` is not at the same place in `before`: a table only grows while its request runs.
+function added(before, now) {
+  let same = 0;
+  while (same < before.length && same < now.length && before[same] === now[same]) same++;
+  return now.slice(same);
 }
 
 function arranged(data) {
@@ -21,38 +26,46 @@ function arranged(data) {
   const first = new Uint32Array(S + 1);
   const entry = { row: [], part: [] };
   const rows = new Array(S); // running, waiting, arrived, victims, aborted: as rows
-  const tables = requests.map(() => ({ from: [], table: [] })); // from step `from` on
+  // Of each request, from step `from` on: its table, and its tokens in the cache when a step is over.
+  const tables = requests.map(() => ({ from: [], table: [], tokens: [] }));
+  const sampledIn = requests.map(() => []); // the step of each token that it sampled
+  const taken = new Array(S); // blocks that came into a table in the step
   const arrival = new Int32Array(R).fill(S);
   const total = new Uint32Array(S); // tokens of the batch
   const decodes = new Uint32Array(S);
   const wasPreempted = new Uint8Array(R);
-  const cachedAt = [];
-  const cached = new Uint8Array(config.num_gpu_blocks);
-  for (const block of data.cached_at_start) cached[block] = 1;
+  const used = new Set(data.cached_at_start);
   const rowOf = new Map(); // an id can be used again: its latest row
   const row = (id) => rowOf.get(id);
   let next = 0;
-  const hold = (r, table, s) => {
-    tables[r].from.push(s);
-    tables[r].table.push(table);
+  const hold = (r, table, tokens, s) => {
+    const own = tables[r];
+    const before = own.table.length ? own.table[own.table.length - 1] : [];
+    const fresh = added(before, table);
+    own.from.push(s);
+    own.table.push(fresh.length || table.length !== before.length ? table : before);
+    own.tokens.push(tokens);
+    return fresh;
   };
 
   for (let s = 0; s < S; s++) {
     const step = steps[s];
-    if (s % SPACING === 0) cachedAt.push(cached.slice());
+    taken[s] = [];
     const aborted = step.aborted.map(row);
     for (const r of aborted) {
-      hold(r, [], s);
+      hold(r, [], 0, s);
       cells[r * S + s] |= FLAG.aborted;
     }
     const arrived = step.arrived.map((id) => {
       rowOf.set(id, next);
       arrival[next] = s;
+      const { blocks_before: there, computed_before: tokens } = requests[next];
+      if (there.length) taken[s].push(...hold(next, there, tokens, s));
       return next++;
     });
     const victims = step.preempted.map(row);
     for (const r of victims) {
-      hold(r, [], s);
+      hold(r, [], 0, s);
       wasPreempted[r] = 1;
       cells[r * S + s] |= FLAG.victim;
     }
@@ -60,8 +73,10 @@ function arranged(data) {
       const r = row(part.request_id);
       entry.row.push(r);
       entry.part.push(part);
-      hold(r, part.block_ids, s);
-      if (part.finish_reason !== null) hold(r, [], s + 1);
+      const tokens = part.num_computed_tokens + part.num_scheduled_tokens;
+      taken[s].push(...hold(r, part.block_ids, tokens, s));
+      if (part.finish_reason !== null) hold(r, [], 0, s + 1);
+      for (let i = 0; i < part.new_token_ids.length; i++) sampledIn[r].push(s);
       cells[r * S + s] |= KIND[part.kind] | (part.num_cached_tokens ? FLAG.hit : 0) |
         (part.finish_reason === null ? 0 : FLAG.finished);
       total[s] += part.num_scheduled_tokens;
@@ -69,8 +84,7 @@ function arranged(data) {
       wasPreempted[r] = 0;
     }
     first[s + 1] = entry.row.length;
-    for (const block of step.evicted) cached[block] = 0;
-    for (const block of step.published) cached[block] = 1;
+    for (const block of taken[s]) used.add(block);
     const running = step.running.map(row);
     const waiting = step.waiting.map(row);
     for (const r of waiting) cells[r * S + s] |= wasPreempted[r] ? KIND.preempted : KIND.waiting;
@@ -78,24 +92,29 @@ function arranged(data) {
     rows[s] = { running, waiting, arrived, victims, aborted };
   }
 
-  const cachedIn = (s) => { // while step s ran, what it published included
-    const from = Math.floor(s / SPACING);
-    const state = cachedAt[from].slice();
-    for (let at = from * SPACING; at <= s; at++) {
-      for (const block of steps[at].evicted) state[block] = 0;
-      for (const block of steps[at].published) state[block] = 1;
-    }
-    return state;
-  };
-  const tableIn = (r, s) => { // while step s ran
-    const { from, table } = tables[r];
-    let [low, high] = [0, from.length];
+  const past = (sorted, s) => { // how many of them are not after s
+    let [low, high] = [0, sorted.length];
     while (low < high) {
       const middle = (low + high) >> 1;
-      if (from[middle] <= s) low = middle + 1;
+      if (sorted[middle] <= s) low = middle + 1;
       else high = middle;
     }
-    return low ? table[low - 1] : [];
+    return low;
+  };
+  const tableIn = (r, s) => { // while step s ran
+    const at = past(tables[r].from, s);
+    return at ? tables[r].table[at - 1] : [];
+  };
+  const tokensIn = (r, s) => { // of the request in the cache, those that step s computes included
+    const at = past(tables[r].from, s);
+    return at ? tables[r].tokens[at - 1] : 0;
+  };
+  const longest = (r) => tables[r].table.reduce((most, table) => Math.max(most, table.length), 0);
+  const textIn = (r, s) => { // up to step s: before it, and what it adds; null where nobody knows
+    const { texts, outputs_before: before } = requests[r];
+    if (!texts) return null;
+    const [then, now] = [past(sampledIn[r], s - 1), past(sampledIn[r], s)].map((n) => n + before);
+    return [texts.slice(0, then).join(""), texts.slice(then, now).join(""), now];
   };
   const partOf = (r, s) => {
     for (let i = first[s]; i < first[s + 1]; i++) if (entry.row[i] === r) return entry.part[i];
@@ -110,6 +129,7 @@ function arranged(data) {
   const timed = steps.some((s) => s.schedule_time + s.execute_time + s.update_time > 0);
   return {
     data, requests, config, steps, R, S, cells, first, entry, rows, arrival, total, decodes, timed,
-    numbers: steps.map((step) => step.index), cachedIn, tableIn, partOf, reason, waits,
+    numbers: steps.map((step) => step.index), taken, used, longest, tableIn, tokensIn, textIn, partOf, reason,
+    waits,
   };
 }

@@ -15,16 +15,27 @@ function element(tag, attributes = {}, ...children) {
   return made;
 }
 
+function shortened(text, most) {
+  const letters = [...shown(text)];
+  return letters.length > most ? `${letters.slice(0, most - 1).join("")}\u2026` : letters.join("");
+}
+
+// A request's prompt in a few letters; its length where nobody knows the text.
+const promptOf = (info, most) =>
+  info.prompt ? shortened(info.prompt, most) : plural(info.num_prompt_tokens, "token");
+
 const plural = (n, noun) => `${n} ${noun}${n === 1 ? "" : "s"}`;
 
-function runs(blocks) { // [1, 2, 3, 7] as 1-3,7
+function runs(blocks, most = Infinity) { // [1, 2, 3, 7] as 1-3, 7
   const parts = [];
+  let more = "";
   for (const block of blocks) {
     const last = parts[parts.length - 1];
     if (last && block === last[1] + 1) last[1] = block;
+    else if (parts.length === most) { more = ", \u2026"; break; }
     else parts.push([block, block]);
   }
-  return parts.map(([a, b]) => (a === b ? `${a}` : `${a}-${b}`)).join(",") || "none";
+  return parts.map(([a, b]) => (a === b ? `${a}` : `${a}-${b}`)).join(", ") + more || "none";
 }
 
 class Words {
@@ -96,7 +107,7 @@ class Words {
   // -- the details of a step ------------------------------------------------------------------------
 
   details() {
-    const { model, state, pool } = this;
+    const { model, state, blocks } = this;
     const s = state.step;
     const step = model.steps[s];
     const { config } = model;
@@ -112,15 +123,23 @@ class Words {
       facts.push(`schedule ${ms[0]}, execute ${ms[1]}, update ${ms[2]} ms`);
     }
     this.facts.textContent = facts.join("; ");
+    const happenings = this.happenings(s, (r) => this.name(r));
+    this.happened.classList.toggle("none", !happenings.length);
+    this.happened.replaceChildren(...(happenings.length
+      ? happenings.flatMap((parts, i) => (i ? ["; ", ...parts] : parts))
+      : ["Nobody comes, goes, is preempted or finds cached tokens in this step."]));
     let [shared, cached, used] = [0, 0, 0];
-    for (let block = 1; block < pool.count; block++) {
-      const holders = pool.holders[block];
-      if (holders) { used++; shared += holders.length > 1; }
-      else cached += pool.cached[block];
+    for (let block = 1; block < blocks.count; block++) {
+      if (blocks.refs[block]) { used++; shared += blocks.refs[block] > 1; }
+      else cached += blocks.cached(block);
     }
     this.poolFacts.textContent =
-      `${used} of ${pool.count - 1} in use while it runs (${shared} shared), ` +
-      `${pool.count - 1 - used} free (${cached} with cached content); ${step.free_blocks} free after it`;
+      `${used} of ${blocks.count - 1} in use while it runs${shared ? ` (${shared} shared)` : ""}, ` +
+      `${blocks.count - 1 - used} free${cached ? ` (${cached} with cached content)` : ""}; ` +
+      `${step.free_blocks} free after it.`;
+    this.queueFacts.hidden = !blocks.knowsQueue;
+    this.queueFacts.textContent = !blocks.queue.length ? "The free queue is empty."
+      : `Free queue, next to be given out first: ${runs(blocks.queue, 8)}`;
     this.selected.replaceChildren(...this.selection());
     this.lists.replaceChildren(...this.sections().filter(Boolean));
   }
@@ -128,13 +147,25 @@ class Words {
     return element("button", {
       type: "button", class: "name", "aria-pressed": String(r === this.state.row),
       onclick: () => this.go(this.state.step, { row: r, show: true, say: true }),
-    }, element("bdi", {}, shown(this.model.requests[r].request_id)));
+    }, element("bdi", {}, shown(this.model.requests[r].request_id)),
+    " ", element("bdi", { class: "prompt" }, promptOf(this.model.requests[r], 18)));
+  }
+  // What happens in a step besides computing: a line each, with the request's name or its button.
+  happenings(s, name = null) {
+    const MOST = 6;
+    const events = this.events[s];
+    const made = events.slice(0, MOST).map(({ r, words }) => (name ? [name(r), ` ${words}`]
+      : `${shown(this.model.requests[r].request_id)} ${words}`));
+    const left = events.length - made.length;
+    if (left > 0) made.push(name ? [`${left} more`] : `${left} more`);
+    return made;
   }
   selection() {
     const { model, state: { row, step } } = this;
     const [title, ...lines] = this.cellTip(row, step);
     const info = model.requests[row];
     const table = model.tableIn(row, step);
+    const tokens = model.tokensIn(row, step);
     const made = [
       element("h3", {}, element("bdi", {}, title)),
       element("ul", { class: "plain" },
@@ -142,12 +173,24 @@ class Words {
     ];
     const facts = element("p", { class: "facts" },
       `${plural(info.num_prompt_tokens, "prompt token")}, at most ${info.max_tokens} more` +
-      `${model.config.scheduling_policy === "priority" ? `, priority ${info.priority}` : ""}; blocks ${runs(table)}`);
+      `${model.config.scheduling_policy === "priority" ? `, priority ${info.priority}` : ""}; ` +
+      (table.length ? `${plural(tokens, "token")} in the cache, in blocks ${runs(table)}` : "no blocks"));
     made.push(facts);
-    const line = (label, text) => element("p", { class: "text" }, `${label} `,
-      element("q", {}, element("bdi", {}, shown(text.slice(0, 400)) + (text.length > 400 ? "\u2026" : ""))));
-    if (info.prompt) made.push(line("Prompt:", info.prompt));
-    if (info.text) made.push(line("Output in the end:", info.text));
+    const part = (text) => element("bdi", {}, shown(text));
+    if (info.prompt) {
+      const more = info.prompt.length > 400 ? "\u2026" : "";
+      made.push(element("p", { class: "text" }, "Prompt: ",
+        element("q", {}, part(info.prompt.slice(0, 400) + more))));
+    }
+    const said = model.textIn(row, step);
+    if (said) {
+      const [before, now, tokensOut] = said;
+      const start = Math.max(0, before.length - 400);
+      made.push(element("p", { class: "text output" }, tokensOut
+        ? `Output so far (${plural(tokensOut, "token")}): ` : "No output yet.",
+      ...(tokensOut ? [element("q", {}, part((start ? "\u2026" : "") + before.slice(start)),
+        now ? element("mark", {}, part(now)) : "")] : [])));
+    }
     return made;
   }
   sections() {

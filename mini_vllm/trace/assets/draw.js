@@ -4,6 +4,7 @@
 // Told apart by people with any kind of colour vision; the label and the pattern say it again.
 const OWNERS = ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#8a6fc0", "#b5a900"];
 const FONT = "system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif";
+const MONO = "ui-monospace, SFMono-Regular, Menlo, Consolas, 'DejaVu Sans Mono', monospace";
 
 function inkOn(colour) {
   const [r, g, b] = [1, 3, 5].map((i) => parseInt(colour.slice(i, i + 2), 16));
@@ -85,4 +86,18 @@ function swatch(c, p, r, x, y, w, h) {
     c.fillStyle = over;
     c.fillRect(x, y, w, h);
   }
+}
+
+function arrow(c, colour, x, from, to) { // straight down
+  c.strokeStyle = c.fillStyle = colour;
+  c.lineWidth = 1;
+  c.beginPath();
+  c.moveTo(x, from);
+  c.lineTo(x, to);
+  c.stroke();
+  c.beginPath();
+  c.moveTo(x - 3, to - 4);
+  c.lineTo(x + 3, to - 4);
+  c.lineTo(x, to);
+  c.fill();
 }

@@ -7,9 +7,24 @@ class Timeline {
   constructor(model, canvas, scroller) {
     Object.assign(this, { model, canvas, scroller });
     this.rowHeight = 20;
-    const longest = Math.max(4, ...model.requests.map((r) => Math.min(12, shown(r.request_id).length)));
-    this.left = 30 + 7 * longest;
+    this.ids = model.requests.map((r) => shortened(r.request_id, 12));
     this.cell = 16;
+    this.measure();
+  }
+  // How much room the names take: ids first, of the prompts as much as the window allows.
+  measure() {
+    const width = this.scroller.clientWidth;
+    if (width === this.measured) return;
+    this.measured = width;
+    const c = this.canvas.getContext("2d");
+    const widest = (texts) => texts.reduce((most, text) => Math.max(most, c.measureText(text).width), 0);
+    const most = width >= 900 ? 22 : width >= 600 ? 14 : 12;
+    this.prompts = this.model.requests.map((r) => promptOf(r, most));
+    c.font = `700 12px ${FONT}`;
+    this.idWidth = Math.ceil(widest(this.ids));
+    c.font = `11px ${FONT}`;
+    this.left = Math.max(62, 24 + this.idWidth + 7 + Math.ceil(widest(this.prompts)) + 6);
+    this.rowHeight = width < 600 ? 26 : 20;
   }
   size() {
     const { model } = this;
@@ -248,7 +263,7 @@ class Timeline {
     return this.most;
   }
   labels(c, p, state, top, bottom, height) {
-    const { model, left, rowHeight, scroller } = this;
+    const { left, rowHeight, scroller } = this;
     c.save();
     c.beginPath();
     c.rect(0, TOP, left, height - TOP);
@@ -256,10 +271,14 @@ class Timeline {
     c.textAlign = "left";
     for (let r = top; r < bottom; r++) {
       const y = TOP + r * rowHeight - scroller.scrollTop;
-      swatch(c, p, r, 6, y + 4, 12, 12);
+      const middle = y + rowHeight / 2;
+      swatch(c, p, r, 6, middle - 6, 12, 12);
       c.fillStyle = p.ink;
       c.font = `${r === state.row ? "700 " : ""}12px ${FONT}`;
-      c.fillText(shown(model.requests[r].request_id).slice(0, 12), 24, y + rowHeight / 2 + 0.5);
+      c.fillText(this.ids[r], 24, middle + 0.5);
+      c.fillStyle = p.faint;
+      c.font = `11px ${FONT}`;
+      c.fillText(this.prompts[r], 24 + this.idWidth + 7, middle + 0.5);
     }
     c.restore();
     c.fillStyle = p.line;

@@ -130,10 +130,7 @@ class Tracer:
     ) -> None:
         """Add a request (`n` is 1), keep hold of it, write down its first event.
 
-        Hand `priority` on by keyword, `priority=priority`: the fourth place is the arrival time's.
-
-        `engine.add_request` takes the id, the prompt, the params, an arrival time, the priority: give it
-        the priority by name.
+        Hand `priority` on to the engine by name, `priority=priority`: its fourth place is the arrival time's.
 
         The event: `step` is `num_steps`, `status` is WAITING, nothing is computed, `num_tokens` is the
         prompt's length, no blocks.
@@ -210,6 +207,7 @@ def token_steps(events: Iterable[Event], request_id: str) -> list[int]:
 def steps_to_first_token(events: Iterable[Event], request_id: str) -> int | None:
     """The time to the first token, in steps: from the request's arrival, the sampling step included.
 
-    1 for a request that is prefilled in the first step after it came; None if it never sampled.
+    1 for a request that is prefilled in the first step after it came, more if it came in chunks or
+    stood in the queue; None if it never sampled.
     """
     raise NotImplementedError

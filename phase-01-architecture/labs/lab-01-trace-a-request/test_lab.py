@@ -69,7 +69,7 @@ def test_decode_grows_by_one(lab: ModuleType, loaded: tuple[Any, Any]) -> None:
     """After the prompt each step computes one token and samples one; blocks come as needed."""
     t = support.tracer(lab, loaded)
     t.add_request("a", support.PROMPT, support.greedy(6))
-    events = t.run()
+    events = support.run(t)
     for k, event in enumerate(events[2:], 1):
         support.expect(
             event,
@@ -106,7 +106,7 @@ def test_the_finish_is_recorded(lab: ModuleType, loaded: tuple[Any, Any]) -> Non
     """The last event is FINISHED_*, though nothing in the scheduler knows the request any more."""
     t = support.tracer(lab, loaded)
     t.add_request("a", support.PROMPT, support.greedy(3))
-    events = t.run()
+    events = support.run(t)
     assert events[-1].status.startswith("FINISHED"), (
         f"the last event says {events[-1].status} at step {events[-1].step}. The update takes a "
         "finished request out of `running` and `requests` before step() returns: whoever only looks "
@@ -125,10 +125,10 @@ def test_stopped_is_another_finish(lab: ModuleType, loaded: tuple[Any, Any]) -> 
     """A stop token ends as FINISHED_STOPPED, with the reason stop."""
     t = support.tracer(lab, loaded)
     t.add_request("a", support.PROMPT, support.greedy(1))
-    token = t.run()[-1].new_token_ids[0]
+    token = support.run(t)[-1].new_token_ids[0]
     params = SamplingParams(temperature=0, max_tokens=5, ignore_eos=True, stop_token_ids=[token])
     t.add_request("b", support.PROMPT, params)
-    last = t.run()[-1]
+    last = support.run(t)[-1]
     support.expect(
         last,
         "Status and reason are the request's own: do not write 'length' for every end.",
@@ -141,7 +141,7 @@ def test_chunked_prefill(lab: ModuleType, loaded: tuple[Any, Any]) -> None:
     """A prompt over the budget takes several steps, and only the last of them samples."""
     t = support.tracer(lab, loaded, max_num_batched_tokens=5, max_num_seqs=2)
     t.add_request("a", support.PROMPT, support.greedy(2))
-    events = t.run()
+    events = support.run(t)
     got = [(e.num_computed_before, e.num_scheduled_tokens, e.num_tokens) for e in events[1:]]
     want = [(0, 5, 13), (5, 5, 13), (10, 3, 14), (13, 1, 15)]
     assert got == want, (
@@ -158,9 +158,9 @@ def test_a_prefix_hit_is_not_scheduled(lab: ModuleType, loaded: tuple[Any, Any])
     """Cached tokens count as computed without being run: before + cached + scheduled = after."""
     t = support.tracer(lab, loaded)
     t.add_request("a", support.POOL, support.greedy(1))
-    t.run()
+    support.run(t)
     t.add_request("b", support.POOL, support.greedy(1))
-    t.run()
+    support.run(t)
     support.count(t.events, 4, "Two requests of one step each, each with its WAITING event.")
     support.expect(
         t.events[2], "It arrives after one step, and has nothing yet: the cache is asked when it is "
@@ -175,6 +175,24 @@ def test_a_prefix_hit_is_not_scheduled(lab: ModuleType, loaded: tuple[Any, Any])
     )  # fmt: skip
 
 
+def test_step_and_run_hand_on_what_there_is(lab: ModuleType, loaded: tuple[Any, Any]) -> None:
+    """`step` returns the engine's outputs, `run` the list of all events."""
+    t = support.tracer(lab, loaded, max_num_batched_tokens=10, max_num_seqs=2)
+    t.add_request("a", support.PROMPT, support.greedy(2))
+    kinds = [type(t.step()).__name__ for _ in range(2)]
+    assert kinds == ["list", "list"], (
+        f"step returns what engine.step() returns, a list, empty in mid-prompt; got {' and '.join(kinds)}"
+    )
+    got = t.run()
+    assert got is t.events or got == t.events, (
+        f"run returns all events, those of earlier steps too: {len(t.events)} of them; it returned "
+        f"{'a ' + type(got).__name__ if not isinstance(got, list) else len(got)}"
+    )
+    assert not t.engine.has_unfinished_requests(), (
+        "run stopped before the engine had nothing left to do"
+    )
+
+
 # ---- several -------------------------------------------------------------------------------------
 
 
@@ -183,7 +201,7 @@ def test_two_requests_share_steps(lab: ModuleType, loaded: tuple[Any, Any]) -> N
     t = support.tracer(lab, loaded)
     t.add_request("a", support.PROMPT, support.greedy(2))
     t.add_request("b", support.POOL, support.greedy(4))
-    events = t.run()
+    events = support.run(t)
     got = [(e.step, e.request_id) for e in events]
     want = [(0, "a"), (0, "b"), (1, "a"), (1, "b"), (2, "a"), (2, "b"), (3, "b"), (4, "b")]
     assert got == want, (
@@ -204,7 +222,7 @@ def test_waiting_shows_every_step(lab: ModuleType, loaded: tuple[Any, Any]) -> N
     t.add_request("a", support.PROMPT, support.greedy(3))
     t.add_request("b", support.LATER, support.greedy(1))
     t.add_request("c", support.POOL, support.greedy(1))
-    events = t.run()
+    events = support.run(t)
     got = [e.status for e in support.of(events, "b")]
     assert got == ["WAITING"] * 4 + ["FINISHED_LENGTH_CAPPED"], (
         f"'b' waits while 'a' runs alone for 3 steps, so it is WAITING at steps 0 to 3 and done in step "
@@ -224,7 +242,7 @@ def test_a_late_arrival(lab: ModuleType, loaded: tuple[Any, Any]) -> None:
     t.step()
     t.step()
     t.add_request("b", support.LATER, support.greedy(1))
-    t.run()
+    support.run(t)
     support.expect(
         support.of(t.events, "b")[0], "Two steps were done when it came.", step=2, status="WAITING"
     )

@@ -21,7 +21,7 @@ def crowded(lab: ModuleType, loaded: tuple[Any, Any]) -> Any:
     t = support.tracer(lab, loaded, num_gpu_blocks=6, max_model_len=64)
     t.add_request("a", support.POOL, support.greedy(12))
     t.add_request("b", support.LATER, support.greedy(12))
-    t.run()
+    support.run(t)
     return t
 
 
@@ -92,7 +92,7 @@ def test_preempted_comes_back_with_hits(lab: ModuleType, loaded: tuple[Any, Any]
     )  # fmt: skip
     alone = support.tracer(lab, loaded)
     alone.add_request("b", support.LATER, support.greedy(12))
-    calm = [token for e in alone.run() for token in e.new_token_ids]
+    calm = [token for e in support.run(alone) for token in e.new_token_ids]
     assert [token for e in mine for token in e.new_token_ids] == calm, (
         "a preempted request says the same as one that was left alone; collect the new tokens of each "
         "event exactly once"
@@ -107,7 +107,7 @@ def test_a_return_in_chunks_samples_once(lab: ModuleType, loaded: tuple[Any, Any
     )  # fmt: skip
     t.add_request("a", support.POOL, support.greedy(12))
     t.add_request("b", support.LATER, support.greedy(12))
-    t.run()
+    support.run(t)
     mine = support.of(t.events, "b")
     chunks = [
         e for e in mine if e.num_scheduled_tokens and e.num_computed_tokens < e.num_tokens - 1
@@ -136,7 +136,7 @@ def test_running_without_being_scheduled(lab: ModuleType, loaded: tuple[Any, Any
     t.add_request("victim", support.LATER + "Soon.", support.greedy(6), priority=5)
     t.step()
     t.add_request("behind", "The KV", support.greedy(6), priority=1)
-    t.run()
+    support.run(t)
     sixth = [e for e in t.events if e.step == 5]
     got = [(e.request_id, e.status, e.num_scheduled_tokens) for e in sixth]
     want = [("first", "RUNNING", 1), ("behind", "RUNNING", 0), ("victim", "PREEMPTED", 0)]
@@ -170,7 +170,7 @@ def test_abort_while_running(lab: ModuleType, loaded: tuple[Any, Any]) -> None:
         num_scheduled_tokens=0, num_computed_tokens=support.P + 1, num_tokens=support.P + 2, new_token_ids=(),
         block_ids=(), finish_reason="abort",
     )  # fmt: skip
-    t.run()
+    support.run(t)
     support.count(t.events, 4, "After its end a request has no events.")
 
 
@@ -189,14 +189,14 @@ def test_an_idle_step_leaves_no_event(lab: ModuleType, loaded: tuple[Any, Any]) 
     """With nothing to do, step() is no step: the last record is not written down again."""
     t = support.tracer(lab, loaded)
     assert t.step() == [], "an engine without requests does nothing"
-    assert t.events == [], f"an engine without requests has no events, got {t.events}"
+    assert not t.events, f"an engine without requests has no events, got {len(t.events)}"
     t.add_request("a", support.PROMPT, support.greedy(1))
-    t.run()
+    support.run(t)
     before = list(t.events)
     assert t.step() == [], "an idle engine returns no outputs"
     assert t.events == before, (
-        f"an idle step added {t.events[len(before) :]}: `last` still holds the step before, which you "
-        "have written down already"
+        f"an idle step added {len(t.events) - len(before)} events: `last` still holds the step "
+        "before, which you have written down already"
     )
 
 
@@ -211,8 +211,8 @@ def test_a_refused_request_leaves_no_trace(lab: ModuleType, loaded: tuple[Any, A
     with pytest.raises(ValueError):
         t.abort_request("b")
     support.count(t.events, 1, "Let the engine judge first, then write.")
-    assert t.requests == {"a": kept}, (
-        f"`requests` should still hold the first 'a' and nothing else, got {t.requests}"
+    assert [*t.requests.items()] == [("a", kept)], (
+        f"`requests` should still hold the first 'a' and nothing else, got {list(t.requests)}"
     )
 
 
@@ -252,6 +252,23 @@ def test_token_steps_show_the_gap(lab: ModuleType, loaded: tuple[Any, Any]) -> N
     )
 
 
+def test_the_queue_counts_to_the_first_token(lab: ModuleType, loaded: tuple[Any, Any]) -> None:
+    """A request that waits for several steps waits from its arrival, not from its admission."""
+    t = support.tracer(lab, loaded, max_num_seqs=1)
+    t.add_request("a", support.PROMPT, support.greedy(6))
+    t.step()
+    t.add_request("queued", support.LATER, support.greedy(2))
+    support.run(t)
+    got = lab.steps_to_first_token(t.events, "queued")
+    assert got == 6, (
+        f"'queued' comes after step 1, waits while 'a' runs alone in steps 2 to 6, and samples in step 7: 6 "
+        f"steps to its first token, got {got}. The user's clock starts at the arrival, so the queue counts"
+    )
+    assert lab.token_steps(t.events, "queued") == [7, 8], (
+        f"'queued' samples in steps 7 and 8, got {lab.token_steps(t.events, 'queued')}"
+    )
+
+
 def test_steps_to_first_token(lab: ModuleType, loaded: tuple[Any, Any]) -> None:
     """From arrival, not from step 0; chunks and the queue count."""
     t = support.tracer(lab, loaded, max_num_batched_tokens=10, max_num_seqs=2)
@@ -261,7 +278,7 @@ def test_steps_to_first_token(lab: ModuleType, loaded: tuple[Any, Any]) -> None:
     t.add_request("b", support.POOL, support.greedy(1))
     t.add_request("never", support.LATER, support.greedy(1))
     t.abort_request("never")
-    t.run()
+    support.run(t)
     for request_id, want, why in (
         ("a", 2, "13 tokens at 10 a step are two chunks"),
         (

@@ -1,9 +1,8 @@
 """Lab 01-03: the engine step by hand. Your work: two functions, and four methods of `HandEngine`.
 
-A step's journey: the scheduler decides (`SchedulerOutput`), the worker brings its memory up to date
-(`update_states`), lays the tokens out as arrays (`prepare_inputs`), runs the model
-(`execute_model`), samples (`sample_tokens`); the scheduler takes the tokens in, the front end makes
-text of them. `step` calls them in order.
+The scheduler decides (`SchedulerOutput`), and it owns the requests. The worker has a memory of its own
+(`update_states`), lays a step's tokens out as arrays (`prepare_inputs`), runs the model (`execute_model`)
+and samples (`sample_tokens`). The front end makes text. `step` is where they meet.
 
 Everything around it is the engine's own: `mini_vllm`'s scheduler, model, sampler and output side.
 """
@@ -245,13 +244,22 @@ class HandEngine:
     def sample_tokens(self, executed: Executed | None) -> ModelRunnerOutput:
         """One token for every request that has caught up, none for the others.
 
-        1. Rows: of `logits_indices`, those whose sample will be kept. vLLM samples all rows and
-           throws the others' tokens away, rewinding their generators. numpy's generators cannot be
-           rewound as easily, so leave the rows out before they cost a random number.
-        2. `self.model.compute_logits(rows of hidden)`: float32 [n, vocab_size].
-        3. `SamplingMetadata.build(states, vocab_size)` of these requests' states, in the rows'
-           order, then `self.sampler(logits, metadata).sampled_token_ids`: int64 [n].
-        4. Remember each token in its state: it is the input of the next step.
+        What you have for it, rows being requests:
+
+        - `self.model.compute_logits(hidden)`: [n, hidden_size] to float32 [n, vocab_size];
+        - `SamplingMetadata.build(states, vocab_size)`: of the states of these n requests, row by row;
+        - `self.sampler(logits, metadata).sampled_token_ids`: int64 [n].
+
+        What decides how you use it:
+
+        - Requests without a seed draw from one random stream. vLLM samples the rows whose token nobody wants
+          as well, and then turns their generators back. numpy's cannot be turned back as easily, so a
+          row that nobody wants must not cost a random number here.
+        - Logits are dear: a row of them is a product with the whole vocabulary.
+        - The scheduler never tells the worker what was sampled, and the next step takes it as input. So
+          the worker remembers it, in the request's state.
+        - The scheduler finds a request's tokens by `req_id_to_index`, and looks for every request of the
+        step.
 
         Args:
             executed: None after an empty step.
@@ -262,23 +270,27 @@ class HandEngine:
         raise NotImplementedError
 
     def step(self) -> list[RequestOutput]:
-        """One beat: schedule, execute, sample, update, make text.
+        """One beat of the engine: what was decided, computed and sampled is taken in and told.
 
-        1. Tell the scheduler about aborts (`process_aborts_queue`). If no request is left, return
-           an empty list.
-        2. `self.scheduler.schedule()` -> SchedulerOutput.
-        3. Execute, then sample.
-        4. Aborts again: clients may have gone while the model ran, and what it sampled for them
-           must not be taken in.
-        5. `self.scheduler.update_from_output(scheduler_output, model_output)` -> core outputs.
-           Also where nothing was sampled.
-        6. `self.output_processor.process_outputs(core outputs)` -> `.request_outputs`, which you
-           return, and `.reqs_to_abort`: ids whose text has come to a stop string. Only the text
-           showed it, so the core does not know: `self.scheduler.finish_requests(ids,
-           RequestStatus.FINISHED_ABORTED)`.
+        The calls, by the alphabet, and you find the order; one of them is needed twice:
+
+            self.execute_model(scheduler_output)                -> Executed | None
+            self.output_processor.process_outputs(core_outputs) -> .request_outputs, .reqs_to_abort
+            self.process_aborts_queue()
+            self.sample_tokens(executed)                        -> model_output
+            self.scheduler.finish_requests(ids, RequestStatus.FINISHED_ABORTED)
+            self.scheduler.schedule()                           -> scheduler_output
+            self.scheduler.update_from_output(scheduler_output, model_output) -> core_outputs
+
+        "The order of things" in the README has the facts that decide it.
+
+        Returns: `request_outputs`. If no client is left, an empty list, and the scheduler is not asked.
         """
         raise NotImplementedError
 
     def run(self) -> dict[str, RequestOutput]:
-        """Step until nobody is left; the last output of each request that finished, by id."""
+        """Step until nobody is left; the last output of each request that finished, by id.
+
+        Whoever leaves meanwhile, by `abort_request`, has no output that says `finished`, and no key.
+        """
         raise NotImplementedError

@@ -78,11 +78,36 @@ class Watched:
         return self._model.compute_logits(hidden)
 
 
+def at_most(engine: Any, num_steps: int) -> None:
+    """Let `engine` do so many steps: a `run` that does not end fails, and does not hang."""
+    step, done = engine.step, [0]
+
+    def counted() -> Any:
+        done[0] += 1
+        assert done[0] <= num_steps, (
+            f"run has called step {num_steps} times, and the requests need far fewer: it waits for "
+            "somebody who is not in the engine any more. has_unfinished_requests says whether "
+            "anybody is"
+        )
+        return step()
+
+    engine.step = counted
+
+
 def check_array(name: str, got: Any, want: Any, rule: str) -> None:
     got, want = np.asarray(got), np.asarray(want)
     assert got.tolist() == want.tolist(), (
         f"{name} is {got.tolist()}, should be {want.tolist()}. {rule}"
     )
+
+
+def first_difference(name: str, got: np.ndarray, want: np.ndarray) -> str:
+    """Where two arrays part, in one line."""
+    if got.shape != want.shape:
+        return f"{name} has the shape {got.shape}, the engine's {want.shape}"
+    at = next(iter(np.argwhere(got != want)))
+    place = ", ".join(map(str, at))
+    return f"{name}[{place}] is {got[tuple(at)]}, the engine's {want[tuple(at)]}"
 
 
 def free(temperature: float = 0.0, most: int | None = 8, **kwargs: Any) -> SamplingParams:

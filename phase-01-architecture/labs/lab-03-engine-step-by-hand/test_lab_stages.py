@@ -9,6 +9,7 @@ import pytest
 
 from course.learner.labs import load_support
 from mini_vllm import EngineConfig, SamplingParams
+from mini_vllm.output_processor import OutputProcessor
 from mini_vllm.sampler import Sampler
 from mini_vllm.scheduler import Scheduler
 from mini_vllm.tokenizer import Tokenizer
@@ -28,7 +29,7 @@ def small_engine(lab: ModuleType, model: Any, **kwargs: Any) -> tuple[Any, Any]:
 def test_the_stages_come_in_order(
     lab: ModuleType, model: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Schedule, forward, sample, aborts, update; each once a step."""
+    """Who must come before whom: aborts, schedule, forward, sample, update, text."""
     calls: list[str] = []
 
     def noted(owner: Any, name: str, label: str) -> None:
@@ -46,14 +47,30 @@ def test_the_stages_come_in_order(
     noted(Sampler, "__call__", "sample")
     noted(engine, "process_aborts_queue", "aborts")
     noted(Scheduler, "update_from_output", "update")
+    noted(OutputProcessor, "process_outputs", "text")
     for name in "ab":
         engine.add_request(name, {"prompt_token_ids": [1, 50, 51]}, support.free(most=2))
     engine.step()
-    want = ["aborts", "schedule", "forward", "sample", "aborts", "update"]
-    assert calls == want, (
-        f"the step went {' > '.join(calls)}, should go {' > '.join(want)}. One forward pass serves "
-        "all requests of the step. Aborts are looked at before scheduling, and again before the "
-        "update, for clients that went while the model ran"
+    went = " > ".join(calls) or "nowhere"
+    for stage in ("schedule", "forward", "sample", "update", "text"):
+        assert calls.count(stage) == 1, (
+            f"the step went {went}: {stage} comes once in a step, for all requests together, not "
+            f"{calls.count(stage)} times"
+        )
+    for earlier, later, why in (
+        ("schedule", "forward", "the model runs what was decided in this step"),
+        ("forward", "sample", "what is sampled comes from the pass"),
+        ("sample", "update", "the update takes in what was sampled"),
+        ("update", "text", "text is made of what the core took in"),
+    ):
+        assert calls.index(earlier) < calls.index(later), f"the step went {went}: {why}"
+    assert "aborts" in calls[: calls.index("schedule")], (
+        f"the step went {went}: who left between two steps is decided for once more. Hear of the aborts "
+        "before you schedule, or a pass is spent on them"
+    )
+    assert "aborts" in calls[calls.index("sample") : calls.index("update")], (
+        f"the step went {went}: who left while the model ran has its token taken in. Hear of the aborts "
+        "again once all is sampled, before the update, which passes over ids that are gone"
     )
     assert watched.rows_of_logits == [2], (
         f"the step made {watched.rows_of_logits} rows of logits, should be [2]: one a request that "
@@ -113,11 +130,13 @@ def test_the_output_says_who_sampled(lab: ModuleType, model: Any) -> None:
 
 
 def test_an_empty_step_computes_nothing(lab: ModuleType, model: Any) -> None:
-    """A step with no tokens skips the model, but not the memory and not the update."""
+    """A step with no tokens skips the model, but not the memory."""
     engine, watched = small_engine(lab, model)
     engine.requests["gone"] = support.state(lab, "gone", [1, 2], [3], 2)
     executed = engine.execute_model(support.decisions({}, finished=("gone",)))
-    assert executed is None, f"nothing was scheduled: execute_model returns None, got {executed!r}"
+    assert executed is None, (
+        f"nothing was scheduled: execute_model returns None, got {type(executed).__name__}"
+    )
     assert not watched.passes, "nothing was scheduled, and still the model ran"
     assert not engine.requests, (
         "an empty step can say who has finished: update the memory before you look for tokens"
@@ -126,6 +145,58 @@ def test_an_empty_step_computes_nothing(lab: ModuleType, model: Any) -> None:
     assert (result.req_ids, result.req_id_to_index, result.sampled_token_ids) == ([], {}, []), (
         f"after an empty step the output is empty, got {result}"
     )
+
+
+def test_an_empty_step_has_news_all_the_same(lab: ModuleType, model: Any) -> None:
+    """In a running engine: the worker hears who has finished, and the update runs."""
+    engine, watched = small_engine(lab, model)
+    engine.add_request("r", {"prompt_token_ids": [1, 50, 51]}, support.free(most=4))
+    engine.requests["gone"] = support.state(lab, "gone", [1, 2], [3], 2)
+    updates: list[Any] = []
+    update = engine.scheduler.update_from_output
+    engine.scheduler.schedule = lambda: support.decisions({}, finished=("gone",))
+    engine.scheduler.update_from_output = lambda *args: updates.append(args[1]) or update(*args)
+    assert engine.step() == [], "nothing was computed in this step, so no client is told anything"
+    assert not watched.passes, "nothing was scheduled, and still the model ran"
+    assert "gone" not in engine.requests, (
+        "the scheduler said in an empty step that 'gone' has finished, and the worker still "
+        "remembers it. Execute every step that was scheduled: execute_model brings the memory up "
+        "to date before it looks for tokens"
+    )
+    assert len(updates) == 1, (
+        f"update_from_output ran {len(updates)} times in an empty step. It takes in every step, for the "
+        "scheduler may have preempted somebody"
+    )
+    assert engine.has_unfinished_requests(), "'r' waits for its first step, and was lost"
+
+
+def test_the_only_client_goes(lab: ModuleType, model: Any) -> None:
+    """The last client leaves, between two steps or during its pass: the engine is idle at once."""
+    engine, watched = small_engine(lab, model)
+    asked: list[int] = []
+    schedule = engine.scheduler.schedule
+    engine.scheduler.schedule = lambda: asked.append(1) or schedule()
+    engine.add_request("between", {"prompt_token_ids": [1, 50, 51]}, support.free(most=5))
+    engine.step()
+    engine.abort_request("between")
+    assert engine.step() == [], "the only client has gone: nobody is told anything"
+    assert len(asked) == 1, (
+        "the only client left between two steps, and the scheduler was asked for another. Hear of the aborts "
+        "first, and only then look whether anybody is left"
+    )
+    engine.add_request("during", {"prompt_token_ids": [1, 60, 61]}, support.free(most=5))
+    watched.during = lambda i: engine.abort_request("during")
+    assert engine.step() == [], (
+        "the only client left while the model ran, and was told what was sampled for it: hear of the aborts "
+        "before update_from_output"
+    )
+    held = len(engine.scheduler.kv_cache_manager.req_to_blocks)
+    assert (engine.has_unfinished_requests(), held) == (False, 0), (
+        f"nobody is left, and {held} requests still hold blocks: the abort has to reach the scheduler in the "
+        "step in which the client went"
+    )
+    assert engine.step() == [], "nobody is there: an empty list"
+    assert len(asked) == 2, "nobody is there, and the scheduler was asked"
 
 
 def test_an_idle_engine_returns_at_once(lab: ModuleType, model: Any) -> None:
@@ -155,7 +226,9 @@ def test_a_client_that_goes_during_the_pass_gets_nothing(lab: ModuleType, model:
     assert "goes" not in engine.scheduler.requests, (
         "the request still holds its blocks after the step in which its client went"
     )
-    assert len(engine.run()["stays"].outputs[0].token_ids) == 5, "the other request is unharmed"
+    for _ in range(4):
+        engine.step()
+    assert not engine.has_unfinished_requests(), "the other request has 5 tokens after 5 steps"
 
 
 def test_an_abort_between_steps_comes_before_the_schedule(lab: ModuleType, model: Any) -> None:
@@ -191,8 +264,10 @@ def test_a_stop_string_ends_the_request_in_the_core(
         f"{[(o.outputs[0].text, o.finished) for o in outputs]}"
     )
     last = outputs[-1].outputs[0]
-    assert (last.text, last.finish_reason, last.stop_reason) == ("", "stop", "aaa"), (
-        f"the last output is {last}: return process_outputs(...).request_outputs as they are"
+    got = (last.text, last.finish_reason, last.stop_reason)
+    assert got == ("", "stop", "aaa"), (
+        f"text, finish_reason and stop_reason of the last output are {got}, should be ('', 'stop', 'aaa'): "
+        "return process_outputs(...).request_outputs as they are"
     )
     assert not engine.has_unfinished_requests(), (
         "the client has its answer, and the core still runs the request, to its 50 tokens and with "
@@ -203,9 +278,13 @@ def test_a_stop_string_ends_the_request_in_the_core(
 def test_run_ends_with_the_last_request(lab: ModuleType, model: Any) -> None:
     """`run` gives the finished outputs by id, and only those."""
     engine, _ = small_engine(lab, model)
+    support.at_most(engine, 60)
     for name, most in (("a", 3), ("b", 1), ("c", 5)):
         engine.add_request(name, {"prompt_token_ids": [1, 50, 51]}, support.free(most=most))
     done = engine.run()
+    assert isinstance(done, dict), (
+        f"run returns a dict, id to output; it returned {type(done).__name__}"
+    )
     lengths = {name: len(o.outputs[0].token_ids) for name, o in done.items()}
     assert lengths == {"b": 1, "a": 3, "c": 5}, (
         f"tokens by request: {lengths}, should be a: 3, b: 1, c: 5. Keep each request's finished "
@@ -219,3 +298,25 @@ def test_run_ends_with_the_last_request(lab: ModuleType, model: Any) -> None:
         f"request is not over. run returned {list(done)}; step for as long as requests are left"
     )
     assert engine.run() == {}, "with nobody there, run returns an empty dict"
+
+
+def test_run_ends_though_a_client_leaves(lab: ModuleType, model: Any) -> None:
+    """A client that leaves while `run` goes on has no output there, and `run` does not wait for it."""
+    engine, watched = small_engine(lab, model)
+    support.at_most(engine, 60)
+    for name, most in (("goes", 40), ("stays", 3)):
+        engine.add_request(name, {"prompt_token_ids": [1, 50, 51]}, support.free(most=most))
+    watched.during = lambda i: engine.abort_request("goes") if i == 1 else None
+    done = engine.run()
+    assert sorted(done) == ["stays"], (
+        f"'goes' left in the second of its steps, and run returned {sorted(done)}: only those who "
+        "have finished have an output that says so"
+    )
+    assert len(watched.passes) == 3, (
+        f"'stays' has its 3 tokens after 3 passes, and run made {len(watched.passes)}: whoever has "
+        "left is not waited for"
+    )
+    engine.add_request("alone", {"prompt_token_ids": [1, 60, 61]}, support.free(most=40))
+    watched.during = lambda i: engine.abort_request("alone") if i == 4 else None
+    assert engine.run() == {}, "the only client left: run ends, with nothing to return"
+    assert not engine.has_unfinished_requests(), "run ended with a request in the engine"

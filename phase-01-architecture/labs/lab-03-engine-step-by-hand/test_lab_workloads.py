@@ -101,12 +101,12 @@ def workloads() -> dict[str, Workload]:
                 for i in range(5)
             ],
         ),
-        "preemption": Workload(scarce, mixture(0.0, 6, 16)),
-        "preemption, no prefix cache": Workload(no_cache, mixture(0.7, 6, 16, seed=5)),
+        "preemption": Workload(scarce, mixture(0.0, 6, 12)),
+        "preemption, no prefix cache": Workload(no_cache, mixture(0.7, 6, 12, seed=5)),
         "priority": Workload(
             ranked,
             [
-                Arrival(i, f"r{i}", tokens(rng, 9), support.free(most=22), priority=p)
+                Arrival(i, f"r{i}", tokens(rng, 9), support.free(most=16), priority=p)
                 for i, p in enumerate([5, 4, 3, 0, 1, 2])
             ],
         ),
@@ -186,7 +186,9 @@ def drive(engine: Any, watched: Any, work: Workload) -> Run:
         abort(work.aborts.get(len(steps)))
         before = len(watched.passes)
         outputs = engine.step()
-        assert isinstance(outputs, list), f"step returns a list of RequestOutput, got {outputs!r}"
+        assert isinstance(outputs, list), (
+            f"step returns a list of RequestOutput, got {type(outputs).__name__}"
+        )
         ran = watched.passes[before:]
         assert len(ran) <= 1, (
             f"step {len(steps) + 1} ran the model {len(ran)} times: once is enough"
@@ -239,7 +241,7 @@ def by_hand(lab: ModuleType, name: str, model: Any, tokenizer: Tokenizer) -> Run
 
 
 def differences(mine: dict[str, np.ndarray], theirs: dict[str, np.ndarray]) -> list[str]:
-    """The arrays of two passes that are not the same, with both contents."""
+    """The arrays of two passes that are not the same, each with the first place where they part."""
     size, want = (len(arrays["seq_lens"]) for arrays in (mine, theirs))
     if size != want:
         return [
@@ -263,8 +265,29 @@ def differences(mine: dict[str, np.ndarray], theirs: dict[str, np.ndarray]) -> l
                 if moved
                 else support.RULES[array]
             )
-            found.append(f"{array} {a.tolist()}, the engine's {b.tolist()}. {rule}")
+            found.append(f"{support.first_difference(array, a, b)}. {rule}")
     return found
+
+
+FIELDS = ("token ids", "text", "finish reason", "stop reason", "cached tokens")
+
+
+def told_otherwise(mine: list[Any], theirs: list[Any]) -> str:
+    """The first thing that two engines tell their clients differently in a step."""
+    ids, wanted = ([told[0] for told in some] for some in (mine, theirs))
+    if ids != wanted:
+        return f"your engine tells {ids or 'nobody'} something, LLMEngine {wanted or 'nobody'}"
+    for one, other in zip(mine, theirs, strict=True):
+        for field_name, a, b in zip(FIELDS, one[1:], other[1:], strict=True):
+            if a == b:
+                continue
+            if field_name == "token ids" and len(a) == len(b):
+                at = next(i for i, (x, y) in enumerate(zip(a, b, strict=True)) if x != y)
+                return f"{one[0]!r} is told token {a[at]} as its output {at}, by LLMEngine {b[at]}"
+            if field_name == "token ids":
+                return f"{one[0]!r} has {len(a)} tokens by now, with LLMEngine {len(b)}"
+            return f"{one[0]!r} is told the {field_name} {a!r}, by LLMEngine {b!r}"
+    return "no difference"
 
 
 @pytest.mark.parametrize("name", ["chunks and decodes", "prefix hits", "preemption", "priority"])
@@ -315,9 +338,9 @@ def test_token_for_token_the_engine(
         wrong = differences(a[0], b[0]) if a[0] and b[0] else []
         assert not wrong, f"workload {name!r}, step {i}: {wrong[0]}"
         assert a[1] == b[1], (
-            f"workload {name!r}, step {i}: your engine tells its clients {a[1]}, LLMEngine {b[1]}. The "
-            "arrays of all passes so far were the same, so look at what came after them: which rows "
-            "were sampled, in which order, and whom each token went to"
+            f"workload {name!r}, step {i}: {told_otherwise(a[1], b[1])}. The arrays of all passes "
+            "so far were the same, so look at what came after them: which rows were sampled, in "
+            "which order, and whom each token went to"
         )
     counts = (len(mine.steps), mine.num_preemptions, mine.blocks_held)
     assert counts == (len(theirs.steps), theirs.num_preemptions, 0), (

@@ -15,7 +15,7 @@ class BatchStep:
     """What one step had in it. Tuples of request ids are in scheduling order.
 
     Attributes:
-        index: the step's number, from 1.
+        index: the step's number, from 1, as the engine counts: `record.index`.
         num_scheduled_tokens: request id to the tokens computed for it, in scheduling order.
         prefills: the requests that read tokens: of a prompt, or once more after a preemption.
         decodes: the requests that computed just the token they had sampled last.
@@ -23,7 +23,8 @@ class BatchStep:
         sampled: got a token.
         finished: got their last token.
         preempted: lost their blocks in this step's schedule, sorted.
-        waiting: in line and not admitted, in the queue's order: the deferred ones.
+        waiting: in line and not admitted, in the queue's order: the deferred ones. Who was preempted
+            stands in line again.
         budget: tokens the step could have computed at most.
     """
 
@@ -87,7 +88,8 @@ def is_mixed(step: BatchStep) -> bool:
 class BatchProbe:
     """Watches an engine from now on, until `detach`. It reads, and touches nothing.
 
-    Put it on before the first request comes: it is told of a prompt once, at its admission.
+    Put it on while no request runs, for it is told of a prompt once, at its admission. The engine may have
+    done steps before.
 
     Attributes:
         steps: one entry a step.

@@ -27,7 +27,7 @@ class BatchStep:
     """What one step had in it. Tuples of request ids are in scheduling order.
 
     Attributes:
-        index: the step's number, from 1.
+        index: the step's number, from 1, as the engine counts: `record.index`.
         num_scheduled_tokens: request id to the tokens computed for it, in scheduling order.
         prefills: the requests that read tokens: of a prompt, or once more after a preemption.
         decodes: the requests that computed just the token they had sampled last.
@@ -35,7 +35,8 @@ class BatchStep:
         sampled: got a token.
         finished: got their last token.
         preempted: lost their blocks in this step's schedule, sorted.
-        waiting: in line and not admitted, in the queue's order: the deferred ones.
+        waiting: in line and not admitted, in the queue's order: the deferred ones. Who was preempted
+            stands in line again.
         budget: tokens the step could have computed at most.
     """
 
@@ -105,7 +106,8 @@ def is_mixed(step: BatchStep) -> bool:
 class BatchProbe:
     """Watches an engine from now on, until `detach`. It reads, and touches nothing.
 
-    Put it on before the first request comes: it is told of a prompt once, at its admission.
+    Put it on while no request runs, for it is told of a prompt once, at its admission. The engine may have
+    done steps before.
 
     Attributes:
         steps: one entry a step.
@@ -153,7 +155,7 @@ def expected_scheduled(ledger: RequestLedger) -> int:
     """The tokens that must have been computed for a request that has finished, to the token.
 
     A formula of the ledger's other entries: of prompt, sampled, cached and lost. It must equal
-    `ledger.num_scheduled`.
+    `ledger.num_scheduled`. The README says how to come to it with a pencil.
     """
     raise NotImplementedError
 

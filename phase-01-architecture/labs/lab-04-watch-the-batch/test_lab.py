@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 
 from mini_vllm import EngineConfig, LLMEngine, SamplingParams
 from mini_vllm.engine import StepRecord
-from mini_vllm.request import Request
+from mini_vllm.request import Request, RequestStatus
 from mini_vllm.sched_output import (
     CachedRequestData,
     EngineCoreOutput,
@@ -20,6 +21,13 @@ from mini_vllm.sched_output import (
 )
 
 PARAMS = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
+
+
+class Backwards(set[str]):
+    """A set that is walked through from its last member to its first: sets have no order to rely on."""
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(sorted(super().__iter__(), reverse=True))
 
 
 class Desk:
@@ -52,7 +60,7 @@ class Desk:
             CachedRequestData(list(known), set(resumed), [None] * len(known), list(known.values())),
             scheduled,
             sum(scheduled.values()),
-            set(preempted),
+            Backwards(preempted),
             set(),
         )
         news = [
@@ -62,7 +70,10 @@ class Desk:
         while len(queue):
             queue.pop_request()
         for request_id in waiting:
-            queue.add_request(Request(request_id, [1, 2], PARAMS))
+            request = Request(request_id, [1, 2], PARAMS)
+            if request_id in preempted:
+                request.status = RequestStatus.PREEMPTED
+            queue.add_request(request)
         self.index += 1
         record = StepRecord(self.index, output, ModelRunnerOutput([], {}, []), news, 0.0, 0.0, 0.0)
         before = copy.deepcopy((output, news))
@@ -173,13 +184,33 @@ def test_who_came_went_and_waits(desk: Desk) -> None:
     )
 
 
+def test_joined_and_preempted_have_an_order(desk: Desk) -> None:
+    """Joined in scheduling order, whoever is new and whoever came back; the preempted sorted."""
+    desk.step({"r": 4, "x": 2}, new={"r": (9, 0), "x": (9, 0)})
+    desk.step({"x": 2}, known={"x": 2}, preempted=("r",))
+    step = desk.step(
+        {"x": 1, "r": 4, "n": 3}, new={"n": (3, 0)}, known={"x": 4, "r": 0}, resumed=("r",)
+    )
+    assert step.joined == ("r", "n"), (
+        f"joined is {step.joined}, should be ('r', 'n'): r came back from a preemption and was "
+        "scheduled before n, which is new. Go through num_scheduled_tokens, not through the two "
+        "lists one after the other"
+    )
+    step = desk.step({}, preempted=("n", "r", "x"))
+    assert step.preempted == ("n", "r", "x"), (
+        f"preempted is {step.preempted}, should be ('n', 'r', 'x'), sorted: the engine keeps a "
+        "set, and in what order a set comes out is chance"
+    )
+
+
 def test_an_empty_step_is_a_step(desk: Desk, lab: ModuleType) -> None:
     """Nothing scheduled: an entry with nobody in it, and what happened all the same."""
     desk.step({"a": 4}, new={"a": (9, 0)})
     step = desk.step({}, preempted=("a",), waiting=("a",))
-    assert (step.num_scheduled_tokens, step.prefills, step.preempted, step.waiting) == (
-        {}, (), ("a",), ("a",),
-    ), f"an empty step in which a was preempted and waits, written down as {step}"  # fmt: skip
+    got = (step.num_scheduled_tokens, step.prefills, step.preempted, step.waiting)
+    assert got == ({}, (), ("a",), ("a",)), (
+        f"an empty step in which a was preempted and waits: tokens, prefills, preempted, waiting are {got}"
+    )
     assert desk.probe.ledgers["a"].num_lost == 4, "a preemption costs in an empty step too"
 
 
@@ -232,6 +263,8 @@ def test_an_id_used_again_starts_a_new_ledger(desk: Desk) -> None:
     desk.step({"a": 4}, new={"a": (4, 0)}, sampled=("a",), ends=("a",))
     desk.step({"a": 2}, new={"a": (5, 0)})
     ledger = desk.probe.ledgers["a"]
-    assert (ledger.num_prompt_tokens, ledger.num_scheduled, ledger.finished) == (5, 2, False), (
-        f"the id 'a' was used again; its ledger is {ledger}, should start anew with a prompt of 5"
+    got = (ledger.num_prompt_tokens, ledger.num_scheduled, ledger.finished)
+    assert got == (5, 2, False), (
+        f"the id 'a' was used again: prompt, scheduled, finished are {got}, should be (5, 2, "
+        "False). Its ledger starts anew"
     )

@@ -66,11 +66,11 @@ def test_every_token_is_accounted_for(lab: ModuleType, model: Any, kind: str, se
     assert set(probe.ledgers) == set(lengths), "one ledger for each request that was admitted"
     for request_id, (prompt, most) in lengths.items():
         ledger = probe.ledgers[request_id]
-        assert (ledger.num_prompt_tokens, ledger.num_sampled, ledger.finished) == (
-            prompt,
-            most,
-            True,
-        ), f"{request_id} had a prompt of {prompt} and got {most} tokens; its ledger says {ledger}"
+        told = (ledger.num_prompt_tokens, ledger.num_sampled, ledger.finished)
+        assert told == (prompt, most, True), (
+            f"{request_id} had a prompt of {prompt}, got {most} tokens and has finished; its ledger "
+            f"says {told}"
+        )
         assert ledger.num_computed_tokens == prompt + most - 1, (
             f"{request_id} ended with {ledger.num_computed_tokens} tokens computed, should be "
             f"{prompt} + {most} - 1: nobody computes the token that was sampled last"
@@ -78,9 +78,9 @@ def test_every_token_is_accounted_for(lab: ModuleType, model: Any, kind: str, se
         expected = lab.expected_scheduled(ledger)
         assert expected == ledger.num_scheduled, (
             f"{request_id}: {ledger.num_scheduled} tokens were computed for it, your formula says "
-            f"{expected}, its ledger {ledger}. It has to get through prompt + sampled - 1 tokens; the "
-            "cache gives it num_cached of them at its admissions, and what preemptions took "
-            "(num_lost) it has to get through once more"
+            f"{expected}, of cached {ledger.num_cached} and lost {ledger.num_lost}. It has to get "
+            "through prompt + sampled - 1 tokens; the cache gives it num_cached of them at its "
+            "admissions, and what preemptions took (num_lost) it has to get through once more"
         )
     total = sum(step.num_tokens for step in probe.steps)
     booked = sum(ledger.num_scheduled for ledger in probe.ledgers.values())
@@ -104,6 +104,48 @@ def test_expected_scheduled_by_hand(lab: ModuleType) -> None:
             f"compute, should be {want}. The token sampled last is never computed; hits save, losses "
             "cost"
         )
+
+
+def test_a_preempted_request_waits(lab: ModuleType, model: Any) -> None:
+    """After a preemption the request stands in the queue again, and a step's `waiting` has it."""
+    config = EngineConfig(
+        block_size=4, num_gpu_blocks=8, max_model_len=24, max_num_seqs=2, max_num_batched_tokens=32
+    )
+    engine = LLMEngine(model, config)
+    probe = lab.BatchProbe(engine)
+    drive(
+        engine,
+        [
+            (0, "a", prompt_of(9, 0), 12),
+            (0, "b", prompt_of(9, 90), 12),
+            (0, "c", prompt_of(3, 180), 2),
+        ],
+    )
+    out = [step for step in probe.steps if step.preempted]
+    assert [step.preempted for step in out[:1]] == [("b",)], (
+        "b is preempted when both outgrow the blocks"
+    )
+    assert out[0].waiting == ("b", "c"), (
+        f"b was preempted in step {out[0].index}, and waiting is {out[0].waiting}, should be ('b', "
+        "'c'): it waits for its return at the head of the line, before c, which has not run yet. "
+        "Take everybody in scheduler.waiting, whatever the status"
+    )
+
+
+def test_a_probe_put_on_late_keeps_the_engines_index(lab: ModuleType, model: Any) -> None:
+    """A probe on an engine that has done steps numbers its own as the engine does."""
+    engine = LLMEngine(model, EngineConfig(num_gpu_blocks=20, max_model_len=64))
+    drive(engine, [(0, "before", prompt_of(5, 0), 3)])
+    probe = lab.BatchProbe(engine)
+    drive(engine, [(0, "after", prompt_of(5, 90), 2)])
+    indices = [step.index for step in probe.steps]
+    assert indices == [4, 5], (
+        f"the engine had done 3 steps when the probe came, so those it sees are 4 and 5; it wrote {indices}. "
+        "Take record.index: who lays your trace beside a log would look at other steps"
+    )
+    assert list(probe.ledgers) == ["after"], (
+        f"one request was admitted since the probe was put on; there are ledgers of {list(probe.ledgers)}"
+    )
 
 
 def test_the_probe_changes_nothing(lab: ModuleType, model: Any) -> None:
@@ -141,19 +183,22 @@ def test_two_prompts_under_a_tight_budget(lab: ModuleType, model: Any) -> None:
     engine = LLMEngine(model, EngineConfig(max_num_batched_tokens=8, max_num_seqs=4))
     probe = lab.BatchProbe(engine)
     drive(engine, [(0, "A", prompt_of(13, 0), 4), (0, "B", prompt_of(6, 90), 4)])
-    got = [(s.num_scheduled_tokens, s.waiting, lab.is_mixed(s), s.finished) for s in probe.steps]
-    assert got == [
+    want = [
         ({"A": 8}, ("B",), False, ()),
         ({"A": 5, "B": 3}, (), False, ()),
         ({"A": 1, "B": 3}, (), True, ()),
         ({"A": 1, "B": 1}, (), False, ()),
         ({"A": 1, "B": 1}, (), False, ("A",)),
         ({"B": 1}, (), False, ("B",)),
-    ], (
-        f"tokens, waiting, mixed and finished by step: {got}. A takes the whole budget and B waits; "
-        "the 3 that A leaves over are B's; in step 3 a decode and a chunk share the batch, and only "
-        "that is mixed: step 2 has two prompts in it"
-    )
+    ]
+    assert len(probe.steps) == 6, f"the run has 6 steps, the probe wrote down {len(probe.steps)}"
+    for i, (s, wanted) in enumerate(zip(probe.steps, want, strict=True), 1):
+        got = (s.num_scheduled_tokens, s.waiting, lab.is_mixed(s), s.finished)
+        assert got == wanted, (
+            f"step {i}: tokens, waiting, mixed and finished are {got}, should be {wanted}. A takes "
+            "the whole budget and B waits; the 3 that A leaves over are B's; in step 3 a decode "
+            "and a chunk share the batch, and only that is mixed: step 2 has two prompts in it"
+        )
     early = [lab.time_to_first_token(probe.steps, r) for r in "AB"]
     assert early == [(2, 16), (3, 20)], (
         f"steps and tokens to the first token of A and B: {early}, should be (2, 16) and (3, 20). B "
@@ -302,6 +347,6 @@ def test_behind_a_long_prompt(lab: ModuleType, model: Any, name: str) -> None:
     )
     assert lab.longest_gap(probe.steps, "decoding") == gap, (
         f"{name}: the longest gap of the decoding request is "
-        f"{lab.longest_gap(probe.steps, 'decoding')} tokens, should be {gap}: no step is larger than "
-        "the budget, and every step gives it a token"
+        f"{lab.longest_gap(probe.steps, 'decoding')} tokens, should be {gap}: no step is larger "
+        "than the budget, and every step gives it a token"
     )

@@ -187,6 +187,48 @@ def joined(outputs: list[RequestOutput]) -> dict[int, dict[str, Any]]:
     return whole
 
 
+def first_difference(got: dict[int, dict[str, Any]], want: dict[int, dict[str, Any]]) -> str:
+    """The first thing in which two answers, as `joined` gives them, are not the same."""
+    if got.keys() != want.keys():
+        return f"completions {sorted(got)} came, {sorted(want)} should"
+    for index, wanted in want.items():
+        for name, value in wanted.items():
+            mine = got[index].get(name)
+            if mine == value:
+                continue
+            if not isinstance(value, str | list) or not isinstance(mine, str | list):
+                return f"{name} of completion {index} is {mine!r}, should be {value!r}"
+            at = next(
+                (i for i, (x, y) in enumerate(zip(mine, value, strict=False)) if x != y), None
+            )
+            if at is None:
+                return f"{name} of completion {index} has the length {len(mine)}, should have {len(value)}"
+            return f"{name} of completion {index} has {mine[at]!r} at place {at}, should have {value[at]!r}"
+    return "nothing"
+
+
+class Wakings:
+    """Notes when one task of the running event loop sets a timer, and when it asks for a turn.
+
+    A task that sleeps on an event or waits for a lock or a thread does neither: others wake it.
+    """
+
+    def __init__(self, task: asyncio.Task[Any]) -> None:
+        self.timers = self.turns = 0
+        loop = asyncio.get_running_loop()
+        call_at, call_soon = loop.call_at, loop.call_soon
+
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            self.timers += asyncio.current_task(loop) is task
+            return call_at(*args, **kwargs)
+
+        def soon(*args: Any, **kwargs: Any) -> Any:
+            self.turns += asyncio.current_task(loop) is task
+            return call_soon(*args, **kwargs)
+
+        loop.call_at, loop.call_soon = timed, soon  # type: ignore[method-assign]
+
+
 def make_output(
     text: str, token_ids: list[int], index: int = 0, finished: bool = False, **fields: Any
 ) -> RequestOutput:

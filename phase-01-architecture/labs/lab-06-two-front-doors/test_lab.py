@@ -76,7 +76,7 @@ def test_the_collector_merges_what_was_not_taken(lab: ModuleType) -> None:
         waiting = asyncio.ensure_future(collector.get())
         await support.turns()
         assert not waiting.done(), (
-            f"all was taken, so the next get waits. Yours returned {waiting}: empty the collector, and "
+            "all was taken, so the next get waits, and yours returned at once: empty the collector, and "
             "clear its event"
         )
         collector.put(support.make_output("d", [4]))
@@ -142,8 +142,11 @@ def test_streams_joined_are_the_batch_outputs(
             ]
             results = await asyncio.gather(*streams)
         for outputs, wanted, (_, param) in zip(results, want, MIXED, strict=True):
-            assert support.joined(outputs) == wanted, (
-                f"{param}: the stream, joined, is {support.joined(outputs)}, LLM.generate says {wanted}"
+            got = support.joined(outputs)
+            assert got == wanted, (
+                f"one of eight streams (max_tokens={param.max_tokens}, n={param.n}, "
+                f"stop={param.stop}), joined, is not what LLM.generate says: "
+                f"{support.first_difference(got, wanted)}"
             )
             assert [o.finished for o in outputs] == [False] * (len(outputs) - 1) + [True], (
                 "the last output of a stream, and no other, is finished"

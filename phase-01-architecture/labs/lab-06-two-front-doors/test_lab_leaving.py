@@ -83,6 +83,59 @@ def test_leaving_frees_the_blocks(lab: ModuleType, engine: Any, how: str) -> Non
     support.run(main(), "after a reader has left, the engine must go on for the others")
 
 
+@pytest.mark.parametrize("how", ["at the end", "cancel", "aclose", "break", "before it was added"])
+def test_nobody_who_left_is_still_listed(lab: ModuleType, engine: Any, how: str) -> None:
+    """However a stream ends, its collector is gone, and no note of it stays."""
+
+    async def main() -> None:
+        gate = support.Gate(engine, first=3)
+        async with lab.AsyncEngine(engine) as front_door:
+            most = 2 if how == "at the end" else 100
+
+            async def reader() -> None:
+                async for _ in front_door.generate(support.PROMPT, support.greedy(most), "r"):
+                    if how == "break":
+                        break
+
+            if how == "aclose":
+                stream = front_door.generate(support.PROMPT, support.greedy(most), "r")
+                await anext(stream)
+                await stream.aclose()
+            elif how == "before it was added":
+                other = asyncio.ensure_future(
+                    support.read(front_door.generate("x", support.greedy(4), "other"))
+                )
+                await gate.until_entered()
+                task = asyncio.ensure_future(reader())
+                await support.turns()
+                task.cancel()
+                gate.opened.set()
+                await asyncio.wait([task, other])
+            else:
+                task = asyncio.ensure_future(reader())
+                if how == "cancel":
+                    await gate.until_entered()
+                    task.cancel()
+                await asyncio.wait([task])
+            gate.opened.set()
+            await support.turns()
+            assert "r" not in front_door.collectors, (
+                f"the reader of 'r' is gone ({how}), and `collectors` still has its collector: "
+                "outputs would be put there for nobody, and the table grows with everybody who "
+                "ever left. Take it out"
+            )
+            assert await support.until(lambda: engine.alive == 0), (
+                f"the reader is gone ({how}), and its request runs on"
+            )
+            await support.read(front_door.generate("y", support.greedy(1), "next"))
+            assert (dict(front_door.collectors), list(front_door.leavers)) == ({}, []), (
+                f"all streams have ended, and the front door still lists {sorted(front_door.collectors)} in "
+                f"`collectors` and {list(front_door.leavers)} in `leavers`"
+            )
+
+    support.run(main(), "a stream did not end, or nobody was served after it")
+
+
 def test_leaving_during_the_last_step(lab: ModuleType, engine: Any) -> None:
     """The request finishes in the step during which its reader leaves: there is nothing to abort."""
 

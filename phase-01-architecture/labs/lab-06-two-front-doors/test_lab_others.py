@@ -78,9 +78,10 @@ def test_a_refused_request_harms_nobody(
                 )
             outputs += await support.read(stream)
             after = await support.read(front_door.generate("x", support.greedy(2), "after"))
-        assert support.joined(outputs) == support.joined([want]), (
-            f"five other requests were refused, and this stream suffered: {support.joined(outputs)}, it "
-            f"should be {support.joined([want])}"
+        got, wanted = support.joined(outputs), support.joined([want])
+        assert got == wanted, (
+            "five other requests were refused, and this stream suffered: "
+            f"{support.first_difference(got, wanted)}"
         )
         assert support.num_tokens(after) == 2, "and the next request is served"
 
@@ -134,6 +135,69 @@ def test_a_dying_step_ends_every_stream(lab: ModuleType, engine: Any) -> None:
         "A step raised, and a stream waits for ever. The task that steps must catch the error and put "
         "it into every collector; later requests are refused with it",
     )
+
+
+def test_a_newcomer_at_a_dying_engine_is_refused(lab: ModuleType, engine: Any) -> None:
+    """It waits for the lock while the step dies: it gets the error, and does not wait for ever."""
+
+    async def main() -> None:
+        gate = support.Gate(engine, first=2)
+
+        def die(step: int) -> None:
+            gate(step)
+            if step >= 2:
+                raise MemoryError("no room on the device")
+
+        engine.before_step = die
+        async with lab.AsyncEngine(engine) as front_door:
+            runs = asyncio.ensure_future(
+                support.refused(front_door.generate(support.PROMPT, support.greedy(9), "runs"))
+            )
+            await gate.until_entered()
+            comes = asyncio.ensure_future(
+                support.refused(front_door.generate("y", support.greedy(4), "comes"))
+            )
+            await support.turns()
+            gate.opened.set()
+            ended, _ = await asyncio.wait([runs, comes], timeout=support.PATIENCE)
+            assert runs in ended, "the engine died under this stream, and it waits for ever"
+            assert runs.result() is True, "the engine died under this stream: EngineDeadError"
+            assert comes in ended, (
+                "a request came during the step that killed the engine, waited for the lock, and "
+                "was added to a dead engine, where nobody will ever put anything into its "
+                "collector. Look at `error` when you have the lock: what was true before you "
+                "waited need not be true now"
+            )
+            assert comes.result() is True, "a dead engine refuses a newcomer with EngineDeadError"
+        assert engine.num_steps == 2, (
+            f"the engine died in step 2 and has stepped {engine.num_steps} times"
+        )
+
+    support.run(main(), "A newcomer waits for an engine that is dead")
+
+
+def test_an_idle_engine_sleeps_on_its_event(lab: ModuleType, engine: Any) -> None:
+    """No polling of any kind: the task that steps sets no timer, and is not woken while nobody asks."""
+
+    async def main() -> None:
+        async with lab.AsyncEngine(engine) as front_door:
+            wakings = support.Wakings(front_door._task)
+            await support.read(front_door.generate(support.PROMPT, support.greedy(3), "r"))
+            await support.turns()
+            before = wakings.turns
+            await support.turns(50)
+            assert wakings.turns == before, (
+                f"nobody asks for anything, and the task that steps took {wakings.turns - before} "
+                "turns of the event loop's 50 to look for work. Let it await `work`: then it "
+                "costs nothing until a request sets it"
+            )
+            assert wakings.timers == 0, (
+                f"the task that steps set a timer {wakings.timers} times. An engine that sleeps by "
+                "the clock wakes for nothing while it is idle, and makes the next request wait "
+                "for the rest of its sleep. Await `work`"
+            )
+
+    support.run(main(), "A stream of three tokens did not end")
 
 
 def test_an_idle_engine_rests(lab: ModuleType, engine: Any) -> None:

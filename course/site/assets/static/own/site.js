@@ -59,7 +59,9 @@
     new MutationObserver(draw).observe(document.body, { attributeFilter: ["data-md-color-scheme"] });
   }
 
-  // A run to step through is a page of its own, in a frame: it follows this page's colours.
+  // A run to step through is a page of its own, in a frame: it follows this page's colours, and the
+  // frame follows its height. While the width stays, a frame only grows: steps differ in what there
+  // is to say, and the text below should not jump with each of them.
   function viewers() {
     const frames = [...document.querySelectorAll("figure.viewer iframe")];
     if (frames.length === 0) return;
@@ -71,6 +73,16 @@
     new MutationObserver(() => frames.forEach(tell))
       .observe(document.body, { attributeFilter: ["data-md-color-scheme"] });
     frames.forEach(tell);
+    const widths = new Map();
+    window.addEventListener("message", (event) => {
+      const frame = frames.find((each) => each.contentWindow === event.source);
+      const { viewerHeight: height, viewerWidth: width } = event.data ?? {};
+      if (!frame || frame.closest(".fixed") || !(height > 0 && height < 10000)) return;
+      const border = frame.offsetHeight - frame.clientHeight;
+      const before = widths.get(frame) === width ? frame.offsetHeight : 0;
+      widths.set(frame, width);
+      frame.style.height = `${Math.max(before, Math.ceil(height) + border)}px`;
+    });
   }
 
   // Copying a session gives what one would type: no prompts, no outputs.

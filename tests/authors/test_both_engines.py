@@ -1,0 +1,44 @@
+"""The deep dive of phase 00 shows what its script prints, mini_vllm's half of it and vLLM's."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from course.docs.pages import ROOT, read_page
+from course.learner.labs import load_module
+
+SCRIPT = ROOT / "phase-00-foundations" / "both_engines.py"
+both = load_module(SCRIPT, "phase_00_both_engines")
+PAGE = read_page(ROOT / "phase-00-foundations" / "01-deep-dive.md")
+SHOWN = {
+    block.head.split(" | ")[0].rsplit(" ", 1)[-1]: [
+        line for line in block.body if line[:3] != "```"
+    ]
+    for block in PAGE.outputs
+}
+
+
+def test_the_page_shows_every_stop() -> None:
+    assert list(SHOWN) == list(both.STOPS)
+
+
+@pytest.mark.parametrize("name", both.STOPS)
+def test_mini_vllms_half(name: str) -> None:
+    said: list[str] = []
+    both.STOPS[name](both.Mini(both.BUDGET if name == "rows" else 2048), said.append)
+    alike = f"{name}, vLLM and mini_vllm alike"
+    title = alike if alike in SHOWN[name] else f"{name}, mini_vllm"
+    first = SHOWN[name].index(title) + 1
+    assert [line.strip() for line in SHOWN[name][first:]] == [line.strip() for line in said]
+
+
+@pytest.mark.vllm
+def test_both_halves() -> None:
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT)], capture_output=True, text=True, check=False, cwd=ROOT
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.splitlines() == [line for lines in SHOWN.values() for line in lines]
