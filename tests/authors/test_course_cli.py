@@ -232,7 +232,7 @@ def test_an_authors_command_goes_by_two_names(name: str, capsys: Capsys) -> None
 
 def test_a_place_in_vllm_is_shown_to_a_learner(capsys: Capsys) -> None:
     """Pages say `course cite show PATH:LINE`; without a tree it says where to get one."""
-    ran = Ran(capsys, "cite", "show", "vllm/v1/request.py:59")
+    ran = Ran(capsys, "cite", "show", "vllm/v1/request.py:239")
     assert "request.py" in ran.line
     assert "No such" not in ran.line
 
