@@ -121,6 +121,7 @@ def test_the_log_says_enabled_before_the_cpu_platform_decides(capture: ModuleTyp
     """In one process the only line says enabled, and the scheduler that runs is the synchronous one."""
     env = os.environ | capture.QUIET
     env |= {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_LOGGING_LEVEL": "INFO"}
+    env |= {"TORCH_COMPILE_DISABLE": "1", "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
         [sys.executable, "-c", ASKS_NOTHING, str(capture.engines.MODEL)],
         env=env, capture_output=True, text=True, check=True,

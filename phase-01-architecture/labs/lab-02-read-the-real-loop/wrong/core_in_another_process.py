@@ -1,7 +1,7 @@
 """`VLLM_ENABLE_V1_MULTIPROCESSING` is set to "1", or left alone, which is the same.
 
-The engine core then starts in a process of its own, and `llm.llm_engine.engine_core` is a client that talks to
-it. There is no scheduler to wrap. "0" keeps the core here.
+The engine core then starts in a process of its own, and `llm.llm_engine.engine_core` is a client that talks
+to it. There is no scheduler to wrap. "0" keeps the core here.
 
 Refused by `test_environment`.
 """

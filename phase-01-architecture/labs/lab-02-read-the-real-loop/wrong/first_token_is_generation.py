@@ -1,7 +1,7 @@
 """A step's own token is taken in before the group is chosen.
 
-The step that samples a request's first token is the prompt's last, and it is context: when it was scheduled the
-request had no output. Choose the group first, then remember that the request has sampled.
+The step that samples a request's first token is the prompt's last, and it is context: when it was scheduled
+the request had no output. Choose the group first, then remember that the request has sampled.
 
 Refused by `test_a_prompt_is_context_until_its_first_token`.
 """

@@ -1,7 +1,7 @@
 """The pattern is matched at the beginning of each line, where the level and the time stand.
 
-`re.match` only looks at the start of a string. `re.search` on each line, or `re.findall` and `re.finditer` on the
-whole log, find it behind whatever prefix the logger and the process put in front.
+`re.match` only looks at the start of a string. `re.search` on each line, or `re.findall` and `re.finditer`
+on the whole log, find it behind whatever prefix the logger and the process put in front.
 
 Refused by `test_iterations_of_the_capture`.
 """
