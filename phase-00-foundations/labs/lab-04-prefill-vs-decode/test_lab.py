@@ -273,7 +273,7 @@ def test_step_time_is_the_slower_of_the_two(lab: ModuleType) -> None:
 
 def test_decode_speed_limit(lab: ModuleType) -> None:
     """One reader: 125 tokens/s at 2 TB/s, 127 on an A100 with Llama-3-8B, whatever the kernels."""
-    first = mend_first(lab, "step_time")
+    first = mend_first(lab, "step_flops", "step_bytes", "step_time")
     same(
         lab.decode_tokens_per_second(gpu(lab), llama(lab), 1),
         125,
@@ -288,7 +288,7 @@ def test_decode_speed_limit(lab: ModuleType) -> None:
 
 def test_batching_is_free_up_to_the_ridge(lab: ModuleType) -> None:
     """64 requests get 64 times as much; past the ridge the total stands still."""
-    first = mend_first(lab, "step_time")
+    first = mend_first(lab, "step_flops", "step_bytes", "step_time")
     same(
         lab.decode_tokens_per_second(gpu(lab), llama(lab), 64),
         8000,
