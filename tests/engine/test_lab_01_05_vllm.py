@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import random
+import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -152,3 +154,34 @@ def test_check_stop_strings_by_itself(solution: ModuleType) -> None:
         assert got == (None if want is None else want[0])
         cut = len(before + piece) if want is None or want[1] == -1 else want[1]
         assert mine.output_text == (before + piece)[:cut]
+
+
+WANTS_EOS = """
+import sys
+import vllm
+from vllm.v1.executor.uniproc_executor import UniProcExecutor
+llm = vllm.LLM(
+    sys.argv[1], dtype="float32", enforce_eager=True, max_model_len=64, num_gpu_blocks_override=9,
+    block_size=16, distributed_executor_backend=UniProcExecutor,
+)
+for knobs in ({}, {"min_tokens": 1}, {"min_tokens": 4}):
+    params = vllm.SamplingParams(temperature=0, max_tokens=9, logit_bias={2: 100}, **knobs)
+    [output] = llm.generate({"prompt_token_ids": [1, 89]}, params, use_tqdm=False)
+    print("ENDED", len(output.outputs[0].token_ids), output.outputs[0].finish_reason)
+"""
+
+
+def test_eos_comes_after_min_tokens_at_the_soonest() -> None:
+    """A model that wants nothing but EOS, through the whole of vLLM: token min_tokens + 1."""
+    model = ROOT / "mini_vllm" / "checkpoints" / "tiny-llama"
+    quiet = {
+        "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1",
+        "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+        "TORCH_COMPILE_DISABLE": "1", "OMP_NUM_THREADS": "1",
+    }  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-c", WANTS_EOS, str(model)],
+        env=os.environ | quiet, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    ended = [line for line in done.stdout.splitlines() if line.startswith("ENDED")]
+    assert ended == ["ENDED 1 stop", "ENDED 2 stop", "ENDED 5 stop"]

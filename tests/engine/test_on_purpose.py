@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from preempted_mid_step import play
+from seeds_beside import play as play_seeded
 from workloads import DEFAULT_PARTS, make_engine, make_request, make_scheduler, step
 
 from course.parity.traces import Arrival
@@ -239,24 +240,32 @@ def test_real_vllm_takes_it_and_never_ends() -> None:
 # -- seeds ----------------------------------------------------------------------------------------
 
 
-def seeded_text(*beside: SamplingParams) -> list[int]:
-    """Tokens of a request with a seed, with others in its batch."""
-    engine = make_engine(DEFAULT_PARTS)
-    seeded = SamplingParams(max_tokens=12, ignore_eos=True, seed=7)
-    for index, params in enumerate((seeded, *beside)):
-        engine.add_request(str(index), [5, 6, 7], params)
-    tokens: dict[str, list[int]] = {}
-    while engine.has_unfinished_requests():
-        tokens |= {o.request_id: list(o.outputs[0].token_ids) for o in engine.step()}
-    return tokens["0"]
+WITHOUT: dict[str, Any] = {}  # params of a neighbour that has no seed
+COMPANY: list[list[dict[str, Any]]] = [
+    [],
+    [{"seed": 3}, {"seed": 4}],
+    [WITHOUT],
+    [{"temperature": 0}],
+    [{"seed": 3}, WITHOUT],
+]
+NUM_SEEDED = 2  # of COMPANY, how many have a seed in every row
 
 
 def test_a_seed_is_honoured_whoever_else_is_in_the_batch() -> None:
-    alone = seeded_text()
-    without = SamplingParams(max_tokens=12, ignore_eos=True)
-    greedy = SamplingParams(max_tokens=12, ignore_eos=True, temperature=0)
+    alone, *beside = play_seeded("mini_vllm", COMPANY)
     assert len(set(alone)) > 1
-    assert seeded_text(without) == seeded_text(greedy, without) == alone
+    assert beside == [alone] * len(beside)
+
+
+@pytest.mark.vllm
+def test_a_neighbour_without_a_seed_changes_a_seeded_text_of_real_vllm() -> None:
+    """The whole engine on a CPU: the text repeats alone and among seeds, and in no mixed batch."""
+    from course.parity.tokens_run import run_worker
+
+    alone, *beside = run_worker("tests.engine.seeds_beside", ["vllm"], COMPANY)
+    assert beside[: NUM_SEEDED - 1] == [alone] * (NUM_SEEDED - 1)
+    for situation, tokens in zip(COMPANY[NUM_SEEDED:], beside[NUM_SEEDED - 1 :], strict=True):
+        assert tokens != alone, f"the seed is honoured beside {situation}"
 
 
 @pytest.mark.vllm

@@ -29,9 +29,9 @@ def kept(logits: np.ndarray) -> list[list[int]]:
 
 def check_kept(before: np.ndarray, after: Any, want: list[list[int]], rule: str) -> None:
     """`after` bars exactly the tokens that are not in `want`, and leaves the other logits alone."""
-    shape = after.shape if isinstance(after, np.ndarray) else None
+    shape = after.shape if isinstance(after, np.ndarray) else type(after).__name__
     assert shape == before.shape, (
-        f"return logits of the shape {before.shape} that came in, got {after!r}"
+        f"return logits of the shape {before.shape} that came in, got {shape}"
     )
     assert kept(after) == want, f"{rule} Tokens left: {kept(after)}, should be {want}."
     for i, tokens in enumerate(want):
@@ -79,10 +79,43 @@ def test_softmax_survives_large_logits(lab: ModuleType) -> None:
     )
 
 
+def test_what_comes_out_is_float32(lab: ModuleType) -> None:
+    """float32 goes in and float32 comes out of every step; the ids of tokens are int64."""
+    logits, half = from_probs(*[[0.4, 0.3, 0.2, 0.1]] * 2), np.full(2, 0.5, np.float32)
+    k = np.array([2, 3])
+    for name, got in {
+        "softmax": lab.softmax(logits),
+        "compute_logprobs": lab.compute_logprobs(logits),
+        "apply_temperature": lab.apply_temperature(logits, half),
+        "apply_min_p": lab.apply_min_p(logits, half),
+        "apply_top_k": lab.apply_top_k(logits, k),
+        "apply_top_p": lab.apply_top_p(logits, half),
+        "sampling_probs": lab.sampling_probs(logits, half, half, k, half),
+    }.items():
+        assert got.dtype == np.float32, (
+            f"{name} was given float32 and returns {got.dtype}: twice the memory for every step after "
+            "it. np.full, np.zeros and np.empty make float64 unless told otherwise (dtype=np.float32, "
+            "or np.empty_like), and float32 with a float64 array becomes float64"
+        )
+    probs, rng = np.full((2, 4), 0.25, np.float32), np.random.default_rng(0)
+    for name, got in {
+        "greedy_sample": lab.greedy_sample(logits),
+        "random_sample": lab.random_sample(probs, {}, rng),
+    }.items():
+        got_dtype = getattr(got, "dtype", type(got).__name__)
+        assert got_dtype == np.int64, f"{name} returns token ids, an int64 array; got {got_dtype}"
+
+
 def test_logprobs_of_unlikely_tokens_are_finite(lab: ModuleType) -> None:
     """log(softmax) without the softmax: a token 200 below the top has about -200, not -inf."""
     with np.errstate(all="ignore"):
+        alone = lab.compute_logprobs(rows([0, 200, 200]))
         got = lab.compute_logprobs(rows([0, 200, 200], [500, 500, 500], [1, 2, 3]))
+    assert np.isfinite(got).all() or not np.isfinite(alone).all(), (
+        "compute_logprobs is right for the row [0, 200, 200] alone, and not when a row of 500s stands "
+        "beside it: take off each row's own maximum (axis=1, keepdims=True), not the largest of the "
+        "whole batch, or a row far below the top one underflows"
+    )
     assert np.isfinite(got).all(), (
         f"compute_logprobs gave {got.tolist()}: a probability of exp(-200) is 0 in float32 and its "
         "logarithm -inf. Subtract the maximum, then the logarithm of the sum of the exps."
@@ -146,6 +179,24 @@ def test_min_p_is_a_share_of_the_top_token(lab: ModuleType) -> None:
         [[0, 1, 2], [0, 1, 2, 3], [0, 1]],
         "min_p 0.2 bars below 0.2 * 0.5 = 0.1, not below 0.2; 0 bars nothing; 1 leaves what ties "
         "with the top token, as a token at the floor stays (bar with <, not <=).",
+    )
+
+
+def test_min_p_is_about_probabilities(lab: ModuleType) -> None:
+    """The floor is a share of the row's largest probability, not of its largest logit, nor the batch's."""
+    logits = from_probs([0.5, 0.3, 0.15, 0.05]) - np.float32(5)  # the same probabilities
+    got = lab.apply_min_p(logits, np.array([0.2], np.float32))
+    assert kept(got) == [[0, 1, 2]], (
+        f"min_p 0.2 over the probabilities 0.5, 0.3, 0.15, 0.05, with every logit negative: tokens "
+        f"{kept(got)[0]} are left, should be [0, 1, 2]. The floor is 0.2 times the largest probability; "
+        "0.2 times a logit means nothing, since logits may be shifted by any constant"
+    )
+    logits = from_probs([0.9, 0.05, 0.05], [0.4, 0.35, 0.25])
+    got = lab.apply_min_p(logits, np.array([0.5, 0.5], np.float32))
+    assert kept(got) == [[0], [0, 1, 2]], (
+        f"two rows whose largest probabilities are 0.9 and 0.4, min_p 0.5: tokens {kept(got)} are left, "
+        "should be [[0], [0, 1, 2]]. Each row has a floor of its own, 0.45 and 0.2 (max over axis=1, "
+        "keepdims=True), whoever stands beside it in the batch"
     )
 
 

@@ -65,6 +65,11 @@ def test_the_draw_divides_by_exponential_noise(lab: ModuleType) -> None:
     probs = np.random.default_rng(0).dirichlet(np.ones(5), 300).astype(np.float32)
     noise = np.random.default_rng(7).standard_exponential((300, 5))
     got = np.asarray(lab.random_sample(probs, {}, np.random.default_rng(7))).tolist()
+    narrow = np.random.default_rng(7).standard_exponential((300, 5), dtype=np.float32)
+    assert got != (probs / narrow).argmax(axis=1).tolist(), (
+        "you divide and take the argmax as you should, but by float32 noise. numpy draws other numbers "
+        "for float32 than for float64: leave out dtype, as the recipe does"
+    )
     assert got == (probs / noise).argmax(axis=1).tolist(), (
         "the token of a row is the argmax of probs / noise, the noise one [n, V] call of "
         "rng.standard_exponential. The smallest of exponentials with rates p_t is that of token t "
@@ -332,9 +337,15 @@ def test_runs_in_the_engine(lab: ModuleType) -> None:
     )
     _, theirs = generate(DEFAULT_PARTS, requests)
     for request_id, tokens in theirs.items():
+        differ = [
+            i
+            for i, pair in enumerate(zip(mine[request_id], tokens, strict=False))
+            if pair[0] != pair[1]
+        ]
+        at = differ[0] if differ else 0
         assert mine[request_id] == tokens, (
-            f"request {request_id} ({knobs(requests[int(request_id)][1])}) became {mine[request_id]}, "
-            f"in the default engine {tokens}"
+            f"request {request_id} ({knobs(requests[int(request_id)][1])}): its token {at} is "
+            f"{mine[request_id][at]}, in the default engine {tokens[at]}"
         )
 
 
@@ -349,7 +360,9 @@ def test_a_seeded_request_repeats_in_any_company(lab: ModuleType) -> None:
     parts = EngineParts(sampler=lab.Sampler)
     alone = generate(parts, [request])[1]["0"]
     crowded = generate(parts, [*crowd, request])[1]["4"]
-    assert alone == crowded, (
-        f"seed 42 gave {alone} alone and {crowded} among others: a seeded row may use no randomness "
-        "but that of its own generator"
+    parted = next((i for i in range(len(alone)) if alone[i : i + 1] != crowded[i : i + 1]), None)
+    assert parted is None, (
+        f"seed 42 gave one text alone and another among requests without seeds: they part at token "
+        f"{parted}. A seeded row may use no randomness but that of its own generator"
     )
+    assert alone == crowded, "the text has the same length alone and in company"

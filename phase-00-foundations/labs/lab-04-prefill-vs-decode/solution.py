@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 # ---- given ---------------------------------------------------------------------------------------
 
@@ -39,8 +39,32 @@ class Model:
     """Bytes of one number in the KV cache."""
 
 
-LLAMA_3_8B = Model("Llama-3-8B", 8e9, 2, num_layers=32, num_kv_heads=8, head_dim=128)
-LLAMA_3_70B = Model("Llama-3-70B", 70e9, 2, num_layers=80, num_kv_heads=8, head_dim=128)
+LLAMA_3_8B = Model("Llama-3-8B", 8.03e9, 2, num_layers=32, num_kv_heads=8, head_dim=128)
+LLAMA_3_70B = Model("Llama-3-70B", 70.6e9, 2, num_layers=80, num_kv_heads=8, head_dim=128)
+
+
+class Prediction(NamedTuple):
+    """What you expect of one step.
+
+    Attributes:
+        bound: "memory" if it waits for bytes, "compute" if it waits for arithmetic.
+        milliseconds: what the step takes at least.
+    """
+
+    bound: str
+    milliseconds: float
+
+
+# ---- before you derive anything ------------------------------------------------------------------
+
+
+def predictions() -> dict[str, Prediction]:
+    """The three workloads of the README on one H100, guessed before they are derived."""
+    return {
+        "one reader": Prediction("memory", 5),
+        "a long prompt": Prediction("compute", 33),
+        "a full house": Prediction("memory", 25),
+    }
 
 
 # ---- reading a datasheet -------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math  # noqa: F401  # for your work
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 # ---- given ---------------------------------------------------------------------------------------
 
@@ -40,8 +40,35 @@ class Model:
     """Bytes of one number in the KV cache."""
 
 
-LLAMA_3_8B = Model("Llama-3-8B", 8e9, 2, num_layers=32, num_kv_heads=8, head_dim=128)
-LLAMA_3_70B = Model("Llama-3-70B", 70e9, 2, num_layers=80, num_kv_heads=8, head_dim=128)
+LLAMA_3_8B = Model("Llama-3-8B", 8.03e9, 2, num_layers=32, num_kv_heads=8, head_dim=128)
+LLAMA_3_70B = Model("Llama-3-70B", 70.6e9, 2, num_layers=80, num_kv_heads=8, head_dim=128)
+
+
+class Prediction(NamedTuple):
+    """What you expect of one step.
+
+    Attributes:
+        bound: "memory" if it waits for bytes, "compute" if it waits for arithmetic.
+        milliseconds: what the step takes at least.
+    """
+
+    bound: str
+    milliseconds: float
+
+
+# ---- before you derive anything ------------------------------------------------------------------
+
+
+def predictions() -> dict[str, Prediction]:
+    """Your guess at the three workloads of the README, on one H100. Do this first, on paper.
+
+    Which of the two does each step wait for, and how long does it take, within a factor of three? If the
+    functions below tell you later that a guess was wrong, mend it, and say to yourself why it was.
+
+    Returns:
+        A `Prediction` for each of "one reader", "a long prompt" and "a full house".
+    """
+    raise NotImplementedError
 
 
 # ---- reading a datasheet -------------------------------------------------------------------------
@@ -51,8 +78,7 @@ def dense_flops(printed_tflops: float, with_sparsity: bool) -> float:
     """FLOP/s for dense matrices, from the number that a datasheet prints.
 
     Many sheets print the rate for weights of which two in every four are zero, in small print "with
-    sparsity". The tensor cores skip those, so that rate is twice the dense one. Language models are
-    served dense.
+    sparsity". The tensor cores skip those. Language models are served dense.
 
     Args:
         printed_tflops: as printed, in TFLOP/s.
@@ -141,18 +167,12 @@ def is_memory_bound(device: Device, intensity: float) -> bool:
 
 
 def attainable_flops(device: Device, intensity: float) -> float:
-    """FLOP/s that the device reaches on work of this intensity: the roof over that point.
-
-    Left of the ridge memory delivers `intensity` FLOP of work with each byte; right of it the
-    arithmetic units are busy all the time.
-    """
+    """FLOP/s that the device reaches at most on work of this intensity: the roof over that point."""
     raise NotImplementedError
 
 
 def step_time(device: Device, model: Model, num_tokens: int, kv_tokens: int = 0) -> float:
-    """Seconds that one step takes at least, if computing and reading overlap perfectly.
-
-    The slower of the two decides; they run at the same time.
+    """Seconds that one step takes at least, if computing and reading go on at the same time, all the time.
 
     Args:
         num_tokens, kv_tokens: as in `step_flops` and `step_bytes`.

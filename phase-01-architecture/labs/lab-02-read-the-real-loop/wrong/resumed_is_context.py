@@ -1,10 +1,10 @@
 """A preempted request counts as context again when it is back.
 
-It computes much of its prompt anew, so it looks like a prefill. The log line does not go by that: whoever has
-sampled a token before is in the generation group, however many tokens the step gives it. That is why a
+It computes much of its prompt anew, so it looks like a prefill. The log line does not go by that: whoever
+has sampled a token before is in the generation group, however many tokens the step gives it. That is why a
 generation request can have 17 tokens.
 
-Refused by `test_the_log_says_what_the_events_say`.
+Refused by `test_a_request_that_has_sampled_is_generation_for_good`.
 """
 
 from __future__ import annotations
@@ -22,12 +22,16 @@ def iterations_of(events: Any) -> Any:
     for place, event in enumerate(events):
         if event.status == "PREEMPTED":
             preempted.add(event.request_id)
-        elif event.request_id in preempted:
-            preempted.remove(event.request_id)
+        elif event.request_id in preempted and event.num_scheduled_tokens:
             back.add(place)
-    lines = {line.number: list(line) for line in solution.iterations_of(events)}
+            if event.new_token_ids:
+                preempted.remove(event.request_id)
+    lines = {}
+    steps = sorted({event.step for event in events if event.step})
+    for step, line in zip(steps, solution.iterations_of(events), strict=True):
+        lines[step] = list(line)
     for place in back:
-        line, tokens = lines[events[place].step - 1], events[place].num_scheduled_tokens
+        line, tokens = lines[events[place].step], events[place].num_scheduled_tokens
         for at, change in ((1, 1), (2, tokens), (3, -1), (4, -tokens)):
             line[at] += change
     return [solution.Iteration(*line) for line in lines.values()]
