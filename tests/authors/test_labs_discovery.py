@@ -39,6 +39,13 @@ def course(tmp_path: Path) -> Course:
     return load_course(tmp_path)
 
 
+def test_the_front_page_adds_up_the_labs_minutes() -> None:
+    labs = load_course(ROOT).labs
+    hours = round(sum(lab.minutes for lab in labs) / 60)
+    front = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert f"of which {hours} go into {len(labs)} labs" in front
+
+
 def test_labs_come_in_reading_order(course: Course) -> None:
     assert [lab.id for lab in course.labs] == ["00-01", "01-01", "01-02", "01-03"]
     assert [len(phase.labs) for phase in course.phases] == [1, 3]
