@@ -81,7 +81,7 @@ class Watched:
         )
         rows = self._hidden
         assert rows is not None, "compute_logits was called before any forward"
-        assert np.array_equal(hidden[-1], rows[-1]), (
+        assert np.array_equal(hidden[-1], rows[-1], equal_nan=True), (
             f"pass {len(self.passes) - 1} ran {len(rows)} tokens, and the row of hidden states that you made "
             f"logits of is not the last. Row i predicts what follows token i, so only row "
             f"{len(rows) - 1}, hidden[-1:], predicts a new token. (hidden[:1] is the first row.)"
