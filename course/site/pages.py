@@ -194,7 +194,9 @@ class _Builder:
                     facts = None
             elif kind != "front":
                 out.append(line)
-        return "\n".join(out).lstrip("\n")
+        text = "\n".join(out).lstrip("\n")
+        # Who searches must not be told the answer.
+        return _HEAD + text if lab is not None and path == lab.hints else text
 
     def _viewer(self, line: str, page: Page) -> str:
         """The frame that a viewer line becomes; nothing, and a problem, if that cannot be."""

@@ -18,7 +18,10 @@ import pytest
 from browser_helpers import Tab, chromium_driver
 
 ROOT = Path(__file__).resolve().parents[2]
-GLOSSARY = "# Glossary\n\n**Slot.** A place.\n\n**KV cache.** What `x` keeps. [`v/a.py:1 A`](https://e.org)\n\n"
+GLOSSARY = (
+    "# Glossary\n\n**Slot.** A place.\n\n"
+    '**KV cache.** What `x` keeps. [`A`](https://e.org "v/a.py:1 A")\n\n'
+)
 COPIED = ("mkdocs.yml", "pyproject.toml", "course", "mini_vllm/engine.py")
 
 
