@@ -390,3 +390,23 @@ def test_on_a_phone_all_stands_in_one_column_under_large_controls(page: Page, mi
     """)
     assert top == 0, "the controls stay in sight"
     assert bottom < 120
+
+
+# -- axe ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("colours", ["light", "dark"])
+def test_axe_finds_nothing_serious(page: Page, mixed: Trace, readme: Trace, colours: str) -> None:
+    # The page's own policy refuses every script but its own, and axe is one.
+    page.driver.execute_cdp_cmd("Page.setBypassCSP", {"enabled": True})
+    try:
+        found = []
+        for trace in (mixed, readme):
+            for width in (1280, 390):
+                page.size(width, 900)
+                page.colours(colours)
+                page.open(trace)
+                found += [f"{trace.title}, {width} px: {line}" for line in page.axe()]
+    finally:
+        page.driver.execute_cdp_cmd("Page.setBypassCSP", {"enabled": False})
+    assert not found, "\n".join(found)
