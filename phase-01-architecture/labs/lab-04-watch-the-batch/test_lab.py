@@ -77,7 +77,13 @@ class Desk:
         self.index += 1
         record = StepRecord(self.index, output, ModelRunnerOutput([], {}, []), news, 0.0, 0.0, 0.0)
         before = copy.deepcopy((output, news))
-        self.probe.observe(record)
+        try:
+            self.probe.observe(record)
+        except KeyError as error:
+            raise AssertionError(
+                f"observe looked up {error} and did not find it. The record has all that you need of a step; "
+                "in the scheduler's own requests those that have finished are gone, and the counts have moved"
+            ) from error
         assert (output, news) == before, (
             "observe has changed the record it was shown: a probe reads. Copy what you keep"
         )
