@@ -74,6 +74,14 @@ def describe(record: StepRecord, ended: set[str]) -> str:
     return f"{record.index:4}  {batch:24} {sampled:8} {'; '.join(notes)}"
 
 
+def unwritten(error: NotImplementedError) -> str:
+    """What raised it, by name: the function that is still to be written."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return trace.tb_frame.f_code.co_qualname if trace is not None else "something"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--impl", default="solution", help="solution, starter or a file")
@@ -87,7 +95,10 @@ def main() -> None:
     ended: set[str] = set()
     reference.engine_core.step_observers.append(lambda r: lines.append(describe(r, ended)))
     theirs = run(reference)
-    mine = run(lab.HandEngine(model, CONFIG, tokenizer))
+    try:
+        mine = run(lab.HandEngine(model, CONFIG, tokenizer))
+    except NotImplementedError as error:
+        sys.exit(f"not written yet: {unwritten(error)}")
 
     print("step  tokens computed          sampled")
     for i, line in enumerate(lines):

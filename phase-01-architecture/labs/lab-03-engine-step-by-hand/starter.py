@@ -1,8 +1,9 @@
 """Lab 01-03: the engine step by hand. Your work: two functions, and four methods of `HandEngine`.
 
-The scheduler decides (`SchedulerOutput`), and it owns the requests. The worker has a memory of its own
-(`update_states`), lays a step's tokens out as arrays (`prepare_inputs`), runs the model (`execute_model`)
-and samples (`sample_tokens`). The front end makes text. `step` is where they meet.
+The scheduler decides (`SchedulerOutput`), and it owns the requests. The worker has a memory of its
+own (`update_states`), lays a step's tokens out as arrays (`prepare_inputs`), runs the model
+(`execute_model`) and samples (`sample_tokens`). The front end makes text. `step` is where they
+meet.
 
 Everything around it is the engine's own: `mini_vllm`'s scheduler, model, sampler and output side.
 """
@@ -247,19 +248,20 @@ class HandEngine:
         What you have for it, rows being requests:
 
         - `self.model.compute_logits(hidden)`: [n, hidden_size] to float32 [n, vocab_size];
-        - `SamplingMetadata.build(states, vocab_size)`: of the states of these n requests, row by row;
+        - `SamplingMetadata.build(states, vocab_size)`: of the states of these n requests, row by
+          row; `vocab_size` is the width of the logits;
         - `self.sampler(logits, metadata).sampled_token_ids`: int64 [n].
 
         What decides how you use it:
 
-        - Requests without a seed draw from one random stream. vLLM samples the rows whose token nobody wants
-          as well, and then turns their generators back. numpy's cannot be turned back as easily, so a
-          row that nobody wants must not cost a random number here.
+        - Requests without a seed draw from one random stream. vLLM samples the rows whose token
+          nobody wants as well, and then turns their generators back. numpy's cannot be turned back
+          as easily, so a row that nobody wants must not cost a random number here.
         - Logits are dear: a row of them is a product with the whole vocabulary.
-        - The scheduler never tells the worker what was sampled, and the next step takes it as input. So
-          the worker remembers it, in the request's state.
-        - The scheduler finds a request's tokens by `req_id_to_index`, and looks for every request of the
-        step.
+        - The scheduler never tells the worker what was sampled, and the next step takes it as
+          input. So the worker remembers it, in the request's state.
+        - The scheduler finds a request's tokens by `req_id_to_index`, and looks for every request
+          of the step.
 
         Args:
             executed: None after an empty step.
@@ -284,13 +286,15 @@ class HandEngine:
 
         "The order of things" in the README has the facts that decide it.
 
-        Returns: `request_outputs`. If no client is left, an empty list, and the scheduler is not asked.
+        Returns: `request_outputs`. If no client is left, an empty list, and the scheduler is not
+            asked.
         """
         raise NotImplementedError
 
     def run(self) -> dict[str, RequestOutput]:
         """Step until nobody is left; the last output of each request that finished, by id.
 
-        Whoever leaves meanwhile, by `abort_request`, has no output that says `finished`, and no key.
+        Whoever leaves meanwhile, by `abort_request`, has no output that says `finished`, and no
+        key.
         """
         raise NotImplementedError

@@ -29,7 +29,7 @@ def small_engine(lab: ModuleType, model: Any, **kwargs: Any) -> tuple[Any, Any]:
 def test_the_stages_come_in_order(
     lab: ModuleType, model: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who must come before whom: aborts, schedule, forward, sample, update, text."""
+    """Who must come before whom: the order of the calls in a step."""
     calls: list[str] = []
 
     def noted(owner: Any, name: str, label: str) -> None:
@@ -68,9 +68,16 @@ def test_the_stages_come_in_order(
         f"the step went {went}: who left between two steps is decided for once more. Hear of the aborts "
         "before you schedule, or a pass is spent on them"
     )
+    early = "aborts" in calls[calls.index("schedule") : calls.index("sample")]
     assert "aborts" in calls[calls.index("sample") : calls.index("update")], (
-        f"the step went {went}: who left while the model ran has its token taken in. Hear of the aborts "
-        "again once all is sampled, before the update, which passes over ids that are gone"
+        f"the step went {went}: "
+        + (
+            "the second look at the aborts comes before sampling: who leaves while it samples has its "
+            "token taken in. Hear of the aborts "
+            if early
+            else "who left while the model ran has its token taken in. Hear of the aborts again "
+        )
+        + "once all is sampled, before the update, which passes over ids that are gone"
     )
     assert watched.rows_of_logits == [2], (
         f"the step made {watched.rows_of_logits} rows of logits, should be [2]: one a request that "
@@ -100,30 +107,38 @@ def test_a_chunk_in_mid_prompt_emits_no_token(lab: ModuleType, model: Any) -> No
 
 def test_the_output_says_who_sampled(lab: ModuleType, model: Any) -> None:
     """`ModelRunnerOutput` has a row for every request of the step, empty in mid-prompt."""
-    engine, _ = small_engine(lab, model)
-    engine.add_request("short", {"prompt_token_ids": [1, 50, 51]}, support.free(most=4))
+    engine, watched = small_engine(lab, model, long_prefill_token_threshold=5)
     engine.add_request("long", {"prompt_token_ids": list(range(1, 21))}, support.free(most=4))
+    engine.add_request("short", {"prompt_token_ids": [1, 50, 51]}, support.free(most=4))
     output = engine.scheduler.schedule()
     result = engine.sample_tokens(engine.execute_model(output))
     assert (result.req_ids, result.req_id_to_index) == (
-        ["short", "long"],
-        {"short": 0, "long": 1},
+        ["long", "short"],
+        {"long": 0, "short": 1},
     ), (
         f"req_ids {result.req_ids}, req_id_to_index {result.req_id_to_index}: every request of the "
         "step has an index, sampled or not"
     )
+    assert watched.rows_of_logits == [1], (
+        f"the step made {watched.rows_of_logits} rows of logits, should be [1]: 'short' has caught up and "
+        "'long' has not, and a row that is sampled for nobody costs the others random numbers"
+    )
     counts = [len(row) for row in result.sampled_token_ids]
-    assert counts == [1, 0], (
+    assert counts != [1, 0], (
+        f"sampled_token_ids is {result.sampled_token_ids}: the token is in the row of 'long', which is "
+        "silent. Row i belongs to req_ids[i]"
+    )
+    assert counts == [0, 1], (
         f"sampled_token_ids is {result.sampled_token_ids}: one list a request, with one token for "
         "'short', which has caught up, and none for 'long', which has 5 of its 20 tokens computed"
     )
-    token = result.sampled_token_ids[0][0]
+    token = result.sampled_token_ids[1][0]
     assert type(token) is int, (
         f"a sampled token is a Python int, got {type(token).__name__}: it goes into lists, hashes "
         "and JSON from here"
     )
     remembered = {req_id: s.output_token_ids for req_id, s in engine.requests.items()}
-    assert remembered == {"short": [token], "long": []}, (
+    assert remembered == {"long": [], "short": [token]}, (
         f"the worker remembers the outputs {remembered}: append what a request sampled to its own "
         "state. The scheduler never sends it, and it is the next step's input"
     )
@@ -182,7 +197,8 @@ def test_the_only_client_goes(lab: ModuleType, model: Any) -> None:
     assert engine.step() == [], "the only client has gone: nobody is told anything"
     assert len(asked) == 1, (
         "the only client left between two steps, and the scheduler was asked for another. Hear of the aborts "
-        "first, and only then look whether anybody is left"
+        "first, and only then look whether anybody is left; or it was not asked at all whether anybody is "
+        "left"
     )
     engine.add_request("during", {"prompt_token_ids": [1, 60, 61]}, support.free(most=5))
     watched.during = lambda i: engine.abort_request("during")
@@ -202,15 +218,19 @@ def test_the_only_client_goes(lab: ModuleType, model: Any) -> None:
 def test_an_idle_engine_returns_at_once(lab: ModuleType, model: Any) -> None:
     """No request, no step: an empty list, and the scheduler is not asked."""
     engine, watched = small_engine(lab, model)
-    scheduled: list[int] = []
-    engine.scheduler.schedule = lambda: scheduled.append(1)
+
+    def asked() -> None:
+        raise AssertionError(
+            "no request, and schedule() was called: ask first whether anybody is left"
+        )
+
+    engine.scheduler.schedule = asked
     assert engine.step() == [], "a step with nobody to serve returns an empty list"
-    assert not scheduled, "nobody is there: return before schedule()"
     assert not watched.passes, "nobody is there, and still the model ran"
 
 
 def test_a_client_that_goes_during_the_pass_gets_nothing(lab: ModuleType, model: Any) -> None:
-    """An abort while the model runs takes effect before the tokens are taken in."""
+    """Who leaves while the model runs gets no token of that pass, and its blocks are free."""
     engine, watched = small_engine(lab, model)
     for name in ("stays", "goes"):
         engine.add_request(name, {"prompt_token_ids": [1, 50, 51]}, support.free(most=5))
@@ -270,8 +290,9 @@ def test_a_stop_string_ends_the_request_in_the_core(
         "return process_outputs(...).request_outputs as they are"
     )
     assert not engine.has_unfinished_requests(), (
-        "the client has its answer, and the core still runs the request, to its 50 tokens and with "
-        "its blocks: pass process_outputs(...).reqs_to_abort on to scheduler.finish_requests"
+        "the client has its answer, and when step returns the core still has the request and its "
+        "blocks. Call scheduler.finish_requests with process_outputs(...).reqs_to_abort in this step, "
+        "not through the aborts queue, which is heard in the next"
     )
 
 

@@ -172,6 +172,20 @@ def drive(engine: Any, watched: Any, work: Workload) -> Run:
         if request_id is not None and processor.has_request(request_id):
             engine.abort_request(request_id)
 
+    scheduler = getattr(engine, "scheduler", None) or engine.engine_core.scheduler
+    schedule = scheduler.schedule
+
+    def scheduled() -> SchedulerOutput:
+        try:
+            output: SchedulerOutput = schedule()
+        except Exception as error:
+            raise AssertionError(
+                f"schedule() failed after your step {len(steps)}: a request was given a token too many or "
+                f"too few before. It said {type(error).__name__}: {error}"
+            ) from error
+        return output
+
+    scheduler.schedule = scheduled
     watched.during = lambda i: abort(work.aborts_in_pass.get(i))
     last_arrival = max(arrival.step for arrival in work.arrivals)
     steps: list[tuple[dict[str, np.ndarray] | None, list[Any]]] = []
@@ -199,7 +213,6 @@ def drive(engine: Any, watched: Any, work: Workload) -> Run:
             for c in o.outputs
         ]
         steps.append((ran[0] if ran else None, told))
-    scheduler = getattr(engine, "scheduler", None) or engine.engine_core.scheduler
     held = len(scheduler.kv_cache_manager.req_to_blocks)
     return Run(steps, scheduler.num_preemptions, held)
 

@@ -21,10 +21,11 @@ class BatchStep:
         decodes: the requests that computed just the token they had sampled last.
         joined: admitted in this step, new or back from a preemption.
         sampled: got a token.
-        finished: got their last token.
+        finished: the core ended them (`finish_reason`). A stop string is found by the front end,
+            which aborts: it does not show here.
         preempted: lost their blocks in this step's schedule, sorted.
-        waiting: in line and not admitted, in the queue's order: the deferred ones. Who was preempted
-            stands in line again.
+        waiting: in line and not admitted, in the queue's order: the deferred ones. Who was
+            preempted stands in line again.
         budget: tokens the step could have computed at most.
     """
 
@@ -88,8 +89,8 @@ def is_mixed(step: BatchStep) -> bool:
 class BatchProbe:
     """Watches an engine from now on, until `detach`. It reads, and touches nothing.
 
-    Put it on while no request runs, for it is told of a prompt once, at its admission. The engine may have
-    done steps before.
+    Put it on while no request runs, for it is told of a prompt once, at its admission. The engine
+    may have done steps before.
 
     Attributes:
         steps: one entry a step.

@@ -1,15 +1,17 @@
 """Lab 01-04: watch the batch. Your work: `BatchProbe.observe`, and the functions around it.
 
-The engine hands each of its `step_observers` a `StepRecord` when a step is over, after the tokens have been
-taken in:
+The engine hands each of its `step_observers` a `StepRecord` when a step is over, after the tokens
+have been taken in:
 
     record.index                   number of the step, from 1
-    record.scheduler_output        what `schedule()` decided (`mini_vllm.sched_output.SchedulerOutput`)
+    record.scheduler_output        what `schedule()` decided, a `SchedulerOutput`
+                                   (mini_vllm/sched_output.py)
     record.outputs                 one `EngineCoreOutput` for each request that got a token in it:
-                                   request_id, new_token_ids, finish_reason (None: it goes on)
+                                   request_id, new_token_ids, finish_reason (None: the core goes on)
 
-The counters of the scheduler's own requests have moved by then, and those that finished are no longer
-there. So take counts from the record: `scheduler_output` has them as they were before the step.
+The counters of the scheduler's own requests have moved by then, and those that finished are no
+longer there. So take counts from the record: `scheduler_output` has them as they were before the
+step.
 """
 
 from __future__ import annotations
@@ -33,10 +35,11 @@ class BatchStep:
         decodes: the requests that computed just the token they had sampled last.
         joined: admitted in this step, new or back from a preemption.
         sampled: got a token.
-        finished: got their last token.
+        finished: the core ended them (`finish_reason`). A stop string is found by the front end,
+            which aborts: it does not show here.
         preempted: lost their blocks in this step's schedule, sorted.
-        waiting: in line and not admitted, in the queue's order: the deferred ones. Who was preempted
-            stands in line again.
+        waiting: in line and not admitted, in the queue's order: the deferred ones. Who was
+            preempted stands in line again.
         budget: tokens the step could have computed at most.
     """
 
@@ -106,8 +109,8 @@ def is_mixed(step: BatchStep) -> bool:
 class BatchProbe:
     """Watches an engine from now on, until `detach`. It reads, and touches nothing.
 
-    Put it on while no request runs, for it is told of a prompt once, at its admission. The engine may have
-    done steps before.
+    Put it on while no request runs, for it is told of a prompt once, at its admission. The engine
+    may have done steps before.
 
     Attributes:
         steps: one entry a step.
