@@ -4,11 +4,13 @@ Needs vLLM, and runs it in this process: what the front end hands to the core, a
 hands back, are packed with vLLM's own encoder as they would be for the socket.
 
     python phase-01-architecture/crossing.py
+    python phase-01-architecture/crossing.py stats    with statistics, a server's default
 """
 
 from __future__ import annotations
 
 import os
+import sys
 from typing import Any
 
 from anna import EVERYBODY, PROMPTS, WANTED
@@ -33,6 +35,7 @@ def main() -> None:
         dtype="float32",
         enforce_eager=True,
         block_size=16,
+        disable_log_stats="stats" not in sys.argv[1:],
         distributed_executor_backend=UniProcExecutor,
     )
     client: Any = llm.llm_engine.engine_core
