@@ -30,7 +30,9 @@ def test_iterations_of_the_capture(lab: ModuleType) -> None:
     """22 lines among all the others, counted from 0; the worker saw as many tokens."""
     log = support.engines.read_log("in_process")
     got = lab.parse_iterations(log)
+    assert isinstance(got, list), f"return a list of Iteration, got {type(got).__name__}"
     numbers = [line[0] for line in got]
+    assert all(type(n) is int for n in numbers), f"the five fields are ints, got {numbers[0]!r}"
     assert numbers == list(range(22)), (
         f"the log has the lines Iteration(0) to Iteration(21), one a step; you found {len(numbers)}: "
         f"{numbers[:5]} ..."
