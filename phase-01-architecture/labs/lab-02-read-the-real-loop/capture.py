@@ -23,6 +23,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import traceback
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -168,7 +169,7 @@ def report(
         f"of {s.max_model_len}, {s.max_num_batched_tokens} tokens a step"
     )
     for i, (a, b) in enumerate(zip(said, computed, strict=False)):
-        same = "" if a == b else f"   <-- mini_vllm {tuple(b)}"
+        same = "" if a == b else f"   <-- yours, from mini_vllm's events: {tuple(b)}"
         print(f"step {i + 1:2}: {groups(a)}{same}")
     print(f"iterations: vLLM logged {len(said)}, mini_vllm would have logged {len(computed)}")
     print(f"events: vLLM {len(theirs)}, mini_vllm {len(ours)}")
@@ -206,4 +207,11 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except NotImplementedError as error:
+        # The innermost frame is the function of the starter that is still missing.
+        name = traceback.extract_tb(error.__traceback__)[-1].name
+        raise SystemExit(
+            f"{name} is not written yet. Finish it in starter.py, or run without --impl."
+        ) from None

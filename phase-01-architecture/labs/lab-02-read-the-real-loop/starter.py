@@ -51,7 +51,9 @@ def environment() -> dict[str, str]:
     """The environment variables that make vLLM talk, and keep its scheduler within reach.
 
     Two: the log level is DEBUG, and the engine core runs in the process that drives it instead of one of its
-    own. Both must be set before vllm is imported; capture.py sees to that.
+    own. DEBUG is for the worker's own line on what it runs; the iteration lines are INFO, and have a switch
+    of their own, which listening.py sets. The two variables must be set before vllm is imported; capture.py
+    sees to that.
     """
     raise NotImplementedError
 

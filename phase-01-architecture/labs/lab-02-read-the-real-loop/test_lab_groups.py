@@ -20,13 +20,13 @@ def event(step: int, request_id: str, scheduled: int, new: int, status: str = "R
 
 def test_a_prompt_is_context_until_its_first_token(lab: ModuleType) -> None:
     """Every chunk of a prompt is context, and so is the step that samples the first token."""
-    support.same_lines(
+    support.same_counts(
         lab.iterations_of([event(1, "a", 19, 0), event(2, "a", 31, 0), event(3, "a", 14, 1)]),
         [(0, 1, 19, 0, 0), (1, 1, 31, 0, 0), (2, 1, 14, 0, 0)],
         "A prompt in three chunks. vLLM asks one thing: had the request sampled a token before this step? "
         "Not in its second chunk, and not in the step that samples the first token either.",
     )
-    support.same_lines(
+    support.same_counts(
         lab.iterations_of([event(1, "a", 1, 1), event(2, "a", 1, 1)]),
         [(0, 1, 1, 0, 0), (1, 0, 0, 1, 1)],
         "A prompt of one token is context too: the number of tokens does not decide the group.",
@@ -35,7 +35,7 @@ def test_a_prompt_is_context_until_its_first_token(lab: ModuleType) -> None:
 
 def test_a_request_that_has_sampled_is_generation_for_good(lab: ModuleType) -> None:
     """A preempted request that is back computes its prompt anew, and is in the generation group."""
-    support.same_lines(
+    support.same_counts(
         lab.iterations_of(
             [
                 event(1, "a", 5, 1),
@@ -47,6 +47,7 @@ def test_a_request_that_has_sampled_is_generation_for_good(lab: ModuleType) -> N
         [(0, 1, 5, 0, 0), (1, 0, 0, 0, 0), (2, 0, 0, 1, 4), (3, 0, 0, 1, 3)],
         "Preempted in step 2, back in step 3. It has sampled a token, so it is generation from then on, "
         "whatever it has to compute.",
+        {0: "It has not sampled yet: context.", 1: "It waits: in no group."},
     )
 
 
@@ -57,7 +58,7 @@ def test_a_group_counts_requests_and_their_tokens(lab: ModuleType) -> None:
         event(1, "c", 0, 0, "WAITING"), event(2, "a", 4, 1), event(2, "b", 1, 1),
         event(3, "b", 9, 0), event(3, "a", 1, 1),
     ]  # fmt: skip
-    support.same_lines(
+    support.same_counts(
         lab.iterations_of(events),
         [(0, 2, 8, 0, 0), (1, 1, 4, 1, 1), (2, 0, 0, 2, 10)],
         "c waits and is in no group; a and b change groups each in its own time.",
@@ -67,11 +68,16 @@ def test_a_group_counts_requests_and_their_tokens(lab: ModuleType) -> None:
 def test_every_step_has_a_line(lab: ModuleType) -> None:
     """Lines are numbered from 0; step 0 has none, and a step in which nothing ran has zeros."""
     waiting = [event(step, "a", 0, 0, "WAITING") for step in range(3)]
-    support.same_lines(
-        lab.iterations_of([*waiting, event(3, "a", 2, 1)]),
-        [(0, 0, 0, 0, 0), (1, 0, 0, 0, 0), (2, 1, 2, 0, 0)],
+    got = lab.iterations_of([*waiting, event(3, "a", 2, 1)])
+    due = [(0, 0, 0, 0, 0), (1, 0, 0, 0, 0), (2, 1, 2, 0, 0)]
+    support.same_counts(
+        got,
+        due,
         "vLLM writes a line for each step that it takes, empty or not. What is added before the first step "
         "(step 0) belongs to none.",
+    )
+    support.same_lines(
+        got, due, "Lines are numbered from 0 as they are written: step 1 is Iteration(0)."
     )
     support.same_lines(
         lab.iterations_of([event(5, "a", 2, 1), event(9, "a", 1, 1)]),
@@ -89,10 +95,14 @@ def test_the_log_says_what_the_events_say(lab: ModuleType, engine: str) -> None:
     else:
         records = support.engines.run_mini_vllm(support.engines.load_workload())
     said = lab.parse_iterations(support.engines.read_log("in_process"))
-    computed = lab.iterations_of(support.listening.to_events(records))
-    support.same_lines(
-        computed,
-        said,
-        f"Computed from the events of {engine}; the log said otherwise. Line 19 is the one of the README.",
+    assert [line[0] for line in said or ()] == list(range(22)), (
+        "First mend parse_iterations, on which this stands: it does not find the lines Iteration(0) to "
+        "Iteration(21), with numbers as ints."
     )
-    assert len(said) == 22, f"the log has 22 iteration lines, parse_iterations found {len(said)}"
+    rule = f"Computed from the events of {engine}; the log said otherwise."
+    support.same_counts(
+        lab.iterations_of(support.listening.to_events(records)),
+        said,
+        rule,
+        {19: f"{rule} Line 19 is the one of the README."},
+    )
