@@ -2,7 +2,7 @@
 
 Each takes `EngineParts`, runs the engine on a small random model and raises AssertionError where a
 token, a decision or an invariant is wrong. `test_equivalences.py` calls them on the real parts;
-`test_planted_faults.py` calls them on broken ones, to show that they see.
+`tests/authors/test_planted_faults.py` calls them on broken ones, to show that they see.
 """
 
 from __future__ import annotations

@@ -232,7 +232,7 @@ def test_thousands_of_random_steps_keep_every_invariant() -> None:
     run_state_machine_as_test(  # type: ignore[no-untyped-call]
         SchedulerLife,
         settings=settings(
-            max_examples=150,
+            max_examples=100,
             stateful_step_count=30,
             deadline=None,
             derandomize=True,

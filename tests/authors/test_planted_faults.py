@@ -11,6 +11,9 @@ import re
 import pytest
 from detectors import DETECTORS
 from faults import FAULTS
+from workloads import drive, make_engine, random_workload
+
+from mini_vllm.engine import EngineParts
 
 WRONG = "wrong tokens"
 RAISES = r"\b1 .*blocks.* 0 are free"
@@ -114,3 +117,23 @@ def test_planted_fault_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> 
         else:
             pytest.fail(f"{detector} saw nothing. Planted: {fault.__doc__}")
         assert re.search(message, text), f"{detector} failed, but not over {message!r}: {text}"
+
+
+def test_the_random_workloads_are_not_idle() -> None:
+    """What the seeds of `test_equivalences.py` make happen: without it they would show little."""
+    preemptions = aborted = hits = steps = 0
+    for seed in range(100, 120):
+        jobs, settings = random_workload(seed)
+        engine = make_engine(EngineParts(), **settings)
+        tokens, cached = drive(engine, jobs)
+        preemptions += engine.engine_core.scheduler.num_preemptions
+        aborted += sum(
+            job.abort is not None and len(t) < len(job.expected)
+            for job, t in zip(jobs, tokens, strict=True)
+        )
+        hits += sum(count or 0 for count in cached)
+        steps += engine.engine_core.num_steps
+    assert preemptions > 70, preemptions
+    assert aborted > 25, aborted
+    assert hits > 400, hits
+    assert steps > 750, steps
