@@ -17,6 +17,7 @@ HERE = Path(__file__).resolve().parent
 sys.path.append(str(HERE.parents[2]))  # the repository, where it is not installed
 
 from course.learner.labs import load_module  # noqa: E402
+from course.learner.stubs import run_script as run  # noqa: E402, F401
 from mini_vllm.blas import blas_threads, get_blas_threads  # noqa: E402
 
 # On one thread the processor's time is the time of a quiet machine, however busy this one is. A BLAS
@@ -34,20 +35,6 @@ def load_lab(choice: str | None) -> ModuleType:
     if not path.is_file():
         raise SystemExit(f"--impl {choice}: there is no file {path}")
     return load_module(path, "lab_00_04_for_scripts")
-
-
-def run(main: Callable[[], None]) -> None:
-    """Run a script's `main`; say what to do where a function of the starter is still missing."""
-    try:
-        main()
-    except NotImplementedError as error:
-        frame = error.__traceback__
-        while frame is not None and frame.tb_next is not None:
-            frame = frame.tb_next
-        name = frame.tb_frame.f_code.co_name if frame is not None else "a function"
-        raise SystemExit(
-            f"{name} is not written yet. Finish it in starter.py, or run without --impl."
-        ) from None
 
 
 def load_sheets() -> list[dict[str, Any]]:

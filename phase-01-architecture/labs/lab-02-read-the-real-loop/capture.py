@@ -23,7 +23,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import traceback
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -33,6 +32,7 @@ ROOT = HERE.parents[2]
 sys.path.insert(0, str(ROOT))  # the repository, where it is not installed
 
 from course.learner.labs import load_module  # noqa: E402
+from course.learner.stubs import run_script  # noqa: E402
 
 engines = load_module(HERE / "engines.py", "lab_01_02_engines")
 listening = engines.listening
@@ -207,11 +207,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except NotImplementedError as error:
-        # The innermost frame is the function of the starter that is still missing.
-        name = traceback.extract_tb(error.__traceback__)[-1].name
-        raise SystemExit(
-            f"{name} is not written yet. Finish it in starter.py, or run without --impl."
-        ) from None
+    run_script(main)
