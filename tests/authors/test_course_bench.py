@@ -100,7 +100,8 @@ def test_the_very_file_that_passed_may_fail_now(
     solve(totals)
     Ran(capsys, "grade", "00-01")
     text = totals.test.read_text()
-    totals.test.write_text(text.replace("== 7", "== 8"))
+    # Longer, because Python takes a file of the same second and size for the one it has compiled.
+    totals.test.write_text(text.replace("== 7", "== 7 + 1"))
     Ran(capsys, "grade", "00-01")
     assert "done once, fails now (2 of 3 tests)" in Ran(capsys, "list").out
     totals.test.write_text("import nothing_of_the_kind\n")
