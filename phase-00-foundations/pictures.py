@@ -2,8 +2,7 @@
 
     python phase-00-foundations/pictures.py            writes pictures/*.svg
 
-Plain SVG, without a library. Each brings its own ground, light or dark, so that it is legible
-wherever it is shown.
+What they are drawn with is in `course/docs/drawing.py`.
 """
 
 from __future__ import annotations
@@ -12,73 +11,17 @@ import itertools
 import math
 import sys
 from collections.abc import Callable, Iterable
-from html import escape
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from course.docs.drawing import Drawing, write_all
+
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
 from napkin import GIB, bandwidth, flops, for_kv, params, per_token, two_requests  # noqa: E402
-
-STYLE = """\
-text{font:16px system-ui,sans-serif;fill:#1f2328}.s{font-size:14px;fill:#59636e}.on{fill:#fff}
-.ground{fill:#fff}.edge{fill:none;stroke:#59636e}.thin{stroke:#d1d9e0}.bold{stroke:#1f2328;fill:none}
-.A{fill:#0b5fa5}.B{fill:#b34700}.C{fill:#00714f}.none{fill:#eff2f5}.to{stroke:#59636e;fill:none}.tip{fill:#59636e}
-@media(prefers-color-scheme:dark){text{fill:#e6edf3}.s{fill:#9ea7b3}.on{fill:#fff}.ground{fill:#0d1117}
-.edge,.to{stroke:#9ea7b3}.tip{fill:#9ea7b3}.thin{stroke:#30363d}.bold{stroke:#e6edf3}.none{fill:#21262d}}"""
-WIDTH = 640
-
-
-class Drawing:
-    """SVG elements, one after the other; later ones lie on top."""
-
-    def __init__(self, title: str, height: int) -> None:
-        self.title, self.height = title, height
-        self.parts: list[str] = []
-
-    def text(self, x: float, y: float, words: object, css: str = "", anchor: str = "start") -> None:
-        self.parts.append(
-            f'<text x="{x:g}" y="{y:g}" class="{css}" text-anchor="{anchor}">{escape(str(words))}</text>'
-        )
-
-    def box(self, x: float, y: float, w: float, h: float, css: str, radius: int = 2) -> None:
-        self.parts.append(
-            f'<rect x="{x:.5g}" y="{y:.5g}" width="{w:.5g}" height="{h:.5g}" rx="{radius}" class="{css}"/>'
-        )
-
-    def cell(self, x: float, y: float, w: float, h: float, words: object, css: str) -> None:
-        """A box with words in its middle; in colour they are white."""
-        self.box(x, y, w, h, css if css in "ABC" else f"{css} edge")
-        self.text(x + w / 2, y + h / 2 + 5, words, "on" if css in "ABC" else "", "middle")
-
-    def path(self, points: list[tuple[float, float]], css: str, width: float = 1) -> None:
-        d = "M" + "L".join(f"{x:.5g} {y:.5g}" for x, y in points)
-        self.parts.append(f'<path d="{d}" class="{css}" style="stroke-width:{width:.3g}"/>')
-
-    def arrow(self, x1: float, y1: float, x2: float, y2: float, width: float = 1.5) -> None:
-        angle, size = math.atan2(y2 - y1, x2 - x1), 7 + width
-        back = [
-            (x2 - size * math.cos(angle + a), y2 - size * math.sin(angle + a)) for a in (-0.5, 0.5)
-        ]
-        stop = (x2 - 0.8 * size * math.cos(angle), y2 - 0.8 * size * math.sin(angle))
-        self.path([(x1, y1), stop], "to", width)
-        self.path([back[0], (x2, y2), back[1]], "tip", 0)
-
-    def dot(self, x: float, y: float, css: str) -> None:
-        self.parts.append(f'<circle cx="{x:.5g}" cy="{y:.5g}" r="5" class="{css}"/>')
-
-    def svg(self) -> str:
-        size = f'width="{WIDTH}" height="{self.height}"'
-        box = f'viewBox="0 0 {WIDTH} {self.height}"'
-        head = f'<svg xmlns="http://www.w3.org/2000/svg" {box} {size} role="img">'
-        body = "\n".join(self.parts)
-        return (
-            f"{head}\n<title>{escape(self.title)}</title>\n<style>{STYLE}</style>\n"
-            f'<rect {size} rx="8" class="ground"/>\n{body}\n</svg>\n'
-        )
 
 
 def memory() -> Drawing:
@@ -279,13 +222,5 @@ PICTURES: dict[str, Callable[[], Drawing]] = {
 }
 
 
-def main() -> None:
-    (HERE / "pictures").mkdir(exist_ok=True)
-    for name, draw in PICTURES.items():
-        path = HERE / "pictures" / f"{name}.svg"
-        path.write_text(draw().svg(), encoding="utf-8")
-        print(f"wrote {path.relative_to(HERE.parent)}")
-
-
 if __name__ == "__main__":
-    main()
+    write_all(__file__, PICTURES)
