@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
@@ -110,6 +111,7 @@ class AlwaysEos(Watched):
         return logits
 
 
+@functools.cache  # several tests look at the same run
 def run(lab: ModuleType, name: str, model: LlamaForCausalLM, length: int, new: int) -> Any:
     """(generation, passes) of one loop on a prompt of `length` tokens."""
     watched = Watched(model)
