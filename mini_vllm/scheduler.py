@@ -369,8 +369,8 @@ class Scheduler:
             if not new_token_ids:
                 continue  # a prefill chunk that has not caught up
             request.append_output_token_ids(new_token_ids[0])
-            # What few requests have is set afterwards: seven arguments here take 0.4 us a request,
-            # a fifth of all that its step costs.
+            # Two of its seven fields; the others are set below, for the few tokens that need them,
+            # because a call that names all seven takes three times as long.
             output = EngineCoreOutput(req_id, new_token_ids)
             if check_stop(request, self.max_model_len):
                 output.finish_reason = request.get_finished_reason()
