@@ -20,10 +20,8 @@ def what_happens(manager_class: Any) -> dict[str, Any]:
     def come(name: str, prompt: list[int]) -> Request:
         request = Request(name, prompt, SamplingParams(max_tokens=9), block_size=4)
         hits, num_hits = manager.get_computed_blocks(request)
-        assert (
-            manager.allocate_slots(request, request.num_tokens - num_hits, num_hits, hits)
-            is not None
-        )
+        got = manager.allocate_slots(request, request.num_tokens - num_hits, num_hits, hits)
+        assert got is not None, f"{name} needs fewer blocks than are free, and was refused"
         request.num_computed_tokens = request.num_tokens
         return request
 
