@@ -125,5 +125,5 @@ def of_moments(lab: Any, line: Line) -> Iterator[Pair]:
         rule = lab.why_waiting(moment)
         said = "let in" if admitted else "waits"
         why = f" ({rule})" if rule and not admitted else ""
-        what = f"step {step}, {name}, {moment.num_tokens} tokens, {moment.free_blocks} blocks free"
+        what = f"step {step}, {name}, {moment.num_tokens} tokens, free blocks {moment.free_blocks}"
         yield what + why, said, "waits" if rule else "let in"

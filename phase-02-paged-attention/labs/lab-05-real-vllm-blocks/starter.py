@@ -170,9 +170,9 @@ def blocks_needed(num_tokens: int, block_size: int, hit_blocks: int, free_hit_bl
 def why_waiting(moment: Moment) -> str | None:
     """The rule that holds the request back in this step, or None if it is let in.
 
-    Several rules may hold at once. Answer with the first, in the order in which `Scheduler.schedule` asks
-    (`vllm/v1/core/sched/scheduler.py:546`): PREEMPTION, BUDGET, SEATS, BEHIND, and then the blocks. vLLM's
-    answer about the blocks is a bare no; you say which no it is, NEVER, GATE or BLOCKS.
+    Several rules may hold at once. Answer with the first, in the order in which vLLM asks
+    (`vllm/v1/core/sched/scheduler.py:545 in Scheduler.schedule`): PREEMPTION, BUDGET, SEATS, BEHIND, and then
+    the blocks. vLLM's answer about the blocks is a bare no; you say which no it is, NEVER, GATE or BLOCKS.
 
     A step computes what is not in hit blocks, as much as the budget and the threshold allow. With
     `reserve_full_isl` the blocks of the whole sequence must be free, else those of what this step computes.

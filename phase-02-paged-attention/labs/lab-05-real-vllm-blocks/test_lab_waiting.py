@@ -105,6 +105,8 @@ def test_a_chunk_begins_behind_the_hits(lab: ModuleType) -> None:
               num_tokens=81, hit_blocks=3, free_hit_blocks=3, free_blocks=5)  # fmt: skip
     same_rule(lab, None, "97 tokens, 96 of them found in held blocks: one token is left, one block.",
               num_tokens=97, hit_blocks=6, free_blocks=1)  # fmt: skip
+    same_rule(lab, None, "The same without the gate: found tokens are no part of the chunk.",
+              num_tokens=97, hit_blocks=6, free_blocks=1, reserve_full_isl=False)  # fmt: skip
 
 
 def test_more_than_the_usable_pool_waits_for_ever(lab: ModuleType) -> None:
@@ -186,6 +188,12 @@ def test_a_duplicate_recomputes_its_last_block(lab: ModuleType) -> None:
         [0, 32],
         "Of 33 tokens the last is outside the full blocks, and is computed.",
         [[7] * 33] * 2,
+    )
+    hits(
+        lab,
+        [0, 32],
+        "A full last block is published, and a longer prompt finds it.",
+        [[7] * 32, [7] * 40],
     )
     hits(lab, [0, 3], "Blocks of 1: all but the last token.", [[1, 2, 3, 4]] * 2, 1)
 
