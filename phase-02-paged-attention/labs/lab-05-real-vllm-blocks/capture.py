@@ -122,13 +122,16 @@ def child(only: list[str]) -> None:
     """Import vLLM, run what is asked, and print a line of JSON for each run."""
     import torch
     import vllm
+    from vllm.platforms import current_platform
 
     # What a start needs is imported here, once, and not again in every fork.
     importlib.import_module("vllm.entrypoints.llm")
     importlib.import_module("vllm.model_executor.models.llama")
-    if not torch.cuda.is_available():
+    where = processor()
+    if current_platform.is_cpu():
         importlib.import_module("vllm.v1.worker.cpu_worker")
-    where = torch.cuda.get_device_name() if torch.cuda.is_available() else processor()
+    else:  # not from torch: a process that has begun with CUDA cannot be forked
+        where = current_platform.get_device_name()
     versions = {"vllm": vllm.__version__, "torch": torch.__version__.partition("+")[0]}
     made = {
         "command": COMMAND,

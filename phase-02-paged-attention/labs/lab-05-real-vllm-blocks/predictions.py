@@ -68,7 +68,7 @@ def of_at_once(lab: Any, line: Line) -> Iterator[Pair]:
             said["num_gpu_blocks"], length, s["block_size"], said["max_num_seqs"]
         )
         yield (
-            f"{len(asks)} prompts of {length} tokens, in the first step",
+            f"{len(asks)} prompts of length {length}, in the first step",
             ran,
             min(mine, len(asks)),
         )
