@@ -83,18 +83,20 @@ def draw_strip(need: int = 18) -> Drawing:
         elif missing:
             taken = min(missing, BLOCK_SIZE)
             d.box(x, y, taken * unit - 2, high, "A")
-            d.text(x + taken * unit / 2, y + 23, "Ada" if taken > 2 else taken, "on m", "middle")
+            d.text(x + taken * unit / 2, y + 23, "Ada", "on m", "middle")
             missing -= taken
         d.text(x + wide / 2, y + high + 18, number + 1, "m", "middle")
-    d.text(left, y + high + 44, "number of the block; of the last that she takes, half is empty", "m")
+    d.text(
+        left, y + high + 44, "number of the block; of the last that she takes, half is empty", "m"
+    )
     return d
 
 
 def draw_tables(step: int = 4) -> Drawing:
     """The tables of Ada and Bo after a step, and the blocks that they lead to."""
     after = story()[step - 1]
-    d = Drawing("Two block tables, and the nine blocks of the pool that they point into", 330)
-    left, wide, top = 26, 66, 168
+    d = Drawing("Two block tables, and the nine blocks of the pool that they point into", 340)
+    left, wide, top = 26, 66, 122
     filled = slots(after)
     counts = references(after)
     for number in range(1, BLOCKS + 1):
@@ -108,20 +110,12 @@ def draw_tables(step: int = 4) -> Drawing:
         if people:
             d.text(x + wide / 2 - 3, top + 47, f"{filled[number]} of 4", "on m", "middle")
         d.text(x + wide / 2 - 3, top + 80, f"ref {counts[number]}", "s", "middle")
-    rows = {"ada": (26, 34, 120), "bo": (26, 272, 0)}
-    for name, (x, y, _) in rows.items():
-        table = after.tables[name]
-        d.text(x, y + 4, f"{SAID[name]}'s table", "m")
-        for place, block in enumerate(table):
-            cell = x + 96 + place * 58
-            d.cell(cell, y - 16, 52, 30, block, COLOUR[name])
-            target = left + (block - 1) * wide + wide / 2 - 3
-            if name == "ada":
-                d.text(cell + 26, y + 32, f"entry {place}", "s", "middle")
-                d.arrow(cell + 26, y + 40, target - 8, top - 4)
-            else:
-                d.text(cell + 26, y + 34, f"entry {place}", "s", "middle")
-                d.arrow(cell + 26, y - 20, target + 8, top + 86)
+    for name, y, begin, end in (("ada", 36, 54, top - 4), ("bo", 290, 270, top + 86)):
+        d.text(left, y + 4, f"{SAID[name]}'s table", "m")
+        for place, block in enumerate(after.tables[name]):
+            x = left + 134 + place * 74
+            d.cell(x - 34, y - 16, 68, 32, block, COLOUR[name])
+            d.arrow(x, begin, left + (block - 1) * wide + wide / 2 - 3, end)
     return d
 
 
@@ -175,7 +169,9 @@ def draw_run() -> Drawing:
     y = top + BLOCKS * row + 44
     x = legend(d, left, y, *PROMPTS)
     d.text(x, y, "columns: steps", "m")
-    d.text(left, y + 26, "numbers: filled places; small square: free, and still found by its hash", "m")
+    d.text(
+        left, y + 26, "numbers: filled places; small square: free, and still found by its hash", "m"
+    )
     return d
 
 
@@ -188,11 +184,8 @@ def draw_queue(first: int = 5, last: int = 10) -> Drawing:
     d.text(left, 26, "front: given away next", "m")
     d.text(628, 26, "back: freed last", "m", "end")
     for after in story()[:last]:
-        for part in after.trace.scheduled:
-            for block in part.block_ids:
-                content[block] = part.request_id
-        for block in after.tables.get("ada", []):
-            content[block] = "ada"  # before Bo, who shares two of them
+        for part in reversed(after.trace.scheduled):  # a shared block is said to be the first's
+            content |= dict.fromkeys(part.block_ids, part.request_id)
         if after.trace.index < first:
             continue
         d.text(left - 12, y + 22, f"step {after.trace.index}", "m", "end")
@@ -200,7 +193,8 @@ def draw_queue(first: int = 5, last: int = 10) -> Drawing:
             d.text(left, y + 22, "none free", "s")
         for place, block in enumerate(after.queue):
             kept = block in after.kept
-            d.cell(left + place * cell, y, cell - 6, 34, block, COLOUR[content[block]] if kept else "none")
+            css = COLOUR[content[block]] if kept else "none"
+            d.cell(left + place * cell, y, cell - 6, 34, block, css)
         y += row
     x = legend(d, left, y + 18, "ada", "bo", "cy")
     d.text(x, y + 18, "whose tokens it still holds; grey: found by no hash", "m")
