@@ -29,7 +29,7 @@ def legend(d: Drawing, x: float, y: float, *names: str) -> float:
 def draw_waste() -> Drawing:
     """The paper's figure 2: what the memory of the KV cache held."""
     left, wide, row, top = 108, 5.0, 46, 50
-    d = Drawing("How four systems used the memory of their KV cache, on average", 270)
+    d = Drawing("How four systems used the memory of their KV cache, on average", 254)
     d.text(12, 26, "percent of the memory for keys and values, on average")
     css = {"tokens": "C", "reserved": "A", "internal": "B", "external": "D"}
     for number, (name, parts) in enumerate(FIGURE_2.items()):
@@ -58,7 +58,7 @@ def draw_waste() -> Drawing:
 def draw_strip(need: int = 18) -> Drawing:
     """Two gaps that nobody of 18 fits into, and the same free places as blocks."""
     left, unit, high = 20, 16.6, 36
-    d = Drawing("Ada needs 18 places; 20 are free, in gaps of 8 and 12, or in five blocks", 282)
+    d = Drawing("Ada needs 18 places; 20 are free, in gaps of 8 and 12, or in five blocks", 264)
     d.text(left, 28, "one piece each: Ada has no room")
     d.box(left, 40, need * unit - 2, 22, "A")
     d.text(left + need * unit / 2, 56, f"Ada needs {need} in a row", "on m", "middle")
@@ -95,7 +95,7 @@ def draw_strip(need: int = 18) -> Drawing:
 def draw_tables(step: int = 4) -> Drawing:
     """The tables of Ada and Bo after a step, and the blocks that they lead to."""
     after = story()[step - 1]
-    d = Drawing("Two block tables, and the nine blocks of the pool that they point into", 340)
+    d = Drawing("Two block tables, and the nine blocks of the pool that they point into", 322)
     left, wide, top = 26, 66, 122
     filled = slots(after)
     counts = references(after)

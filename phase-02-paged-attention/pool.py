@@ -89,13 +89,24 @@ def story() -> list[After]:
 
 
 def show(first: int = 1, last: int = 18) -> None:
-    """Print the tables and the free queue after steps `first` to `last`."""
-    print("step  ada        bo         cy       again      free, next first")
+    """Print the tables after steps `first` to `last`, and how many blocks are free."""
+    steps = story()[first - 1 : last]
+    columns = [["step", *(str(after.trace.index) for after in steps)]]
+    for name in PROMPTS:
+        if any(name in after.tables for after in steps):
+            cells = [" ".join(map(str, after.tables.get(name, "."))) for after in steps]
+            columns.append([name, *cells])
+    columns.append(["free", *(str(len(after.queue)) for after in steps)])
+    wide = [max(map(len, column)) for column in columns]
+    for row in zip(*columns, strict=True):
+        line = (cell.ljust(width) for cell, width in zip(row, wide, strict=True))
+        print("  ".join(line).rstrip())
+
+
+def queues(first: int = 1, last: int = 18) -> None:
+    """Print the free blocks after steps `first` to `last`, next to be given away first."""
     for after in story()[first - 1 : last]:
-        cells = [" ".join(map(str, after.tables.get(name, "."))) for name in PROMPTS]
-        ada, bo, cy, again = cells
-        queue = " ".join(map(str, after.queue)) or "none"
-        print(f"{after.trace.index:4}  {ada:11}{bo:11}{cy:9}{again:11}{queue}")
+        print(f"{after.trace.index:<4}  {' '.join(map(str, after.queue)) or 'none'}")
 
 
 class HeadFirst(KVCacheManager):
@@ -120,6 +131,7 @@ def found(prompt: str, after: str) -> int:
     engine.add_request("first", after, answer(1))
     while engine.has_unfinished_requests():
         engine.step()
+    assert engine.tokenizer is not None
     ids = engine.tokenizer.encode(prompt)
     second = Request("second", ids, answer(1), block_size=BLOCK_SIZE)
     return engine.engine_core.kv_cache_manager.get_computed_blocks(second)[1]
@@ -136,3 +148,4 @@ def samples(n: int, **settings: Any) -> list[tuple[int, list[int]]]:
 
 if __name__ == "__main__":
     show()
+    queues()
