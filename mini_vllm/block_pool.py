@@ -213,6 +213,6 @@ class BlockPool:
         for block in self.blocks[1:]:
             assert (block.ref_cnt == 0) == (block.block_id in free_ids), f"I1 fails for {block}"
             assert block.ref_cnt >= 0, f"I1: negative count, {block}"
-        indexed = {block.block_id: key for key, block in self.cached_block_hash_to_block.items()}
-        hashed = {b.block_id: b.block_hash for b in self.blocks if b.block_hash is not None}
+        indexed = {(key, block.block_id) for key, block in self.cached_block_hash_to_block.items()}
+        hashed = {(b.block_hash, b.block_id) for b in self.blocks if b.block_hash is not None}
         assert indexed == hashed, "I4: the hash index and the blocks disagree"

@@ -108,7 +108,10 @@ class BlockPool:
         return taken
 
     def touch(self, blocks: Iterable[KVCacheBlock]) -> None:
-        """One more holder for each block, hash and contents as they are. A free one leaves the queue."""
+        """One more holder for each block, hash and contents as they are. A free one leaves the queue.
+
+        The null block is counted, too, and is in no queue that it could leave.
+        """
         for block in blocks:
             if block.ref_cnt == 0 and not block.is_null:
                 self.free_block_queue.remove(block)
@@ -117,7 +120,8 @@ class BlockPool:
     def free_blocks(self, ordered_blocks: Iterable[KVCacheBlock]) -> None:
         """One holder less for each. Those without any join the back of the queue, in the order given.
 
-        They keep their hashes, so that they can be found until `get_new_blocks` takes them.
+        They keep their hashes, so that they can be found until `get_new_blocks` takes them. The null
+        block never joins. `ordered_blocks` may be an iterator, which can be read only once.
         """
         unused = []
         for block in ordered_blocks:
@@ -190,6 +194,6 @@ class BlockPool:
         for block in self.blocks[1:]:
             assert block.ref_cnt >= 0, f"I1: negative count, {block}"
             assert (block.ref_cnt == 0) == (block.block_id in free_ids), f"I1 fails for {block}"
-        indexed = {block.block_id: key for key, block in self.cached_block_hash_to_block.items()}
-        hashed = {b.block_id: b.block_hash for b in self.blocks if b.block_hash is not None}
+        indexed = {(key, block.block_id) for key, block in self.cached_block_hash_to_block.items()}
+        hashed = {(b.block_hash, b.block_id) for b in self.blocks if b.block_hash is not None}
         assert indexed == hashed, "I4: the hash index and the blocks disagree"

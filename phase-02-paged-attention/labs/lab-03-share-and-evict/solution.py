@@ -110,7 +110,7 @@ class KVCacheManager:
 
         Args:
             request: `num_computed_tokens` of it are computed already.
-            num_new_tokens: at least 1, else ValueError.
+            num_new_tokens: at least 1, else ValueError that names the number.
             num_new_computed_tokens: tokens in `new_computed_blocks`.
             new_computed_blocks: what `get_computed_blocks` found, for a request that holds nothing yet.
         """

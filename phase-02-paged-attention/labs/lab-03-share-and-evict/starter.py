@@ -3,11 +3,14 @@
 The pool of lab 02-01 knows blocks. The manager knows requests: which blocks each one holds, in which
 order, what it can have without computing it, and whether the rest fits. You may use the pool's
 `get_new_blocks`, `touch`, `free_blocks`, `cache_full_blocks`, `get_cached_block` and
-`get_num_free_blocks`.
+`get_num_free_blocks`. `KVCacheBlocks(blocks)` wraps a list for the caller; its `.blocks` gives it back.
+Of a request you need `request_id`, `num_tokens`, `num_computed_tokens`, `block_hashes` and
+`skip_reading_prefix_cache`.
 
 The scene of PREDICTED: blocks 1 to 9 are free, in that order, four tokens each. Ada (10 tokens) and Bo
 (the same first 8, then 2 of his own) are admitted in one step. Ada leaves, then Bo. Cy comes with 28
-tokens and leaves again. Then Ada comes a second time. Predict before you write the class; lists are
+tokens and leaves again. Then Ada comes a second time. Nobody
+generates a token in between. Predict before you write the class; lists are
 block ids from front to back.
 """
 
@@ -106,7 +109,7 @@ class KVCacheManager:
 
         Args:
             request: `num_computed_tokens` of it are computed already.
-            num_new_tokens: at least 1, else ValueError.
+            num_new_tokens: at least 1, else ValueError that names the number.
             num_new_computed_tokens: tokens in `new_computed_blocks`.
             new_computed_blocks: what `get_computed_blocks` found, for a request that holds nothing yet.
         """

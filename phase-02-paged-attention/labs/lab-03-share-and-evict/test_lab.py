@@ -45,11 +45,7 @@ def free_ids(manager: Any) -> list[int]:
 def state(manager: Any) -> object:
     pool = manager.block_pool
     return (
-        {
-            name: [b.block_id for b in blocks]
-            for name, blocks in manager.req_to_blocks.items()
-            if blocks
-        },
+        {name: [b.block_id for b in blocks] for name, blocks in manager.req_to_blocks.items()},
         free_ids(manager),
         [(b.ref_cnt, b.block_hash) for b in pool.blocks],
     )
@@ -95,21 +91,22 @@ def test_only_full_blocks_have_a_hash(lab: ModuleType) -> None:
 
 def test_tokens_are_kept_apart(lab: ModuleType) -> None:
     """1 and 23 are not 12 and 3, and not 23 and 1."""
-    kinds = [lab.block_hashes(ids, 2)[0] for ids in ([1, 23], [12, 3], [23, 1], [123, 0])]
-    assert len(set(kinds)) == 4, (
-        "[1, 23], [12, 3], [23, 1] and [123, 0] are four contents: whatever you feed to the hash must "
-        "say where a token id ends, and in which order they come"
+    kinds = ([1, 23], [12, 3], [23, 1], [123, 0], [7, 7], [263, 7], [65543, 7], [150_000, 7])
+    assert len({lab.block_hashes(ids, 2)[0] for ids in kinds}) == len(kinds), (
+        f"{kinds} are {len(kinds)} contents: whatever you feed to the hash must say where a token id ends, "
+        "in which order they come, and hold ids of any size (7, 263 and 65543 are the same in one byte)"
     )
 
 
 def test_a_salt_keeps_users_apart(lab: ModuleType) -> None:
     """Who has another salt must not even learn, by the time it takes, that a prompt was seen."""
     ids = list(range(8))
-    plain, x, y = (lab.block_hashes(ids, 4, salt) for salt in (None, "x", "y"))
+    plain, none, x, y = (lab.block_hashes(ids, 4, salt) for salt in (None, "", "x", "y"))
     assert x == lab.block_hashes(ids, 4, "x"), "the same salt and tokens: the same hashes"
-    for a, b in ((plain, x), (plain, y), (x, y)):
+    for a, b in ((plain, none), (plain, x), (plain, y), (x, y)):
         assert not set(a) & set(b), (
-            "requests of different salts share a hash: salt the first block, and the chain carries it on"
+            "requests of different salts share a hash (no salt and an empty one differ, too): salt the "
+            "first block, and the chain carries it on"
         )
 
 
@@ -131,6 +128,24 @@ def test_found_are_whole_blocks_up_to_the_first_miss(lab: ModuleType) -> None:
     assert (hits.get_block_ids(), tokens) == ([1], 4), (
         "block 2 is forgotten and block 3 is not: the hits end at the first miss, at 4 tokens; yours "
         f"found {hits.get_block_ids()}, {tokens}"
+    )
+
+
+def test_a_resumed_request_finds_its_answer_too(lab: ModuleType) -> None:
+    """Preempted after 6 tokens of prompt and 3 of answer: two blocks are full, and both can be found."""
+    manager = make(lab)
+    ada = ask("ada", range(6))
+    admit(manager, ada)
+    for token in (50, 51, 52):
+        ada.append_output_token_ids(token)
+        manager.allocate_slots(ada, 1)
+        ada.num_computed_tokens += 1
+    manager.free(ada)
+    ada.num_computed_tokens = 0
+    _, tokens = manager.get_computed_blocks(ada)
+    assert tokens == 8, (
+        f"ada has 9 tokens, prompt and answer, and 8 of them fill two blocks; yours finds {tokens}. "
+        "num_tokens counts both"
     )
 
 
@@ -208,8 +223,9 @@ def test_no_slot_beyond_max_model_len(lab: ModuleType) -> None:
 
 def test_no_tokens_is_a_mistake_of_the_caller(lab: ModuleType) -> None:
     """ValueError that says what was asked for."""
-    with pytest.raises(ValueError, match="0"):
-        make(lab).allocate_slots(ask("ada", range(4)), 0)
+    for number in (0, -3):
+        with pytest.raises(ValueError, match=str(number)):
+            make(lab).allocate_slots(ask("ada", range(4)), number)
 
 
 def test_what_does_not_fit_changes_nothing(lab: ModuleType) -> None:
@@ -241,7 +257,10 @@ def test_a_found_block_that_is_free_counts(lab: ModuleType) -> None:
             f"the pool refused ({error}): the two blocks found are free, and leave the queue before new "
             "ones are taken. Count them among the needed"
         ) from None
-    assert got is None, "4 blocks of 3: yours said that it fits"
+    assert got is None, (
+        "13 tokens are 4 blocks, 2 of them found and free, and 3 are free in all: that does not fit. Yours "
+        f"took {got.get_block_ids()}"
+    )
     assert state(manager) == before, "a refused grant left something behind"
 
 
@@ -253,7 +272,10 @@ def test_a_found_block_in_use_costs_nothing(lab: ModuleType) -> None:
     assert got is not None, (
         "two of three blocks are ada's, already in use: one is needed, one is free"
     )
-    assert got.get_block_ids() == [4], "only what was newly taken is returned, without the hits"
+    assert got.get_block_ids() == [4], (
+        "9 tokens are 3 blocks, 2 were found, so one is new, block 4, and only it is returned; yours "
+        f"returned {got.get_block_ids()}"
+    )
     assert manager.get_block_ids("bo") == [1, 2, 4], (
         f"bo's table begins with ada's blocks, yours is {manager.get_block_ids('bo')}"
     )
@@ -302,6 +324,22 @@ def test_the_gate_asks_for_the_whole_sequence(lab: ModuleType) -> None:
     assert admit(manager, cy, num_tokens=4) is not None, (
         "without the gate the chunk alone is asked for"
     )
+    resumed = ask("resumed", range(30, 38))
+    for token in range(5):
+        resumed.append_output_token_ids(50 + token)
+    assert admit(make(lab, num_blocks=4), resumed, num_tokens=4, gate=True) is None, (
+        "8 tokens of prompt and 5 of answer are 4 blocks, and 3 are free: num_tokens counts both"
+    )
+    tight = make(lab, num_blocks=4)
+    first = ask("first", range(9))
+    admit(tight, first)
+    tight.free(first)
+    assert (
+        admit(tight, ask("second", [*range(8), *range(70, 77)]), num_tokens=2, gate=True) is None
+    ), (
+        "15 tokens are 4 blocks: 2 are found, free, and leave the queue with the 2 new ones, 4 of 3. The "
+        "gate must count found blocks that are free, too"
+    )
 
 
 # ---- publishing and returning --------------------------------------------------------------------
@@ -318,6 +356,12 @@ def test_full_blocks_can_be_found_as_soon_as_they_are_granted(lab: ModuleType) -
     )
     assert [b.block_id for b in manager.block_pool.blocks if b.block_hash] == [1, 2], (
         "block 3 holds two tokens of four and must not be published (I3)"
+    )
+    chunked = make(lab)
+    admit(chunked, ask("cy", range(60, 72)), num_tokens=6)
+    assert [b.block_id for b in chunked.block_pool.blocks if b.block_hash] == [1], (
+        "a chunk of 6 tokens fills one block of 4 and half of the next: publish what the granted tokens "
+        "fill, whatever the prompt still holds"
     )
 
 

@@ -3,7 +3,7 @@
 The block knows its two neighbours: join them, whatever stands before. A hit takes a block out of the
 middle in every admission, and a pool has tens of thousands.
 
-Refused by `test_remove_does_not_walk`.
+Refused by `test_neither_end_nor_middle_is_walked_to`.
 """
 
 from __future__ import annotations
