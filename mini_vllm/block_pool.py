@@ -14,8 +14,8 @@ Invariants, checked by `BlockPool.check_invariants` (and by the tests, by these 
 * I3  Only a full block carries a hash.
 * I4  The hash index and the blocks agree: every block with a hash is in the index under that hash,
       and the index holds nothing else.
-* I5  A block is published (hashed, indexed) when it is allocated, before its KV exists. This is
-      sound because each layer writes all K/V of a step before any row of that step attends.
+* I5  A block is published (hashed, indexed) by the plan that fills it, before its KV is complete.
+      Sound because each layer writes all K/V of a step before any row of that step attends.
 """
 
 from __future__ import annotations
