@@ -86,10 +86,13 @@ MOST_STEPS = 60
 def incident_test(make_engine: MakeEngine) -> None:
     """Requests at the boundary, each with another behind it, in a pool that just holds one."""
     for length in LENGTHS:
+        refused = None
         try:
             make_engine(BLOCKS, BLOCK_SIZE, length)
         except ValueError as error:
-            assert length > ROOM, f"will not start with max_model_len {length}: {error}"
+            refused = error
+        if refused is not None:
+            assert length > ROOM, f"will not start with max_model_len {length}: {refused}"
             continue
         for prompt, max_tokens in CASES:
             _check_one(make_engine(BLOCKS, BLOCK_SIZE, length), length, prompt, max_tokens)
@@ -102,10 +105,13 @@ def _check_one(engine: Engine, length: int, prompt: int, max_tokens: int) -> Non
     what = f"a prompt of {prompt} with max_tokens {max_tokens}, max_model_len {limit},"
     total = min(prompt + max_tokens, limit)
     has_room = prompt < limit and total - 1 <= ROOM
+    refused = None
     try:
         engine.add_request("first", prompt, max_tokens)
     except ValueError as error:
-        assert not has_room, f"{what} was refused, but has room: {error}"
+        refused = error
+    if refused is not None:
+        assert not has_room, f"{what} was refused, but has room: {refused}"
         return
     engine.add_request("behind", 1, 1)
     for _ in range(MOST_STEPS):
@@ -120,9 +126,7 @@ def _check_one(engine: Engine, length: int, prompt: int, max_tokens: int) -> Non
         assert got == total - prompt, f"{what} got {got} of {total - prompt} tokens"
 
 
-def blocks_at_most(
-    prompt_tokens: int, max_tokens: int, block_size: int, max_model_len: int
-) -> int:
+def blocks_at_most(prompt_tokens: int, max_tokens: int, block_size: int, max_model_len: int) -> int:
     """The last token that is sampled ends the request, so it is never computed and needs no slot."""
     return cdiv(min(prompt_tokens + max_tokens, max_model_len) - 1, block_size)
 

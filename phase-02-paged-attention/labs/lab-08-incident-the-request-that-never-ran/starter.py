@@ -106,9 +106,7 @@ def incident_test(make_engine: MakeEngine) -> None:
     raise NotImplementedError
 
 
-def blocks_at_most(
-    prompt_tokens: int, max_tokens: int, block_size: int, max_model_len: int
-) -> int:
+def blocks_at_most(prompt_tokens: int, max_tokens: int, block_size: int, max_model_len: int) -> int:
     """The most blocks that a request can come to hold, if nothing but its limits ends it.
 
     A token needs a slot once it is *computed*. The whole prompt is; of the outputs, look at the trace: how

@@ -30,13 +30,18 @@ def ended(request_id: str) -> bool:
 def test_who_never_began_and_who_never_ended(lab: ModuleType) -> None:
     """Two requests that look different: one got no work at all, one got some and no end."""
     found = lab.diagnose()
-    for name, request_id in (("never_began", found.never_began), ("never_ended", found.never_ended)):
+    for name, request_id in (
+        ("never_began", found.never_began),
+        ("never_ended", found.never_ended),
+    ):
         assert request_id in PROMPTS, f"{name}: no request of the trace is called {request_id!r}"
         assert not ended(request_id), (
             f"{name}: {request_id} stands under `finished` in the trace, so it came to its end"
         )
     steps = worked_in(found.never_began)
-    assert not steps, f"never_began: step {(steps or [0])[0]} computed tokens of {found.never_began}"
+    assert not steps, (
+        f"never_began: step {(steps or [0])[0]} computed tokens of {found.never_began}"
+    )
     assert worked_in(found.never_ended), (
         f"never_ended: no step computed anything for {found.never_ended}, so it did not even begin"
     )
@@ -50,7 +55,9 @@ def test_who_never_began_and_who_never_ended(lab: ModuleType) -> None:
 def test_how_far_it_came(lab: ModuleType) -> None:
     """The outputs that the second one had when it stopped getting on."""
     found = lab.diagnose()
-    tokens = max(r["computed"][found.never_ended][1] for r in TRACE if found.never_ended in r["computed"])
+    tokens = max(
+        r["computed"][found.never_ended][1] for r in TRACE if found.never_ended in r["computed"]
+    )
     prompt = PROMPTS[found.never_ended]
     assert found.outputs_of_it == tokens - prompt, (
         f"outputs_of_it: {found.outputs_of_it}. `computed` has [computed tokens, tokens]; at the end "

@@ -1,7 +1,8 @@
 """The last line of the log is believed: 100 % of the cache in use.
 
-That was true when it was written. In-process, vLLM writes such a line only when a step had something to tell
-its clients, so after it there is silence, and in the trace every usable block is free.
+That was true when it was written. In-process, vLLM writes such a line only when a step had
+something to tell its clients, so after it there is silence, and in the trace every usable block is
+free.
 
 Refused by `test_the_cause`.
 """

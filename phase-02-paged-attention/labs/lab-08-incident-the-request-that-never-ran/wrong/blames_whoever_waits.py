@@ -1,7 +1,8 @@
 """mail-7 is called stuck from the step in which it arrived.
 
-At first it waits for a good reason: somebody else holds 30 of the blocks and is getting on. Only when these
-come back and it still gets nothing is something wrong. In an incident both look the same from outside.
+At first it waits for a good reason: somebody else holds 30 of the blocks and is getting on. Only
+when these come back and it still gets nothing is something wrong. In an incident both look the same
+from outside.
 
 Refused by `test_when_waiting_became_needless`.
 """

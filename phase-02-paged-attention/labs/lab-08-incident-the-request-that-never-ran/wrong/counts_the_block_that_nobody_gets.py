@@ -1,7 +1,7 @@
 """Every block of the pool is counted as one to be given out.
 
-That is the start-up check's own mistake: 32 blocks make 512 tokens, and no request ever had more than 31 of
-them. The trace says how many are free when nobody holds any.
+That is the start-up check's own mistake: 32 blocks make 512 tokens, and no request ever had more
+than 31 of them. The trace says how many are free when nobody holds any.
 
 Refused by `test_the_boundary_of_a_prompt`.
 """

@@ -1,8 +1,8 @@
 """max_model_len is a whole number of blocks.
 
-31 blocks hold 496 tokens, and a request of 497 computes 496 of them: its last token is never computed. A limit
-of 496 is safe, and a token shorter than it has to be. (The mend that was proposed upstream for the automatic
-length takes whole blocks. This lab asks for the largest.)
+31 blocks hold 496 tokens, and a request of 497 computes 496 of them: its last token is never
+computed. A limit of 496 is safe, and a token shorter than it has to be. (The mend that was proposed
+upstream for the automatic length takes whole blocks. This lab asks for the largest.)
 
 Refused by `test_the_length_that_fits`.
 """

@@ -1,7 +1,7 @@
 """A request that needs every usable block is refused.
 
-"Fewer than" was written where "at most" is meant. On a server that is full of room nobody notices; a client
-whose prompt just fits is sent away, and told that it needs 31 of 31.
+"Fewer than" was written where "at most" is meant. On a server that is full of room nobody notices;
+a client whose prompt just fits is sent away, and told that it needs 31 of 31.
 
 Refused by `test_the_boundary_of_a_prompt`.
 """
@@ -17,7 +17,12 @@ right = solution.admit
 
 
 def admit(prompt_tokens: int, max_tokens: int, *, num_gpu_blocks: int, **engine: int) -> None:
-    right(prompt_tokens, max_tokens, num_gpu_blocks=max(num_gpu_blocks - 1, min(num_gpu_blocks, 1)), **engine)
+    right(
+        prompt_tokens,
+        max_tokens,
+        num_gpu_blocks=max(num_gpu_blocks - 1, min(num_gpu_blocks, 1)),
+        **engine,
+    )
 
 
 solution.admit = admit

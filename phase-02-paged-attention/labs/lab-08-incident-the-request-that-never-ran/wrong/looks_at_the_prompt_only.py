@@ -1,7 +1,7 @@
 """The door measures the prompt, and forgets that a request grows.
 
-contract-3 is refused, and minutes-6 is let in: its prompt fits, and 27 tokens later it wants a block that
-is not there. Take the request as it will be at its longest.
+contract-3 is refused, and minutes-6 is let in: its prompt fits, and 27 tokens later it wants a
+block that is not there. Take the request as it will be at its longest.
 
 Refused by `test_the_boundary_of_growth`.
 """

@@ -1,7 +1,7 @@
 """The test knows only requests that must not be let in.
 
-Then the safest engine is one that lets nobody in. A mend has two sides, and the second is at the boundary, too:
-what just fits has to run, all of it.
+Then the safest engine is one that lets nobody in. A mend has two sides, and the second is at the
+boundary, too: what just fits has to run, all of it.
 
 Refused by `test_your_test_fails_on_every_bad_mend`.
 """

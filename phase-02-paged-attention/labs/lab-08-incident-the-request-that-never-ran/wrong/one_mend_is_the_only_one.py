@@ -1,8 +1,8 @@
 """The test demands the mend that its author had in mind.
 
-It wants every request that is too long to be refused at the door. An engine that will not start in so small a
-pool, or lowers its max_model_len, or ends such a request with an error, is right as well. Test what the user
-was promised: whoever is accepted comes to an end.
+It wants every request that is too long to be refused at the door. An engine that will not start in
+so small a pool, or lowers its max_model_len, or ends such a request with an error, is right as
+well. Test what the user was promised: whoever is accepted comes to an end.
 
 Refused by `test_your_test_passes_on_every_mend`.
 """
