@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from course.learner import written as written_module
 from course.learner.labs import load_module
 from course.parity.traces import Trace, read_traces
 from course.parity.turns import Turns, follow
@@ -89,3 +90,15 @@ def test_the_turns_are_the_decisions() -> None:
             for turn in turns.turns:
                 if turn.request_id in turns.decision["scheduled"]:
                     assert turn.num_tokens == turns.decision["scheduled"][turn.request_id], where
+
+
+def test_a_class_of_another_lab_is_taken_when_it_is_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    written = written_module.written.__wrapped__
+    assert written("01-05", "StopStringDetector") is None, "that starter leaves everything open"
+    assert written("77-01", "BlockPool") is None
+    monkeypatch.setattr(written_module, "unwritten", lambda source: set())
+    found = written("01-05", "StopStringDetector")
+    assert found.__name__ == "StopStringDetector"
+    assert written("01-05", "NoSuchClass") is None

@@ -18,7 +18,7 @@ solution = load_solution(__file__)
 
 def preempt(self: Any, request_id: str) -> None:
     request = self.requests[request_id]
-    table = self.manager.req_to_blocks.get(request_id, [])
+    table = getattr(self.manager, "req_to_blocks", {}).get(request_id, [])
     if table:
         self.manager.block_pool.free_blocks([table.pop()])
         request.num_computed_tokens = len(table) * self.config["block_size"]
