@@ -71,52 +71,6 @@ def first_unlike(a: Sequence[int], b: Sequence[int]) -> int:
     return next((k for k in range(shorter) if a[k] != b[k]), shorter)
 
 
-def rule_of(
-    turn: Turn,
-    before: Sequence[int],
-    theirs: Sequence[int] | None,
-    ours: Sequence[int] | None,
-    others: set[int],
-    block_size: int,
-) -> str:
-    """Which rule settles how two block tables differ: a key of RULES, the first line that applies.
-
-    | what is seen | rule |
-    | --- | --- |
-    | one of the two got no blocks, and the request was to be admitted | gate |
-    | one of the two got no blocks, and the request was running | room |
-    | block 0 is in ours | null |
-    | the tables have different lengths, and the request is admitted in this step | hit |
-    | the tables have different lengths | length |
-    | the first entry that differs was there before the step | grow |
-    | it is one of vLLM's hits (see below) | first |
-    | ours is a block that somebody else holds here | own |
-    | none of these: another block was next in the free queue | order |
-
-    The table of a request that is admitted begins with its hits; what follows holds the tokens of its turn.
-
-    Args:
-        turn: the request's turn in this step.
-        before: its table before the step, empty where it is admitted.
-        theirs, ours: as in `Difference`; unlike each other.
-        others: the blocks that other requests hold here.
-        block_size: tokens a block.
-    """
-    admitted = turn.admitted
-    if theirs is None or ours is None:
-        return "gate" if admitted else "room"
-    if 0 in ours:
-        return "null"
-    if len(theirs) != len(ours):
-        return "hit" if admitted else "length"
-    at = first_unlike(theirs, ours)
-    if at < len(before):
-        return "grow"
-    if admitted and at < len(theirs) - cdiv(turn.num_tokens, block_size):
-        return "first"
-    return "own" if ours[at] in others else "order"
-
-
 class Replay:
     """One trace on one manager: vLLM's decisions, your calls.
 
@@ -265,6 +219,52 @@ class Replay:
         held = () if turn.admitted else before[request_id]
         rule = rule_of(turn, held, theirs, ours, others, self.config["block_size"])
         return Difference(number, request_id, theirs, ours, rule)
+
+
+def rule_of(
+    turn: Turn,
+    before: Sequence[int],
+    theirs: Sequence[int] | None,
+    ours: Sequence[int] | None,
+    others: set[int],
+    block_size: int,
+) -> str:
+    """Which rule settles how two block tables differ: a key of RULES, the first line that applies.
+
+    | what is seen | rule |
+    | --- | --- |
+    | one of the two got no blocks, and the request was to be admitted | gate |
+    | one of the two got no blocks, and the request was running | room |
+    | block 0 is in ours | null |
+    | the tables have different lengths, and the request is admitted in this step | hit |
+    | the tables have different lengths | length |
+    | the first entry that differs was there before the step | grow |
+    | it is one of vLLM's hits (see below) | first |
+    | ours is a block that somebody else holds here | own |
+    | none of these: another block was next in the free queue | order |
+
+    The table of a request that is admitted begins with its hits; what follows holds the tokens of its turn.
+
+    Args:
+        turn: the request's turn in this step.
+        before: its table before the step, empty where it is admitted.
+        theirs, ours: as in `Difference`; unlike each other.
+        others: the blocks that other requests hold here.
+        block_size: tokens a block.
+    """
+    admitted = turn.admitted
+    if theirs is None or ours is None:
+        return "gate" if admitted else "room"
+    if 0 in ours:
+        return "null"
+    if len(theirs) != len(ours):
+        return "hit" if admitted else "length"
+    at = first_unlike(theirs, ours)
+    if at < len(before):
+        return "grow"
+    if admitted and at < len(theirs) - cdiv(turn.num_tokens, block_size):
+        return "first"
+    return "own" if ours[at] in others else "order"
 
 
 def first_difference(trace: Trace, steps: Sequence[Turns], make: MakeManager) -> Difference | None:

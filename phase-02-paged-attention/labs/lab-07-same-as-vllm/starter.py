@@ -65,40 +65,6 @@ def make_manager(config: Config) -> KVCacheManager:
     return made
 
 
-def rule_of(
-    turn: Turn,
-    before: Sequence[int],
-    theirs: Sequence[int] | None,
-    ours: Sequence[int] | None,
-    others: set[int],
-    block_size: int,
-) -> str:
-    """Which rule settles how two block tables differ: a key of RULES, the first line that applies.
-
-    | what is seen | rule |
-    | --- | --- |
-    | one of the two got no blocks, and the request was to be admitted | gate |
-    | one of the two got no blocks, and the request was running | room |
-    | block 0 is in ours | null |
-    | the tables have different lengths, and the request is admitted in this step | hit |
-    | the tables have different lengths | length |
-    | the first entry that differs was there before the step | grow |
-    | it is one of vLLM's hits (see below) | first |
-    | ours is a block that somebody else holds here | own |
-    | none of these: another block was next in the free queue | order |
-
-    The table of a request that is admitted begins with its hits; what follows holds the tokens of its turn.
-
-    Args:
-        turn: the request's turn in this step.
-        before: its table before the step, empty where it is admitted.
-        theirs, ours: as in `Difference`; unlike each other.
-        others: the blocks that other requests hold here.
-        block_size: tokens a block.
-    """
-    raise NotImplementedError
-
-
 class Replay:
     """One trace on one manager: vLLM's decisions, your calls.
 
@@ -179,6 +145,40 @@ class Replay:
         (`Exception`, whatever it is) out of a turn is one, too: rule "raised", ours None, its text as note.
         """
         raise NotImplementedError
+
+
+def rule_of(
+    turn: Turn,
+    before: Sequence[int],
+    theirs: Sequence[int] | None,
+    ours: Sequence[int] | None,
+    others: set[int],
+    block_size: int,
+) -> str:
+    """Which rule settles how two block tables differ: a key of RULES, the first line that applies.
+
+    | what is seen | rule |
+    | --- | --- |
+    | one of the two got no blocks, and the request was to be admitted | gate |
+    | one of the two got no blocks, and the request was running | room |
+    | block 0 is in ours | null |
+    | the tables have different lengths, and the request is admitted in this step | hit |
+    | the tables have different lengths | length |
+    | the first entry that differs was there before the step | grow |
+    | it is one of vLLM's hits (see below) | first |
+    | ours is a block that somebody else holds here | own |
+    | none of these: another block was next in the free queue | order |
+
+    The table of a request that is admitted begins with its hits; what follows holds the tokens of its turn.
+
+    Args:
+        turn: the request's turn in this step.
+        before: its table before the step, empty where it is admitted.
+        theirs, ours: as in `Difference`; unlike each other.
+        others: the blocks that other requests hold here.
+        block_size: tokens a block.
+    """
+    raise NotImplementedError
 
 
 def first_difference(trace: Trace, steps: Sequence[Turns], make: MakeManager) -> Difference | None:
