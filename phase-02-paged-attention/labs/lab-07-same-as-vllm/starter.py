@@ -1,0 +1,202 @@
+"""Lab 02-07: your allocator under vLLM's recorded decisions. Your part.
+
+Written for you: which manager is under test, the request objects, and the words of the rules. What you
+write are the calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from course.learner.written import written
+from course.parity.rules import RULES as COURSE_RULES
+from course.parity.traces import Arrival, Config, Trace
+from course.parity.turns import Turn, Turns
+from mini_vllm import block_pool, kv_cache_manager
+from mini_vllm.kv_cache_manager import KVCacheManager
+from mini_vllm.request import Request
+from mini_vllm.sampling_params import SamplingParams
+
+# Yours, where those labs are written to the end; else the engine's own.
+MyBlockPool = written("02-01", "BlockPool") or block_pool.BlockPool
+MyKVCacheManager = written("02-03", "KVCacheManager") or kv_cache_manager.KVCacheManager
+
+MakeManager = Callable[[Config], KVCacheManager]
+
+RULES = {key: COURSE_RULES[key] for key in ("null", "length", "hit", "grow", "first", "free")} | {
+    "gate": COURSE_RULES["gate"],
+    "order": COURSE_RULES["blocks order"],
+    "room": "Room: a running request gets its blocks if so many are free, and is refused if not. Then "
+    "somebody is preempted, and it asks again.",
+    "own": "Own blocks: what a request computes itself goes into blocks that nobody else holds, even "
+    "where another request has filled a block with the same tokens. Only hits are shared.",
+    "raised": "The manager raised instead of answering.",
+}
+
+
+class Difference(NamedTuple):
+    """Where a replay first leaves its trace.
+
+    Attributes:
+        step: counted from 0.
+        request_id: whose blocks differ; "" for the rule "free".
+        theirs, ours: its block table in vLLM and here, right after the step is scheduled. None: it got
+            no blocks in this turn. For the rule "free": a list of one number, the free blocks.
+        rule: a key of RULES.
+        note: what was raised, for the rule "raised".
+    """
+
+    step: int
+    request_id: str
+    theirs: Sequence[int] | None
+    ours: Sequence[int] | None
+    rule: str
+    note: str = ""
+
+
+def make_manager(config: Config) -> KVCacheManager:
+    """The manager under test, for a trace's config."""
+    num_blocks, caching = config["num_blocks"], config["enable_prefix_caching"]
+    pool = MyBlockPool(num_blocks, caching)
+    made: KVCacheManager = MyKVCacheManager(
+        num_blocks, config["block_size"], config["max_model_len"], caching, pool
+    )
+    return made
+
+
+class Replay:
+    """One trace on one manager: vLLM's decisions, your calls.
+
+    Attributes:
+        manager: under test. You need `get_computed_blocks`, `allocate_slots`, `free`, `get_block_ids`, and
+            `block_pool.get_num_free_blocks`.
+        requests: those that live, by id. `num_computed_tokens` is yours to keep; appending a token hashes
+            the block that it fills.
+        number: the step that comes next.
+    """
+
+    def __init__(self, trace: Trace, manager: KVCacheManager) -> None:
+        self.config = trace["config"]
+        self.manager = manager
+        self.requests: dict[str, Request] = {}
+        self.number = 0
+
+    def arrive(self, index: int, arrival: Arrival) -> None:
+        """Enter a request. It holds nothing yet. When it ends, the trace says."""
+        caching = self.config["enable_prefix_caching"]
+        self.requests[arrival["id"]] = Request(
+            arrival["id"],
+            list(arrival["prompt"]),
+            SamplingParams(max_tokens=arrival["max_tokens"]),
+            arrival_time=float(index),
+            priority=arrival["priority"],
+            block_size=self.config["block_size"] if caching else None,
+        )
+
+    # -- your work
+
+    def leave(self, request_id: str) -> None:
+        """A request has finished or was aborted: it gives back what it holds, and is forgotten."""
+        raise NotImplementedError
+
+    def preempt(self, request_id: str) -> None:
+        """It gives back all its blocks and will have to compute everything anew, its outputs too. It lives
+        on with its tokens."""
+        raise NotImplementedError
+
+    def ask(self, turn: Turn) -> bool:
+        """Ask the manager for slots for the tokens of this turn; whether it gave them.
+
+        - A request that runs asks for `turn.num_tokens` more.
+        - One that is to be admitted looks up what is cached first. Its tokens begin behind the hits, and it
+          is admitted only if the whole of what it has now fits, even if this turn computes a part. (`config`
+          may say `scheduler_reserve_full_isl: false`; then only this turn's tokens must fit. It is true
+          where it is not said.) Once it is let in, its hits are computed tokens.
+        """
+        raise NotImplementedError
+
+    def serve(self, turn: Turn) -> bool:
+        """One turn; whether the manager answered every time as vLLM's did.
+
+        In vLLM each of `turn.victims` was preempted because the request had asked and was refused. The
+        request asked again after each of them, unless the last victim was itself. A manager that has room
+        where vLLM had none is as wrong as one that has none: ask each time, and see.
+        """
+        raise NotImplementedError
+
+    def compute(self, scheduled: dict[str, int]) -> None:
+        """The step is scheduled: the counters move now, for all who are in it, before anything is sampled."""
+        raise NotImplementedError
+
+    def take_in(self, sampled: dict[str, int], finished: Sequence[str]) -> None:
+        """The tokens have come: append them, then let those leave who have finished."""
+        raise NotImplementedError
+
+    def step(self, turns: Turns) -> Difference | None:
+        """One step of the trace: the calls in vLLM's order, and the first difference in it.
+
+        In what order? Arrivals and aborts come before the step is scheduled. Then the turns, one by one. When
+        they are over, and nothing is sampled yet, the tables of `turns.decision["blocks"]` are compared, in
+        the order that they have there. Then counters, tokens, ends. Last, the free blocks.
+
+        A turn that is answered otherwise than in vLLM is a difference, with None for the table of the one
+        that got nothing (it has no entry in `decision["blocks"]`, or your manager refused). An exception
+        (`Exception`, whatever it is) out of a turn is one, too: rule "raised", ours None, its text as note.
+        """
+        raise NotImplementedError
+
+
+def rule_of(
+    turn: Turn,
+    before: Sequence[int],
+    theirs: Sequence[int] | None,
+    ours: Sequence[int] | None,
+    others: set[int],
+    block_size: int,
+) -> str:
+    """Which rule settles how two block tables differ: a key of RULES, the first line that applies.
+
+    | what is seen | rule |
+    | --- | --- |
+    | one of the two got no blocks, and the request was to be admitted | gate |
+    | one of the two got no blocks, and the request was running | room |
+    | block 0 is in ours | null |
+    | the tables have different lengths, and the request is admitted in this step | hit |
+    | the tables have different lengths | length |
+    | the first entry that differs was there before the step | grow |
+    | it is one of vLLM's hits (see below) | first |
+    | ours is a block that somebody else holds here | own |
+    | none of these: another block was next in the free queue | order |
+
+    The table of a request that is admitted begins with its hits; what follows holds the tokens of its turn.
+
+    Args:
+        turn: the request's turn in this step.
+        before: its table before the step, empty where it is admitted.
+        theirs, ours: as in `Difference`; unlike each other.
+        others: the blocks that other requests hold here.
+        block_size: tokens a block.
+    """
+    raise NotImplementedError
+
+
+def first_difference(trace: Trace, steps: Sequence[Turns], make: MakeManager) -> Difference | None:
+    """Replay the steps on a new manager, up to the first difference; None if there is none."""
+    raise NotImplementedError
+
+
+def report(trace: Trace, difference: Difference) -> str:
+    """What to print for a difference, in lines:
+
+        seed 7, step 12, request r3
+        vLLM   4 9 2 11
+        here   4 9 11
+        Hit length: a request that …
+
+    The tables as `ids` of `course.parity.report` writes them: `ids(table, at)`, `at` being the place of the
+    first entry that differs (where one is shorter, the place after its end); without `at` where one of the
+    two is None, for which `no blocks` stands. Then the rule's words from RULES, and the note where there is
+    one. For the rule "free" there is no request, so the first line ends after the step.
+    """
+    raise NotImplementedError

@@ -1,0 +1,280 @@
+"""Lab 02-07: the first difference, its rule and its report; and your blocks beside vLLM's."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from course.learner.labs import load_support
+
+support = load_support(__file__)
+
+
+def first(lab: ModuleType, seed: int, steps: Any = None, make: Any = support.reference) -> Any:
+    trace, recorded = support.traces()[seed]
+    return lab.first_difference(trace, recorded if steps is None else steps, make)
+
+
+@pytest.mark.parametrize("seed", support.SEEDS)
+def test_a_right_manager_makes_no_difference(lab: ModuleType, seed: int) -> None:
+    """`mini_vllm`'s manager, on your replay: the same ids in every step."""
+    found = first(lab, seed)
+    assert found is None, (
+        f"this manager is `mini_vllm`'s, which gives vLLM's blocks, so it is your calls that differ: {found}"
+    )
+
+
+def test_a_table_that_differs_is_found(lab: ModuleType) -> None:
+    """The step, the request and both tables; nothing of what comes after."""
+    steps = support.traces()[7][1]
+    busy = [i for i, s in enumerate(steps) if s.decision["blocks"]]
+    for at in (busy[1], busy[-1]):
+        blocks = steps[at].decision["blocks"]
+        request_id = list(blocks)[-1]
+        other = [*blocks[request_id][:-1], 99]
+        found = first(lab, 7, support.forged(steps, at, blocks={**blocks, request_id: other}))
+        assert found is not None, (
+            f"the table of {request_id} in step {at} was changed, and nothing is said"
+        )
+        assert tuple(found[:4]) == (at, request_id, other, blocks[request_id]), (
+            f"in step {at} {request_id} has {other} in the trace and {blocks[request_id]} here. You say: "
+            f"step {found.step}, {found.request_id}, {found.theirs} and {found.ours}. Tables are compared "
+            "when all turns are over and nothing is sampled yet"
+        )
+
+
+def test_a_difference_has_its_rule(lab: ModuleType) -> None:
+    """An entry that was there before, and a block that was just given out."""
+    steps = support.traces()[7][1]
+    seen = set()
+    for at, turns in enumerate(steps):
+        for turn in turns.turns:
+            blocks = turns.decision["blocks"]
+            table = blocks.get(turn.request_id, [])
+            held = steps[at - 1].decision["blocks"].get(turn.request_id, []) if at else []
+            if turn.admitted == bool(held) or len(table) < 2 or (turn.admitted, bool(held)) in seen:
+                continue
+            seen.add((turn.admitted, bool(held)))
+            place, want = (-1, "order") if turn.admitted else (0, "grow")
+            other = list(table)
+            other[place] = 99
+            found = first(
+                lab, 7, support.forged(steps, at, blocks={**blocks, turn.request_id: other})
+            )
+            assert (found and found[:5]) == (at, turn.request_id, other, table, want), (
+                f"step {at}: {turn.request_id} {'is admitted' if turn.admitted else 'runs'}, before the step "
+                f"it held {held}; vLLM {other}, here {table}. The rule is “{want}”; you say {found}"
+            )
+
+
+def test_other_answers_are_differences(lab: ModuleType) -> None:
+    """A manager with more room than vLLM had, and one with less."""
+    steps = support.traces()[7][1]
+
+    def roomy(config: Any) -> Any:
+        return support.reference({**config, "num_blocks": config["num_blocks"] + 9})
+
+    at, turn = next((i, t) for i, s in enumerate(steps) for t in s.turns if t.victims or not t.fits)
+    found = first(
+        lab, 7, [*support.forged(steps, 0, free=steps[0].decision["free"] + 9)[:1]], roomy
+    )
+    assert found is None, f"9 blocks more, and 9 more are expected to be free: {found}"
+    generous = [support.forged([s], 0, free=s.decision["free"] + 9)[0] for s in steps]
+    found = first(lab, 7, generous, roomy)
+    rule = "gate" if turn.admitted else "room"
+    assert (found and (found.step, found.request_id, found.theirs, found.rule)) == (
+        at, turn.request_id, None, rule,
+    ), (
+        f"in step {at} vLLM has no room for {turn.request_id}, and a manager with 9 blocks more has: theirs "
+        f"is None, the rule “{rule}”. You say {found}"
+    )  # fmt: skip
+    assert found.ours, f"ours is the table that {turn.request_id} got here, not {found.ours}"
+
+    for admitted, rule in ((True, "gate"), (False, "room")):
+        at, turn = next(
+            (i, t) for i, s in enumerate(steps) for t in s.turns if t.admitted is admitted and i
+        )
+
+        def strict(config: Any, turn: Any = turn) -> Any:
+            manager = support.reference(config)
+            right = manager.allocate_slots
+
+            def refuses(request: Any, num_new: int, *args: Any, **kwargs: Any) -> Any:
+                refused = request.request_id == turn.request_id and (
+                    turn.admitted or request.num_computed_tokens
+                )
+                return None if refused else right(request, num_new, *args, **kwargs)
+
+            manager.allocate_slots = refuses
+            return manager
+
+        found = first(lab, 7, make=strict)
+        theirs = steps[found.step].decision["blocks"][turn.request_id] if found else None
+        assert (found and found[1:5]) == (turn.request_id, theirs, None, rule), (
+            f"vLLM gives {turn.request_id} {theirs}, and a manager refuses: ours is None, the rule “{rule}”. "
+            f"You say {found}"
+        )
+
+
+def test_a_replay_stops_at_the_first(lab: ModuleType) -> None:
+    """After a difference the two are in different worlds, and the next one has no meaning."""
+    steps = support.traces()[7][1]
+    busy = [i for i, s in enumerate(steps) if s.decision["blocks"]]
+    at = busy[len(busy) // 2], busy[-1]
+    for step in at:
+        blocks = steps[step].decision["blocks"]
+        steps = support.forged(steps, step, blocks={i: [*table, 99] for i, table in blocks.items()})
+    found = first(lab, 7, steps)
+    assert (found and found.step) == at[0], (
+        f"tables differ in the steps {at[0]} and {at[1]}; the first is {at[0]}, you name "
+        f"{found and found.step}. Stop there: what follows differs for no reason of its own"
+    )
+
+
+def test_the_first_request_in_the_step_is_named(lab: ModuleType) -> None:
+    """In the order of the decision's own tables."""
+    steps = support.traces()[7][1]
+    at = next(i for i, s in enumerate(steps) if len(s.decision["blocks"]) > 2)
+    blocks = steps[at].decision["blocks"]
+    changed = {i: [*table, 99] for i, table in blocks.items()}
+    found = first(lab, 7, support.forged(steps, at, blocks=changed))
+    assert (found and found.request_id) == next(iter(blocks)), (
+        f"every table of step {at} differs; the first in the decision is {next(iter(blocks))}'s, you name "
+        f"{found and found.request_id}"
+    )
+
+
+def test_the_free_blocks_are_counted_last(lab: ModuleType) -> None:
+    """A block that was never given back shows in no table."""
+    steps = support.traces()[7][1]
+    found = first(lab, 7, support.forged(steps, 12, free=99))
+    free = steps[12].decision["free"]
+    assert tuple((found or ())[:5]) == (12, "", [99], [free], "free"), (
+        f"the trace says 99 free blocks after step 12, here there are {free}: a difference with the rule "
+        f"“free”, no request, and the two numbers as lists. You say {found}. The count is read when those "
+        "who finished have left"
+    )
+
+
+def test_a_manager_that_raises(lab: ModuleType) -> None:
+    """An exception is an answer, too."""
+
+    def make(config: Any) -> Any:
+        manager = support.reference(config)
+        right = manager.allocate_slots
+
+        def raises(request: Any, *args: Any, **kwargs: Any) -> Any:
+            if request.num_tokens > 40:
+                raise RuntimeError(f"no room for {request.request_id}")
+            return right(request, *args, **kwargs)
+
+        manager.allocate_slots = raises
+        return manager
+
+    found = first(lab, 7, make=make)
+    assert (found and (found.rule, found.ours)) == ("raised", None), (
+        f"the manager raised in the middle of a step; you say {found}"
+    )
+    assert found.note == f"no room for {found.request_id}", (
+        f"the note has what was raised: {found.note!r}"
+    )
+    assert (
+        found.theirs == support.traces()[7][1][found.step].decision["blocks"][found.request_id]
+    ), (
+        f"theirs is the table that vLLM gave {found.request_id} in step {found.step}, not {found.theirs}"
+    )
+
+
+RULES = {
+    "gate": (support.turn("a", 9, admitted=True), [], None, [1, 2, 3], set()),
+    "gate, the other way": (support.turn("a", 9, admitted=True), [], [1, 2, 3], None, set()),
+    "room": (support.turn("a"), [1, 2], None, [1, 2, 3], set()),
+    "room, the other way": (support.turn("a"), [1, 2], [1, 2, 3], None, {3}),
+    "null": (support.turn("a", 9, admitted=True), [], [1, 2, 3], [1, 2, 0], set()),
+    "null, and shorter": (support.turn("a"), [5], [5, 1], [0], {0}),
+    "hit": (support.turn("a", 3, admitted=True), [], [1, 2, 3], [1, 3], {1}),
+    "length": (support.turn("a"), [1, 2], [1, 2, 3], [1, 2], set()),
+    "grow": (support.turn("a"), [1, 2], [1, 2, 3], [1, 7, 3], {7}),
+    "first": (support.turn("a", 3, admitted=True), [], [1, 2, 3], [1, 5, 3], {1, 5}),
+    "first, the first": (support.turn("a", 5, admitted=True), [], [4, 2, 3], [1, 2, 3], set()),
+    "own": (support.turn("a", 5, admitted=True), [], [1, 2, 3], [1, 5, 3], {1, 5}),
+    "own, running": (support.turn("a"), [1], [1, 2], [1, 6], {6}),
+    "order": (support.turn("a", 5, admitted=True), [], [1, 2, 3], [1, 5, 3], {1}),
+    "order, running": (support.turn("a"), [1], [1, 2], [1, 6], {1}),
+}
+
+
+@pytest.mark.parametrize("case", RULES)
+def test_the_rule(lab: ModuleType, case: str) -> None:
+    """Blocks of 4: which line of the table applies first."""
+    turn, before, theirs, ours, others = RULES[case]
+    want = case.partition(",")[0]
+    got = lab.rule_of(turn, before, theirs, ours, others, 4)
+    assert got == want, (
+        f"{'admitted with' if turn.admitted else 'running,'} {turn.num_tokens} tokens, before {before}, vLLM "
+        f"{theirs}, here {ours}, others here hold {sorted(others)}: the rule is “{want}”, yours says "
+        f"“{got}”. {lab.RULES[want]}"
+    )
+
+
+def test_the_report(lab: ModuleType) -> None:
+    """Step, request, both tables about the place, the rule in words."""
+    trace = support.traces()[7][0]
+    long = list(range(10, 26))
+    for difference, want in (
+        (
+            lab.Difference(12, "r3", [4, 9, 2, 11], [4, 9, 11], "hit"),
+            ["seed 7, step 12, request r3", "vLLM   4 9 2 11", "here   4 9 11", lab.RULES["hit"]],
+        ),
+        (
+            lab.Difference(3, "r0", long, [*long[:10], 7, *long[11:]], "order"),
+            [
+                "seed 7, step 3, request r0",
+                "vLLM   .. 18 19 20 21 22 23 .. (16, from 8)",
+                "here   .. 18 19 7 21 22 23 .. (16, from 8)",
+                lab.RULES["order"],
+            ],
+        ),
+        (
+            lab.Difference(1, "r1", [1, 2, 3], [1, 2], "length"),
+            ["seed 7, step 1, request r1", "vLLM   1 2 3", "here   1 2", lab.RULES["length"]],
+        ),
+        (
+            lab.Difference(0, "r1", None, [1, 2], "gate"),
+            ["seed 7, step 0, request r1", "vLLM   no blocks", "here   1 2", lab.RULES["gate"]],
+        ),
+        (
+            lab.Difference(0, "r1", [1, 2], None, "raised", "too few"),
+            [
+                "seed 7, step 0, request r1",
+                "vLLM   1 2",
+                "here   no blocks",
+                lab.RULES["raised"],
+                "too few",
+            ],
+        ),
+        (
+            lab.Difference(8, "", [5], [4], "free"),
+            ["seed 7, step 8", "vLLM   5", "here   4", lab.RULES["free"]],
+        ),
+    ):
+        got = lab.report(trace, difference).splitlines()
+        for line, wanted in zip([*got, *[""] * len(want)], want, strict=False):
+            assert line == wanted, f"a line of the report is “{line}”, should be “{wanted}”"
+        assert len(got) == len(want), f"the report has {len(got)} lines, should have {len(want)}"
+
+
+@pytest.mark.parametrize("seed", support.SEEDS)
+def test_your_blocks_are_vllms(lab: ModuleType, seed: int) -> None:
+    """The manager that the file puts under test: yours, where labs 02-01 and 02-03 are written."""
+    trace = support.traces()[seed][0]
+    if first(lab, seed) is not None:
+        pytest.fail(
+            "your replay finds a difference on a manager that is right, so nothing can be said of this one. "
+            "First mend what test_a_right_manager_makes_no_difference says"
+        )
+    found = first(lab, seed, make=lab.make_manager)
+    if found is not None:
+        pytest.fail(f"{lab.report(trace, found)}{support.suspects(lab, lab.make_manager)}")
