@@ -76,9 +76,7 @@ def _loaded() -> tuple[LlamaForCausalLM, Tokenizer]:
 
 def engine(blocks: int = 9, **parts: object) -> LLMEngine:
     """An engine with so many usable blocks of four tokens, and `parts` in place of its own."""
-    config = EngineConfig(
-        block_size=4, num_gpu_blocks=blocks + 1, max_model_len=36, max_num_seqs=4
-    )
+    config = EngineConfig(block_size=4, num_gpu_blocks=blocks + 1, max_model_len=36, max_num_seqs=4)
     model, tokenizer = _loaded()
     made = EngineParts(**parts)  # type: ignore[arg-type]
     return LLMEngine(model, config, tokenizer=tokenizer, parts=made)

@@ -15,8 +15,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from both_pools import ADA, BO, CONFIG, Say, World, ids
+
 from course.parity.record import vllm_parts
-from course.parity.traces import Config, Parts
+from course.parity.traces import Parts
 
 SETTINGS = {
     "HF_HUB_OFFLINE": "1",
@@ -150,7 +151,10 @@ def slots(say: Say) -> None:
     cpu = torch.device("cpu")
     for block_size, kernel_size, given in ((4, 4, [1, 2, 4]), (32, 16, [1, 2])):
         table = worker.BlockTable(block_size, 1, 8, 16, False, cpu, kernel_size, 1)
-        table.block_table.gpu, table.slot_mapping.gpu = table.block_table.cpu, table.slot_mapping.cpu
+        table.block_table.gpu, table.slot_mapping.gpu = (
+            table.block_table.cpu,
+            table.slot_mapping.cpu,
+        )
         table.add_row(given, 0)
         row = table.block_table.np[0, : table.num_blocks_per_row[0]].tolist()
         positions = torch.arange(len(BO) - 2, len(BO), dtype=torch.int64)
@@ -218,7 +222,9 @@ def siblings(say: Say) -> None:
         while engine.has_unfinished_requests():
             for output in engine.step():
                 answers |= {one.index: list(one.token_ids) for one in output.outputs}
-        say(f"caching {'on' if caching else 'off'}: computes {list(seen[0].values())}, tables {tables}")
+        say(
+            f"caching {'on' if caching else 'off'}: computes {list(seen[0].values())}, tables {tables}"
+        )
         say(f"  answers {answers[0]} and {answers[1]}")
 
 
@@ -249,8 +255,7 @@ def hang(say: Say) -> None:
 
 
 SCENES = {
-    scene.__name__: scene
-    for scene in (managers, window, published, slots, events, siblings, hang)
+    scene.__name__: scene for scene in (managers, window, published, slots, events, siblings, hang)
 }
 
 
