@@ -1,7 +1,7 @@
 """A block pool with one part taken out at a time, for the deep dive: what goes wrong without it?
 
-The answers are the shipped model's, greedy. Ada asks "The KV ca", Bo "The KV bl", Cy "A batch of one wa"; blocks
-have four tokens, and nine of them can be given out. The page imports this module by its name: start
+The answers are the shipped model's, greedy. Ada asks "The KV ca", Bo "The KV bl", Cy "A batch of one wa".
+Blocks have four tokens, and nine of them can be given out. The page imports this module by its name: start
 Python in this folder.
 """
 
