@@ -143,20 +143,6 @@ def queue(world: World, say: Say) -> None:
     say(f"ada again computes {world.step()['ada again']}   {ids(world.free())}")
 
 
-def evict(world: World, say: Say) -> None:
-    """A freed block keeps its hash until it is given away; the tail of a prompt goes first."""
-    world.ask("ada", ADA)
-    world.step()
-    world.end("ada")
-    say(f"ada ends       free {ids(world.free())}, with a hash {ids(world.hashed())}")
-    world.ask("long", range(60, 91))
-    world.step()
-    say(f"eight are taken free {ids(world.free())}, with a hash {ids(world.hashed())}")
-    world.end("long")
-    world.ask("ada again", ADA)
-    say(f"ada again computes {world.step()['ada again']}")
-
-
 def twice(world: World, say: Say) -> None:
     """Cy's prompt fills its blocks. His twin's shares one and computes the other anew."""
     names = ("cy", "twin")
@@ -214,7 +200,7 @@ def steps(world: World, say: Say) -> None:
         world.take_in(plan)
 
 
-SCENES = {scene.__name__: scene for scene in (counts, queue, evict, twice, hashes, steps)}
+SCENES = {scene.__name__: scene for scene in (counts, queue, twice, hashes, steps)}
 
 
 def scene(name: str, parts: Parts | None = None) -> list[str]:
