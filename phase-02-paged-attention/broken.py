@@ -1,6 +1,6 @@
 """A block pool with one part taken out at a time, for the deep dive: what goes wrong without it?
 
-The answers are the shipped model's, greedy. Ada asks "The KV ca", Bo "The KV bl", Cy "A batch of one wa".
+The answers are the shipped model's, greedy. Ada asks "The block", Bo "The bloom", Cy "A queue that has no end".
 Blocks have four tokens, and nine of them can be given out. The page imports this module by its name: start
 Python in this folder.
 """
@@ -22,7 +22,7 @@ from mini_vllm.llama import LlamaForCausalLM
 from mini_vllm.request import Request
 from mini_vllm.tokenizer import Tokenizer
 
-ADA, BO, CY = "The KV ca", "The KV bl", "A batch of one wa"
+ADA, BO, CY = "The block", "The bloom", "A queue that has no end"
 
 
 class Uncounted(BlockPool):

@@ -13,6 +13,7 @@ from __future__ import annotations
 import sys
 
 from both_pools import CONFIG, PROMPTS, World
+
 from course.parity.decisions import mini_parts
 
 

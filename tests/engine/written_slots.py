@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +32,9 @@ def play(caching: bool, num_blocks: int) -> dict[str, Any]:
     """All jobs at once, but `late`, which comes when the others are done.
 
     Returns the tokens of every answer by name, what the first plan computes for each, how often a slot
-    was written again while the block stayed with its owners, how many requests were preempted, and
-    how many blocks in use, at most, had a hash that another block in use had too.
+    was written again while the block stayed with its owners, how often a block's count was not that
+    of the tables it stands in, how many requests were preempted, and how many blocks in use, at
+    most, had a hash that another block in use had too.
     """
     from vllm import LLM, SamplingParams
     from vllm.forward_context import get_forward_context
@@ -51,9 +53,10 @@ def play(caching: bool, num_blocks: int) -> dict[str, Any]:
     )
     engine: Any = llm.llm_engine
     core = engine.engine_core.engine_core
-    scheduler, pool = core.scheduler, core.scheduler.kv_cache_manager.block_pool
+    scheduler, tables = core.scheduler, core.scheduler.kv_cache_manager
+    pool = tables.block_pool
     written: dict[int, set[int]] = {}
-    found = {"rewritten": 0, "preempted": 0, "twins": 0}
+    found = {"rewritten": 0, "miscounted": 0, "preempted": 0, "twins": 0}
     first_plan: dict[str, int] = {}
 
     give = pool.get_new_blocks
@@ -87,6 +90,8 @@ def play(caching: bool, num_blocks: int) -> dict[str, Any]:
             first_plan.update(
                 {name.partition("-")[0]: n for name, n in plan.num_scheduled_tokens.items()}
             )
+        held = Counter(i for name in scheduler.requests for i in tables.get_block_ids(name)[0])
+        found["miscounted"] += sum(b.ref_cnt != held[b.block_id] for b in pool.blocks[1:])
         hashes = [b.block_hash for b in pool.blocks if b.ref_cnt and b.block_hash is not None]
         found["twins"] = max(found["twins"], len(hashes) - len(set(hashes)))
         return plan
