@@ -26,6 +26,11 @@ SHOTS = {
         "step=5&request=dov",
         960,
     ),
+    "phase-02-paged-attention/pictures/viewer.png": (
+        "phase-02-paged-attention/scenarios/nine-blocks.json",
+        "step=10&request=cy",
+        960,
+    ),
 }
 
 
@@ -42,8 +47,9 @@ def main() -> None:
     driver_program = service.Service(shutil.which("chromedriver"))
     driver = webdriver.Chrome(options=options, service=driver_program)
     with tempfile.TemporaryDirectory() as folder:
-        for picture, (scenario, opened, height) in SHOTS.items():
-            page = Path(folder) / "page.html"
+        for number, (picture, (scenario, opened, height)) in enumerate(SHOTS.items()):
+            # A name for each: a browser does not load again what differs after the # only.
+            page = Path(folder) / f"{number}.html"
             page.write_text(make_page(Viewer(ROOT / scenario, "page.html")), encoding="utf-8")
             driver.set_window_size(WIDTH, height)
             driver.get(f"{page.as_uri()}#{opened}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from detectors import DETECTORS, GOLDEN, poison, watch
+from thorough import either
 from workloads import Job, compare, drive, greedy, make_engine, prompts, random_workload
 
 from mini_vllm.engine import EngineParts
@@ -30,7 +31,7 @@ def test_the_yardstick_is_sensitive_to_every_token_of_the_context() -> None:
         assert greedy(other, 8) != right, f"token {position} does not matter to this model"
 
 
-@pytest.mark.parametrize("seed", range(100, 120))
+@pytest.mark.parametrize("seed", range(100, either(108, 140)))
 def test_random_arrivals_aborts_and_preemptions_change_no_token(seed: int) -> None:
     jobs, settings = random_workload(seed)
     engine = make_engine(PARTS, **settings)

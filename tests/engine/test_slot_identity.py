@@ -16,16 +16,18 @@ from slot_identity import (
     run_world,
     worlds,
 )
+from thorough import either
 
 from mini_vllm.sampling_params import SamplingParams
 from mini_vllm.sched_output import CachedRequestData, NewRequestData, SchedulerOutput
 
 
 def test_every_read_finds_the_readers_own_sequence() -> None:
-    steps, count, wrong = fuzz(4000)
+    wanted = either(2000, 12_000)
+    steps, count, wrong = fuzz(wanted)
     assert not wrong, "\n".join(wrong)
-    assert steps >= 4000
-    assert count > 100, "few worlds: each takes absurdly long"
+    assert steps >= wanted
+    assert count > wanted // 40, "few worlds: each takes absurdly long"
 
 
 def test_the_worlds_hold_what_goes_wrong() -> None:

@@ -24,6 +24,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 from invariants import check_drained, check_sampled, check_scheduled, check_state
+from thorough import either
 from workloads import EOS, make_request
 
 from mini_vllm.config import EngineConfig
@@ -232,7 +233,7 @@ def test_thousands_of_random_steps_keep_every_invariant() -> None:
     run_state_machine_as_test(  # type: ignore[no-untyped-call]
         SchedulerLife,
         settings=settings(
-            max_examples=100,
+            max_examples=either(50, 200),
             stateful_step_count=30,
             deadline=None,
             derandomize=True,
@@ -241,7 +242,8 @@ def test_thousands_of_random_steps_keep_every_invariant() -> None:
         ),
     )
     # A machine that hardly did anything would show nothing.
-    assert TOTALS["steps"] > 2000, TOTALS
-    assert TOTALS["preempted"] > 80, TOTALS
-    assert TOTALS["aborted"] > 180, TOTALS
-    assert TOTALS["finished"] > 240, TOTALS
+    least = either(
+        {"steps": 800, "preempted": 10, "aborted": 90, "finished": 60},
+        {"steps": 4000, "preempted": 160, "aborted": 360, "finished": 480},
+    )
+    assert all(TOTALS[name] > number for name, number in least.items()), TOTALS

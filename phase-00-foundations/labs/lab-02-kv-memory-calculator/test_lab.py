@@ -117,7 +117,7 @@ def test_gqa_saves_vs_mha(lab: ModuleType) -> None:
     without = llama_8b(lab)
     del without["num_key_value_heads"]
     assert lab.kv_bytes_per_token(without) == mha, (
-        "files from before GQA have no num_key_value_heads: every attention head has its own K and V"
+        "where a file has no num_key_value_heads, every attention head has its own K and V"
     )
 
 

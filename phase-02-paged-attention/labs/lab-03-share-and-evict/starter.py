@@ -1,0 +1,143 @@
+"""Lab 02-03: share and evict. Your work: what raises NotImplementedError, and the None's of PREDICTED.
+
+The pool of lab 02-01 knows blocks. The manager knows requests: which blocks each one holds, in which
+order, what it can have without computing it, and whether the rest fits. You may use the pool's
+`get_new_blocks`, `touch`, `free_blocks`, `cache_full_blocks`, `get_cached_block` and
+`get_num_free_blocks`.
+
+The scene of PREDICTED: blocks 1 to 9 are free, in that order, four tokens each. Ada (10 tokens) and Bo
+(the same first 8, then 2 of his own) are admitted in one step. Ada leaves, then Bo. Cy comes with 28
+tokens and leaves again. Then Ada comes a second time. Predict before you write the class; lists are
+block ids from front to back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from mini_vllm.block_pool import BlockPool
+from mini_vllm.kv_cache_manager import KVCacheBlocks, cdiv
+from mini_vllm.kv_cache_utils import KVCacheBlock
+from mini_vllm.request import Request
+
+PREDICTED: dict[str, list[int] | int | None] = {
+    "ada's table": None,
+    "bo's table": None,
+    "ref_cnt of block 1 while both are there": None,
+    "free queue when ada has left": None,
+    "free queue when bo has left, too": None,
+    "table of cy, who needs seven blocks": None,
+    "tokens that ada finds when she comes again": None,
+}
+
+
+def block_hashes(
+    token_ids: Sequence[int], block_size: int, cache_salt: str | None = None
+) -> list[bytes]:
+    """One hash for each full block: equal exactly where everything up to the block's end is equal.
+
+    Args:
+        token_ids: of the whole sequence.
+        block_size: tokens in a block. A last block that is not full has no hash (I3).
+        cache_salt: requests share only with requests of the same salt (None is one, too).
+
+    Returns:
+        `len(token_ids) // block_size` hashes, any bytes that are as good as never equal by chance.
+    """
+    raise NotImplementedError
+
+
+class KVCacheManager:
+    """Slots for requests. Same interface as `mini_vllm.kv_cache_manager.KVCacheManager`.
+
+    Attributes:
+        req_to_blocks: request id -> its block table, in order. Absent: it holds nothing.
+        num_cached_block: request id -> how many blocks at the front of its table are published.
+
+    Source: `vllm/v1/core/kv_cache_manager.py:110 KVCacheManager`.
+    """
+
+    def __init__(
+        self,
+        num_gpu_blocks: int,
+        block_size: int,
+        max_model_len: int,
+        enable_caching: bool = True,
+        block_pool: BlockPool | None = None,
+    ) -> None:
+        self.block_size = block_size
+        self.max_model_len = max_model_len
+        self.enable_caching = enable_caching
+        self.block_pool = block_pool or BlockPool(num_gpu_blocks, enable_caching)
+        self.empty_kv_cache_blocks = KVCacheBlocks(())
+        self.req_to_blocks: dict[str, list[KVCacheBlock]] = {}
+        self.num_cached_block: dict[str, int] = {}
+
+    def get_computed_blocks(self, request: Request) -> tuple[KVCacheBlocks, int]:
+        """What the cache already holds of the request: the blocks at its front, and their tokens.
+
+        Whole blocks only, and never the whole request: the last token has to run, for its logits.
+        Nothing is reserved. `request.block_hashes[i]` is the hash of its i-th block.
+        `(self.empty_kv_cache_blocks, 0)` without caching, and for a request with
+        `skip_reading_prefix_cache`.
+        """
+        raise NotImplementedError
+
+    def allocate_slots(
+        self,
+        request: Request,
+        num_new_tokens: int,
+        num_new_computed_tokens: int = 0,
+        new_computed_blocks: KVCacheBlocks | None = None,
+        full_sequence_must_fit: bool = False,
+    ) -> KVCacheBlocks | None:
+        """Slots for the next `num_new_tokens` tokens; the blocks newly taken, or None if they do not fit.
+
+        1. How many blocks does the table want? For the tokens computed so far (in the cache, too) and
+           the new ones, but never beyond `max_model_len` tokens; minus those it has and those found.
+        2. Does it fit? A block that was found and is free leaves the free queue with the others, so
+           it counts like a new one. With `full_sequence_must_fit` the same question is asked first
+           for the request's whole sequence (`request.num_tokens`), of which this step may compute a part.
+           None, and nothing has changed, if either answer is no.
+        3. Hold on to what was found (`touch`) before new blocks are taken, which might take it.
+        4. Take the missing blocks.
+        5. With caching, publish the blocks that are full once these tokens are computed: those with
+           tokens that the request has (`num_tokens`), from the first that is not published yet.
+
+        Args:
+            request: `num_computed_tokens` of it are computed already.
+            num_new_tokens: at least 1, else ValueError.
+            num_new_computed_tokens: tokens in `new_computed_blocks`.
+            new_computed_blocks: what `get_computed_blocks` found, for a request that holds nothing yet.
+        """
+        raise NotImplementedError
+
+    def free(self, request: Request) -> None:
+        """Give back the request's blocks, the tail first. Nothing happens if it holds none."""
+        raise NotImplementedError
+
+    # -- given ------------------------------------------------------------------------------------
+
+    @property
+    def usage(self) -> float:
+        return self.block_pool.get_usage()
+
+    def get_blocks(self, request_id: str) -> KVCacheBlocks:
+        return KVCacheBlocks(self.req_to_blocks.get(request_id, ()))
+
+    def get_block_ids(self, request_id: str) -> list[int]:
+        return self.get_blocks(request_id).get_block_ids()
+
+    def max_blocks_needed(self, request: Request) -> int:
+        """The most blocks this request can come to hold."""
+        last = min(request.num_prompt_tokens + request.max_tokens, self.max_model_len) - 1
+        return cdiv(max(last, request.num_prompt_tokens), self.block_size)
+
+    def evict_blocks(self, block_ids: set[int]) -> None:
+        self.block_pool.evict_blocks(block_ids)
+
+    def reset_prefix_cache(self) -> bool:
+        return self.block_pool.reset_prefix_cache()
+
+    def check_invariants(self) -> None:
+        self.block_pool.check_invariants()

@@ -1,0 +1,44 @@
+"""The scene of lab 02-03: nine usable blocks of four tokens, and three people."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mini_vllm.request import Request
+from mini_vllm.sampling_params import SamplingParams
+
+ADA = list(range(20, 30))
+BO = [*ADA[:8], 60, 61]
+CY = list(range(100, 128))
+
+
+def what_happens(manager_class: Any) -> dict[str, Any]:
+    """Play the scene on a new manager of this class; the answers, by their names in PREDICTED."""
+    manager = manager_class(10, 4, 64)
+    happened: dict[str, Any] = {}
+
+    def come(name: str, prompt: list[int]) -> Request:
+        request = Request(name, prompt, SamplingParams(max_tokens=9), block_size=4)
+        hits, num_hits = manager.get_computed_blocks(request)
+        got = manager.allocate_slots(request, request.num_tokens - num_hits, num_hits, hits)
+        assert got is not None, f"{name} needs fewer blocks than are free, and was refused"
+        request.num_computed_tokens = request.num_tokens
+        return request
+
+    def free() -> list[int]:
+        return [block.block_id for block in manager.block_pool.free_block_queue]
+
+    ada, bo = come("ada", ADA), come("bo", BO)
+    happened["ada's table"] = manager.get_block_ids("ada")
+    happened["bo's table"] = manager.get_block_ids("bo")
+    happened["ref_cnt of block 1 while both are there"] = manager.block_pool.blocks[1].ref_cnt
+    manager.free(ada)
+    happened["free queue when ada has left"] = free()
+    manager.free(bo)
+    happened["free queue when bo has left, too"] = free()
+    cy = come("cy", CY)
+    happened["table of cy, who needs seven blocks"] = manager.get_block_ids("cy")
+    manager.free(cy)
+    again = Request("ada again", ADA, SamplingParams(max_tokens=9), block_size=4)
+    happened["tokens that ada finds when she comes again"] = manager.get_computed_blocks(again)[1]
+    return happened

@@ -1,0 +1,391 @@
+"""Lab 02-03: hashes, look-ups, grants and returns, call by call."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from course.learner.labs import load_support
+from mini_vllm.kv_cache_manager import KVCacheManager
+from mini_vllm.request import Request
+from mini_vllm.sampling_params import SamplingParams
+
+support = load_support(__file__)
+SIZE = 4
+
+
+def make(
+    lab: ModuleType, num_blocks: int = 10, max_model_len: int = 64, caching: bool = True
+) -> Any:
+    return lab.KVCacheManager(num_blocks, SIZE, max_model_len, caching)
+
+
+def ask(name: str, prompt: Iterable[int], **more: Any) -> Request:
+    params = SamplingParams(**({"max_tokens": 16} | more))
+    return Request(name, list(prompt), params, block_size=SIZE)
+
+
+def admit(manager: Any, request: Request, num_tokens: int | None = None, gate: bool = False) -> Any:
+    """What the scheduler does for a waiting request: look up, then ask for the rest."""
+    hits, num_hits = manager.get_computed_blocks(request)
+    new = request.num_tokens - num_hits if num_tokens is None else num_tokens
+    got = manager.allocate_slots(request, new, num_hits, hits, gate)
+    if got is not None:
+        request.num_computed_tokens = num_hits + new
+    return got
+
+
+def free_ids(manager: Any) -> list[int]:
+    return [block.block_id for block in manager.block_pool.free_block_queue]
+
+
+def state(manager: Any) -> object:
+    pool = manager.block_pool
+    return (
+        {
+            name: [b.block_id for b in blocks]
+            for name, blocks in manager.req_to_blocks.items()
+            if blocks
+        },
+        free_ids(manager),
+        [(b.ref_cnt, b.block_hash) for b in pool.blocks],
+    )
+
+
+# ---- hashes --------------------------------------------------------------------------------------
+
+
+def test_equal_beginnings_have_equal_hashes(lab: ModuleType) -> None:
+    """Two prompts that agree in their first eight tokens agree in two hashes, and in no third."""
+    ada = lab.block_hashes([1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12], 4)
+    bo = lab.block_hashes([1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 99], 4)
+    assert len(ada) == 3, f"12 tokens are three full blocks of 4, yours has {len(ada)} hashes"
+    assert ada[:2] == bo[:2], "the first two blocks hold the same tokens after the same beginning"
+    assert ada[2] != bo[2], "the third blocks differ in their last token, and have one hash"
+    assert ada[:1] == lab.block_hashes([1, 2, 3, 4, 50], 4), (
+        "what comes behind a block is not in its hash"
+    )
+    assert ada[0] != lab.block_hashes([0, 2, 3, 4], 4)[0], "the block's first token is in its hash"
+
+
+def test_a_hash_speaks_for_all_that_came_before(lab: ModuleType) -> None:
+    """Same four tokens, another beginning: the keys and values differ, so must the hashes."""
+    one, other = (
+        lab.block_hashes([1, 2, 3, 4, 7, 7, 7, 7], 4),
+        lab.block_hashes([9] * 4 + [7] * 4, 4),
+    )
+    assert one[1] != other[1], (
+        "the second blocks hold the same tokens after different ones. What attention wrote there "
+        "depends on everything before: chain each hash to the one before it"
+    )
+    assert lab.block_hashes([7] * 8, 4)[0] != lab.block_hashes([7] * 8, 4)[1], (
+        "the same tokens in the first block and in the second: their positions differ, so do their keys"
+    )
+
+
+def test_only_full_blocks_have_a_hash(lab: ModuleType) -> None:
+    """I3: what is still growing cannot be shared."""
+    for n, wanted in ((0, 0), (3, 0), (4, 1), (7, 1), (8, 2)):
+        got = len(lab.block_hashes(list(range(n)), 4))
+        assert got == wanted, f"{n} tokens fill {wanted} blocks of 4, yours gives {got} hashes"
+
+
+def test_tokens_are_kept_apart(lab: ModuleType) -> None:
+    """1 and 23 are not 12 and 3, and not 23 and 1."""
+    kinds = [lab.block_hashes(ids, 2)[0] for ids in ([1, 23], [12, 3], [23, 1], [123, 0])]
+    assert len(set(kinds)) == 4, (
+        "[1, 23], [12, 3], [23, 1] and [123, 0] are four contents: whatever you feed to the hash must "
+        "say where a token id ends, and in which order they come"
+    )
+
+
+def test_a_salt_keeps_users_apart(lab: ModuleType) -> None:
+    """Who has another salt must not even learn, by the time it takes, that a prompt was seen."""
+    ids = list(range(8))
+    plain, x, y = (lab.block_hashes(ids, 4, salt) for salt in (None, "x", "y"))
+    assert x == lab.block_hashes(ids, 4, "x"), "the same salt and tokens: the same hashes"
+    for a, b in ((plain, x), (plain, y), (x, y)):
+        assert not set(a) & set(b), (
+            "requests of different salts share a hash: salt the first block, and the chain carries it on"
+        )
+
+
+# ---- looking up ----------------------------------------------------------------------------------
+
+
+def test_found_are_whole_blocks_up_to_the_first_miss(lab: ModuleType) -> None:
+    """A later block may still be there: without the one before it nobody needs it."""
+    manager = make(lab)
+    ada = ask("ada", range(14))
+    admit(manager, ada)
+    hits, tokens = manager.get_computed_blocks(ask("bo", [*range(8), 70, 71, 72]))
+    assert (hits.get_block_ids(), tokens) == ([1, 2], 8), (
+        f"bo has ada's first eight tokens: blocks 1 and 2, 8 tokens; yours found "
+        f"{hits.get_block_ids()}, {tokens}"
+    )
+    manager.evict_blocks({2})
+    hits, tokens = manager.get_computed_blocks(ask("cy", range(14)))
+    assert (hits.get_block_ids(), tokens) == ([1], 4), (
+        "block 2 is forgotten and block 3 is not: the hits end at the first miss, at 4 tokens; yours "
+        f"found {hits.get_block_ids()}, {tokens}"
+    )
+
+
+def test_one_token_is_always_left_to_run(lab: ModuleType) -> None:
+    """Its logits are what the request came for. So a block that ends with the prompt is no hit."""
+    manager = make(lab)
+    admit(manager, ask("ada", range(12)))
+    for n, wanted in ((12, 8), (13, 12), (8, 4), (9, 8), (4, 0)):
+        _, tokens = manager.get_computed_blocks(ask("bo", [*range(12), 50][:n]))
+        assert tokens == wanted, (
+            f"a prompt of {n} tokens, all cached: at most {n - 1} may be skipped, in whole blocks of 4, "
+            f"so {wanted}; yours skips {tokens}"
+        )
+
+
+def test_looking_takes_nothing(lab: ModuleType) -> None:
+    """Between looking and taking the scheduler may give up: nothing may have changed."""
+    manager = make(lab)
+    ada = ask("ada", range(12))
+    admit(manager, ada)
+    manager.free(ada)
+    before = state(manager)
+    manager.get_computed_blocks(ask("bo", range(12)))
+    assert state(manager) == before, (
+        "get_computed_blocks touched a block, or took it out of the queue"
+    )
+
+
+def test_who_does_not_look_finds_nothing(lab: ModuleType) -> None:
+    """Caching off, or a request that needs logits for its prompt, too."""
+    off = make(lab, caching=False)
+    ada = ask("ada", range(12))
+    admit(off, ada)
+    assert off.get_computed_blocks(ask("bo", range(12)))[1] == 0, (
+        "caching is off, and something was found"
+    )
+    assert not [b for b in off.block_pool.blocks if b.block_hash], (
+        "caching is off, and blocks were published"
+    )
+    manager = make(lab)
+    admit(manager, ada)
+    assert manager.get_computed_blocks(ask("bo", range(12), prompt_logprobs=1))[1] == 0, (
+        "prompt_logprobs wants logits at every token of the prompt: skip_reading_prefix_cache says so"
+    )
+
+
+# ---- granting ------------------------------------------------------------------------------------
+
+
+def test_as_many_blocks_as_the_tokens_need(lab: ModuleType) -> None:
+    """Ten tokens are three blocks; two more fit; the next one wants a fourth."""
+    manager = make(lab)
+    ada = ask("ada", range(10))
+    for new, wanted in ((10, [1, 2, 3]), (1, []), (1, []), (1, [4]), (3, [])):
+        got = manager.allocate_slots(ada, new).get_block_ids()
+        assert got == wanted, (
+            f"{ada.num_computed_tokens} tokens computed, {new} more: blocks {wanted} are new, "
+            f"yours took {got}"
+        )
+        ada.num_computed_tokens += new
+    assert manager.get_block_ids("ada") == [1, 2, 3, 4], "I2: the table grows at its end"
+
+
+def test_no_slot_beyond_max_model_len(lab: ModuleType) -> None:
+    """Tokens planned ahead may reach past the longest length; slots do not."""
+    manager = make(lab, max_model_len=8)
+    ada = ask("ada", range(7))
+    admit(manager, ada)
+    got = manager.allocate_slots(ada, 3)
+    assert got is not None, "8 tokens fit into the two blocks that ada has: nothing may be refused"
+    assert manager.get_block_ids("ada") == [1, 2], (
+        f"max_model_len is 8, two blocks, yours holds {manager.get_block_ids('ada')}"
+    )
+
+
+def test_no_tokens_is_a_mistake_of_the_caller(lab: ModuleType) -> None:
+    """ValueError that says what was asked for."""
+    with pytest.raises(ValueError, match="0"):
+        make(lab).allocate_slots(ask("ada", range(4)), 0)
+
+
+def test_what_does_not_fit_changes_nothing(lab: ModuleType) -> None:
+    """None, and the scheduler may ask again after it has made room."""
+    manager = make(lab, num_blocks=5)
+    ada = ask("ada", range(8))
+    admit(manager, ada)
+    before = state(manager)
+    assert admit(manager, ask("cy", range(60, 71))) is None, "3 blocks wanted, 2 free: None"
+    assert state(manager) == before, "a refused grant left something behind"
+    assert admit(manager, ask("cy", range(60, 68))) is not None, (
+        "2 blocks wanted, 2 free: that fits"
+    )
+
+
+def test_a_found_block_that_is_free_counts(lab: ModuleType) -> None:
+    """It leaves the free queue too: 2 found + 2 new are 4 of the 3 that are free."""
+    manager = make(lab, num_blocks=4)
+    ada = ask("ada", range(9))
+    admit(manager, ada)
+    manager.free(ada)
+    before = state(manager)
+    bo = ask("bo", [*range(8), 70, 71, 72, 73, 74])
+    assert manager.get_computed_blocks(bo)[1] == 8, "blocks 1 and 2 can be found"
+    try:
+        got = admit(manager, bo)
+    except ValueError as error:
+        raise AssertionError(
+            f"the pool refused ({error}): the two blocks found are free, and leave the queue before new "
+            "ones are taken. Count them among the needed"
+        ) from None
+    assert got is None, "4 blocks of 3: yours said that it fits"
+    assert state(manager) == before, "a refused grant left something behind"
+
+
+def test_a_found_block_in_use_costs_nothing(lab: ModuleType) -> None:
+    """Bo shares two blocks that ada holds: he needs one, and one is free."""
+    manager = make(lab, num_blocks=5)
+    admit(manager, ask("ada", range(10)))
+    got = admit(manager, ask("bo", [*range(8), 70]), gate=True)
+    assert got is not None, (
+        "two of three blocks are ada's, already in use: one is needed, one is free"
+    )
+    assert got.get_block_ids() == [4], "only what was newly taken is returned, without the hits"
+    assert manager.get_block_ids("bo") == [1, 2, 4], (
+        f"bo's table begins with ada's blocks, yours is {manager.get_block_ids('bo')}"
+    )
+    assert [manager.block_pool.blocks[i].ref_cnt for i in (1, 2, 3, 4)] == [2, 2, 1, 1], (
+        "two hold blocks 1 and 2"
+    )
+
+
+def test_found_blocks_are_held_before_new_ones_are_taken(lab: ModuleType) -> None:
+    """They may stand at the very front of the queue, next to be given away."""
+    manager = make(lab, num_blocks=5)
+    ada = ask("ada", range(9))
+    admit(manager, ada)
+    admit(manager, ask("cy", range(60, 64)))
+    manager.free(ada)
+    bo = ask("bo", [*range(4), 70, 71, 72, 73])
+    hits, tokens = manager.get_computed_blocks(bo)
+    assert (hits.get_block_ids(), tokens) == ([1], 4), "block 1 can be found"
+    manager.allocate_slots(bo, 4, tokens, hits)
+    assert manager.get_block_ids("bo") == [1, 3], (
+        f"bo found block 1, and his new block is the front of what is left, 3; yours is "
+        f"{manager.get_block_ids('bo')}"
+    )
+    tight = make(lab, num_blocks=3)
+    tight.allocate_slots(first := ask("first", range(5)), 5)
+    tight.free(first)
+    pool = tight.block_pool
+    pool.free_blocks(pool.get_new_blocks(1))  # block 2, so that block 1 is at the front
+    second = ask("second", range(5))
+    hits, tokens = tight.get_computed_blocks(second)
+    assert tokens == 4, "block 1 can be found"
+    tight.allocate_slots(second, 1, tokens, hits)
+    assert tight.get_block_ids("second") == [1, 2], (
+        "the block found stood at the front of the queue, and the new block was taken first: it was "
+        f"evicted and given away as new. Touch before you take; yours is {tight.get_block_ids('second')}"
+    )
+
+
+def test_the_gate_asks_for_the_whole_sequence(lab: ModuleType) -> None:
+    """A chunk of 4 fits; the 16 tokens that it is a chunk of do not."""
+    manager = make(lab, num_blocks=4)
+    cy = ask("cy", range(60, 76))
+    assert admit(manager, cy, num_tokens=4, gate=True) is None, (
+        "full_sequence_must_fit: 16 tokens are 4 blocks and 3 are free, whatever this step computes"
+    )
+    assert admit(manager, cy, num_tokens=4) is not None, (
+        "without the gate the chunk alone is asked for"
+    )
+
+
+# ---- publishing and returning --------------------------------------------------------------------
+
+
+def test_full_blocks_can_be_found_as_soon_as_they_are_granted(lab: ModuleType) -> None:
+    """Before anybody has computed them: who is admitted later in the same step may share (I5)."""
+    manager = make(lab)
+    admit(manager, ask("ada", range(10)))
+    _, tokens = manager.get_computed_blocks(ask("bo", range(10)))
+    assert tokens == 8, (
+        "ada's ten tokens fill two blocks: they are published in allocate_slots, so bo finds 8 tokens; "
+        f"yours finds {tokens}"
+    )
+    assert [b.block_id for b in manager.block_pool.blocks if b.block_hash] == [1, 2], (
+        "block 3 holds two tokens of four and must not be published (I3)"
+    )
+
+
+def test_a_block_is_published_by_tokens_that_exist(lab: ModuleType) -> None:
+    """Slots may be granted for tokens that nobody has sampled yet; their block has no contents to hash."""
+    manager = make(lab)
+    ada = ask("ada", range(7))
+    manager.allocate_slots(ada, 7)
+    ada.num_computed_tokens = 7
+    manager.allocate_slots(ada, 1)  # the slot of a token to come
+    assert [b.block_id for b in manager.block_pool.blocks if b.block_hash] == [1], (
+        "ada has 7 tokens, so one full block, although 8 slots are granted: num_tokens bounds it"
+    )
+    ada.append_output_token_ids(50)
+    ada.num_computed_tokens = 8
+    manager.allocate_slots(ada, 1)
+    assert [b.block_id for b in manager.block_pool.blocks if b.block_hash] == [1, 2], (
+        "now the eighth token is there: block 2 is published, once"
+    )
+
+
+def test_the_tail_is_given_back_first(lab: ModuleType) -> None:
+    """It is evicted first: what is left of a prompt is its beginning, which others may share."""
+    manager = make(lab, num_blocks=6)
+    ada = ask("ada", range(10))
+    admit(manager, ada)
+    manager.free(ada)
+    assert free_ids(manager) == [4, 5, 3, 2, 1], (
+        f"4 and 5 were free before; then ada's table from its end, 3 2 1; yours: {free_ids(manager)}"
+    )
+    assert manager.get_block_ids("ada") == [], "ada holds nothing any more"
+    manager.free(ada)
+    assert free_ids(manager) == [4, 5, 3, 2, 1], "who holds nothing gives nothing back"
+    manager.check_invariants()
+
+
+def test_who_comes_back_starts_anew(lab: ModuleType) -> None:
+    """A preempted request has lost its table, and what was published of it may be gone."""
+    manager = make(lab)
+    ada = ask("ada", range(10))
+    admit(manager, ada)
+    manager.free(ada)
+    manager.reset_prefix_cache()
+    ada.num_computed_tokens = 0
+    admit(manager, ada)
+    assert len([b for b in manager.block_pool.blocks if b.block_hash]) == 2, (
+        "ada's second table has two full blocks, and they are not published: free must forget how many "
+        "were, too"
+    )
+
+
+def test_your_predictions(lab: ModuleType) -> None:
+    """Ada and Bo together, Ada leaves, Bo leaves, Cy needs seven blocks, Ada comes again."""
+    happened = support.what_happens(KVCacheManager)
+    missing = [name for name, value in lab.PREDICTED.items() if value is None]
+    if missing:
+        raise NotImplementedError(f"PREDICTED has no {missing[0]!r} yet")
+    for name, value in happened.items():
+        assert lab.PREDICTED[name] == value, (
+            f"{name}: you said {lab.PREDICTED[name]}, it is {value}. Play it on paper: tables, counts, and "
+            "the free queue from front to back"
+        )
+
+
+def test_it_happens_on_your_manager(lab: ModuleType) -> None:
+    """The same scene, on yours."""
+    happened, yours = support.what_happens(KVCacheManager), support.what_happens(lab.KVCacheManager)
+    for name, value in happened.items():
+        assert yours[name] == value, (
+            f"{name}: {value} on mini_vllm's manager, {yours[name]} on yours"
+        )
