@@ -1,8 +1,8 @@
 """A block pool with one part taken out at a time, for the deep dive: what goes wrong without it?
 
-The answers are the shipped model's, greedy. Ada asks "The block", Bo "The bloom", Cy "A queue that has no end".
-Blocks have four tokens, and nine of them can be given out. The page imports this module by its name: start
-Python in this folder.
+The answers are the shipped model's, greedy. Ada asks "The block", Bo "The bloom", Cy, for once at some
+length, "A queue that has no end". Blocks have four tokens, and nine of them can be given out. The page
+imports this module by its name: start Python in this folder.
 """
 
 from __future__ import annotations
