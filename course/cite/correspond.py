@@ -27,8 +27,9 @@ from typing import Annotated
 import typer
 
 from course.cite.check import Source
-from course.cite.correspondence import GROUPS, Pair
+from course.cite.correspondence import GROUPS
 from course.cite.index import NEW, Index, Tree, TreeError, find_tree, repository_facts
+from course.cite.pair import Pair
 from course.cite.symbols import Symbol
 from course.cite.text import Citation, find_in_python
 from course.docs.pages import COMMENT, ROOT, Page, Problem, pages

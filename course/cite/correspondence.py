@@ -8,16 +8,8 @@ or a line in backticks, in the form that `course cite check` verifies and `cours
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
-
-class Pair(NamedTuple):
-    what: str
-    mine: str
-    theirs: str
-    code: str | None = None
-    word: str | None = None
-
+from course.cite.correspondence_blocks import BLOCKS
+from course.cite.pair import Pair
 
 _LLM, _ENGINE = "mini_vllm/llm.py", "mini_vllm/engine.py"
 _SCHEDULER, _RUNNER = "mini_vllm/scheduler.py", "mini_vllm/model_runner.py"
@@ -390,5 +382,5 @@ GROUPS: dict[str, tuple[Pair, ...]] = {
              "vllm/v1/engine/output_processor.py OutputProcessor.propagate_error",
              "for collector in list(self._streams.values()):"),
     ),
-}
+} | BLOCKS
 # fmt: on

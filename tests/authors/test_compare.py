@@ -39,8 +39,9 @@ from course.cite.compare import (
 )
 from course.cite.compare_command import chosen, compare_page
 from course.cite.compare_page import highlight
-from course.cite.correspondence import GROUPS, Pair
+from course.cite.correspondence import GROUPS
 from course.cite.index import Index, Tree
+from course.cite.pair import Pair
 from course.cite.source_file import SourceFile
 from course.docs.pages import ROOT
 from course.learner.cli import main

@@ -22,8 +22,9 @@ from course.cite.correspond import (
     tables,
     their_place,
 )
-from course.cite.correspondence import GROUPS, Pair
+from course.cite.correspondence import GROUPS
 from course.cite.index import Index, Tree, find_tree
+from course.cite.pair import Pair
 from course.docs.pages import Page, pages, read_page
 from course.learner.cli import main
 
