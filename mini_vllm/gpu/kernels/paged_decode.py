@@ -1,7 +1,7 @@
 """Decode attention over a paged KV cache, in Triton: one query token a sequence, many sequences.
 
-Mirrors, where it decodes, `vllm/v1/attention/ops/triton_unified_attention.py:189 kernel_unified_attention`
-and `vllm/v1/attention/ops/triton_unified_attention.py:645 reduce_segments`. Shapes stand in
+Mirrors, where it decodes, `vllm/v1/attention/ops/triton_unified_attention.py:179 kernel_unified_attention`
+and `vllm/v1/attention/ops/triton_unified_attention.py:646 reduce_segments`. Shapes stand in
 `mini_vllm/gpu/attention.py`.
 
 Decoding reads every K and V once and computes next to nothing with them, so memory sets the pace.
