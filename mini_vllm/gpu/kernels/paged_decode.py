@@ -226,7 +226,7 @@ def plan_decode(
     Eight programs a multiprocessor level out what a ragged batch leaves uneven. But each split writes
     and reads `head_size + 2` float32 a query head, so splits are not made shorter than 256 keys for
     each query head of the group (0.8 % more bytes in 16 bits), unless a multiprocessor would get fewer
-    than two programs.
+    than two programs, and never shorter than four tiles.
 
     Args:
         element_size: bytes of a number in the cache.
@@ -239,7 +239,7 @@ def plan_decode(
     tile = max(16, tile_bytes // (triton.next_power_of_2(head_size) * element_size))
     keys = num_seqs * num_kv_heads * max_seq_len
     group = num_heads // num_kv_heads
-    keys_per_split = max(keys // (8 * num_sms), min(keys // (2 * num_sms), 256 * group), 2 * tile)
+    keys_per_split = max(keys // (8 * num_sms), min(keys // (2 * num_sms), 256 * group), 4 * tile)
     keys_per_split = triton.cdiv(keys_per_split, tile) * tile
     return Plan(tile, keys_per_split, triton.cdiv(max_seq_len, keys_per_split))
 
