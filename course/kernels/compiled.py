@@ -1,15 +1,15 @@
 """The fourth judge: what the compiler makes of a kernel, for GPUs that are not here.
 
 A stand-in for the driver names the architecture, and every launch ends after compiling. So the file's own
-launcher decides grid, tiles and warps, as it would on a GPU; the machine code is read, and vLLM's kernel
+launcher decides grid, tiles and warps, as it would on a GPU. The machine code is read, and vLLM's kernel
 for the same shape gets the same treatment.
 """
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +18,8 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.runtime.jit import JITFunction
 
-from course.kernels import sass
-from course.kernels.interpret import SEGMENTS
+from course.kernels import beside, sass
 from course.kernels.loading import Refused, call, in_words, load_entry
-from course.kernels.memory import memory_of
 from course.kernels.problems.case import Case
 from course.kernels.report import Finding
 
@@ -64,12 +62,31 @@ class StandIn:
 class Built:
     """One kernel, compiled for one architecture."""
 
+    whose: str
     name: str
     capability: int
     code: sass.MachineCode
     shared: int
     warps: int
-    reads_cache: bool  # it gets a tensor that the problem's kernels must read whole
+    main: bool  # it gets a tensor that the problem's kernels must read whole
+
+    @property
+    def loads(self) -> str:
+        return " ".join(f"{count}x{width}" for width, count in self.code.loads.items())
+
+    def row(self) -> dict[str, Any]:
+        """A line of the report's table, by column."""
+        return {
+            "GPU": f"sm_{self.capability}",
+            "kernel": f"{self.whose} {self.name}" if self.whose == "yours" else self.whose,
+            "warps": self.warps,
+            "registers": self.code.registers,
+            "shared": self.shared,
+            "stack": self.code.stack,
+            "spills": self.code.spills,
+            "tensor core": self.code.tensor_core,
+            "loads": self.loads,
+        }
 
 
 class Compiled:
@@ -78,42 +95,36 @@ class Compiled:
     def __init__(self, problem: Any, vllm: bool) -> None:
         self.problem = problem
         self.case: Case = problem.shape()
-        self.beside: list[tuple[str, Built]] = []
-        if vllm and importlib.util.find_spec("vllm") is not None:
-            for name, segments in (("vLLM 2D", 0), ("vLLM segmented", SEGMENTS)):
-                for built in self._build(lambda n=segments: problem.vllm(self.case, n)):
-                    self.beside.append((name, built))
+        self.vllm: list[Built] = []
+        if vllm and beside.installed():
+            for form, segments in beside.FORMS.items():
+                self.vllm += self._build(f"vLLM {form}", partial(problem.vllm, self.case, segments))
 
     def judge(self, path: Path) -> list[Finding]:
         try:
             entry = load_entry(path, self.problem.ENTRY)
-            built = list(self._build(lambda: call(entry, self.case.inputs, path)))
+            built = list(self._build("yours", lambda: call(entry, self.case.inputs, path)))
         except Refused as refused:
             return [Finding(JUDGE, False, f"it does not compile: {refused}")]
         except Exception as error:
             return [Finding(JUDGE, False, f"it does not compile: {in_words(error, path)}")]
         if not built:
+            return [Finding(JUDGE, False, "no Triton kernel was started, so none was compiled")]
+        both = sorted([*built, *self.vllm], key=lambda one: one.capability)
+        figures = {"case": self.case.label, "rows": [one.row() for one in both]}
+        if wrong := list(_faults(built)):
             return [
-                Finding(JUDGE, False, "no Triton kernel was started, so there is none to compile")
-            ]
-        rows = [_row("yours", one) for one in built] + [
-            _row(name, one) for name, one in self.beside
-        ]
-        rows.sort(key=lambda row: SHARED_ORDER.index(str(row["GPU"])))
-        figures = {"case": self.case.label, "rows": rows}
-        wrong = list(_faults(built))
-        if wrong:
-            return [
-                Finding(JUDGE, False, text, figures if not i else {})
-                for i, text in enumerate(wrong)
+                Finding(JUDGE, False, text, {} if i else figures) for i, text in enumerate(wrong)
             ]
         names = ", ".join(f"sm_{capability}" for capability in SHARED)
-        text = f"for {names}: no spills, shared memory fits, wide loads from the caches ({self.case.label})."
-        return [Finding(JUDGE, True, text, figures)]
+        text = f"{names}: no spills, shared memory fits, the caches are loaded in wide pieces"
+        return [Finding(JUDGE, True, f"{text} ({self.case.label}).", figures)]
 
-    def _build(self, launch: Callable[[], Any]) -> Iterator[Built]:
+    def _build(self, whose: str, launch: Callable[[], Any]) -> Iterator[Built]:
         """Everything that `launch` starts, compiled for each architecture and never run."""
-        needed = {memory_of(self.case.inputs[name]).data_ptr() for name in self.problem.NEEDED}
+        needed = {
+            self.case.inputs[name].untyped_storage().data_ptr() for name in self.problem.NEEDED
+        }
         run = JITFunction.run
         for capability in SHARED:
             triton.runtime.driver.set_active(StandIn(capability))
@@ -123,8 +134,8 @@ class Compiled:
             def compile_only(kernel: Any, *args: Any, made: Any = made, **kwargs: Any) -> Any:
                 binary = run(kernel, *args, **(kwargs | {"warmup": True}))
                 tensors = [v for v in (*args, *kwargs.values()) if isinstance(v, torch.Tensor)]
-                reads = any(t.untyped_storage().data_ptr() in needed for t in tensors)
-                made.append((kernel.__name__, binary, reads))
+                main = any(t.untyped_storage().data_ptr() in needed for t in tensors)
+                made.append((kernel.__name__, binary, main))
                 return binary
 
             JITFunction.run = compile_only
@@ -132,58 +143,37 @@ class Compiled:
                 launch()
             finally:
                 JITFunction.run = run
-            for name, binary, reads in made:
+            for name, binary, main in made:
                 code = sass.read(*sass.disassemble(binary.asm["cubin"], TOOLS))
+                also = "" if main else ", merge"
+                title = whose if whose == "yours" else whose + also
                 meta = binary.metadata
-                yield Built(name, capability, code, meta.shared, meta.num_warps, reads)
-
-
-SHARED_ORDER = [f"sm_{capability}" for capability in SHARED]
-
-
-def _row(whose: str, built: Built) -> dict[str, object]:
-    """A line of the table, by column."""
-    code = built.code
-    return {
-        "GPU": f"sm_{built.capability}",
-        "whose": whose,
-        "kernel": built.name,
-        "warps": built.warps,
-        "registers": code.registers,
-        "shared": built.shared,
-        "stack": code.stack,
-        "spills": code.spills,
-        "tensor core": code.tensor_core,
-        "loads in the loop": " ".join(f"{count}x{width}" for width, count in code.loads.items()),
-    }
+                yield Built(title, name, capability, code, meta.shared, meta.num_warps, main)
 
 
 def _faults(built: list[Built]) -> Iterator[str]:
-    """What no kernel may do, the worst architecture of each kernel for each fault."""
+    """What no kernel may do: a sentence for each kernel and fault, with the worst architecture."""
     for name in dict.fromkeys(one.name for one in built):
         mine = [one for one in built if one.name == name]
-        spilled = [one for one in mine if one.code.spills or one.code.stack or one.code.local]
-        if spilled:
+        if spilled := [one for one in mine if one.code.spills or one.code.stack or one.code.local]:
             worst = max(spilled, key=lambda one: (one.code.spills, one.code.stack))
             yield (
-                f"{name} spills on {_where(spilled)}: {worst.code.spills} instructions go to local memory, "
-                f"{worst.code.stack} bytes of stack a thread (sm_{worst.capability}). A smaller tile, or more "
-                "warps, needs fewer registers"
+                f"{name} spills on {_where(spilled)}: on sm_{worst.capability} {worst.code.spills} "
+                f"instructions go to local memory, with {worst.code.stack} bytes of stack a thread. A "
+                "smaller tile, or more warps, would need fewer registers"
             )
-        too_big = [one for one in mine if one.shared > SHARED[one.capability]]
-        if too_big:
+        if too_big := [one for one in mine if one.shared > SHARED[one.capability]]:
             worst = too_big[0]
             yield (
-                f"{name} cannot be started on {_where(too_big)}: it wants {worst.shared:,} bytes of shared "
-                f"memory, and a program may have {SHARED[worst.capability]:,} there"
+                f"{name} cannot start on {_where(too_big)}: it wants {worst.shared:,} bytes of shared "
+                f"memory, and sm_{worst.capability} gives a program {SHARED[worst.capability]:,}"
             )
-        narrow = [one for one in mine if one.reads_cache and one.code.wide < WIDE]
-        if narrow:
+        if narrow := [one for one in mine if one.main and one.code.wide < WIDE]:
             worst = min(narrow, key=lambda one: one.code.wide)
             yield (
-                f"{name} loads in small pieces on {_where(narrow)}: {worst.code.wide:.0%} of the bytes in its "
-                f"loop come 128 bits at a time ({_row('', worst)['loads in the loop']}, sm_{worst.capability}). "
-                "Neighbouring lanes must read neighbouring elements, and the compiler must see it"
+                f"{name} loads in small pieces on {_where(narrow)}: on sm_{worst.capability} only "
+                f"{worst.code.wide:.0%} of the bytes in its loop come 128 bits at a time ({worst.loads}). "
+                "Neighbouring lanes must read neighbouring elements, and the compiler must be able to see it"
             )
 
 

@@ -73,6 +73,7 @@ class Recorder:
 
     def __init__(self, inputs: dict[str, Any], order: str = ORDERS[0]) -> None:
         self.launches: list[Launch] = []
+        self.overwritten: list[str] = []  # inputs that were not the same afterwards
         self._order = order
         self._permuted: list[int] = []
         self._given = [

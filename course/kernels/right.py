@@ -9,7 +9,7 @@ import torch
 
 from course.kernels.memory import Region, memory_of
 from course.kernels.problems.case import Case
-from course.kernels.record import Launch
+from course.kernels.record import Launch, Recorder
 from course.kernels.report import Finding
 
 JUDGE = "right"
@@ -21,17 +21,14 @@ def snapshot(case: Case) -> dict[str, torch.Tensor]:
     return {name: memory_of(tensor).clone() for name, tensor in tensors.items()}
 
 
-def judge_case(
-    case: Case, got: Any, launches: list[Launch], before: dict[str, torch.Tensor], explain: Any
-) -> Iterator[Finding]:
+def judge_case(case: Case, got: Any, recorder: Recorder, explain: Any) -> Iterator[Finding]:
     """What is wrong with one run, the cause first: an access outside, then the numbers."""
+    launches = recorder.launches
     outside = list(_outside(case, launches))
     yield from outside
-    for name, bytes_before in before.items():
-        if not torch.equal(memory_of(case.inputs[name]), bytes_before):
-            yield Finding(
-                JUDGE, False, f"{name} is an input, and the kernel wrote to it ({case.label})."
-            )
+    for name in recorder.overwritten:
+        message = f"{name} is an input, and the kernel wrote to it or beside it ({case.label})."
+        yield Finding(JUDGE, False, message, {"tensor": name})
     if not launches:
         yield Finding(
             JUDGE, False, "no Triton kernel was started: the answer came from somewhere else."

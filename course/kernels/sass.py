@@ -74,8 +74,8 @@ def _main_loop(code: str) -> tuple[list[str], list[str]]:
     for line in code.splitlines():
         if label := _LABEL.match(line):
             labels[label[1]] = len(instructions)
-        elif instruction := _INSTRUCTION.match(line):
-            instructions.append(_GUARD.sub("", instruction[1]))
+        elif found := _INSTRUCTION.match(line):
+            instructions.append(_GUARD.sub("", found[1]))
     best: list[str] = []
     for end, instruction in enumerate(instructions):
         jump = _BACK.search(instruction)

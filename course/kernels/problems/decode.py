@@ -24,13 +24,14 @@ _CASES = (
     Spec((37, 1, 64, 16, 50)),
     Spec((33, 5, 20), heads=8, kv_heads=1, head_size=128, block_size=32, dtype=torch.float16,
          layout="heads first", seed=1),
-    Spec((9, 4, 21), heads=6, head_size=32, block_size=4, layout="apart", poison=1e4, seed=2),
+    Spec((9, 4, 21), heads=6, head_size=32, block_size=4, layout="apart", poison=1e4, room=0,
+         seed=2),
     Spec((70, 3), heads=2, mood="loud", seed=3),
     Spec((45, 130), kv_heads=1, head_size=32, mood="cold", layout="heads first", seed=4),
     Spec((400, 17), heads=4, head_size=32, dtype=torch.float16, mood="flat", block_size=64, seed=5),
     Spec((600, 129, 1), heads=2, kv_heads=1, head_size=32, layout="apart", seed=6),
 )  # fmt: skip
-_TRAFFIC = Spec((3000, 900), heads=8, dtype=torch.float16, seed=7)
+_TRAFFIC = Spec((1900, 300), heads=8, dtype=torch.float16, seed=7)
 # A decode step of Llama-3-8B.
 _SHAPE = Spec((4096, 4096), heads=32, kv_heads=8, head_size=128, dtype=torch.float16)
 

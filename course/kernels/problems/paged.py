@@ -39,6 +39,7 @@ class Spec:
     # "random"; "loud": scores far apart; "cold": every score about -120; "flat": equal scores, large values
     mood: str = "random"
     poison: float = float("nan")
+    room: int = 2  # entries that the table's rows have more than the longest sequence needs
     seed: int = 0
 
     @property
@@ -74,8 +75,8 @@ def draw(spec: Spec) -> Paged:
     num_blocks = sum(needed) + SPARE
     ids = torch.randperm(num_blocks, generator=rng)
     nobody, ids = ids[:SPARE], ids[SPARE:]
-    # Rows are longer than any sequence; behind its blocks a row holds what it held before.
-    width = max(needed) + 2
+    # Behind its own blocks a row holds what it held before: blocks of nobody.
+    width = max(needed) + spec.room
     table = nobody[torch.randint(SPARE, (len(needed), width), generator=rng)]
     keys = torch.full((num_blocks, size, spec.kv_heads, spec.head_size), spec.poison)
     values = keys.clone()
