@@ -217,7 +217,7 @@ def main(argv: list[str] | None = None) -> int:
     rows = run_all(args, cases(args))
     if args.save:
         command = "python -m benchmarks.attention " + " ".join(argv or sys.argv[1:])
-        print(machine.save("attention", command.replace(" --save", ""), rows, describe_gpu()))
+        print(machine.save("attention", command.replace(" --save", ""), rows, gpu=describe_gpu()))
     return 0
 
 

@@ -40,14 +40,11 @@ def describe() -> dict[str, Any]:
     }
 
 
-def save(
-    name: str, command: str, rows: list[dict[str, Any]], gpu: dict[str, Any] | None = None
-) -> Path:
-    """Write `results/NAME.json`: the machine, with its GPU if that was measured, the command, the rows."""
+def save(name: str, command: str, rows: list[dict[str, Any]], **more: Any) -> Path:
+    """Write `results/NAME.json`: the machine, the command, the rows, and what else is given by name."""
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{name}.json"
-    where = describe() | ({"gpu": gpu} if gpu else {})
-    content = {"machine": where, "command": command, "rows": rows}
+    content = {"machine": describe(), "command": command, "rows": rows, **more}
     path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
     return path
 
