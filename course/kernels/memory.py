@@ -84,7 +84,7 @@ class Region:
         if address < self.low:
             return f"{self.low - address} bytes before {self.name}"
         if address >= self.high:
-            return f"{address - self.high} bytes behind the end of {self.name}"
+            return f"{address - self.high + 1} bytes behind the last of {self.name}"
         if not self.given:
             return f"{self.name}, element {(address - self.low) // self.itemsize}"
         index, good = self.place(np.array([address]))

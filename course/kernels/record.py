@@ -35,6 +35,7 @@ class Access:
     region: Region
     addresses: Array  # of the active lanes, each once: a warp fetches what its lanes share once
     size: int  # bytes of one element
+    orders: bool = False  # an atomic that makes what its program did before visible to later ones
 
 
 @dataclass(frozen=True)
@@ -150,7 +151,9 @@ class Recorder:
 
     # -- accesses ---------------------------------------------------------------------------------
 
-    def _note(self, builder: Any, kind: str, pointers: Any, mask: Array) -> Array:
+    def _note(
+        self, builder: Any, kind: str, pointers: Any, mask: Array, orders: bool = False
+    ) -> Array:
         """Write an access down; returns the mask of the lanes that stay inside of their tensor."""
         launch = self.launches[-1]
         size = max(1, pointers.get_element_ty().primitive_bitwidth // 8)
@@ -162,7 +165,8 @@ class Recorder:
         line = _line(launch.file)
         for region, held in sort_out(launch.regions, addresses, size):
             if region is not None:
-                launch.accesses.append(Access(kind, number, line, region, addresses[held], size))
+                held_ones = addresses[held]
+                launch.accesses.append(Access(kind, number, line, region, held_ones, size, orders))
                 continue
             lost = addresses[held]
             where = nearest(launch.regions, int(lost[0])).label(int(lost[0]))
@@ -199,19 +203,19 @@ class Recorder:
 
     def _atomic_rmw(self, original: Any) -> Any:
         def atomic(builder: Any, op: Any, pointers: Any, value: Any, mask: Any, *rest: Any) -> Any:
-            inside = self._note(builder, "atomic", pointers, mask.data)
+            orders = rest[0] != interpreter._ir.MEM_SEMANTIC.RELAXED
+            inside = self._note(builder, "atomic", pointers, mask.data, orders)
             return original(builder, op, pointers, value, _boolean(inside), *rest)
 
         return atomic
 
     def _atomic_cas(self, original: Any) -> Any:
-        def cas(builder: Any, pointers: Any, *rest: Any) -> Any:
-            inside = self._note(
-                builder, "atomic", pointers, np.ones_like(pointers.data, dtype=bool)
-            )
-            if not inside.all():
+        def cas(builder: Any, pointers: Any, old: Any, new: Any, sem: Any, *rest: Any) -> Any:
+            every = np.ones_like(pointers.data, dtype=bool)
+            orders = sem != interpreter._ir.MEM_SEMANTIC.RELAXED
+            if not self._note(builder, "atomic", pointers, every, orders).all():
                 raise IndexError("an atomic_cas leaves its tensor")
-            return original(builder, pointers, *rest)
+            return original(builder, pointers, old, new, sem, *rest)
 
         return cas
 

@@ -20,7 +20,7 @@ EPSILON = {
     torch.float32: 2.0**-20,
     torch.float16: 2.0**-10,
 }  # of results; float32 with room for sums
-SPARE = 3  # blocks that belong to nobody
+SPARE = 3  # blocks that belong to nobody; block 0 is one, the null block of vLLM's pool
 
 
 @dataclass(frozen=True)
@@ -73,8 +73,8 @@ def draw(spec: Spec) -> Paged:
 
     size, needed = spec.block_size, [-(-n // spec.block_size) for n in spec.seq_lens]
     num_blocks = sum(needed) + SPARE
-    ids = torch.randperm(num_blocks, generator=rng)
-    nobody, ids = ids[:SPARE], ids[SPARE:]
+    ids = 1 + torch.randperm(num_blocks - 1, generator=rng)
+    nobody, ids = torch.cat([torch.tensor([0]), ids[: SPARE - 1]]), ids[SPARE - 1 :]
     # Behind its own blocks a row holds what it held before: blocks of nobody.
     width = max(needed) + spec.room
     table = nobody[torch.randint(SPARE, (len(needed), width), generator=rng)]
