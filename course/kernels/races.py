@@ -41,8 +41,8 @@ def judge_races(launches: Iterable[Launch], where: str) -> Iterator[Finding]:
             message = (
                 f"{launch.name}: program {launch.program(first.program)} {_VERBS[first.kind]} "
                 f"{first.region.label(address)} in line {first.line}, and program "
-                f"{launch.program(second.program)} {_VERBS[second.kind]} it in line {second.line}. A GPU runs "
-                f"them in any order, or at once ({len(pairs)} such addresses in {name}; {where})."
+                f"{launch.program(second.program)} {_VERBS[second.kind]} it in line {second.line}. A GPU "
+                f"runs them in any order, or at once ({len(pairs)} such addresses in {name}; {where})."
             )
             figures = {"kernel": launch.name, "tensor": name, "addresses": len(pairs)}
             yield Finding(JUDGE, False, message, figures)

@@ -46,6 +46,7 @@ class Outside:
     program: Program
     line: int
     where: str
+    distance: int  # in bytes, from the nearest tensor
     lanes: int
 
 
@@ -96,6 +97,7 @@ class Recorder:
     def watching(self) -> Iterator[Recorder]:
         """Put our own functions over the interpreter's, and take them away again."""
         builder, function = interpreter.InterpreterBuilder, interpreter.InterpretedFunction
+        executor = interpreter.GridExecutor
         mine = {
             (builder, "set_grid_idx"): self._set_grid_idx,
             (builder, "create_masked_load"): self._load,
@@ -103,6 +105,8 @@ class Recorder:
             (builder, "create_atomic_rmw"): self._atomic_rmw,
             (builder, "create_atomic_cas"): self._atomic_cas,
             (function, "run"): self._run,
+            # It copies every tensor back from the CPU, where these are already.
+            (executor, "_restore_args_dev"): self._leave,
         }
         before = {place: getattr(*place) for place in mine}
         for (owner, name), make in mine.items():
@@ -129,6 +133,12 @@ class Recorder:
             return original(kernel, *args, grid=grid, warmup=warmup, **kwargs)
 
         return run
+
+    def _leave(self, original: Any) -> Any:
+        def leave(*args: Any) -> None:
+            pass
+
+        return leave
 
     def _is_known(self, tensor: torch.Tensor) -> bool:
         return tensor.untyped_storage().data_ptr() in self._known
@@ -169,8 +179,9 @@ class Recorder:
                 launch.accesses.append(Access(kind, number, line, region, held_ones, size, orders))
                 continue
             lost = addresses[held]
-            where = nearest(launch.regions, int(lost[0])).label(int(lost[0]))
-            launch.outside.append(Outside(kind, (x, y, z), line, where, len(lost)))
+            near, far = nearest(launch.regions, int(lost[0]))
+            where = near.label(int(lost[0]))
+            launch.outside.append(Outside(kind, (x, y, z), line, where, far, len(lost)))
             active = active & ~np.isin(every, lost)
         return active
 

@@ -8,12 +8,13 @@ requests left.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from course.kernels.memory import guarded
+from course.kernels.memory import guarded, spread
 from course.kernels.problems.case import Case
 
 EPSILON = {
@@ -35,6 +36,7 @@ class Spec:
     dtype: torch.dtype = torch.float32
     # "apart": two tensors. "together": one tensor [num_blocks, 2, ...], as vLLM's Triton backend makes it.
     # "heads first": in memory the heads of a block come before its tokens.
+    # "far": as "together", but so far apart that the 16th block begins at element 2 ** 31.
     layout: str = "together"
     # "random"; "loud": scores far apart; "cold": every score about -120; "flat": equal scores, large values
     mood: str = "random"
@@ -110,7 +112,11 @@ def draw(spec: Spec) -> Paged:
 def _lay_out(
     keys: torch.Tensor, values: torch.Tensor, layout: str
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    if layout == "together":
+    if layout == "far":
+        with suppress(OSError):
+            first, second = spread(keys, values, 2**27)
+            return first, second
+    if layout in ("together", "far"):
         both = guarded(torch.stack([keys, values], dim=1))
         return both[:, 0], both[:, 1]
     if layout == "heads first":
