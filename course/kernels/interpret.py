@@ -12,7 +12,7 @@ from course.kernels import beside, races, right, traffic
 from course.kernels.loading import Entry, Refused, call, load_entry
 from course.kernels.memory import memory_of
 from course.kernels.problems.case import Case
-from course.kernels.record import ORDERS, Recorder
+from course.kernels.record import ORDERS, Recorder, lighten
 from course.kernels.report import Finding
 
 MOST_FAILED = 3  # cases; a kernel that is wrong in so many is judged
@@ -26,6 +26,7 @@ class Interpreted:
         # torch.empty then holds NaN: a result that nothing stored to cannot be right by accident.
         torch.use_deterministic_algorithms(True)
         torch.set_num_threads(1)
+        lighten()
         self.problem, self.judges = problem, tuple(judges)
         self.cases: list[Case] = problem.cases() if {"right", "races"} & set(self.judges) else []
         self.long: Case | None = problem.traffic() if "bytes" in self.judges else None

@@ -11,7 +11,7 @@ import random
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import FrameType
 from typing import Any
 
@@ -97,7 +97,6 @@ class Recorder:
     def watching(self) -> Iterator[Recorder]:
         """Put our own functions over the interpreter's, and take them away again."""
         builder, function = interpreter.InterpreterBuilder, interpreter.InterpretedFunction
-        executor = interpreter.GridExecutor
         mine = {
             (builder, "set_grid_idx"): self._set_grid_idx,
             (builder, "create_masked_load"): self._load,
@@ -105,8 +104,6 @@ class Recorder:
             (builder, "create_atomic_rmw"): self._atomic_rmw,
             (builder, "create_atomic_cas"): self._atomic_cas,
             (function, "run"): self._run,
-            # It copies every tensor back from the CPU, where these are already.
-            (executor, "_restore_args_dev"): self._leave,
         }
         before = {place: getattr(*place) for place in mine}
         for (owner, name), make in mine.items():
@@ -133,12 +130,6 @@ class Recorder:
             return original(kernel, *args, grid=grid, warmup=warmup, **kwargs)
 
         return run
-
-    def _leave(self, original: Any) -> Any:
-        def leave(*args: Any) -> None:
-            pass
-
-        return leave
 
     def _is_known(self, tensor: torch.Tensor) -> bool:
         return tensor.untyped_storage().data_ptr() in self._known
@@ -229,6 +220,34 @@ class Recorder:
             return original(builder, pointers, old, new, sem, *rest)
 
         return cas
+
+
+def lighten() -> None:
+    """Spare the interpreter what changes nothing here, half of its time. For good: there is no way back."""
+    # Bounds that it computes for every sum and product of integers, and looks at with debug=True only.
+    builder = interpreter.interpreter_builder
+    builder.options = replace(builder.options, sanitize_overflow=False)
+    # Copying every tensor back from the CPU: they are there.
+    interpreter.GridExecutor._restore_args_dev = lambda *args: None
+
+    # Preparing the whole language for each call of a jitted function by another, `tl.sum` for instance:
+    # once a launch and module is enough.
+    prepared: set[int] = set()
+    run = interpreter.InterpretedFunction.run
+
+    def launch(function: Any, *args: Any, **kwargs: Any) -> Any:
+        prepared.clear()
+        return run(function, *args, **kwargs)
+
+    def call(function: Any, *args: Any, **kwargs: Any) -> Any:
+        module = id(function.fn.__globals__)
+        if module not in prepared:
+            prepared.add(module)
+            interpreter._patch_lang(function.fn)
+        return function.rewrite()(*args, **kwargs)
+
+    interpreter.InterpretedFunction.run = launch
+    interpreter.InterpretedFunction.__call__ = call
 
 
 def _boolean(mask: Array) -> Any:
