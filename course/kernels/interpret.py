@@ -12,7 +12,7 @@ from course.kernels import beside, races, right, traffic
 from course.kernels.loading import Entry, Refused, call, load_entry
 from course.kernels.memory import memory_of
 from course.kernels.problems.case import Case
-from course.kernels.record import ORDERS, Recorder
+from course.kernels.record import ORDERS, Recorder, lighten
 from course.kernels.report import Finding
 
 MOST_FAILED = 3  # cases; a kernel that is wrong in so many is judged
@@ -26,6 +26,7 @@ class Interpreted:
         # torch.empty then holds NaN: a result that nothing stored to cannot be right by accident.
         torch.use_deterministic_algorithms(True)
         torch.set_num_threads(1)
+        lighten()
         self.problem, self.judges = problem, tuple(judges)
         self.cases: list[Case] = problem.cases() if {"right", "races"} & set(self.judges) else []
         self.long: Case | None = problem.traffic() if "bytes" in self.judges else None
@@ -62,11 +63,12 @@ class Interpreted:
             if failed == MOST_FAILED:
                 break
             if not wrong:
-                references = {"float64": case.expected}
+                kind = str(got.dtype).removeprefix("torch.")
+                far[kind] = max(far.get(kind, 0.0), _error(got, case.expected))
                 for form, outputs in self.vllm.outputs.items():
-                    references |= {form: outputs[tried - 1]} if tried <= len(outputs) else {}
-                for name, reference in references.items():
-                    far[name] = max(far.get(name, 0.0), _error(got, reference))
+                    if tried <= len(outputs):
+                        name = f"{kind}, vLLM {form}"
+                        far[name] = max(far.get(name, 0.0), _error(got, outputs[tried - 1]))
         figures = {"cases": tried, "failed": failed, "error": far}
         if failed:
             how_many = f"{failed} of {tried} cases fail"
@@ -106,12 +108,15 @@ def _error(got: torch.Tensor, reference: torch.Tensor) -> float:
 
 
 def _praise(far: dict[str, float]) -> str:
-    text = f"within {far['float64']:.0e} of float64 (of a case's largest number)"
-    if "2D" in far:
-        text += f", within {far['2D']:.0e} of vLLM's kernel and {far['segmented']:.0e} of its segmented one"
+    """The errors of a kernel that is right, by dtype."""
+    text = "from float64 at most "
+    text += ", ".join(f"{error:.0e} in {kind}" for kind, error in far.items() if "," not in kind)
+    theirs = [f"{error:.0e} in {kind.split(',')[0]}" for kind, error in far.items() if "2D" in kind]
+    if theirs:
+        text += f"; from vLLM's own kernel {', '.join(theirs)}"
     else:
         text += "; vLLM's kernel is not installed or was left out"
-    return f"{text}. No access left its tensor, in three orders of the programs."
+    return f"{text} (shares of a case's largest number). No access left its tensor."
 
 
 def _telling(found: list[Finding], how_many: str) -> list[Finding]:

@@ -7,6 +7,7 @@ a kernel touches is looked up in the regions that it may touch.
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -84,7 +85,7 @@ class Region:
         if address < self.low:
             return f"{self.low - address} bytes before {self.name}"
         if address >= self.high:
-            return f"{address - self.high} bytes behind the end of {self.name}"
+            return f"{address - self.high + 1} bytes behind the last of {self.name}"
         if not self.given:
             return f"{self.name}, element {(address - self.low) // self.itemsize}"
         index, good = self.place(np.array([address]))
@@ -112,6 +113,25 @@ def sort_out(
     yield None, homeless
 
 
-def nearest(regions: Iterable[Region], address: int) -> Region:
-    """The region that an address outside of all of them most likely missed."""
-    return min(regions, key=lambda r: max(r.low - address, address - r.high + 1, 0))
+def nearest(regions: Iterable[Region], address: int) -> tuple[Region, int]:
+    """The region that an address outside of all of them most likely missed, and by how many bytes."""
+
+    def distance(region: Region) -> int:
+        return max(region.low - address, address - region.high + 1, 0)
+
+    region = min(regions, key=distance)
+    return region, distance(region)
+
+
+def spread(keys: torch.Tensor, values: torch.Tensor, stride: int) -> tuple[torch.Tensor, ...]:
+    """The two caches in one, block after block `stride` elements apart. What lies between is address space
+    only. Raises OSError where the system does not give so much of it."""
+    size = len(keys) * stride * keys.element_size()
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0)
+    memory = torch.frombuffer(mmap.mmap(-1, size, flags=flags), dtype=keys.dtype)
+    shape, inner = keys.shape, keys[0].numel()
+    strides = (stride, *keys.stride()[1:])
+    both = memory.as_strided(shape, strides), memory.as_strided(shape, strides, inner)
+    for view, tensor in zip(both, (keys, values), strict=True):
+        view.copy_(tensor)
+    return both

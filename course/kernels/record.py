@@ -11,7 +11,7 @@ import random
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import FrameType
 from typing import Any
 
@@ -35,6 +35,7 @@ class Access:
     region: Region
     addresses: Array  # of the active lanes, each once: a warp fetches what its lanes share once
     size: int  # bytes of one element
+    orders: bool = False  # an atomic that makes what its program did before visible to later ones
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,7 @@ class Outside:
     program: Program
     line: int
     where: str
+    distance: int  # in bytes, from the nearest tensor
     lanes: int
 
 
@@ -150,7 +152,9 @@ class Recorder:
 
     # -- accesses ---------------------------------------------------------------------------------
 
-    def _note(self, builder: Any, kind: str, pointers: Any, mask: Array) -> Array:
+    def _note(
+        self, builder: Any, kind: str, pointers: Any, mask: Array, orders: bool = False
+    ) -> Array:
         """Write an access down; returns the mask of the lanes that stay inside of their tensor."""
         launch = self.launches[-1]
         size = max(1, pointers.get_element_ty().primitive_bitwidth // 8)
@@ -162,11 +166,13 @@ class Recorder:
         line = _line(launch.file)
         for region, held in sort_out(launch.regions, addresses, size):
             if region is not None:
-                launch.accesses.append(Access(kind, number, line, region, addresses[held], size))
+                held_ones = addresses[held]
+                launch.accesses.append(Access(kind, number, line, region, held_ones, size, orders))
                 continue
             lost = addresses[held]
-            where = nearest(launch.regions, int(lost[0])).label(int(lost[0]))
-            launch.outside.append(Outside(kind, (x, y, z), line, where, len(lost)))
+            near, far = nearest(launch.regions, int(lost[0]))
+            where = near.label(int(lost[0]))
+            launch.outside.append(Outside(kind, (x, y, z), line, where, far, len(lost)))
             active = active & ~np.isin(every, lost)
         return active
 
@@ -199,21 +205,49 @@ class Recorder:
 
     def _atomic_rmw(self, original: Any) -> Any:
         def atomic(builder: Any, op: Any, pointers: Any, value: Any, mask: Any, *rest: Any) -> Any:
-            inside = self._note(builder, "atomic", pointers, mask.data)
+            orders = rest[0] != interpreter._ir.MEM_SEMANTIC.RELAXED
+            inside = self._note(builder, "atomic", pointers, mask.data, orders)
             return original(builder, op, pointers, value, _boolean(inside), *rest)
 
         return atomic
 
     def _atomic_cas(self, original: Any) -> Any:
-        def cas(builder: Any, pointers: Any, *rest: Any) -> Any:
-            inside = self._note(
-                builder, "atomic", pointers, np.ones_like(pointers.data, dtype=bool)
-            )
-            if not inside.all():
+        def cas(builder: Any, pointers: Any, old: Any, new: Any, sem: Any, *rest: Any) -> Any:
+            every = np.ones_like(pointers.data, dtype=bool)
+            orders = sem != interpreter._ir.MEM_SEMANTIC.RELAXED
+            if not self._note(builder, "atomic", pointers, every, orders).all():
                 raise IndexError("an atomic_cas leaves its tensor")
-            return original(builder, pointers, *rest)
+            return original(builder, pointers, old, new, sem, *rest)
 
         return cas
+
+
+def lighten() -> None:
+    """Spare the interpreter what changes nothing here, half of its time. For good: there is no way back."""
+    # Bounds that it computes for every sum and product of integers, and looks at with debug=True only.
+    builder = interpreter.interpreter_builder
+    builder.options = replace(builder.options, sanitize_overflow=False)
+    # Copying every tensor back from the CPU: they are there.
+    interpreter.GridExecutor._restore_args_dev = lambda *args: None
+
+    # Preparing the whole language for each call of a jitted function by another, `tl.sum` for instance:
+    # once a launch and module is enough.
+    prepared: set[int] = set()
+    run = interpreter.InterpretedFunction.run
+
+    def launch(function: Any, *args: Any, **kwargs: Any) -> Any:
+        prepared.clear()
+        return run(function, *args, **kwargs)
+
+    def call(function: Any, *args: Any, **kwargs: Any) -> Any:
+        module = id(function.fn.__globals__)
+        if module not in prepared:
+            prepared.add(module)
+            interpreter._patch_lang(function.fn)
+        return function.rewrite()(*args, **kwargs)
+
+    interpreter.InterpretedFunction.run = launch
+    interpreter.InterpretedFunction.__call__ = call
 
 
 def _boolean(mask: Array) -> Any:

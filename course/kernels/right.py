@@ -13,12 +13,20 @@ from course.kernels.record import Launch, Recorder
 from course.kernels.report import Finding
 
 JUDGE = "right"
+SPREAD = 1 << 30  # bytes
 
 
 def snapshot(case: Case) -> dict[str, torch.Tensor]:
-    """All memory of the inputs, guards too, to see afterwards what was written there."""
+    """All memory of the inputs, guards too, to see afterwards what was written there.
+
+    But for a cache that is spread over gigabytes: it is mostly not there, and would be made by reading.
+    """
     tensors = {n: v for n, v in case.inputs.items() if isinstance(v, torch.Tensor)}
-    return {name: memory_of(tensor).clone() for name, tensor in tensors.items()}
+    return {
+        name: memory_of(tensor).clone()
+        for name, tensor in tensors.items()
+        if tensor.untyped_storage().nbytes() < SPREAD
+    }
 
 
 def judge_case(case: Case, got: Any, recorder: Recorder, explain: Any) -> Iterator[Finding]:
@@ -59,10 +67,16 @@ def _outside(case: Case, launches: list[Launch]) -> Iterator[Finding]:
             if (launch.name, access.line, access.kind) in seen:
                 continue
             seen.add((launch.name, access.line, access.kind))
+            cause = "Is a mask missing, or a stride wrong?"
+            if access.distance > 1 << 28:
+                cause = (
+                    "So far away it looks like a product that has outgrown 32 bits: a block id must become "
+                    "tl.int64 before it is multiplied by a stride."
+                )
             also = f" and {access.lanes - 1} lanes more" if access.lanes > 1 else ""
             message = (
                 f"{launch.name}, line {access.line}: a {access.kind} of program {access.program} goes out of "
-                f"bounds: {access.where}{also} ({case.label}). Is a mask missing, or a stride wrong?"
+                f"bounds: {access.where}{also} ({case.label}). {cause}"
             )
             yield Finding(JUDGE, False, message, {"line": access.line, "kind": access.kind})
 

@@ -8,19 +8,20 @@ requests left.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from course.kernels.memory import guarded
+from course.kernels.memory import guarded, spread
 from course.kernels.problems.case import Case
 
 EPSILON = {
     torch.float32: 2.0**-20,
     torch.float16: 2.0**-10,
 }  # of results; float32 with room for sums
-SPARE = 3  # blocks that belong to nobody
+SPARE = 3  # blocks that belong to nobody; block 0 is one, the null block of vLLM's pool
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,7 @@ class Spec:
     dtype: torch.dtype = torch.float32
     # "apart": two tensors. "together": one tensor [num_blocks, 2, ...], as vLLM's Triton backend makes it.
     # "heads first": in memory the heads of a block come before its tokens.
+    # "far": as "together", but so far apart that the 16th block begins at element 2 ** 31.
     layout: str = "together"
     # "random"; "loud": scores far apart; "cold": every score about -120; "flat": equal scores, large values
     mood: str = "random"
@@ -73,8 +75,8 @@ def draw(spec: Spec) -> Paged:
 
     size, needed = spec.block_size, [-(-n // spec.block_size) for n in spec.seq_lens]
     num_blocks = sum(needed) + SPARE
-    ids = torch.randperm(num_blocks, generator=rng)
-    nobody, ids = ids[:SPARE], ids[SPARE:]
+    ids = 1 + torch.randperm(num_blocks - 1, generator=rng)
+    nobody, ids = torch.cat([torch.tensor([0]), ids[: SPARE - 1]]), ids[SPARE - 1 :]
     # Behind its own blocks a row holds what it held before: blocks of nobody.
     width = max(needed) + spec.room
     table = nobody[torch.randint(SPARE, (len(needed), width), generator=rng)]
@@ -110,7 +112,11 @@ def draw(spec: Spec) -> Paged:
 def _lay_out(
     keys: torch.Tensor, values: torch.Tensor, layout: str
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    if layout == "together":
+    if layout == "far":
+        with suppress(OSError):
+            first, second = spread(keys, values, 2**27)
+            return first, second
+    if layout in ("together", "far"):
         both = guarded(torch.stack([keys, values], dim=1))
         return both[:, 0], both[:, 1]
     if layout == "heads first":

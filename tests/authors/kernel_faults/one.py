@@ -20,7 +20,8 @@ def decode_one(
     for start in range(0, length, TILE):
         at = start + offsets
         inside = at < length
-        block = tl.load(table_ptr + at // BLOCK, mask=inside, other=0).to(tl.int64)
+        block = tl.load(table_ptr + at // BLOCK, mask=inside, other=0)
+        block = block.to(tl.int64)
         k_at = block * k_block + (at % BLOCK) * k_slot + head * k_head
         v_at = block * v_block + (at % BLOCK) * v_slot + head * v_head
         k = tl.load(k_ptr + k_at[:, None] + dims[None, :], mask=inside[:, None], other=0.0)

@@ -24,24 +24,19 @@ def plain_decode(
     for start in range(0, length, TILE):
         at = start + offsets
         inside = at < length
-        block = tl.load(table_ptr + seq * table_seq + at // BLOCK, mask=inside, other=0).to(
-            tl.int64
-        )
+        block = tl.load(table_ptr + seq * table_seq + at // BLOCK, mask=inside, other=0)
+        block = block.to(tl.int64)
         k_at = block * k_block + (at % BLOCK) * k_slot + kv * k_head
         v_at = block * v_block + (at % BLOCK) * v_slot + kv * v_head
-        k = tl.load(k_ptr + k_at[:, None] + dims[None, :], mask=inside[:, None], other=0.0).to(
-            tl.float32
-        )
-        v = tl.load(v_ptr + v_at[:, None] + dims[None, :], mask=inside[:, None], other=0.0).to(
-            tl.float32
-        )
-        scores = tl.sum(q[:, None, :] * k[None, :, :], 2)
+        k = tl.load(k_ptr + k_at[:, None] + dims[None, :], mask=inside[:, None], other=0.0)
+        v = tl.load(v_ptr + v_at[:, None] + dims[None, :], mask=inside[:, None], other=0.0)
+        scores = tl.sum(q[:, None, :] * k.to(tl.float32)[None, :, :], 2)
         scores = tl.where(inside[None, :], scores, float("-inf"))
         new_top = tl.maximum(top, tl.max(scores, 1))
         weights = tl.exp(scores - new_top[:, None])
         shrink = tl.exp(top - new_top)
         total = total * shrink + tl.sum(weights, 1)
-        acc = acc * shrink[:, None] + tl.sum(weights[:, :, None] * v[None, :, :], 1)
+        acc = acc * shrink[:, None] + tl.sum(weights[:, :, None] * v.to(tl.float32)[None, :, :], 1)
         top = new_top
     out_at = (seq * tl.num_programs(1) * GROUP + heads[:, None]) * HEAD + dims[None, :]
     tl.store(out_ptr + out_at, acc / total[:, None], mask=real[:, None])

@@ -32,9 +32,8 @@ def decode_part(
         for start in range(first, last, TILE):
             at = start + offsets
             inside = at < last
-            block = tl.load(table_ptr + seq * table_seq + at // BLOCK, mask=inside, other=0).to(
-                tl.int64
-            )
+            block = tl.load(table_ptr + seq * table_seq + at // BLOCK, mask=inside, other=0)
+            block = block.to(tl.int64)
             k_at = block * k_block + (at % BLOCK) * k_slot + kv * k_head
             v_at = block * v_block + (at % BLOCK) * v_slot + kv * v_head
             k = tl.load(k_ptr + k_at[:, None] + dims[None, :], mask=inside[:, None], other=0.0)
