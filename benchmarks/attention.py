@@ -37,7 +37,7 @@ HEAD_SIZES = (64, 128)
 GROUPS = (1, 4, 8)
 BLOCK_SIZES = (16, 64)
 DTYPES = ("bfloat16", "float16")
-TOLERANCE = 5e-3
+TOLERANCE = {"float16": 5e-3, "bfloat16": 4e-2}
 """Against the float32 reference: weights and result are rounded to 16 bits."""
 
 
@@ -118,7 +118,7 @@ def measure(case: Case, device: str, rounds: int, missing: dict[str, str]) -> di
         try:
             run = leg(inputs)
             row[f"{name} error"] = error = error_of(run(), inputs)
-            if error > TOLERANCE:
+            if not error <= TOLERANCE[case.dtype]:
                 raise SystemExit(f"{name} is wrong by {error:.1e} at {case}: nothing is timed")
             spent = microseconds(run, rounds) if timed else None
         except (NotHereError, RuntimeError) as reason:

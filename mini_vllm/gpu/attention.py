@@ -58,13 +58,15 @@ def paged_decode(
         `[num_seqs, num_heads, head_size]` in `dtype`: not rounded to the query's dtype, so that a kernel's
         own rounding can be seen.
     """
-    group = query.shape[1] // key_cache.shape[2]
+    num_kv_heads = key_cache.shape[2]
     out = torch.empty(query.shape, dtype=dtype, device=query.device)
     for i, seq_len in enumerate(seq_lens.tolist()):
-        key = gather(key_cache, block_table[i], seq_len).to(dtype).repeat_interleave(group, 1)
-        value = gather(value_cache, block_table[i], seq_len).to(dtype).repeat_interleave(group, 1)
-        scores = torch.einsum("hd,khd->hk", query[i].to(dtype), key) * scale
-        out[i] = torch.einsum("hk,khd->hd", scores.softmax(-1), value)
+        key = gather(key_cache, block_table[i], seq_len).to(dtype)
+        value = gather(value_cache, block_table[i], seq_len).to(dtype)
+        # [num_heads, D] -> [num_kv_heads, G, D]: the g heads of a group meet the same keys.
+        grouped = query[i].to(dtype).unflatten(0, (num_kv_heads, -1))
+        scores = torch.einsum("hgd,khd->hgk", grouped, key) * scale
+        out[i] = torch.einsum("hgk,khd->hgd", scores.softmax(-1), value).flatten(0, 1)
     return out
 
 
