@@ -64,3 +64,26 @@ def test_bytes_within_two_percent_of_the_least() -> None:
 def test_the_result_says_where_it_was_made() -> None:
     assert {"torch", "triton"} <= RESULT["machine"]["versions"].keys()
     assert RESULT["machine"]["date"]
+
+
+def test_the_lab_shows_the_committed_figures() -> None:
+    lab = ROOT / "phase-02-paged-attention" / "labs" / "lab-06-triton-paged-attn"
+    lines = (lab / "README.md").read_text(encoding="utf-8").splitlines()
+    [ratios] = [r for r in RESULT["bytes"] if (r["head"], r["GQA"]) == (128, 4)]
+    named = {
+        "the engine's, one program for all keys": "mini_vllm",
+        "the engine's, keys split": "mini_vllm, split",
+        "vLLM's, 2D": "vLLM 2D",
+        "vLLM's, segmented": "vLLM segmented",
+    }
+    for shown, kernel in named.items():
+        [line] = [line for line in lines if line.startswith(f"| {shown} |")]
+        found = row("sm_90", kernel)
+        loads = [
+            f"{n} x {width}" for n, width in (one.split("x") for one in found["loads"].split())
+        ]
+        cells = [cell.strip() for cell in line.strip("|").split("|")][1:-1]
+        assert cells == [
+            str(found["registers"]), str(found["warps"]), f"{found['shared']:,}",
+            str(found["spills"]), ", ".join(loads), f"{ratios[kernel]:.3f}",
+        ], line  # fmt: skip
