@@ -28,7 +28,8 @@ def test_the_bench_accepts_the_kernel() -> None:
     report = judge(KERNEL, "decode", vllm=False)
     assert report.ok, report.refusals()
     [traffic] = report.of("bytes")
-    assert traffic.figures["ratio"] <= 1.02, traffic.message
+    # A short case, cut up to fill a GPU: the parts of its splits weigh more than at long context, below.
+    assert traffic.figures["ratio"] <= 1.03, traffic.message
     [compiled] = report.of("compiled")
     for found in compiled.figures["rows"]:
         if "decode_split" in found["kernel"]:
