@@ -22,6 +22,7 @@ class Child:
     """The process, and questions to it."""
 
     def __init__(self, device: str) -> None:
+        self.device = device
         env = os.environ | {
             "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
             "OMP_NUM_THREADS": "1",

@@ -77,7 +77,9 @@ def test_agrees_with_vllms_kernel(child: Child, segments: int, dtype: str) -> No
         case |= {"tile": 16, "keys_per_split": 32}
     found = child.ask(**case)
     check(found, case)
-    assert found["to vLLM"] < TOLERANCE[dtype], f"{case}: {found['to vLLM']:.1e} from vLLM's kernel"
+    # On a GPU vLLM's tl.dot rounds float32 to 10 bits (tf32); the interpreter does not.
+    most = 3e-3 if child.device == "cuda" else TOLERANCE[dtype]
+    assert found["to vLLM"] < most, f"{case}: {found['to vLLM']:.1e} from vLLM's kernel"
 
 
 @pytest.mark.parametrize("keys_per_split", [16, 48, 80, 1600])
