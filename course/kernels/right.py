@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from course.kernels.memory import Region, memory_of
+from course.kernels.memory import memory_of
 from course.kernels.problems.case import Case
 from course.kernels.record import Launch, Recorder
 from course.kernels.report import Finding
@@ -130,13 +130,11 @@ def _poison(case: Case, got: torch.Tensor, launches: list[Launch]) -> str | None
 
 def _never_written(launches: list[Launch]) -> str | None:
     """The first tensor of the kernel's own that is loaded where it was not stored before."""
-    stored: set[tuple[Region, int]] = set()
+    stored: set[int] = set()
     for launch in launches:
         for access in launch.accesses:
-            keys = {(access.region, address) for address in access.addresses.tolist()}
-            if access.region.given:
-                continue
-            if access.kind == "load" and keys - stored:
+            addresses = set(access.addresses.tolist())
+            if access.kind == "load" and not access.region.given and addresses - stored:
                 return f"{access.region.name} ({launch.name}, line {access.line})"
-            stored |= keys
+            stored |= addresses
     return None
