@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,8 +39,11 @@ class Beside:
     bytes: dict[str, float]  # moved on the long case, in times the least
 
 
-def installed() -> bool:
-    return importlib.util.find_spec("vllm") is not None
+def why_not(wanted: bool) -> str:
+    """Why vLLM's kernel cannot stand beside; "" if it can."""
+    if not wanted:
+        return "left out"
+    return "" if importlib.util.find_spec("vllm") else "not installed"
 
 
 def ask_vllm(problem: Any, cases: list[Case], long: Case | None) -> Beside:
@@ -65,7 +69,9 @@ def ask_vllm(problem: Any, cases: list[Case], long: Case | None) -> Beside:
             ratios[form] = traffic.count(recorder.accesses).total / sum(long.least.values())
     if kept is not None:
         kept.parent.mkdir(parents=True, exist_ok=True)
-        torch.save({"outputs": outputs, "bytes": ratios}, kept)
+        part = kept.with_suffix(f".{os.getpid()}")
+        torch.save({"outputs": outputs, "bytes": ratios}, part)
+        part.replace(kept)
     return Beside(outputs, ratios)
 
 

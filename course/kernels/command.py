@@ -22,7 +22,9 @@ app = typer.Typer(add_completion=False)
 
 @app.command()
 def kernel(
-    file: Annotated[Path, typer.Argument(help="The Python file that holds the kernel.")],
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="The Python file that holds the kernel.")
+    ],
     problem: Annotated[
         str, typer.Option(help=f"What it solves: {', '.join(PROBLEMS)}.")
     ] = "decode",

@@ -96,9 +96,12 @@ class Compiled:
         self.problem = problem
         self.case: Case = problem.shape()
         self.vllm: list[Built] = []
-        if vllm and beside.installed():
-            for form, segments in beside.FORMS.items():
+        self.alone = beside.why_not(vllm)
+        for form, segments in beside.FORMS.items() if not self.alone else ():
+            try:
                 self.vllm += self._build(f"vLLM {form}", partial(problem.vllm, self.case, segments))
+            except Exception as error:  # a build of vLLM that cannot do it here
+                self.alone = f"not to be compiled here, {type(error).__name__}: {error}"
 
     def judge(self, path: Path) -> list[Finding]:
         try:
@@ -118,6 +121,7 @@ class Compiled:
             ]
         names = ", ".join(f"sm_{capability}" for capability in SHARED)
         text = f"{names}: no spills, shared memory fits, the caches are loaded in wide pieces"
+        text += f"; vLLM's kernel: {self.alone}" if self.alone else ""
         return [Finding(JUDGE, True, f"{text} ({self.case.label}).", figures)]
 
     def _build(self, whose: str, launch: Callable[[], Any]) -> Iterator[Built]:

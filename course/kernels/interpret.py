@@ -24,15 +24,22 @@ class Interpreted:
 
     def __init__(self, problem: Any, judges: Iterable[str], vllm: bool) -> None:
         # torch.empty then holds NaN: a result that nothing stored to cannot be right by accident.
-        torch.use_deterministic_algorithms(True)
+        torch.use_deterministic_algorithms(True, warn_only=True)
         torch.set_num_threads(1)
         lighten()
         self.problem, self.judges = problem, tuple(judges)
         self.cases: list[Case] = problem.cases() if {"right", "races"} & set(self.judges) else []
         self.long: Case | None = problem.traffic() if "bytes" in self.judges else None
-        self.vllm = beside.Beside({}, {})
-        if vllm and beside.installed():
-            self.vllm = beside.ask_vllm(problem, self.cases, self.long)
+        self.vllm, self.alone = beside.Beside({}, {}), beside.why_not(vllm)
+        if not self.alone:
+            try:
+                self.vllm = beside.ask_vllm(problem, self.cases, self.long)
+            except beside.DisagreementError:
+                raise
+            except (
+                Exception
+            ) as error:  # a build of vLLM that cannot do it here; the kernel can be judged
+                self.alone = f"not to be run here, {type(error).__name__}: {error}"
 
     def judge(self, path: Path) -> list[Finding]:
         """Every finding about one file, in the order of the judges."""
@@ -74,7 +81,7 @@ class Interpreted:
             how_many = f"{failed} of {tried} cases fail"
         else:
             how_many = f"{tried} ragged cases"
-            numbers = [Finding("right", True, f"{how_many}: {_praise(far)}")]
+            numbers = [Finding("right", True, f"{how_many}: {_praise(far, self.alone)}")]
         numbers[:1] = [
             Finding("right", one.ok, one.message, figures | one.figures) for one in numbers[:1]
         ]
@@ -107,15 +114,15 @@ def _error(got: torch.Tensor, reference: torch.Tensor) -> float:
     return float((got.double() - reference).abs().max() / reference.abs().max())
 
 
-def _praise(far: dict[str, float]) -> str:
-    """The errors of a kernel that is right, by dtype."""
+def _praise(far: dict[str, float], alone: str) -> str:
+    """The errors of a kernel that is right, by dtype; `alone` says why vLLM's does not stand beside it."""
     text = "from float64 at most "
     text += ", ".join(f"{error:.0e} in {kind}" for kind, error in far.items() if "," not in kind)
     theirs = [f"{error:.0e} in {kind.split(',')[0]}" for kind, error in far.items() if "2D" in kind]
     if theirs:
         text += f"; from vLLM's own kernel {', '.join(theirs)}"
     else:
-        text += "; vLLM's kernel is not installed or was left out"
+        text += f"; vLLM's kernel: {alone}"
     return f"{text} (shares of a case's largest number). No access left its tensor."
 
 

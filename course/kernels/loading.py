@@ -72,6 +72,11 @@ def in_words(error: BaseException, path: Path) -> str:
     lines = [frame.lineno for frame in frames if Path(frame.filename) == path]
     where = f" (line {lines[-1] if root is error else lines[0]})" if lines else ""
     text = str(root).strip() or "no message"
+    *_, code, mark, said = ["", "", *text.splitlines()]
+    if (
+        mark.strip() == "^"
+    ):  # Triton's compiler shows the whole function up to the line that it refuses
+        text = f"{said}, at `{code.strip()}`"
     return f"{type(root).__name__}: {text}{where}"
 
 

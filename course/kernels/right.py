@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from course.kernels.memory import Region, memory_of
+from course.kernels.memory import memory_of
 from course.kernels.problems.case import Case
 from course.kernels.record import Launch, Recorder
 from course.kernels.report import Finding
@@ -92,51 +92,59 @@ def _differs(
         share += f" and {int(bad.any(2).any(0).sum())} of {bad.shape[1]} heads"
     place = ", ".join(map(str, index))
     message = f"out[{place}] is {value:.6g} and must be {wanted:.6g} ({share}; {case.label})."
-    rule = explain(case, got) or _poison(case, got, launches)
+    rule = explain(case, got) or _from_the_log(case, got, index, launches)
     if rule:
         message += f" It looks like this: {rule}."
     figures = {"index": list(index), "got": value, "expected": wanted, "case": case.label}
     return Finding(JUDGE, False, message, figures | {"rule": rule})
 
 
-def _poison(case: Case, got: torch.Tensor, launches: list[Launch]) -> str | None:
+def _from_the_log(
+    case: Case, got: torch.Tensor, index: tuple[int, ...], launches: list[Launch]
+) -> str | None:
     """A rule that the log shows to be broken, for numbers that no single mistake explains."""
-    for launch in launches:
-        for access in launch.accesses:
-            live = case.live.get(access.region.name)
-            if access.kind != "load" or live is None:
-                continue
-            index, _ = access.region.place(access.addresses)
-            written = live[tuple(torch.from_numpy(i) for i in index[: live.ndim])].numpy()
-            if not written.all():
-                where = access.region.label(int(access.addresses[~written][0]))
-                return (
-                    f"line {access.line} loads {where}, which no sequence has written: it lies behind the "
-                    "end of its sequence, or in a block of nobody. Mask it off; it may hold anything, even "
-                    "NaN, and 0 times NaN is NaN"
-                )
-    if got.isnan().any():
-        if bare := {(launch.name, line) for launch in launches for line in launch.bare}:
-            name, line = min(bare)
+    accesses = [(launch, access) for launch in launches for access in launch.accesses]
+    loaded = {access.region.name for _, access in accesses}
+    for name, value in case.inputs.items():
+        if isinstance(value, torch.Tensor) and name not in loaded:
+            return f"nothing is loaded from {name}"
+    for _, access in accesses:
+        live = case.live.get(access.region.name)
+        if access.kind != "load" or live is None:
+            continue
+        place, _ = access.region.place(access.addresses)
+        written = live[tuple(torch.from_numpy(i) for i in place[: live.ndim])].numpy()
+        if not written.all():
+            where = access.region.label(int(access.addresses[~written][0]))
             return (
-                f"a masked load without `other=` ({name}, line {line}) leaves anything in the lanes that are "
-                "masked off, here NaN"
+                f"line {access.line} loads {where}, which no sequence has written: it lies behind the end "
+                "of its sequence, or in a block of nobody. Mask it off; it may hold anything, even NaN, and "
+                "0 times NaN is NaN"
             )
-        if own := _never_written(launches):
-            return f"{own} is read where nothing has stored to it"
-        return "0/0 or inf-inf: a part of the keys that is empty has maximum -inf and sum 0"
-    return None
+    if not got.isnan().any():
+        return None
+    strides = zip(index, got.stride(), strict=True)
+    address = got.data_ptr() + sum(i * stride for i, stride in strides) * got.element_size()
+    if not any(access.kind != "load" and address in access.addresses for _, access in accesses):
+        return "no program stores there"
+    if bare := {(launch.name, line) for launch in launches for line in launch.bare}:
+        name, line = min(bare)
+        return (
+            f"a masked load without `other=` ({name}, line {line}) leaves anything in the lanes that are "
+            "masked off, here NaN"
+        )
+    if own := _never_written(launches):
+        return f"{own} is read where nothing has stored to it"
+    return "0/0 or inf-inf: a part of the keys that is empty has maximum -inf and sum 0"
 
 
 def _never_written(launches: list[Launch]) -> str | None:
     """The first tensor of the kernel's own that is loaded where it was not stored before."""
-    stored: set[tuple[Region, int]] = set()
+    stored: set[int] = set()
     for launch in launches:
         for access in launch.accesses:
-            keys = {(access.region, address) for address in access.addresses.tolist()}
-            if access.region.given:
-                continue
-            if access.kind == "load" and keys - stored:
+            addresses = set(access.addresses.tolist())
+            if access.kind == "load" and not access.region.given and addresses - stored:
                 return f"{access.region.name} ({launch.name}, line {access.line})"
-            stored |= keys
+            stored |= addresses
     return None

@@ -71,7 +71,9 @@ def test_vllms_kernel_stands_beside() -> None:
     report = judge(proof.HERE / "one.py", "decode-one")
     assert report.ok, report.refusals()
     right, _, moved, compiled = report.findings
-    assert 0 < right.figures["error"]["float32, vLLM 2D"] < 1e-5
+    assert (
+        0 < right.figures["error"]["float32, vLLM 2D"] < 1e-4
+    )  # the cold scores, about -120, cost digits
     assert moved.figures["ratio"] == pytest.approx(1, abs=0.01)
     assert moved.figures["vllm"]["2D"] == pytest.approx(1, abs=0.05)
     kernels_on = {(row["GPU"], row["kernel"]) for row in compiled.figures["rows"]}
