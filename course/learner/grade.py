@@ -17,16 +17,17 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from course.learner.front_matter import front_matter
 from course.learner.labs import Course, CourseError, Lab
 from course.learner.mistakes import Likeness, looks_like, read_mistake
 from course.learner.progress import Progress, digest, now, state_folder, write_atomically
 from course.learner.results import LabRun, TestResult, lines_of, unloadable
 
-LIMIT = 30.0  # seconds for all tests of a lab
+LIMIT = 30.0  # seconds for all tests of a lab, unless its README says `seconds: …`
 TEST_LIMIT = 10.0  # seconds for one test
 GRACE = 5.0  # seconds over the limit, before the process itself is ended
 _KEEP = 96  # results in the cache, a lab
@@ -35,8 +36,9 @@ _FORMAT = 1  # of what is in the cache
 
 @dataclass(frozen=True)
 class Job:
-    """One file, and the folder of the lab whose tests run on it. `limit` and `test_limit` are in seconds.
+    """One file, and the folder of the lab whose tests run on it.
 
+    `limit` and `test_limit` are in seconds; a lab that says `seconds: N` gets at least N of each.
     The run ends after the first test with an outcome in `stop_at`. `only` names the one test function
     to run. With `order`, seconds by test, the quick tests go first. The tests named in `first` go before all
     others, which are run only if these pass.
@@ -72,6 +74,7 @@ def run_jobs(
         )
     from course.learner.runner import CAN_FORK
 
+    jobs = [_with_time(job) for job in jobs]
     runs: list[LabRun | None] = [None] * len(jobs)
 
     def done(index: int, status: int, killed: bool = False, said: str = "") -> None:
@@ -120,6 +123,16 @@ def run_jobs(
                         process.kill()
                         raise
     return [run for run in runs if run is not None]
+
+
+def _with_time(job: Job) -> Job:
+    """The job with the seconds that its lab asks for: kernels are judged in processes of their own."""
+    readme = job.folder / "README.md"
+    values = front_matter(readme.read_text(encoding="utf-8")) if readme.is_file() else {}
+    least = float(values.get("seconds", 0))
+    if least <= job.test_limit:
+        return job
+    return replace(job, limit=max(job.limit, least), test_limit=least)
 
 
 def _runner(root: Path, quiet: bool = False) -> subprocess.Popen[str]:

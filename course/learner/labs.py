@@ -28,7 +28,7 @@ TAGS = {
 }
 PIECES = ("README.md", "starter.py", "solution.py", "test_lab.py", "wrong")
 _REQUIRED = {"phase", "lab", "title", "tag", "minutes", "prerequisites"}
-_OPTIONAL = {"part", "class", "builds"}
+_OPTIONAL = {"part", "class", "builds", "seconds"}
 _PHASE_FOLDER = re.compile(r"phase-(\d{2})-([a-z0-9]+(?:-[a-z0-9]+)*)")
 _LAB_FOLDER = re.compile(r"lab-(\d{2})-([a-z0-9]+(?:-[a-z0-9]+)*)")
 _LAB_ID = re.compile(r"\d{2}-\d{2}")
@@ -326,6 +326,9 @@ def read_lab(folder: Path) -> Lab:
     builds = values.get("builds", [])
     if not isinstance(builds, list) or not all(_BUILT.fullmatch(str(b)) for b in builds):
         raise wrong(f'builds must be a list such as ["mini_vllm.engine:LLMEngine"], got {builds!r}')
+    seconds = values.get("seconds", 30)
+    if not isinstance(seconds, int) or isinstance(seconds, bool) or not 30 <= seconds <= 600:
+        raise wrong(f"seconds must be a whole number from 30 to 600, got {seconds!r}")
     return Lab(
         folder.resolve(), values["phase"], values["lab"], title, tag, minutes,
         tuple(needs), part, class_name, tuple(builds),

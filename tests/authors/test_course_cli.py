@@ -217,7 +217,7 @@ def test_a_learner_sees_the_learners_commands(capsys: Capsys) -> None:
 
     assert listed() == [
         "list", "next", "grade", "hint", "watch", "diff", "reset", "doctor", "assemble", "compare",
-        "author",
+        "kernel", "author",
     ]  # fmt: skip
     assert listed("author") == list(AUTHORS)
 

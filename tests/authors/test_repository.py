@@ -119,16 +119,17 @@ SERVE_EXTRA = {
 def test_the_engine_imports_only_what_a_laptop_has() -> None:
     """The standard library and the dependencies in pyproject.toml; extras are imported inside functions.
 
-    But for `mini_vllm/server`, which is nothing without its extra, and which nobody else imports at
-    the top of a module, save the command's flags.
+    But for `mini_vllm/server` and `mini_vllm/gpu`, which are nothing without their extras, and which
+    nobody else imports at the top of a module, save the command's flags.
     """
     laptop = set(sys.stdlib_module_names) | {"numpy", "safetensors", "threadpoolctl", "mini_vllm"}
-    server = ROOT / "mini_vllm" / "server"
+    server, gpu = ROOT / "mini_vllm" / "server", ROOT / "mini_vllm" / "gpu"
     needs_nothing = {server / "command.py", server / "__init__.py"}
     found = []
     for path in _python("mini_vllm"):
-        inside = server in path.parents
+        inside, on_gpu = server in path.parents, gpu in path.parents
         allowed = laptop | (SERVE_EXTRA if inside and path not in needs_nothing else set())
+        allowed |= {"torch", "triton"} if on_gpu and path.name != "__init__.py" else set()
         for node in ast.parse(path.read_text(encoding="utf-8")).body:
             names = []
             if isinstance(node, ast.Import):
@@ -139,6 +140,7 @@ def test_the_engine_imports_only_what_a_laptop_has() -> None:
                 f"{path.relative_to(ROOT)}:{node.lineno} imports {name}"
                 for name in names
                 if name.split(".")[0] not in allowed
+                or (name.startswith("mini_vllm.gpu") and not on_gpu)
                 or (
                     (name.startswith("mini_vllm.server") and not inside)
                     and name != "mini_vllm.server.command"

@@ -1,0 +1,19 @@
+"""What a kernel may be asked to solve. Each problem is a module of this package, loaded in the children only.
+
+A problem's module defines
+
+    ENTRY           the function that a kernel file must define
+    NEEDED          the names of the tensors whose every live byte a kernel must read
+    MOST_BYTES      how many times the least bytes it may load and store
+    cases()         small ragged cases, to be right on (a list of `Case`)
+    traffic()       one long case, on which bytes are counted
+    shape()         one of a real model, to be compiled for
+    vllm(case, segments)   vLLM's own kernel on a case; segments=0 asks for the one without a split
+    explain(case, got)     the mistake that gives this output, in words, or None
+"""
+
+# name -> module
+PROBLEMS = {
+    "decode": "course.kernels.problems.decode",
+    "decode-one": "course.kernels.problems.decode_one",
+}

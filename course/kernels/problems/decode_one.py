@@ -1,0 +1,71 @@
+"""The problem `decode-one`: one new token of one sequence; the first step of lab 02-06.
+
+    paged_decode_one(query, key_cache, value_cache, block_table, seq_len, scale) -> out
+
+`query` [num_heads, head_size]; the caches [num_blocks, block_size, num_heads, head_size], of any strides but
+the last, which is 1; `block_table` int32 [blocks of this sequence]; `seq_len` an int, this step's token
+included; `out` like `query`. Each query head has a KV head of its own.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from course.kernels.problems import paged
+from course.kernels.problems.case import Case
+from course.kernels.problems.paged import Spec
+
+ENTRY = "paged_decode_one"
+NEEDED = ("key_cache", "value_cache")
+MOST_BYTES = 1.25
+
+_CASES = (
+    Spec((37,), heads=2),
+    Spec((64,), heads=2, head_size=32, layout="apart", seed=1),
+    Spec(
+        (21,), heads=4, kv_heads=4, block_size=4, dtype=torch.float16, layout="heads first", seed=2
+    ),
+    Spec((70,), heads=2, mood="loud", poison=1e4, seed=3),
+    Spec((45,), heads=2, head_size=32, mood="cold", seed=4),
+    Spec((400,), heads=2, head_size=32, dtype=torch.float16, mood="flat", block_size=64, seed=5),
+    Spec((1,), heads=2, seed=6),
+)
+_TRAFFIC = Spec((1500,), heads=2, dtype=torch.float16, seed=7)
+_SHAPE = Spec((4096,), heads=32, kv_heads=32, head_size=128, dtype=torch.float16)
+
+
+def cases() -> list[Case]:
+    return [_one(spec) for spec in _CASES]
+
+
+def traffic() -> Case:
+    return _one(_TRAFFIC)
+
+
+def shape() -> Case:
+    return _one(_SHAPE)
+
+
+def vllm(case: Case, segments: int) -> torch.Tensor:
+    return paged.unified_attention(case.about["paged"], segments)[0]
+
+
+def explain(case: Case, got: torch.Tensor) -> str | None:
+    return paged.explain(case.about["paged"], got[None])
+
+
+def _one(spec: Spec) -> Case:
+    case = paged.batch_case(spec)
+    given = case.inputs
+    blocks = -(-spec.seq_lens[0] // spec.block_size)
+    case.inputs = {
+        "query": given["query"][0],
+        "key_cache": given["key_cache"],
+        "value_cache": given["value_cache"],
+        "block_table": given["block_table"][0, :blocks],
+        "seq_len": spec.seq_lens[0],
+        "scale": given["scale"],
+    }
+    case.expected, case.tolerance = case.expected[0], case.tolerance[0]
+    del case.least["seq_lens"]
+    return case

@@ -1,0 +1,101 @@
+"""Read machine code: what `cuobjdump` and `nvdisasm` say of a compiled kernel. Text in, counts out."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import tempfile
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+_LABEL = re.compile(r"^(\.L_x_\d+):")
+_INSTRUCTION = re.compile(r"^\s*/\*[0-9a-f]+\*/\s+(.*?);")
+_GUARD = re.compile(r"^@!?U?P\w+\s+")
+_BACK = re.compile(r"\bBRA\b.*`\((\.L_x_\d+)\)")
+_RESOURCE = re.compile(r"\b(REG|STACK|SHARED|LOCAL):(\d+)")
+TENSOR_CORE = ("HMMA", "HGMMA", "QGMMA", "IMMA", "UTCHMMA", "UTCQMMA", "UTCIMMA")
+
+
+@dataclass(frozen=True)
+class MachineCode:
+    """What one kernel became on one architecture."""
+
+    registers: int
+    stack: int  # bytes a thread; more than 0 means that registers were spilled to memory
+    local: int
+    spills: int  # instructions that load or store local memory
+    loads: dict[
+        int, int
+    ]  # width in bits -> global loads, those of the main loop where there is one
+    tensor_core: int
+    instructions: int
+
+    @property
+    def wide(self) -> float:
+        """The share of loaded bytes that come in loads of 128 bits."""
+        total = sum(width * count for width, count in self.loads.items())
+        return 128 * self.loads.get(128, 0) / total if total else 1.0
+
+
+def disassemble(cubin: bytes, tools: Path) -> tuple[str, str]:
+    """The resources and the instructions of a binary, as the tools in the folder `tools` print them."""
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+
+        def run(tool: str, *options: str) -> str:
+            command = [str(tools / tool), *options, file.name]
+            return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+        return run("cuobjdump", "--dump-resource-usage"), run("nvdisasm", "-c")
+
+
+def read(resources: str, code: str) -> MachineCode:
+    """Count what matters in the two texts of `disassemble`."""
+    used = {name: int(value) for name, value in _RESOURCE.findall(resources)}
+    instructions, loop = _main_loop(code)
+    kinds = Counter(one.split()[0].split(".")[0] for one in instructions)
+    return MachineCode(
+        registers=used.get("REG", 0),
+        stack=used.get("STACK", 0),
+        local=used.get("LOCAL", 0),
+        spills=kinds["LDL"] + kinds["STL"],
+        loads=_loads(loop) or _loads(instructions),
+        tensor_core=sum(kinds[name] for name in TENSOR_CORE),
+        instructions=len(instructions),
+    )
+
+
+def _main_loop(code: str) -> tuple[list[str], list[str]]:
+    """All instructions, and those of the loop with the most bytes loaded ([] where none loads)."""
+    labels: dict[str, int] = {}
+    instructions: list[str] = []
+    for line in code.splitlines():
+        if label := _LABEL.match(line):
+            labels[label[1]] = len(instructions)
+        elif found := _INSTRUCTION.match(line):
+            instructions.append(_GUARD.sub("", found[1]))
+    best: list[str] = []
+    for end, instruction in enumerate(instructions):
+        jump = _BACK.search(instruction)
+        if jump and labels.get(jump[1], end + 1) <= end:
+            body = instructions[labels[jump[1]] : end + 1]
+            if _bits(_loads(body)) > _bits(_loads(best)):
+                best = body
+    return instructions, best
+
+
+def _bits(loads: dict[int, int]) -> int:
+    return sum(width * count for width, count in loads.items())
+
+
+def _loads(instructions: list[str]) -> dict[int, int]:
+    """Global loads by width in bits; those that go to shared memory directly (LDGSTS) are loads too."""
+    widths: Counter[int] = Counter()
+    for instruction in instructions:
+        name, *modifiers = instruction.split()[0].split(".")
+        if name in ("LDG", "LDGSTS"):
+            small = {"U8": 8, "S8": 8, "U16": 16, "S16": 16, "64": 64, "128": 128, "256": 256}
+            widths[next((small[m] for m in modifiers if m in small), 32)] += 1
+    return dict(sorted(widths.items()))

@@ -1,0 +1,148 @@
+"""Lab 02-06: decode attention over a paged cache, in Triton.
+
+Two kernels are yours: `decode_one_kernel`, then `decode_kernel`. The two functions that start them are
+given. What Triton is stands in the README.
+
+Shapes; every last axis has stride 1, all other strides are arguments, counted in numbers, not bytes:
+
+    query, out               [num_seqs, num_heads, head_size]     (decode_one: [num_heads, head_size])
+    key_cache, value_cache   [num_blocks, block_size, num_kv_heads, head_size]
+    block_table              int32 [num_seqs, width]              (decode_one: [blocks of the sequence])
+    seq_lens                 int32 [num_seqs]: tokens of each sequence, this step's included; at least 1
+
+Token t of a sequence lies in block `table[t // block_size]`, slot `t % block_size`. Slots that no sequence
+has written hold anything, NaN too, and so do entries of the table past a sequence's last block.
+
+head_size and block_size are powers of two. The dtype is float32 or float16; add up in float32.
+No torch is imported: a launcher needs nothing of it but the tensors that it is given.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import triton
+import triton.language as tl
+
+Tensor = Any
+LOG2_E = 1.4426950408889634
+"""exp(x) = 2 ** (x * LOG2_E). A GPU has an instruction for 2 ** x."""
+
+
+@triton.jit
+def decode_one_kernel(
+    out_ptr,
+    query_ptr,
+    key_cache_ptr,
+    value_cache_ptr,
+    block_table_ptr,
+    seq_len,
+    scale_log2,
+    out_stride_head,
+    query_stride_head,
+    key_stride_block,
+    key_stride_slot,
+    key_stride_head,
+    value_stride_block,
+    value_stride_slot,
+    value_stride_head,
+    HEAD_SIZE: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+):
+    """Attention of one head of one sequence. Program h computes head h; K and V have as many heads.
+
+    seq_len is a number here, the other pointers and strides are as the top of the file says. scale_log2
+    is scale * LOG2_E: a score times that can go straight into tl.exp2.
+
+    Recipe: load the head's query, [HEAD_SIZE]. Walk over the sequence's blocks in order. Of each, look up
+    its id and make it int64, because an id times a stride may pass two billion; load its K and V,
+    [BLOCK_SIZE, HEAD_SIZE] each, with the slots past seq_len masked; update the three running values that the
+    README has you derive. Divide at the end, in float32, and store out[h] in out's dtype.
+    """
+    raise NotImplementedError
+
+
+def paged_decode_one(
+    query: Tensor,
+    key_cache: Tensor,
+    value_cache: Tensor,
+    block_table: Tensor,
+    seq_len: int,
+    scale: float,
+) -> Tensor:
+    """Start `decode_one_kernel`, one program a head. Given."""
+    num_heads, head_size = query.shape
+    out = query.new_empty(query.shape)
+    decode_one_kernel[(num_heads,)](
+        out, query, key_cache, value_cache, block_table, seq_len, scale * LOG2_E,
+        out.stride(0), query.stride(0), *key_cache.stride()[:3], *value_cache.stride()[:3],
+        HEAD_SIZE=head_size, BLOCK_SIZE=key_cache.shape[1],
+    )  # fmt: skip
+    return out
+
+
+@triton.jit
+def decode_kernel(
+    out_ptr,
+    query_ptr,
+    key_cache_ptr,
+    value_cache_ptr,
+    block_table_ptr,
+    seq_lens_ptr,
+    scale_log2,
+    out_stride_seq,
+    out_stride_head,
+    query_stride_seq,
+    query_stride_head,
+    key_stride_block,
+    key_stride_slot,
+    key_stride_head,
+    value_stride_block,
+    value_stride_slot,
+    value_stride_head,
+    table_stride,
+    GROUP: tl.constexpr,
+    ROWS: tl.constexpr,
+    HEAD_SIZE: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+    TILE: tl.constexpr,
+):
+    """Attention of one sequence's query heads that share a KV head. Program (s, h): sequence s, KV head h.
+
+    GROUP query heads share a KV head: h * GROUP to h * GROUP + GROUP - 1. ROWS is GROUP rounded up to a
+    power of two, at least 16, so that tl.dot can use tensor cores. Rows past GROUP are padding: they must
+    read nothing that matters and write nothing, for the heads behind yours are another program's.
+
+    TILE keys are taken at a time, and TILE has nothing to do with BLOCK_SIZE: a tile may lie inside of a
+    block or reach over many, so each key of it finds its own block and slot. The table is read only where the
+    sequence has tokens.
+
+    Recipe: as before, with a row for each query head. Query [ROWS, HEAD_SIZE]; K and V of a tile
+    [TILE, HEAD_SIZE]; scores [ROWS, TILE] by tl.dot. The running values get one more axis, and each row has
+    its own maximum. The second tl.dot wants both operands in one dtype, the cache's. Pass
+    input_precision="ieee" to both: a GPU would round float32 to 10 bits otherwise.
+    """
+    raise NotImplementedError
+
+
+def paged_decode(
+    query: Tensor,
+    key_cache: Tensor,
+    value_cache: Tensor,
+    block_table: Tensor,
+    seq_lens: Tensor,
+    scale: float,
+) -> Tensor:
+    """Start `decode_kernel`, one program for each sequence and KV head. Given."""
+    num_seqs, num_heads, head_size = query.shape
+    _, block_size, num_kv_heads, _ = key_cache.shape
+    group = num_heads // num_kv_heads
+    out = query.new_empty(query.shape)
+    decode_kernel[num_seqs, num_kv_heads](
+        out, query, key_cache, value_cache, block_table, seq_lens, scale * LOG2_E,
+        *out.stride()[:2], *query.stride()[:2], *key_cache.stride()[:3], *value_cache.stride()[:3],
+        block_table.stride(0),
+        GROUP=group, ROWS=max(16, triton.next_power_of_2(group)),
+        HEAD_SIZE=head_size, BLOCK_SIZE=block_size, TILE=32,
+    )  # fmt: skip
+    return out

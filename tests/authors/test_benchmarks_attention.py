@@ -1,0 +1,46 @@
+"""`benchmarks/attention.py` without a GPU: every leg runs, and its tables have the right shape."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from benchmarks.attention import BATCHES, CONTEXTS, main
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.torch
+@pytest.mark.triton
+@pytest.mark.vllm
+def test_every_leg_runs_and_is_right() -> None:
+    env = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-W", "ignore", "-m", "benchmarks.attention", "--dry-run"]
+    ran = subprocess.run(command, env=env, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr[-1000:]
+    assert "left out" not in ran.stderr
+    head, *rows = ran.stdout.strip().splitlines()
+    assert [head.count(f"{leg} error") for leg in ("mini_vllm", "vLLM Triton")] == [1, 1]
+    assert head.count("FlashAttention error") == head.count("gather + SDPA error") == 1
+    assert len(rows) == 2
+    for row in rows:
+        errors = row.split()[-4:]
+        assert all(float(error) < 5e-3 for error in errors), row
+
+
+@pytest.mark.torch
+def test_without_a_gpu_nothing_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(SystemExit, match="--dry-run needs none"):
+        main([])
+
+
+def test_the_shapes_that_were_asked_for() -> None:
+    assert (BATCHES[0], BATCHES[-1]) == (1, 256)
+    assert (CONTEXTS[0], CONTEXTS[-1]) == (128, 131_072)

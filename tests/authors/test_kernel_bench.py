@@ -1,0 +1,178 @@
+"""The kernel bench: a part of its proof (`kernel_proof.py` is the whole), and what needs no torch."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+
+import kernel_proof as proof
+import pytest
+
+from course.kernels import JUDGES, BenchError, Finding, Report, bench, judge, sass
+from course.kernels.report import from_data, to_data
+from course.learner.cli import main
+
+ROOT = Path(__file__).resolve().parents[2]
+FAULTS = proof.read_faults()
+# One fault at least for each judge, and the mistakes that beginners make most.
+QUICK = (
+    "no_tail_mask_on_v",
+    "tail_scores_stay_zero",
+    "table_read_behind_its_end",
+    "heads_dealt_in_turn",
+    "half_accumulator",
+    "answered_by_torch",
+    "two_programs_do_the_same",
+    "counter_not_looked_at",
+    "keys_read_twice",
+    "sum_starts_as_an_integer",
+)
+
+kernels = [pytest.mark.torch, pytest.mark.triton]
+
+
+def needs(*markers: pytest.MarkDecorator) -> pytest.MarkDecorator:
+    """All of `markers` on one test."""
+
+    def mark(test):  # type: ignore[no-untyped-def]
+        for marker in markers:
+            test = marker(test)
+        return test
+
+    return mark  # type: ignore[return-value]
+
+
+# -- judged ---------------------------------------------------------------------------------------
+
+
+@needs(*kernels)
+def test_correct_kernels_are_accepted() -> None:
+    names = ("split.py", "last_merges.py", "one.py")
+    for report in proof.correct(names, judges=("right", "races"), vllm=False):
+        assert report.ok, f"{report.path} is correct\n{report.refusals()}"
+
+
+@needs(*kernels)
+def test_faults_are_refused_by_their_judge() -> None:
+    faults = [fault for fault in FAULTS if fault.name in QUICK]
+    assert len(faults) == len(QUICK)
+    wrong = [
+        f"{fault.name}: {why}\n{report.refusals()}"
+        for fault, report in proof.planted(faults)
+        if (why := proof.amiss(fault, report))
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+@needs(*kernels, pytest.mark.vllm)
+def test_vllms_kernel_stands_beside() -> None:
+    report = judge(proof.HERE / "one.py", "decode-one")
+    assert report.ok, report.refusals()
+    right, _, moved, compiled = report.findings
+    assert (
+        0 < right.figures["error"]["float32, vLLM 2D"] < 1e-4
+    )  # the cold scores, about -120, cost digits
+    assert moved.figures["ratio"] == pytest.approx(1, abs=0.01)
+    assert moved.figures["vllm"]["2D"] == pytest.approx(1, abs=0.05)
+    kernels_on = {(row["GPU"], row["kernel"]) for row in compiled.figures["rows"]}
+    assert {(gpu, "vLLM 2D") for gpu in ("sm_75", "sm_80", "sm_90", "sm_100")} < kernels_on
+
+
+@needs(*kernels)
+def test_an_unwritten_kernel_is_said_to_be_one(tmp_path: Path) -> None:
+    starter = tmp_path / "starter.py"
+    starter.write_text("def paged_decode(*args):\n    raise NotImplementedError('write it')\n")
+    report = judge(starter, "decode", ("right", "races"), vllm=False)
+    assert [finding.ok for finding in report.findings] == [False, None]
+    assert "paged_decode is not written yet" in report.findings[0].message
+
+
+@needs(*kernels)
+def test_a_file_without_the_entry_is_said_to_be_one(tmp_path: Path) -> None:
+    empty = tmp_path / "empty.py"
+    empty.write_text("import math\n")
+    [finding] = judge(empty, "decode", ("right",), vllm=False).findings
+    assert finding.message == "empty.py defines no function paged_decode"
+
+
+# -- without torch --------------------------------------------------------------------------------
+
+
+def test_every_fault_can_be_planted() -> None:
+    assert len(FAULTS) >= 30
+    assert len({fault.name for fault in FAULTS}) == len(FAULTS)
+    assert {fault.judge for fault in FAULTS} == set(JUDGES)
+    for fault in FAULTS:
+        compile(fault.text(), fault.name, "exec")
+        assert fault.text() != (proof.HERE / fault.base).read_text(encoding="utf-8"), fault.name
+
+
+def test_the_bench_is_imported_without_what_only_the_children_need() -> None:
+    code = "import sys, course.kernels; print(*{'numpy', 'torch', 'triton', 'vllm'} & set(sys.modules))"
+    ran = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert (ran.stdout.strip(), ran.stderr) == ("", "")
+
+
+def test_what_is_missing_is_said_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(ROOT)
+    found = importlib.util.find_spec
+    monkeypatch.setattr(
+        bench.importlib.util, "find_spec", lambda name: None if name == "triton" else found(name)
+    )
+    assert main(["kernel", str(proof.HERE / "one.py")]) == 2
+    error = capsys.readouterr().err
+    assert "triton" in error
+    assert "--extra torch" in error
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("path", "problem", "judges", "said"),
+    [
+        ("one.py", "decode-two", JUDGES, "there is no problem 'decode-two'"),
+        ("one.py", "decode", ("fast",), "there is no judge 'fast'"),
+        ("none.py", "decode", JUDGES, "is no file"),
+    ],
+)
+def test_bad_requests(path: str, problem: str, judges: tuple[str, ...], said: str) -> None:
+    with pytest.raises(BenchError, match=said):
+        judge(proof.HERE / path, problem, judges)
+
+
+def test_a_report_sums_up() -> None:
+    findings = (
+        Finding("right", True, "fine", {"cases": 7}),
+        Finding("races", False, "two write out[0]"),
+        Finding("bytes", None, "not judged"),
+    )
+    report = Report("k.py", "decode", from_data(to_data(findings)))
+    assert report.findings == findings
+    assert not report.ok
+    assert report.refused_by == ("races",)
+    assert report.refusals() == "races: two write out[0]\nbytes: not judged"
+
+
+RESOURCES = " Function k:\n  REG:96 STACK:8 SHARED:0 LOCAL:0 CONSTANT[0]:600 TEXTURE:0\n"
+CODE = """
+        /*0000*/                   LDG.E R2, desc[UR4][R2.64] ;
+.L_x_1:
+        /*0010*/              @!P0 LDG.E.128 R4, desc[UR4][R2.64] ;
+        /*0020*/                   LDGSTS.E.BYPASS.128 [R9], desc[UR4][R2.64] ;
+        /*0030*/                   LDG.E.U16 R4, desc[UR4][R2.64] ;
+        /*0040*/                   HMMA.16816.F32 R12, R4, R8, R12 ;
+        /*0050*/                   STL [R1], R4 ;
+        /*0060*/               @P1 BRA `(.L_x_1) ;
+        /*0070*/                   EXIT ;
+"""
+
+
+def test_machine_code_is_counted() -> None:
+    code = sass.read(RESOURCES, CODE)
+    assert (code.registers, code.stack, code.spills, code.tensor_core) == (96, 8, 1, 1)
+    assert code.loads == {16: 1, 128: 2}, "of the loop alone"
+    assert code.wide == pytest.approx(256 / 272)
+    assert code.instructions == 8
