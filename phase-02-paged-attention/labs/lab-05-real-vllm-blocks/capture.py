@@ -150,9 +150,11 @@ def child(only: list[str]) -> None:
 
 def ask_vllm(only: list[str]) -> list[dict[str, Any]]:
     """Run it all, by kinds or names, in one child process: how it was made, then the records."""
+    env = os.environ | ENVIRONMENT
+    env.pop("VLLM_CPU_KVCACHE_SPACE", None)  # on a CPU it would overrule kv_cache_memory_bytes
     done = subprocess.run(
         [sys.executable, __file__, "--child", "--only", *only],
-        env=os.environ | ENVIRONMENT,
+        env=env,
         capture_output=True,
         text=True,
         check=False,

@@ -31,6 +31,7 @@ os.environ |= {
     "TORCH_COMPILE_DISABLE": "1",
     "NO_COLOR": "1",
 }
+os.environ.pop("VLLM_CPU_KVCACHE_SPACE", None)  # on a CPU it would overrule kv_cache_memory_bytes
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
