@@ -113,7 +113,7 @@ class BlockPool:
         The null block is counted, too, and is in no queue that it could leave.
         """
         for block in blocks:
-            if block.ref_cnt == 0 and not block.is_null:
+            if block.ref_cnt == 0 and block is not self.null_block:
                 self.free_block_queue.remove(block)
             block.ref_cnt += 1
 
