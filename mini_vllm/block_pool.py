@@ -169,7 +169,7 @@ class BlockPool:
         unused: list[KVCacheBlock] = []
         for block in ordered_blocks:
             block.ref_cnt -= 1
-            if block.ref_cnt == 0 and not block.is_null:
+            if not block.ref_cnt and not block.is_null:
                 unused.append(block)
         self.free_block_queue.append_n(unused)
 

@@ -10,15 +10,23 @@ from mini_vllm.kv_cache_manager import KVCacheBlocks, cdiv
 from mini_vllm.kv_cache_utils import KVCacheBlock
 from mini_vllm.request import Request
 
-PREDICTED: dict[str, list[int] | int | None] = {
-    "ada's table": [1, 2, 3],
-    "bo's table": [1, 2, 4],
-    "ref_cnt of block 1 while both are there": 2,
-    "free queue when ada has left": [5, 6, 7, 8, 9, 3],
-    "free queue when bo has left, too": [5, 6, 7, 8, 9, 3, 4, 2, 1],
-    "table of cy, who needs seven blocks": [5, 6, 7, 8, 9, 3, 4],
-    "tokens that ada finds when she comes again": 8,
-}
+
+def predictions() -> dict[str, list[int] | int]:
+    """Your answers about the scene, by these names, before you write the class.
+
+    "ada's table", "bo's table", "ref_cnt of block 1 while both are there", "free queue when ada has left",
+    "free queue when bo has left, too", "table of cy, who needs seven blocks", "tokens that ada finds when
+    she comes again". Tables and queues are lists of block ids, from front to back.
+    """
+    return {
+        "ada's table": [1, 2, 3],
+        "bo's table": [1, 2, 4],
+        "ref_cnt of block 1 while both are there": 2,
+        "free queue when ada has left": [5, 6, 7, 8, 9, 3],
+        "free queue when bo has left, too": [5, 6, 7, 8, 9, 3, 4, 2, 1],
+        "table of cy, who needs seven blocks": [5, 6, 7, 8, 9, 3, 4],
+        "tokens that ada finds when she comes again": 8,
+    }
 
 
 def block_hashes(

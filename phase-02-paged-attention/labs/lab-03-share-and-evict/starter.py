@@ -1,4 +1,4 @@
-"""Lab 02-03: share and evict. Your work: what raises NotImplementedError, and the None's of PREDICTED.
+"""Lab 02-03: share and evict. Your work: the functions and methods that raise NotImplementedError.
 
 The pool of lab 02-01 knows blocks. The manager knows requests: which blocks each one holds, in which
 order, what it can have without computing it, and whether the rest fits. You may use the pool's
@@ -7,11 +7,9 @@ order, what it can have without computing it, and whether the rest fits. You may
 Of a request you need `request_id`, `num_tokens`, `num_computed_tokens`, `block_hashes` and
 `skip_reading_prefix_cache`.
 
-The scene of PREDICTED: blocks 1 to 9 are free, in that order, four tokens each. Ada (10 tokens) and Bo
-(the same first 8, then 2 of his own) are admitted in one step. Ada leaves, then Bo. Cy comes with 28
-tokens and leaves again. Then Ada comes a second time. Nobody
-generates a token in between. Predict before you write the class; lists are
-block ids from front to back.
+The scene: blocks 1 to 9 are free, in that order, four tokens each. Ada (10 tokens) and Bo (the same first
+8, then 2 of his own) are admitted in one step. Ada leaves, then Bo. Cy comes with 28 tokens and leaves
+again. Then Ada comes a second time. Nobody generates a token in between.
 """
 
 from __future__ import annotations
@@ -23,15 +21,15 @@ from mini_vllm.kv_cache_manager import KVCacheBlocks, cdiv
 from mini_vllm.kv_cache_utils import KVCacheBlock
 from mini_vllm.request import Request
 
-PREDICTED: dict[str, list[int] | int | None] = {
-    "ada's table": None,
-    "bo's table": None,
-    "ref_cnt of block 1 while both are there": None,
-    "free queue when ada has left": None,
-    "free queue when bo has left, too": None,
-    "table of cy, who needs seven blocks": None,
-    "tokens that ada finds when she comes again": None,
-}
+
+def predictions() -> dict[str, list[int] | int]:
+    """Your answers about the scene above, by these names, before you write the class.
+
+    "ada's table", "bo's table", "ref_cnt of block 1 while both are there", "free queue when ada has left",
+    "free queue when bo has left, too", "table of cy, who needs seven blocks", "tokens that ada finds when
+    she comes again". Tables and queues are lists of block ids, from front to back.
+    """
+    raise NotImplementedError
 
 
 def block_hashes(

@@ -13,7 +13,7 @@ CY = list(range(100, 128))
 
 
 def what_happens(manager_class: Any) -> dict[str, Any]:
-    """Play the scene on a new manager of this class; the answers, by their names in PREDICTED."""
+    """Play the scene on a new manager of this class; the answers, by their names in `predictions`."""
     manager = manager_class(10, 4, 64)
     happened: dict[str, Any] = {}
 
