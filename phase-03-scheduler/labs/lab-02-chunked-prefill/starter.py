@@ -1,0 +1,113 @@
+"""Lab 03-02: what chunked prefill changes, and what it does not. Your work: every NotImplementedError."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from mini_vllm import LLMEngine
+
+
+class Answer(NamedTuple):
+    """What somebody got.
+
+    Attributes:
+        token_ids: the answer.
+        logprobs: the logarithm of each token's probability.
+        chunks: tokens computed for the prompt in each step that computed some of it.
+    """
+
+    token_ids: list[int]
+    logprobs: list[float]
+    chunks: list[int]
+
+
+# ---- before you write anything -------------------------------------------------------------------
+
+
+def predictions() -> dict[str, float]:
+    """Your guesses at the four questions of the README, under the names that stand there."""
+    raise NotImplementedError
+
+
+# ---- how a prompt is cut -------------------------------------------------------------------------
+
+
+def prefill_chunks(
+    num_prompt_tokens: int,
+    budget: int,
+    num_decoding: int = 0,
+    threshold: int = 0,
+    num_cached: int = 0,
+) -> list[int]:
+    """The tokens of one prompt that each step computes, until all of it is computed.
+
+    Args:
+        num_prompt_tokens: tokens of the prompt, at least 1.
+        budget: tokens that a step may compute for everybody together.
+        num_decoding: others who decode, one token each in every step, and are served first.
+        threshold: the most that one request gets in a step; 0 means no such limit.
+        num_cached: tokens at the prompt's beginning that the prefix cache has, fewer than all.
+
+    Raises ValueError, naming `num_decoding` and `budget`, if the others use up the budget.
+    """
+    raise NotImplementedError
+
+
+def num_prefill_steps(
+    num_prompt_tokens: int, budget: int, threshold: int = 0, num_cached: int = 0
+) -> int:
+    """How many steps that takes with nobody beside it. A formula, no loop."""
+    raise NotImplementedError
+
+
+# ---- what the cuts cost --------------------------------------------------------------------------
+
+
+def num_pairs(chunks: list[int], num_cached: int = 0) -> int:
+    """Pairs of a query and a key that it sees, over all pieces: the arithmetic of attention.
+
+    A token sees itself and every token before it, cached ones too.
+
+    Args:
+        chunks: the pieces in order, as `prefill_chunks` gives them.
+        num_cached: tokens in the cache before the first.
+    """
+    raise NotImplementedError
+
+
+def num_keys_read(chunks: list[int], num_cached: int = 0) -> int:
+    """Keys read from the cache, if the attention of each piece reads every key it needs once."""
+    raise NotImplementedError
+
+
+# ---- whether anybody's answer changes ------------------------------------------------------------
+
+
+def ask(engine: LLMEngine, prompts: Mapping[str, str], num_tokens: int) -> dict[str, Answer]:
+    """Ask all prompts at once, greedily, for exactly `num_tokens` tokens each.
+
+    `SamplingParams(temperature=0, max_tokens=..., ignore_eos=True, logprobs=0)` gives each sampled
+    token's own logprob: `completion.logprobs[i][token].logprob`. What a step computed for whom stands
+    in `engine.engine_core.step_observers`: append a function, and it is called with a
+    `mini_vllm.engine.StepRecord` after each step. Its `scheduler_output.num_scheduled_tokens` maps
+    ids to tokens, its `outputs` hold `request_id` and `new_token_ids`.
+
+    Args:
+        prompts: text by request id.
+
+    Returns:
+        An `Answer` by request id. The engine is as before: your observer is gone.
+    """
+    raise NotImplementedError
+
+
+def changed(
+    expected: Mapping[str, Answer], actual: Mapping[str, Answer], tolerance: float = 1e-3
+) -> dict[str, str]:
+    """Whose answer is not the one expected, and what of it: `"tokens"` or `"logprobs"`.
+
+    Tokens must be the same ones, all of them. Logprobs of the same tokens may be off by `tolerance`,
+    because a sum of floats depends on its order. The pieces may differ. Who agrees is not named.
+    """
+    raise NotImplementedError

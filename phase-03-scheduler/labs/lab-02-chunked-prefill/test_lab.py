@@ -1,0 +1,272 @@
+"""Lab 03-02: how a prompt is cut, what the cuts cost, and that no answer changes."""
+
+from __future__ import annotations
+
+import random
+from types import ModuleType
+
+import pytest
+
+from course.learner.labs import load_support
+from mini_vllm import SamplingParams
+
+support = load_support(__file__)
+
+
+# ---- predictions ---------------------------------------------------------------------------------
+
+
+def test_the_predictions_hold(lab: ModuleType) -> None:
+    """Two numbers of steps, and what eight pieces cost beside one."""
+    said = lab.predictions()
+    facts = {
+        "steps, alone": (
+            8,
+            "4,000 tokens, 512 at most in each step: seven whole pieces and a rest",
+        ),
+        "steps, beside 48": (2, "2,048 less 48 leaves 2,000 in each step"),
+        "pairs, 8 pieces for 1": (1.0, "a token sees the same tokens before it, however it is cut"),
+        "keys read, 8 pieces for 1": (4.5, "500, 1,000, … 4,000 keys are 18,000, and not 4,000"),
+    }
+    assert said.keys() == facts.keys(), f"four questions, {sorted(facts)}; yours: {sorted(said)}"
+    for name, (fact, why) in facts.items():
+        assert abs(said[name] - fact) < 0.01, f"{name}: you said {said[name]}, it is {fact}: {why}"
+
+
+# ---- how a prompt is cut -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "chunks", "why"),
+    [
+        ((47, 64), [47], "all of it fits"),
+        ((47, 47), [47], "it just fits"),
+        ((47, 16), [16, 16, 15], "16 a step, and the rest"),
+        ((48, 16), [16, 16, 16], "it comes out even: no step for nothing"),
+        ((47, 16, 1), [15, 15, 15, 2], "somebody decodes and gets 1 of the 16 first"),
+        ((47, 16, 15), [1] * 47, "one token a step is left"),
+        ((47, 64, 0, 20), [20, 20, 7], "the threshold is less than the budget"),
+        ((47, 16, 0, 20), [16, 16, 15], "the budget is less than the threshold"),
+        ((47, 16, 0, 15), [15, 15, 15, 2], "the threshold is less"),
+        ((20, 64, 0, 20), [20], "the threshold is just enough"),
+        ((48, 16, 1, 0, 44), [4], "44 are in the cache, 4 are missing"),
+        ((48, 8, 5, 2, 40), [2, 2, 2, 2], "40 are in the cache; of 3 that are left it may have 2"),
+    ],
+)
+def test_chunks_by_hand(
+    lab: ModuleType, arguments: tuple[int, ...], chunks: list[int], why: str
+) -> None:
+    """Budget, neighbours, threshold, cache: each alone and together."""
+    names = ("num_prompt_tokens", "budget", "num_decoding", "threshold", "num_cached")
+    shown = ", ".join(f"{name}={value}" for name, value in zip(names, arguments, strict=False))
+    got = lab.prefill_chunks(*arguments)
+    assert got == chunks, f"prefill_chunks({shown}): {why}: {chunks}, not {got}"
+
+
+def test_somebody_who_never_gets_a_token(lab: ModuleType) -> None:
+    """Sixteen decode, a step holds sixteen: refused, with both numbers."""
+    for budget, num_decoding in ((16, 16), (16, 20)):
+        with pytest.raises(
+            ValueError, match=rf"{num_decoding}\D+{budget}|{budget}\D+{num_decoding}"
+        ):
+            got = lab.prefill_chunks(47, budget, num_decoding)
+            pytest.fail(
+                f"{num_decoding} that decode leave nothing of {budget}: the prompt is never "
+                f"computed. Raise ValueError with both numbers instead of {got[:5]}…"
+            )
+
+
+def test_steps_by_formula(lab: ModuleType) -> None:
+    """The formula counts the pieces, for every size near a boundary."""
+    for length in (1, 15, 16, 17, 31, 32, 33, 47):
+        for budget in (1, 15, 16, 17, 64):
+            for threshold in (0, 1, 8, 16, 99):
+                for cached in {0, length // 2}:
+                    chunks = lab.prefill_chunks(length, budget, 0, threshold, cached)
+                    got = lab.num_prefill_steps(length, budget, threshold, cached)
+                    assert got == len(chunks), (
+                        f"{length} tokens, {cached} of them cached, budget {budget}, threshold "
+                        f"{threshold}: the pieces are {chunks}, the formula says {got}"
+                    )
+
+
+def test_the_engine_cuts_the_same(lab: ModuleType) -> None:
+    """Random settings, with others decoding beside it: the pieces that the engine made."""
+    rng = random.Random(302)
+    for _ in range(8):
+        seats, threshold = rng.randint(1, 4), rng.choice([0, 0, 5, 11])
+        budget = rng.randint(seats + 1, 40)
+        engine = support.make_engine(
+            max_num_batched_tokens=budget,
+            max_num_seqs=seats + 1,
+            long_prefill_token_threshold=threshold,
+            enable_prefix_caching=False,
+        )
+        pieces: list[int] = []
+        engine.engine_core.step_observers.append(
+            lambda record, pieces=pieces: pieces.append(
+                record.scheduler_output.num_scheduled_tokens.get("long", 0)
+            )
+        )
+        for number in range(seats):
+            params = SamplingParams(temperature=0, max_tokens=99, ignore_eos=True)
+            engine.add_request(f"{number}", [1], params)
+        while engine.engine_core.scheduler.waiting:
+            engine.step()
+        pieces.clear()
+        length = rng.randint(1, 60)
+        params = SamplingParams(temperature=0, max_tokens=1, ignore_eos=True)
+        engine.add_request("long", [1, *range(3, 2 + length)], params)
+        while engine.output_processor.is_taken("long"):
+            engine.step()
+        got = lab.prefill_chunks(length, budget, seats, threshold)
+        assert got == pieces, (
+            f"{length} tokens beside {seats} who decode, budget {budget}, threshold {threshold}: the "
+            f"engine computed {pieces}, you say {got}"
+        )
+
+
+# ---- what the cuts cost --------------------------------------------------------------------------
+
+
+def test_pairs_do_not_depend_on_the_cut(lab: ModuleType) -> None:
+    """A prompt of 8 has 36 pairs, in every one of its 128 cuts."""
+    assert lab.num_pairs([1]) == 1, "a single token sees itself"
+    assert lab.num_pairs([4]) == 10, "4 tokens see 1, 2, 3 and 4"
+    for cuts in range(128):
+        chunks = [1]
+        for bit in range(7):
+            if cuts >> bit & 1:
+                chunks.append(1)
+            else:
+                chunks[-1] += 1
+        got = lab.num_pairs(chunks)
+        assert got == 36, f"8 tokens see 1 + 2 + … + 8 = 36, cut as {chunks} too; yours: {got}"
+
+
+def test_cached_tokens_are_seen(lab: ModuleType) -> None:
+    """What is cached is no query, but a key."""
+    got = lab.num_pairs([2, 2], 4)
+    assert got == 5 + 6 + 7 + 8, f"tokens 5 to 8 see 5, 6, 7 and 8: 26, not {got}"
+    got = lab.num_keys_read([2, 2], 4)
+    assert got == 6 + 8, f"the first piece reads 6 keys, the second 8: 14, not {got}"
+
+
+def test_keys_are_read_again(lab: ModuleType) -> None:
+    """Every piece reads all that stands before it."""
+    for chunks, read, why in (
+        ([4], 4, "one piece reads each key once"),
+        ([2, 2], 6, "2, then 4"),
+        ([1, 1, 1, 1], 10, "1, 2, 3 and 4"),
+        ([500] * 8, 18_000, "500, 1,000, and so on to 4,000"),
+    ):
+        got = lab.num_keys_read(chunks)
+        assert got == read, f"pieces {chunks}: {why}: {read} keys, not {got}"
+
+
+# ---- whether anybody's answer changes ------------------------------------------------------------
+
+
+def made(lab: ModuleType, tokens: list[int], logprobs: list[float], chunks: list[int]) -> object:
+    return lab.Answer(tokens, logprobs, chunks)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "logprobs", "chunks", "verdict", "why"),
+    [
+        ([5, 6], [-0.5, -1.0], [9], {}, "it is the same answer"),
+        ([5, 6], [-0.5, -1.0], [4, 4, 1], {}, "only the pieces differ, and they may"),
+        ([5, 6], [-0.5, -1.0000071], [9], {}, "a sum in another order is off by 7e-06"),
+        ([5, 7], [-0.5, -1.0], [9], {"fay": "tokens"}, "the second token differs"),
+        ([5], [-0.5], [9], {"fay": "tokens"}, "a token is missing"),
+        ([5, 6, 7], [-0.5, -1.0, -2.0], [9], {"fay": "tokens"}, "there is one token more"),
+        ([5, 6], [-0.5, -1.01], [9], {"fay": "logprobs"}, "the second logprob is off by 0.01"),
+        ([5, 6], [-0.49, -1.0], [9], {"fay": "logprobs"}, "the first logprob is off by 0.01"),
+        (
+            [4, 6],
+            [-0.9, -1.0],
+            [9],
+            {"fay": "tokens"},
+            "tokens and logprobs differ: the tokens say it",
+        ),
+    ],
+)
+def test_what_counts_as_a_change(
+    lab: ModuleType,
+    tokens: list[int],
+    logprobs: list[float],
+    chunks: list[int],
+    verdict: dict[str, str],
+    why: str,
+) -> None:
+    """Tokens exactly, logprobs nearly, pieces not at all."""
+    same = made(lab, [1, 2], [-0.1, -0.2], [4])
+    expected = {"fay": made(lab, [5, 6], [-0.5, -1.0], [9]), "gil": same}
+    got = lab.changed(expected, {"gil": same, "fay": made(lab, tokens, logprobs, chunks)})
+    assert got == verdict, f"{why}, so the verdict is {verdict}, not {got}"
+
+
+def test_the_tolerance_is_the_callers(lab: ModuleType) -> None:
+    one, other = made(lab, [5], [-0.5], [9]), made(lab, [5], [-0.52], [9])
+    for tolerance, verdict in ((0.1, {}), (0.01, {"fay": "logprobs"})):
+        got = lab.changed({"fay": one}, {"fay": other}, tolerance)
+        assert got == verdict, f"off by 0.02, tolerance {tolerance}: {verdict}, not {got}"
+
+
+def test_ask_says_what_the_engine_did(lab: ModuleType) -> None:
+    """Tokens, logprobs and pieces of two at once, and an engine left as it was."""
+    engine = support.make_engine(max_num_batched_tokens=16, max_num_seqs=4)
+    two = {name: support.PROMPTS[name] for name in ("fay", "hal")}
+    observers = list(engine.engine_core.step_observers)
+    answers = lab.ask(engine, two, 4)
+    assert set(answers) == {"fay", "hal"}, f"an Answer for each of {set(two)}, not {set(answers)}"
+    fay, hal = answers["fay"], answers["hal"]
+    assert fay.chunks == [16, 16, 15], (
+        f"Fay's 47 tokens of prompt came in 16, 16 and 15; what the answer took is no piece of the "
+        f"prompt. Yours: {fay.chunks}"
+    )
+    assert hal.chunks == [1, 8], (
+        f"Hal got the 1 token that Fay's last piece left, then 8 beside her first token of answer; "
+        f"yours: {hal.chunks}"
+    )
+    assert (len(fay.token_ids), len(hal.token_ids)) == (4, 4), (
+        f"4 tokens were asked for, ignoring EOS; yours: {fay.token_ids}, {hal.token_ids}"
+    )
+    assert len(fay.logprobs) == 4, f"a logprob for each token, not {fay.logprobs}"
+    assert fay.logprobs[0] == pytest.approx(-0.3263, abs=1e-3), (
+        f"the logprob of Fay's first token is -0.3263, yours {fay.logprobs[0]}"
+    )
+    left = engine.engine_core.step_observers
+    assert left == observers, f"the engine keeps {len(left)} observers, it had {len(observers)}"
+
+
+def test_no_answer_changes(lab: ModuleType) -> None:
+    """Every way to cut the prompts, with hits and without, gives the same answers."""
+    expected = lab.ask(support.make_engine(), support.PROMPTS, 6)
+    for settings in (
+        {"max_num_batched_tokens": 16, "max_num_seqs": 4},
+        {"max_num_batched_tokens": 7, "max_num_seqs": 3, "enable_prefix_caching": False},
+        {"long_prefill_token_threshold": 1},
+        {"long_prefill_token_threshold": 5, "num_gpu_blocks": 20, "max_model_len": 64},
+    ):
+        got = lab.changed(expected, lab.ask(support.make_engine(**settings), support.PROMPTS, 6))
+        assert got == {}, f"with {settings} the engine says the same; you found {got}"
+
+
+def test_a_broken_engine_is_found(lab: ModuleType) -> None:
+    """A check that cannot fail proves nothing: two faulty kernels, and where they can be seen."""
+    expected = lab.ask(support.make_engine(), support.PROMPTS, 6)
+    off = {"enable_prefix_caching": False}
+    for broken in (support.Forgetful, support.TopLeft):
+        for settings, seen in (
+            (off, set()),
+            (off | {"long_prefill_token_threshold": 1}, set()),
+            (off | {"long_prefill_token_threshold": 16}, {"fay", "gil", "ida"}),
+            ({}, {"gil"}),
+        ):
+            engine = support.make_engine(broken, **settings)
+            got = lab.changed(expected, lab.ask(engine, support.PROMPTS, 6))
+            assert set(got) == seen, (
+                f"{broken.__name__} with {settings or 'prefix caching'}: it shows in the answers of "
+                f"{seen or 'nobody'}; you found {got}"
+            )
