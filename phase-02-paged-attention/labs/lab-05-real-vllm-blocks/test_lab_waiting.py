@@ -118,7 +118,7 @@ def test_more_than_the_usable_pool_waits_for_ever(lab: ModuleType) -> None:
               num_tokens=144, free_blocks=8)  # fmt: skip
     same_rule(lab, "never", "The hits lie in the same pool, so they do not help.",
               num_tokens=145, hit_blocks=2, free_hit_blocks=2, free_blocks=9)  # fmt: skip
-    same_rule(lab, None, "Without the gate it is let in, chunk by chunk, and ends in itself: see the README.",
+    same_rule(lab, None, "Without the gate it is let in and preempted: `--only '4 blocks, chunk by chunk'`.",
               num_tokens=145, free_blocks=9, reserve_full_isl=False)  # fmt: skip
     same_rule(lab, "never", "Without the gate, when not even its chunk fits: its whole never will.",
               num_tokens=145, free_blocks=0, reserve_full_isl=False)  # fmt: skip

@@ -40,7 +40,8 @@ def cases() -> list[Case]:
     found = []
     for blocks, size in ((2, 1), (2, 5), (3, 4), (4, 3)):
         room = (blocks - 1) * size
-        for length in (room, room + 1, room + 2, room + size + 1):
+        # beyond all blocks together no engine starts
+        for length in sorted({room, room + 1, min(room + 2, room + size), room + size}):
             prompts = {1, 2, room - 1, room, room + 1}
             for prompt in sorted(p for p in prompts if 0 < p < length):
                 left = room - prompt
