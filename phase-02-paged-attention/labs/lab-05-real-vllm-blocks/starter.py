@@ -71,7 +71,7 @@ def memory_bytes(text: str) -> int:
     stand before a small letter; what is over a whole byte is cut off.
 
     Raises:
-        ValueError: for a fraction before a capital.
+        ValueError: for a fraction before a capital, or with no letter behind it.
     """
     raise NotImplementedError
 
