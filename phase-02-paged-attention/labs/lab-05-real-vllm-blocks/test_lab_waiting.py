@@ -107,6 +107,8 @@ def test_a_chunk_begins_behind_the_hits(lab: ModuleType) -> None:
               num_tokens=97, hit_blocks=6, free_blocks=1)  # fmt: skip
     same_rule(lab, None, "The same without the gate: found tokens are no part of the chunk.",
               num_tokens=97, hit_blocks=6, free_blocks=1, reserve_full_isl=False)  # fmt: skip
+    same_rule(lab, "blocks", "The threshold is for what is computed: 32 tokens, two blocks, and one is free.",
+              num_tokens=96, hit_blocks=3, long_prefill_token_threshold=32, free_blocks=1)  # fmt: skip
     same_rule(lab, "gate", "Blocks of 4: two hits are 8 tokens, the chunk has 4, and 4 more come later.",
               block_size=4, num_tokens=16, hit_blocks=2, token_budget=4, free_blocks=1)  # fmt: skip
 
@@ -210,6 +212,7 @@ def test_a_block_is_found_behind_its_own_past_only(lab: ModuleType) -> None:
     hits(
         lab, [0, 8], "a and b are found, and c instead of b ends it.", [a + b + b, a + b + c + c], 4
     )
+    hits(lab, [0, 0], "The same tokens in another order.", [[1, 2, 3, 4, 5], [2, 1, 4, 3, 5]], 2)
     hits(lab, [0, 4], "Only what came behind the same beginning.", [a + b + c, a + c + c + c], 4)
     hits(
         lab,

@@ -26,8 +26,5 @@ def why_waiting(moment: Any) -> str | None:
     return str(right(replace(moment, num_gpu_blocks=10**9)))
 
 
-solution.why_waiting = why_waiting
-
-
 def __getattr__(name: str) -> Any:
     return getattr(solution, name)
