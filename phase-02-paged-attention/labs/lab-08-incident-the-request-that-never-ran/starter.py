@@ -92,7 +92,8 @@ def incident_test(make_engine: MakeEngine) -> None:
     - a request that it accepts ends, within steps that you bound: with all its tokens, or with "error".
       All are `min(max_tokens, max_model_len - prompt)`;
     - so do the requests that came behind it;
-    - it does not refuse, nor end with "error", what its pool has room for. "Room" is what the engine that
+    - it does not refuse, nor end with "error", what its pool has room for, be that full just now or not:
+      who has to wait is waited for. "Room" is what the engine that
       you tested gave out in the incident, no more: it was built for 32 blocks, and the trace tells how many
       it could give;
     - it starts, and keeps the `max_model_len` that you ask for, if so many tokens have room. If not, it may
@@ -101,8 +102,8 @@ def incident_test(make_engine: MakeEngine) -> None:
 
     Where exactly a thing goes wrong by one, only the case at the boundary can tell. So try requests that
     just fit and requests that just do not: by their prompts, by growing, and some that only `max_model_len`
-    or only `max_tokens` stops in time. Choose a small pool and small blocks. Each engine
-    may be asked for 3,000 steps and no more.
+    or only `max_tokens` stops in time. Choose a small pool and small blocks. Each engine may be asked for
+    3,000 steps and no more.
 
     Args:
         make_engine: call it as often as you like; each engine is new.

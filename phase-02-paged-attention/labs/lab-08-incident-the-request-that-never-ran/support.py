@@ -291,6 +291,25 @@ class StopsAfterTheError(EndsItWithAnError):
             super().step()
 
 
+class EndsItTooSoon(EndsItWithAnError):
+    """A request is told that it cannot be served as soon as it fills the pool, though it may end there."""
+
+    @property
+    def room(self) -> int:
+        return super().room - 1
+
+
+class EndsWhoeverWaits(Engine):
+    """Who is not let in at once is told that it cannot be served, also where the pool is merely full."""
+
+    def step(self) -> None:
+        super().step()
+        for request_id, request in self._requests.items():
+            if request_id not in self.finished and not request.num_computed_tokens:
+                self.drop(request_id)
+                self.finished[request_id] = "error"
+
+
 GOOD: tuple[Callable[..., Engine], ...] = (
     RefusesAtTheDoor,
     RefusesToStart,
@@ -311,4 +330,6 @@ BAD: tuple[Callable[..., Engine], ...] = (
     StartsNothing,
     ShrinksTooFar,
     StopsAfterTheError,
+    EndsItTooSoon,
+    EndsWhoeverWaits,
 )
