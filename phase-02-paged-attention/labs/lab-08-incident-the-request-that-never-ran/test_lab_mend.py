@@ -164,11 +164,11 @@ def test_a_prompt_without_room_for_an_output(lab: ModuleType) -> None:
     """vLLM's front end has this rule too: a prompt leaves room for a token at least."""
     roomy = {"num_gpu_blocks": 100, "block_size": 16, "max_model_len": 512}
     assert refusal(lab, 511, 1, **roomy) is None, "a prompt of 511 of 512 leaves room for one token"
-    for prompt in (512, 513):
-        said = refusal(lab, prompt, 1, **roomy)
+    for prompt, engine in itertools.product((512, 513), (roomy, INCIDENT)):
+        said = refusal(lab, prompt, 1, **engine)
         assert [text in (said or "") for text in (str(prompt), "512")] == [True, True], (
             f"a prompt of {prompt} with max_model_len 512 leaves no room for an output. Refuse it, and name "
-            f"both numbers; yours says: {said}"
+            f"both numbers, before you look at the {engine['num_gpu_blocks']} blocks; yours says: {said}"
         )
 
 
