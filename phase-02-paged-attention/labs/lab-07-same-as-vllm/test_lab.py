@@ -186,10 +186,10 @@ def test_the_counters_move_when_all_are_scheduled(lab: ModuleType) -> None:
 def test_tokens_come_before_the_ends(lab: ModuleType) -> None:
     """A token is appended, which hashes the block it fills; then who has finished goes."""
     manager = support.Noting()
-    replay = support.replay_of(lab, manager, "ada", "bo")
+    replay = support.replay_of(lab, manager, "ada", "bo", "cy", "al")
     ada, bo = replay.requests["ada"], replay.requests["bo"]
     for token in (40, 41):
-        replay.take_in({"ada": token, "bo": token}, ["bo"] if token == 41 else [])
+        replay.take_in({"ada": token, "bo": token}, ["cy", "bo", "al"] if token == 41 else [])
     assert ada.all_token_ids[-2:] == [40, 41], (
         f"ada sampled 40 and then 41; its last tokens are {ada.all_token_ids[-2:]}"
     )
@@ -201,8 +201,12 @@ def test_tokens_come_before_the_ends(lab: ModuleType) -> None:
         f"12 tokens in blocks of 4 have 3 hashes, ada has {len(ada.block_hashes)}: use "
         "append_output_token_ids, which hashes"
     )
-    assert (manager.short(), list(replay.requests)) == (["free bo"], ["ada"]), (
-        f"bo has finished: it leaves. Your calls: {manager.short()}, left: {list(replay.requests)}"
+    assert manager.short() == ["free cy", "free bo", "free al"], (
+        f"cy, bo and al have finished and leave, in this order: it is the order of the free queue. Your "
+        f"calls: {manager.short()}"
+    )
+    assert list(replay.requests) == ["ada"], (
+        f"only ada goes on; requests has {list(replay.requests)}"
     )
 
 
@@ -247,7 +251,8 @@ def test_who_comes_and_is_aborted_is_gone(lab: ModuleType) -> None:
     manager.block_pool = support.reference(support.CONFIG).block_pool
     replay = support.replay_of(lab, manager)
     found = replay.step(support.nothing_but(arrived="ada", aborted="ada"))
-    assert found is None and not replay.requests, (
+    assert found is None, f"a step with an arrival, an abort and no turn; you say {found}"
+    assert not replay.requests, (
         f"ada arrived and was aborted before the step, and `requests` has {list(replay.requests)} after it: "
         "arrivals come first, then aborts"
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from types import ModuleType
 from typing import Any
 
@@ -73,6 +74,36 @@ def test_a_difference_has_its_rule(lab: ModuleType) -> None:
             )
 
 
+def test_a_block_of_somebody_else_is_named(lab: ModuleType) -> None:
+    """Who else holds a block is asked of the manager here, when the turns are over."""
+    steps = support.traces()[7][1]
+    tables = [turns.decision["blocks"] for turns in steps]
+    at, mine = next(
+        (i, next(iter(now)))
+        for i, (before, now) in enumerate(pairwise(tables), 1)
+        if len(now) > 1 and len(now[r := next(iter(now))]) > len(before.get(r, now[r]))
+    )
+    other = list(tables[at])[-1]
+
+    def make(config: Any) -> Any:
+        manager = support.reference(config)
+        right = manager.get_block_ids
+
+        def twice(request_id: str) -> list[int]:
+            table = right(request_id)
+            now = right(mine) == tables[at][mine] and request_id in (mine, other)
+            return [*table[:-1], 77] if now else table
+
+        manager.get_block_ids = twice
+        return manager
+
+    found = first(lab, 7, make=make)
+    assert (found and (found.step, found.request_id, found.rule)) == (at, mine, "own"), (
+        f"in step {at} {mine} gets a new block here, 77, that {other} holds here, too: the rule is “own”. "
+        f"`others` are the blocks in the tables of all other requests of this manager. You say {found}"
+    )
+
+
 def test_other_answers_are_differences(lab: ModuleType) -> None:
     """A manager with more room than vLLM had, and one with less."""
     steps = support.traces()[7][1]
@@ -112,8 +143,9 @@ def test_other_answers_are_differences(lab: ModuleType) -> None:
 
     found = first(lab, 7, make=early)
     assert (found and found[:3] + found[4:5]) == (at, turn.request_id, None, "room"), (
-        f"in step {at} vLLM refused {turn.request_id} and preempted {turn.victims[0]} for it; a manager gives "
-        f"at the first asking. theirs is None, because it is vLLM that said no; the rule “room”. You say {found}"
+        f"in step {at} vLLM refused {turn.request_id} and preempted {turn.victims[0]} for it; a manager "
+        "gives at the first asking. theirs is None, because it is vLLM that said no; the rule is “room”. You "
+        f"say {found}"
     )
     assert found.ours, f"ours is the table that {turn.request_id} has here, not {found.ours}"
 
@@ -180,9 +212,9 @@ def test_the_free_blocks_are_counted_last(lab: ModuleType) -> None:
     for theirs in (99, free - 1):
         found = first(lab, 7, support.forged(steps, 12, free=theirs))
         assert tuple((found or ())[:5]) == (12, "", [theirs], [free], "free"), (
-            f"the trace says {theirs} free blocks after step 12, here there are {free}: a difference with the "
-            f"rule “free”, no request, and the two numbers as lists. You say {found}. The count is read when "
-            "those who finished have left"
+            f"the trace says {theirs} free blocks after step 12, here there are {free}: a difference with "
+            f"the rule “free”, no request, and the two numbers as lists. You say {found}. The count is read "
+            "when those who finished have left"
         )
 
 
