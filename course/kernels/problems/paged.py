@@ -34,8 +34,8 @@ class Spec:
     head_size: int = 64
     block_size: int = 16
     dtype: torch.dtype = torch.float32
-    # "apart": two tensors, and in the memory of the values the heads of a block come before its tokens, so
-    # that no stride of theirs but the block's is that of the keys. "together": one tensor [num_blocks, 2, ...], as vLLM's Triton backend makes it.
+    # "apart": two tensors, and in that of the values the heads of a block come before its tokens.
+    # "together": one tensor [num_blocks, 2, ...], as vLLM's Triton backend makes it.
     # "heads first": in memory the heads of a block come before its tokens.
     # "far": as "together", but so far apart that the 16th block begins at element 2 ** 31.
     layout: str = "together"
