@@ -1,0 +1,126 @@
+"""The fuzz as a command: `python -m course.fuzz run|show|again`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import platform
+import sys
+from pathlib import Path
+from typing import Any
+
+from course.fuzz.causes import goes_wrong
+from course.fuzz.drive import Make
+from course.fuzz.draw import named
+from course.fuzz.engines import ENGINES, engine_of, release
+from course.fuzz.hunt import SCHEDULERS, hunt, kind_of
+from course.fuzz.show import script, story
+from course.fuzz.world import World, world_of
+
+RESULTS = Path(__file__).parent / "results"
+
+
+def _make(engine: str) -> Make:
+    def make(world: World) -> Any:
+        return engine_of(engine, world)
+
+    return make
+
+
+def _run(args: argparse.Namespace) -> int:
+    schedulers = [args.scheduler] if args.scheduler else list(SCHEDULERS)
+    if args.engine == "mini_vllm":
+        schedulers = ["Scheduler"]
+    policies = [args.policy] if args.policy else ["fcfs", "priority"]
+    runs = []
+    for scheduler in schedulers:
+        for policy in policies:
+            print(f"{scheduler}, {policy}", flush=True)
+            run = hunt(args.engine, scheduler, policy, args.steps, args.seed, report=_say)
+            runs.append(run)
+            print(
+                f"  {run['steps']:,} steps, {run['worlds']:,} worlds, {run['preemptions']:,} "
+                f"preemptions, {len(run['findings'])} findings",
+                flush=True,
+            )
+            for finding in run["findings"]:
+                print(f"  {finding['worlds']} worlds: {finding['kind']} [{finding['cause']}]")
+                print(_indented(script(world_of(finding["shrunk"])), finding["message"]))
+    if args.out:
+        result = {
+            "engine": args.engine,
+            "release": release(args.engine),
+            "python": platform.python_version(),
+            "runs": runs,
+        }
+        Path(args.out).write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    return 1 if any(run["findings"] for run in runs) else 0
+
+
+def _say(line: str) -> None:
+    print(f"  {line}", flush=True)
+
+
+def _indented(*texts: str) -> str:
+    return "\n".join(f"    {line}" for text in texts for line in text.splitlines())
+
+
+def _show(args: argparse.Namespace) -> int:
+    world = named(args.world)
+    print(script(world))
+    print(story(world, _make(args.engine), args.turns))
+    return 0
+
+
+def _again(args: argparse.Namespace) -> int:
+    """Replay the shrunk worlds of result files on the engine that is installed."""
+    wrong = 0
+    seen = set()
+    for file in args.files or sorted(str(path) for path in RESULTS.glob("*.json")):
+        for run in json.loads(Path(file).read_text(encoding="utf-8"))["runs"]:
+            for finding in run["findings"]:
+                world = world_of(finding["shrunk"])
+                if world in seen or (args.engine == "mini_vllm" and world.mode != "sync"):
+                    continue
+                seen.add(world)
+                error = goes_wrong(world, _make(args.engine))
+                wrong += error is not None
+                print(f"{Path(file).name}, {run['scheduler']}, {run['policy']}: {finding['cause']}")
+                print(_indented(script(world), story(world, _make(args.engine), args.turns)))
+                print(f"  here: {kind_of(error) if error else 'ends well'}")
+    print(f"{release(args.engine)}: {wrong} of {len(seen)} worlds go wrong")
+    return 1 if wrong else 0
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m course.fuzz",
+        description="Does every read of the KV cache find what the reader thinks it finds?",
+    )
+    commands = parser.add_subparsers(required=True)
+    run = commands.add_parser("run", help="run random worlds; shrink and sort what goes wrong")
+    run.add_argument("--steps", type=int, default=20_000, help="per scheduler and policy (20,000)")
+    run.add_argument("--seed", type=int, default=0, help="the first world (0)")
+    run.add_argument("--scheduler", choices=SCHEDULERS, help="one of them (default: both)")
+    run.add_argument("--policy", choices=("fcfs", "priority"), help="one of them (default: both)")
+    run.add_argument("--out", metavar="FILE", help="write the result as JSON")
+    run.set_defaults(call=_run)
+    show = commands.add_parser("show", help="one world, turn by turn")
+    show.add_argument("world", help="its name, such as 'withdrawn 15 sync priority'")
+    show.set_defaults(call=_show)
+    again = commands.add_parser("again", help="replay the shrunk worlds of results")
+    again.add_argument("files", nargs="*", metavar="FILE", help="(default: the committed ones)")
+    again.set_defaults(call=_again)
+    for command in (run, show, again):
+        command.add_argument("--engine", choices=ENGINES, default="vllm")
+        command.add_argument("--turns", type=int, default=40, help="that are shown (40)")
+    args = parser.parse_args(argv)
+    logging.disable(logging.ERROR)  # a pool that is too small is what this is about
+    try:
+        return int(args.call(args))
+    except ImportError as error:
+        print(f"this needs vLLM: {error}; see SETUP.md", file=sys.stderr)
+    except (ValueError, OSError) as error:
+        print(error, file=sys.stderr)
+    return 2
