@@ -1,4 +1,4 @@
-"""The fuzz as a command: `python -m course.fuzz run|show|again`."""
+"""The fuzz as a command: `python -m course.fuzz run|show|again|known`."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from course.fuzz.causes import goes_wrong
-from course.fuzz.drive import Make
+from course.fuzz.causes import COMPANY, goes_wrong
 from course.fuzz.draw import named
+from course.fuzz.drive import Make
 from course.fuzz.engines import ENGINES, engine_of, release
 from course.fuzz.hunt import SCHEDULERS, hunt, kind_of
+from course.fuzz.known import KNOWN
 from course.fuzz.show import script, story
 from course.fuzz.world import World, world_of
 
@@ -77,7 +78,7 @@ def _again(args: argparse.Namespace) -> int:
     """Replay the shrunk worlds of result files on the engine that is installed."""
     wrong = 0
     seen = set()
-    for file in args.files or sorted(str(path) for path in RESULTS.glob("*.json")):
+    for file in args.files or sorted(str(path) for path in RESULTS.glob("vllm-*.json")):
         for run in json.loads(Path(file).read_text(encoding="utf-8"))["runs"]:
             for finding in run["findings"]:
                 world = world_of(finding["shrunk"])
@@ -91,6 +92,27 @@ def _again(args: argparse.Namespace) -> int:
                 print(f"  here: {kind_of(error) if error else 'ends well'}")
     print(f"{release(args.engine)}: {wrong} of {len(seen)} worlds go wrong")
     return 1 if wrong else 0
+
+
+def _known(args: argparse.Namespace) -> int:
+    """What the worlds of `known` do here; those that end well, in company too."""
+    make, found = _make(args.engine), {}
+    for world in KNOWN:
+        error = goes_wrong(world, make)
+        found[f"{world.name}, {world.mode}"] = kind_of(error) if error else "ends well"
+        if error is None and args.engine == "vllm":
+            error = goes_wrong(world, make, COMPANY)
+            found[f"{world.name}, {world.mode}, {COMPANY.name}"] = (
+                kind_of(error) if error else "ends well"
+            )
+    for name, what in found.items():
+        print(f"{name}: {what}")
+    if args.out:
+        out = Path(args.out)
+        known = json.loads(out.read_text(encoding="utf-8")) if out.is_file() else {}
+        known[release(args.engine)] = found
+        out.write_text(json.dumps(known, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    return 0
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -112,7 +134,10 @@ def main(argv: list[str] | None = None) -> int:
     again = commands.add_parser("again", help="replay the shrunk worlds of results")
     again.add_argument("files", nargs="*", metavar="FILE", help="(default: the committed ones)")
     again.set_defaults(call=_again)
-    for command in (run, show, again):
+    known = commands.add_parser("known", help="the worlds that go wrong at the pin, here")
+    known.add_argument("--out", metavar="FILE", help="add the answer to a JSON file, by release")
+    known.set_defaults(call=_known)
+    for command in (run, show, again, known):
         command.add_argument("--engine", choices=ENGINES, default="vllm")
         command.add_argument("--turns", type=int, default=40, help="that are shown (40)")
     args = parser.parse_args(argv)

@@ -71,7 +71,9 @@ def withdrawn_world(seed: int, mode: str, policy: str) -> World:
     size, chunk, chunks = rng.choice([1, 2, 4]), rng.randint(1, 3), rng.randint(2, 4)
     if size == 4:
         chunks = min(chunks, 3)
-    low = Job(words((chunk * chunks - rng.randint(0, chunk - 1)) * size), rng.randint(2, 6), priority=5)
+    low = Job(
+        words((chunk * chunks - rng.randint(0, chunk - 1)) * size), rng.randint(2, 6), priority=5
+    )
     room = rng.randint(0, min(size - 1, chunks - 2))  # slots left in its last block
     blocks_high = rng.randint(1, 3)
     high = Job(
@@ -86,16 +88,21 @@ def withdrawn_world(seed: int, mode: str, policy: str) -> World:
     if rng.random() < 0.3:  # somebody else who would find what low left behind
         arrive = high.arrive + rng.randint(1, 8)
         jobs.append(Job(low.prompt, 2, arrive=arrive, priority=rng.randint(0, 5)))
+    blocks = 1 + len(low.prompt) // size + blocks_high * high.n + rng.choice([0, 0, 0, 1])
+    if (
+        rng.random() < 0.5
+    ):  # a bystander: from 0.31 on, a request that is alone is not cut into chunks
+        jobs.append(Job(words(1), rng.randint(4, 10), salt=2))
+        blocks += -(-chunks // size)
     settings = Settings(
         block_size=size,
         max_model_len=MAX_MODEL_LEN,
-        max_num_seqs=4,
+        max_num_seqs=5,
         long_prefill_token_threshold=chunk * size,
         scheduler_reserve_full_isl=rng.random() < 0.7,
         policy=policy,
     )
     world = World(settings, tuple(jobs), mode, 50, (), rng.random() < 0.3)
-    blocks = 1 + len(low.prompt) // size + blocks_high * high.n + rng.choice([0, 0, 0, 1])
     return world.with_settings(num_blocks=max(world.least_blocks, blocks))
 
 

@@ -36,7 +36,7 @@ class Crash(Wrong):
     """The scheduler raised."""
 
 
-__all__ = ["Crash", "Leak", "NoProgress", "WrongPlan", "WrongSlot", "WrongTokens", "Run", "play"]
+__all__ = ["Crash", "Leak", "NoProgress", "Run", "WrongPlan", "WrongSlot", "WrongTokens", "play"]
 
 
 @dataclass
@@ -182,7 +182,9 @@ class Run:
             if job.abort is not None:
                 right, kept = right[: len(tokens)], kept[: len(tokens)]
             if tokens != right or kept != right:
-                raise WrongTokens(f"{request_id} gave {tokens} and kept {kept}; alone it is {right}")
+                raise WrongTokens(
+                    f"{request_id} gave {tokens} and kept {kept}; alone it is {right}"
+                )
         self.engine.check_drained()
 
 
@@ -208,10 +210,14 @@ def _probes(world: World) -> tuple[Job, ...]:
     probes = []
     for index, job in enumerate(world.jobs):
         tokens = (*job.prompt, *answer(job, world.settings, world.vocabulary))
-        room = min(world.settings.max_model_len, (world.least_blocks - 1) * world.settings.block_size)
+        room = min(
+            world.settings.max_model_len, (world.least_blocks - 1) * world.settings.block_size
+        )
         prompt = tokens[: room - 1]
         if prompt:
-            probes.append(replace(job, prompt=prompt, max_tokens=1, arrive=3 * index, abort=None, n=1))
+            probes.append(
+                replace(job, prompt=prompt, max_tokens=1, arrive=3 * index, abort=None, n=1)
+            )
     return tuple(probes)
 
 

@@ -66,7 +66,8 @@ class Engine:
     def has_requests(self) -> bool:
         """Is there anything to schedule, or an end that no plan has told the worker of?"""
         return bool(
-            self.scheduler.has_unfinished_requests() or getattr(self.scheduler, "finished_req_ids", ())
+            self.scheduler.has_unfinished_requests()
+            or getattr(self.scheduler, "finished_req_ids", ())
         )
 
     def schedule(self) -> tuple[Any, Plan]:
@@ -185,9 +186,7 @@ class Vllm(Engine):
             policy=s.policy,
             async_scheduling=world.mode != "sync",
         )
-        spec = FullAttentionSpec(
-            block_size=size, num_kv_heads=1, head_size=1, dtype=torch.float32
-        )
+        spec = FullAttentionSpec(block_size=size, num_kv_heads=1, head_size=1, dtype=torch.float32)
         scheduler = (Scheduler if world.mode == "sync" else AsyncScheduler)(
             vllm_config=config,
             kv_cache_config=KVCacheConfig(

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from course.fuzz.causes import cause_of, goes_wrong
-from course.fuzz.drive import Make, play
 from course.fuzz.draw import worlds
+from course.fuzz.drive import Make, play
 from course.fuzz.engines import engine_of
 from course.fuzz.memory import Wrong
 from course.fuzz.shrink import shrink, size

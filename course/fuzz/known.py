@@ -1,4 +1,4 @@
-"""Worlds that go wrong at the pin, as the engine's own tests have them (`tests/engine/test_on_purpose.py`)."""
+"""Worlds that go wrong at the pin; `tests/engine/test_on_purpose.py` has two of them in its own words."""
 
 from __future__ import annotations
 
@@ -27,6 +27,15 @@ WITHDRAWN = World(
 )
 """8 blocks; a prompt of 12 in chunks of 4 and, in the step of its last chunk, one of 4 that needs a block."""
 
+BYSTANDER = replace(
+    WITHDRAWN, jobs=(*WITHDRAWN.jobs, Job((50,), max_tokens=4, salt=1)), name="bystander"
+).with_settings(num_blocks=11)
+"""The same beside somebody who asks for little, and two blocks more for him.
+
+From 0.31 on a request that is alone is given its whole prompt at once, whatever the threshold; beside
+another it is cut as before.
+"""
+
 EQUALS = World(
     Settings(
         block_size=1,
@@ -44,4 +53,5 @@ EQUALS = World(
 )
 """Two siblings that need 9 slots each, in a pool of 9."""
 
-KNOWN = (WITHDRAWN, EQUALS, *(replace(w, mode="async") for w in (WITHDRAWN, EQUALS)))
+SYNC = (WITHDRAWN, BYSTANDER, EQUALS)
+KNOWN = (*SYNC, *(replace(world, mode="async") for world in SYNC))

@@ -66,7 +66,9 @@ class Row:
 class Memory:
     """The KV cache, by slots, and the worker's rows."""
 
-    def __init__(self, num_blocks: int, block_size: int, max_model_len: int, vocabulary: int) -> None:
+    def __init__(
+        self, num_blocks: int, block_size: int, max_model_len: int, vocabulary: int
+    ) -> None:
         self.block_size = block_size
         self.max_model_len = max_model_len
         self.vocabulary = vocabulary
@@ -103,7 +105,9 @@ class Memory:
         if end > len(row.prefixes):
             raise WrongPlan(f"{request_id}: token {end - 1} is to be computed and is not known")
         if entry.num_tokens < 1 or end > self.max_model_len:
-            raise WrongPlan(f"{request_id}: positions {entry.start} to {end - 1} are to be computed")
+            raise WrongPlan(
+                f"{request_id}: positions {entry.start} to {end - 1} are to be computed"
+            )
         if end > len(row.table) * self.block_size:
             raise WrongPlan(f"{request_id}: no slot for position {end - 1} in {row.table}")
         if len(set(row.table)) < len(row.table) or 0 in row.table:

@@ -134,7 +134,9 @@ def world_of(data: dict[str, Any]) -> World:
         for job in data["jobs"]
     )
     resets = tuple((int(turn), bool(running)) for turn, running in data.get("resets", ()))
-    return World(**data | {"settings": Settings(**data["settings"]), "jobs": jobs, "resets": resets})
+    return World(
+        **data | {"settings": Settings(**data["settings"]), "jobs": jobs, "resets": resets}
+    )
 
 
 # -- what is right ----------------------------------------------------------------------------------

@@ -9,13 +9,14 @@ from typing import Any
 import pytest
 from faults import FAULTS
 
-from course.fuzz.causes import UNKNOWN, cause_of, goes_wrong
+from course.fuzz.causes import EQUAL, UNKNOWN, cause_of, goes_wrong
+from course.fuzz.causes import WITHDRAWN as PLANTED
 from course.fuzz.command import main
 from course.fuzz.draw import GENERATORS, named, worlds
 from course.fuzz.drive import NoProgress, WrongPlan, WrongSlot, WrongTokens, play
 from course.fuzz.engines import Engine, Leak, Mini, engine_of
 from course.fuzz.hunt import hunt
-from course.fuzz.known import EQUALS, KNOWN, WITHDRAWN
+from course.fuzz.known import BYSTANDER, EQUALS, KNOWN, WITHDRAWN
 from course.fuzz.memory import Entry, Memory, Plan, Wrong
 from course.fuzz.shrink import shrink, size
 from course.fuzz.world import EOS, Job, Settings, World, answer, prefixes, world_of
@@ -23,8 +24,6 @@ from mini_vllm.kv_cache_manager import KVCacheManager
 from mini_vllm.scheduler import Scheduler, UpstreamScheduler
 
 POLICIES = ("fcfs", "priority")
-PLANTED = "a victim of the same step leaves published blocks that nobody computed"
-EQUAL = "equals preempt each other"
 
 
 def upstream(world: World) -> Engine:
@@ -59,7 +58,9 @@ def test_the_worlds_hold_what_goes_wrong() -> None:
     assert {running for world in drawn for _, running in world.resets} == {True, False}
     assert sum(job.abort is not None and job.late for job in jobs) > 30
     assert sum(bool(job.stop) for job in jobs) > 30
-    lengths = [len(j.prompt) + len(answer(j, w.settings, w.vocabulary)) for w in drawn for j in w.jobs]
+    lengths = [
+        len(j.prompt) + len(answer(j, w.settings, w.vocabulary)) for w in drawn for j in w.jobs
+    ]
     limits = [world.settings.max_model_len for world in drawn for _ in world.jobs]
     assert sum(map(int.__eq__, lengths, limits)) > 10, "max_model_len is hardly ever reached"
 
@@ -68,7 +69,12 @@ def test_the_worlds_hold_what_goes_wrong() -> None:
 
 
 @pytest.mark.parametrize(
-    ("world", "error", "cause"), [(WITHDRAWN, WrongSlot, PLANTED), (EQUALS, NoProgress, EQUAL)]
+    ("world", "error", "cause"),
+    [
+        (WITHDRAWN, WrongSlot, PLANTED),
+        (BYSTANDER, WrongSlot, PLANTED),
+        (EQUALS, NoProgress, EQUAL),
+    ],
 )
 def test_it_sees_what_the_pin_does_and_knows_why(
     world: World, error: type[Wrong], cause: str
@@ -125,17 +131,6 @@ class KeepsABlock(KVCacheManager):
         if request.request_id == "0_0" and request.is_finished():
             self.block_pool.touch(self.req_to_blocks[request.request_id][:1])
         super().free(request)
-
-
-class LosesAToken(Scheduler):
-    """Takes the third token of an answer back and samples it twice."""
-
-    def update_from_output(self, output: Any, result: Any) -> Any:
-        news = super().update_from_output(output, result)
-        for one in news:
-            if len(self.requests.get(one.request_id, one).__dict__.get("output_token_ids", ())) == 3:
-                one.new_token_ids = []
-        return news
 
 
 class Repeats(Scheduler):
@@ -282,7 +277,7 @@ def test_vllm_goes_wrong_where_it_is_known_to(world: World) -> None:
     def vllm(which: World) -> Engine:
         return engine_of("vllm", which)
 
-    cause = PLANTED if world.name == "withdrawn" else EQUAL
+    cause = EQUAL if world.name == "equals" else PLANTED
     assert goes_wrong(world, vllm) is not None
     assert cause_of(world, vllm) == cause
 
