@@ -123,7 +123,7 @@ def play(world: World, seed: int | None = None) -> Answer:
         preempt(request, *args, **kwargs)
 
     scheduler._preempt_request = noted
-    texts: dict[int, list[str]] = {}
+    texts: dict[int, dict[int, str]] = {}
     turn, error = 0, ""
     last = max(job.arrive for job in world.jobs)
     while turn <= last or (engine.has_unfinished_requests() and turn < TURNS):
@@ -142,12 +142,13 @@ def play(world: World, seed: int | None = None) -> Answer:
                 engine.add_request(str(index), prompt, params, priority=job.priority)
         try:
             for output in engine.step():
-                texts[int(output.request_id)] = [one.text for one in output.outputs]
+                said = texts.setdefault(int(output.request_id), {})
+                said |= {one.index: one.text for one in output.outputs}
         except RuntimeError as raised:
             error = str(raised)
             break
         turn += 1
-    by_job = [texts.get(index, []) for index in range(len(world.jobs))]
+    by_job = [list(texts.get(index, {}).values()) for index in range(len(world.jobs))]
     return Answer(by_job, turn, len(preempted), not engine.has_unfinished_requests(), error)
 
 
