@@ -74,19 +74,18 @@ def situations() -> dict[str, tuple[World, int | None]]:
     withdrawn = World(WITHDRAWN, (low, high))
     beside = World(replace(WITHDRAWN, num_blocks=10), (low, high, bystander))
     equals = World(EQUALS, (twins,))
-    alone = withdrawn.with_settings(num_blocks=40)
-    alone = replace(alone, jobs=(low,))
-    worlds = {
-        "withdrawn": withdrawn,
-        "withdrawn, with room": withdrawn.with_settings(num_blocks=40),
-        "beside a bystander": beside,
-        "beside a bystander, with room": beside.with_settings(num_blocks=40),
-        "equals": equals,
-        "equals, with room": equals.with_settings(num_blocks=40),
-    }
+    alone = replace(withdrawn.with_settings(num_blocks=40), jobs=(low,))
     whole = alone.with_settings(long_prefill_token_threshold=0)
-    seeded = {"seeded, in chunks": (alone, 7), "seeded, in one piece": (whole, 7)}
-    return {name: (world, None) for name, world in worlds.items()} | seeded
+    return {
+        "withdrawn": (withdrawn, None),
+        "withdrawn, with room": (withdrawn.with_settings(num_blocks=40), None),
+        "beside a bystander": (beside, None),
+        "beside a bystander, with room": (beside.with_settings(num_blocks=40), None),
+        "equals": (equals, None),
+        "equals, with room": (equals.with_settings(num_blocks=40), None),
+        "seeded, in chunks": (alone, 7),
+        "seeded, in one piece": (whole, 7),
+    }
 
 
 def play(world: World, seed: int | None = None) -> Answer:
