@@ -13,7 +13,7 @@ from typing import Any
 from course.fuzz.causes import COMPANY, goes_wrong
 from course.fuzz.draw import named
 from course.fuzz.drive import Make
-from course.fuzz.engines import ENGINES, engine_of, release
+from course.fuzz.engines import ENGINES, can_play, engine_of, release
 from course.fuzz.hunt import SCHEDULERS, hunt, kind_of
 from course.fuzz.known import KNOWN
 from course.fuzz.show import script, story
@@ -31,8 +31,7 @@ def _make(engine: str) -> Make:
 
 def _run(args: argparse.Namespace) -> int:
     schedulers = [args.scheduler] if args.scheduler else list(SCHEDULERS)
-    if args.engine == "mini_vllm":
-        schedulers = ["Scheduler"]
+    schedulers = [name for name in schedulers if can_play(args.engine, SCHEDULERS[name][0])]
     policies = [args.policy] if args.policy else ["fcfs", "priority"]
     runs = []
     for scheduler in schedulers:
@@ -82,7 +81,7 @@ def _again(args: argparse.Namespace) -> int:
         for run in json.loads(Path(file).read_text(encoding="utf-8"))["runs"]:
             for finding in run["findings"]:
                 world = world_of(finding["shrunk"])
-                if world in seen or (args.engine == "mini_vllm" and world.mode != "sync"):
+                if world in seen or not can_play(args.engine, world.mode):
                     continue
                 seen.add(world)
                 error = goes_wrong(world, _make(args.engine))
@@ -98,6 +97,8 @@ def _known(args: argparse.Namespace) -> int:
     """What the worlds of `known` do here; those that end well, in company too."""
     make, found = _make(args.engine), {}
     for world in KNOWN:
+        if not can_play(args.engine, world.mode):
+            continue
         error = goes_wrong(world, make)
         found[f"{world.name}, {world.mode}"] = kind_of(error) if error else "ends well"
         if error is None and args.engine == "vllm":

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import copy
 import functools
+import importlib
+import importlib.util
 from typing import Any
 
 from course.fuzz.memory import Entry, Plan, Wrong
@@ -266,10 +268,9 @@ class Mini(Engine):
     ) -> None:
         from mini_vllm.config import EngineConfig
         from mini_vllm.kv_cache_manager import KVCacheManager
-        from mini_vllm.scheduler import Scheduler
 
-        if world.mode != "sync":
-            raise ValueError(f"mode {world.mode!r}: mini_vllm's scheduler is driven in mode 'sync'")
+        if scheduler_class is None:
+            scheduler_class = _mini_scheduler(world.mode)
         s: Settings = world.settings
         config = EngineConfig(
             block_size=s.block_size,
@@ -286,7 +287,7 @@ class Mini(Engine):
         manager = (manager_class or KVCacheManager)(
             s.num_blocks, s.block_size, s.max_model_len, s.enable_prefix_caching
         )
-        super().__init__(world, (scheduler_class or Scheduler)(config, manager))
+        super().__init__(world, scheduler_class(config, manager))
 
     def _request(self, request_id: str, job: Job, arrival_time: float) -> Any:
         from mini_vllm.request import Request
@@ -323,13 +324,47 @@ class Mini(Engine):
 
         return RequestStatus.FINISHED_ABORTED
 
+    def schedule(self) -> tuple[Any, Plan]:
+        """As `Engine.schedule`. vLLM tells a resumed request's tokens; here the worker knows them, but
+        those that the scheduler dropped in a reset."""
+        output, plan = super().schedule()
+        cached = output.scheduled_cached_reqs
+        known = getattr(cached, "num_output_tokens", None) or [None] * len(cached.req_ids)
+        for request_id, num_output_tokens in zip(cached.req_ids, known, strict=True):
+            request = self.requests[request_id]
+            if num_output_tokens == request.num_output_tokens:  # none of them is on its way
+                entry = next(e for e in plan.entries if e.request_id == request_id)
+                entry.tokens = list(request.all_token_ids)
+        return output, plan
+
     def reset_prefix_cache(self, running: bool) -> None:
-        if not running:  # preempting everybody for it is beyond the miniature
+        reset = getattr(self.scheduler, "reset_prefix_cache", None)
+        if reset is not None:
+            reset(running)
+        elif not running:  # preempting everybody for it is beyond this scheduler
             self.scheduler.kv_cache_manager.reset_prefix_cache()
 
     def _tables(self) -> dict[str, Any]:
         self.scheduler.kv_cache_manager.check_invariants()
         return {}
+
+
+ASYNC = "mini_vllm.async_scheduler"
+
+
+def can_play(name: str, mode: str) -> bool:
+    """Has this engine a scheduler for the mode?"""
+    return name == "vllm" or mode == "sync" or importlib.util.find_spec(ASYNC) is not None
+
+
+def _mini_scheduler(mode: str) -> Any:
+    if mode == "sync":
+        from mini_vllm.scheduler import Scheduler
+
+        return Scheduler
+    if not can_play("mini_vllm", mode):
+        raise ValueError(f"mode {mode!r}: mini_vllm has no {ASYNC.rpartition('.')[2]} here")
+    return importlib.import_module(ASYNC).AsyncScheduler
 
 
 def engine_of(name: str, world: World) -> Engine:
