@@ -319,6 +319,15 @@ def test_the_committed_results_are_as_long_as_they_say() -> None:
         assert [bool(run["findings"]) for run in runs] == [False, True, False, True]
 
 
+def test_a_control_with_a_fault_that_upstream_knows() -> None:
+    """vLLM 0.20.0 drops a token too many after a reset in flight (its issue 42043); later ones do not."""
+    (run,) = json.loads((RESULTS / "control-0.20.0.json").read_text())["runs"]
+    smallest = [world_of(finding["shrunk"]) for finding in run["findings"]]
+    assert len(smallest) == 4
+    assert all(any(running for _, running in world.resets) for world in smallest)
+    assert "WrongTokens" in {finding["kind"] for finding in run["findings"]}
+
+
 @pytest.mark.vllm
 def test_one_engine_plays_a_world_as_the_other_does() -> None:
     """Steps, preemptions and the tokens given, in worlds where neither goes wrong."""
