@@ -142,12 +142,12 @@ def with_priorities(**priorities: int) -> tuple[StepTrace, ...]:
 
 
 def eve_stops(async_scheduling: bool) -> tuple[int, int]:
-    """Eve alone, with the sixth token of her answer as a stop token: tokens computed, tokens read."""
+    """Eve alone, with the ninth token of her answer as a stop token: tokens computed, tokens read."""
     answer = [n for step in noon() for part in step.scheduled[:1] for n in part.new_token_ids]
     engine = new_engine(async_scheduling=async_scheduling)
     recorder = TraceRecorder(engine)
     params = SamplingParams(temperature=0, max_tokens=20, ignore_eos=True)
-    params.stop_token_ids = [answer[5]]
+    params.stop_token_ids = [answer[8]]
     engine.add_request("eve", PROMPTS["eve"], params)
     read = 0
     while engine.has_unfinished_requests():
