@@ -72,14 +72,17 @@ class Request:
     __slots__ = (
         "all_token_ids",
         "arrival_time",
+        "async_tokens_to_discard",
         "block_hashes",
         "block_size",
         "cache_salt",
         "eos_token_id",
+        "is_prefill_chunk",
         "max_tokens",
         "min_tokens",
         "num_cached_tokens",
         "num_computed_tokens",
+        "num_output_placeholders",
         "num_preemptions",
         "num_prompt_tokens",
         "num_tokens",
@@ -123,6 +126,11 @@ class Request:
         self.num_computed_tokens = 0
         self.num_cached_tokens = -1  # prefix hits at the last admission before output
         self.num_preemptions = 0
+
+        # Of async scheduling (`AsyncScheduler`). With synchronous steps they keep these values.
+        self.num_output_placeholders = 0  # tokens being sampled, whose results are not in yet
+        self.is_prefill_chunk = False  # the last step that it was in samples nothing for it
+        self.async_tokens_to_discard = 0  # results on their way that are void
 
         # Read once here rather than through two objects at every token.
         self.max_tokens: int = sampling_params.max_tokens

@@ -4,12 +4,15 @@ Mirrors `vllm/v1/core/sched/scheduler.py` (`schedule` 329, `update_from_output` 
 same decisions: `python -m course.parity` replays recorded workloads of vLLM's own scheduler through
 this one. What it sends to the worker is in `sched_output.py`.
 
-Left out: draft tokens, output placeholders of async scheduling, encoder inputs, LoRA limits, KV
-connectors, structured output, Mamba's block alignment, pausing, cascade attention's common prefix.
-Without those no waiting request is ever skipped, so there is no `skipped_waiting` queue.
+This is the synchronous scheduler, which hears of each step's tokens before it decides the next. What
+changes when it does not, a GPU's default at the pin, stands in `async_scheduler.py`.
 
-Two things are done otherwise, both under `priority` only, because vLLM 0.22.1 goes wrong there (seen
-with synchronous scheduling; `UpstreamScheduler` does them as it does):
+Left out: draft tokens, encoder inputs, LoRA limits, KV connectors, structured output, Mamba's block
+alignment, pausing, cascade attention's common prefix. Without those no waiting request is ever
+skipped, so there is no `skipped_waiting` queue.
+
+Two things are done otherwise, both under `priority` only, because vLLM 0.22.1 goes wrong there,
+with synchronous scheduling and with asynchronous (`UpstreamScheduler` does them as it does):
 
 * A victim that was scheduled earlier in the same step had its new blocks published, and nobody will
   compute them. vLLM leaves their hashes in the index: the victim comes back, hits them, and attends
@@ -175,6 +178,22 @@ class Scheduler:
     def has_unfinished_requests(self) -> bool:
         return bool(self.running) or len(self.waiting) > 0
 
+    def has_requests(self) -> bool:
+        """Whether a step has something to do, and be it to tell the worker who has finished
+        (`vllm/v1/core/sched/interface.py:185 SchedulerInterface.has_requests`)."""
+        return bool(self.finished_req_ids) or self.has_unfinished_requests()
+
+    def reset_prefix_cache(self, reset_running_requests: bool = False) -> bool:
+        """Forget all cached prefixes; False, and nothing is forgotten, while requests hold blocks.
+
+        With `reset_running_requests` those are preempted first, to be computed again from their
+        first token (`vllm/v1/core/sched/scheduler.py:1896 Scheduler.reset_prefix_cache`).
+        """
+        if reset_running_requests:
+            while self.running:
+                self._preempt_request(self.running.pop())
+        return self.kv_cache_manager.reset_prefix_cache()
+
     # -- one step ---------------------------------------------------------------------------------
 
     def schedule(self) -> SchedulerOutput:
@@ -215,17 +234,20 @@ class Scheduler:
         important), which starts over later. If that is itself, nothing is left for those behind it
         either (`vllm/v1/core/sched/scheduler.py:364 in Scheduler.schedule`).
         """
-        req_index = 0
-        while step.token_budget > 0 and req_index < len(self.running):
-            request = self.running[req_index]
-            num_new_tokens = request.num_tokens - request.num_computed_tokens
+        req_index, running = 0, self.running
+        allocate_slots = self.kv_cache_manager.allocate_slots
+        while step.token_budget > 0 and req_index < len(running):
+            request = running[req_index]
+            num_new_tokens = self._num_missing_tokens(request)
+            if num_new_tokens == 0:  # never here: see `AsyncScheduler`
+                req_index += 1
+                continue
             if 0 < self.long_prefill_token_threshold < num_new_tokens:
                 num_new_tokens = self.long_prefill_token_threshold
-            num_new_tokens = min(num_new_tokens, step.token_budget)
+            if step.token_budget < num_new_tokens:
+                num_new_tokens = step.token_budget
 
-            while (
-                new_blocks := self.kv_cache_manager.allocate_slots(request, num_new_tokens)
-            ) is None:
+            while (new_blocks := allocate_slots(request, num_new_tokens)) is None:
                 preempted_req = self._pop_victim()
                 if preempted_req in step.scheduled_running_reqs:  # only under PRIORITY
                     preempted_req_id = preempted_req.request_id
@@ -247,6 +269,10 @@ class Scheduler:
             step.num_scheduled_tokens[request_id] = num_new_tokens
             step.token_budget -= num_new_tokens
             req_index += 1
+
+    def _num_missing_tokens(self, request: Request) -> int:
+        """The tokens that a running request has and that are not computed; at least 1."""
+        return request.num_tokens - request.num_computed_tokens
 
     def _schedule_waiting(self, step: _Step) -> None:
         """Admit from the head of the queue until something runs out.
@@ -344,8 +370,9 @@ class Scheduler:
     def _update_after_schedule(self, scheduler_output: SchedulerOutput) -> None:
         """Advance the counters now, not when the result comes
         (`vllm/v1/core/sched/scheduler.py:951 Scheduler._update_after_schedule`)."""
+        requests = self.requests
         for req_id, num_scheduled_token in scheduler_output.num_scheduled_tokens.items():
-            self.requests[req_id].num_computed_tokens += num_scheduled_token
+            requests[req_id].num_computed_tokens += num_scheduled_token
         self.finished_req_ids = set()
 
     def update_from_output(
@@ -361,22 +388,29 @@ class Scheduler:
         req_id_to_index = model_runner_output.req_id_to_index
         logprobs = model_runner_output.logprobs
         prompt_logprobs_dict = model_runner_output.prompt_logprobs_dict
+        requests, update_request = self.requests, self._update_request_with_output
         for req_id in scheduler_output.num_scheduled_tokens:
-            request = self.requests.get(req_id)
+            request = requests.get(req_id)
             if request is None:
                 continue  # aborted while the step ran
             new_token_ids = sampled_token_ids[req_id_to_index[req_id]]
             if not new_token_ids:
                 continue  # a prefill chunk that has not caught up
-            request.append_output_token_ids(new_token_ids[0])
+            status_before_stop = request.status
+            new_token_ids, stopped = update_request(request, new_token_ids)
+            if not new_token_ids:
+                continue
             # Two of its seven fields; the others are set below, for the few tokens that need them,
             # because a call that names all seven takes three times as long.
             output = EngineCoreOutput(req_id, new_token_ids)
-            if check_stop(request, self.max_model_len):
+            if stopped:
                 output.finish_reason = request.get_finished_reason()
                 output.stop_reason = request.stop_reason
+                if status_before_stop is RequestStatus.RUNNING:
+                    stopped_running_reqs.add(request)
+                else:  # preempted since: only with a step in flight
+                    self.waiting.remove_request(request)
                 self._free_request(request)
-                stopped_running_reqs.add(request)
             if logprobs:
                 output.new_logprobs = logprobs.get(req_id)
             if prompt_logprobs_dict:
@@ -386,6 +420,14 @@ class Scheduler:
         if stopped_running_reqs:
             self.running = [r for r in self.running if r not in stopped_running_reqs]
         return outputs
+
+    def _update_request_with_output(
+        self, request: Request, new_token_ids: list[int]
+    ) -> tuple[list[int], bool]:
+        """Append the sampled token. Returns what is to be sent on, and whether the request stops
+        (`vllm/v1/core/sched/scheduler.py:1649 Scheduler._update_request_with_output`)."""
+        request.append_output_token_ids(new_token_ids[0])
+        return new_token_ids, check_stop(request, self.max_model_len)
 
 
 class UpstreamScheduler(Scheduler):
