@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from typing import Any, Literal, TypedDict, cast
+from typing import Any, Literal, TypedDict
 
 from course.parity.traces import Parts, Run, Workload, token
 
@@ -110,15 +110,12 @@ class AsyncRun(Run):
         }
 
 
-def differing(expected: Call, actual: Call) -> tuple[str, ...]:
-    """The fields in which two calls differ, the causes first."""
-    if expected["call"] != actual["call"]:
-        return ("call",)
-    theirs, ours = cast(dict[str, Any], expected), cast(dict[str, Any], actual)
-    unlike = [name for name in FIELDS[expected["call"]] if theirs[name] != ours[name]]
-    if "scheduled" in theirs and list(theirs["scheduled"]) != list(ours["scheduled"]):
-        if "scheduled" not in unlike:
-            unlike.insert("preempted" in unlike, "scheduled")
-    if theirs.get("turn") != ours.get("turn"):
-        unlike.append("turn")
+def differing(expected: Any, actual: Any) -> tuple[str, ...]:
+    """The fields in which two calls differ, the causes first; `calls` if they are not the same call."""
+    if expected["call"] != actual["call"] or expected.get("turn") != actual.get("turn"):
+        return ("calls",)
+    unlike = [name for name in FIELDS[expected["call"]] if expected[name] != actual[name]]
+    orders = [list(call.get("scheduled", ())) for call in (expected, actual)]
+    if "scheduled" not in unlike and orders[0] != orders[1]:
+        unlike.insert("preempted" in unlike, "scheduled")
     return tuple(unlike)

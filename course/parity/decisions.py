@@ -2,10 +2,11 @@
 
     python -m course.parity FILE... [--scheduler MODULE_OR_PATH:CLASS]
 
-FILE is `.jsonl`, `.jsonl.gz` or `-`, its traces of synchronous or of asynchronous scheduling (see
-`traces.py` and `async_traces.py`). The scheduler is `mini_vllm.scheduler.Scheduler` for the ones and
-`mini_vllm.async_scheduler.AsyncScheduler` for the others, unless another is named, for instance a learner's own: `--scheduler labs/lab-01/starter.py:Scheduler`. It
-is made with an `EngineConfig` and must answer what `course.parity.traces.Run` asks of it.
+FILE is `.jsonl`, `.jsonl.gz` or `-`; its traces are of synchronous or of asynchronous scheduling (see
+`traces.py` and `async_traces.py`). The scheduler is `mini_vllm.scheduler.Scheduler` or, for the latter,
+`mini_vllm.async_scheduler.AsyncScheduler`, unless another is named, for instance a learner's own:
+`--scheduler labs/lab-01/starter.py:Scheduler`. It is made with an `EngineConfig` and must answer what
+`course.parity.traces.Run` asks of it, or `AsyncRun`.
 
 Prints totals, and for the first difference the step, the state before it, both decisions and the
 rule that decides. Exit code 0: no difference, 1: some, 2: bad arguments or a bad file.
@@ -93,7 +94,11 @@ def mini_parts(config: Config, scheduler_class: Any = Scheduler) -> Parts:
     block_size = engine.block_size if engine.enable_prefix_caching else None
 
     def make_request(q: Arrival, index: int) -> Request:
-        params = SamplingParams(max_tokens=q["max_tokens"], ignore_eos=q["ignore_eos"])
+        params = SamplingParams(
+            max_tokens=q["max_tokens"],
+            ignore_eos=q["ignore_eos"],
+            stop_token_ids=q.get("stop_token_ids"),
+        )
         params.update_from_generation_config({}, EOS)
         return Request(
             q["id"],
@@ -117,8 +122,8 @@ def mini_parts(config: Config, scheduler_class: Any = Scheduler) -> Parts:
     )
 
 
-def _differing(expected: Decision, actual: Decision) -> tuple[str, ...]:
-    unlike = [name for name in FIELDS if expected[name] != actual[name]]  # type: ignore[literal-required]
+def _differing(expected: Any, actual: Any) -> tuple[str, ...]:
+    unlike = [name for name in FIELDS if expected[name] != actual[name]]
     if "scheduled" not in unlike and list(expected["scheduled"]) != list(actual["scheduled"]):
         unlike.insert(unlike.index("preempted") + 1 if "preempted" in unlike else 0, "scheduled")
     return tuple(unlike)
@@ -157,7 +162,7 @@ def replay(where: str, trace: Trace, scheduler_class: Any = None) -> Difference 
             actual = next(decided, None)
             if actual is None:
                 break  # it is done, and the trace goes on
-            if fields := compare(expected, actual):  # type: ignore[operator]  # both of one kind
+            if fields := compare(expected, actual):
                 return Difference(where, trace, step, fields, expected, actual)
             step += 1
         end = _end(trace, run, step)

@@ -35,6 +35,7 @@ from course.parity.traces import (
     Workload,
     is_async,
     read_traces,
+    token,
 )
 
 STEP_LIMIT = 100_000
@@ -66,6 +67,8 @@ SHAPES: dict[str, dict[str, Any]] = {
     "priority": {"policy": ["priority"], "spare": [0, 1, 0.5]},
     "short-model": {"max_model_len": [48, 64]},
     "no-cache": {"caching": [False], "spare": [0, 2, 1.0]},
+    "stop-tokens": {"stop": (0, 4)},
+    "conversations": {"caching": [True], "block_size": [1, 2, 3, 4], "spare": [1, 1.0, 4.0]},
 }
 
 
@@ -89,6 +92,11 @@ def workload(seed: int, shape: str = "mixed") -> Workload:
     count = rng.randint(*ranges.get("requests", (4, 40)))
     gaps = ranges.get("gap", [0, 0, 0, 1, 1, 3, 6])
     requests = _requests(rng, count, gaps, max_model_len)
+    if shape == "conversations":
+        _follow_up(rng, requests, max_model_len)
+    if "stop" in ranges:
+        for q in requests:
+            q["stop_token_ids"] = rng.sample(range(3, 51), rng.randint(*ranges["stop"]))
     # Enough for the longest request alone (vLLM would wait for ever otherwise), seldom for all.
     longest = max(min(len(q["prompt"]) + q["max_tokens"], max_model_len) for q in requests)
     need = -(-longest // block_size)
@@ -142,6 +150,17 @@ def _requests(rng: random.Random, count: int, gaps: list[int], max_model_len: in
             }
         )
     return requests
+
+
+def _follow_up(rng: random.Random, requests: list[Arrival], max_model_len: int) -> None:
+    """Let prompts be an earlier one with its answer, which the prefix cache may hold too."""
+    for i, q in enumerate(requests[2:], 2):
+        if rng.random() < 0.6:
+            before = rng.randrange(i)
+            said = list(requests[before]["prompt"])
+            for _ in range(requests[before]["max_tokens"]):
+                said.append(token(before, len(said)))
+            q["prompt"] = (said + q["prompt"][:2])[: max_model_len - 1]
 
 
 def vllm_parts(config: Config, async_scheduling: bool = False) -> Parts:
@@ -209,7 +228,11 @@ def vllm_parts(config: Config, async_scheduling: bool = False) -> Parts:
     hasher = get_request_block_hasher(block_size, sha256) if caching else None
 
     def make_request(q: Arrival, index: int) -> Any:
-        params = SamplingParams(max_tokens=q["max_tokens"], ignore_eos=q["ignore_eos"])
+        params = SamplingParams(
+            max_tokens=q["max_tokens"],
+            ignore_eos=q["ignore_eos"],
+            stop_token_ids=q.get("stop_token_ids"),
+        )
         params.update_from_generation_config({}, EOS)
         return Request(
             request_id=q["id"],

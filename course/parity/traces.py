@@ -55,6 +55,7 @@ class Arrival(TypedDict):
     ignore_eos: bool
     priority: int
     abort: int | None
+    stop_token_ids: NotRequired[list[int]]
 
 
 class Decision(TypedDict):

@@ -15,7 +15,10 @@ from course.parity.traces import Trace, read_traces
 
 ROOT = Path(__file__).resolve().parents[2]
 GOLDEN = ROOT / "tests" / "golden" / "scheduler-0.22.1.jsonl.gz"
-FULL_GOLDEN = ROOT.parent / "shared" / "golden" / "scheduler-0.22.1.jsonl.gz"
+ASYNC_GOLDEN = GOLDEN.with_name("async-scheduler-0.22.1.jsonl.gz")
+SHARED = ROOT.parent / "shared" / "golden"
+FULL_GOLDEN = SHARED / GOLDEN.name
+FULL_ASYNC_GOLDEN = SHARED / ASYNC_GOLDEN.name
 
 
 @pytest.fixture(scope="module")
@@ -36,6 +39,32 @@ def test_the_whole_golden_file(capsys: pytest.CaptureFixture[str]) -> None:
     assert "80 traces, 15,872 steps, 0 differences" in capsys.readouterr().out
 
 
+def test_mini_vllm_plans_ahead_as_vllm_did(capsys: pytest.CaptureFixture[str]) -> None:
+    assert parity.main([str(ASYNC_GOLDEN)]) == 0
+    said = "11 traces, 1,336 steps, 0 differences"
+    assert said in capsys.readouterr().out
+
+
+@pytest.mark.skipif(not FULL_ASYNC_GOLDEN.exists(), reason=f"no {FULL_ASYNC_GOLDEN}")
+@pytest.mark.parametrize("scheduler", ["AsyncScheduler", "UpstreamAsyncScheduler"])
+def test_the_whole_async_golden_file(capsys: pytest.CaptureFixture[str], scheduler: str) -> None:
+    """As the differences on purpose are nothing that these workloads see."""
+    named = f"mini_vllm.async_scheduler:{scheduler}"
+    assert parity.main([str(FULL_ASYNC_GOLDEN), "--scheduler", named]) == 0
+    assert "60 traces, 12,256 steps, 0 differences" in capsys.readouterr().out
+
+
+def test_the_async_golden_file_has_what_it_is_for() -> None:
+    traces = [trace for _, trace in read_traces(str(ASYNC_GOLDEN))]
+    configs = [trace["config"] for trace in traces]
+    assert {c["policy"] for c in configs} == {"fcfs", "priority"}
+    assert {c["enable_prefix_caching"] for c in configs} == {True, False}
+    assert {c["block_size"] for c in configs} == {1, 2, 4, 8, 16}
+    assert sum(sum(t["preemptions"].values()) for t in traces) > 80
+    assert sum("FINISHED_ABORTED" in t["final"].values() for t in traces) >= 4
+    assert ASYNC_GOLDEN.stat().st_size < 60_000
+
+
 def test_the_golden_file_has_what_it_is_for(golden: list[tuple[str, Trace]]) -> None:
     configs = [trace["config"] for _, trace in golden]
     assert {c["policy"] for c in configs} == {"fcfs", "priority"}
@@ -51,15 +80,18 @@ def test_the_golden_file_has_what_it_is_for(golden: list[tuple[str, Trace]]) -> 
 def test_vllm_itself_takes_the_recorded_decisions(golden: list[tuple[str, Trace]]) -> None:
     for where, trace in golden:
         assert record(trace, vllm_parts(trace["config"])) == trace, where
+    for where, trace in read_traces(str(ASYNC_GOLDEN)):
+        assert record(trace, vllm_parts(trace["config"], True), True) == trace, where
 
 
 @pytest.mark.vllm
+@pytest.mark.parametrize("async_scheduling", [False, True], ids=["sync", "async"])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_fresh_workloads_from_the_real_classes(shape: str) -> None:
+def test_fresh_workloads_from_the_real_classes(shape: str, async_scheduling: bool) -> None:
     """PARITY_SEEDS="7 8 9" chooses other workloads than the usual ones."""
     seeds = os.environ.get("PARITY_SEEDS") or "101 102 103 104 105 106"
     for seed in map(int, seeds.split()):
         work = workload(seed, shape)
-        trace = record(work, vllm_parts(work["config"]))
+        trace = record(work, vllm_parts(work["config"], async_scheduling), async_scheduling)
         found = replay_trace(f"{shape} {seed}", trace)
         assert found is None, explain(found)
