@@ -19,8 +19,13 @@ from __future__ import annotations
 from typing import Any
 
 from mini_vllm.request import Request, RequestStatus
-from mini_vllm.sched_output import EngineCoreOutput, ModelRunnerOutput, SchedulerOutput
-from mini_vllm.scheduler import Scheduler, UpstreamScheduler
+from mini_vllm.sched_output import (
+    CachedRequestData,
+    EngineCoreOutput,
+    ModelRunnerOutput,
+    SchedulerOutput,
+)
+from mini_vllm.scheduler import Scheduler, _Step
 
 
 class AsyncScheduler(Scheduler):
@@ -59,6 +64,15 @@ class AsyncScheduler(Scheduler):
                 request.async_tokens_to_discard += request.num_output_placeholders
                 request.num_output_placeholders = 0
         return super().reset_prefix_cache(reset_running_requests)
+
+    def _make_cached_request_data(self, step: _Step) -> CachedRequestData:
+        """Tells the worker how many of the tokens that it has sampled hold: it may have dropped ones."""
+        data = super()._make_cached_request_data(step)
+        requests = (self.requests[req_id] for req_id in data.req_ids)
+        data.num_output_tokens = [
+            request.num_output_tokens + request.num_output_placeholders for request in requests
+        ]
+        return data
 
     def _num_missing_tokens(self, request: Request) -> int:
         """What the next plan is to compute of a running request: placeholders count as tokens.
@@ -128,7 +142,3 @@ class AsyncScheduler(Scheduler):
                 self._ownerless_tokens[req_id] -= 1
                 if not self._ownerless_tokens[req_id]:
                     del self._ownerless_tokens[req_id]
-
-
-class UpstreamAsyncScheduler(UpstreamScheduler, AsyncScheduler):
-    """`AsyncScheduler` with vLLM 0.22.1's two faults under `priority`, as `UpstreamScheduler`."""

@@ -29,7 +29,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from operator import attrgetter
 
 from mini_vllm.config import EngineConfig
 from mini_vllm.kv_cache_manager import KVCacheBlocks, KVCacheManager
@@ -119,6 +118,7 @@ class Scheduler:
         self.waiting = create_request_queue(self.policy)
         self.running: list[Request] = []
         self.finished_req_ids: set[str] = set()
+        self.reset_preempted_req_ids: set[str] = set()  # between two steps; the worker must hear
         self.num_preemptions = 0  # since start, over all requests
 
     # -- requests come and go ---------------------------------------------------------------------
@@ -169,6 +169,7 @@ class Scheduler:
 
     def _free_request(self, request: Request) -> None:
         self.finished_req_ids.add(request.request_id)
+        self.reset_preempted_req_ids.discard(request.request_id)
         self.kv_cache_manager.free(request)
         del self.requests[request.request_id]
 
@@ -190,6 +191,7 @@ class Scheduler:
         first token (`vllm/v1/core/sched/scheduler.py:1896 Scheduler.reset_prefix_cache`).
         """
         if reset_running_requests:
+            self.reset_preempted_req_ids |= {request.request_id for request in self.running}
             while self.running:
                 self._preempt_request(self.running.pop())
         return self.kv_cache_manager.reset_prefix_cache()
@@ -211,6 +213,7 @@ class Scheduler:
         assert total_num_scheduled_tokens <= self.max_num_scheduled_tokens
         assert step.token_budget >= 0
         assert len(self.running) <= self.max_num_running_reqs
+        reset_preempted_req_ids, self.reset_preempted_req_ids = self.reset_preempted_req_ids, set()
         scheduler_output = SchedulerOutput(
             scheduled_new_reqs=[
                 NewRequestData.from_request(
@@ -221,7 +224,7 @@ class Scheduler:
             scheduled_cached_reqs=self._make_cached_request_data(step),
             num_scheduled_tokens=step.num_scheduled_tokens,
             total_num_scheduled_tokens=total_num_scheduled_tokens,
-            preempted_req_ids={request.request_id for request in step.preempted_reqs},
+            preempted_req_ids={r.request_id for r in step.preempted_reqs} | reset_preempted_req_ids,
             finished_req_ids=self.finished_req_ids,
         )
         self._update_after_schedule(scheduler_output)
@@ -428,21 +431,3 @@ class Scheduler:
         (`vllm/v1/core/sched/scheduler.py:1649 Scheduler._update_request_with_output`)."""
         request.append_output_token_ids(new_token_ids[0])
         return new_token_ids, check_stop(request, self.max_model_len)
-
-
-class UpstreamScheduler(Scheduler):
-    """The scheduler with vLLM 0.22.1's two faults under `priority` (see the head of this file).
-
-    To be injected, `EngineParts(scheduler=UpstreamScheduler)`, by who wants to see them happen.
-    Source: `vllm/v1/core/sched/scheduler.py:457 in Scheduler.schedule`.
-    """
-
-    def _pop_victim(self) -> Request:
-        if self.policy is SchedulingPolicy.FCFS:
-            return self.running.pop()
-        least_important = max(self.running, key=attrgetter("priority", "arrival_time"))
-        self.running.remove(least_important)
-        return least_important
-
-    def _evict_uncomputed_blocks(self, request: Request) -> None:
-        """Nothing: the hashes stay."""

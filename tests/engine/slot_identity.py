@@ -33,7 +33,7 @@ from mini_vllm.config import EngineConfig
 from mini_vllm.engine import EngineParts
 from mini_vllm.request import RequestStatus
 from mini_vllm.sched_output import ModelRunnerOutput, SchedulerOutput
-from mini_vllm.scheduler import UpstreamScheduler
+from mini_vllm.upstream_scheduler import UpstreamScheduler
 
 STEPS = 1_000_000
 MAX_MODEL_LEN = 48

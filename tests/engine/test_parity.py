@@ -46,10 +46,12 @@ def test_mini_vllm_plans_ahead_as_vllm_did(capsys: pytest.CaptureFixture[str]) -
 
 
 @pytest.mark.skipif(not FULL_ASYNC_GOLDEN.exists(), reason=f"no {FULL_ASYNC_GOLDEN}")
-@pytest.mark.parametrize("scheduler", ["AsyncScheduler", "UpstreamAsyncScheduler"])
+@pytest.mark.parametrize(
+    "scheduler", ["async_scheduler:AsyncScheduler", "upstream_scheduler:UpstreamAsyncScheduler"]
+)
 def test_the_whole_async_golden_file(capsys: pytest.CaptureFixture[str], scheduler: str) -> None:
     """As the differences on purpose are nothing that these workloads see."""
-    named = f"mini_vllm.async_scheduler:{scheduler}"
+    named = f"mini_vllm.{scheduler}"
     assert parity.main([str(FULL_ASYNC_GOLDEN), "--scheduler", named]) == 0
     assert "60 traces, 12,256 steps, 0 differences" in capsys.readouterr().out
 
