@@ -45,7 +45,7 @@ class AsyncRecording(Recording):
             new = self.recording["outputs"][request_id][len(info.output_token_ids) :][:1]
             info.output_token_ids.extend(new)
             self.tokens[request_id].extend(new)
-            self.explainer.taken_in(request_id, new, finished=False)
+            self.explainer.taken_in(request_id, new)
             if request_id in self.running:
                 placeholders = self.explainer.states[request_id].num_output_placeholders
                 self._publish(request_id, self.computed[request_id] - placeholders)

@@ -21,6 +21,7 @@ from mini_vllm.trace.types import RequestInfo, StepTrace
 DECODE = "one decode token"
 REST = "the rest of its prompt"
 AGAIN = "the rest of its tokens, computed again after a preemption"
+ENDS = " ends it"
 IN_FLIGHT = "its last token is being sampled already: the result has to come first"
 
 
@@ -254,13 +255,11 @@ class Explainer:
         step.cached_blocks = sum(block not in self.refs for block in self.cached)
         step.shared_blocks = sum(refs > 1 for refs in self.refs.values())
 
-    def taken_in(self, request_id: str, new_token_ids: list[int], finished: bool) -> None:
+    def taken_in(self, request_id: str, new_token_ids: list[int]) -> None:
         """With asynchronous scheduling: the result of a plan in flight came for this request."""
         state = self.states[request_id]
         state.num_tokens += len(new_token_ids)
         state.num_output_placeholders -= len(new_token_ids)
-        if finished:
-            self.left(request_id)
 
     def _missing(self, state: RequestState) -> int:
         """The tokens that a running request misses, those in flight counted as if it had them."""

@@ -18,6 +18,9 @@ from mini_vllm.async_scheduler import AsyncScheduler
 from mini_vllm.engine import EngineDeadError, EngineParts, StepRecord
 from mini_vllm.outputs import RequestOutput
 from mini_vllm.scheduler import Scheduler
+from mini_vllm.trace.data import from_data, to_data
+from mini_vllm.trace.recorder import TraceRecorder
+from mini_vllm.trace.text import to_text
 
 PARTS = EngineParts()
 TIGHT: dict[str, Any] = {
@@ -316,6 +319,29 @@ def test_a_record_has_its_own_plan_and_result() -> None:
         )
         assert record.execute_time > 0
     assert engine.engine_core.num_steps == len(records)
+
+
+@pytest.mark.parametrize("seed", [201, 203, 204])
+def test_a_trace_follows_the_plans(seed: int) -> None:
+    """Each decision has its reason, each token stands in the plan that sampled it."""
+    jobs, settings = random_workload(seed)
+    engine = ahead(**settings)
+    recorder = TraceRecorder(engine)
+    got, _ = drive(engine, jobs)
+    trace = from_data(to_data(recorder.trace))
+    text = to_text(trace.steps)
+    assert "not by vLLM's rules" not in text
+    assert " ends it" in text
+    assert "(its last token had come)" in text
+    for i, tokens in enumerate(got):
+        parts = [p for s in trace.steps for p in s.scheduled if p.request_id == str(i)]
+        # Of an aborted request the core may have sampled one more than was handed out.
+        assert [t for p in parts for t in p.new_token_ids][: len(tokens)] == tokens
+    assert trace.steps[-1].running == []
+    assert trace.steps[-1].free_blocks == engine.config.num_gpu_blocks - 1  # type: ignore[operator]
+    assert (
+        sum(len(s.preempted) for s in trace.steps) == engine.engine_core.scheduler.num_preemptions
+    )
 
 
 def test_the_async_front_door_serves_it() -> None:
