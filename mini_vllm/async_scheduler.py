@@ -16,6 +16,7 @@ parallelism (two plans are on their way, never more).
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from mini_vllm.request import Request, RequestStatus
@@ -43,27 +44,25 @@ class AsyncScheduler(Scheduler):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        # Results on their way for requests that have ended, by id: see `add_request`.
-        self._ownerless_tokens: dict[str, int] = {}
-
-    def add_request(self, request: Request) -> None:
-        """As `Scheduler.add_request`. An id may be taken again as soon as it is free, so a token may
-        still be on its way to who had it before; it is not the newcomer's.
-
-        Upstream adds random characters to each id, which cannot meet again
-        (`vllm/v1/engine/input_processor.py:215 InputProcessor.assign_request_id`).
-        """
-        super().add_request(request)
-        request.async_tokens_to_discard = self._ownerless_tokens.pop(request.request_id, 0)
+        # Request id -> tokens on their way that are void. Results come in order, so they are the next
+        # that come for this id, even if somebody else has taken it by then. Upstream counts them in
+        # the request, as its ids end in random characters and never meet again.
+        self.async_tokens_to_discard: dict[str, int] = {}
 
     def reset_prefix_cache(self, reset_running_requests: bool = False) -> bool:
         """As `Scheduler.reset_prefix_cache`. Tokens on their way to the running requests were
         computed with what is to be forgotten: they are dropped when they come, and sampled anew."""
         if reset_running_requests:
             for request in self.running:
-                request.async_tokens_to_discard += request.num_output_placeholders
-                request.num_output_placeholders = 0
+                self._discard_latest_async_tokens(request)
         return super().reset_prefix_cache(reset_running_requests)
+
+    def _discard_latest_async_tokens(self, request: Request) -> None:
+        if request.num_output_placeholders:
+            before = self.async_tokens_to_discard.get(request.request_id, 0)
+            in_flight = before + request.num_output_placeholders
+            self.async_tokens_to_discard[request.request_id] = in_flight
+            request.num_output_placeholders = 0
 
     def _make_cached_request_data(self, step: _Step) -> CachedRequestData:
         """Tells the worker how many of the tokens that it has sampled hold: it may have dropped ones."""
@@ -74,18 +73,19 @@ class AsyncScheduler(Scheduler):
         ]
         return data
 
-    def _num_missing_tokens(self, request: Request) -> int:
-        """What the next plan is to compute of a running request: placeholders count as tokens.
+    def _num_tokens_ahead(self, request: Request) -> int:
+        """What the next plan is to compute of a running request whose newest token is in flight: that
+        token, as if it were there.
 
-        0 if there is nothing to do before a result comes: its last token is in flight already, by
-        `max_tokens` (`vllm/v1/core/sched/scheduler.py:369 in Scheduler.schedule`) or by
-        `max_model_len`, whose last token is never an input (396).
+        0 if a result must come first, because the token in flight is the last: by `max_tokens`
+        (`vllm/v1/core/sched/scheduler.py:369 in Scheduler.schedule`), or by `max_model_len`, whose last
+        token is never an input (396).
         """
         num_computed_tokens = request.num_computed_tokens
         num_output_placeholders = request.num_output_placeholders
         if num_output_placeholders > 0:
-            # As if of the tokens in flight one counted, which is all there are between two turns.
-            num_tokens_then = num_computed_tokens + 1 - (num_output_placeholders - 1)
+            # With the one token in flight that there is between two turns: computed and one more.
+            num_tokens_then = num_computed_tokens + 2 - num_output_placeholders
             if num_tokens_then >= request.num_prompt_tokens + request.max_tokens:
                 return 0
         return min(
@@ -107,38 +107,42 @@ class AsyncScheduler(Scheduler):
     def update_from_output(
         self, scheduler_output: SchedulerOutput, model_runner_output: ModelRunnerOutput
     ) -> list[EngineCoreOutput]:
-        """As `Scheduler.update_from_output`; rows of requests that have ended are passed over."""
-        if self._ownerless_tokens:
-            self._drop_ownerless_tokens(model_runner_output)
+        """As `Scheduler.update_from_output`, without the tokens that are void."""
+        if self.async_tokens_to_discard:
+            model_runner_output = self._without_void_tokens(model_runner_output)
         return super().update_from_output(scheduler_output, model_runner_output)
+
+    def _without_void_tokens(self, output: ModelRunnerOutput) -> ModelRunnerOutput:
+        sampled_token_ids = list(output.sampled_token_ids)
+        for req_id, count in list(self.async_tokens_to_discard.items()):
+            index = output.req_id_to_index.get(req_id)
+            if index is None or not sampled_token_ids[index]:
+                continue
+            sampled_token_ids[index] = []
+            if count > 1:
+                self.async_tokens_to_discard[req_id] = count - 1
+            else:
+                del self.async_tokens_to_discard[req_id]
+        return replace(output, sampled_token_ids=sampled_token_ids)
 
     def _update_request_with_output(
         self, request: Request, new_token_ids: list[int]
     ) -> tuple[list[int], bool]:
-        """Put the token in its placeholder's place, and publish the blocks that are known now."""
-        if request.async_tokens_to_discard > 0:
-            request.async_tokens_to_discard -= 1
-            return [], False
+        """Put the token in its placeholder's place, and publish the blocks that are known now.
+
+        One that was preempted in between keeps the token, and may end by it while it waits.
+        """
         status_before_update = request.status
         new_token_ids, stopped = super()._update_request_with_output(request, new_token_ids)
         request.num_output_placeholders -= 1
         assert request.num_output_placeholders >= 0
-        if status_before_update is RequestStatus.RUNNING:  # else it was preempted and holds nothing
+        if status_before_update is RequestStatus.RUNNING:
             num_known_tokens = request.num_computed_tokens - request.num_output_placeholders
             self.kv_cache_manager.cache_blocks(request, num_known_tokens)
+        elif stopped:
+            self.waiting.remove_request(request)
         return new_token_ids, stopped
 
     def _free_request(self, request: Request) -> None:
         super()._free_request(request)
-        in_flight = request.num_output_placeholders + request.async_tokens_to_discard
-        if in_flight:
-            self._ownerless_tokens[request.request_id] = in_flight
-
-    def _drop_ownerless_tokens(self, model_runner_output: ModelRunnerOutput) -> None:
-        """Count the rows that come for nobody."""
-        for req_id in list(self._ownerless_tokens):
-            index = model_runner_output.req_id_to_index.get(req_id)
-            if index is not None and model_runner_output.sampled_token_ids[index]:
-                self._ownerless_tokens[req_id] -= 1
-                if not self._ownerless_tokens[req_id]:
-                    del self._ownerless_tokens[req_id]
+        self._discard_latest_async_tokens(request)

@@ -72,7 +72,6 @@ class Request:
     __slots__ = (
         "all_token_ids",
         "arrival_time",
-        "async_tokens_to_discard",
         "block_hashes",
         "block_size",
         "cache_salt",
@@ -130,7 +129,6 @@ class Request:
         # Of async scheduling (`AsyncScheduler`). With synchronous steps they keep these values.
         self.num_output_placeholders = 0  # tokens being sampled, whose results are not in yet
         self.is_prefill_chunk = False  # the last step that it was in samples nothing for it
-        self.async_tokens_to_discard = 0  # results on their way that are void
 
         # Read once here rather than through two objects at every token.
         self.max_tokens: int = sampling_params.max_tokens

@@ -213,7 +213,10 @@ class Scheduler:
         assert total_num_scheduled_tokens <= self.max_num_scheduled_tokens
         assert step.token_budget >= 0
         assert len(self.running) <= self.max_num_running_reqs
-        reset_preempted_req_ids, self.reset_preempted_req_ids = self.reset_preempted_req_ids, set()
+        preempted_req_ids = {request.request_id for request in step.preempted_reqs}
+        if self.reset_preempted_req_ids:
+            preempted_req_ids |= self.reset_preempted_req_ids
+            self.reset_preempted_req_ids = set()
         scheduler_output = SchedulerOutput(
             scheduled_new_reqs=[
                 NewRequestData.from_request(
@@ -224,7 +227,7 @@ class Scheduler:
             scheduled_cached_reqs=self._make_cached_request_data(step),
             num_scheduled_tokens=step.num_scheduled_tokens,
             total_num_scheduled_tokens=total_num_scheduled_tokens,
-            preempted_req_ids={r.request_id for r in step.preempted_reqs} | reset_preempted_req_ids,
+            preempted_req_ids=preempted_req_ids,
             finished_req_ids=self.finished_req_ids,
         )
         self._update_after_schedule(scheduler_output)
@@ -237,20 +240,22 @@ class Scheduler:
         important), which starts over later. If that is itself, nothing is left for those behind it
         either (`vllm/v1/core/sched/scheduler.py:364 in Scheduler.schedule`).
         """
-        req_index, running = 0, self.running
-        allocate_slots = self.kv_cache_manager.allocate_slots
-        while step.token_budget > 0 and req_index < len(running):
-            request = running[req_index]
-            num_new_tokens = self._num_missing_tokens(request)
-            if num_new_tokens == 0:  # never here: see `AsyncScheduler`
-                req_index += 1
-                continue
+        req_index = 0
+        while step.token_budget > 0 and req_index < len(self.running):
+            request = self.running[req_index]
+            num_new_tokens = request.num_tokens - request.num_computed_tokens
             if 0 < self.long_prefill_token_threshold < num_new_tokens:
                 num_new_tokens = self.long_prefill_token_threshold
-            if step.token_budget < num_new_tokens:
-                num_new_tokens = step.token_budget
+            num_new_tokens = min(num_new_tokens, step.token_budget)
+            if num_new_tokens <= 0:
+                num_new_tokens = self._num_tokens_ahead(request)
+                if num_new_tokens == 0:
+                    req_index += 1
+                    continue
 
-            while (new_blocks := allocate_slots(request, num_new_tokens)) is None:
+            while (
+                new_blocks := self.kv_cache_manager.allocate_slots(request, num_new_tokens)
+            ) is None:
                 preempted_req = self._pop_victim()
                 if preempted_req in step.scheduled_running_reqs:  # only under PRIORITY
                     preempted_req_id = preempted_req.request_id
@@ -273,9 +278,12 @@ class Scheduler:
             step.token_budget -= num_new_tokens
             req_index += 1
 
-    def _num_missing_tokens(self, request: Request) -> int:
-        """The tokens that a running request has and that are not computed; at least 1."""
-        return request.num_tokens - request.num_computed_tokens
+    def _num_tokens_ahead(self, request: Request) -> int:
+        """0 or 1: what to compute of a running request that misses nothing (`AsyncScheduler`).
+
+        Raises ValueError: with synchronous steps each brings a token, and the token is missing.
+        """
+        raise ValueError(f"num_new_tokens must be greater than 0: nothing to compute of {request}")
 
     def _schedule_waiting(self, step: _Step) -> None:
         """Admit from the head of the queue until something runs out.
@@ -373,9 +381,8 @@ class Scheduler:
     def _update_after_schedule(self, scheduler_output: SchedulerOutput) -> None:
         """Advance the counters now, not when the result comes
         (`vllm/v1/core/sched/scheduler.py:951 Scheduler._update_after_schedule`)."""
-        requests = self.requests
         for req_id, num_scheduled_token in scheduler_output.num_scheduled_tokens.items():
-            requests[req_id].num_computed_tokens += num_scheduled_token
+            self.requests[req_id].num_computed_tokens += num_scheduled_token
         self.finished_req_ids = set()
 
     def update_from_output(
@@ -391,29 +398,22 @@ class Scheduler:
         req_id_to_index = model_runner_output.req_id_to_index
         logprobs = model_runner_output.logprobs
         prompt_logprobs_dict = model_runner_output.prompt_logprobs_dict
-        requests, update_request = self.requests, self._update_request_with_output
         for req_id in scheduler_output.num_scheduled_tokens:
-            request = requests.get(req_id)
+            request = self.requests.get(req_id)
             if request is None:
                 continue  # aborted while the step ran
             new_token_ids = sampled_token_ids[req_id_to_index[req_id]]
             if not new_token_ids:
                 continue  # a prefill chunk that has not caught up
-            status_before_stop = request.status
-            new_token_ids, stopped = update_request(request, new_token_ids)
-            if not new_token_ids:
-                continue
+            new_token_ids, stopped = self._update_request_with_output(request, new_token_ids)
             # Two of its seven fields; the others are set below, for the few tokens that need them,
             # because a call that names all seven takes three times as long.
             output = EngineCoreOutput(req_id, new_token_ids)
             if stopped:
                 output.finish_reason = request.get_finished_reason()
                 output.stop_reason = request.stop_reason
-                if status_before_stop is RequestStatus.RUNNING:
-                    stopped_running_reqs.add(request)
-                else:  # preempted since: only with a step in flight
-                    self.waiting.remove_request(request)
                 self._free_request(request)
+                stopped_running_reqs.add(request)
             if logprobs:
                 output.new_logprobs = logprobs.get(req_id)
             if prompt_logprobs_dict:
@@ -430,4 +430,5 @@ class Scheduler:
         """Append the sampled token. Returns what is to be sent on, and whether the request stops
         (`vllm/v1/core/sched/scheduler.py:1649 Scheduler._update_request_with_output`)."""
         request.append_output_token_ids(new_token_ids[0])
-        return new_token_ids, check_stop(request, self.max_model_len)
+        stopped = check_stop(request, self.max_model_len)
+        return new_token_ids, stopped

@@ -12,7 +12,7 @@ from mini_vllm.scheduler import Scheduler
 class PlansTooFar(AsyncScheduler):
     """Counts the token in flight, but not that it may be the last."""
 
-    def _num_missing_tokens(self, request: Request) -> int:
+    def _num_tokens_ahead(self, request: Request) -> int:
         ahead = request.num_tokens + request.num_output_placeholders
         return min(ahead, self.max_model_len - 1) - request.num_computed_tokens
 
@@ -20,10 +20,10 @@ class PlansTooFar(AsyncScheduler):
 class WaitsForResults(AsyncScheduler):
     """Plans nothing for a request while a token of it is in flight."""
 
-    def _num_missing_tokens(self, request: Request) -> int:
+    def _num_tokens_ahead(self, request: Request) -> int:
         if request.num_output_placeholders:
             return 0
-        return super()._num_missing_tokens(request)
+        return super()._num_tokens_ahead(request)
 
 
 class PlaceholderForEveryChunk(AsyncScheduler):
@@ -40,8 +40,7 @@ class VictimsLoseTheirToken(AsyncScheduler):
     """Throws away the token of a request that was preempted while it was in flight."""
 
     def _preempt_request(self, request: Request) -> None:
-        request.async_tokens_to_discard += request.num_output_placeholders
-        request.num_output_placeholders = 0
+        self._discard_latest_async_tokens(request)
         super()._preempt_request(request)
 
 

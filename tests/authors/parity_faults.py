@@ -151,5 +151,5 @@ FAULTS: dict[str, tuple[Any, str]] = {
     "no hits": (_with_manager(NoHits), "Hit length: "),
     "short hits": (_with_manager(ShortHits), "Hit length: "),
     "unwritten": (Unwritten, "NotImplementedError: step 3: make room"),
-    "drops tokens": (DropsTokens, "r000: one decode token"),
+    "drops tokens": (DropsTokens, "ValueError: num_new_tokens must be greater than 0"),
 }

@@ -218,7 +218,7 @@ def test_an_id_taken_again_gets_none_of_the_old_tokens() -> None:
         assert tokens == greedy(b, 5), f"aborted after {steps} turns"
         scheduler = engine.engine_core.scheduler
         assert isinstance(scheduler, AsyncScheduler)
-        assert not scheduler._ownerless_tokens
+        assert not scheduler.async_tokens_to_discard
         check_drained(scheduler)
 
 

@@ -264,7 +264,8 @@ class AsyncSchedulerLife(SchedulerLife):
         result = ModelRunnerOutput(
             ids, {i: k for k, i in enumerate(ids)}, [sampled.get(i, []) for i in ids]
         )
-        dropped = [r for r in samplers if r.request_id not in shadows or r.async_tokens_to_discard]
+        void = scheduler.async_tokens_to_discard  # type: ignore[attr-defined]
+        dropped = [r for r in samplers if r.request_id not in shadows or r.request_id in void]
         taken = [r for r in samplers if r not in dropped]
         before = {r.request_id: (r.num_tokens, r.num_output_placeholders) for r in taken}
         outputs = scheduler.update_from_output(output, result)
