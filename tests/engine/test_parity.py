@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 
 from course.parity import decisions as parity
-from course.parity import explain
+from course.parity import explain, mini_parts
 from course.parity import replay as replay_trace
 from course.parity.record import SHAPES, record, vllm_parts, workload
-from course.parity.traces import Trace, read_traces
+from course.parity.rules import moment
+from course.parity.traces import Arrival, Config, Trace, Workload, read_traces
+from mini_vllm.async_scheduler import AsyncScheduler
 
 ROOT = Path(__file__).resolve().parents[2]
 GOLDEN = ROOT / "tests" / "golden" / "scheduler-0.22.1.jsonl.gz"
@@ -97,3 +99,40 @@ def test_fresh_workloads_from_the_real_classes(shape: str, async_scheduling: boo
         trace = record(work, vllm_parts(work["config"], async_scheduling), async_scheduling)
         found = replay_trace(f"{shape} {seed}", trace)
         assert found is None, explain(found)
+
+
+def _lost_turn() -> Workload:
+    """Under `priority`: r2's last token is in flight, r0 behind it needs a block and takes r2's, so the
+    list moves up, and r1 is passed over."""
+    jobs = [("r0", 2, 4, 3, 1), ("r1", 3, 5, 4, 3), ("r2", 1, 3, 3, 3)]
+    requests: list[Arrival] = [
+        {
+            "id": name, "step": step, "prompt": list(range(3, 3 + prompt)), "max_tokens": most,
+            "ignore_eos": True, "priority": priority, "abort": None,
+        }
+        for name, step, prompt, most, priority in jobs
+    ]  # fmt: skip
+    config: Config = {
+        "block_size": 1, "num_blocks": 16, "max_num_seqs": 3, "max_num_batched_tokens": 64,
+        "long_prefill_token_threshold": 0, "enable_prefix_caching": False, "max_model_len": 64,
+        "policy": "priority",
+    }  # fmt: skip
+    return {"seed": 0, "config": config, "requests": requests}
+
+
+def test_a_turn_is_lost_behind_a_victim_in_flight() -> None:
+    trace = record(_lost_turn(), mini_parts(_lost_turn()["config"], AsyncScheduler), True)
+    plan = trace["steps"][5]
+    assert (plan["preempted"], plan["scheduled"], plan["running"]) == (
+        ["r2"],
+        {"r0": 1},
+        ["r0", "r1"],
+    )
+    now = moment(trace, 5)
+    assert now.reasons["r1"].rule == "lost"
+
+
+@pytest.mark.vllm
+def test_vllm_loses_that_turn_too() -> None:
+    trace = record(_lost_turn(), vllm_parts(_lost_turn()["config"], True), True)
+    assert trace == record(_lost_turn(), mini_parts(_lost_turn()["config"], AsyncScheduler), True)
