@@ -147,8 +147,8 @@ class KVCacheManager:
             if need > self.block_pool.get_num_free_blocks():
                 return None
         total_computed_tokens = request.num_computed_tokens + num_new_computed_tokens
-        num_tokens = total_computed_tokens + num_new_tokens  # when this step is done
-        num_tokens_need_slot = min(num_tokens, self.max_model_len)
+        num_tokens_then = total_computed_tokens + num_new_tokens
+        num_tokens_need_slot = min(num_tokens_then, self.max_model_len)
         num_new_blocks = cdiv(num_tokens_need_slot, self.block_size) - num_blocks
         need = num_new_blocks + num_evictable_blocks
         if need > 0 and need > self.block_pool.get_num_free_blocks():
@@ -166,7 +166,7 @@ class KVCacheManager:
             blocks.extend(new_blocks.blocks)
 
         if self.enable_caching:
-            num_tokens_to_cache = min(num_tokens, request.num_tokens)
+            num_tokens_to_cache = min(num_tokens_then, request.num_tokens)
             if num_tokens_to_cache // self.block_size > self.num_cached_block.get(request_id, 0):
                 self.cache_blocks(request, num_tokens_to_cache)
         return new_blocks

@@ -247,7 +247,7 @@ class Scheduler:
             if 0 < self.long_prefill_token_threshold < num_new_tokens:
                 num_new_tokens = self.long_prefill_token_threshold
             num_new_tokens = min(num_new_tokens, step.token_budget)
-            if num_new_tokens <= 0:
+            if num_new_tokens <= 0:  # only with async scheduling: its newest token is in flight
                 num_new_tokens = self._num_tokens_ahead(request)
                 if num_new_tokens == 0:
                     req_index += 1

@@ -285,7 +285,14 @@ class AsyncSchedulerLife(SchedulerLife):
 
 def test_random_lives_with_two_plans_in_flight_keep_every_invariant() -> None:
     run_lives(AsyncSchedulerLife, either(40, 200))
-    least = {"steps": 500, "preempted": 10, "aborted": 40, "finished": 30, "dropped": 10, "resets": 2}
+    least = {
+        "steps": 500,
+        "preempted": 10,
+        "aborted": 40,
+        "finished": 30,
+        "dropped": 10,
+        "resets": 2,
+    }
     assert all(TOTALS[name] > number for name, number in least.items()), TOTALS
 
 
