@@ -11,6 +11,7 @@ import dataclasses
 import json
 import math
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -173,23 +174,20 @@ def _config(args: argparse.Namespace, cost: StepCost) -> EngineConfig:
     """The engine's settings: what is given, else what goes with the cost."""
     from mini_vllm.config import EngineConfig
 
-    config = EngineConfig(**engine_settings(args))
+    settings = engine_settings(args)
+    block_size = EngineConfig(**settings).block_size  # checked
+    slots = cost.num_kv_tokens
     for name, value in (
         ("max_model_len", cost.max_model_len),
-        (
-            "num_gpu_blocks",
-            None if cost.num_kv_tokens is None else cost.num_kv_tokens // config.block_size + 1,
-        ),
+        ("num_gpu_blocks", None if slots is None else slots // block_size + 1),
     ):
-        if getattr(config, name) is not None:
-            continue
-        if value is None:
+        if settings.get(name, value) is None:
             raise ValueError(
                 f"the cost {cost.name!r} does not say how large its model's limit or cache is: give "
                 f"--{name.replace('_', '-')}"
             )
-        config = dataclasses.replace(config, **{name: value})
-    return config
+        settings.setdefault(name, value)
+    return EngineConfig(**settings)
 
 
 def _parts(config: EngineConfig, async_scheduling: bool) -> SimParts:
@@ -198,10 +196,10 @@ def _parts(config: EngineConfig, async_scheduling: bool) -> SimParts:
     if not async_scheduling:
         return mini_parts(config)
     try:
-        from mini_vllm.async_scheduler import AsyncScheduler  # type: ignore[import-not-found]
+        scheduler = import_module("mini_vllm.async_scheduler").AsyncScheduler
     except ImportError:
         raise ValueError("--async-scheduling: this engine has no AsyncScheduler") from None
-    return mini_parts(config, AsyncScheduler, async_scheduling=True)
+    return mini_parts(config, scheduler, async_scheduling=True)
 
 
 def _requests(args: argparse.Namespace) -> tuple[Iterator[SimRequest], int]:
@@ -218,13 +216,15 @@ def _requests(args: argparse.Namespace) -> tuple[Iterator[SimRequest], int]:
         raise ValueError(f"--num-prompts {short(args.num_prompts)}: at most {MOST_PROMPTS}")
     if args.dataset is None:
         num_prompts = args.num_prompts or 1000
-        lengths = [
-            Lengths.parse(default if text is None else text)
-            for text, default in ((args.input_len, "512"), (args.output_len, "128"))
-        ]
-        arrivals = arrival_times(num_prompts, rate, burstiness, args.seed)
-        prefixes = (args.prefix_len or 0, args.num_prefixes or 1)
-        return random_requests(arrivals, *lengths, *prefixes, seed=args.seed), num_prompts
+        requests = random_requests(
+            arrival_times(num_prompts, rate, burstiness, args.seed),
+            Lengths.parse("512" if args.input_len is None else args.input_len),
+            Lengths.parse("128" if args.output_len is None else args.output_len),
+            args.prefix_len or 0,
+            args.num_prefixes or 1,
+            args.seed,
+        )
+        return requests, num_prompts
     for name in random_only:
         if getattr(args, name) is not None:
             raise ValueError(f"--{name.replace('_', '-')} and --dataset: the file has the lengths")

@@ -65,7 +65,7 @@ class Timeline:
 
     SLOTS = 512
     rows: list[tuple[float, int, int, float]] = field(default_factory=list)
-    """(time, running, waiting, share of the KV cache in use) at the ends of steps."""
+    """(time, running, waiting, share of the KV cache in use), right after a plan was made."""
     every: int = 1
 
     def add(self, step: int, time: float, running: int, waiting: int, usage: float) -> None:
@@ -189,8 +189,8 @@ class ServingMetrics:
         self.good += all(took[name] * 1e3 <= limit for name, limit in self.goodput.items())
         self._seconds.note(live.last, 1)
 
-    def stepped(self, now: float, running: int, waiting: int, usage: float) -> None:
-        """The state after a step's results were taken in."""
+    def state(self, now: float, running: int, waiting: int, usage: float) -> None:
+        """How things stand right after a plan was made."""
         self.max_running = max(self.max_running, running)
         self.max_waiting = max(self.max_waiting, waiting)
         self.max_usage = max(self.max_usage, usage)

@@ -206,6 +206,12 @@ class Simulator:
         device = self.cost.device(work)
         cached = sum([new.num_computed_tokens for new in plan.scheduled_new_reqs])
         self.metrics.planned(work, device, cached)
+        self.metrics.state(
+            self.now,
+            len(scheduler.running),
+            len(scheduler.waiting),
+            scheduler.kv_cache_manager.usage,
+        )
         self.now += self.cost.host(work)
         begin = max(self.now, self._device_free)
         self._device_free = begin + device
@@ -241,12 +247,6 @@ class Simulator:
             if req_id not in requests:
                 del live[req_id]
                 self.metrics.finished(one)
-        self.metrics.stepped(
-            self.now,
-            len(scheduler.running),
-            len(scheduler.waiting),
-            scheduler.kv_cache_manager.usage,
-        )
 
 
 @contextmanager
