@@ -23,7 +23,9 @@ if TYPE_CHECKING:
     from mini_vllm.sim import ServingMetrics, SimParts, SimRequest, StepCost
 
 MOST_PROMPTS = 100_000_000
-"""An hour or more; whoever wants longer can run it again with another seed."""
+"""Hours; whoever wants more can run it again with another seed."""
+MOST_BLOCKS = 20_000_000
+"""About 2 GB of bookkeeping."""
 _EPILOG = """\
 a length is: N, uniform:LOW:HIGH or lognormal:MEDIAN:SIGMA[:MOST], in tokens
 
@@ -116,9 +118,12 @@ def run_simulate(args: argparse.Namespace, out: TextIO) -> int:
     config = _config(args, cost)
     parts = _parts(config, args.async_scheduling)
     requests, num_prompts = _requests(args)
+    if args.json not in (None, "-"):
+        check_target("--json", Path(args.json))
     if args.plot is not None:
         from mini_vllm.cli.simulate_plot import check_plot
 
+        check_target("--plot", Path(args.plot))
         check_plot(Path(args.plot))
     simulator = Simulator(parts, cost, metrics)
     simulator.run(requests)
@@ -140,6 +145,12 @@ def run_simulate(args: argparse.Namespace, out: TextIO) -> int:
     if args.json != "-":
         out.write(table(result, metrics, cost, _rate(args)))
     return 0
+
+
+def check_target(flag: str, path: Path) -> None:
+    """Raises ValueError, before the run, where its figures could not be written after it."""
+    if path.is_dir() or not path.parent.is_dir():
+        raise ValueError(f"{flag} {short(str(path))}: a file in a folder that is there, please")
 
 
 def _write_json(data: dict[str, Any], to: str, out: TextIO) -> None:
@@ -187,6 +198,11 @@ def _config(args: argparse.Namespace, cost: StepCost) -> EngineConfig:
                 f"--{name.replace('_', '-')}"
             )
         settings.setdefault(name, value)
+    if settings["num_gpu_blocks"] > MOST_BLOCKS:
+        raise ValueError(
+            f"num_gpu_blocks {short(settings['num_gpu_blocks'])}: the simulator keeps a record of each, "
+            f"and takes at most {MOST_BLOCKS}"
+        )
     return EngineConfig(**settings)
 
 

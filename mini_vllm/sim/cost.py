@@ -11,7 +11,6 @@ after the other under synchronous scheduling; side by side under asynchronous sc
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -170,8 +169,8 @@ class LinearCost:
 def _check_seconds(field: str, value: object) -> None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError(f"{field} must be a number of seconds, got {short(value)}")
-    if not (math.isfinite(value) and value >= 0):
-        raise ValueError(f"{field} must be finite and not negative, got {short(value)}")
+    if not 0 <= value < 1e6:
+        raise ValueError(f"{field} must be from 0 to 1e6 seconds, got {short(value)}")
 
 
 @dataclass(frozen=True)

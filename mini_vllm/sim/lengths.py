@@ -16,7 +16,10 @@ from mini_vllm.outside import short
 
 CHUNK = 4096
 """Random numbers drawn at a time: a call of numpy's for each would cost more than the request."""
-MOST_TOKENS = 2**31 - 1
+MOST_TOKENS = 10_000_000
+"""No prompt is made that is longer: it is a list, and no model at the pin reads so much."""
+SLOWEST = 1e-6
+"""Requests a second: one in 11 days."""
 LENGTH_FORMS = "N, uniform:LOW:HIGH or lognormal:MEDIAN:SIGMA[:MOST]"
 
 
@@ -86,18 +89,19 @@ def arrival_times(
     the pin, the times are then scaled so that the last comes at exactly `num_prompts / request_rate`.
     To know the factor without keeping the gaps, they are drawn twice.
 
-    Raises ValueError for a rate or a burstiness that is not above 0.
+    Raises ValueError for a rate below `SLOWEST`, or a burstiness that is not above 0.
     Source: `vllm/benchmarks/serve.py:247 get_request`.
     """
-    for name, value in (("request_rate", request_rate), ("burstiness", burstiness)):
-        if not value > 0:
-            raise ValueError(f"{name} must be above 0, got {short(value)}")
+    if not request_rate >= SLOWEST:
+        raise ValueError(f"request_rate must be at least {SLOWEST:g}, got {short(request_rate)}")
+    if not burstiness > 0:
+        raise ValueError(f"burstiness must be above 0, got {short(burstiness)}")
 
     def gaps() -> Iterator[list[float]]:
+        """In a unit of their own, since all will be scaled."""
         rng = np.random.default_rng([seed, 1])
         for start in range(0, num_prompts, CHUNK):
-            n = min(CHUNK, num_prompts - start)
-            yield rng.gamma(burstiness, 1 / (request_rate * burstiness), n).tolist()
+            yield rng.standard_gamma(burstiness, min(CHUNK, num_prompts - start)).tolist()
 
     def times() -> Iterator[float]:
         if math.isinf(request_rate):
@@ -109,7 +113,7 @@ def arrival_times(
                 yield (i + 1) / request_rate
             return
         whole = sum(sum(chunk) for chunk in gaps())
-        factor = num_prompts / request_rate / whole if whole else 1.0
+        factor = num_prompts / request_rate / whole if whole else 0.0
         time = 0.0
         for chunk in gaps():
             for gap in chunk:

@@ -205,7 +205,7 @@ def _read_csv(text: str) -> list[Row]:
             except ValueError as error:
                 raise ValueError(f"line {reader.line_num}: {error}") from error
     except csv.Error as error:
-        raise ValueError(f"line {reader.line_num}: not CSV: {error}") from error
+        raise ValueError(f"after line {reader.line_num}: not CSV: {error}") from error
     return rows
 
 
