@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 from mini_vllm.config import EngineConfig
 
@@ -52,25 +52,18 @@ def add_flags(
     return group
 
 
-_MODEL_FLAGS = ("kv_cache_memory_bytes", "max_logprobs")
+_OF_A_MODEL = ("kv_cache_memory_bytes", "max_logprobs")
 """Of the engine's flags, those that say nothing where there is no model."""
 
 
-def add_engine_flags(parser: argparse.ArgumentParser) -> None:
-    group = add_flags(parser, "engine", _ENGINE_FLAGS)
-    group.add_argument(
-        "--model", metavar="DIR", help="checkpoint folder (default: the shipped tiny Llama)"
-    )
-    _add_switches(group)
-
-
-def add_scheduler_flags(parser: argparse.ArgumentParser) -> None:
-    """The engine's flags for a scheduler without a model."""
-    flags = {name: flag for name, flag in _ENGINE_FLAGS.items() if name not in _MODEL_FLAGS}
-    _add_switches(add_flags(parser, "engine", flags))
-
-
-def _add_switches(group: argparse._ArgumentGroup) -> None:
+def add_engine_flags(parser: argparse.ArgumentParser, with_model: bool = True) -> None:
+    """The engine's flags; without a model, those that its scheduler and KV cache manager have."""
+    flags = {n: f for n, f in _ENGINE_FLAGS.items() if with_model or n not in _OF_A_MODEL}
+    group = add_flags(parser, "engine", flags)
+    if with_model:
+        group.add_argument(
+            "--model", metavar="DIR", help="checkpoint folder (default: the shipped tiny Llama)"
+        )
     group.add_argument(
         "--enable-prefix-caching", action=argparse.BooleanOptionalAction, default=True,
         help="reuse the KV of equal prefixes (on)",
@@ -110,23 +103,22 @@ def _my_parts() -> EngineParts:
     return cast("EngineParts", parts)
 
 
-def engine_settings(args: argparse.Namespace) -> dict[str, Any]:
-    """What the engine's flags say, for `EngineConfig`; what was not given is not in it."""
+def make_config(args: argparse.Namespace) -> EngineConfig:
+    """The settings that the flags say. Raises ValueError."""
     settings = {name: getattr(args, name, None) for name in _ENGINE_FLAGS}
-    given = {name: value for name, value in settings.items() if value is not None}
-    for name in (
-        "enable_prefix_caching",
-        "enable_chunked_prefill",
-        "scheduling_policy",
-        "scheduler_reserve_full_isl",
-    ):
-        given[name] = getattr(args, name)
-    return given
+    return EngineConfig(
+        **{name: value for name, value in settings.items() if value is not None},
+        enable_prefix_caching=args.enable_prefix_caching,
+        enable_chunked_prefill=args.enable_chunked_prefill,
+        scheduling_policy=args.scheduling_policy,
+        scheduler_reserve_full_isl=args.scheduler_reserve_full_isl,
+        seed=getattr(args, "engine_seed", 0),
+    )
 
 
 def make_engine(args: argparse.Namespace) -> LLMEngine:
     from mini_vllm.engine import DEFAULT_MODEL, DEFAULT_PARTS, LLMEngine
 
-    config = EngineConfig(**engine_settings(args), seed=getattr(args, "engine_seed", 0))
+    config = make_config(args)
     parts = _my_parts() if getattr(args, "mine", False) else DEFAULT_PARTS
     return LLMEngine(args.model or DEFAULT_MODEL, config, parts=parts)

@@ -15,11 +15,11 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from mini_vllm.cli.flags import add_scheduler_flags, engine_settings, not_negative, positive
+from mini_vllm.cli.flags import add_engine_flags, make_config, not_negative, positive
+from mini_vllm.config import EngineConfig
 from mini_vllm.outside import short
 
 if TYPE_CHECKING:
-    from mini_vllm.config import EngineConfig
     from mini_vllm.sim import ServingMetrics, SimParts, SimRequest, StepCost
 
 MOST_PROMPTS = 100_000_000
@@ -94,11 +94,9 @@ def add_simulate_parser(commands: Any) -> None:
     )
     parser.add_argument("--json", metavar="FILE", help="write the figures to FILE; '-': here")
     parser.add_argument("--plot", metavar="FILE", help="draw the run: .png, .svg or .pdf")
-    add_scheduler_flags(parser)
-    parser.add_argument(
-        "--async-scheduling", action="store_true",
-        help="plan a step before the results of the one before are in, as a GPU does by default (off)",
-    )  # fmt: skip
+    add_engine_flags(parser, with_model=False)
+    if not hasattr(EngineConfig, "async_scheduling"):  # as long as the engine cannot
+        parser.set_defaults(async_scheduling=False)
     parser.set_defaults(run=run_simulate)
 
 
@@ -183,27 +181,29 @@ def _percentiles(text: str) -> list[float]:
 
 def _config(args: argparse.Namespace, cost: StepCost) -> EngineConfig:
     """The engine's settings: what is given, else what goes with the cost."""
-    from mini_vllm.config import EngineConfig
-
-    settings = engine_settings(args)
-    block_size = EngineConfig(**settings).block_size  # checked
+    config = make_config(args)
     slots = cost.num_kv_tokens
-    for name, value in (
-        ("max_model_len", cost.max_model_len),
-        ("num_gpu_blocks", None if slots is None else slots // block_size + 1),
-    ):
-        if settings.get(name, value) is None:
-            raise ValueError(
-                f"the cost {cost.name!r} does not say how large its model's limit or cache is: give "
-                f"--{name.replace('_', '-')}"
-            )
-        settings.setdefault(name, value)
-    if settings["num_gpu_blocks"] > MOST_BLOCKS:
+    if config.max_model_len is None:
+        limit = _or_refuse(cost, "--max-model-len", cost.max_model_len)
+        config = dataclasses.replace(config, max_model_len=limit)
+    if config.num_gpu_blocks is None:
+        blocks = None if slots is None else slots // config.block_size + 1
+        blocks = _or_refuse(cost, "--num-gpu-blocks", blocks)
+        config = dataclasses.replace(config, num_gpu_blocks=blocks)
+    if config.num_gpu_blocks is not None and config.num_gpu_blocks > MOST_BLOCKS:
         raise ValueError(
-            f"num_gpu_blocks {short(settings['num_gpu_blocks'])}: the simulator keeps a record of each, "
-            f"and takes at most {MOST_BLOCKS}"
+            f"num_gpu_blocks {config.num_gpu_blocks}: the simulator keeps a record of each, and takes "
+            f"at most {MOST_BLOCKS}"
         )
-    return EngineConfig(**settings)
+    return config
+
+
+def _or_refuse(cost: StepCost, flag: str, value: int | None) -> int:
+    if value is None:
+        raise ValueError(
+            f"the cost {cost.name!r} does not say how large its model's limit or cache is: give {flag}"
+        )
+    return value
 
 
 def _parts(config: EngineConfig, async_scheduling: bool) -> SimParts:

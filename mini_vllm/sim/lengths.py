@@ -1,7 +1,7 @@
 """How long prompts and answers are, and when requests come: numbers, a chunk at a time.
 
-Mirrors `vllm/benchmarks/serve.py` (`get_request` 247) for the arrivals and, for the one file format
-that knows no prompt text, `BurstGPTDataset` (`vllm/benchmarks/datasets/datasets.py:2636`).
+The arrivals are those of `vllm bench serve`. The lengths are not: its random dataset knows only
+uniform ones.
 """
 
 from __future__ import annotations

@@ -126,10 +126,12 @@ def dataset_requests(
 def read_dataset(path: Path, encode: Callable[[str], list[int]] | None = None) -> list[Row]:
     """The rows of a file that vLLM's benchmarks read, or of a table of lengths. By its ending:
 
-    * `.jsonl`, `CustomDataset`'s form: `{"prompt": text, "output_tokens": N}` a line. The text is
-      tokenized, so prompts that begin alike share blocks.
-    * `.csv` with the columns `Request tokens` and `Response tokens`, BurstGPT's: as at the pin only
-      GPT-4 rows with an answer count. Its `Timestamp`, which vLLM does not read, becomes the arrival.
+    * `.jsonl`, `{"prompt": text, "output_tokens": N}` a line
+      (`vllm/benchmarks/datasets/datasets.py:2186 CustomDataset`). The text is tokenized, without a
+      chat template, so prompts that begin alike share blocks.
+    * `.csv` with the columns `Request tokens` and `Response tokens`, BurstGPT's
+      (`vllm/benchmarks/datasets/datasets.py:2636 BurstGPTDataset`): as at the pin only GPT-4 rows with
+      an answer count. Its `Timestamp`, which vLLM does not read, becomes the arrival.
     * `.csv` with the columns `prompt` and `output`: tokens, nothing else.
 
     Args:

@@ -7,11 +7,12 @@ import importlib.util
 import pytest
 
 from benchmarks.sim_vllm import compare
+from course.parity.record import SHAPES
 
 pytestmark = pytest.mark.vllm
 
 
-@pytest.mark.parametrize("seed", range(9))  # one of each shape
+@pytest.mark.parametrize("seed", range(len(SHAPES)))  # one of each
 def test_both_schedulers_make_the_same_plans(seed: int) -> None:
     difference, plans, _ = compare(seed, async_scheduling=False)
     assert difference is None, difference
@@ -22,7 +23,7 @@ def test_both_schedulers_make_the_same_plans(seed: int) -> None:
     importlib.util.find_spec("mini_vllm.async_scheduler") is None,
     reason="there is no mini_vllm.async_scheduler",
 )
-@pytest.mark.parametrize("seed", range(9))
+@pytest.mark.parametrize("seed", range(len(SHAPES)))
 def test_so_do_both_asynchronous_ones(seed: int) -> None:
     difference, plans, _ = compare(seed, async_scheduling=True)
     assert difference is None, difference
