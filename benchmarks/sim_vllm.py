@@ -12,7 +12,7 @@ Under `priority` ours is `UpstreamScheduler`, which keeps the two faults of the 
 from __future__ import annotations
 
 import argparse
-import importlib
+import importlib.util
 import random
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -20,8 +20,6 @@ from typing import Any
 from course.parity.decisions import engine_config
 from course.parity.record import SHAPES, vllm_parts, workload
 from course.parity.traces import Config
-from mini_vllm.config import EngineConfig
-from mini_vllm.scheduler import UpstreamScheduler
 from mini_vllm.sim import LinearCost, ServingMetrics, SimParts, SimRequest, Simulator, mini_parts
 from mini_vllm.sim.cost import StepCost
 
@@ -59,15 +57,14 @@ def vllm_sim_parts(config: Config, async_scheduling: bool = False) -> SimParts:
 
 def our_sim_parts(config: Config, async_scheduling: bool = False) -> SimParts | None:
     """Ours, with the pin's faults; None for an async scheduler where there is none yet."""
-    engine: EngineConfig = engine_config(config)
-    if not async_scheduling:
-        return mini_parts(engine, UpstreamScheduler)
-    try:
-        ours = importlib.import_module("mini_vllm.async_scheduler")
-    except ImportError:
-        return None
-    scheduler = getattr(ours, "UpstreamAsyncScheduler", ours.AsyncScheduler)
-    return mini_parts(engine, scheduler, async_scheduling=True)
+    name = "UpstreamAsyncScheduler" if async_scheduling else "UpstreamScheduler"
+    for module in ("upstream_scheduler", "async_scheduler", "scheduler"):
+        if importlib.util.find_spec(f"mini_vllm.{module}") is None:
+            continue
+        scheduler = getattr(importlib.import_module(f"mini_vllm.{module}"), name, None)
+        if scheduler is not None:
+            return mini_parts(engine_config(config), scheduler, async_scheduling)
+    return None
 
 
 def drawn(seed: int) -> tuple[Config, list[SimRequest], LinearCost]:
