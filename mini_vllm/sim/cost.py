@@ -5,7 +5,8 @@ kinds. `LinearCost` is fitted to steps that somebody has timed (`calibrate.py`);
 derived from a data sheet, and nobody has timed anything: it is the least that the step can take.
 
 Time is told apart by who spends it. The *host* plans and takes results in; the *device* computes. One
-after the other under synchronous scheduling; side by side under asynchronous scheduling.
+after the other under synchronous scheduling; side by side under asynchronous scheduling. What the host
+does for a step is counted where the step is planned, also what it does when the results come.
 """
 
 from __future__ import annotations
