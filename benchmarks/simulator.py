@@ -61,7 +61,7 @@ nearer to 1 a queue turns an error of 1 % in a step into one of 10 % in a wait."
 
 
 def calibration(n: int) -> dict[str, list[SimRequest]]:
-    """What is timed to fit the cost: decoding at many batch sizes, prompts alone, and both."""
+    """What is timed to fit the cost: decoding at many batch sizes, prompts of all sizes, and both."""
 
     def at_once(count: int, prompt: str, output: str, seed: int) -> list[SimRequest]:
         times = arrival_times(count, math.inf)
@@ -73,6 +73,11 @@ def calibration(n: int) -> dict[str, list[SimRequest]]:
     }
     found["long and alone"] = at_once(4, "900", "100", 201)
     found["prompts"] = at_once(n // 4, "uniform:4:900", "uniform:1:3", 202)
+    apart = random_requests(
+        arrival_times(n // 2, 12.0, 4.0, 204), Lengths.parse("uniform:4:500"),
+        Lengths.parse("uniform:1:4"), seed=204,
+    )  # fmt: skip
+    found["prompts, one by one"] = list(apart)  # steps of fewer tokens than the budget
     found["mixed"] = at_once(n // 4, "uniform:8:400", "uniform:4:80", 203)
     return found
 
