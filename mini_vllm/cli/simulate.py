@@ -115,7 +115,7 @@ def run_simulate(args: argparse.Namespace, out: TextIO) -> int:
     metrics = ServingMetrics(parse_goodput(args.goodput), percentiles)
     config = _config(args, cost)
     parts = _parts(config, args.async_scheduling)
-    requests, num_prompts = _requests(args)
+    requests, num_prompts, rate = _requests(args)
     if args.json not in (None, "-"):
         check_target("--json", Path(args.json))
     if args.plot is not None:
@@ -131,7 +131,7 @@ def run_simulate(args: argparse.Namespace, out: TextIO) -> int:
     if args.json is not None:
         settings = {
             "cost": {"name": cost.name, "source": cost.source},
-            "request_rate": _rate(args),
+            "request_rate": rate,
             "async_scheduling": args.async_scheduling,
             "config": dataclasses.asdict(config),
         }
@@ -141,14 +141,14 @@ def run_simulate(args: argparse.Namespace, out: TextIO) -> int:
 
         write_plot(Path(args.plot), metrics, cost.name)
     if args.json != "-":
-        out.write(table(result, metrics, cost, _rate(args)))
+        out.write(table(result, metrics, cost, rate))
     return 0
 
 
 def check_target(flag: str, path: Path) -> None:
     """Raises ValueError, before the run, where its figures could not be written after it."""
     if path.is_dir() or not path.parent.is_dir():
-        raise ValueError(f"{flag} {short(str(path))}: a file in a folder that is there, please")
+        raise ValueError(f"{flag} {short(str(path))}: must be a file in a folder that exists")
 
 
 def _write_json(data: dict[str, Any], to: str, out: TextIO) -> None:
@@ -162,12 +162,6 @@ def _write_json(data: dict[str, Any], to: str, out: TextIO) -> None:
 def _finite(value: Any) -> Any:
     """vLLM writes an infinite rate as the text "inf" too: JSON has no such number."""
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _rate(args: argparse.Namespace) -> float | str:
-    if args.request_rate is None:
-        return "the file's times" if args.dataset is not None and args.timed else math.inf
-    return float(args.request_rate)
 
 
 def _percentiles(text: str) -> list[float]:
@@ -218,37 +212,42 @@ def _parts(config: EngineConfig, async_scheduling: bool) -> SimParts:
     return mini_parts(config, scheduler, async_scheduling=True)
 
 
-def _requests(args: argparse.Namespace) -> tuple[Iterator[SimRequest], int]:
-    """The requests, and how many they are. Raises ValueError for flags that do not go together."""
+def _requests(args: argparse.Namespace) -> tuple[Iterator[SimRequest], int, float | str]:
+    """The requests, how many they are, and their rate, in words where a file has times of its own.
+
+    Raises ValueError for flags that do not go together.
+    """
     from mini_vllm.sim import Lengths, arrival_times, dataset_requests, random_requests
 
-    random_only = ("input_len", "output_len", "prefix_len", "num_prefixes")
-    args.timed = False
     if args.burstiness is not None and args.request_rate is None:
         raise ValueError(f"--burstiness {args.burstiness} needs a --request-rate")
-    rate = math.inf if args.request_rate is None else args.request_rate
-    burstiness = 1.0 if args.burstiness is None else args.burstiness
     if args.num_prompts is not None and args.num_prompts > MOST_PROMPTS:
         raise ValueError(f"--num-prompts {short(args.num_prompts)}: at most {MOST_PROMPTS}")
+    rate = math.inf if args.request_rate is None else args.request_rate
+    burstiness = 1.0 if args.burstiness is None else args.burstiness
+
+    def arrivals(count: int) -> Iterator[float]:
+        return arrival_times(count, rate, burstiness, args.seed)
+
     if args.dataset is None:
-        num_prompts = args.num_prompts or 1000
+        count = args.num_prompts or 1000
         requests = random_requests(
-            arrival_times(num_prompts, rate, burstiness, args.seed),
+            arrivals(count),
             Lengths.parse("512" if args.input_len is None else args.input_len),
             Lengths.parse("128" if args.output_len is None else args.output_len),
             args.prefix_len or 0,
             args.num_prefixes or 1,
             args.seed,
         )
-        return requests, num_prompts
-    for name in random_only:
+        return requests, count, rate
+    for name in ("input_len", "output_len", "prefix_len", "num_prefixes"):
         if getattr(args, name) is not None:
             raise ValueError(f"--{name.replace('_', '-')} and --dataset: the file has the lengths")
     rows = _rows(args)
-    args.timed = args.request_rate is None and any(row.arrival is not None for row in rows)
-    num_prompts = args.num_prompts or len(rows)
-    times = None if args.timed else arrival_times(num_prompts, rate, burstiness, args.seed)
-    return dataset_requests(rows, num_prompts, times, args.seed), num_prompts
+    count = args.num_prompts or len(rows)
+    if args.request_rate is None and any(row.arrival is not None for row in rows):
+        return dataset_requests(rows, count), count, "the file's times"
+    return dataset_requests(rows, count, arrivals(count), args.seed), count, rate
 
 
 def _rows(args: argparse.Namespace) -> list[Any]:
@@ -271,6 +270,7 @@ def table(
     """The figures as `vllm bench serve` prints them (`vllm/benchmarks/serve.py:608 benchmark`), and
     the scheduler's own below."""
     from mini_vllm.sim.metrics import LATENCIES
+    from mini_vllm.sim.sketch import RELATIVE_ERROR
 
     lines = [f"{' Simulated Serving Benchmark Result ':=^50}"]
 
@@ -312,6 +312,7 @@ def table(
     row("Device busy (%):", 100 * result["device_busy_share"])
     lines.append("=" * 50)
     lines.append(f"The cost of a step: {cost.name}; {cost.source}.")
+    lines.append(f"Percentiles are within {100 * RELATIVE_ERROR:g} % of their values.")
     if metrics.failed:
         lines.append(f"The first that failed: {short(metrics.first_failure, 300)}")
     return "\n".join(lines) + "\n"
