@@ -87,7 +87,7 @@ def waiting_cost(waiting: int, steps: int = 400) -> float:
     return 1e6 * best
 
 
-_CONSTANT = LinearCost("constant", "a second a step", (0.0,) * 6, (1.0, 0, 0, 0, 0, 0))
+_CONSTANT = LinearCost("constant", "a second a step", (0.0,) * 7, (1.0, *[0.0] * 6))
 
 
 def child(count: int) -> dict[str, Any]:

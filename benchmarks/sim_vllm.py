@@ -72,11 +72,11 @@ def drawn(seed: int) -> tuple[Config, list[SimRequest], LinearCost]:
     rng = random.Random(f"sim {seed}")
     work = workload(seed, sorted(SHAPES)[seed % len(SHAPES)])
     fixed = rng.uniform(0.5e-3, 20e-3)
-    ratio = [rng.choice([0.0, rng.random()]) for _ in range(5)]
-    units = (0.02, 0.1, 0.02, 0.001, 0.0001)
+    ratio = [rng.choice([0.0, rng.random()]) for _ in range(6)]
+    units = (0.5, 0.02, 0.1, 0.02, 0.001, 0.0001)
     cost = LinearCost(
         name="drawn", source="random", add_request_s=rng.choice([0.0, 1e-4]),
-        host_s=(rng.choice([0.0, 0.3 * fixed]), *([0.0] * 5)),
+        host_s=(rng.choice([0.0, 0.3 * fixed]), *([0.0] * 6)),
         device_s=(fixed, *(r * u * fixed for r, u in zip(ratio, units, strict=True))),
     )  # fmt: skip
     pace = rng.uniform(0.3, 3.0) * fixed

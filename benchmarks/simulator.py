@@ -127,7 +127,7 @@ def profile(engine: Engine, n: int) -> None:
 def kind_of(step: TimedStep) -> str:
     """By what a step is expected to be slow or fast."""
     work = step.work
-    if work.num_tokens > work.num_reqs:
+    if work.prompt_steps:
         return f"prompts, {'up to 128' if work.num_tokens <= 128 else 'more'} tokens"
     return f"decode, {'1 to 8' if work.num_reqs <= 8 else '9 to 64'} requests"
 

@@ -16,7 +16,7 @@ from mini_vllm.sim.cost import LinearCost, StepWork
 
 HOST_TERMS = ("steps", "num_reqs", "num_new_reqs")
 """The host looks at requests, not at tokens: planning a prompt of 900 tokens is like planning one of 9."""
-DEVICE_TERMS = ("steps", "num_reqs", "num_new_reqs", "num_tokens", "kv_tokens", "attention_pairs")
+DEVICE_TERMS = StepWork._fields
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """What a step costs: the only part of the simulator that is a model and not the real code.
 
-A step is described by six counts (`StepWork`), and a `StepCost` turns them into seconds. There are two
+A step is described by seven counts (`StepWork`), and a `StepCost` turns them into seconds. There are two
 kinds. `LinearCost` is fitted to steps that somebody has timed (`calibrate.py`); `RooflineCost` is
 derived from a data sheet, and nobody has timed anything: it is the least that the step can take.
 
@@ -28,6 +28,8 @@ class StepWork(NamedTuple):
 
     Attributes:
         steps: 1, so that a fixed cost is a cost like the others.
+        prompt_steps: 1 if some request computes more than one token. Engines have another way through
+            attention then, or no CUDA graph, which costs once and not by the token.
         num_reqs: requests in the batch.
         num_new_reqs: of them, those that the worker sees for the first time.
         num_tokens: tokens to compute.
@@ -37,6 +39,7 @@ class StepWork(NamedTuple):
     """
 
     steps: int
+    prompt_steps: int
     num_reqs: int
     num_new_reqs: int
     num_tokens: int
@@ -58,6 +61,7 @@ def work_of(scheduler_output: Any, requests: Mapping[str, Any]) -> StepWork:
         attention_pairs += end if n == 1 else n * end - n * (n - 1) // 2
     return StepWork(
         1,
+        int(num_tokens > len(num_scheduled_tokens)),
         len(num_scheduled_tokens),
         len(scheduler_output.scheduled_new_reqs),
         num_tokens,

@@ -49,7 +49,7 @@ def test_a_real_engine_is_fed_and_timed() -> None:
 
 
 def test_no_workload_of_the_calibration_is_compared() -> None:
-    cost = LinearCost("c", "test", (1e-4, 0, 0, 0, 0, 0), (4e-3, 0, 0, 2e-5, 0, 0))
+    cost = LinearCost("c", "test", (1e-4, *[0.0] * 6), (4e-3, 0, 0, 0, 2e-5, 0, 0))
     timed = simulator.calibration(60)
     compared = simulator.compared(60, cost)
     assert len(compared) == 3
@@ -63,7 +63,7 @@ def test_no_workload_of_the_calibration_is_compared() -> None:
 
 
 def test_the_fit_is_explained_by_kind_of_step() -> None:
-    cost = LinearCost("c", "test", (0.0,) * 6, (1.0, 0, 0, 0, 0, 0))
+    cost = LinearCost("c", "test", (0.0,) * 7, (1.0, *[0.0] * 6))
     works = [
         StepWork(1, 1, 0, 1, 9, 9),
         StepWork(1, 20, 0, 20, 400, 400),
@@ -81,7 +81,7 @@ def test_a_preset_takes_the_place_of_its_like(
 ) -> None:
     monkeypatch.setattr(simulator, "PRESETS_FILE", tmp_path / "presets.json")
     for step in (1.0, 2.0):
-        simulator.save_preset(LinearCost("c", "test", (0.0,) * 6, (step, 0, 0, 0, 0, 0)))
+        simulator.save_preset(LinearCost("c", "test", (0.0,) * 7, (step, *[0.0] * 6)))
     (saved,) = json.loads((tmp_path / "presets.json").read_text())
     assert LinearCost.from_json(saved).device_s[0] == 2.0
 

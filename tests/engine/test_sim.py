@@ -38,7 +38,7 @@ AZURE = next(Path(__file__).parents[2].glob("phase-02*/labs/lab-02*/azure_conver
 def linear(
     step: float = 1.0, host: float = 0.0, token: float = 0.0, add: float = 0.0
 ) -> LinearCost:
-    return LinearCost("test", "made up", (host, 0, 0, 0, 0, 0), (step, 0, 0, token, 0, 0), add)
+    return LinearCost("test", "made up", (host, *[0] * 6), (step, 0, 0, 0, token, 0, 0), add)
 
 
 def simulate(
@@ -291,14 +291,18 @@ def test_calibration_finds_the_cost_that_made_the_times() -> None:
     """Noise of 10 %, and a term that costs nothing: each prediction is within 2 %."""
     rng = np.random.default_rng(0)
     true = LinearCost(
-        "true", "made up", (2e-4, 1e-5, 0, 0, 0, 0), (4e-3, 2e-5, 1e-4, 3e-5, 0, 2e-8), 1e-4
+        "true",
+        "made up",
+        (2e-4, 0, 1e-5, 0, 0, 0, 0),
+        (4e-3, 1e-3, 2e-5, 1e-4, 3e-5, 0, 2e-8),
+        1e-4,
     )
     steps = []
     for _ in range(600):
         reqs = int(rng.integers(1, 64))
         new = int(rng.integers(0, 3))
         tokens, kv = reqs + new * int(rng.integers(8, 500)), reqs * int(rng.integers(8, 900))
-        work = StepWork(1, reqs, new, tokens, kv, kv + (tokens - reqs) * 200)
+        work = StepWork(1, int(new > 0), reqs, new, tokens, kv, kv + (tokens - reqs) * 200)
         noise = rng.normal(1, 0.1, 2)
         steps.append(TimedStep(work, true.host(work) * noise[0], true.device(work) * noise[1]))
     found = calibrate(steps, [1e-4, 1e-4], "found", "test")
@@ -319,7 +323,7 @@ def test_a_cost_survives_its_file(tmp_path: Path) -> None:
 
 
 def test_every_preset_says_where_it_comes_from() -> None:
-    step = StepWork(1, 8, 1, 120, 4000, 9000)
+    step = StepWork(1, 1, 8, 1, 120, 4000, 9000)
     for name, cost in presets().items():
         assert cost.name == name
         assert cost.source
@@ -331,5 +335,5 @@ def test_every_preset_says_where_it_comes_from() -> None:
 def test_a_roofline_has_two_slopes() -> None:
     """Phase 00's numbers: 16 GB of weights at 2,039 GB/s take 7.9 ms; a prompt of 2,000 takes longer."""
     cost = load_cost("a100-llama-3-8b")
-    assert cost.device(StepWork(1, 1, 0, 1, 1, 1)) == pytest.approx(7.877e-3, rel=1e-3)
-    assert cost.device(StepWork(1, 1, 1, 2000, 2000, 2001000)) == pytest.approx(0.1064, rel=1e-3)
+    assert cost.device(StepWork(1, 0, 1, 0, 1, 1, 1)) == pytest.approx(7.877e-3, rel=1e-3)
+    assert cost.device(StepWork(1, 1, 1, 1, 2000, 2000, 2001000)) == pytest.approx(0.1064, rel=1e-3)
