@@ -65,9 +65,9 @@ def test_no_workload_of_the_calibration_is_compared() -> None:
 def test_the_fit_is_explained_by_kind_of_step() -> None:
     cost = LinearCost("c", "test", (0.0,) * 7, (1.0, *[0.0] * 6))
     works = [
-        StepWork(1, 1, 0, 1, 9, 9),
-        StepWork(1, 20, 0, 20, 400, 400),
-        StepWork(1, 1, 1, 90, 90, 9),
+        StepWork(1, 0, 1, 0, 1, 9, 9),
+        StepWork(1, 0, 20, 0, 20, 400, 400),
+        StepWork(1, 1, 1, 1, 90, 90, 9),
     ]
     rows = simulator.explain([TimedStep(work, 0.5, 0.0) for work in works], cost)
     assert [row["steps"] for row in rows] == [
