@@ -168,7 +168,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--first", type=int, default=0, metavar="SEED", help="the first seed (0)")
     parser.add_argument("--save", action="store_true", help="write results/sim-schedules.json")
     args = parser.parse_args(argv)
-    rows = compare_many(args.workloads, args.first, print)
+    rows = compare_many(args.workloads, args.first, lambda text: print(text, flush=True))
     print(machine.table(rows))
     if args.save:
         command = f"python -m benchmarks.sim_vllm --workloads {args.workloads} --first {args.first}"
