@@ -11,7 +11,6 @@ import dataclasses
 import json
 import math
 from collections.abc import Iterator
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -95,8 +94,6 @@ def add_simulate_parser(commands: Any) -> None:
     parser.add_argument("--json", metavar="FILE", help="write the figures to FILE; '-': here")
     parser.add_argument("--plot", metavar="FILE", help="draw the run: .png, .svg or .pdf")
     add_engine_flags(parser, with_model=False)
-    if not hasattr(EngineConfig, "async_scheduling"):  # as long as the engine cannot
-        parser.set_defaults(async_scheduling=False)
     parser.set_defaults(run=run_simulate)
 
 
@@ -114,7 +111,7 @@ def run_simulate(args: argparse.Namespace, out: TextIO) -> int:
     percentiles = _percentiles(args.metric_percentiles)
     metrics = ServingMetrics(parse_goodput(args.goodput), percentiles)
     config = _config(args, cost)
-    parts = _parts(config, args.async_scheduling)
+    parts = _parts(config)
     requests, num_prompts, rate = _requests(args)
     if args.json not in (None, "-"):
         check_target("--json", Path(args.json))
@@ -200,16 +197,13 @@ def _or_refuse(cost: StepCost, flag: str, value: int | None) -> int:
     return value
 
 
-def _parts(config: EngineConfig, async_scheduling: bool) -> SimParts:
+def _parts(config: EngineConfig) -> SimParts:
+    from mini_vllm.async_scheduler import AsyncScheduler
     from mini_vllm.sim import mini_parts
 
-    if not async_scheduling:
+    if not config.async_scheduling:
         return mini_parts(config)
-    try:
-        scheduler = import_module("mini_vllm.async_scheduler").AsyncScheduler
-    except ImportError:
-        raise ValueError("--async-scheduling: this engine has no AsyncScheduler") from None
-    return mini_parts(config, scheduler, async_scheduling=True)
+    return mini_parts(config, AsyncScheduler, async_scheduling=True)
 
 
 def _requests(args: argparse.Namespace) -> tuple[Iterator[SimRequest], int, float | str]:
