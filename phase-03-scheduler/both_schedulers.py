@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from noon import BLOCK_SIZE, BLOCKS, COMES, PROMPTS, WANTED, prompt_ids
+from noon import BLOCK_SIZE, BLOCKS, COMES, WANTED, prompt_ids
 
 from course.parity.decisions import mini_parts
 from course.parity.traces import EOS, Arrival, Config, Parts
@@ -172,7 +172,9 @@ def victims(make: Callable[..., World], say: Say) -> None:
 
         def asked(request: Any, num_new_tokens: int, *args: Any, **options: Any) -> Any:
             blocks = allocate_slots(request, num_new_tokens, *args, **options)  # noqa: B023
-            say(f"  {request.request_id} asks for {num_new_tokens}: {'no' if blocks is None else 'granted'}")
+            say(
+                f"  {request.request_id} asks for {num_new_tokens}: {'no' if blocks is None else 'granted'}"
+            )
             return blocks
 
         def preempt(request: Any, *args: Any) -> None:
@@ -230,7 +232,8 @@ def sent(plan: Any) -> list[str]:
         if name in cached.resumed_req_ids:
             lines.append(f"resumed {name}: {computed} computed, {len(flat(blocks))} blocks")
         else:
-            known.append(f"{name} {computed}" + (f" + block {names(list(map(str, flat(blocks))))}" if flat(blocks) else ""))
+            new = "".join(f" {block}" for block in flat(blocks))
+            known.append(f"{name} {computed}" + (f" + block{new}" if new else ""))
     if known:
         lines.append(f"known: {', '.join(known)}")
     for what in ("preempted", "finished"):
@@ -301,8 +304,7 @@ def new_request(parts: Parts, prompt: list[int], limits: dict[str, Any]) -> Any:
 
 
 TOPICS = {
-    topic.__name__: topic
-    for topic in (counters, running, victims, waiting, wire, planned, ends)
+    topic.__name__: topic for topic in (counters, running, victims, waiting, wire, planned, ends)
 }
 
 

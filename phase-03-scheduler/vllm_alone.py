@@ -88,7 +88,9 @@ def pauses(say: Say) -> None:
             world.scheduler.set_pause_state(states[number])
         plan = world.step()
         left = world.scheduler.get_num_unfinished_requests()
-        say(f"step {number}: {world.scheduler.pause_state.name:10} {tokens(plan):21} unfinished {left}")
+        say(
+            f"step {number}: {world.scheduler.pause_state.name:10} {tokens(plan):21} unfinished {left}"
+        )
 
 
 def drafts(say: Say) -> None:
@@ -103,7 +105,9 @@ def drafts(say: Say) -> None:
     say(f"before     {world.state('eve')}, with drafts {eve.num_tokens_with_spec}")
     world.arrive()
     plan = world.scheduler.schedule()
-    say(f"planned    {world.state('eve')}, {tokens(plan)}, drafts {plan.scheduled_spec_decode_tokens}")
+    say(
+        f"planned    {world.state('eve')}, {tokens(plan)}, drafts {plan.scheduled_spec_decode_tokens}"
+    )
     world.scheduler.update_from_output(plan, world.parts.make_output(["eve"], [[40, 50]]))
     say(f"taken in   {world.state('eve')}: one draft accepted, two given back")
 
@@ -128,7 +132,9 @@ def common(say: Say) -> None:
     for number in (6, 7, 8, 21):
         world.steps_before(number)
         plan = world.step()
-        say(f"step {number:2}: {tokens(plan):23} common prefix {plan.num_common_prefix_blocks} blocks")
+        say(
+            f"step {number:2}: {tokens(plan):23} common prefix {plan.num_common_prefix_blocks} blocks"
+        )
 
 
 def stats(say: Say) -> None:
@@ -207,9 +213,7 @@ def default(say: Say) -> None:
 
     plain: Any = vllm_parts(CONFIG).scheduler
     for asked in (None, True, False):
-        config = SchedulerConfig(
-            max_model_len=96, is_encoder_decoder=False, async_scheduling=asked
-        )
+        config = SchedulerConfig(max_model_len=96, is_encoder_decoder=False, async_scheduling=asked)
         model = plain.vllm_config.model_config
         made = VllmConfig(model_config=model, scheduler_config=config)
         chosen = made.scheduler_config
