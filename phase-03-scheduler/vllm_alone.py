@@ -118,22 +118,23 @@ def v2(say: Say) -> None:
     world.scheduler.use_v2_model_runner = True
     for number in (9, 13):
         world.steps_before(number)
-        plan = world.step()
+        world.arrive()
+        plan = world.plan()
         say(f"step {number:2}  " + "; ".join(sent(plan)))
-        for new in plan.scheduled_new_reqs:
-            say(
-                f"         prompt {len(new.prompt_token_ids)}, to prefill {len(new.prefill_token_ids)}"
-            )
+        for new in plan.scheduled_new_reqs:  # now, for the list is the request's own and grows
+            say(f"         to prefill {len(new.prefill_token_ids)}")
+        world.take_in()
 
 
 def common(say: Say) -> None:
-    """How many blocks all running requests share, for cascade attention."""
+    """How many blocks all running requests share, for cascade attention: Fay, then Gil, then Hal."""
     world = new_world()
-    for number in (6, 7, 8, 21):
+    world.comes = {"fay": 1, "gil": 5, "hal": 7}
+    for number in range(3, 8):
         world.steps_before(number)
         plan = world.step()
         say(
-            f"step {number:2}: {tokens(plan):23} common prefix {plan.num_common_prefix_blocks} blocks"
+            f"step {number}: {tokens(plan):21} common prefix {plan.num_common_prefix_blocks} blocks"
         )
 
 
