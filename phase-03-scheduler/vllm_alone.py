@@ -141,7 +141,7 @@ def common(say: Say) -> None:
 def stats(say: Say) -> None:
     """The statistics that go out with some steps."""
     world = World(remade(vllm_parts(CONFIG), log_stats=True))
-    for number in (6, 7, 9, 10, 13):
+    for number in (6, 7, 10, 11, 13):
         world.steps_before(number)
         world.arrive()
         plan = world.plan()
@@ -155,6 +155,15 @@ def stats(say: Say) -> None:
             f"blocks in use {said.kv_cache_usage:.0%}, looked up {found.queries}, found {found.hits}; "
             f"of preempted {found.preempted_queries}, {found.preempted_hits}"
         )
+
+
+def twice(say: Say) -> None:
+    """Two plans in a row for Eve, without a result between them, by either scheduler."""
+    for in_flight in (False, True):
+        world = World(remade(vllm_parts(CONFIG), ahead=in_flight))
+        world.arrive()
+        plans = [tokens(world.plan()) for _ in range(2)]
+        say(f"{type(world.scheduler).__name__:14}  {', then '.join(plans)}; {world.state('eve')}")
 
 
 def ahead(say: Say) -> None:
@@ -226,7 +235,7 @@ def default(say: Say) -> None:
 
 TOPICS = {
     topic.__name__: topic
-    for topic in (blocked, pauses, drafts, v2, common, stats, ahead, wasted, default)
+    for topic in (blocked, pauses, drafts, v2, common, stats, twice, ahead, wasted, default)
 }
 
 
