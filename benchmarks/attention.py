@@ -177,7 +177,7 @@ def describe_gpu() -> dict[str, Any]:
 
 
 def dry_run() -> list[dict[str, Any]]:
-    """Every leg once on tiny shapes, on the CPU, in float16: bfloat16 is wrong in the interpreter."""
+    """Every leg once on tiny shapes, on the CPU, in float16: bfloat16 can be wrong in the interpreter."""
     tiny = [Case(2, 100, 64, 4, 16, "float16", 2), Case(3, 70, 128, 1, 64, "float16", 1)]
     missing: dict[str, str] = {}
     rows = [measure(case, "cpu", 0, missing) for case in tiny]

@@ -34,9 +34,9 @@ from mini_vllm.engine import (
 from mini_vllm.engine_args import EngineArgs
 from mini_vllm.engine_thread import (
     EngineShutdownError,
+    EngineStats,
     EngineThread,
     RequestOutputCollector,
-    SchedulerStats,
 )
 from mini_vllm.input_processor import PromptType
 from mini_vllm.outputs import RequestOutput
@@ -44,7 +44,7 @@ from mini_vllm.sampling_params import SamplingParams
 from mini_vllm.surface import missing_attribute, take_harmless
 from mini_vllm.tokenizer import Tokenizer
 
-__all__ = ["AsyncLLM", "EngineDeadError", "EngineShutdownError", "SchedulerStats"]
+__all__ = ["AsyncLLM", "EngineDeadError", "EngineShutdownError", "EngineStats"]
 
 
 class AsyncLLM:
@@ -223,7 +223,7 @@ class AsyncLLM:
         self._thread.stop(timeout)
 
     @property
-    def stats(self) -> SchedulerStats:
+    def stats(self) -> EngineStats:
         """The numbers after the last step, from any thread."""
         return self._thread.stats
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -38,6 +38,7 @@ from mini_vllm.sampler import Sampler
 from mini_vllm.sampling_params import SamplingParams
 from mini_vllm.sched_output import EngineCoreOutput, ModelRunnerOutput, SchedulerOutput
 from mini_vllm.scheduler import Scheduler
+from mini_vllm.stats import SchedulerStats
 from mini_vllm.surface import missing_attribute, take_harmless
 from mini_vllm.tokenizer import Tokenizer
 
@@ -83,6 +84,7 @@ class StepRecord:
     schedule_time: float
     execute_time: float
     update_time: float
+    scheduler_stats: SchedulerStats = field(default_factory=SchedulerStats)
 
 
 def resolve_config(
@@ -183,7 +185,10 @@ class EngineCore:
         self.num_steps += 1
         if self.step_observers:
             times = (t1 - t0, t2 - t1, time.perf_counter() - t2)
-            record = StepRecord(self.num_steps, scheduler_output, model_output, outputs, *times)
+            stats = self.scheduler.make_stats()
+            record = StepRecord(
+                self.num_steps, scheduler_output, model_output, outputs, *times, stats
+            )
             for observer in self.step_observers:
                 observer(record)
         return outputs
@@ -305,7 +310,9 @@ class LLMEngine:
                 index,
             )
             if self.metrics is not None:
-                state.stats = self.metrics.add_request(child_id, core_request.arrival_time)
+                state.stats = self.metrics.add_request(
+                    child_id, core_request.arrival_time, len(processed.token_ids)
+                )
             self.output_processor.add_request(state)
         return request_id
 
@@ -342,7 +349,9 @@ class LLMEngine:
     def _observe_step(self, record: StepRecord) -> None:
         assert self.metrics is not None
         seconds = record.execute_time + record.update_time
-        self.metrics.observe_step(record.scheduler_output, record.outputs, seconds)
+        self.metrics.observe_step(
+            record.scheduler_output, record.outputs, record.scheduler_stats, seconds
+        )
 
     def get_metrics(self) -> list[Metric]:
         """Every number the engine counts (`vllm/v1/engine/llm_engine.py:369 LLMEngine.get_metrics`).

@@ -32,9 +32,10 @@ class EngineShutdownError(EngineDeadError):
 
 
 @dataclass(frozen=True, slots=True)
-class SchedulerStats:
-    """The engine's numbers after one step; an object never changes, so they belong together
-    (`vllm/v1/metrics/stats.py:171 SchedulerStats`).
+class EngineStats:
+    """The engine's numbers after one step; an object never changes, so they belong together.
+
+    What `mini_vllm/stats.py` counts a step, summed up where it is a count.
 
     Attributes:
         num_steps: steps since start.
@@ -42,8 +43,9 @@ class SchedulerStats:
         num_waiting_reqs: requests that wait, preempted ones among them.
         kv_cache_usage: share of usable KV blocks that are held, 0.0 to 1.0.
         num_preemptions: since start.
-        prefix_cache_queries: prompt tokens looked up at admission, since start.
-        prefix_cache_hits: those of them that were cached.
+        prefix_cache_queries: tokens looked up in the prefix cache, since start, at each attempt to
+            admit a request that was never preempted.
+        prefix_cache_hits: those of them that were found.
     """
 
     num_steps: int = 0
@@ -150,7 +152,7 @@ class EngineThread:
     def __init__(self, engine: LLMEngine, max_loop_share: float) -> None:
         self.engine = engine
         self.loop: asyncio.AbstractEventLoop | None = None
-        self.stats = SchedulerStats()
+        self.stats = EngineStats()
         self.ended = False
         self.cause: BaseException | None = None
         self.busy_since: float | None = None
@@ -363,15 +365,13 @@ class EngineThread:
     # -- numbers ----------------------------------------------------------------------------------
 
     def _count_prefix_hits(self, record: StepRecord) -> None:
-        if self.engine.config.enable_prefix_caching:
-            for new in record.scheduler_output.scheduled_new_reqs:
-                if not new.sampling_params.skip_reading_prefix_cache:
-                    self._prefix_cache_queries += len(new.prompt_token_ids)
-                    self._prefix_cache_hits += new.num_computed_tokens
+        stats = record.scheduler_stats.prefix_cache_stats
+        self._prefix_cache_queries += stats.queries
+        self._prefix_cache_hits += stats.hits
 
     def _take_stats(self) -> None:
         core = self.engine.engine_core
-        self.stats = SchedulerStats(
+        self.stats = EngineStats(
             core.num_steps,
             len(core.scheduler.running),
             len(core.scheduler.waiting),

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from mini_vllm.block_pool import BlockPool
 from mini_vllm.kv_cache_utils import KVCacheBlock
 from mini_vllm.request import Request
+from mini_vllm.stats import PrefixCacheStats
 
 
 def cdiv(a: int, b: int) -> int:
@@ -72,11 +73,19 @@ class KVCacheManager:
         self.req_to_blocks: dict[str, list[KVCacheBlock]] = {}
         # request id -> how many blocks at the front of its table are published.
         self.num_cached_block: dict[str, int] = {}
+        self.prefix_cache_stats = PrefixCacheStats()
 
     @property
     def usage(self) -> float:
         """The share of usable blocks that are in use, 0.0 to 1.0."""
         return self.block_pool.get_usage()
+
+    def make_prefix_cache_stats(self) -> PrefixCacheStats:
+        """What was looked up since the last call
+        (`vllm/v1/core/kv_cache_manager.py:182 KVCacheManager.make_prefix_cache_stats`)."""
+        stats = self.prefix_cache_stats
+        self.prefix_cache_stats = PrefixCacheStats()
+        return stats
 
     def get_computed_blocks(self, request: Request) -> tuple[KVCacheBlocks, int]:
         """The longest cached prefix of the request: its blocks and its length in tokens.
@@ -98,9 +107,13 @@ class KVCacheManager:
             if block is None:
                 break  # hashes are chained: what follows a miss cannot be a hit
             hits.append(block)
+        num_computed_tokens = len(hits) * self.block_size
+        self.prefix_cache_stats.record(
+            request.num_tokens, num_computed_tokens, request.num_preemptions > 0
+        )
         if not hits:
             return self.empty_kv_cache_blocks, 0
-        return KVCacheBlocks(hits), len(hits) * self.block_size
+        return KVCacheBlocks(hits), num_computed_tokens
 
     def allocate_slots(
         self,
@@ -209,7 +222,10 @@ class KVCacheManager:
         self.block_pool.evict_blocks(block_ids)
 
     def reset_prefix_cache(self) -> bool:
-        return self.block_pool.reset_prefix_cache()
+        if not self.block_pool.reset_prefix_cache():
+            return False
+        self.prefix_cache_stats.reset = True
+        return True
 
     def check_invariants(self) -> None:
         """Assert I1 to I4 over pool and tables. O(blocks): for tests, not for the step."""

@@ -1,8 +1,9 @@
 """What an engine counts where it is asked to: numbers of each request, and of all of them.
 
-Mirrors `vllm/v1/metrics/stats.py` (`RequestStateStats`), `reader.py` (the shapes that `get_metrics`
-returns) and, for names and buckets, `loggers.py`. Upstream the numbers live in prometheus-client; here
-in plain counters, because the engine needs no package. `mini_vllm/server/metrics.py` has every metric.
+Mirrors `vllm/v1/metrics/reader.py` (the shapes that `get_metrics` returns) and, for names and buckets,
+`loggers.py`; what one step counts is in `mini_vllm/stats.py`. Upstream the numbers live in
+prometheus-client; here in plain counters, because the engine needs no package.
+`mini_vllm/server/metrics.py` has every metric.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from mini_vllm.kv_cache_manager import KVCacheManager
 from mini_vllm.outputs import RequestOutput, RequestStateStats
 from mini_vllm.sched_output import EngineCoreOutput, SchedulerOutput
 from mini_vllm.scheduler import Scheduler
+from mini_vllm.stats import IterationStats, SchedulerStats
 
 # fmt: off
 FIRST_TOKEN_BUCKETS = (
@@ -94,6 +96,13 @@ class BucketCounts:
         return rows
 
 
+@dataclass(slots=True)
+class _Request:
+    stats: RequestStateStats
+    num_prompt_tokens: int
+    num_cached_tokens: int = 0
+
+
 class EngineMetrics:
     """Counts what an engine does, step by step.
 
@@ -101,6 +110,11 @@ class EngineMetrics:
         config, scheduler, kv_cache_manager: the core's; `max_model_len` is set.
         model_name: value of the label `model_name`.
         clock: seconds, monotonic.
+
+    Attributes:
+        stat_loggers: called after each step with what it counted, as vLLM calls its loggers
+            (`vllm/v1/metrics/loggers.py:44 StatLoggerBase`). The offline `LLM` at the pin leaves out
+            steps that brought no token, and what they had counted; here they count.
     """
 
     def __init__(
@@ -113,10 +127,11 @@ class EngineMetrics:
     ) -> None:
         self._scheduler = scheduler
         self._kv_cache_manager = kv_cache_manager
-        self._enable_prefix_caching = config.enable_prefix_caching
         self._labels = {"model_name": model_name, "engine": "0"}
         self._clock = clock
-        self._requests: dict[str, RequestStateStats] = {}
+        self._requests: dict[str, _Request] = {}
+        self._step: tuple[SchedulerStats, IterationStats] | None = None
+        self.stat_loggers: list[Callable[[SchedulerStats, IterationStats], None]] = []
         self._counters = dict.fromkeys(
             ("prefix_cache_queries", "prefix_cache_hits", "prompt_tokens", "generation_tokens"), 0
         )
@@ -129,10 +144,12 @@ class EngineMetrics:
             "request_generation_tokens": BucketCounts(lengths),
         }
 
-    def add_request(self, request_id: str, arrival_time: float) -> RequestStateStats:
+    def add_request(
+        self, request_id: str, arrival_time: float, num_prompt_tokens: int
+    ) -> RequestStateStats:
         """Begin a request of the core (a child, where `n > 1`); its numbers are kept up to date."""
         stats = RequestStateStats(arrival_time=arrival_time, queued_ts=self._clock())
-        self._requests[request_id] = stats
+        self._requests[request_id] = _Request(stats, num_prompt_tokens)
         return stats
 
     def forget(self, request_ids: Iterable[str]) -> None:
@@ -144,49 +161,64 @@ class EngineMetrics:
         self,
         scheduler_output: SchedulerOutput,
         core_outputs: Sequence[EngineCoreOutput],
+        scheduler_stats: SchedulerStats,
         seconds: float,
     ) -> None:
         """Take down one step, before its text is made. `seconds`: since it was scheduled."""
         now = self._clock()
-        counters = self._counters
+        iteration = IterationStats(num_preempted_reqs=len(scheduler_output.preempted_req_ids))
         for new in scheduler_output.scheduled_new_reqs:
-            stats = self._requests.get(new.req_id)
-            if stats is not None:
-                stats.scheduled_ts = now - seconds
-            counters["prompt_tokens"] += len(new.prompt_token_ids)
-            if self._enable_prefix_caching and not (new.sampling_params.skip_reading_prefix_cache):
-                counters["prefix_cache_queries"] += len(new.prompt_token_ids)
-                counters["prefix_cache_hits"] += new.num_computed_tokens
+            request = self._requests.get(new.req_id)
+            if request is not None:
+                request.stats.scheduled_ts = now - seconds
         for output in core_outputs:
-            counters["generation_tokens"] += len(output.new_token_ids)
-            stats = self._requests.get(output.request_id)
-            if stats is None or not output.new_token_ids:
+            request = self._requests.get(output.request_id)
+            if request is None or not output.new_token_ids:
                 continue
-            if not stats.num_generation_tokens:
-                stats.first_token_ts = now
-                stats.first_token_latency = time.time() - stats.arrival_time
-                self._histograms["time_to_first_token_seconds"].observe(stats.first_token_latency)
-            stats.num_generation_tokens += len(output.new_token_ids)
-            stats.last_token_ts = now
+            request.num_cached_tokens = max(output.num_cached_tokens, 0)
+            iteration.update_from_output(
+                len(output.new_token_ids),
+                now,
+                request.stats,
+                request.num_prompt_tokens,
+                request.num_cached_tokens,
+            )
+        for latency in iteration.time_to_first_tokens_iter:
+            self._histograms["time_to_first_token_seconds"].observe(latency)
+        counters = self._counters
+        counters["prompt_tokens"] += iteration.num_prompt_tokens
+        counters["generation_tokens"] += iteration.num_generation_tokens
+        counters["prefix_cache_queries"] += scheduler_stats.prefix_cache_stats.queries
+        counters["prefix_cache_hits"] += scheduler_stats.prefix_cache_stats.hits
+        self._step = scheduler_stats, iteration
 
     def observe_outputs(self, outputs: Sequence[RequestOutput]) -> None:
-        """Take down what has finished."""
+        """Take down what has finished, and tell the loggers of the step that brought it."""
+        if self._step is None:
+            return
+        scheduler_stats, iteration = self._step
+        self._step = None
         for output in outputs:
             for completion in output.outputs:
                 if completion.finish_reason is None:
                     continue
-                child = f"{completion.index}_{output.request_id}"
-                stats = self._requests.pop(child, None) or self._requests.pop(
-                    output.request_id, None
-                )
-                if stats is not None:
-                    self._success[completion.finish_reason] += 1
-                    self._histograms["e2e_request_latency_seconds"].observe(
-                        time.time() - stats.arrival_time
+                request = self._requests.pop(
+                    f"{completion.index}_{output.request_id}", None
+                ) or self._requests.pop(output.request_id, None)
+                if request is not None:
+                    iteration.update_from_finished_request(
+                        completion.finish_reason,
+                        output.request_id,
+                        request.num_prompt_tokens,
+                        request.stats,
+                        request.num_cached_tokens,
                     )
-                    self._histograms["request_generation_tokens"].observe(
-                        stats.num_generation_tokens
-                    )
+        for finished in iteration.finished_requests:
+            self._success[finished.finish_reason] += 1
+            self._histograms["e2e_request_latency_seconds"].observe(finished.e2e_latency)
+            self._histograms["request_generation_tokens"].observe(finished.num_generation_tokens)
+        for logger in self.stat_loggers:
+            logger(scheduler_stats, iteration)
 
     def snapshot(self) -> list[Metric]:
         """Every metric as it is now, under vLLM's names."""

@@ -39,6 +39,7 @@ from mini_vllm.sched_output import (
     NewRequestData,
     SchedulerOutput,
 )
+from mini_vllm.stats import PrefixCacheStats, SchedulerStats
 
 
 def check_stop(request: Request, max_model_len: int) -> bool:
@@ -174,6 +175,16 @@ class Scheduler:
 
     def has_unfinished_requests(self) -> bool:
         return bool(self.running) or len(self.waiting) > 0
+
+    def make_stats(self) -> SchedulerStats:
+        """The scheduler as it stands, and what was looked up in the prefix cache since the last call
+        (`vllm/v1/core/sched/scheduler.py:1968 Scheduler.make_stats`)."""
+        manager = self.kv_cache_manager
+        # A learner's manager need not count.
+        make_prefix_cache_stats = getattr(manager, "make_prefix_cache_stats", PrefixCacheStats)
+        return SchedulerStats(
+            len(self.running), len(self.waiting), manager.usage, make_prefix_cache_stats()
+        )
 
     # -- one step ---------------------------------------------------------------------------------
 

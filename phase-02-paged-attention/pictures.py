@@ -168,7 +168,7 @@ def draw_run() -> Drawing:
             d.text(x + 4, top - 10, f"{SAID[name]} is preempted", f"{COLOUR[name]} m")
     y = top + BLOCKS * row + 44
     x = legend(d, left, y, *PROMPTS)
-    d.text(x, y, "columns: steps", "m")
+    d.text(x, y, "columns: steps, while they run", "m")
     d.text(
         left, y + 26, "numbers: filled places; small square: free, and still found by its hash", "m"
     )

@@ -12,7 +12,8 @@ Four judges. *right*: run by Triton's interpreter on ragged cases, against float
 architectures, spills, shared memory and the width of loads read from the machine code, beside vLLM's.
 How fast it is only a GPU can say: benchmarks/attention.py.
 
-What the interpreter cannot show: races inside one program, and `tl.dot` in bfloat16, which it gets wrong.
+What the interpreter cannot show: races inside one program, and `tl.dot` of bfloat16 tiles, which can be
+wrong there: Triton 3.6 keeps them as integers, and multiplies their bits.
 """
 
 from course.kernels.bench import BenchError, judge, judge_many

@@ -19,6 +19,7 @@ from typing import Any
 from mini_vllm.engine import LLMEngine, StepRecord
 from mini_vllm.request import Request, RequestStatus
 from mini_vllm.sched_output import NewRequestData
+from mini_vllm.stats import PrefixCacheStats
 from mini_vllm.trace.reasons import DECODE, REST, Explainer
 from mini_vllm.trace.types import RequestInfo, RequestStep, StepTrace, Trace
 
@@ -289,9 +290,14 @@ class TraceRecorder:
         return queue[stayed:]
 
     def _hits_of(self, request_id: str) -> list[int]:
-        """The blocks that a waiting request would find cached. Looks, and takes nothing."""
+        """The blocks that a waiting request would find cached. Looks, takes nothing, counts nowhere."""
         request = next(r for r in self.core.scheduler.waiting if r.request_id == request_id)
-        return self.core.kv_cache_manager.get_computed_blocks(request)[0].get_block_ids()
+        manager = self.core.kv_cache_manager
+        counted = getattr(manager, "prefix_cache_stats", None)  # a learner's need not count
+        manager.prefix_cache_stats = PrefixCacheStats()
+        hits = manager.get_computed_blocks(request)[0]
+        manager.prefix_cache_stats = counted or PrefixCacheStats()
+        return hits.get_block_ids()
 
 
 # -- text -----------------------------------------------------------------------------------------

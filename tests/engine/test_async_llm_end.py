@@ -13,7 +13,7 @@ from async_helpers import DELTA, LONG, Gate, collect, dawdle, join, on_engine, r
 from text_helpers import check_no_leak, free_blocks, greedy, text_engine
 
 from mini_vllm import LLMEngine, RequestOutput, SamplingParams
-from mini_vllm.async_llm import AsyncLLM, EngineDeadError, EngineShutdownError, SchedulerStats
+from mini_vllm.async_llm import AsyncLLM, EngineDeadError, EngineShutdownError, EngineStats
 from mini_vllm.engine import StepRecord
 
 # -- refusals -------------------------------------------------------------------------------------
@@ -301,10 +301,10 @@ def test_a_command_that_shutdown_overtakes_is_answered() -> None:
 
 def test_stats_are_whole_and_current() -> None:
     engine = text_engine(num_gpu_blocks=33, max_num_seqs=2)
-    seen: list[SchedulerStats] = []
+    seen: list[EngineStats] = []
 
     async def main(async_llm: AsyncLLM) -> None:
-        assert async_llm.stats == SchedulerStats()
+        assert async_llm.stats == EngineStats()
         params = greedy(40, ignore_eos=True, output_kind=DELTA)
         prompt = "a prefix of two blocks, for everybody "
         for i in range(2):

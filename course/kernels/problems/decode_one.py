@@ -29,6 +29,7 @@ _CASES = (
     Spec((45,), heads=2, head_size=32, mood="cold", seed=4),
     Spec((400,), heads=2, head_size=32, dtype=torch.float16, mood="flat", block_size=64, seed=5),
     Spec((1,), heads=2, seed=6),
+    Spec((66,), heads=2, head_size=32, block_size=4, dtype=torch.float16, layout="far", seed=8),
 )
 _TRAFFIC = Spec((1500,), heads=2, dtype=torch.float16, seed=7)
 _SHAPE = Spec((4096,), heads=32, kv_heads=32, head_size=128, dtype=torch.float16)

@@ -34,7 +34,8 @@ class Spec:
     head_size: int = 64
     block_size: int = 16
     dtype: torch.dtype = torch.float32
-    # "apart": two tensors. "together": one tensor [num_blocks, 2, ...], as vLLM's Triton backend makes it.
+    # "apart": two tensors, and in that of the values the heads of a block come before its tokens.
+    # "together": one tensor [num_blocks, 2, ...], as vLLM's Triton backend makes it.
     # "heads first": in memory the heads of a block come before its tokens.
     # "far": as "together", but so far apart that the 16th block begins at element 2 ** 31.
     layout: str = "together"
@@ -122,7 +123,7 @@ def _lay_out(
     if layout == "heads first":
         first, second = (guarded(t.transpose(1, 2).contiguous()) for t in (keys, values))
         return first.transpose(1, 2), second.transpose(1, 2)
-    return guarded(keys), guarded(values)
+    return guarded(keys), guarded(values.transpose(1, 2).contiguous()).transpose(1, 2)
 
 
 def _view_of_wider(tensor: torch.Tensor) -> torch.Tensor:

@@ -62,7 +62,7 @@ class ContiguousAllocator:
         return at_most
 
     def holes(self) -> list[Extent]:
-        """The free extents, by address. Each is as large as it can be: no two of them touch."""
+        """The free extents, by address. Each is as large as it can be: no two touch, and none is empty."""
         raise NotImplementedError
 
     def allocate(self, name: str, num_tokens: int, at_most: int) -> bool:
@@ -157,7 +157,7 @@ def admit(allocator: Allocator, lengths: Iterable[int], at_most: int) -> int:
     """Admit a queue: first come, first served, until one does not fit. Nobody leaves.
 
     Args:
-        allocator: the pool; the names you give the requests are up to you.
+        allocator: the pool, empty; the names are up to you, a different one for each request.
         lengths: tokens of each request in the queue, the head first.
         at_most: what each of them may become.
 
@@ -171,7 +171,7 @@ def wasted_slots(allocator: Allocator, held: Mapping[str, int]) -> int:
     """Slots that belong to a request and hold no token. A free slot is not wasted.
 
     Args:
-        held: tokens in the cache, by request; every request of the allocator is here.
+        held: tokens in the cache of each request that the allocator has.
     """
     raise NotImplementedError
 
@@ -182,7 +182,10 @@ def unusable_room(holes: Sequence[Extent], size: int) -> int:
 
 
 def is_stuck(holes: Sequence[Extent], size: int) -> bool:
-    """External fragmentation: room enough for `size` slots in all, and no hole that is large enough."""
+    """External fragmentation: room enough for `size` slots in all, and no hole that is large enough.
+
+    It is a question about one extent. Blocks need not touch, so with them room enough in all is enough.
+    """
     raise NotImplementedError
 
 

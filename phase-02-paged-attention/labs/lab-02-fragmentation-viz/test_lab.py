@@ -92,6 +92,11 @@ def test_neighbouring_holes_are_one(lab: ModuleType) -> None:
     """Holes go from neighbour to neighbour and to both ends of the pool."""
     pool = contiguous(lab, 40, a=(0, 8), b=(8, 8), c=(16, 8), d=(30, 10))
     assert list(pool.holes()) == [(24, 6)], f"only slots 24 to 29 are free, yours: {pool.holes()}"
+    mixed = contiguous(lab, 40, d=(30, 10), b=(8, 8), a=(0, 8), c=(16, 8))
+    assert list(mixed.holes()) == [(24, 6)], (
+        f"the same four, but the one at slot 30 came first, then those at 8, 0 and 16: still only slots 24 "
+        f"to 29 are free, yours: {mixed.holes()}. `extents` is in the order of arrival, not of addresses"
+    )
     pool.release("b")
     pool.release("a")
     assert list(pool.holes()) == [(0, 16), (24, 6)], (
@@ -115,12 +120,18 @@ def test_the_whole_pool_is_one_hole_or_none(lab: ModuleType) -> None:
 
 def test_nobody_leaves_his_extent(lab: ModuleType) -> None:
     """A request may fill its extent, and not one slot more."""
-    pool = contiguous(lab, 40, ada=(0, 16), bo=(16, 16))
+    extents = {"ada": (0, 16), "bo": (16, 12)}
+    pool = contiguous(lab, 40, **extents)
     for num_tokens, fits in ((11, True), (16, True), (17, False)):
         assert pool.grow("ada", num_tokens) is fits, (
             f"Ada's extent has 16 slots: for {num_tokens} tokens the answer is {fits}"
         )
-    assert pool.extents["ada"] == (0, 16), f"grow moves nothing, yours: {pool.extents['ada']}"
+    for num_tokens, fits in ((12, True), (13, False)):
+        assert pool.grow("bo", num_tokens) is fits, (
+            f"Bo's extent is slots 16 to 27, which are 12 wherever they lie: for {num_tokens} tokens the "
+            f"answer is {fits}"
+        )
+    assert pool.extents == extents, f"grow moves nothing: {extents}, yours: {pool.extents}"
 
 
 def test_taken_is_what_is_reserved(lab: ModuleType) -> None:
@@ -172,6 +183,11 @@ def test_grow_takes_a_block_when_the_last_is_full(lab: ModuleType) -> None:
     assert pool.tables["ada"][:3] == before, (
         f"Ada's first tokens lie in {before}; her table now begins with {pool.tables['ada'][:3]}. "
         "A table is only ever added to"
+    )
+    assert pool.grow("ada", 9) is True, "6 blocks hold 9 tokens"
+    assert (len(pool.tables["ada"]), len(pool.free)) == (6, 4), (
+        f"a table of 6 blocks is long enough for 9 tokens, so nothing is taken and nothing given back: "
+        f"the table is {pool.tables['ada']} now, free are {pool.free}"
     )
 
 
@@ -271,7 +287,12 @@ def test_real_requests_through_both(lab: ModuleType) -> None:
 
 def test_first_come_first_served(lab: ModuleType) -> None:
     """The queue stops at the first request that does not fit."""
-    got = lab.admit(lab.ContiguousAllocator(40), [10, 10, 8], 16)
+    pool = lab.ContiguousAllocator(40)
+    got = lab.admit(pool, [10, 10, 8], 16)
+    assert got == len(pool.extents), (
+        f"you say that {got} are in, and the pool has {pool.extents}. Each request needs a name of its own, "
+        "or it takes the place of the one before"
+    )
     assert got == 2, f"40 slots hold two extents of 16: Ada and Bo. You admitted {got}"
     got = lab.admit(lab.PagedAllocator(10, 4), [10, 10, 8], 16)
     assert got == 3, f"Ada, Bo and Cy take 3 + 3 + 2 of 10 blocks: all 3, not {got}"
@@ -334,16 +355,17 @@ def test_stuck_with_room_enough(lab: ModuleType) -> None:
 
 def test_sweep(lab: ModuleType) -> None:
     """Waste is a share of all slots taken; the table is the longest request's."""
-    rows = lab.sweep([1, 5, 10], [1, 4, 16])
-    want = [(1, 0.0, 10), (4, 1 - 16 / 24, 3), (16, 1 - 16 / 48, 1)]
-    assert [row[0] for row in rows] == [1, 4, 16], (
-        f"a row for each block size, in order; yours: {rows}"
+    rows = lab.sweep([5, 10, 1], [16, 1, 4])
+    want = [(16, 1 - 16 / 48, 1), (1, 0.0, 10), (4, 1 - 16 / 24, 3)]
+    assert [row[0] for row in rows] == [16, 1, 4], (
+        f"a row for each of the block sizes 16, 1 and 4, in the order given; yours: {rows}"
     )
     for (size, waste, table), row in zip(want, rows, strict=True):
         assert math.isclose(row.waste, waste, abs_tol=1e-12), (
-            f"1, 5 and 10 tokens in blocks of {size}: of all slots taken {waste:.4f} hold nothing; yours "
+            f"5, 10 and 1 tokens in blocks of {size}: of all slots taken {waste:.4f} hold nothing; yours "
             f"{row.waste:.4f}. It is a share of the sum, not a mean of shares"
         )
         assert row.longest_table == table, (
-            f"10 tokens in blocks of {size} have a table of {table}, not {row.longest_table}"
+            f"the longest of 5, 10 and 1 tokens has 10: in blocks of {size} a table of {table}, not "
+            f"{row.longest_table}"
         )

@@ -70,7 +70,7 @@ def run(parts: EngineParts, model: Any) -> tuple[list[list[list[int]]], list[lis
         block_size=4,
         num_gpu_blocks=10,
         max_model_len=32,
-        max_num_batched_tokens=12,
+        max_num_batched_tokens=6,
         max_num_seqs=4,
     )
     engine = LLMEngine(model=model, config=config, parts=parts)

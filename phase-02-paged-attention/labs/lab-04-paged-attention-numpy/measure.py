@@ -1,4 +1,4 @@
-"""Time your two decodes, and count the memory that each takes beside the cache.
+"""Time the two decodes, and count the memory that each takes beside the cache.
 
     python measure.py [--impl solution|starter|FILE]
 

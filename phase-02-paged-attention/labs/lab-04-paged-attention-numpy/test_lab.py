@@ -67,8 +67,8 @@ def test_slot_mapping_of_a_flat_batch(lab: ModuleType) -> None:
     want = [22, 10, 11, 36, 37, 12, 13, 14, 15, 32]
     got = lab.slot_mapping(table, start, lens, 4)
     assert list(got) == want, (
-        f"Ada writes position 10, Bo 6 to 9, Cy 0 to 4: slots {want}. Yours: {list(got)}. A request's first "
-        "new position is its length after the step minus its new tokens"
+        f"Ada writes position 10, Bo 6 to 9, Cy 0 to 4: slots {want}. Yours: {np.asarray(got).tolist()}. "
+        "A request's first new position is its length after the step minus its new tokens"
     )
     assert got.dtype == np.int64, (
         f"slots are int64, a large cache has more than 2**31; yours {got.dtype}"
@@ -80,10 +80,12 @@ def test_padding_has_no_slot(lab: ModuleType) -> None:
     table, start, lens = flat([[7, 2, 5], [7, 2, 9]], [0, 1, 2], [11, 12])
     got = lab.slot_mapping(table, start, lens, 4, padded_to=4)
     assert list(got) == [22, 39, -1, -1], (
-        f"two tokens, padded to 4 rows: [22, 39, -1, -1], not {list(got)}"
+        f"two tokens, padded to 4 rows: [22, 39, -1, -1], not {np.asarray(got).tolist()}"
     )
     got = lab.slot_mapping(table, start, lens, 4, padded_to=1)
-    assert list(got) == [22, 39], f"two tokens are more than padded_to=1: [22, 39], not {list(got)}"
+    assert list(got) == [22, 39], (
+        f"two tokens are more than padded_to=1: [22, 39], not {np.asarray(got).tolist()}"
+    )
 
 
 @pytest.mark.parametrize("layout", ["apart", "between", "heads first"])
@@ -94,12 +96,24 @@ def test_write_kv_scatters(lab: ModuleType, layout: str) -> None:
     caches = support.empty_caches((10, 4, 2, 5), layout)
     slots = np.array([22, 39, 8, 0])
     lab.write_kv(key, value, *caches, slots)
-    for name, cache, rows in (("K", caches[0], key), ("V", caches[1], value)):
+    for name, cache, rows, others in (("K", caches[0], key, value), ("V", caches[1], value, key)):
         for row, slot in enumerate(slots.tolist()):
-            assert np.array_equal(cache[slot // 4, slot % 4], rows[row]), (
+            found = cache[slot // 4, slot % 4]
+            if np.array_equal(found, others[row]):
+                why = "which is V's row: K goes to `key_cache`, V to `value_cache`, each its own"
+                why = why if name == "K" else why.replace("V's row", "K's row")
+            elif not np.isnan(found).all():
+                why = "which is another row's"
+            elif layout == "apart":
+                why = "so nobody has written there"
+            else:
+                why = (
+                    "so nobody has written there. The cache is a view of something larger: a reshape may "
+                    "have to copy it, and what is written to a copy is lost"
+                )
+            assert np.array_equal(found, rows[row]), (
                 f"{layout}: {name} of row {row} goes to slot {slot}, block {slot // 4}, offset {slot % 4}; "
-                f"it holds {cache[slot // 4, slot % 4, 0]}. A reshape of a cache that is not in one piece "
-                "is a copy, and what is written there is lost"
+                f"there lies {found[0].round(2).tolist()}, {why}"
             )
         touched = int((~np.isnan(cache)).any(axis=(2, 3)).sum())
         assert touched == 4, f"{layout}: 4 tokens write 4 slots of {name}, yours wrote {touched}"
@@ -107,14 +121,24 @@ def test_write_kv_scatters(lab: ModuleType, layout: str) -> None:
 
 def test_padding_is_not_written(lab: ModuleType) -> None:
     """A row without a slot goes nowhere; to numpy, -1 would be the last slot of the last block."""
-    key, value = np.ones((2, 3, 2, 5))
-    caches = support.empty_caches((10, 4, 2, 5), "apart")
-    lab.write_kv(key, value, *caches, np.array([22, -1, -1]))
-    for name, cache in zip("KV", caches, strict=True):
-        written = [int(slot) for slot in np.flatnonzero(~np.isnan(cache[..., 0, 0]))]
-        assert written == [22], (
-            f"rows 1 and 2 are padding, slot -1: only slot 22 is written, yours wrote {name} to {written}. "
-            "Slot 39 is -1 counted from the end, and may be anybody's"
+    key = value = np.arange(4.0)[:, None, None].repeat(2, 1).repeat(5, 2)
+    for slots in ([22, 8, -1, -1], [22, -1, 8, -1], [22, 8, -1, -2]):
+        caches = support.empty_caches((10, 4, 2, 5), "apart")
+        given = np.array(slots)
+        lab.write_kv(key, value, *caches, given)
+        for name, cache in zip("KV", caches, strict=True):
+            written = [int(slot) for slot in np.flatnonzero(~np.isnan(cache[..., 0, 0]))]
+            assert written == [8, 22], (
+                f"slots {slots}: negative ones are padding, so slots 8 and 22 are written, yours wrote "
+                f"{name} to {written}. numpy counts -1 from the end: here that is slot 39, and anybody's"
+            )
+            row = slots.index(8)
+            assert cache[2, 0, 0, 0] == row, (
+                f"slots {slots}: slot 8 is for row {row} of {name}, yours put row {cache[2, 0, 0, 0]:.0f} "
+                "there. Rows and slots are left out together"
+            )
+        assert given.tolist() == slots, (
+            f"the next layer writes with the same slots, {slots}; you left {given.tolist()}"
         )
 
 
@@ -162,6 +186,19 @@ def test_attend_is_attention(lab: ModuleType) -> None:
         "scores of several hundred",
         "exp overflows past 709: take the largest score off first",
     )
+    loud = keys.copy()
+    loud[0, 4] = -loud[0, 1]
+    loud[0, [1, 4]] *= 5000
+    got = lab.attend(
+        query[:1], *loud, 5**-0.5, np.array([[True, False, True, True, False, True, True]])
+    )
+    support.expect_close(
+        got,
+        support.dense(query[:1], *keys[:, [0, 2, 3, 5, 6]]),
+        "keys 1 and 4 of 7 hidden, as `visible` says, with scores in the thousands",
+        "The largest score to take off is the largest that is visible; beside a hidden one of 5,000 every "
+        "weight is 0",
+    )
 
 
 CASES = {
@@ -198,6 +235,9 @@ def test_the_scale_is_the_callers(lab: ModuleType) -> None:
     *arguments, scale = case.arguments
     louder = support.dense(case.query * 3, case.keys[0], case.values[0])
     support.expect_close(lab.paged_decode(*arguments, 3 * scale), louder, "scale 3 / sqrt(5)")
+    query, *caches, table, lens = arguments
+    got = lab.paged_prefill(query, *caches, table[0], int(lens[0]), 3 * scale)
+    support.expect_close(got, louder, "paged_prefill, scale 3 / sqrt(5)")
 
 
 def test_where_a_block_lies_does_not_matter(lab: ModuleType) -> None:
@@ -237,4 +277,6 @@ def test_chunks_see_what_the_whole_prompt_sees(lab: ModuleType, chunks: list[int
         np.concatenate(rows),
         support.dense(query, *keys),
         f"chunks of {chunks}. Query j of a chunk of n is at position seq_len - n + j and sees no later one",
+        "A slot that nobody wrote holds NaN, so a token was written to another place or the read went too "
+        "far; or a query sees no key at all, and not even its own",
     )

@@ -22,6 +22,14 @@ def test_a_running_denominator(lab: ModuleType) -> None:
         f"after log 1 and log 2 the maximum is log 2 and the denominator 1/2 + 2/2 = 1.5; yours "
         f"{state.maximum[0]:.4f} and {state.denominator[0]:.4f}"
     )
+    first, second = (np.array(state.output()) for _ in range(2))
+    assert np.allclose(first, [[1 / 3, 2 / 3]], rtol=1e-12), (
+        f"weights 1/3 and 2/3 of (1, 0) and (0, 1) are (1/3, 2/3), yours {first}"
+    )
+    assert np.allclose(first, second, rtol=1e-12), (
+        f"the mean was asked for twice, and is {first} and then {second}: `output` reads the state and must "
+        "leave it as it is, because more pieces may come"
+    )
     state.add(np.log([[4.0]]), values[2:])
     assert np.allclose([state.maximum, state.denominator], [[np.log(4)], [1.75]], rtol=1e-12), (
         f"then log 4 comes: the old sum was taken with a maximum of log 2, so it counts 2/4 now, and "
@@ -89,6 +97,12 @@ def test_one_pass_is_two_passes(lab: ModuleType, name: str) -> None:
         for q, k, v in zip(case.query, case.keys, case.values, strict=True)
     ]
     support.expect_close(got, np.stack(want), f"{name}, lengths {lens}")
+    *arguments, scale = case.arguments
+    arguments[0] = arguments[0] / 3
+    got = lab.paged_decode_one_pass(*arguments, 3 * scale)
+    support.expect_close(
+        got, np.stack(want), f"{name}, lengths {lens}, a third of the query and 3 times the scale"
+    )
 
 
 def test_one_block_at_a_time(lab: ModuleType) -> None:

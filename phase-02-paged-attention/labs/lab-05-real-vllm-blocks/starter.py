@@ -18,7 +18,7 @@ PREEMPTION = "preemption"  # in this step somebody was preempted, so nobody is l
 BUDGET = "budget"  # the step has no tokens left
 SEATS = "max_num_seqs"  # as many requests run as may run
 BEHIND = "behind"  # the one in front of it waits, and nobody overtakes
-NEVER = "never"  # it would wait in an empty pool too, and for ever
+NEVER = "never"  # refused, and the whole sequence is larger than the usable pool
 GATE = "gate"  # what this step computes would fit, but not the whole sequence, which is asked for
 BLOCKS = "blocks"  # not even what this step computes would fit
 
@@ -71,7 +71,7 @@ def memory_bytes(text: str) -> int:
     stand before a small letter; what is over a whole byte is cut off.
 
     Raises:
-        ValueError: for a fraction before a capital.
+        ValueError: for a fraction before a capital, or with no letter behind it.
     """
     raise NotImplementedError
 

@@ -18,18 +18,21 @@ def test_a_capital_letter_is_a_power_of_1024(lab: ModuleType) -> None:
         "1g": 10**9, "64m": 64_000_000, "2k": 2000, "1t": 10**12, "1.5g": 1_500_000_000,
         "0.0015k": 1, "7": 7,
     }.items():  # fmt: skip
-        got = lab.memory_bytes(text)
+        try:
+            got = lab.memory_bytes(text)
+        except ValueError as error:
+            pytest.fail(f"{text!r} is {want:,} bytes, and memory_bytes refuses it: {error}")
         assert (type(got), got) == (int, want), (
             f"{text!r} is {want:,} bytes, got {got!r}. Small letters count by the thousand (k, m, g, t), "
             "capitals by 1,024; a fraction of a byte is cut off"
         )
-    for text in ("1.5G", "0.5T"):
+    for text in ("1.5G", "0.5T", "2.0K", "1.5"):
         try:
             got = lab.memory_bytes(text)
         except ValueError:
             continue
         pytest.fail(
-            f"{text!r} was read as {got:,}: vLLM refuses a fraction before a capital letter"
+            f"{text!r} was read as {got:,}: vLLM takes a fraction before a small letter, and nowhere else"
         )
 
 

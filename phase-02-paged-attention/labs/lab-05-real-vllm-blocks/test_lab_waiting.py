@@ -107,6 +107,10 @@ def test_a_chunk_begins_behind_the_hits(lab: ModuleType) -> None:
               num_tokens=97, hit_blocks=6, free_blocks=1)  # fmt: skip
     same_rule(lab, None, "The same without the gate: found tokens are no part of the chunk.",
               num_tokens=97, hit_blocks=6, free_blocks=1, reserve_full_isl=False)  # fmt: skip
+    same_rule(lab, "blocks", "The threshold is for what is computed: 32 tokens, two blocks, and one is free.",
+              num_tokens=96, hit_blocks=3, long_prefill_token_threshold=32, free_blocks=1)  # fmt: skip
+    same_rule(lab, "gate", "Blocks of 4: two hits are 8 tokens, the chunk has 4, and 4 more come later.",
+              block_size=4, num_tokens=16, hit_blocks=2, token_budget=4, free_blocks=1)  # fmt: skip
 
 
 def test_more_than_the_usable_pool_waits_for_ever(lab: ModuleType) -> None:
@@ -118,7 +122,9 @@ def test_more_than_the_usable_pool_waits_for_ever(lab: ModuleType) -> None:
               num_tokens=144, free_blocks=8)  # fmt: skip
     same_rule(lab, "never", "The hits lie in the same pool, so they do not help.",
               num_tokens=145, hit_blocks=2, free_hit_blocks=2, free_blocks=9)  # fmt: skip
-    same_rule(lab, None, "Without the gate it is let in, chunk by chunk, and ends in itself: see the README.",
+    same_rule(lab, "never", "Two hits that somebody holds need not be taken, but its 10 blocks include them.",
+              num_tokens=145, hit_blocks=2, free_blocks=7)  # fmt: skip
+    same_rule(lab, None, "Without the gate it is let in and preempted: `--only '4 blocks, chunk by chunk'`.",
               num_tokens=145, free_blocks=9, reserve_full_isl=False)  # fmt: skip
     same_rule(lab, "never", "Without the gate, when not even its chunk fits: its whole never will.",
               num_tokens=145, free_blocks=0, reserve_full_isl=False)  # fmt: skip
@@ -206,6 +212,7 @@ def test_a_block_is_found_behind_its_own_past_only(lab: ModuleType) -> None:
     hits(
         lab, [0, 8], "a and b are found, and c instead of b ends it.", [a + b + b, a + b + c + c], 4
     )
+    hits(lab, [0, 0], "The same tokens in another order.", [[1, 2, 3, 4, 5], [2, 1, 4, 3, 5]], 2)
     hits(lab, [0, 4], "Only what came behind the same beginning.", [a + b + c, a + c + c + c], 4)
     hits(
         lab,

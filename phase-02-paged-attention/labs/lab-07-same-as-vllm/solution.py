@@ -36,8 +36,9 @@ class Difference(NamedTuple):
     Attributes:
         step: counted from 0.
         request_id: whose blocks differ; "" for the rule "free".
-        theirs, ours: its block table in vLLM and here, right after the step is scheduled. None: it got
-            no blocks in this turn. For the rule "free": a list of one number, the free blocks.
+        theirs, ours: its block table in vLLM and here, right after the step is scheduled. None: it asked
+            and was refused, or (theirs) was preempted later in the step. For the rule "free": a list of one
+            number, the free blocks.
         rule: a key of RULES.
         note: what was raised, for the rule "raised".
     """
@@ -80,6 +81,7 @@ class Replay:
         requests: those that live, by id. `num_computed_tokens` is yours to keep; appending a token hashes
             the block that it fills.
         number: the step that comes next.
+        gave: the manager's last answer, which `ask` notes for `step`.
     """
 
     def __init__(self, trace: Trace, manager: KVCacheManager) -> None:
@@ -87,6 +89,7 @@ class Replay:
         self.manager = manager
         self.requests: dict[str, Request] = {}
         self.number = 0
+        self.gave = False
 
     def arrive(self, index: int, arrival: Arrival) -> None:
         """Enter a request. It holds nothing yet. When it ends, the trace says."""
@@ -114,7 +117,7 @@ class Replay:
         request.num_computed_tokens = 0
 
     def ask(self, turn: Turn) -> bool:
-        """Ask the manager for slots for the tokens of this turn; whether it gave them.
+        """Ask the manager for slots for the tokens of this turn; whether it gave them, noted in `gave`, too.
 
         - A request that runs asks for `turn.num_tokens` more.
         - One that is to be admitted looks up what is cached first. Its tokens begin behind the hits, and it
@@ -124,7 +127,8 @@ class Replay:
         """
         request = self.requests[turn.request_id]
         if not turn.admitted:
-            return self.manager.allocate_slots(request, turn.num_tokens) is not None
+            self.gave = self.manager.allocate_slots(request, turn.num_tokens) is not None
+            return self.gave
         hits, num_hit_tokens = self.manager.get_computed_blocks(request)
         blocks = self.manager.allocate_slots(
             request,
@@ -133,10 +137,10 @@ class Replay:
             new_computed_blocks=hits,
             full_sequence_must_fit=self.config.get("scheduler_reserve_full_isl", True),
         )
-        if blocks is None:
-            return False
-        request.num_computed_tokens = num_hit_tokens
-        return True
+        self.gave = blocks is not None
+        if self.gave:
+            request.num_computed_tokens = num_hit_tokens
+        return self.gave
 
     def serve(self, turn: Turn) -> bool:
         """One turn; whether the manager answered every time as vLLM's did.
@@ -172,9 +176,10 @@ class Replay:
         they are over, and nothing is sampled yet, the tables of `turns.decision["blocks"]` are compared, in
         the order that they have there. Then counters, tokens, ends. Last, the free blocks.
 
-        A turn that is answered otherwise than in vLLM is a difference, with None for the table of the one
-        that got nothing (it has no entry in `decision["blocks"]`, or your manager refused). An exception
-        (`Exception`, whatever it is) out of a turn is one, too: rule "raised", ours None, its text as note.
+        A turn that is answered otherwise than in vLLM is a difference, with None for the one that said no:
+        ours if your manager refused, theirs if it gave where vLLM refused, even if vLLM gave as well once it
+        had preempted somebody. An exception (`Exception`, whatever it is) out of a turn is one, too: rule
+        "raised", ours None, `str` of it as note.
         """
         for index, arrival in turns.arrived:
             self.arrive(index, arrival)
@@ -183,14 +188,16 @@ class Replay:
         number, self.number = self.number, self.number + 1
         decision, tables = turns.decision, self._tables()
         for turn in turns.turns:
-            theirs = decision["blocks"].get(turn.request_id) if turn.fits else None
+            theirs = decision["blocks"].get(turn.request_id)
             try:
                 agrees = self.serve(turn)
             except Exception as error:
                 return Difference(number, turn.request_id, theirs, None, "raised", str(error))
             if not agrees:
-                ours = None if turn.fits else self.manager.get_block_ids(turn.request_id)
-                return self._difference(number, turn, tables, theirs, ours)
+                if not self.gave:
+                    return self._difference(number, turn, tables, theirs, None)
+                ours = self.manager.get_block_ids(turn.request_id)
+                return self._difference(number, turn, tables, None, ours)
         last = {turn.request_id: turn for turn in turns.turns}
         for request_id, theirs in decision["blocks"].items():
             ours = self.manager.get_block_ids(request_id)
@@ -233,8 +240,8 @@ def rule_of(
 
     | what is seen | rule |
     | --- | --- |
-    | one of the two got no blocks, and the request was to be admitted | gate |
-    | one of the two got no blocks, and the request was running | room |
+    | one of the two tables is None, and the request was to be admitted | gate |
+    | one of the two tables is None, and the request was running | room |
     | block 0 is in ours | null |
     | the tables have different lengths, and the request is admitted in this step | hit |
     | the tables have different lengths | length |

@@ -41,8 +41,9 @@ class Difference(NamedTuple):
     Attributes:
         step: counted from 0.
         request_id: whose blocks differ; "" for the rule "free".
-        theirs, ours: its block table in vLLM and here, right after the step is scheduled. None: it got
-            no blocks in this turn. For the rule "free": a list of one number, the free blocks.
+        theirs, ours: its block table in vLLM and here, right after the step is scheduled. None: it asked
+            and was refused, or (theirs) was preempted later in the step. For the rule "free": a list of one
+            number, the free blocks.
         rule: a key of RULES.
         note: what was raised, for the rule "raised".
     """
@@ -74,6 +75,7 @@ class Replay:
         requests: those that live, by id. `num_computed_tokens` is yours to keep; appending a token hashes
             the block that it fills.
         number: the step that comes next.
+        gave: the manager's last answer, which `ask` notes for `step`.
     """
 
     def __init__(self, trace: Trace, manager: KVCacheManager) -> None:
@@ -81,6 +83,7 @@ class Replay:
         self.manager = manager
         self.requests: dict[str, Request] = {}
         self.number = 0
+        self.gave = False
 
     def arrive(self, index: int, arrival: Arrival) -> None:
         """Enter a request. It holds nothing yet. When it ends, the trace says."""
@@ -106,7 +109,7 @@ class Replay:
         raise NotImplementedError
 
     def ask(self, turn: Turn) -> bool:
-        """Ask the manager for slots for the tokens of this turn; whether it gave them.
+        """Ask the manager for slots for the tokens of this turn; whether it gave them, noted in `gave`, too.
 
         - A request that runs asks for `turn.num_tokens` more.
         - One that is to be admitted looks up what is cached first. Its tokens begin behind the hits, and it
@@ -140,9 +143,10 @@ class Replay:
         they are over, and nothing is sampled yet, the tables of `turns.decision["blocks"]` are compared, in
         the order that they have there. Then counters, tokens, ends. Last, the free blocks.
 
-        A turn that is answered otherwise than in vLLM is a difference, with None for the table of the one
-        that got nothing (it has no entry in `decision["blocks"]`, or your manager refused). An exception
-        (`Exception`, whatever it is) out of a turn is one, too: rule "raised", ours None, its text as note.
+        A turn that is answered otherwise than in vLLM is a difference, with None for the one that said no:
+        ours if your manager refused, theirs if it gave where vLLM refused, even if vLLM gave as well once it
+        had preempted somebody. An exception (`Exception`, whatever it is) out of a turn is one, too: rule
+        "raised", ours None, `str` of it as note.
         """
         raise NotImplementedError
 
@@ -159,8 +163,8 @@ def rule_of(
 
     | what is seen | rule |
     | --- | --- |
-    | one of the two got no blocks, and the request was to be admitted | gate |
-    | one of the two got no blocks, and the request was running | room |
+    | one of the two tables is None, and the request was to be admitted | gate |
+    | one of the two tables is None, and the request was running | room |
     | block 0 is in ours | null |
     | the tables have different lengths, and the request is admitted in this step | hit |
     | the tables have different lengths | length |

@@ -12,7 +12,8 @@ from course.learner.labs import find_root, load_module
 from course.learner.mistakes import read_mistake
 from course.parity.traces import Arrival, Config, Trace, read_traces
 from course.parity.turns import Turn, Turns, follow
-from mini_vllm.kv_cache_manager import KVCacheManager
+from mini_vllm.kv_cache_manager import KVCacheBlocks, KVCacheManager
+from mini_vllm.kv_cache_utils import KVCacheBlock
 
 HERE = Path(__file__).resolve().parent
 GOLDEN = find_root(HERE) / "tests" / "golden" / "scheduler-0.22.1.jsonl.gz"
@@ -81,17 +82,18 @@ def turn(
 class Noting:
     """A manager that gives what it is told to give, and notes what it is asked.
 
-    `answers` are given one after the other by `allocate_slots`, True for some blocks and False for
-    none; after the last it gives blocks. `hits` is what a look-up finds.
+    `answers` are given one after the other by `allocate_slots`: True for a grant, in which no new block is,
+    and False for None; after the last it grants. A look-up finds `hits` blocks of 4.
     """
 
-    def __init__(self, answers: tuple[bool, ...] = (), hits: tuple[Any, int] = ((), 0)) -> None:
-        self.answers, self.hits = list(answers), hits
+    def __init__(self, answers: tuple[bool, ...] = (), hits: int = 0) -> None:
+        self.answers = list(answers)
+        self.hits = KVCacheBlocks([KVCacheBlock(1 + i) for i in range(hits)])
         self.calls: list[tuple[Any, ...]] = []
 
     def get_computed_blocks(self, request: Any) -> tuple[Any, int]:
         self.calls.append(("look up", request.request_id))
-        return self.hits
+        return self.hits, 4 * len(self.hits.blocks)
 
     def allocate_slots(
         self,
@@ -103,7 +105,7 @@ class Noting:
     ) -> Any:
         asked = num_new_tokens, num_new_computed_tokens, new_computed_blocks, full_sequence_must_fit
         self.calls.append(("allocate", request.request_id, *asked))
-        return ["blocks"] if not self.answers or self.answers.pop(0) else None
+        return KVCacheBlocks(()) if not self.answers or self.answers.pop(0) else None
 
     def free(self, request: Any) -> None:
         self.calls.append(("free", request.request_id))
@@ -119,6 +121,19 @@ def replay_of(lab: ModuleType, manager: Any, *ids: str, **config: Any) -> Any:
     for index, request_id in enumerate(ids):
         made.arrive(index, arrival(request_id, [5 + index] * 10))
     return made
+
+
+def nothing_but(arrived: str, aborted: str) -> Turns:
+    """A step before which one request arrives and one is aborted, and in which nobody has a turn."""
+    decision: Any = {
+        "scheduled": {},
+        "preempted": [],
+        "blocks": {},
+        "running": [],
+        "finished": {},
+        "free": CONFIG["num_blocks"] - 1,
+    }
+    return Turns(((0, arrival(arrived, [5] * 10)),), (aborted,), (), {}, decision)
 
 
 def forged(steps: list[Turns], at: int, **changes: Any) -> list[Turns]:

@@ -34,18 +34,17 @@ def test_a_running_request_asks_for_its_tokens(lab: ModuleType) -> None:
 
 def test_an_admission_looks_up_first(lab: ModuleType) -> None:
     """Hits are handed over with their length, and the whole sequence must fit."""
-    hits = object()
-    manager = support.Noting(hits=(hits, 8))
+    manager = support.Noting(hits=2)
     replay = support.replay_of(lab, manager, "bo")
     assert replay.ask(support.turn("bo", 2, admitted=True)), "the manager gave blocks: True"
     assert manager.short() == ["look up bo", "allocate bo"], (
         f"your calls are {manager.short()}: first get_computed_blocks(request), then allocate_slots with "
         "what came of it"
     )
-    assert manager.calls[1][2:5] == (2, 8, hits), (
+    assert manager.calls[1][2:5] == (2, 8, manager.hits), (
         f"the look-up found 8 tokens, 2 are left. allocate_slots wants 2 new tokens, 8 computed ones and "
         f"the blocks that were found; it got {manager.calls[1][2:4]}"
-        + ("" if manager.calls[1][4] is hits else ", and other blocks")
+        + ("" if manager.calls[1][4] is manager.hits else ", and other blocks")
     )
     assert manager.calls[1][5] is True, (
         "full_sequence_must_fit is not set. A request is admitted only if all its tokens fit, even if this "
@@ -60,7 +59,7 @@ def test_an_admission_looks_up_first(lab: ModuleType) -> None:
 
 def test_a_refused_admission_changes_nothing(lab: ModuleType) -> None:
     """It stays in the queue as it was, and looks up anew when its turn comes again."""
-    manager = support.Noting((False,), hits=(object(), 8))
+    manager = support.Noting((False,), hits=2)
     replay = support.replay_of(lab, manager, "bo")
     assert replay.ask(support.turn("bo", 2, admitted=True, fits=False)) is False, (
         "allocate_slots gave None, so ask() is False"
@@ -99,7 +98,8 @@ def test_a_victim_starts_over(lab: ModuleType) -> None:
         f"cy holds nothing any more and num_computed_tokens is {request.num_computed_tokens}. When it "
         "returns it asks for slots from the first token on, less what it then finds in the cache"
     )
-    assert (replay.requests.get("cy"), request.num_tokens) == (request, 11), (
+    kept = replay.requests.get("cy"), request.num_tokens, request.output_token_ids
+    assert kept == (request, 11, [9]), (
         "a victim keeps its tokens, its outputs too, and comes back later: do not forget it"
     )
 
@@ -168,7 +168,7 @@ def test_who_preempts_itself_does_not_ask_again(lab: ModuleType) -> None:
 
 def test_the_counters_move_when_all_are_scheduled(lab: ModuleType) -> None:
     """compute() adds the step's tokens; until then a turn's request stands where it stood."""
-    replay = support.replay_of(lab, support.Noting(hits=((), 4)), "ada", "bo")
+    replay = support.replay_of(lab, support.Noting(hits=1), "ada", "bo")
     replay.ask(support.turn("ada", 6, admitted=True))
     before = replay.requests["ada"].num_computed_tokens
     assert before == 4, (
@@ -186,19 +186,27 @@ def test_the_counters_move_when_all_are_scheduled(lab: ModuleType) -> None:
 def test_tokens_come_before_the_ends(lab: ModuleType) -> None:
     """A token is appended, which hashes the block it fills; then who has finished goes."""
     manager = support.Noting()
-    replay = support.replay_of(lab, manager, "ada", "bo")
+    replay = support.replay_of(lab, manager, "ada", "bo", "cy", "al")
     ada, bo = replay.requests["ada"], replay.requests["bo"]
     for token in (40, 41):
-        replay.take_in({"ada": token}, ["bo"] if token == 41 else [])
-    assert [*ada.all_token_ids[-2:], bo.num_tokens] == [40, 41, 10], (
+        replay.take_in({"ada": token, "bo": token}, ["cy", "bo", "al"] if token == 41 else [])
+    assert ada.all_token_ids[-2:] == [40, 41], (
         f"ada sampled 40 and then 41; its last tokens are {ada.all_token_ids[-2:]}"
+    )
+    assert bo.all_token_ids[-2:] == [40, 41], (
+        f"bo sampled 40, then 41 as its last; its last tokens are {bo.all_token_ids[-2:]}. Who has finished "
+        "takes its last token in first, and leaves then"
     )
     assert len(ada.block_hashes) == 3, (
         f"12 tokens in blocks of 4 have 3 hashes, ada has {len(ada.block_hashes)}: use "
         "append_output_token_ids, which hashes"
     )
-    assert (manager.short(), list(replay.requests)) == (["free bo"], ["ada"]), (
-        f"bo has finished: it leaves. Your calls: {manager.short()}, left: {list(replay.requests)}"
+    assert manager.short() == ["free cy", "free bo", "free al"], (
+        f"cy, bo and al have finished and leave, in this order: it is the order of the free queue. Your "
+        f"calls: {manager.short()}"
+    )
+    assert list(replay.requests) == ["ada"], (
+        f"only ada goes on; requests has {list(replay.requests)}"
     )
 
 
@@ -206,14 +214,19 @@ def test_a_step_has_vllms_order(lab: ModuleType) -> None:
     """The turns one by one, as the decision has them, and a step that is over is over."""
     trace, steps = support.traces()[7]
     seen: list[Any] = []
+    freed: dict[str, tuple[int, int]] = {}
     manager = support.reference(trace["config"])
-    right = manager.allocate_slots
+    right, free = manager.allocate_slots, manager.free
 
     def watched(request: Any, *args: Any, **kwargs: Any) -> Any:
         seen.append(request.request_id)
         return right(request, *args, **kwargs)
 
-    manager.allocate_slots = watched
+    def leaves(request: Any) -> None:
+        freed[request.request_id] = request.num_computed_tokens, request.num_tokens
+        free(request)
+
+    manager.allocate_slots, manager.free = watched, leaves
     replay = lab.Replay(trace, manager)
     for number, turns in enumerate(steps[:40]):
         seen.clear()
@@ -224,3 +237,22 @@ def test_a_step_has_vllms_order(lab: ModuleType) -> None:
         for turn in turns.turns:
             want += [turn.request_id] * (len(turn.victims) + (turn.request_id not in turn.victims))
         assert seen == want, f"step {number}: you asked for {seen}, in vLLM it was {want}"
+        for request_id in turns.decision["finished"]:
+            computed, tokens = freed[request_id]
+            assert computed == tokens - 1, (
+                f"step {number}: {request_id} left with {computed} of {tokens} tokens computed, and all but "
+                "the last are. The counters move, then the tokens come, then who has finished leaves"
+            )
+
+
+def test_who_comes_and_is_aborted_is_gone(lab: ModuleType) -> None:
+    """Arrivals, then aborts: a request can do both before the same step."""
+    manager = support.Noting()
+    manager.block_pool = support.reference(support.CONFIG).block_pool
+    replay = support.replay_of(lab, manager)
+    found = replay.step(support.nothing_but(arrived="ada", aborted="ada"))
+    assert found is None, f"a step with an arrival, an abort and no turn; you say {found}"
+    assert not replay.requests, (
+        f"ada arrived and was aborted before the step, and `requests` has {list(replay.requests)} after it: "
+        "arrivals come first, then aborts"
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from types import ModuleType
 from typing import Any
 
@@ -30,10 +31,11 @@ def test_a_table_that_differs_is_found(lab: ModuleType) -> None:
     """The step, the request and both tables; nothing of what comes after."""
     steps = support.traces()[7][1]
     busy = [i for i, s in enumerate(steps) if s.decision["blocks"]]
-    for at in (busy[1], busy[-1]):
+    for at, swapped in ((busy[1], False), (busy[-1], False), (busy[-1], True)):
         blocks = steps[at].decision["blocks"]
         request_id = list(blocks)[-1]
-        other = [*blocks[request_id][:-1], 99]
+        *front, a, b = blocks[request_id]
+        other = [*front, b, a] if swapped else [*front, a, 99]
         found = first(lab, 7, support.forged(steps, at, blocks={**blocks, request_id: other}))
         assert found is not None, (
             f"the table of {request_id} in step {at} was changed, and nothing is said"
@@ -49,24 +51,57 @@ def test_a_difference_has_its_rule(lab: ModuleType) -> None:
     """An entry that was there before, and a block that was just given out."""
     steps = support.traces()[7][1]
     seen = set()
+    wants = {"admitted": (-1, "order"), "runs": (0, "grow"), "runs and grows": (-1, "order")}
     for at, turns in enumerate(steps):
         for turn in turns.turns:
             blocks = turns.decision["blocks"]
             table = blocks.get(turn.request_id, [])
             held = steps[at - 1].decision["blocks"].get(turn.request_id, []) if at else []
-            if turn.admitted == bool(held) or len(table) < 2 or (turn.admitted, bool(held)) in seen:
+            grows = "runs and grows" if len(table) > len(held) else "runs"
+            how = "admitted" if turn.admitted else grows
+            if turn.admitted == bool(held) or len(table) < 2 or how in seen:
                 continue
-            seen.add((turn.admitted, bool(held)))
-            place, want = (-1, "order") if turn.admitted else (0, "grow")
+            seen.add(how)
+            place, want = wants[how]
             other = list(table)
             other[place] = 99
             found = first(
                 lab, 7, support.forged(steps, at, blocks={**blocks, turn.request_id: other})
             )
             assert (found and found[:5]) == (at, turn.request_id, other, table, want), (
-                f"step {at}: {turn.request_id} {'is admitted' if turn.admitted else 'runs'}, before the step "
+                f"step {at}: {turn.request_id} ({how}), before the step "
                 f"it held {held}; vLLM {other}, here {table}. The rule is “{want}”; you say {found}"
             )
+
+
+def test_a_block_of_somebody_else_is_named(lab: ModuleType) -> None:
+    """Who else holds a block is asked of the manager here, when the turns are over."""
+    steps = support.traces()[7][1]
+    tables = [turns.decision["blocks"] for turns in steps]
+    at, mine = next(
+        (i, next(iter(now)))
+        for i, (before, now) in enumerate(pairwise(tables), 1)
+        if len(now) > 1 and len(now[r := next(iter(now))]) > len(before.get(r, now[r]))
+    )
+    other = list(tables[at])[-1]
+
+    def make(config: Any) -> Any:
+        manager = support.reference(config)
+        right = manager.get_block_ids
+
+        def twice(request_id: str) -> list[int]:
+            table = right(request_id)
+            now = right(mine) == tables[at][mine] and request_id in (mine, other)
+            return [*table[:-1], 77] if now else table
+
+        manager.get_block_ids = twice
+        return manager
+
+    found = first(lab, 7, make=make)
+    assert (found and (found.step, found.request_id, found.rule)) == (at, mine, "own"), (
+        f"in step {at} {mine} gets a new block here, 77, that {other} holds here, too: the rule is “own”. "
+        f"`others` are the blocks in the tables of all other requests of this manager. You say {found}"
+    )
 
 
 def test_other_answers_are_differences(lab: ModuleType) -> None:
@@ -91,6 +126,28 @@ def test_other_answers_are_differences(lab: ModuleType) -> None:
         f"is None, the rule “{rule}”. You say {found}"
     )  # fmt: skip
     assert found.ours, f"ours is the table that {turn.request_id} got here, not {found.ours}"
+
+    at, turn = next((i, t) for i, s in enumerate(steps) for t in s.turns if t.victims and t.fits)
+
+    def early(config: Any) -> Any:  # the refusal that cost somebody its blocks does not come
+        manager = support.reference(config)
+        right = manager.allocate_slots
+
+        def gives(request: Any, *args: Any, **kwargs: Any) -> Any:
+            given = right(request, *args, **kwargs)
+            refused = request.request_id == turn.request_id and request.num_computed_tokens
+            return manager.empty_kv_cache_blocks if given is None and refused else given
+
+        manager.allocate_slots = gives
+        return manager
+
+    found = first(lab, 7, make=early)
+    assert (found and found[:3] + found[4:5]) == (at, turn.request_id, None, "room"), (
+        f"in step {at} vLLM refused {turn.request_id} and preempted {turn.victims[0]} for it; a manager "
+        "gives at the first asking. theirs is None, because it is vLLM that said no; the rule is “room”. You "
+        f"say {found}"
+    )
+    assert found.ours, f"ours is the table that {turn.request_id} has here, not {found.ours}"
 
     for admitted, rule in ((True, "gate"), (False, "room")):
         at, turn = next(
@@ -139,27 +196,33 @@ def test_the_first_request_in_the_step_is_named(lab: ModuleType) -> None:
     at = next(i for i, s in enumerate(steps) if len(s.decision["blocks"]) > 2)
     blocks = steps[at].decision["blocks"]
     changed = {i: [*table, 99] for i, table in blocks.items()}
-    found = first(lab, 7, support.forged(steps, at, blocks=changed))
-    assert (found and found.request_id) == next(iter(blocks)), (
-        f"every table of step {at} differs; the first in the decision is {next(iter(blocks))}'s, you name "
-        f"{found and found.request_id}"
-    )
+    for order in (list(blocks), list(blocks)[::-1]):
+        other = {i: changed[i] for i in order}
+        found = first(lab, 7, support.forged(steps, at, blocks=other))
+        assert (found and found.request_id) == order[0], (
+            f'every table of step {at} differs; decision["blocks"] names {order}, in this order, so '
+            f"{order[0]} is the first. You name {found and found.request_id}"
+        )
 
 
 def test_the_free_blocks_are_counted_last(lab: ModuleType) -> None:
     """A block that was never given back shows in no table."""
     steps = support.traces()[7][1]
-    found = first(lab, 7, support.forged(steps, 12, free=99))
     free = steps[12].decision["free"]
-    assert tuple((found or ())[:5]) == (12, "", [99], [free], "free"), (
-        f"the trace says 99 free blocks after step 12, here there are {free}: a difference with the rule "
-        f"“free”, no request, and the two numbers as lists. You say {found}. The count is read when those "
-        "who finished have left"
-    )
+    for theirs in (99, free - 1):
+        found = first(lab, 7, support.forged(steps, 12, free=theirs))
+        assert tuple((found or ())[:5]) == (12, "", [theirs], [free], "free"), (
+            f"the trace says {theirs} free blocks after step 12, here there are {free}: a difference with "
+            f"the rule “free”, no request, and the two numbers as lists. You say {found}. The count is read "
+            "when those who finished have left"
+        )
 
 
 def test_a_manager_that_raises(lab: ModuleType) -> None:
-    """An exception is an answer, too."""
+    """An exception is an answer, too, whichever it is."""
+
+    class Odd(Exception):
+        pass
 
     def make(config: Any) -> Any:
         manager = support.reference(config)
@@ -167,7 +230,7 @@ def test_a_manager_that_raises(lab: ModuleType) -> None:
 
         def raises(request: Any, *args: Any, **kwargs: Any) -> Any:
             if request.num_tokens > 40:
-                raise RuntimeError(f"no room for {request.request_id}")
+                raise Odd(f"no room for {request.request_id}")
             return right(request, *args, **kwargs)
 
         manager.allocate_slots = raises
@@ -192,6 +255,7 @@ RULES = {
     "gate, the other way": (support.turn("a", 9, admitted=True), [], [1, 2, 3], None, set()),
     "room": (support.turn("a"), [1, 2], None, [1, 2, 3], set()),
     "room, the other way": (support.turn("a"), [1, 2], [1, 2, 3], None, {3}),
+    "gate, and not null": (support.turn("a", 9, admitted=True), [], None, [0, 2, 3], set()),
     "null": (support.turn("a", 9, admitted=True), [], [1, 2, 3], [1, 2, 0], set()),
     "null, and shorter": (support.turn("a"), [5], [5, 1], [0], {0}),
     "hit": (support.turn("a", 3, admitted=True), [], [1, 2, 3], [1, 3], {1}),
@@ -244,6 +308,28 @@ def test_the_report(lab: ModuleType) -> None:
         (
             lab.Difference(0, "r1", None, [1, 2], "gate"),
             ["seed 7, step 0, request r1", "vLLM   no blocks", "here   1 2", lab.RULES["gate"]],
+        ),
+        (
+            lab.Difference(0, "r1", None, long, "gate"),
+            [
+                "seed 7, step 0, request r1",
+                "vLLM   no blocks",
+                "here   10 11 12 .. 23 24 25 (16)",
+                lab.RULES["gate"],
+            ],
+        ),
+        (
+            lab.Difference(2, "r1", long, long[:12], "hit"),
+            [
+                "seed 7, step 2, request r1",
+                "vLLM   .. 20 21 22 23 24 25 (16, from 10)",
+                "here   .. 20 21 (12, from 10)",
+                lab.RULES["hit"],
+            ],
+        ),
+        (
+            lab.Difference(2, "r1", [1], [], "length"),
+            ["seed 7, step 2, request r1", "vLLM   1", "here   none", lab.RULES["length"]],
         ),
         (
             lab.Difference(0, "r1", [1, 2], None, "raised", "too few"),

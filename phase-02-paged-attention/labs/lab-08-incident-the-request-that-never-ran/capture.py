@@ -2,9 +2,10 @@
 
     python phase-02-paged-attention/labs/lab-08-incident-the-request-that-never-ran/capture.py
 
-Writes `incident/server.log`, what vLLM itself logged, and `incident/trace.jsonl`, a line for each
-step of its scheduler. The engine runs in this process, so that the scheduler can be read between two
-steps, and the run ends after a fixed number of steps, whatever has become of the requests.
+Writes `incident/server.log`, what vLLM itself logged about settings, cache and requests, and
+`incident/trace.jsonl`, a line for each step of its scheduler, or for several that are alike. The
+engine runs in this process, so that the scheduler can be read between two steps, and the run ends
+after a fixed number of steps, whatever has become of the requests.
 
 Reading this file gives away what the engine was asked to do, which is half of the answer. Needs vLLM
 (SETUP.md); about a minute. The steps come out the same each time; the log's times do not.

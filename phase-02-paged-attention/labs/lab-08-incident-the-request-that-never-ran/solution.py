@@ -118,7 +118,9 @@ def _check_one(engine: Engine, length: int, prompt: int, max_tokens: int) -> Non
         engine.step()
     ended = engine.finished.get("first")
     assert ended is not None, f"{what} was accepted and has not ended after {MOST_STEPS} steps"
-    assert "behind" in engine.finished, f"{what} has ended, but who came behind it never did"
+    behind = engine.finished.get("behind")
+    assert behind is not None, f"{what} has ended, but who came behind it never did"
+    assert behind == "length", f"{what} has ended, but who came behind it was told of an error"
     if ended == "error":
         assert not has_room, f"{what} has room, and ended with an error"
     else:

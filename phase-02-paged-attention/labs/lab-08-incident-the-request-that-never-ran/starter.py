@@ -68,7 +68,10 @@ class Engine(Protocol):
 
 
 MakeEngine = Callable[[int, int, int], Engine]
-"""(num_gpu_blocks, block_size, max_model_len) to a new engine; ValueError where it will not start."""
+"""(num_gpu_blocks, block_size, max_model_len) to a new engine; ValueError where it will not start.
+
+vLLM 0.22.1 will not where max_model_len is more than all blocks together, `num_gpu_blocks * block_size`.
+"""
 
 
 def diagnose() -> Diagnosis:
@@ -89,15 +92,17 @@ def incident_test(make_engine: MakeEngine) -> None:
     - a request that it accepts ends, within steps that you bound: with all its tokens, or with "error".
       All are `min(max_tokens, max_model_len - prompt)`;
     - so do the requests that came behind it;
-    - it does not refuse, nor end with "error", what its pool has room for. "Room" is what the engine that
+    - it does not refuse, nor end with "error", what its pool has room for, be that full just now or not:
+      who has to wait is waited for. "Room" is what the engine that
       you tested gave out in the incident, no more: it was built for 32 blocks, and the trace tells how many
       it could give;
-    - it does not refuse to start (ValueError from `make_engine`) if one request of `max_model_len` tokens
-      has room, and does not lower `max_model_len` below what has room.
+    - it starts, and keeps the `max_model_len` that you ask for, if so many tokens have room. If not, it may
+      refuse to start (ValueError from `make_engine`) or lower it, but not below what has room. Whether it
+      reckons a slot for a sequence's last token *here* is its own business: either is right.
 
     Where exactly a thing goes wrong by one, only the case at the boundary can tell. So try requests that
     just fit and requests that just do not: by their prompts, by growing, and some that only `max_model_len`
-    or only `max_tokens` stops in time. Choose a small pool and small blocks; your engine may be asked for
+    or only `max_tokens` stops in time. Choose a small pool and small blocks. Each engine may be asked for
     3,000 steps and no more.
 
     Args:
@@ -110,7 +115,8 @@ def blocks_at_most(prompt_tokens: int, max_tokens: int, block_size: int, max_mod
     """The most blocks that a request can come to hold, if nothing but its limits ends it.
 
     A token needs a slot once it is *computed*. The whole prompt is; of the outputs, look at the trace: how
-    many of its tokens has a request computed when it finishes?
+    many of its tokens has a request computed when it finishes? (The line before has `computed`, and the
+    last one what it scheduled.)
 
     Args:
         prompt_tokens: 1 to max_model_len - 1.

@@ -58,11 +58,14 @@ def config(num_gpu_blocks: int, block_size: int, max_model_len: int) -> Config:
 
 
 class Engine:
-    """The pin's rules: any prompt below max_model_len is accepted. Subclasses mend that, well or badly."""
+    """The pin's rules: it starts if all blocks together hold max_model_len tokens, and accepts any prompt
+    below that. Subclasses mend it, well or badly."""
 
     scheduler_class: Any = PinScheduler
 
     def __init__(self, num_gpu_blocks: int, block_size: int, max_model_len: int) -> None:
+        if max_model_len > num_gpu_blocks * block_size:
+            raise ValueError(f"{num_gpu_blocks} blocks of {block_size} for {max_model_len} tokens")
         self.num_gpu_blocks, self.block_size = num_gpu_blocks, block_size
         self.max_model_len = max_model_len
         self.outputs: dict[str, int] = {}
@@ -161,7 +164,7 @@ class FitsTheLength(Engine):
 
 
 class FitsWholeBlocks(Engine):
-    """The same, a token more careful: max_model_len is a whole number of blocks."""
+    """max_model_len is lowered to what the usable blocks hold, a token less than what could run."""
 
     def __init__(self, num_gpu_blocks: int, block_size: int, max_model_len: int) -> None:
         room = (num_gpu_blocks - 1) * block_size
@@ -208,7 +211,7 @@ class ChecksAllBlocks(Engine):
 
 
 class RefusesTheLastBlock(Engine):
-    """Off by one block on the other side: what needs all usable blocks is refused."""
+    """What needs all usable blocks is refused, though it could run."""
 
     def check(self, prompt_tokens: int, max_tokens: int) -> None:
         if self.longest(prompt_tokens, max_tokens) > self.room - self.block_size:
@@ -234,7 +237,7 @@ class ForgetsMaxModelLen(Engine):
 
 
 class LetsOthersOvertake(Engine):
-    """Nobody waits behind it any more, and it waits for ever all the same."""
+    """Who does not fit is overtaken, so nobody waits behind it, and it waits for ever all the same."""
 
     scheduler_class = Overtaking
 
@@ -281,11 +284,30 @@ class ShrinksTooFar(Engine):
 
 
 class StopsAfterTheError(EndsItWithAnError):
-    """The request is told, and whoever stood behind it is not served any more."""
+    """A request that cannot run is told so, and whoever stood behind it is not served any more."""
 
     def step(self) -> None:
         if "error" not in self.finished.values():
             super().step()
+
+
+class EndsItTooSoon(EndsItWithAnError):
+    """A request is told that it cannot be served as soon as it fills the pool, though it may end there."""
+
+    @property
+    def room(self) -> int:
+        return super().room - 1
+
+
+class EndsWhoeverWaits(Engine):
+    """Who is not let in at once is told that it cannot be served, also where the pool is merely full."""
+
+    def step(self) -> None:
+        super().step()
+        for request_id, request in self._requests.items():
+            if request_id not in self.finished and not request.num_computed_tokens:
+                self.drop(request_id)
+                self.finished[request_id] = "error"
 
 
 GOOD: tuple[Callable[..., Engine], ...] = (
@@ -308,4 +330,6 @@ BAD: tuple[Callable[..., Engine], ...] = (
     StartsNothing,
     ShrinksTooFar,
     StopsAfterTheError,
+    EndsItTooSoon,
+    EndsWhoeverWaits,
 )

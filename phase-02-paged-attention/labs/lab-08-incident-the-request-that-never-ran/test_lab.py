@@ -80,7 +80,8 @@ def test_how_many_blocks_there_are_and_how_many_it_wanted(lab: ModuleType) -> No
         f"tokens; {PROMPTS['contract-3']} tokens in blocks of 16, rounded up"
     )
     assert found.longest_prompt == most * 16, (
-        f"longest_prompt: {found.longest_prompt}. {most} blocks of 16 tokens, all of them"
+        f"longest_prompt: {found.longest_prompt}. To begin, a prompt needs blocks for all its tokens, and "
+        f"there are {most} of 16"
     )
     assert found.blocks_missing == wanted - most, (
         f"blocks_missing: {found.blocks_missing}. The longest request that max_model_len 512 lets in "
@@ -103,6 +104,8 @@ def test_when_waiting_became_needless(lab: ModuleType) -> None:
     """mail-7 waits for two reasons, one after the other."""
     step = lab.diagnose().needless_from
     preempts = next(r["step"] for r in TRACE if r["preempted"])
+    arrives = next(r["step"] for r in TRACE if r.get("arrives", {}).get("id") == "mail-7")
+    assert step >= arrives, f"needless_from: step {step}, but mail-7 arrives in step {arrives}"
     assert step > preempts - 1, (
         f"needless_from: in step {step} minutes-6 still holds nearly all blocks, so mail-7, which needs 3, "
         "has to wait: the pool is full, and that is no fault"

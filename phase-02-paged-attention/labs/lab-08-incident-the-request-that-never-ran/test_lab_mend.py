@@ -40,7 +40,8 @@ def cases() -> list[Case]:
     found = []
     for blocks, size in ((2, 1), (2, 5), (3, 4), (4, 3)):
         room = (blocks - 1) * size
-        for length in (room, room + 1, room + 2, room + size + 1):
+        # beyond all blocks together no engine starts
+        for length in sorted({room, room + 1, min(room + 2, room + size), room + size}):
             prompts = {1, 2, room - 1, room, room + 1}
             for prompt in sorted(p for p in prompts if 0 < p < length):
                 left = room - prompt
@@ -163,11 +164,11 @@ def test_a_prompt_without_room_for_an_output(lab: ModuleType) -> None:
     """vLLM's front end has this rule too: a prompt leaves room for a token at least."""
     roomy = {"num_gpu_blocks": 100, "block_size": 16, "max_model_len": 512}
     assert refusal(lab, 511, 1, **roomy) is None, "a prompt of 511 of 512 leaves room for one token"
-    for prompt in (512, 513):
-        said = refusal(lab, prompt, 1, **roomy)
+    for prompt, engine in itertools.product((512, 513), (roomy, INCIDENT)):
+        said = refusal(lab, prompt, 1, **engine)
         assert [text in (said or "") for text in (str(prompt), "512")] == [True, True], (
             f"a prompt of {prompt} with max_model_len 512 leaves no room for an output. Refuse it, and name "
-            f"both numbers; yours says: {said}"
+            f"both numbers, before you look at the {engine['num_gpu_blocks']} blocks; yours says: {said}"
         )
 
 

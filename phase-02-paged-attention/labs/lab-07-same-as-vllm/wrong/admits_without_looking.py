@@ -17,7 +17,8 @@ solution = load_solution(__file__)
 
 def ask(self: Any, turn: Any) -> bool:
     request = self.requests[turn.request_id]
-    return self.manager.allocate_slots(request, turn.num_tokens) is not None
+    self.gave = self.manager.allocate_slots(request, turn.num_tokens) is not None
+    return bool(self.gave)
 
 
 solution.Replay.ask = ask

@@ -19,12 +19,13 @@ solution = load_solution(__file__)
 def ask(self: Any, turn: Any) -> bool:
     request = self.requests[turn.request_id]
     if not turn.admitted:
-        return self.manager.allocate_slots(request, turn.num_tokens) is not None
+        self.gave = self.manager.allocate_slots(request, turn.num_tokens) is not None
+        return bool(self.gave)
     hits, length = self.manager.get_computed_blocks(request)
-    if self.manager.allocate_slots(request, turn.num_tokens, length, hits) is None:
-        return False
-    request.num_computed_tokens = length
-    return True
+    self.gave = self.manager.allocate_slots(request, turn.num_tokens, length, hits) is not None
+    if self.gave:
+        request.num_computed_tokens = length
+    return bool(self.gave)
 
 
 solution.Replay.ask = ask
