@@ -262,6 +262,38 @@ def planned(make: Callable[..., World], say: Say) -> None:
         say(f"result {number}  {'':7} {world.state('fay')}")
 
 
+def stats(make: Callable[..., World], say: Say) -> None:
+    """What either scheduler counts in some of noon's steps, taken after the update."""
+    world = make()
+    scheduler: Any = world.scheduler
+    if hasattr(scheduler, "log_stats"):  # vLLM's, which the parts do not let count
+        from vllm.v1.metrics.stats import PrefixCacheStats
+
+        scheduler.log_stats = world.manager.log_stats = True
+        world.manager.prefix_cache_stats = PrefixCacheStats()
+    make_stats, made = scheduler.make_stats, []
+
+    def kept(*args: Any) -> Any:
+        made.append(make_stats(*args))
+        return made[-1]
+
+    scheduler.make_stats = kept
+    for number in range(1, 14):
+        world.step()
+        if (
+            len(made) < number
+        ):  # `mini_vllm`'s engine asks after the update, vLLM's scheduler does it there
+            scheduler.make_stats()
+        if number in (6, 7, 10, 11, 13):
+            said = made[-1]
+            found = said.prefix_cache_stats
+            say(
+                f"step {number:2}: running {said.num_running_reqs}, waiting {said.num_waiting_reqs}, "
+                f"blocks in use {said.kv_cache_usage:.0%}, looked up {found.queries}, found "
+                f"{found.hits}; of preempted {found.preempted_queries}, {found.preempted_hits}"
+            )
+
+
 ENDINGS: dict[str, tuple[dict[str, Any], list[int], int]] = {
     "EOS": ({"max_tokens": 9}, [5, EOS], 4),
     "EOS before min_tokens=3": ({"max_tokens": 9, "min_tokens": 3}, [EOS, 5, EOS], 4),
@@ -304,7 +336,8 @@ def new_request(parts: Parts, prompt: list[int], limits: dict[str, Any]) -> Any:
 
 
 TOPICS = {
-    topic.__name__: topic for topic in (counters, running, victims, waiting, wire, planned, ends)
+    topic.__name__: topic
+    for topic in (counters, running, victims, waiting, wire, planned, ends, stats)
 }
 
 

@@ -22,18 +22,17 @@ from course.parity.traces import Arrival, Config, Parts
 SETTINGS = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "VLLM_LOGGING_LEVEL": "ERROR"}
 
 
-def remade(parts: Parts, log_stats: bool = False, ahead: bool = False) -> Parts:
-    """The same parts with another scheduler of vLLM's: `AsyncScheduler`, or one that keeps statistics."""
+def with_async(parts: Parts) -> Parts:
+    """The same parts with vLLM's `AsyncScheduler` in place of its `Scheduler`."""
     from vllm.v1.core.sched.async_scheduler import AsyncScheduler
-    from vllm.v1.core.sched.scheduler import Scheduler
 
     plain: Any = parts.scheduler
-    scheduler: Any = (AsyncScheduler if ahead else Scheduler)(
+    scheduler: Any = AsyncScheduler(
         vllm_config=plain.vllm_config,
         kv_cache_config=plain.kv_cache_config,
         structured_output_manager=plain.structured_output_manager,
         block_size=CONFIG["block_size"],
-        log_stats=log_stats,
+        log_stats=False,
     )
     tables = scheduler.kv_cache_manager
     return replace(
@@ -138,29 +137,10 @@ def common(say: Say) -> None:
         )
 
 
-def stats(say: Say) -> None:
-    """The statistics that go out with some steps."""
-    world = World(remade(vllm_parts(CONFIG), log_stats=True))
-    for number in (6, 7, 10, 11, 13):
-        world.steps_before(number)
-        world.arrive()
-        plan = world.plan()
-        _, sampled = world.in_flight.pop()
-        output = world.parts.make_output(list(plan.num_scheduled_tokens), sampled)
-        [out] = world.scheduler.update_from_output(plan, output).values()
-        said = out.scheduler_stats
-        found = said.prefix_cache_stats
-        say(
-            f"step {number:2}: running {said.num_running_reqs}, waiting {said.num_waiting_reqs}, "
-            f"blocks in use {said.kv_cache_usage:.0%}, looked up {found.queries}, found {found.hits}; "
-            f"of preempted {found.preempted_queries}, {found.preempted_hits}"
-        )
-
-
 def twice(say: Say) -> None:
     """Two plans in a row for Eve, without a result between them, by either scheduler."""
-    for in_flight in (False, True):
-        world = World(remade(vllm_parts(CONFIG), ahead=in_flight))
+    for parts in (vllm_parts(CONFIG), with_async(vllm_parts(CONFIG))):
+        world = World(parts)
         world.arrive()
         plans = [tokens(world.plan()) for _ in range(2)]
         say(f"{type(world.scheduler).__name__:14}  {', then '.join(plans)}; {world.state('eve')}")
@@ -168,7 +148,7 @@ def twice(say: Say) -> None:
 
 def ahead(say: Say) -> None:
     """Noon with two plans in flight: each plan is made before the result of the one before is in."""
-    world = World(remade(vllm_parts(CONFIG), ahead=True))
+    world = World(with_async(vllm_parts(CONFIG)))
     say("plan  made with result  computes                  placeholders")
     for number in range(1, 12):
         world.arrive()
@@ -188,7 +168,7 @@ def wasted(say: Say) -> None:
     from course.parity.traces import EOS
 
     for title, last, max_tokens in (("EOS is her 3rd token", EOS, 9), ("max_tokens is 3", 7, 3)):
-        parts = remade(vllm_parts(CONFIG), ahead=True)
+        parts = with_async(vllm_parts(CONFIG))
         params = SamplingParams(max_tokens=max_tokens)
         params.update_from_generation_config({}, EOS)
         arrival: Arrival = {
@@ -235,7 +215,7 @@ def default(say: Say) -> None:
 
 TOPICS = {
     topic.__name__: topic
-    for topic in (blocked, pauses, drafts, v2, common, stats, twice, ahead, wasted, default)
+    for topic in (blocked, pauses, drafts, v2, common, twice, ahead, wasted, default)
 }
 
 
