@@ -1,0 +1,38 @@
+"""Given for lab 03-01: people, a scheduler with people in it, and one step after the other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mini_vllm import EngineConfig
+from mini_vllm.request import Request
+from mini_vllm.sampling_params import SamplingParams
+from mini_vllm.sched_output import ModelRunnerOutput, SchedulerOutput
+
+
+def make(lab: Any, **settings: Any) -> Any:
+    """A scheduler of the graded file: 16 tokens a step, 8 seats, 99 usable blocks of 4 tokens."""
+    given: dict[str, Any] = {"block_size": 4, "num_gpu_blocks": 100, "max_model_len": 64}
+    given |= {"max_num_batched_tokens": 16, "max_num_seqs": 8}
+    return lab.Scheduler(EngineConfig(**(given | settings)))
+
+
+def come(scheduler: Any, **prompts: int) -> None:
+    """People arrive, with so many tokens of prompt each, in this order."""
+    for name, length in prompts.items():
+        params = SamplingParams(max_tokens=30, ignore_eos=True)
+        prompt = [3 + (len(scheduler.requests) * 7 + i) % 50 for i in range(length)]
+        arrival_time = float(len(scheduler.requests))
+        request = Request(name, prompt, params, arrival_time=arrival_time, block_size=4)
+        scheduler.add_request(request)
+
+
+def turn(scheduler: Any) -> SchedulerOutput:
+    """Plan a step, and give a token to whoever has caught up."""
+    plan: SchedulerOutput = scheduler.schedule()
+    names = list(plan.num_scheduled_tokens)
+    requests = [scheduler.requests[name] for name in names]
+    sampled = [[5] if r.num_computed_tokens == r.num_tokens else [] for r in requests]
+    index = {name: number for number, name in enumerate(names)}
+    scheduler.update_from_output(plan, ModelRunnerOutput(names, index, sampled))
+    return plan
