@@ -341,8 +341,11 @@ TOPICS = {
 }
 
 
-def topic(name: str, make_parts: MakeParts = mini_parts) -> list[str]:
-    """What is said about one topic; of `mini_vllm` unless other parts are given."""
+Topic = Callable[[Callable[..., World], Say], None]
+
+
+def said_of(topic: Topic, make_parts: MakeParts) -> list[str]:
+    """What is said about a topic, of the schedulers that `make_parts` makes."""
 
     def make(
         priorities: Mapping[str, int] | None = None,
@@ -353,17 +356,34 @@ def topic(name: str, make_parts: MakeParts = mini_parts) -> list[str]:
         return World(make_parts(config), priorities, comes)
 
     said: list[str] = []
-    TOPICS[name](make, said.append)
+    topic(make, said.append)
     return [line.rstrip() for line in said]
 
 
-def main(chosen: list[str]) -> None:
-    if unknown := [name for name in chosen if name not in TOPICS]:
-        raise SystemExit(f"no topic {', '.join(unknown)}; there are {', '.join(TOPICS)}")
+def topic(name: str) -> list[str]:
+    """What `mini_vllm` says about one topic."""
+    return said_of(TOPICS[name], mini_parts)
+
+
+def vllm_sync(config: Config) -> Parts:
     from course.parity.record import vllm_parts
 
-    for name in chosen or TOPICS:
-        said = {"vLLM": topic(name, vllm_parts), "mini_vllm": topic(name)}
+    return vllm_parts(config)
+
+
+def main(
+    chosen: list[str],
+    topics: Mapping[str, Topic] = TOPICS,
+    mini: MakeParts = mini_parts,
+    vllm: MakeParts = vllm_sync,
+) -> None:
+    if unknown := [name for name in chosen if name not in topics]:
+        raise SystemExit(f"no topic {', '.join(unknown)}; there are {', '.join(topics)}")
+    for name in chosen or topics:
+        said = {
+            "vLLM": said_of(topics[name], vllm),
+            "mini_vllm": said_of(topics[name], mini),
+        }
         if said["vLLM"] == said["mini_vllm"]:
             said = {"vLLM and mini_vllm alike": said["vLLM"]}
         for who, lines in said.items():

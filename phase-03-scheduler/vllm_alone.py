@@ -14,7 +14,7 @@ import sys
 from dataclasses import replace
 from typing import Any
 
-from both_schedulers import CONFIG, Say, World, flat, ids_of, names, sent, tokens
+from both_schedulers import CONFIG, Say, World, flat, names, sent, tokens
 
 from course.parity.record import vllm_parts
 from course.parity.traces import Arrival, Config, Parts
@@ -146,56 +146,6 @@ def twice(say: Say) -> None:
         say(f"{type(world.scheduler).__name__:14}  {', then '.join(plans)}; {world.state('eve')}")
 
 
-def ahead(say: Say) -> None:
-    """Noon with two plans in flight: each plan is made before the result of the one before is in."""
-    world = World(with_async(vllm_parts(CONFIG)))
-    say("plan  made with result  computes                  placeholders")
-    for number in range(1, 12):
-        world.arrive()
-        plan = world.plan()
-        open_places = {n: r.num_output_placeholders for n, r in world.requests.items()}
-        listed = ", ".join(f"{name} {n}" for name, n in open_places.items() if n)
-        known = number - 2 if number > 2 else "-"
-        say(f"{number:4}  {known!s:>16}  {tokens(plan):24}  {listed}")
-        if len(world.in_flight) == 2:
-            world.take_in()
-
-
-def wasted(say: Say) -> None:
-    """Eve alone: her answer ends by EOS, or by its length. What is planned after its last token?"""
-    from vllm.sampling_params import SamplingParams
-
-    from course.parity.traces import EOS
-
-    for title, last, max_tokens in (("EOS is her 3rd token", EOS, 9), ("max_tokens is 3", 7, 3)):
-        parts = with_async(vllm_parts(CONFIG))
-        params = SamplingParams(max_tokens=max_tokens)
-        params.update_from_generation_config({}, EOS)
-        arrival: Arrival = {
-            "id": "eve", "step": 0, "prompt": list(ids_of("eve")), "max_tokens": 9,
-            "ignore_eos": False, "priority": 0, "abort": None,
-        }  # fmt: skip
-        eve = parts.make_request(arrival, 0)
-        eve.sampling_params, eve.max_tokens = params, max_tokens
-        scheduler: Any = parts.scheduler
-        scheduler.add_request(eve)
-        plans: list[Any] = []
-        said: list[str] = []
-        answer = [5, 6, last, 8]
-        while scheduler.has_requests() or plans:
-            if scheduler.has_requests():
-                plans.append(scheduler.schedule())
-                said.append(str(plans[-1].total_num_scheduled_tokens))
-            if len(plans) == 2 or not scheduler.has_requests():
-                plan = plans.pop(0)
-                rows = list(plan.num_scheduled_tokens)
-                scheduler.update_from_output(
-                    plan, parts.make_output(rows, [[answer.pop(0)] for _ in rows])
-                )
-        tokens_kept = list(eve.output_token_ids)
-        say(f"{title:21} tokens in each plan {' '.join(said)}; answer {tokens_kept}")
-
-
 def default(say: Say) -> None:
     """What becomes of `async_scheduling` where this runs, asked for or not."""
     from vllm.config import SchedulerConfig, VllmConfig
@@ -213,10 +163,7 @@ def default(say: Say) -> None:
         )
 
 
-TOPICS = {
-    topic.__name__: topic
-    for topic in (blocked, pauses, drafts, v2, common, twice, ahead, wasted, default)
-}
+TOPICS = {topic.__name__: topic for topic in (blocked, pauses, drafts, v2, common, twice, default)}
 
 
 def main(chosen: list[str]) -> None:
