@@ -11,6 +11,7 @@ from noon import COMES, PROMPTS, WANTED, got, greedy, new_engine, prompt_ids, ru
 
 from course.parity.decisions import mini_parts
 from course.parity.traces import Parts
+from mini_vllm.async_scheduler import AsyncScheduler
 from mini_vllm.engine import EngineParts
 from mini_vllm.kv_cache_manager import KVCacheBlocks
 from mini_vllm.request import Request
@@ -95,6 +96,13 @@ class NobodyLeaves(Scheduler):
         return super().update_from_output(scheduler_output, model_runner_output)
 
 
+class DoesNotCount(AsyncScheduler):
+    """Whoever has a token in flight is planned for the next one, however many it may have."""
+
+    def _num_tokens_ahead(self, request: Request) -> int:
+        return request.num_tokens + request.num_output_placeholders - request.num_computed_tokens
+
+
 def _engine(scheduler: Any, **settings: Any) -> Any:
     return new_engine(EngineParts(scheduler=scheduler), **settings)
 
@@ -169,3 +177,17 @@ def fay_leaves(scheduler: Any = Scheduler) -> str:
     world.scheduler.finish_requests("fay", world.parts.aborted)
     world.take_in()
     return world.state("eve")
+
+
+def eve_ahead(scheduler: Any = AsyncScheduler) -> int:
+    """Eve alone, with two plans in flight: the rows that are planned for her, prompt and all."""
+    from both_schedulers import World
+
+    world = World(_alone(scheduler), comes={"eve": 1})
+    rows = 0
+    while world.number == 0 or world.scheduler.has_requests():
+        world.arrive()
+        rows += world.plan().total_num_scheduled_tokens
+        if len(world.in_flight) == 2:
+            world.take_in()
+    return rows

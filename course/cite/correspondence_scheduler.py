@@ -10,9 +10,11 @@ from course.cite.pair import Pair
 _SCHEDULER, _QUEUE = "mini_vllm/scheduler.py", "mini_vllm/request_queue.py"
 _REQUEST, _SCHED_OUTPUT = "mini_vllm/request.py", "mini_vllm/sched_output.py"
 _RUNNER = "mini_vllm/model_runner.py"
+_ASYNC, _BATCHES = "mini_vllm/async_scheduler.py", "mini_vllm/batch_queue.py"
 _THEIRS = "vllm/v1/core/sched/scheduler.py"
 _THEIR_QUEUE = "vllm/v1/core/sched/request_queue.py"
 _THEIR_OUTPUT = "vllm/v1/core/sched/output.py"
+_THEIR_ASYNC, _THEIR_CORE = "vllm/v1/core/sched/async_scheduler.py", "vllm/v1/engine/core.py"
 _THEIR_RUNNER = "vllm/v1/worker/gpu_model_runner.py"
 
 # fmt: off
@@ -146,6 +148,41 @@ SCHEDULER: dict[str, tuple[Pair, ...]] = {
              "self.finished_req_ids.add(request.request_id)", "finished_req_ids"),
         Pair("free", f"{_SCHEDULER} Scheduler._free_request",
              f"{_THEIRS} Scheduler._free_blocks", "self.kv_cache_manager.free(request)"),
+    ),
+    "ahead": (
+        Pair("the scheduler", f"{_ASYNC} AsyncScheduler", f"{_THEIR_ASYNC} AsyncScheduler"),
+        Pair("a place for a token that is sampled", f"{_ASYNC} AsyncScheduler._update_after_schedule",
+             f"`{_THEIR_ASYNC}:32 in AsyncScheduler._update_after_schedule`",
+             "request.num_output_placeholders += 1", "num_output_placeholders"),
+        Pair("its last token is in flight", f"{_ASYNC} AsyncScheduler._num_tokens_ahead",
+             f"`{_THEIRS}:376 in Scheduler.schedule`",
+             "num_tokens_then = num_computed_tokens + 2", "num_output_placeholders"),
+        Pair("the token has come", f"{_ASYNC} AsyncScheduler._update_request_with_output",
+             f"`{_THEIR_ASYNC}:53 in AsyncScheduler._update_request_with_output`",
+             "request.num_output_placeholders -= 1", "num_output_placeholders"),
+        Pair("publish what is known by now", f"{_ASYNC} AsyncScheduler._update_request_with_output",
+             f"`{_THEIR_ASYNC}:58 in AsyncScheduler._update_request_with_output`",
+             "self.kv_cache_manager.cache_blocks(", "cache_blocks"),
+        Pair("tokens on their way become void", f"{_ASYNC} AsyncScheduler.reset_prefix_cache",
+             f"`{_THEIRS}:1923 in Scheduler.reset_prefix_cache`",
+             "self._discard_latest_async_tokens(request)", "async_tokens_to_discard"),
+        Pair("how many plans at a time", "mini_vllm/executor.py UniProcExecutor.__init__",
+             "vllm/v1/executor/uniproc_executor.py UniProcExecutor.max_concurrent_batches",
+             "self.max_concurrent_batches = "),
+        Pair("the loop's body", f"{_BATCHES} BatchQueue.turn",
+             f"{_THEIR_CORE} EngineCore.step_with_batch_queue"),
+        Pair("plan", f"{_BATCHES} BatchQueue.turn",
+             f"`{_THEIR_CORE}:497 in EngineCore.step_with_batch_queue`",
+             "scheduler_output = self.scheduler.schedule()", "schedule"),
+        Pair("room for another: do not wait", f"{_BATCHES} BatchQueue.turn",
+             f"`{_THEIR_CORE}:528 in EngineCore.step_with_batch_queue`",
+             "len(self.batches) < self.size", "batch_queue_size"),
+        Pair("the oldest in flight", f"{_BATCHES} BatchQueue.turn",
+             f"`{_THEIR_CORE}:542 in EngineCore.step_with_batch_queue`",
+             "batch = self.batches.pop()", "pop"),
+        Pair("take it in", f"{_BATCHES} BatchQueue.turn",
+             f"`{_THEIR_CORE}:557 in EngineCore.step_with_batch_queue`",
+             "self.scheduler.update_from_output(", "update_from_output"),
     ),
 }
 # fmt: on

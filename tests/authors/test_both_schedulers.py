@@ -13,6 +13,7 @@ from course.learner.labs import load_module
 PHASE = ROOT / "phase-03-scheduler"
 sys.path.insert(0, str(PHASE))  # they import their neighbours by name
 both = load_module(PHASE / "both_schedulers.py", "phase_03_both_schedulers")
+ahead = load_module(PHASE / "both_ahead.py", "phase_03_both_ahead")
 alone = load_module(PHASE / "vllm_alone.py", "phase_03_vllm_alone")
 sys.path.remove(str(PHASE))
 SHOWN = {
@@ -30,18 +31,23 @@ def shown(script: str) -> dict[str, list[str]]:
 
 def test_the_page_shows_every_topic() -> None:
     assert shown("both_schedulers.py").keys() == both.TOPICS.keys()
+    assert shown("both_ahead.py").keys() == ahead.TOPICS.keys()
     assert shown("vllm_alone.py").keys() == alone.TOPICS.keys()
 
 
-@pytest.mark.parametrize("name", shown("both_schedulers.py"))
-def test_mini_vllms_half(name: str) -> None:
-    title, *lines = shown("both_schedulers.py")[name]
+@pytest.mark.parametrize(
+    ("script", "name"),
+    [(script, name) for script in ("both_schedulers.py", "both_ahead.py") for name in shown(script)],
+)
+def test_mini_vllms_half(script: str, name: str) -> None:
+    title, *lines = shown(script)[name]
     assert title == f"{name}, vLLM and mini_vllm alike"
-    assert lines == [f"  {line}".rstrip() for line in both.topic(name)]
+    said = {"both_schedulers.py": both, "both_ahead.py": ahead}[script].topic(name)
+    assert lines == [f"  {line}".rstrip() for line in said]
 
 
 @pytest.mark.vllm
-@pytest.mark.parametrize("script", ["both_schedulers.py", "vllm_alone.py"])
+@pytest.mark.parametrize("script", ["both_schedulers.py", "both_ahead.py", "vllm_alone.py"])
 def test_vllms_half(script: str) -> None:
     topics = shown(script)
     done = subprocess.run(
