@@ -37,7 +37,11 @@ def test_the_page_shows_every_topic() -> None:
 
 @pytest.mark.parametrize(
     ("script", "name"),
-    [(script, name) for script in ("both_schedulers.py", "both_ahead.py") for name in shown(script)],
+    [
+        (script, name)
+        for script in ("both_schedulers.py", "both_ahead.py")
+        for name in shown(script)
+    ],
 )
 def test_mini_vllms_half(script: str, name: str) -> None:
     title, *lines = shown(script)[name]
