@@ -70,6 +70,10 @@ def add_engine_flags(parser: argparse.ArgumentParser) -> None:
         help="admit a request only if its whole sequence fits (on)",
     )  # fmt: skip
     group.add_argument(
+        "--async-scheduling", action=argparse.BooleanOptionalAction, default=False,
+        help="plan a step while the one before is computed (off)",
+    )  # fmt: skip
+    group.add_argument(
         "--scheduling-policy", choices=("fcfs", "priority"), default="fcfs",
         help="order of waiting requests (fcfs)",
     )  # fmt: skip
@@ -103,6 +107,7 @@ def make_engine(args: argparse.Namespace) -> LLMEngine:
     config = EngineConfig(
         **{name: value for name, value in settings.items() if value is not None},
         enable_prefix_caching=args.enable_prefix_caching,
+        async_scheduling=args.async_scheduling,
         enable_chunked_prefill=args.enable_chunked_prefill,
         scheduling_policy=args.scheduling_policy,
         scheduler_reserve_full_isl=args.scheduler_reserve_full_isl,
