@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from mini_vllm.async_scheduler import AsyncScheduler
 from mini_vllm.attention import TiledAttention
-from mini_vllm.batch_queue import BatchQueue, never_done_early
+from mini_vllm.batch_queue import BatchQueue, TakenIn, never_done_early
 from mini_vllm.block_pool import BlockPool
 from mini_vllm.checkpoint import load_model
 from mini_vllm.config import DEFAULT_MODEL as DEFAULT_MODEL
@@ -214,8 +214,7 @@ class EngineCore:
             taken_in = self.batch_queue.turn()
             if taken_in is None:
                 return []
-            self._tell_observers(*taken_in)
-            return taken_in[2]
+            return self._tell_observers(taken_in)
         except BaseException as error:
             self.error = error
             raise
@@ -228,16 +227,16 @@ class EngineCore:
         t2 = time.perf_counter()
         outputs = self.scheduler.update_from_output(scheduler_output, model_output)
         times = (t1 - t0, t2 - t1, time.perf_counter() - t2)
-        self._tell_observers(scheduler_output, model_output, outputs, *times)
-        return outputs
+        return self._tell_observers((scheduler_output, model_output, outputs, *times))
 
-    def _tell_observers(self, *taken_in: Any) -> None:
-        """A step is over. `taken_in`: the fields of its `StepRecord` from the second on."""
+    def _tell_observers(self, taken_in: TakenIn) -> list[EngineCoreOutput]:
+        """A step is over; returns its outputs. `taken_in`: its `StepRecord` from the second field on."""
         self.num_steps += 1
         if self.step_observers:
             record = StepRecord(self.num_steps, *taken_in, self.scheduler.make_stats())
             for observer in self.step_observers:
                 observer(record)
+        return taken_in[2]
 
 
 class LLMEngine:
