@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 from mini_vllm import EngineConfig, SamplingParams
@@ -69,7 +70,7 @@ class Served:
     def gap(self, kind: str, percent: int) -> float:
         """A percentile of the *longest* ms between two tokens of an answer, of those of a kind."""
         found = [
-            max(b - a for a, b in zip(times, times[1:], strict=False))
+            max(b - a for a, b in pairwise(times))
             for name, times in self.times.items()
             if name.startswith(kind)
         ]
@@ -82,7 +83,9 @@ def rank(numbers: Sequence[float], percent: int) -> float:
     return ordered[-(-len(ordered) * percent // 100) - 1]
 
 
-def serve(asks: Sequence[Ask], scheduler: Any = Scheduler, limit: int = 100_000, **settings: Any) -> Served:
+def serve(
+    asks: Sequence[Ask], scheduler: Any = Scheduler, limit: int = 100_000, **settings: Any
+) -> Served:
     """Everybody, each when they come, until the last token or for `limit` steps.
 
     Args:
