@@ -21,7 +21,8 @@ from course.fuzz.memory import Entry, Memory, Plan, Wrong
 from course.fuzz.shrink import shrink, size
 from course.fuzz.world import EOS, Job, Settings, World, answer, prefixes, world_of
 from mini_vllm.kv_cache_manager import KVCacheManager
-from mini_vllm.scheduler import Scheduler, UpstreamScheduler
+from mini_vllm.scheduler import Scheduler
+from mini_vllm.upstream_scheduler import UpstreamScheduler
 
 POLICIES = ("fcfs", "priority")
 
