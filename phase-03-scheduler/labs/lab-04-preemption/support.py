@@ -119,53 +119,48 @@ def shares(scheduler: Any) -> dict[str, int]:
 def broken(scheduler: Any, plan: SchedulerOutput, leader: Request | None) -> list[str]:
     """The rules that a step has broken, by name; `leader` was the first of `running` before it."""
     running, waiting = list(scheduler.running), list(scheduler.waiting)
-    tokens = plan.num_scheduled_tokens
-    found = []
-
-    def hold(name: str, rule: bool, what: object) -> None:
-        if not rule:
-            found.append(f"{name}: {what}")
-
-    queued = names(running + waiting)
-    hold(
-        "I6", sorted(queued) == sorted(scheduler.requests), f"queued {queued}: all alive, once each"
-    )
-    statuses = {r.request_id: r.status.name for r in running + waiting}
-    hold("I6", all(r.status is RequestStatus.RUNNING for r in running), f"running, {statuses}")
-    asleep = (RequestStatus.WAITING, RequestStatus.PREEMPTED)
-    hold("I6", all(r.status in asleep for r in waiting), f"waiting, {statuses}")
-    budget = scheduler.max_num_scheduled_tokens
-    hold("I7", sum(tokens.values()) <= budget, f"{tokens} are more than {budget}")
-    hold("I7", all(n > 0 for n in tokens.values()), f"0 tokens for somebody: {tokens}")
-    victims = plan.preempted_req_ids
-    hold("I7", not victims & set(tokens), f"victims {sorted(victims)} in the step: {tokens}")
-    for r in waiting:
-        hold("I8", r.num_computed_tokens == 0, f"{r} waits, and counts as computed")
-    for r in running:
-        hold("I8", 0 <= r.num_computed_tokens <= r.num_tokens, f"{r}")
-    seats = scheduler.max_num_running_reqs
-    hold("I9", len(running) <= seats, f"{len(running)} run on {seats} seats")
+    tokens, victims = plan.num_scheduled_tokens, plan.preempted_req_ids
     told = {new.req_id: new.num_computed_tokens for new in plan.scheduled_new_reqs}
     known = plan.scheduled_cached_reqs
     told |= dict(zip(known.req_ids, known.num_computed_tokens, strict=True))
-    hold(
-        "I10", told.keys() == tokens.keys(), f"the worker hears of {sorted(told)}, served {tokens}"
-    )
+    budget, seats = scheduler.max_num_scheduled_tokens, scheduler.max_num_running_reqs
+    held, block_size = shares(scheduler), scheduler.config.block_size
+    queued = names(running + waiting)
+    found = []
+    if sorted(queued) != sorted(scheduler.requests):
+        found.append(f"I6: queued are {queued}: not each of the living, once")
+    if sum(tokens.values()) > budget or 0 in tokens.values():
+        found.append(f"I7: {tokens}: at least 1 for each, and {budget} in all at most")
+    if victims & set(tokens):
+        found.append(f"I7: {sorted(victims & set(tokens))} lost their blocks, and are in the step")
+    if len(running) > seats:
+        found.append(f"I9: {len(running)} run on {seats} seats")
+    if told.keys() != tokens.keys():
+        found.append(f"I10: the worker hears of {sorted(told)}, served are {sorted(tokens)}")
     for r in running:
-        n = tokens.get(r.request_id, 0)
-        caught_up = told.get(r.request_id, r.num_computed_tokens) + n == r.num_tokens
-        hold("I10", caught_up is (r.num_computed_tokens == r.num_tokens), f"{r}, {n} of them now")
-    for r in running:
-        due = cdiv(r.num_computed_tokens, scheduler.config.block_size)
-        held = shares(scheduler)[r.request_id]
-        hold("I11", held == due, f"{r} holds {held} blocks, its tokens fill {due}")
+        computed, name = r.num_computed_tokens, r.request_id
+        if r.status is not RequestStatus.RUNNING:
+            found.append(f"I6: {r} runs")
+        if not 0 <= computed <= r.num_tokens:
+            found.append(f"I8: {r}")
+        if name in told and told[name] + tokens.get(name, 0) != computed:
+            found.append(f"I10: {r}; the worker computes {tokens.get(name)} from {told[name]} on")
+        if held[name] != cdiv(computed, block_size):
+            found.append(f"I11: {r} holds {held[name]} blocks of {block_size}")
     for r in waiting:
-        held = shares(scheduler)[r.request_id]
-        hold("I11", held == 0, f"{r} waits, and holds {held} blocks")
-    hold("I13", bool(victims or tokens or not queued), "nobody was served, and nobody preempted")
+        if r.status not in (RequestStatus.WAITING, RequestStatus.PREEMPTED):
+            found.append(f"I6: {r} waits")
+        if r.num_computed_tokens != 0:
+            found.append(f"I8: {r} waits")
+        if held[r.request_id] != 0:
+            found.append(f"I11: {r} waits, and holds {held[r.request_id]} blocks")
+    if queued and not victims and not tokens:
+        found.append("I13: nobody was served, and nobody preempted")
     if scheduler.policy is SchedulingPolicy.FCFS:
-        hold("I13", leader is None or leader in running, f"{leader} was the first of the running")
+        if leader is not None and leader not in running:
+            found.append(f"I13: {leader} was the first of the running")
         been = [r.arrival_time for r in running + waiting if r.num_cached_tokens >= 0]
         never = [r.arrival_time for r in waiting if r.num_cached_tokens < 0]
-        hold("I13", not been or not never or max(been) < min(never), "somebody was overtaken")
+        if been and never and max(been) > min(never):
+            found.append("I13: a newcomer was overtaken by somebody who came later")
     return found
