@@ -140,6 +140,21 @@ def test_blocks_that_are_not_needed_stop_nobody(lab: ModuleType) -> None:
     assert not plan.preempted_req_ids, f"nobody is preempted; yours: {plan.preempted_req_ids}"
 
 
+def test_the_budget_still_ends_the_loop(lab: ModuleType) -> None:
+    """As in lab 03-01: three run, a step of 2, and the third is not in it."""
+    scheduler = support.make(lab)
+    for name in ("ann", "ben", "cleo"):
+        support.come(scheduler, name, 2)
+    support.turn(scheduler)
+    scheduler.max_num_scheduled_tokens = 2
+    plan = support.turn(scheduler)
+    got = plan.num_scheduled_tokens
+    assert got == {"ann": 1, "ben": 1}, f"a step of 2 serves Ann and Ben; yours: {got}"
+    assert not plan.preempted_req_ids, (
+        f"nobody loses blocks for it; yours: {plan.preempted_req_ids}"
+    )
+
+
 # ---- coming back ---------------------------------------------------------------------------------
 
 
@@ -165,6 +180,9 @@ def test_who_comes_back_is_resumed(lab: ModuleType) -> None:
         f"his table is sent whole, two blocks; the plan says {known.new_block_ids}"
     )
     assert ben.status is RequestStatus.RUNNING, f"and he runs; his status is {ben.status!r}"
+    assert ben.num_cached_tokens == 0, (
+        f"whoever was admitted has `num_cached_tokens` 0, as in lab 03-01; his is {ben.num_cached_tokens}"
+    )
     assert len(ben.output_token_ids) == 2, (
         f"the step that computes all 5 brings the second token; he has {ben.output_token_ids}"
     )

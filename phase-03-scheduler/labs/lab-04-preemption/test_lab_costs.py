@@ -45,6 +45,10 @@ def test_what_computing_takes(lab: ModuleType) -> None:
 
 def test_the_cards_peak(lab: ModuleType) -> None:
     """Operations over operations a second, in milliseconds."""
+    flops = lab.recompute_flops(3, lab.Model(*TINY))
+    assert flops == 7536, (
+        f"where nothing is said, nothing is found: 7,536 operations, not {flops:,}"
+    )
     got = lab.recompute_ms(2000, lab.LLAMA_3_8B, lab.A100)
     assert got == pytest.approx(106.31, abs=0.01), f"2,000 tokens on an A100: 106.31 ms, not {got}"
     half = lab.recompute_ms(2000, lab.LLAMA_3_8B, lab.A100, 1000)
@@ -81,6 +85,10 @@ def test_break_even(lab: ModuleType) -> None:
         slower = lab.Link(link.bandwidth / 1.01)
         got = lab.break_even(10, model, gpu, slower)
         assert got == found, f"and with a slower link it is still {found}, not {got}"
+    got = lab.break_even(10, lab.Model(1280, 2, 4, 1, 8), lab.Gpu(1024.0), lab.Link(256.0))
+    assert got == 9, (
+        f"with 9 of 10 found one token takes 5,000 ms, and so does the link: level is enough, 9, not {got}"
+    )
     got = lab.break_even(10, model, gpu, lab.Link(1e12))
     assert got is None, f"one token has to be computed, and that takes longer: None, not {got}"
 
