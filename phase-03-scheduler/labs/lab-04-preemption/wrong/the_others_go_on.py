@@ -24,11 +24,8 @@ class Scheduler(solution.Scheduler):  # type: ignore[name-defined,misc]
                 self.long_prefill_token_threshold,
                 step.token_budget,
             )
-            preempted_req = None
-            while True:
-                new_blocks = self.kv_cache_manager.allocate_slots(request, num_new_tokens)
-                if new_blocks is not None:
-                    break
+            new_blocks = self.kv_cache_manager.allocate_slots(request, num_new_tokens)
+            while new_blocks is None:
                 preempted_req = self._pop_victim()
                 if preempted_req in step.scheduled_running_reqs:
                     step.scheduled_running_reqs.remove(preempted_req)
@@ -39,6 +36,7 @@ class Scheduler(solution.Scheduler):  # type: ignore[name-defined,misc]
                 step.preempted_reqs.append(preempted_req)
                 if preempted_req is request:
                     break
+                new_blocks = self.kv_cache_manager.allocate_slots(request, num_new_tokens)
             if new_blocks is None:
                 continue
             step.scheduled_running_reqs.append(request)
