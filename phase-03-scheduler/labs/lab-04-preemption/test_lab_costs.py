@@ -118,3 +118,5 @@ def test_five_machines(lab: ModuleType) -> None:
         "Llama-2-7B, H100, PCIe 5": (28.3, 32.8, 0),
     }
     assert got == expected, f"(computed again, out and in, found to be even): {expected}, not {got}"
+    gil = lab.break_even(50, lab.LLAMA_3_8B, lab.A100, lab.PCIE_4)
+    assert gil == 43, f"of the guide's Gil, 50 tokens, 43 must be found (44 are); yours: {gil}"
