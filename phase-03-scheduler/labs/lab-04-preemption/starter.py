@@ -1,0 +1,158 @@
+"""Lab 03-04: preemption. Your work: every NotImplementedError."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from mini_vllm import scheduler as given
+from mini_vllm.request import Request
+
+
+class Model(NamedTuple):
+    """A decoder, as far as its cost goes. Numbers are 16-bit, 2 bytes each.
+
+    Attributes:
+        num_params: its weights.
+        num_layers: its layers.
+        num_heads: query heads in a layer.
+        num_kv_heads: heads whose keys and values are kept.
+        head_dim: numbers in one key.
+    """
+
+    num_params: int
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+
+
+class Gpu(NamedTuple):
+    """A card: operations a second at its peak, for dense 16-bit matrices."""
+
+    flops: float
+
+
+class Link(NamedTuple):
+    """The way to the host's memory: bytes a second, one way, as the sheet has it."""
+
+    bandwidth: float
+
+
+LLAMA_3_8B = Model(8_030_261_248, 32, 32, 8, 128)
+LLAMA_2_7B = Model(6_738_415_616, 32, 32, 32, 128)
+A100, H100 = Gpu(312e12), Gpu(989.5e12)
+PCIE_4, PCIE_5, NVLINK_C2C = Link(32e9), Link(64e9), Link(450e9)
+
+
+def predictions() -> dict[str, Any]:
+    """Your guesses at the six questions of the README, under the names that stand there."""
+    raise NotImplementedError
+
+
+def clamp(num_new_tokens: int, threshold: int, token_budget: int) -> int:
+    """How many of the missing tokens a request gets: paste yours of lab 03-01.
+
+    Args:
+        num_new_tokens: how many are missing, at least 1.
+        threshold: no request gets more in one step; 0 means no such limit.
+        token_budget: what is left of the step, at least 1.
+    """
+    raise NotImplementedError
+
+
+class Scheduler(given.Scheduler):
+    """The engine's scheduler with your loops and your preemption.
+
+    What comes from the class above is what you had in lab 03-01, and
+
+    - `policy`, a `SchedulingPolicy` (`mini_vllm.request_queue`): FCFS or PRIORITY.
+    - `kv_cache_manager.free(request)`: all its blocks go back to the pool.
+    - `waiting.prepend_request(request)`: into the queue again. Under FCFS that is its head; under
+      PRIORITY the queue is a heap, and everybody has the place that priority and arrival give.
+    - `num_preemptions`: how often anybody was preempted since the start.
+    - `schedule()` calls `_schedule_running`, and `_schedule_waiting` only if nobody was preempted.
+
+    A `step` also has
+
+    - `preempted_reqs`: a list, the victims in order;
+    - `scheduled_resumed_reqs`: a list, whoever was admitted again after a preemption.
+
+    A request also has `num_preemptions`, `priority` (lower is more important) and `arrival_time`.
+    """
+
+    def _schedule_running(self, step: Any) -> None:
+        """Serve those who run, in order; for whoever finds no blocks, others lose theirs.
+
+        Each gets what is missing, clamped. While `allocate_slots` says None, pop a victim, preempt it,
+        write it down in `step.preempted_reqs`, and ask again for the same number of tokens. If the
+        victim was the request itself, the loop ends, for those behind it, too.
+
+        A victim may have been served in this step already (under PRIORITY, where the least important
+        may stand first). Then it gives everything back: its budget, and its place in three
+        containers of `step`. And mind the index: whoever stood behind it has moved up by one.
+        """
+        raise NotImplementedError
+
+    def _pop_victim(self) -> Request:
+        """Take the request that is to lose its blocks out of `running`, and return it.
+
+        Under FCFS the last of the list. Under PRIORITY the one with the largest priority, among those
+        the latest arrival, and among those the largest `request_id`: no two requests are equal then.
+        """
+        raise NotImplementedError
+
+    def _preempt_request(self, request: Request) -> None:
+        """Take a request's blocks, and queue it again, as `RequestStatus.PREEMPTED`.
+
+        It is in no list when this is called. Its tokens stay, its KV does not, so nothing of it
+        counts as computed any more. Both counters of preemptions go up.
+        """
+        raise NotImplementedError
+
+    def _schedule_waiting(self, step: Any) -> None:
+        """Admit from the head of the queue: paste yours of lab 03-01, and change one thing.
+
+        Whoever comes back from a preemption is not new to the worker: he goes to
+        `step.scheduled_resumed_reqs` instead of `step.scheduled_new_reqs`. The status tells.
+        """
+        raise NotImplementedError
+
+
+# ---- what it costs -------------------------------------------------------------------------------
+
+
+def kv_bytes(num_tokens: int, model: Model) -> int:
+    """Bytes of keys and values that so many tokens have in the cache, over all layers."""
+    raise NotImplementedError
+
+
+def recompute_flops(num_tokens: int, model: Model, num_found: int = 0) -> int:
+    """Operations to compute a victim's tokens again, without the first `num_found`.
+
+    Each token computed takes 2 operations a weight. And its attention, in each layer and each query
+    head, takes 2 * head_dim operations for every key that it sees (a product), and as many for the
+    value. The token at place p, counted from 1, sees p keys, those of found tokens among them.
+
+    Args:
+        num_tokens: how many the victim has.
+        num_found: how many of them, from the first on, the prefix cache still has.
+    """
+    raise NotImplementedError
+
+
+def recompute_ms(num_tokens: int, model: Model, gpu: Gpu, num_found: int = 0) -> float:
+    """Milliseconds of the card's peak that these operations take."""
+    raise NotImplementedError
+
+
+def swap_ms(num_tokens: int, model: Model, link: Link) -> float:
+    """Milliseconds that the victim's keys and values occupy the link, until it is back."""
+    raise NotImplementedError
+
+
+def break_even(num_tokens: int, model: Model, gpu: Gpu, link: Link) -> int | None:
+    """The smallest `num_found` with which computing again takes no longer than swapping.
+
+    At least one token is computed, so it is below `num_tokens`. None if there is no such number.
+    """
+    raise NotImplementedError
