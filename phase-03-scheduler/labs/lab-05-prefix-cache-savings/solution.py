@@ -91,8 +91,8 @@ def price_of_salts(workload: Sequence[Ask], block_size: int) -> int:
     )
 
 
-def blocks_left(prefix_blocks: int, usable_blocks: int, taken: int) -> int:
-    return max(0, min(prefix_blocks, usable_blocks - taken))
+def blocks_left(prefix_blocks: int, usable_blocks: int, others: int) -> int:
+    return max(0, min(prefix_blocks, usable_blocks - others))
 
 
 class Scheduler(given.Scheduler):

@@ -102,16 +102,16 @@ def price_of_salts(workload: Sequence[Ask], block_size: int) -> int:
     raise NotImplementedError
 
 
-def blocks_left(prefix_blocks: int, usable_blocks: int, taken: int) -> int:
-    """How many blocks of a prefix can still be found, after others have taken blocks.
+def blocks_left(prefix_blocks: int, usable_blocks: int, others: int) -> int:
+    """How many blocks of a prefix can still be found, after others were there.
 
-    The request that had the prefix is over, nobody else is there, and its blocks were given back the
-    last first. Then strangers come, one after the other, who share nothing with it nor with each other.
+    The request that had the prefix is over, and its blocks were given back, the last first. Then others
+    come, one after the other, who share nothing with it nor with each other.
 
     Args:
         prefix_blocks: full blocks that the prefix had in the cache.
         usable_blocks: blocks of the pool, without the null block.
-        taken: how many blocks the strangers have taken, all together.
+        others: how many blocks those others have held, added up.
     """
     raise NotImplementedError
 

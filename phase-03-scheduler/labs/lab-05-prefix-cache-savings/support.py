@@ -13,6 +13,7 @@ from mini_vllm.engine import DEFAULT_MODEL, EngineParts, StepRecord
 from mini_vllm.llama import LlamaForCausalLM
 from mini_vllm.request import Request
 from mini_vllm.sched_output import ModelRunnerOutput, SchedulerOutput
+from mini_vllm.scheduler import Scheduler
 
 
 class Served(NamedTuple):
@@ -83,33 +84,47 @@ def serve(engine: LLMEngine, workload: Iterable[Any]) -> list[Served]:
     ]
 
 
-def make(lab: Any, **settings: Any) -> Any:
-    """A scheduler of the graded file: 64 tokens a step, 8 seats, 99 usable blocks of 4 tokens."""
-    given: dict[str, Any] = {"block_size": 4, "num_gpu_blocks": 100, "max_model_len": 64}
-    given |= {"max_num_batched_tokens": 64, "max_num_seqs": 8}
-    return lab.Scheduler(EngineConfig(**(given | settings)))
-
-
-def come(scheduler: Any, name: str, prompt: Sequence[int], **more: Any) -> Request:
-    """Somebody arrives, and wants up to 30 tokens of answer."""
-    given: dict[str, Any] = {"arrival_time": float(len(scheduler.requests)), "block_size": 4}
-    params = SamplingParams(max_tokens=30, ignore_eos=True)
+def come(
+    scheduler: Any, name: str, prompt: Sequence[int], max_tokens: int = 30, **more: Any
+) -> Request:
+    """Somebody arrives, and wants so many tokens of answer."""
+    size = scheduler.config.block_size
+    given: dict[str, Any] = {"arrival_time": float(len(scheduler.requests)), "block_size": size}
+    params = SamplingParams(max_tokens=max_tokens, ignore_eos=True)
     request = Request(name, list(prompt), params, **(given | more))
     scheduler.add_request(request)
     return request
 
 
-def sample(scheduler: Any, plan: SchedulerOutput) -> None:
-    """Give a token to whoever has caught up, always the same one."""
+def turn(scheduler: Any) -> SchedulerOutput:
+    """Plan a step, and give a token to whoever has caught up, always the same one."""
+    plan: SchedulerOutput = scheduler.schedule()
     names = list(plan.num_scheduled_tokens)
     requests = [scheduler.requests[name] for name in names]
     sampled = [[5] if r.num_computed_tokens == r.num_tokens else [] for r in requests]
     index = {name: number for number, name in enumerate(names)}
     scheduler.update_from_output(plan, ModelRunnerOutput(names, index, sampled))
-
-
-def turn(scheduler: Any) -> SchedulerOutput:
-    """Plan a step, and give a token to whoever has caught up."""
-    plan: SchedulerOutput = scheduler.schedule()
-    sample(scheduler, plan)
     return plan
+
+
+def count(scheduler: Any, workload: Sequence[Any]) -> list[Served]:
+    """As `serve`, from the plans alone: no model runs, and every token of an answer is 5."""
+    requests = [
+        come(scheduler, str(number), ask.prompt, ask.num_answer_tokens, cache_salt=ask.salt)
+        for number, ask in enumerate(workload)
+    ]
+    computed = dict.fromkeys(map(str, range(len(workload))), 0)
+    while scheduler.has_unfinished_requests():
+        for name, tokens in turn(scheduler).num_scheduled_tokens.items():
+            computed[name] += tokens
+    return [
+        Served(computed[request.request_id], request.num_cached_tokens, request.output_token_ids)
+        for request in requests
+    ]
+
+
+def make_scheduler(scheduler: Any = Scheduler, **settings: Any) -> Any:
+    """The engine's scheduler, or another, with 72 tokens a step, 8 seats, 99 usable blocks of 4."""
+    given: dict[str, Any] = {"block_size": 4, "num_gpu_blocks": 100, "max_model_len": 72}
+    given |= {"max_num_batched_tokens": 72, "max_num_seqs": 8}
+    return scheduler(EngineConfig(**(given | settings)))
