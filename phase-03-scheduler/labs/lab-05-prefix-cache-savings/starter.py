@@ -143,7 +143,7 @@ class Scheduler(given.Scheduler):
         - Look up the prefix of the head. Its counter begins there, and what is missing is the rest.
         - If chunked prefill is off and the rest, after the threshold, is more than the budget has left, the
           loop ends.
-        - The hits go to `allocate_slots` with the rest. None ends the loop, and then the request is as it was.
+        - The hits go to `allocate_slots` with the rest. None ends the loop, and the request stays as it was.
         - Whoever waited with the status PREEMPTED is resumed, everybody else is new. The worker needs the
           whole table of either, found blocks among them.
         - `num_computed_tokens` is what was found. `num_cached_tokens` is, too, unless the request has output

@@ -29,7 +29,10 @@ def test_the_predictions_hold(lab: ModuleType) -> None:
     """Eight numbers, on paper."""
     said = lab.predictions()
     facts = {
-        "without caching": (544, "65 of prompt and 3 of answer, eight times; the fourth is sampled"),
+        "without caching": (
+            544,
+            "65 of prompt and 3 of answer, eight times; the fourth is sampled",
+        ),
         "with caching": (96, "68 for the first, then seven times 1 of prompt and 3 of answer"),
         "nothing shared": (544, "a cache without anything in common saves nothing"),
         "system prompt of 66": (112, "64 of the 66 lie in full blocks: 70, and seven times 3 + 3"),
@@ -42,7 +45,10 @@ def test_the_predictions_hold(lab: ModuleType) -> None:
             "in the first step each gets 16 behind what is found, so the next finds 16 more: 0, 16, 32, "
             "48, and 64 from the fifth on",
         ),
-        "smallest pool, all found": (38, "16 blocks for the prefix, and 22 that the strangers took"),
+        "smallest pool, all found": (
+            38,
+            "16 blocks for the prefix, and 22 that the strangers took",
+        ),
         "largest pool, nothing found": (22, "the strangers' 22 are all there is"),
     }
     assert said.keys() == facts.keys(), f"eight questions, {sorted(facts)}; yours: {sorted(said)}"
@@ -75,9 +81,17 @@ def test_common_prefix(lab: ModuleType, a: str, b: str, expected: int) -> None:
     ("arguments", "expected", "why"),
     [
         ((65, 64, 4), 64, "sixteen full blocks, and a token that is left to run"),
-        ((67, 66, 4), 64, "the seventeenth block holds 2 shared tokens and others: not published as one"),
+        (
+            (67, 66, 4),
+            64,
+            "the seventeenth block holds 2 shared tokens and others: not published as one",
+        ),
         ((65, 65, 4), 64, "the 65th token stands in a block that is not full"),
-        ((64, 64, 4), 60, "all is cached, but the last token must run: its block is computed again"),
+        (
+            (64, 64, 4),
+            60,
+            "all is cached, but the last token must run: its block is computed again",
+        ),
         ((66, 66, 4), 64, "two tokens stand behind the last full block"),
         ((3, 3, 4), 0, "no full block"),
         ((4, 4, 4), 0, "one full block, which holds the last token"),
@@ -99,12 +113,22 @@ def test_found(lab: ModuleType, arguments: tuple[int, int, int], expected: int, 
         (["abcdefghi"], 0, [12], "9 of prompt, and 3 of the 4 of answer"),
         (["abcdefghi", "abcdefghj"], 0, [12, 4], "8 are found, 1 is left, and 3 of answer"),
         (["abcdefghi", "xbcdefghi"], 0, [12, 12], "another first token is another text"),
-        (["abcdx", "abcdefghi", "abcdefghj"], 0, [8, 8, 4], "the third shares more with the second"),
+        (
+            ["abcdx", "abcdefghi", "abcdefghj"],
+            0,
+            [8, 8, 4],
+            "the third shares more with the second",
+        ),
         (["abcdefghi", "abcdx", "abcdefghj"], 0, [12, 4, 4], "the first is still there"),
         (["abcdefgh", "abcdefgh"], 0, [11, 7], "identical, in whole blocks: 4 of 8 are found"),
         (["abcde", "s:abcde", "s:abcdf"], 0, [8, 8, 4], "a salt is found by the same salt only"),
         (["s:abcde", "t:abcde", "abcde"], 0, [8, 8, 8], "three who share nothing"),
-        (["abcdefghi", "abcdefghj"], 4, [12, 8], "the first has got one block when the second comes"),
+        (
+            ["abcdefghi", "abcdefghj"],
+            4,
+            [12, 8],
+            "the first has got one block when the second comes",
+        ),
         (["abcdefghi"] * 4, 4, [12, 8, 4, 4], "each gets 4 behind what the one before has got"),
         (["abcdefghi"] * 2, 3, [12, 12], "3 tokens fill no block"),
         (["abcdefghi"] * 3, 9, [12, 4, 4], "the threshold is just enough"),
@@ -164,7 +188,11 @@ def test_savings(lab: ModuleType) -> None:
             "computed: 5 of prompt and 1 of answer",
         ),
         ([(8, 5), (1, 2)], [12, 3], "one token more, and the third block was computed"),
-        ([(1, 1), (1, 1), (3, 1)], [1, 3, 7], "3 tokens are computed when the third turn comes: no block is full"),
+        (
+            [(1, 1), (1, 1), (3, 1)],
+            [1, 3, 7],
+            "3 tokens are computed when the third turn comes: no block is full",
+        ),
         (
             [(4, 1), (3, 1), (1, 1)],
             [4, 4, 2],
