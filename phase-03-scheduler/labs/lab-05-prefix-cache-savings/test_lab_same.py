@@ -30,7 +30,7 @@ def test_vllms_decisions(lab: ModuleType) -> None:
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_random_workloads(lab: ModuleType, shape: str) -> None:
+def test_the_engines_decisions(lab: ModuleType, shape: str) -> None:
     """Workloads that nobody recorded, decided by the engine's scheduler first."""
     for seed in range(300, 302):
         work = workload(seed, shape)

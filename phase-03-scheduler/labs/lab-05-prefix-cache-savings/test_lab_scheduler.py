@@ -128,6 +128,25 @@ def test_who_does_not_fit_is_as_before(lab: ModuleType) -> None:
     assert fay.num_preemptions == 0, "and nobody lost blocks for it"
 
 
+def test_a_look_up_holds_for_one_attempt(lab: ModuleType) -> None:
+    """Gil does not fit yet. When he does, Fay has been given more of her document."""
+    scheduler = make(lab, num_gpu_blocks=9, max_model_len=32, long_prefill_token_threshold=4)
+    support.come(scheduler, "ida", range(60, 69))
+    for _ in range(3):
+        support.turn(scheduler)
+    support.come(scheduler, "fay", (*DOCUMENT, 40))
+    gil = support.come(scheduler, "gil", (*DOCUMENT, *range(50, 60)))
+    for _ in range(3):
+        support.turn(scheduler)
+    assert gil.status is RequestStatus.WAITING, f"Gil does not fit; his status is {gil.status!r}"
+    scheduler.finish_requests("ida", RequestStatus.FINISHED_ABORTED)
+    support.turn(scheduler)
+    assert gil.num_cached_tokens == 12, (
+        "at the first attempt Gil found 4 tokens, and now there are 12: look at each attempt, because "
+        f"nothing is reserved by looking; yours found {gil.num_cached_tokens}"
+    )
+
+
 def test_without_caching(lab: ModuleType) -> None:
     """Nothing is looked up, and all is as in lab 03-01."""
     scheduler = make(lab, enable_prefix_caching=False)
