@@ -86,6 +86,7 @@ def test_common_prefix(lab: ModuleType, a: str, b: str, expected: int) -> None:
             64,
             "the seventeenth block holds 2 shared tokens and others: not published as one",
         ),
+        ((80, 66, 4), 64, "a block that is half the same is another block"),
         ((65, 65, 4), 64, "the 65th token stands in a block that is not full"),
         (
             (64, 64, 4),
@@ -213,6 +214,16 @@ def test_a_conversation_without_caching(lab: ModuleType) -> None:
     assert got == [12, 19, 26], f"9, 16 and 23 of prompt with 3 of answer each, not {got}"
 
 
+def test_ten_turns(lab: ModuleType) -> None:
+    """30 tokens of question and 70 of answer, ten times: a sum that grows, and one that does not."""
+    for caching, total, why in (
+        (False, 5490, "99, 199, and so on to 999"),
+        (True, 1074, "99, and then a turn's own 100 less one, with what was left over in a block"),
+    ):
+        got = sum(lab.conversation([(30, 70)] * 10, 16, caching))
+        assert got == total, f"blocks of 16, caching={caching}: {why}: {total}, not {got}"
+
+
 def test_price_of_salts(lab: ModuleType) -> None:
     people = support.system_and_tail(lab)
     for tenants, price in ((1, 0), (2, 64), (4, 192), (8, 448)):
@@ -257,6 +268,7 @@ def test_the_engine_computes_as_many(lab: ModuleType) -> None:
         "a system prompt of 66": (support.system_and_tail(lab, 66), {}),
         "identical, 64": ([lab.Ask(support.words(0, 64), 4)] * 8, {}),
         "a threshold of 16": (people, {"long_prefill_token_threshold": 16}),
+        "a budget of 16": (people, {"max_num_batched_tokens": 16, "max_num_seqs": 8}),
         "four tenants": ([ask._replace(salt=f"t{i % 4}") for i, ask in enumerate(people)], {}),
         "blocks of 16": (people, {"block_size": 16}),
     }
@@ -272,7 +284,7 @@ def test_the_engine_computes_as_many(lab: ModuleType) -> None:
         if workload is people or name == "four tenants":
             answers.append([one.answer for one in served])
     assert answers == [answers[0]] * len(answers), (
-        f"eight people in five scenes: the answers of the engine should be the same, and are {answers}"
+        f"eight people in six scenes: the answers of the engine should be the same, and are {answers}"
     )
 
 

@@ -26,7 +26,7 @@ class Scheduler(Right):
             and step.token_budget > 0
         ):
             request = self.waiting.peek_request()
-            hits, num_hits = self.kv_cache_manager.get_computed_blocks(request)
+            _hits, num_hits = self.kv_cache_manager.get_computed_blocks(request)
             missing = request.num_tokens - num_hits
             num_new_tokens = min(missing, self.long_prefill_token_threshold or missing)
             if num_new_tokens > step.token_budget:
