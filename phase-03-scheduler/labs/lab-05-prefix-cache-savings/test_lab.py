@@ -71,6 +71,7 @@ def test_the_predictions_hold(lab: ModuleType) -> None:
     ],
 )
 def test_common_prefix(lab: ModuleType, a: str, b: str, expected: int) -> None:
+    """Up to the first difference, or the end of the shorter one."""
     got = lab.common_prefix([*map(ord, a)], [*map(ord, b)])
     assert got == expected, (
         f"{a} and {b} have {expected} in common from the beginning to the first difference, not {got}"
@@ -104,6 +105,7 @@ def test_common_prefix(lab: ModuleType, a: str, b: str, expected: int) -> None:
     ],
 )
 def test_found(lab: ModuleType, arguments: tuple[int, int, int], expected: int, why: str) -> None:
+    """Full blocks, and never the last token."""
     got = lab.found(*arguments)
     assert got == expected, f"found{arguments}: {why}: {expected}, not {got}"
 
@@ -146,6 +148,7 @@ def test_who_pays_what(
 
 
 def test_without_caching_everybody_pays(lab: ModuleType) -> None:
+    """All of the prompt, and the answer less its last token."""
     got = list(lab.scheduled_tokens(support.system_and_tail(lab), 4, False))
     assert got == [68] * 8, f"65 of prompt and 3 of answer each, eight times 68, not {got}"
     one = list(lab.scheduled_tokens(asks(lab, "abc", answer=1), 4, False))
@@ -204,6 +207,7 @@ def test_savings(lab: ModuleType) -> None:
 def test_conversation(
     lab: ModuleType, turns: list[tuple[int, int]], expected: list[int], why: str
 ) -> None:
+    """Each turn finds what the one before has computed, in full blocks."""
     got = list(lab.conversation(turns, 4, True))
     assert got == expected, f"{turns}, blocks of 4: {why}: {expected}, not {got}"
 
@@ -225,6 +229,7 @@ def test_ten_turns(lab: ModuleType) -> None:
 
 
 def test_price_of_salts(lab: ModuleType) -> None:
+    """One system prompt more for each tenant after the first."""
     people = support.system_and_tail(lab)
     for tenants, price in ((1, 0), (2, 64), (4, 192), (8, 448)):
         salted = [ask._replace(salt=f"t{i % tenants}") for i, ask in enumerate(people)]
@@ -251,6 +256,7 @@ def test_price_of_salts(lab: ModuleType) -> None:
 def test_blocks_left(
     lab: ModuleType, arguments: tuple[int, int, int], expected: int, why: str
 ) -> None:
+    """What is left of a prefix is its beginning, until the others have had the whole pool."""
     got = lab.blocks_left(*arguments)
     assert got == expected, f"blocks_left{arguments}: {why}: {expected}, not {got}"
 
