@@ -32,7 +32,7 @@ def test_vllms_decisions(lab: ModuleType) -> None:
 @pytest.mark.parametrize("shape", SHAPES)
 def test_the_engines_decisions(lab: ModuleType, shape: str) -> None:
     """Workloads that nobody recorded, decided by the engine's scheduler first."""
-    for seed in range(300, 302):
+    for seed in range(300, 303):
         work = workload(seed, shape)
         trace = record(work, mini_parts(work["config"]))
         difference = replay(f"workload {seed} of the shape {shape!r}", trace, lab.Scheduler)
@@ -64,8 +64,8 @@ def sent(run: Run) -> list[Any]:
 
 
 def test_the_worker_hears_the_same(lab: ModuleType) -> None:
-    """Tables, counters and who is resumed, in every plan of four workloads."""
-    for seed in range(400, 404):
+    """Tables, counters and who is resumed, in every plan of six workloads."""
+    for seed in range(400, 406):
         work = workload(seed, SHAPES[seed % 3])
         runs = [Run(work, mini_parts(work["config"], c)) for c in (Scheduler, lab.Scheduler)]
         expected, got = map(sent, runs)

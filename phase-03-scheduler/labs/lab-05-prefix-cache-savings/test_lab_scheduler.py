@@ -199,6 +199,8 @@ def test_who_comes_back_is_resumed(lab: ModuleType) -> None:
         f"Fay needs a block and none is free, so Gil loses his; preempted: {plan.preempted_req_ids}"
     )
     assert gil.status is RequestStatus.PREEMPTED, f"he waits as PREEMPTED, not as {gil.status!r}"
+    counts = [gil.num_preemptions, scheduler.num_preemptions]
+    assert counts == [1, 1], f"one preemption, counted for him and in all: [1, 1], not {counts}"
     support.turn(scheduler)
     scheduler.finish_requests("fay", RequestStatus.FINISHED_ABORTED)
     plan = scheduler.schedule()
@@ -304,6 +306,17 @@ def test_a_victim_takes_back_what_nobody_computes(lab: ModuleType) -> None:
         "Low's blocks for tokens 9 to 16 were published by the plan that was to fill them, and it does not "
         f"any more. 8 tokens may be found, and a look-up finds {tokens}: un-publish before you free"
     )
+
+
+def test_the_budget_ends_in_the_middle(lab: ModuleType) -> None:
+    """Three who run, a step of two: as in lab 03-01."""
+    scheduler = make(lab)
+    for number, name in enumerate(("eve", "fay", "gil")):
+        support.come(scheduler, name, (20 + number, 21))
+    support.turn(scheduler)
+    scheduler.max_num_scheduled_tokens = 2
+    got = dict(support.turn(scheduler).num_scheduled_tokens)
+    assert got == {"eve": 1, "fay": 1}, f"two are served and Gil is not in the plan; yours: {got}"
 
 
 def test_the_loops_are_yours(lab: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
