@@ -94,9 +94,7 @@ def ask_group(group: Any) -> list[dict[str, Any]]:
     encode = Tokenizer.from_folder(MODEL).encode
     records = []
     for workload in group.workloads:
-        said = watching.play(
-            watch, workload.rounds, encode, vllm.SamplingParams, llm.get_metrics
-        )
+        said = watching.play(watch, workload.rounds, encode, vllm.SamplingParams, llm.get_metrics)
         head = {"group": group.name, "settings": group.settings}
         records.append(head | dataclasses.asdict(workload) | {"said": started | said})
     return records
@@ -165,7 +163,7 @@ def child(only: list[str], ttft: bool) -> None:
 
 
 def ask_vllm(only: list[str], ttft: bool = False) -> list[Any]:
-    """Run it all, or the groups that hold what is named, in a child process: how it was made, then records."""
+    """Run it all, or the groups that hold what is named, in a child process: first how it was made."""
     env = os.environ | ENVIRONMENT
     env.pop("VLLM_CPU_KVCACHE_SPACE", None)  # on a CPU it would overrule kv_cache_memory_bytes
     done = subprocess.run(
@@ -220,6 +218,8 @@ def show(lab: ModuleType, lines: list[Any], only: list[str]) -> None:
             else:
                 wrong += 1
                 print(f"  {what}: vLLM {theirs}, you {yours}   <-- not the same")
+        for name, (reason, common) in predictions.reasons(lab, line).items():
+            print(f"  {name} found nothing: {reason} ({common} tokens in common)")
     print(f"{wrong} not the same")
 
 

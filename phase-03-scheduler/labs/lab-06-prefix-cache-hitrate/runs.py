@@ -194,7 +194,7 @@ GROUPS = (
         pool(7, 112, max_num_batched_tokens=16),
         (
             Workload(
-                "in line for a long prompt",
+                "in pieces",
                 ((Ask("eve", text(96)), Ask("hal", text(96, "Maps of the old harbour. "))),),
             ),
         ),
