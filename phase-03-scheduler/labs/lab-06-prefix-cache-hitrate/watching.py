@@ -1,8 +1,8 @@
 """Given: what a workload leaves behind in vLLM's meters. Worth reading, nothing to write.
 
 `play` takes an engine through a workload and returns a record of plain numbers. It reaches into the
-scheduler, so the engine core must live in the process (`VLLM_ENABLE_V1_MULTIPROCESSING=0`), and scheduling must be
-synchronous (`async_scheduling=False`; a CPU's default, not a GPU's).
+scheduler, so the engine core must live in the process (`VLLM_ENABLE_V1_MULTIPROCESSING=0`), and
+scheduling must be synchronous (`async_scheduling=False`; a CPU's default, not a GPU's).
 """
 
 from __future__ import annotations
