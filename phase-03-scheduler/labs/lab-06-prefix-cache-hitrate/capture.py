@@ -194,15 +194,16 @@ def first_tokens(caching: bool) -> list[float]:
 
 
 def show_ttft() -> None:
-    """Least and median time to first token, off and on, and their ratio."""
+    """The ratio of the times to first token, off to on: of the least ones, and of the medians."""
     made, *rows = ask_vllm([], ttft=True)
     print(f"{made['date']}, {made['hardware']}, vLLM {made['versions']['vllm']}")
     seen: dict[bool, list[float]] = {False: [], True: []}
     for caching, waited in rows:
         seen[caching] += waited
-    for name, index in (("least", 0), ("median", len(seen[True]) // 2)):
-        off, on = (1000 * sorted(seen[caching])[index] for caching in (False, True))
-        print(f"{name} TTFT: off {off:.1f} ms, on {on:.1f} ms, off / on {off / on:.1f}")
+    count = len(seen[True])
+    for name, index in (("least", 0), ("median", count // 2)):
+        off, on = (sorted(seen[caching])[index] for caching in (False, True))
+        print(f"TTFT, {name} of {count} each: off / on = {off / on:.1f}")
 
 
 def show(lab: ModuleType, lines: list[Any], only: list[str]) -> None:
