@@ -26,6 +26,7 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -154,11 +155,11 @@ def child(only: list[str], ttft: bool) -> None:
     if ttft:
         for _ in range(3):
             for caching in (False, True):
-                say([caching, forked(lambda on=caching: first_tokens(on), "ttft")])
+                say([caching, forked(partial(first_tokens, caching), "ttft")])
         return
     for group in runs.GROUPS:
         if not only or {group.name, *(w.name for w in group.workloads)} & set(only):
-            for record in forked(lambda group=group: ask_group(group), group.name):
+            for record in forked(partial(ask_group, group), group.name):
                 say(record)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from course.learner.labs import load_solution
 
-solution = load_solution(__file__)
+solution: Any = load_solution(__file__)
 
 
 def written(visit: Any) -> Any:
