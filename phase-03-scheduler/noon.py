@@ -141,5 +141,20 @@ def with_priorities(**priorities: int) -> tuple[StepTrace, ...]:
     return tuple(run(new_engine(scheduling_policy="priority"), priorities))
 
 
+def eve_stops(async_scheduling: bool) -> tuple[int, int]:
+    """Eve alone, with the ninth token of her answer as a stop token: tokens computed, tokens read."""
+    answer = [n for step in noon() for part in step.scheduled[:1] for n in part.new_token_ids]
+    engine = new_engine(async_scheduling=async_scheduling)
+    recorder = TraceRecorder(engine)
+    params = SamplingParams(temperature=0, max_tokens=20, ignore_eos=True)
+    params.stop_token_ids = [answer[8]]
+    engine.add_request("eve", PROMPTS["eve"], params)
+    read = 0
+    while engine.has_unfinished_requests():
+        for output in engine.step():
+            read = len(output.outputs[0].token_ids)
+    return sum(got(step, "eve") for step in recorder.steps), read
+
+
 if __name__ == "__main__":
     show()

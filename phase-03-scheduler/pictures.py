@@ -31,7 +31,8 @@ def draw_beside_eve(last: int = 10) -> Drawing:
     for budget, base in ((64, 220), (16, 350)):
         d.text(left, base - 188 if budget == 64 else base - 84, f"a budget of {budget} tokens")
         for step in noon(max_num_batched_tokens=budget)[:last]:
-            x, y = left + (step.index - 1) * wide, float(base)
+            x: float = left + (step.index - 1) * wide
+            y = float(base)
             for name in PROMPTS:
                 tokens = got(step, name)
                 y -= tokens * unit
@@ -77,7 +78,56 @@ def draw_noon() -> Drawing:
     return d
 
 
-PICTURES = {"beside-eve": draw_beside_eve, "noon": draw_noon}
+def draw_lanes(device: float = 8.0, plan: float = 2.6, update: float = 1.0) -> Drawing:
+    """Six steps, one after the other and one ahead; lengths in ms."""
+    left, unit, high = 86, 7.6, 30
+    d = Drawing("Scheduler and device, in turn and at the same time", 300)
+
+    def lane(y: float, name: str) -> None:
+        d.text(left - 10, y + 20, name, "m", "end")
+
+    def bar(y: float, start: float, long: float, css: str, words: object = "") -> None:
+        d.box(left + start * unit, y, long * unit - 1.5, high, css)
+        d.text(left + (start + long / 2) * unit, y + 20, words, "on m", "middle")
+
+    d.text(left, 24, "synchronous: plan, compute, take in")
+    lane(36, "scheduler")
+    lane(72, "device")
+    now = 0.0
+    for step in range(1, 7):
+        bar(36, now, plan, "A", step)
+        bar(72, now + plan, device, "C", step)
+        bar(36, now + plan + device, update, "D")
+        now += plan + device + update
+    d.text(left, 142, "asynchronous: step 2 is planned while step 1 is computed")
+    lane(154, "scheduler")
+    lane(190, "device")
+    bar(154, 0, plan, "A", 1)
+    host, free = plan, plan  # when the scheduler and the device are free again
+    for step in range(1, 7):
+        bar(190, free, device, "C", step)
+        ends = free + device
+        if step < 6:
+            bar(154, host, plan, "A", step + 1)
+            host += plan
+        bar(154, max(host, ends), update, "D")
+        free, host = max(ends, host), max(host, ends) + update
+    y = 254
+    x = float(left)
+    for css, words in (("A", "plan"), ("C", "compute"), ("D", "take in")):
+        d.box(x, y - 11, 12, 12, css)
+        d.text(x + 17, y, words, "m")
+        x += 40 + 8 * len(words)
+    d.text(
+        left,
+        y + 26,
+        f"to scale, for {device:g} ms of computing and {plan + update:.1f} ms of planning",
+        "m",
+    )
+    return d
+
+
+PICTURES = {"beside-eve": draw_beside_eve, "noon": draw_noon, "lanes": draw_lanes}
 
 
 if __name__ == "__main__":

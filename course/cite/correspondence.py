@@ -9,6 +9,7 @@ or a line in backticks, in the form that `course cite check` verifies and `cours
 from __future__ import annotations
 
 from course.cite.correspondence_blocks import BLOCKS
+from course.cite.correspondence_scheduler import SCHEDULER
 from course.cite.pair import Pair
 
 _LLM, _ENGINE = "mini_vllm/llm.py", "mini_vllm/engine.py"
@@ -254,12 +255,12 @@ GROUPS: dict[str, tuple[Pair, ...]] = {
         Pair("its row", f"{_SCHEDULER} Scheduler.update_from_output",
              "`vllm/v1/core/sched/scheduler.py:1363 in Scheduler.update_from_output`",
              "req_id_to_index[req_id]", "req_id_to_index"),
-        Pair("append", f"{_SCHEDULER} Scheduler.update_from_output",
+        Pair("append", f"{_SCHEDULER} Scheduler._update_request_with_output",
              "`vllm/v1/core/sched/scheduler.py:1657 in Scheduler._update_request_with_output`",
              "request.append_output_token_ids(", "append_output_token_ids"),
-        Pair("stop?", f"{_SCHEDULER} Scheduler.update_from_output",
+        Pair("stop?", f"{_SCHEDULER} Scheduler._update_request_with_output",
              "`vllm/v1/core/sched/scheduler.py:1661 in Scheduler._update_request_with_output`",
-             "if check_stop(", "check_stop"),
+             "stopped = check_stop(", "check_stop"),
         Pair("the order of the stop checks", f"{_SCHEDULER} check_stop",
              "vllm/v1/core/sched/utils.py check_stop"),
         Pair("the reason, for the user", f"{_SCHEDULER} Scheduler.update_from_output",
@@ -307,7 +308,8 @@ GROUPS: dict[str, tuple[Pair, ...]] = {
         Pair("the front end of a step", f"{_ENGINE} LLMEngine.step",
              "vllm/v1/engine/llm_engine.py LLMEngine.step"),
         Pair("wait for the core's news", f"{_ENGINE} LLMEngine.step",
-             "`vllm/v1/engine/llm_engine.py:295 in LLMEngine.step`", "self.engine_core.step()", "get_output"),
+             "`vllm/v1/engine/llm_engine.py:295 in LLMEngine.step`",
+             "core_outputs = self.engine_core", "get_output"),
         Pair("one loop over them", f"{_OUTPUT} OutputProcessor.process_outputs",
              "`vllm/v1/engine/output_processor.py:606 in OutputProcessor.process_outputs`",
              "for core_output in core_outputs", "engine_core_outputs"),
@@ -382,5 +384,5 @@ GROUPS: dict[str, tuple[Pair, ...]] = {
              "vllm/v1/engine/output_processor.py OutputProcessor.propagate_error",
              "for collector in list(self._streams.values()):"),
     ),
-} | BLOCKS
+} | BLOCKS | SCHEDULER
 # fmt: on

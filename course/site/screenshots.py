@@ -31,6 +31,11 @@ SHOTS = {
         "step=10&request=cy",
         960,
     ),
+    "phase-03-scheduler/pictures/viewer.png": (
+        "phase-03-scheduler/scenarios/noon.json",
+        "step=9&request=gil",
+        960,
+    ),
 }
 
 

@@ -1,0 +1,193 @@
+"""`mini_vllm`'s scheduler with one rule taken out at a time, for the deep dive: what goes wrong without it?
+
+The people and the settings are noon's. The page imports this module by its name: start Python in this folder.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from noon import COMES, PROMPTS, WANTED, got, greedy, new_engine, prompt_ids, run
+
+from course.parity.decisions import mini_parts
+from course.parity.traces import Parts
+from mini_vllm.async_scheduler import AsyncScheduler
+from mini_vllm.engine import EngineParts
+from mini_vllm.kv_cache_manager import KVCacheBlocks
+from mini_vllm.request import Request
+from mini_vllm.sched_output import (
+    EngineCoreOutput,
+    ModelRunnerOutput,
+    SchedulerOutput,
+)
+from mini_vllm.scheduler import Scheduler
+
+
+class Remembers(Scheduler):
+    """A victim gives its blocks back, and its counter still says what they held."""
+
+    def _preempt_request(self, request: Request) -> None:
+        computed = request.num_computed_tokens
+        super()._preempt_request(request)
+        request.num_computed_tokens = computed
+
+
+class NewestFirst(Scheduler):
+    """Of the running, whoever came last is served first."""
+
+    def _schedule_running(self, step: Any) -> None:
+        self.running.reverse()
+        super()._schedule_running(step)
+        self.running.reverse()
+
+
+class OldestVictim(Scheduler):
+    """Of the running, whoever came first is preempted."""
+
+    def _pop_victim(self) -> Request:
+        return self.running.pop(0)
+
+
+class Overtakes(Scheduler):
+    """Whoever does not fit is passed by those behind."""
+
+    def _schedule_waiting(self, step: Any) -> None:
+        aside: list[Request] = []
+        super()._schedule_waiting(step)
+        while len(self.waiting) and len(self.running) < self.max_num_running_reqs:
+            aside.append(self.waiting.pop_request())
+            super()._schedule_waiting(step)
+        for request in reversed(aside):
+            self.waiting.prepend_request(request)
+
+
+class SendsWhatIsNew(Scheduler):
+    """Of an admitted request the worker hears the blocks just taken, and not those that were found."""
+
+    def _schedule_waiting(self, step: Any) -> None:
+        super()._schedule_waiting(step)
+        for request in step.scheduled_new_reqs + step.scheduled_resumed_reqs:
+            found = request.num_computed_tokens // self.config.block_size
+            table = step.req_to_new_blocks[request.request_id]
+            step.req_to_new_blocks[request.request_id] = KVCacheBlocks(table.blocks[found:])
+
+
+class MovesLater(Scheduler):
+    """The counters move when the result is there."""
+
+    def _update_after_schedule(self, scheduler_output: SchedulerOutput) -> None:
+        self.finished_req_ids = set()
+
+    def update_from_output(
+        self, scheduler_output: SchedulerOutput, model_runner_output: ModelRunnerOutput
+    ) -> list[EngineCoreOutput]:
+        super()._update_after_schedule(scheduler_output)
+        return super().update_from_output(scheduler_output, model_runner_output)
+
+
+class NobodyLeaves(Scheduler):
+    """Whoever was in the plan is taken to be there when its result comes."""
+
+    def update_from_output(
+        self, scheduler_output: SchedulerOutput, model_runner_output: ModelRunnerOutput
+    ) -> list[EngineCoreOutput]:
+        for req_id in scheduler_output.num_scheduled_tokens:
+            self.requests[req_id]
+        return super().update_from_output(scheduler_output, model_runner_output)
+
+
+class DoesNotCount(AsyncScheduler):
+    """Whoever has a token in flight is planned for the next one, however many it may have."""
+
+    def _num_tokens_ahead(self, request: Request) -> int:
+        return request.num_tokens + request.num_output_placeholders - request.num_computed_tokens
+
+
+def _engine(scheduler: Any, **settings: Any) -> Any:
+    return new_engine(EngineParts(scheduler=scheduler), **settings)
+
+
+def noon_with(scheduler: Any, name: str, first: int, last: int) -> list[int]:
+    """The tokens that each of noon's steps `first` to `last` computes for somebody."""
+    return [got(step, name) for step in run(_engine(scheduler))[first - 1 : last]]
+
+
+def all_computed(scheduler: Any) -> tuple[int, int]:
+    """Tokens that noon computes in all, and its steps."""
+    steps = run(_engine(scheduler))
+    return sum(got(step, name) for step in steps for name in PROMPTS), len(steps)
+
+
+def gil_ends(scheduler: Any, crowd_until: int) -> int:
+    """The step that brings Gil his last token if somebody like Hal comes in each step until `crowd_until`."""
+    engine = _engine(scheduler)
+    number = 0
+    while True:
+        number += 1
+        for name, step in COMES.items():
+            if step == number:
+                engine.add_request(name, PROMPTS[name], greedy(WANTED[name]))
+        if COMES["hal"] < number <= crowd_until:
+            prompt = {"prompt_token_ids": [number, *prompt_ids("hal")]}  # nobody finds a prefix
+            engine.add_request(f"hal {number}", prompt, greedy(WANTED["hal"]))
+        for output in engine.step():
+            if output.request_id == "gil" and output.finished:
+                return number
+
+
+def gil_says(scheduler: Any = Scheduler) -> str:
+    """Gil's answer at noon."""
+    engine = _engine(scheduler)
+    for number in range(1, 60):
+        for name, step in COMES.items():
+            if step == number:
+                engine.add_request(name, PROMPTS[name], greedy(WANTED[name]))
+        for output in engine.step():
+            if output.request_id == "gil" and output.finished:
+                return str(output.outputs[0].text)
+    return f"nothing in {number} steps"
+
+
+def _alone(scheduler: Any) -> Parts:
+    from both_schedulers import CONFIG
+
+    return mini_parts(CONFIG, scheduler)
+
+
+def plan_twice(scheduler: Any = Scheduler) -> list[tuple[int, int]]:
+    """Fay alone, two plans in a row: the first position that each computes, and how many."""
+    from both_schedulers import World
+
+    world = World(_alone(scheduler), comes={"fay": 1})
+    world.arrive()
+    plans = [world.plan(), world.plan()]
+    begins = [plans[0].scheduled_new_reqs[0].num_computed_tokens]
+    begins += plans[1].scheduled_cached_reqs.num_computed_tokens
+    return [(b, p.total_num_scheduled_tokens) for b, p in zip(begins, plans, strict=True)]
+
+
+def fay_leaves(scheduler: Any = Scheduler) -> str:
+    """Fay hangs up while step 5 is computed. Returns how far Eve has come by the end of it."""
+    from both_schedulers import World
+
+    world = World(_alone(scheduler))
+    world.steps_before(5)
+    world.arrive()
+    world.plan()
+    world.scheduler.finish_requests("fay", world.parts.aborted)
+    world.take_in()
+    return world.state("eve")
+
+
+def eve_ahead(scheduler: Any = AsyncScheduler) -> int:
+    """Eve alone, with two plans in flight: the rows that are planned for her, prompt and all."""
+    from both_schedulers import World
+
+    world = World(_alone(scheduler), comes={"eve": 1})
+    rows = 0
+    while world.number == 0 or world.scheduler.has_requests():
+        world.arrive()
+        rows += world.plan().total_num_scheduled_tokens
+        if len(world.in_flight) == 2:
+            world.take_in()
+    return rows
