@@ -257,7 +257,8 @@ def test_another_name_is_refused(name: str) -> None:
 def test_the_command(capsys: pytest.CaptureFixture[str], tmp_path: Any) -> None:
     out = tmp_path / "found.json"
     assert main(["run", "--engine", "mini_vllm", "--steps", "200", "--out", str(out)]) == 0
-    assert [run["policy"] for run in json.loads(out.read_text())["runs"]] == list(POLICIES)
+    policies = [run["policy"] for run in json.loads(out.read_text())["runs"]]
+    assert policies == 2 * list(POLICIES), "for each scheduler, sync and async"
     assert main(["show", "withdrawn 15 sync priority", "--engine", "mini_vllm"]) == 0
     assert "ends well" in capsys.readouterr().out
     assert main(["show", "nobody", "--engine", "mini_vllm"]) == 2

@@ -1,0 +1,170 @@
+"""Lab 03-05: what prefix caching saves, to the token. Your work: every NotImplementedError."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from mini_vllm import scheduler as given
+from mini_vllm.request import Request
+
+
+class Ask(NamedTuple):
+    """What somebody asks.
+
+    Attributes:
+        prompt: token ids.
+        num_answer_tokens: how many tokens the answer has, at least 1.
+        salt: the tenant's `cache_salt`, or None.
+    """
+
+    prompt: tuple[int, ...]
+    num_answer_tokens: int
+    salt: str | None = None
+
+
+# ---- before you write anything -------------------------------------------------------------------
+
+
+def predictions() -> dict[str, int]:
+    """Your guesses at the eight questions of the README, under the names that stand there."""
+    raise NotImplementedError
+
+
+# ---- the arithmetic ------------------------------------------------------------------------------
+
+
+def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
+    """How many tokens two prompts have in common, counted from the beginning to the first difference."""
+    raise NotImplementedError
+
+
+def found(prompt_tokens: int, cached_prefix_tokens: int, block_size: int) -> int:
+    """How many tokens of a prompt an admission finds in the cache.
+
+    Args:
+        prompt_tokens: tokens that the request has, at least 1.
+        cached_prefix_tokens: so many of its first tokens somebody else has had slots for.
+        block_size: tokens in a block; only full blocks are published.
+
+    The last token of a prompt has to be computed, or there is nothing to sample from.
+    """
+    raise NotImplementedError
+
+
+def scheduled_tokens(
+    workload: Sequence[Ask], block_size: int, caching: bool, threshold: int = 0
+) -> list[int]:
+    """How many tokens all steps together compute for each, prompt and answer.
+
+    All ask before the same step, in this order, and that step has room for all: budget, seats and
+    blocks. Each is admitted behind the one before, and finds what the plan has given to those
+    before, if their salt is the same. The last token of an answer is sampled and never computed.
+
+    Args:
+        workload: who asks what.
+        block_size: tokens in a block.
+        caching: whether prefix caching is on.
+        threshold: `long_prefill_token_threshold`: the first step gives nobody more, so whoever has a
+            longer prompt publishes the beginning only; 0 means no such limit. (What they get in later
+            steps comes too late for those who were admitted in the first.)
+
+    Returns: a number for each, in order.
+    """
+    raise NotImplementedError
+
+
+def savings(num_requests: int, prompt_tokens: int, shared_tokens: int, block_size: int) -> int:
+    """The tokens that prefix caching saves, as a formula: no list, no loop.
+
+    At least one request, all prompts of the same length. They have their first `shared_tokens` tokens in
+    common, which may be all of them. Nothing else is shared, and there is no threshold.
+    """
+    raise NotImplementedError
+
+
+def conversation(turns: Sequence[tuple[int, int]], block_size: int, caching: bool) -> list[int]:
+    """How many tokens each turn of a conversation computes, prompt and answer.
+
+    The prompt of a turn is everything said before, questions and answers, and then the new question.
+    Nobody else is there, and the pool is large.
+
+    Args:
+        turns: for each the tokens of the question and of the answer, at least 1 each.
+        block_size: tokens in a block.
+        caching: whether prefix caching is on.
+    """
+    raise NotImplementedError
+
+
+def price_of_salts(workload: Sequence[Ask], block_size: int) -> int:
+    """How many tokens more are computed than if nobody had a salt, with caching on."""
+    raise NotImplementedError
+
+
+def blocks_left(prefix_blocks: int, usable_blocks: int, others: int) -> int:
+    """How many blocks of a prefix can still be found, after others were there.
+
+    The request that had the prefix is over, and its blocks were given back, the last first. Then others
+    come, one after the other, who share nothing with it nor with each other.
+
+    Args:
+        prefix_blocks: full blocks that the prefix had in the cache.
+        usable_blocks: blocks of the pool, without the null block.
+        others: how many blocks those others have held, added up.
+    """
+    raise NotImplementedError
+
+
+# ---- the scheduler -------------------------------------------------------------------------------
+
+
+class Scheduler(given.Scheduler):
+    """The engine's scheduler with your two loops, now complete.
+
+    `schedule()` calls `_schedule_running(step)`, and if nobody was preempted `_schedule_waiting(step)`. What
+    comes from the class above is listed in labs 03-01 and 03-04. New here:
+
+    - `kv_cache_manager.get_computed_blocks(request)`: the blocks found and the number of tokens in them.
+      Nothing is reserved yet.
+    - `kv_cache_manager.allocate_slots(request, num_new_tokens, num_new_computed_tokens=...,
+      new_computed_blocks=..., full_sequence_must_fit=...)`: takes what was found and what is missing.
+    - `kv_cache_manager.get_blocks(request_id)`: the request's whole table.
+    - `step.scheduled_new_reqs` and `step.scheduled_resumed_reqs`: who is admitted for the first time, and
+      who comes back.
+    - `config.enable_chunked_prefill`.
+    - `_evict_uncomputed_blocks(request)`: takes blocks out of the index that a victim was to fill in this
+      very step. Given; call it before the victim's blocks are freed.
+    """
+
+    def _schedule_waiting(self, step: Any) -> None:
+        """Admit from the head of the queue, as in lab 03-01, but behind what the cache has.
+
+        - Look up the prefix of the head. Its counter begins there, and what is missing is the rest.
+        - If chunked prefill is off and the rest, after the threshold, is more than the budget has left, the
+          loop ends.
+        - The hits go to `allocate_slots` with the rest. None ends the loop, and the request stays as it was.
+        - Whoever waited with the status PREEMPTED is resumed, everybody else is new. The worker needs the
+          whole table of either, found blocks among them.
+        - `num_computed_tokens` is what was found. `num_cached_tokens` is, too, unless the request has output
+          already: a user is told what was found for the prompt, not what a victim found again.
+        """
+        raise NotImplementedError
+
+    # Bring these three from lab 03-04, as they are.
+
+    def _schedule_running(self, step: Any) -> None:
+        """Serve those who run, in order; whoever finds no block preempts.
+
+        A victim that this step has served already gives everything back: its place in the plan, its
+        tokens of the budget, and what it published of blocks that now nobody fills.
+        """
+        raise NotImplementedError
+
+    def _pop_victim(self) -> Request:
+        """Take out of `running` whoever loses the blocks: the last, or under `priority` the greatest."""
+        raise NotImplementedError
+
+    def _preempt_request(self, request: Request) -> None:
+        """Take the request's blocks, set its counter and status, count, and queue it again."""
+        raise NotImplementedError

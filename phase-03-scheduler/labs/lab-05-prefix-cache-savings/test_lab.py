@@ -1,0 +1,364 @@
+"""Lab 03-05: what the cache saves, by hand and on the shipped model."""
+
+from __future__ import annotations
+
+import random
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from course.learner.labs import load_support
+
+support = load_support(__file__)
+
+
+def asks(lab: ModuleType, *prompts: str, answer: int = 4) -> list[Any]:
+    """Prompts written as letters, a token each; `x:` before one is its salt."""
+    made = []
+    for text in prompts:
+        salt, _, letters = text.rpartition(":")
+        made.append(lab.Ask(tuple(ord(letter) for letter in letters), answer, salt or None))
+    return made
+
+
+# ---- predictions ---------------------------------------------------------------------------------
+
+
+def test_the_predictions_hold(lab: ModuleType) -> None:
+    """Eight numbers, on paper."""
+    said = lab.predictions()
+    facts = {
+        "without caching": (
+            544,
+            "65 of prompt and 3 of answer, eight times; the fourth is sampled",
+        ),
+        "with caching": (96, "68 for the first, then seven times 1 of prompt and 3 of answer"),
+        "nothing shared": (544, "a cache without anything in common saves nothing"),
+        "system prompt of 66": (112, "64 of the 66 lie in full blocks: 70, and seven times 3 + 3"),
+        "eight identical prompts of 64": (
+            116,
+            "the last token must run, and hits are whole blocks: 60 are found, so 67 and seven times 7",
+        ),
+        "threshold 16": (
+            192,
+            "in the first step each gets 16 behind what is found, so the next finds 16 more: 0, 16, 32, "
+            "48, and 64 from the fifth on",
+        ),
+        "smallest pool, all found": (
+            38,
+            "16 blocks for the prefix, and 22 that the strangers took",
+        ),
+        "largest pool, nothing found": (22, "the strangers' 22 are all there is"),
+    }
+    assert said.keys() == facts.keys(), f"eight questions, {sorted(facts)}; yours: {sorted(said)}"
+    for name, (fact, why) in facts.items():
+        assert said[name] == fact, f"{name}: you said {said[name]}, it is {fact}: {why}"
+
+
+# ---- by hand -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "expected"),
+    [
+        ("abcd", "abxy", 2),
+        ("abcd", "abcd", 4),
+        ("abc", "abcdef", 3),
+        ("abcdef", "abc", 3),
+        ("abcd", "xbcd", 0),
+        ("abxcd", "abycd", 2),
+    ],
+)
+def test_common_prefix(lab: ModuleType, a: str, b: str, expected: int) -> None:
+    """Up to the first difference, or the end of the shorter one."""
+    got = lab.common_prefix([*map(ord, a)], [*map(ord, b)])
+    assert got == expected, (
+        f"{a} and {b} have {expected} in common from the beginning to the first difference, not {got}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected", "why"),
+    [
+        ((65, 64, 4), 64, "sixteen full blocks, and a token that is left to run"),
+        (
+            (67, 66, 4),
+            64,
+            "the seventeenth block holds 2 shared tokens and others: not published as one",
+        ),
+        ((80, 66, 4), 64, "a block that is half the same is another block"),
+        ((65, 65, 4), 64, "the 65th token stands in a block that is not full"),
+        (
+            (64, 64, 4),
+            60,
+            "all is cached, but the last token must run: its block is computed again",
+        ),
+        ((66, 66, 4), 64, "two tokens stand behind the last full block"),
+        ((3, 3, 4), 0, "no full block"),
+        ((4, 4, 4), 0, "one full block, which holds the last token"),
+        ((5, 4, 4), 4, "one full block in front of the last token"),
+        ((9, 20, 4), 8, "more is cached than is asked for"),
+        ((40, 7, 1), 7, "blocks of one token"),
+        ((7, 7, 1), 6, "blocks of one token: all but the last"),
+        ((1, 0, 4), 0, "nothing is cached"),
+    ],
+)
+def test_found(lab: ModuleType, arguments: tuple[int, int, int], expected: int, why: str) -> None:
+    """Full blocks, and never the last token."""
+    got = lab.found(*arguments)
+    assert got == expected, f"found{arguments}: {why}: {expected}, not {got}"
+
+
+@pytest.mark.parametrize(
+    ("prompts", "threshold", "expected", "why"),
+    [
+        (["abcdefghi"], 0, [12], "9 of prompt, and 3 of the 4 of answer"),
+        (["abcdefghi", "abcdefghj"], 0, [12, 4], "8 are found, 1 is left, and 3 of answer"),
+        (["abcdefghi", "xbcdefghi"], 0, [12, 12], "another first token is another text"),
+        (
+            ["abcdx", "abcdefghi", "abcdefghj"],
+            0,
+            [8, 8, 4],
+            "the third shares more with the second",
+        ),
+        (["abcdefghi", "abcdx", "abcdefghj"], 0, [12, 4, 4], "the first is still there"),
+        (["abcdefgh", "abcdefgh"], 0, [11, 7], "identical, in whole blocks: 4 of 8 are found"),
+        (["abcde", "s:abcde", "s:abcdf"], 0, [8, 8, 4], "a salt is found by the same salt only"),
+        (["s:abcde", "t:abcde", "abcde"], 0, [8, 8, 8], "three who share nothing"),
+        (
+            ["abcdefghi", "abcdefghj"],
+            4,
+            [12, 8],
+            "the first has got one block when the second comes",
+        ),
+        (["abcdefghi"] * 4, 4, [12, 8, 4, 4], "each gets 4 behind what the one before has got"),
+        (["abcdefghi"] * 2, 3, [12, 12], "3 tokens fill no block"),
+        (["abcdefghi"] * 3, 9, [12, 4, 4], "the threshold is just enough"),
+    ],
+)
+def test_who_pays_what(
+    lab: ModuleType, prompts: list[str], threshold: int, expected: list[int], why: str
+) -> None:
+    """Blocks of 4 tokens, 4 tokens of answer; all ask at once."""
+    got = lab.scheduled_tokens(asks(lab, *prompts), 4, True, threshold)
+    assert list(got) == expected, (
+        f"{' '.join(prompts)}, threshold {threshold}: {why}: {expected}, not {got}"
+    )
+
+
+def test_without_caching_everybody_pays(lab: ModuleType) -> None:
+    """All of the prompt, and the answer less its last token."""
+    got = list(lab.scheduled_tokens(support.system_and_tail(lab), 4, False))
+    assert got == [68] * 8, f"65 of prompt and 3 of answer each, eight times 68, not {got}"
+    one = list(lab.scheduled_tokens(asks(lab, "abc", answer=1), 4, False))
+    assert one == [3], f"one token of answer is sampled and not computed: [3], not {one}"
+
+
+def test_savings(lab: ModuleType) -> None:
+    """The formula, and the list that it stands for."""
+    for people, prompt, shared, expected, why in (
+        (8, 65, 64, 448, "seven followers find 64 each"),
+        (8, 67, 66, 448, "66 are 16 full blocks, too"),
+        (8, 64, 64, 420, "identical and in whole blocks: seven find 60"),
+        (8, 65, 65, 448, "identical, and the last token stands alone"),
+        (1, 65, 64, 0, "nobody follows"),
+        (8, 65, 0, 0, "nothing is shared"),
+    ):
+        got = lab.savings(people, prompt, shared, 4)
+        assert got == expected, f"savings({people}, {prompt}, {shared}, 4): {why}: not {got}"
+        shares = support.words(0, shared) if shared else ()
+        workload = [
+            lab.Ask(shares + (support.words(1 + i, prompt - shared) if prompt > shared else ()), 4)
+            for i in range(people)
+        ]
+        off, on = (sum(lab.scheduled_tokens(workload, 4, caching)) for caching in (False, True))
+        assert off - on == got, f"your lists say {off} - {on} = {off - on}, your formula {got}"
+
+
+@pytest.mark.parametrize(
+    ("turns", "expected", "why"),
+    [
+        ([(9, 4)], [12], "one turn is a request like any other"),
+        (
+            [(9, 4), (3, 4)],
+            [12, 7],
+            "16 tokens, 12 of them computed by the first turn and so found: 4 of prompt, 3 of answer",
+        ),
+        (
+            [(8, 4), (1, 2)],
+            [11, 6],
+            "the first 8 are found. The answer fills the third block, but its last token was never "
+            "computed: 5 of prompt and 1 of answer",
+        ),
+        ([(8, 5), (1, 2)], [12, 3], "one token more, and the third block was computed"),
+        (
+            [(1, 1), (1, 1), (3, 1)],
+            [1, 3, 7],
+            "3 tokens are computed when the third turn comes: no block is full",
+        ),
+        (
+            [(4, 1), (3, 1), (1, 1)],
+            [4, 4, 2],
+            "4 of 8 in the second turn: its last token must run, and does so with the block around it",
+        ),
+    ],
+)
+def test_conversation(
+    lab: ModuleType, turns: list[tuple[int, int]], expected: list[int], why: str
+) -> None:
+    """Each turn finds what the one before has computed, in full blocks."""
+    got = list(lab.conversation(turns, 4, True))
+    assert got == expected, f"{turns}, blocks of 4: {why}: {expected}, not {got}"
+
+
+def test_a_conversation_without_caching(lab: ModuleType) -> None:
+    """Every turn pays for all turns before it."""
+    got = list(lab.conversation([(9, 4), (3, 4), (3, 4)], 4, False))
+    assert got == [12, 19, 26], f"9, 16 and 23 of prompt with 3 of answer each, not {got}"
+
+
+def test_ten_turns(lab: ModuleType) -> None:
+    """30 tokens of question and 70 of answer, ten times: a sum that grows, and one that does not."""
+    for caching, total, why in (
+        (False, 5490, "99, 199, and so on to 999"),
+        (True, 1074, "99, and then a turn's own 100 less one, with what was left over in a block"),
+    ):
+        got = sum(lab.conversation([(30, 70)] * 10, 16, caching))
+        assert got == total, f"blocks of 16, caching={caching}: {why}: {total}, not {got}"
+
+
+def test_price_of_salts(lab: ModuleType) -> None:
+    """One system prompt more for each tenant after the first."""
+    people = support.system_and_tail(lab)
+    for tenants, price in ((1, 0), (2, 64), (4, 192), (8, 448)):
+        salted = [ask._replace(salt=f"t{i % tenants}") for i, ask in enumerate(people)]
+        got = lab.price_of_salts(salted, 4)
+        assert got == price, (
+            f"{tenants} tenants compute the system prompt once each, 64 tokens, {tenants - 1} times more "
+            f"than needed: {price}, not {got}"
+        )
+    assert lab.price_of_salts(people, 4) == 0, "nobody has a salt: 0"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected", "why"),
+    [
+        ((16, 100, 22), 16, "62 blocks were never used"),
+        ((16, 38, 22), 16, "16 and 22 are 38: it just fits"),
+        ((16, 37, 22), 15, "one block short: the last of the prefix was at the front of the queue"),
+        ((16, 23, 22), 1, "what is left is the beginning"),
+        ((16, 22, 22), 0, "the others had all there is"),
+        ((16, 30, 44), 0, "the others had it more than once"),
+        ((3, 20, 0), 3, "nobody was there"),
+    ],
+)
+def test_blocks_left(
+    lab: ModuleType, arguments: tuple[int, int, int], expected: int, why: str
+) -> None:
+    """What is left of a prefix is its beginning, until the others have had the whole pool."""
+    got = lab.blocks_left(*arguments)
+    assert got == expected, f"blocks_left{arguments}: {why}: {expected}, not {got}"
+
+
+# ---- on the shipped model ------------------------------------------------------------------------
+
+
+def test_the_engine_computes_as_many(lab: ModuleType) -> None:
+    """Plans of the real engine, token by token; and no answer changes."""
+    people = support.system_and_tail(lab)
+    scenes: dict[str, tuple[list[Any], dict[str, Any]]] = {
+        "eight people": (people, {}),
+        "without caching": (people, {"enable_prefix_caching": False}),
+        "nothing shared": ([lab.Ask(support.words(i, 65), 4) for i in range(8)], {}),
+        "a system prompt of 66": (support.system_and_tail(lab, 66), {}),
+        "identical, 64": ([lab.Ask(support.words(0, 64), 4)] * 8, {}),
+        "a threshold of 16": (people, {"long_prefill_token_threshold": 16}),
+        "a budget of 16": (people, {"max_num_batched_tokens": 16, "max_num_seqs": 8}),
+        "four tenants": ([ask._replace(salt=f"t{i % 4}") for i, ask in enumerate(people)], {}),
+        "blocks of 16": (people, {"block_size": 16}),
+    }
+    answers = []
+    for name, (workload, settings) in scenes.items():
+        caching = settings.get("enable_prefix_caching", True)
+        size = settings.get("block_size", 4)
+        threshold = settings.get("long_prefill_token_threshold", 0)
+        served = support.serve(support.make_engine(**settings), workload)
+        got = list(lab.scheduled_tokens(workload, size, caching, threshold))
+        computed = [one.computed for one in served]
+        assert got == computed, f"{name}: the engine computes {computed}, you say {got}"
+        if workload is people or name == "four tenants":
+            answers.append([one.answer for one in served])
+    assert answers == [answers[0]] * len(answers), (
+        f"eight people in six scenes: the answers of the engine should be the same, and are {answers}"
+    )
+
+
+def test_random_workloads(lab: ModuleType) -> None:
+    """Prompts of two letters, so that much is shared; salts, thresholds, blocks of 1 to 5."""
+    for seed in range(60):
+        rng = random.Random(seed)
+        size, threshold = rng.choice((1, 2, 3, 5)), rng.choice((0, 0, 1, 4, 7))
+        workload = [
+            lab.Ask(
+                tuple(rng.choice((7, 7, 7, 8)) for _ in range(rng.randint(1, 14))),
+                rng.randint(1, 3),
+                rng.choice((None, None, "s")),
+            )
+            for _ in range(rng.randint(2, 7))
+        ]
+        settings = {"block_size": size, "long_prefill_token_threshold": threshold}
+        settings |= {"max_num_batched_tokens": 100}
+        served = support.count(support.make_scheduler(**settings), workload)
+        got = list(lab.scheduled_tokens(workload, size, True, threshold))
+        computed = [one.computed for one in served]
+        assert got == computed, (
+            f"workload {seed}, blocks of {size}, threshold {threshold}: the engine computes {computed}, "
+            f"you say {got}, for {[ask.prompt for ask in workload]} with the salts "
+            f"{[ask.salt for ask in workload]}"
+        )
+
+
+def test_a_conversation_on_the_model(lab: ModuleType) -> None:
+    """The answers of the model itself stand in the next prompt."""
+    for size in (3, 4):
+        turns = [(20, 9), (7, 8), (5, 4), (1, 1), (12, 6)]
+        engine, said = support.make_engine(block_size=size), ()
+        computed = []
+        for number, (question, answer) in enumerate(turns):
+            said += support.words(number, question)
+            [served] = support.serve(engine, [lab.Ask(said, answer)])
+            said += tuple(served.answer)
+            computed.append(served.computed)
+        got = list(lab.conversation(turns, size, True))
+        assert got == computed, f"blocks of {size}: the engine computes {computed}, you say {got}"
+
+
+def test_the_pool_shrinks(lab: ModuleType) -> None:
+    """Somebody with the system prompt, two strangers of 11 blocks, somebody with the system prompt."""
+    first, second = support.system_and_tail(lab, people=2)
+    for usable in range(17, 41):
+        scheduler = support.make_scheduler(num_gpu_blocks=usable + 1)
+        support.count(scheduler, [first])
+        for number in (20, 21):
+            support.count(scheduler, [lab.Ask(support.words(number, 40), 4)])
+        [served] = support.count(scheduler, [second])
+        got = lab.blocks_left(16, usable, 22)
+        assert got * 4 == served.cached, (
+            f"with {usable} usable blocks the engine finds {served.cached // 4}, you say {got}"
+        )
+
+
+def test_four_tenants_in_turn(lab: ModuleType) -> None:
+    """Each has 16 blocks of system prompt and one of its own, and the others' 51 lie between."""
+    for usable in range(49, 69):
+        scheduler = support.make_scheduler(num_gpu_blocks=usable + 1)
+        found = []
+        for visit in range(8):
+            prompt = support.words(visit % 4, 64) + support.words(20 + visit, 1)
+            [served] = support.count(scheduler, [lab.Ask(prompt, 4)])
+            found.append(served.cached // 4)
+        got = lab.blocks_left(16, usable, 3 * 17)
+        assert [got] * 4 == found[4:], (
+            f"with {usable} usable blocks the engine finds {found[4:]} blocks for the four, you say {got}"
+        )

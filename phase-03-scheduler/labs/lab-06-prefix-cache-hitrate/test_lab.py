@@ -1,0 +1,166 @@
+"""Lab 03-06, from the prompts alone: what is found, what is computed, how full the cache is."""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+import pytest
+
+from course.learner.labs import load_support
+
+support = load_support(__file__)
+
+
+def found(lab: ModuleType, visits: list[object], want: list[int], why: str) -> None:
+    """`found_tokens` says `want` of these visits, in blocks of 4."""
+    got = lab.found_tokens(visits, 4, True)
+    assert got == want, f"in blocks of 4: {want}, got {got}. {why}"
+
+
+def test_the_predictions_hold(lab: ModuleType) -> None:
+    """Seven numbers, each read from the capture."""
+    said = lab.predictions()
+    record = {
+        name: support.named(name)["said"] for name in ("in line", "prompt logprobs", "in pieces")
+    }
+    record |= {
+        name: support.named(name, "caching on")["said"]
+        for name in ("noon", "four copies", "one document")
+    }
+    early = support.named("preempted before the first token")["said"]
+    paper = record["one document"]
+    facts = {
+        "found, noon": sum(record["noon"]["num_cached_tokens"].values()),
+        "found, four copies": sum(record["four copies"]["num_cached_tokens"].values()),
+        "queries, in line": record["in line"]["sent"]["queries"],
+        "queries, prompt logprobs": record["prompt logprobs"]["sent"]["queries"],
+        "offline queries, in pieces": record["in pieces"]["counters"]["vllm:prefix_cache_queries"],
+        "local_cache_hit, preempted before the first token": early["counters"][
+            support.predictions.source("local_cache_hit")
+        ],
+        "blocks held, one document": round(paper["usage"][0] * (paper["num_gpu_blocks"] - 1)),
+    }
+    why = {
+        "found, noon": "Fay and Gil share 44 tokens, and that is two full blocks of 16",
+        "found, four copies": "three of them find three blocks each; the fourth block holds their last token",
+        "queries, in line": "Eve is looked up once, and Hal in each of her six steps and once more",
+        "queries, prompt logprobs": "Gil wants logprobs of his prompt, so he is not looked up at all",
+        "offline queries, in pieces": "in both steps with a look-up, nobody got a token",
+        "local_cache_hit, preempted before the first token": "Fay comes back and finds what she herself "
+        "had computed, and two of those three blocks are still there",
+        "blocks held, one document": "21 for the first reader, and two more for each of the other seven",
+    }
+    assert said.keys() == facts.keys(), f"seven questions, {sorted(facts)}; yours: {sorted(said)}"
+    for name, fact in facts.items():
+        assert said[name] == fact, f"{name}: you said {said[name]}, it is {fact}: {why[name]}"
+
+
+def test_full_blocks_from_the_start(lab: ModuleType) -> None:
+    """A block is found behind its own past only."""
+    one = support.visit
+    found(
+        lab,
+        [
+            one(lab, text)
+            for text in ("abcdefgh-", "abcdefgh!", "abcdefg", "xbcdefgh-", "efgh-", "abcd")
+        ],
+        [0, 8, 4, 0, 0, 0],
+        "What is found are full blocks, from the first token to the first difference",
+    )
+
+
+def test_one_token_is_computed(lab: ModuleType) -> None:
+    """A prompt that is there as a whole recomputes its last block."""
+    one = support.visit
+    found(
+        lab,
+        [one(lab, "abcdefgh"), one(lab, "abcdefgh"), one(lab, "abcdefghi"), one(lab, "abcd")],
+        [0, 4, 8, 0],
+        "The last token of a prompt must be computed, and hits are full blocks",
+    )
+
+
+def test_the_answer_is_found_too(lab: ModuleType) -> None:
+    """What the model has said is in the cache as what it was told."""
+    first = support.visit(lab, "abcdef", answer=tuple(map(ord, "ghijkl")))
+    again = support.visit(lab, "abcdefghijklmn")
+    found(
+        lab,
+        [first, again],
+        [0, 8],
+        "Prompt and answer lie in the same blocks: of 'abcdefghijkl' all but the last was computed, 11 "
+        "tokens, two full blocks",
+    )
+
+
+def test_the_last_token_of_an_answer_is_nowhere(lab: ModuleType) -> None:
+    """It is sampled, and nobody computes it."""
+    first = support.visit(lab, "abcdef", answer=tuple(map(ord, "gh")))
+    again = support.visit(lab, "abcdefghij")
+    found(
+        lab, [first, again], [0, 4], "'h' was sampled and never computed, so its block is not full"
+    )
+
+
+def test_salts_keep_apart(lab: ModuleType) -> None:
+    """Who has another salt, or none, finds nothing of it."""
+    salts = ("east", "west", None, "east", None)
+    found(
+        lab,
+        [support.visit(lab, "abcdefghi", salt=salt) for salt in salts],
+        [0, 0, 0, 8, 8],
+        f"The salts are {salts}: each sees its own only, and no salt is one as well",
+    )
+
+
+def test_a_request_that_does_not_read_writes(lab: ModuleType) -> None:
+    """It finds nothing, and the next one finds what it computed."""
+    one = support.visit
+    found(
+        lab,
+        [
+            one(lab, "abcdefghi", reads=False),
+            one(lab, "abcdefghi"),
+            one(lab, "abcdefghi", reads=False),
+        ],
+        [0, 8, 0],
+        "Who wants logprobs of the prompt computes all of it, and leaves it in the cache",
+    )
+
+
+def test_off_is_off(lab: ModuleType) -> None:
+    """Without caching nothing is found."""
+    visits = [support.visit(lab, "abcdefghi")] * 3
+    got = lab.found_tokens(visits, 4, False)
+    assert got == [0, 0, 0], f"caching is off: [0, 0, 0], got {got}"
+    assert lab.found_tokens([], 4, True) == [], "nobody asked, so there are no numbers"
+
+
+def test_vllm_found_the_same(lab: ModuleType) -> None:
+    """22 workloads with room for all: num_cached_tokens of every request."""
+    support.same_as_vllm(lab, "num_cached_tokens", "The texts stand in runs.py.")
+
+
+def test_vllm_computed_the_same(lab: ModuleType) -> None:
+    """And the prompt tokens that it says it computed."""
+    support.same_as_vllm(lab, "prompt tokens computed", "Prompts without what was found.")
+
+
+def test_usage_counts_a_shared_block_once(lab: ModuleType) -> None:
+    """Held blocks over usable ones."""
+    for lengths, hits, blocks, want, why in [
+        ([9, 9], [0, 8], 11, 0.4, "three blocks of 4, and one more: two are shared"),
+        ([9, 9], [0, 0], 11, 0.6, "three and three"),
+        ([8], [0], 5, 0.5, "two of four; the null block is no usable block"),
+        ([16], [0], 5, 1.0, "four of four; the null block is no usable block"),
+        ([], [], 5, 0.0, "nobody"),
+    ]:
+        got = lab.usage(lengths, hits, blocks, 4)
+        assert got == pytest.approx(want), (
+            f"prompts of {lengths}, found {hits}, {blocks} blocks of 4: {want}, got {got:.4f}: {why}"
+        )
+
+
+def test_vllm_used_as_much(lab: ModuleType) -> None:
+    """Three workloads, caching on and off."""
+    support.same_as_vllm(lab, "KV cache usage", "That is the gauge after the first step.")

@@ -1,0 +1,187 @@
+"""Lab 03-06, the meters: what each of them makes of the same steps."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from course.learner.labs import load_support
+
+support = load_support(__file__)
+
+
+def test_every_look_up_counts(lab: ModuleType) -> None:
+    """Tokens, not requests, and each time anew."""
+    steps = [support.step(lab, text) for text in ("eve/9/0 gil/8/4", "gil/8/4", "gil/8/0", "")]
+    got = tuple(lab.counters(steps))
+    assert got == (33, 8), (
+        f"9 and three times 8 looked up, 8 found: (33, 8), got {got}. A request that waits is looked up in "
+        "each step, and its tokens count each time"
+    )
+
+
+def test_preempted_look_ups_stand_apart(lab: ModuleType) -> None:
+    """They are in neither counter."""
+    steps = [support.step(lab, "eve/9/0"), support.step(lab, "fay/12/8! eve/9/8")]
+    got = tuple(lab.counters(steps))
+    assert got == (18, 8), (
+        f"Eve's two look-ups only: (18, 8), got {got}. Fay was preempted before, so hers go elsewhere"
+    )
+
+
+def test_vllm_counted_the_same(lab: ModuleType) -> None:
+    """28 workloads, what the core sends with each step."""
+    support.same_as_vllm(lab, "queries and hits, server", "Sums over all steps.")
+
+
+def test_offline_drops_silent_steps(lab: ModuleType) -> None:
+    """No output, no statistics."""
+    steps = [
+        support.step(lab, "eve/9/0"),
+        support.step(lab, "gil/8/4", sampled="eve"),
+        support.step(lab, "hal/7/4"),
+    ]
+    got = tuple(lab.counters_offline(steps))
+    assert got == (8, 4), (
+        f"somebody gets a token in the second step only: (8, 4), got {got}. What belongs to a step without "
+        "output is thrown away, not kept for later"
+    )
+
+
+def test_vllm_dropped_the_same(lab: ModuleType) -> None:
+    """28 workloads, the counters of the offline LLM."""
+    support.same_as_vllm(lab, "queries and hits, offline", "In two of them it drops something.")
+
+
+def sources(
+    lab: ModuleType, steps: list[Any], prompts: dict[str, int], want: tuple[int, int]
+) -> str:
+    """Whether `by_source` says `want`; nothing if it does."""
+    got = tuple(lab.by_source(steps, prompts))
+    return "" if got == want else f"(local_compute, local_cache_hit): {want}, got {got}. "
+
+
+def test_the_last_look_up_is_the_source(lab: ModuleType) -> None:
+    """Of several, the one that let the request in; later ones change nothing."""
+    steps = [
+        support.step(lab, "gil/12/8"), support.step(lab, "gil/12/4"), support.step(lab, "", sampled="gil"),
+        support.step(lab, "gil/13/12!"), support.step(lab, "", sampled="gil"),
+    ]  # fmt: skip
+    wrong = sources(lab, steps, {"gil": 12}, (8, 4))
+    assert not wrong, wrong + (
+        "Gil found 8 while he waited and 4 when he was let in. What he finds after his first token is not "
+        "prompt any more"
+    )
+
+
+def test_its_own_work_is_called_a_hit(lab: ModuleType) -> None:
+    """Who is preempted before the first token may find its own blocks."""
+    steps = [support.step(lab, "fay/12/0"), support.step(lab, "fay/12/8!", sampled="fay")]
+    wrong = sources(lab, steps, {"fay": 12}, (4, 8))
+    assert not wrong, wrong + (
+        "Fay's second look-up was before her first token, so it is the one that counts, preempted or not"
+    )
+
+
+def test_without_a_token_nothing_is_counted(lab: ModuleType) -> None:
+    """And who was never looked up has computed all."""
+    steps = [
+        support.step(lab, "eve/9/0 fay/8/4", sampled="eve"),
+        support.step(lab, "", sampled="gil"),
+    ]
+    wrong = sources(lab, steps, {"eve": 9, "fay": 8, "gil": 7}, (16, 0))
+    assert not wrong, wrong + (
+        "Eve's 9 and Gil's 7, who does not read the cache; Fay has no token yet"
+    )
+
+
+def test_vllm_named_the_same_sources(lab: ModuleType) -> None:
+    """28 workloads, prompt_tokens_by_source."""
+    support.same_as_vllm(lab, "local_compute", "Each prompt counts once, at its first token.")
+
+
+def test_the_rate_is_of_tokens(lab: ModuleType) -> None:
+    """A sum over a sum, and nothing where nothing was asked."""
+    steps = [support.step(lab, "eve/90/0"), support.step(lab, ""), support.step(lab, "gil/10/8")]
+    got = lab.line_rate(steps)
+    assert got == pytest.approx(0.08), f"8 of 100 tokens: 0.08, got {got:.4f}; not a mean of rates"
+    empty = [
+        lab.line_rate(s) for s in ([], [support.step(lab, "")], [support.step(lab, "fay/8/4!")])
+    ]
+    assert empty == [0.0] * 3, f"no look-up that counts, so 0.0, got {empty}"
+
+
+def test_the_window_forgets_whole_steps(lab: ModuleType) -> None:
+    """With room for three look-ups."""
+    steps = [support.step(lab, text) for text in ("a/8/4 b/8/4 c/8/4", "", "d/8/0", "e/8/4")]
+    for count, want, why in [
+        (1, 12 / 24, "three look-ups are not too many"),
+        (2, 12 / 24, "a step without look-ups drives nobody out"),
+        (3, 0.0, "four are too many, so the step with a, b and c goes, and d is left"),
+        (4, 4 / 16, "d and e"),
+    ]:
+        got = lab.line_rate(steps[:count], 3)
+        assert got == pytest.approx(want), (
+            f"the first {count} steps, at most 3 look-ups: {want:.4f}, got {got:.4f}: {why}"
+        )
+
+
+def test_the_window_looks_after_every_step(lab: ModuleType) -> None:
+    """What was forgotten does not come back."""
+    steps = [support.step(lab, text) for text in ("a/8/4", "b/8/0 c/8/0 d/8/0", "e/8/8", "f/8/0")]
+    got = lab.line_rate(steps, 3)
+    assert got == pytest.approx(8 / 16), (
+        f"after step 2 a is gone, after step 3 b, c and d, so e and f are left: 0.5, got {got:.4f}"
+    )
+
+
+def test_the_newest_step_stays(lab: ModuleType) -> None:
+    """However many look-ups it has."""
+    steps = [support.step(lab, "a/8/0"), support.step(lab, "b/8/4 c/8/4 d/8/4 e/8/4")]
+    got = lab.line_rate(steps, 3)
+    assert got == pytest.approx(0.5), (
+        f"four look-ups in one step, and room for three: they all stay, 0.5, got {got:.4f}"
+    )
+
+
+def test_vllm_said_so_in_its_log(lab: ModuleType) -> None:
+    """28 workloads, the window of a server's logger and its line."""
+    rule = "Queries and hits of the newest steps, up to 1,000 look-ups."
+    support.same_as_vllm(lab, "window of the log line", rule)
+    support.same_as_vllm(lab, "log line", rule)
+
+
+def test_hidden_work_by_hand(lab: ModuleType) -> None:
+    """Fay is preempted after two tokens, and computes four tokens again."""
+    steps = [
+        support.step(lab, "fay/8/0", {"fay": 8}, "fay"),
+        support.step(lab, "", {"fay": 1}, "fay"),
+        support.step(lab, "fay/10/4!", {"fay": 6}, "fay"),
+    ]
+    got = lab.hidden_work(steps, {"fay": 8})
+    assert got == 5, (
+        f"15 tokens were computed: 8 of the prompt, and 2 of the answer's 3, for the last one is never "
+        f"computed. The other 5 are the second time, got {got}"
+    )
+    steps = [
+        support.step(lab, "eve/8/4", {"eve": 4}, "eve"),
+        support.step(lab, "", {"eve": 1}, "eve"),
+    ]
+    got = lab.hidden_work(steps, {"eve": 8})
+    assert got == 0, f"nobody is preempted and nothing is hidden: 0, got {got}"
+
+
+def test_hidden_work_of_the_capture(lab: ModuleType) -> None:
+    """None without preemption; with it, what lies behind the blocks that were found again."""
+    want = {"preempted": 64 - 48, "preempted before the first token": 48}
+    for line in support.captured():
+        steps = support.predictions.steps(lab, line)
+        got = lab.hidden_work(steps, line["said"]["num_prompt_tokens"])
+        hidden = want.get(line["name"], 0)
+        assert got == hidden, (
+            f"{line['name']}: {hidden} tokens that no meter shows, got {got}. In 'preempted' Fay "
+            "has computed 64 tokens and finds 48 of them again; in the other run she has computed 48 before "
+            "her first token, finds 32 of them, and the meter calls these found"
+        )
