@@ -9,8 +9,8 @@ import pytest
 
 from course.learner.labs import load_support
 from mini_vllm import scheduler as given
-from mini_vllm import upstream_scheduler
 from mini_vllm.request import RequestStatus
+from mini_vllm.upstream_scheduler import UpstreamScheduler
 
 support = load_support(__file__)
 
@@ -198,7 +198,7 @@ def test_the_loops_are_yours(lab: ModuleType, monkeypatch: pytest.MonkeyPatch) -
     mine = ("_schedule_running", "_schedule_waiting", "_pop_victim", "_preempt_request")
     for name in mine:
         monkeypatch.setattr(given.Scheduler, name, taken)
-    monkeypatch.setattr(upstream_scheduler.UpstreamScheduler, "_pop_victim", taken)
+    monkeypatch.setattr(UpstreamScheduler, "_pop_victim", taken)
     for priorities in ((0, 0), (1, 0)):
         scheduler = support.full(lab, *priorities)
         served = [dict(support.turn(scheduler).num_scheduled_tokens) for _ in range(4)]
