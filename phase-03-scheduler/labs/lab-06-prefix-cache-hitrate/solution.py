@@ -38,7 +38,7 @@ class Lookup(NamedTuple):
     name: str
     num_tokens: int
     num_hits: int
-    preempted: bool = False
+    preempted: bool
 
 
 class Step(NamedTuple):

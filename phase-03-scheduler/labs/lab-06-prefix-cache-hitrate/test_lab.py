@@ -78,6 +78,12 @@ def test_one_token_is_computed(lab: ModuleType) -> None:
         [0, 4, 8, 0],
         "The last token of a prompt must be computed, and hits are full blocks",
     )
+    found(
+        lab,
+        [one(lab, text) for text in ("abc", "abcd", "vwxyabc", "vwxyabcd")],
+        [0, 0, 0, 4],
+        "A block that is one token short of full is not in the cache",
+    )
 
 
 def test_the_answer_is_found_too(lab: ModuleType) -> None:

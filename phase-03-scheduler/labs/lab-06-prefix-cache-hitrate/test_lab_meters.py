@@ -128,6 +128,16 @@ def test_the_window_forgets_whole_steps(lab: ModuleType) -> None:
         )
 
 
+def test_the_window_holds_a_thousand(lab: ModuleType) -> None:
+    """Unless you say otherwise."""
+    others = [support.step(lab, "b/8/0")] * 1000
+    for count, want in [(999, 1 / 1000), (1000, 0.0)]:
+        got = lab.line_rate([support.step(lab, "a/8/8"), *others[:count]])
+        assert got == pytest.approx(want), (
+            f"one look-up that found all, then {count} that found nothing: {want:.4f}, got {got:.4f}"
+        )
+
+
 def test_the_window_looks_after_every_step(lab: ModuleType) -> None:
     """What was forgotten does not come back."""
     steps = [support.step(lab, text) for text in ("a/8/4", "b/8/0 c/8/0 d/8/0", "e/8/8", "f/8/0")]

@@ -106,6 +106,13 @@ def test_moved_by_any_number_of_tokens(lab: ModuleType) -> None:
     why(lab, asked(lab, "--bcde---", "bcdex"), "MOVED", 0, hint)
     why(lab, asked(lab, "abcdefgh", "xyzefgh"), "MOVED", 0, hint)
     why(lab, asked(lab, "abcdefgh", "xyzefg-"), "LITTLE", 0, "Three in a row are less than a block")
+    why(
+        lab,
+        asked(lab, "abcdefgh", "xyz-fgh"),
+        "LITTLE",
+        0,
+        "Three at the end are no more than that",
+    )
 
 
 def test_what_others_say_under_a_salt_does_not_count(lab: ModuleType) -> None:
