@@ -38,24 +38,18 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
 sys.path.insert(0, str(ROOT))
 
+from course.learner.labs import load_support  # noqa: E402
 from mini_vllm.engine import DEFAULT_MODEL  # noqa: E402
-from mini_vllm.tokenizer import Tokenizer  # noqa: E402
+
+support = load_support(__file__)
 
 SETTINGS: dict[str, Any] = {
     "dtype": "float32",
     "enforce_eager": True,
     "async_scheduling": False,
-    "block_size": 16,
-    "num_gpu_blocks_override": 9,
-    "max_model_len": 128,
-    "long_prefill_token_threshold": 32,
-    "scheduling_policy": "priority",
+    "num_gpu_blocks_override": support.SETTINGS["num_gpu_blocks"],
     "disable_log_stats": False,
-}
-GIL = "The KV cache stores the keys and values of all tokens read so far. With it, a decode step has to "
-HAL = "A block table maps the positions of a request to the blocks that hold them."
-EVE = {"monday": "Meet me at noon at the river. " * 6, "tuesday": "queue " * 40}
-DAYS = ("monday", "tuesday", "wednesday")  # on Wednesday, after the restart, Gil is alone
+} | {name: value for name, value in support.SETTINGS.items() if name != "num_gpu_blocks"}
 TRACED = ("tuesday", "wednesday")
 
 # Lines about the settings, the cache and the requests. The one that prints the whole config is cut.
@@ -65,23 +59,6 @@ KEEP = re.compile(
 )
 LONGEST = 360
 PAUSE = 0.15  # seconds after each step, so that the log has time to speak
-
-
-def requests(day: str) -> list[dict[str, Any]]:
-    """Who comes: `after` names somebody who must have ended first, `at` a number of steps later."""
-    tokenizer = Tokenizer.from_folder(DEFAULT_MODEL)
-    gil = tokenizer.encode(GIL)[-96:]
-    question = {"who": "gil", "prompt": gil, "priority": 5, "max_tokens": 24}
-    if day == "wednesday":
-        return [{"id": "gil-2", "after": None} | question]
-    eve = {"who": "eve", "prompt": tokenizer.encode(EVE[day])[:127], "priority": 0, "max_tokens": 1}
-    hal = {"who": "hal", "prompt": tokenizer.encode(HAL)[:32], "priority": 0, "max_tokens": 16}
-    return [
-        {"id": "eve-1", "after": None} | eve,
-        {"id": "gil-2", "after": "eve-1"} | question,
-        {"id": "hal-3", "after": "eve-1", "at": 1} | hal,
-        {"id": "gil-4", "after": "gil-2"} | question,
-    ]
 
 
 def own(request_id: str) -> str:
@@ -137,7 +114,7 @@ def play(day: str) -> tuple[list[dict[str, Any]], dict[str, str]]:
     llm = vllm.LLM(str(DEFAULT_MODEL), distributed_executor_backend=UniProcExecutor, **SETTINGS)
     engine = llm.llm_engine
     watch = Watch(engine.engine_core.engine_core.scheduler)
-    due = requests(day)
+    due = support.requests(day)
     ended: dict[str | None, int] = {None: 0}
     texts: dict[str, str] = {}
     records: list[dict[str, Any]] = []
@@ -176,8 +153,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=HERE / "incident", help="folder to write to")
     args = parser.parse_args()
-    lines: dict[str, list[str]] = {day: [] for day in DAYS}
-    today = DAYS[0]
+    lines: dict[str, list[str]] = {day: [] for day in support.DAYS}
+    today = support.DAYS[0]
 
     class Keep(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
@@ -190,7 +167,7 @@ def main() -> None:
     logging.getLogger("vllm").addHandler(handler)
     args.out.mkdir(exist_ok=True)
     answers = []
-    for today in DAYS:
+    for today in support.DAYS:
         records, texts = play(today)
         answers += [{"day": today, "id": name, "text": text} for name, text in texts.items()]
         if today in TRACED:

@@ -16,11 +16,24 @@ from course.fuzz.engines import Mini
 from course.fuzz.memory import Plan
 from course.fuzz.world import Job, Settings, World
 from mini_vllm.block_pool import BlockPool
+from mini_vllm.engine import DEFAULT_MODEL
 from mini_vllm.kv_cache_manager import KVCacheBlocks, KVCacheManager
 from mini_vllm.request import Request, RequestStatus
 from mini_vllm.scheduler import Scheduler, UpstreamScheduler
+from mini_vllm.tokenizer import Tokenizer
 
 HERE = Path(__file__).resolve().parent
+DAYS = ("monday", "tuesday", "wednesday")
+SETTINGS: dict[str, Any] = {
+    "block_size": 16,
+    "num_gpu_blocks": 9,
+    "max_model_len": 128,
+    "long_prefill_token_threshold": 32,
+    "scheduling_policy": "priority",
+}
+GIL = "The KV cache stores the keys and values of all tokens read so far. With it, a decode step has to "
+HAL = "A block table maps the positions of a request to the blocks that hold them."
+EVE = {"monday": "Meet me at noon at the river. " * 6, "tuesday": "queue " * 40}
 MOST_STEPS = 3000
 MAX_MODEL_LEN = 64
 
@@ -29,6 +42,26 @@ def lines(name: str) -> list[dict[str, Any]]:
     """A file of `incident/`, one record a line."""
     text = (HERE / "incident" / name).read_text(encoding="utf-8")
     return [json.loads(line) for line in text.splitlines()]
+
+
+def requests(day: str) -> list[dict[str, Any]]:
+    """Who came on a day of the incident: once `after` has ended (None: at once), and `at` steps later.
+
+    On Wednesday, after the restart, Gil was alone.
+    """
+    tokenizer = Tokenizer.from_folder(DEFAULT_MODEL)
+    gil = tokenizer.encode(GIL)[-96:]
+    question = {"who": "gil", "prompt": gil, "priority": 5, "max_tokens": 24}
+    if day == "wednesday":
+        return [{"id": "gil-2", "after": None} | question]
+    eve = {"who": "eve", "prompt": tokenizer.encode(EVE[day])[:127], "priority": 0, "max_tokens": 1}
+    hal = {"who": "hal", "prompt": tokenizer.encode(HAL)[:32], "priority": 0, "max_tokens": 16}
+    return [
+        {"id": "eve-1", "after": None} | eve,
+        {"id": "gil-2", "after": "eve-1"} | question,
+        {"id": "hal-3", "after": "eve-1", "at": 1} | hal,
+        {"id": "gil-4", "after": "gil-2"} | question,
+    ]
 
 
 # -- the worker ------------------------------------------------------------------------------------
@@ -445,7 +478,7 @@ class _Drops(UpstreamScheduler):
 
 
 class EndsTheVictim(Engine):
-    """The victim is ended on the spot, with what it has. Nobody reads a wrong slot any more."""
+    """The victim is ended on the spot, with the tokens it has. It does not come back to read anything."""
 
     scheduler_class = _Drops
 
