@@ -149,7 +149,9 @@ def test_who_else_read_it(lab: ModuleType) -> None:
     """A block under a wrong name is found by anybody who asks for the name."""
     also = lab.diagnose().also_read_by
     readers = {read.request for read in READS}
-    assert also != "gil-2", "also_read_by: gil-2 is the victim; somebody else has read the block too"
+    assert also != "gil-2", (
+        "also_read_by: gil-2 is the victim; somebody else has read the block too"
+    )
     assert also in readers, (
         f"also_read_by: {also!r} has no block in its table that holds another text. Who was never "
         "preempted, and was told the same as gil-2?"
