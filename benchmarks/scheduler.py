@@ -196,7 +196,7 @@ def main(argv: list[str] | None = None) -> int:
     )
     args = parser.parse_args(argv)
     with_vllm = importlib.util.find_spec("vllm") is not None
-    files = args.golden or sorted(str(p) for p in GOLDEN.glob("*.jsonl.gz"))
+    files = args.golden or sorted(str(p) for p in GOLDEN.glob("scheduler-*.jsonl.gz"))
     golden: list[Workload] = [trace for file in files for _, trace in read_traces(file)]
     rows = [compare(f"golden ({len(golden)} workloads)", golden, with_vllm, args.repeat)]
     for name in LARGE:

@@ -40,6 +40,9 @@ class EngineConfig:
         scheduling_policy: `fcfs` or `priority`.
         scheduler_reserve_full_isl: admit a request only if its whole current sequence fits
             (`vllm/config/scheduler.py:140 SchedulerConfig.scheduler_reserve_full_isl`).
+        async_scheduling: plan a step while the one before is computed. Off, as vLLM has it on a CPU
+            (`vllm/platforms/cpu.py:135 in CpuPlatform.check_and_update_config`); on a GPU it is on at
+            the pin wherever it can be (`vllm/config/vllm.py:935 in VllmConfig.__post_init__`).
         max_logprobs: most logprobs a request may ask for; -1: the whole vocabulary.
         seed: of the generator that serves requests without a seed of their own.
 
@@ -57,6 +60,7 @@ class EngineConfig:
     enable_prefix_caching: bool = True
     scheduling_policy: Literal["fcfs", "priority"] = "fcfs"
     scheduler_reserve_full_isl: bool = True
+    async_scheduling: bool = False
     max_logprobs: int = 20
     seed: int = 0
 
@@ -78,6 +82,7 @@ class EngineConfig:
             "enable_chunked_prefill",
             "enable_prefix_caching",
             "scheduler_reserve_full_isl",
+            "async_scheduling",
         ):
             if not isinstance(getattr(self, name), bool):
                 raise ValueError(f"{name} must be True or False, got {short(getattr(self, name))}")

@@ -7,7 +7,8 @@ objects, and the core's `step` runs when the front end's does.
 The parts are handed in (`EngineParts`), so that a learner's own scheduler or block pool can run in
 the place of ours.
 
-Left out: process boundaries, executors, async scheduling, data parallelism.
+Left out: process boundaries, data parallelism. Asynchronous scheduling has its loop in
+`batch_queue.py`.
 """
 
 from __future__ import annotations
@@ -15,16 +16,20 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from mini_vllm.async_scheduler import AsyncScheduler
 from mini_vllm.attention import TiledAttention
+from mini_vllm.batch_queue import BatchQueue, TakenIn, never_done_early
 from mini_vllm.block_pool import BlockPool
 from mini_vllm.checkpoint import load_model
 from mini_vllm.config import DEFAULT_MODEL as DEFAULT_MODEL
 from mini_vllm.config import EngineConfig
 from mini_vllm.engine_args import EngineArgs
+from mini_vllm.executor import UniProcExecutor
 from mini_vllm.input_processor import EngineCoreRequest, InputProcessor, PromptType
 from mini_vllm.kv_cache_manager import KVCacheManager, cdiv
 from mini_vllm.llama import AttentionBackend, LlamaForCausalLM
@@ -55,9 +60,13 @@ class EngineParts:
     Attributes:
         block_pool: `(num_gpu_blocks, enable_caching)`.
         kv_cache_manager: `(num_gpu_blocks, block_size, max_model_len, enable_caching, block_pool)`.
-        scheduler: `(config, kv_cache_manager)`.
+        scheduler: `(config, kv_cache_manager)`. With `async_scheduling` the default stands for
+            `AsyncScheduler`, and another must be one too.
         sampler: `(seed)`.
         attention: `()`; only for a model that the engine loads: a loaded one has its own.
+        done_early: `(future)`, with `async_scheduling`: is the result of the only plan in flight there
+            already, and to be taken in before a second is made? vLLM asks `Future.done`, right after
+            it has begun. By default nobody asks, so equal requests are planned equally in every run.
     """
 
     block_pool: Callable[..., BlockPool] = BlockPool
@@ -65,6 +74,7 @@ class EngineParts:
     scheduler: Callable[..., Scheduler] = Scheduler
     sampler: Callable[..., Sampler] = Sampler
     attention: Callable[[], AttentionBackend] = TiledAttention
+    done_early: Callable[[Future[ModelRunnerOutput]], bool] = never_done_early
 
 
 DEFAULT_PARTS = EngineParts()
@@ -74,7 +84,8 @@ DEFAULT_PARTS = EngineParts()
 class StepRecord:
     """One step, as an observer sees it: after the update, before the text is made.
 
-    Times are seconds of wall clock.
+    Times are seconds of wall clock. With asynchronous scheduling the next step is planned by then,
+    and the times of steps overlap.
     """
 
     index: int
@@ -147,7 +158,18 @@ class EngineCore:
             config.enable_prefix_caching,
             parts.block_pool(config.num_gpu_blocks, config.enable_prefix_caching),
         )
-        self.scheduler = parts.scheduler(config, self.kv_cache_manager)
+        ahead = config.async_scheduling
+        make = AsyncScheduler if ahead and parts.scheduler is Scheduler else parts.scheduler
+        self.scheduler = make(config, self.kv_cache_manager)
+        self.batch_queue: BatchQueue | None = None
+        if ahead:
+            if not isinstance(self.scheduler, AsyncScheduler):
+                raise ValueError(
+                    f"parts.scheduler makes a {type(self.scheduler).__name__}, and async_scheduling "
+                    "needs an AsyncScheduler: it plans a step before it knows the last one's tokens"
+                )
+            executor = UniProcExecutor(self.model_runner, max_concurrent_batches=2)
+            self.batch_queue = BatchQueue(self.scheduler, executor, parts.done_early)
         self.step_observers: list[Callable[[StepRecord], None]] = []
         self.num_steps = 0
         self.error: BaseException | None = None
@@ -175,6 +197,28 @@ class EngineCore:
             self.error = error
             raise
 
+    @property
+    def step_fn(self) -> Callable[[], list[EngineCoreOutput]]:
+        """The loop's body: `step`, or with asynchronous scheduling `step_with_batch_queue`."""
+        return self.step if self.batch_queue is None else self.step_with_batch_queue
+
+    def step_with_batch_queue(self) -> list[EngineCoreOutput]:
+        """A turn of the batch queue. Nothing comes of one that only plans.
+
+        Raises EngineDeadError if an earlier step failed.
+        Source: `vllm/v1/engine/core.py:469 EngineCore.step_with_batch_queue`."""
+        assert self.batch_queue is not None, "the engine was made without async_scheduling"
+        if self.error is not None:
+            raise EngineDeadError(f"the engine died in an earlier step: {self.error!r}")
+        try:
+            taken_in = self.batch_queue.turn()
+            if taken_in is None:
+                return []
+            return self._tell_observers(taken_in)
+        except BaseException as error:
+            self.error = error
+            raise
+
     def _step(self) -> list[EngineCoreOutput]:
         t0 = time.perf_counter()
         scheduler_output = self.scheduler.schedule()
@@ -182,16 +226,17 @@ class EngineCore:
         model_output = self.model_runner.execute_model(scheduler_output)
         t2 = time.perf_counter()
         outputs = self.scheduler.update_from_output(scheduler_output, model_output)
+        times = (t1 - t0, t2 - t1, time.perf_counter() - t2)
+        return self._tell_observers((scheduler_output, model_output, outputs, *times))
+
+    def _tell_observers(self, taken_in: TakenIn) -> list[EngineCoreOutput]:
+        """A step is over; returns its outputs. `taken_in`: its `StepRecord` from the second field on."""
         self.num_steps += 1
         if self.step_observers:
-            times = (t1 - t0, t2 - t1, time.perf_counter() - t2)
-            stats = self.scheduler.make_stats()
-            record = StepRecord(
-                self.num_steps, scheduler_output, model_output, outputs, *times, stats
-            )
+            record = StepRecord(self.num_steps, *taken_in, self.scheduler.make_stats())
             for observer in self.step_observers:
                 observer(record)
-        return outputs
+        return taken_in[2]
 
 
 class LLMEngine:
@@ -338,10 +383,12 @@ class LLMEngine:
 
     def step(self) -> list[RequestOutput]:
         """One iteration: schedule, compute, sample, update, detokenize. The outputs it brought."""
-        core_outputs = self.engine_core.step()
+        core_outputs = self.engine_core.step_fn()
         processed = self.output_processor.process_outputs(core_outputs)
         if processed.reqs_to_abort:  # a stop string was found: the core does not know yet
             self.engine_core.abort_requests(processed.reqs_to_abort)
+        while self.engine_core.batch_queue and not self.has_unfinished_requests():
+            self.engine_core.step_fn()  # nobody waits for what is in flight: the worker comes to rest
         if self.metrics is not None:
             self.metrics.observe_outputs(processed.request_outputs)
         return processed.request_outputs

@@ -44,6 +44,7 @@ class EngineArgs:
     enable_prefix_caching: bool | None = None
     scheduling_policy: str | None = None
     scheduler_reserve_full_isl: bool | None = None
+    async_scheduling: bool | None = None
     max_logprobs: int | None = None
     seed: int | None = None
     disable_log_stats: bool = False

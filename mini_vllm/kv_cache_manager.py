@@ -160,7 +160,8 @@ class KVCacheManager:
             if need > self.block_pool.get_num_free_blocks():
                 return None
         total_computed_tokens = request.num_computed_tokens + num_new_computed_tokens
-        num_tokens_need_slot = min(total_computed_tokens + num_new_tokens, self.max_model_len)
+        num_tokens_then = total_computed_tokens + num_new_tokens
+        num_tokens_need_slot = min(num_tokens_then, self.max_model_len)
         num_new_blocks = cdiv(num_tokens_need_slot, self.block_size) - num_blocks
         need = num_new_blocks + num_evictable_blocks
         if need > 0 and need > self.block_pool.get_num_free_blocks():
@@ -178,15 +179,25 @@ class KVCacheManager:
             blocks.extend(new_blocks.blocks)
 
         if self.enable_caching:
-            num_tokens_to_cache = min(total_computed_tokens + num_new_tokens, request.num_tokens)
-            num_full_blocks = num_tokens_to_cache // self.block_size
-            num_cached_blocks = self.num_cached_block.get(request_id, 0)
-            if num_cached_blocks < num_full_blocks:
-                self.block_pool.cache_full_blocks(
-                    request, blocks, num_cached_blocks, num_full_blocks
-                )
-                self.num_cached_block[request_id] = num_full_blocks
+            num_tokens_to_cache = min(num_tokens_then, request.num_tokens)
+            if num_tokens_to_cache // self.block_size > self.num_cached_block.get(request_id, 0):
+                self.cache_blocks(request, num_tokens_to_cache)
         return new_blocks
+
+    def cache_blocks(self, request: Request, num_computed_tokens: int) -> None:
+        """Publish the request's full blocks among its first `num_computed_tokens` tokens.
+
+        The tokens must be known: a block is published under the hash of what stands in it.
+        Source: `vllm/v1/core/kv_cache_manager.py:544 KVCacheManager.cache_blocks`.
+        """
+        if not self.enable_caching:
+            return
+        num_full_blocks = num_computed_tokens // self.block_size
+        num_cached_blocks = self.num_cached_block.get(request.request_id, 0)
+        if num_cached_blocks < num_full_blocks:
+            blocks = self.req_to_blocks[request.request_id]
+            self.block_pool.cache_full_blocks(request, blocks, num_cached_blocks, num_full_blocks)
+            self.num_cached_block[request.request_id] = num_full_blocks
 
     def free(self, request: Request) -> None:
         """Give back all blocks of the request, the tail first.

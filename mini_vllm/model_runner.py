@@ -7,9 +7,14 @@ The runner keeps its own copy of every request's tokens and block table and is t
 changed, as upstream's worker is, which lives in another process. All requests of a step are laid end
 to end in flat arrays; nothing is padded.
 
-Left out: multi-modal inputs, LoRA, draft tokens, CUDA graphs, parallelism, async scheduling. Upstream
-also samples rows that are still in the middle of their prompt and throws the token away; here only
-rows that have caught up are sampled.
+With asynchronous scheduling a step is planned with places for tokens that nobody knows yet. What was
+sampled is written into the request's row at once, so the next step, which begins after this one, finds
+its input there; upstream keeps it on the device, as `prev_sampled_token_ids`, for the same purpose
+(`vllm/v1/worker/gpu_model_runner.py:3591 in GPUModelRunner._bookkeeping_sync`).
+
+Left out: multi-modal inputs, LoRA, draft tokens, CUDA graphs, parallelism. Upstream also samples rows
+that are still in the middle of their prompt and throws the token away; here only rows that have caught
+up are sampled.
 """
 
 from __future__ import annotations
@@ -131,6 +136,12 @@ class ModelRunner:
 
         cached = scheduler_output.scheduled_cached_reqs
         resumed = cached.resumed_req_ids
+        if cached.num_output_tokens:
+            for req_id, num_output_tokens in zip(
+                cached.req_ids, cached.num_output_tokens, strict=True
+            ):
+                if req_id in resumed:  # a result that came after a reset of the cache was dropped
+                    del self.requests[req_id].output_token_ids[num_output_tokens:]
         for i, block_ids in enumerate(cached.new_block_ids):
             if block_ids is None:
                 continue

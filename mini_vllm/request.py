@@ -76,10 +76,12 @@ class Request:
         "block_size",
         "cache_salt",
         "eos_token_id",
+        "is_prefill_chunk",
         "max_tokens",
         "min_tokens",
         "num_cached_tokens",
         "num_computed_tokens",
+        "num_output_placeholders",
         "num_preemptions",
         "num_prompt_tokens",
         "num_tokens",
@@ -123,6 +125,10 @@ class Request:
         self.num_computed_tokens = 0
         self.num_cached_tokens = -1  # prefix hits at the last admission before output
         self.num_preemptions = 0
+
+        # Of async scheduling (`AsyncScheduler`). With synchronous steps they keep these values.
+        self.num_output_placeholders = 0  # tokens being sampled, whose results are not in yet
+        self.is_prefill_chunk = False  # the last step that it was in samples nothing for it
 
         # Read once here rather than through two objects at every token.
         self.max_tokens: int = sampling_params.max_tokens

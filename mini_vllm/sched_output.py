@@ -46,12 +46,14 @@ class CachedRequestData:
 
     `new_block_ids[i]` is appended to the worker's table, or replaces it if the request was resumed
     after a preemption; None means nothing new. No token ids: the worker sampled them itself.
+    `num_output_tokens`, with asynchronous scheduling only, tells how many of those hold.
     """
 
     req_ids: list[str]
     resumed_req_ids: set[str]
     new_block_ids: list[list[int] | None]
     num_computed_tokens: list[int]
+    num_output_tokens: list[int] = field(default_factory=list)
 
 
 @dataclass(slots=True)

@@ -4,12 +4,15 @@ Mirrors `vllm/v1/core/sched/scheduler.py` (`schedule` 329, `update_from_output` 
 same decisions: `python -m course.parity` replays recorded workloads of vLLM's own scheduler through
 this one. What it sends to the worker is in `sched_output.py`.
 
-Left out: draft tokens, output placeholders of async scheduling, encoder inputs, LoRA limits, KV
-connectors, structured output, Mamba's block alignment, pausing, cascade attention's common prefix.
-Without those no waiting request is ever skipped, so there is no `skipped_waiting` queue.
+This is the synchronous scheduler, which hears of each step's tokens before it decides the next. What
+changes when it does not, a GPU's default at the pin, stands in `async_scheduler.py`.
 
-Two things are done otherwise, both under `priority` only, because vLLM 0.22.1 goes wrong there (seen
-with synchronous scheduling; `UpstreamScheduler` does them as it does):
+Left out: draft tokens, encoder inputs, LoRA limits, KV connectors, structured output, Mamba's block
+alignment, pausing, cascade attention's common prefix. Without those no waiting request is ever
+skipped, so there is no `skipped_waiting` queue.
+
+Two things are done otherwise, both under `priority` only, because vLLM 0.22.1 goes wrong there,
+with synchronous scheduling and with asynchronous (`UpstreamScheduler` does them as it does):
 
 * A victim that was scheduled earlier in the same step had its new blocks published, and nobody will
   compute them. vLLM leaves their hashes in the index: the victim comes back, hits them, and attends
@@ -26,7 +29,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from operator import attrgetter
 
 from mini_vllm.config import EngineConfig
 from mini_vllm.kv_cache_manager import KVCacheBlocks, KVCacheManager
@@ -117,6 +119,7 @@ class Scheduler:
         self.waiting = create_request_queue(self.policy)
         self.running: list[Request] = []
         self.finished_req_ids: set[str] = set()
+        self.reset_preempted_req_ids: set[str] = set()  # between two steps; the worker must hear
         self.num_preemptions = 0  # since start, over all requests
 
     # -- requests come and go ---------------------------------------------------------------------
@@ -167,6 +170,7 @@ class Scheduler:
 
     def _free_request(self, request: Request) -> None:
         self.finished_req_ids.add(request.request_id)
+        self.reset_preempted_req_ids.discard(request.request_id)
         self.kv_cache_manager.free(request)
         del self.requests[request.request_id]
 
@@ -186,6 +190,23 @@ class Scheduler:
             len(self.running), len(self.waiting), manager.usage, make_prefix_cache_stats()
         )
 
+    def has_requests(self) -> bool:
+        """Whether a step has something to do, and be it to tell the worker who has finished
+        (`vllm/v1/core/sched/interface.py:185 SchedulerInterface.has_requests`)."""
+        return bool(self.finished_req_ids) or self.has_unfinished_requests()
+
+    def reset_prefix_cache(self, reset_running_requests: bool = False) -> bool:
+        """Forget all cached prefixes; False, and nothing is forgotten, while requests hold blocks.
+
+        With `reset_running_requests` those are preempted first, to be computed again from their
+        first token (`vllm/v1/core/sched/scheduler.py:1896 Scheduler.reset_prefix_cache`).
+        """
+        if reset_running_requests:
+            self.reset_preempted_req_ids |= {request.request_id for request in self.running}
+            while self.running:
+                self._preempt_request(self.running.pop())
+        return self.kv_cache_manager.reset_prefix_cache()
+
     # -- one step ---------------------------------------------------------------------------------
 
     def schedule(self) -> SchedulerOutput:
@@ -203,6 +224,10 @@ class Scheduler:
         assert total_num_scheduled_tokens <= self.max_num_scheduled_tokens
         assert step.token_budget >= 0
         assert len(self.running) <= self.max_num_running_reqs
+        preempted_req_ids = {request.request_id for request in step.preempted_reqs}
+        if self.reset_preempted_req_ids:
+            preempted_req_ids |= self.reset_preempted_req_ids
+            self.reset_preempted_req_ids = set()
         scheduler_output = SchedulerOutput(
             scheduled_new_reqs=[
                 NewRequestData.from_request(
@@ -213,7 +238,7 @@ class Scheduler:
             scheduled_cached_reqs=self._make_cached_request_data(step),
             num_scheduled_tokens=step.num_scheduled_tokens,
             total_num_scheduled_tokens=total_num_scheduled_tokens,
-            preempted_req_ids={request.request_id for request in step.preempted_reqs},
+            preempted_req_ids=preempted_req_ids,
             finished_req_ids=self.finished_req_ids,
         )
         self._update_after_schedule(scheduler_output)
@@ -233,6 +258,11 @@ class Scheduler:
             if 0 < self.long_prefill_token_threshold < num_new_tokens:
                 num_new_tokens = self.long_prefill_token_threshold
             num_new_tokens = min(num_new_tokens, step.token_budget)
+            if num_new_tokens <= 0:  # only with async scheduling: its newest token is in flight
+                num_new_tokens = self._num_tokens_ahead(request)
+                if num_new_tokens == 0:
+                    req_index += 1
+                    continue
 
             while (
                 new_blocks := self.kv_cache_manager.allocate_slots(request, num_new_tokens)
@@ -258,6 +288,13 @@ class Scheduler:
             step.num_scheduled_tokens[request_id] = num_new_tokens
             step.token_budget -= num_new_tokens
             req_index += 1
+
+    def _num_tokens_ahead(self, request: Request) -> int:
+        """0 or 1: what to compute of a running request that misses nothing (`AsyncScheduler`).
+
+        Raises ValueError: with synchronous steps each brings a token, and the token is missing.
+        """
+        raise ValueError(f"num_new_tokens must be greater than 0: nothing to compute of {request}")
 
     def _schedule_waiting(self, step: _Step) -> None:
         """Admit from the head of the queue until something runs out.
@@ -379,11 +416,11 @@ class Scheduler:
             new_token_ids = sampled_token_ids[req_id_to_index[req_id]]
             if not new_token_ids:
                 continue  # a prefill chunk that has not caught up
-            request.append_output_token_ids(new_token_ids[0])
+            new_token_ids, stopped = self._update_request_with_output(request, new_token_ids)
             # Two of its seven fields; the others are set below, for the few tokens that need them,
             # because a call that names all seven takes three times as long.
             output = EngineCoreOutput(req_id, new_token_ids)
-            if check_stop(request, self.max_model_len):
+            if stopped:
                 output.finish_reason = request.get_finished_reason()
                 output.stop_reason = request.stop_reason
                 self._free_request(request)
@@ -398,20 +435,11 @@ class Scheduler:
             self.running = [r for r in self.running if r not in stopped_running_reqs]
         return outputs
 
-
-class UpstreamScheduler(Scheduler):
-    """The scheduler with vLLM 0.22.1's two faults under `priority` (see the head of this file).
-
-    To be injected, `EngineParts(scheduler=UpstreamScheduler)`, by who wants to see them happen.
-    Source: `vllm/v1/core/sched/scheduler.py:457 in Scheduler.schedule`.
-    """
-
-    def _pop_victim(self) -> Request:
-        if self.policy is SchedulingPolicy.FCFS:
-            return self.running.pop()
-        least_important = max(self.running, key=attrgetter("priority", "arrival_time"))
-        self.running.remove(least_important)
-        return least_important
-
-    def _evict_uncomputed_blocks(self, request: Request) -> None:
-        """Nothing: the hashes stay."""
+    def _update_request_with_output(
+        self, request: Request, new_token_ids: list[int]
+    ) -> tuple[list[int], bool]:
+        """Append the sampled token. Returns what is to be sent on, and whether the request stops
+        (`vllm/v1/core/sched/scheduler.py:1649 Scheduler._update_request_with_output`)."""
+        request.append_output_token_ids(new_token_ids[0])
+        stopped = check_stop(request, self.max_model_len)
+        return new_token_ids, stopped

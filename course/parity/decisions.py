@@ -2,9 +2,11 @@
 
     python -m course.parity FILE... [--scheduler MODULE_OR_PATH:CLASS]
 
-FILE is `.jsonl`, `.jsonl.gz` or `-`. The scheduler is `mini_vllm.scheduler.Scheduler` unless
-another is named, for instance a learner's own: `--scheduler labs/lab-01/starter.py:Scheduler`. It
-is made with an `EngineConfig` and must answer what `course.parity.traces.Run` asks of it.
+FILE is `.jsonl`, `.jsonl.gz` or `-`; its traces are of synchronous or of asynchronous scheduling (see
+`traces.py` and `async_traces.py`). The scheduler is `mini_vllm.scheduler.Scheduler` or, for the latter,
+`mini_vllm.async_scheduler.AsyncScheduler`, unless another is named, for instance a learner's own:
+`--scheduler labs/lab-01/starter.py:Scheduler`. It is made with an `EngineConfig` and must answer what
+`course.parity.traces.Run` asks of it, or `AsyncRun`.
 
 Prints totals, and for the first difference the step, the state before it, both decisions and the
 rule that decides. Exit code 0: no difference, 1: some, 2: bad arguments or a bad file.
@@ -18,11 +20,13 @@ import importlib.util
 import sys
 import time
 import traceback
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from course.parity.async_traces import AsyncRun, Call, differing
 from course.parity.report import report
 from course.parity.rules import BROKEN, moment
 from course.parity.traces import (
@@ -34,8 +38,10 @@ from course.parity.traces import (
     Run,
     Trace,
     TraceError,
+    is_async,
     read_traces,
 )
+from mini_vllm.async_scheduler import AsyncScheduler
 from mini_vllm.config import EngineConfig
 from mini_vllm.request import Request, RequestStatus
 from mini_vllm.sampling_params import SamplingParams
@@ -51,16 +57,16 @@ FIELDS = ("preempted", "scheduled", "blocks", "finished", "running", "free")
 class Difference:
     """Where a replay first leaves its trace.
 
-    `step` counts from 0; after the last step, `fields` names what differs in the end. `actual` is
-    None where the scheduler raised, and `error` then says what.
+    `step` counts from 0, calls where the trace has calls; after the last step, `fields` names what
+    differs in the end. `actual` is None where the scheduler raised, and `error` then says what.
     """
 
     where: str
     trace: Trace
     step: int
     fields: tuple[str, ...]
-    expected: Decision | None = None
-    actual: Decision | None = None
+    expected: Decision | Call | None = None
+    actual: Decision | Call | None = None
     error: str | None = None
     end: tuple[str, ...] = ()
 
@@ -88,7 +94,11 @@ def mini_parts(config: Config, scheduler_class: Any = Scheduler) -> Parts:
     block_size = engine.block_size if engine.enable_prefix_caching else None
 
     def make_request(q: Arrival, index: int) -> Request:
-        params = SamplingParams(max_tokens=q["max_tokens"], ignore_eos=q["ignore_eos"])
+        params = SamplingParams(
+            max_tokens=q["max_tokens"],
+            ignore_eos=q["ignore_eos"],
+            stop_token_ids=q.get("stop_token_ids"),
+        )
         params.update_from_generation_config({}, EOS)
         return Request(
             q["id"],
@@ -112,15 +122,30 @@ def mini_parts(config: Config, scheduler_class: Any = Scheduler) -> Parts:
     )
 
 
-def _differing(expected: Decision, actual: Decision) -> tuple[str, ...]:
-    unlike = [name for name in FIELDS if expected[name] != actual[name]]  # type: ignore[literal-required]
+def _differing(expected: Any, actual: Any) -> tuple[str, ...]:
+    unlike = [name for name in FIELDS if expected[name] != actual[name]]
     if "scheduled" not in unlike and list(expected["scheduled"]) != list(actual["scheduled"]):
         unlike.insert(unlike.index("preempted") + 1 if "preempted" in unlike else 0, "scheduled")
     return tuple(unlike)
 
 
-def replay(where: str, trace: Trace, scheduler_class: Any = Scheduler) -> Difference | None:
-    """Replay one trace; the first difference, or None.
+def scheduler_for(trace: Trace) -> Any:
+    """The class of `mini_vllm` that is to decide as this trace's did."""
+    return AsyncScheduler if is_async(trace) else Scheduler
+
+
+def _decisions(trace: Trace, run: Run) -> Iterator[Decision | Call]:
+    """What the scheduler decides, one after the other, as long as the trace has something to compare."""
+    if isinstance(run, AsyncRun):
+        yield from run.calls()
+        return
+    for _ in trace["steps"]:
+        run.arrive()
+        yield run.decide()
+
+
+def replay(where: str, trace: Trace, scheduler_class: Any = None) -> Difference | None:
+    """Replay one trace; the first difference, or None. Without a class: see `scheduler_for`.
 
     Raises TraceError if the trace's config is none that an engine can have.
     """
@@ -129,15 +154,18 @@ def replay(where: str, trace: Trace, scheduler_class: Any = Scheduler) -> Differ
     except ValueError as error:
         raise TraceError(f"{where}: {error}") from error
     step = 0
+    kind, compare = (AsyncRun, differing) if is_async(trace) else (Run, _differing)
     try:
-        run = Run(trace, mini_parts(trace["config"], scheduler_class))
+        run = kind(trace, mini_parts(trace["config"], scheduler_class or scheduler_for(trace)))
+        decided = _decisions(trace, run)
         for expected in trace["steps"]:
-            run.arrive()
-            actual = run.decide()
-            if fields := _differing(expected, actual):
+            actual = next(decided, None)
+            if actual is None:
+                break  # it is done, and the trace goes on
+            if fields := compare(expected, actual):
                 return Difference(where, trace, step, fields, expected, actual)
             step += 1
-        end = _end(trace, run)
+        end = _end(trace, run, step)
     except Exception as error:
         return Difference(
             where,
@@ -154,7 +182,7 @@ def replay(where: str, trace: Trace, scheduler_class: Any = Scheduler) -> Differ
     )
 
 
-def _end(trace: Trace, run: Run) -> list[tuple[str, str, object, object]]:
+def _end(trace: Trace, run: Run, step: int) -> list[tuple[str, str, object, object]]:
     """(field, request id, vLLM's, the scheduler's) for all that differs when the trace is over."""
     found: list[tuple[str, str, object, object]] = []
     for field, mine in (
@@ -169,6 +197,8 @@ def _end(trace: Trace, run: Run) -> list[tuple[str, str, object, object]]:
         ]
     if not run.done:
         found.append(("unfinished", "-", "all done", "requests are left over"))
+    elif step < len(trace["steps"]):
+        found.append(("unfinished", "-", f"goes on after call {step}", "all done"))
     return found
 
 
@@ -183,9 +213,11 @@ def _short_traceback(error: Exception) -> str:
     return "\n".join([*traceback.format_exception_only(error)[-1:][0].splitlines(), *places])
 
 
-def explain(difference: Difference, scheduler_class: Any = Scheduler) -> str:
+def explain(difference: Difference, scheduler_class: Any = None) -> str:
     """The report of a difference. Follows the recorded decisions up to it, for the state before."""
-    trace, source = difference.trace, sys.modules[scheduler_class.__module__]
+    trace = difference.trace
+    scheduler_class = scheduler_class or scheduler_for(trace)
+    source = sys.modules[scheduler_class.__module__]
     is_file = scheduler_class.__module__.startswith(_FROM_FILE)
     place = getattr(source, "__file__", None) if is_file else scheduler_class.__module__
     now = None
@@ -232,6 +264,11 @@ def load_class(spec: str) -> Any:
     return found_class
 
 
+def _num_steps(trace: Trace, end: int | None = None) -> int:
+    """Steps up to entry `end` of the trace's list, without the calls that take results in."""
+    return sum(step.get("call") != "update" for step in trace["steps"][:end])
+
+
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m course.parity",
@@ -241,21 +278,22 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument(
         "--scheduler",
         metavar="MODULE_OR_PATH:CLASS",
-        help="the class to compare (default: mini_vllm.scheduler:Scheduler)",
+        help="the class to compare (default: mini_vllm.scheduler:Scheduler, or for traces of "
+        "asynchronous scheduling mini_vllm.async_scheduler:AsyncScheduler)",
     )
     args = parser.parse_args(argv)
     began = time.perf_counter()
     traces = steps = equal = requests = 0
     differences: list[Difference] = []
     try:
-        scheduler_class = load_class(args.scheduler) if args.scheduler else Scheduler
+        scheduler_class = load_class(args.scheduler) if args.scheduler else None
         for file in args.files:
             for where, trace in read_traces(file):
                 found = replay(where, trace, scheduler_class)
                 traces += 1
                 requests += len(trace["requests"])
-                steps += len(trace["steps"])
-                equal += len(trace["steps"]) if found is None else found.step
+                steps += _num_steps(trace)
+                equal += _num_steps(trace, None if found is None else found.step)
                 if found is not None:
                     if not differences:
                         print(explain(found, scheduler_class), end="\n\n")

@@ -1,13 +1,14 @@
 """Record the decisions of vLLM's own scheduler on seeded random workloads.
 
     python -m course.parity.record SEED... [--shape SHAPE] > traces.jsonl
+    python -m course.parity.record SEED... --async-scheduling   > traces.jsonl
     python -m course.parity.record --again FILE...         > traces.jsonl
 
 Needs vLLM (its CPU build will do) and no model: a configuration of a few lines is made on the
 spot. No weights are loaded and no token is computed; the scheduler and the KV cache manager are
 vLLM's, the sampled tokens are `course.parity.traces.token`. `--again` takes the workloads of recorded
-files and decides them anew, which is how the golden file moves to another release. One JSON trace a
-line.
+files and decides them anew, which is how the golden files move to another release: by the scheduler,
+synchronous or asynchronous, that had decided them. One JSON trace a line.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from course.parity.async_traces import AsyncRun
 from course.parity.traces import (
     EOS,
     Arrival,
@@ -31,7 +33,9 @@ from course.parity.traces import (
     Trace,
     TraceError,
     Workload,
+    is_async,
     read_traces,
+    token,
 )
 
 STEP_LIMIT = 100_000
@@ -63,6 +67,8 @@ SHAPES: dict[str, dict[str, Any]] = {
     "priority": {"policy": ["priority"], "spare": [0, 1, 0.5]},
     "short-model": {"max_model_len": [48, 64]},
     "no-cache": {"caching": [False], "spare": [0, 2, 1.0]},
+    "stop-tokens": {"stop": (0, 4)},
+    "conversations": {"caching": [True], "block_size": [1, 2, 3, 4], "spare": [1, 1.0, 4.0]},
 }
 
 
@@ -86,6 +92,11 @@ def workload(seed: int, shape: str = "mixed") -> Workload:
     count = rng.randint(*ranges.get("requests", (4, 40)))
     gaps = ranges.get("gap", [0, 0, 0, 1, 1, 3, 6])
     requests = _requests(rng, count, gaps, max_model_len)
+    if shape == "conversations":
+        _follow_up(rng, requests, max_model_len)
+    if "stop" in ranges:
+        for q in requests:
+            q["stop_token_ids"] = rng.sample(range(3, 51), rng.randint(*ranges["stop"]))
     # Enough for the longest request alone (vLLM would wait for ever otherwise), seldom for all.
     longest = max(min(len(q["prompt"]) + q["max_tokens"], max_model_len) for q in requests)
     need = -(-longest // block_size)
@@ -141,8 +152,22 @@ def _requests(rng: random.Random, count: int, gaps: list[int], max_model_len: in
     return requests
 
 
-def vllm_parts(config: Config) -> Parts:
-    """vLLM's scheduler for a config, ready for `Run`. Raises ImportError without vLLM."""
+def _follow_up(rng: random.Random, requests: list[Arrival], max_model_len: int) -> None:
+    """Let prompts be an earlier one with its answer, which the prefix cache may hold too."""
+    for i, q in enumerate(requests[2:], 2):
+        if rng.random() < 0.6:
+            before = rng.randrange(i)
+            said = list(requests[before]["prompt"])
+            for _ in range(requests[before]["max_tokens"]):
+                said.append(token(before, len(said)))
+            q["prompt"] = (said + q["prompt"][:2])[: max_model_len - 1]
+
+
+def vllm_parts(config: Config, async_scheduling: bool = False) -> Parts:
+    """vLLM's scheduler for a config, ready for `Run`, or its `AsyncScheduler`, for `AsyncRun`.
+
+    Raises ImportError without vLLM.
+    """
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
@@ -151,6 +176,7 @@ def vllm_parts(config: Config) -> Parts:
     from vllm.sampling_params import SamplingParams
     from vllm.utils.hashing import sha256
     from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
+    from vllm.v1.core.sched.async_scheduler import AsyncScheduler
     from vllm.v1.core.sched.scheduler import Scheduler
     from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
     from vllm.v1.outputs import ModelRunnerOutput
@@ -181,13 +207,13 @@ def vllm_parts(config: Config) -> Parts:
             enable_chunked_prefill=config.get("enable_chunked_prefill", True),
             scheduler_reserve_full_isl=config.get("scheduler_reserve_full_isl", True),
             policy=config["policy"],
-            async_scheduling=False,
+            async_scheduling=async_scheduling,
         ),
     )
     spec = FullAttentionSpec(
         block_size=block_size, num_kv_heads=1, head_size=1, dtype=torch.float32
     )
-    scheduler = Scheduler(
+    scheduler = (AsyncScheduler if async_scheduling else Scheduler)(
         vllm_config=vllm_config,
         kv_cache_config=KVCacheConfig(
             num_blocks=config["num_blocks"],
@@ -202,7 +228,11 @@ def vllm_parts(config: Config) -> Parts:
     hasher = get_request_block_hasher(block_size, sha256) if caching else None
 
     def make_request(q: Arrival, index: int) -> Any:
-        params = SamplingParams(max_tokens=q["max_tokens"], ignore_eos=q["ignore_eos"])
+        params = SamplingParams(
+            max_tokens=q["max_tokens"],
+            ignore_eos=q["ignore_eos"],
+            stop_token_ids=q.get("stop_token_ids"),
+        )
         params.update_from_generation_config({}, EOS)
         return Request(
             request_id=q["id"],
@@ -245,18 +275,24 @@ _MODEL = {
 }
 
 
-def record(work: Workload, parts: Parts) -> Trace:
+def record(work: Workload, parts: Parts, async_scheduling: bool = False) -> Trace:
     """Drive the scheduler until the workload is done; the trace of what it decided.
 
-    Raises RuntimeError if it is not done after `STEP_LIMIT` steps.
+    Raises RuntimeError if it is not done after `STEP_LIMIT` steps, or turns.
     """
-    run = Run(work, parts)
-    steps = []
-    while not run.done:
-        if run.step == STEP_LIMIT:
-            raise RuntimeError(f"seed {work['seed']}: not done after {STEP_LIMIT} steps")
-        run.arrive()
-        steps.append(run.decide())
+    run: Run | AsyncRun
+    steps: list[Any] = []
+    if async_scheduling:
+        run = AsyncRun(work, parts)
+        for call in run.calls():
+            steps.append(call)
+            _check_limit(work, run)
+    else:
+        run = Run(work, parts)
+        while not run.done:
+            _check_limit(work, run)
+            run.arrive()
+            steps.append(run.decide())
     return {
         "seed": work["seed"],
         "config": work["config"],
@@ -268,12 +304,18 @@ def record(work: Workload, parts: Parts) -> Trace:
     }
 
 
-def _workloads(args: argparse.Namespace) -> Iterator[Workload]:
+def _check_limit(work: Workload, run: Run) -> None:
+    if run.step == STEP_LIMIT:
+        raise RuntimeError(f"seed {work['seed']}: not done after {STEP_LIMIT} steps")
+
+
+def _workloads(args: argparse.Namespace) -> Iterator[tuple[Workload, bool]]:
+    """Each workload, and whether it is to be scheduled asynchronously."""
     for seed in args.seeds:
-        yield workload(seed, args.shape)
+        yield workload(seed, args.shape), args.async_scheduling
     for file in args.again:
         for _, trace in read_traces(file):
-            yield trace
+            yield trace, is_async(trace)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -284,14 +326,20 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("seeds", nargs="*", type=int, metavar="SEED", help="workloads to draw")
     parser.add_argument("--shape", default="mixed", choices=SHAPES, help="what to draw from")
     parser.add_argument(
+        "--async-scheduling",
+        action="store_true",
+        help="by vLLM's AsyncScheduler, two plans in flight",
+    )
+    parser.add_argument(
         "--again", nargs="+", default=[], metavar="FILE", help="decide these files' workloads anew"
     )
     args = parser.parse_args(argv)
     if not args.seeds and not args.again:
         parser.error("name a SEED, or --again FILE")
     try:
-        for work in _workloads(args):
-            print(json.dumps(record(work, vllm_parts(work["config"])), separators=(",", ":")))
+        for work, ahead in _workloads(args):
+            trace = record(work, vllm_parts(work["config"], ahead), ahead)
+            print(json.dumps(trace, separators=(",", ":")))
     except ImportError as error:
         print(f"recording needs vLLM: {error}; see SETUP.md", file=sys.stderr)
         return 2

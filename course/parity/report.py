@@ -6,9 +6,10 @@ The rule that decides is worked out in `course.parity.rules`.
 from __future__ import annotations
 
 from textwrap import fill, wrap
+from typing import Any
 
 from course.parity.rules import Moment, rule
-from course.parity.traces import Decision, Trace
+from course.parity.traces import Trace, is_async
 
 MAX_ROWS = 24
 MAX_WAITING = 8
@@ -22,8 +23,8 @@ def report(
     step: int,
     fields: tuple[str, ...],
     now: Moment | None,
-    expected: Decision | None,
-    actual: Decision | None,
+    expected: Any,
+    actual: Any,
     error: str | None,
     end: tuple[str, ...],
     who: str,
@@ -39,26 +40,39 @@ def report(
         settings,
         f"here: {who}",
     ]
+    step_is = "call" if is_async(trace) else "step"
     if end:
-        lines += [f"all {step} steps are equal, but in the end:", *(f"  {x}" for x in end[:8])]
+        lines += [f"all {step} {step_is}s are equal, but in the end:", *(f"  {x}" for x in end[:8])]
         lines += [f"  and {len(end) - 8} more"] if len(end) > 8 else []
         return "\n".join(lines)
     what = "the scheduler raised" if error else f"the decisions differ in {', '.join(fields)}"
-    lines.append(f"step {step}: {what}")
+    lines.append(f"{step_is} {step}: {what}")
+    if is_async(trace) and expected is not None:
+        lines.append(f"  {_what(expected)}")
     if now is not None:
-        lines += ["", "before the step, in vLLM", *_state(trace, now)]
+        lines += ["", f"before the {step_is}, in vLLM", *_state(trace, now)]
     if error is not None:
         lines += ["", "raised", *(f"  {x}" for x in error.splitlines())]
     if expected is not None and actual is not None:
-        lines += ["", "decided", *_side_by_side(expected, actual)]
+        if fields != ("calls",):
+            lines += ["", "decided", *_side_by_side(expected, actual)]
+        else:
+            lines += ["", f"here: {_what(actual)}"]
         if now is not None:
             lines += ["", "the rule"]
             for text in rule(now, fields[0], expected, actual):
                 lines += wrap(text, WIDTH, initial_indent="  ", subsequent_indent="  ")
-    elif expected is not None:
+    elif expected is not None and "scheduled" in expected:
         plan = " ".join(f"{i}:{n}" for i, n in expected["scheduled"].items()) or "nothing"
         lines += ["", f"vLLM scheduled {plan}"]
     return "\n".join(lines)
+
+
+def _what(call: Any) -> str:
+    """A call of a trace of asynchronous scheduling, in words."""
+    if call["call"] == "schedule":
+        return f"schedule(), in turn {call['turn']}"
+    return "update_from_output(), with the result of the oldest plan in flight"
 
 
 def _state(trace: Trace, now: Moment) -> list[str]:
@@ -70,8 +84,9 @@ def _state(trace: Trace, now: Moment) -> list[str]:
     ]
     news = [("arrived", now.arrived), ("aborted", now.aborted)]
     lines += [f"  just {what}: {' '.join(which)}" for what, which in news if which]
-    by_priority = before.by_priority
+    by_priority, ahead = before.by_priority, before.plans_ahead
     header = ("", "id", "computed/tokens", "prompt", "blocks") + (("priority",) * by_priority)
+    header += ("in flight",) * ahead
     rows = [header]
     for kind, group, most in (
         ("running", before.running, MAX_ROWS),
@@ -82,7 +97,8 @@ def _state(trace: Trace, now: Moment) -> list[str]:
             label = kind if i == 0 else ""
             counters = f"{r.num_computed_tokens}/{r.num_tokens}"
             cells = (label, request_id, counters, str(r.info.num_prompt_tokens), ids(r.table))
-            rows.append(cells + ((str(r.info.priority),) * by_priority))
+            cells += (str(r.info.priority),) * by_priority
+            rows.append(cells + (str(r.num_output_placeholders),) * ahead)
         if len(group) > most:
             rows.append(("", f"and {len(group) - most} more", *[""] * (len(header) - 2)))
         if not group:
@@ -90,8 +106,10 @@ def _state(trace: Trace, now: Moment) -> list[str]:
     return lines + table(rows)
 
 
-def _side_by_side(expected: Decision, actual: Decision) -> list[str]:
+def _side_by_side(expected: Any, actual: Any) -> list[str]:
     """One row a scheduled request, in vLLM's order, then what else the decision holds."""
+    if "scheduled" not in expected:
+        return _fields(expected, actual)
     here = list(actual["scheduled"])
     order = [*expected["scheduled"], *(i for i in here if i not in expected["scheduled"])]
     if list(expected["scheduled"]) != here and set(expected["scheduled"]) == set(here):
@@ -115,7 +133,14 @@ def _side_by_side(expected: Decision, actual: Decision) -> list[str]:
         rows = [rows[0], *(rows[j + 1] for j in near)]
         lines.append(f"  {len(order) - len(near)} of {len(order)} rows left out")
     lines += table(rows) if order else ["  nothing scheduled in either"]
-    for field in ("preempted", "running", "finished", "free"):
+    return lines + _fields(expected, actual)
+
+
+def _fields(expected: Any, actual: Any) -> list[str]:
+    lines = []
+    for field in ("preempted", "placeholders", "running", "finished", "free"):
+        if field not in expected:
+            continue
         values = [_plain(dict(d)[field]) for d in (expected, actual)]
         if values[0] == values[1]:
             lines.append(f"  {field}: the same, {values[0]}")

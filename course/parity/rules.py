@@ -7,13 +7,16 @@ in general, and which request of the two decisions to speak of.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, field
+from typing import Any
 
-from course.parity.traces import Decision, Trace
+from course.parity.async_traces import Call, Plan
+from course.parity.traces import Decision, Trace, is_async
 from mini_vllm.trace.golden import Recording
+from mini_vllm.trace.golden_async import AsyncRecording
 from mini_vllm.trace.reasons import Explainer, Reason
 
 UNKNOWN = Reason("against", "no reason is known")
@@ -25,6 +28,16 @@ RULES = {
     "budget": "Budget: a request gets no more than those before it leave of max_num_batched_tokens. "
     "What it misses beyond that it gets in the next steps.",
     "spent": "Budget: those before have spent it; the turn of the others comes in a later step.",
+    "flight": "In flight: tokens that are being sampled count as if the request had them. One whose "
+    "last token, by max_tokens or max_model_len, is in flight gets nothing; the others keep theirs.",
+    "lost": "Lost turn: a victim that had no tokens in this step stood before the running request "
+    "whose turn it is. The list moves up by one and the place in it does not, so the next is passed "
+    "over. vLLM does that with asynchronous scheduling, under priority.",
+    "placeholders": "Placeholder: a plan that computes all that a request has, placeholders counted, "
+    "leaves one more; each sampled token that comes in takes one away, whether or not the request "
+    "was preempted in between.",
+    "calls": "Calls: a turn plans if there is anything to do or to tell the worker. It takes in the "
+    "oldest result unless the plan has tokens and two plans are not in flight yet.",
     "victim": "Victim: a running request that finds too few free blocks preempts, until it fits, ",
     "ends": "Victim: a request that has preempted itself ends the running part of the step.",
     "preempted": "Admission: in a step that preempted somebody nobody is admitted.",
@@ -82,26 +95,54 @@ class Moment:
 
 
 def moment(trace: Trace, step: int) -> Moment:
-    """Follow the recorded decisions up to a step. Raises one of BROKEN where they cannot be."""
+    """Follow the recorded decisions up to a step, or call. Raises one of BROKEN where they cannot be."""
+    if is_async(trace):
+        return _moment_of_calls(trace, step)
     recording = Recording(trace)
     for at in range(step):
         recording.step(at, trace["steps"][at], *recording.begin(at))
     arrived, aborted = recording.begin(step)
     now = Moment(deepcopy(recording.explainer), arrived, aborted)
-    with suppress(*BROKEN):  # a decision that no scheduler can take has no reason
-        now.why_waiting = recording.step(step, trace["steps"][step], arrived, aborted).why_waiting
-        now.reasons = recording.reasons
+    _find_reasons(now, recording, step, trace["steps"][step])
     return now
 
 
-def rule(now: Moment, field: str, expected: Decision, actual: Decision) -> list[str]:
+def _moment_of_calls(trace: Trace, number: int) -> Moment:
+    recording = AsyncRecording(trace)
+    calls: list[Any] = list(trace["steps"][: number + 1])
+    last, turn = calls.pop(), 0
+    for call in calls:
+        if call["call"] == "update":
+            recording.update(call)
+            continue
+        for before in range(turn, call["turn"]):  # turns in which nothing was planned
+            recording.begin(before)
+        turn = call["turn"] + 1
+        recording.step(call["turn"], call, *recording.begin(call["turn"]))
+    if last["call"] == "update":
+        return Moment(recording.explainer, [], [])
+    news = [recording.begin(before) for before in range(turn, last["turn"] + 1)]
+    arrived, aborted = ([i for each in news for i in each[k]] for k in (0, 1))
+    now = Moment(deepcopy(recording.explainer), arrived, aborted)
+    _find_reasons(now, recording, last["turn"], last)
+    return now
+
+
+def _find_reasons(now: Moment, recording: Recording, at: int, step: Any) -> None:
+    with suppress(*BROKEN):  # a decision that no scheduler can take has no reason
+        made = recording.step(at, step, now.arrived, now.aborted)
+        now.why_waiting, now.reasons = made.why_waiting, recording.reasons
+
+
+def rule(now: Moment, field: str, expected: Decision | Call, actual: Decision | Call) -> list[str]:
     """The rule that settles a field of the decision, as lines of text."""
-    if field == "running":
-        return [RULES["running"]]
-    settles = {
+    if field in ("running", "calls"):
+        return [RULES[field]]
+    settles: dict[str, Callable[[Moment, Any, Any], Iterator[str]]] = {
         "preempted": _preempted,
         "scheduled": _scheduled,
         "blocks": _blocks,
+        "placeholders": _placeholders,
         "finished": _finished,
         "free": _free,
     }
@@ -221,6 +262,18 @@ def _blocks(now: Moment, expected: Decision, actual: Decision) -> Iterator[str]:
         yield RULES["blocks order"]
 
 
+def _placeholders(now: Moment, expected: Plan, actual: Plan) -> Iterator[str]:
+    theirs, ours = expected["placeholders"], actual["placeholders"]
+    request_id = next(i for i in theirs if theirs[i] != ours.get(i))
+    yield RULES["placeholders"]
+    yield f"{request_id}: after the plan {theirs[request_id]} in vLLM, {ours.get(request_id)} here."
+    if (state := now.before.states.get(request_id)) is not None:
+        yield (
+            f"Before it had {state.num_tokens} tokens, {state.num_output_placeholders} in flight and "
+            f"{state.num_computed_tokens} computed; {expected['scheduled'][request_id]} are planned."
+        )
+
+
 def _finished(now: Moment, expected: Decision, actual: Decision) -> Iterator[str]:
     ids = {**expected["finished"], **actual["finished"]}
     request_id = next(i for i in ids if expected["finished"].get(i) != actual["finished"].get(i))
@@ -232,10 +285,13 @@ def _finished(now: Moment, expected: Decision, actual: Decision) -> Iterator[str
         yield f"Before the step it had {outputs} output and {state.num_tokens} tokens in all."
 
 
-def _free(now: Moment, expected: Decision, actual: Decision) -> Iterator[str]:
+def _free(now: Moment, expected: Any, actual: Any) -> Iterator[str]:
     yield RULES["free"]
-    tables = {r: now.before.states[r].table for r in now.before.running} | expected["blocks"]
-    for request_id in expected["finished"]:
+    tables = {r: now.before.states[r].table for r in now.before.running}
+    tables |= expected.get("blocks", {})
+    for request_id in expected.get("finished", ()):
+        if request_id not in tables:
+            continue  # it had ended before
         others = {b for i in expected["running"] if i != request_id for b in tables.get(i, ())}
         mine = set(tables[request_id])
         yield (

@@ -55,6 +55,7 @@ class Arrival(TypedDict):
     ignore_eos: bool
     priority: int
     abort: int | None
+    stop_token_ids: NotRequired[list[int]]
 
 
 class Decision(TypedDict):
@@ -257,5 +258,33 @@ def _check(where: str, trace: Any) -> None:
     need(trace["config"], _CONFIG, "config")
     for i, q in enumerate(trace["requests"]):
         need(q, _ARRIVAL, f"request {i}")
-    for i, step in enumerate(trace["steps"]):
-        need(step, _DECISION, f"step {i}")
+    if not is_async(trace):
+        for i, step in enumerate(trace["steps"]):
+            need(step, _DECISION, f"step {i}")
+        return
+    for i, call in enumerate(trace["steps"]):
+        need(call, {"call": (str,)}, f"call {i}")
+        if call["call"] not in _CALLS:
+            raise TraceError(f"{where}: call {i} is neither schedule nor update: {short(call)}")
+        need(call, _CALLS[call["call"]], f"call {i}")
+
+
+# What a trace of asynchronous scheduling has in the place of steps: see `course.parity.async_traces`.
+_CALLS: dict[str, Kinds] = {
+    "schedule": {
+        "turn": (int,),
+        "scheduled": (dict,),
+        "preempted": (list,),
+        "blocks": (dict,),
+        "placeholders": (dict,),
+        "running": (list,),
+        "free": (int,),
+    },
+    "update": {"running": (list,), "finished": (dict,), "free": (int,)},
+}
+
+
+def is_async(trace: Any) -> bool:
+    """Whether a trace is one of asynchronous scheduling."""
+    steps = trace["steps"]
+    return bool(steps) and isinstance(steps[0], dict) and "call" in steps[0]

@@ -1,4 +1,4 @@
-"""The `mini-vllm` command: `generate`, `trace`, `serve` and `bench`."""
+"""The `mini-vllm` command: `generate`, `trace`, `serve`, `bench` and `simulate`."""
 
 from __future__ import annotations
 

@@ -25,6 +25,7 @@ examples:
   mini-vllm generate "Prefix caching" "Prefix hits" --num-gpu-blocks 30 --trace run.html
   mini-vllm trace run.html -o -
   mini-vllm bench --num-prompts 64 --input-len 64 --output-len 128
+  mini-vllm simulate --num-prompts 2000 --request-rate 12 --input-len 500 --output-len 200
 """
 
 

@@ -52,11 +52,18 @@ def add_flags(
     return group
 
 
-def add_engine_flags(parser: argparse.ArgumentParser) -> None:
-    group = add_flags(parser, "engine", _ENGINE_FLAGS)
-    group.add_argument(
-        "--model", metavar="DIR", help="checkpoint folder (default: the shipped tiny Llama)"
-    )
+_OF_A_MODEL = ("kv_cache_memory_bytes", "max_logprobs")
+"""Of the engine's flags, those that say nothing where there is no model."""
+
+
+def add_engine_flags(parser: argparse.ArgumentParser, with_model: bool = True) -> None:
+    """The engine's flags; without a model, those that its scheduler and KV cache manager have."""
+    flags = {n: f for n, f in _ENGINE_FLAGS.items() if with_model or n not in _OF_A_MODEL}
+    group = add_flags(parser, "engine", flags)
+    if with_model:
+        group.add_argument(
+            "--model", metavar="DIR", help="checkpoint folder (default: the shipped tiny Llama)"
+        )
     group.add_argument(
         "--enable-prefix-caching", action=argparse.BooleanOptionalAction, default=True,
         help="reuse the KV of equal prefixes (on)",
@@ -68,6 +75,10 @@ def add_engine_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--scheduler-reserve-full-isl", action=argparse.BooleanOptionalAction, default=True,
         help="admit a request only if its whole sequence fits (on)",
+    )  # fmt: skip
+    group.add_argument(
+        "--async-scheduling", action=argparse.BooleanOptionalAction, default=False,
+        help="plan a step while the one before is computed (off)",
     )  # fmt: skip
     group.add_argument(
         "--scheduling-policy", choices=("fcfs", "priority"), default="fcfs",
@@ -96,17 +107,23 @@ def _my_parts() -> EngineParts:
     return cast("EngineParts", parts)
 
 
-def make_engine(args: argparse.Namespace) -> LLMEngine:
-    from mini_vllm.engine import DEFAULT_MODEL, DEFAULT_PARTS, LLMEngine
-
-    settings = {name: getattr(args, name) for name in _ENGINE_FLAGS}
-    config = EngineConfig(
+def make_config(args: argparse.Namespace) -> EngineConfig:
+    """The settings that the flags say. Raises ValueError."""
+    settings = {name: getattr(args, name, None) for name in _ENGINE_FLAGS}
+    return EngineConfig(
         **{name: value for name, value in settings.items() if value is not None},
         enable_prefix_caching=args.enable_prefix_caching,
+        async_scheduling=args.async_scheduling,
         enable_chunked_prefill=args.enable_chunked_prefill,
         scheduling_policy=args.scheduling_policy,
         scheduler_reserve_full_isl=args.scheduler_reserve_full_isl,
         seed=getattr(args, "engine_seed", 0),
     )
+
+
+def make_engine(args: argparse.Namespace) -> LLMEngine:
+    from mini_vllm.engine import DEFAULT_MODEL, DEFAULT_PARTS, LLMEngine
+
+    config = make_config(args)
     parts = _my_parts() if getattr(args, "mine", False) else DEFAULT_PARTS
     return LLMEngine(args.model or DEFAULT_MODEL, config, parts=parts)

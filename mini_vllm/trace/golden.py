@@ -132,6 +132,11 @@ def from_golden(recording: Any, name: str = "") -> Trace:
     """
     if not is_golden(recording):
         raise GoldenError(f"not a recorded workload: it needs the keys {', '.join(_KEYS)}")
+    if any(isinstance(step, dict) and "call" in step for step in recording["steps"][:1]):
+        raise GoldenError(
+            "a recording of asynchronous scheduling, whose calls are not steps that could be drawn one "
+            "after the other: python -m course.parity replays it"
+        )
     try:
         return Recording(recording).read(name)
     except (LookupError, TypeError, AttributeError, ValueError, ArithmeticError) as error:
@@ -178,6 +183,7 @@ class Recording:
         self.tokens: dict[str, list[int]] = {}  # prompt and output
         self.computed: dict[str, int] = {}
         self.tables: dict[str, list[int]] = {}
+        self.published: dict[str, int] = {}  # full blocks of the table that are published
         self.running: list[str] = []
         self.waiting: list[str] = []
         order = enumerate(recording["requests"])
@@ -200,6 +206,22 @@ class Recording:
             "worked out from it; the model's tokens are made up.",
             aborted_at_end=[r for r in self.infos if r not in {*self.running, *self.waiting}],
         )
+
+    def _publish(self, request_id: str, num_tokens: int) -> list[int]:
+        """Publish the full blocks of the first `num_tokens` tokens; those that are new."""
+        known_tokens, first = self.tokens[request_id], self.published[request_id]
+        full = min(num_tokens, len(known_tokens)) // self.size
+        self.published[request_id] = max(first, full)
+        table = self.tables[request_id]
+        return self.contents.publish(request_id, known_tokens, table, first, full)
+
+    def _outcome(self, request_id: str, step: Any) -> tuple[list[int], str | None]:
+        """The tokens that a request of this step samples, and how it ends, if it does."""
+        info, new = self.infos[request_id], list[int]()
+        if self.computed[request_id] >= info.num_prompt_tokens + len(info.output_token_ids):
+            done = len(info.output_token_ids)
+            new = self.recording["outputs"][request_id][done : done + 1]
+        return new, _REASONS.get(step["finished"].get(request_id, ""))
 
     def _arrive(self, at: int) -> list[str]:
         came = []
@@ -260,19 +282,13 @@ class Recording:
                 self.waiting.remove(request_id)
                 self.running.append(request_id)
                 self.computed[request_id] = hit * self.size
+                self.published[request_id] = hit
             known, num_computed = len(before) or hit, self.computed[request_id]
             evicted += self.contents.take(table[known:])
-            known_tokens, full = self.tokens[request_id], (num_computed + tokens) // self.size
-            first = hit or num_computed // self.size
-            published += self.contents.publish(request_id, known_tokens, table, first, full)
             self.computed[request_id] = num_computed + tokens
             self.tables[request_id] = table if table != before else before
-            info = self.infos[request_id]
-            new: list[int] = []
-            if num_computed + tokens >= info.num_prompt_tokens + len(info.output_token_ids):
-                done = len(info.output_token_ids)
-                new = self.recording["outputs"][request_id][done : done + 1]
-            reason = _REASONS.get(step["finished"].get(request_id, ""))
+            published += self._publish(request_id, num_computed + tokens)
+            new, reason = self._outcome(request_id, step)
             scheduled.append(
                 RequestStep(
                     request_id,

@@ -21,6 +21,8 @@ from mini_vllm.trace.types import RequestInfo, StepTrace
 DECODE = "one decode token"
 REST = "the rest of its prompt"
 AGAIN = "the rest of its tokens, computed again after a preemption"
+ENDS = " ends it"
+IN_FLIGHT = "its last token is being sampled already: the result has to come first"
 
 
 class Reason(NamedTuple):
@@ -29,7 +31,8 @@ class Reason(NamedTuple):
     Attributes:
         rule: the rule that settled it. Of tokens: `rest` (it gets all it misses), `threshold`,
             `budget`. Of having none: `victim`, `spent`, `ends`, `preempted`, `slots`, `chunks`,
-            `gate`, `queue`. `against`: none of vLLM's.
+            `gate`, `queue`; with asynchronous scheduling `flight` and `lost` too. `against`: none
+            of vLLM's.
         words: the rule in this case, with its numbers.
         room: for an admitted request, that there was room for it.
     """
@@ -69,6 +72,7 @@ class RequestState:
     num_computed_tokens: int = 0
     most_computed: int = 0  # ever: below it a request computes again what it had
     table: list[int] = field(default_factory=list)
+    num_output_placeholders: int = 0  # with asynchronous scheduling: tokens in flight
 
     @property
     def rank(self) -> tuple[int, float]:
@@ -83,6 +87,7 @@ class _Walk:
     tokens: dict[str, int] = field(default_factory=dict)
     reasons: dict[str, Reason] = field(default_factory=dict)
     victims: dict[str, Reason] = field(default_factory=dict)
+    idle: dict[str, Reason] = field(default_factory=dict)
     end: Reason | None = None  # why those that the walk did not reach got nothing
 
 
@@ -110,6 +115,7 @@ class Explainer:
         self.by_priority = config["scheduling_policy"] == "priority"
         self.chunked: bool = config["enable_chunked_prefill"]
         self.whole_must_fit: bool = config["scheduler_reserve_full_isl"]
+        self.plans_ahead: bool = config.get("async_scheduling", False)
         self.states: dict[str, RequestState] = {}
         self.running: list[str] = []
         self.waiting: list[str] = []
@@ -188,8 +194,12 @@ class Explainer:
             num_running -= 1
         for part in step.scheduled:
             state = states[part.request_id]
+            placeholders = state.num_output_placeholders
             part.kind = kind_of(
-                part.num_computed_tokens, state.num_tokens, state.info, state.most_computed
+                part.num_computed_tokens,
+                state.num_tokens + placeholders,
+                state.info,
+                state.most_computed,
             )
             if part.request_id in before:
                 expected = walk.tokens.get(part.request_id, 0)
@@ -214,9 +224,12 @@ class Explainer:
             self._hold(state, part.block_ids)
             state.num_computed_tokens = part.num_computed_tokens + part.num_scheduled_tokens
             state.most_computed = max(state.most_computed, state.num_computed_tokens)
+            if self.plans_ahead and state.num_computed_tokens >= state.num_tokens + placeholders:
+                state.num_output_placeholders += 1
         for request_id in before:
             if request_id not in reasons:
-                reasons[request_id] = walk.end or against(": it would have its turn")
+                idle = walk.idle.get(request_id) or walk.end
+                reasons[request_id] = idle or against(": it would have its turn")
         got = {part.request_id for part in step.scheduled}
         step.why = {r: reason.words for r, reason in reasons.items() if r not in got}
         if step.waiting:
@@ -242,10 +255,31 @@ class Explainer:
         step.cached_blocks = sum(block not in self.refs for block in self.cached)
         step.shared_blocks = sum(refs > 1 for refs in self.refs.values())
 
-    def _clamp(self, state: RequestState, num_computed: int, left: int) -> tuple[int, Reason]:
+    def taken_in(self, request_id: str, new_token_ids: list[int]) -> None:
+        """With asynchronous scheduling: the result of a plan in flight came for this request."""
+        state = self.states[request_id]
+        state.num_tokens += len(new_token_ids)
+        state.num_output_placeholders -= len(new_token_ids)
+
+    def _missing(self, state: RequestState) -> int:
+        """The tokens that a running request misses, those in flight counted as if it had them."""
+        computed, placeholders = state.num_computed_tokens, state.num_output_placeholders
+        missing = state.num_tokens + placeholders - computed
+        if not placeholders:
+            return missing
+        if computed + 2 - placeholders >= state.info.num_prompt_tokens + state.info.max_tokens:
+            return 0
+        return min(missing, self.max_model_len - 1 - computed)
+
+    def _clamp(
+        self, state: RequestState, num_computed: int, left: int, missing: int | None = None
+    ) -> tuple[int, Reason]:
         """The tokens that a request gets of those it misses, and why not more."""
-        tokens = missing = state.num_tokens - num_computed
-        if missing == 1 and state.num_tokens > state.info.num_prompt_tokens:
+        if missing is None:
+            missing = state.num_tokens - num_computed
+        tokens = missing
+        num_tokens = state.num_tokens + state.num_output_placeholders
+        if missing == 1 and num_tokens > state.info.num_prompt_tokens:
             reason = Reason("rest", DECODE)
         else:
             reason = Reason("rest", AGAIN if num_computed < state.most_computed else REST)
@@ -275,7 +309,12 @@ class Explainer:
                 break
             request_id = running[at]
             state = states[request_id]
-            tokens, reason = self._clamp(state, state.num_computed_tokens, left)
+            missing = self._missing(state)
+            if not missing:
+                walk.idle[request_id] = Reason("flight", IN_FLIGHT)
+                at += 1
+                continue
+            tokens, reason = self._clamp(state, state.num_computed_tokens, left, missing)
             slots = min(state.num_computed_tokens + tokens, self.max_model_len)
             need = max(-(slots // -self.block_size) - len(state.table), 0)
             while need > free:
@@ -284,6 +323,7 @@ class Explainer:
                     victim = max(running, key=lambda r: states[r].rank)
                     place = "of the running it has the largest (priority, arrival time)"
                 running.remove(victim)
+                walk.idle.pop(victim, None)
                 refs = dict(refs)
                 freed = taken.pop(victim, 0)
                 for block in states[victim].table:
@@ -307,6 +347,10 @@ class Explainer:
             free -= need
             left -= tokens
             at += 1
+        for request_id in running[:at]:
+            if request_id not in walk.tokens and request_id not in walk.idle:
+                words = "its turn is lost: a victim before it, in flight, left the running list"
+                walk.idle[request_id] = Reason("lost", words)
         return walk
 
     # -- the waiting ones -------------------------------------------------------------------------

@@ -11,16 +11,17 @@ that can be read again (`data.py`), and as a page to step through (`page.py`).
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from mini_vllm.batch_queue import Batch
 from mini_vllm.engine import LLMEngine, StepRecord
 from mini_vllm.request import Request, RequestStatus
-from mini_vllm.sched_output import NewRequestData
+from mini_vllm.sched_output import EngineCoreOutput, NewRequestData, SchedulerOutput
 from mini_vllm.stats import PrefixCacheStats
-from mini_vllm.trace.reasons import DECODE, REST, Explainer
+from mini_vllm.trace.reasons import ENDS, Explainer
+from mini_vllm.trace.text import runs_of, to_text
 from mini_vllm.trace.types import RequestInfo, RequestStep, StepTrace, Trace
 
 __all__ = [
@@ -39,6 +40,11 @@ class _Life:
 
 class TraceRecorder:
     """Keeps a `StepTrace` a step, from now until `detach`.
+
+    With asynchronous scheduling a step is taken down when it is planned, for what the scheduler knows
+    then is what decides; its tokens are filled in when they come. So `running`, the blocks and the
+    queue are those right after the plan, a request stays in them until its last token has come, and
+    it leaves between two steps, as one does that is aborted; `why` of its last token says how it ended.
 
     Block tables are read when a step is over; a request that finished in it has given its blocks
     back by then, so its table is followed from the scheduler's outputs instead. A block's hash is
@@ -74,10 +80,21 @@ class TraceRecorder:
         self._join()
         # Those that are here before the first step arrive with it.
         self._before = [info.request_id for info in self.requests]
-        self.core.step_observers.append(self._observe)
+        self._planned: dict[int, StepTrace] = {}  # by the number of the plan; without its result
+        queue_of_batches = self.core.batch_queue
+        if queue_of_batches is None:
+            self.core.step_observers.append(self._observe)
+        else:
+            self._num_plans = self.core.num_steps + len(queue_of_batches)
+            queue_of_batches.plan_observers.append(self._observe_plan)
+            self.core.step_observers.append(self._observe_result)
 
     def detach(self) -> None:
-        self.core.step_observers.remove(self._observe)
+        if self.core.batch_queue is None:
+            self.core.step_observers.remove(self._observe)
+        else:
+            self.core.batch_queue.plan_observers.remove(self._observe_plan)
+            self.core.step_observers.remove(self._observe_result)
 
     @property
     def _pool(self) -> Any:
@@ -159,12 +176,46 @@ class TraceRecorder:
             life.info.output_token_ids = list(request.output_token_ids)
             life.info.outputs_before = len(request.output_token_ids)
             life.info.computed_before = request.num_computed_tokens
+            placeholders = request.num_output_placeholders
+            self._explainer.states[request.request_id].num_output_placeholders = placeholders
             life.table = life.info.blocks_before = manager.get_block_ids(request.request_id)
             is_running = request.status is RequestStatus.RUNNING
             self._explainer.found(request.request_id, life.table, is_running)
 
     def _observe(self, record: StepRecord) -> None:
-        output, scheduler, living = record.scheduler_output, self.core.scheduler, self._living
+        times = (record.schedule_time, record.execute_time, record.update_time)
+        self._take_down(record.index, record.scheduler_output, record.outputs, *times)
+
+    def _observe_plan(self, batch: Batch) -> None:
+        self._num_plans += 1
+        step = self._take_down(self._num_plans, batch.scheduler_output, [], batch.schedule_time)
+        self._planned[self._num_plans] = step
+
+    def _observe_result(self, record: StepRecord) -> None:
+        """Fill in what a plan has sampled, and how long it took."""
+        step = self._planned.pop(record.index, None)  # None: from before the recording
+        parts = {} if step is None else {part.request_id: part for part in step.scheduled}
+        for output in record.outputs:
+            request_id, ended = output.request_id, output.finish_reason
+            self._living[request_id].info.output_token_ids.extend(output.new_token_ids)
+            self._explainer.taken_in(request_id, output.new_token_ids)
+            if request_id in parts:
+                parts[request_id].new_token_ids = output.new_token_ids
+                parts[request_id].why += f", {ended}{ENDS}" if ended else ""
+        if step is not None:
+            step.execute_time, step.update_time = record.execute_time, record.update_time
+            self._elapsed += record.execute_time + record.update_time
+
+    def _take_down(
+        self,
+        index: int,
+        output: SchedulerOutput,
+        outputs: list[EngineCoreOutput],
+        schedule_time: float,
+        execute_time: float = 0.0,
+        update_time: float = 0.0,
+    ) -> StepTrace:
+        scheduler, living = self.core.scheduler, self._living
         aborted = [r for r in sorted(output.finished_req_ids) if r in living]
         for request_id in aborted:
             self._explainer.left(request_id)
@@ -200,7 +251,7 @@ class TraceRecorder:
                 living[request_id].table = living[request_id].table + block_ids
                 fresh.update(block_ids[known:])
 
-        news = {o.request_id: o for o in record.outputs}
+        news = {o.request_id: o for o in outputs}
         scheduled = []
         for request_id, num_tokens in output.num_scheduled_tokens.items():
             new_output = news.get(request_id)
@@ -219,11 +270,11 @@ class TraceRecorder:
         evicted, published = self._hash_changes(fresh)
         given_back = {b for part in scheduled if part.finish_reason for b in part.block_ids}
         step = StepTrace(
-            index=record.index,
+            index=index,
             start=self._elapsed,
-            schedule_time=record.schedule_time,
-            execute_time=record.execute_time,
-            update_time=record.update_time,
+            schedule_time=schedule_time,
+            execute_time=execute_time,
+            update_time=update_time,
             scheduled=scheduled,
             preempted=sorted(output.preempted_req_ids),
             running=[r.request_id for r in scheduler.running],
@@ -242,7 +293,8 @@ class TraceRecorder:
             if part.finish_reason is not None:
                 del living[part.request_id]
         self.steps.append(step)
-        self._elapsed += record.schedule_time + record.execute_time + record.update_time
+        self._elapsed += schedule_time + execute_time + update_time
+        return step
 
     def _hash_changes(self, fresh: set[int]) -> tuple[list[int], list[int]]:
         """The blocks whose cached content was dropped in this step, and those published in it."""
@@ -298,62 +350,6 @@ class TraceRecorder:
         hits = manager.get_computed_blocks(request)[0]
         manager.prefix_cache_stats = counted or PrefixCacheStats()
         return hits.get_block_ids()
-
-
-# -- text -----------------------------------------------------------------------------------------
-
-
-def to_text(steps: list[StepTrace]) -> str:
-    """The trace as lines to read: one a step, one a request in it."""
-    return "\n".join(_text_lines(steps)) + "\n"
-
-
-def _text_lines(steps: list[StepTrace]) -> Iterator[str]:
-    for step in steps:
-        total = sum(r.num_scheduled_tokens for r in step.scheduled)
-        milliseconds = 1e3 * (step.schedule_time + step.execute_time + step.update_time)
-        yield (
-            f"step {step.index}: {total} tokens for {len(step.scheduled)} requests, "
-            f"running {len(step.running)}, waiting {len(step.waiting)}, "
-            f"free blocks {step.free_blocks}" + (f", {milliseconds:.2f} ms" if milliseconds else "")
-        )
-        for request_id in step.aborted:
-            yield f"  {request_id}: ended between the steps (aborted, or its text held a stop string)"
-        for request_id in step.preempted:
-            yield f"  {request_id}: preempted, its blocks are free, it will be recomputed"
-            yield f"    because {step.reason(request_id)}"
-        for r in step.scheduled:
-            first, last = r.num_computed_tokens, r.num_computed_tokens + r.num_scheduled_tokens
-            notes = [f"tokens {first}..{last - 1}", f"blocks {_runs(r.block_ids)}"]
-            if r.num_cached_tokens:
-                notes.append(f"{r.num_cached_tokens} tokens from the prefix cache")
-            if r.why not in (DECODE, REST):
-                notes.append(r.why)
-            if r.new_token_ids:
-                notes.append(f"sampled {r.new_token_ids[0]}")
-            if r.finish_reason:
-                notes.append(f"finished: {r.finish_reason}")
-            yield f"  {r.request_id}: " + ", ".join(notes)
-        if step.evicted:
-            yield f"  evicted from the prefix cache: blocks {_runs(step.evicted)}"
-        if step.waiting and step.why_waiting:
-            yield f"  {step.waiting[0]}: waits, {step.why_waiting}"
-
-
-def runs_of(block_ids: list[int]) -> list[list[int]]:
-    """`[1, 2, 3, 7]` as `[[1, 3], [7, 7]]`."""
-    parts: list[list[int]] = []
-    for block_id in block_ids:
-        if parts and block_id == parts[-1][1] + 1:
-            parts[-1][1] = block_id
-        else:
-            parts.append([block_id, block_id])
-    return parts
-
-
-def _runs(block_ids: list[int]) -> str:
-    """`[1, 2, 3, 7]` as `1-3,7`."""
-    return ",".join(str(a) if a == b else f"{a}-{b}" for a, b in runs_of(block_ids)) or "none"
 
 
 # -- files ----------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ MODES = ("compiled", "eager")  # vLLM's default first
 
 
 def golden() -> list[dict[str, object]]:
-    file = next(iter(sorted(GOLDEN.glob("*.jsonl.gz"))))
+    file = next(iter(sorted(GOLDEN.glob("scheduler-*.jsonl.gz"))))
     return [trace for _, trace in read_traces(str(file))][:3]  # type: ignore[misc]
 
 

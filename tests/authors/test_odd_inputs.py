@@ -334,11 +334,42 @@ def test_a_scenario_or_a_trace(
         assert [p.name for p in Path().iterdir() if p != file] == [], "half an answer was written"
 
 
+# -- the simulator ------------------------------------------------------------------------------------
+
+GOOD_SIMULATED = {
+    ".csv": b"prompt,output\n3,4\n",
+    ".jsonl": b'{"prompt": "one", "output_tokens": 2}\n',
+    ".json": json.dumps(
+        {
+            "name": "good", "source": "a test", "num_kv_tokens": 4096, "max_model_len": 1024,
+            "host_s": {"steps": 1e-4}, "device_s": {"steps": 1e-3, "num_tokens": 1e-6},
+        }
+    ).encode(),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("row", rows("simulate"))
+def test_a_simulation(
+    row: dict[str, Any],
+    place: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(place)
+    check_packages(row)
+    file = Path(row.get("file", "lengths.csv"))
+    put(row, file, GOOD_SIMULATED.get(file.suffix, b""))
+    flag = "--cost" if file.suffix == ".json" else "--dataset"
+    status, _, err = command(capsys, *map(value_of, row.get("argv", ["simulate", flag, str(file)])))
+    check(row, status, err)
+
+
 # -- about the tables ---------------------------------------------------------------------------------
 
 
 def test_there_are_many_and_each_is_once() -> None:
     doors = [*JSON_FILES, "files", "safetensors", "engine", "argv", "prompts", "scenario", "trace"]
+    doors.append("simulate")
     table = [row.values[0] for door in doors for row in rows(door)]
     assert len(table) >= 330
     names = [(row["door"], row["name"]) for row in table]

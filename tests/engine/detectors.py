@@ -284,7 +284,7 @@ def golden_traces(parts: EngineParts, limit: int = 3) -> None:
         return scheduler_of(parts, config)
 
     make.__qualname__ = parts.scheduler.__qualname__
-    for file in sorted(GOLDEN.glob("*.jsonl*")):
+    for file in sorted(GOLDEN.glob("scheduler-*.jsonl*")):
         for number, (where, trace) in enumerate(read_traces(str(file))):
             if number >= limit:
                 break

@@ -10,6 +10,10 @@
 * I12  What is published is what has been computed: the full blocks, all of them, and no other.
 * I13  Nobody starves: a step that preempts nobody schedules somebody, and under FCFS a request that
        was never admitted has nobody admitted past it.
+
+With asynchronous scheduling a token in flight counts as one of the request's (I8), its block is
+published as soon as it is known, at the latest with the next plan (I12), and a plan may be empty while
+results are on their way (I13).
 """
 
 from __future__ import annotations
@@ -51,14 +55,18 @@ def check_state(scheduler: Scheduler) -> None:
 def _check_running(scheduler: Scheduler, request: Request) -> None:
     manager = scheduler.kv_cache_manager
     computed = request.num_computed_tokens
-    assert 0 <= computed <= request.num_tokens, f"I8: {request}"
+    in_flight = request.num_output_placeholders
+    assert 0 <= computed <= request.num_tokens + in_flight, f"I8: {request}, {in_flight} in flight"
     held = len(manager.get_block_ids(request.request_id))
     needed = cdiv(computed, manager.block_size)
     assert held == needed, f"I11: {request} holds {held} blocks, its tokens fill {needed}"
     if manager.enable_caching:
         published = manager.num_cached_block.get(request.request_id, 0)
-        full = computed // manager.block_size
-        assert published == full, f"I12: {request} has {full} full blocks, {published} published"
+        least = (computed - in_flight) // manager.block_size
+        full = min(computed, request.num_tokens) // manager.block_size
+        assert least <= published <= full, (
+            f"I12: {request} has {full} full blocks, {published} published"
+        )
 
 
 def check_scheduled(scheduler: Scheduler, output: SchedulerOutput) -> None:
@@ -70,15 +78,21 @@ def check_scheduled(scheduler: Scheduler, output: SchedulerOutput) -> None:
     assert all(n >= 1 for n in tokens.values()), f"I7: a request in the step gets nothing: {tokens}"
     threshold = scheduler.long_prefill_token_threshold or budget
     assert all(n <= threshold for n in tokens.values()), f"I7: {tokens}, threshold {threshold}"
-    assert not output.preempted_req_ids & set(tokens), "I7: a preempted request is in the step"
-    assert output.preempted_req_ids or tokens, "I13: nobody was scheduled and nobody preempted"
+    # A reset of the cache preempts between two steps, and the next may take them up at once.
+    preempted = output.preempted_req_ids - output.scheduled_cached_reqs.resumed_req_ids
+    assert not preempted & set(tokens), "I7: a preempted request is in the step"
+    in_flight = [r for r in scheduler.requests.values() if r.num_output_placeholders]
+    assert output.preempted_req_ids or tokens or in_flight or not scheduler.requests, (
+        "I13: nobody was scheduled and nobody preempted"
+    )
     check_state(scheduler)
 
 
 def check_sampled(
     scheduler: Scheduler, output: SchedulerOutput, result: ModelRunnerOutput, before: dict[str, int]
 ) -> None:
-    """I10, after the update; `before` has `num_tokens` of each request as it was at the forward."""
+    """I10, after the update; `before` has `num_tokens` of each request as it was at the forward, with
+    what was in flight then."""
     computed = {new.req_id: new.num_computed_tokens for new in output.scheduled_new_reqs}
     cached = output.scheduled_cached_reqs
     computed |= dict(zip(cached.req_ids, cached.num_computed_tokens, strict=True))

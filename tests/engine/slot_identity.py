@@ -1,6 +1,6 @@
 """Does every read of the KV cache find what it thinks it finds? A fuzz without a model.
 
-    python tests/engine/slot_identity.py [STEPS] [--seed N] [--upstream]
+    python tests/engine/slot_identity.py [STEPS] [--seed N] [--upstream] [--async-scheduling]
 
 The memory here holds no keys and values. Each slot remembers the token written to it, its position and
 everything before it, the cache salt included. A step writes what the scheduler's output tells a worker
@@ -18,6 +18,7 @@ import argparse
 import random
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,16 +30,19 @@ sys.path.insert(0, str(Path(__file__).parent))  # as a command; pytest has it th
 
 from workloads import DEFAULT_PARTS, make_request, scheduler_of
 
+from mini_vllm.async_scheduler import AsyncScheduler
 from mini_vllm.config import EngineConfig
 from mini_vllm.engine import EngineParts
 from mini_vllm.request import RequestStatus
 from mini_vllm.sched_output import ModelRunnerOutput, SchedulerOutput
-from mini_vllm.scheduler import UpstreamScheduler
+from mini_vllm.upstream_scheduler import UpstreamAsyncScheduler, UpstreamScheduler
 
 STEPS = 1_000_000
 MAX_MODEL_LEN = 48
 MAX_TOKENS = 12
 UPSTREAM_PARTS = EngineParts(scheduler=UpstreamScheduler)
+ASYNC_PARTS = EngineParts(scheduler=AsyncScheduler)
+UPSTREAM_ASYNC_PARTS = EngineParts(scheduler=UpstreamAsyncScheduler)
 
 
 class WrongSlot(AssertionError):
@@ -59,6 +63,7 @@ class Row:
     prefixes: np.ndarray  # at each position, the number of the prefix that ends there
     num_tokens: int = 0
     table: list[int] = field(default_factory=list)
+    num_prompt_tokens: int = 0
 
 
 class SlotMemory:
@@ -94,6 +99,7 @@ class SlotMemory:
             self.rows[new.req_id] = Row(np.zeros(MAX_MODEL_LEN, np.int64), 0, list(new.block_ids))
             for token_id in new.prompt_token_ids:
                 self._append(new.req_id, token_id)
+            self.rows[new.req_id].num_prompt_tokens = len(new.prompt_token_ids)
             starts[new.req_id] = new.num_computed_tokens
         cached = output.scheduled_cached_reqs
         for request_id, block_ids, start in zip(
@@ -104,6 +110,10 @@ class SlotMemory:
                 row.table = []
             row.table.extend(block_ids or ())
             starts[request_id] = start
+        for request_id, count in zip(cached.req_ids, cached.num_output_tokens, strict=False):
+            if request_id in cached.resumed_req_ids:  # whose newest token may have been dropped
+                row = self.rows[request_id]
+                row.num_tokens = row.num_prompt_tokens + count
 
         # As in a layer: all writes of a step come before its first read.
         for request_id, num_tokens in output.num_scheduled_tokens.items():
@@ -165,6 +175,7 @@ class World:
     settings: dict[str, Any]
     jobs: list[Job]
     vocabulary: int = 3
+    reset: int = -1  # before this step all running requests are preempted, and the cache forgotten
 
 
 def any_world(seed: int, policy: str | None = None) -> World:
@@ -203,7 +214,8 @@ def any_world(seed: int, policy: str | None = None) -> World:
         "scheduler_reserve_full_isl": rng.random() < 0.6,
         "scheduling_policy": policy or rng.choice(["fcfs", "priority"]),
     }
-    return World(settings, jobs, vocabulary)
+    reset = rng.randint(1, 12) if rng.random() < 0.1 else -1
+    return World(settings, jobs, vocabulary, reset)
 
 
 def aimed_world(seed: int) -> World:
@@ -255,7 +267,8 @@ def _least_pool(jobs: list[Job], block_size: int) -> int:
 
 
 def run_world(world: World, parts: EngineParts = DEFAULT_PARTS) -> int:
-    """Drive a scheduler through a world; the number of steps it took.
+    """Drive a scheduler through a world, an `AsyncScheduler` with two plans in flight; the number of
+    steps, or turns, it took.
 
     Raises WrongSlot or NoProgress.
     """
@@ -268,7 +281,11 @@ def run_world(world: World, parts: EngineParts = DEFAULT_PARTS) -> int:
     limit = 50 + 20 * alone
     last = max(max(job.arrive, job.abort or 0) for job in world.jobs)
     step = 0
-    while step <= last or scheduler.has_unfinished_requests():
+    ahead = isinstance(scheduler, AsyncScheduler)
+    in_flight: deque[SchedulerOutput] = deque()
+    while step <= last or scheduler.has_unfinished_requests() or in_flight:
+        if step == world.reset:
+            assert scheduler.reset_prefix_cache(reset_running_requests=True)
         for index, job in enumerate(world.jobs):
             ids = [f"{child}_{index}" for child in range(job.n)]
             if job.abort == step:
@@ -281,8 +298,11 @@ def run_world(world: World, parts: EngineParts = DEFAULT_PARTS) -> int:
                         priority=job.priority, arrival_time=float(step), cache_salt=job.salt,
                     )  # fmt: skip
                     scheduler.add_request(request)
-        output = scheduler.schedule()
-        scheduler.update_from_output(output, memory.execute(output))
+        if scheduler.has_requests() or not ahead:
+            in_flight.append(scheduler.schedule())
+        if in_flight and not (ahead and len(in_flight) < 2 and in_flight[0].num_scheduled_tokens):
+            output = in_flight.popleft()
+            scheduler.update_from_output(output, memory.execute(output))
         step += 1
         if step > limit:
             waiting = sorted(scheduler.requests)
@@ -333,9 +353,12 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("steps", nargs="?", type=int, default=STEPS, help=f"how many ({STEPS:,})")
     parser.add_argument("--seed", type=int, default=0, help="the first world (0)")
     parser.add_argument("--upstream", action="store_true", help="with vLLM 0.22.1's own behaviour")
+    parser.add_argument("--async-scheduling", action="store_true", help="two plans in flight")
     args = parser.parse_args(argv)
     start = time.process_time()
     parts = UPSTREAM_PARTS if args.upstream else DEFAULT_PARTS
+    if args.async_scheduling:
+        parts = UPSTREAM_ASYNC_PARTS if args.upstream else ASYNC_PARTS
     steps, count, wrong = fuzz(args.steps, args.seed, parts, print)
     spent = time.process_time() - start
     print(f"{steps:,} steps, {count:,} worlds, {len(wrong)} violations, {spent:.0f} s of CPU")

@@ -16,7 +16,7 @@ PARTS = EngineParts()
 @pytest.mark.parametrize("name", DETECTORS)
 def test_the_real_parts_pass(name: str) -> None:
     if name == "golden_traces":
-        assert any(GOLDEN.glob("*.jsonl*")), "tests/golden holds no recorded traces"
+        assert any(GOLDEN.glob("scheduler-*.jsonl*")), "tests/golden holds no recorded traces"
     DETECTORS[name](PARTS)
 
 

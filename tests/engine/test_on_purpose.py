@@ -17,7 +17,7 @@ from workloads import DEFAULT_PARTS, make_engine, make_request, make_scheduler, 
 from course.parity.traces import Arrival
 from mini_vllm.engine import EngineParts
 from mini_vllm.sampling_params import SamplingParams
-from mini_vllm.scheduler import UpstreamScheduler
+from mini_vllm.upstream_scheduler import UpstreamScheduler
 
 UPSTREAM = EngineParts(scheduler=UpstreamScheduler)
 

@@ -8,14 +8,19 @@ from pathlib import Path
 import pytest
 
 from course.parity import decisions as parity
-from course.parity import explain
+from course.parity import explain, mini_parts
 from course.parity import replay as replay_trace
 from course.parity.record import SHAPES, record, vllm_parts, workload
-from course.parity.traces import Trace, read_traces
+from course.parity.rules import moment
+from course.parity.traces import Arrival, Config, Trace, Workload, read_traces
+from mini_vllm.async_scheduler import AsyncScheduler
 
 ROOT = Path(__file__).resolve().parents[2]
 GOLDEN = ROOT / "tests" / "golden" / "scheduler-0.22.1.jsonl.gz"
-FULL_GOLDEN = ROOT.parent / "shared" / "golden" / "scheduler-0.22.1.jsonl.gz"
+ASYNC_GOLDEN = GOLDEN.with_name("async-scheduler-0.22.1.jsonl.gz")
+SHARED = ROOT.parent / "shared" / "golden"
+FULL_GOLDEN = SHARED / GOLDEN.name
+FULL_ASYNC_GOLDEN = SHARED / ASYNC_GOLDEN.name
 
 
 @pytest.fixture(scope="module")
@@ -36,6 +41,34 @@ def test_the_whole_golden_file(capsys: pytest.CaptureFixture[str]) -> None:
     assert "80 traces, 15,872 steps, 0 differences" in capsys.readouterr().out
 
 
+def test_mini_vllm_plans_ahead_as_vllm_did(capsys: pytest.CaptureFixture[str]) -> None:
+    assert parity.main([str(ASYNC_GOLDEN)]) == 0
+    said = "11 traces, 1,336 steps, 0 differences"
+    assert said in capsys.readouterr().out
+
+
+@pytest.mark.skipif(not FULL_ASYNC_GOLDEN.exists(), reason=f"no {FULL_ASYNC_GOLDEN}")
+@pytest.mark.parametrize(
+    "scheduler", ["async_scheduler:AsyncScheduler", "upstream_scheduler:UpstreamAsyncScheduler"]
+)
+def test_the_whole_async_golden_file(capsys: pytest.CaptureFixture[str], scheduler: str) -> None:
+    """As the differences on purpose are nothing that these workloads see."""
+    named = f"mini_vllm.{scheduler}"
+    assert parity.main([str(FULL_ASYNC_GOLDEN), "--scheduler", named]) == 0
+    assert "60 traces, 12,256 steps, 0 differences" in capsys.readouterr().out
+
+
+def test_the_async_golden_file_has_what_it_is_for() -> None:
+    traces = [trace for _, trace in read_traces(str(ASYNC_GOLDEN))]
+    configs = [trace["config"] for trace in traces]
+    assert {c["policy"] for c in configs} == {"fcfs", "priority"}
+    assert {c["enable_prefix_caching"] for c in configs} == {True, False}
+    assert {c["block_size"] for c in configs} == {1, 2, 4, 8, 16}
+    assert sum(sum(t["preemptions"].values()) for t in traces) > 80
+    assert sum("FINISHED_ABORTED" in t["final"].values() for t in traces) >= 4
+    assert ASYNC_GOLDEN.stat().st_size < 60_000
+
+
 def test_the_golden_file_has_what_it_is_for(golden: list[tuple[str, Trace]]) -> None:
     configs = [trace["config"] for _, trace in golden]
     assert {c["policy"] for c in configs} == {"fcfs", "priority"}
@@ -51,15 +84,55 @@ def test_the_golden_file_has_what_it_is_for(golden: list[tuple[str, Trace]]) -> 
 def test_vllm_itself_takes_the_recorded_decisions(golden: list[tuple[str, Trace]]) -> None:
     for where, trace in golden:
         assert record(trace, vllm_parts(trace["config"])) == trace, where
+    for where, trace in read_traces(str(ASYNC_GOLDEN)):
+        assert record(trace, vllm_parts(trace["config"], True), True) == trace, where
 
 
 @pytest.mark.vllm
+@pytest.mark.parametrize("async_scheduling", [False, True], ids=["sync", "async"])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_fresh_workloads_from_the_real_classes(shape: str) -> None:
+def test_fresh_workloads_from_the_real_classes(shape: str, async_scheduling: bool) -> None:
     """PARITY_SEEDS="7 8 9" chooses other workloads than the usual ones."""
     seeds = os.environ.get("PARITY_SEEDS") or "101 102 103 104 105 106"
     for seed in map(int, seeds.split()):
         work = workload(seed, shape)
-        trace = record(work, vllm_parts(work["config"]))
+        trace = record(work, vllm_parts(work["config"], async_scheduling), async_scheduling)
         found = replay_trace(f"{shape} {seed}", trace)
         assert found is None, explain(found)
+
+
+def _lost_turn() -> Workload:
+    """Under `priority`: r2's last token is in flight, r0 behind it needs a block and takes r2's, so the
+    list moves up, and r1 is passed over."""
+    jobs = [("r0", 2, 4, 3, 1), ("r1", 3, 5, 4, 3), ("r2", 1, 3, 3, 3)]
+    requests: list[Arrival] = [
+        {
+            "id": name, "step": step, "prompt": list(range(3, 3 + prompt)), "max_tokens": most,
+            "ignore_eos": True, "priority": priority, "abort": None,
+        }
+        for name, step, prompt, most, priority in jobs
+    ]  # fmt: skip
+    config: Config = {
+        "block_size": 1, "num_blocks": 16, "max_num_seqs": 3, "max_num_batched_tokens": 64,
+        "long_prefill_token_threshold": 0, "enable_prefix_caching": False, "max_model_len": 64,
+        "policy": "priority",
+    }  # fmt: skip
+    return {"seed": 0, "config": config, "requests": requests}
+
+
+def test_a_turn_is_lost_behind_a_victim_in_flight() -> None:
+    trace = record(_lost_turn(), mini_parts(_lost_turn()["config"], AsyncScheduler), True)
+    plan = trace["steps"][5]
+    assert (plan["preempted"], plan["scheduled"], plan["running"]) == (
+        ["r2"],
+        {"r0": 1},
+        ["r0", "r1"],
+    )
+    now = moment(trace, 5)
+    assert now.reasons["r1"].rule == "lost"
+
+
+@pytest.mark.vllm
+def test_vllm_loses_that_turn_too() -> None:
+    trace = record(_lost_turn(), vllm_parts(_lost_turn()["config"], True), True)
+    assert trace == record(_lost_turn(), mini_parts(_lost_turn()["config"], AsyncScheduler), True)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 from faults import FAULTS
 from slot_identity import (
+    ASYNC_PARTS,
+    UPSTREAM_ASYNC_PARTS,
     UPSTREAM_PARTS,
     NoProgress,
     SlotMemory,
@@ -30,6 +32,14 @@ def test_every_read_finds_the_readers_own_sequence() -> None:
     assert count > wanted // 40, "few worlds: each takes absurdly long"
 
 
+def test_every_read_finds_it_with_two_plans_in_flight_too() -> None:
+    wanted = either(1500, 12_000)
+    steps, count, wrong = fuzz(wanted, 0, ASYNC_PARTS)
+    assert not wrong, "\n".join(wrong)
+    assert steps >= wanted
+    assert count > wanted // 60, "few worlds: each takes absurdly long"
+
+
 def test_the_worlds_hold_what_goes_wrong() -> None:
     """Both policies, salts, children, block size 1, caching on and off, thresholds, aborts."""
     drawn = [world for _, (_, world) in zip(range(300), worlds(0), strict=False)]
@@ -52,6 +62,17 @@ def test_it_finds_that_vllm_0_22_1_attends_over_blocks_nobody_computed() -> None
         except WrongSlot as error:
             found.append(f"{seed}: {error}")
         run_world(any_world(seed, "fcfs"), UPSTREAM_PARTS)
+    assert len(found) >= 3, found
+
+
+def test_it_finds_that_with_two_plans_in_flight_too() -> None:
+    found = []
+    for seed in range(130):
+        try:
+            run_world(aimed_world(seed), UPSTREAM_ASYNC_PARTS)
+        except WrongSlot as error:
+            found.append(f"{seed}: {error}")
+        run_world(aimed_world(seed), ASYNC_PARTS)
     assert len(found) >= 3, found
 
 

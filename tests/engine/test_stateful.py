@@ -10,6 +10,7 @@ import pytest
 
 pytest.importorskip("hypothesis", reason="hypothesis is not installed: uv sync, or pip install it")
 
+from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,6 +28,7 @@ from invariants import check_drained, check_sampled, check_scheduled, check_stat
 from thorough import either
 from workloads import EOS, make_request
 
+from mini_vllm.async_scheduler import AsyncScheduler
 from mini_vllm.config import EngineConfig
 from mini_vllm.request import Request, RequestStatus
 from mini_vllm.sched_output import ModelRunnerOutput
@@ -54,6 +56,7 @@ class SchedulerLife(RuleBasedStateMachine):
     """Prompts come from three tokens, so that prefixes are shared by chance and by design."""
 
     scheduler: Scheduler
+    scheduler_class: type[Scheduler] = Scheduler
 
     @initialize(
         block_size=st.sampled_from([1, 2, 4, 7]),
@@ -82,7 +85,7 @@ class SchedulerLife(RuleBasedStateMachine):
     ) -> None:
         self.max_model_len = min(60, (num_blocks - 1) * block_size)
         budget += max_num_seqs
-        self.scheduler = Scheduler(
+        self.scheduler = self.scheduler_class(
             EngineConfig(
                 block_size=block_size,
                 num_gpu_blocks=num_blocks,
@@ -97,6 +100,7 @@ class SchedulerLife(RuleBasedStateMachine):
             )
         )
         self.shadows: dict[str, Shadow] = {}
+        self.in_flight: deque[Any] = deque()  # plans, and their requests that sample
         self.count = 0
         TOTALS["lives"] = TOTALS.get("lives", 0) + 1
 
@@ -220,7 +224,7 @@ class SchedulerLife(RuleBasedStateMachine):
             return
         tokens = sum(self.max_model_len for _ in self.shadows)
         limit = 20 + 4 * tokens * max(1, len(self.shadows))
-        while self.scheduler.has_unfinished_requests():
+        while self.scheduler.has_unfinished_requests() or self.in_flight:
             self.one_step(aborted=None)
             limit -= 1
             assert limit, f"I13: somebody starves: {self.scheduler.requests}"
@@ -228,12 +232,76 @@ class SchedulerLife(RuleBasedStateMachine):
         check_drained(self.scheduler)
 
 
-def test_thousands_of_random_steps_keep_every_invariant() -> None:
+class AsyncSchedulerLife(SchedulerLife):
+    """The same, with two plans in flight."""
+
+    scheduler_class = AsyncScheduler
+
+    @precondition(lambda self: self.scheduler.running)
+    @rule(chance=st.sampled_from(range(5)))
+    def reset_running_requests(self, chance: int) -> None:
+        if chance == 4:  # seldom: nothing would be left in the cache
+            assert self.scheduler.reset_prefix_cache(reset_running_requests=True)
+            TOTALS["resets"] = TOTALS.get("resets", 0) + 1
+
+    def one_step(self, aborted: str | None) -> None:
+        """A turn: a plan, and the result of the oldest unless a second one has room."""
+        scheduler, shadows = self.scheduler, self.shadows
+        if scheduler.has_requests():
+            output = scheduler.schedule()
+            check_scheduled(scheduler, output)
+            self.follow_tables(output)
+            live = [shadows[i].request for i in output.num_scheduled_tokens]
+            self.in_flight.append((output, [r for r in live if not r.is_prefill_chunk]))
+            TOTALS["preempted"] = TOTALS.get("preempted", 0) + len(output.preempted_req_ids)
+        if aborted is not None:
+            self.end(aborted)
+        TOTALS["steps"] = TOTALS.get("steps", 0) + 1
+        if len(self.in_flight) == 1 and self.in_flight[0][0].num_scheduled_tokens:
+            return
+        output, samplers = self.in_flight.popleft()
+        ids = list(output.num_scheduled_tokens)
+        sampled = {r.request_id: [token(r)] for r in samplers}
+        result = ModelRunnerOutput(
+            ids, {i: k for k, i in enumerate(ids)}, [sampled.get(i, []) for i in ids]
+        )
+        void = scheduler.async_tokens_to_discard  # type: ignore[attr-defined]
+        dropped = [r for r in samplers if r.request_id not in shadows or r.request_id in void]
+        taken = [r for r in samplers if r not in dropped]
+        before = {r.request_id: (r.num_tokens, r.num_output_placeholders) for r in taken}
+        outputs = scheduler.update_from_output(output, result)
+        TOTALS["dropped"] = TOTALS.get("dropped", 0) + len(dropped)
+        assert [o.request_id for o in outputs] == [r.request_id for r in taken]
+        for o, request in zip(outputs, taken, strict=True):
+            num_tokens, in_flight = before[o.request_id]
+            assert request.num_tokens == num_tokens + 1
+            if not request.is_finished():
+                assert request.num_output_placeholders == in_flight - 1
+            assert (o.finish_reason is not None) == request.is_finished() == self.must_end(request)
+            if request.is_finished():
+                del shadows[o.request_id]
+                TOTALS["finished"] = TOTALS.get("finished", 0) + 1
+
+
+def test_random_lives_with_two_plans_in_flight_keep_every_invariant() -> None:
+    run_lives(AsyncSchedulerLife, either(40, 200))
+    least = {
+        "steps": 500,
+        "preempted": 10,
+        "aborted": 40,
+        "finished": 30,
+        "dropped": 10,
+        "resets": 2,
+    }
+    assert all(TOTALS[name] > number for name, number in least.items()), TOTALS
+
+
+def run_lives(life: type[SchedulerLife], max_examples: int) -> None:
     TOTALS.clear()
     run_state_machine_as_test(  # type: ignore[no-untyped-call]
-        SchedulerLife,
+        life,
         settings=settings(
-            max_examples=either(50, 200),
+            max_examples=max_examples,
             stateful_step_count=30,
             deadline=None,
             derandomize=True,
@@ -241,6 +309,10 @@ def test_thousands_of_random_steps_keep_every_invariant() -> None:
             suppress_health_check=list(HealthCheck),
         ),
     )
+
+
+def test_thousands_of_random_steps_keep_every_invariant() -> None:
+    run_lives(SchedulerLife, either(50, 200))
     # A machine that hardly did anything would show nothing.
     least = either(
         {"steps": 800, "preempted": 10, "aborted": 90, "finished": 60},

@@ -132,7 +132,7 @@ def drive(
     cached: dict[str, int | None] = {}
     live: set[str] = set()
     limit = 50 + 4 * sum(len(job.prompt) + job.max_tokens for job in jobs)
-    last = max([job.arrive for job in jobs] + [job.abort or 0 for job in jobs])
+    last = max([0, *(job.arrive for job in jobs), *(job.abort or 0 for job in jobs)])
     step = 0
     while step <= last or engine.has_unfinished_requests():
         for i, job in enumerate(jobs):

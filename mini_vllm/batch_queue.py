@@ -1,0 +1,101 @@
+"""Two batches on their way: the loop's body under asynchronous scheduling.
+
+Mirrors `vllm/v1/engine/core.py:469 EngineCore.step_with_batch_queue`. Upstream it is a method of the core;
+here it has a file, as the other body, `EngineCore.step`, is what a first reader needs.
+
+    turn 1   plan a                        nothing is known yet
+    turn 2   plan b, take in a             b was planned without a's tokens
+    turn 3   plan c, take in b             ... and the worker had b before it was done with a
+
+Left out: sampling put off until a grammar knows the tokens before, pipeline parallelism.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+
+from mini_vllm.executor import ExecuteFuture, UniProcExecutor
+from mini_vllm.sched_output import EngineCoreOutput, ModelRunnerOutput, SchedulerOutput
+from mini_vllm.scheduler import Scheduler
+
+
+def never_done_early(future: Future[ModelRunnerOutput]) -> bool:
+    """Not before somebody waits for it: decisions then follow from the requests, not from a clock."""
+    return False
+
+
+@dataclass(slots=True)
+class Batch:
+    """A plan in flight; `schedule_time`: seconds that it took to make."""
+
+    scheduler_output: SchedulerOutput
+    future: ExecuteFuture
+    schedule_time: float
+
+
+TakenIn = tuple[SchedulerOutput, ModelRunnerOutput, list[EngineCoreOutput], float, float, float]
+"""A plan, its result, what came of it, and the seconds to plan, to compute and to take it in."""
+
+
+class BatchQueue:
+    """The plans in flight, newest first, and the turn that makes one and takes one in.
+
+    Args:
+        scheduler: an `AsyncScheduler`.
+        executor: who carries the plans out.
+        done_early: see `EngineParts`.
+
+    Attributes:
+        plan_observers: called with each plan when it has been made, before it is carried out.
+    """
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        executor: UniProcExecutor,
+        done_early: Callable[[Future[ModelRunnerOutput]], bool] = never_done_early,
+    ) -> None:
+        self.scheduler = scheduler
+        self.executor = executor
+        self.done_early = done_early
+        self.size = executor.max_concurrent_batches
+        self.batches: deque[Batch] = deque(maxlen=self.size)
+        self.plan_observers: list[Callable[[Batch], None]] = []
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+    def turn(self) -> TakenIn | None:
+        """Plan a step and hand it to the worker; then, unless a second plan has room, wait for the
+        oldest in flight and take it in. Returns that one.
+
+        None where nothing was taken in. Raises what carrying the plan out has raised.
+        """
+        if self.scheduler.has_requests():
+            start = time.perf_counter()
+            scheduler_output = self.scheduler.schedule()
+            schedule_time = time.perf_counter() - start
+            future = ExecuteFuture()
+            self.batches.appendleft(Batch(scheduler_output, future, schedule_time))
+            for observer in self.plan_observers:
+                observer(self.batches[0])
+            self.executor.execute_model(scheduler_output, future)
+            if (
+                scheduler_output.total_num_scheduled_tokens > 0
+                and len(self.batches) < self.size
+                and not self.done_early(self.batches[-1].future)
+            ):
+                return None
+        elif not self.batches:
+            return None
+        batch = self.batches.pop()
+        scheduler_output, model_output = batch.scheduler_output, batch.future.result()
+        start = time.perf_counter()
+        outputs = self.scheduler.update_from_output(scheduler_output, model_output)
+        update_time = time.perf_counter() - start
+        times = (batch.schedule_time, batch.future.execute_time, update_time)
+        return scheduler_output, model_output, outputs, *times

@@ -1,0 +1,34 @@
+"""A workload simulator: the real scheduler and KV cache manager, a virtual clock, no model.
+
+In reading order: `cost.py` says what a step costs, `lengths.py` and `workload.py` make the requests,
+`simulator.py` is the loop, `metrics.py` and `sketch.py` write down what came of it; `calibrate.py` fits
+a cost to steps that were timed. On the command line it is `mini-vllm simulate`.
+"""
+
+from mini_vllm.sim.calibrate import TimedStep, calibrate
+from mini_vllm.sim.cost import LinearCost, RooflineCost, StepCost, StepWork, load_cost, work_of
+from mini_vllm.sim.lengths import Lengths, arrival_times
+from mini_vllm.sim.metrics import ServingMetrics
+from mini_vllm.sim.simulator import SimParts, Simulator, mini_parts
+from mini_vllm.sim.workload import SimRequest, dataset_requests, random_requests, read_dataset
+
+__all__ = [
+    "Lengths",
+    "LinearCost",
+    "RooflineCost",
+    "ServingMetrics",
+    "SimParts",
+    "SimRequest",
+    "Simulator",
+    "StepCost",
+    "StepWork",
+    "TimedStep",
+    "arrival_times",
+    "calibrate",
+    "dataset_requests",
+    "load_cost",
+    "mini_parts",
+    "random_requests",
+    "read_dataset",
+    "work_of",
+]

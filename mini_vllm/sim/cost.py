@@ -1,0 +1,271 @@
+"""What a step costs: the only part of the simulator that is a model and not the real code.
+
+A step is described by seven counts (`StepWork`), and a `StepCost` turns them into seconds. There are two
+kinds. `LinearCost` is fitted to steps that somebody has timed (`calibrate.py`); `RooflineCost` is
+derived from a data sheet, and nobody has timed anything: it is the least that the step can take.
+
+Time is told apart by who spends it. The *host* plans and takes results in; the *device* computes. One
+after the other under synchronous scheduling; side by side under asynchronous scheduling. What the host
+does for a step is counted where the step is planned, also what it does when the results come.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+from mini_vllm.outside import parse_json, read_bytes, short
+
+PRESETS_FILE = Path(__file__).parent / "presets.json"
+"""Calibrated presets, written by `python -m benchmarks.simulator`; missing until a quiet run."""
+
+
+class StepWork(NamedTuple):
+    """What one planned step asks for.
+
+    Attributes:
+        steps: 1, so that a fixed cost is a cost like the others.
+        prompt_steps: 1 if some request computes more than one token. Engines have another way through
+            attention then, or no CUDA graph, which costs once and not by the token.
+        num_reqs: requests in the batch.
+        num_new_reqs: of them, those that the worker sees for the first time.
+        num_tokens: tokens to compute.
+        kv_tokens: tokens whose K and V are read: the requests' lengths after the step, summed.
+        attention_pairs: (query, key) pairs: for each token, the keys that it attends to, itself
+            included. Equal to `kv_tokens` where everybody decodes; quadratic in a prompt's length.
+    """
+
+    steps: int
+    prompt_steps: int
+    num_reqs: int
+    num_new_reqs: int
+    num_tokens: int
+    kv_tokens: int
+    attention_pairs: int
+
+
+def work_of(scheduler_output: Any, requests: Mapping[str, Any]) -> StepWork:
+    """The work of a plan, read right after `schedule()`, when `num_computed_tokens` has advanced.
+
+    Both engines' plans and requests have the three names that are read here.
+    """
+    num_tokens = kv_tokens = attention_pairs = 0
+    num_scheduled_tokens = scheduler_output.num_scheduled_tokens
+    for req_id, n in num_scheduled_tokens.items():
+        end = requests[req_id].num_computed_tokens
+        num_tokens += n
+        kv_tokens += end
+        attention_pairs += end if n == 1 else n * end - n * (n - 1) // 2
+    return StepWork(
+        1,
+        int(num_tokens > len(num_scheduled_tokens)),
+        len(num_scheduled_tokens),
+        len(scheduler_output.scheduled_new_reqs),
+        num_tokens,
+        kv_tokens,
+        attention_pairs,
+    )
+
+
+class StepCost(Protocol):
+    """Seconds of a step, and of taking one request in.
+
+    Attributes:
+        name, source: what it is, and where its numbers come from.
+        add_request_s: the front end's time for a request: checking it, making it, queueing it.
+        num_kv_tokens: slots of the KV cache that goes with it; None: say it yourself.
+        max_model_len: the model's limit in tokens; None likewise.
+    """
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def source(self) -> str: ...
+    @property
+    def add_request_s(self) -> float: ...
+    @property
+    def num_kv_tokens(self) -> int | None: ...
+    @property
+    def max_model_len(self) -> int | None: ...
+    def host(self, work: StepWork) -> float: ...
+    def device(self, work: StepWork) -> float: ...
+
+
+def _weighted(weights: tuple[float, ...], work: StepWork) -> float:
+    return sum([weight * count for weight, count in zip(weights, work, strict=True) if weight])
+
+
+@dataclass(frozen=True)
+class LinearCost:
+    """A cost that is linear in the counts of `StepWork`.
+
+    Attributes:
+        host_s, device_s: seconds a unit, in the order of `StepWork`'s fields, none negative.
+
+    Raises ValueError for another number of them, or one that is negative or no number.
+    """
+
+    name: str
+    source: str
+    host_s: tuple[float, ...]
+    device_s: tuple[float, ...]
+    add_request_s: float = 0.0
+    num_kv_tokens: int | None = None
+    max_model_len: int | None = None
+
+    def __post_init__(self) -> None:
+        for field in ("host_s", "device_s"):
+            values = getattr(self, field)
+            if len(values) != len(StepWork._fields):
+                raise ValueError(
+                    f"{field} wants {len(StepWork._fields)} numbers, one for each of "
+                    f"{', '.join(StepWork._fields)}; got {short(values)}"
+                )
+            for value in values:
+                _check_seconds(field, value)
+        _check_seconds("add_request_s", self.add_request_s)
+        if not self.host_s[0] + self.device_s[0] > 0:
+            raise ValueError("a step's fixed cost must be above 0 seconds, got 0")
+        for field in ("num_kv_tokens", "max_model_len"):
+            value = getattr(self, field)
+            if value is not None and (type(value) is not int or value < 1):
+                raise ValueError(f"{field} must be an integer of at least 1, got {short(value)}")
+
+    def host(self, work: StepWork) -> float:
+        return _weighted(self.host_s, work)
+
+    def device(self, work: StepWork) -> float:
+        """0 for a plan without tokens: nothing is sent to the device."""
+        return _weighted(self.device_s, work) if work.num_tokens else 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self) | {
+            "host_s": dict(zip(StepWork._fields, self.host_s, strict=True)),
+            "device_s": dict(zip(StepWork._fields, self.device_s, strict=True)),
+        }
+
+    @classmethod
+    def from_json(cls, data: Any) -> LinearCost:
+        """Raises ValueError for anything that `to_json` has not written."""
+        if not isinstance(data, dict):
+            raise ValueError(f"a cost is a JSON object, got {short(data)}")
+        wanted, known = {"name", "source", "host_s", "device_s"}, set(cls.__dataclass_fields__)
+        for key in sorted(wanted - set(data)) + sorted(set(data) - known):
+            what = "unknown key" if key in data else "missing key"
+            raise ValueError(f"{what} {short(key)} in a cost; it has {', '.join(sorted(known))}")
+        values = dict(data)
+        for key in ("host_s", "device_s"):
+            terms = data[key]
+            if not isinstance(terms, dict) or set(terms) - set(StepWork._fields):
+                raise ValueError(
+                    f"{key} must be an object with keys among {', '.join(StepWork._fields)}, "
+                    f"got {short(terms)}"
+                )
+            values[key] = tuple(terms.get(field, 0.0) for field in StepWork._fields)
+        for key in ("name", "source"):
+            if not isinstance(data[key], str) or not data[key]:
+                raise ValueError(f"{key} must be a text, got {short(data[key])}")
+        return cls(**values)
+
+
+def _check_seconds(field: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError(f"{field} must be a number of seconds, got {short(value)}")
+    if not 0 <= value < 1e6:
+        raise ValueError(f"{field} must be from 0 to 1e6 seconds, got {short(value)}")
+
+
+@dataclass(frozen=True)
+class RooflineCost:
+    """The least that a step can take on a GPU: all its bytes at full bandwidth, or all its floating
+    point operations at full speed, whichever is longer.
+
+    No launch, no scheduling, no sampling, no inefficiency of a kernel: real steps are slower, and by
+    how much nobody has measured here. Good for what dominates and where the knee is; not for dates.
+
+    Attributes:
+        flops, bandwidth: of the card, dense, in operations and bytes a second.
+        params, bytes_per_param: each is read once a step and costs two operations a token. (The
+            embedding table is counted in, though a token reads one row of it.)
+        kv_bytes_per_token: K and V of all layers.
+        flops_per_pair: of attention, a query and a key: 4 x layers x heads x head size.
+    """
+
+    name: str
+    source: str
+    flops: float
+    bandwidth: float
+    params: int
+    bytes_per_param: int
+    kv_bytes_per_token: int
+    flops_per_pair: int
+    num_kv_tokens: int | None = None
+    max_model_len: int | None = None
+    add_request_s: float = 0.0
+
+    def host(self, work: StepWork) -> float:
+        """Nothing: a data sheet says nothing about it."""
+        return 0.0
+
+    def device(self, work: StepWork) -> float:
+        if not work.num_tokens:
+            return 0.0
+        size = self.params * self.bytes_per_param + work.kv_tokens * self.kv_bytes_per_token
+        operations = 2 * self.params * work.num_tokens + work.attention_pairs * self.flops_per_pair
+        return max(size / self.bandwidth, operations / self.flops)
+
+
+def _llama_3_8b(name: str, card: str, flops: float, bandwidth: float, memory: int) -> RooflineCost:
+    """Llama-3-8B in 16 bits: 32 layers, 32 heads and 8 KV heads of 128, counted in phase 00's guide.
+
+    The KV cache gets what 0.92 of the memory (`gpu_memory_utilization` at the pin) leaves beside the
+    weights, on paper: activations and CUDA graphs come off too.
+    """
+    params, kv_bytes = 8_030_261_248, 2 * 32 * 8 * 128 * 2
+    room = 0.92 * memory * 1024**3 - 2 * params
+    return RooflineCost(
+        name=name,
+        source=f"derived, not measured: Llama-3-8B in 16 bits under the roofline of {card}",
+        flops=flops, bandwidth=bandwidth, params=params, bytes_per_param=2,
+        kv_bytes_per_token=kv_bytes, flops_per_pair=4 * 32 * 32 * 128,
+        num_kv_tokens=int(room / kv_bytes), max_model_len=8192,
+    )  # fmt: skip
+
+
+DERIVED = {
+    cost.name: cost
+    for cost in (
+        # The data sheets of phase-00-foundations/labs/lab-04-prefill-vs-decode/gpus.json; NVIDIA
+        # prints the H100's rate with sparsity, which is twice the dense one.
+        _llama_3_8b("a100-llama-3-8b", "an A100 80GB SXM (312 TFLOP/s, 2,039 GB/s)", 312e12, 2.039e12, 80),
+        _llama_3_8b("h100-llama-3-8b", "an H100 SXM (989.5 TFLOP/s, 3,350 GB/s)", 989.5e12, 3.35e12, 80),
+    )
+}  # fmt: skip
+
+
+def presets() -> dict[str, StepCost]:
+    """Every preset by name: the derived ones, and the calibrated ones that this checkout has."""
+    found: dict[str, StepCost] = dict(DERIVED)
+    if PRESETS_FILE.is_file():
+        for data in json.loads(PRESETS_FILE.read_text(encoding="utf-8")):
+            found[data["name"]] = LinearCost.from_json(data)
+    return found
+
+
+def load_cost(name: str) -> StepCost:
+    """A preset by name, or the `LinearCost` in a `.json` file.
+
+    Raises ValueError for a name that is neither, or a file that holds no cost; OSError.
+    """
+    known = presets()
+    if name in known:
+        return known[name]
+    if not name.endswith(".json"):
+        raise ValueError(f"unknown cost {short(name)}: one of {', '.join(known)}, or a .json file")
+    try:
+        return LinearCost.from_json(parse_json(read_bytes(Path(name))))
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from error

@@ -1,0 +1,260 @@
+"""The real scheduler and KV cache manager on a virtual clock.
+
+Mirrors the engine core's loop: `EngineCore.step` (`vllm/v1/engine/core.py:428`) where scheduling is
+synchronous, `step_with_batch_queue` (`vllm/v1/engine/core.py:469`) where it is asynchronous. Nothing is
+computed. A step takes as long as its `StepCost` says, and each request ends at its `max_tokens`.
+
+The scheduler is whatever `SimParts` brings: ours, a learner's, vLLM's own. The loop reads from it
+`num_scheduled_tokens`, `scheduled_new_reqs`, and from a request `num_computed_tokens`, `num_tokens` and
+`num_output_tokens`: names that both engines have.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from mini_vllm.config import EngineConfig
+from mini_vllm.request import Request
+from mini_vllm.sampling_params import SamplingParams
+from mini_vllm.sched_output import ModelRunnerOutput
+from mini_vllm.scheduler import Scheduler
+from mini_vllm.sim.cost import StepCost, work_of
+from mini_vllm.sim.metrics import Live, ServingMetrics
+from mini_vllm.sim.workload import SimRequest
+
+BATCH_QUEUE_SIZE = 2
+"""Batches in flight under asynchronous scheduling
+(`vllm/v1/executor/uniproc_executor.py:77 UniProcExecutor.max_concurrent_batches`)."""
+
+
+@dataclass(frozen=True)
+class SimParts:
+    """A scheduler, and how to make what it takes.
+
+    Attributes:
+        make_request: the scheduler's request; ValueError for one that the engine would refuse.
+        make_output: from request ids and the tokens sampled for each.
+        async_scheduling: whether the loop has a queue of two batches. The scheduler must be one for it.
+    """
+
+    scheduler: Any
+    make_request: Callable[[SimRequest], Any]
+    make_output: Callable[[list[str], list[list[int]]], Any]
+    async_scheduling: bool = False
+
+
+def mini_parts(
+    config: EngineConfig,
+    make_scheduler: Callable[[EngineConfig], Any] = Scheduler,
+    async_scheduling: bool = False,
+) -> SimParts:
+    """`mini_vllm`'s scheduler, or another with its interface, for `Simulator`."""
+    block_size = config.block_size if config.enable_prefix_caching else None
+    limit = config.max_model_len
+    assert limit is not None, "the simulator needs max_model_len"
+
+    @lru_cache(maxsize=4096)  # the requests share them; there are few lengths
+    def params(max_tokens: int) -> SamplingParams:
+        return SamplingParams(max_tokens=max_tokens, ignore_eos=True)
+
+    def make_request(q: SimRequest) -> Request:
+        if len(q.prompt) >= limit:
+            raise ValueError(
+                f"request {q.request_id!r} has a prompt of {len(q.prompt)} tokens, and with one of "
+                f"output it is longer than max_model_len, {limit}"
+            )
+        return Request(
+            q.request_id,
+            q.prompt,
+            params(q.max_tokens),
+            arrival_time=q.arrival,
+            priority=q.priority if config.scheduling_policy == "priority" else 0,
+            block_size=block_size,
+        )
+
+    return SimParts(make_scheduler(config), make_request, _make_output, async_scheduling)
+
+
+def _make_output(req_ids: list[str], sampled: list[list[int]]) -> ModelRunnerOutput:
+    index = {req_id: i for i, req_id in enumerate(req_ids)}
+    return ModelRunnerOutput(req_ids, index, sampled)
+
+
+@dataclass(slots=True)
+class _Batch:
+    """A plan on its way through the device."""
+
+    plan: Any
+    req_ids: list[str]
+    samples: list[bool]  # whether the request gets a token of it
+    done: float  # when the device is through
+
+
+class Simulator:
+    """Runs requests through a scheduler on a clock that only costs move.
+
+    The front end and the core take turns on one host, as with `LLM` and
+    `VLLM_ENABLE_V1_MULTIPROCESSING=0`. A request is added before the first step that begins after its
+    arrival; adding costs `add_request_s`. Its tokens are there when the step's results are taken in.
+
+    Args:
+        parts: see `SimParts`.
+        cost: what steps take.
+        metrics: where the run is written down.
+        observe: called with each plan and the time at which it was made, right after `schedule()`.
+    """
+
+    def __init__(
+        self,
+        parts: SimParts,
+        cost: StepCost,
+        metrics: ServingMetrics,
+        observe: Callable[[Any, float], None] | None = None,
+    ) -> None:
+        self.parts = parts
+        self.cost = cost
+        self.metrics = metrics
+        self.now = 0.0
+        self.num_preemptions = 0
+        self._observe = observe
+        self._live: dict[str, Live] = {}
+        self._queue: deque[_Batch] = deque()  # newest left, as upstream
+        self._device_free = 0.0  # when the device is through with all it was given
+
+    def run(self, requests: Iterable[SimRequest]) -> None:
+        """Run until every request has ended.
+
+        Requests are taken one at a time, in the order of their arrival, when the clock gets there.
+        Raises ValueError if they are out of order, RuntimeError if the scheduler plans nothing for ever.
+        """
+        scheduler = self.parts.scheduler
+        turn = self._turn_async if self.parts.async_scheduling else self._turn
+        coming = iter(requests)
+        following = next(coming, None)
+        with _frozen_garbage():
+            while True:
+                while following is not None and following.arrival <= self.now:
+                    self._add(following)
+                    before, following = following, next(coming, None)
+                    if following is not None and following.arrival < before.arrival:
+                        raise ValueError(
+                            f"request {following.request_id!r} arrives at {following.arrival}, "
+                            f"before the one in front of it, at {before.arrival}"
+                        )
+                self.metrics.settle(self.now)
+                if self._queue or scheduler.has_unfinished_requests():
+                    turn()
+                elif following is None:
+                    return
+                else:
+                    self.now = following.arrival
+
+    def _add(self, q: SimRequest) -> None:
+        self.now += self.cost.add_request_s
+        try:
+            request = self.parts.make_request(q)
+            self.parts.scheduler.add_request(request)
+        except ValueError as error:
+            self.metrics.refused(q.arrival, str(error))
+            return
+        live = Live(request, q.arrival, len(q.prompt), q.prompt[-1])
+        self._live[q.request_id] = live
+        self.metrics.arrived(live)
+
+    def _turn(self) -> None:
+        """Schedule, execute, update: one after the other (`vllm/v1/engine/core.py:428`)."""
+        batch = self._plan()
+        if not batch.req_ids and not batch.plan.preempted_req_ids:
+            raise RuntimeError(f"nothing was scheduled, at {self.now} s, and requests are left")
+        self.now = batch.done
+        self._take_in(batch)
+
+    def _turn_async(self) -> None:
+        """One turn with the queue: another batch if there is room, else the oldest one's results
+        (`vllm/v1/engine/core.py:469`)."""
+        queue, scheduler = self._queue, self.parts.scheduler
+        # `has_requests` upstream: finished ones count until a plan has told the worker of them.
+        if scheduler.has_unfinished_requests() or scheduler.finished_req_ids:
+            batch = self._plan()
+            queue.appendleft(batch)
+            if batch.req_ids and len(queue) < BATCH_QUEUE_SIZE and queue[-1].done > self.now:
+                return
+            idle = not any(b.req_ids or b.plan.preempted_req_ids for b in queue)
+            if idle and scheduler.has_unfinished_requests():
+                raise RuntimeError(f"nothing was scheduled, at {self.now} s, and requests are left")
+        oldest = queue.pop()
+        self.now = max(self.now, oldest.done)
+        self._take_in(oldest)
+
+    def _plan(self) -> _Batch:
+        """Plan a step and hand it to the device. Moves the clock by what the host does."""
+        scheduler = self.parts.scheduler
+        plan = scheduler.schedule()
+        if self._observe is not None:
+            self._observe(plan, self.now)
+        requests = scheduler.requests
+        work = work_of(plan, requests)
+        req_ids = list(plan.num_scheduled_tokens)
+        samples = self._samples([requests[req_id] for req_id in req_ids])
+        self.num_preemptions += len(plan.preempted_req_ids or ())
+        device = self.cost.device(work)
+        cached = sum([new.num_computed_tokens for new in plan.scheduled_new_reqs])
+        self.metrics.planned(work, device, cached)
+        self.metrics.state(
+            self.now,
+            len(scheduler.running),
+            len(scheduler.waiting),
+            scheduler.kv_cache_manager.usage,
+        )
+        self.now += self.cost.host(work)
+        begin = max(self.now, self._device_free)
+        self._device_free = begin + device
+        return _Batch(plan, req_ids, samples, self._device_free)
+
+    def _samples(self, planned: list[Any]) -> list[bool]:
+        """Which of the requests just planned get a token of it: those whose prompt is through.
+
+        With results still to come a request does not know its length. So an asynchronous scheduler
+        keeps the answer, `is_prefill_chunk`; for a synchronous one the two counters tell.
+        """
+        if self.parts.async_scheduling:
+            return [not request.is_prefill_chunk for request in planned]
+        return [request.num_computed_tokens >= request.num_tokens for request in planned]
+
+    def _take_in(self, batch: _Batch) -> None:
+        """The tokens are there: tell the scheduler, and write down who got one and who ended."""
+        live, scheduler = self._live, self.parts.scheduler
+        sampled: list[list[int]] = []
+        lives: list[Live] = []
+        for req_id, samples in zip(batch.req_ids, batch.samples, strict=True):
+            one = live.get(req_id)  # None: it ended while this was in flight, the row is wasted
+            if samples and one is not None:
+                sampled.append([one.token])
+                lives.append(one)
+            else:
+                sampled.append([])
+        scheduler.update_from_output(batch.plan, self.parts.make_output(batch.req_ids, sampled))
+        self.metrics.tokens(lives, self.now)
+        requests = scheduler.requests
+        for one in lives:
+            req_id = one.request.request_id
+            if req_id not in requests:
+                del live[req_id]
+                self.metrics.finished(one)
+
+
+@contextmanager
+def _frozen_garbage() -> Iterator[None]:
+    """What is there before the run is not its garbage. vLLM freezes its heap at start-up as well."""
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
