@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 from mini_vllm.request import Request
-from mini_vllm.scheduler import UpstreamScheduler
+from mini_vllm.upstream_scheduler import UpstreamScheduler
 
 CAUSES = {
     "A": "Two requests held the same block at the same time.",

@@ -19,8 +19,9 @@ from mini_vllm.block_pool import BlockPool
 from mini_vllm.engine import DEFAULT_MODEL
 from mini_vllm.kv_cache_manager import KVCacheBlocks, KVCacheManager
 from mini_vllm.request import Request, RequestStatus
-from mini_vllm.scheduler import Scheduler, UpstreamScheduler
+from mini_vllm.scheduler import Scheduler
 from mini_vllm.tokenizer import Tokenizer
+from mini_vllm.upstream_scheduler import UpstreamScheduler
 
 HERE = Path(__file__).resolve().parent
 DAYS = ("monday", "tuesday", "wednesday")

@@ -11,7 +11,7 @@ import pytest
 from course.learner.labs import load_support
 from mini_vllm import EngineConfig, LLMEngine, SamplingParams
 from mini_vllm.engine import EngineParts
-from mini_vllm.scheduler import UpstreamScheduler
+from mini_vllm.upstream_scheduler import UpstreamScheduler
 
 support = load_support(__file__)
 RIGHT = next(a["text"] for a in support.lines("answers.jsonl") if a["day"] == "wednesday")

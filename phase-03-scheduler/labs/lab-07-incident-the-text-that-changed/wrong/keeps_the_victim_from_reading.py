@@ -12,7 +12,7 @@ from typing import Any
 
 from course.learner.labs import load_solution
 from mini_vllm.request import Request
-from mini_vllm.scheduler import UpstreamScheduler
+from mini_vllm.upstream_scheduler import UpstreamScheduler
 
 solution = load_solution(__file__)
 
