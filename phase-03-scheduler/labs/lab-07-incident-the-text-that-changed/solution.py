@@ -75,14 +75,19 @@ def diagnose() -> Diagnosis:
     )
 
 
+IMPORTANT, NO_SALT = 0, 0
+ROOMY = (40, 2, 0)  # a pool, and whole prompts, for a request on its own
+MOST_STEPS = 80
+
+
 class Job(NamedTuple):
     """A request of a case."""
 
     arrives: int  # before which step
     prompt: list[int]
     max_tokens: int
-    priority: int = 0
-    salt: int = 0
+    priority: int = IMPORTANT
+    salt: int = NO_SALT
 
 
 class Case(NamedTuple):
@@ -150,7 +155,6 @@ CASES = (
         finds=14,
     ),
 )
-MOST_STEPS = 80
 
 
 def incident_test(make_engine: MakeEngine) -> None:
@@ -159,7 +163,7 @@ def incident_test(make_engine: MakeEngine) -> None:
         engine = run(make_engine(case.num_gpu_blocks, case.block_size, case.chunk), case.jobs)
         for name, job in case.jobs.items():
             assert name in engine.finished, f"{name} has not ended after {MOST_STEPS} steps"
-            alone = run(make_engine(40, case.block_size, 0), {name: job._replace(arrives=0)})
+            alone = run(make_engine(*ROOMY), {name: job})
             got, right = engine.outputs[name], alone.outputs[name]
             assert got == right, f"{name} says {got} in company, and {right} alone"
             assert len(got) == job.max_tokens, f"{name} got {len(got)} of {job.max_tokens} tokens"
