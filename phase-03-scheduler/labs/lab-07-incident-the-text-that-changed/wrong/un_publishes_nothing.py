@@ -1,6 +1,7 @@
-"""The blocks are looked up when the victim has given them back.
+"""A block that was never computed keeps its hash.
 
-After `_preempt_request` the table is empty and the counter is 0. Nothing is found that could lose its hash.
+So it is found, as at the pin. One way to get there is to look too late: after `_preempt_request` the
+table is empty and the counter is 0, and there is nothing left to un-publish.
 
 Refused by `test_gil_is_told_what_he_is_told_alone`.
 """
