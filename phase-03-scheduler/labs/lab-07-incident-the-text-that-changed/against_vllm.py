@@ -3,7 +3,7 @@
     python phase-03-scheduler/labs/lab-07-incident-the-text-that-changed/against_vllm.py
     python ….py --impl starter
 
-The scheduler is vLLM's own, with its own block pool; the worker is the one of support.py, without a model.
+The scheduler is vLLM's own, with its own block pool; the worker is the one of worker.py, without a model.
 Your test has to fail. Needs vLLM (SETUP.md). Nothing here is graded.
 """
 
