@@ -1,0 +1,152 @@
+"""Lab 03-07: find the cause in log and trace, catch it in a test, mend it. Your part."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
+
+from mini_vllm.request import Request
+from mini_vllm.upstream_scheduler import UpstreamScheduler
+
+CAUSES = {
+    "A": "Two requests held the same block at the same time.",
+    "B": "Two different texts had the same hash, so that one was found for the other.",
+    "C": "The salt was not part of the hash, so that another person's prefix was found.",
+    "D": "A block was published for a computation that did not take place.",
+    "E": "After the preemption tokens were computed again at wrong positions.",
+    "F": "The preemption dropped tokens, so that the request went on with another prompt.",
+}
+
+
+class Diagnosis(NamedTuple):
+    """What the trace says. Steps, blocks, positions and ids as in `incident/tuesday.jsonl`.
+
+    Attributes:
+        changed: Tuesday's requests that were told something else than on Wednesday, when the one who asked
+            was alone.
+        withdrawn_in: the step that planned tokens for somebody and, before it was computed, took them back.
+        victim: for whom.
+        block: the block that this step published, that no step computed for the victim, and that is still
+            published when the victim comes back.
+        found: the tokens that the victim found in the cache when it came back.
+        computed: the tokens of it that had been computed before `withdrawn_in`.
+        written_by: whose keys and values were in `block` when the victim read it.
+        written_at: the positions of that one's text that they belong to, `(first, end)`, end not included.
+        also_read_by: who else attended over `block` although it held another text.
+        cause: a key of CAUSES.
+    """
+
+    changed: tuple[str, ...]
+    withdrawn_in: int
+    victim: str
+    block: int
+    found: int
+    computed: int
+    written_by: str
+    written_at: tuple[int, int]
+    also_read_by: str
+    cause: str
+
+
+class Engine(Protocol):
+    """What your test gets to see of an engine. Policy `priority`, greedy, every request ignores EOS.
+
+    It has no weights, but a KV cache: what a slot holds depends on the token and on what was read before
+    it, and the next token depends on everything that was read. The same request therefore always gets the
+    same tokens, unless it reads something that is not its own.
+
+    Attributes:
+        outputs: request id to the output tokens so far.
+        finished: the ids of those that have ended.
+        found: request id to the tokens that it found in the prefix cache, once for each time that it was
+            admitted: `[0, 8]` was admitted, preempted, and found 8 when it came back.
+        preempted: the ids of the victims so far, in order; with repetitions.
+    """
+
+    outputs: dict[str, list[int]]
+    finished: set[str]
+    found: dict[str, list[int]]
+    preempted: list[str]
+
+    def add_request(
+        self,
+        request_id: str,
+        prompt: Sequence[int],
+        max_tokens: int,
+        priority: int = 0,
+        salt: int = 0,
+    ) -> None:
+        """It arrives now. A lower priority is more important; salt 0 is none.
+
+        Prompt and output are at most 64 tokens together, and need no more blocks than there are, which is
+        one less than `num_gpu_blocks`; ValueError otherwise.
+        """
+
+    def step(self) -> dict[str, tuple[int, int]]:
+        """One step; the positions [first, end) that it computed, by request. Empty when nobody is there."""
+
+
+MakeEngine = Callable[[int, int, int], Engine]
+"""(num_gpu_blocks, block_size, chunk) to a new engine.
+
+`chunk` is the `long_prefill_token_threshold`, 0 for none. A step holds 64 tokens, and 8 requests may run.
+"""
+
+
+def diagnose() -> Diagnosis:
+    """Your answers, as numbers and ids: `return Diagnosis(changed=("…",), …)`.
+
+    Read `incident/`, by eye or by program; the README says what the fields of the trace mean.
+    """
+    raise NotImplementedError
+
+
+def incident_test(make_engine: MakeEngine) -> None:
+    """The test that would have caught it. Return for an engine that is right, AssertionError for one that
+    is not.
+
+    An engine is right if
+
+    - every request ends, with all its tokens, and they are the tokens that it gets alone. (Alone: a new
+      engine, with room for it and nobody else.) This also holds for who comes later and asks the same;
+    - a request that is admitted, for the first time or again, finds at least the whole blocks of its prompt
+      that *earlier* steps have computed, for itself or for somebody with the same tokens and the same salt,
+      if nobody has been given these blocks since. A prompt's last token is always computed anew. What the
+      same step computes it may find or not;
+    - it finds nothing that was computed under another salt.
+
+    Whom it preempts and in which order it serves is its own business. So where your test says how much
+    somebody finds when it comes back, it must not insist that it was preempted.
+
+    Choose small blocks and a small pool, and mind that chunks need not be whole blocks, that two requests
+    may begin alike and go on differently, and that not only the victim reads. Each engine may be asked for
+    3,000 steps and no more.
+
+    Args:
+        make_engine: call it as often as you like; each engine is new.
+    """
+    raise NotImplementedError
+
+
+class MendedScheduler(UpstreamScheduler):
+    """The pin's scheduler, mended.
+
+    After the mend nobody finds what was not computed, and what was computed is found as before: whole
+    blocks that earlier steps filled stay published, whoever holds them. The order of decisions stays as it
+    is.
+
+    `UpstreamScheduler` is `mini_vllm`'s scheduler with what vLLM 0.22.1 does in the incident. Of use are
+    `self.kv_cache_manager.get_block_ids(request_id)`, `self.kv_cache_manager.evict_blocks(block_ids)`, which
+    takes the hashes off these blocks and leaves them to who holds them, and `self.config.block_size`.
+    """
+
+    def _evict_uncomputed_blocks(self, request: Request) -> None:
+        """Called for a victim that the step at hand has planned tokens for, when these are taken back, and
+        before its blocks are freed (`_preempt_request`). In the pin's scheduler it does nothing.
+
+        If you would rather mend it elsewhere, take this method out.
+
+        Args:
+            request: the victim. Its `num_computed_tokens` advances only when a plan is complete.
+        """
+        raise NotImplementedError
