@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +28,15 @@ def read_capture() -> list[Line]:
     return [json.loads(line) for line in RECORD.read_text(encoding="utf-8").splitlines()]
 
 
+@cache
+def tokenizer() -> Tokenizer:
+    """The shipped checkpoint's."""
+    return Tokenizer.from_folder(MODEL)
+
+
 def visits(lab: Any, line: Line) -> dict[str, Any]:
     """Who asked, by name and in order, as the lab's `Visit`."""
-    encode = Tokenizer.from_folder(MODEL).encode
+    encode = tokenizer().encode
     answers = line["said"]["answers"]
     made: dict[str, Any] = {}
     for asks in line["rounds"]:
