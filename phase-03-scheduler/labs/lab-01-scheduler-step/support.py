@@ -29,10 +29,29 @@ def come(scheduler: Any, **prompts: int) -> None:
 
 def turn(scheduler: Any) -> SchedulerOutput:
     """Plan a step, and give a token to whoever has caught up."""
-    plan: SchedulerOutput = scheduler.schedule()
+    plan = _plan(scheduler)
     names = list(plan.num_scheduled_tokens)
     requests = [scheduler.requests[name] for name in names]
     sampled = [[5] if r.num_computed_tokens == r.num_tokens else [] for r in requests]
     index = {name: number for number, name in enumerate(names)}
     scheduler.update_from_output(plan, ModelRunnerOutput(names, index, sampled))
+    return plan
+
+
+def _plan(scheduler: Any) -> SchedulerOutput:
+    try:
+        plan: SchedulerOutput = scheduler.schedule()
+    except AssertionError as error:
+        if error.args:
+            raise
+        runs, seats = len(scheduler.running), scheduler.max_num_running_reqs
+        if runs > seats:
+            raise AssertionError(f"{runs} people run, and there are {seats} seats") from error
+        budget = scheduler.max_num_scheduled_tokens
+        raise AssertionError(f"the plan holds more than the {budget} tokens of a step") from error
+    for request in scheduler.running:
+        assert request.num_computed_tokens <= request.num_tokens, (
+            f"{request.request_id} has {request.num_tokens} tokens, and {request.num_computed_tokens} "
+            "count as computed: `schedule` moves that counter, so your loops do not"
+        )
     return plan

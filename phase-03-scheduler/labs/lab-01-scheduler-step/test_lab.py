@@ -43,6 +43,7 @@ def test_the_predictions_hold(lab: ModuleType) -> None:
     ],
 )
 def test_clamp(lab: ModuleType, arguments: tuple[int, int, int], tokens: int, why: str) -> None:
+    """What is missing, no more than the threshold, no more than the budget has left."""
     got = lab.clamp(*arguments)
     assert got == tokens, f"clamp{arguments}: {why}: {tokens}, not {got}"
 

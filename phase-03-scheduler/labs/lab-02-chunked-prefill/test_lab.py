@@ -212,6 +212,7 @@ def test_what_counts_as_a_change(
 
 
 def test_the_tolerance_is_the_callers(lab: ModuleType) -> None:
+    """Off by 0.02: no change within 0.1, one within 0.01."""
     one, other = made(lab, [5], [-0.5], [9]), made(lab, [5], [-0.52], [9])
     for tolerance, verdict in ((0.1, {}), (0.01, {"fay": "logprobs"})):
         got = lab.changed({"fay": one}, {"fay": other}, tolerance)

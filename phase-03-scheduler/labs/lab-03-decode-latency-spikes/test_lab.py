@@ -52,6 +52,7 @@ def test_the_predictions_hold(lab: ModuleType) -> None:
 
 
 def test_a_step_costs_its_tokens(lab: ModuleType) -> None:
+    """Everybody's tokens, added up."""
     got = lab.total_tokens(step({"eve": 1, "fay": 256}))
     assert got == 257, f"1 for Eve and 256 for Fay are 257, not {got}"
 
@@ -151,6 +152,7 @@ def test_the_sum_does_not_change(lab: ModuleType) -> None:
 def test_percentile_by_hand(
     lab: ModuleType, values: list[float], q: float, expected: float
 ) -> None:
+    """One value, two, three in any order, and a place between two."""
     got = lab.percentile(values, q)
     assert got == pytest.approx(expected), f"percentile {q} of {values} is {expected}, not {got}"
 
