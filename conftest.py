@@ -24,6 +24,7 @@ import hashlib
 import importlib.util
 import os
 import re
+import signal
 import sys
 from collections.abc import Callable
 from importlib.machinery import SourceFileLoader
@@ -63,6 +64,9 @@ _missing: dict[str, str | None] = {}
 def pytest_configure(config: pytest.Config) -> None:
     for marker, (description, _) in NEEDS.items():
         config.addinivalue_line("markers", f"{marker}: {description}")
+    # A job in the background of a script is deaf to Ctrl-C, and so is every command that it starts.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if importlib.util.find_spec("hypothesis"):
         from hypothesis import settings
 
