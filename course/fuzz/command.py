@@ -142,6 +142,7 @@ def main(argv: list[str] | None = None) -> int:
         command.add_argument("--engine", choices=ENGINES, default="vllm")
         command.add_argument("--turns", type=int, default=40, help="that are shown (40)")
     args = parser.parse_args(argv)
+    quiet_before = logging.root.manager.disable
     logging.disable(logging.ERROR)  # a pool that is too small is what this is about
     try:
         return int(args.call(args))
@@ -149,4 +150,6 @@ def main(argv: list[str] | None = None) -> int:
         print(f"this needs vLLM: {error}; see SETUP.md", file=sys.stderr)
     except (ValueError, OSError) as error:
         print(error, file=sys.stderr)
+    finally:
+        logging.disable(quiet_before)
     return 2
