@@ -10,6 +10,7 @@ import copy
 import functools
 import importlib
 import importlib.util
+from abc import ABC, abstractmethod
 from typing import Any
 
 from course.fuzz.memory import Entry, Plan, Wrong
@@ -22,7 +23,7 @@ class Leak(Wrong):
     """All requests have ended, and something is still held."""
 
 
-class Engine:
+class Engine(ABC):
     """A scheduler with its KV cache manager, and the requests it was given.
 
     Attributes:
@@ -39,20 +40,25 @@ class Engine:
 
     # -- what differs between engines
 
+    @abstractmethod
     def _request(self, request_id: str, job: Job, arrival_time: float) -> Any:
-        raise NotImplementedError
+        """A request of the engine's own class."""
 
+    @abstractmethod
     def _block_ids(self, given: Any) -> list[int]:
-        raise NotImplementedError
+        """The ids in what a plan says of blocks."""
 
+    @abstractmethod
     def _output(self, request_ids: list[str], sampled: list[list[int]]) -> Any:
-        raise NotImplementedError
+        """What a worker sends back."""
 
+    @abstractmethod
     def _aborted(self) -> Any:
-        raise NotImplementedError
+        """The status of a request that was aborted."""
 
+    @abstractmethod
     def reset_prefix_cache(self, running: bool) -> None:
-        raise NotImplementedError
+        """Forget the prefixes; with `running`, preempt who runs first."""
 
     # -- what does not
 

@@ -118,15 +118,6 @@ class ShortHits(KVCacheManager):
         return KVCacheBlocks(hits.blocks[:-1]), num_tokens - self.block_size
 
 
-class Unwritten(Scheduler):
-    """A starter: nothing there yet."""
-
-    def schedule(self) -> SchedulerOutput:
-        if len(self.running) > 1:
-            raise NotImplementedError("step 3: make room")
-        return super().schedule()
-
-
 class DropsTokens(Scheduler):
     """Never takes a sampled token in, so nothing ever ends."""
 
@@ -150,6 +141,5 @@ FAULTS: dict[str, tuple[Any, str]] = {
     "free order": (_with_manager(HeadFirst), "Order of blocks: "),
     "no hits": (_with_manager(NoHits), "Hit length: "),
     "short hits": (_with_manager(ShortHits), "Hit length: "),
-    "unwritten": (Unwritten, "NotImplementedError: step 3: make room"),
     "drops tokens": (DropsTokens, "ValueError: num_new_tokens must be greater than 0"),
 }

@@ -269,6 +269,25 @@ def test_a_scheduler_of_ones_own(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert parity.main([str(GOLDEN), "--scheduler", "mini_vllm.scheduler:Scheduler"]) == 0
 
 
+def test_what_is_not_written_yet_is_no_difference(
+    tmp_path: Path, golden: list[tuple[str, Trace]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    mine = tmp_path / "mine.py"
+    mine.write_text(
+        "from mini_vllm import scheduler as given\n"
+        "class Scheduler(given.Scheduler):\n"
+        "    def _schedule_waiting(self, step):\n"
+        "        raise NotImplementedError\n"
+    )
+    assert parity.main([str(GOLDEN), "--scheduler", str(mine)]) == 2
+    said = capsys.readouterr()
+    assert "not written yet" in said.err
+    assert "mine.py:4 in _schedule_waiting" in said.err
+    assert said.out == ""
+    with pytest.raises(NotImplementedError):
+        replay_trace(*golden[0], parity.load_class(str(mine)))
+
+
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
