@@ -8,16 +8,13 @@ choice of process. vLLM and `mini_vllm` have the same `add_request` and `step`, 
 Scheduling is synchronous. On a CPU vLLM 0.22.1 turns asynchronous scheduling off, whatever is asked for
 (`vllm/platforms/cpu.py:135 in CpuPlatform.check_and_update_config`).
 
-The clock is the wall's, or, on a machine that has other work, the processor time of this thread: it
-stands still while others run, and with one thread for the model all that the engine does is on it.
-(What others do to the caches and to the core's other half it still feels.)
+The clock is the wall's, or one that goes slower when the machine does (`benchmarks/steady.py`).
 """
 
 from __future__ import annotations
 
 import gc
 import os
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -133,16 +130,19 @@ class Engine:
         arrival = {q.request_id: q.arrival for q in requests}
         last: dict[str, float] = {}
         clock, engine = self.clock, self.engine
+        tick = getattr(clock, "tick", None)
         following = 0
         begin = clock()
         while following < len(requests) or engine.has_unfinished_requests():
+            if tick is not None:
+                tick()
             while following < len(requests) and requests[following].arrival <= clock() - begin:
                 q, start = requests[following], clock()
                 engine.add_request(q.request_id, prompts[following], self._params(q.max_tokens))
                 self.adds.append(clock() - start)
                 following += 1
             if not engine.has_unfinished_requests():
-                _wait_until(clock, begin + requests[following].arrival)
+                _wait_until(clock, begin + requests[following].arrival, tick)
                 continue
             self._device = 0.0
             self._work = None
@@ -166,14 +166,14 @@ class Engine:
         return found
 
 
-def _wait_until(clock: Clock, when: float) -> None:
-    """Sleep, but not to the end: waking up may take a millisecond. A clock that stands still meanwhile
-    gets no sleep."""
-    left = when - clock()
-    if left > 2e-3 and clock is time.perf_counter:
-        time.sleep(left - 2e-3)
-    while clock() < when:
-        pass
+def _wait_until(clock: Clock, when: float, tick: Callable[[], None] | None) -> None:
+    """Wait awake: after a sleep the core is slow, and a steady clock does not know yet."""
+    while (now := clock()) < when:
+        pause = min(when, now + 5e-3)
+        while clock() < pause:
+            pass
+        if tick is not None:
+            tick()
 
 
 def mini_engine(clock: Clock) -> Engine:

@@ -10,7 +10,9 @@ Three legs run the same workloads:
     (c) the real engine on this CPU, fed in real time (`benchmarks/sim_real.py`)
 
 so what is between (b) and (c) is the cost model. It is fitted to steps of other workloads than those
-compared. `--engine mini` holds our own engine in leg (c): no vLLM needed, and leg (b) is left out.
+compared. All is timed on a clock that goes slower when the machine does, because on a shared machine
+the same step may take half as long again a minute later. `--engine mini` holds our own engine in
+leg (c): no vLLM needed, and leg (b) is left out.
 
 `--save` writes results/simulator-ENGINE.json, and the fitted cost as a preset of `mini-vllm simulate`.
 """
@@ -23,7 +25,7 @@ import math
 import statistics
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +34,7 @@ import numpy as np
 from benchmarks import machine
 from benchmarks.sim_real import CONFIG, MAX_MODEL_LEN, Engine, Times, mini_engine, vllm_engine
 from benchmarks.sim_vllm import vllm_sim_parts
+from benchmarks.steady import SteadyClock
 from course.parity.decisions import engine_config
 from mini_vllm.sim import (
     Lengths,
@@ -60,25 +63,31 @@ LOAD = 0.6
 nearer to 1 a queue turns an error of 1 % in a step into one of 10 % in a wait."""
 
 
-def calibration(n: int) -> dict[str, list[SimRequest]]:
-    """What is timed to fit the cost: decoding at many batch sizes, prompts of all sizes, and both."""
+def calibration(n: int, rate: float) -> dict[str, list[SimRequest]]:
+    """What is timed to fit the cost: decoding at many batch sizes, prompts of all sizes, and both, at once
+    and coming in at shares of `rate`, in requests a second."""
 
-    def at_once(count: int, prompt: str, output: str, seed: int) -> list[SimRequest]:
-        times = arrival_times(count, math.inf)
-        return list(random_requests(times, Lengths.parse(prompt), Lengths.parse(output), seed=seed))
+    def draw(times: Iterator[float], lengths: str, seed: int, prefix: int = 0) -> list[SimRequest]:
+        prompt, output = map(Lengths.parse, lengths.split())
+        return list(random_requests(times, prompt, output, prefix, 8, seed))
+
+    def at_once(count: int) -> Iterator[float]:
+        return arrival_times(count, math.inf)
 
     found = {
-        f"{size} at once": at_once(size, "uniform:4:300", "48", 100 + size)
+        f"{size} at once": draw(at_once(size), "uniform:4:300 48", 100 + size)
         for size in (1, 2, 4, 8, 16, 32, 48, 64)
     }
-    found["long and alone"] = at_once(4, "900", "100", 201)
-    found["prompts"] = at_once(n // 4, "uniform:4:900", "uniform:1:3", 202)
-    apart = random_requests(
-        arrival_times(n // 2, 12.0, 4.0, 204), Lengths.parse("uniform:4:500"),
-        Lengths.parse("uniform:1:4"), seed=204,
-    )  # fmt: skip
-    found["prompts, one by one"] = list(apart)  # steps of fewer tokens than the budget
-    found["mixed"] = at_once(n // 4, "uniform:8:400", "uniform:4:80", 203)
+    mixed = "uniform:8:500 uniform:4:100"
+    found["long and alone"] = draw(at_once(4), "900 100", 201)
+    found["prompts"] = draw(at_once(n // 4), "uniform:4:900 uniform:1:3", 202)
+    found["mixed"] = draw(at_once(n // 4), mixed, 203)
+    for share, seed in ((0.3, 204), (0.7, 205)):
+        times = arrival_times(n // 2, share * rate, 0.5, seed)
+        found[f"mixed, {share:.0%} of the rate"] = draw(times, mixed, seed)
+    # Prompts that are found in part.
+    times = arrival_times(n // 2, 0.7 * rate, 0.5, 206)
+    found["shared beginnings"] = draw(times, "uniform:8:400 uniform:4:100", 206, prefix=128)
     return found
 
 
@@ -118,9 +127,9 @@ def simulate(parts: SimParts, requests: Sequence[SimRequest], cost: LinearCost) 
     return metrics.result(simulator.num_preemptions)
 
 
-def profile(engine: Engine, n: int) -> None:
+def profile(engine: Engine, n: int, rate: float) -> None:
     """Time the steps and additions of the calibration's workloads, into `engine.steps` and `.adds`."""
-    for requests in calibration(n).values():
+    for requests in calibration(n, rate).values():
         engine.run(requests)
 
 
@@ -196,8 +205,8 @@ def main(argv: list[str] | None = None) -> int:
         "--repeat", type=int, default=3, help="runs of leg c; the median counts (3)"
     )
     parser.add_argument(
-        "--clock", choices=("wall", "thread"), default="wall",
-        help="thread: processor time, for a machine that has other work (wall)",
+        "--clock", choices=("steady", "wall"), default="steady",
+        help="steady: slower when the machine is, benchmarks/steady.py (steady)",
     )  # fmt: skip
     parser.add_argument("--save", action="store_true", help="write the results, and the preset")
     args = parser.parse_args(argv)
@@ -206,13 +215,15 @@ def main(argv: list[str] | None = None) -> int:
         print(text, file=sys.stderr, flush=True)
 
     is_vllm = args.engine == "vllm"
-    clock = time.perf_counter if args.clock == "wall" else time.thread_time
+    clock = time.perf_counter if args.clock == "wall" else SteadyClock()
     engine = vllm_engine(clock) if is_vllm else mini_engine(clock)
-    engine.run(calibration(args.requests)["8 at once"])  # the very first steps set things up
+    # The very first steps set things up. And how many requests a second it can do.
+    mixed = calibration(args.requests, math.inf)["mixed"]
+    rate = len(mixed) / engine.run(mixed).duration
     engine.steps.clear()
     engine.adds.clear()
     say("timing the steps of the calibration's workloads")
-    profile(engine, args.requests)
+    profile(engine, args.requests, rate)
     where = machine.describe()
     version = "vLLM 0.22.1" if is_vllm else "mini_vllm"
 
@@ -236,7 +247,7 @@ def main(argv: list[str] | None = None) -> int:
         runs[workload] = [engine.run(requests) for _ in range(args.repeat)]
     # Half of the calibration before, half after: a machine that has warmed up is not the same machine.
     engine.steps, engine.adds = timed
-    profile(engine, args.requests)
+    profile(engine, args.requests, rate)
     cost = fitted()
     fit = explain(engine.steps, cost)
     print(machine.table(fit))
@@ -256,7 +267,11 @@ def main(argv: list[str] | None = None) -> int:
             f"python -m benchmarks.simulator --engine {args.engine} --requests {args.requests} "
             f"--repeat {args.repeat} --clock {args.clock}"
         )
-        print(machine.save(f"simulator-{args.engine}", command, rows, fit=fit, request_rates=rates))
+        more = {"fit": fit, "request_rates": rates}
+        if isinstance(clock, SteadyClock):
+            least, median, most = np.percentile(clock.rates, (5, 50, 95)).tolist()
+            more["clock_rates"] = {"p5": least, "p50": median, "p95": most}
+        print(machine.save(f"simulator-{args.engine}", command, rows, **more))
         print(save_preset(cost))
     return 0
 

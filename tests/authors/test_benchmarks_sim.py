@@ -12,6 +12,7 @@ import pytest
 
 from benchmarks import sim_million, simulator
 from benchmarks.sim_real import NUM_IDS, mini_engine, real_ids
+from benchmarks.steady import RECENT, SteadyClock
 from mini_vllm.sim import LinearCost, SimRequest, StepWork, TimedStep
 from mini_vllm.sim.cost import PRESETS_FILE, presets
 
@@ -37,7 +38,7 @@ def test_real_prompts_share_what_simulated_ones_share() -> None:
 
 
 def test_a_real_engine_is_fed_and_timed() -> None:
-    engine = mini_engine(time.thread_time)
+    engine = mini_engine(SteadyClock())
     requests = [SimRequest(str(i), 0.02 * i, [100 + i] * 20, 3) for i in range(4)]
     found = engine.run(requests)
     assert (len(found.ttft), len(found.itl), found.output_tokens) == (4, 8, 12)
@@ -48,9 +49,34 @@ def test_a_real_engine_is_fed_and_timed() -> None:
     assert set(simulator.COMPARED) <= set(found.figures())
 
 
+def test_the_steady_clock_does_not_count_its_own_pieces() -> None:
+    clock = SteadyClock()
+    wall, before = time.perf_counter(), clock()
+    for _ in range(100):
+        clock.tick()
+    shown, passed = clock() - before, time.perf_counter() - wall
+    assert 0 < shown < passed / 4
+    assert len(clock.rates) == 100
+    assert min(clock.rates) > 0
+
+
+def test_the_steady_clock_goes_slower_when_the_machine_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    clock = SteadyClock()
+    piece = clock._piece
+    monkeypatch.setattr(clock, "_piece", lambda: sum(piece() for _ in range(10)))
+    for _ in range(RECENT):
+        clock.tick()
+    assert clock.rates[-1] < 0.5
+    before = clock()
+    time.sleep(0.05)
+    assert clock() - before < 0.05
+
+
 def test_no_workload_of_the_calibration_is_compared() -> None:
     cost = LinearCost("c", "test", (1e-4, *[0.0] * 6), (4e-3, 0, 0, 0, 2e-5, 0, 0))
-    timed = simulator.calibration(60)
+    timed = simulator.calibration(60, 10.0)
     compared = simulator.compared(60, cost)
     assert len(compared) == 3
 
