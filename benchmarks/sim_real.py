@@ -54,8 +54,12 @@ def real_ids(labels: Sequence[int]) -> list[int]:
 
 @dataclass
 class Times:
-    """What a run took: per request and per token, in seconds."""
+    """What a run took: per request and per token, in seconds.
 
+    `requests` has, by id, TTFT and TPOT of each.
+    """
+
+    requests: dict[str, tuple[float, float]] = field(default_factory=dict)
     ttft: list[float] = field(default_factory=list)
     itl: list[float] = field(default_factory=list)
     duration: float = 0.0
@@ -129,6 +133,8 @@ class Engine:
         self._preempted = 0
         arrival = {q.request_id: q.arrival for q in requests}
         last: dict[str, float] = {}
+        first: dict[str, float] = {}
+        made: dict[str, int] = {}
         clock, engine = self.clock, self.engine
         tick = getattr(clock, "tick", None)
         following = 0
@@ -138,7 +144,10 @@ class Engine:
                 tick()
             while following < len(requests) and requests[following].arrival <= clock() - begin:
                 q, start = requests[following], clock()
-                engine.add_request(q.request_id, prompts[following], self._params(q.max_tokens))
+                engine.add_request(
+                    q.request_id, prompts[following], self._params(q.max_tokens),
+                    arrival_time=begin + q.arrival, priority=q.priority,
+                )  # fmt: skip
                 self.adds.append(clock() - start)
                 following += 1
             if not engine.has_unfinished_requests():
@@ -158,10 +167,15 @@ class Engine:
                     found.itl.append(now - last[name])
                 else:
                     found.ttft.append(now - arrival[name])
+                    first[name] = now
                 last[name] = now
+                made[name] = made.get(name, 0) + 1
             found.output_tokens += len(outputs)
             found.duration = now
         gc.unfreeze()
+        for name, count in made.items():
+            tpot = (last[name] - first[name]) / (count - 1) if count > 1 else 0.0
+            found.requests[name] = (first[name] - arrival[name], tpot)
         found.preemptions = self._preempted
         return found
 
@@ -200,8 +214,8 @@ def mini_engine(clock: Clock) -> Engine:
     return Engine(engine, core, [(core.model_runner, "execute_model")], params, clock)
 
 
-def vllm_engine(clock: Clock) -> Engine:
-    """vLLM 0.22.1 on the CPU: eager, float32, one thread."""
+def vllm_engine(clock: Clock, config: Config = CONFIG, **options: Any) -> Engine:
+    """vLLM 0.22.1 on the CPU: eager, float32, one thread; `options` go to `LLM`."""
     os.environ |= {
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_LOGGING_LEVEL": "ERROR", "HF_HUB_OFFLINE": "1",
         "VLLM_NO_USAGE_STATS": "1", "TORCH_COMPILE_DISABLE": "1", "OMP_NUM_THREADS": "1",
@@ -213,10 +227,11 @@ def vllm_engine(clock: Clock) -> Engine:
     from vllm.v1.executor.uniproc_executor import UniProcExecutor
 
     llm: Any = vllm.LLM(
-        str(DEFAULT_MODEL), dtype="float32", enforce_eager=True, block_size=CONFIG["block_size"],
-        distributed_executor_backend=UniProcExecutor, max_model_len=MAX_MODEL_LEN,
-        max_num_seqs=CONFIG["max_num_seqs"], num_gpu_blocks_override=CONFIG["num_blocks"],
-        max_num_batched_tokens=CONFIG["max_num_batched_tokens"],
+        str(DEFAULT_MODEL), dtype="float32", enforce_eager=True, block_size=config["block_size"],
+        distributed_executor_backend=UniProcExecutor, max_model_len=config["max_model_len"],
+        max_num_seqs=config["max_num_seqs"], num_gpu_blocks_override=config["num_blocks"],
+        max_num_batched_tokens=config["max_num_batched_tokens"],
+        scheduling_policy=config["policy"], **options,
     )  # fmt: skip
     core = llm.llm_engine.engine_core.engine_core
     if core.batch_queue is not None:

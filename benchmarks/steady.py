@@ -52,6 +52,13 @@ class SteadyClock:
         self.rates.append(self._rate)
         self._since = time.perf_counter()
 
+    def rescale(self, factor: float) -> None:
+        """Count `factor` times as many seconds from now on."""
+        self._shown = self()
+        self._since = time.perf_counter()
+        self._usual *= factor
+        self._rate *= factor
+
     def _piece(self) -> float:
         start = time.perf_counter()
         x = self._x

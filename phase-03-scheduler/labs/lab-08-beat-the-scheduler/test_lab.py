@@ -1,0 +1,277 @@
+"""Lab 03-08: what a policy may do, where it is put in, and what comes of it."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from functools import lru_cache
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from course.learner.labs import load_support
+from course.parity.decisions import engine_config
+from mini_vllm.async_scheduler import AsyncScheduler
+from mini_vllm.request import Request, RequestStatus
+from mini_vllm.request_queue import FCFSRequestQueue
+from mini_vllm.sampling_params import SamplingParams
+from mini_vllm.scheduler import Scheduler
+
+support = load_support(__file__)
+HELD = (11,)  # the draws of the leaderboard are others
+N = 100
+
+
+def request(name: str, prompt: int = 20, arrival: float = 0.0, priority: int = 0) -> Request:
+    params = SamplingParams(max_tokens=5, ignore_eos=True)
+    return Request(
+        name, [7] * prompt, params, arrival_time=arrival, priority=priority, block_size=16
+    )
+
+
+def queue_of(*requests: Request) -> FCFSRequestQueue:
+    queue = FCFSRequestQueue()
+    for one in requests:
+        queue.add_request(one)
+    return queue
+
+
+def ids(queue: Any) -> list[str]:
+    return [one.request_id for one in queue]
+
+
+def config(async_scheduling: bool = False, **changes: Any) -> Any:
+    made = engine_config(support.CONFIG | changes)
+    return replace(made, async_scheduling=async_scheduling)
+
+
+def by_prompt(one: Any, now: float) -> Any:
+    return one.num_prompt_tokens
+
+
+# ---- where it is put in --------------------------------------------------------------------------
+
+
+def test_the_smallest_key_comes_first(lab: ModuleType) -> None:
+    """The queue itself is put in order, from its head on."""
+    queue = queue_of(request("a", 30), request("b", 10), request("c", 20))
+    lab.reorder(queue, by_prompt, 0.0)
+    assert ids(queue) == ["b", "c", "a"], "prompts of 30, 10 and 20 tokens, the shortest first"
+
+
+def test_equals_stay_as_they_were(lab: ModuleType) -> None:
+    """First come, first served among equals."""
+    queue = queue_of(*(request(name, priority=9 - i) for i, name in enumerate("dacb")))
+    lab.reorder(queue, lambda one, now: 0, 0.0)
+    assert ids(queue) == list("dacb"), "four equal keys: first come, first served among them"
+
+
+def test_nobody_is_lost_and_nobody_comes_twice(lab: ModuleType) -> None:
+    """Forty in, the same forty out, in order; and an empty queue is no trouble."""
+    names = [f"r{i}" for i in range(40)]
+    queue = queue_of(*(request(name, 1 + (7 * i) % 40) for i, name in enumerate(names)))
+    lab.reorder(queue, by_prompt, 0.0)
+    assert sorted(ids(queue)) == sorted(names), f"of 40 there are {len(queue)}"
+    at_work = [by_prompt(one, 0.0) for one in queue]
+    assert at_work == sorted(at_work), f"prompts of {at_work} tokens"
+    empty = queue_of()
+    lab.reorder(empty, by_prompt, 0.0)
+    assert len(empty) == 0, f"nobody waited, and now {ids(empty)} do"
+
+
+def test_now_is_the_same_for_all(lab: ModuleType) -> None:
+    """All keys of a step are taken at one time."""
+    seen: list[float] = []
+    queue = queue_of(request("a", arrival=1.0), request("b", arrival=2.0))
+
+    def waited(one: Any, now: float) -> Any:
+        seen.append(now)
+        return now - one.arrival_time
+
+    lab.reorder(queue, waited, 5.0)
+    assert set(seen) == {5.0}, f"the policy was asked about {sorted(set(seen))}, and now is 5.0"
+    assert ids(queue) == ["b", "a"], "b has waited 3 s, a 4"
+
+
+def test_the_scheduler_follows_the_policy_it_was_given(lab: ModuleType) -> None:
+    """Two schedulers with two policies, one seat each."""
+    shortest = lab.make_scheduler(Scheduler, by_prompt)(config(max_num_seqs=1))
+    longest = lab.make_scheduler(Scheduler, lambda one, now: -one.num_prompt_tokens)(
+        config(max_num_seqs=1)
+    )
+    for scheduler, first in ((shortest, "b"), (longest, "a")):
+        scheduler.clock = lambda: 0.0
+        assert isinstance(scheduler, Scheduler), "it is to be a subclass of its base"
+        for one in (request("c", 20), request("a", 30), request("b", 10)):
+            scheduler.add_request(one)
+        plan = scheduler.schedule()
+        assert list(plan.num_scheduled_tokens) == [first], "one seat, and the policy says whose"
+
+
+def test_the_order_is_made_anew_in_each_step(lab: ModuleType) -> None:
+    """Keys change with the time, and requests come."""
+
+    def turns(one: Any, now: float) -> Any:
+        return -one.arrival_time if now >= 10 else one.arrival_time
+
+    scheduler = lab.make_scheduler(Scheduler, turns)(config(max_num_seqs=1))
+    scheduler.clock = lambda: 5.0
+    for i in range(4):
+        scheduler.add_request(request(f"r{i}", arrival=float(i)))
+    planned = list(scheduler.schedule().num_scheduled_tokens)
+    assert planned == ["r0"], f"at 5 s the oldest comes first, and {planned} got the seat"
+    scheduler.clock = lambda: 10.0
+    scheduler.add_request(request("r4", arrival=4.0))
+    scheduler.finish_requests("r0", RequestStatus.FINISHED_ABORTED)
+    assert list(scheduler.schedule().num_scheduled_tokens) == ["r4"], (
+        "at 10 s the newest comes first, and the newest came after the step before"
+    )
+
+
+def test_who_runs_goes_on(lab: ModuleType) -> None:
+    """A policy gives out free seats and takes none away."""
+    scheduler = lab.make_scheduler(Scheduler, by_prompt)(config(max_num_seqs=1))
+    scheduler.clock = lambda: 0.0
+    scheduler.add_request(request("long", 600))
+    planned = list(scheduler.schedule().num_scheduled_tokens)
+    assert planned == ["long"], f"one waits, and {planned} got the seat"
+    scheduler.add_request(request("short", 2))
+    assert list(scheduler.schedule().num_scheduled_tokens) == ["long"], "its prompt is not through"
+    assert ids(scheduler.waiting) == ["short"], f"waiting: {ids(scheduler.waiting)}"
+
+
+def test_by_arrival_it_is_the_engines_own(lab: ModuleType) -> None:
+    """With arrival as the key the whole run is FCFS's."""
+
+    def made(base: type) -> type:
+        found: type = lab.make_scheduler(base, lambda one, now: one.arrival_time)
+        return found
+
+    requests = support.workload("mixed", 21, 60)
+    ours, own = support.run(made, requests), support.run(None, requests)
+    assert ours == own, "first come, first served: nothing may differ from the engine's FCFS"
+
+
+def test_the_clock_is_the_one_of_the_arrivals(lab: ModuleType) -> None:
+    """By default it is the clock that arrival times are read from."""
+    import time
+
+    scheduler = lab.make_scheduler(Scheduler)(config())
+    assert abs(scheduler.clock() - time.time()) < 60, (
+        "arrival times are read from time.time, and so must be what they are compared with"
+    )
+
+
+@pytest.mark.parametrize("base", [Scheduler, AsyncScheduler])
+@pytest.mark.parametrize("async_scheduling", [False, True], ids=["sync", "async"])
+def test_the_base_class_must_fit(lab: ModuleType, base: type, async_scheduling: bool) -> None:
+    """The trap: a base that waits for results, in an engine that does not."""
+
+    class Child(base):  # type: ignore[misc]
+        """Somebody else's subclass is as good as its base."""
+
+    for one in (base, Child):
+        made = lab.make_scheduler(one, by_prompt)
+        try:
+            made(config(async_scheduling))
+        except ValueError as error:
+            said = str(error)
+        else:
+            said = ""
+        mode = "on" if async_scheduling else "off"
+        if base is Scheduler and async_scheduling:
+            assert one.__name__ in said, f"async_scheduling is {mode}; {one.__name__}: {said!r}"
+        else:
+            assert not said, f"async_scheduling is {mode}, and {one.__name__} is refused: {said}"
+
+
+# ---- what comes of it ----------------------------------------------------------------------------
+
+
+def test_a_policy_reads_and_no_more(lab: ModuleType) -> None:
+    """Only what requests of both engines have, and it changes nothing."""
+    one = SimpleNamespace(
+        request_id="ada-1", arrival_time=3.0, num_prompt_tokens=50, max_tokens=9,
+        num_output_tokens=0, num_preemptions=0, priority=1,
+    )  # fmt: skip
+    before = copy.deepcopy(vars(one))
+    try:
+        keys = [lab.policy(one, now) for now in (4.0, 4.0, 40.0, 4.0)]
+    except AttributeError as error:
+        pytest.fail(f"the policy reads what is not among the seven: {error}")
+    assert vars(one) == before, "the policy changed the request"
+    assert keys[0] == keys[1] == keys[3], "asked the same, it must say the same"
+    others = [
+        SimpleNamespace(**before | {"request_id": f"eve-{i}", "arrival_time": float(i)})
+        for i in range(4)
+    ]
+    try:
+        sorted(lab.policy(other, 4.0) for other in [*others, one])
+    except TypeError as error:
+        pytest.fail(f"the keys of two requests cannot be compared: {error}")
+
+
+@lru_cache
+def standing(policy: str) -> Any:
+    return support.stand(None, policy, HELD, N, with_flood=False)
+
+
+@pytest.fixture(scope="module")
+def yours(lab: ModuleType) -> Any:
+    return support.stand(lab.make_scheduler, "fcfs", HELD, N)
+
+
+def test_more_are_served_in_time(yours: Any) -> None:
+    """More good requests than under either of vLLM's policies."""
+    fcfs, priority = standing("fcfs").goodput, standing("priority").goodput
+    assert yours.goodput >= max(fcfs + 0.25, priority + 0.12), (
+        f"goodput {yours.goodput:.3f} on average over five workloads; FCFS has {fcfs:.3f} and PRIORITY "
+        f"{priority:.3f}. Wanted: {max(fcfs + 0.25, priority + 0.12):.3f}"
+    )
+
+
+def test_nobody_starves(yours: Any) -> None:
+    """While short ones keep coming, a long one gets its turn."""
+    assert not yours.starves, (
+        f"in the flood somebody waits {yours.waited:.1f} times as long as anybody under FCFS; allowed are "
+        f"{support.STARVED}"
+    )
+
+
+def test_users_are_served_alike(yours: Any) -> None:
+    """The good requests are not all one user's."""
+    assert yours.fairness >= 0.85, (
+        f"Jain's index {yours.fairness:.3f} on average; FCFS has {standing('fcfs').fairness:.3f}, PRIORITY "
+        f"{standing('priority').fairness:.3f}. Wanted: 0.85"
+    )
+
+
+def test_the_late_do_not_pay_for_all(yours: Any) -> None:
+    """The worst waits grow, but not without bound."""
+    most = 2.5 * standing("fcfs").p99_ttft_ms
+    assert yours.p99_ttft_ms <= most, (
+        f"p99 of TTFT {yours.p99_ttft_ms:.0f} ms in the worst workload; allowed are {most:.0f}, 2.5 times "
+        "what FCFS has"
+    )
+
+
+def test_who_runs_does_not_pay(yours: Any) -> None:
+    """Gaps between tokens, and preemptions, stay as they are."""
+    fcfs = standing("fcfs")
+    assert yours.p99_itl_ms <= 1.1 * fcfs.p99_itl_ms, (
+        f"p99 of ITL {yours.p99_itl_ms:.1f} ms; FCFS has {fcfs.p99_itl_ms:.1f}"
+    )
+    assert yours.preemptions <= fcfs.preemptions + 10, (
+        f"{yours.preemptions} preemptions; FCFS has {fcfs.preemptions}"
+    )
+
+
+def test_it_works_two_batches_ahead(lab: ModuleType) -> None:
+    """The same class over `AsyncScheduler`, two batches in flight."""
+    requests = support.workload("chat", 31, N)
+    found = support.run(lab.make_scheduler, requests, async_scheduling=True)
+    fcfs = support.run(None, requests, async_scheduling=True)
+    assert found.goodput >= fcfs.goodput + 0.2, (
+        f"asynchronously goodput is {found.goodput:.3f} with your policy, {fcfs.goodput:.3f} with FCFS"
+    )
