@@ -45,34 +45,63 @@ def new_world(**settings: Any) -> World:
     return World(vllm_parts(config))
 
 
-def blocked(say: Say) -> None:
-    """Gil's answer must be JSON, and his grammar is not compiled yet. Who passes whom?"""
+def with_grammar(who: str) -> World:
+    """Noon, but `who` wants JSON. Nobody compiles the grammar, unless the caller hands one in."""
     from vllm.sampling_params import StructuredOutputsParams
     from vllm.v1.request import Request
 
     world = new_world()
-    world.steps_before(4)
     make_request = world.parts.make_request
 
-    def with_grammar(arrival: Arrival, index: int) -> Any:
+    def make(arrival: Arrival, index: int) -> Any:
         request = make_request(arrival, index)
-        if request.request_id != "gil":
+        if request.request_id != who:
             return request
         request.sampling_params.structured_outputs = StructuredOutputsParams(json="{}")
         return Request(
-            "gil", request.prompt_token_ids, request.sampling_params, None,
+            who, request.prompt_token_ids, request.sampling_params, None,
             block_hasher=request._block_hasher,
         )  # fmt: skip
 
-    world.parts = replace(world.parts, make_request=with_grammar)
-    for number in range(4, 9):
-        plan = world.step()
-        aside = [request.request_id for request in world.scheduler.skipped_waiting]
-        say(
-            f"step {number}: {tokens(plan)}; waiting {names(world.waiting())}; "
-            f"set aside {names(aside)}"
-        )
+    world.parts = replace(world.parts, make_request=make)
+    return world
+
+
+def say_queues(world: World, say: Say) -> None:
+    """Make a step; say what it computes and who is in which queue after it."""
+    plan = world.step()
+    aside = [request.request_id for request in world.scheduler.skipped_waiting]
+    say(
+        f"step {world.number}: {tokens(plan)}; waiting {names(world.waiting())}; "
+        f"set aside {names(aside)}"
+    )
+
+
+def blocked(say: Say) -> None:
+    """Gil's answer must be JSON, and his grammar is not compiled yet. Who passes whom?"""
+    world = with_grammar("gil")
+    world.steps_before(4)
+    for _ in range(4, 9):
+        say_queues(world, say)
     say(f"gil is {world.requests['gil'].status.name}")
+
+
+class AnyText:
+    """A compiled grammar that every text obeys: only when it is there matters here."""
+
+    def accept_tokens(self, request_id: str, tokens: list[int]) -> bool:
+        return True
+
+
+def compiled(say: Say) -> None:
+    """Hal wants JSON and comes a step after Gil. His grammar is compiled while step 6 is computed."""
+    world = with_grammar("hal")
+    world.comes = {"eve": 1, "fay": 4, "gil": 4, "hal": 5}
+    world.steps_before(5)
+    for _ in range(5, 9):
+        if world.number == 6:
+            world.requests["hal"].structured_output_request.grammar = AnyText()
+        say_queues(world, say)
 
 
 def pauses(say: Say) -> None:
@@ -163,7 +192,8 @@ def default(say: Say) -> None:
         )
 
 
-TOPICS = {topic.__name__: topic for topic in (blocked, pauses, drafts, v2, common, twice, default)}
+SHOWN = (blocked, compiled, pauses, drafts, v2, common, twice, default)
+TOPICS = {topic.__name__: topic for topic in SHOWN}
 
 
 def main(chosen: list[str]) -> None:

@@ -67,7 +67,7 @@ def predict(lab: Any, line: Line) -> Iterator[Pair]:
 
 
 def of_prompts(lab: Any, line: Line) -> Iterator[Pair]:
-    """From the prompts alone: what is found, what is computed, and the blocks in use."""
+    """From prompts, salts and answers alone: what is found, what is computed, and the blocks in use."""
     said = line["said"]
     asked = visits(lab, line)
     size, caching = said["block_size"], said["enable_prefix_caching"]

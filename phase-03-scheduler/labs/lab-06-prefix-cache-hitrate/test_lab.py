@@ -1,4 +1,4 @@
-"""Lab 03-06, from the prompts alone: what is found, what is computed, how full the cache is."""
+"""Lab 03-06, from prompts, salts and answers: what is found, what is computed, how full the cache is."""
 
 from __future__ import annotations
 
