@@ -84,7 +84,7 @@ class AsyncScheduler(Scheduler):
         num_computed_tokens = request.num_computed_tokens
         num_output_placeholders = request.num_output_placeholders
         if num_output_placeholders > 0:
-            # With the one token in flight that there is between two turns: computed and one more.
+            # Between two turns one token is in flight. With it there is one more than is computed.
             num_tokens_then = num_computed_tokens + 2 - num_output_placeholders
             if num_tokens_then >= request.num_prompt_tokens + request.max_tokens:
                 return 0
