@@ -131,7 +131,7 @@ def _state(root: Path, lab: Lab) -> bytes:
     """Changes with anything but a case's own text that its run can depend on."""
     state = hashlib.sha256()
     shared = [root / "conftest.py", *sorted((root / "mini_vllm").rglob("*.py"))]
-    shared += [root / "course" / "learner" / name for name in ("runner.py", "labs.py")]
+    shared += [root / "course" / "learner" / name for name in ("runner.py", "labs.py", "edited.py")]
     for path in [*shared, *sorted(lab.folder.rglob("*"))]:
         if path.is_relative_to(lab.folder):
             parts = path.relative_to(lab.folder).parts

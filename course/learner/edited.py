@@ -8,10 +8,10 @@
 
     exec(edited(__file__, CHANGE))
 
-A change names the function that it is in, and below it has some of the function's lines: `- ` marks one
-that goes, `+ ` one that comes, two blanks one that stays. The first stands at the margin, and the others are
-indented as they are below it. The lines that go and stay have to occur once in the function, together.
-Between two changes there is an empty line.
+A change names a function of the solution, and below that some of its lines: `- ` marks one that goes, `+ `
+one that comes, two blanks one that stays. The first of them stands at the margin, and the others are indented
+against it. The lines that go and stay must occur in the function once, one after the other, because otherwise
+nobody knows which are meant. An empty line ends a change, and another may follow.
 """
 
 from __future__ import annotations
@@ -54,6 +54,10 @@ def _edit(wrong_file: str | Path, change: str) -> str:
             if line[:2] not in ("  ", "- ", "+ "):
                 raise CourseError(f"{wrong}: {line!r} has no mark: '- ', '+ ' or two blanks")
         old = [line[2:] for line in marked if line[0] != "+"]
+        if not old:
+            raise CourseError(
+                f"{wrong}: no line goes or stays, so nothing says where the others come"
+            )
         new = [line[2:] for line in marked if line[0] != "-"]
         node = functions(ast.parse(text)).get(name)
         if node is None or node.end_lineno is None:
