@@ -23,11 +23,12 @@ from pathlib import Path
 from course.authors.mutants import Mutant, plant
 from course.authors.mutate import ALLOW_LIST, choose, read_allow_list
 from course.authors.rewrites import rewrite
+from course.learner.edited import full_text
 from course.learner.grade import Job, run_jobs
 from course.learner.labs import Course, Lab
 from course.learner.progress import state_folder, write_atomically
 from course.learner.results import LabRun, TestResult
-from course.learner.stubs import functions, is_unwritten
+from course.learner.stubs import Function, functions, is_unwritten
 
 LIMIT = 30.0  # seconds for a case, as a learner has
 TEST_LIMIT = 8.0
@@ -65,22 +66,36 @@ def _unwritten(*args: object, **kwargs: object) -> None:
     raise NotImplementedError
 
 
-solution.{name} = _unwritten  # type: ignore[attr-defined]
-globals()["{top}"] = solution.{top}
+{where}{name} = _unwritten  # type: ignore[attr-defined]
+globals()["{top}"] = {where}{top}
 """
+
+
+def _own(lab: Lab, path: Path) -> tuple[str, dict[str, Function], str]:
+    """The wrong file at `path` with nothing left out; the functions that are its own; and what has to
+    stand before the name of another one: "solution.", if that is not in the text itself."""
+    text = full_text(path)
+    own = functions(ast.parse(text))
+    own.pop("__getattr__", None)
+    if text == path.read_text(encoding="utf-8"):
+        return text, own, "solution."
+    right = {n: ast.dump(f) for n, f in functions(ast.parse(lab.solution.read_bytes())).items()}
+    return text, {n: f for n, f in own.items() if ast.dump(f) != right.get(n)}, ""
 
 
 def unfinished(lab: Lab, path: Path, most: int) -> Iterator[Case]:
     """The wrong file at `path` with one of the starter's other functions still to be written."""
-    text = path.read_text(encoding="utf-8")
-    mentioned = {n.id for n in ast.walk(ast.parse(text)) if isinstance(n, ast.Name)}
-    mentioned |= {n.attr for n in ast.walk(ast.parse(text)) if isinstance(n, ast.Attribute)}
-    mentioned |= {name.split(".")[-1] for name in functions(ast.parse(text))}
+    text, own, where = _own(lab, path)
+    parts = [ast.parse(text)] if where else own.values()
+    nodes = [node for part in parts for node in ast.walk(part)]
+    mentioned = {n.id for n in nodes if isinstance(n, ast.Name)}
+    mentioned |= {n.attr for n in nodes if isinstance(n, ast.Attribute)}
+    mentioned |= {word for name in own for word in name.split(".")}
     starter = functions(ast.parse(lab.starter.read_bytes()))
     open_ = [name for name, node in starter.items() if is_unwritten(node)]
     left = [name for name in open_ if not set(name.split(".")) & mentioned]
     for name in left[-most:]:  # one writes from the top
-        more = _OPEN.format(name=name, top=name.split(".")[0])
+        more = _OPEN.format(name=name, top=name.split(".")[0], where=where)
         yield Case("unfinished", path.stem, text + more, note=f"{name} is not written")
 
 
@@ -89,14 +104,16 @@ def cases_of(lab: Lab, most_mutants: int, most_others: int, seed: int = 0) -> li
     found = [Case("wrong", p.stem, p.read_text(encoding="utf-8")) for p in lab.wrong]
     solution = lab.solution.read_text(encoding="utf-8")
     for path in lab.wrong:
-        text = rewrite(path.read_text(encoding="utf-8"))
-        found.append(Case("rewrite", path.stem, text, below=rewrite(solution, fractions=False)))
+        text, own, _ = _own(lab, path)
+        below = rewrite(solution, fractions=False)
+        found.append(Case("rewrite", path.stem, rewrite(text), below=below))
         found += unfinished(lab, path, most_others)
-        slips = plant(path.read_text(encoding="utf-8"))
-        own = [m for m in slips if m.function not in ("<module>", "__getattr__")]
+        slips = [m for m in plant(text) if m.function in own]
         found += [
             Case("slip", path.stem, m.source, m, f"{m.old} -> {m.new}")
-            for m in choose(own, random.Random(f"{seed}{path.stem}").randrange(2**30), most_others)
+            for m in choose(
+                slips, random.Random(f"{seed}{path.stem}").randrange(2**30), most_others
+            )
         ]
     excused = read_allow_list(lab.folder / ALLOW_LIST)
     mutants = [
@@ -114,7 +131,7 @@ def _state(root: Path, lab: Lab) -> bytes:
     """Changes with anything but a case's own text that its run can depend on."""
     state = hashlib.sha256()
     shared = [root / "conftest.py", *sorted((root / "mini_vllm").rglob("*.py"))]
-    shared += [root / "course" / "learner" / name for name in ("runner.py", "labs.py")]
+    shared += [root / "course" / "learner" / name for name in ("runner.py", "labs.py", "edited.py")]
     for path in [*shared, *sorted(lab.folder.rglob("*"))]:
         if path.is_relative_to(lab.folder):
             parts = path.relative_to(lab.folder).parts

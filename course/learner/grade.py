@@ -242,7 +242,7 @@ def _engine_digest(root: Path) -> str:
     for path in [root / "conftest.py", *sorted((root / "mini_vllm").rglob("*.py"))]:
         if path.is_file():
             state.update(path.name.encode() + b"\0" + path.read_bytes())
-    for name in ("grade.py", "runner.py", "labs.py", "refuse.py"):
+    for name in ("grade.py", "runner.py", "labs.py", "edited.py", "refuse.py"):
         state.update(Path(__file__).with_name(name).read_bytes())
     state.update(f"{_FORMAT} {sys.version_info[:3]}".encode())
     return state.hexdigest()

@@ -375,13 +375,20 @@ def load_solution(wrong_file: str | Path) -> ModuleType:
         globals().update(vars(load_solution(__file__)))
 
     Functions of the solution look names up in the module returned here. Where the mistake must reach
-    them too, set it there (`solution.f = f`) before copying.
+    them too, set it there (`solution.f = f`) before copying. Where the mistake is in the middle of a
+    function, `course.learner.edited` says it in a few lines.
     """
+    path = solution_of(wrong_file)
+    return load_module(path, _fresh_name(path))
+
+
+def solution_of(wrong_file: str | Path) -> Path:
+    """The solution that `wrong_file` belongs to; CourseError where there is none."""
     folder = Path(wrong_file).resolve().parent
     path = (folder.parent if folder.name == "wrong" else folder) / "solution.py"
     if not path.is_file():
         raise CourseError(f"{wrong_file}: there is no {path}")
-    return load_module(path, _fresh_name(path))
+    return path
 
 
 @functools.cache

@@ -62,6 +62,12 @@ def test_the_last_digits_of_a_fraction_do_not_count() -> None:
     assert looks_like(run(a="is 100001"), known(one=run(a="is 100002"))) is None
 
 
+def test_the_name_of_the_file_does_not_count() -> None:
+    mine = run(a="here: Scheduler of lab_lab_04_preemption_starter_20a0f167, step 3")
+    theirs = run(a="here: Scheduler of lab_lab_04_preemption_the_first_goes_e7bdf7f9, step 3")
+    assert said(looks_like(mine, known(one=theirs))) == "This looks like “ONE”."
+
+
 def test_a_part_agrees() -> None:
     """Half of the failures and more, each of them alike: it may be that mistake, among others."""
     mine = run(a="got 3, not 4", b="2 of 5 rows", d="something else")

@@ -6,49 +6,12 @@ Then somebody sits with half a document, and the first to need a block takes it 
 Refused by `test_all_of_it_must_fit`.
 """
 
-from __future__ import annotations
+from course.learner.edited import edited
 
-from typing import Any
+CHANGE = """
+Scheduler._schedule_waiting
+- full_sequence_must_fit=self.config.scheduler_reserve_full_isl,
++ full_sequence_must_fit=False,
+"""
 
-from course.learner.labs import load_solution
-from mini_vllm.request import RequestStatus
-
-solution = load_solution(__file__)
-
-
-Right = solution.Scheduler
-
-
-class Scheduler(Right):
-    def _schedule_waiting(self, step: Any) -> None:
-        while (
-            len(self.waiting)
-            and len(self.running) < self.max_num_running_reqs
-            and step.token_budget > 0
-        ):
-            request = self.waiting.peek_request()
-            num_new_tokens = solution.clamp(
-                request.num_tokens, self.long_prefill_token_threshold, step.token_budget
-            )
-            new_blocks = self.kv_cache_manager.allocate_slots(
-                request,
-                num_new_tokens,
-                full_sequence_must_fit=False,
-            )
-            if new_blocks is None:
-                break
-            self.waiting.pop_request()
-            self.running.append(request)
-            request.status = RequestStatus.RUNNING
-            request.num_cached_tokens = 0
-            step.scheduled_new_reqs.append(request)
-            step.req_to_new_blocks[request.request_id] = new_blocks
-            step.num_scheduled_tokens[request.request_id] = num_new_tokens
-            step.token_budget -= num_new_tokens
-
-
-solution.Scheduler = Scheduler
-
-
-def __getattr__(name: str) -> Any:
-    return getattr(solution, name)
+exec(edited(__file__, CHANGE))

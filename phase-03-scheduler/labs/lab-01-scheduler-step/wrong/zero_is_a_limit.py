@@ -5,21 +5,14 @@ It means that there is none: ask `0 < threshold < num_new_tokens` first.
 Refused by `test_clamp`.
 """
 
-from __future__ import annotations
+from course.learner.edited import edited
 
-from typing import Any
+CHANGE = """
+clamp
+- if 0 < threshold < num_new_tokens:
+-     num_new_tokens = threshold
+- return min(num_new_tokens, token_budget)
++ return min(num_new_tokens, threshold, token_budget)
+"""
 
-from course.learner.labs import load_solution
-
-solution = load_solution(__file__)
-
-
-def clamp(num_new_tokens: int, threshold: int, token_budget: int) -> int:
-    return min(num_new_tokens, threshold, token_budget)
-
-
-solution.clamp = clamp
-
-
-def __getattr__(name: str) -> Any:
-    return getattr(solution, name)
+exec(edited(__file__, CHANGE))

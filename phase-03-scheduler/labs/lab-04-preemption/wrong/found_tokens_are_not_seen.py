@@ -5,24 +5,13 @@ The found keys are in the cache, and every later token attends to them: subtract
 Refused by `test_what_computing_takes`.
 """
 
-from __future__ import annotations
+from course.learner.edited import edited
 
-from typing import Any
+CHANGE = """
+recompute_flops
+- pairs = num_tokens * (num_tokens + 1) // 2 - num_found * (num_found + 1) // 2
++ num_new = num_tokens - num_found
++ pairs = num_new * (num_new + 1) // 2
+"""
 
-from course.learner.labs import load_solution
-
-solution = load_solution(__file__)
-
-
-def recompute_flops(num_tokens: int, model: Any, num_found: int = 0) -> int:
-    num_new = num_tokens - num_found
-    pairs = num_new * (num_new + 1) // 2
-    attention = 4 * model.num_layers * model.num_heads * model.head_dim * pairs
-    return 2 * model.num_params * (num_tokens - num_found) + attention
-
-
-solution.recompute_flops = recompute_flops
-
-
-def __getattr__(name: str) -> Any:
-    return getattr(solution, name)
+exec(edited(__file__, CHANGE))

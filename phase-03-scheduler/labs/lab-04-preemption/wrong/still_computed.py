@@ -6,27 +6,11 @@ hold somebody else's keys.
 Refused by `test_what_a_victim_keeps`.
 """
 
-from __future__ import annotations
+from course.learner.edited import edited
 
-from typing import Any
+CHANGE = """
+Scheduler._preempt_request
+- request.num_computed_tokens = 0
+"""
 
-from course.learner.labs import load_solution
-from mini_vllm.request import Request, RequestStatus
-
-solution = load_solution(__file__)
-
-
-class Scheduler(solution.Scheduler):  # type: ignore[name-defined,misc]
-    def _preempt_request(self, request: Request) -> None:
-        self.kv_cache_manager.free(request)
-        request.status = RequestStatus.PREEMPTED
-        request.num_preemptions += 1
-        self.num_preemptions += 1
-        self.waiting.prepend_request(request)
-
-
-solution.Scheduler = Scheduler
-
-
-def __getattr__(name: str) -> Any:
-    return getattr(solution, name)
+exec(edited(__file__, CHANGE))

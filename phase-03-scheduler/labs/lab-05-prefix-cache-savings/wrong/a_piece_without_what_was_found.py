@@ -5,38 +5,12 @@ Whoever finds 16 tokens and is given 16 more has 32, and the next one finds thos
 Refused by `test_who_pays_what`.
 """
 
-from __future__ import annotations
+from course.learner.edited import edited
 
-from collections.abc import Sequence
-from typing import Any
+CHANGE = """
+scheduled_tokens
+- earlier.append((ask, hit + min(missing, threshold or missing)))
++ earlier.append((ask, max(hit, min(missing, threshold or missing))))
+"""
 
-from course.learner.labs import load_solution
-
-solution = load_solution(__file__)
-
-
-def scheduled_tokens(
-    workload: Sequence[Any], block_size: int, caching: bool, threshold: int = 0
-) -> list[int]:
-    counts: list[int] = []
-    earlier: list[tuple[Any, int]] = []  # and the tokens that it has slots for so far
-    for ask in workload:
-        hit = 0
-        if caching:
-            cached = [
-                min(solution.common_prefix(ask.prompt, other.prompt), granted)
-                for other, granted in earlier
-                if other.salt == ask.salt
-            ]
-            hit = solution.found(len(ask.prompt), max(cached, default=0), block_size)
-        missing = len(ask.prompt) - hit
-        earlier.append((ask, max(hit, min(missing, threshold or missing))))
-        counts.append(missing + ask.num_answer_tokens - 1)
-    return counts
-
-
-solution.scheduled_tokens = scheduled_tokens
-
-
-def __getattr__(name: str) -> Any:
-    return getattr(solution, name)
+exec(edited(__file__, CHANGE))

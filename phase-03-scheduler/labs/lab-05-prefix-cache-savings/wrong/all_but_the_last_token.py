@@ -5,21 +5,12 @@ The cache knows full blocks only. A prefix of 66 tokens in blocks of 4 is worth 
 Refused by `test_found`.
 """
 
-from __future__ import annotations
+from course.learner.edited import edited
 
-from typing import Any
+CHANGE = """
+found
+- return min(cached_prefix_tokens, prompt_tokens - 1) // block_size * block_size
++ return min(cached_prefix_tokens, prompt_tokens - 1)
+"""
 
-from course.learner.labs import load_solution
-
-solution = load_solution(__file__)
-
-
-def found(prompt_tokens: int, cached_prefix_tokens: int, block_size: int) -> int:
-    return min(cached_prefix_tokens, prompt_tokens - 1)
-
-
-solution.found = found
-
-
-def __getattr__(name: str) -> Any:
-    return getattr(solution, name)
+exec(edited(__file__, CHANGE))

@@ -5,22 +5,15 @@ What stands behind the first difference was computed in the light of another tex
 Refused by `test_common_prefix`.
 """
 
-from __future__ import annotations
+from course.learner.edited import edited
 
-from collections.abc import Sequence
-from typing import Any
+CHANGE = """
+common_prefix
+- for place, (x, y) in enumerate(zip(a, b, strict=False)):
+-     if x != y:
+-         return place
+- return min(len(a), len(b))
++ return sum(x == y for x, y in zip(a, b, strict=False))
+"""
 
-from course.learner.labs import load_solution
-
-solution = load_solution(__file__)
-
-
-def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
-    return sum(x == y for x, y in zip(a, b, strict=False))
-
-
-solution.common_prefix = common_prefix
-
-
-def __getattr__(name: str) -> Any:
-    return getattr(solution, name)
+exec(edited(__file__, CHANGE))

@@ -5,21 +5,12 @@ Where the prompts are identical and fill their blocks, the last token must run, 
 Refused by `test_savings`.
 """
 
-from __future__ import annotations
+from course.learner.edited import edited
 
-from typing import Any
+CHANGE = """
+savings
+- return (num_requests - 1) * found(prompt_tokens, shared_tokens, block_size)
++ return (num_requests - 1) * (shared_tokens // block_size * block_size)
+"""
 
-from course.learner.labs import load_solution
-
-solution = load_solution(__file__)
-
-
-def savings(num_requests: int, prompt_tokens: int, shared_tokens: int, block_size: int) -> int:
-    return (num_requests - 1) * (shared_tokens // block_size * block_size)
-
-
-solution.savings = savings
-
-
-def __getattr__(name: str) -> Any:
-    return getattr(solution, name)
+exec(edited(__file__, CHANGE))

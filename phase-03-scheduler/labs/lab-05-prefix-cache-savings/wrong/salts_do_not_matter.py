@@ -5,37 +5,11 @@ A salt goes into the hash of the first block, and so into the whole chain: other
 Refused by `test_who_pays_what`.
 """
 
-from __future__ import annotations
+from course.learner.edited import edited
 
-from collections.abc import Sequence
-from typing import Any
+CHANGE = """
+scheduled_tokens
+- if other.salt == ask.salt
+"""
 
-from course.learner.labs import load_solution
-
-solution = load_solution(__file__)
-
-
-def scheduled_tokens(
-    workload: Sequence[Any], block_size: int, caching: bool, threshold: int = 0
-) -> list[int]:
-    counts: list[int] = []
-    earlier: list[tuple[Any, int]] = []  # and the tokens that it has slots for so far
-    for ask in workload:
-        hit = 0
-        if caching:
-            cached = [
-                min(solution.common_prefix(ask.prompt, other.prompt), granted)
-                for other, granted in earlier
-            ]
-            hit = solution.found(len(ask.prompt), max(cached, default=0), block_size)
-        missing = len(ask.prompt) - hit
-        earlier.append((ask, hit + min(missing, threshold or missing)))
-        counts.append(missing + ask.num_answer_tokens - 1)
-    return counts
-
-
-solution.scheduled_tokens = scheduled_tokens
-
-
-def __getattr__(name: str) -> Any:
-    return getattr(solution, name)
+exec(edited(__file__, CHANGE))

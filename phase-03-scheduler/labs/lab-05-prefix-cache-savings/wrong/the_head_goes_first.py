@@ -6,21 +6,12 @@ prefix is taken first, and what is left is a beginning, which can be found.
 Refused by `test_blocks_left`.
 """
 
-from __future__ import annotations
+from course.learner.edited import edited
 
-from typing import Any
+CHANGE = """
+blocks_left
+- return max(0, min(prefix_blocks, usable_blocks - others))
++ return prefix_blocks if prefix_blocks + others <= usable_blocks else 0
+"""
 
-from course.learner.labs import load_solution
-
-solution = load_solution(__file__)
-
-
-def blocks_left(prefix_blocks: int, usable_blocks: int, others: int) -> int:
-    return prefix_blocks if prefix_blocks + others <= usable_blocks else 0
-
-
-solution.blocks_left = blocks_left
-
-
-def __getattr__(name: str) -> Any:
-    return getattr(solution, name)
+exec(edited(__file__, CHANGE))

@@ -6,21 +6,12 @@ how many may be found at most?
 Refused by `test_found`.
 """
 
-from __future__ import annotations
+from course.learner.edited import edited
 
-from typing import Any
+CHANGE = """
+found
+- return min(cached_prefix_tokens, prompt_tokens - 1) // block_size * block_size
++ return min(cached_prefix_tokens, prompt_tokens) // block_size * block_size
+"""
 
-from course.learner.labs import load_solution
-
-solution = load_solution(__file__)
-
-
-def found(prompt_tokens: int, cached_prefix_tokens: int, block_size: int) -> int:
-    return min(cached_prefix_tokens, prompt_tokens) // block_size * block_size
-
-
-solution.found = found
-
-
-def __getattr__(name: str) -> Any:
-    return getattr(solution, name)
+exec(edited(__file__, CHANGE))
