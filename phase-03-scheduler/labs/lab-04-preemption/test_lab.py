@@ -203,8 +203,8 @@ def test_who_has_no_answer_yet_is_resumed_too(lab: ModuleType) -> None:
     )
     back = plans[3]
     assert not back.scheduled_new_reqs, (
-        "Ben has no token of answer, but two of his pieces were computed, so the worker knows him. His status "
-        "tells, and his answer does not. In step 4 yours sends as new: "
+        "Ben has no token of answer, but two of his pieces were computed, so the worker knows him. His "
+        "status tells, and his answer does not. In step 4 yours sends as new: "
         f"{[new.req_id for new in back.scheduled_new_reqs]}"
     )
     resumed = back.scheduled_cached_reqs.resumed_req_ids
