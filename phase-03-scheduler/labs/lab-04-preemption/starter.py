@@ -89,7 +89,8 @@ class Scheduler(given.Scheduler):
 
         A victim may have been served in this step already (under PRIORITY, where the least important
         may stand first). Then it gives everything back: its budget, and its place in three
-        containers of `step`. And mind the index: whoever stood behind it has moved up by one.
+        containers of `step`. Whoever asks still asks for the number of before; what came back is for
+        those behind. And mind the index: whoever stood behind the victim has moved up by one.
         """
         raise NotImplementedError
 

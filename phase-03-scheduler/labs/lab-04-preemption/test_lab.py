@@ -189,6 +189,28 @@ def test_who_comes_back_is_resumed(lab: ModuleType) -> None:
     )
 
 
+def test_who_has_no_answer_yet_is_resumed_too(lab: ModuleType) -> None:
+    """Ben loses his blocks in the middle of his prompt, and the worker knows him all the same."""
+    scheduler = support.make(
+        lab, 4, long_prefill_token_threshold=4, scheduler_reserve_full_isl=False
+    )
+    support.come(scheduler, "ann", 4, want=3)
+    support.come(scheduler, "ben", 12, want=1)
+    plans = [support.turn(scheduler) for _ in range(4)]
+    lost = [sorted(plan.preempted_req_ids) for plan in plans]
+    assert lost == [[], [], ["ben"], []], (
+        f"Ben's third piece finds no block in step 3, and he is the last: he loses his two; yours: {lost}"
+    )
+    back = plans[3]
+    assert not back.scheduled_new_reqs, (
+        "Ben has no token of answer, but two of his pieces were computed, so the worker knows him. His "
+        "status tells, and his answer does not. In step 4 yours sends as new: "
+        f"{[new.req_id for new in back.scheduled_new_reqs]}"
+    )
+    resumed = back.scheduled_cached_reqs.resumed_req_ids
+    assert resumed == {"ben"}, f"in step 4 Ben is resumed; yours: {resumed}"
+
+
 def test_the_loops_are_yours(lab: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     """The file works without the engine's own four methods."""
 
@@ -294,6 +316,29 @@ def test_a_victim_of_this_step_gives_all_back(lab: ModuleType) -> None:
     assert step.token_budget == left, (
         f"a budget of 3, and {step.num_scheduled_tokens} served: {left} left, not {step.token_budget}. "
         "Low's token is to be had again"
+    )
+
+
+def test_the_asker_asks_for_the_same(lab: ModuleType) -> None:
+    """Ann's piece was cut to 2 by the budget; Low's token comes back, and is not for her."""
+    scheduler = support.make(
+        lab,
+        2,
+        long_prefill_token_threshold=4,
+        scheduler_reserve_full_isl=False,
+        scheduling_policy="priority",
+    )
+    support.come(scheduler, "low", 2, want=3, priority=9)
+    support.turn(scheduler)
+    support.come(scheduler, "ann", 8, want=1)
+    support.turn(scheduler)
+    step = given._Step(token_budget=3)
+    scheduler._schedule_running(step)
+    victims, got = support.names(step.preempted_reqs), step.num_scheduled_tokens
+    assert victims == ["low"], f"Ann finds no block, and Low, of priority 9, goes; yours: {victims}"
+    assert got == {"ann": 2}, (
+        "a step of 3: Low took 1, so Ann asked for 2, found no block, and asks again for 2. The 1 that Low "
+        f"gives back is for those behind her, as in vLLM. Ann gets 2; yours serves {got}"
     )
 
 

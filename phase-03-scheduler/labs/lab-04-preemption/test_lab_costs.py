@@ -41,6 +41,9 @@ def test_what_computing_takes(lab: ModuleType) -> None:
         assert got == expected, (
             f"{tokens} tokens, {found} found: {why}: {expected:,} operations, not {got:,}"
         )
+        assert isinstance(got, int), (
+            f"operations are counted, so {expected:,} and not {got!r}: `//`"
+        )
 
 
 def test_the_cards_peak(lab: ModuleType) -> None:

@@ -151,7 +151,7 @@ class Scheduler(given.Scheduler):
         """
         raise NotImplementedError
 
-    # Bring these three from lab 03-04, as they are.
+    # Bring these three from lab 03-04. The first now also calls `_evict_uncomputed_blocks`.
 
     def _schedule_running(self, step: Any) -> None:
         """Serve those who run, in order; whoever finds no block preempts.

@@ -178,10 +178,14 @@ def test_without_chunks(lab: ModuleType) -> None:
         "Gil has 56 tokens, but 44 are found, and 12 are what the step has left: he fits. Yours: "
         f"{got}"
     )
-    scheduler = make(lab, long_prefill_token_threshold=10, **settings)
+    scheduler = make(lab, long_prefill_token_threshold=30, **settings)
     support.come(scheduler, "fay", range(20, 80))
+    support.come(scheduler, "gil", range(100, 150))
     got = dict(support.turn(scheduler).num_scheduled_tokens)
-    assert got == {"fay": 10}, f"the threshold cuts all the same, at 10; yours: {got}"
+    assert got == {"fay": 30, "gil": 30}, (
+        "the threshold cuts all the same, at 30, and first: the step has 42 left, less than the 50 that Gil "
+        f"misses, but enough for his 30. Yours: {got}"
+    )
 
 
 # ---- who comes back ------------------------------------------------------------------------------

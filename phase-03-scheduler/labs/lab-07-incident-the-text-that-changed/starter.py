@@ -136,8 +136,9 @@ class MendedScheduler(UpstreamScheduler):
     is.
 
     `UpstreamScheduler` is `mini_vllm`'s scheduler with what vLLM 0.22.1 does in the incident. Of use are
-    `self.kv_cache_manager.get_block_ids(request_id)`, `self.kv_cache_manager.evict_blocks(block_ids)`, which
-    takes the hashes off these blocks and leaves them to who holds them, and `self.config.block_size`.
+    `self.kv_cache_manager.get_block_ids(request_id)`, a list, in the order of the table;
+    `self.kv_cache_manager.evict_blocks(block_ids)`, which takes a set, and the hashes off these blocks, and
+    leaves them to who holds them; and `self.config.block_size`.
     """
 
     def _evict_uncomputed_blocks(self, request: Request) -> None:
