@@ -137,7 +137,8 @@ def test_who_runs_asks_for_a_piece(lab: ModuleType) -> None:
     got = [dict(support.turn(scheduler).num_scheduled_tokens) for _ in range(3)]
     assert got == [{"fay": 4, "gil": 4}] * 3, (
         "7 blocks: each piece of 4 takes one, so three steps find blocks for both. (In the third two "
-        f"are free when Gil asks, and the rest of his prompt wants three, but this piece wants one.) Yours: {got}"
+        "are free when Gil asks. The rest of his prompt wants three, but this piece wants one.) Yours: "
+        f"{got}"
     )
 
 

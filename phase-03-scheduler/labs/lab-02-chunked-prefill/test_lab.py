@@ -190,6 +190,7 @@ def made(lab: ModuleType, tokens: list[int], logprobs: list[float], chunks: list
         ([5, 6], [-0.5, -1.0], [4, 4, 1], {}, "only the pieces differ, and they may"),
         ([5, 6], [-0.5, -1.0000071], [9], {}, "a sum in another order is off by 7e-06"),
         ([5, 7], [-0.5, -1.0], [9], {"fay": "tokens"}, "the second token differs"),
+        ([6, 5], [-0.5, -1.0], [9], {"fay": "tokens"}, "the tokens stand in another order"),
         ([5], [-0.5], [9], {"fay": "tokens"}, "a token is missing"),
         ([5, 6, 7], [-0.5, -1.0, -2.0], [9], {"fay": "tokens"}, "there is one token more"),
         ([5, 6], [-0.5, -1.01], [9], {"fay": "logprobs"}, "the second logprob is off by 0.01"),
@@ -234,7 +235,7 @@ def test_what_counts_as_a_change(
 
 def test_the_tolerance_is_the_callers(lab: ModuleType) -> None:
     """Off by 0.02: no change within 0.1, one within 0.01."""
-    one, other = made(lab, [5], [-0.5], [9]), made(lab, [5], [-0.52], [9])
+    one, other = made(lab, [5], [-5.0], [9]), made(lab, [5], [-5.02], [9])
     for tolerance, verdict in ((0.1, {}), (0.01, {"fay": "logprobs"})):
         got = lab.changed({"fay": one}, {"fay": other}, tolerance)
         assert got == verdict, f"off by 0.02, tolerance {tolerance}: {verdict}, not {got}"
@@ -268,6 +269,14 @@ def test_ask_says_what_the_engine_did(lab: ModuleType) -> None:
     assert left == observers, (
         f"the engine had {len(observers)} observer, somebody else's, and has {len(left)}: take away yours, "
         "and only yours"
+    )
+
+
+def test_an_answer_that_would_end_goes_on(lab: ModuleType) -> None:
+    """After the document the model would say nothing more: `ignore_eos` makes it."""
+    [answer] = lab.ask(support.make_engine(), {"jon": support.DOCUMENT}, 3).values()
+    assert len(answer.token_ids) == 3, (
+        f"3 tokens were asked for, and the end token does not end it; yours: {answer.token_ids}"
     )
 
 
