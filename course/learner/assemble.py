@@ -73,7 +73,8 @@ def _why_not(run: LabRun) -> str:
 def find_parts(course: Course) -> list[Part]:
     """Every part of the engine, and whose it is. Labs not graded before are graded now.
 
-    Where several labs build the same part, the last that passes gives it.
+    Where several labs build the same part, the last that passes gives it. If none does, the line is
+    about the last that is begun, or about the first.
     """
     chosen: dict[str, Part] = {}
     for lab in course.labs:
@@ -82,7 +83,8 @@ def find_parts(course: Course) -> list[Part]:
         [run] = cached_runs(course.root, [(lab, Job(lab.folder, lab.starter))])
         part = _verdict(course, lab, run)
         before = chosen.get(part.name)
-        if before is None or part.mine or not before.mine:
+        begun = run.passed or run.problem is not None or bool(run.bad)
+        if before is None or part.mine or (begun and not before.mine):
             chosen[part.name] = part
     nobody = "no lab builds it yet"
     return [chosen.get(name) or Part(name, None, None, nobody) for name in engine_parts()]

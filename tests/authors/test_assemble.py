@@ -90,6 +90,11 @@ def test_of_two_labs_the_last_that_passes_gives_the_part(course: Course, drawing
         title="Better", extra="part: sampler\nclass: Sampler\n",
     )  # fmt: skip
     course = load_course(course.root)
+    assert whose(course)["sampler"][1] == "lab 01-01: Sampler.__call__ is not written yet"
+    drawing.starter.write_text("class Sampler:\n    pass\n", encoding="utf-8")
+    assert whose(course)["sampler"][1].startswith("lab 01-01: refused"), (
+        "the lab at which the learner sits, and not one behind it that is untouched"
+    )
     solve(drawing)
     assert whose(course)["sampler"] == (True, "lab 01-01: passes")
     solve(course.labs[2])

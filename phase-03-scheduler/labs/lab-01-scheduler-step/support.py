@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, TypeVar
 
 from mini_vllm import EngineConfig
+from mini_vllm import scheduler as given
 from mini_vllm.request import Request
 from mini_vllm.sampling_params import SamplingParams
 from mini_vllm.sched_output import ModelRunnerOutput, SchedulerOutput
+
+T = TypeVar("T")
 
 
 def make(lab: Any, **settings: Any) -> Any:
@@ -38,9 +43,17 @@ def turn(scheduler: Any) -> SchedulerOutput:
     return plan
 
 
-def _plan(scheduler: Any) -> SchedulerOutput:
+def explained(scheduler: Any, call: Callable[[], T]) -> T:
+    """What `call` returns; where `schedule` stumbles over what the loops left, the error says over what."""
     try:
-        plan: SchedulerOutput = scheduler.schedule()
+        return call()
+    except KeyError as error:
+        if _raised_in(error.__traceback__) != given.__file__:
+            raise
+        raise AssertionError(
+            f"`schedule` makes the plan from the step, and finds no entry for {error} in "
+            "`req_to_new_blocks`: whoever is served or admitted needs what `allocate_slots` gave"
+        ) from error
     except AssertionError as error:
         if error.args:
             raise
@@ -49,6 +62,25 @@ def _plan(scheduler: Any) -> SchedulerOutput:
             raise AssertionError(f"{runs} people run, and there are {seats} seats") from error
         budget = scheduler.max_num_scheduled_tokens
         raise AssertionError(f"the plan holds more than the {budget} tokens of a step") from error
+
+
+def _raised_in(traceback: TracebackType | None) -> str | None:
+    """The file of the innermost frame."""
+    while traceback is not None and traceback.tb_next is not None:
+        traceback = traceback.tb_next
+    return None if traceback is None else traceback.tb_frame.f_code.co_filename
+
+
+def _plan(scheduler: Any) -> SchedulerOutput:
+    missing = {
+        name: request.num_tokens - request.num_computed_tokens
+        for name, request in scheduler.requests.items()
+    }
+    plan: SchedulerOutput = explained(scheduler, scheduler.schedule)
+    for name, num_tokens in plan.num_scheduled_tokens.items():
+        assert num_tokens <= missing[name], (
+            f"{name} is behind by {missing[name]} tokens and gets {num_tokens}"
+        )
     for request in scheduler.running:
         assert request.num_computed_tokens <= request.num_tokens, (
             f"{request.request_id} has {request.num_tokens} tokens, and {request.num_computed_tokens} "

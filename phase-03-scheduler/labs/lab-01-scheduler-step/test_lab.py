@@ -40,6 +40,7 @@ def test_the_predictions_hold(lab: ModuleType) -> None:
         ((5, 8, 16), 5, "it needs no more"),
         ((1, 8, 16), 1, "a decode"),
         ((8, 8, 8), 8, "all three agree"),
+        ((20, 1, 16), 1, "the threshold is one token"),
     ],
 )
 def test_clamp(lab: ModuleType, arguments: tuple[int, int, int], tokens: int, why: str) -> None:
@@ -100,7 +101,9 @@ def test_blocks_for_whoever_runs(lab: ModuleType) -> None:
     support.come(scheduler, ann=4, ben=4, cleo=2)
     first = support.turn(scheduler)
     tables = {new.req_id: len(new.block_ids) for new in first.scheduled_new_reqs}
-    assert tables == {"ann": 1, "ben": 1, "cleo": 1}, f"a block each; the plan says {tables}"
+    assert tables == {"ann": 1, "ben": 1, "cleo": 1}, (
+        f"a block each for three newcomers, who stand in `scheduled_new_reqs`; there the plan has {tables}"
+    )
     second = support.turn(scheduler)
     known = second.scheduled_cached_reqs
     assert list(second.num_scheduled_tokens) == ["ann"], (
@@ -124,6 +127,20 @@ def test_a_threshold_for_those_who_run(lab: ModuleType) -> None:
         {"fay": 6, "gil": 1, "hal": 1},
     ]
     assert got == expected, f"with a threshold of 6: {expected}, not {got}"
+
+
+def test_who_runs_asks_for_a_piece(lab: ModuleType) -> None:
+    """Both were admitted when the whole fitted; from then on each piece is asked for alone."""
+    scheduler = support.make(
+        lab, num_gpu_blocks=8, max_model_len=24, long_prefill_token_threshold=4
+    )
+    support.come(scheduler, fay=20, gil=20)
+    got = [dict(support.turn(scheduler).num_scheduled_tokens) for _ in range(3)]
+    assert got == [{"fay": 4, "gil": 4}] * 3, (
+        "7 blocks: each piece of 4 takes one, so three steps find blocks for both. (In the third two "
+        "are free when Gil asks. The rest of his prompt wants three, but this piece wants one.) Yours: "
+        f"{got}"
+    )
 
 
 # ---- the waiting -----------------------------------------------------------------------------------
@@ -150,6 +167,17 @@ def test_seats(lab: ModuleType) -> None:
     scheduler.finish_requests("p1", RequestStatus.FINISHED_ABORTED)
     got = list(support.turn(scheduler).num_scheduled_tokens)
     assert got == ["p0", "p2", "p3", "p4"], f"p1 has left, so p4 gets the seat; yours: {got}"
+
+
+def test_a_seat_without_a_token(lab: ModuleType) -> None:
+    """Ben runs, and finds no blocks in this step: his seat is taken all the same."""
+    scheduler = support.make(lab, num_gpu_blocks=7, max_model_len=24, max_num_seqs=2)
+    support.come(scheduler, ann=4, ben=20, cleo=3)
+    got = [dict(support.turn(scheduler).num_scheduled_tokens) for _ in range(2)]
+    assert got == [{"ann": 4, "ben": 12}, {"ann": 1}], (
+        "two seats, Ann's and Ben's. In step 2 his 8 tokens want 2 blocks and 1 is left, so he gets none; "
+        f"Cleo's 3 would find that block, but no seat: count `running`. Yours: {got}"
+    )
 
 
 def test_nobody_passes(lab: ModuleType) -> None:
@@ -196,6 +224,10 @@ def test_what_an_admission_changes(lab: ModuleType) -> None:
     assert fay.num_computed_tokens == 9, (
         f"`schedule` moves the counter by 9 after your loops; it stands at {fay.num_computed_tokens}. If "
         "it is 18, you have moved it, too"
+    )
+    newcomers = [new.req_id for new in plan.scheduled_new_reqs]
+    assert newcomers == ["fay"], (
+        f"whoever is admitted stands in `scheduled_new_reqs`; there the plan has {newcomers}"
     )
     [new] = plan.scheduled_new_reqs
     assert len(new.block_ids) == 3, f"9 tokens lie in 3 blocks of 4; the plan says {new.block_ids}"

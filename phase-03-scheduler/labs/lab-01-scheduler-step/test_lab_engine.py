@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from types import ModuleType
 
+from course.learner.labs import load_support
 from course.parity.decisions import mini_parts
 from course.parity.record import workload
 from course.parity.traces import Run
 from mini_vllm import EngineConfig, LLMEngine, SamplingParams
 from mini_vllm.engine import EngineParts
+
+support = load_support(__file__)
 
 
 def test_the_same_decisions_as_the_engine(lab: ModuleType) -> None:
@@ -21,7 +24,8 @@ def test_the_same_decisions_as_the_engine(lab: ModuleType) -> None:
         while not mine.done:
             mine.arrive()
             yours.arrive()
-            expected, got = mine.decide(), yours.decide()
+            expected = mine.decide()
+            got = support.explained(yours.parts.scheduler, yours.decide)
             for field in ("scheduled", "blocks", "running", "finished", "free"):
                 a, b = expected[field], got[field]  # type: ignore[literal-required]
                 assert a == b, (
@@ -51,7 +55,7 @@ def test_the_same_tokens(lab: ModuleType) -> None:
             engine.add_request(str(number), prompt, params)
         tokens: dict[str, list[int]] = {}
         while engine.has_unfinished_requests():
-            for output in engine.step():
+            for output in support.explained(engine.engine_core.scheduler, engine.step):
                 tokens[output.request_id] = list(output.outputs[0].token_ids)
         said.append(tokens)
     assert said[1] == said[0], f"the engine says {said[0]}, with your loops {said[1]}"

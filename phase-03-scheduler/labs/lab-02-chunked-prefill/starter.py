@@ -49,7 +49,7 @@ def prefill_chunks(
         threshold: the most that one request gets in a step; 0 means no such limit.
         num_cached: tokens at the prompt's beginning that the prefix cache has, fewer than all.
 
-    Raises ValueError, naming `num_decoding` and `budget`, if the others use up the budget.
+    Raises ValueError, with both numbers in its message, if the others use up the budget.
     """
     raise NotImplementedError
 
@@ -57,7 +57,7 @@ def prefill_chunks(
 def num_prefill_steps(
     num_prompt_tokens: int, budget: int, threshold: int = 0, num_cached: int = 0
 ) -> int:
-    """How many steps that takes with nobody beside it. A formula, no loop."""
+    """How many steps that takes with nobody beside it. A formula: no piece is made to be counted."""
     raise NotImplementedError
 
 
@@ -97,7 +97,7 @@ def ask(engine: LLMEngine, prompts: Mapping[str, str], num_tokens: int) -> dict[
         prompts: text by request id.
 
     Returns:
-        An `Answer` by request id. The engine is as before: your observer is gone.
+        An `Answer` by request id. The engine is as before: your observer is gone, others' are not.
     """
     raise NotImplementedError
 

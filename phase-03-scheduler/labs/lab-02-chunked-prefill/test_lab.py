@@ -81,18 +81,25 @@ def test_somebody_who_never_gets_a_token(lab: ModuleType) -> None:
         )
 
 
-def test_steps_by_formula(lab: ModuleType) -> None:
-    """The formula counts the pieces, for every size near a boundary."""
+def test_steps_by_formula(lab: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The formula counts the pieces, for every size near a boundary, without making them."""
+    prefill_chunks = lab.prefill_chunks
+
+    def taken(*arguments: object, **named: object) -> list[int]:
+        pytest.fail("the pieces were made and counted: divide what is missing by what a step takes")
+
+    monkeypatch.setattr(lab, "prefill_chunks", taken)
     for length in (1, 15, 16, 17, 31, 32, 33, 47):
         for budget in (1, 15, 16, 17, 64):
             for threshold in (0, 1, 8, 16, 99):
                 for cached in {0, length // 2}:
-                    chunks = lab.prefill_chunks(length, budget, 0, threshold, cached)
+                    chunks = prefill_chunks(length, budget, 0, threshold, cached)
                     got = lab.num_prefill_steps(length, budget, threshold, cached)
                     assert got == len(chunks), (
                         f"{length} tokens, {cached} of them cached, budget {budget}, threshold "
                         f"{threshold}: the pieces are {chunks}, the formula says {got}"
                     )
+                    assert isinstance(got, int), f"steps are counted, so an int and not {got!r}"
 
 
 def test_the_engine_cuts_the_same(lab: ModuleType) -> None:
@@ -183,10 +190,25 @@ def made(lab: ModuleType, tokens: list[int], logprobs: list[float], chunks: list
         ([5, 6], [-0.5, -1.0], [4, 4, 1], {}, "only the pieces differ, and they may"),
         ([5, 6], [-0.5, -1.0000071], [9], {}, "a sum in another order is off by 7e-06"),
         ([5, 7], [-0.5, -1.0], [9], {"fay": "tokens"}, "the second token differs"),
+        ([6, 5], [-0.5, -1.0], [9], {"fay": "tokens"}, "the tokens stand in another order"),
         ([5], [-0.5], [9], {"fay": "tokens"}, "a token is missing"),
         ([5, 6, 7], [-0.5, -1.0, -2.0], [9], {"fay": "tokens"}, "there is one token more"),
         ([5, 6], [-0.5, -1.01], [9], {"fay": "logprobs"}, "the second logprob is off by 0.01"),
         ([5, 6], [-0.49, -1.0], [9], {"fay": "logprobs"}, "the first logprob is off by 0.01"),
+        (
+            [5, 6],
+            [-0.49, -1.01],
+            [9],
+            {"fay": "logprobs"},
+            "both logprobs are off by 0.01, and their sum is not",
+        ),
+        (
+            [5, 6],
+            [-0.5, -1.0015],
+            [9],
+            {"fay": "logprobs"},
+            "one logprob is off by 0.0015, although the mean is off by less than 0.001",
+        ),
         (
             [4, 6],
             [-0.9, -1.0],
@@ -213,7 +235,7 @@ def test_what_counts_as_a_change(
 
 def test_the_tolerance_is_the_callers(lab: ModuleType) -> None:
     """Off by 0.02: no change within 0.1, one within 0.01."""
-    one, other = made(lab, [5], [-0.5], [9]), made(lab, [5], [-0.52], [9])
+    one, other = made(lab, [5], [-5.0], [9]), made(lab, [5], [-5.02], [9])
     for tolerance, verdict in ((0.1, {}), (0.01, {"fay": "logprobs"})):
         got = lab.changed({"fay": one}, {"fay": other}, tolerance)
         assert got == verdict, f"off by 0.02, tolerance {tolerance}: {verdict}, not {got}"
@@ -223,6 +245,7 @@ def test_ask_says_what_the_engine_did(lab: ModuleType) -> None:
     """Tokens, logprobs and pieces of two at once, and an engine left as it was."""
     engine = support.make_engine(max_num_batched_tokens=16, max_num_seqs=4)
     two = {name: support.PROMPTS[name] for name in ("fay", "hal")}
+    engine.engine_core.step_observers.append(lambda record: None)
     observers = list(engine.engine_core.step_observers)
     answers = lab.ask(engine, two, 4)
     assert set(answers) == {"fay", "hal"}, f"an Answer for each of {set(two)}, not {set(answers)}"
@@ -243,7 +266,18 @@ def test_ask_says_what_the_engine_did(lab: ModuleType) -> None:
         f"the logprob of Fay's first token is -0.3263, yours {fay.logprobs[0]}"
     )
     left = engine.engine_core.step_observers
-    assert left == observers, f"the engine keeps {len(left)} observers, it had {len(observers)}"
+    assert left == observers, (
+        f"the engine had {len(observers)} observer, somebody else's, and has {len(left)}: take away yours, "
+        "and only yours"
+    )
+
+
+def test_an_answer_that_would_end_goes_on(lab: ModuleType) -> None:
+    """After the document the model would say nothing more: `ignore_eos` makes it."""
+    [answer] = lab.ask(support.make_engine(), {"jon": support.DOCUMENT}, 3).values()
+    assert len(answer.token_ids) == 3, (
+        f"3 tokens were asked for, and the end token does not end it; yours: {answer.token_ids}"
+    )
 
 
 def test_no_answer_changes(lab: ModuleType) -> None:

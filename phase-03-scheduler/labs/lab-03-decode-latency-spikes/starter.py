@@ -90,8 +90,8 @@ def percentile(values: Sequence[float], q: float) -> float:
 def worst_neighbour(steps: Sequence[Step], victim: str) -> str | None:
     """Who, in one of the steps that brought the victim a token, had the most tokens computed.
 
-    The victim's own tokens do not count. The first such step decides where two are equal. None if
-    the victim was always alone.
+    The victim's own tokens do not count. Of two that are equal the first is taken, by step and within a
+    step by its order. None if the victim was always alone.
     """
     raise NotImplementedError
 

@@ -6,28 +6,12 @@ status.
 Refused by `test_who_has_no_answer_yet_is_resumed_too`.
 """
 
-from __future__ import annotations
+from course.learner.edited import edited
 
-from typing import Any
+CHANGE = """
+Scheduler._schedule_waiting
+- if request.status is RequestStatus.PREEMPTED:
++ if request.num_output_tokens:
+"""
 
-from course.learner.labs import load_solution
-
-solution = load_solution(__file__)
-
-Right = solution.Scheduler
-
-
-class Scheduler(Right):  # type: ignore[valid-type,misc]
-    def _schedule_waiting(self, step: Any) -> None:
-        super()._schedule_waiting(step)
-        for request in list(step.scheduled_resumed_reqs):
-            if request.num_output_tokens == 0:
-                step.scheduled_resumed_reqs.remove(request)
-                step.scheduled_new_reqs.append(request)
-
-
-solution.Scheduler = Scheduler
-
-
-def __getattr__(name: str) -> Any:
-    return getattr(solution, name)
+exec(edited(__file__, CHANGE))
