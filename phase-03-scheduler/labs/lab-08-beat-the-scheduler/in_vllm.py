@@ -29,7 +29,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-os.environ |= {"HF_HUB_OFFLINE": "1", "VLLM_LOGGING_LEVEL": "ERROR", "DO_NOT_TRACK": "1"}
+os.environ |= {
+    "HF_HUB_OFFLINE": "1", "VLLM_LOGGING_LEVEL": "ERROR", "DO_NOT_TRACK": "1", "OMP_NUM_THREADS": "1",
+}  # fmt: skip
 
 HERE = Path(__file__).resolve().parent
 for folder in (HERE, HERE.parents[2]):
@@ -173,7 +175,7 @@ def ranking(lab: Any, repeat: int, save: bool) -> None:
                 for name in support.STREAMS:
                     goodput = runs.score(name, one).goodput
                     real.setdefault(name, {}).setdefault(who, []).append(goodput)
-            print(f"{built_in}: a round is done", file=sys.stderr, flush=True)
+                print(f"{who} has been run", file=sys.stderr, flush=True)
     rows, taus = [], []
     for name, found in simulated.items():
         means = {who: statistics.fmean(real[name][who]) for who in found}
