@@ -2,11 +2,13 @@
 
     python phase-03-scheduler/labs/lab-08-beat-the-scheduler/in_vllm.py [--impl starter]
     python ….py --ranking [--repeat N] [--save]
+    python ….py --show
     python ….py --trap
 
 The first runs your file on the five workloads in vLLM on this CPU, with the shipped model, and prints what
-the simulation had said. The second does so for eight policies. The third shows what becomes of a step
-when the base class is the wrong one. Needs vLLM (SETUP.md); 1, 15 and 1 minutes.
+the simulation had said. The second does so for eight policies. The third prints what the second has
+saved. The fourth shows what becomes of a step when the base class is the wrong one. Needs vLLM (SETUP.md),
+but for the third.
 
 This file is also the module to name to a server:
 
@@ -201,8 +203,7 @@ def ranking(lab: Any, repeat: int, save: bool) -> None:
                 "tau, all pairs": policies.tau(found, means),
             }
         )
-    print(machine.table(rows))
-    print(machine.table(taus))
+    show(rows, taus)
     if save:
         content = {
             "machine": machine.describe(),
@@ -215,6 +216,27 @@ def ranking(lab: Any, repeat: int, save: bool) -> None:
         path = HERE / "ranking.json"
         path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
         print(path)
+
+
+def show(rows: list[dict[str, Any]], taus: list[dict[str, Any]]) -> None:
+    """Goodput simulated / in vLLM, a line a policy and a column a workload; then tau."""
+    from benchmarks import machine
+
+    cells = {
+        (
+            row["policy"],
+            row["workload"],
+        ): f"{row['goodput, simulated']:.2f} / {row['goodput, vLLM']:.2f}"
+        for row in rows
+    }
+    names = [row["workload"] for row in taus]
+    lines = [
+        {"policy": policy} | {name: cells[policy, name] for name in names}
+        for policy in dict.fromkeys(row["policy"] for row in rows)
+    ]
+    print(machine.table(lines))
+    print()
+    print(machine.table(taus))
 
 
 # ---- the trap ------------------------------------------------------------------------------------
@@ -264,8 +286,13 @@ def main() -> None:
     parser.add_argument("--ranking", action="store_true", help="eight policies")
     parser.add_argument("--repeat", type=int, default=2, help="of the real runs of --ranking (2)")
     parser.add_argument("--save", action="store_true", help="write ranking.json")
+    parser.add_argument("--show", action="store_true", help="what ranking.json has")
     parser.add_argument("--trap", action="store_true", help="the wrong base class")
     args = parser.parse_args()
+    if args.show:
+        saved = json.loads((HERE / "ranking.json").read_text(encoding="utf-8"))
+        show(saved["rows"], saved["taus"])
+        return
     try:
         import vllm  # noqa: F401
     except ImportError:

@@ -24,6 +24,7 @@ from mini_vllm.sim import (
     Lengths,
     LinearCost,
     ServingMetrics,
+    SimParts,
     SimRequest,
     Simulator,
     arrival_times,
@@ -230,6 +231,12 @@ def duration(requests: list[SimRequest]) -> float:
     return _simulated(None, requests, "fcfs", False)[0].end
 
 
+def run_parts(parts: SimParts, requests: list[SimRequest]) -> Score:
+    """The same for a scheduler that is made already, for instance vLLM's."""
+    notes, preemptions = _simulate(parts, requests)
+    return score(notes.ended, notes.gaps, preemptions)
+
+
 def _simulated(
     make_scheduler: Callable[[type], type] | None,
     requests: list[SimRequest],
@@ -240,7 +247,10 @@ def _simulated(
     made = base if make_scheduler is None else make_scheduler(base)
     config = engine_config(CONFIG | {"policy": policy})
     config = replace(config, async_scheduling=async_scheduling)
-    parts = mini_parts(config, made, async_scheduling)
+    return _simulate(mini_parts(config, made, async_scheduling), requests)
+
+
+def _simulate(parts: SimParts, requests: list[SimRequest]) -> tuple[_Notes, int]:
     notes = _Notes()
     simulator = Simulator(parts, cost(), notes)
     parts.scheduler.clock = lambda: simulator.now
