@@ -20,7 +20,7 @@ from mini_vllm.scheduler import Scheduler
 
 support = load_support(__file__)
 HELD = (11,)  # the draws of the leaderboard are others
-N = 100
+N = 130
 
 
 def request(name: str, prompt: int = 20, arrival: float = 0.0, priority: int = 0) -> Request:
