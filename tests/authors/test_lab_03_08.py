@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from course.learner.labs import load_module
+from course.learner.labs import load_module, load_support
 
 [LAB] = (Path(__file__).parents[2] / "phase-03-scheduler" / "labs").glob("lab-08-*")
 policies = load_module(LAB / "policies.py", "lab_03_08_policies")
@@ -33,6 +34,14 @@ def test_simulation_and_vllm_rank_policies_alike(ranking: Any) -> None:
         assert row["tau"] == policies.tau(simulated, real, ranking["apart"]) >= 0.9
         assert row["tau, all pairs"] == policies.tau(simulated, real) >= 0.9
         assert row["pairs"] >= 24, "of 28: few are too close to rank"
+
+
+@pytest.mark.parametrize("policy", ["fcfs", "priority"])
+def test_what_the_grading_compares_with_was_run(policy: str) -> None:
+    support = load_support(LAB / "test_lab.py")
+    found = support.stand(None, policy, support.HELD, support.N, with_flood=False)
+    noted = getattr(support, f"HELD_{policy.upper()}")
+    assert asdict(found) == pytest.approx(asdict(noted), rel=1e-3)
 
 
 def test_tau_counts_pairs() -> None:
