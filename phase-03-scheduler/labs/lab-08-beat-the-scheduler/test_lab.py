@@ -308,9 +308,9 @@ def test_nobody_starves(yours: Any) -> None:
 
 def test_users_are_served_alike(yours: Any) -> None:
     """The good requests are not all one user's."""
-    assert yours.fairness >= 0.8, (
+    assert yours.fairness >= 0.85, (
         f"Jain's index {yours.fairness:.3f} on average; FCFS has {standing('fcfs').fairness:.3f}, PRIORITY "
-        f"{standing('priority').fairness:.3f}. Wanted: 0.8"
+        f"{standing('priority').fairness:.3f}. Wanted: 0.85"
     )
 
 
