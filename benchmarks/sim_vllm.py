@@ -47,7 +47,7 @@ def vllm_sim_parts(config: Config, async_scheduling: bool = False) -> SimParts:
             raise ValueError(f"request {q.request_id!r} is too long")
         arrival: Any = {
             "id": q.request_id, "prompt": q.prompt, "max_tokens": q.max_tokens, "ignore_eos": True,
-            "priority": q.priority if config["policy"] == "priority" else 0,
+            "priority": q.priority,
         }  # fmt: skip
         # Its second argument becomes the arrival time.
         return parts.make_request(arrival, q.arrival)  # type: ignore[arg-type]

@@ -74,7 +74,7 @@ def mini_parts(
             q.prompt,
             params(q.max_tokens),
             arrival_time=q.arrival,
-            priority=q.priority if config.scheduling_policy == "priority" else 0,
+            priority=q.priority,
             block_size=block_size,
         )
 

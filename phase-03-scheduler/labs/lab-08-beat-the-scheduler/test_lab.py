@@ -58,6 +58,17 @@ def test_the_smallest_key_comes_first(lab: ModuleType) -> None:
     assert ids(queue) == ["b", "c", "a"], "prompts of 30, 10 and 20 tokens, the shortest first"
 
 
+def test_a_preempted_one_has_no_place_of_its_own(lab: ModuleType) -> None:
+    """The engine puts it in front, and the policy says where it stands."""
+    queue = queue_of(request("back again", 30), request("b", 10), request("c", 20))
+    first = queue.peek_request()
+    first.status, first.num_preemptions = RequestStatus.PREEMPTED, 1
+    lab.reorder(queue, by_prompt, 0.0)
+    assert ids(queue) == ["b", "c", "back again"], (
+        "the longest prompt was preempted and stood in front; by the policy it is the last"
+    )
+
+
 def test_equals_stay_as_they_were(lab: ModuleType) -> None:
     """First come, first served among equals."""
     queue = queue_of(*(request(name, priority=9 - i) for i, name in enumerate("dacb")))
@@ -66,13 +77,13 @@ def test_equals_stay_as_they_were(lab: ModuleType) -> None:
 
 
 def test_nobody_is_lost_and_nobody_comes_twice(lab: ModuleType) -> None:
-    """Forty in, the same forty out, in order; and an empty queue is no trouble."""
-    names = [f"r{i}" for i in range(40)]
-    queue = queue_of(*(request(name, 1 + (7 * i) % 40) for i, name in enumerate(names)))
+    """All who went in come out, in order; and an empty queue is no trouble."""
+    names = [f"r{i}" for i in range(300)]
+    queue = queue_of(*(request(name, 1 + (7 * i) % 300) for i, name in enumerate(names)))
     lab.reorder(queue, by_prompt, 0.0)
-    assert sorted(ids(queue)) == sorted(names), f"of 40 there are {len(queue)}"
+    assert sorted(ids(queue)) == sorted(names), f"of 300 there are {len(queue)}"
     at_work = [by_prompt(one, 0.0) for one in queue]
-    assert at_work == sorted(at_work), f"prompts of {at_work} tokens"
+    assert at_work == sorted(at_work), f"the first prompts are of {at_work[:8]} tokens"
     empty = queue_of()
     lab.reorder(empty, by_prompt, 0.0)
     assert len(empty) == 0, f"nobody waited, and now {ids(empty)} do"
@@ -119,8 +130,8 @@ def test_the_order_is_made_anew_in_each_step(lab: ModuleType) -> None:
         scheduler.add_request(request(f"r{i}", arrival=float(i)))
     planned = list(scheduler.schedule().num_scheduled_tokens)
     assert planned == ["r0"], f"at 5 s the oldest comes first, and {planned} got the seat"
-    scheduler.clock = lambda: 10.0
     scheduler.add_request(request("r4", arrival=4.0))
+    scheduler.clock = lambda: 10.0
     scheduler.finish_requests("r0", RequestStatus.FINISHED_ABORTED)
     assert list(scheduler.schedule().num_scheduled_tokens) == ["r4"], (
         "at 10 s the newest comes first, and the newest came after the step before"
@@ -166,10 +177,13 @@ def test_the_clock_is_the_one_of_the_arrivals(lab: ModuleType) -> None:
 def test_the_base_class_must_fit(lab: ModuleType, base: type, async_scheduling: bool) -> None:
     """The trap: a base that waits for results, in an engine that does not."""
 
-    class Child(base):  # type: ignore[misc]
-        """Somebody else's subclass is as good as its base."""
+    class AsyncChild(base):  # type: ignore[misc]
+        """Somebody else's subclass is as good as its base, and no better, whatever it is called."""
 
-    for one in (base, Child):
+    class Grandchild(AsyncChild):
+        """The base may be some classes away."""
+
+    for one in (base, AsyncChild, Grandchild):
         made = lab.make_scheduler(one, by_prompt)
         try:
             made(config(async_scheduling))
@@ -182,6 +196,41 @@ def test_the_base_class_must_fit(lab: ModuleType, base: type, async_scheduling: 
             assert one.__name__ in said, f"async_scheduling is {mode}; {one.__name__}: {said!r}"
         else:
             assert not said, f"async_scheduling is {mode}, and {one.__name__} is refused: {said}"
+
+
+def test_any_class_of_this_name_plans_ahead(lab: ModuleType) -> None:
+    """vLLM's `AsyncScheduler` is another class than `mini_vllm`'s, so the name decides."""
+    vllms = type("AsyncScheduler", (Scheduler,), {})
+    try:
+        lab.make_scheduler(vllms, by_prompt)(config(async_scheduling=True))
+    except ValueError as error:
+        pytest.fail(f"a class called AsyncScheduler, as vLLM's is, was refused: {error}")
+
+
+def test_what_the_base_takes_goes_through(lab: ModuleType) -> None:
+    """vLLM's scheduler is made with eight arguments, by keyword; `mini_vllm`'s with one or two."""
+
+    class Base(Scheduler):
+        def __init__(self, config: Any, *, log_stats: bool = False) -> None:
+            super().__init__(config)
+            self.log_stats = log_stats
+
+        def schedule(self, throttle: bool = False) -> Any:
+            self.throttled = throttle
+            return super().schedule()
+
+    made = lab.make_scheduler(Base, by_prompt)
+    try:
+        scheduler = made(config=config(), log_stats=True)
+        scheduler.clock = lambda: 0.0
+        scheduler.schedule(throttle=True)
+    except (TypeError, IndexError) as error:
+        pytest.fail(
+            f"the base takes config=, log_stats= and schedule(throttle=), and so must yours: {error}"
+        )
+    assert (scheduler.log_stats, scheduler.throttled) == (True, True), (
+        "log_stats=True and throttle=True did not reach the base"
+    )
 
 
 # ---- what comes of it ----------------------------------------------------------------------------
@@ -200,14 +249,21 @@ def test_a_policy_reads_and_no_more(lab: ModuleType) -> None:
         pytest.fail(f"the policy reads what is not among the seven: {error}")
     assert vars(one) == before, "the policy changed the request"
     assert keys[0] == keys[1] == keys[3], "asked the same, it must say the same"
+    # From one who has just come to one who has waited for 100 s, half of them preempted once.
     others = [
-        SimpleNamespace(**before | {"request_id": f"eve-{i}", "arrival_time": float(i)})
-        for i in range(4)
+        SimpleNamespace(
+            **before
+            | {"request_id": f"eve-{i}", "arrival_time": 4.0 - waited}
+            | {"num_output_tokens": i % 2, "num_preemptions": i % 2}
+        )
+        for i, waited in enumerate((0.0, 0.1, 1.0, 2.0, 4.0, 8.0, 16.0, 40.0, 99.0, 100.0))
     ]
     try:
         sorted(lab.policy(other, 4.0) for other in [*others, one])
     except TypeError as error:
-        pytest.fail(f"the keys of two requests cannot be compared: {error}")
+        pytest.fail(
+            f"the keys of two requests that have waited for 0 to 100 s cannot be compared: {error}"
+        )
 
 
 @pytest.fixture(scope="module")
@@ -215,12 +271,22 @@ def yours(lab: ModuleType) -> Any:
     return support.stand(lab.make_scheduler, "fcfs", support.HELD, support.N)
 
 
-def test_more_are_served_in_time(yours: Any) -> None:
+def test_more_are_served_in_time(lab: ModuleType, yours: Any) -> None:
     """More good requests than under either of vLLM's policies."""
-    assert yours.goodput >= 0.57, (
+    assert yours.goodput >= 0.6, (
         f"goodput {yours.goodput:.3f} on average over five workloads; FCFS has {FCFS.goodput:.3f} and "
-        f"PRIORITY {PRIORITY.goodput:.3f}. Wanted: 0.57"
+        f"PRIORITY {PRIORITY.goodput:.3f}. Wanted: 0.6. Yours, FCFS's: {one_by_one(lab)}"
     )
+
+
+def one_by_one(lab: ModuleType) -> str:
+    """The goodput on each workload, and FCFS's, for a message."""
+    parts = []
+    for name in support.STREAMS:
+        requests = support.workload(name, support.HELD[0], support.N)
+        ours, own = (support.run(made, requests).goodput for made in (lab.make_scheduler, None))
+        parts.append(f"{name} {ours:.2f}, {own:.2f}")
+    return "; ".join(parts)
 
 
 def test_nobody_starves(yours: Any) -> None:
@@ -241,9 +307,9 @@ def test_users_are_served_alike(yours: Any) -> None:
 
 def test_the_late_do_not_pay_for_all(yours: Any) -> None:
     """The worst waits grow, but not without bound."""
-    most = 2.5 * FCFS.p99_ttft_ms
+    most = 1.25 * FCFS.p99_ttft_ms
     assert yours.p99_ttft_ms <= most, (
-        f"p99 of TTFT {yours.p99_ttft_ms:.0f} ms in the worst workload; allowed are {most:.0f}, 2.5 times "
+        f"p99 of TTFT {yours.p99_ttft_ms:.0f} ms in the worst workload; allowed are {most:.0f}, 1.25 times "
         "what FCFS has"
     )
 
