@@ -1,23 +1,16 @@
-"""It writes into the request when it saw it first.
+"""It raises the priority of whoever is passed over.
 
 The request belongs to the engine, and the key is to depend on request and time only.
 
 Refused by `test_a_policy_reads_and_no_more`.
 """
 
-from __future__ import annotations
+from course.learner.edited import edited
 
-from typing import Any
+CHANGE = """
+policy
+  waited = now - request.arrival_time
++ request.priority -= 1
+"""
 
-from course.learner.labs import load_solution
-
-solution = load_solution(__file__)
-
-
-def policy(request: Any, now: float) -> Any:
-    request.seen = getattr(request, "seen", now)
-    return solution.policy(request, now)
-
-
-def make_scheduler(base: type, policy: Any = policy) -> Any:
-    return solution.make_scheduler(base, policy)
+exec(edited(__file__, CHANGE))
