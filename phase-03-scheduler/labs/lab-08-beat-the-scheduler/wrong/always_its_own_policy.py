@@ -5,14 +5,12 @@ A parameter that is not used: whoever compares policies compares one with itself
 Refused by `test_the_scheduler_follows_the_policy_it_was_given`.
 """
 
-from __future__ import annotations
+from course.learner.edited import edited
 
-from typing import Any
+CHANGE = """
+make_scheduler
+- reorder(self.waiting, policy, self.clock())
++ reorder(self.waiting, globals()["policy"], self.clock())
+"""
 
-from course.learner.labs import load_solution
-
-solution = load_solution(__file__)
-
-
-def make_scheduler(base: type, policy: Any = solution.policy) -> Any:
-    return solution.make_scheduler(base)
+exec(edited(__file__, CHANGE))

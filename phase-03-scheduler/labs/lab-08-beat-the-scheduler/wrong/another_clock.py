@@ -6,18 +6,12 @@ waited for minus half a century.
 Refused by `test_the_clock_is_the_one_of_the_arrivals`.
 """
 
-from __future__ import annotations
+from course.learner.edited import edited
 
-import time
-from typing import Any
+CHANGE = """
+make_scheduler
+- clock: Callable[[], float] = staticmethod(time.time)
++ clock: Callable[[], float] = staticmethod(time.monotonic)
+"""
 
-from course.learner.labs import load_solution
-
-solution = load_solution(__file__)
-
-
-def make_scheduler(base: type, policy: Any = solution.policy) -> Any:
-    class PolicyScheduler(solution.make_scheduler(base, policy)):  # type: ignore[misc]
-        clock = staticmethod(time.monotonic)
-
-    return PolicyScheduler
+exec(edited(__file__, CHANGE))

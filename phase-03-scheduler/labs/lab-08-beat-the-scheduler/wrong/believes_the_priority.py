@@ -5,18 +5,16 @@ Importance is what the client says. Who sees to it that everybody gets a share?
 Refused by `test_users_are_served_alike`.
 """
 
-from __future__ import annotations
+from course.learner.edited import edited
 
-from typing import Any
+CHANGE = """
+policy
+- if waited > PATIENCE_S:
+-     return (0, request.arrival_time)
+- if waited <= TTFT_S or request.num_output_tokens:
+-     return (1, work)
+- return (2, work)
++ return (request.priority, request.arrival_time)
+"""
 
-from course.learner.labs import load_solution
-
-solution = load_solution(__file__)
-
-
-def policy(request: Any, now: float) -> Any:
-    return (request.priority, request.arrival_time)
-
-
-def make_scheduler(base: type, policy: Any = policy) -> Any:
-    return solution.make_scheduler(base, policy)
+exec(edited(__file__, CHANGE))

@@ -6,28 +6,12 @@ the order in which they stand.
 Refused by `test_equals_stay_as_they_were`.
 """
 
-from __future__ import annotations
+from course.learner.edited import edited
 
-from typing import Any
+CHANGE = """
+reorder
+- for request in sorted(requests, key=lambda request: policy(request, now)):
++ for _, request in sorted((policy(request, now), request) for request in requests):
+"""
 
-from course.learner.labs import load_solution
-
-solution = load_solution(__file__)
-
-
-def reorder(queue: Any, policy: Any, now: float) -> None:
-    pairs = []
-    while len(queue):
-        request = queue.pop_request()
-        pairs.append((policy(request, now), request))
-    for _, request in sorted(pairs):
-        queue.add_request(request)
-
-
-def make_scheduler(base: type, policy: Any = solution.policy) -> Any:
-    class PolicyScheduler(solution.make_scheduler(base, policy)):  # type: ignore[misc]
-        def schedule(self, *args: Any, **kwargs: Any) -> Any:
-            reorder(self.waiting, policy, self.clock())
-            return base.schedule(self, *args, **kwargs)
-
-    return PolicyScheduler
+exec(edited(__file__, CHANGE))

@@ -6,18 +6,16 @@ served is always the one who has waited longest.
 Refused by `test_more_are_served_in_time`.
 """
 
-from __future__ import annotations
+from course.learner.edited import edited
 
-from typing import Any
+CHANGE = """
+policy
+- if waited > PATIENCE_S:
+-     return (0, request.arrival_time)
+- if waited <= TTFT_S or request.num_output_tokens:
+-     return (1, work)
+- return (2, work)
++ return request.arrival_time
+"""
 
-from course.learner.labs import load_solution
-
-solution = load_solution(__file__)
-
-
-def policy(request: Any, now: float) -> Any:
-    return request.arrival_time
-
-
-def make_scheduler(base: type, policy: Any = policy) -> Any:
-    return solution.make_scheduler(base, policy)
+exec(edited(__file__, CHANGE))

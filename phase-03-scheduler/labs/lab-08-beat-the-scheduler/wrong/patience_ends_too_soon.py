@@ -5,20 +5,12 @@ Under load that is nearly everybody, so it is first come, first served again, a 
 Refused by `test_more_are_served_in_time`.
 """
 
-from __future__ import annotations
+from course.learner.edited import edited
 
-from typing import Any
+CHANGE = """
+policy
+- if waited > PATIENCE_S:
++ if waited > 1.0:
+"""
 
-from course.learner.labs import load_solution
-
-solution = load_solution(__file__)
-
-
-def policy(request: Any, now: float) -> Any:
-    if now - request.arrival_time > 1.0:
-        return (0, request.arrival_time)
-    return solution.policy(request, now)
-
-
-def make_scheduler(base: type, policy: Any = policy) -> Any:
-    return solution.make_scheduler(base, policy)
+exec(edited(__file__, CHANGE))

@@ -5,18 +5,16 @@ As long as short ones keep coming, a long one does not get its turn. What does i
 Refused by `test_nobody_starves`.
 """
 
-from __future__ import annotations
+from course.learner.edited import edited
 
-from typing import Any
+CHANGE = """
+policy
+- if waited > PATIENCE_S:
+-     return (0, request.arrival_time)
+- if waited <= TTFT_S or request.num_output_tokens:
+-     return (1, work)
+- return (2, work)
++ return work
+"""
 
-from course.learner.labs import load_solution
-
-solution = load_solution(__file__)
-
-
-def policy(request: Any, now: float) -> Any:
-    return request.num_prompt_tokens + 5 * request.max_tokens
-
-
-def make_scheduler(base: type, policy: Any = policy) -> Any:
-    return solution.make_scheduler(base, policy)
+exec(edited(__file__, CHANGE))
