@@ -81,6 +81,12 @@ def test_somebody_who_never_gets_a_token(lab: ModuleType) -> None:
         )
 
 
+def test_steps_with_nothing_else_said(lab: ModuleType) -> None:
+    """Neither a threshold nor anything found, unless it is said."""
+    steps = lab.num_prefill_steps(33, 16)
+    assert steps == 3, f"33 tokens, 16 in a step, no threshold, nothing found: 3 steps, not {steps}"
+
+
 def test_steps_by_formula(lab: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     """The formula counts the pieces, for every size near a boundary, without making them."""
     prefill_chunks = lab.prefill_chunks
