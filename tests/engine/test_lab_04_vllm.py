@@ -1,4 +1,4 @@
-"""What labs 04-01 and 04-03 say of vLLM's Triton kernels, in the interpreter, and 04-03's solution beside it."""
+"""What labs 04-01 and 04-03 say of vLLM's Triton kernels, in the interpreter; 04-03's solution beside it."""
 
 from __future__ import annotations
 

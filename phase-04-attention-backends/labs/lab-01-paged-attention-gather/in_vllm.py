@@ -3,8 +3,8 @@
     python phase-04-attention-backends/labs/lab-01-paged-attention-gather/in_vllm.py
 
 A prompt of 64 tokens whose scores are all about the same, with a sliding window of 16 and without. The
-kernel takes tiles of 32 keys, and 8 tokens at a time. Tokens 40 to 47 go together: token 40 sees keys 25 to 40, so the
-first tile is visited, and token 47 sees none of it.
+kernel takes tiles of 32 keys, and 8 tokens at a time. Tokens 40 to 47 go together: token 40 sees keys 25 to
+40, so the first tile is visited, and token 47 sees none of it.
 """
 
 from __future__ import annotations
