@@ -3,8 +3,8 @@
     python phase-04-attention-backends/attention_drill.py
 
 The shipped model (4 query heads on 2 KV heads, 4 layers) on `OnlineAttention`, tiles of 32 keys and of 8
-queries, blocks of 16. Ida has 40 tokens, Jon comes with 20. At the prompt of the debugger `engine` and `online`
-are names. EXERCISES.md has the drills.
+queries, blocks of 16. Ida has 40 tokens, Jon comes with 20. At the prompt of the debugger `engine` and
+`online` are names. EXERCISES.md has the drills.
 """
 
 from __future__ import annotations
