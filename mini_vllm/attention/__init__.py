@@ -1,8 +1,9 @@
 """Paged attention in numpy: write K and V by slot, read them back through the block table.
 
 Mirrors `vllm/v1/attention/`: `metadata.py` says what a step looks like, `paged.py` is the backend to
-read, `tiled.py` the one that runs by default; a test holds the two equal. Left out: sliding windows,
-ALiBi, soft caps, quantised caches, encoder and cross attention, cascade attention.
+read, `tiled.py` the one that runs by default, and `online.py` goes over the keys tile by tile as a GPU's
+kernel does; tests hold the three equal. Left out: sliding windows, ALiBi, soft caps, quantised caches,
+encoder and cross attention, cascade attention.
 
 Invariants, which the tests check by name:
 
@@ -18,7 +19,8 @@ Invariants, which the tests check by name:
 from __future__ import annotations
 
 from mini_vllm.attention.metadata import AttentionMetadata
+from mini_vllm.attention.online import OnlineAttention
 from mini_vllm.attention.paged import PagedAttention
 from mini_vllm.attention.tiled import TiledAttention
 
-__all__ = ["AttentionMetadata", "PagedAttention", "TiledAttention"]
+__all__ = ["AttentionMetadata", "OnlineAttention", "PagedAttention", "TiledAttention"]

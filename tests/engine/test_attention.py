@@ -6,12 +6,20 @@ import numpy as np
 import pytest
 from model_helpers import Step, make_step
 
-from mini_vllm.attention import AttentionMetadata, PagedAttention, TiledAttention, tiled
+from mini_vllm.attention import (
+    AttentionMetadata,
+    OnlineAttention,
+    PagedAttention,
+    TiledAttention,
+    tiled,
+)
 
 TOLERANCE = 2e-5
 
 Backend = type[PagedAttention]
-both_backends = pytest.mark.parametrize("backend", [PagedAttention, TiledAttention])
+every_backend = pytest.mark.parametrize(
+    "backend", [PagedAttention, TiledAttention, OnlineAttention]
+)
 
 
 def reference(step: Step) -> np.ndarray:
@@ -70,7 +78,7 @@ def test_plain_and_tiled_equal_the_textbook(seed: int, monkeypatch: pytest.Monke
     assert_close(step.run(TiledAttention()), plain)
 
 
-@both_backends
+@every_backend
 @pytest.mark.parametrize("seq_lens", [[17], [17, 4, 30]])
 def test_scores_out_of_the_range_of_exp(backend: Backend, seq_lens: list[int]) -> None:
     step = make_step(np.random.default_rng(1), seq_lens, [1] * len(seq_lens), scale=15.0)
@@ -85,7 +93,7 @@ def test_scores_out_of_the_range_of_exp(backend: Backend, seq_lens: list[int]) -
     assert_close(step.run(backend()), reference(step), 1e-3)
 
 
-@both_backends
+@every_backend
 @pytest.mark.parametrize("query_lens", [[1, 1, 1], [6, 1, 9]])
 def test_nothing_outside_the_table_is_read(backend: Backend, query_lens: list[int]) -> None:
     """Block tails, free blocks and the table's padding hold NaN, infinity or a huge value."""
@@ -99,7 +107,7 @@ def test_nothing_outside_the_table_is_read(backend: Backend, query_lens: list[in
         assert_close(result, results[-1])
 
 
-@both_backends
+@every_backend
 def test_padding_of_the_table_may_be_no_block_at_all(backend: Backend) -> None:
     step = make_step(np.random.default_rng(3), [3, 30], [1, 1])
     expected = step.run(backend())
@@ -108,7 +116,7 @@ def test_padding_of_the_table_may_be_no_block_at_all(backend: Backend) -> None:
     np.testing.assert_array_equal(step.run(backend()), expected)
 
 
-@both_backends
+@every_backend
 @pytest.mark.parametrize("query_len", [1, 5])
 def test_every_entry_of_the_table_counts(backend: Backend, query_len: int) -> None:
     """table-only: swap one entry for a block of another request and the output changes."""
@@ -122,7 +130,7 @@ def test_every_entry_of_the_table_counts(backend: Backend, query_len: int) -> No
         table[0, column] = right
 
 
-@both_backends
+@every_backend
 def test_a_wrong_slot_changes_the_output(backend: Backend) -> None:
     step = make_step(np.random.default_rng(5), [6, 7], [1, 1], canary=0.25)
     own = step.run(backend())
@@ -131,7 +139,7 @@ def test_a_wrong_slot_changes_the_output(backend: Backend) -> None:
     assert_close(step.run(backend())[1], own[1])
 
 
-@both_backends
+@every_backend
 def test_write_then_read_across_requests(backend: Backend) -> None:
     """A request sees what another request of the same step writes into a block that both hold."""
     rng = np.random.default_rng(6)
@@ -144,7 +152,7 @@ def test_write_then_read_across_requests(backend: Backend) -> None:
     assert np.abs(step.run(backend())[8] - expected[8]).max() > 1e-3
 
 
-@both_backends
+@every_backend
 def test_stores_land_in_their_slots_and_nowhere_else(backend: Backend) -> None:
     step = make_step(np.random.default_rng(7), [5, 2, 9], [3, 1, 1], canary=-1.0)
     before = step.kv_cache.copy()
@@ -157,7 +165,7 @@ def test_stores_land_in_their_slots_and_nowhere_else(backend: Backend) -> None:
     np.testing.assert_array_equal(step.kv_cache, before)
 
 
-@both_backends
+@every_backend
 def test_causal_offset_the_future_does_not_matter(backend: Backend) -> None:
     """Query j of a chunk sees its own position and nothing after it."""
     step = make_step(np.random.default_rng(8), [11], [6])
@@ -171,7 +179,7 @@ def test_causal_offset_the_future_does_not_matter(backend: Backend) -> None:
         assert np.abs(result[j + 1] - own[j + 1]).max() > 1e-3
 
 
-@both_backends
+@every_backend
 def test_batched_equals_alone_in_any_order(backend: Backend) -> None:
     rng = np.random.default_rng(9)
     seq_lens, query_lens = [21, 3, 40, 8, 1], [1, 3, 1, 5, 1]
@@ -198,7 +206,7 @@ def test_batched_equals_alone_in_any_order(backend: Backend) -> None:
         assert_close(part.run(backend()), np.concatenate([together[i] for i in order]))
 
 
-@both_backends
+@every_backend
 def test_block_size_does_not_matter(backend: Backend) -> None:
     results = []
     for block_size in (1, 2, 5, 16, 64):
@@ -217,7 +225,7 @@ def test_block_size_does_not_matter(backend: Backend) -> None:
         assert_close(result, results[0])
 
 
-@both_backends
+@every_backend
 def test_one_backend_serves_steps_of_any_shape(backend: Backend) -> None:
     shared = backend()
     for seed, seq_lens in enumerate([[70, 2], [3], [90], [1, 1, 1]]):
