@@ -200,25 +200,27 @@ def plan_prefill(
 ) -> Plan:
     """A plan for a shape and a GPU; the defaults describe an H100.
 
+    With tensor cores a program has 128 rows, so that each key that it loads is multiplied with as many;
+    half as many where a head is longer than 128 numbers, because the accumulator lies in registers.
+    Without them (float32, or a GPU before 80) it has 32 rows, because larger tiles spill.
+
     Args:
         num_tokens: query tokens of all sequences.
         element_size: bytes of a number in the cache.
         max_query_len: no chunk is longer. A short chunk fills no more rows than it has.
-        capability: 75, 80, 90, 100 … as Triton counts them. Before 80 the compiler multiplies without
-            tensor cores, and large tiles spill.
-        num_sms: multiprocessors of the GPU. Rows are halved until each has a program, if that is possible.
+        capability: 75, 80, 90, 100 … as Triton counts them.
+        num_sms: multiprocessors of the GPU. Where there are fewer programs than these, rows are halved.
     """
     head_padded = triton.next_power_of_2(head_size)
     group = num_heads // num_kv_heads
-    needed = triton.next_power_of_2(max(16, group, max_query_len * group))
-    if capability < 80:
-        return Plan(max(16, triton.next_power_of_2(group)), 16, 4)
-    rows = max(16, min(128, 128 * 128 // head_padded, needed))
-    while rows > 64 and num_tokens * num_heads // rows < num_sms:
-        rows //= 2
-    rows = max(rows, triton.next_power_of_2(group))
-    tile = max(16, 16384 // (head_padded * element_size))
-    return Plan(rows, tile, 8 if rows > 64 else 4)
+    least = max(16, triton.next_power_of_2(group))
+    if capability < 80 or element_size > 2:
+        rows = max(32, least)
+        return Plan(rows, 16, max(4, rows * head_padded // 1024))
+    rows = min(128 if head_padded <= 128 else 64, triton.next_power_of_2(max_query_len * group))
+    if rows == 128 and num_tokens * num_heads // rows < num_sms:
+        rows = 64
+    return Plan(max(rows, least), 64 if head_padded <= 128 else 32, 8)
 
 
 def check_inputs(
