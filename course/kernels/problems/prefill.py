@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from course.kernels.memory import guarded
 from course.kernels.problems import paged
 from course.kernels.problems.case import Case
 from course.kernels.problems.paged import EPSILON, Paged, Spec
@@ -76,7 +77,7 @@ def _case(spec: Spec, answered: bool = True) -> Case:
         "value_cache": drawn.values,
         "block_table": drawn.table,
         "seq_lens": drawn.seq_lens,
-        "query_start_loc": paged.guarded(starts),
+        "query_start_loc": guarded(starts),
         "scale": drawn.scale,
     }
     # A case that is only compiled for is too large for float64, and needs no answer.
@@ -129,7 +130,8 @@ def answer(
     tolerance = torch.zeros_like(out)
     for i, length in enumerate(drawn.seq_lens.tolist()):
         rows = slice(starts[i], starts[i + 1])
-        query = drawn.query[rows].double()
+        taken = slice(0, starts[i + 1] - starts[i]) if wrong.get("front") else rows
+        query = drawn.query[taken].double()
         at = torch.arange(length + 1)  # one more, for who looks too far
         block = at // size if wrong.get("no_table") else drawn.table[i, at // size].long()
         block = block % drawn.keys.shape[0]
@@ -143,6 +145,12 @@ def answer(
         key, value, hidden = key[shown], value[shown], hidden[:, shown]
         scores = torch.einsum("qhd,khd->hqk", query, key) * scale
         weights = scores.masked_fill(hidden, float("-inf")).softmax(-1)
+        if "zeros" in wrong:
+            # So many keys more, of score 0 and V 0: they take their share of the sum.
+            zeros = wrong["zeros"](torch.arange(len(query)), len(query), length)
+            known = scores.masked_fill(hidden, float("-inf")).logsumexp(-1)
+            all_keys = torch.logaddexp(known, zeros.double().log())
+            weights = weights * (known - all_keys).exp()[..., None]
         out[rows] = torch.einsum("hqk,khd->qhd", weights, value)
         spread = torch.einsum("hqk,khd->qhd", weights, value.abs()) + out[rows].abs()
         largest = scores.masked_fill(hidden, 0).abs().amax(-1).T[:, :, None]
@@ -172,6 +180,11 @@ MISTAKES += [
         {"last": lambda j, n, s: s - n + j - 1},
     ),
     (
+        "the query's rows are counted from the front of the batch, not from the chunk's first row in "
+        "query_start_loc",
+        {"front": True},
+    ),
+    (
         "a token sees the token behind it (<=, not < or + 1)",
         {"last": lambda j, n, s: s - n + j + 1},
     ),
@@ -190,11 +203,23 @@ MISTAKES += [
 ]
 MISTAKES += [
     (
-        f"the loop ends where the first of {size} tokens sees no more; the tokens behind it see further",
-        {"last": lambda j, n, s, size=size: s - n + j // size * size},
+        f"the keys end where the first of {size} tokens sees no more; the tokens behind it see further",
+        {
+            "last": lambda j, n, s, size=size: s - n + j // size * size,
+            "zeros": lambda j, n, s, size=size, tile=tile: _behind(
+                s - n + j // size * size + 1, s - n + j, tile
+            ),
+        },
     )
     for size in _BLOCKS
+    for tile in (1, 16, 32, 64)
 ]
+
+
+def _behind(end: torch.Tensor, position: torch.Tensor, tile: int) -> torch.Tensor:
+    """How many keys from `end` up to `position` lie in the last tile, loaded as 0 and not hidden."""
+    tile_end = (end + tile - 1) // tile * tile
+    return (torch.minimum(position + 1, tile_end) - end).clamp(min=0)
 
 
 def explain(case: Case, got: torch.Tensor) -> str | None:

@@ -27,7 +27,7 @@ MOST_BYTES = 1.25
 
 # What is drawn, and keys_per_split.
 _CASES = (
-    (Spec((37, 1, 64, 16, 50)), 16),
+    (Spec((37, 1, 64, 16, 50)), 24),
     (Spec((33, 5, 80), heads=8, kv_heads=1, head_size=128, block_size=32, dtype=torch.float16,
           layout="heads first", seed=1), 32),
     (Spec((9, 4, 41), heads=6, head_size=32, block_size=4, layout="apart", poison=1e4, room=0,
@@ -111,10 +111,19 @@ class State:
     largest: torch.Tensor  # [splits]
     total: torch.Tensor  # [splits]
     acc: torch.Tensor  # [splits, head_size]
+    full: int  # splits that have all of their keys
 
     @property
     def weight(self) -> torch.Tensor:
         return (self.largest - self.largest.max()).exp()
+
+    def merged(self) -> torch.Tensor:
+        """The result, as it should be."""
+        return self.weight @ self.acc / (self.weight @ self.total)
+
+    def first(self, count: int) -> State:
+        """The first `count` splits alone."""
+        return State(self.largest[:count], self.total[:count], self.acc[:count], self.full)
 
 
 def states(drawn: Paged, row: int, head: int, keys_per_split: int, reach: int) -> State:
@@ -131,7 +140,8 @@ def states(drawn: Paged, row: int, head: int, keys_per_split: int, reach: int) -
         mine = slice(first, first + reach)
         weights = (scores[mine] - scores[mine].max()).exp()
         parts.append((scores[mine].max(), weights.sum(), weights @ value[mine]))
-    return State(*(torch.stack(column) for column in zip(*parts, strict=True)))
+    largest, total, acc = (torch.stack(column) for column in zip(*parts, strict=True))
+    return State(largest, total, acc, length // keys_per_split)
 
 
 # What a merge does wrong: in words, and the result it gives.
@@ -165,7 +175,11 @@ MERGES: list[tuple[str, Any]] = [
         "each split divides by its own sum, and the merge divides by all sums again",
         lambda s: s.weight @ (s.acc / s.total[:, None]) / (s.weight @ s.total),
     ),
-    ("only the first split enters the result", lambda s: s.acc[0] / s.total[0]),
+    ("only the first split enters the result", lambda s: s.first(1).merged()),
+    (
+        "the last split of a sequence, if it is not full, is left out: the number of splits is rounded down",
+        lambda s: s.first(max(1, s.full)).merged(),
+    ),
 ]
 
 
@@ -178,9 +192,7 @@ def explain(case: Case, got: torch.Tensor) -> str | None:
             f"the last tile of a split reaches into the next split, whose program counts these keys once "
             f"more (tiles of {tile}): the mask must end where the split does"
         )
-        tries.append(
-            (words, -(-split // tile) * tile, lambda s: s.weight @ s.acc / (s.weight @ s.total))
-        )
+        tries.append((words, -(-split // tile) * tile, State.merged))
     for words, reach, merge in tries:
         expected = torch.zeros_like(case.expected)
         for row in range(expected.shape[0]):
