@@ -161,6 +161,7 @@ def test_few_decodes_are_segmented(kv_heads: int) -> None:
         ({"starts_shape": (2, 2)}, r"query_start_loc is \[num_seqs \+ 1\]"),
         ({"lens": 2}, "for 3 sequences"),
         ({"out": "float16"}, "out is like the query"),
+        ({"scale": 0.0}, "scale is positive, got 0.0"),
         ({"rows": 2}, "2 rows has no room for 4 query heads"),
     ],
 )
@@ -177,9 +178,9 @@ def test_inputs_that_do_not_fit_are_refused(change: dict[str, Any], words: str) 
         change.get("starts_shape", (4,)), dtype=getattr(torch, change.get("starts", "int32"))
     )
     out = torch.zeros(9, 8, 64, dtype=getattr(torch, change.get("out", "float32")))
-    plan = Plan(change.get("rows", 64), 16, 4)
+    plan, scale = Plan(change.get("rows", 64), 16, 4), change.get("scale", 0.1)
     with pytest.raises(ValueError, match=words):
-        paged_prefill(query, cache, cache, table, lens, starts, 0.1, plan=plan, out=out)
+        paged_prefill(query, cache, cache, table, lens, starts, scale, plan=plan, out=out)
 
 
 def test_the_plan_fills_a_gpu() -> None:

@@ -151,7 +151,11 @@ def answer(
             known = scores.masked_fill(hidden, float("-inf")).logsumexp(-1)
             all_keys = torch.logaddexp(known, zeros.double().log())
             weights = weights * (known - all_keys).exp()[..., None]
+        # A key that was never written spoils the tokens that see it, and no others.
+        spoilt = (~hidden & value.isnan().flatten(1).any(1)).any(1)
+        value = value.nan_to_num(0.0)
         out[rows] = torch.einsum("hqk,khd->qhd", weights, value)
+        out[rows] = out[rows].masked_fill(spoilt[:, None, None], float("nan"))
         spread = torch.einsum("hqk,khd->qhd", weights, value.abs()) + out[rows].abs()
         largest = scores.masked_fill(hidden, 0).abs().amax(-1).T[:, :, None]
         tolerance[rows] = epsilon * spread * (1 + largest / 4)

@@ -21,9 +21,9 @@ Left out, and vLLM has it: sliding windows, soft caps, ALiBi, sinks, prefixes th
 quantised caches, tensor descriptors. Sums and maxima are float32; the weights are rounded to the cache's
 dtype before they meet V, as at the pin.
 
-Different on purpose: at the pin a program has 16 rows where a KV head has at most 16 query heads
-(`vllm/v1/attention/ops/triton_unified_attention.py:839 BLOCK_M`), here up to 128, so K and V are asked for an
-eighth as often. There a group that does not divide the 16 leaves rows over, and they
+Different on purpose: at the pin a program has 16 rows where a KV head has at most 16 query heads (`BLOCK_M`
+in `vllm/v1/attention/ops/triton_unified_attention.py:763 unified_attention`), here up to 128, so K and V
+are asked for an eighth as often. There a group that does not divide the 16 leaves rows over, and they
 compute and store a token of the next program's once more; here such rows store nothing.
 """
 
