@@ -1,4 +1,4 @@
-"""The decode kernel before the bench, and the committed table of what the compiler makes of it."""
+"""The kernels before the bench, and the committed table of what the compiler makes of it."""
 
 from __future__ import annotations
 
@@ -88,3 +88,28 @@ def test_the_lab_shows_the_committed_figures() -> None:
             str(found["registers"]), str(found["warps"]), f"{found['shared']:,}",
             str(found["spills"]), ", ".join(loads), f"{ratios[kernel]:.3f}",
         ], line  # fmt: skip
+
+
+@pytest.mark.torch
+@pytest.mark.triton
+def test_the_bench_accepts_the_prefill_kernel() -> None:
+    """No race, no key behind the frontier, no spill, and tensor cores at work on all GPUs that have them."""
+    from course.kernels import judge
+
+    report = judge(KERNEL.with_name("paged_prefill.py"), "prefill", vllm=False)
+    assert report.ok, report.refusals()
+    [traffic] = report.of("bytes")
+    assert traffic.figures["ratio"] <= 0.6, (
+        traffic.message
+    )  # of programs with 32 rows; here they have more
+    [compiled] = report.of("compiled")
+    for found in compiled.figures["rows"]:
+        assert (found["tensor core"] > 0) == (found["GPU"] != "sm_75"), found
+    # Lab 04-05 shows what was found for sm_90.
+    [sm_90] = [found for found in compiled.figures["rows"] if found["GPU"] == "sm_90"]
+    lab = ROOT / "phase-04-attention-backends" / "labs" / "lab-05-triton-flash-prefill"
+    lines = (lab / "README.md").read_text(encoding="utf-8").splitlines()
+    [line] = [line for line in lines if line.startswith("| the engine's |")]
+    cells = [cell.strip() for cell in line.strip("|").split("|")][3:8]
+    shown = [sm_90["warps"], sm_90["registers"], f"{sm_90['shared']:,}", sm_90["spills"]]
+    assert cells == [*map(str, shown), f"{traffic.figures['ratio']:.2f}"], line
