@@ -1,4 +1,4 @@
-"""Decode attention over a paged cache in torch: the reference that kernels are held against.
+"""Attention over a paged cache in torch: the reference that kernels are held against.
 
 It gathers a sequence's K and V through the block table into one piece and takes a softmax over all
 of it. That is what a kernel avoids, because the copy reads and writes every byte once more. Nothing
@@ -6,10 +6,12 @@ here is fast.
 
 Shapes, for every function of this file and of `kernels/`:
 
-    query                    [num_seqs, num_heads, head_size]
+    query                    [num_tokens, num_heads, head_size]; in decode num_tokens is num_seqs
     key_cache, value_cache   [num_blocks, block_size, num_kv_heads, head_size]
     block_table              int32 [num_seqs, max_num_blocks]; past a sequence's last block: anything
-    seq_lens                 int32 [num_seqs]: tokens, the one of this step included; at least 1
+    seq_lens                 int32 [num_seqs]: tokens, those of this step included; at least 1
+    query_start_loc          int32 [num_seqs + 1]: sequence i has the query rows from entry i to entry
+                             i + 1, its last tokens in order
 
 Query heads `h * G .. h * G + G - 1` share KV head `h` (G = num_heads / num_kv_heads).
 """
@@ -38,6 +40,47 @@ def gather(cache: Tensor, blocks: Tensor, seq_len: int) -> Tensor:
     return cache[needed].flatten(0, 1)[:seq_len]
 
 
+def paged_attention(
+    query: Tensor,
+    key_cache: Tensor,
+    value_cache: Tensor,
+    block_table: Tensor,
+    seq_lens: Tensor,
+    query_start_loc: Tensor,
+    scale: float,
+    dtype: torch.dtype = torch.float64,
+) -> Tensor:
+    """Causal attention for any mix: whole prompts, chunks that start mid-sequence, decodes.
+
+    Token j of a chunk of n, at the end of a sequence of s, stands at position `s - n + j` and sees the
+    keys up to there. Rows that no sequence has come out as 0.
+
+    Args:
+        query, key_cache, value_cache, block_table, seq_lens, query_start_loc: see the top of the file.
+        scale: what a score is multiplied by, mostly `head_size ** -0.5`.
+        dtype: what the arithmetic is done in.
+
+    Returns:
+        `[num_tokens, num_heads, head_size]` in `dtype`: not rounded to the query's dtype, so that a kernel's
+        own rounding can be seen.
+    """
+    num_kv_heads = key_cache.shape[2]
+    out = torch.zeros(query.shape, dtype=dtype, device=query.device)
+    starts = query_start_loc.tolist()
+    for i, seq_len in enumerate(seq_lens.tolist()):
+        rows = slice(starts[i], starts[i + 1])
+        key = gather(key_cache, block_table[i], seq_len).to(dtype)
+        value = gather(value_cache, block_table[i], seq_len).to(dtype)
+        # [n, num_heads, D] -> [n, num_kv_heads, G, D]: the g heads of a group meet the same keys.
+        grouped = query[rows].to(dtype).unflatten(1, (num_kv_heads, -1))
+        scores = torch.einsum("qhgd,khd->hgqk", grouped, key) * scale
+        position = torch.arange(seq_len, device=query.device)
+        hidden = position[None, :] > position[seq_len - len(grouped) :, None]
+        weights = scores.masked_fill(hidden, float("-inf")).softmax(-1)
+        out[rows] = torch.einsum("hgqk,khd->qhgd", weights, value).flatten(1, 2)
+    return out
+
+
 def paged_decode(
     query: Tensor,
     key_cache: Tensor,
@@ -47,27 +90,16 @@ def paged_decode(
     scale: float,
     dtype: torch.dtype = torch.float64,
 ) -> Tensor:
-    """Attention of each sequence's newest token to all of its tokens.
-
-    Args:
-        query, key_cache, value_cache, block_table, seq_lens: see the top of the file.
-        scale: what a score is multiplied by, mostly `head_size ** -0.5`.
-        dtype: what the arithmetic is done in.
+    """Attention of each sequence's newest token to all of its tokens: `paged_attention`, where every
+    chunk has one token.
 
     Returns:
-        `[num_seqs, num_heads, head_size]` in `dtype`: not rounded to the query's dtype, so that a kernel's
-        own rounding can be seen.
+        `[num_seqs, num_heads, head_size]` in `dtype`.
     """
-    num_kv_heads = key_cache.shape[2]
-    out = torch.empty(query.shape, dtype=dtype, device=query.device)
-    for i, seq_len in enumerate(seq_lens.tolist()):
-        key = gather(key_cache, block_table[i], seq_len).to(dtype)
-        value = gather(value_cache, block_table[i], seq_len).to(dtype)
-        # [num_heads, D] -> [num_kv_heads, G, D]: the g heads of a group meet the same keys.
-        grouped = query[i].to(dtype).unflatten(0, (num_kv_heads, -1))
-        scores = torch.einsum("hgd,khd->hgk", grouped, key) * scale
-        out[i] = torch.einsum("hgk,khd->hgd", scores.softmax(-1), value).flatten(0, 1)
-    return out
+    starts = torch.arange(len(seq_lens) + 1, dtype=torch.int32)
+    return paged_attention(
+        query, key_cache, value_cache, block_table, seq_lens, starts, scale, dtype
+    )
 
 
 def least_bytes(
@@ -77,15 +109,33 @@ def least_bytes(
     head_size: int,
     block_size: int,
     element_size: int,
+    query_lens: Sequence[int] | None = None,
 ) -> int:
     """Bytes that any kernel must move for one call: each input read once, the result written once.
 
     K and V of every token, the query, the result, the entries of the block table that are in use (4 bytes
-    each) and the lengths. The K and V are nearly all of it: at 1,024 tokens, 8 KV heads of 128 numbers in
-    16 bits and 32 query heads, 4,194,304 of 4,210,948 bytes.
+    each) and the lengths. In decode, where `query_lens` is None, the K and V are nearly all of it: at 1,024
+    tokens, 8 KV heads of 128 numbers in 16 bits and 32 query heads, 4,194,304 of 4,210,948 bytes.
+
+    A chunk's kernel asks for more than this: each of its programs reads all keys that its tokens see. Where
+    the L2 cache holds them, memory is asked once.
     """
-    tokens = sum(seq_lens)
-    kv = 2 * tokens * num_kv_heads * head_size * element_size
-    query_and_out = 2 * len(seq_lens) * num_heads * head_size * element_size
+    kv = 2 * sum(seq_lens) * num_kv_heads * head_size * element_size
+    tokens = len(seq_lens) if query_lens is None else sum(query_lens)
+    query_and_out = 2 * tokens * num_heads * head_size * element_size
     table = 4 * sum(-(-n // block_size) for n in seq_lens)
-    return kv + query_and_out + table + 4 * len(seq_lens)
+    lengths = len(seq_lens) + (0 if query_lens is None else len(query_lens) + 1)
+    return kv + query_and_out + table + 4 * lengths
+
+
+def least_flops(
+    seq_lens: Sequence[int], query_lens: Sequence[int], num_heads: int, head_size: int
+) -> int:
+    """Multiplications and additions of the two matrix products, over visible keys alone.
+
+    Token j of a chunk of n, at the end of a sequence of s, sees `s - n + j + 1` keys, and each of them
+    costs a head `2 * head_size` for its score and as many for its V. A prompt of 1,000 tokens has 500,500
+    pairs of a token and a key; what a kernel computes of the other half and masks is not work done.
+    """
+    pairs = sum(n * (s - n) + n * (n + 1) // 2 for s, n in zip(seq_lens, query_lens, strict=True))
+    return 4 * pairs * num_heads * head_size

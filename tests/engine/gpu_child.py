@@ -72,7 +72,8 @@ def tensors(case: dict[str, Any], device: str) -> tuple[Any, ...]:
         at = torch.arange(length)
         where = table[row, at // size].long(), at % size
         key[where], value[where] = (torch.randn(length, *shape[2:], generator=rng) for _ in "kv")
-    query = torch.randn(len(lens), kv_heads * case["group"], case["head_size"], generator=rng)
+    rows = case.get("ahead", 0) + sum(case.get("queries") or [1] * len(lens))
+    query = torch.randn(rows, kv_heads * case["group"], case["head_size"], generator=rng)
     query *= case.get("loud", 1)
     dtype = getattr(torch, case["dtype"])
     query, key, value = (t.to(device, dtype) for t in (query, key, value))
@@ -83,41 +84,72 @@ def tensors(case: dict[str, Any], device: str) -> tuple[Any, ...]:
     return query, key, value, table.to(device), torch.tensor(lens, dtype=torch.int32, device=device)
 
 
-def run(case: dict[str, Any], device: str) -> dict[str, Any]:
-    """Errors of `paged_decode` against float64 and, where asked, against vLLM's kernel."""
+def starts(case: dict[str, Any], device: str) -> Any:
+    """`query_start_loc`; the rows before its first entry, `ahead` of them, belong to nobody."""
     import torch
 
-    from mini_vllm.gpu import attention
-    from mini_vllm.gpu.kernels.paged_decode import Plan, paged_decode
+    queries = torch.tensor(
+        [case.get("ahead", 0), *(case.get("queries") or [1] * len(case["lens"]))]
+    )
+    return queries.cumsum(0).int().to(device)
+
+
+def call(case: dict[str, Any], inputs: tuple[Any, ...], scale: float, device: str) -> Any:
+    """What the case asks for: `paged_decode`, or `paged_prefill`, or the entry over both."""
+    import torch
+
+    from mini_vllm.gpu.kernels import entry, paged_decode, paged_prefill
+
+    plan: Any = None
+    if case.get("entry"):
+        # Rows of a wider tensor, and NaN where nothing is stored.
+        wide = torch.full((len(inputs[0]), 2, *inputs[0].shape[1:]), float("nan"), device=device)
+        out = wide.to(inputs[0].dtype)[:, 0]
+        keys = "num_decodes", "max_query_len", "max_seq_len"
+        known = {key: case[key] for key in keys if key in case}
+        same = entry.attention(*inputs, starts(case, device), scale, out=out, **known)
+        assert same is out
+        return out
+    if "queries" in case:
+        if "tile" in case:
+            plan = paged_prefill.Plan(case["rows"], case["tile"], 4)
+        return paged_prefill.paged_prefill(*inputs, starts(case, device), scale, plan=plan)
+    if "tile" in case:
+        splits = -(-max(case["lens"]) // case["keys_per_split"])
+        plan = paged_decode.Plan(case["tile"], case["keys_per_split"], splits)
+    return paged_decode.paged_decode(*inputs, scale, plan=plan)
+
+
+def run(case: dict[str, Any], device: str) -> dict[str, Any]:
+    """Errors of a kernel against float64 and, where asked, against vLLM's kernel."""
+    import torch
+
+    from mini_vllm.gpu.attention import paged_attention
 
     inputs = tensors(case, device)
     before = [t.clone() for t in inputs]
     scale = case["head_size"] ** -0.5
-    plan = None
-    if "tile" in case:
-        splits = -(-max(case["lens"]) // case["keys_per_split"])
-        plan = Plan(case["tile"], case["keys_per_split"], splits)
     try:
-        out = paged_decode(*inputs, scale, plan=plan)
+        out = call(case, inputs, scale, device)
     except ValueError as error:
         return {"refused": str(error)}
+    mine = slice(case.get("ahead", 0), None)
     same = all(
         torch.equal(a.nan_to_num(7), b.nan_to_num(7)) for a, b in zip(inputs, before, strict=True)
     )
+    expected = paged_attention(*inputs, starts(case, device), scale)
     found = {
-        "error": float(
-            (out.double() - attention.paged_decode(*inputs, scale)).abs().nan_to_num(1e9).max()
-        ),
+        "error": float((out.double() - expected)[mine].abs().nan_to_num(1e9).max()),
         "dtype": str(out.dtype).removeprefix("torch."),
         "inputs untouched": same,
     }
     if case.get("vllm") is not None:
-        theirs = run_vllm(inputs, scale, case["vllm"])
+        theirs = run_vllm(inputs, starts(case, device), scale, case["vllm"])
         found["to vLLM"] = float((out.double() - theirs.double()).abs().max())
     return found
 
 
-def run_vllm(inputs: tuple[Any, ...], scale: float, segments: int) -> Any:
+def run_vllm(inputs: tuple[Any, ...], starts: Any, scale: float, segments: int) -> Any:
     """vLLM's Triton kernel on the same tensors: its 2D grid, or `segments` for each sequence."""
     import torch
     from vllm.v1.attention.ops.triton_unified_attention import unified_attention
@@ -135,9 +167,9 @@ def run_vllm(inputs: tuple[Any, ...], scale: float, segments: int) -> Any:
             "softmax_segm_max": torch.zeros(*parts, device=query.device),
             "softmax_segm_expsum": torch.zeros(*parts, device=query.device),
         }
-    starts = torch.arange(len(lens) + 1, dtype=torch.int32, device=query.device)
+    longest = int(starts.diff().max())
     unified_attention(
-        q=query, k=key, v=value, out=out, cu_seqlens_q=starts, max_seqlen_q=1,
+        q=query, k=key, v=value, out=out, cu_seqlens_q=starts, max_seqlen_q=longest,
         seqused_k=lens, max_seqlen_k=int(lens.max()), softmax_scale=scale, causal=True,
         window_size=(-1, -1), block_table=table, softcap=0.0, q_descale=None, k_descale=None,
         v_descale=None, **split,

@@ -29,7 +29,7 @@ only where the sequence has tokens; at the pin the last tile reads on to its end
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import triton
@@ -210,6 +210,12 @@ class Plan:
     num_warps: int = 8
     num_stages: int = 3
 
+    def whole(self, max_seq_len: int) -> Plan:
+        """The same with one program for all keys of a sequence, so that nothing is merged."""
+        return replace(
+            self, keys_per_split=triton.cdiv(max_seq_len, self.tile) * self.tile, num_splits=1
+        )
+
 
 def plan_decode(
     num_seqs: int,
@@ -244,7 +250,16 @@ def plan_decode(
     return Plan(tile, keys_per_split, triton.cdiv(max_seq_len, keys_per_split))
 
 
-def _capability() -> int:
+def plan_for(query: Tensor, key_cache: Tensor, max_seq_len: int) -> Plan:
+    """`plan_decode` for these tensors and the GPU that they lie on."""
+    num_seqs, num_heads, head_size = query.shape
+    return plan_decode(
+        num_seqs, num_heads, key_cache.shape[2], head_size, query.element_size(), max_seq_len,
+        compute_capability(), multiprocessors(query),
+    )  # fmt: skip
+
+
+def compute_capability() -> int:
     """The GPU that Triton compiles for, as 80 or 90; 90 where there is none (the interpreter)."""
     try:
         return int(triton.runtime.driver.active.get_current_target().arch)
@@ -252,16 +267,34 @@ def _capability() -> int:
         return 90
 
 
+def multiprocessors(tensor: Tensor) -> int:
+    """Of the GPU that the tensor lies on; on the CPU, under the interpreter, those of an H100."""
+    if not tensor.is_cuda:
+        return 132
+    return int(torch.cuda.get_device_properties(tensor.device).multi_processor_count)
+
+
 def check_inputs(
-    query: Tensor, key_cache: Tensor, value_cache: Tensor, block_table: Tensor, seq_lens: Tensor
+    query: Tensor,
+    key_cache: Tensor,
+    value_cache: Tensor,
+    block_table: Tensor,
+    seq_lens: Tensor,
+    out: Tensor | None = None,
+    num_seqs: int | None = None,
 ) -> None:
-    """Shapes, dtypes and strides; ValueError with the value that breaks the rule. Reads no tensor's data."""
+    """Shapes, dtypes and strides; ValueError with the value that breaks the rule. Reads no tensor's data.
+
+    A sequence has one query token, but for prefill, which says `num_seqs`.
+    """
+    tokens = "num_seqs" if num_seqs is None else "num_tokens"
     if query.ndim != 3 or key_cache.ndim != 4 or key_cache.shape != value_cache.shape:
         raise ValueError(
-            "query is [num_seqs, num_heads, head_size] and both caches [num_blocks, block_size, "
+            f"query is [{tokens}, num_heads, head_size] and both caches [num_blocks, block_size, "
             f"num_kv_heads, head_size], got {[*query.shape]}, {[*key_cache.shape]}, {[*value_cache.shape]}"
         )
-    num_seqs, num_heads, head_size = query.shape
+    num_tokens, num_heads, head_size = query.shape
+    num_seqs = num_tokens if num_seqs is None else num_seqs
     num_kv_heads = key_cache.shape[2]
     if key_cache.shape[3] != head_size:
         raise ValueError(
@@ -284,6 +317,13 @@ def check_inputs(
         if tensor.dtype != torch.int32:
             raise ValueError(f"{name} is int32, got {tensor.dtype}")
     named = {"query": query, "key_cache": key_cache, "value_cache": value_cache}
+    if out is not None:
+        named["out"] = out
+        if (out.shape, out.dtype) != (query.shape, query.dtype):
+            raise ValueError(
+                f"out is like the query, {[*query.shape]} of {query.dtype}, "
+                f"got {[*out.shape]} of {out.dtype}"
+            )
     for name, tensor in {**named, "block_table": block_table, "seq_lens": seq_lens}.items():
         if tensor.stride(-1) != 1 and tensor.shape[-1] > 1:
             raise ValueError(f"the last axis of {name} has stride 1, got {tensor.stride(-1)}")
@@ -299,6 +339,7 @@ def paged_decode(
     *,
     max_seq_len: int | None = None,
     plan: Plan | None = None,
+    out: Tensor | None = None,
 ) -> Tensor:
     """Attention of each sequence's newest token to all of its tokens.
 
@@ -309,25 +350,20 @@ def paged_decode(
         max_seq_len: the longest sequence, if the caller knows; otherwise all that the table has room for.
             The lengths lie on the GPU, and to ask for them would wait for everything before this call.
         plan: how to cut the work; None: `plan_decode`.
+        out: where the result goes, any strides but for the last axis; None: a new tensor.
 
     Returns:
-        `[num_seqs, num_heads, head_size]` in the query's dtype.
+        `[num_seqs, num_heads, head_size]` in the query's dtype: `out`, where it was given.
     """
-    check_inputs(query, key_cache, value_cache, block_table, seq_lens)
+    check_inputs(query, key_cache, value_cache, block_table, seq_lens, out)
     num_seqs, num_heads, head_size = query.shape
     _, block_size, num_kv_heads, _ = key_cache.shape
     if plan is None:
-        sms = 132
-        if query.is_cuda:
-            sms = torch.cuda.get_device_properties(query.device).multi_processor_count
-        longest = max_seq_len or block_table.shape[1] * block_size
-        plan = plan_decode(
-            num_seqs, num_heads, num_kv_heads, head_size, query.element_size(), longest,
-            _capability(), sms,
-        )  # fmt: skip
+        plan = plan_for(query, key_cache, max_seq_len or block_table.shape[1] * block_size)
     head_padded = triton.next_power_of_2(head_size)
     group = num_heads // num_kv_heads
-    out = torch.empty(query.shape, dtype=query.dtype, device=query.device)
+    if out is None:
+        out = torch.empty(query.shape, dtype=query.dtype, device=query.device)
     # vLLM keeps these three from step to step; PyTorch's allocator hands the same memory out again.
     parts = (num_seqs, num_heads, plan.num_splits) if plan.num_splits > 1 else (0, 0, 0)
     part_out = torch.empty((*parts, head_size), dtype=torch.float32, device=query.device)
