@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from mini_vllm.gpu.attention import gather
+from mini_vllm.gpu.attention import paged_attention
 
 
 @dataclass
@@ -94,38 +94,12 @@ def reshape_and_cache(
     value_cache[block_id, offset] = value
 
 
-def attend_request(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """Causal attention of one request's newest tokens to all of its tokens, in float32.
-
-    Args:
-        query: `[m, num_heads, D]`, the last m of the request's tokens.
-        key, value: `[seq_len, num_kv_heads, D]`, all of them.
-
-    Returns:
-        float32 `[m, num_heads, D]`.
-    """
-    m, _, head_size = query.shape
-    seq_len, num_kv_heads, _ = key.shape
-    # [m, num_heads, D] -> [num_kv_heads, group, m, D]
-    q = query.float().unflatten(1, (num_kv_heads, -1)).permute(1, 2, 0, 3)
-    # [num_kv_heads, 1, seq_len, D]: one K and V for all query heads of a group.
-    k = key.float().transpose(0, 1)[:, None]
-    v = value.float().transpose(0, 1)[:, None]
-    scores = (q * head_size**-0.5) @ k.transpose(-1, -2)
-    if m > 1:
-        position = torch.arange(seq_len - m, seq_len, device=query.device)
-        future = torch.arange(seq_len, device=query.device) > position[:, None]
-        scores = scores.masked_fill(future, float("-inf"))
-    out = scores.softmax(-1) @ v
-    return out.permute(2, 0, 1, 3).flatten(1, 2)
-
-
 class TorchAttention:
     """Paged attention in plain torch, on any device: one request after the other.
 
-    `mini_vllm/attention/paged.py` in torch. It loops over requests and copies what it gathers, so
-    it is for reading and for comparing; and no CUDA graph can hold it, because the number of its
-    operations depends on the batch.
+    The loop is `mini_vllm.gpu.attention.paged_attention`, the reference of the kernels, in float32. It copies
+    what it gathers and asks the device for every length, so it is for reading and for comparing, and no
+    CUDA graph can hold it.
     """
 
     get_kv_cache_shape = staticmethod(get_kv_cache_shape)
@@ -149,17 +123,14 @@ class TorchAttention:
         Returns:
             `[n, num_heads * D]` in the query's dtype.
         """
+        md = attn_metadata
         key_cache, value_cache = kv_cache.unbind(1)
-        reshape_and_cache(key, value, key_cache, value_cache, attn_metadata.slot_mapping)
-        output = torch.empty_like(query, memory_format=torch.contiguous_format)
-        query_start_loc = attn_metadata.query_start_loc.tolist()
-        for i, seq_len in enumerate(attn_metadata.seq_lens.tolist()):
-            start, end = query_start_loc[i], query_start_loc[i + 1]
-            block_ids = attn_metadata.block_table[i]
-            k = gather(key_cache, block_ids, seq_len)
-            v = gather(value_cache, block_ids, seq_len)
-            output[start:end] = attend_request(query[start:end], k, v)
-        return output.flatten(1)
+        reshape_and_cache(key, value, key_cache, value_cache, md.slot_mapping)
+        output = paged_attention(
+            query, key_cache, value_cache, md.block_table, md.seq_lens, md.query_start_loc,
+            query.shape[-1] ** -0.5, dtype=torch.float32,
+        )  # fmt: skip
+        return output.flatten(1).to(query.dtype)
 
 
 class TritonAttention:

@@ -34,8 +34,8 @@ def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
 def few() -> list[Scenario]:
     """As many requests as the interpreter can serve in some seconds."""
     encode = Tokenizer.from_folder(MODEL).encode
-    prompts = make_prompts(encode, load_config(MODEL).vocab_size, 10, seed=2, longest=80)
-    return make_scenarios(prompts, alone=2, max_tokens=3, pool=9)
+    prompts = make_prompts(encode, load_config(MODEL).vocab_size, 10, seed=1, longest=80)
+    return make_scenarios(prompts, alone=2, max_tokens=2, pool=9)
 
 
 @functools.cache

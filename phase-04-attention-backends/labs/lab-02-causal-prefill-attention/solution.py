@@ -51,15 +51,17 @@ def predictions() -> dict[str, list[int]]:
 
 
 def pack(query: Floats, num_kv_heads: int) -> Floats:
-    n, _, head_size = query.shape
-    by_group = query.reshape(n, num_kv_heads, -1, head_size)
-    return by_group.swapaxes(0, 1).reshape(num_kv_heads, -1, head_size)
+    n, num_heads, head_size = query.shape
+    group = num_heads // num_kv_heads
+    by_group = query.reshape(n, num_kv_heads, group, head_size).transpose(1, 0, 2, 3)
+    return by_group.reshape(num_kv_heads, n * group, head_size)
 
 
 def unpack(rows: Floats, n: int) -> Floats:
-    num_kv_heads, _, head_size = rows.shape
-    by_group = rows.reshape(num_kv_heads, n, -1, head_size)
-    return by_group.swapaxes(0, 1).reshape(n, -1, head_size)
+    num_kv_heads, num_rows, head_size = rows.shape
+    group = num_rows // n
+    by_group = rows.reshape(num_kv_heads, n, group, head_size).transpose(1, 0, 2, 3)
+    return by_group.reshape(n, num_kv_heads * group, head_size)
 
 
 def row_positions(first: int, n: int, group: int) -> Ints:
@@ -85,7 +87,7 @@ def attend_tile(query: Floats, keys: Keys, first: int, scale: float, tile: int) 
         begin = number * tile
         end = min(begin + tile, first + n)
         key, value = keys.read(begin, end)
-        scores = rows @ key.swapaxes(-1, -2) * query.dtype.type(scale)
+        scores = rows @ key.transpose(0, 2, 1) * query.dtype.type(scale)
         if number >= full:
             scores = hide_future(scores, begin, position)
         state = update(state, scores, value)
@@ -147,4 +149,4 @@ class CausalAttention:
                 self.query_tile,
                 self.key_tile,
             )
-        return out.reshape(len(query), -1)
+        return out.reshape(len(query), out[0].size)

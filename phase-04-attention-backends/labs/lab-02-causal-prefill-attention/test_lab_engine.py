@@ -20,9 +20,9 @@ def test_forward_serves_the_batch(lab: ModuleType) -> None:
     rng = np.random.default_rng(11)
     attention = lab.CausalAttention()
     attention.query_tile, attention.key_tile = 2, 3
-    cache = np.full(attention.get_kv_cache_shape(8, 4, 1, 4), np.nan, np.float32)
-    query = rng.normal(size=(6, 2, 4)).astype(np.float32)
-    keys, values = rng.normal(size=(2, 15, 1, 4)).astype(np.float32)
+    cache = np.full(attention.get_kv_cache_shape(8, 4, 3, 4), np.nan, np.float32)
+    query = rng.normal(size=(6, 6, 4)).astype(np.float32)
+    keys, values = rng.normal(size=(2, 15, 3, 4)).astype(np.float32)
     # Ida has 6 tokens, her last is new; Jon has 9, his last five are.
     table = np.array([[5, 2, 7], [3, 1, 6]], np.int32)
     slots = np.array(
@@ -35,10 +35,10 @@ def test_forward_serves_the_batch(lab: ModuleType) -> None:
     metadata = AttentionMetadata(start, lens, table, slots[new].astype(np.int64), 4)
     with np.errstate(all="ignore"):
         got = attention.forward(query, keys[new], values[new], cache, metadata)
-    assert got.shape == (6, 8), f"a row holds its heads end to end: (6, 8), not {got.shape}"
+    assert got.shape == (6, 24), f"a row holds its heads end to end: (6, 24), not {got.shape}"
     assert got.dtype == np.float32, f"the engine computes in float32, yours answers in {got.dtype}"
-    stored = cache[table[1, 2], 0, :, 0]
-    assert np.array_equal(stored, [keys[14, 0], values[14, 0]]), (
+    stored = cache[table[1, 2], 0]
+    assert np.array_equal(stored, [keys[14], values[14]]), (
         f"Jon's ninth token goes to the first place of block {table[1, 2]}, K and then V; there lies "
         f"{stored.tolist()}"
     )

@@ -10,16 +10,12 @@ from course.learner.edited import edited
 
 CHANGE = """
 pack
-- by_group = query.reshape(n, num_kv_heads, -1, head_size)
-- return by_group.swapaxes(0, 1).reshape(num_kv_heads, -1, head_size)
-+ by_group = query.reshape(n, -1, num_kv_heads, head_size)
-+ return by_group.transpose(2, 0, 1, 3).reshape(num_kv_heads, -1, head_size)
+- by_group = query.reshape(n, num_kv_heads, group, head_size).transpose(1, 0, 2, 3)
++ by_group = query.reshape(n, group, num_kv_heads, head_size).transpose(2, 0, 1, 3)
 
 unpack
-- by_group = rows.reshape(num_kv_heads, n, -1, head_size)
-- return by_group.swapaxes(0, 1).reshape(n, -1, head_size)
-+ by_group = rows.reshape(num_kv_heads, n, -1, head_size)
-+ return by_group.transpose(1, 2, 0, 3).reshape(n, -1, head_size)
+- by_group = rows.reshape(num_kv_heads, n, group, head_size).transpose(1, 0, 2, 3)
++ by_group = rows.reshape(num_kv_heads, n, group, head_size).transpose(1, 2, 0, 3)
 """
 
 exec(edited(__file__, CHANGE))
