@@ -308,18 +308,22 @@ def says(attention: type[PagedAttention], max_tokens: int = 52) -> str:
     return last.outputs[0].text
 
 
+def shortened(values: Sequence[int]) -> str:
+    """A list of numbers; of a long one the first three and the last."""
+    if len(values) <= 6:
+        return str(list(values))
+    return f"[{', '.join(map(str, values[:3]))}, … {values[-1]}]"
+
+
 def told(metadata: AttentionMetadata) -> None:
     """Print what attention is told, one array a line."""
     for name in ("query_start_loc", "seq_lens", "slot_mapping"):
-        values = getattr(metadata, name).tolist()
-        if len(values) > 6:
-            values = f"[{values[0]}, {values[1]}, {values[2]}, … {values[-1]}]"
-        print(f"{name:15} {values}")
+        print(f"{name:15} {shortened(getattr(metadata, name).tolist())}")
     for name, row, seq_len in zip(
         ("ida", "jon"), metadata.block_table.tolist(), metadata.seq_lens.tolist(), strict=False
     ):
         used = -(-seq_len // metadata.block_size)
-        print(f"{name + chr(39) + 's blocks':15} {row[:used]}")
+        print(f"{name + chr(39) + 's blocks':15} {shortened(row[:used])}")
     print(f"{'max_query_len':15} {metadata.max_query_len}")
 
 
