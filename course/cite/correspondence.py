@@ -8,6 +8,7 @@ or a line in backticks, in the form that `course cite check` verifies and `cours
 
 from __future__ import annotations
 
+from course.cite.correspondence_attention import ATTENTION
 from course.cite.correspondence_blocks import BLOCKS
 from course.cite.correspondence_scheduler import SCHEDULER
 from course.cite.pair import Pair
@@ -384,5 +385,5 @@ GROUPS: dict[str, tuple[Pair, ...]] = {
              "vllm/v1/engine/output_processor.py OutputProcessor.propagate_error",
              "for collector in list(self._streams.values()):"),
     ),
-} | BLOCKS | SCHEDULER
+} | BLOCKS | SCHEDULER | ATTENTION
 # fmt: on

@@ -1,0 +1,289 @@
+"""Lab 04-02: rows, tiles, and what a causal mask leaves to be read."""
+
+from __future__ import annotations
+
+import sys
+import tracemalloc
+from types import FrameType, ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from course.learner.labs import load_support
+
+support = load_support(__file__)
+INF = np.inf
+
+
+def test_the_predictions_hold(lab: ModuleType) -> None:
+    """Tiles of a prompt, of its halves, of a chunk in the wrong place; and rows."""
+    said = lab.predictions()
+    facts = {
+        "tiles, masked": (
+            [528, 32],
+            "1 + 2 + ... + 32 tiles, and the last of each of the 32 is on the diagonal",
+        ),
+        "tiles of both halves": ([136, 392], "1 + ... + 16, and 17 + ... + 32: together 528 again"),
+        "from 2,050: tiles, masked": (
+            [37, 4],
+            "2,177 lies in tile 17 and 2,305 in tile 18, so 18 and 19 tiles; a diagonal that does not "
+            "begin with a tile crosses two of them",
+        ),
+        "positions of rows 0, 3, 4, 15": ([100, 100, 101, 103], "four rows a token"),
+    }
+    assert said.keys() == facts.keys(), f"four questions, {sorted(facts)}; yours: {sorted(said)}"
+    for name, (fact, why) in facts.items():
+        assert list(said[name]) == fact, f"{name}: you said {said[name]}, it is {fact}: {why}"
+
+
+# ---- rows ----------------------------------------------------------------------------------------
+
+
+def test_rows_of_a_kv_head_lie_together(lab: ModuleType) -> None:
+    """Token after token, and within a token the heads of the group."""
+    # Query head h of token j holds the number 10 j + h.
+    query = (10.0 * np.arange(3)[:, None] + np.arange(6))[..., None] * np.ones(2)
+    got = np.asarray(lab.pack(query, 2))
+    assert got.shape == (2, 9, 2), (
+        f"3 tokens of 6 heads on 2 KV heads: 2 times 9 rows of 2 numbers, (2, 9, 2), not {got.shape}"
+    )
+    want = [[0, 1, 2, 10, 11, 12, 20, 21, 22], [3, 4, 5, 13, 14, 15, 23, 24, 25]]
+    assert got[..., 0].astype(int).tolist() == want, (
+        f"with token j's head h as 10 j + h the rows are {want}; yours "
+        f"{got[..., 0].astype(int).tolist()}. Heads 0, 1 and 2 share KV head 0"
+    )
+    back = np.asarray(lab.unpack(got, 3))
+    assert np.array_equal(back, query), (
+        f"`unpack` undoes `pack`: token 1 has the heads {query[1, :, 0].astype(int).tolist()}, yours "
+        f"{back[1].ravel().astype(int).tolist() if len(back) > 1 else back.shape}"
+    )
+    positions = np.asarray(lab.row_positions(40, 3, 3)).tolist()
+    assert positions == [40, 40, 40, 41, 41, 41, 42, 42, 42], (
+        f"3 tokens from position 40 on, 3 rows each: 40, 40, 40, 41 …, yours {positions}"
+    )
+
+
+# ---- tiles ---------------------------------------------------------------------------------------
+
+
+def test_tile_bounds(lab: ModuleType) -> None:
+    """Against every key of every tile, one by one."""
+    for tile in (1, 2, 3, 4, 7):
+        for first in range(2 * tile + 2):
+            for last in range(first, first + 2 * tile + 2):
+                full = seen = 0
+                for number in range(last // tile + 3):
+                    keys = range(number * tile, number * tile + tile)
+                    full += all(key <= first for key in keys)
+                    seen += any(key <= last for key in keys)
+                got = tuple(lab.tile_bounds(first, last, tile))
+                assert got == (full, seen), (
+                    f"tokens at {first} to {last}, tiles of {tile}: {full} tiles are seen as a whole by "
+                    f"all of them, the first too, and {seen} by any of them; yours {got}"
+                )
+
+
+def test_hide_future(lab: ModuleType) -> None:
+    """A key is hidden from the rows of earlier tokens, and from no other."""
+    got = np.asarray(lab.hide_future(np.ones((1, 4, 4)), 7, np.array([6, 7, 8, 20])))
+    want = [0, 1, 2, 4]
+    assert got.shape == (1, 4, 4), f"the scores keep their shape, (1, 4, 4); yours {got.shape}"
+    seen = np.isfinite(got[0]).sum(axis=1).tolist()
+    assert seen == want, (
+        f"keys 7 to 10 and rows at 6, 7, 8 and 20: these see {want} of them, a token itself included; "
+        f"yours see {seen}"
+    )
+    row = np.asarray(got[0, 2]).tolist()
+    assert row == [1, 1, -INF, -INF], (
+        f"keys 7 to 10, a row at 8: the first two keep their score of 1, the others get -inf; yours {row}"
+    )
+
+
+def test_masks_where_needed(lab: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Full tiles come without a mask: nine in ten of a long prompt's."""
+    begins: list[int] = []
+    right = lab.hide_future
+
+    def watched(scores: Any, begin: int, position: Any) -> Any:
+        begins.append(begin)
+        return right(scores, begin, position)
+
+    monkeypatch.setattr(lab, "hide_future", watched)
+    for start, want in ((16, [16, 20, 24]), (18, [16, 20, 20, 24, 24, 28])):
+        begins.clear()
+        run(lab, 12, start, query_tile=4, key_tile=4)
+        assert begins == want, (
+            f"12 tokens from position {start} on, tiles of 4 and 4: the diagonal crosses the tiles that "
+            f"begin at {want}, yours called `hide_future` for those at {begins}"
+        )
+
+
+CASES: dict[str, dict[str, int]] = {
+    "one token, alone": {"n": 1},
+    "a decode": {"n": 1, "start": 22},
+    "a whole prompt": {"n": 13},
+    "tiles of a size": {"n": 16, "query_tile": 4, "key_tile": 4},
+    "a chunk on a tile's edge": {"n": 9, "start": 16, "query_tile": 8, "key_tile": 8},
+    "a chunk in a tile's middle": {"n": 9, "start": 18, "query_tile": 4, "key_tile": 8},
+    "wide queries, narrow keys": {"n": 21, "start": 5, "query_tile": 16, "key_tile": 3},
+    "narrow queries, wide keys": {"n": 10, "start": 11, "query_tile": 2, "key_tile": 16},
+    "one key a tile": {"n": 5, "start": 3, "query_tile": 2, "key_tile": 1},
+    "no grouping": {"n": 7, "start": 2, "group": 1},
+    "one KV head for five": {"n": 7, "start": 2, "group": 5, "num_kv_heads": 1},
+}
+
+
+def run(
+    lab: ModuleType,
+    n: int,
+    start: int = 0,
+    query_tile: int = 4,
+    key_tile: int = 5,
+    group: int = 2,
+    num_kv_heads: int = 2,
+) -> Any:
+    """`prefill` on keys that count; what it gave, the keys and the query."""
+    keys = support.CountingKeys(3, start + n, num_kv_heads)
+    query = np.random.default_rng(4).normal(size=(n, group * num_kv_heads, 4))
+    given = query.copy()
+    with np.errstate(all="ignore"):
+        out = lab.prefill(query, keys, start, 0.7, query_tile, key_tile)
+    assert np.array_equal(query, given), "the query is the caller's, and you have changed it"
+    return out, keys, query
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_prefill_is_dense(lab: ModuleType, name: str) -> None:
+    """Every token sees all up to itself, wherever the chunk begins and however it is tiled."""
+    out, keys, query = run(lab, **CASES[name])
+    want = support.dense(query, keys.key, keys.value, CASES[name].get("start", 0), 0.7)
+    wrong = support.what_is_wrong(out, want)
+    assert not wrong, (
+        f"{name}, {CASES[name]}: {wrong}. Token j stands at start + j, sees that position and none after it"
+    )
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_tiles_visited(lab: ModuleType, name: str) -> None:
+    """Each tile of queries reads each tile of keys that it sees once, and no other."""
+    _, keys, query = run(lab, **CASES[name])
+    case = {"start": 0, "query_tile": 4, "key_tile": 5} | CASES[name]
+    tile, start = case["key_tile"], case["start"]
+    ends = [
+        min(at + case["query_tile"], len(query)) for at in range(0, len(query), case["query_tile"])
+    ]
+    want = [
+        (begin, min(begin + tile, start + end))
+        for end in ends
+        for begin in range(0, start + end, tile)
+    ]
+    assert len(keys.reads) == len(want), (
+        f"{name}, {CASES[name]}: {len(ends)} tiles of queries see {len(want)} tiles of {tile} keys, "
+        f"yours read {len(keys.reads)}. Nothing after a tile's last token is looked at, and one read "
+        "serves all its rows"
+    )
+    assert sorted(keys.reads) == sorted(want), (
+        f"{name}, {CASES[name]}: tile t begins at key t * {tile}, and the last ends with the last token "
+        f"of the tile of queries: {want}, yours {keys.reads}"
+    )
+
+
+def test_a_loud_future(lab: ModuleType) -> None:
+    """Whatever later tokens say, the earlier ones do not hear it."""
+    quiet, _keys, query = run(lab, 12, 6, query_tile=8, key_tile=4)
+    for j in range(11):
+        loud = support.CountingKeys(3, 18)
+        loud.key[:, 7 + j : 18] *= -300
+        loud.value[:, 7 + j : 18] += 1000
+        with np.errstate(all="ignore"):
+            got = lab.prefill(query, loud, 6, 0.7, 8, 4)
+        wrong = support.what_is_wrong(got[: j + 1], quiet[: j + 1])
+        assert not wrong, f"tokens after {j} shout, and of 0 to {j}: {wrong}"
+        assert np.abs(got[j + 1] - quiet[j + 1]).max() > 1, (
+            f"token {j + 1} sees itself, so it hears its own shout of 1,000; yours did not change"
+        )
+
+
+def test_any_chunking_is_one_shot(lab: ModuleType) -> None:
+    """Twenty draws: a prompt cut anywhere, written and attended chunk by chunk, tiled in any way."""
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        n = int(rng.integers(2, 40))
+        keys = support.CountingKeys(seed, n)
+        query = rng.normal(size=(n, 4, 4))
+        want = support.dense(query, keys.key, keys.value, 0, 0.5)
+        cuts = np.unique(np.append(rng.integers(1, n + 1, int(rng.integers(0, 5))), n)).tolist()
+        out, start = [], 0
+        for cut in cuts:
+            keys.write(cut)  # K and V of this chunk, and of none after it
+            with np.errstate(all="ignore"):
+                tiles = (int(rng.integers(1, 12)), int(rng.integers(1, 12)))
+                out.append(lab.prefill(query[start:cut], keys, start, 0.5, *tiles))
+            start = cut
+        wrong = support.what_is_wrong(np.concatenate(out), want)
+        assert not wrong, (
+            f"draw {seed}: {n} tokens in chunks that end at {cuts}, against one shot: {wrong}"
+        )
+
+
+def test_one_tile_of_scores(lab: ModuleType) -> None:
+    """480 tokens see 115,440 keys between them, and a tile of 16 by 16 is all that stands in memory."""
+    keys = support.CountingKeys(0, 480, 1)
+    query = np.random.default_rng(0).normal(size=(480, 8, 4))
+    lab.prefill(query, keys, 0, 0.5, 16, 16)
+    tracemalloc.start()
+    try:
+        lab.prefill(query, keys, 0, 0.5, 16, 16)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    strip = 16 * 8 * 480 * 8
+    assert peak < query.nbytes + strip, (
+        f"at most {peak:,} bytes stood in memory beside the cache. The result is {query.nbytes:,}; the "
+        f"scores of one tile of queries with all keys would be {strip:,}, of one tile with another "
+        f"{16 * 8 * 16 * 8:,}"
+    )
+
+
+class LoopError(Exception):
+    """A formula that counts."""
+
+
+def test_tiles_by_formula(lab: ModuleType) -> None:
+    """Against the sum, for every start and length up to four tiles; and no loop."""
+    for tile in (1, 2, 5, 8):
+        for start in range(2 * tile + 1):
+            for n in range(1, 4 * tile + 2):
+                ends = [min(at + tile, n) for at in range(0, n, tile)]
+                want = sum(-(-(start + end) // tile) for end in ends)
+                got = lab.num_tiles(start, n, tile)
+                assert got == want, (
+                    f"{n} tokens from position {start} on, tiles of {tile}: tiles of queries end at "
+                    f"{[start + end - 1 for end in ends]} and see "
+                    f"{[-(-(start + end) // tile) for end in ends]} tiles, {want} in all; yours {got}"
+                )
+    lines = 0
+
+    def count(frame: FrameType, event: str, argument: Any) -> Any:
+        nonlocal lines
+        lines += 1
+        if lines > 1000:
+            raise LoopError
+        return count
+
+    before = sys.gettrace()
+    sys.settrace(count)
+    try:
+        got = lab.num_tiles(1_000_000, 1_000_000, 10)
+    except LoopError:
+        got = None
+    finally:
+        sys.settrace(before)
+    assert got is not None, (
+        "a million tokens: after 1,000 lines yours was still counting. Write the sum as a formula"
+    )
+    assert got == 15_000_050_000, (
+        f"a million tokens after a million, tiles of 10: 15,000,050,000 tiles, yours {got:,}. Divide "
+        "whole numbers with //, or large ones lose their last places"
+    )

@@ -1,0 +1,127 @@
+"""Lab 04-03: the reference solution."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[Any]
+LOG2_E = math.log2(math.e)
+
+
+class State(NamedTuple):
+    """What rows know of some keys."""
+
+    m: Floats
+    l: Floats  # noqa: E741, its name in the papers and in vLLM
+    acc: Floats
+
+
+def predictions() -> dict[str, list[float]]:
+    return {
+        "m, l, acc": [3, 2, 8],
+        "keys with 1, 16, 17 parts": [4096, 256, 482],
+        "segments with keys": [13, 10, 16],
+        "bytes of states": [532_480],
+    }
+
+
+def _finite(m: Floats) -> Floats:
+    return np.where(np.isneginf(m), 0.0, m)
+
+
+def attend_partial(query: Floats, key: Floats, value: Floats, scale: float) -> State:
+    scores = query @ key.T * (scale * LOG2_E)
+    m = scores.max(axis=1, initial=-np.inf)
+    weights = np.exp2(scores - _finite(m)[:, None])
+    return State(m, weights.sum(axis=1), weights @ value)
+
+
+def merge(a: State, b: State) -> State:
+    m = np.maximum(a.m, b.m)
+    of_a = np.exp2(a.m - _finite(m))
+    of_b = np.exp2(b.m - _finite(m))
+    acc = a.acc * of_a[:, None] + b.acc * of_b[:, None]
+    return State(m, a.l * of_a + b.l * of_b, acc)
+
+
+def finish(state: State) -> Floats:
+    weights = state.l[:, None]
+    out: Floats = np.divide(state.acc, weights, out=np.zeros_like(state.acc), where=weights > 0)
+    return out
+
+
+def total(state: State, row: int) -> tuple[Fraction, list[Fraction]]:
+    if np.isneginf(state.m[row]):
+        return Fraction(0), [Fraction(0)] * state.acc.shape[1]
+    unit = Fraction(2) ** int(state.m[row])
+    return Fraction(state.l[row]) * unit, [Fraction(x) * unit for x in state.acc[row]]
+
+
+def merge_tree(states: Sequence[State]) -> tuple[State, int]:
+    level, rounds = list(states), 0
+    while len(level) > 1:
+        pairs = [merge(*level[i : i + 2]) for i in range(0, len(level) - 1, 2)]
+        level = pairs + level[2 * len(pairs) :]
+        rounds += 1
+    return level[0], rounds
+
+
+def partitioned_attention(
+    query: Floats, key: Floats, value: Floats, scale: float, num_splits: int
+) -> Floats:
+    size = -(-len(key) // num_splits)
+    parts = [slice(i * size, (i + 1) * size) for i in range(num_splits)]
+    state, _ = merge_tree([attend_partial(query, key[part], value[part], scale) for part in parts])
+    return finish(state)
+
+
+def to_lse(state: State) -> tuple[Floats, Floats]:
+    log2_l = np.log2(state.l, out=np.zeros_like(state.l), where=state.l > 0)
+    return finish(state), (state.m + log2_l) / LOG2_E
+
+
+def from_lse(out: Floats, lse: Floats) -> State:
+    some = np.isfinite(lse)
+    m = np.where(some, lse * LOG2_E, -np.inf)
+    return State(m, some.astype(float), np.where(some[:, None], out, 0.0))
+
+
+def merge_outputs(
+    out_a: Floats, lse_a: Floats, out_b: Floats, lse_b: Floats
+) -> tuple[Floats, Floats]:
+    none_a, none_b = ~np.isfinite(lse_a), ~np.isfinite(lse_b)
+    lse_a, lse_b = np.where(none_a, -np.inf, lse_a), np.where(none_b, -np.inf, lse_b)
+    largest = _finite(np.maximum(lse_a, lse_b))
+    of_a, of_b = np.exp(lse_a - largest), np.exp(lse_b - largest)
+    both = of_a + of_b
+    some = both > 0
+    share_a = np.divide(of_a, both, out=np.zeros_like(both), where=some)[:, None]
+    share_b = np.divide(of_b, both, out=np.zeros_like(both), where=some)[:, None]
+    out_a, out_b = np.where(none_a[:, None], 0.0, out_a), np.where(none_b[:, None], 0.0, out_b)
+    lse = np.log(both, out=np.full_like(both, -np.inf), where=some) + largest
+    return out_a * share_a + out_b * share_b, lse
+
+
+def segments(seq_len: int, tile: int, num_segments: int = 16) -> tuple[int, int]:
+    keys = -(-seq_len // (num_segments * tile)) * tile
+    return keys, -(-seq_len // keys)
+
+
+def partial_bytes(num_heads: int, head_size: int, num_splits: int) -> int:
+    return 2 * 4 * (head_size + 2) * num_heads * num_splits
+
+
+def fewest_keys(group: int, head_size: int, element_size: int, share: float) -> int:
+    of_a_key = 2 * head_size * element_size
+    return math.ceil(partial_bytes(group, head_size, 1) / (share * of_a_key))
+
+
+def busiest(num_seqs: int, num_kv_heads: int, seq_len: int, num_splits: int, num_sms: int) -> int:
+    programs = num_seqs * num_kv_heads * num_splits
+    return -(-programs // num_sms) * -(-seq_len // num_splits)

@@ -1,0 +1,160 @@
+"""Lab 04-03: attention in parts that anybody may put together. Your work: every NotImplementedError.
+
+Everything is float64. The state is that of lab 04-01 with powers of two, as kernels have it: a weight is 2 to
+the score, because the scores were multiplied by log2(e) before. `rows` are query heads that share K and V.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Any, NamedTuple
+
+from numpy.typing import NDArray
+
+Floats = NDArray[Any]
+
+
+class State(NamedTuple):
+    """What rows know of some keys.
+
+    Attributes:
+        m: `[rows]`, the largest score; -inf where there is no key.
+        l: `[rows]`, the sum of `2 ** (score - m)`.
+        acc: `[rows, D]`, the sum of `2 ** (score - m) * value`.
+    """
+
+    m: Floats
+    l: Floats  # noqa: E741, its name in the papers and in vLLM
+    acc: Floats
+
+
+# ---- before you write anything -------------------------------------------------------------------
+
+
+def predictions() -> dict[str, list[float]]:
+    """Your answers to the four questions of the README, under the names that stand there."""
+    raise NotImplementedError
+
+
+# ---- parts ---------------------------------------------------------------------------------------
+
+
+def attend_partial(query: Floats, key: Floats, value: Floats, scale: float) -> State:
+    """The state of these keys, and of no others.
+
+    Args:
+        query: `[rows, D]`.
+        key, value: `[n, D]`; n may be 0.
+        scale: what a score is multiplied by before its weight is `exp(score)`. With powers of two, by how
+            much more?
+    """
+    raise NotImplementedError
+
+
+def merge(a: State, b: State) -> State:
+    """The state of the keys of both. A row of either may have no key. Neither is changed."""
+    raise NotImplementedError
+
+
+def finish(state: State) -> Floats:
+    """The mean of the values under softmax, `[rows, D]`; 0 for a row without a key."""
+    raise NotImplementedError
+
+
+def total(state: State, row: int) -> tuple[Fraction, list[Fraction]]:
+    """What does not depend on m: the sums of `2 ** score` and of `2 ** score * value`, as exact fractions.
+
+    A float is a fraction, `Fraction(0.75)` for instance, and `Fraction(2) ** -3` is one eighth.
+
+    Args:
+        state: with whole numbers, or -inf, for m.
+    """
+    raise NotImplementedError
+
+
+# ---- all of them ---------------------------------------------------------------------------------
+
+
+def merge_tree(states: Sequence[State]) -> tuple[State, int]:
+    """All states in one, and in how many rounds.
+
+    In a round neighbours are merged, first with second, third with fourth, all at the same time; whoever
+    has no neighbour waits. The list, at least one state long, is left as it is.
+    """
+    raise NotImplementedError
+
+
+def partitioned_attention(
+    query: Floats, key: Floats, value: Floats, scale: float, num_splits: int
+) -> Floats:
+    """Attention with the keys in `num_splits` parts, merged by `merge_tree`: `[rows, D]`.
+
+    A part has the keys from `i * size` on, and `size` is the least with which that many parts hold all keys.
+    The last parts may be short, or empty.
+    """
+    raise NotImplementedError
+
+
+# ---- the other form ------------------------------------------------------------------------------
+
+
+def to_lse(state: State) -> tuple[Floats, Floats]:
+    """A state as others hand it over: the finished output, and its log-sum-exp.
+
+    Returns:
+        out `[rows, D]` and lse `[rows]`: the *natural* logarithm of the sum of all weights, which is -inf
+        where there is no key.
+    """
+    raise NotImplementedError
+
+
+def from_lse(out: Floats, lse: Floats) -> State:
+    """A state from those two. A row without a key has lse -inf, or +inf, and anything as its output."""
+    raise NotImplementedError
+
+
+def merge_outputs(
+    out_a: Floats, lse_a: Floats, out_b: Floats, lse_b: Floats
+) -> tuple[Floats, Floats]:
+    """Two parts merged in this form, without a state: output and log-sum-exp of both.
+
+    An lse may be 10,000, and -inf or +inf where a row has no key; if it has none in either part, the result
+    is 0 and -inf.
+    """
+    raise NotImplementedError
+
+
+# ---- when it pays --------------------------------------------------------------------------------
+
+
+def segments(seq_len: int, tile: int, num_segments: int = 16) -> tuple[int, int]:
+    """How vLLM's Triton kernel cuts a sequence: keys that a segment has room for, and segments that have any.
+
+    All segments are given the same whole number of tiles, the least that is enough.
+    """
+    raise NotImplementedError
+
+
+def partial_bytes(num_heads: int, head_size: int, num_splits: int) -> int:
+    """Bytes moved for the states of one sequence's parts: m, l and acc in float32, written and read once."""
+    raise NotImplementedError
+
+
+def fewest_keys(group: int, head_size: int, element_size: int, share: float) -> int:
+    """The shortest part, in keys, whose states move at most `share` of the bytes of its K and V.
+
+    Args:
+        group: query heads that share a KV head.
+        element_size: bytes of a number of K or V.
+    """
+    raise NotImplementedError
+
+
+def busiest(num_seqs: int, num_kv_heads: int, seq_len: int, num_splits: int, num_sms: int) -> int:
+    """Keys that the busiest multiprocessor goes over, if it works on one program at a time.
+
+    There is a program for each sequence, KV head and part. All parts are as long as the longest, and programs
+    are dealt out to the multiprocessors in turn.
+    """
+    raise NotImplementedError
