@@ -1,6 +1,6 @@
 """Write K and V of a step to their slots of a paged cache, in Triton.
 
-Mirrors `vllm/v1/attention/ops/triton_reshape_and_cache_flash.py:16 reshape_and_cache_kernel_flash`. Left out:
+Mirrors `vllm/v1/attention/ops/triton_reshape_and_cache_flash.py:18 reshape_and_cache_kernel_flash`. Left out:
 quantised caches, the layout with the heads outside.
 
 A program copies some 4 KiB of K and as much of V: two tokens of 8 KV heads of 128 numbers in 16 bits, or
