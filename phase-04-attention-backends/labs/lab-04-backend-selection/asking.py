@@ -95,7 +95,7 @@ def asker(
         for name in facts.BACKENDS:
             sizes[name] = AttentionBackendEnum[name].get_class().get_preferred_block_size(16)
     made = {
-        "hardware": f"{processor()}, {platform.system()} {platform.machine()}",
+        "hardware": processor(),
         "versions": {
             "vllm": vllm.__version__,
             "torch": torch.__version__.partition("+")[0],

@@ -11,8 +11,8 @@ The first three read matrix.json. `NAME=VALUE` takes the rows whose `Config` has
 With `--usual` all other fields have the value that they usually have: heads of 128, bfloat16, no MLA. `--on`
 limits the machines, `--why` prints why others were refused, and `--impl` lays your `select` beside vLLM's.
 
-`--live` asks vLLM (0.22.1, its CPU build will do) for one `Config`, in the matrix or not. `--save` asks it for
-all of them and writes matrix.json. asking.py and cuda_stand_in.py say how that works without a GPU.
+`--live` asks vLLM (0.22.1, its CPU build will do) for one `Config`, in the matrix or not. `--save` asks it
+for all of them and writes matrix.json. asking.py and cuda_stand_in.py say how that works without a GPU.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ COMMAND = f"python {Path(__file__).resolve().relative_to(ROOT)} --record"
 OLD = "VLLM_ATTENTION_BACKEND"  # gone: VLLM_ATTENTION_BACKEND
 LLAMA = {"head_size": 128}
 DEEPSEEK = {"head_size": 576, "use_mla": True, "num_heads": 16}
-# Two MLA backends look into the model's config, so it has to be like DeepSeek's there.
+# Some MLA backends look into the model's config, so it has to be like DeepSeek's there.
 DEEPSEEK_CONFIG = json.dumps({"qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128})
 
 # A name, the capability, the flags, the environment, and what the layer asks with.
@@ -193,7 +193,7 @@ def how() -> dict[str, Any]:
     versions = {"vllm": vllm.__version__, "torch": torch.__version__.partition("+")[0]}
     return {
         "date": datetime.date.today().isoformat(),
-        "hardware": f"{asking.processor()}, {platform.system()} {platform.machine()}",
+        "hardware": asking.processor(),
         "versions": versions | {"python": platform.python_version()},
     }
 

@@ -270,3 +270,8 @@ def test_the_block_follows_the_backend(lab: ModuleType) -> None:
         assert got == want, f"{name}, and nobody asks for a size: blocks of {want}, got {got}"
         got = lab.cache_block_size(facts.BACKENDS[name], 256)
         assert got == 256, f"{name}, and the user asks for blocks of 256: got {got}"
+    for sizes, want in [((8,), 16), ((64, 8), 16), ((48, 24), 24), ((16,), 16)]:
+        got = lab.cache_block_size(facts.Backend("OF_MINE", block_sizes=sizes), None)
+        assert got == want, (
+            f"a backend that takes multiples of {sizes}: blocks of {want}, got {got}"
+        )

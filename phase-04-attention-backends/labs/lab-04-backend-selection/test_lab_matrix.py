@@ -137,6 +137,18 @@ def test_one_divisor_is_enough(lab: ModuleType) -> None:
         against(lab, name, config, Machine((9, 0)), want, why)
 
 
+def test_both_ends_of_a_range(lab: ModuleType) -> None:
+    """The oldest and the newest GPU of a backend are in."""
+    why = "The oldest and the newest GPU belong to the range"
+    for name, capability, fine in [
+        ("FLASHINFER", (7, 0), False), ("FLASHINFER", (7, 5), True), ("FLASHINFER", (12, 1), True),
+        ("FLASHINFER", (12, 2), False), ("FLASH_ATTN", (8, 0), True), ("FLASH_ATTN", (12, 2), True),
+        ("TRITON_ATTN", (7, 0), True),
+    ]:  # fmt: skip
+        want = [] if fine else [facts.CAPABILITY]
+        against(lab, name, Config(128), Machine(capability), want, why)
+
+
 def test_an_override_is_validated(lab: ModuleType) -> None:
     """An override with reasons against it raises, with all of them, and nothing else is tried."""
     a100 = Machine((8, 0))
