@@ -69,7 +69,7 @@ def get_kv_cache_shape(
     """Shape of one layer's cache: `[num_blocks, 2, block_size, num_kv_heads, head_size]`.
 
     The second axis is K, then V: a kernel sees the two as tensors of their own
-    (`vllm/v1/attention/backends/triton_attn.py:312 TritonAttentionBackend.get_kv_cache_shape`).
+    (`vllm/v1/attention/backends/triton_attn.py:313 TritonAttentionBackend.get_kv_cache_shape`).
     """
     return (num_blocks, 2, block_size, num_kv_heads, head_size)
 
