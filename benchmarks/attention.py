@@ -1,13 +1,14 @@
-"""Decode attention on a GPU: `mini_vllm`'s kernel beside vLLM's, FlashAttention, torch and a plain copy.
+"""Attention on a GPU: `mini_vllm`'s kernels beside vLLM's, FlashAttention, torch and a plain copy.
 
-    python -m benchmarks.attention [--save]        on a GPU
-    python -m benchmarks.attention --dry-run       without: tiny shapes, under Triton's interpreter
+    python -m benchmarks.attention [--what decode|prefill|mixed] [--save]      on a GPU
+    python -m benchmarks.attention [--what …] --dry-run       without: tiny shapes, under Triton's interpreter
 
-For every shape each leg computes the same from the same paged cache, one after the other in one
-process. The copy moves as many bytes as the shape needs at the least (`least_bytes`), half of them
-read and half written. A leg's share is its speed in these bytes against the copy's: 0.85 means that
-decoding is 85 % as fast as copying. A leg is recorded once as a CUDA graph, as vLLM does in decode,
-and replayed; before each replay the L2 cache is overwritten. Times are medians by CUDA events.
+Decode is the default; `attention_varlen.py` says what prefill and mixed batches are. For every shape each
+leg computes the same from the same paged cache, one after the other in one process. The copy moves as many
+bytes as the shape needs at the least (`least_bytes`), half of them read and half written. A leg's share is
+its speed in these bytes against the copy's: 0.85 means that decoding is 85 % as fast as copying. A leg is
+recorded once as a CUDA graph, as vLLM does in decode, and replayed; before each replay the L2 cache is
+overwritten. Times are medians by CUDA events.
 
 Legs that are not installed, and shapes that do not fit into memory, are left out and named. The dry
 run times nothing. It shows that every leg runs and agrees with the reference. FlashAttention has no
@@ -25,6 +26,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from benchmarks import attention_varlen as varlen
 from benchmarks import machine
 from benchmarks.attention_legs import LEGS, Case, Inputs, NotHereError, make_inputs
 
@@ -37,6 +39,7 @@ HEAD_SIZES = (64, 128)
 GROUPS = (1, 4, 8)
 BLOCK_SIZES = (16, 64)
 DTYPES = ("bfloat16", "float16")
+MOST_FLOPS_CHECKED = 4e11
 TOLERANCE = {"float16": 5e-3, "bfloat16": 4e-2}
 """Against the float32 reference: weights and result are rounded to 16 bits."""
 
@@ -129,24 +132,69 @@ def measure(case: Case, device: str, rounds: int, missing: dict[str, str]) -> di
     return row
 
 
+def measure_batch(
+    batch: varlen.Batch, device: str, rounds: int, missing: dict[str, str]
+) -> dict[str, Any]:
+    """One row of prefill or of a mixed batch: every leg's error and, on a GPU, its time."""
+    from mini_vllm.gpu.attention import paged_attention
+
+    inputs = varlen.make_varlen(batch, device)
+    mixed = batch.num_decodes > 0
+    new = batch.query_lens[-1]
+    row: dict[str, Any] = {
+        "batch": batch.name, "sequences": len(batch.seq_lens), "new": new, "of": batch.seq_lens[0],
+        "head": batch.head_size, "GQA": batch.group, "dtype": batch.dtype,
+    }  # fmt: skip
+    expected = None
+    if batch.flops() < MOST_FLOPS_CHECKED:  # float32 scores of a long prompt fit nowhere
+        import torch
+
+        expected = paged_attention(*inputs.positional, torch.float32)
+    for name, leg in (varlen.MIXED_LEGS if mixed else varlen.PREFILL_LEGS).items():
+        spent = None
+        try:
+            run = leg(inputs)
+            out = run().float()
+            # Where the reference is too large, the first leg stands for it.
+            expected = out if expected is None else expected
+            row[f"{name} error"] = error = float((out - expected).abs().max())
+            if not error <= TOLERANCE[batch.dtype]:
+                raise SystemExit(f"{name} is wrong by {error:.1e} at {batch}: nothing is timed")
+            spent = microseconds(run, rounds) if device == "cuda" else None
+        except (NotHereError, ImportError, RuntimeError) as reason:
+            missing[name] = str(reason).splitlines()[0]
+            row.setdefault(f"{name} error", None)
+        if device == "cuda":
+            row[f"{name} us"] = spent
+            if not mixed:
+                row[f"{name} TFLOP/s"] = batch.flops() / spent / 1e6 if spent else None
+    return row
+
+
 def cases(args: argparse.Namespace) -> Iterator[Case]:
     axes = args.batch, args.context, args.head_size, args.gqa, args.block_size, args.dtype
     for values in itertools.product(*axes):
         yield Case(*values)
 
 
-def run_all(args: argparse.Namespace, wanted: Iterable[Case]) -> list[dict[str, Any]]:
+def run_all(
+    args: argparse.Namespace, wanted: Iterable[Case | varlen.Batch]
+) -> list[dict[str, Any]]:
     import torch
 
     rows, missing = [], dict[str, str]()
     for case in wanted:
         torch.cuda.empty_cache()
         free, _ = torch.cuda.mem_get_info()
-        if 1.3 * case.least_bytes() > free:  # the copy needs as much again only where it fits
+        needed = case.least_bytes() if isinstance(case, Case) else case.cache_bytes()
+        if 1.3 * needed > free:  # the copy needs as much again only where it fits
             print(f"does not fit: {case}", file=sys.stderr)
             continue
         try:
-            rows.append(measure(case, "cuda", args.rounds, missing))
+            if isinstance(case, Case):
+                rows.append(measure(case, "cuda", args.rounds, missing))
+            else:
+                rows.append(measure_batch(case, "cuda", args.rounds, missing))
         except torch.cuda.OutOfMemoryError:
             print(f"does not fit: {case}", file=sys.stderr)
             continue
@@ -176,11 +224,15 @@ def describe_gpu() -> dict[str, Any]:
     }
 
 
-def dry_run() -> list[dict[str, Any]]:
+def dry_run(what: str) -> list[dict[str, Any]]:
     """Every leg once on tiny shapes, on the CPU, in float16: bfloat16 can be wrong in the interpreter."""
     tiny = [Case(2, 100, 64, 4, 16, "float16", 2), Case(3, 70, 128, 1, 64, "float16", 1)]
     missing: dict[str, str] = {}
-    rows = [measure(case, "cpu", 0, missing) for case in tiny]
+    if what == "decode":
+        rows = [measure(case, "cpu", 0, missing) for case in tiny]
+    else:
+        batches = varlen.prefill_batches if what == "prefill" else varlen.mixed_batches
+        rows = [measure_batch(batch, "cpu", 0, missing) for batch in batches(dry=True)]
     for name, reason in missing.items():
         print(f"left out: {name}: {reason}", file=sys.stderr)
     for row in rows:
@@ -196,28 +248,35 @@ def main(argv: list[str] | None = None) -> int:
         "batch": BATCHES, "context": CONTEXTS, "head-size": HEAD_SIZES, "gqa": GROUPS,
         "block-size": BLOCK_SIZES, "dtype": DTYPES,
     }  # fmt: skip
+    parser.add_argument("--what", choices=["decode", "prefill", "mixed"], default="decode")
     for name, default in axes.items():
         kind = type(default[0])
-        parser.add_argument(f"--{name}", type=kind, nargs="+", default=default, help=f"{default}")
+        parser.add_argument(
+            f"--{name}", type=kind, nargs="+", default=default, help=f"decode only: {default}"
+        )
     parser.add_argument("--rounds", type=int, default=30, help="replays of a leg (30)")
     parser.add_argument("--dry-run", action="store_true", help="every leg once, without a GPU")
-    parser.add_argument("--save", action="store_true", help="write results/attention.json")
+    parser.add_argument("--save", action="store_true", help="write results/attention….json")
     args = parser.parse_args(argv)
     if args.dry_run:
         # Both are read when Triton and vLLM are imported. The empty string, because vLLM looks for a
         # driver where the variable is unset, and switches its Triton kernels off.
         os.environ["TRITON_INTERPRET"] = "1"
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
-        print(machine.table(dry_run()))
+        print(machine.table(dry_run(args.what)))
         return 0
     import torch
 
     if not torch.cuda.is_available():
         raise SystemExit("torch sees no CUDA device; --dry-run needs none")
-    rows = run_all(args, cases(args))
+    wanted: Iterable[Case | varlen.Batch] = cases(args)
+    if args.what != "decode":
+        wanted = varlen.prefill_batches() if args.what == "prefill" else varlen.mixed_batches()
+    rows = run_all(args, wanted)
     if args.save:
         command = "python -m benchmarks.attention " + " ".join(argv or sys.argv[1:])
-        print(machine.save("attention", command.replace(" --save", ""), rows, gpu=describe_gpu()))
+        name = "attention" if args.what == "decode" else f"attention_{args.what}"
+        print(machine.save(name, command.replace(" --save", ""), rows, gpu=describe_gpu()))
     return 0
 
 

@@ -140,18 +140,10 @@ def flash_attention(inputs: Inputs) -> Callable[[], Tensor]:
     import torch
 
     i = inputs
-    version = 2
-    if not i.query.is_cuda:
-        flash = _stand_in(i)
-    else:
-        try:
-            from vllm.vllm_flash_attn import flash_attn_varlen_func as flash
-            from vllm.vllm_flash_attn import is_fa_version_supported
-        except ImportError:
-            return _flash_attn_package(i)
-        version = max((v for v in (2, 3) if is_fa_version_supported(v)), default=0)
-        if not version:
-            raise NotHereError("vLLM's FlashAttention does not support this GPU")
+    try:
+        flash, version = flash_function(i.query.is_cuda)
+    except ImportError:
+        return _flash_attn_package(i)
     starts = torch.arange(len(i.seq_lens) + 1, dtype=torch.int32, device=i.query.device)
     out = torch.empty_like(i.query)
 
@@ -164,6 +156,19 @@ def flash_attention(inputs: Inputs) -> Callable[[], Tensor]:
         return out
 
     return run
+
+
+def flash_function(on_gpu: bool) -> tuple[Callable[..., Any], int]:
+    """vLLM's `flash_attn_varlen_func` and the version to ask for; on the CPU the stand-in."""
+    if not on_gpu:
+        return _stand_in(), 2
+    from vllm.vllm_flash_attn import flash_attn_varlen_func as flash
+    from vllm.vllm_flash_attn import is_fa_version_supported
+
+    version = max((v for v in (2, 3) if is_fa_version_supported(v)), default=0)
+    if not version:
+        raise NotHereError("vLLM's FlashAttention does not support this GPU")
+    return flash, version
 
 
 def _flash_attn_package(i: Inputs) -> Callable[[], Tensor]:
@@ -182,12 +187,12 @@ def _flash_attn_package(i: Inputs) -> Callable[[], Tensor]:
     return run
 
 
-def _stand_in(i: Inputs) -> Callable[..., None]:
+def _stand_in() -> Callable[..., None]:
     """Takes what vLLM's `flash_attn_varlen_func` takes, by its signature, and answers by the reference.
 
     The signature is read from its file, because the package does not import without its CUDA library.
     """
-    from mini_vllm.gpu.attention import paged_decode
+    from mini_vllm.gpu.attention import paged_attention
 
     vllm = importlib.util.find_spec("vllm")
     if vllm is None or vllm.origin is None:
@@ -204,10 +209,8 @@ def _stand_in(i: Inputs) -> Callable[..., None]:
 
     def answer(**arguments: Any) -> None:
         given = signature.bind(**arguments).arguments
-        args = (
-            given[name] for name in ("q", "k", "v", "block_table", "seqused_k", "softmax_scale")
-        )
-        given["out"].copy_(paged_decode(*args))
+        names = "q", "k", "v", "block_table", "seqused_k", "cu_seqlens_q", "softmax_scale"
+        given["out"].copy_(paged_attention(*(given[name] for name in names)))
 
     return answer
 

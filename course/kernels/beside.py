@@ -27,6 +27,12 @@ FORMS = {"2D": 0, "segmented": SEGMENTS}
 SEGMENTED_CASES = 3  # enough to compare with: each takes the interpreter seconds
 
 
+def forms(problem: Any) -> dict[str, int]:
+    """Name and number of segments of each form in which vLLM's kernel can run the problem."""
+    found: dict[str, int] = getattr(problem, "FORMS", FORMS)
+    return found
+
+
 class DisagreementError(AssertionError):
     """vLLM's kernel and the float64 reference differ: then no kernel can be judged."""
 
@@ -53,7 +59,7 @@ def ask_vllm(problem: Any, cases: list[Case], long: Case | None) -> Beside:
         return Beside(**torch.load(kept, weights_only=True))
     outputs: dict[str, list[torch.Tensor]] = {}
     ratios: dict[str, float] = {}
-    for form, segments in FORMS.items():
+    for form, segments in forms(problem).items():
         outputs[form] = []
         for case in cases[:SEGMENTED_CASES] if segments else cases:
             out = problem.vllm(case, segments).double()

@@ -97,7 +97,7 @@ class Compiled:
         self.case: Case = problem.shape()
         self.vllm: list[Built] = []
         self.alone = beside.why_not(vllm)
-        for form, segments in beside.FORMS.items() if not self.alone else ():
+        for form, segments in beside.forms(problem).items() if not self.alone else ():
             try:
                 self.vllm += self._build(f"vLLM {form}", partial(problem.vllm, self.case, segments))
             except Exception as error:  # a build of vLLM that cannot do it here
@@ -115,12 +115,13 @@ class Compiled:
             return [Finding(JUDGE, False, "no Triton kernel was started, so none was compiled")]
         both = sorted([*built, *self.vllm], key=lambda one: one.capability)
         figures = {"case": self.case.label, "rows": [one.row() for one in both]}
-        if wrong := list(_faults(built)):
+        if wrong := list(_faults(built, getattr(self.problem, "TENSOR_CORE", False))):
             return [
                 Finding(JUDGE, False, text, {} if i else figures) for i, text in enumerate(wrong)
             ]
         names = ", ".join(f"sm_{capability}" for capability in SHARED)
         text = f"{names}: no spills, shared memory fits, the caches are loaded in wide pieces"
+        text += ", tensor cores multiply" if getattr(self.problem, "TENSOR_CORE", False) else ""
         text += f"; vLLM's kernel: {self.alone}" if self.alone else ""
         return [Finding(JUDGE, True, f"{text} ({self.case.label}).", figures)]
 
@@ -155,7 +156,7 @@ class Compiled:
                 yield Built(title, name, capability, code, meta.shared, meta.num_warps, main)
 
 
-def _faults(built: list[Built]) -> Iterator[str]:
+def _faults(built: list[Built], tensor_core: bool) -> Iterator[str]:
     """What no kernel may do: a sentence for each kernel and fault, with the worst architecture."""
     for name in dict.fromkeys(one.name for one in built):
         mine = [one for one in built if one.name == name]
@@ -171,6 +172,15 @@ def _faults(built: list[Built]) -> Iterator[str]:
             yield (
                 f"{name} cannot start on {_where(too_big)}: it wants {worst.shared:,} bytes of shared "
                 f"memory, and sm_{worst.capability} gives a program {SHARED[worst.capability]:,}"
+            )
+        idle = [
+            one for one in mine if one.main and one.capability >= 80 and not one.code.tensor_core
+        ]
+        if tensor_core and idle:
+            yield (
+                f"{name} uses no tensor cores on {_where(idle)}. tl.dot does, where both "
+                "operands are matrices of 16 bits with 16 rows and columns at least; a sum over a product "
+                "does not"
             )
         if narrow := [one for one in mine if one.main and one.code.wide < WIDE]:
             worst = min(narrow, key=lambda one: one.code.wide)

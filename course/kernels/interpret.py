@@ -65,6 +65,9 @@ class Interpreted:
             got, recorder = self._run(entry, path, case, ORDERS[tried % len(ORDERS)])
             raced += races.judge_races(recorder.launches, case.label)
             wrong = list(right.judge_case(case, got, recorder, self.problem.explain))
+            if not wrong and hasattr(self.problem, "rules"):
+                said = self.problem.rules(case, recorder.launches, got)
+                wrong = [Finding("right", False, f"{text} ({case.label}).") for text in said]
             numbers += wrong
             failed += bool(wrong)
             if failed == MOST_FAILED:

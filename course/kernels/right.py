@@ -88,7 +88,7 @@ def _differs(
     value, wanted = float(got[index]), float(case.expected[index])
     share = f"{int(bad.sum())} of {bad.numel()} numbers"
     if bad.ndim == 3:
-        share += f", in {int(bad.any(2).any(1).sum())} of {bad.shape[0]} sequences"
+        share += f", in {int(bad.any(2).any(1).sum())} of {bad.shape[0]} {case.first_axis}"
         share += f" and {int(bad.any(2).any(0).sum())} of {bad.shape[1]} heads"
     place = ", ".join(map(str, index))
     message = f"out[{place}] is {value:.6g} and must be {wanted:.6g} ({share}; {case.label})."

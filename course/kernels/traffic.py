@@ -78,14 +78,16 @@ def judge_bytes(
     }
     for name in problem.NEEDED:
         read = touched(accesses, name)
-        if read < case.least[name]:
+        must = case.distinct.get(name, case.least[name])
+        if read < must:
             message = (
-                f"the kernel reads {read:,} of the {case.least[name]:,} bytes of {name} that the answer "
+                f"the kernel reads {read:,} of the {must:,} bytes of {name} that the answer "
                 f"depends on ({case.label}). What reads the rest? A copy made before the kernel starts costs "
                 "them twice."
             )
             return Finding(JUDGE, False, message, figures)
-    said = f"{traffic.total:,} bytes loaded and stored, {ratio:.2f} times the least"
+    yardstick = getattr(problem, "YARDSTICK", "the least")
+    said = f"{traffic.total:,} bytes loaded and stored, {ratio:.2f} times {yardstick}"
     if beside:
         said += f" (vLLM's kernel: {', '.join(f'{name} {value:.2f}' for name, value in beside.items())})"
     if ratio <= problem.MOST_BYTES:

@@ -21,9 +21,16 @@ sys.path.insert(0, str(HERE.parents[2]))
 
 from course.kernels import JUDGES, Report, judge_many  # noqa: E402
 
-# The correct kernels, each in another style; and those that solve `decode-one`.
-CORRECT = ("plain.py", "grouped.py", "split.py", "last_merges.py")
-CORRECT_ONE = ("one.py",)
+# The correct kernels, each in another style, with the problem that they solve.
+PROBLEM_OF = {
+    "plain.py": "decode",
+    "grouped.py": "decode",
+    "split.py": "decode",
+    "last_merges.py": "decode",
+    "one.py": "decode-one",
+    "two_stages.py": "split-decode",
+    "chunks.py": "prefill",
+}
 # What is asked for a fault of each judge: that judge, and those that come before it.
 ASKED = {judge: JUDGES[: number + 1] for number, judge in enumerate(JUDGES)}
 MINIMUM = 0.95  # of the faults must be refused by the right judge
@@ -52,7 +59,7 @@ class Fault:
 
 
 def problem_of(name: str) -> str:
-    return "decode-one" if name in CORRECT_ONE else "decode"
+    return PROBLEM_OF[name]
 
 
 def read_faults() -> list[Fault]:
@@ -113,7 +120,7 @@ def main(words: Sequence[str]) -> int:
         return not words or any(word in name for word in words)
 
     accepted = refused = 0
-    names = [name for name in (*CORRECT, *CORRECT_ONE) if chosen(name)]
+    names = [name for name in PROBLEM_OF if chosen(name)]
     for report in correct(names):
         accepted += report.ok
         print(f"{'accepted' if report.ok else 'REFUSED':10} {Path(report.path).name}", flush=True)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.attention import BATCHES, CONTEXTS, main
+from benchmarks.attention_varlen import mixed_batches, prefill_batches
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -33,12 +34,41 @@ def test_every_leg_runs_and_is_right() -> None:
 
 
 @pytest.mark.torch
+@pytest.mark.triton
+@pytest.mark.vllm
+@pytest.mark.parametrize(
+    ("what", "legs"),
+    [
+        ("prefill", ["mini_vllm", "vLLM Triton", "FlashAttention", "SDPA"]),
+        ("mixed", ["mini_vllm", "mini_vllm, decodes not named", "vLLM Triton", "FlashAttention"]),
+    ],
+)
+def test_every_leg_of_chunks_runs_and_is_right(what: str, legs: list[str]) -> None:
+    env = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-W", "ignore", "-m", "benchmarks.attention", "--what", what]
+    ran = subprocess.run([*command, "--dry-run"], env=env, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr[-1000:]
+    assert "left out" not in ran.stderr
+    head, *rows = ran.stdout.strip().splitlines()
+    assert head.endswith("  ".join(f"{leg} error" for leg in legs)), head
+    for row in rows:
+        assert all(float(error) < 5e-3 for error in row.split()[-4:]), row
+
+
+@pytest.mark.torch
 def test_without_a_gpu_nothing_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(SystemExit, match="--dry-run needs none"):
         main([])
+
+
+def test_a_batch_knows_its_decodes_and_its_work() -> None:
+    [mixed] = mixed_batches(dry=True)
+    assert mixed.num_decodes == 2
+    assert [batch.num_decodes for batch in prefill_batches(dry=True)] == [0, 0]
+    assert all(0 < batch.num_decodes < len(batch.seq_lens) for batch in mixed_batches())
 
 
 def test_the_shapes_that_were_asked_for() -> None:

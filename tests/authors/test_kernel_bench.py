@@ -28,6 +28,11 @@ QUICK = (
     "counter_not_looked_at",
     "keys_read_twice",
     "sum_starts_as_an_integer",
+    "chunk_position_starts_at_zero",
+    "left_over_rows_stored",
+    "keys_behind_the_frontier_read",
+    "split_tail_reaches_over",
+    "not_split_at_all",
 )
 
 kernels = [pytest.mark.torch, pytest.mark.triton]
@@ -49,7 +54,7 @@ def needs(*markers: pytest.MarkDecorator) -> pytest.MarkDecorator:
 
 @needs(*kernels)
 def test_correct_kernels_are_accepted() -> None:
-    names = ("split.py", "last_merges.py", "one.py")
+    names = ("split.py", "last_merges.py", "one.py", "two_stages.py", "chunks.py")
     for report in proof.correct(names, judges=("right", "races"), vllm=False):
         assert report.ok, f"{report.path} is correct\n{report.refusals()}"
 

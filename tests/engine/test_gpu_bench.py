@@ -1,4 +1,4 @@
-"""The decode kernel before the bench, and the committed table of what the compiler makes of it."""
+"""The kernels before the bench, and the committed table of what the compiler makes of it."""
 
 from __future__ import annotations
 
@@ -88,3 +88,20 @@ def test_the_lab_shows_the_committed_figures() -> None:
             str(found["registers"]), str(found["warps"]), f"{found['shared']:,}",
             str(found["spills"]), ", ".join(loads), f"{ratios[kernel]:.3f}",
         ], line  # fmt: skip
+
+
+@pytest.mark.torch
+@pytest.mark.triton
+def test_the_bench_accepts_the_prefill_kernel() -> None:
+    """No race, no key behind the frontier, no spill, and tensor cores at work on all GPUs that have them."""
+    from course.kernels import judge
+
+    report = judge(KERNEL.with_name("paged_prefill.py"), "prefill", vllm=False)
+    assert report.ok, report.refusals()
+    [traffic] = report.of("bytes")
+    assert traffic.figures["ratio"] <= 0.6, (
+        traffic.message
+    )  # of programs with 32 rows; here they have more
+    [compiled] = report.of("compiled")
+    for row in compiled.figures["rows"]:
+        assert (row["tensor core"] > 0) == (row["GPU"] != "sm_75"), row

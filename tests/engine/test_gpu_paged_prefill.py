@@ -161,6 +161,7 @@ def test_few_decodes_are_segmented(kv_heads: int) -> None:
         ({"starts_shape": (2, 2)}, r"query_start_loc is \[num_seqs \+ 1\]"),
         ({"lens": 2}, "for 3 sequences"),
         ({"out": "float16"}, "out is like the query"),
+        ({"scale": 0.0}, "scale is positive, got 0.0"),
         ({"rows": 2}, "2 rows has no room for 4 query heads"),
     ],
 )
@@ -177,9 +178,9 @@ def test_inputs_that_do_not_fit_are_refused(change: dict[str, Any], words: str) 
         change.get("starts_shape", (4,)), dtype=getattr(torch, change.get("starts", "int32"))
     )
     out = torch.zeros(9, 8, 64, dtype=getattr(torch, change.get("out", "float32")))
-    plan = Plan(change.get("rows", 64), 16, 4)
+    plan, scale = Plan(change.get("rows", 64), 16, 4), change.get("scale", 0.1)
     with pytest.raises(ValueError, match=words):
-        paged_prefill(query, cache, cache, table, lens, starts, 0.1, plan=plan, out=out)
+        paged_prefill(query, cache, cache, table, lens, starts, scale, plan=plan, out=out)
 
 
 def test_the_plan_fills_a_gpu() -> None:
@@ -188,6 +189,7 @@ def test_the_plan_fills_a_gpu() -> None:
     long = plan_prefill(8192, 32, 8, 128, 2, 8192)
     assert (long.rows, long.tile) == (128, 64)
     assert plan_prefill(8192, 32, 8, 256, 2, 8192).rows == 64, "the accumulator keeps its size"
+    assert plan_prefill(8192, 32, 8, 128, 2, 8192, capability=75).rows == 32
     assert plan_prefill(3, 32, 8, 128, 2, 3).rows == 16, "three tokens of four heads fill 12 rows"
     assert plan_prefill(500, 71, 1, 64, 2, 500).rows == 128, "71 heads share a KV head"
     short = plan_prefill(256, 32, 8, 128, 2, 256)

@@ -10,10 +10,19 @@ A problem's module defines
     shape()         one of a real model, to be compiled for
     vllm(case, segments)   vLLM's own kernel on a case; segments=0 asks for the one without a split
     explain(case, got)     the mistake that gives this output, in words, or None
+
+and may define
+
+    FORMS           the forms of vLLM's kernel to run, if not both: {"2D": 0}
+    TENSOR_CORE     True: from sm_80 on, a kernel that reads NEEDED must use tensor cores
+    YARDSTICK       what `least` of its cases is, in words, if it is more than the least there is
+    rules(case, launches, got)   sentences about what the log shows, when the numbers are right
 """
 
 # name -> module
 PROBLEMS = {
     "decode": "course.kernels.problems.decode",
     "decode-one": "course.kernels.problems.decode_one",
+    "split-decode": "course.kernels.problems.split",
+    "prefill": "course.kernels.problems.prefill",
 }

@@ -20,3 +20,7 @@ class Case:
     # Of an input that is written in part: which of its leading indices hold something.
     live: dict[str, torch.Tensor]
     about: dict[str, Any] = field(default_factory=dict)  # what `explain` of the problem needs
+    # Bytes of a tensor that the answer depends on, where that is not `least`: several programs may have to
+    # read the same ones.
+    distinct: dict[str, int] = field(default_factory=dict)
+    first_axis: str = "sequences"  # what the rows of the answer are, where it has three axes

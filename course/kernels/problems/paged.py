@@ -1,4 +1,4 @@
-"""Sequences in a paged cache: what the problems about decoding share.
+"""Sequences in a paged cache: what the problems about attention share.
 
 A layout is drawn as an engine leaves it after a while: blocks in no order, some owned by nobody, last
 blocks half full. Whatever no sequence has written is poisoned, for there an engine keeps what earlier
@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -44,6 +45,7 @@ class Spec:
     poison: float = float("nan")
     room: int = 2  # entries that the table's rows have more than the longest sequence needs
     seed: int = 0
+    query_lens: tuple[int, ...] = ()  # query tokens of each sequence; (): one each
 
     @property
     def label(self) -> str:
@@ -51,15 +53,24 @@ class Spec:
         over = f" over {self.kv_heads}" if self.heads != self.kv_heads else ""
         mood = f", {self.mood} scores" if self.mood != "random" else ""
         lens = " ".join(map(str, self.seq_lens))
+        if self.query_lens:
+            pairs = zip(self.query_lens, self.seq_lens, strict=True)
+            lens = " ".join(f"{new}/{length}" for new, length in pairs)
         heads = f"{self.heads} heads{over} of {self.head_size}"
-        return f"{kind}{mood}, {heads}, blocks of {self.block_size}, lengths {lens}"
+        what = "chunks" if self.query_lens else "lengths"
+        return f"{kind}{mood}, {heads}, blocks of {self.block_size}, {what} {lens}"
+
+    @property
+    def starts(self) -> tuple[int, ...]:
+        """The first query row of each sequence, and the number of all."""
+        return (0, *accumulate(self.query_lens or (1,) * len(self.seq_lens)))
 
 
 @dataclass
 class Paged:
     """A drawn layout. `keys`, `values`: [num_blocks, block_size, kv_heads, head_size]."""
 
-    query: torch.Tensor  # [num_seqs, heads, head_size]
+    query: torch.Tensor  # [num_tokens, heads, head_size]
     keys: torch.Tensor
     values: torch.Tensor
     table: torch.Tensor  # int32 [num_seqs, width]
@@ -83,7 +94,7 @@ def draw(spec: Spec) -> Paged:
     table = nobody[torch.randint(SPARE, (len(needed), width), generator=rng)]
     keys = torch.full((num_blocks, size, spec.kv_heads, spec.head_size), spec.poison)
     values = keys.clone()
-    query = normal(len(needed), spec.heads, spec.head_size)
+    query = normal(spec.starts[-1], spec.heads, spec.head_size)
     if spec.mood == "loud":
         query *= 12
     elif spec.mood == "cold":
@@ -217,7 +228,7 @@ def least(spec: Spec) -> dict[str, int]:
     """Every live key and value once, the queries, the live part of the table, the lengths, the output."""
     item = torch.empty(0, dtype=spec.dtype).element_size()
     cache = sum(spec.seq_lens) * spec.kv_heads * spec.head_size * item
-    rows = len(spec.seq_lens) * spec.heads * spec.head_size * item
+    rows = spec.starts[-1] * spec.heads * spec.head_size * item
     blocks = sum(-(-n // spec.block_size) for n in spec.seq_lens)
     return {
         "query": rows,
@@ -241,19 +252,32 @@ def batch_case(spec: Spec) -> Case:
         "seq_lens": paged.seq_lens,
         "scale": paged.scale,
     }
+    about = {"paged": paged}
+    return Case(spec.label, inputs, expected, tolerance, least(spec), live(spec, paged), about)
+
+
+def live(spec: Spec, paged: Paged) -> dict[str, torch.Tensor]:
+    """Which slots of the caches a sequence has written, [num_blocks, block_size] of bool each."""
     written = torch.zeros(paged.keys.shape[:2], dtype=torch.bool)
     for row, length in enumerate(spec.seq_lens):
         at = torch.arange(length)
         written[paged.table[row, at // spec.block_size].long(), at % spec.block_size] = True
-    live = {"key_cache": written, "value_cache": written}
-    return Case(spec.label, inputs, expected, tolerance, least(spec), live, {"paged": paged})
+    return {"key_cache": written, "value_cache": written}
 
 
-def unified_attention(paged: Paged, segments: int) -> torch.Tensor:
-    """vLLM's own Triton kernel; `segments` = 0 asks for its 2D grid, else for that many per sequence."""
+def unified_attention(
+    paged: Paged, segments: int, starts: torch.Tensor | None = None
+) -> torch.Tensor:
+    """vLLM's own Triton kernel; `segments` = 0 asks for its 2D grid, else for that many per sequence.
+
+    `starts`, int32 [num_seqs + 1], are the first query rows; None: a token each.
+    """
     from vllm.v1.attention.ops.triton_unified_attention import unified_attention as vllm_attention
 
-    num_seqs, heads, head_size = paged.query.shape
+    num_tokens, heads, head_size = paged.query.shape
+    num_seqs = len(paged.seq_lens)
+    if starts is None:
+        starts = torch.arange(num_tokens + 1, dtype=torch.int32)
     split: dict[str, Any] = {}
     if segments:
         shape = (num_seqs, heads, segments)
@@ -270,8 +294,8 @@ def unified_attention(paged: Paged, segments: int) -> torch.Tensor:
         k=paged.keys,
         v=paged.values,
         out=out,
-        cu_seqlens_q=torch.arange(num_seqs + 1, dtype=torch.int32),
-        max_seqlen_q=1,
+        cu_seqlens_q=starts,
+        max_seqlen_q=int(starts.diff().max()),
         seqused_k=paged.seq_lens,
         max_seqlen_k=int(paged.seq_lens.max()),
         softmax_scale=paged.scale,

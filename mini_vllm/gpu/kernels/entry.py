@@ -59,7 +59,8 @@ def attention(
         scale: what a score is multiplied by, mostly `head_size ** -0.5`.
         num_decodes: so many sequences at the front have one query token each. None: all of them, if
             there are as many tokens as sequences, else 0, which is right for any batch, because the prefill
-            kernel takes a chunk of one token too. The lengths lie on the GPU, so only the caller can know.
+            kernel takes a chunk of one token too. The lengths lie on the GPU, so only the caller can know, as
+            `vllm/v1/attention/backends/utils.py:533 split_decodes_and_prefills` does for other backends.
         max_query_len: the longest chunk, if the caller knows.
         max_seq_len: the longest sequence, if the caller knows.
         out: where the result goes; None: a new tensor.

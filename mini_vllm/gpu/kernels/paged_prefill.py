@@ -12,7 +12,8 @@ work for each key that it reads, and the multiplying sets the pace. What the ker
 - **The loop ends at the causal frontier**, the last position of the program's own tokens. Keys
   behind it are not loaded.
 - **Only the tiles at the frontier are masked.** Every row sees each key of the tiles before them, so
-  the first pass of the loop compares nothing and masks nothing.
+  the first pass of the loop compares nothing and masks nothing: 402 instructions a tile on sm_90, 575
+  with the masks, for 128 rows, 64 keys and heads of 128 numbers.
 - **The longest programs start first.** The last tokens of a chunk see the most keys; begun last, they would
   keep a few multiprocessors busy while the others have nothing left.
 
@@ -20,9 +21,9 @@ Left out, and vLLM has it: sliding windows, soft caps, ALiBi, sinks, prefixes th
 quantised caches, tensor descriptors. Sums and maxima are float32; the weights are rounded to the cache's
 dtype before they meet V, as at the pin.
 
-Different on purpose: at the pin a program has 16 rows where a KV head has at most 16 query heads
-(`vllm/v1/attention/ops/triton_unified_attention.py:839 BLOCK_M`), here up to 128, so K and V are asked for an
-eighth as often. There a group that does not divide the 16 leaves rows over, and they
+Different on purpose: at the pin a program has 16 rows where a KV head has at most 16 query heads (`BLOCK_M`
+in `vllm/v1/attention/ops/triton_unified_attention.py:763 unified_attention`), here up to 128, so K and V
+are asked for an eighth as often. There a group that does not divide the 16 leaves rows over, and they
 compute and store a token of the next program's once more; here such rows store nothing.
 """
 
@@ -67,7 +68,7 @@ def prefill(
     block_table_ptr,
     seq_lens_ptr,
     query_start_loc_ptr,
-    scale_log2,  # scale * LOG2_E
+    scale_log2,  # scale * LOG2_E; positive
     num_seqs,
     out_stride_token,  # strides count elements; the last axis of each tensor has stride 1
     out_stride_head,
@@ -153,14 +154,16 @@ def prefill(
                 key = tl.load(key_ptr + key_at)
                 value = tl.load(value_ptr + value_at)
 
-            scores = tl.dot(query, tl.trans(key), input_precision="ieee") * scale_log2
+            scores = tl.dot(query, tl.trans(key), input_precision="ieee")
             if MASKED:
                 visible = key_position[None, :] <= position[:, None]
                 scores = tl.where(visible, scores, float("-inf"))
             # Key 0 is in the first tile and every row sees it, so no maximum stays -inf.
-            new_largest = tl.maximum(largest, tl.max(scores, 1))
+            # The maximum comes before the scale, which is positive: then the scale costs one multiplication a
+            # row, and none a score, where it is fused with the subtraction.
+            new_largest = tl.maximum(largest, tl.max(scores, 1) * scale_log2)
             rescale = tl.exp2(largest - new_largest)
-            weight = tl.exp2(scores - new_largest[:, None])
+            weight = tl.exp2(scores * scale_log2 - new_largest[:, None])
             total = total * rescale + tl.sum(weight, 1)
             acc = acc * rescale[:, None]
             acc = tl.dot(weight.to(value.dtype), value, acc, input_precision="ieee")
@@ -200,25 +203,27 @@ def plan_prefill(
 ) -> Plan:
     """A plan for a shape and a GPU; the defaults describe an H100.
 
+    With tensor cores a program has 128 rows, so that each key that it loads is multiplied with as many;
+    half as many where a head is longer than 128 numbers, because the accumulator lies in registers.
+    Without them (float32, or a GPU before 80) it has 32 rows, because larger tiles spill.
+
     Args:
         num_tokens: query tokens of all sequences.
         element_size: bytes of a number in the cache.
         max_query_len: no chunk is longer. A short chunk fills no more rows than it has.
-        capability: 75, 80, 90, 100 … as Triton counts them. Before 80 the compiler multiplies without
-            tensor cores, and large tiles spill.
-        num_sms: multiprocessors of the GPU. Rows are halved until each has a program, if that is possible.
+        capability: 75, 80, 90, 100 … as Triton counts them.
+        num_sms: multiprocessors of the GPU. Where there are fewer programs than these, rows are halved.
     """
     head_padded = triton.next_power_of_2(head_size)
     group = num_heads // num_kv_heads
-    needed = triton.next_power_of_2(max(16, group, max_query_len * group))
-    if capability < 80:
-        return Plan(max(16, triton.next_power_of_2(group)), 16, 4)
-    rows = max(16, min(128, 128 * 128 // head_padded, needed))
-    while rows > 64 and num_tokens * num_heads // rows < num_sms:
-        rows //= 2
-    rows = max(rows, triton.next_power_of_2(group))
-    tile = max(16, 16384 // (head_padded * element_size))
-    return Plan(rows, tile, 8 if rows > 64 else 4)
+    least = max(16, triton.next_power_of_2(group))
+    if capability < 80 or element_size > 2:
+        rows = max(32, least)
+        return Plan(rows, 16, max(4, rows * head_padded // 1024))
+    rows = min(128 if head_padded <= 128 else 64, triton.next_power_of_2(max_query_len * group))
+    if rows == 128 and num_tokens * num_heads // rows < num_sms:
+        rows = 64
+    return Plan(max(rows, least), 64 if head_padded <= 128 else 32, 8)
 
 
 def check_inputs(
@@ -262,7 +267,7 @@ def paged_prefill(
             strides but for the last axis.
         query_start_loc: int32 `[num_seqs + 1]`; sequence i has the rows from `query_start_loc[i]` to
             `query_start_loc[i + 1]`. The first need not begin at row 0. A chunk may have one token, or none.
-        scale: what a score is multiplied by, mostly `head_size ** -0.5`.
+        scale: what a score is multiplied by, mostly `head_size ** -0.5`; positive.
         max_query_len: the longest chunk, if the caller knows. The lengths lie on the GPU, and to ask for
             them would wait for everything before this call.
         max_seq_len: not needed: each program's loop ends where its tokens do. It stands here because
@@ -283,6 +288,8 @@ def paged_prefill(
             num_tokens, num_heads, num_kv_heads, head_size, query.element_size(),
             max_query_len or num_tokens, decode.compute_capability(), decode.multiprocessors(query),
         )  # fmt: skip
+    if not scale > 0:
+        raise ValueError(f"scale is positive, got {scale}")
     if plan.rows < group:
         raise ValueError(f"a program of {plan.rows} rows has no room for {group} query heads")
     if out is None:

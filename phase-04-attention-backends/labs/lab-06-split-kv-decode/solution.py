@@ -1,0 +1,167 @@
+"""Lab 04-06, reference solution: decode attention with split keys and a merge, in Triton."""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+LOG2_E = 1.4426950408889634
+"""exp(x) = 2 ** (x * LOG2_E). A GPU has an instruction for 2 ** x."""
+
+
+@triton.jit
+def split_kernel(
+    part_acc_ptr,
+    part_max_ptr,
+    part_sum_ptr,
+    query_ptr,
+    key_cache_ptr,
+    value_cache_ptr,
+    block_table_ptr,
+    seq_lens_ptr,
+    scale_log2,
+    keys_per_split,
+    query_stride_seq,
+    query_stride_head,
+    key_stride_block,
+    key_stride_slot,
+    key_stride_head,
+    value_stride_block,
+    value_stride_slot,
+    value_stride_head,
+    table_stride,
+    GROUP: tl.constexpr,
+    ROWS: tl.constexpr,
+    HEAD_SIZE: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+    TILE: tl.constexpr,
+):
+    """The state of one split of one sequence, for the query heads of one KV head."""
+    seq = tl.program_id(0)
+    kv_head = tl.program_id(1)
+    split = tl.program_id(2)
+    seq_len = tl.load(seq_lens_ptr + seq)
+    start = split * keys_per_split
+    if start >= seq_len:
+        return
+    end = tl.minimum(start + keys_per_split, seq_len)
+
+    row = tl.arange(0, ROWS)
+    dim = tl.arange(0, HEAD_SIZE)
+    in_group = row < GROUP
+    head = kv_head * GROUP + row
+    query_at = seq * query_stride_seq + head[:, None] * query_stride_head + dim[None, :]
+    query = tl.load(query_ptr + query_at, mask=in_group[:, None], other=0.0)
+
+    largest = tl.full([ROWS], float("-inf"), tl.float32)
+    total = tl.zeros([ROWS], tl.float32)
+    acc = tl.zeros([ROWS, HEAD_SIZE], tl.float32)
+    for first in range(start, end, TILE):
+        position = first + tl.arange(0, TILE)
+        valid = position < end
+        entry = block_table_ptr + seq * table_stride + position // BLOCK_SIZE
+        block = tl.load(entry, mask=valid, other=0).to(tl.int64)
+        slot = position % BLOCK_SIZE
+        key_at = block * key_stride_block + slot * key_stride_slot + kv_head * key_stride_head
+        key = tl.load(
+            key_cache_ptr + key_at[:, None] + dim[None, :], mask=valid[:, None], other=0.0
+        )
+        value_at = (
+            block * value_stride_block + slot * value_stride_slot + kv_head * value_stride_head
+        )
+        value = tl.load(
+            value_cache_ptr + value_at[:, None] + dim[None, :], mask=valid[:, None], other=0.0
+        )
+
+        scores = tl.dot(query, tl.trans(key), input_precision="ieee") * scale_log2
+        scores = tl.where(valid[None, :], scores, float("-inf"))
+        new_largest = tl.maximum(largest, tl.max(scores, 1))
+        rescale = tl.exp2(largest - new_largest)
+        weight = tl.exp2(scores - new_largest[:, None])
+        total = total * rescale + tl.sum(weight, 1)
+        acc = acc * rescale[:, None]
+        acc += tl.dot(weight.to(value.dtype), value, input_precision="ieee")
+        largest = new_largest
+
+    num_heads = tl.num_programs(1) * GROUP
+    part = (seq * num_heads + head) * tl.num_programs(2) + split
+    tl.store(part_max_ptr + part, largest, mask=in_group)
+    tl.store(part_sum_ptr + part, total, mask=in_group)
+    part_at = part.to(tl.int64)[:, None] * HEAD_SIZE + dim[None, :]
+    tl.store(part_acc_ptr + part_at, acc, mask=in_group[:, None])
+
+
+@triton.jit
+def merge_kernel(
+    out_ptr,
+    part_acc_ptr,
+    part_max_ptr,
+    part_sum_ptr,
+    seq_lens_ptr,
+    keys_per_split,
+    num_splits,
+    out_stride_seq,
+    out_stride_head,
+    HEAD_SIZE: tl.constexpr,
+):
+    """One query head of one sequence, from the states of its splits."""
+    seq = tl.program_id(0)
+    head = tl.program_id(1)
+    used = tl.cdiv(tl.load(seq_lens_ptr + seq), keys_per_split)
+    dim = tl.arange(0, HEAD_SIZE)
+    first = (seq * tl.num_programs(1) + head) * num_splits
+
+    largest = float("-inf")
+    total = 0.0
+    acc = tl.zeros([HEAD_SIZE], tl.float32)
+    for split in range(used):
+        part = first + split
+        part_max = tl.load(part_max_ptr + part)
+        part_sum = tl.load(part_sum_ptr + part)
+        part_acc = tl.load(part_acc_ptr + part.to(tl.int64) * HEAD_SIZE + dim)
+        new_largest = tl.maximum(largest, part_max)
+        rescale = tl.exp2(largest - new_largest)
+        weight = tl.exp2(part_max - new_largest)
+        total = total * rescale + part_sum * weight
+        acc = acc * rescale + part_acc * weight
+        largest = new_largest
+
+    out_at = seq * out_stride_seq + head * out_stride_head + dim
+    tl.store(out_ptr + out_at, (acc / total).to(out_ptr.dtype.element_ty))
+
+
+def split_decode(
+    query: Tensor,
+    key_cache: Tensor,
+    value_cache: Tensor,
+    block_table: Tensor,
+    seq_lens: Tensor,
+    scale: float,
+    keys_per_split: int,
+) -> Tensor:
+    """Start `split_kernel`, then `merge_kernel` on what it leaves. Given."""
+    num_seqs, num_heads, head_size = query.shape
+    _, block_size, num_kv_heads, _ = key_cache.shape
+    group = num_heads // num_kv_heads
+    # The lengths lie on the GPU, so there are as many splits as the table has room for.
+    num_splits = triton.cdiv(block_table.shape[1] * block_size, keys_per_split)
+    out = query.new_empty(query.shape)
+    parts = (num_seqs, num_heads, num_splits)
+    part_acc = query.new_empty((*parts, head_size), dtype=torch.float32)
+    part_max = query.new_empty(parts, dtype=torch.float32)
+    part_sum = query.new_empty(parts, dtype=torch.float32)
+    split_kernel[num_seqs, num_kv_heads, num_splits](
+        part_acc, part_max, part_sum, query, key_cache, value_cache, block_table, seq_lens,
+        scale * LOG2_E, keys_per_split,
+        *query.stride()[:2], *key_cache.stride()[:3], *value_cache.stride()[:3],
+        block_table.stride(0),
+        GROUP=group, ROWS=max(16, triton.next_power_of_2(group)),
+        HEAD_SIZE=head_size, BLOCK_SIZE=block_size, TILE=32,
+    )  # fmt: skip
+    merge_kernel[num_seqs, num_heads](
+        out, part_acc, part_max, part_sum, seq_lens, keys_per_split, num_splits, *out.stride()[:2],
+        HEAD_SIZE=head_size,
+    )  # fmt: skip
+    return out
