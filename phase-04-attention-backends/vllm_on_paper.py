@@ -10,6 +10,7 @@ kernels is lab 04-04's `cuda_stand_in.py`. Needs vLLM 0.22.1; its CPU build will
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -140,10 +141,14 @@ def main() -> None:
     wanted = sys.argv[1:] or list(TOPICS)
     if unknown := set(wanted) - set(TOPICS):
         sys.exit(f"no topic {', '.join(sorted(unknown))}; there are {', '.join(TOPICS)}")
+    if len(wanted) > 1:  # a module of vLLM's looks at the card when it is imported
+        for name in wanted:
+            subprocess.run([sys.executable, __file__, name], check=True)
+        return
     gpu = load_module(STAND_IN, "phase_04_stand_in").stand_in()
-    for name in wanted:
-        print(f"{name}, vLLM", flush=True)
-        TOPICS[name](lambda line: print(f"  {line}", flush=True), gpu)
+    [name] = wanted
+    print(f"{name}, vLLM", flush=True)
+    TOPICS[name](lambda line: print(f"  {line}", flush=True), gpu)
 
 
 if __name__ == "__main__":

@@ -93,7 +93,9 @@ def merge(a: State, b: State) -> State:
 def finish(state: State) -> NDArray[np.floating]:
     """The weighted mean of the values, `[..., rows, D]`; 0 for a row that has seen no key."""
     total = state.l[..., None]
-    return np.divide(state.acc, total, out=np.zeros_like(state.acc), where=total > 0)
+    out = np.zeros_like(state.acc)
+    np.divide(state.acc, total, out=out, where=total > 0)
+    return out
 
 
 class OnlineAttention(PagedAttention):

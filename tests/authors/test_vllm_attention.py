@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -45,6 +46,36 @@ def test_the_guides_grids_are_those_that_vllm_launched() -> None:
         if m := re.match(r"  (\w[\w ]*?)\s+\(([\d, ]+)\) ", line):
             launched[m[1]] = tuple(map(int, m[2].split(",")))
     assert launched == {name: chat.programs(lens) for name, lens in cases.items()}
+
+
+def test_the_guides_table_is_lab_04_04s_matrix() -> None:
+    """Six machines and five questions, out of what vLLM's selector answered there."""
+    [lab] = (PHASE / "labs").glob("lab-04-*")
+    matrix = json.loads((lab / "matrix.json").read_text("utf-8"))
+    asked = {
+        "16 bits": {"head_size": 128},
+        "32 bits": {"head_size": 128, "dtype": "float32"},
+        "fp8 cache": {"head_size": 128, "kv_cache_dtype": "fp8"},
+        "attention sinks": {"head_size": 128, "has_sink": True},
+        "MLA": {"head_size": 576, "use_mla": True, "num_heads": 128},
+    }
+    machines = [machine["name"] for machine in matrix["machines"][:6]]
+    table = [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in (PHASE / "00-guide.md").read_text("utf-8").splitlines()
+        if line.startswith("| ") and ("| T4, 7.5 |" in line or line[2:].split(" |")[0] in asked)
+    ]
+    head, *rows = table
+    columns = [[card.split(",")[0].strip() for card in cell.split(";")] for cell in head[1:]]
+    assert sorted(card for cards in columns for card in cards) == sorted(machines)
+    assert [row[0] for row in rows] == list(asked)
+    plain = [row for row in matrix["rows"] if row.keys() == {"config", "answers"}]
+    for name, *shown_names in rows:
+        [found] = [row for row in plain if row["config"] == asked[name]]
+        answers = [matrix["answers"][number][0] for number in found["answers"][:6]]
+        by_machine = dict(zip(machines, answers, strict=True))
+        for cards, backend in zip(columns, shown_names, strict=True):
+            assert {by_machine[card] for card in cards} == {backend}, (name, cards)
 
 
 def test_a_topic_that_there_is_not() -> None:
