@@ -3,7 +3,7 @@
 Mirrors the parts of `vllm/config/{cache,scheduler,model}.py` and `vllm/engine/arg_utils.py` that the
 miniature uses, under the same names, in one flat dataclass.
 
-Left out: devices, parallelism, quantization, LoRA, speculative decoding, connectors. `num_gpu_blocks`
+Left out: naming a device, parallelism, quantization, LoRA, speculative decoding, connectors. `num_gpu_blocks`
 keeps its name although the blocks are in ordinary memory here; so does vLLM's CPU backend.
 """
 
@@ -43,6 +43,8 @@ class EngineConfig:
         async_scheduling: plan a step while the one before is computed. Off, as vLLM has it on a CPU
             (`vllm/platforms/cpu.py:135 in CpuPlatform.check_and_update_config`); on a GPU it is on at
             the pin wherever it can be (`vllm/config/vllm.py:935 in VllmConfig.__post_init__`).
+        attention: `numpy`, `torch` or `triton`: what computes attention, and with it the model
+            (`attention/registry.py`). The last two take a GPU where torch sees one, else the CPU.
         max_logprobs: most logprobs a request may ask for; -1: the whole vocabulary.
         seed: of the generator that serves requests without a seed of their own.
 
@@ -61,6 +63,7 @@ class EngineConfig:
     scheduling_policy: Literal["fcfs", "priority"] = "fcfs"
     scheduler_reserve_full_isl: bool = True
     async_scheduling: bool = False
+    attention: Literal["numpy", "torch", "triton"] = "numpy"
     max_logprobs: int = 20
     seed: int = 0
 
@@ -90,6 +93,10 @@ class EngineConfig:
             raise ValueError(
                 f"Unknown scheduling_policy {short(self.scheduling_policy)}: use 'fcfs' or "
                 "'priority'"
+            )
+        if self.attention not in ("numpy", "torch", "triton"):
+            raise ValueError(
+                f"attention must be 'numpy', 'torch' or 'triton', got {short(self.attention)}"
             )
         budget = self.token_budget
         if budget < self.max_num_seqs:

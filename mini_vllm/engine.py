@@ -23,9 +23,10 @@ from typing import TYPE_CHECKING, Any, Self
 
 from mini_vllm.async_scheduler import AsyncScheduler
 from mini_vllm.attention import TiledAttention
+from mini_vllm.attention.registry import get_backend
 from mini_vllm.batch_queue import BatchQueue, TakenIn, never_done_early
 from mini_vllm.block_pool import BlockPool
-from mini_vllm.checkpoint import load_model
+from mini_vllm.checkpoint import get_model
 from mini_vllm.config import DEFAULT_MODEL as DEFAULT_MODEL
 from mini_vllm.config import EngineConfig
 from mini_vllm.engine_args import EngineArgs
@@ -63,7 +64,8 @@ class EngineParts:
         scheduler: `(config, kv_cache_manager)`. With `async_scheduling` the default stands for
             `AsyncScheduler`, and another must be one too.
         sampler: `(seed)`.
-        attention: `()`; only for a model that the engine loads: a loaded one has its own.
+        attention: `()`; only for a model that the engine loads: a loaded one has its own. The
+            default stands for the backend that `EngineConfig.attention` names.
         done_early: `(future)`, with `async_scheduling`: is the result of the only plan in flight there
             already, and to be taken in before a second is made? vLLM asks `Future.done`, right after
             it has begun. By default nobody asks, so equal requests are planned equally in every run.
@@ -150,7 +152,8 @@ class EngineCore:
         self.config = config
         assert config.num_gpu_blocks is not None and config.max_model_len is not None
         # First what may not fit into memory, and says so; a block's bookkeeping comes after.
-        self.model_runner = ModelRunner(model, config, parts.sampler(config.seed))
+        runner_cls: type[ModelRunner] = get_backend(config.attention).get_model_runner_cls()
+        self.model_runner = runner_cls(model, config, parts.sampler(config.seed))
         self.kv_cache_manager = parts.kv_cache_manager(
             config.num_gpu_blocks,
             config.block_size,
@@ -263,19 +266,12 @@ class LLMEngine:
         parts: EngineParts = DEFAULT_PARTS,
         log_stats: bool = False,
     ) -> None:
+        config = config or EngineConfig()
         name = str(model) if isinstance(model, str | Path) else ""
-        if isinstance(model, str | Path):
-            folder, model = model, load_model(model, parts.attention())
-            tokenizer = tokenizer or Tokenizer.from_folder(folder)
-        elif parts.attention is not DEFAULT_PARTS.attention:
-            raise ValueError(
-                f"parts.attention ({parts.attention!r}) is for a model that the engine loads from a "
-                "folder; a loaded model keeps the backend that it was made with: give it to "
-                "LlamaForCausalLM or load_model"
-            )
-        self.model = model
-        self.tokenizer = tokenizer
-        self.config = resolve_config(config or EngineConfig(), model, tokenizer)
+        own = None if parts.attention is DEFAULT_PARTS.attention else parts.attention
+        self.model = model = get_model(model, config.attention, own)
+        self.tokenizer = tokenizer = tokenizer or (Tokenizer.from_folder(name) if name else None)
+        self.config = resolve_config(config, model, tokenizer)
         self.engine_core = EngineCore(model, self.config, parts)
         self.input_processor = InputProcessor(
             self.config, model.config.vocab_size, tokenizer, model.config.eos_token_ids

@@ -45,6 +45,7 @@ class EngineArgs:
     scheduling_policy: str | None = None
     scheduler_reserve_full_isl: bool | None = None
     async_scheduling: bool | None = None
+    attention: str | None = None
     max_logprobs: int | None = None
     seed: int | None = None
     disable_log_stats: bool = False

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -97,9 +98,7 @@ class ModelRunner:
         rows = config.max_num_seqs
         max_blocks = cdiv(config.max_model_len, self.block_size)
         try:
-            self.kv_caches = [
-                np.zeros(shape, np.float32) for _ in range(model.config.num_hidden_layers)
-            ]
+            self.kv_caches = self._allocate_kv_caches(shape)
             # The persistent batch: one row a request, reused when it leaves.
             self.token_ids = np.zeros((rows, config.max_model_len), np.int32)
             self.block_table = np.zeros((rows, max_blocks), np.int32)
@@ -205,7 +204,7 @@ class ModelRunner:
         rows = np.array([self.row_of[req_id] for req_id in req_ids])
         num_scheduled_tokens = np.array([*scheduler_output.num_scheduled_tokens.values()], np.int32)
         input_ids, positions, attn_metadata = self._prepare_inputs(rows, num_scheduled_tokens)
-        hidden_states = self.model.forward(input_ids, positions, self.kv_caches, attn_metadata)
+        hidden_states = self._model_forward(input_ids, positions, attn_metadata)
 
         result = ModelRunnerOutput(req_ids, index, [[] for _ in req_ids])
         result.prompt_logprobs_dict = self._get_prompt_logprobs_dict(
@@ -217,7 +216,7 @@ class ModelRunner:
         if not sampled_ids:
             return result
         logits_indices = attn_metadata.query_start_loc[1:][caught_up] - 1
-        logits = self.model.compute_logits(hidden_states[logits_indices])
+        logits = self._compute_logits(hidden_states, logits_indices)
         sampled_token_ids = self._sample(logits, sampled_ids, result)
 
         # Remember the new tokens: they are the next step's input.
@@ -262,6 +261,22 @@ class ModelRunner:
         )
         return self.token_ids[token_rows, positions], positions, attn_metadata
 
+    # The three places where arrays meet the model; `gpu/model_runner.py` has its own.
+
+    def _allocate_kv_caches(self, shape: tuple[int, ...]) -> list[Any]:
+        """One cache a layer, of zeros. Raises MemoryError or ValueError where there is no room."""
+        return [np.zeros(shape, np.float32) for _ in range(self.model.config.num_hidden_layers)]
+
+    def _model_forward(
+        self, input_ids: np.ndarray, positions: np.ndarray, attn_metadata: AttentionMetadata
+    ) -> Any:
+        """Hidden states of the step's tokens, in the model's own kind of array."""
+        return self.model.forward(input_ids, positions, self.kv_caches, attn_metadata)
+
+    def _compute_logits(self, hidden_states: Any, rows: np.ndarray) -> np.ndarray:
+        """float32 `[len(rows), vocab_size]`, for these rows of `_model_forward`'s result."""
+        return self.model.compute_logits(hidden_states[rows])
+
     def _sample(
         self, logits: np.ndarray, req_ids: Sequence[str], result: ModelRunnerOutput
     ) -> np.ndarray:
@@ -284,7 +299,7 @@ class ModelRunner:
         return out.sampled_token_ids
 
     def _get_prompt_logprobs_dict(
-        self, index: dict[str, int], attn_metadata: AttentionMetadata, hidden_states: np.ndarray
+        self, index: dict[str, int], attn_metadata: AttentionMetadata, hidden_states: Any
     ) -> dict[str, LogprobsLists]:
         """Score the prompt tokens of this step's chunks, for requests that asked.
 
@@ -303,7 +318,7 @@ class ModelRunner:
             first = seq_len - (end - start)
             last = min(seq_len, len(prompt) - 1)  # the last prompt token predicts an output
             if first < last:
-                logits = self.model.compute_logits(hidden_states[start : start + last - first])
+                logits = self._compute_logits(hidden_states, np.arange(start, start + last - first))
                 targets = np.array(prompt[first + 1 : last + 1])
                 state.prompt_logprobs.append(
                     gather_logprobs(compute_logprobs(logits), num_prompt_logprobs, targets)

@@ -8,6 +8,7 @@ or a line in backticks, in the form that `course cite check` verifies and `cours
 
 from __future__ import annotations
 
+from course.cite.correspondence_attention import ATTENTION
 from course.cite.correspondence_blocks import BLOCKS
 from course.cite.correspondence_scheduler import SCHEDULER
 from course.cite.pair import Pair
@@ -288,7 +289,7 @@ GROUPS: dict[str, tuple[Pair, ...]] = {
              "if not req_ids:", "EMPTY_MODEL_RUNNER_OUTPUT"),
         Pair("forward", f"{_RUNNER} ModelRunner._execute_model",
              "`vllm/v1/worker/gpu_model_runner.py:4231 in GPUModelRunner.execute_model`",
-             "self.model.forward(", "_model_forward"),
+             "self._model_forward(", "_model_forward"),
         Pair("who has caught up", f"{_RUNNER} ModelRunner._execute_model",
              "`vllm/v1/worker/gpu_model_runner.py:2006 in GPUModelRunner._prepare_inputs`",
              "caught_up = np.flatnonzero(", "discard_request_mask"),
@@ -297,7 +298,7 @@ GROUPS: dict[str, tuple[Pair, ...]] = {
              "logits_indices = attn_metadata", "logits_indices"),
         Pair("logits", f"{_RUNNER} ModelRunner._execute_model",
              "`vllm/v1/worker/gpu_model_runner.py:4267 in GPUModelRunner.execute_model`",
-             "self.model.compute_logits(", "compute_logits"),
+             "self._compute_logits(", "compute_logits"),
         Pair("sample", f"{_RUNNER} ModelRunner._execute_model",
              "`vllm/v1/worker/gpu_model_runner.py:4364 in GPUModelRunner.sample_tokens`",
              "= self._sample(", "_sample"),
@@ -384,5 +385,5 @@ GROUPS: dict[str, tuple[Pair, ...]] = {
              "vllm/v1/engine/output_processor.py OutputProcessor.propagate_error",
              "for collector in list(self._streams.values()):"),
     ),
-} | BLOCKS | SCHEDULER
+} | BLOCKS | SCHEDULER | ATTENTION
 # fmt: on

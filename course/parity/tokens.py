@@ -1,7 +1,7 @@
 """Do `mini_vllm` and real vLLM give the same tokens? Run both on one checkpoint and compare.
 
     python -m course.parity.tokens [--model DIR] [--prompts N] [--alone N] [--max-tokens N] [--seed S]
-                            [--json FILE]
+                            [--attention numpy|torch|triton] [--json FILE]
 
 The same seeded prompts go through both engines, greedily, in float32:
 
@@ -257,17 +257,30 @@ def report(comparisons: Sequence[Comparison], most: int = 10) -> str:
 
 
 def run_comparison(
-    model: str, count: int = 200, alone: int = 40, max_tokens: int = 24, seed: int = 0
+    model: str,
+    count: int = 200,
+    alone: int = 40,
+    max_tokens: int = 24,
+    seed: int = 0,
+    *,
+    attention: str = "numpy",
+    pool: int = 64,
+    longest: int = 400,
 ) -> list[Comparison]:
-    """Make the prompts, run both engines on all scenarios, compare."""
+    """Make the prompts, run both engines on all scenarios, compare.
+
+    Args:
+        attention: `mini_vllm`'s backend; without a GPU, `triton` runs under Triton's interpreter.
+        pool, longest: see `make_scenarios` and `make_prompts`.
+    """
     from mini_vllm.checkpoint import load_config
     from mini_vllm.tokenizer import Tokenizer
 
     tokenizer = Tokenizer.from_folder(model)
     vocab_size = load_config(model).vocab_size
-    prompts = make_prompts(tokenizer.encode, vocab_size, count, seed)
-    scenarios = make_scenarios(prompts, alone, max_tokens)
-    mini = run_engine("mini_vllm", model, scenarios)
+    prompts = make_prompts(tokenizer.encode, vocab_size, count, seed, longest)
+    scenarios = make_scenarios(prompts, alone, max_tokens, pool)
+    mini = run_engine("mini_vllm", model, scenarios, attention)
     real = run_engine("vllm", model, scenarios)
     return [compare(*each) for each in zip(scenarios, mini, real, strict=True)]
 
@@ -285,6 +298,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--alone", type=int, default=40, help="of these, also run alone (40)")
     parser.add_argument("--max-tokens", type=int, default=24, help="tokens for most (24)")
     parser.add_argument("--seed", type=int, default=0, help="seed of the prompts (0)")
+    parser.add_argument(
+        "--attention", choices=("numpy", "torch", "triton"), default="numpy",
+        help="what computes attention and model in mini_vllm (numpy)",
+    )  # fmt: skip
     parser.add_argument("--json", metavar="FILE", help="also write the comparison here")
     args = parser.parse_args(argv)
     if min(args.prompts, args.alone, args.max_tokens) < 1:
@@ -293,7 +310,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("course.parity.tokens: vllm is not installed; see SETUP.md", file=sys.stderr)
         return 2
     try:
-        found = run_comparison(args.model, args.prompts, args.alone, args.max_tokens, args.seed)
+        found = run_comparison(
+            args.model, args.prompts, args.alone, args.max_tokens, args.seed,
+            attention=args.attention,
+        )  # fmt: skip
     except (ValueError, OSError, RuntimeError) as error:
         print(f"course.parity.tokens: {error}", file=sys.stderr)
         return 2

@@ -57,8 +57,10 @@ class Result:
     seconds: float
 
 
-def run_scenarios(model: str, scenarios: Sequence[Scenario], real: bool) -> list[Result]:
-    """Run scenarios through `vllm.LLM` (`real`) or `mini_vllm.LLM`, greedily.
+def run_scenarios(
+    model: str, scenarios: Sequence[Scenario], real: bool, attention: str = "numpy"
+) -> list[Result]:
+    """Run scenarios through `vllm.LLM` (`real`) or `mini_vllm.LLM` with `attention`, greedily.
 
     Scenarios that follow each other with the same settings share an engine, and so its cache.
     """
@@ -69,7 +71,7 @@ def run_scenarios(model: str, scenarios: Sequence[Scenario], real: bool) -> list
     for scenario in scenarios:
         if scenario.settings != settings:
             settings = scenario.settings
-            llm, before = _make_llm(model, settings, real), 0
+            llm, before = _make_llm(model, settings, real, attention), 0
         params = [llm.greedy(max_tokens) for max_tokens in scenario.max_tokens]
         prompts = [{"prompt_token_ids": prompt} for prompt in scenario.prompts]
         start = time.perf_counter()
@@ -87,7 +89,7 @@ def run_scenarios(model: str, scenarios: Sequence[Scenario], real: bool) -> list
     return results
 
 
-def _make_llm(model: str, settings: dict[str, Any], real: bool) -> Any:
+def _make_llm(model: str, settings: dict[str, Any], real: bool, attention: str) -> Any:
     """An `LLM`, with `greedy(max_tokens)` and `preemptions()` (since its start) added."""
     llm: Any
     if real:
@@ -115,12 +117,22 @@ def _make_llm(model: str, settings: dict[str, Any], real: bool) -> Any:
     else:
         import mini_vllm
 
-        llm = mini_vllm.LLM(model, block_size=16, **settings)
+        if attention == "triton":
+            _interpret_without_a_gpu()
+        llm = mini_vllm.LLM(model, block_size=16, attention=attention, **settings)
         core = llm.llm_engine.engine_core
         llm.preemptions = lambda: core.scheduler.num_preemptions
         params = mini_vllm.SamplingParams
     llm.greedy = lambda max_tokens: params(temperature=0, max_tokens=max_tokens, logprobs=TOP)
     return llm
+
+
+def _interpret_without_a_gpu() -> None:
+    """Let Triton's kernels run on the CPU where there is nothing else. Before Triton is imported."""
+    import torch
+
+    if not torch.cuda.is_available():
+        os.environ["TRITON_INTERPRET"] = "1"
 
 
 def _completion(output: Any) -> Completion:
@@ -134,12 +146,18 @@ def _completion(output: Any) -> Completion:
     )
 
 
-def run_engine(engine: str, model: str, scenarios: Sequence[Scenario]) -> list[Result]:
+def run_engine(
+    engine: str, model: str, scenarios: Sequence[Scenario], attention: str = "numpy"
+) -> list[Result]:
     """Run scenarios through `engine`, `mini_vllm` or `vllm`, in a process of its own.
 
     Raises RuntimeError with the end of that process's output if it fails.
     """
-    job = {"model": model, "scenarios": [asdict(scenario) for scenario in scenarios]}
+    job = {
+        "model": model,
+        "scenarios": [asdict(scenario) for scenario in scenarios],
+        "attention": attention,
+    }
     return [
         Result(
             [
@@ -196,7 +214,7 @@ def main(engine: str, job_path: str, answer_path: str) -> None:
     """Do a job that `run_engine` wrote."""
     job = json.loads(Path(job_path).read_text(encoding="utf-8"))
     scenarios = [Scenario(**scenario) for scenario in job["scenarios"]]
-    results = run_scenarios(job["model"], scenarios, real=engine == "vllm")
+    results = run_scenarios(job["model"], scenarios, engine == "vllm", job["attention"])
     answer = json.dumps([asdict(result) for result in results])
     Path(answer_path).write_text(answer, encoding="utf-8")
 

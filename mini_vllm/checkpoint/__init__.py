@@ -3,6 +3,7 @@
 from mini_vllm.checkpoint.loader import (
     check_weights,
     expected_tensors,
+    get_model,
     load_config,
     load_default_sampling_params,
     load_model,
@@ -16,6 +17,7 @@ __all__ = [
     "LlamaConfig",
     "check_weights",
     "expected_tensors",
+    "get_model",
     "load_config",
     "load_default_sampling_params",
     "load_model",

@@ -8,13 +8,14 @@ quantised weights, pickled `.bin` weights, downloads from a hub.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mini_vllm.attention.registry import get_backend
 from mini_vllm.checkpoint.safetensors_file import read_safetensors
 from mini_vllm.llama import AttentionBackend, LlamaForCausalLM
 from mini_vllm.llama_config import CheckpointError, LlamaConfig, as_ids
@@ -235,8 +236,15 @@ def _check_finite(name: str, weight: NDArray[np.float32]) -> None:
         )
 
 
-def load_model(folder: str | Path, attention: AttentionBackend | None = None) -> LlamaForCausalLM:
+def load_model(
+    folder: str | Path,
+    attention: AttentionBackend | None = None,
+    model_cls: Callable[..., LlamaForCausalLM] = LlamaForCausalLM,
+) -> LlamaForCausalLM:
     """Read the checkpoint in `folder` and build the model, with `attention` as its backend.
+
+    Args:
+        model_cls: called with config, weights and `attention`; `mini_vllm.gpu.llama` has another.
 
     Raises:
         CheckpointError: see `load_config`, `load_weights` and `check_weights`.
@@ -247,4 +255,46 @@ def load_model(folder: str | Path, attention: AttentionBackend | None = None) ->
         check_weights(config, weights)
     except CheckpointError as error:
         raise CheckpointError(f"{folder}: {error}") from error
-    return LlamaForCausalLM(config, weights, attention)
+    return model_cls(config, weights, attention)
+
+
+def get_model(
+    model: str | Path | LlamaForCausalLM,
+    attention: str = "numpy",
+    make_attention: Callable[[], AttentionBackend] | None = None,
+) -> LlamaForCausalLM:
+    """The model for an attention backend: loaded from a folder, or the one given, if it fits.
+
+    Args:
+        model: a checkpoint folder, or a loaded model.
+        attention: `EngineConfig.attention`.
+        make_attention: makes the backend in place of the registry's; only for numpy, and only where the
+            model is loaded here.
+
+    Raises:
+        CheckpointError: see `load_model`.
+        ValueError: a package is missing, or model, `attention` and `make_attention` do not go together.
+
+    Source: `vllm/model_executor/model_loader/__init__.py:133 get_model`.
+    """
+    backend = get_backend(attention)
+    if make_attention is not None and attention != "numpy":
+        raise ValueError(
+            f"parts.attention ({make_attention!r}) computes with numpy arrays, and "
+            f"attention={attention!r} makes a model of torch tensors: leave one of the two out"
+        )
+    model_cls: type[LlamaForCausalLM] = backend.get_model_cls()
+    if isinstance(model, str | Path):
+        return load_model(model, (make_attention or backend.get_attention_cls())(), model_cls)
+    if make_attention is not None:
+        raise ValueError(
+            f"parts.attention ({make_attention!r}) is for a model that the engine loads from a "
+            "folder; a loaded model keeps the backend that it was made with: give it to "
+            "LlamaForCausalLM or load_model"
+        )
+    if not isinstance(model, model_cls):
+        raise ValueError(
+            f"attention={attention!r} is for a {backend.model}, and the loaded model is a "
+            f"{type(model).__module__}.{type(model).__name__}"
+        )
+    return model

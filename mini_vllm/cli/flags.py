@@ -64,6 +64,10 @@ def add_engine_flags(parser: argparse.ArgumentParser, with_model: bool = True) -
         group.add_argument(
             "--model", metavar="DIR", help="checkpoint folder (default: the shipped tiny Llama)"
         )
+        group.add_argument(
+            "--attention", choices=("numpy", "torch", "triton"), default="numpy",
+            help="what computes attention and model; torch and triton: on a GPU if there is one (numpy)",
+        )  # fmt: skip
     group.add_argument(
         "--enable-prefix-caching", action=argparse.BooleanOptionalAction, default=True,
         help="reuse the KV of equal prefixes (on)",
@@ -117,6 +121,7 @@ def make_config(args: argparse.Namespace) -> EngineConfig:
         enable_chunked_prefill=args.enable_chunked_prefill,
         scheduling_policy=args.scheduling_policy,
         scheduler_reserve_full_isl=args.scheduler_reserve_full_isl,
+        attention=getattr(args, "attention", "numpy"),
         seed=getattr(args, "engine_seed", 0),
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -29,7 +29,10 @@ SMALL = LlamaConfig(
 
 
 def random_model(
-    seed: int = 0, config: LlamaConfig = SMALL, parts: EngineParts = DEFAULT_PARTS
+    seed: int = 0,
+    config: LlamaConfig = SMALL,
+    parts: EngineParts = DEFAULT_PARTS,
+    model_cls: Callable[..., LlamaForCausalLM] = LlamaForCausalLM,
 ) -> LlamaForCausalLM:
     """A model with random weights, large enough that every token of the context sways the logits."""
     rng = np.random.default_rng(seed)
@@ -41,7 +44,7 @@ def random_model(
         )
         for name, shape in expected_tensors(config).items()
     }
-    return LlamaForCausalLM(config, weights, parts.attention())
+    return model_cls(config, weights, parts.attention())
 
 
 def run(

@@ -155,9 +155,11 @@ def test_every_engine_flag_reaches_the_engine(
     }  # fmt: skip
     flags = [text for k, v in wanted.items() for text in ("--" + k.replace("_", "-"), str(v))]
     flags += ["--no-enable-prefix-caching", "--no-enable-chunked-prefill"]
-    flags += ["--scheduling-policy", "priority", "--model", model]
+    flags += ["--scheduling-policy", "priority", "--attention", "torch", "--model", model]
     Ran(capsys, "generate", "Hello", *flags)
-    wanted |= {"enable_prefix_caching": False, "enable_chunked_prefill": False}
+    wanted |= {
+        "enable_prefix_caching": False, "enable_chunked_prefill": False, "attention": "torch",
+    }  # fmt: skip
     assert seen[0] == EngineConfig(**wanted, scheduling_policy="priority")  # type: ignore[arg-type]
 
 

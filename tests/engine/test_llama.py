@@ -7,9 +7,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from model_helpers import CONFIG, random_weights
+from model_helpers import (
+    CONFIG,
+    Server,
+    in_portions,
+    random_weights,
+    relative_error,
+    texts,
+    whole,
+)
 
-from mini_vllm.attention import AttentionMetadata, PagedAttention
+from mini_vllm.attention import PagedAttention
 from mini_vllm.checkpoint import LlamaConfig, load_model
 from mini_vllm.llama import LlamaForCausalLM, rope_inv_freq
 
@@ -27,90 +35,6 @@ LINEAR = {"rope_type": "linear", "rope_theta": 10000.0, "factor": 2.5}
 def build(**changes: Any) -> LlamaForCausalLM:
     config = LlamaConfig.from_dict(CONFIG | changes)
     return LlamaForCausalLM(config, random_weights(config))
-
-
-class Server:
-    """A paged cache of NaN, shuffled blocks, and requests that are fed in any portions."""
-
-    def __init__(self, model: LlamaForCausalLM, block_size: int = 4, num_blocks: int = 80) -> None:
-        self.model = model
-        self.block_size = block_size
-        c = model.config
-        shape = model.attention.get_kv_cache_shape(
-            num_blocks, block_size, c.num_key_value_heads, c.head_dim
-        )
-        self.kv_caches = [np.full(shape, np.nan, np.float32) for _ in range(c.num_hidden_layers)]
-        self.free = np.random.default_rng(5).permutation(num_blocks).tolist()
-        self.tables: dict[str, list[int]] = {}
-        self.computed: dict[str, int] = {}
-
-    def step(self, portions: dict[str, list[int]]) -> dict[str, np.ndarray]:
-        """Run one step; logits of every token of every request in it."""
-        ids: list[int] = []
-        positions: list[int] = []
-        slots: list[int] = []
-        starts = [0]
-        for name, tokens in portions.items():
-            table = self.tables.setdefault(name, [])
-            done = self.computed.get(name, 0)
-            for position in range(done, done + len(tokens)):
-                if position // self.block_size == len(table):
-                    table.append(self.free.pop())
-                block = table[position // self.block_size]
-                slots.append(block * self.block_size + position % self.block_size)
-                positions.append(position)
-            self.computed[name] = done + len(tokens)
-            ids += tokens
-            starts.append(len(ids))
-        width = max(len(self.tables[name]) for name in portions)
-        block_table = np.zeros((len(portions), width), np.int32)
-        for row, name in enumerate(portions):
-            block_table[row, : len(self.tables[name])] = self.tables[name]
-        metadata = AttentionMetadata(
-            np.array(starts, np.int32),
-            np.array([self.computed[name] for name in portions], np.int32),
-            block_table,
-            np.array(slots, np.int64),
-            self.block_size,
-        )
-        hidden = self.model.forward(np.array(ids), np.array(positions), self.kv_caches, metadata)
-        logits = np.split(self.model.compute_logits(hidden), starts[1:-1])
-        return dict(zip(portions, logits, strict=True))
-
-
-def texts(model: LlamaForCausalLM, lengths: tuple[int, ...] = (40, 9, 23)) -> dict[str, list[int]]:
-    rng = np.random.default_rng(3)
-    return {
-        f"r{i}": rng.integers(0, model.config.vocab_size, n).tolist() for i, n in enumerate(lengths)
-    }
-
-
-def whole(model: LlamaForCausalLM, tokens: list[int]) -> np.ndarray:
-    return Server(model).step({"r": tokens})["r"]
-
-
-def in_portions(model: LlamaForCausalLM, all_tokens: dict[str, list[int]]) -> dict[str, np.ndarray]:
-    """Chunked prefills beside decodes: requests start at different steps and end one by one."""
-    server = Server(model)
-    logits: dict[str, list[np.ndarray]] = {name: [] for name in all_tokens}
-    step = 0
-    while any(server.computed.get(n, 0) < len(t) for n, t in all_tokens.items()):
-        portions = {}
-        for i, (name, tokens) in enumerate(all_tokens.items()):
-            done = server.computed.get(name, 0)
-            size = 7 if done < len(tokens) // 2 else 1
-            if step >= 2 * i and done < len(tokens):
-                portions[name] = tokens[done : done + size]
-        for name, rows in server.step(portions).items():
-            logits[name].append(rows)
-        step += 1
-    return {name: np.concatenate(rows) for name, rows in logits.items()}
-
-
-def relative_error(actual: np.ndarray, expected: np.ndarray) -> float:
-    assert actual.shape == expected.shape
-    assert np.isfinite(actual).all()
-    return float(np.abs(actual - expected).max() / np.abs(expected).max())
 
 
 @pytest.mark.torch

@@ -1,0 +1,94 @@
+"""Which attention backends there are, by name, and where their parts lie.
+
+Mirrors `vllm/v1/attention/backends/registry.py:34 AttentionBackendEnum`: a name stands for an import path,
+and the path is followed when somebody asks for the class. So every backend can be named, and refused
+with a sentence, on a machine that has nothing of what it needs; and this file imports neither torch nor
+Triton nor `mini_vllm.gpu`.
+
+A backend of torch tensors wants a model and a runner of torch tensors, so their paths stand beside it.
+vLLM names its worker the same way (`vllm/platforms/cuda.py:233 in CudaPlatformBase.check_and_update_config`).
+Left out: choosing. Where no backend is named, vLLM takes the first of a list that fits GPU, dtype and model
+(`vllm/platforms/cuda.py:293 CudaPlatformBase.get_attn_backend_cls`); here it is numpy.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from dataclasses import dataclass
+from typing import Any
+
+from mini_vllm.outside import short
+
+
+@dataclass(frozen=True)
+class Backend:
+    """What runs under one name, as import paths.
+
+    Attributes:
+        name: what `EngineConfig.attention` calls it.
+        attention: a class with `get_kv_cache_shape` and `forward`; made with no argument.
+        model: a `LlamaForCausalLM` for its tensors; made from config, weights and attention.
+        model_runner: a `ModelRunner` for that model.
+        needs: packages, of the extra `torch`, that must be there.
+    """
+
+    name: str
+    attention: str
+    model: str
+    model_runner: str
+    needs: tuple[str, ...] = ()
+
+    def get_attention_cls(self) -> Any:
+        return self._resolve(self.attention)
+
+    def get_model_cls(self) -> Any:
+        return self._resolve(self.model)
+
+    def get_model_runner_cls(self) -> Any:
+        return self._resolve(self.model_runner)
+
+    def _resolve(self, path: str) -> Any:
+        """The class at `path`. Raises ValueError that says what to install, if something is missing."""
+        missing = [package for package in self.needs if importlib.util.find_spec(package) is None]
+        if missing:
+            raise ValueError(
+                f"attention={self.name!r} needs {' and '.join(missing)}, of the extra 'torch': "
+                "uv sync --extra torch, or pip install 'mini-vllm[torch]'"
+            )
+        module, name = path.rsplit(".", 1)
+        return getattr(importlib.import_module(module), name)
+
+
+BACKENDS: dict[str, Backend] = {
+    backend.name: backend
+    for backend in (
+        Backend(
+            "numpy",
+            "mini_vllm.attention.tiled.TiledAttention",
+            "mini_vllm.llama.LlamaForCausalLM",
+            "mini_vllm.model_runner.ModelRunner",
+        ),
+        Backend(
+            "torch",
+            "mini_vllm.gpu.backend.TorchAttention",
+            "mini_vllm.gpu.llama.LlamaForCausalLM",
+            "mini_vllm.gpu.model_runner.GPUModelRunner",
+            needs=("torch",),
+        ),
+        Backend(
+            "triton",
+            "mini_vllm.gpu.backend.TritonAttention",
+            "mini_vllm.gpu.llama.LlamaForCausalLM",
+            "mini_vllm.gpu.model_runner.GPUModelRunner",
+            needs=("torch", "triton"),
+        ),
+    )
+}
+
+
+def get_backend(name: str) -> Backend:
+    """The backend of that name. Raises ValueError with the names that there are."""
+    if name not in BACKENDS:
+        raise ValueError(f"attention must be one of {', '.join(BACKENDS)}, got {short(name)}")
+    return BACKENDS[name]

@@ -1,0 +1,253 @@
+"""The Llama decoder of `mini_vllm/llama.py` in torch: the same classes on the same checkpoint.
+
+Mirrors `vllm/model_executor/models/llama.py`, as the numpy one does; lay the two files side by side. What is
+different: the tensors lie on a device and may have 16 bits, and then norms, angles and softmax are still
+computed in 32, as upstream.
+
+`forward` never waits for the device and has no shape that depends on a value, so a CUDA graph can hold it,
+with an attention backend that keeps to the same. Whoever captures it hands in tensors that stay where
+they are. Left out: tensor and pipeline parallelism, LoRA, fused kernels (upstream adds and norms in one).
+
+Shapes below: n tokens in the batch, D numbers a head.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional as F
+
+from mini_vllm.gpu.backend import AttentionMetadata, TorchAttention
+from mini_vllm.llama import rope_inv_freq
+
+if TYPE_CHECKING:
+    from mini_vllm.llama_config import LlamaConfig
+
+
+class AttentionBackend(Protocol):
+    """What the model asks of its attention; see `mini_vllm/gpu/backend.py`."""
+
+    def get_kv_cache_shape(
+        self, num_blocks: int, block_size: int, num_kv_heads: int, head_size: int
+    ) -> tuple[int, ...]: ...
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        kv_cache: Tensor,
+        attn_metadata: AttentionMetadata,
+    ) -> Tensor: ...
+
+
+def default_device() -> torch.device:
+    """The GPU where torch sees one, else the CPU."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def apply_rotary_emb(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Turn each pair `(x[i], x[i + D / 2])` of each head by its position's angle.
+
+    Args:
+        x: `[n, heads, D]`.
+        cos, sin: `[n, 1, D / 2]` in x's dtype, of `position * inv_freq`.
+
+    Source: `vllm/model_executor/layers/rotary_embedding/common.py:144 ApplyRotaryEmb.forward_static`.
+    """
+    x1, x2 = x.chunk(2, dim=-1)
+    return torch.cat((x1 * cos - x2 * sin, x2 * cos + x1 * sin), dim=-1)
+
+
+def silu_and_mul(gate_up: Tensor) -> Tensor:
+    """`silu(gate) * up`, `[n, size]`, from the two side by side, `[n, 2 * size]`
+    (`vllm/model_executor/layers/activation.py:138 SiluAndMul.forward_native`)."""
+    gate, up = gate_up.chunk(2, dim=-1)
+    return F.silu(gate) * up
+
+
+class RMSNorm:
+    """Each row divided by its root mean square, then scaled, in float32 up to the scaling
+    (`vllm/model_executor/layers/layernorm.py:38 RMSNorm`)."""
+
+    def __init__(self, weight: Tensor, eps: float) -> None:
+        self.weight = weight
+        self.eps = eps
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """`[n, hidden_size]` to the same."""
+        x32 = x.float()
+        variance = x32.pow(2).mean(dim=-1, keepdim=True)
+        normed = x32 * torch.rsqrt(variance + self.eps)
+        return normed.to(x.dtype) * self.weight
+
+
+class Linear:
+    """`x @ weight.T + bias`, for one projection of the checkpoint or several side by side.
+
+    A layer only calls it, so a class with other weights and the same call can stand in its place.
+
+    Args:
+        weights: tensors by Hugging Face name; there a matrix is `[out, in]`, and it stays so here.
+        names: projections whose outputs stand side by side in the result.
+        bias: whether they have one.
+    """
+
+    def __init__(self, weights: Mapping[str, Tensor], names: list[str], bias: bool) -> None:
+        matrices = [weights[f"{name}.weight"] for name in names]
+        self.weight = matrices[0] if len(names) == 1 else torch.cat(matrices)  # [out, in]
+        self.bias = torch.cat([weights[f"{name}.bias"] for name in names]) if bias else None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """`[n, in]` to `[n, out]`."""
+        return F.linear(x, self.weight, self.bias)
+
+
+class LlamaMLP:
+    """The feed-forward half of a layer
+    (`vllm/model_executor/models/llama.py:81 LlamaMLP`)."""
+
+    def __init__(self, config: LlamaConfig, weights: Mapping[str, Tensor], prefix: str) -> None:
+        names = [f"{prefix}.gate_proj", f"{prefix}.up_proj"]
+        self.gate_up_proj = Linear(weights, names, config.mlp_bias)
+        self.down_proj = Linear(weights, [f"{prefix}.down_proj"], config.mlp_bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down_proj(silu_and_mul(self.gate_up_proj(x)))
+
+
+class LlamaAttention:
+    """The half of a layer in which tokens meet
+    (`vllm/model_executor/models/llama.py:124 LlamaAttention`)."""
+
+    def __init__(self, config: LlamaConfig, weights: Mapping[str, Tensor], prefix: str) -> None:
+        names = [f"{prefix}.{name}_proj" for name in "qkv"]
+        self.qkv_proj = Linear(weights, names, config.attention_bias)
+        self.o_proj = Linear(weights, [f"{prefix}.o_proj"], config.attention_bias)
+        self.num_heads = config.num_attention_heads
+        self.num_kv_heads = config.num_key_value_heads
+        self.head_dim = config.head_dim
+
+    def forward(
+        self,
+        cos_sin: tuple[Tensor, Tensor],
+        hidden_states: Tensor,
+        attn: AttentionBackend,
+        kv_cache: Tensor,
+        attn_metadata: AttentionMetadata,
+    ) -> Tensor:
+        qkv = self.qkv_proj(hidden_states).unflatten(1, (-1, self.head_dim))
+        q_and_k, v = qkv[:, : -self.num_kv_heads], qkv[:, -self.num_kv_heads :]
+        q_and_k = apply_rotary_emb(q_and_k, *cos_sin)
+        q, k = q_and_k[:, : self.num_heads], q_and_k[:, self.num_heads :]
+        attn_output = attn.forward(q, k, v, kv_cache, attn_metadata)
+        return self.o_proj(attn_output)
+
+
+class LlamaDecoderLayer:
+    """Attention, then the MLP, each on a normed copy and added to what came in
+    (`vllm/model_executor/models/llama.py:253 LlamaDecoderLayer`)."""
+
+    def __init__(self, config: LlamaConfig, weights: Mapping[str, Tensor], prefix: str) -> None:
+        eps = config.rms_norm_eps
+        self.input_layernorm = RMSNorm(weights[f"{prefix}.input_layernorm.weight"], eps)
+        self.self_attn = LlamaAttention(config, weights, f"{prefix}.self_attn")
+        self.post_attention_layernorm = RMSNorm(
+            weights[f"{prefix}.post_attention_layernorm.weight"], eps
+        )
+        self.mlp = LlamaMLP(config, weights, f"{prefix}.mlp")
+
+    def forward(
+        self,
+        cos_sin: tuple[Tensor, Tensor],
+        hidden_states: Tensor,
+        attn: AttentionBackend,
+        kv_cache: Tensor,
+        attn_metadata: AttentionMetadata,
+    ) -> Tensor:
+        residual = hidden_states
+        hidden_states = self.input_layernorm(hidden_states)
+        hidden_states = residual + self.self_attn.forward(
+            cos_sin, hidden_states, attn, kv_cache, attn_metadata
+        )
+        residual = hidden_states
+        hidden_states = self.post_attention_layernorm(hidden_states)
+        return residual + self.mlp.forward(hidden_states)
+
+
+class LlamaForCausalLM:
+    """The model. Holds weights, no state of any request: that lives in the KV cache.
+
+    Args:
+        config: checked configuration.
+        weights: float32 arrays by Hugging Face name; see `checkpoint.load_weights`.
+        attention: backend; a `TorchAttention` when None.
+        dtype: of weights, hidden states and KV cache.
+        device: where they lie; None: `default_device`.
+    """
+
+    def __init__(
+        self,
+        config: LlamaConfig,
+        weights: Mapping[str, NDArray[np.float32]],
+        attention: AttentionBackend | None = None,
+        *,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str | None = None,
+    ) -> None:
+        self.config = config
+        self.attention: AttentionBackend = TorchAttention() if attention is None else attention
+        self.dtype = dtype
+        self.device = default_device() if device is None else torch.device(device)
+        tensors = {
+            name: torch.tensor(array, dtype=dtype, device=self.device)
+            for name, array in weights.items()
+        }
+        self.embed_tokens = tensors["model.embed_tokens.weight"]
+        self.layers = [
+            LlamaDecoderLayer(config, tensors, f"model.layers.{i}")
+            for i in range(config.num_hidden_layers)
+        ]
+        self.norm = RMSNorm(tensors["model.norm.weight"], config.rms_norm_eps)
+        head = "model.embed_tokens" if config.tie_word_embeddings else "lm_head"
+        self.lm_head = Linear(tensors, [head], bias=False)
+        self.inv_freq = torch.tensor(rope_inv_freq(config), device=self.device)
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        positions: Tensor,
+        kv_caches: list[Tensor],
+        attn_metadata: AttentionMetadata,
+    ) -> Tensor:
+        """Hidden states of one flat batch; writes its K and V into `kv_caches`.
+
+        Args:
+            input_ids: int32 or int64 `[n]` on the device, each below `vocab_size`.
+            positions: integers `[n]`, place of each token in its own request.
+            kv_caches: one cache per layer.
+            attn_metadata: which rows and which blocks belong to whom.
+
+        Returns:
+            `[n, hidden_size]` after the last norm, in the model's dtype.
+
+        Source: `vllm/model_executor/models/llama.py:395 LlamaModel.forward`.
+        """
+        hidden_states = F.embedding(input_ids, self.embed_tokens)
+        # The angles of this step's positions. Upstream looks them up in a table of every position.
+        angles = positions.float()[:, None, None] * self.inv_freq
+        cos_sin = angles.cos().to(self.dtype), angles.sin().to(self.dtype)
+        for layer, kv_cache in zip(self.layers, kv_caches, strict=True):
+            hidden_states = layer.forward(
+                cos_sin, hidden_states, self.attention, kv_cache, attn_metadata
+            )
+        return self.norm(hidden_states)
+
+    def compute_logits(self, hidden_states: Tensor) -> Tensor:
+        """`[n, vocab_size]` in the model's dtype, from hidden states `[n, hidden_size]`."""
+        return self.lm_head(hidden_states)

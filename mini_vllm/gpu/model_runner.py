@@ -1,0 +1,136 @@
+"""The model runner on a device: the plan in numpy on the host, the model in torch on the device.
+
+Mirrors `vllm/v1/worker/gpu_model_runner.py:3668 GPUModelRunner._model_forward` and what stands around it.
+`mini_vllm/model_runner.py` lays a step out in arrays. Here they are copied to tensors that stay where they
+are from step to step, so that a CUDA graph, which remembers addresses, finds each step's numbers
+where it looks. The logits come back, once a step, to the same sampler on the host.
+
+Left out: sampling on the device; tokens that stay there for the next step, as upstream's do with
+asynchronous scheduling (`vllm/v1/worker/gpu_model_runner.py:3591 in GPUModelRunner._bookkeeping_sync`).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from mini_vllm import attention
+from mini_vllm.config import EngineConfig
+from mini_vllm.gpu.backend import AttentionMetadata, count_decodes
+from mini_vllm.model_runner import ModelRunner
+from mini_vllm.sampler import Sampler
+from mini_vllm.sched_output import ModelRunnerOutput, SchedulerOutput
+
+
+class CpuGpuBuffer:
+    """An array on the host and its copy on the device, made once
+    (`vllm/v1/utils.py:109 CpuGpuBuffer`).
+
+    The host's half is page-locked, so the device fetches it while the host goes on. On a CPU the two
+    halves are one.
+    """
+
+    def __init__(self, *size: int, dtype: torch.dtype, device: torch.device) -> None:
+        self.cpu = torch.zeros(*size, dtype=dtype, pin_memory=device.type == "cuda")
+        self.gpu = self.cpu if device.type == "cpu" else torch.zeros_like(self.cpu, device=device)
+        self.np: NDArray[Any] = self.cpu.numpy()
+
+    def copy_to_gpu(self, values: NDArray[Any]) -> Tensor:
+        """Put `values` at the buffer's start, on both sides.
+
+        Returns the device's first `len(values)` rows, whole: of a table also the columns past `values`,
+        which hold what earlier steps left there.
+        """
+        n = len(values)
+        self.np[tuple(slice(size) for size in values.shape)] = values
+        if self.gpu is not self.cpu:
+            self.gpu[:n].copy_(self.cpu[:n], non_blocking=True)
+        return self.gpu[:n]
+
+
+class GPUModelRunner(ModelRunner):
+    """Executes steps on the model's device, which may be the CPU.
+
+    Args:
+        model: a `mini_vllm.gpu.llama.LlamaForCausalLM`.
+        config, sampler: as for `ModelRunner`.
+
+    Raises ValueError if the KV cache is more than the device's memory.
+    """
+
+    model: Any
+
+    def __init__(self, model: Any, config: EngineConfig, sampler: Sampler) -> None:
+        super().__init__(model, config, sampler)
+        self.device: torch.device = model.device
+        rows, max_blocks = self.block_table.shape
+
+        def buffer(*size: int, dtype: torch.dtype) -> CpuGpuBuffer:
+            return CpuGpuBuffer(*size, dtype=dtype, device=self.device)
+
+        self.input_ids = buffer(config.token_budget, dtype=torch.int32)
+        self.positions = buffer(config.token_budget, dtype=torch.int64)
+        self.slot_mapping = buffer(config.token_budget, dtype=torch.int64)
+        self.query_start_loc = buffer(rows + 1, dtype=torch.int32)
+        self.seq_lens = buffer(rows, dtype=torch.int32)
+        self.block_tables = buffer(rows, max_blocks, dtype=torch.int32)
+        on_gpu = self.device.type == "cuda"
+        self.prepare_inputs_event = torch.cuda.Event() if on_gpu else None
+        # As for numpy: small products gain nothing by more threads (`mini_vllm/blas.py`).
+        self._one_thread = self._one_blas_thread and not on_gpu
+
+    def execute_model(self, scheduler_output: SchedulerOutput) -> ModelRunnerOutput:
+        """Run one step and sample for every request that has caught up."""
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1 if self._one_thread else threads)
+        try:
+            with torch.inference_mode():
+                return self._execute_model(scheduler_output)
+        finally:
+            torch.set_num_threads(threads)
+
+    def _allocate_kv_caches(self, shape: tuple[int, ...]) -> list[Tensor]:
+        model = self.model
+        try:
+            return [
+                torch.zeros(shape, dtype=model.dtype, device=model.device)
+                for _ in range(model.config.num_hidden_layers)
+            ]
+        except RuntimeError as error:  # on a GPU and on a CPU torch has no MemoryError
+            raise MemoryError(str(error).partition("\n")[0]) from error
+
+    def _model_forward(
+        self,
+        input_ids: np.ndarray,
+        positions: np.ndarray,
+        attn_metadata: attention.AttentionMetadata,
+    ) -> Tensor:
+        """Copy the step to the device and start the model on it; the host does not wait."""
+        if self.prepare_inputs_event is not None:
+            # A step that samples nothing is not waited for: its copies may still be on their way.
+            self.prepare_inputs_event.synchronize()
+        md = attn_metadata
+        on_device = AttentionMetadata(
+            query_start_loc=self.query_start_loc.copy_to_gpu(md.query_start_loc),
+            seq_lens=self.seq_lens.copy_to_gpu(md.seq_lens),
+            block_table=self.block_tables.copy_to_gpu(md.block_table),
+            slot_mapping=self.slot_mapping.copy_to_gpu(md.slot_mapping),
+            num_decodes=count_decodes(md.query_start_loc),
+            max_query_len=md.max_query_len,
+            max_seq_len=md.max_seq_len,
+        )
+        ids = self.input_ids.copy_to_gpu(input_ids)
+        places = self.positions.copy_to_gpu(positions)
+        if self.prepare_inputs_event is not None:
+            self.prepare_inputs_event.record()
+        return self.model.forward(ids, places, self.kv_caches, on_device)
+
+    def _compute_logits(self, hidden_states: Tensor, rows: np.ndarray) -> np.ndarray:
+        """float32 `[len(rows), vocab_size]` on the host, which waits for it."""
+        chosen = hidden_states[torch.as_tensor(rows, device=self.device)]
+        logits: np.ndarray = self.model.compute_logits(chosen).float().cpu().numpy()
+        return logits

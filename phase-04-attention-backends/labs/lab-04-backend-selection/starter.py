@@ -1,0 +1,171 @@
+"""Lab 04-04: which attention backend vLLM 0.22.1 picks, and what it says of the others. Your work: every
+NotImplementedError.
+
+Everything here is for a CUDA device, or for vLLM's CPU build where a machine has no capability. facts.py has
+the types, the limits that each backend declares, and vLLM's words for a refusal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import course
+from course.learner.labs import find_root, load_module
+
+PHASE = find_root(Path(course.__file__)) / "phase-04-attention-backends"
+facts = load_module(PHASE / "labs/lab-04-backend-selection/facts.py", "lab_04_04_facts")
+
+
+# -- Before you write anything.
+
+
+def predictions() -> dict[str, facts.Guess]:
+    """Your guesses at the sixteen questions of the README, under the names that stand there.
+
+    For each the backend that is chosen (None where none will do), and the first reason of the candidate that
+    vLLM would like best there, in the words of facts.py (None where that one is chosen).
+    """
+    raise NotImplementedError
+
+
+# -- What is asked.
+
+
+def inputs(layer: facts.Layer, server: facts.Server) -> facts.Config:
+    """What the selector is told of a layer.
+
+    An MLA layer caches one vector a token for all heads: the latent, and beside it the part that carries the
+    position. Its `head_size` is the size of that vector. Of its other fields only `sparse` and `num_heads`
+    are told. With `mla_disabled` it is a layer like any other.
+
+    Any other layer is told with what `Config` has a field for, except for `num_heads`, which stays None.
+
+    What the server says (but for `mla_disabled`) is told of every layer; the scales are not asked about in an
+    MLA layer.
+    """
+    raise NotImplementedError
+
+
+def requested(
+    attention_backend: str | None, config_backend: str | None, environ: Mapping[str, str]
+) -> str | None:
+    """The name of the backend that the user asks for, in capitals; None where vLLM is to choose.
+
+    Upper and lower case are the same to vLLM, and `auto` leaves it the choice.
+
+    Args:
+        attention_backend: the flag `--attention-backend`, or None.
+        config_backend: the flag `--attention-config.backend`, or None. vLLM reads this one first.
+        environ: the environment variables. See the README.
+
+    Raises ValueError, with the name in its message, for one that is neither in BACKENDS nor in OTHERS; and,
+    with both, where a flag `--attention-backend` of any kind comes with a backend in the config.
+    """
+    raise NotImplementedError
+
+
+# -- What a GPU can do.
+
+
+def flash_attn_version(machine: facts.Machine, batch_invariant: bool = False) -> int | None:
+    """The version of FlashAttention that vLLM runs on this GPU, or None where none runs.
+
+    On 9.x it is 3 and on 10.x it is 4. On any other GPU from 8.0 on it is 2. Version 4 plans its work by the
+    shape of the batch, so in batch-invariant mode 2 takes its place.
+
+    Args:
+        machine: with a capability.
+        batch_invariant: vLLM's batch-invariant mode is on.
+    """
+    raise NotImplementedError
+
+
+def holds(condition: str, machine: facts.Machine, batch_invariant: bool = False) -> bool:
+    """Whether one of the six conditions of facts.py holds.
+
+    FA3 and FA3_UP ask for the version that vLLM runs. FA4_RUNS asks whether version 4 could run, which it
+    does on 9.x, 10.x and 11.x, whatever vLLM runs there. TRTLLM wants 10.x, the cubins, and that the
+    batch-invariant mode is off.
+    """
+    raise NotImplementedError
+
+
+# -- Who is asked, and what they say.
+
+
+def candidates(config: facts.Config, machine: facts.Machine) -> tuple[str, ...]:
+    """The backends that vLLM tries, the one that it would like best first.
+
+    | | capability 10.x | any other |
+    | --- | --- | --- |
+    | not MLA | FLASHINFER, FLASH_ATTN | FLASH_ATTN, FLASHINFER |
+    | | then for both: TRITON_ATTN, FLEX_ATTENTION, TURBOQUANT | |
+    | MLA | FLASHINFER_MLA, TOKENSPEED_MLA, CUTLASS_MLA | |
+    | | FLASH_ATTN_MLA, FLASHMLA | FLASH_ATTN_MLA, FLASHMLA, FLASHINFER_MLA |
+    | | TRITON_MLA, and two sparse ones | TRITON_MLA, FLASHMLA_SPARSE |
+
+    The two sparse ones are FLASHMLA_SPARSE and then FLASHINFER_MLA_SPARSE. They change places where the cache
+    is one of QUANTIZED, or where it is known that there are at most 16 heads.
+
+    Args:
+        config: of which only `use_mla`, `kv_cache_dtype` and `num_heads` are looked at.
+        machine: with a capability.
+    """
+    raise NotImplementedError
+
+
+def refusals(backend: facts.Backend, config: facts.Config, machine: facts.Machine) -> list[str]:
+    """Every reason against a backend, in the order of facts.py. Empty where it will do.
+
+    All are collected, not only the first. A `block_size` of None is no wish. The last one, a combination, is
+    - FLASH_ATTN: sinks below capability 9.0;
+    - FLASH_ATTN_MLA: a GPU other than 9.x;
+    - FLASHMLA: a GPU other than 9.x, or for a sparse layer other than 9.x and 10.x, which has its own words;
+    - TOKENSPEED_MLA: the package is not installed.
+
+    A backend whose module cannot be imported has NOT_THERE as its only reason.
+
+    Args:
+        backend: from BACKENDS.
+        config: what is asked.
+        machine: with a capability.
+    """
+    raise NotImplementedError
+
+
+# -- The choice.
+
+
+def select(
+    config: facts.Config, machine: facts.Machine, override: str | None = None
+) -> facts.Choice:
+    """What vLLM chooses: the first candidate that has no reason against it.
+
+    `precluded` are those before it whose only reason is the block size.
+
+    An override is held against its own limits, and nothing else is tried: the `Choice` has its name, and it
+    alone is `valid`.
+
+    Without a capability the machine is a CPU. There the backend is CPU_ATTN, which alone is `valid`, whatever
+    is asked for.
+
+    Args:
+        config: what is asked.
+        machine: where.
+        override: a name of BACKENDS, or None.
+
+    Raises:
+        NoBackendError: no candidate will do. On a CPU this is so for MLA, and CPU_ATTN says MLA.
+        InvalidOverrideError: there are reasons against the override.
+    """
+    raise NotImplementedError
+
+
+def cache_block_size(backend: facts.Backend, block_size: int | None) -> int:
+    """The tokens of a block of the KV cache, once the backend is chosen.
+
+    What the user has asked for stands. Else it is 16 where the backend takes that, and the smallest of its
+    `block_sizes` where it does not.
+    """
+    raise NotImplementedError

@@ -1,0 +1,103 @@
+"""The deep dive of phase 04 shows what its scripts print of vLLM."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from course.docs.pages import ROOT, read_page
+from course.learner.labs import load_module
+
+PHASE = ROOT / "phase-04-attention-backends"
+sys.path.insert(0, str(PHASE))  # they import their neighbours by name
+alone: Any = load_module(PHASE / "vllm_attention.py", "phase_04_vllm_attention")
+paper: Any = load_module(PHASE / "vllm_on_paper.py", "phase_04_vllm_on_paper")
+chat: Any = load_module(PHASE / "long_chat.py", "phase_04_long_chat")
+sys.path.remove(str(PHASE))
+SHOWN = {
+    tuple(block.head.split(" | ")[0].split("/")[-1].split()): [
+        line for line in block.body if line[:3] != "```"
+    ]
+    for block in read_page(PHASE / "01-deep-dive.md").outputs
+}
+
+
+def shown(script: str) -> dict[str, list[str]]:
+    """Topic -> what the page shows of it."""
+    return {name: lines for (file, name), lines in SHOWN.items() if file == script}
+
+
+def test_the_page_shows_every_topic() -> None:
+    assert shown("vllm_attention.py").keys() == alone.TOPICS.keys()
+    assert shown("vllm_on_paper.py").keys() == paper.TOPICS.keys()
+
+
+def test_the_guides_grids_are_those_that_vllm_launched() -> None:
+    """`long_chat.programs` is a formula; the page shows what vLLM's launcher did."""
+    cases = {"Ida": [1], "16 like her": [1] * 16, "17 like her": [1] * 17,
+             "Ida and Jon": [1, 4096], "Jon": [4096]}  # fmt: skip
+    launched = {}
+    for line in shown("vllm_attention.py")["grid"]:
+        if m := re.match(r"  (\w[\w ]*?)\s+\(([\d, ]+)\) ", line):
+            launched[m[1]] = tuple(map(int, m[2].split(",")))
+    assert launched == {name: chat.programs(lens) for name, lens in cases.items()}
+
+
+def test_the_guides_table_is_lab_04_04s_matrix() -> None:
+    """Six machines and five questions, out of what vLLM's selector answered there."""
+    [lab] = (PHASE / "labs").glob("lab-04-*")
+    matrix = json.loads((lab / "matrix.json").read_text("utf-8"))
+    asked = {
+        "16 bits": {"head_size": 128},
+        "32 bits": {"head_size": 128, "dtype": "float32"},
+        "fp8 cache": {"head_size": 128, "kv_cache_dtype": "fp8"},
+        "attention sinks": {"head_size": 128, "has_sink": True},
+        "MLA": {"head_size": 576, "use_mla": True, "num_heads": 128},
+    }
+    machines = [machine["name"] for machine in matrix["machines"][:6]]
+    table = [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in (PHASE / "00-guide.md").read_text("utf-8").splitlines()
+        if line.startswith("| ") and ("| T4, 7.5 |" in line or line[2:].split(" |")[0] in asked)
+    ]
+    head, *rows = table
+    columns = [[card.split(",")[0].strip() for card in cell.split(";")] for cell in head[1:]]
+    assert sorted(card for cards in columns for card in cards) == sorted(machines)
+    assert [row[0] for row in rows] == list(asked)
+    plain = [row for row in matrix["rows"] if row.keys() == {"config", "answers"}]
+    for name, *shown_names in rows:
+        [found] = [row for row in plain if row["config"] == asked[name]]
+        answers = [matrix["answers"][number][0] for number in found["answers"][:6]]
+        by_machine = dict(zip(machines, answers, strict=True))
+        for cards, backend in zip(columns, shown_names, strict=True):
+            assert {by_machine[card] for card in cards} == {backend}, (name, cards)
+
+
+def test_a_topic_that_there_is_not() -> None:
+    done = subprocess.run(
+        [sys.executable, PHASE / "vllm_attention.py", "tolt"],
+        capture_output=True, text=True, check=False, cwd=ROOT,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert done.stderr.strip().startswith("no topic tolt; there are order, told,")
+
+
+@pytest.mark.vllm
+@pytest.mark.parametrize("script", ["vllm_attention.py", "vllm_on_paper.py"])
+def test_vllms_half(script: str) -> None:
+    topics = shown(script)
+    done = subprocess.run(
+        [sys.executable, str(PHASE / script), *topics],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=ROOT,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    printed = [line.rstrip() for line in done.stdout.splitlines()]
+    assert printed == [line for lines in topics.values() for line in lines]
