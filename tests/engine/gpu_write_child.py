@@ -1,4 +1,8 @@
-"""Runs `mini_vllm/gpu/kernels/reshape_and_cache.py` in a process of its own: `gpu_write_child.py cpu|cuda`.
+"""Runs `mini_vllm/gpu/kernels/reshape_and_cache.py` in a process of its own.
+
+    gpu_write_child.py cpu|cuda      what it writes, and what it refuses
+    gpu_write_child.py log           what its programs load and store, under the interpreter
+    gpu_write_child.py compiled      what the compiler makes of it
 
 Triton reads TRITON_INTERPRET once, so the caller sets it. Cases come as JSON on standard input; what was
 found for each is printed.
@@ -98,6 +102,57 @@ def refusals() -> dict[str, str]:
     return said
 
 
+def inputs(tokens: int, kv_heads: int, head_size: int, dtype: torch.dtype) -> dict[str, Any]:
+    """Arguments by name, each in memory of its own; the last token is padding."""
+    key, value = torch.zeros(2, tokens, kv_heads, head_size, dtype=dtype).unbind(0)
+    caches = torch.zeros(2, tokens, 16, kv_heads, head_size, dtype=dtype).unbind(0)
+    slots = torch.arange(tokens) * 7 + 16
+    slots[-1] = -1
+    return {
+        "key": key.clone(), "value": value.clone(),
+        "key_cache": caches[0].clone(), "value_cache": caches[1].clone(), "slot_mapping": slots,
+    }  # fmt: skip
+
+
+def log() -> dict[str, Any]:
+    """Races, accesses outside of every tensor, and bytes, by the kernel bench's recorder."""
+    from course.kernels.races import judge_races
+    from course.kernels.record import Recorder
+    from course.kernels.traffic import count
+    from mini_vllm.gpu.kernels.reshape_and_cache import reshape_and_cache
+
+    given = inputs(37, 3, 24, torch.float32)
+    with Recorder(given).watching() as recorder:
+        reshape_and_cache(**given)
+    (launch,) = recorder.launches
+    row = 4 * 3 * 24
+    return {
+        "programs": launch.grid[0],
+        "races": [finding.text for finding in judge_races(recorder.launches, "37 tokens")],
+        "outside": len(launch.outside),
+        "bytes": count(recorder.accesses).total,
+        "least": 36 * 4 * row + 37 * 8,
+    }
+
+
+def compiled() -> list[dict[str, Any]]:
+    """A row of the kernel bench's table for each architecture, for 64 tokens of Llama-3-8B."""
+    from types import SimpleNamespace
+
+    from course.kernels.compiled import Compiled
+    from mini_vllm.gpu.kernels.reshape_and_cache import reshape_and_cache
+
+    given = inputs(64, 8, 128, torch.float16)
+    case = SimpleNamespace(inputs=given, label="64 tokens")
+    problem = SimpleNamespace(shape=lambda: case, NEEDED=("key", "value"))
+    built = Compiled(problem, vllm=False)._build("ours", lambda: reshape_and_cache(**given))
+    return [one.row() | {"wide": one.code.wide} for one in built]
+
+
 if __name__ == "__main__":
-    answers = [run(case, sys.argv[1]) for case in json.load(sys.stdin)]
-    print(json.dumps({"found": answers, "said": refusals()}))
+    what = sys.argv[1]
+    if what in ("log", "compiled"):
+        print(json.dumps(log() if what == "log" else compiled()))
+    else:
+        answers = [run(case, what) for case in json.load(sys.stdin)]
+        print(json.dumps({"found": answers, "said": refusals()}))

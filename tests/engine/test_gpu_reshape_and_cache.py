@@ -35,24 +35,26 @@ CASES = [
 ]
 
 
-@pytest.fixture(scope="module", params=DEVICES)
-def answer(request: pytest.FixtureRequest) -> dict[str, Any]:
+def child(what: str, cases: object = None, interpret: bool = True) -> Any:
     env = os.environ | {
-        "PYTHONPATH": str(ROOT),
-        "OMP_NUM_THREADS": "1",
-        "VLLM_LOGGING_LEVEL": "ERROR",
-    }
-    if request.param == "cpu":
-        env |= {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
-    has_vllm = importlib.util.find_spec("vllm") is not None
-    cases = [case | {"vllm": has_vllm and case["cache"] == "slots first"} for case in CASES]
+        "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "VLLM_LOGGING_LEVEL": "ERROR",
+    }  # fmt: skip
+    env["TRITON_INTERPRET"] = "1" if interpret else "0"
+    if interpret:
+        env["CUDA_VISIBLE_DEVICES"] = ""
     ran = subprocess.run(
-        [sys.executable, "-W", "ignore", "tests/engine/gpu_write_child.py", request.param],
+        [sys.executable, "-W", "ignore", "tests/engine/gpu_write_child.py", what],
         input=json.dumps(cases), capture_output=True, text=True, env=env, cwd=ROOT,
     )  # fmt: skip
     assert ran.returncode == 0, ran.stderr
-    found: dict[str, Any] = json.loads(ran.stdout.splitlines()[-1])
-    return found
+    return json.loads(ran.stdout.splitlines()[-1])
+
+
+@pytest.fixture(scope="module", params=DEVICES)
+def answer(request: pytest.FixtureRequest) -> Any:
+    has_vllm = importlib.util.find_spec("vllm") is not None
+    cases = [case | {"vllm": has_vllm and case["cache"] == "slots first"} for case in CASES]
+    return child(request.param, cases, interpret=request.param == "cpu")
 
 
 @pytest.mark.parametrize("number", range(len(CASES)))
@@ -78,3 +80,19 @@ def test_inputs_that_do_not_fit_are_refused(answer: dict[str, Any]) -> None:
     assert "[num_blocks, block_size, 1, 8], got [4, 16, 2, 8]" in said["heads"]
     assert "one dtype, got torch.float32" in said["dtype"]
     assert "slot_mapping is [3], got [2]" in said["slots"]
+
+
+def test_programs_leave_each_other_alone_and_move_no_byte_twice() -> None:
+    found = child("log")
+    assert found["programs"] > 1
+    assert not found["races"], found["races"][0]
+    assert found["outside"] == 0
+    assert found["bytes"] == found["least"]
+
+
+def test_it_compiles_without_spills_and_with_wide_loads() -> None:
+    rows = child("compiled", interpret=False)
+    assert [row["GPU"] for row in rows] == ["sm_75", "sm_80", "sm_90", "sm_100"]
+    for row in rows:
+        assert (row["spills"], row["stack"]) == (0, 0), row
+        assert row["wide"] > 0.5, f"{row['GPU']} loads {row['loads']}"
