@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from model_helpers import make_step
+from thorough import either
 
 from mini_vllm import EngineConfig, LLMEngine, SamplingParams
 from mini_vllm.attention import OnlineAttention, PagedAttention, online
@@ -54,6 +55,10 @@ def assert_same(actual: State, expected: State) -> None:
     np.testing.assert_allclose(actual.acc, expected.acc, rtol=0, atol=1e-12)
 
 
+DRAWS = settings(max_examples=either(25, 200))
+
+
+@DRAWS
 @given(keys(), st.data())
 def test_any_order(drawn: tuple[np.ndarray, np.ndarray], data: st.DataObject) -> None:
     """any-order: keys in any partition, the parts in any order, their states merged along any tree."""
@@ -78,6 +83,7 @@ def test_any_order(drawn: tuple[np.ndarray, np.ndarray], data: st.DataObject) ->
         np.testing.assert_allclose(finish(tree[0]), whole_softmax(scores, value), atol=1e-12)
 
 
+@DRAWS
 @given(keys())
 def test_nothing_seen(drawn: tuple[np.ndarray, np.ndarray]) -> None:
     """nothing-seen: neutral on both sides, 0 at the end, and hidden keys are as good as none."""
@@ -96,6 +102,7 @@ def test_nothing_seen(drawn: tuple[np.ndarray, np.ndarray]) -> None:
         np.testing.assert_allclose(finish(late), whole_softmax(scores - 1e4, value), atol=1e-12)
 
 
+@DRAWS
 @given(keys(), st.integers(1, 7))
 def test_no_overflow(drawn: tuple[np.ndarray, np.ndarray], tile: int) -> None:
     """no-overflow: no warning at any score, and `1 <= l <= n` after n keys that a row has seen."""
@@ -139,6 +146,7 @@ def batches(draw: st.DrawFn) -> tuple[Any, OnlineAttention]:
     return step, OnlineAttention(draw(st.sampled_from([1, 5, 16, 64])), draw(st.integers(1, 9)))
 
 
+@DRAWS
 @given(batches())
 def test_it_is_paged_attention(drawn: tuple[Any, OnlineAttention]) -> None:
     """Tile by tile or all at once: the same numbers, and no slot that is nobody's is read."""
