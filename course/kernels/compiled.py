@@ -179,8 +179,7 @@ def _faults(built: list[Built], tensor_core: bool) -> Iterator[str]:
         if tensor_core and idle:
             yield (
                 f"{name} uses no tensor cores on {_where(idle)}. tl.dot does, where both "
-                "operands are matrices of 16 bits with 16 rows and columns at least; a sum over a product "
-                "does not"
+                'operands have 16 bits; float32 with input_precision="ieee" is multiplied without them'
             )
         if narrow := [one for one in mine if one.main and one.code.wide < WIDE]:
             worst = min(narrow, key=lambda one: one.code.wide)

@@ -103,5 +103,13 @@ def test_the_bench_accepts_the_prefill_kernel() -> None:
         traffic.message
     )  # of programs with 32 rows; here they have more
     [compiled] = report.of("compiled")
-    for row in compiled.figures["rows"]:
-        assert (row["tensor core"] > 0) == (row["GPU"] != "sm_75"), row
+    for found in compiled.figures["rows"]:
+        assert (found["tensor core"] > 0) == (found["GPU"] != "sm_75"), found
+    # Lab 04-05 shows what was found for sm_90.
+    [sm_90] = [found for found in compiled.figures["rows"] if found["GPU"] == "sm_90"]
+    lab = ROOT / "phase-04-attention-backends" / "labs" / "lab-05-triton-flash-prefill"
+    lines = (lab / "README.md").read_text(encoding="utf-8").splitlines()
+    [line] = [line for line in lines if line.startswith("| the engine's |")]
+    cells = [cell.strip() for cell in line.strip("|").split("|")][3:8]
+    shown = [sm_90["warps"], sm_90["registers"], f"{sm_90['shared']:,}", sm_90["spills"]]
+    assert cells == [*map(str, shown), f"{traffic.figures['ratio']:.2f}"], line
