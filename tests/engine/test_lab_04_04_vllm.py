@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -102,6 +104,23 @@ def test_what_the_page_says_of_the_cpu(overrides: ModuleType) -> None:
     assert len(started) == 4
     assert started == [started[0]] * 4
     assert started[0][0] == "CPU_ATTN"
+
+
+def test_the_page_shows_what_is_kept(
+    matrix: ModuleType,
+    overrides: ModuleType,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Every output on the page, printed again from matrix.json and overrides.json."""
+    page = (LAB / "README.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"<!-- output: python (.*?) \| .*-->\n```text\n([^`]*)```", page)
+    assert len(blocks) == page.count("<!-- output:")
+    for command, shown in blocks:
+        script, *words = shlex.split(command)
+        monkeypatch.setattr(sys, "argv", [script, *words])
+        {"matrix.py": matrix, "overrides.py": overrides}[Path(script).name].main()
+        assert capsys.readouterr().out == shown, command
 
 
 @pytest.mark.vllm

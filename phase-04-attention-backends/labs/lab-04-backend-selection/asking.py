@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import logging
+import os
 import platform
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -29,8 +30,8 @@ def asker(
     `Config` and an override or None. It returns vLLM's answer: `backend`, `order`, `valid`, `refused` and
     `precluded`, or for an override its `backend` or the `reasons` against it.
     """
-    standing = load_module(HERE / "cuda_stand_in.py", "lab_04_04_stand_in")
-    gpu = standing.stand_in()
+    os.environ["VLLM_LOGGING_LEVEL"] = "ERROR"
+    gpu = load_module(HERE / "cuda_stand_in.py", "lab_04_04_stand_in").stand_in()
     import torch
     import vllm
     from vllm.config import VllmConfig, set_current_vllm_config
@@ -48,7 +49,9 @@ def asker(
             if "precluded" in record.msg:
                 warned.append(tuple(record.args or ()))
 
-    logging.getLogger("vllm").handlers = [Listen(logging.WARNING)]
+    logger = logging.getLogger("vllm")
+    logger.handlers = [Listen(logging.WARNING)]
+    logger.setLevel(logging.WARNING)
 
     def ask(machine: Any, config: Any, override: str | None) -> dict[str, Any]:
         gpu.become(*machine, batch_invariant=config.use_batch_invariant)

@@ -248,7 +248,7 @@ def label(config: Any, known: Collection[str]) -> str:
     told = {
         k: v for k, v in config._asdict().items() if k in always or v != Config._field_defaults[k]
     }
-    return ", ".join(f"{k}={v}" for k, v in told.items() if k not in known) or "this one"
+    return ", ".join(f"{k}={v}" for k, v in told.items() if k not in known) or "as asked"
 
 
 def said(answer: dict[str, Any]) -> str:
@@ -308,7 +308,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("fields", nargs="*", metavar="NAME=VALUE", help="fields of Config")
     parser.add_argument("--usual", action="store_true", help="all other fields as they usually are")
-    parser.add_argument("--on", nargs="+", default=list(GENERATIONS), choices=MACHINES)
+    parser.add_argument(
+        "--on", nargs="+", default=list(GENERATIONS), choices=MACHINES, metavar="MACHINE"
+    )
     parser.add_argument("--override", help="somebody asks for this backend")
     parser.add_argument("--why", action="store_true", help="and why others were refused")
     parser.add_argument("--impl", help="lay this beside it: solution, starter or a file")
@@ -323,7 +325,10 @@ def main() -> None:
     if args.live:
         config = Config(**({"head_size": 128} | {k: v[0] for k, v in wanted.items() if v}))
         ask, _ = load_module(HERE / "asking.py", "lab_04_04_asking").asker(MACHINES)
-        found = [(name, config, ask(MACHINES[name], config, args.override)) for name in args.on]
+        for name in args.on:
+            answer = ask(MACHINES[name], config, args.override)
+            answer.pop("order", None)  # of use to `pack` only
+            found.append((name, config, answer))
     else:
         for name, config, override, answer in cells(read_matrix()):
             fits = all(not v or getattr(config, k) in v for k, v in wanted.items())
