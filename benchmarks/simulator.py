@@ -25,7 +25,7 @@ import math
 import statistics
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +58,8 @@ AZURE = next(
     Path(__file__).parents[1].glob("phase-02*/labs/lab-02-*/azure_conversations.csv"), Path()
 )
 COMPARED = ("p50_ttft_ms", "p99_ttft_ms", "p50_itl_ms", "p99_itl_ms", "output_throughput")
+SEEDS = 5
+"""Of the steps' scatter; the requests are the same for all."""
 LOAD = 0.6
 """The rate of the open workloads, as a share of what the engine could do with all there at once. Much
 nearer to 1 a queue turns an error of 1 % in a step into one of 10 % in a wait."""
@@ -118,13 +120,24 @@ def compared(n: int, cost: LinearCost) -> dict[str, list[SimRequest]]:
     return found | {"batch, at once": list(batch)}
 
 
-def simulate(parts: SimParts, requests: Sequence[SimRequest], cost: LinearCost) -> dict[str, Any]:
+def simulate(
+    parts: SimParts, requests: Sequence[SimRequest], cost: LinearCost, seed: int = 0
+) -> dict[str, Any]:
     """The figures of a run on the virtual clock."""
     metrics = ServingMetrics(percentiles=(50, 99))
-    simulator = Simulator(parts, cost, metrics)
+    simulator = Simulator(parts, cost, metrics, seed=seed)
     simulator.run(requests)
     assert not metrics.failed, metrics.first_failure
     return metrics.result(simulator.num_preemptions)
+
+
+def medians(
+    make_parts: Callable[[], SimParts], requests: Sequence[SimRequest], cost: LinearCost
+) -> dict[str, float]:
+    """Each figure's median over as many runs as there are seeds, as leg (c)'s is one of its runs."""
+    runs = [simulate(make_parts(), requests, cost, seed) for seed in range(SEEDS)]
+    names = (*COMPARED, "num_preemptions")
+    return {name: statistics.median(float(run[name]) for run in runs) for name in names}
 
 
 def profile(engine: Engine, n: int, rate: float) -> None:
@@ -254,8 +267,8 @@ def main(argv: list[str] | None = None) -> int:
     print(json.dumps(cost.to_json(), indent=1))
     rows: list[dict[str, Any]] = []
     for workload, requests in workloads.items():
-        ours = simulate(mini_parts(engine_config(CONFIG)), requests, cost)
-        theirs = simulate(vllm_sim_parts(CONFIG), requests, cost) if is_vllm else None
+        ours = medians(lambda: mini_parts(engine_config(CONFIG)), requests, cost)
+        theirs = medians(lambda: vllm_sim_parts(CONFIG), requests, cost) if is_vllm else None
         rows += compare_legs(workload, ours, theirs, runs[workload])
     print(machine.table(rows))
     rates = {

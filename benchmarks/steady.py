@@ -6,7 +6,7 @@ is timed, a small fixed piece of work is, and the clock's rate is set so that th
 as long as it did at the start. The pieces themselves take no time on this clock.
 
 What it shows are seconds of the machine as it was at the start. It helps as far as the piece, which is
-half interpreter and half small matrices as an engine's step is, suffers as the step does.
+interpreter and small matrices as an engine's step is, suffers as the step does.
 """
 
 from __future__ import annotations

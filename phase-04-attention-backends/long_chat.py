@@ -269,6 +269,25 @@ def _sum(numbers: Sequence[np.float32]) -> np.float32:
     return total
 
 
+def lab_07(name: str) -> dict[str, Any]:
+    """A committed result of lab 04-07."""
+    [path] = Path(__file__).resolve().parent.glob(f"labs/lab-07-*/{name}.json")
+    found: dict[str, Any] = json.loads(path.read_text("utf-8"))
+    return found
+
+
+def near(*limits: str) -> list[int]:
+    """At how many of a million positions the best two logits of the shipped model were that near."""
+    below = lab_07("ties")["below"]
+    return [below[limit] for limit in limits]
+
+
+def moved_by_a_neighbour() -> str:
+    """How far a row of a decode step moved a row beside it, at the logits: real vLLM, CPU, 32 bits."""
+    run = lab_07("vllm")["runs"]["as it comes, float32"]["decode, 1 beside her"]
+    return f"{run['logits_by']:.0e}"
+
+
 # --- on the shipped model ---
 
 CONVERSATION = (

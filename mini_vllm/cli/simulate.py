@@ -120,7 +120,7 @@ def run_simulate(args: argparse.Namespace, out: TextIO) -> int:
 
         check_target("--plot", Path(args.plot))
         check_plot(Path(args.plot))
-    simulator = Simulator(parts, cost, metrics)
+    simulator = Simulator(parts, cost, metrics, seed=args.seed)
     simulator.run(requests)
     if metrics.failed == num_prompts:
         raise ValueError(f"every request was refused; the first: {metrics.first_failure}")

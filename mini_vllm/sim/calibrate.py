@@ -7,7 +7,7 @@ that comes out negative is left out and the rest fitted again.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,8 @@ from mini_vllm.sim.cost import LinearCost, StepWork
 HOST_TERMS = ("steps", "num_reqs", "num_new_reqs")
 """The host looks at requests, not at tokens: planning a prompt of 900 tokens is like planning one of 9."""
 DEVICE_TERMS = StepWork._fields
+SHARES = 50
+"""Of the timed steps, for their scatter: the last holds the slowest 2 %."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +89,7 @@ def calibrate(
         adds: seconds that each request took to be added; their mean is what adding costs.
     """
     works = [step.work for step in steps]
-    return LinearCost(
+    cost = LinearCost(
         name=name,
         source=source,
         host_s=fit(works, [step.host for step in steps], HOST_TERMS),
@@ -96,3 +98,14 @@ def calibrate(
         num_kv_tokens=num_kv_tokens,
         max_model_len=max_model_len,
     )
+    return replace(cost, scatter=scatter(steps, cost))
+
+
+def scatter(steps: Sequence[TimedStep], cost: LinearCost) -> tuple[float, ...]:
+    """What steps took over what `cost` expects, from the fastest: the means of `SHARES` equal shares.
+
+    Means, so that drawing them at random keeps the total.
+    """
+    ratios = [(s.host + s.device) / (cost.host(s.work) + cost.device(s.work)) for s in steps]
+    shares = np.array_split(np.sort(ratios), min(SHARES, len(ratios)))
+    return tuple(round(float(share.mean()), 4) for share in shares)

@@ -78,6 +78,7 @@ class StepCost(Protocol):
         add_request_s: the front end's time for a request: checking it, making it, queueing it.
         num_kv_tokens: slots of the KV cache that goes with it; None: say it yourself.
         max_model_len: the model's limit in tokens; None likewise.
+        scatter: factors of a step's time, of which the simulator draws one a step; empty: always 1.
     """
 
     @property
@@ -90,6 +91,8 @@ class StepCost(Protocol):
     def num_kv_tokens(self) -> int | None: ...
     @property
     def max_model_len(self) -> int | None: ...
+    @property
+    def scatter(self) -> tuple[float, ...]: ...
     def host(self, work: StepWork) -> float: ...
     def device(self, work: StepWork) -> float: ...
 
@@ -104,8 +107,10 @@ class LinearCost:
 
     Attributes:
         host_s, device_s: seconds a unit, in the order of `StepWork`'s fields, none negative.
+        scatter: what real steps took over what is expected of them, each value as often as any other.
+            A simulator draws one for each step. Empty: equal work takes equal time.
 
-    Raises ValueError for another number of them, or one that is negative or no number.
+    Raises ValueError for another number of seconds, or one that is negative or no number.
     """
 
     name: str
@@ -115,8 +120,12 @@ class LinearCost:
     add_request_s: float = 0.0
     num_kv_tokens: int | None = None
     max_model_len: int | None = None
+    scatter: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
+        for value in self.scatter:
+            if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+                raise ValueError(f"scatter must be numbers above 0, got {short(value)}")
         for field in ("host_s", "device_s"):
             values = getattr(self, field)
             if len(values) != len(StepWork._fields):
@@ -165,6 +174,9 @@ class LinearCost:
                     f"got {short(terms)}"
                 )
             values[key] = tuple(terms.get(field, 0.0) for field in StepWork._fields)
+        if not isinstance(data.get("scatter", []), list | tuple):
+            raise ValueError(f"scatter must be a list of numbers, got {short(data['scatter'])}")
+        values["scatter"] = tuple(data.get("scatter", ()))
         for key in ("name", "source"):
             if not isinstance(data[key], str) or not data[key]:
                 raise ValueError(f"{key} must be a text, got {short(data[key])}")
@@ -205,6 +217,7 @@ class RooflineCost:
     num_kv_tokens: int | None = None
     max_model_len: int | None = None
     add_request_s: float = 0.0
+    scatter: tuple[float, ...] = ()
 
     def host(self, work: StepWork) -> float:
         """Nothing: a data sheet says nothing about it."""

@@ -12,6 +12,7 @@ The scheduler is whatever `SimParts` brings: ours, a learner's, vLLM's own. The 
 from __future__ import annotations
 
 import gc
+import random
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -108,6 +109,7 @@ class Simulator:
         cost: what steps take.
         metrics: where the run is written down.
         observe: called with each plan and the time at which it was made, right after `schedule()`.
+        seed: of the draws from the cost's scatter, one for each plan that has tokens.
     """
 
     def __init__(
@@ -116,6 +118,7 @@ class Simulator:
         cost: StepCost,
         metrics: ServingMetrics,
         observe: Callable[[Any, float], None] | None = None,
+        seed: int = 0,
     ) -> None:
         self.parts = parts
         self.cost = cost
@@ -123,6 +126,7 @@ class Simulator:
         self.now = 0.0
         self.num_preemptions = 0
         self._observe = observe
+        self._random = random.Random(seed)
         self._live: dict[str, Live] = {}
         self._queue: deque[_Batch] = deque()  # newest left, as upstream
         self._device_free = 0.0  # when the device is through with all it was given
@@ -203,7 +207,8 @@ class Simulator:
         req_ids = list(plan.num_scheduled_tokens)
         samples = self._samples([requests[req_id] for req_id in req_ids])
         self.num_preemptions += len(plan.preempted_req_ids or ())
-        device = self.cost.device(work)
+        factor = self._factor() if work.num_tokens else 1.0
+        device = factor * self.cost.device(work)
         cached = sum([new.num_computed_tokens for new in plan.scheduled_new_reqs])
         self.metrics.planned(work, device, cached)
         self.metrics.state(
@@ -212,10 +217,15 @@ class Simulator:
             len(scheduler.waiting),
             scheduler.kv_cache_manager.usage,
         )
-        self.now += self.cost.host(work)
+        self.now += factor * self.cost.host(work)
         begin = max(self.now, self._device_free)
         self._device_free = begin + device
         return _Batch(plan, req_ids, samples, self._device_free)
+
+    def _factor(self) -> float:
+        """How much longer than expected this step takes."""
+        scatter = self.cost.scatter
+        return self._random.choice(scatter) if scatter else 1.0
 
     def _samples(self, planned: list[Any]) -> list[bool]:
         """Which of the requests just planned get a token of it: those whose prompt is through.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import re
 import subprocess
@@ -85,6 +86,18 @@ def test_a_topic_that_there_is_not() -> None:
     )  # fmt: skip
     assert done.returncode == 1
     assert done.stderr.strip().startswith("no topic tolt; there are order, told,")
+
+
+@pytest.mark.vllm
+def test_how_many_names_have_code_behind_them() -> None:
+    """The guide says how many; a member may be a mark, a place for somebody's own, or lead nowhere."""
+    from vllm.v1.attention.backends.registry import AttentionBackendEnum
+
+    modules = [kind.value.rpartition(".")[0] for kind in AttentionBackendEnum if kind.value]
+    found = sum(importlib.util.find_spec(module) is not None for module in modules)
+    assert f"attention backends, {found} with code behind them" in (
+        PHASE / "00-guide.md"
+    ).read_text("utf-8")
 
 
 @pytest.mark.vllm

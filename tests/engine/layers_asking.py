@@ -35,7 +35,7 @@ def main() -> None:
         heard.append(told)
         raise Asked
 
-    gpu.platform.get_attn_backend_cls = hear
+    gpu.platform.get_attn_backend_cls = staticmethod(hear)
 
     def ask(
         layer: Any, dtype: Any, cache: dict[str, Any], non_causal: bool = False, **more: Any

@@ -98,8 +98,8 @@ def test_the_wrong_base_halves_the_batch() -> None:
     assert found[False]["output_throughput"] < 0.6 * found[True]["output_throughput"]
 
 
-def test_a_server_takes_the_class_by_name() -> None:
-    """`--scheduler-cls in_vllm.PolicyScheduler`, in an engine core of its own process."""
+def test_vllm_takes_the_class_by_name() -> None:
+    """`scheduler_cls="in_vllm.PolicyScheduler"`, in an engine core of its own process."""
     code = """
 import vllm
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
+from thorough import THOROUGH
 
 from course.parity import decisions as parity
 from course.parity import explain, mini_parts
@@ -35,7 +36,7 @@ def test_mini_vllm_decides_as_vllm_did(capsys: pytest.CaptureFixture[str]) -> No
     assert said in (ROOT / "README.md").read_text(encoding="utf-8"), "README.md quotes it"
 
 
-@pytest.mark.skipif(not FULL_GOLDEN.exists(), reason=f"no {FULL_GOLDEN}")
+@pytest.mark.skipif(not THOROUGH or not FULL_GOLDEN.exists(), reason=f"brief, or no {FULL_GOLDEN}")
 def test_the_whole_golden_file(capsys: pytest.CaptureFixture[str]) -> None:
     assert parity.main([str(FULL_GOLDEN)]) == 0
     assert "80 traces, 15,872 steps, 0 differences" in capsys.readouterr().out
@@ -47,7 +48,9 @@ def test_mini_vllm_plans_ahead_as_vllm_did(capsys: pytest.CaptureFixture[str]) -
     assert said in capsys.readouterr().out
 
 
-@pytest.mark.skipif(not FULL_ASYNC_GOLDEN.exists(), reason=f"no {FULL_ASYNC_GOLDEN}")
+@pytest.mark.skipif(
+    not THOROUGH or not FULL_ASYNC_GOLDEN.exists(), reason=f"brief, or no {FULL_ASYNC_GOLDEN}"
+)
 @pytest.mark.parametrize(
     "scheduler", ["async_scheduler:AsyncScheduler", "upstream_scheduler:UpstreamAsyncScheduler"]
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -311,12 +312,44 @@ def test_calibration_finds_the_cost_that_made_the_times() -> None:
         assert found.host(step.work) == pytest.approx(true.host(step.work), rel=0.05)
     assert min(found.host_s + found.device_s) >= 0
     assert found.add_request_s == pytest.approx(1e-4)
+    # 10 % on the device, where nearly all of the time is: the normal distribution's fiftieths.
+    assert len(found.scatter) == 50
+    assert sorted(found.scatter) == list(found.scatter)
+    assert np.mean(found.scatter) == pytest.approx(1, abs=0.01)
+    assert np.std(found.scatter) == pytest.approx(0.1, rel=0.15)
+    assert (found.scatter[0], found.scatter[-1]) == pytest.approx((0.76, 1.24), abs=0.05)
+
+
+def test_scatter_stretches_steps_and_keeps_their_sum() -> None:
+    """The same requests, 2 s a step: with the scatter a step takes 1, 2 or 3, by the seed's draws."""
+    cost = replace(linear(1.5, 0.5), scatter=(0.5, 1.0, 1.5))
+    config = EngineConfig(num_gpu_blocks=200, max_model_len=512)
+    ends = {}
+    for name, one, seed in (("plain", linear(1.5, 0.5), 0), ("one", cost, 1), ("two", cost, 2)):
+        metrics = ServingMetrics()
+        times: list[float] = []
+        simulator = Simulator(
+            mini_parts(config), one, metrics, lambda _, now, times=times: times.append(now), seed
+        )
+        simulator.run([request("a", 0, 8, 300)])
+        ends[name] = simulator.now
+        steps = {round(after - before, 6) for before, after in itertools.pairwise(times)}
+        assert steps == ({2.0} if name == "plain" else {1.0, 2.0, 3.0})
+    assert ends["plain"] == pytest.approx(600)
+    assert ends["one"] != ends["two"]
+    assert all(end == pytest.approx(600, rel=0.1) for end in ends.values()), ends
+
+
+@pytest.mark.parametrize("scatter", [[0.0], [-1.0], ["1"], [True], 1.0, "12"])
+def test_scatter_that_is_none_is_refused(scatter: Any) -> None:
+    with pytest.raises(ValueError, match="scatter must be"):
+        LinearCost.from_json(linear().to_json() | {"scatter": scatter})
 
 
 def test_a_cost_survives_its_file(tmp_path: Path) -> None:
     import json
 
-    cost = linear(0.5, 0.25, 0.125, 0.0625)
+    cost = replace(linear(0.5, 0.25, 0.125, 0.0625), scatter=(0.9, 1.1))
     file = tmp_path / "cost.json"
     file.write_text(json.dumps(cost.to_json()))
     assert load_cost(str(file)) == cost

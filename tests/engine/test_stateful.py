@@ -284,7 +284,7 @@ class AsyncSchedulerLife(SchedulerLife):
 
 
 def test_random_lives_with_two_plans_in_flight_keep_every_invariant() -> None:
-    run_lives(AsyncSchedulerLife, either(40, 200))
+    run_lives(AsyncSchedulerLife, either(25, 200))
     least = {
         "steps": 500,
         "preempted": 10,
@@ -312,10 +312,10 @@ def run_lives(life: type[SchedulerLife], max_examples: int) -> None:
 
 
 def test_thousands_of_random_steps_keep_every_invariant() -> None:
-    run_lives(SchedulerLife, either(50, 200))
+    run_lives(SchedulerLife, either(30, 200))
     # A machine that hardly did anything would show nothing.
     least = either(
-        {"steps": 800, "preempted": 10, "aborted": 90, "finished": 60},
+        {"steps": 500, "preempted": 8, "aborted": 60, "finished": 30},
         {"steps": 4000, "preempted": 160, "aborted": 360, "finished": 480},
     )
     assert all(TOTALS[name] > number for name, number in least.items()), TOTALS

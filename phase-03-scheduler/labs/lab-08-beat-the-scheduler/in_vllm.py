@@ -13,7 +13,8 @@ but for the third.
 This file is also the module to name to a server:
 
     PYTHONPATH=$PWD:phase-03-scheduler/labs/lab-08-beat-the-scheduler \\
-        vllm serve mini_vllm/checkpoints/tiny-llama --scheduler-cls in_vllm.PolicyScheduler
+        python -m vllm.entrypoints.openai.api_server --model mini_vllm/checkpoints/tiny-llama \\
+        --dtype float32 --enforce-eager --scheduler-cls in_vllm.PolicyScheduler
 
 `LAB_IMPL` says whose policy that is (solution). On a GPU it is `in_vllm.AsyncPolicyScheduler`.
 """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import time
 from dataclasses import replace
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -164,8 +165,6 @@ def test_by_arrival_it_is_the_engines_own(lab: ModuleType) -> None:
 
 def test_the_clock_is_the_one_of_the_arrivals(lab: ModuleType) -> None:
     """By default it is the clock that arrival times are read from."""
-    import time
-
     scheduler = lab.make_scheduler(Scheduler)(config())
     assert abs(scheduler.clock() - time.time()) < 60, (
         "arrival times are read from time.time, and so must be what they are compared with"

@@ -89,7 +89,8 @@ def differs(name: str, config: Any, override: str | None, theirs: Any, yours: An
             a, b = theirs[key].get(one, []), yours.get(key, {}).get(one, [])
             if a != b:
                 return f"{where}: against {one} vLLM has {a}, you {b}"
-        return (
-            f"{where}: the refused stand in the order {list(theirs[key])}, yours {list(yours[key])}"
+        one, other = next(
+            pair for pair in zip(theirs[key], yours[key], strict=False) if pair[0] != pair[1]
         )
+        return f"{where}: vLLM refuses {one} before {other}, and you the other way round"
     return f"{where}: {key} is {theirs.get(key)!r}, yours {yours.get(key)!r}"

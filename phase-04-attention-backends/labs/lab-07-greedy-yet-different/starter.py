@@ -1,0 +1,219 @@
+"""Lab 04-07: where two runs of one prompt part, and sums whose order does not depend on the batch. Your
+work: every NotImplementedError.
+
+`first_difference` and what stands before it are used by layers.py; `linear`, `rms_norm` and `attend` are
+put into the shipped model by the tests, and by `layers.py --on mine`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float32]
+Stage = tuple[str, Array]
+
+# -- Given: what the functions take and return. Nothing to do here.
+
+
+class Difference(NamedTuple):
+    """Where two runs part.
+
+    Attributes:
+        stage: name of the first part of the model whose results differ.
+        index: its place in the order of the computation, from 0.
+        most_ulps: the largest distance between two numbers there, in float32 steps.
+        share: of its numbers, how many differ (0 to 1).
+    """
+
+    stage: str
+    index: int
+    most_ulps: int
+    share: float
+
+
+class Rows(NamedTuple):
+    """A request in a step.
+
+    Attributes:
+        query: float32 `[m, num_heads, D]`, of its newest `m` tokens.
+        key, value: float32 `[seq_len, num_kv_heads, D]`, of all of its tokens.
+    """
+
+    query: Array
+    key: Array
+    value: Array
+
+
+class Launch(NamedTuple):
+    """How vLLM's Triton backend cuts the keys of a request.
+
+    Attributes:
+        segments: programs that share them, each with a piece; 1 for one program that reads all.
+        tile: keys that a program takes at once.
+    """
+
+    segments: int
+    tile: int
+
+
+AS_BEFORE, RARER, GONE = "as before", "rarer", "gone"
+"""What a setting does to the answers that change: as many, fewer, none. One that still changes is not
+`gone`.
+"""
+
+
+# -- Your work: before you read on.
+
+
+def predictions() -> dict[str, str | int]:
+    """The ten answers of the README, by the names that stand there."""
+    raise NotImplementedError
+
+
+# -- Your work: where they part.
+
+
+def ulps(a: Array, b: Array) -> NDArray[np.int64]:
+    """How many float32 numbers lie between two, plus one; 0 where they are equal, and 0.0 equals -0.0.
+
+    The bit patterns of positive floats, read as whole numbers, stand in the order of the floats.
+
+    Args:
+        a, b: finite float32 of one shape, in any layout.
+
+    Returns:
+        int64 of that shape.
+    """
+    raise NotImplementedError
+
+
+def first_difference(alone: Sequence[Stage], beside: Sequence[Stage]) -> Difference | None:
+    """The first stage, in the order of the computation, at which two runs are not equal to the bit.
+
+    Args:
+        alone, beside: what each part of the model returned for one request: names, and float32 arrays.
+
+    Returns:
+        What differs there, or None where all is equal.
+
+    Raises:
+        ValueError: the runs do not have the same stages in the same order; the message names them.
+    """
+    raise NotImplementedError
+
+
+# -- Your work: the near tie.
+
+
+def margin(logits: Array) -> float:
+    """How far the largest logit is above the second largest, in float64.
+
+    Args:
+        logits: float32 `[vocab_size]`, two at least.
+    """
+    raise NotImplementedError
+
+
+def can_flip(logits: Array, noise: float) -> bool:
+    """Whether another token may win, if each logit moves by at most `noise`, up or down.
+
+    Args:
+        logits: float32 `[vocab_size]`. The winner is `argmax`, which takes the lowest id of equals.
+        noise: at least 0. Calculate in float64.
+    """
+    raise NotImplementedError
+
+
+# -- Your work: an order that knows no batch.
+
+
+def fixed_sum(terms: Array) -> Array:
+    """The sums over the last axis, in an order that depends on nothing but a term's place in its own row.
+
+    The same row has the same sum to the bit, whatever other rows there are, wherever it stands among them,
+    and however the array lies in memory. Zeros behind its last term change nothing, either.
+
+    Args:
+        terms: float32 `[..., length]`; length may be 0.
+
+    Returns:
+        float32 `[...]`.
+    """
+    raise NotImplementedError
+
+
+def linear(x: Array, weight: Array) -> Array:
+    """`x @ weight`, where a row's bits depend on that row and the weight alone.
+
+    Args:
+        x: float32 `[n, in]`, n at least 1.
+        weight: float32 `[in, out]`.
+
+    Returns:
+        float32 `[n, out]`.
+    """
+    raise NotImplementedError
+
+
+def rms_norm(x: Array, weight: Array, eps: float) -> Array:
+    """`x / sqrt(mean(x * x) + eps) * weight` for each row, whose bits depend on that row alone.
+
+    Args:
+        x: float32 `[n, size]`.
+        weight: float32 `[size]`.
+
+    Returns:
+        float32 `[n, size]`.
+    """
+    raise NotImplementedError
+
+
+def attend(requests: Sequence[Rows], scale: float) -> list[Array]:
+    """Causal attention of a whole step, where a row's bits depend on its own query and on the keys and
+    values up to it.
+
+    They do not depend on how many requests there are, on their lengths, or on how many rows of the same
+    request
+    are computed at once: a token has the same result in a prefill, in a chunk and as a decode. Row `j` of
+    a request's `m` stands at position `seq_len - m + j`. Query heads `h * G .. h * G + G - 1` share KV
+    head `h`.
+
+    Args:
+        requests: one at least.
+        scale: what a score is multiplied by, before the softmax.
+
+    Returns:
+        float32 `[m, num_heads, D]` for each request, in their order.
+    """
+    raise NotImplementedError
+
+
+# -- Your work: at the pin.
+
+
+def launch(num_seqs: int, max_query_len: int, num_kv_heads: int, batch_invariant: bool) -> Launch:
+    """What vLLM's Triton backend chooses at 0.22.1, for a model in 16 or 32 bits on CUDA, without graphs.
+
+    Read the end of `unified_attention` in `vllm/v1/attention/ops/triton_unified_attention.py`, and where
+    `triton_attn.py` beside the backends sets the threshold.
+
+    Args:
+        num_seqs: requests in the step.
+        max_query_len: the most rows that one of them has.
+        num_kv_heads: KV heads on this GPU.
+        batch_invariant: `VLLM_BATCH_INVARIANT=1`.
+    """
+    raise NotImplementedError
+
+
+def keys_in_turn(seq_len: int, how: Launch) -> int:
+    """Keys that the busiest program of a request reads one after the other, padding of its last tile
+    included.
+
+    Tiles are dealt out whole, and each segment but the last gets as many as the others.
+    """
+    raise NotImplementedError

@@ -1,0 +1,345 @@
+"""Lab 04-07: find where two runs part, and sum in an order that no neighbour changes."""
+
+from __future__ import annotations
+
+import math
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from course.learner.labs import load_support
+
+support = load_support(__file__)
+bits = support.bits
+
+
+def numbers(seed: int, *shape: int, loud: float = 1.0) -> Any:
+    """float32 in any size from 1e-3 to 1e3, so that the order of a sum shows in its bits."""
+    rng = np.random.default_rng(seed)
+    size = 10.0 ** rng.uniform(-3, 3, shape)
+    return (loud * size * rng.choice([-1.0, 1.0], shape)).astype(np.float32)
+
+
+def test_the_predictions_hold(lab: ModuleType) -> None:
+    """Ten answers, against what was measured in `mini_vllm` and in real vLLM."""
+    said, want = lab.predictions(), support.answers(lab)
+    assert set(said) == set(want), f"the names are {sorted(want)}, not {sorted(said)}"
+    for name, answer in want.items():
+        assert said[name] == answer, f"{name}: measured was {answer!r}, and you say {said[name]!r}"
+
+
+# -- Where they part.
+
+
+def test_ulps_count_steps(lab: ModuleType) -> None:
+    """Neighbours are 1 apart at any size; the two zeros are one number; the sign is crossed one by one."""
+    one = np.float32(1)
+    up = np.nextafter(one, np.float32(2))
+    tiny = np.float32(1e-45)
+    a = np.array([1, 1, 1000, -1, 0.0, tiny, -tiny, -0.0, 0.25], np.float32)
+    b = np.array(
+        [1, up, np.nextafter(np.float32(1000), np.float32(0)), -up, -0.0, -tiny, tiny, tiny, 0.5],
+        np.float32,
+    )
+    got = lab.ulps(a, b)
+    want = [0, 1, 1, 1, 0, 2, 2, 1, 2**23]
+    assert np.asarray(got).tolist() == want, (
+        f"from {a.tolist()} to {b.tolist()} it is {want} steps, not {np.asarray(got).tolist()}. Floats of "
+        f"one sign "
+        "are in the order of their bit patterns, read as whole numbers"
+    )
+
+
+def test_ulps_take_any_shape_and_layout(lab: ModuleType) -> None:
+    """[rows, columns], also where columns lie side by side in memory."""
+    a = numbers(0, 3, 4)
+    b = np.nextafter(a, np.float32(np.inf))
+    b[1, 2] = a[1, 2]
+    for x, y in ((a, b), (np.asfortranarray(a), b), (b[:, ::2], a[:, ::2])):
+        got = np.asarray(lab.ulps(x, y))
+        want = (x != y).astype(int)
+        assert got.tolist() == want.tolist(), f"{want.tolist()} steps, not {got.tolist()}"
+
+
+def stages(*pairs: tuple[str, list[float]]) -> list[tuple[str, Any]]:
+    return [(name, np.array(values, np.float32)) for name, values in pairs]
+
+
+def test_the_first_difference_and_not_the_largest(lab: ModuleType) -> None:
+    """A difference grows on its way. The part where it begins is the one to look at."""
+    alone = stages(("norm", [1, 2]), ("qkv", [1, 2, 3, 4]), ("mlp", [1, 2]), ("logits", [5, 6]))
+    step = float(np.nextafter(np.float32(3), np.float32(4)))
+    beside = stages(("norm", [1, 2]), ("qkv", [1, 2, step, 4]), ("mlp", [1, 7]), ("logits", [0, 9]))
+    got = lab.first_difference(alone, beside)
+    assert got is not None, "qkv, mlp and logits differ, and you found nothing"
+    assert (got.stage, got.index) == ("qkv", 1), (
+        f"the runs part at qkv, which is number 1 of the list, and you say {got.stage}, number {got.index}"
+    )
+    assert got.most_ulps == 1, f"3 became the next number, so it is 1 step, not {got.most_ulps}"
+    assert got.share == 0.25, f"1 of 4 numbers differs, which is a share of 0.25, not {got.share}"
+
+
+def test_equal_is_equal_to_the_bit(lab: ModuleType) -> None:
+    """A relative tolerance of 1e-5 hides just what this lab looks for."""
+    a = numbers(1, 64)
+    b = a.copy()
+    b[[3, 9]] = np.nextafter(np.nextafter(b[[3, 9]], np.float32(np.inf)), np.float32(np.inf))
+    got = lab.first_difference([("x", a)], [("x", b)])
+    assert got is not None, (
+        "two of 64 numbers are two float32 steps away, and you call that the same"
+    )
+    assert (got.most_ulps, got.share) == (2, 2 / 64), (
+        f"two of 64 numbers differ by 2 steps: (2, {2 / 64}), not {(got.most_ulps, got.share)}"
+    )
+
+
+def test_no_difference_is_none(lab: ModuleType) -> None:
+    """Also where one has 0.0 and the other -0.0, which are equal."""
+    a = stages(("x", [0.0, 1.0]), ("y", [2.0]))
+    b = stages(("x", [-0.0, 1.0]), ("y", [2.0]))
+    got = lab.first_difference(a, b)
+    assert got is None, f"the runs are equal, so return None, not {got}"
+
+
+def test_runs_of_different_models_are_refused(lab: ModuleType) -> None:
+    """Another name, another order, or one more stage: there is nothing to compare."""
+    a = stages(("x", [0.0]), ("y", [2.0]))
+    for b in (stages(("x", [0.0]), ("z", [2.0])), a[::-1], a[:1], [*a, *stages(("z", [1.0]))]):
+        with pytest.raises(ValueError, match=r".*[xyz].*"):
+            lab.first_difference(a, b)
+
+
+# -- The near tie.
+
+
+def test_margin_is_of_the_best_two(lab: ModuleType) -> None:
+    """The largest minus the second largest, wherever they stand; 0 where they tie."""
+    for logits, want in (
+        ([1.0, 4.5, -7.0, 3.0], 1.5),
+        ([-3.0, -1.0, -1.5], 0.5),
+        ([2.0, 0.0, 2.0], 0.0),
+    ):
+        got = lab.margin(np.array(logits, np.float32))
+        assert got == want, f"the margin of {logits} is {want}, not {got}"
+
+
+def test_noise_moves_both(lab: ModuleType) -> None:
+    """The winner may fall while the other rises, so a flip takes half of the margin."""
+    logits = np.array([1.0, 2.0, -5.0], np.float32)
+    for noise, want in ((0.25, False), (0.625, True), (2.0, True)):
+        got = bool(lab.can_flip(logits, noise))
+        assert got == want, (
+            f"logits {logits.tolist()}, and each moves by at most {noise}: a flip is "
+            f"{'possible' if want else 'impossible'}. The winner may fall by {noise}, and the other rise "
+            f"by it"
+        )
+
+
+def test_a_tie_goes_to_the_lower_id(lab: ModuleType) -> None:
+    """argmax takes the first of equals: at exactly half of the margin, only a lower id wins."""
+    for logits, want in (([2.0, 1.0], False), ([1.0, 2.0], True), ([1.0, 1.0], False)):
+        noise = (max(logits) - min(logits)) / 2
+        got = bool(lab.can_flip(np.array(logits, np.float32), noise))
+        assert got == want, (
+            f"logits {logits} and noise {noise}: in the worst case they become equal, and argmax takes the "
+            f"lower id of equals, so a flip is {'possible' if want else 'impossible'}"
+        )
+
+
+def test_the_runner_up_need_not_be_alone(lab: ModuleType) -> None:
+    """Of several that tie for second, any may win."""
+    logits = np.array([0.0, 3.0, 2.0, 2.0], np.float32)
+    assert lab.can_flip(logits, 0.51), (
+        "noise 0.51 lets 3.0 fall below either of the two 2.0, so a flip is possible"
+    )
+    assert not lab.can_flip(logits, 0.5), (
+        "at noise 0.5 both come to 2.5, and the lower id is the winner's"
+    )
+
+
+# -- Sums.
+
+
+LENGTHS = [1, 2, 3, 5, 8, 31, 32, 33, 100, 384]
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+def test_a_sum_is_the_sum(lab: ModuleType, length: int) -> None:
+    """Close to float64: a good order costs no accuracy."""
+    terms = numbers(length, 7, length)
+    got = support.expect_array(lab.fixed_sum(terms), (7,), f"fixed_sum of [7, {length}]")
+    exact = np.array([math.fsum(row) for row in terms.astype(np.float64).tolist()])
+    error = np.abs(got - exact).max()
+    allowed = 2.0**-24 * length * np.abs(terms).sum(axis=-1).max()
+    assert error <= allowed, (
+        f"{length} terms: off by {error:.1e}, where rounding explains {allowed:.1e}"
+    )
+
+
+def test_no_terms_are_zero(lab: ModuleType) -> None:
+    """Also a sum of nothing has a value."""
+    got = support.expect_array(
+        lab.fixed_sum(np.zeros((3, 0), np.float32)), (3,), "fixed_sum of [3, 0]"
+    )
+    assert got.tolist() == [0, 0, 0], f"a sum of no terms is 0, not {got.tolist()}"
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+def test_a_sum_knows_only_its_terms(lab: ModuleType, length: int) -> None:
+    """The same bits alone, in a batch, at any place, and however the array lies in memory."""
+    terms = numbers(length, 40, length)
+    want = [bits(lab.fixed_sum(row)) for row in terms]
+    ways = {
+        "in a batch of 40": lab.fixed_sum(terms),
+        "in a batch that lies column by column": lab.fixed_sum(np.asfortranarray(terms)),
+        "in the middle axis of a larger array": lab.fixed_sum(np.stack([terms, terms])[1]),
+        "as every second term of an array": lab.fixed_sum(np.repeat(terms, 2, axis=1)[:, ::2]),
+        "in batches of 3": np.concatenate(
+            [lab.fixed_sum(terms[i : i + 3]) for i in range(0, 40, 3)]
+        ),
+    }
+    for way, got in ways.items():
+        differ = [i for i in range(40) if bits(got[i]) != want[i]]
+        assert not differ, (
+            f"{length} terms, {way}: {len(differ)} of 40 sums have other bits than alone, row {differ[0]} "
+            f"for instance. "
+            "numpy's own sum picks its order by the layout and the shape"
+        )
+
+
+def test_zeros_behind_change_nothing(lab: ModuleType) -> None:
+    """A longer array whose further terms are 0 has the same sum, to the bit: keys that are hidden."""
+    terms = numbers(2, 5, 37)
+    want = bits(lab.fixed_sum(terms))
+    for more in (1, 3, 27, 28, 100):
+        longer = np.concatenate([terms, np.zeros((5, more), np.float32)], axis=1)
+        assert bits(lab.fixed_sum(longer)) == want, (
+            f"37 terms, and {more} zeros behind them: other bits. Where a sum is cut must be counted from "
+            f"its first "
+            "term, not from its last one or its length"
+        )
+
+
+def test_more_bits_are_not_an_order(lab: ModuleType) -> None:
+    """Terms that need more than float64 has: a wide accumulator rounds as well, only later."""
+    terms = numbers(3, 24, 96, loud=1.0)
+    terms[:, ::3] *= np.float32(2.0**60)
+    terms[:, 1::3] = -terms[:, ::3]
+    terms = np.random.default_rng(3).permuted(terms, axis=1)
+    alone = [bits(lab.fixed_sum(row)) for row in terms]
+    for way, got in (("in a batch", terms), ("column by column", np.asfortranarray(terms))):
+        sums = lab.fixed_sum(got)
+        differ = sum(bits(total) != one for total, one in zip(sums, alone, strict=True))
+        assert not differ, (
+            f"{way}: {differ} of 24 sums have other bits than alone, where large terms cancel. float64 "
+            f"makes the "
+            "noise smaller; it does not say who is added to whom"
+        )
+
+
+# -- Rows.
+
+
+SIZES = [1, 2, 3, 4, 5, 7, 8, 9, 16, 31, 32, 40]
+
+
+def test_linear_is_the_product(lab: ModuleType) -> None:
+    """`x @ weight`, within float32."""
+    for n, size, out in ((1, 5, 3), (3, 128, 7), (2, 384, 4)):
+        x, weight = numbers(n, n, size), numbers(size, size, out)
+        got = support.expect_array(
+            lab.linear(x, weight), (n, out), f"linear of [{n}, {size}] and [{size}, {out}]"
+        )
+        exact = x.astype(np.float64) @ weight
+        scale = np.abs(x.astype(np.float64)) @ np.abs(weight)
+        error = float((np.abs(got - exact) / scale).max())
+        assert error < 1e-5, f"[{n}, {size}] by [{size}, {out}]: off by {error:.1e} of the terms"
+
+
+@pytest.mark.parametrize("size", [3, 37, 128])
+def test_a_row_of_a_product_knows_no_batch(lab: ModuleType, size: int) -> None:
+    """Row i of 40 is the row alone, whatever the number of rows and its place among them."""
+    x, weight = numbers(size, 40, size), numbers(size + 1, size, 6)
+    alone = [bits(lab.linear(row[None], weight)[0]) for row in x]
+    for n in SIZES:
+        got = lab.linear(x[:n], weight)
+        differ = [i for i in range(n) if bits(got[i]) != alone[i]]
+        assert not differ, (
+            f"{size} terms a sum, {n} rows: {len(differ)} rows have other bits than alone, the first is "
+            f"row {differ[0]}"
+        )
+    turned = lab.linear(x[::-1], weight)[::-1]
+    differ = [i for i in range(40) if bits(turned[i]) != alone[i]]
+    assert not differ, (
+        f"{size} terms a sum, the rows in reverse: {len(differ)} have other bits than alone"
+    )
+
+
+def test_neighbours_may_hold_anything(lab: ModuleType) -> None:
+    """NaN, infinity and huge numbers in the other rows stay there."""
+    x, weight = numbers(5, 9, 33), numbers(6, 33, 4)
+    want = bits(lab.linear(x, weight)[4])
+    for bad in (np.nan, np.inf, 3e38):
+        dirty = np.full_like(x, bad)
+        dirty[4] = x[4]
+        with np.errstate(all="ignore"):
+            got = lab.linear(dirty, weight)[4]
+        assert bits(got) == want, f"row 4 of 9 has other bits where its neighbours hold {bad}"
+
+
+def test_rms_norm_is_the_norm(lab: ModuleType) -> None:
+    """Over the root of the mean square and eps, times the weight."""
+    x, weight = numbers(7, 5, 96), numbers(8, 96)
+    x[3] *= np.float32(1e-5)  # so small that eps counts
+    got = support.expect_array(lab.rms_norm(x, weight, 1e-5), x.shape, "rms_norm")
+    wide = x.astype(np.float64)
+    want = wide / np.sqrt((wide**2).mean(axis=-1, keepdims=True) + 1e-5) * weight
+    error = float((np.abs(got - want) / np.abs(want)).max())
+    assert error < 1e-5, f"off by {error:.1e}: x / sqrt(mean(x * x) + eps) * weight"
+
+
+def test_a_norm_knows_no_batch(lab: ModuleType) -> None:
+    """Row i of n is the row alone."""
+    x, weight = numbers(9, 40, 100), numbers(10, 100)
+    alone = [bits(lab.rms_norm(row[None], weight, 1e-5)[0]) for row in x]
+    for n in SIZES:
+        got = lab.rms_norm(x[:n], weight, 1e-5)
+        differ = [i for i in range(n) if bits(got[i]) != alone[i]]
+        assert not differ, (
+            f"{n} rows: {len(differ)} have other bits than alone, the first is row {differ[0]}"
+        )
+
+
+# -- How vLLM's Triton backend cuts.
+
+
+def test_segments_for_few_who_decode(lab: ModuleType) -> None:
+    """16 segments up to the threshold, and none beyond it, in a prefill, or where invariance is asked for."""
+    for line in support.captured("pin")["launches"]:
+        case = (
+            line["num_seqs"],
+            line["max_query_len"],
+            line["num_kv_heads"],
+            line["batch_invariant"],
+        )
+        got, want = tuple(lab.launch(*case)), (line["segments"], line["tile"])
+        assert got == want, (
+            f"{case[0]} requests, at most {case[1]} rows each, {case[2]} KV heads, batch invariant "
+            f"{case[3]}: vLLM's "
+            f"launcher takes {want[0]} segments and tiles of {want[1]}, you say {got[0]} and {got[1]}"
+        )
+
+
+def test_keys_in_turn(lab: ModuleType) -> None:
+    """Whole tiles, dealt out to the segments: what one program reads one after the other."""
+    for seq_len, segments, tile, want in (
+        (4000, 16, 16, 256), (4000, 1, 32, 4000), (4001, 1, 32, 4032), (256, 16, 16, 16), (257, 16, 16, 32),
+        (1, 16, 16, 16), (32, 1, 32, 32), (33, 1, 32, 64), (4096, 16, 16, 256), (4097, 16, 16, 272),
+    ):  # fmt: skip
+        got = lab.keys_in_turn(seq_len, lab.Launch(segments, tile))
+        assert got == want, (
+            f"{seq_len} keys in {segments} segments of whole tiles of {tile}: the longest reads {want}, "
+            f"not {got}"
+        )
