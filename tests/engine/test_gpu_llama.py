@@ -106,58 +106,100 @@ def test_16_bits_are_as_close_as_they_can_be(dtype: str, bound: float, device: s
     assert model.layers[0].mlp.down_proj.weight.dtype == kind
 
 
-@pytest.mark.parametrize("device", DEVICES)
-def test_the_forward_pass_asks_the_device_for_nothing(device: str) -> None:
-    """So that a CUDA graph can hold it: no value is read, no shape comes from one. The attention here is
-    the write to the cache alone; a backend's own part is the backend's test."""
+def operations(device: str, attention: Any, query_lens: list[int]) -> set[str]:
+    """Names of the torch operations of a step, the forward pass and its logits; and of the calls that
+    made them, because on a CPU `tolist` is no operation."""
     import torch
+    from torch.overrides import TorchFunctionMode
     from torch.utils._python_dispatch import TorchDispatchMode
     from torch_helpers import to_device, torch_model
 
     from mini_vllm.attention import AttentionMetadata
-    from mini_vllm.gpu.backend import TorchAttention, get_kv_cache_shape, reshape_and_cache
+
+    names: set[str] = set()
+
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            name = func.name().removeprefix("aten::").partition(".")[0]
+            elsewhere = (kwargs or {}).get("device") not in (None, model.device)
+            names.add("a copy to another device" if elsewhere else name)
+            return func(*args, **(kwargs or {}))
+
+    class Calls(TorchFunctionMode):
+        def __torch_function__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            names.add(func.__name__)
+            return func(*args, **(kwargs or {}))
+
+    config = LlamaConfig.from_dict(CONFIG)
+    model = torch_model(device)(config, random_weights(config), attention)
+    reqs, n = len(query_lens), sum(query_lens)
+    shape = attention.get_kv_cache_shape(reqs + 1, 4, config.num_key_value_heads, config.head_dim)
+    caches = [torch.zeros(shape, device=device) for _ in model.layers]
+    positions = np.concatenate([np.arange(length) for length in query_lens])
+    slots = np.repeat(np.arange(1, reqs + 1), query_lens) * 4 + positions
+    table = np.arange(1, reqs + 1, dtype=np.int32)[:, None]
+    starts = np.concatenate([[0], np.cumsum(query_lens)]).astype(np.int32)
+    md = to_device(AttentionMetadata(starts, np.diff(starts), table, slots, 4), device)
+    ids, places = torch.arange(n, device=device), torch.tensor(positions, device=device)
+    with Watch(), Calls():
+        model.compute_logits(model.forward(ids, places, caches, md))
+    return names
+
+
+WAITS = {
+    "_local_scalar_dense", "nonzero", "masked_select", "unique", "a copy to another device",
+    "tolist", "item", "cpu", "numpy", "__bool__", "__int__", "__float__", "__index__",
+}  # fmt: skip
+"""What reads a value, or has a shape that one decides."""
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_the_forward_pass_asks_the_device_for_nothing(device: str) -> None:
+    """So that a CUDA graph can hold it. The attention here is the write to the cache alone."""
+    from mini_vllm.gpu.backend import TorchAttention, reshape_and_cache
 
     class Writes(TorchAttention):
         def forward(self, query: Any, key: Any, value: Any, kv_cache: Any, md: Any) -> Any:
             reshape_and_cache(key, value, *kv_cache.unbind(1), md.slot_mapping)
             return query.flatten(1)
 
-    class Watch(TorchDispatchMode):
-        def __init__(self) -> None:
-            super().__init__()
-            self.names: set[str] = set()
+    names = operations(device, Writes(), [1, 1, 3])
+    assert {"mm", "embedding", "index_put_"} <= names
+    assert not names & WAITS, names & WAITS
+    assert operations(device, TorchAttention(), [1, 1, 3]) & WAITS >= {"tolist"}
 
-        def __torch_dispatch__(
-            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-        ) -> Any:
-            name = func.name().removeprefix("aten::").partition(".")[0]
-            elsewhere = (kwargs or {}).get("device") not in (None, model.device)
-            self.names.add("a copy to another device" if elsewhere else name)
-            return func(*args, **(kwargs or {}))
 
-    config = LlamaConfig.from_dict(CONFIG)
-    model = torch_model(device)(config, random_weights(config), Writes())
-    cache = [torch.zeros(get_kv_cache_shape(9, 4, 2, 8), device=device) for _ in model.layers]
-    n = 6
-    md = to_device(
-        AttentionMetadata(
-            np.arange(n + 1, dtype=np.int32), np.full(n, 1, np.int32),
-            np.arange(n, dtype=np.int32)[:, None] + 1, np.arange(4, 4 + 4 * n, 4), 4,
-        ),
-        device,
-    )  # fmt: skip
-    ids, positions = torch.arange(n, device=device), torch.zeros(n, dtype=torch.long, device=device)
-    with Watch() as watch:
-        model.compute_logits(model.forward(ids, positions, cache, md))
-    waits = {
-        "_local_scalar_dense",
-        "nonzero",
-        "masked_select",
-        "unique",
-        "a copy to another device",
-    }
-    assert {"mm", "embedding", "index_put_"} <= watch.names
-    assert not watch.names & waits, watch.names & waits
+@pytest.mark.triton
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("query_lens", [[1, 1, 1], [1, 1, 3]], ids=["decodes", "mixed"])
+def test_the_kernels_callers_ask_for_nothing_either(
+    query_lens: list[int], device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a CPU the kernels themselves are not started: what is watched is all around them."""
+    import triton
+    from triton.runtime.jit import JITFunction
+
+    from mini_vllm.gpu.backend import TritonAttention
+    from mini_vllm.gpu.kernels import entry, reshape_and_cache  # noqa: F401 - as for a GPU
+
+    launched: list[str] = []
+    run = JITFunction.run
+
+    def launch(kernel: Any, *args: Any, **kwargs: Any) -> Any:
+        launched.append(kernel.__name__)
+        return run(kernel, *args, **kwargs) if device == "cuda" else None
+
+    monkeypatch.setattr(JITFunction, "run", launch)
+    monkeypatch.setattr(triton.knobs.runtime, "interpret", True)  # asked for, and not needed
+    names = operations(device, TritonAttention(), query_lens)
+    layers = CONFIG["num_hidden_layers"]
+    assert launched.count("copy_to_slot") == launched.count("decode_split") == layers
+    assert launched.count("prefill") == (layers if max(query_lens) > 1 else 0)
+    assert not names & WAITS, names & WAITS
 
 
 @pytest.mark.parametrize("device", DEVICES)
