@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from long_chat import together
-from vllm_attention import BLOCK_SIZE, HEAD_SIZE, HEADS, KV_HEADS, SETTINGS, Say, _common
+from long_chat import BLOCK_SIZE, together
+from vllm_attention import SETTINGS, _common
+from vllm_kernels import HEAD_SIZE, HEADS, KV_HEADS, Say
 
 from course.learner.labs import load_module
 from mini_vllm.engine import DEFAULT_MODEL
