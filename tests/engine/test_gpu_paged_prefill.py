@@ -190,6 +190,7 @@ def test_the_plan_fills_a_gpu() -> None:
     assert (long.rows, long.tile) == (128, 64)
     assert plan_prefill(8192, 32, 8, 256, 2, 8192).rows == 64, "the accumulator keeps its size"
     assert plan_prefill(8192, 32, 8, 128, 2, 8192, capability=75).rows == 32
+    assert plan_prefill(8192, 32, 8, 128, 4, 8192).rows == 16, "float32 has no tensor cores here"
     assert plan_prefill(3, 32, 8, 128, 2, 3).rows == 16, "three tokens of four heads fill 12 rows"
     assert plan_prefill(500, 71, 1, 64, 2, 500).rows == 128, "71 heads share a KV head"
     short = plan_prefill(256, 32, 8, 128, 2, 256)

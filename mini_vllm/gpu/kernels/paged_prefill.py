@@ -205,7 +205,7 @@ def plan_prefill(
 
     With tensor cores a program has 128 rows, so that each key that it loads is multiplied with as many;
     half as many where a head is longer than 128 numbers, because the accumulator lies in registers.
-    Without them (float32, or a GPU before 80) it has 32 rows, because larger tiles spill.
+    Without them (float32, or a GPU before 80) it has 32, or 16 from 80 on, because larger tiles spill.
 
     Args:
         num_tokens: query tokens of all sequences.
@@ -218,8 +218,9 @@ def plan_prefill(
     group = num_heads // num_kv_heads
     least = max(16, triton.next_power_of_2(group))
     if capability < 80 or element_size > 2:
-        rows = max(32, least)
-        return Plan(rows, 16, max(4, rows * head_padded // 1024))
+        each = 32 if capability < 80 else 16  # rows, and accumulators of a thread
+        rows = max(each, least)
+        return Plan(rows, 16, max(4, rows * head_padded // (32 * each)))
     rows = min(128 if head_padded <= 128 else 64, triton.next_power_of_2(max_query_len * group))
     if rows == 128 and num_tokens * num_heads // rows < num_sms:
         rows = 64
