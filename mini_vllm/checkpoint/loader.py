@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mini_vllm.attention.registry import get_backend
+from mini_vllm.attention.registry import BACKENDS, get_backend
 from mini_vllm.checkpoint.safetensors_file import read_safetensors
 from mini_vllm.llama import AttentionBackend, LlamaForCausalLM
 from mini_vllm.llama_config import CheckpointError, LlamaConfig, as_ids
@@ -283,18 +283,19 @@ def get_model(
             f"parts.attention ({make_attention!r}) computes with numpy arrays, and "
             f"attention={attention!r} makes a model of torch tensors: leave one of the two out"
         )
-    model_cls: type[LlamaForCausalLM] = backend.get_model_cls()
     if isinstance(model, str | Path):
-        return load_model(model, (make_attention or backend.get_attention_cls())(), model_cls)
+        make = make_attention or backend.get_attention_cls()
+        return load_model(model, make(), backend.get_model_cls())
     if make_attention is not None:
         raise ValueError(
             f"parts.attention ({make_attention!r}) is for a model that the engine loads from a "
             "folder; a loaded model keeps the backend that it was made with: give it to "
             "LlamaForCausalLM or load_model"
         )
-    if not isinstance(model, model_cls):
+    path = f"{type(model).__module__}.{type(model).__name__}"
+    # A class that nobody registered, such as a wrapper around one of these, is taken at its word.
+    if path != backend.model and any(path == other.model for other in BACKENDS.values()):
         raise ValueError(
-            f"attention={attention!r} is for a {backend.model}, and the loaded model is a "
-            f"{type(model).__module__}.{type(model).__name__}"
+            f"attention={attention!r} is for a {backend.model}, and the loaded model is a {path}"
         )
     return model
