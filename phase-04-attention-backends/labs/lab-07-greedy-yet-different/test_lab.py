@@ -137,6 +137,13 @@ def test_noise_moves_both(lab: ModuleType) -> None:
         )
 
 
+def test_without_noise_nothing_flips(lab: ModuleType) -> None:
+    """Where no logit moves, the winner stays, however near the next one is."""
+    for logits in ([1.0, 2.0], [2.0, 1.0], [3.0, 3.0000002], [-1.0, -5.0, 0.0]):
+        got = bool(lab.can_flip(np.array(logits, np.float32), 0.0))
+        assert not got, f"logits {logits} and no noise: nothing moves, so nothing flips"
+
+
 def test_a_tie_goes_to_the_lower_id(lab: ModuleType) -> None:
     """argmax takes the first of equals: at exactly half of the margin, only a lower id wins."""
     for logits, want in (([2.0, 1.0], False), ([1.0, 2.0], True), ([1.0, 1.0], False)):
