@@ -89,7 +89,8 @@ def decode(query: Floats, memory: Memory, seq_len: int, scale: float, tile: int)
     """Attention of a request's newest token to all of its tokens.
 
     Tile number t holds the keys at positions `t * tile` and following. No more than one tile is in hand
-    at a time, each K and V is read once for all heads, and nothing is read that is not the request's.
+    at a time: its K is one read, for all heads, and so is its V. The last tile ends with the last token, and
+    nothing is read that is not the request's.
 
     Args:
         query: `[num_heads, D]`.
@@ -122,6 +123,6 @@ def numbers_held(seq_len: int, rows: int, head_size: int, tile: int) -> tuple[in
     """Numbers that must be kept while keys go by: with a whole softmax, and with a state.
 
     Both keep a sum of values for each row. A whole softmax keeps all scores beside it. With a state, what
-    else it holds is kept, and the scores of one tile. Query, K and V are counted in neither.
+    else it holds is kept, and the scores of one full tile. Query, K and V are counted in neither.
     """
     raise NotImplementedError

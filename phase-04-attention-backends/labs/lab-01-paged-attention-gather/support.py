@@ -20,6 +20,7 @@ class CountingMemory:
         keys, values: how often each position was read; positions past the end count too.
         looked_up: how often each entry of the table was read.
         largest: rows in the largest single read.
+        reads: rows of each read of K, in order.
     """
 
     def __init__(
@@ -51,6 +52,7 @@ class CountingMemory:
         self.values: Counter[int] = Counter()
         self.looked_up: Counter[int] = Counter()
         self.largest = 0
+        self.reads: list[int] = []
 
     def entries(self, numbers: Any) -> Any:
         """Entries of the block table."""
@@ -65,6 +67,7 @@ class CountingMemory:
 
     def key(self, blocks: Any, slots: Any) -> Array:
         """Rows of K."""
+        self.reads.append(int(np.broadcast(blocks, slots).size))
         return self._read(0, self.keys, blocks, slots)
 
     def value(self, blocks: Any, slots: Any) -> Array:
@@ -102,6 +105,26 @@ def dense(query: Array, key: Array, value: Array, scale: float) -> Array:
         scores = scale * key[:, h // group] @ q
         rows.append(whole_softmax(scores[None], value[:, h // group])[0])
     return np.stack(rows)
+
+
+def known_mistake(got: Any, query: Array, memory: CountingMemory, scale: float) -> str:
+    """What a result of the right shape was computed as, where that can be told from its numbers."""
+    key, value = memory.dense_key, memory.dense_value
+    group = len(query) // key.shape[1]
+    # Head 0, group, 2 * group, ..., 1, group + 1, ...: so dealt, head h reads KV head h % num_kv_heads.
+    dealt = np.argsort(np.arange(len(query)) % key.shape[1], kind="stable")
+    in_turn = np.empty_like(query)
+    in_turn[dealt] = of_dealt = dense(query[dealt], key, value, scale)
+    dealt_says = f"as if query head h read KV head h % {key.shape[1]}: it is h // {group}"
+    for what, other in (
+        ("as without a scale", dense(query, key, value, 1.0)),
+        ("as with K in the place of V", dense(query, key, key, scale)),
+        (dealt_says, in_turn),
+        (dealt_says, of_dealt),
+    ):
+        if np.shape(got) == other.shape and np.allclose(got, other, rtol=1e-9):
+            return f"; the numbers are {what}"
+    return ""
 
 
 def expect_close(got: Any, want: Array, where: str, if_nan: str) -> None:

@@ -52,6 +52,8 @@ def test_before_the_first_tile(lab: ModuleType) -> None:
     assert shapes == [(2, 3), (2, 3), (2, 3, 4)], (
         f"m and l have a number for each row, (2, 3), acc a vector of 4 each, (2, 3, 4); yours {shapes}"
     )
+    dtypes = {str(part.dtype) for part in state}
+    assert dtypes == {"float64"}, f"everything is float64 here, yours {sorted(dtypes)}"
     assert (state.m == -INF).all(), (
         f"no score was seen, and any score must become the maximum: m = -inf, not {state.m.flat[0]}"
     )
@@ -129,8 +131,9 @@ def test_rows_that_have_seen_nothing(lab: ModuleType) -> None:
             f"a row that has seen no key finishes as 0, yours as {none[0]}. 0 / 0 is NaN, and nobody "
             "asks for it"
         )
-        assert np.array_equal(none[1], value[0]), (
-            f"row 1 has seen key 0 alone, so it gets its value, {value[0]}; yours {none[1]}"
+        assert np.allclose(none[1], value[0], rtol=0, atol=1e-12), (
+            f"row 1 has seen key 0 alone, so it gets its value, {value[0].tolist()}; yours "
+            f"{none[1].tolist()}"
         )
         late = lab.update(state, np.array([[-900.0, -901.0], [-INF, -INF]]), value[2:])
         got = lab.finish(late)
@@ -232,7 +235,8 @@ def test_decode_is_dense(lab: ModuleType, name: str) -> None:
     """The same as attention without blocks and without tiles, in a poisoned cache."""
     out, memory, query = run(lab, **CASES[name])
     want = support.dense(query, memory.dense_key, memory.dense_value, 0.6)
-    support.expect_close(out, want, f"{name}, {CASES[name]}, scale 0.6", POISON)
+    looks = support.known_mistake(out, query, memory, 0.6)
+    support.expect_close(out, want, f"{name}, {CASES[name]}, scale 0.6{looks}", POISON)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -249,6 +253,11 @@ def test_every_row_is_read_once(lab: ModuleType, name: str) -> None:
         missing = [position for position in range(seq_len) if not counts[position]]
         assert not missing, f"{name}: {kind} at positions {missing} was never read"
         most = max(counts.values())
+        again = [position for position, times in counts.items() if times > 1]
+        assert again != [seq_len - 1] or seq_len == 1, (
+            f"{name}: {kind} of the last token, at {seq_len - 1}, was read {most} times, and no other twice. "
+            "The last tile is not filled up, it ends with the last token"
+        )
         assert most == 1, (
             f"{name}: {kind} was read up to {most} times a position, {sum(counts.values())} rows for "
             f"{seq_len} tokens. {len(query)} query heads share {memory.dense_key.shape[1]} KV heads: "
@@ -268,7 +277,16 @@ def test_entries_in_use_only(lab: ModuleType, name: str) -> None:
 
 
 def test_one_tile_at_a_time(lab: ModuleType) -> None:
-    """No read is larger than a tile, and 4,096 tokens need no more room than 256."""
+    """Tiles go by the keys and not by the blocks, and 4,096 tokens need no more room than 256."""
+    for name, case in CASES.items():
+        _, memory, _ = run(lab, **case)
+        tile, seq_len = case["tile"], case["seq_len"]
+        want = [min(tile, seq_len - first) for first in range(0, seq_len, tile)]
+        assert memory.reads == want, (
+            f"{name}: {seq_len} tokens in tiles of {tile}, blocks of {memory.block_size}: K is read in "
+            f"pieces of {want}, yours {memory.reads}. A tile is one read, and where a block ends has "
+            "nothing to do with it"
+        )
     peaks = []
     for seq_len in (256, 4096):
         memory = support.CountingMemory(0, seq_len, block_size=16, num_kv_heads=1)
@@ -282,7 +300,7 @@ def test_one_tile_at_a_time(lab: ModuleType) -> None:
         finally:
             tracemalloc.stop()
         assert memory.largest == 16, (
-            f"tiles of 16: the largest read has {memory.largest} rows. More than a tile is never in hand"
+            f"tiles of 16: the largest read has {memory.largest} rows. A tile is one read, of K and of V"
         )
     scores = 32 * 4096 * 8
     assert peaks[1] - peaks[0] < scores / 8, (
@@ -318,10 +336,11 @@ def test_numbers_held(lab: ModuleType) -> None:
         ((4000, 4, 128, 64), (16_512, 776)),
         ((16, 1, 8, 16), (24, 26)),
         ((100_000, 32, 128, 32), (3_204_096, 5184)),
+        ((3, 2, 4, 16), (14, 44)),
     ):
         got = tuple(lab.numbers_held(*arguments))
         assert got == want, (
             f"seq_len, rows, head_size, tile = {arguments}: {want[0]:,} numbers with a whole softmax "
-            f"(scores and sums of values) and {want[1]:,} with a state (scores of a tile, m, l, acc); "
+            f"(scores and sums of values) and {want[1]:,} with a state (scores of a full tile, m, l, acc); "
             f"yours {got}"
         )

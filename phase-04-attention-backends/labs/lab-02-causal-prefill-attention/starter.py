@@ -3,7 +3,8 @@
 Names of sizes below: `n` query tokens, `D` numbers a head, `num_heads` query heads, `num_kv_heads` heads of K
 and V. Query head `h` reads KV head `h // group`, with `group = num_heads // num_kv_heads`.
 
-The state of lab 04-01 is given, as `mini_vllm` has it: yours passes there, so it is the same.
+The state of lab 04-01 is given, as `mini_vllm` has it. Its `empty` takes a dtype as well, float32 if you name
+none, because the engine computes in float32.
 """
 
 from __future__ import annotations
@@ -126,7 +127,7 @@ def prefill(
     """Causal attention of a chunk: `query_tile` tokens at a time, the last tile may be smaller.
 
     Args:
-        query: `[n, num_heads, D]`, any number of tokens; the first stands at position `start_pos`.
+        query: `[n, num_heads, D]`, n at least 1; the first token stands at position `start_pos`.
     """
     raise NotImplementedError
 
@@ -177,6 +178,7 @@ class CausalAttention:
                 the newest of its `seq_lens[i]` tokens, and the row `block_table[i]`.
 
         Returns:
-            float32 `[num_tokens, num_heads * D]`. The scale is one over the root of D.
+            float32 `[num_tokens, num_heads * D]`. The scale is one over the root of D, the tiles are as large
+            as `self.query_tile` and `self.key_tile` say.
         """
         raise NotImplementedError

@@ -6,6 +6,7 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
+import pytest
 
 from course.learner.labs import load_support
 from mini_vllm import EngineConfig, LLMEngine, SamplingParams
@@ -15,7 +16,7 @@ from mini_vllm.engine import EngineParts
 support = load_support(__file__)
 
 
-def test_forward_serves_the_batch(lab: ModuleType) -> None:
+def test_forward_serves_the_batch(lab: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ida decodes and Jon is in the middle of his prompt: rows, table, length and start of each."""
     rng = np.random.default_rng(11)
     attention = lab.CausalAttention()
@@ -33,6 +34,14 @@ def test_forward_serves_the_batch(lab: ModuleType) -> None:
     cache[slots[old] // 4, slots[old] % 4] = np.stack([keys[old], values[old]], axis=1)
     start, lens = np.array([0, 1, 6], np.int32), np.array([6, 9], np.int32)
     metadata = AttentionMetadata(start, lens, table, slots[new].astype(np.int64), 4)
+    reads: list[tuple[int, int]] = []
+    right = lab.PagedKeys.read
+
+    def watched(keys: Any, first: int, last: int) -> Any:
+        reads.append((int(first), int(last)))
+        return right(keys, first, last)
+
+    monkeypatch.setattr(lab.PagedKeys, "read", watched)
     with np.errstate(all="ignore"):
         got = attention.forward(query, keys[new], values[new], cache, metadata)
     assert got.shape == (6, 24), f"a row holds its heads end to end: (6, 24), not {got.shape}"
@@ -54,6 +63,15 @@ def test_forward_serves_the_batch(lab: ModuleType) -> None:
             f"{name} has rows {rows.start} to {rows.stop - 1} of the batch, the first at position "
             f"{start_pos}, and a scale of 1/sqrt(4): {wrong}"
         )
+    of_jon = [(0, 3), (3, 6), (0, 3), (3, 6), (6, 8), (0, 3), (3, 6), (6, 9)]
+    assert sorted(reads) == sorted([(0, 3), (3, 6), *of_jon]), (
+        "the attention was told query_tile = 2 and key_tile = 3. Ida's token reads keys (0, 3) and (3, 6), "
+        f"Jon's 2, 2 and 1 tokens read {of_jon}; yours read {reads} in all"
+    )
+    alone = lab.attend_tile(query[:1], lab.PagedKeys(cache, table[0]), 5, 0.5, 3)
+    assert alone.dtype == np.float32, (
+        f"`attend_tile` answers in the query's dtype, float32, not in {alone.dtype}"
+    )
 
 
 def run(parts: EngineParts) -> dict[str, list[int]]:

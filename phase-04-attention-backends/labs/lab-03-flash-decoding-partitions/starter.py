@@ -117,10 +117,10 @@ def from_lse(out: Floats, lse: Floats) -> State:
 def merge_outputs(
     out_a: Floats, lse_a: Floats, out_b: Floats, lse_b: Floats
 ) -> tuple[Floats, Floats]:
-    """Two parts merged in this form, without a state: output and log-sum-exp of both.
+    """Two parts merged in this form, without going through a state: output and log-sum-exp of both.
 
-    An lse may be 10,000, and -inf or +inf where a row has no key; if it has none in either part, the result
-    is 0 and -inf.
+    An lse may be 10,000. Where a row has no key it is -inf or +inf, with anything as the output; if a row has
+    none in either part, the result is 0 and -inf.
     """
     raise NotImplementedError
 
