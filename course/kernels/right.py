@@ -135,7 +135,10 @@ def _from_the_log(
         )
     if own := _never_written(launches):
         return f"{own} is read where nothing has stored to it"
-    return "0/0 or inf-inf: a part of the keys that is empty has maximum -inf and sum 0"
+    return (
+        "0/0 or inf-inf: a part of the keys that is empty has maximum -inf and sum 0, and where the maximum "
+        "does not start at -inf, scores far below its start leave a sum of 0"
+    )
 
 
 def _never_written(launches: list[Launch]) -> str | None:

@@ -98,6 +98,7 @@ def judge_bytes(
     often = f"{times[worst]:.2f} times" if worst in times else f"{traffic.tensors[worst]:,} bytes"
     message = (
         f"{said}; the limit is {problem.MOST_BYTES:g} times. The most in {worst}: {often}, by {by}. Which "
-        f"bytes are fetched again, by a second load or by another program? ({case.label})"
+        "bytes are fetched again, by a second load or by another program, and which for nothing? "
+        f"({case.label})"
     )
     return Finding(JUDGE, False, message, figures)

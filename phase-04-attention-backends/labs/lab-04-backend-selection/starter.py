@@ -39,10 +39,11 @@ def inputs(layer: facts.Layer, server: facts.Server) -> facts.Config:
     position. Its `head_size` is the size of that vector. Of its other fields only `sparse` and `num_heads`
     are told. With `mla_disabled` it is a layer like any other.
 
-    Any other layer is told with what `Config` has a field for, except for `num_heads`, which stays None.
+    Any other layer is told with what `Config` has a field for, except for `num_heads` and `use_sparse`, which
+    are for MLA layers and keep their defaults.
 
-    What the server says (but for `mla_disabled`) is told of every layer; the scales are not asked about in an
-    MLA layer.
+    Of the server, `mla_disabled` is not told. All else is told of every layer, but for `per_head_scales`,
+    which an MLA layer leaves out.
     """
     raise NotImplementedError
 
@@ -52,15 +53,16 @@ def requested(
 ) -> str | None:
     """The name of the backend that the user asks for, in capitals; None where vLLM is to choose.
 
-    Upper and lower case are the same to vLLM, and `auto` leaves it the choice.
+    Upper and lower case are the same to vLLM, and `auto` leaves it the choice, so in the config it is no
+    backend.
 
     Args:
         attention_backend: the flag `--attention-backend`, or None.
         config_backend: the flag `--attention-config.backend`, or None. vLLM reads this one first.
         environ: the environment variables. See the README.
 
-    Raises ValueError, with the name in its message, for one that is neither in BACKENDS nor in OTHERS; and,
-    with both, where a flag `--attention-backend` of any kind comes with a backend in the config.
+    Raises ValueError for a name that is neither in BACKENDS nor in OTHERS, with that name in its message; and
+    where a flag `--attention-backend`, even `auto`, comes with a backend in the config, with both names.
     """
     raise NotImplementedError
 

@@ -186,6 +186,18 @@ def test_a_wrong_name_is_refused(lab: ModuleType) -> None:
         said = refusal(lab, flag, in_config, "vLLM knows no such backend")
         name = in_config if flag is None else flag
         assert repr(name)[1:-1] in said, f"the message should name {name!r}: {said}"
+    said = refusal(lab, "NOSUCH", "ELSEWHERE", "vLLM knows neither")
+    assert "ELSEWHERE" in said, f"vLLM reads the config first, so ELSEWHERE is refused: {said}"
+
+
+def test_every_name_may_be_asked_for(lab: ModuleType) -> None:
+    """Those that CUDA has no use for as well: what they can do is not looked at yet."""
+    for name in (*facts.BACKENDS, *facts.OTHERS):
+        try:
+            got = lab.requested(name.lower(), None, {})
+        except ValueError as error:
+            pytest.fail(f"vLLM has a backend called {name}, but you raise {error!r}")
+        assert got == name, f"--attention-backend {name.lower()}: {name}, got {got}"
 
 
 def test_the_version_of_flash_attention(lab: ModuleType) -> None:
@@ -268,8 +280,12 @@ def test_the_block_follows_the_backend(lab: ModuleType) -> None:
     for name, want in support.kept()["preferred_block_size"].items():
         got = lab.cache_block_size(facts.BACKENDS[name], None)
         assert got == want, f"{name}, and nobody asks for a size: blocks of {want}, got {got}"
-        got = lab.cache_block_size(facts.BACKENDS[name], 256)
-        assert got == 256, f"{name}, and the user asks for blocks of 256: got {got}"
+        for asked in (16, 256):
+            got = lab.cache_block_size(facts.BACKENDS[name], asked)
+            assert got == asked, (
+                f"{name}, and the user asks for blocks of {asked}: got {got}. Whether the backend takes them "
+                "was looked at before, in `refusals`"
+            )
     for sizes, want in [((8,), 16), ((64, 8), 16), ((48, 24), 24), ((16,), 16)]:
         got = lab.cache_block_size(facts.Backend("OF_MINE", block_sizes=sizes), None)
         assert got == want, (

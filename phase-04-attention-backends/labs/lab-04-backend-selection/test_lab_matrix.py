@@ -219,13 +219,14 @@ def test_a_cpu_has_one(lab: ModuleType) -> None:
             )
         want = facts.Choice("CPU_ATTN", ("CPU_ATTN",))
         assert got == want, f"on a CPU, {override} asked for: {want}, got {got}"
-    try:
-        got = lab.select(Config(576, use_mla=True), cpu)
-    except lab.facts.NoBackendError as error:
-        want = {"CPU_ATTN": [facts.MLA]}
-        assert error.refused == want, f"the error says {want}, got {error.refused}"  # noqa: PT017
-    else:
-        pytest.fail(f"vLLM has no MLA on a CPU, got {got}")
+    for override in (None, "CPU_ATTN", "TRITON_MLA"):
+        try:
+            got = lab.select(Config(576, use_mla=True), cpu, override)
+        except lab.facts.NoBackendError as error:
+            want = {"CPU_ATTN": [facts.MLA]}
+            assert error.refused == want, f"the error says {want}, got {error.refused}"  # noqa: PT017
+        else:
+            pytest.fail(f"vLLM has no MLA on a CPU, with {override} asked for neither, got {got}")
 
 
 def test_the_refused_are_named_in_the_error(lab: ModuleType) -> None:
