@@ -220,7 +220,8 @@ def sorted_(say: Say) -> None:
     plan.num_scheduled_tokens = {name: tokens for name, (_, _, tokens) in people.items()}
     plan.total_num_scheduled_tokens = sum(plan.num_scheduled_tokens.values())
     say(f"as they came:   {', '.join(f'{n} {t}' for n, t in plan.num_scheduled_tokens.items())}")
-    for threshold in (1, 128):
+    # As TRITON_MLA, FLASHMLA and FLASH_ATTN_MLA ask; uniform: decodes are as long as the first.
+    for threshold, uniform in ((1, True), (128, True), (512, False)):
         now = batch()
         reorder_batch_to_split_decodes_and_prefills(now, plan, threshold)
         lens = [plan.num_scheduled_tokens[name] for name in now.req_ids]
@@ -230,11 +231,10 @@ def sorted_(say: Say) -> None:
             np.zeros(sum(lens), np.int64), 16,
         )  # fmt: skip
         common = _common(ours)
-        cut = split_decodes_and_prefills(common, decode_threshold=threshold)
-        say(f"threshold {threshold:4}:  {', '.join(now.req_ids)}")
-        say(
-            f"  cut into {cut[0]} decodes with {cut[2]} rows and {cut[1]} prefills with {cut[3]} rows"
-        )
+        cut = split_decodes_and_prefills(common, threshold, require_uniform=uniform)
+        say(f"threshold {threshold:4}{', uniform' * uniform}:  {', '.join(now.req_ids)}")
+        decodes = f"{cut[0]} decodes with {cut[2]} rows"
+        say(f"  cut into {decodes} and {cut[1]} prefills with {cut[3]} rows")
 
 
 TOPICS: dict[str, Callable[[Say], None]] = {
