@@ -232,8 +232,7 @@ def sorted_(say: Say) -> None:
             starts, np.array(lens, np.int32), np.zeros((4, 1), np.int32),
             np.zeros(sum(lens), np.int64), 16,
         )  # fmt: skip
-        common = _common(ours)
-        cut = split_decodes_and_prefills(common, threshold, require_uniform=uniform)
+        cut = split_decodes_and_prefills(_common(ours), threshold, require_uniform=uniform)
         say(f"threshold {threshold:4}{', uniform' * uniform}:  {', '.join(now.req_ids)}")
         decodes = f"{cut[0]} decodes with {cut[2]} rows"
         say(f"  cut into {decodes} and {cut[1]} prefills with {cut[3]} rows")
@@ -423,19 +422,12 @@ def prefix(say: Say) -> None:
     merge_attn_states(merged, *part(0, 256), *part(256, 300))
     apart = (merged - part(0, 300)[0]).abs().max()
     assert apart < 1e-5
-    say(
-        "256 keys in common, 44 of one's own: two results and their logarithms of sums, merged, are the whole"
-    )
+    merged = "two results and their logarithms of sums, merged, are the whole"
+    say(f"256 keys in common, 44 of one's own: {merged}")
 
 
-TOPICS: dict[str, Callable[[Say], None]] = {
-    "order": order,
-    "told": told,
-    "sorted": sorted_,
-    "grid": grid,
-    "latent": latent,
-    "prefix": prefix,
-}
+TOPICS: dict[str, Callable[[Say], None]] = {"order": order, "told": told, "sorted": sorted_}
+TOPICS |= {"grid": grid, "latent": latent, "prefix": prefix}
 
 
 def main() -> None:

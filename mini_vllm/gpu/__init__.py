@@ -8,12 +8,13 @@ Importing this package imports neither. The engine comes here by name, `EngineCo
     attention.py                 attention over a paged cache in torch, to hold the kernels against
     kernels/                     Triton kernels, and `entry.py`, the one call in front of them
 
-All need torch, and `kernels/` needs Triton. A laptop without a GPU runs everything, the kernels under Triton's
-interpreter:
+All need torch, and `kernels/` needs Triton. A laptop without a GPU runs everything, the kernels under
+Triton's interpreter:
 
     TRITON_INTERPRET=1 mini-vllm generate --attention triton ...     # set before triton is imported
 
-Mirrors `vllm/v1/attention/backends/triton_attn.py` and `vllm/v1/attention/ops/`, where vLLM keeps its Triton kernels.
+Mirrors `vllm/v1/attention/backends/triton_attn.py` and `vllm/v1/attention/ops/`, where vLLM keeps its
+Triton kernels.
 
 A kernel here sees the cache as vLLM's Triton backend does: K and V are two tensors,
 `[num_blocks, block_size, num_kv_heads, head_size]`. The numpy engine keeps both in one array, with the pair
