@@ -44,8 +44,12 @@ def lab() -> ModuleType:
 
 
 def run(*command: object) -> str:
-    """The output of a script that imports vLLM, in a process of its own."""
-    env = os.environ | {"PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
+    """The output of a script that imports vLLM, in a process of its own.
+
+    vLLM's own variables are not handed on: other tests of this process may have set some.
+    """
+    env = {name: value for name, value in os.environ.items() if not name.startswith("VLLM_")}
+    env |= {"PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
     done = subprocess.run(
         [sys.executable, *map(str, command)],
         cwd=ROOT, env=env, capture_output=True, text=True, check=False,
