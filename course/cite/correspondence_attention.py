@@ -64,7 +64,7 @@ ATTENTION: dict[str, tuple[Pair, ...]] = {
         Pair("a layer's cache", f"{_BACKEND} get_kv_cache_shape",
              f"{_TRITON} TritonAttentionBackend.get_kv_cache_shape"),
         Pair("write, then attend", f"{_BACKEND} TritonAttention.forward",
-             f"{_TRITON} TritonAttentionImpl.forward"),
+             "vllm/model_executor/layers/attention/attention.py Attention.forward"),
         Pair("write", f"{_BACKEND} reshape_and_cache",
              f"{_TRITON} TritonAttentionImpl.do_kv_cache_update"),
         Pair("one entry", f"{_ENTRY} attention", f"{_KERNEL} unified_attention"),
