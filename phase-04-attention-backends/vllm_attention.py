@@ -248,8 +248,7 @@ TOPICS: dict[str, Callable[[Say], None]] = {
 
 
 def main() -> None:
-    for name, value in SETTINGS.items():
-        os.environ.setdefault(name, value)
+    os.environ |= SETTINGS
     wanted = sys.argv[1:] or list(TOPICS)
     if unknown := set(wanted) - set(TOPICS):
         sys.exit(f"no topic {', '.join(sorted(unknown))}; there are {', '.join(TOPICS)}")

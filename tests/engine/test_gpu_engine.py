@@ -33,7 +33,7 @@ def random_engine(device: str, **settings: Any) -> LLMEngine:
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("ahead", [False, True], ids=["sync", "async"])
-@pytest.mark.parametrize("seed", range(300, either(303, 330)))
+@pytest.mark.parametrize("seed", range(300, either(303, 320)))
 def test_random_workloads_give_the_right_tokens(seed: int, ahead: bool, device: str) -> None:
     """Arrivals, aborts, chunks, hits, preemptions, against attention by the formula in numpy."""
     jobs, settings = random_workload(seed)
