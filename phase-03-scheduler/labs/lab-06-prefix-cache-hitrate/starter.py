@@ -78,8 +78,8 @@ class Diagnosis(NamedTuple):
 
     Attributes:
         reason: one of the seven words below, or None for a request that found something.
-        common: tokens, from the first on, that it has in common with somebody who came before it under
-            the same salt; the most there are.
+        common: tokens of its prompt, from the first on, that somebody who came before it under the same
+            salt has said as well; the most there are.
     """
 
     reason: str | None

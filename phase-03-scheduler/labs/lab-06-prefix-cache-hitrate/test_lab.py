@@ -50,7 +50,11 @@ def test_the_predictions_hold(lab: ModuleType) -> None:
         "had computed, and two of those three blocks are still there",
         "blocks held, one document": "21 for the first reader, and two more for each of the other seven",
     }
-    assert said.keys() == facts.keys(), f"seven questions, {sorted(facts)}; yours: {sorted(said)}"
+    missing, unknown = sorted(facts.keys() - said.keys()), sorted(said.keys() - facts.keys())
+    assert not missing, (
+        f"no guess under the names {missing}: take them from the README as they stand"
+    )
+    assert not unknown, f"the README does not ask for {unknown}: it has seven questions"
     for name, fact in facts.items():
         assert said[name] == fact, f"{name}: you said {said[name]}, it is {fact}: {why[name]}"
 
@@ -116,6 +120,14 @@ def test_salts_keep_apart(lab: ModuleType) -> None:
         [support.visit(lab, "abcdefghi", salt=salt) for salt in salts],
         [0, 0, 0, 8, 8],
         f"The salts are {salts}: each sees its own only, and no salt is one as well",
+    )
+    salted = (("abcdefghi", "east"), ("abcdwxyz!", "west"), ("abcdefghi", "west"))
+    found(
+        lab,
+        [support.visit(lab, text, salt=salt) for text, salt in salted],
+        [0, 0, 4],
+        f"The texts and their salts are {salted}: 'efgh' was never said under 'west'. The salt is in the "
+        "first block's hash, and through it in all that follow",
     )
 
 

@@ -115,12 +115,15 @@ def test_the_rate_is_of_tokens(lab: ModuleType) -> None:
 
 def test_the_window_forgets_whole_steps(lab: ModuleType) -> None:
     """With room for three look-ups."""
-    steps = [support.step(lab, text) for text in ("a/8/4 b/8/4 c/8/4", "", "d/8/0", "e/8/4")]
+    texts = ("a/8/4 b/8/4 c/8/4", "", "d/8/0", "e/8/4", "f/8/8! g/8/8! h/8/0", "i/8/8 j/8/8 k/8/8")
+    steps = [support.step(lab, text) for text in texts]
     for count, want, why in [
         (1, 12 / 24, "three look-ups are not too many"),
         (2, 12 / 24, "a step without look-ups drives nobody out"),
         (3, 0.0, "four are too many, so the step with a, b and c goes, and d is left"),
         (4, 4 / 16, "d and e"),
+        (5, 4 / 24, "d, e and h; f and g were preempted before, so they take no room"),
+        (6, 1.0, "for i, j and k three steps go at once"),
     ]:
         got = lab.line_rate(steps[:count], 3)
         assert got == pytest.approx(want), (
@@ -153,6 +156,11 @@ def test_the_newest_step_stays(lab: ModuleType) -> None:
     got = lab.line_rate(steps, 3)
     assert got == pytest.approx(0.5), (
         f"four look-ups in one step, and room for three: they all stay, 0.5, got {got:.4f}"
+    )
+    got = lab.line_rate([*steps, support.step(lab, ""), support.step(lab, "f/8/8!")], 3)
+    assert got == pytest.approx(0.5), (
+        f"then a step without a look-up, and one with a preempted request's: they leave no trace, so the "
+        f"four are still the newest, 0.5, got {got:.4f}"
     )
 
 

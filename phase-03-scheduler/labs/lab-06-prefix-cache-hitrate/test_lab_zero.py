@@ -43,7 +43,10 @@ def why(
     given = {"found": 0, "block_size": 4, "caching": True} | more
     got = lab.diagnose(visits, len(visits) - 1, **given)
     want = lab.Diagnosis(getattr(lab, reason) if reason else None, common)
-    texts = ["".join(map(chr, one.tokens)) for one in visits]
+    texts = [
+        "".join(map(chr, one.tokens)) + (f" under {one.salt!r}" if one.salt else "")
+        for one in visits
+    ]
     assert tuple(got) == tuple(want), f"{texts}, {given}: {tuple(want)}, got {tuple(got)}. {hint}"
 
 
@@ -81,6 +84,9 @@ def test_gone(lab: ModuleType) -> None:
     why(lab, [answered, support.visit(lab, "abcdefg")], "EVICTED", 5, hint)
     answered = support.visit(lab, "abc", answer=(ord("d"),))
     why(lab, [answered, support.visit(lab, "abcdefg")], "LITTLE", 3, "The 'd' was never computed")
+    unread = support.visit(lab, "abcdefg", reads=False)
+    hint = "The first does not read, and writes all the same"
+    why(lab, [unread, support.visit(lab, "abcdefg")], "EVICTED", 7, hint)
 
 
 def test_another_salt(lab: ModuleType) -> None:
@@ -94,13 +100,20 @@ def test_another_salt(lab: ModuleType) -> None:
     ]
     why(lab, visits, "SALT", 0, hint)
     why(lab, visits[::-1], "SALT", 0, "Nobody had it without a salt")
+    why(lab, visits[::2], "SALT", 0, "No salt is another one as well")
+    moved = [visits[1], one(lab, "--abcdefgh", salt="east"), visits[2]]
+    why(
+        lab, moved, "SALT", 0, "It was said behind another beginning, too, but the salt comes first"
+    )
     hint = "It was there under 'east' as well, so the other salt is not to blame"
     why(lab, [*visits, one(lab, "abcdefgh", salt="east")], "EVICTED", 8, hint)
 
 
 def test_moved_by_any_number_of_tokens(lab: ModuleType) -> None:
     """A block's worth of tokens in a row, wherever they stand."""
-    hint = "Four tokens in a row were said before, behind another beginning; places do not matter"
+    hint = (
+        "A block's worth in a row was said before, behind another beginning; places do not matter"
+    )
     why(lab, asked(lab, "12:03 abcdefgh", "12:04 abcdefgh"), "MOVED", 4, hint, block_size=6)
     why(lab, asked(lab, "abcdefgh", "-abcdefgh"), "MOVED", 0, hint)
     why(lab, asked(lab, "--bcde---", "bcdex"), "MOVED", 0, hint)
@@ -126,6 +139,8 @@ def test_too_little(lab: ModuleType) -> None:
     hint = "The longest common beginning, of all who came before"
     why(lab, asked(lab, "abcxxx", "abxxxx", "abc-efgh"), "LITTLE", 3, hint)
     why(lab, asked(lab, "abcdefgh"), "LITTLE", 0, "Nobody came before it")
+    own = asked(lab, "abcdefgh", "abxefg", answer=tuple(map(ord, "h!")))
+    why(lab, own, "LITTLE", 2, "Its own answer, 'h!', was not there when it was looked up")
     visits = asked(lab, "abcdefgh", "abcdefgh")
     got = lab.diagnose(visits, 0, 0, 4, True)
     assert tuple(got) == (lab.LITTLE, 0), (
