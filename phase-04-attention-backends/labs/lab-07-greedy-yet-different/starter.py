@@ -101,7 +101,8 @@ def first_difference(alone: Sequence[Stage], beside: Sequence[Stage]) -> Differe
         What differs there, or None where all is equal.
 
     Raises:
-        ValueError: the runs do not have the same stages in the same order; the message names them.
+        ValueError: the runs do not have the same stages in the same order; the message names those that
+            differ.
     """
     raise NotImplementedError
 
@@ -177,10 +178,9 @@ def attend(requests: Sequence[Rows], scale: float) -> list[Array]:
     values up to it.
 
     They do not depend on how many requests there are, on their lengths, or on how many rows of the same
-    request
-    are computed at once: a token has the same result in a prefill, in a chunk and as a decode. Row `j` of
-    a request's `m` stands at position `seq_len - m + j`. Query heads `h * G .. h * G + G - 1` share KV
-    head `h`.
+    request are computed at once: a token has the same result in a prefill, in a chunk and as a decode.
+    Row `j` of a request's `m` stands at position `seq_len - m + j`. Query heads
+    `h * G .. h * G + G - 1` share KV head `h`.
 
     Args:
         requests: one at least.
@@ -214,6 +214,7 @@ def keys_in_turn(seq_len: int, how: Launch) -> int:
     """Keys that the busiest program of a request reads one after the other, padding of its last tile
     included.
 
-    Tiles are dealt out whole, and each segment but the last gets as many as the others.
+    Tiles are dealt out whole. All segments get the same number of tiles, the least that is enough, from
+    the first on; so the last ones may have fewer, or none.
     """
     raise NotImplementedError

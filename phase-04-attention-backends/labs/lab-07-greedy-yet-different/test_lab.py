@@ -37,19 +37,18 @@ def test_ulps_count_steps(lab: ModuleType) -> None:
     """Neighbours are 1 apart at any size; the two zeros are one number; the sign is crossed one by one."""
     one = np.float32(1)
     up = np.nextafter(one, np.float32(2))
-    tiny = np.float32(1e-45)
-    a = np.array([1, 1, 1000, -1, 0.0, tiny, -tiny, -0.0, 0.25], np.float32)
-    b = np.array(
-        [1, up, np.nextafter(np.float32(1000), np.float32(0)), -up, -0.0, -tiny, tiny, tiny, 0.5],
-        np.float32,
-    )
-    got = lab.ulps(a, b)
-    want = [0, 1, 1, 1, 0, 2, 2, 1, 2**23]
-    assert np.asarray(got).tolist() == want, (
-        f"from {a.tolist()} to {b.tolist()} it is {want} steps, not {np.asarray(got).tolist()}. Floats of "
-        f"one sign "
-        "are in the order of their bit patterns, read as whole numbers"
-    )
+    tiny, top = np.float32(1e-45), np.finfo(np.float32).max
+    a = np.array([1, 1, 1000, -1, 0.0, tiny, -tiny, -0.0, 0.25, top], np.float32)
+    below = np.nextafter(np.float32(1000), np.float32(0))
+    b = np.array([1, up, below, -up, -0.0, -tiny, tiny, tiny, 0.5, -top], np.float32)
+    want = [0, 1, 1, 1, 0, 2, 2, 1, 2**23, 2 * 0x7F7FFFFF]
+    got = np.asarray(lab.ulps(a, b))
+    assert got.shape == a.shape, f"{len(a)} pairs are {len(a)} distances, not the shape {got.shape}"
+    for x, y, steps, said in zip(a, b, want, got.tolist(), strict=True):
+        assert said == steps, (
+            f"from {x} to {y} it is {steps} steps, not {said}. Floats of one sign are in the order of their "
+            f"bit patterns, read as whole numbers, and a distance may need more than 32 bits"
+        )
 
 
 def test_ulps_take_any_shape_and_layout(lab: ModuleType) -> None:
@@ -105,10 +104,24 @@ def test_no_difference_is_none(lab: ModuleType) -> None:
 
 def test_runs_of_different_models_are_refused(lab: ModuleType) -> None:
     """Another name, another order, or one more stage: there is nothing to compare."""
-    a = stages(("x", [0.0]), ("y", [2.0]))
-    for b in (stages(("x", [0.0]), ("z", [2.0])), a[::-1], a[:1], [*a, *stages(("z", [1.0]))]):
-        with pytest.raises(ValueError, match=r".*[xyz].*"):
-            lab.first_difference(a, b)
+    a = stages(("norm", [0.0]), ("qkv", [2.0]))
+    for b, apart in (
+        (stages(("norm", [0.0]), ("mlp", [2.0])), ("qkv", "mlp")),
+        (a[::-1], ("norm", "qkv")),
+        (a[:1], ("qkv",)),
+        ([*a, *stages(("mlp", [1.0]))], ("mlp",)),
+    ):
+        runs = f"the stages {[name for name, _ in a]} and {[name for name, _ in b]}"
+        try:
+            got = lab.first_difference(a, b)
+        except ValueError as error:
+            said = str(error)
+        else:
+            pytest.fail(f"{runs} are of different models: raise ValueError, do not return {got}")
+        missing = [name for name in apart if name not in said]
+        assert not missing, (
+            f"{runs}: the message names where they part, {missing}, not only: {said}"
+        )
 
 
 # -- The near tie.
@@ -120,20 +133,21 @@ def test_margin_is_of_the_best_two(lab: ModuleType) -> None:
         ([1.0, 4.5, -7.0, 3.0], 1.5),
         ([-3.0, -1.0, -1.5], 0.5),
         ([2.0, 0.0, 2.0], 0.0),
+        ([1.0, 2.0**-30], 1 - 2.0**-30),
     ):
         got = lab.margin(np.array(logits, np.float32))
-        assert got == want, f"the margin of {logits} is {want}, not {got}"
+        assert got == want, f"the margin of {logits} is {want} in float64, not {got}"
 
 
 def test_noise_moves_both(lab: ModuleType) -> None:
     """The winner may fall while the other rises, so a flip takes half of the margin."""
     logits = np.array([1.0, 2.0, -5.0], np.float32)
-    for noise, want in ((0.25, False), (0.625, True), (2.0, True)):
+    for noise, want in ((0.25, False), (0.5 - 2.0**-30, False), (0.625, True), (2.0, True)):
         got = bool(lab.can_flip(logits, noise))
         assert got == want, (
             f"logits {logits.tolist()}, and each moves by at most {noise}: a flip is "
-            f"{'possible' if want else 'impossible'}. The winner may fall by {noise}, and the other rise "
-            f"by it"
+            f"{'possible' if want else 'impossible'}. In float64, the winner may fall by {noise}, and the "
+            f"other rise by it"
         )
 
 
@@ -218,15 +232,15 @@ def test_a_sum_knows_only_its_terms(lab: ModuleType, length: int) -> None:
 
 def test_zeros_behind_change_nothing(lab: ModuleType) -> None:
     """A longer array whose further terms are 0 has the same sum, to the bit: keys that are hidden."""
-    terms = numbers(2, 5, 37)
-    want = bits(lab.fixed_sum(terms))
-    for more in (1, 3, 27, 28, 100):
-        longer = np.concatenate([terms, np.zeros((5, more), np.float32)], axis=1)
-        assert bits(lab.fixed_sum(longer)) == want, (
-            f"37 terms, and {more} zeros behind them: other bits. Where a sum is cut must be counted from "
-            f"its first "
-            "term, not from its last one or its length"
-        )
+    for length in (4, 37, 200):
+        terms = numbers(2, 5, length)
+        want = bits(lab.fixed_sum(terms))
+        for more in (1, 3, 27, 28, 100):
+            longer = np.concatenate([terms, np.zeros((5, more), np.float32)], axis=1)
+            assert bits(lab.fixed_sum(longer)) == want, (
+                f"{length} terms, and {more} zeros behind them: other bits. Where a sum is cut must be "
+                f"counted from its first term, not from its last one or its length"
+            )
 
 
 def test_more_bits_are_not_an_order(lab: ModuleType) -> None:
@@ -277,10 +291,28 @@ def test_a_row_of_a_product_knows_no_batch(lab: ModuleType, size: int) -> None:
             f"{size} terms a sum, {n} rows: {len(differ)} rows have other bits than alone, the first is "
             f"row {differ[0]}"
         )
-    turned = lab.linear(x[::-1], weight)[::-1]
-    differ = [i for i in range(40) if bits(turned[i]) != alone[i]]
+    for way, got in (
+        ("in reverse", lab.linear(x[::-1], weight)[::-1]),
+        ("column by column in memory", lab.linear(np.asfortranarray(x), weight)),
+    ):
+        differ = [i for i in range(40) if bits(got[i]) != alone[i]]
+        assert not differ, (
+            f"{size} terms a sum, the rows {way}: {len(differ)} have other bits than alone"
+        )
+
+
+def test_a_product_in_more_bits_is_not_safe(lab: ModuleType) -> None:
+    """Large terms that cancel, so that the order shows in a float64 accumulator, too."""
+    x, weight = numbers(11, 40, 129), numbers(12, 129, 6)
+    x[:, ::3] *= np.float32(2.0**60)
+    x[:, 1::3] = -x[:, ::3]
+    weight[1::3] = weight[::3]
+    alone = [bits(lab.linear(row[None], weight)[0]) for row in x]
+    got = lab.linear(x, weight)
+    differ = [i for i in range(40) if bits(got[i]) != alone[i]]
     assert not differ, (
-        f"{size} terms a sum, the rows in reverse: {len(differ)} have other bits than alone"
+        f"40 rows whose large terms cancel: {len(differ)} have other bits than alone. float64 makes the "
+        f"noise smaller; it does not say who is added to whom"
     )
 
 
@@ -311,11 +343,13 @@ def test_a_norm_knows_no_batch(lab: ModuleType) -> None:
     """Row i of n is the row alone."""
     x, weight = numbers(9, 40, 100), numbers(10, 100)
     alone = [bits(lab.rms_norm(row[None], weight, 1e-5)[0]) for row in x]
-    for n in SIZES:
-        got = lab.rms_norm(x[:n], weight, 1e-5)
+    for rows in (*(x[:n] for n in SIZES), np.asfortranarray(x)):
+        n, lies = len(rows), "row by row" if rows.flags.c_contiguous else "column by column"
+        got = lab.rms_norm(rows, weight, 1e-5)
         differ = [i for i in range(n) if bits(got[i]) != alone[i]]
         assert not differ, (
-            f"{n} rows: {len(differ)} have other bits than alone, the first is row {differ[0]}"
+            f"{n} rows, {lies} in memory: {len(differ)} have other bits than alone, the first is row "
+            f"{differ[0]}"
         )
 
 
@@ -336,6 +370,16 @@ def test_segments_for_few_who_decode(lab: ModuleType) -> None:
             f"{case[0]} requests, at most {case[1]} rows each, {case[2]} KV heads, batch invariant "
             f"{case[3]}: vLLM's "
             f"launcher takes {want[0]} segments and tiles of {want[1]}, you say {got[0]} and {got[1]}"
+        )
+
+
+def test_the_threshold_is_rounded_down(lab: ModuleType) -> None:
+    """128 // 10 KV heads is 12, as `seq_threshold_3D` is calculated in `triton_attn.py`."""
+    for num_seqs, want in ((12, (16, 16)), (13, (1, 32))):
+        got = tuple(lab.launch(num_seqs, 1, 10, False))
+        assert got == want, (
+            f"{num_seqs} requests decode, 10 KV heads: the threshold is 128 // 10 = 12, so (segments, "
+            f"tile) is {want}, not {got}"
         )
 
 

@@ -63,6 +63,18 @@ def test_attend_is_attention(lab: ModuleType) -> None:
         )
 
 
+def test_the_scale_is_given(lab: ModuleType) -> None:
+    """Some models do not divide by the root of D, so the caller says what a score is multiplied by."""
+    one = request(lab, 5, 30, 2)
+    [plain] = attend(lab, [one])
+    [got] = lab.attend([lab.Rows(one.query * np.float32(4), *one[1:])], SCALE / 4)
+    error = float(np.abs(got - plain).max() / np.abs(plain).max())
+    assert error < 1e-5, (
+        f"four times the query and a quarter of the scale are the same scores, and the result is off by "
+        f"{error:.1e}: multiply by `scale`, not by a number of your own"
+    )
+
+
 def test_large_scores_do_not_overflow(lab: ModuleType) -> None:
     """Scores of some hundreds: the largest is taken off before exp."""
     one = request(lab, 5, 30, 2)
