@@ -13,6 +13,7 @@ import pytest
 from course.kernels import JUDGES, BenchError, Finding, Report, bench, judge, sass
 from course.kernels.report import from_data, to_data
 from course.learner.cli import main
+from course.learner.grade import _engine_digest
 
 ROOT = Path(__file__).resolve().parents[2]
 FAULTS = proof.read_faults()
@@ -118,6 +119,18 @@ def test_the_bench_is_imported_without_what_only_the_children_need() -> None:
     code = "import sys, course.kernels; print(*{'numpy', 'torch', 'triton', 'vllm'} & set(sys.modules))"
     ran = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert (ran.stdout.strip(), ran.stderr) == ("", "")
+
+
+def test_a_lab_is_graded_anew_when_the_bench_has_changed(tmp_path: Path) -> None:
+    """What the tests said is kept by content, and the bench's files are a part of that."""
+    bench_file = tmp_path / "course" / "kernels" / "lab.py"
+    bench_file.parent.mkdir(parents=True)
+    digests = set()
+    for text in ("", "MOST_BYTES = 2"):
+        bench_file.write_text(text)
+        _engine_digest.cache_clear()
+        digests.add(_engine_digest(tmp_path))
+    assert len(digests) == 2, "a kernel that the old bench accepted would count as accepted"
 
 
 def test_what_is_missing_is_said_in_one_line(

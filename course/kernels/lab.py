@@ -1,0 +1,89 @@
+"""What the tests of the kernel labs share: each asks one judge of the bench about the file under test.
+
+The judges work in processes of their own, which takes seconds. So one report serves all tests that read it,
+and what is slow waits until the kernel is right, without races and frugal.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+from course.kernels.bench import judge as ask
+from course.kernels.report import Report
+from course.learner.stubs import unwritten
+
+FIRST = ("right", "races", "bytes")  # one process: they all run the kernel in the interpreter
+
+
+class Kernels:
+    """A problem of the bench, and the kernels that a lab's file must define for it.
+
+    Args:
+        problem: a key of `course.kernels.PROBLEMS`.
+        kernels: the names of what the learner writes for it, in order.
+        wanted: what the slow tests wait for, in words; a skipped test says "first" and this.
+        after: what must be accepted before anything else is asked about this one.
+    """
+
+    def __init__(
+        self, problem: str, kernels: list[str], wanted: str, after: Kernels | None = None
+    ) -> None:
+        self.problem, self.kernels, self.wanted, self.after = problem, kernels, wanted, after
+        self.reports: dict[tuple[str, tuple[str, ...], bool], Report] = {}
+
+    def judged(
+        self, lab: ModuleType, judge: str, beside: tuple[str, ...] = FIRST, vllm: bool = False
+    ) -> None:
+        """Fails with what `judge` has against the kernel.
+
+        `beside` are the judges that are asked in one go, this one among them. With `vllm` they hold it
+        against vLLM's own kernel as well.
+        """
+        if self.after:
+            self.after.accepted(lab)
+        self.started(lab)
+        report = self.report(lab, beside, vllm)
+        against = [f.message for f in report.of(judge) if f.ok is not True]
+        if not report.of(judge):  # an earlier judge saw what makes this one pointless
+            against = [f"judge {f.judge}: {f.message}" for f in report.findings if f.ok is not True]
+        assert not against, "\n".join(against)
+
+    def accepted(self, lab: ModuleType) -> None:
+        """Skips what is pointless, and takes long, as long as `FIRST` have something against the kernel."""
+        import pytest
+
+        self.started(lab)
+        if not self.report(lab, FIRST, False).ok:
+            pytest.skip(f"first {self.wanted}")
+
+    def started(self, lab: ModuleType) -> None:
+        """Raise what an unwritten kernel raises here, where the grader can see it."""
+        missing = unwritten(Path(str(lab.__file__)).read_text(encoding="utf-8"))
+        for name in self.kernels:
+            if name in missing:
+                kernel = getattr(lab, name).fn
+                kernel(*[None] * kernel.__code__.co_argcount)
+
+    def report(self, lab: ModuleType, judges: tuple[str, ...], vllm: bool) -> Report:
+        """What these judges say about the file of `lab`; they are asked once."""
+        asked = str(lab.__file__), judges, vllm
+        if asked not in self.reports:
+            self.reports[asked] = ask(asked[0], self.problem, judges, vllm=vllm)
+        return self.reports[asked]
+
+
+def runs_alone(lab: ModuleType, script: Path, device: str) -> None:
+    """Fails where `script`, a lab's show.py, ends badly with the file of `lab`, or prints a wrong result."""
+    command = [sys.executable, str(script), "--impl", str(lab.__file__), "--device", device]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    ran = subprocess.run([*command, "--json"], env=env, capture_output=True, text=True)
+    assert ran.returncode == 0, f"show.py failed: {ran.stderr.strip().splitlines()[-1:]}"
+    error = json.loads(ran.stdout)["error"]
+    assert error < 2e-3, (
+        f"on {device}, in float16, your kernel is {error:.1e} away from attention over a gathered copy"
+    )
