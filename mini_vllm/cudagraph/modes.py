@@ -3,8 +3,8 @@
 Mirrors `vllm/config/compilation.py:53 CUDAGraphMode`, `vllm/forward_context.py:30 BatchDescriptor`,
 `vllm/v1/attention/backend.py:499 AttentionCGSupport`, and two methods of the config:
 `vllm/config/vllm.py:1597 VllmConfig._set_cudagraph_sizes` and
-`vllm/config/compilation.py:1318 CompilationConfig.resolve_cudagraph_mode_and_sizes`. Upstream these write to a
-config object; here they are functions of plain numbers, called in the same order: the sizes when the config
+`vllm/config/compilation.py:1318 CompilationConfig.resolve_cudagraph_mode_and_sizes`. Upstream these write to
+a config object; here they are functions of plain numbers, called in the same order: the sizes when the config
 is made, the mode once the attention backend is known, then the sizes again if there are drafts.
 
 Left out: LoRA (a graph for each count of adapters), sequence parallelism (sizes in multiples of the GPUs),
