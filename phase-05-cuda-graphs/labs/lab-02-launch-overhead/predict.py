@@ -1,0 +1,123 @@
+"""What your functions say of a step with and without graphs: derived, not measured.
+
+    python predict.py [--impl solution|starter|FILE] [--model KIMS|LLAMA_3_8B] [--card NAME] [--context TOKENS]
+
+Lab 05-05 measures, and holds what it sees against this table. The launch costs are others' measurements
+(README); the card's share is the roofline, so the least that it can take. Planning is left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[2]
+sys.path.append(str(ROOT))  # the repository, where it is not installed
+
+from course.learner.labs import load_module  # noqa: E402
+from course.learner.stubs import run_script  # noqa: E402
+
+MODES = ("NONE", "PIECEWISE", "FULL")
+LAUNCH_S = (3e-6, 6e-6)
+"""The range of what others have measured."""
+BATCHES = (1, 8, 64)
+
+
+class Prediction(NamedTuple):
+    """A row of the table. Pairs are for the low and the high end of `LAUNCH_S`, in seconds."""
+
+    batch: int
+    mode: str
+    launches: int
+    launching_s: tuple[float, float]
+    device_s: float
+    step_s: tuple[float, float]
+
+
+def load_lab(choice: str | None = None) -> ModuleType:
+    """`starter.py` or `solution.py` beside this file, or any other path; without a choice LAB_IMPL decides."""
+    choice = choice or os.environ.get("LAB_IMPL", "").strip() or "solution"
+    path = HERE / f"{choice}.py" if choice in ("starter", "solution") else Path(choice)
+    if not path.is_file():
+        raise SystemExit(f"--impl {choice}: there is no file {path}")
+    return load_module(path, "lab_05_02_for_scripts")
+
+
+def cards(lab: ModuleType) -> dict[str, Any]:
+    """The data sheets of lab 00-04 as `Card`s: dense, whole operations and bytes a second."""
+    [file] = ROOT.glob("phase-00*/labs/lab-04*/gpus.json")
+    found = {}
+    for sheet in json.loads(file.read_text(encoding="utf-8")):
+        flops = sheet["printed_tflops"] * 1e12 / (2 if sheet["with_sparsity"] else 1)
+        gigabytes = sheet.get("bandwidth_gb_s") or sheet["bus_bits"] * sheet["gbit_per_pin"] / 8
+        found[sheet["name"]] = lab.Card(sheet["name"], flops, gigabytes * 1e9)
+    return found
+
+
+def predict(
+    lab: ModuleType, card: Any, model: Any, batch: int, mode: str, context: int = 0
+) -> Prediction:
+    """One step in which `batch` requests with `context` tokens each decode, planned ahead.
+
+    The batch is taken to be a size that is captured, so nothing is padded.
+    """
+    count = lab.launches(model.kernels, mode)
+    low, high = LAUNCH_S
+    return Prediction(
+        batch,
+        mode,
+        count,
+        (count * low, count * high),
+        lab.device_time(card, model, batch, batch * context),
+        tuple(lab.decode_time(card, model, mode, batch, s, context) for s in LAUNCH_S),  # type: ignore[arg-type]
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="A step with and without graphs, derived.")
+    parser.add_argument("--impl", help="solution (default), starter or a file")
+    parser.add_argument("--model", choices=("KIMS", "LLAMA_3_8B"), default="KIMS")
+    parser.add_argument("--card", default="H100 SXM", help="a name of lab 00-04's gpus.json")
+    parser.add_argument("--context", type=int, default=1000, help="tokens a request has (1000)")
+    args = parser.parse_args()
+    lab = load_lab(args.impl)
+    known = cards(lab)
+    if args.card not in known:
+        raise SystemExit(f"--card {args.card!r}: one of {', '.join(known)}")
+    if args.context < 0:
+        raise SystemExit(f"--context must be at least 0, got {args.context}")
+    model, card = getattr(lab, args.model), known[args.card]
+    us = " to ".join(f"{s * 1e6:g}" for s in LAUNCH_S)
+    print(f"{model.name} on {card.name}, {args.context:,} tokens a request, {us} us a launch")
+    print("derived, not measured: launches times their cost, and the card's roofline\n")
+    print(
+        "batch  mode       launches   launching, ms  card, ms        step, ms     tokens a second"
+    )
+    for batch in BATCHES:
+        for mode in MODES:
+            row = predict(lab, card, model, batch, mode, args.context)
+            low, high = (f"{s * 1e3:.2f}" for s in row.launching_s)
+            step = " to ".join(f"{s * 1e3:.2f}" for s in row.step_s)
+            rate = " to ".join(f"{batch / s:,.0f}" for s in reversed(row.step_s))
+            print(
+                f"{batch:5}  {mode:9}  {row.launches:8}  {low:>5} to {high:>5}  {row.device_s * 1e3:8.2f}"
+                f"  {step:>14}  {rate:>18}"
+            )
+    print("\nthe first batch at which graphs gain nothing")
+    for launch_us in (3, 4, 5, 6, 10, 20):
+        first = [
+            lab.first_batch_without_gain(card, model, launch_us * 1e-6, context)
+            for context in (0, args.context)
+        ]
+        shown = [f"{one:4}" if one else "none" for one in first]
+        print(f"{launch_us:4} us a launch: {shown[0]} with empty caches, {shown[1]} with these")
+
+
+if __name__ == "__main__":
+    run_script(main)
