@@ -20,9 +20,11 @@ from mini_vllm.outside import short
 
 if TYPE_CHECKING:
     from mini_vllm.sim import ServingMetrics, SimParts, SimRequest, StepCost
+    from mini_vllm.sim.graphs import GraphTally
 
 MOST_PROMPTS = 100_000_000
 """Hours; whoever wants more can run it again with another seed."""
+CUDA_GRAPH_MODES = ("NONE", "PIECEWISE", "FULL", "FULL_DECODE_ONLY", "FULL_AND_PIECEWISE")
 MOST_BLOCKS = 20_000_000
 """About 2 GB of bookkeeping."""
 _EPILOG = """\
@@ -33,6 +35,7 @@ examples:
   mini-vllm simulate --request-rate 20 --burstiness 0.25 --prefix-len 2000 --goodput ttft:500 tpot:30
   mini-vllm simulate --dataset lengths.csv --request-rate 10 --plot run.png --json run.json
   mini-vllm simulate --cost my-engine.json --num-gpu-blocks 4000 --max-model-len 4096
+  mini-vllm simulate --cost h100-llama-3.2-1b --cudagraph-mode FULL_AND_PIECEWISE --launch-us 5
 """
 
 
@@ -85,6 +88,14 @@ def add_simulate_parser(commands: Any) -> None:
         help="what a step costs: a preset, or a .json file (a100-llama-3-8b); 'list' shows the presets",
     )  # fmt: skip
     parser.add_argument(
+        "--cudagraph-mode", choices=CUDA_GRAPH_MODES, metavar="MODE",
+        help=f"count kernel launches, without graphs (NONE) or with: {', '.join(CUDA_GRAPH_MODES)}",
+    )  # fmt: skip
+    parser.add_argument(
+        "--launch-us", type=float, metavar="US",
+        help="microseconds a launch; needs --cudagraph-mode (5)",
+    )  # fmt: skip
+    parser.add_argument(
         "--goodput", nargs="+", default=[], metavar="NAME:MS",
         help="limits that a good request keeps: ttft, tpot, e2el in milliseconds",
     )  # fmt: skip
@@ -99,7 +110,7 @@ def add_simulate_parser(commands: Any) -> None:
 
 def run_simulate(args: argparse.Namespace, out: TextIO) -> int:
     """The `simulate` command."""
-    from mini_vllm.sim import ServingMetrics, Simulator, load_cost
+    from mini_vllm.sim import ServingMetrics, Simulator, load_cost, work_of
     from mini_vllm.sim.cost import presets
     from mini_vllm.sim.metrics import parse_goodput
 
@@ -111,6 +122,7 @@ def run_simulate(args: argparse.Namespace, out: TextIO) -> int:
     percentiles = _percentiles(args.metric_percentiles)
     metrics = ServingMetrics(parse_goodput(args.goodput), percentiles)
     config = _config(args, cost)
+    cost, tally = _graphs(args, cost, config)
     parts = _parts(config)
     requests, num_prompts, rate = _requests(args)
     if args.json not in (None, "-"):
@@ -120,11 +132,19 @@ def run_simulate(args: argparse.Namespace, out: TextIO) -> int:
 
         check_target("--plot", Path(args.plot))
         check_plot(Path(args.plot))
-    simulator = Simulator(parts, cost, metrics, seed=args.seed)
+    observe = None
+    if tally is not None:
+
+        def observe(plan: Any, now: float) -> None:
+            tally.add(work_of(plan, parts.scheduler.requests))
+
+    simulator = Simulator(parts, cost, metrics, observe, seed=args.seed)
     simulator.run(requests)
     if metrics.failed == num_prompts:
         raise ValueError(f"every request was refused; the first: {metrics.first_failure}")
     result = metrics.result(simulator.num_preemptions)
+    if tally is not None:
+        result |= tally.result()
     if args.json is not None:
         settings = {
             "cost": {"name": cost.name, "source": cost.source},
@@ -195,6 +215,22 @@ def _or_refuse(cost: StepCost, flag: str, value: int | None) -> int:
             f"the cost {cost.name!r} does not say how large its model's limit or cache is: give {flag}"
         )
     return value
+
+
+def _graphs(
+    args: argparse.Namespace, cost: StepCost, config: EngineConfig
+) -> tuple[StepCost, GraphTally | None]:
+    """The cost, with launches if they are to be counted, and what counts them."""
+    from mini_vllm.cudagraph import CUDAGraphMode
+    from mini_vllm.sim.graphs import LAUNCH_S, GraphTally, with_graphs
+
+    if args.cudagraph_mode is None:
+        if args.launch_us is not None:
+            raise ValueError(f"--launch-us {args.launch_us:g} needs a --cudagraph-mode")
+        return cost, None
+    launch_s = LAUNCH_S if args.launch_us is None else args.launch_us / 1e6
+    counted = with_graphs(cost, config, CUDAGraphMode[args.cudagraph_mode], launch_s)
+    return counted, GraphTally(counted)
 
 
 def _parts(config: EngineConfig) -> SimParts:
@@ -304,6 +340,13 @@ def table(
     row("Most waiting:", result["max_waiting"])
     row("Peak KV cache usage (%):", 100 * result["max_kv_cache_usage_perc"])
     row("Device busy (%):", 100 * result["device_busy_share"])
+    if "cudagraph_mode" in result:
+        lines.append(f"{'CUDA graphs':-^50}")
+        row("Steps replayed whole (FULL):", result["steps_full"])
+        row("Steps replayed in pieces (PIECEWISE):", result["steps_piecewise"])
+        row("Steps without a graph (NONE):", result["steps_none"])
+        row("Launches a step:", result["launches_per_step"])
+        row("Padded tokens a step:", result["padded_tokens_per_step"])
     lines.append("=" * 50)
     lines.append(f"The cost of a step: {cost.name}; {cost.source}.")
     lines.append(f"Percentiles are within {100 * RELATIVE_ERROR:g} % of their values.")

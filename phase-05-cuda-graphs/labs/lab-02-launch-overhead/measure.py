@@ -19,7 +19,7 @@ import numpy as np
 
 sys.path.append(str(Path(__file__).resolve().parents[3]))
 
-from course.learner.stubs import run_script  # noqa: E402
+from course.learner.stubs import run_script
 
 SIZES = (1, 100, 1_000, 10_000, 100_000)
 CALLS = 80

@@ -1,6 +1,6 @@
 """What your functions say of a step with and without graphs: derived, not measured.
 
-    python predict.py [--impl solution|starter|FILE] [--model KIMS|LLAMA_3_8B] [--card NAME] [--context TOKENS]
+    python predict.py [--impl solution|starter|FILE] [--model KIMS|LLAMA_3_8B] [--card NAME] [--context N]
 
 Lab 05-05 measures, and holds what it sees against this table. The launch costs are others' measurements
 (README); the card's share is the roofline, so the least that it can take. Planning is left out.
@@ -41,7 +41,7 @@ class Prediction(NamedTuple):
 
 
 def load_lab(choice: str | None = None) -> ModuleType:
-    """`starter.py` or `solution.py` beside this file, or any other path; without a choice LAB_IMPL decides."""
+    """`starter.py` or `solution.py` of this folder, or another path. Without a choice LAB_IMPL decides."""
     choice = choice or os.environ.get("LAB_IMPL", "").strip() or "solution"
     path = HERE / f"{choice}.py" if choice in ("starter", "solution") else Path(choice)
     if not path.is_file():
