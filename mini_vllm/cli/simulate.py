@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from mini_vllm.cli.flags import add_engine_flags, make_config, not_negative, positive
-from mini_vllm.config import EngineConfig
+from mini_vllm.config import CUDAGRAPH_MODES, EngineConfig
 from mini_vllm.outside import short
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 MOST_PROMPTS = 100_000_000
 """Hours; whoever wants more can run it again with another seed."""
-CUDA_GRAPH_MODES = ("NONE", "PIECEWISE", "FULL", "FULL_DECODE_ONLY", "FULL_AND_PIECEWISE")
 MOST_BLOCKS = 20_000_000
 """About 2 GB of bookkeeping."""
 _EPILOG = """\
@@ -88,8 +87,12 @@ def add_simulate_parser(commands: Any) -> None:
         help="what a step costs: a preset, or a .json file (a100-llama-3-8b); 'list' shows the presets",
     )  # fmt: skip
     parser.add_argument(
-        "--cudagraph-mode", choices=CUDA_GRAPH_MODES, metavar="MODE",
-        help=f"count kernel launches, without graphs (NONE) or with: {', '.join(CUDA_GRAPH_MODES)}",
+        "--cudagraph-mode", choices=CUDAGRAPH_MODES, dest="counted_mode",
+        help="count kernel launches too, and run steps without graphs (NONE) or with (launches cost nothing)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--cudagraph-capture-sizes", type=positive, nargs="+", metavar="N",
+        help="tokens of the batches to capture (vLLM's ladder for --max-num-seqs)",
     )  # fmt: skip
     parser.add_argument(
         "--launch-us", type=float, metavar="US",
@@ -193,6 +196,8 @@ def _percentiles(text: str) -> list[float]:
 def _config(args: argparse.Namespace, cost: StepCost) -> EngineConfig:
     """The engine's settings: what is given, else what goes with the cost."""
     config = make_config(args)
+    if args.counted_mode is not None:
+        config = dataclasses.replace(config, cudagraph_mode=args.counted_mode)
     slots = cost.num_kv_tokens
     if config.max_model_len is None:
         limit = _or_refuse(cost, "--max-model-len", cost.max_model_len)
@@ -221,15 +226,16 @@ def _graphs(
     args: argparse.Namespace, cost: StepCost, config: EngineConfig
 ) -> tuple[StepCost, GraphTally | None]:
     """The cost, with launches if they are to be counted, and what counts them."""
-    from mini_vllm.cudagraph import CUDAGraphMode
     from mini_vllm.sim.graphs import LAUNCH_S, GraphTally, with_graphs
 
-    if args.cudagraph_mode is None:
-        if args.launch_us is not None:
-            raise ValueError(f"--launch-us {args.launch_us:g} needs a --cudagraph-mode")
+    if args.counted_mode is None:
+        for name in ("launch_us", "cudagraph_capture_sizes"):
+            if getattr(args, name) is not None:
+                raise ValueError(f"--{name.replace('_', '-')} needs a --cudagraph-mode")
         return cost, None
-    launch_s = LAUNCH_S if args.launch_us is None else args.launch_us / 1e6
-    counted = with_graphs(cost, config, CUDAGraphMode[args.cudagraph_mode], launch_s)
+    counted = with_graphs(
+        cost, config, LAUNCH_S if args.launch_us is None else args.launch_us / 1e6
+    )
     return counted, GraphTally(counted)
 
 

@@ -2,7 +2,7 @@
 
 Which graph a step runs under, and how far it is padded, is not modelled: `CudagraphDispatcher` says it, as it
 does in the engine (`mini_vllm/cudagraph/`). What a launch costs is a number from outside, and the counts of
-kernels are those of `mini_vllm`'s Llama, fused nowhere; lab 05-02 derives the formulas.
+kernels are those of `mini_vllm/cudagraph/program.py`, fused nowhere; lab 05-02 derives the formulas.
 
 Left out: capturing (before the first request), logits and sampling (in no graph, so the same under each
 mode), and what a kernel takes at least, however little it has to do.
@@ -24,8 +24,8 @@ LAUNCH_S = 5e-6
 LAYER_KERNELS = 12
 SPLIT_KERNELS = 2
 """Of a layer's, those that no piece holds: writing K and V, attention."""
-END_KERNELS = 2
-"""The embedding and the last norm."""
+END_KERNELS = 3
+"""The embedding, the angles of the positions, and the last norm."""
 
 
 class GraphedStep(NamedTuple):
@@ -124,10 +124,8 @@ class GraphCost:
         return self.base.device(work._replace(num_tokens=self.step(work).num_tokens))
 
 
-def with_graphs(
-    cost: StepCost, config: EngineConfig, mode: CUDAGraphMode, launch_s: float = LAUNCH_S
-) -> GraphCost:
-    """A derived cost with launches, under the ladder of sizes that goes with the engine's settings.
+def with_graphs(cost: StepCost, config: EngineConfig, launch_s: float = LAUNCH_S) -> GraphCost:
+    """A derived cost with launches, under the mode and the ladder of sizes that the engine's settings have.
 
     Raises ValueError for a cost that was fitted to timed steps: their launches are in it.
     """
@@ -136,7 +134,12 @@ def with_graphs(
             f"the cost {cost.name!r} was fitted to timed steps, so their launches are in it: count them only "
             "with a derived one"
         )
-    sizes = cudagraph_capture_sizes(config.max_num_seqs, config.token_budget)
+    sizes = cudagraph_capture_sizes(
+        config.max_num_seqs,
+        config.token_budget,
+        cudagraph_capture_sizes=config.cudagraph_capture_sizes,
+    )
+    mode = CUDAGraphMode[config.cudagraph_mode]
     dispatcher = CudagraphDispatcher(mode, sizes, config.max_num_seqs)
     return GraphCost(cost, dispatcher, cost.num_layers, launch_s)
 

@@ -15,7 +15,8 @@ class Kernels:
         layer: kernels of a layer, those of `split` included.
         split: of them, those that no piece may hold: writing K and V, and attention. They stand one
             after the other somewhere in the middle of the layer, with others before and behind them.
-        before, after: before the first layer (the embedding) and behind the last (the last norm).
+        before, after: before the first layer (the embedding, the angles of the positions) and behind the
+            last one (the last norm).
         beside: behind the model, so in no graph at all: gathering rows, logits, the choice of a token. The
             course's engine does not count them, so they are 0 where nobody says.
     """
@@ -23,7 +24,7 @@ class Kernels:
     layers: int
     layer: int = 12
     split: int = 2
-    before: int = 1
+    before: int = 2
     after: int = 1
     beside: int = 0
 
