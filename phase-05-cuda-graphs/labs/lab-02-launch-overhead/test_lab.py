@@ -222,6 +222,11 @@ def test_some_graphs_never_pay(lab: ModuleType) -> None:
         assert got is None, (
             f"three kernels, and three launches with pieces: nothing is ever saved, None; got {got}"
         )
+    kernels = lab.Kernels(1, layer=4, split=1, before=0, after=0, beside=0)
+    got = lab.break_even(kernels, "PIECEWISE", 2)
+    assert got == 9, (
+        f"four kernels, three launches: a step saves one, two passes cost 8, so 9; got {got}"
+    )
 
 
 # ---- who waits for whom --------------------------------------------------------------------------
@@ -313,6 +318,18 @@ def test_the_card_is_lab_00_04s(lab: ModuleType) -> None:
         8e-3 + 61_440 * 131_072 / 2e12,
         "K and V of 61,440 tokens",
     )
+    for given, layers, size in ((lab.KIMS, 16, 64), (lab.LLAMA_3_8B, 32, 128)):
+        want = (2 * given.params + 1000 * 4 * layers * 8 * size) / 3350e9
+        same(
+            lab.device_time(lab.H100, given, 1, 1000),
+            want,
+            f"{given.name}, 1,000 tokens of context",
+        )
+        same(
+            lab.device_time(lab.H100, given, 2000),
+            4000 * given.params / 989.5e12,
+            f"{given.name}, 2,000 rows",
+        )
     half = lab.Model("4 bits", 8_000_000_000, 131_072, lab.Kernels(32), 0.5)
     same(lab.device_time(card, half, 1), 2e-3, "half a byte a weight")
 
@@ -365,6 +382,8 @@ def test_planning_counts(lab: ModuleType) -> None:
         )
         kind = "asynchronous" if async_scheduling else "synchronous"
         same(got, want, f"a planning of 0.3 ms, {kind}, seconds")
+    got = lab.decode_time(lab.H100, lab.KIMS, "FULL", 1, 5e-6, planning_s=0.3e-3)
+    same(got, read, "planning 0.3 ms, and nothing said of scheduling: asynchronous, seconds")
     got = lab.decode_time(lab.H100, lab.KIMS, "NONE", 1, 5e-6, planning_s=0.3e-3)
     same(got, 195 * 5e-6 + 0.3e-3, "planning 0.3 ms and 195 launches, asynchronous, seconds")
 
@@ -400,10 +419,24 @@ def test_as_long_is_no_gain(lab: ModuleType) -> None:
     assert got is None, f"up to 3 there is none, got {got}"
     got = lab.first_batch_without_gain(card, model, 1.0, context=4, most=4)
     assert got == 4, f"`most` itself is tried, got {got}"
+    nothing = lab.Model("a cache alone", 0, 125, kernels)
+    for launch_s, want in ((256.0, 1024), (256.1, None)):
+        got = lab.first_batch_without_gain(card, nothing, launch_s, context=8)
+        assert got == want, (
+            f"1 s a request, {4 * launch_s:g} s of launches: {want} of 1,024, not {got}"
+        )
+
+
+def test_an_empty_cache_unless_it_is_said(lab: ModuleType) -> None:
+    """Nobody has read anything yet, as for `decode_time`."""
+    got = lab.first_batch_without_gain(lab.H100, lab.KIMS, 5e-6)
+    assert got == 391, f"empty caches, 5 us a launch: 391, not {got}"
 
 
 def test_a_large_model_never_waits(lab: ModuleType) -> None:
     """Llama-3-8B, from 3 to 6 us a launch: the card has more to do, at batch 1 already."""
+    got = lab.launches(lab.LLAMA_3_8B.kernels, "NONE")
+    assert got == 387, f"32 layers of 12 kernels and 3 at the ends are 387 launches, not {got}"
     for launch_us in (3, 4, 5, 6):
         got = lab.first_batch_without_gain(lab.H100, lab.LLAMA_3_8B, launch_us * 1e-6)
         assert got == 1, f"387 launches of {launch_us} us, 4.79 ms of reading: batch 1, not {got}"
