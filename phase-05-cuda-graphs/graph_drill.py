@@ -2,10 +2,10 @@
 
     python phase-05-cuda-graphs/graph_drill.py
 
-The shipped model (4 layers) under FULL_AND_PIECEWISE, with graphs for 1, 2, 4 and 8 tokens. It stops before the
-step in which Kim, Mo and Ned decode and Lou's prompt of four tokens is computed; behind it Kim gets one token
-more, and the others go on without her. At the prompt of the debugger `engine`, `runner` and `graph` are names.
-EXERCISES.md has the drills.
+The shipped model (4 layers) under FULL_AND_PIECEWISE, with graphs for 1, 2, 4 and 8 tokens. It stops before
+the step in which Kim, Mo and Ned decode and Lou's prompt of four tokens is computed; behind it Kim gets one
+token more, and the others go on without her. At the prompt of the debugger `engine`, `runner` and `graph`
+are names. EXERCISES.md has the drills.
 """
 
 from __future__ import annotations

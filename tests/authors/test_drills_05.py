@@ -14,7 +14,9 @@ ROOT = Path(__file__).parents[2]
 PHASE = ROOT / "phase-05-cuda-graphs"
 PRINTED = {
     "The table": ["('PIECEWISE', 8, None, False)", "('FULL', 4, 4, True)", "('FULL', 4, 4, True)"],
-    "The padding": ["([38, 54, 69, -1], [7, 7, 6, 0], [0, 1, 2, 3, 3])", "([2, 3, 4, 0], [123, 123, 109, 124])"],
+    "The padding": [
+        "([38, 54, 69, -1], [7, 7, 6, 0], [0, 1, 2, 3, 3])", "([2, 3, 4, 0], [123, 123, 109, 124])",
+    ],
     "The launches": [
         "('kv_cache_update', 1, 8)", "('attention', 2, 8)", "('kv_cache_update', 4, 8)", "(13, 5)", "(14, 6)",
     ],
