@@ -21,6 +21,7 @@ from mini_vllm.sim.cost import RooflineCost, StepCost, StepWork
 
 LAUNCH_S = 5e-6
 """What a launch costs where nobody says: others measured 3 to 6 us (lab 05-02 has the links)."""
+MOST_ROWS = 1_000_000
 LAYER_KERNELS = 12
 SPLIT_KERNELS = 2
 """Of a layer's, those that no piece holds: writing K and V, attention."""
@@ -127,7 +128,8 @@ class GraphCost:
 def with_graphs(cost: StepCost, config: EngineConfig, launch_s: float = LAUNCH_S) -> GraphCost:
     """A derived cost with launches, under the mode and the ladder of sizes that the engine's settings have.
 
-    Raises ValueError for a cost that was fitted to timed steps: their launches are in it.
+    Raises ValueError for a cost that was fitted to timed steps, whose launches are in it, and for a capture
+    size that no card could hold.
     """
     if not isinstance(cost, RooflineCost):
         raise ValueError(
@@ -139,6 +141,11 @@ def with_graphs(cost: StepCost, config: EngineConfig, launch_s: float = LAUNCH_S
         config.token_budget,
         cudagraph_capture_sizes=config.cudagraph_capture_sizes,
     )
+    if sizes and sizes[-1] > MOST_ROWS:
+        raise ValueError(
+            f"the largest capture size is {sizes[-1]}: the padding of each count of tokens is kept, for at most "
+            f"{MOST_ROWS}"
+        )
     mode = CUDAGraphMode[config.cudagraph_mode]
     dispatcher = CudagraphDispatcher(mode, sizes, config.max_num_seqs)
     return GraphCost(cost, dispatcher, cost.num_layers, launch_s)

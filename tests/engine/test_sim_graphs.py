@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from mini_vllm.async_scheduler import AsyncScheduler
+from mini_vllm.checkpoint import get_model
 from mini_vllm.cli import main
-from mini_vllm.config import CUDAGRAPH_MODES, EngineConfig
-from mini_vllm.cudagraph import CudagraphDispatcher, CUDAGraphMode
+from mini_vllm.config import CUDAGRAPH_MODES, DEFAULT_MODEL, EngineConfig
+from mini_vllm.cudagraph import CudagraphDispatcher, CUDAGraphMode, build_program
 from mini_vllm.sim import (
     GraphCost,
     GraphTally,
@@ -27,6 +28,7 @@ from mini_vllm.sim import (
     work_of,
 )
 from mini_vllm.sim.cost import DERIVED
+from mini_vllm.sim.graphs import END_KERNELS, LAYER_KERNELS, SPLIT_KERNELS
 
 KIMS = DERIVED["h100-llama-3.2-1b"]
 CONFIG = EngineConfig(num_gpu_blocks=2000, max_model_len=2048, max_num_seqs=64)
@@ -72,6 +74,13 @@ def run(cost: Any, config: EngineConfig = CONFIG, rate: float = float("inf")) ->
     simulator.run(random_requests(arrival_times(30, rate, 1.0, 3), *lengths, seed=3))
     found = metrics.result(simulator.num_preemptions) | {"plans": plans}
     return found if tally is None else found | tally.result()
+
+
+def test_the_kernels_are_the_engines() -> None:
+    """The counts of the cost are those of the program that the engine runs under graphs."""
+    kernels = build_program(get_model(DEFAULT_MODEL), 16)
+    assert len(kernels) == 4 * LAYER_KERNELS + END_KERNELS
+    assert sum(kernel.splitting for kernel in kernels) == 4 * SPLIT_KERNELS
 
 
 # ---- one step ------------------------------------------------------------------------------------
@@ -252,6 +261,11 @@ def test_on_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
         (["--cudagraph-capture-sizes", "4"], "sizes needs a --cudagraph-mode"),
         (["--cudagraph-mode", "FULL", "--launch-us", "-1"], "launch_s"),
         (["--cudagraph-mode", "FULL", "--launch-us", "nan"], "launch_s"),
+        (
+            ["--cudagraph-mode", "FULL", "--max-num-batched-tokens", "2000000000"]
+            + ["--cudagraph-capture-sizes", "1999999999"],
+            "1999999999",
+        ),
         (["--cudagraph-mode", "FULL", "--cost", "vllm-cpu-tiny-llama"], "fitted to timed steps"),
     ],
 )
