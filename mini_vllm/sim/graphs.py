@@ -143,8 +143,8 @@ def with_graphs(cost: StepCost, config: EngineConfig, launch_s: float = LAUNCH_S
     )
     if sizes and sizes[-1] > MOST_ROWS:
         raise ValueError(
-            f"the largest capture size is {sizes[-1]}: the padding of each count of tokens is kept, for at most "
-            f"{MOST_ROWS}"
+            f"the largest capture size is {sizes[-1]}: the padding of each count of tokens is kept, for at "
+            f"most {MOST_ROWS}"
         )
     mode = CUDAGraphMode[config.cudagraph_mode]
     dispatcher = CudagraphDispatcher(mode, sizes, config.max_num_seqs)

@@ -31,6 +31,7 @@ from mini_vllm.sim.cost import DERIVED
 from mini_vllm.sim.graphs import END_KERNELS, LAYER_KERNELS, SPLIT_KERNELS
 
 KIMS = DERIVED["h100-llama-3.2-1b"]
+HUGE = ["--max-num-batched-tokens", "2000000000", "--cudagraph-capture-sizes", "1999999999"]
 CONFIG = EngineConfig(num_gpu_blocks=2000, max_model_len=2048, max_num_seqs=64)
 
 
@@ -261,11 +262,7 @@ def test_on_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
         (["--cudagraph-capture-sizes", "4"], "sizes needs a --cudagraph-mode"),
         (["--cudagraph-mode", "FULL", "--launch-us", "-1"], "launch_s"),
         (["--cudagraph-mode", "FULL", "--launch-us", "nan"], "launch_s"),
-        (
-            ["--cudagraph-mode", "FULL", "--max-num-batched-tokens", "2000000000"]
-            + ["--cudagraph-capture-sizes", "1999999999"],
-            "1999999999",
-        ),
+        (["--cudagraph-mode", "FULL", *HUGE], "1999999999"),
         (["--cudagraph-mode", "FULL", "--cost", "vllm-cpu-tiny-llama"], "fitted to timed steps"),
     ],
 )
