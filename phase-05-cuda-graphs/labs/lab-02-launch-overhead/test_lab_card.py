@@ -138,6 +138,9 @@ def test_an_empty_cache_unless_it_is_said(lab: ModuleType) -> None:
     """Nobody has read anything yet, as for `decode_time`."""
     got = lab.first_batch_without_gain(lab.H100, lab.KIMS, 5e-6)
     assert got == 391, f"empty caches, 5 us a launch: 391, not {got}"
+    nothing = lab.Model("a cache alone", 0, 125, lab.Kernels(1))
+    got = lab.first_batch_without_gain(lab.Card("round", 1e30, 1000.0), nothing, 0.01)
+    assert got is None, f"no weights and empty caches: the card has nothing to do, None; got {got}"
 
 
 def test_a_large_model_never_waits(lab: ModuleType) -> None:
