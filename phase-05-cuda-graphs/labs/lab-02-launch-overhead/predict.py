@@ -1,9 +1,11 @@
 """What your functions say of a step with and without graphs: derived, not measured.
 
-    python predict.py [--impl solution|starter|FILE] [--model KIMS|LLAMA_3_8B] [--card NAME] [--context N]
+    python predict.py [--impl solution|starter|FILE] [--model KIMS|LLAMA_3_8B|DIR] [--card NAME]
+                      [--context N] [--launch-us LOW HIGH]
 
-Lab 05-05 measures, and holds what it sees against this table. The launch costs are others' measurements
-(README); the card's share is the roofline, so the least that it can take. Planning is left out.
+A model may also be a checkpoint folder, of which only `config.json` is read. Lab 05-05 measures, and holds
+what it sees against this table. The launch costs are others' measurements (README); the card's share is the
+roofline, so the least that it can take. Planning, logits' launches and sampling are left out.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ sys.path.append(str(ROOT))  # the repository, where it is not installed
 
 from course.learner.labs import load_module  # noqa: E402
 from course.learner.stubs import run_script  # noqa: E402
+from mini_vllm.llama_config import LlamaConfig  # noqa: E402
 
 MODES = ("NONE", "PIECEWISE", "FULL")
 LAUNCH_S = (3e-6, 6e-6)
@@ -60,31 +63,64 @@ def cards(lab: ModuleType) -> dict[str, Any]:
     return found
 
 
+def model_of(lab: ModuleType, folder: Path) -> Any:
+    """A Llama as a `Model` from its checkpoint folder, in the type that it was saved in.
+
+    Raises ValueError for a configuration that `mini_vllm` does not know, OSError.
+    """
+    raw = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    c = LlamaConfig.from_dict(raw)
+    q, kv = c.num_attention_heads * c.head_dim, c.num_key_value_heads * c.head_dim
+    layer = c.hidden_size * (2 * q + 2 * kv + 3 * c.intermediate_size + 2)
+    tables = c.vocab_size * c.hidden_size * (1 if c.tie_word_embeddings else 2)
+    size = 4 if c.dtype == "float32" else 2
+    return lab.Model(
+        folder.name,
+        c.num_hidden_layers * layer + tables + c.hidden_size,
+        2 * c.num_hidden_layers * kv * size,
+        lab.Kernels(c.num_hidden_layers),
+        size,
+    )
+
+
 def predict(
-    lab: ModuleType, card: Any, model: Any, batch: int, mode: str, context: int = 0
+    lab: ModuleType,
+    card: Any,
+    model: Any,
+    batch: int,
+    mode: str,
+    context: int = 0,
+    launch_s: tuple[float, float] = LAUNCH_S,
 ) -> Prediction:
     """One step in which `batch` requests with `context` tokens each decode, planned ahead.
 
     The batch is taken to be a size that is captured, so nothing is padded.
     """
     count = lab.launches(model.kernels, mode)
-    low, high = LAUNCH_S
+    low, high = launch_s
     return Prediction(
         batch,
         mode,
         count,
         (count * low, count * high),
         lab.device_time(card, model, batch, batch * context),
-        tuple(lab.decode_time(card, model, mode, batch, s, context) for s in LAUNCH_S),  # type: ignore[arg-type]
+        tuple(lab.decode_time(card, model, mode, batch, s, context) for s in launch_s),  # type: ignore[arg-type]
     )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="A step with and without graphs, derived.")
     parser.add_argument("--impl", help="solution (default), starter or a file")
-    parser.add_argument("--model", choices=("KIMS", "LLAMA_3_8B"), default="KIMS")
+    parser.add_argument("--model", default="KIMS", help="KIMS, LLAMA_3_8B or a checkpoint folder")
     parser.add_argument("--card", default="H100 SXM", help="a name of lab 00-04's gpus.json")
     parser.add_argument("--context", type=int, default=1000, help="tokens a request has (1000)")
+    parser.add_argument(
+        "--launch-us",
+        type=float,
+        nargs=2,
+        metavar=("LOW", "HIGH"),
+        help="what a launch costs (3 6)",
+    )
     args = parser.parse_args()
     lab = load_lab(args.impl)
     known = cards(lab)
@@ -92,8 +128,18 @@ def main() -> None:
         raise SystemExit(f"--card {args.card!r}: one of {', '.join(known)}")
     if args.context < 0:
         raise SystemExit(f"--context must be at least 0, got {args.context}")
-    model, card = getattr(lab, args.model), known[args.card]
-    us = " to ".join(f"{s * 1e6:g}" for s in LAUNCH_S)
+    card = known[args.card]
+    try:
+        given = args.model in ("KIMS", "LLAMA_3_8B")
+        model = getattr(lab, args.model) if given else model_of(lab, Path(args.model))
+    except (OSError, ValueError) as error:
+        raise SystemExit(f"--model {args.model}: {error}") from None
+    launch_s = tuple(us / 1e6 for us in args.launch_us) if args.launch_us else LAUNCH_S
+    if not 0 < launch_s[0] <= launch_s[1]:
+        raise SystemExit(
+            f"--launch-us wants two numbers above 0, the lower first, got {args.launch_us}"
+        )
+    us = " to ".join(f"{s * 1e6:g}" for s in launch_s)
     print(f"{model.name} on {card.name}, {args.context:,} tokens a request, {us} us a launch")
     print("derived, not measured: launches times their cost, and the card's roofline\n")
     print(
@@ -101,7 +147,7 @@ def main() -> None:
     )
     for batch in BATCHES:
         for mode in MODES:
-            row = predict(lab, card, model, batch, mode, args.context)
+            row = predict(lab, card, model, batch, mode, args.context, launch_s)
             low, high = (f"{s * 1e3:.2f}" for s in row.launching_s)
             step = " to ".join(f"{s * 1e3:.2f}" for s in row.step_s)
             rate = " to ".join(f"{batch / s:,.0f}" for s in reversed(row.step_s))
@@ -109,6 +155,12 @@ def main() -> None:
                 f"{batch:5}  {mode:9}  {row.launches:8}  {low:>5} to {high:>5}  {row.device_s * 1e3:8.2f}"
                 f"  {step:>14}  {rate:>18}"
             )
+    kernels = lab.launches(model.kernels, "NONE")
+    if lab.device_time(card, model, 1, args.context) < kernels * 1e-6:
+        print(
+            f"\nthe card would need under 1 us for each of {kernels} kernels, and no kernel is so short: here"
+        )
+        print("the table says who waits for whom, and a whole graph's step is longer than it says")
     print("\nthe first batch at which graphs gain nothing")
     for launch_us in (3, 4, 5, 6, 10, 20):
         first = [
