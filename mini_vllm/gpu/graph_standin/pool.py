@@ -5,7 +5,7 @@ out again, in this capture or in the next one of the same pool. So graphs of one
 other's memory when they are replayed, as they do on a GPU (`torch.cuda.graph`, "pool"). Here that can be
 seen: a block knows whether its numbers may be read, and memory whose numbers may not is filled with NaN.
 
-Used by `graph_standin.py`. On a GPU none of this runs: there PyTorch's caching allocator keeps the pools.
+On a GPU none of this runs: there PyTorch's caching allocator keeps the pools.
 """
 
 from __future__ import annotations
@@ -13,8 +13,10 @@ from __future__ import annotations
 import bisect
 import itertools
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -42,17 +44,25 @@ class Block:
 
     Attributes:
         start: its address.
-        size: bytes, a multiple of `ALIGNMENT`.
+        memory: uint8 `[size]`, its bytes; owns nothing.
         graph: number of the graph in whose capture it was made.
         alive: somebody still holds a tensor on it.
-        unreadable: why its numbers must not be read; empty where they may.
     """
 
     start: int
-    size: int
+    memory: Tensor
     graph: int
     alive: bool = True
-    unreadable: str = "captured, and never replayed since"
+
+    @property
+    def end(self) -> int:
+        return self.start + len(self.memory)
+
+    def like(self, tensor: Tensor) -> Tensor:
+        """The same shape on the same bytes, without keeping the block alive. The tensor lies in it."""
+        flat = self.memory[tensor.data_ptr() - self.start :]
+        flat = flat[: len(flat) // tensor.itemsize * tensor.itemsize].view(tensor.dtype)
+        return torch.as_strided(flat, tuple(tensor.shape), tensor.stride(), flat.storage_offset())
 
 
 @dataclass(eq=False)
@@ -95,12 +105,17 @@ class MemPool:
     """
 
     segment_bytes = SEGMENT_BYTES
-    _by_handle: weakref.WeakValueDictionary[Handle, MemPool] = weakref.WeakValueDictionary()
+    _by_handle: ClassVar[weakref.WeakValueDictionary[Handle, MemPool]] = (
+        weakref.WeakValueDictionary()
+    )
     _numbers = itertools.count(1)
 
     def __init__(self) -> None:
         self.segments: list[Segment] = []
-        self.blocks: list[Block] = []  # alive now, or an output that some graph still writes
+        self.blocks: list[Block] = []  # alive now, or written last by the graph that made it
+        self.replayed: dict[
+            int, AbstractSet[Block]
+        ] = {}  # by graph, the latest last: what it leaves alone
 
     @classmethod
     def new_handle(cls) -> Handle:
@@ -116,39 +131,45 @@ class MemPool:
         return pool
 
     @classmethod
-    def everywhere(cls) -> list[MemPool]:
-        """All pools that some graph keeps alive."""
-        return list(cls._by_handle.values())
+    def holding(cls, address: int) -> tuple[MemPool, Block] | None:
+        """The pool and the block that an address lies in; None for memory that is no graph's.
+
+        Of several blocks that share the bytes it is the one that is held, else the one that may be read.
+        """
+        for pool in list(cls._by_handle.values()):
+            if any(s.start <= address < s.start + len(s.memory) for s in pool.segments):
+                found = [b for b in pool.blocks if b.start <= address < b.end]
+                found.sort(key=lambda b: (b.alive, not pool.unreadable(b)))
+                if found:
+                    return pool, found[-1]
+        return None
 
     def reserved_bytes(self) -> int:
         """What the pool has taken from the device. It never gives anything back."""
         return sum(len(segment.memory) for segment in self.segments)
 
-    def allocate(
-        self, shape: Sequence[int], stride: Sequence[int], dtype: torch.dtype, graph: int
-    ) -> tuple[Tensor, Block, Tensor]:
-        """A tensor for the code that is being captured, its block, and the address for the recording.
+    def allocate(self, like: Tensor, graph: int) -> tuple[Tensor, Block]:
+        """A tensor with the shape, strides and dtype of `like`, full of `POISON`, and its block.
 
-        The first tensor owns the block: when it and all its views are gone, the block is free again. The
-        second reads and writes the same bytes and owns nothing, as a graph does.
+        When the tensor and all its views are gone, the block is free again.
         """
-        span = 1 + sum((n - 1) * s for n, s in zip(shape, stride, strict=True)) if all(shape) else 0
-        nbytes = max(span, 1) * dtype.itemsize
-        size = round_up(nbytes, ALIGNMENT)
-        segment, offset = self._find(size)
-        memory = segment.memory[offset : offset + nbytes]
+        steps = zip(like.shape, like.stride(), strict=True)
+        span = 1 + sum((n - 1) * step for n, step in steps) if like.numel() else 0
+        nbytes = span * like.itemsize
+        size = round_up(max(nbytes, 1), ALIGNMENT)
+        segment, offset = self._take(size)
+        memory = segment.memory[offset : offset + size]
         memory[:] = POISON
-        block = Block(segment.start + offset, size, graph)
+        block = Block(segment.start + offset, torch.from_numpy(memory), graph)
         self.blocks.append(block)
         owned = segment.memory[
             offset : offset + nbytes
         ]  # an object of its own: its end is the block's
         weakref.finalize(owned, self._release, segment, offset, block)
-        tensors = [torch.from_numpy(part).view(dtype) for part in (owned, memory)]
-        tensor, address = (torch.as_strided(t, tuple(shape), tuple(stride), 0) for t in tensors)
-        return tensor, block, address
+        flat = torch.from_numpy(owned).view(like.dtype)
+        return torch.as_strided(flat, tuple(like.shape), like.stride(), 0), block
 
-    def _find(self, size: int) -> tuple[Segment, int]:
+    def _take(self, size: int) -> tuple[Segment, int]:
         for segment in self.segments:
             offset = segment.take(size)
             if offset is not None:
@@ -162,21 +183,34 @@ class MemPool:
 
     def _release(self, segment: Segment, offset: int, block: Block) -> None:
         block.alive = False
-        segment.give(offset, block.size)
+        segment.give(offset, len(block.memory))
 
-    def block_at(self, address: int) -> Block | None:
-        """The block that holds this address: of several graphs' outputs the one that may be read."""
-        found = [b for b in self.blocks if b.start <= address < b.start + b.size]
-        found.sort(key=lambda b: (b.alive, not b.unreadable))
-        return found[-1] if found else None
+    def forget(self, blocks: Iterable[Block]) -> None:
+        """Drop blocks that nobody holds: their graph is gone, or has written over them itself."""
+        gone = set(blocks)
+        self.blocks = [block for block in self.blocks if block.alive or block not in gone]
 
-    def poison(self, spared: Sequence[Block]) -> None:
-        """Fill everything with `POISON` but the blocks in `spared`."""
-        kept = sorted((b.start, b.size) for b in spared)
+    def start_replay(self, graph: int, spared: AbstractSet[Block]) -> None:
+        """A graph is about to run, which shares no memory with `spared`; with all else it may.
+
+        What it may write over is filled with `POISON`, also where this graph happens not to reach it.
+        """
+        self.replayed.pop(graph, None)
+        self.replayed[graph] = spared
+        kept = sorted((block.start, block.end) for block in spared)
         for segment in self.segments:
-            at, end = segment.start, segment.start + len(segment.memory)
-            for start, size in kept:
-                if segment.start <= start < end:
-                    segment.memory[at - segment.start : start - segment.start] = POISON
-                    at = start + size
-            segment.memory[at - segment.start :] = POISON
+            at = 0
+            for start, end in kept:
+                if segment.start <= start < segment.start + len(segment.memory):
+                    segment.memory[at : start - segment.start] = POISON
+                    at = max(at, end - segment.start)
+            segment.memory[at:] = POISON
+
+    def unreadable(self, block: Block) -> str:
+        """Why the block's numbers must not be read now; empty where they may."""
+        for graph in reversed(self.replayed):
+            if graph == block.graph:
+                return ""
+            if block not in self.replayed[graph]:
+                return f"overwritten by the replay of graph {graph}"
+        return "captured, and not replayed since"
