@@ -61,7 +61,7 @@ def test_few_of_the_questions_are_errors() -> None:
 
 @pytest.mark.vllm
 def test_vllm_gives_the_recorded_answers() -> None:
-    """vLLM's own code asked again, in a process of its own: it says what was recorded, and `mini_vllm` too."""
+    """vLLM's own code asked again, in a process of its own: the record, and `mini_vllm`, say the same."""
     env = {name: value for name, value in os.environ.items() if not name.startswith("VLLM_")}
     env |= {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "VLLM_LOGGING_LEVEL": "ERROR"}
     steps = str(either(5, 1))
