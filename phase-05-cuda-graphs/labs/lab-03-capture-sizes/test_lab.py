@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -223,6 +224,8 @@ def test_how_many_captures(lab: ModuleType) -> None:
         got = lab.captures(case["sizes"], settings["max_num_seqs"], query_len)
         want = (case["captures"]["PIECEWISE"], case["captures"]["FULL"])
         assert tuple(got) == want, f"{name}: vLLM captures {want} (pieces, FULL), yours {got}"
+    got = lab.captures([1, 2, 4, 8], 2)
+    assert tuple(got) == (4, 2), f"two requests of one token: FULL at 1 and 2, yours {got}"
     got = lab.captures([2, 4, 8, 12, 16], 3, 4)
     assert tuple(got) == (5, 3), (
         f"three requests of 4 tokens: FULL at 4, 8 and 12, not at 2, which is no whole request; yours {got}"
@@ -261,13 +264,19 @@ def test_only_what_is_stepped_on(lab: ModuleType) -> None:
     """Each rung once, in the order of the first time, and no step above the top."""
     got = list(lab.visited([3, 1, 4, 3, 9, 2], [1, 2, 4, 8]))
     assert got == [4, 1, 2], f"3 and 4 run as 4, then 1, then 2; 9 is above: [4, 1, 2], yours {got}"
-    assert list(lab.visited([3], [])) == [], "no ladder, no rung"
+    got = list(lab.visited([8, 7], [1, 2, 8]))
+    assert got == [8], f"8 is the top rung, and it holds 8 and 7: [8], yours {got}"
+    got = list(lab.visited([7], [1, 2, 8]))
+    assert got == [8], f"7 runs as 8, the top: [8], yours {got}"
+    for num_tokens in (1, 3):
+        got = list(lab.visited([num_tokens], []))
+        assert got == [], f"no ladder, so no rung for {num_tokens} tokens either; yours {got}"
 
 
 def test_when_captures_have_paid(lab: ModuleType) -> None:
     """To the step, up to the microsecond, and never if nothing is saved."""
     for num, capture_us, saved_us, want in [
-        (1, 10, 5, 2), (1, 11, 5, 3), (3, 10, 7, 5), (0, 10, 5, 0), (86, 970_000, 260, 320_847),
+        (1, 10, 5, 2), (1, 11, 5, 3), (2, 10, 1, 20), (3, 10, 7, 5), (0, 10, 5, 0), (86, 970_000, 260, 320_847),
         (2**40, 2**20, 3, -(-(2**60) // 3)),
     ]:  # fmt: skip
         got = lab.pays_after(num, capture_us, saved_us)
@@ -343,6 +352,18 @@ def test_no_ladder_is_better(lab: ModuleType) -> None:
             assert got == want, (
                 f"{steps}, {n} rungs: {want} rows of padding will do, yours has {got}"
             )
+
+
+def test_no_ladder_is_better_drawn(lab: ModuleType) -> None:
+    """The same on forty draws."""
+    rng = random.Random(5)
+    for _ in range(40):
+        steps = [rng.randint(1, 60) for _ in range(rng.randint(1, 5))] * rng.randint(1, 3)
+        steps += [rng.randint(1, 60) for _ in range(6)]
+        n = rng.randint(1, 4)
+        got = padding(steps, own(lab, steps, n))
+        want = support.least_padding(steps, n)
+        assert got == want, f"{steps}, {n} rungs: {want} rows of padding will do, yours has {got}"
 
 
 def test_sixteen_rungs_for_the_night(lab: ModuleType) -> None:
