@@ -276,7 +276,8 @@ def test_only_what_is_stepped_on(lab: ModuleType) -> None:
 def test_when_captures_have_paid(lab: ModuleType) -> None:
     """To the step, up to the microsecond, and never if nothing is saved."""
     for num, capture_us, saved_us, want in [
-        (1, 10, 5, 2), (1, 11, 5, 3), (2, 10, 1, 20), (3, 10, 7, 5), (0, 10, 5, 0), (86, 970_000, 260, 320_847),
+        (1, 10, 5, 2), (1, 11, 5, 3), (2, 10, 1, 20), (3, 10, 7, 5), (0, 10, 5, 0),
+        (86, 970_000, 260, 320_847),
         (2**40, 2**20, 3, -(-(2**60) // 3)),
     ]:  # fmt: skip
         got = lab.pays_after(num, capture_us, saved_us)
