@@ -90,4 +90,3 @@ def run(runner: GraphRunner, x: np.ndarray, rows: int) -> np.ndarray:
     values = {"x": x[:rows]}
     runner(values, CUDAGraphMode.FULL, BatchDescriptor(rows))
     return values["y"]
-

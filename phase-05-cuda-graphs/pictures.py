@@ -227,6 +227,39 @@ def draw_morning() -> Drawing:
     return d
 
 
+def draw_nested() -> Drawing:
+    """The wrapper of the whole model around those of the pieces, and which mode ends where."""
+    left, right, top, bottom, high = 120, 620, 24, 246, 34
+    d = Drawing("The FULL wrapper around the model, PIECEWISE wrappers around its pieces", 286)
+    d.box(left, top, right - left, bottom - top, "none edge", 8)
+    d.text(left + 12, top + 22, "CUDAGraphWrapper, FULL: the whole model", "m")
+    kinds = [kind for kind, _ in itertools.groupby(program(), key=lambda kernel: kernel.splitting)]
+    piece = (right - left - 56 - 26 * kinds.count(True)) / kinds.count(False)
+    for row, (mode, css) in enumerate((("FULL", "C"), ("PIECEWISE", "A"), ("NONE", "D"))):
+        y = top + 48 + row * 56
+        d.text(12, y + 22, mode, f"{css} m")
+        if mode == "FULL":
+            d.arrow(90, y + high / 2, left, y + high / 2)
+            d.cell(left + 28, y, right - left - 56, high, "one replay", css)
+            continue
+        d.arrow(90, y + high / 2, left + 26, y + high / 2)
+        x = left + 28.0
+        for outside in kinds:
+            if outside:
+                for part in range(2):
+                    d.box(x + part * 13, y, 11, high, "B")
+                x += 26
+            elif mode == "PIECEWISE":
+                d.cell(x, y, piece - 2, high, "replay", css)
+                x += piece
+            else:
+                for part in range(5):
+                    d.box(x + part * piece / 5, y, piece / 5 - 2, high, css)
+                x += piece
+    d.text(left, 272, "orange: the write of keys and values, and attention, outside of pieces", "m")
+    return d
+
+
 PICTURES = {
     "lanes": draw_lanes,
     "crossing": draw_crossing,
@@ -234,6 +267,7 @@ PICTURES = {
     "stale": draw_stale,
     "ladder": draw_ladder,
     "morning": draw_morning,
+    "nested": draw_nested,
 }
 
 
