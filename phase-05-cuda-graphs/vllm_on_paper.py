@@ -236,7 +236,7 @@ def hashes(say: Say) -> None:
         {"seed": 1},
         {"gpu_memory_utilization": 0.5},
         {"enable_prefix_caching": False},
-        {"max_num_seqs": 255},
+        {"max_num_seqs": 300},
         {"max_num_seqs": 128},
         {"max_num_batched_tokens": 4096},
         {"compilation_config": {"cudagraph_mode": "PIECEWISE"}},
