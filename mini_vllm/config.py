@@ -9,6 +9,7 @@ keeps its name although the blocks are in ordinary memory here; so does vLLM's C
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -18,6 +19,7 @@ from mini_vllm.outside import short
 DEFAULT_MODEL = Path(__file__).parent / "checkpoints" / "tiny-llama"
 """The shipped checkpoint."""
 DEFAULT_KV_CACHE_BYTES = 128 * 1024**2
+CUDAGRAPH_MODES = ("NONE", "PIECEWISE", "FULL", "FULL_DECODE_ONLY", "FULL_AND_PIECEWISE")
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,12 @@ class EngineConfig:
             the pin wherever it can be (`vllm/config/vllm.py:935 in VllmConfig.__post_init__`).
         attention: `numpy`, `torch` or `triton`: what computes attention, and with it the model
             (`attention/registry.py`). The last two take a GPU where torch sees one, else the CPU.
+        cudagraph_mode: `NONE`, `PIECEWISE`, `FULL`, `FULL_DECODE_ONLY` or `FULL_AND_PIECEWISE`: which
+            steps run as CUDA graphs (with numpy: as simulated ones, `cudagraph/`). NONE, as vLLM has it on a
+            CPU; on a GPU it is FULL_AND_PIECEWISE at the pin, where the backend can do it
+            (`vllm/config/vllm.py:230`).
+        cudagraph_capture_sizes: tokens of the batches to capture; None: vLLM's ladder for
+            `max_num_seqs`. What is above the token budget is left out.
         max_logprobs: most logprobs a request may ask for; -1: the whole vocabulary.
         seed: of the generator that serves requests without a seed of their own.
 
@@ -64,6 +72,8 @@ class EngineConfig:
     scheduler_reserve_full_isl: bool = True
     async_scheduling: bool = False
     attention: Literal["numpy", "torch", "triton"] = "numpy"
+    cudagraph_mode: str = "NONE"
+    cudagraph_capture_sizes: Sequence[int] | None = None
     max_logprobs: int = 20
     seed: int = 0
 
@@ -109,6 +119,33 @@ class EngineConfig:
                 f"max_num_batched_tokens ({budget}) is smaller than max_model_len "
                 f"({self.max_model_len}), and without chunked prefill a longer prompt could never "
                 "be scheduled: raise the first, lower the second, or enable chunked prefill"
+            )
+
+        self._check_cudagraphs()
+
+    def _check_cudagraphs(self) -> None:
+        if self.cudagraph_mode not in CUDAGRAPH_MODES:
+            raise ValueError(
+                f"cudagraph_mode must be one of {', '.join(CUDAGRAPH_MODES)}, got "
+                f"{short(self.cudagraph_mode)}"
+            )
+        sizes = self.cudagraph_capture_sizes
+        if sizes is None:
+            return
+        if not isinstance(sizes, list | tuple) or not sizes:
+            raise ValueError(
+                f"cudagraph_capture_sizes must be a list of at least one size, got {short(sizes)}"
+            )
+        for size in sizes:
+            if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+                raise ValueError(
+                    "a size in cudagraph_capture_sizes must be an integer of at least 1, got "
+                    f"{short(size)}"
+                )
+        if min(sizes) > self.token_budget:
+            raise ValueError(
+                f"cudagraph_capture_sizes ({short(list(sizes))}) are all above "
+                f"max_num_batched_tokens ({self.token_budget}): no step could use them"
             )
 
     def _check_int(self, name: str, least: int, most: int = 2**31 - 1) -> None:

@@ -17,7 +17,8 @@ import dataclasses
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -29,6 +30,7 @@ from mini_vllm.block_pool import BlockPool
 from mini_vllm.checkpoint import get_model
 from mini_vllm.config import DEFAULT_MODEL as DEFAULT_MODEL
 from mini_vllm.config import EngineConfig
+from mini_vllm.cudagraph import CudagraphDispatcher, GraphRunner
 from mini_vllm.engine_args import EngineArgs
 from mini_vllm.executor import UniProcExecutor
 from mini_vllm.input_processor import EngineCoreRequest, InputProcessor, PromptType
@@ -42,9 +44,9 @@ from mini_vllm.outputs import RequestOutput
 from mini_vllm.request import Request, RequestStatus
 from mini_vllm.sampler import Sampler
 from mini_vllm.sampling_params import SamplingParams
-from mini_vllm.sched_output import EngineCoreOutput, ModelRunnerOutput, SchedulerOutput
+from mini_vllm.sched_output import EngineCoreOutput, ModelRunnerOutput
 from mini_vllm.scheduler import Scheduler
-from mini_vllm.stats import SchedulerStats
+from mini_vllm.stats import StepRecord as StepRecord
 from mini_vllm.surface import missing_attribute, take_harmless
 from mini_vllm.tokenizer import Tokenizer
 
@@ -66,6 +68,8 @@ class EngineParts:
         sampler: `(seed)`.
         attention: `()`; only for a model that the engine loads: a loaded one has its own. The
             default stands for the backend that `EngineConfig.attention` names.
+        graph_runner: `(kernels, runtime_mode, counter, pool)`; only where `cudagraph_mode` asks for graphs.
+        cudagraph_dispatcher: `(cudagraph_mode, capture_sizes, max_num_seqs)`; likewise.
         done_early: `(future)`, with `async_scheduling`: is the result of the only plan in flight there
             already, and to be taken in before a second is made? vLLM asks `Future.done`, right after
             it has begun. By default nobody asks, so equal requests are planned equally in every run.
@@ -76,28 +80,12 @@ class EngineParts:
     scheduler: Callable[..., Scheduler] = Scheduler
     sampler: Callable[..., Sampler] = Sampler
     attention: Callable[[], AttentionBackend] = TiledAttention
+    graph_runner: Callable[..., GraphRunner] = GraphRunner
+    cudagraph_dispatcher: Callable[..., CudagraphDispatcher] = CudagraphDispatcher
     done_early: Callable[[Future[ModelRunnerOutput]], bool] = never_done_early
 
 
 DEFAULT_PARTS = EngineParts()
-
-
-@dataclass(slots=True)
-class StepRecord:
-    """One step, as an observer sees it: after the update, before the text is made.
-
-    Times are seconds of wall clock. With asynchronous scheduling the next step is planned by then,
-    and the times of steps overlap.
-    """
-
-    index: int
-    scheduler_output: SchedulerOutput
-    model_runner_output: ModelRunnerOutput
-    outputs: list[EngineCoreOutput]
-    schedule_time: float
-    execute_time: float
-    update_time: float
-    scheduler_stats: SchedulerStats = field(default_factory=SchedulerStats)
 
 
 def resolve_config(
@@ -152,7 +140,11 @@ class EngineCore:
         self.config = config
         assert config.num_gpu_blocks is not None and config.max_model_len is not None
         # First what may not fit into memory, and says so; a block's bookkeeping comes after.
-        runner_cls: type[ModelRunner] = get_backend(config.attention).get_model_runner_cls()
+        backend = get_backend(config.attention)
+        runner_cls: Callable[..., ModelRunner] = backend.get_model_runner_cls()
+        if config.cudagraph_mode != "NONE":
+            graph_parts = {n: getattr(parts, n) for n in ("graph_runner", "cudagraph_dispatcher")}
+            runner_cls = partial(backend.get_graph_model_runner_cls(), **graph_parts)
         self.model_runner = runner_cls(model, config, parts.sampler(config.seed))
         self.kv_cache_manager = parts.kv_cache_manager(
             config.num_gpu_blocks,

@@ -46,6 +46,8 @@ class EngineArgs:
     scheduler_reserve_full_isl: bool | None = None
     async_scheduling: bool | None = None
     attention: str | None = None
+    cudagraph_mode: str | None = None
+    cudagraph_capture_sizes: list[int] | None = None
     max_logprobs: int | None = None
     seed: int | None = None
     disable_log_stats: bool = False
@@ -83,7 +85,8 @@ class EngineArgs:
                 parser.add_argument(flag, action=action, default=field.default)
             else:
                 kind = int if "int" in str(field.type) else str
-                parser.add_argument(flag, type=kind, default=field.default)
+                nargs = "+" if "list" in str(field.type) else None
+                parser.add_argument(flag, type=kind, nargs=nargs, default=field.default)
         return parser
 
     @classmethod

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from mini_vllm.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
+    from mini_vllm.cudagraph.graph import CUDAGraphStat
     from mini_vllm.request import Request
     from mini_vllm.sampler import LogprobsLists
 
@@ -75,7 +76,8 @@ class SchedulerOutput:
 class ModelRunnerOutput:
     """What the worker sends back (`vllm/v1/outputs.py`): per request no token or one.
 
-    Logprobs come by request id, since only rows that have caught up are sampled here.
+    Logprobs come by request id, since only rows that have caught up are sampled here. `cudagraph_stats`
+    says how the step ran, where there are graphs.
     """
 
     req_ids: list[str]
@@ -83,6 +85,7 @@ class ModelRunnerOutput:
     sampled_token_ids: list[list[int]]
     logprobs: dict[str, LogprobsLists] = field(default_factory=dict)
     prompt_logprobs_dict: dict[str, LogprobsLists] = field(default_factory=dict)
+    cudagraph_stats: CUDAGraphStat | None = None
 
 
 @dataclass(slots=True)

@@ -12,8 +12,12 @@ from __future__ import annotations
 import time
 from collections import deque
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from mini_vllm.outputs import RequestStateStats
+
+if TYPE_CHECKING:
+    from mini_vllm.sched_output import EngineCoreOutput, ModelRunnerOutput, SchedulerOutput
 
 
 @dataclass(slots=True)
@@ -228,3 +232,21 @@ class IterationStats:
                 num_cached_tokens=num_cached_tokens,
             )
         )
+
+
+@dataclass(slots=True)
+class StepRecord:
+    """One step, as an observer sees it: after the update, before the text is made.
+
+    Times are seconds of wall clock. With asynchronous scheduling the next step is planned by then,
+    and the times of steps overlap.
+    """
+
+    index: int
+    scheduler_output: SchedulerOutput
+    model_runner_output: ModelRunnerOutput
+    outputs: list[EngineCoreOutput]
+    schedule_time: float
+    execute_time: float
+    update_time: float
+    scheduler_stats: SchedulerStats = field(default_factory=SchedulerStats)

@@ -30,6 +30,7 @@ class Backend:
         attention: a class with `get_kv_cache_shape` and `forward`; made with no argument.
         model: a `LlamaForCausalLM` for its tensors; made from config, weights and attention.
         model_runner: a `ModelRunner` for that model.
+        graph_model_runner: one that runs under CUDA graphs (`EngineConfig.cudagraph_mode`).
         needs: packages, of the extra `torch`, that must be there.
     """
 
@@ -37,6 +38,7 @@ class Backend:
     attention: str
     model: str
     model_runner: str
+    graph_model_runner: str
     needs: tuple[str, ...] = ()
 
     def get_attention_cls(self) -> Any:
@@ -47,6 +49,9 @@ class Backend:
 
     def get_model_runner_cls(self) -> Any:
         return self._resolve(self.model_runner)
+
+    def get_graph_model_runner_cls(self) -> Any:
+        return self._resolve(self.graph_model_runner)
 
     def _resolve(self, path: str) -> Any:
         """The class at `path`. Raises ValueError that says what to install, if something is missing."""
@@ -68,12 +73,14 @@ BACKENDS: dict[str, Backend] = {
             "mini_vllm.attention.tiled.TiledAttention",
             "mini_vllm.llama.LlamaForCausalLM",
             "mini_vllm.model_runner.ModelRunner",
+            "mini_vllm.cudagraph.runner.GraphModelRunner",
         ),
         Backend(
             "torch",
             "mini_vllm.gpu.backend.TorchAttention",
             "mini_vllm.gpu.llama.LlamaForCausalLM",
             "mini_vllm.gpu.model_runner.GPUModelRunner",
+            "mini_vllm.gpu.cudagraph.GraphGPUModelRunner",
             needs=("torch",),
         ),
         Backend(
@@ -81,6 +88,7 @@ BACKENDS: dict[str, Backend] = {
             "mini_vllm.gpu.backend.TritonAttention",
             "mini_vllm.gpu.llama.LlamaForCausalLM",
             "mini_vllm.gpu.model_runner.GPUModelRunner",
+            "mini_vllm.gpu.cudagraph.GraphGPUModelRunner",
             needs=("torch", "triton"),
         ),
     )

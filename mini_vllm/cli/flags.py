@@ -9,7 +9,7 @@ import argparse
 import sys
 from typing import TYPE_CHECKING, cast
 
-from mini_vllm.config import EngineConfig
+from mini_vllm.config import CUDAGRAPH_MODES, EngineConfig
 
 if TYPE_CHECKING:
     from mini_vllm.engine import EngineParts, LLMEngine
@@ -68,6 +68,14 @@ def add_engine_flags(parser: argparse.ArgumentParser, with_model: bool = True) -
             "--attention", choices=("numpy", "torch", "triton"), default="numpy",
             help="what computes attention and model; torch and triton: on a GPU if there is one (numpy)",
         )  # fmt: skip
+        group.add_argument(
+            "--cudagraph-mode", choices=CUDAGRAPH_MODES, default="NONE",
+            help="which steps run as CUDA graphs; with numpy: as simulated ones (NONE)",
+        )  # fmt: skip
+        group.add_argument(
+            "--cudagraph-capture-sizes", type=positive, nargs="+", metavar="N",
+            help="tokens of the batches to capture (vLLM's ladder for --max-num-seqs)",
+        )  # fmt: skip
     group.add_argument(
         "--enable-prefix-caching", action=argparse.BooleanOptionalAction, default=True,
         help="reuse the KV of equal prefixes (on)",
@@ -122,6 +130,8 @@ def make_config(args: argparse.Namespace) -> EngineConfig:
         scheduling_policy=args.scheduling_policy,
         scheduler_reserve_full_isl=args.scheduler_reserve_full_isl,
         attention=getattr(args, "attention", "numpy"),
+        cudagraph_mode=getattr(args, "cudagraph_mode", "NONE"),
+        cudagraph_capture_sizes=getattr(args, "cudagraph_capture_sizes", None),
         seed=getattr(args, "engine_seed", 0),
     )
 
