@@ -61,7 +61,7 @@ class PadsFirst(GraphModelRunner):
             uniform = is_uniform_decode(md.max_query_len, 1, key.num_tokens, len(md.seq_lens))
             return dispatch(num_tokens, uniform)
 
-        self.dispatcher.dispatch = late  # type: ignore[method-assign]
+        self.dispatcher.dispatch = late  # type: ignore[method-assign,assignment]
         try:
             return super()._model_forward(input_ids, positions, attn_metadata)
         finally:

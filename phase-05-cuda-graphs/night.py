@@ -261,16 +261,16 @@ def engine(
     **settings: Any,
 ) -> LLMEngine:
     """The shipped engine under a graph mode, with a graph runner that may have a fault."""
-    settings = {"max_num_seqs": 8, "cudagraph_capture_sizes": SIZES} | settings
+    settings = {"max_num_seqs": 8, "cudagraph_capture_sizes": SIZES, **settings}
     with patch("mini_vllm.cudagraph.runner.GraphModelRunner", runner):
         return LLMEngine(config=EngineConfig(cudagraph_mode=mode, **settings), parts=parts)
 
 
 def stat(of: LLMEngine) -> CUDAGraphStat:
     """How the engine's last step ran."""
-    found = of.engine_core.model_runner.stat
-    assert found is not None
-    return found
+    runner = of.engine_core.model_runner
+    assert isinstance(runner, GraphModelRunner) and runner.stat is not None
+    return runner.stat
 
 
 def greedy(max_tokens: int) -> SamplingParams:
@@ -326,7 +326,7 @@ def show_morning() -> None:
 
 def first(number: int, keys: np.ndarray) -> np.ndarray:
     """A stand-in for attention over the first `number` keys: their sum, and each of them is 1."""
-    return keys[:number].sum(keepdims=True)
+    return np.array([keys[:number].sum()])
 
 
 def attended(count_in: str) -> list[int]:
@@ -403,8 +403,9 @@ def kim_reads(runner: type[GraphModelRunner] = GraphModelRunner, checked: bool =
 
 def four_people(runner: type[GraphModelRunner], num_gpu_blocks: int = 48) -> LLMEngine:
     """Lou, Kim, Max and Nia have asked. Nia leaves after six tokens, so that three run as four."""
-    settings = {"block_size": 4, "num_gpu_blocks": num_gpu_blocks, "enable_prefix_caching": False}
-    under = engine(runner=runner, **settings)
+    under = engine(
+        runner=runner, block_size=4, num_gpu_blocks=num_gpu_blocks, enable_prefix_caching=False
+    )
     for name, prompt in PROMPTS.items():
         under.add_request(name, prompt, greedy(6 if name == "nia" else 40))
     return under
@@ -427,6 +428,7 @@ def stale_step() -> StaleStep:
     """The first step in which the slot that Nia left lies in a block of Lou's that is full already."""
     under = four_people(StaleSlots)
     runner = under.engine_core.model_runner
+    assert isinstance(runner, GraphModelRunner)
     while True:
         under.step()
         if "nia" in runner.row_of or stat(under).num_paddings != 1:

@@ -213,7 +213,7 @@ def draw_morning() -> Drawing:
         d.box(px, base - rows * unit, wide - 10, rows * unit, css[ran.runtime_mode], 0)
         if padding:
             d.box(px, base - (rows + padding) * unit, wide - 10, padding * unit, "B", 0)
-        words = f"{rows} as {rows + padding}" if padding else rows
+        words = f"{rows} as {rows + padding}" if padding else str(rows)
         middle = px + wide / 2 - 5
         d.text(middle, base - (rows + padding) * unit - 6, words, "m", "middle")
         short = {"PIECEWISE": "PIECES"}.get(ran.runtime_mode, ran.runtime_mode)
