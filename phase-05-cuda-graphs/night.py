@@ -269,7 +269,8 @@ def engine(
 def stat(of: LLMEngine) -> CUDAGraphStat:
     """How the engine's last step ran."""
     runner = of.engine_core.model_runner
-    assert isinstance(runner, GraphModelRunner) and runner.stat is not None
+    assert isinstance(runner, GraphModelRunner)
+    assert runner.stat is not None
     return runner.stat
 
 
