@@ -9,7 +9,8 @@ import logging
 from collections.abc import Iterable
 
 import numpy as np
-from night import engine, greedy, sizes, stat
+from morning import engine, greedy, stat
+from night import sizes
 
 from mini_vllm.attention import AttentionMetadata
 from mini_vllm.cudagraph import (

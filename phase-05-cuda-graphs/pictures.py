@@ -10,19 +10,8 @@ from __future__ import annotations
 import itertools
 import math
 
-from night import (
-    DRIVER,
-    PYTHON,
-    Span,
-    card_ms,
-    host_ms,
-    launches,
-    layer_lanes,
-    morning,
-    padded,
-    program,
-    stale_step,
-)
+from morning import morning, program, stale_step
+from night import DRIVER, PYTHON, Span, card_ms, host_ms, launches, layer_lanes, padded
 
 from course.docs.drawing import Drawing, write_all
 

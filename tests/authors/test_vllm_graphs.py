@@ -18,6 +18,7 @@ sys.path.insert(0, str(PHASE))  # they import their neighbours by name
 steps: Any = load_module(PHASE / "vllm_steps.py", "phase_05_vllm_steps")
 paper: Any = load_module(PHASE / "vllm_on_paper.py", "phase_05_vllm_on_paper")
 night: Any = load_module(PHASE / "night.py", "phase_05_night")
+shipped: Any = load_module(PHASE / "morning.py", "phase_05_morning")
 sys.path.remove(str(PHASE))
 SHOWN = {
     tuple(block.head.split(" | ")[0].split("/")[-1].split()): [
@@ -52,7 +53,7 @@ def test_the_guides_steps_run_as_vllm_says() -> None:
 
 def test_the_guides_launches_are_those_of_the_shipped_program() -> None:
     """The closed forms for Kim's model, held against the kernels that the engine launches."""
-    program = night.program()
+    program = shipped.program()
     layers = sum(kernel.kind == "attention" for kernel in program)
     assert len(program) == layers * len(night.LAYER) + 3
     assert [k.kind for k in program if k.name.startswith("layers.0.")] == list(night.LAYER)
