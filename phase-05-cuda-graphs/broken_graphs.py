@@ -76,7 +76,7 @@ def launches_of_three(runner: type[GraphModelRunner] = GraphModelRunner) -> tupl
         under.add_request(name, "The KV cache", greedy(4))
     for _ in range(2):
         under.step()
-    return stat(under).runtime_mode, stat(under).launches
+    return stat(under).runtime_mode, stat(under).launches or 0
 
 
 def doubler() -> tuple[GraphRunner, np.ndarray]:

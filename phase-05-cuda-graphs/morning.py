@@ -81,7 +81,7 @@ def launched(mode: str) -> tuple[int, int]:
     counts = []
     for _ in range(2):
         under.step()
-        counts.append(stat(under).launches)
+        counts.append(stat(under).launches or 0)
     prompt, decode = counts
     return prompt, decode
 
