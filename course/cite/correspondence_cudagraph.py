@@ -54,7 +54,7 @@ CUDAGRAPH: dict[str, tuple[Pair, ...]] = {
              f"`{_CUDA_GRAPH}:246 in CUDAGraphWrapper.__call__`",
              "if runtime_mode is not self.runtime_mode", "runtime_mode"),
         Pair("the entry of the shape", f"{_GRAPH} GraphRunner.__call__",
-             f"`{_CUDA_GRAPH}:264 in CUDAGraphWrapper.__call__`",
+             f"`{_CUDA_GRAPH}:263 in CUDAGraphWrapper.__call__`",
              "entry = self.entries.get(", "entry"),
         Pair("still allowed?", f"{_GRAPH} GraphRunner._capture",
              "vllm/compilation/monitor.py validate_cudagraph_capturing_enabled",
