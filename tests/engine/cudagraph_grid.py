@@ -245,7 +245,7 @@ def vllm() -> Steps:
         if ladder.sizes is not None:
             named["cudagraph_capture_sizes"] = list(ladder.sizes)
         compilation = CompilationConfig(
-            mode=CompilationMode.VLLM_COMPILE,
+            mode=CompilationMode(3),  # the default on a GPU: split at attention
             cudagraph_mode=Theirs[mode],
             **{name: value for name, value in named.items() if value is not None},
         )

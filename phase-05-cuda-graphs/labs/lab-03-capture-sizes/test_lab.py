@@ -224,6 +224,8 @@ def test_how_many_captures(lab: ModuleType) -> None:
         got = lab.captures(case["sizes"], settings["max_num_seqs"], query_len)
         want = (case["captures"]["PIECEWISE"], case["captures"]["FULL"])
         assert tuple(got) == want, f"{name}: vLLM captures {want} (pieces, FULL), yours {got}"
+    got = lab.captures([1, 2, 4, 8], 8)
+    assert tuple(got) == (4, 4), f"eight requests of one token: FULL at every size, yours {got}"
     got = lab.captures([1, 2, 4, 8], 2)
     assert tuple(got) == (4, 2), f"two requests of one token: FULL at 1 and 2, yours {got}"
     got = lab.captures([2, 4, 8, 12, 16], 3, 4)
@@ -264,8 +266,8 @@ def test_only_what_is_stepped_on(lab: ModuleType) -> None:
     """Each rung once, in the order of the first time, and no step above the top."""
     got = list(lab.visited([3, 1, 4, 3, 9, 2], [1, 2, 4, 8]))
     assert got == [4, 1, 2], f"3 and 4 run as 4, then 1, then 2; 9 is above: [4, 1, 2], yours {got}"
-    got = list(lab.visited([8, 7], [1, 2, 8]))
-    assert got == [8], f"8 is the top rung, and it holds 8 and 7: [8], yours {got}"
+    got = list(lab.visited([8], [1, 2, 8]))
+    assert got == [8], f"8 is the top rung, and it holds 8: [8], yours {got}"
     got = list(lab.visited([7], [1, 2, 8]))
     assert got == [8], f"7 runs as 8, the top: [8], yours {got}"
     for num_tokens in (1, 3):
@@ -356,12 +358,14 @@ def test_no_ladder_is_better(lab: ModuleType) -> None:
 
 
 def test_no_ladder_is_better_drawn(lab: ModuleType) -> None:
-    """The same on forty draws."""
+    """The same on thirty draws, and one that was hard."""
     rng = random.Random(5)
-    for _ in range(40):
+    for number in range(31):
         steps = [rng.randint(1, 60) for _ in range(rng.randint(1, 5))] * rng.randint(1, 3)
         steps += [rng.randint(1, 60) for _ in range(6)]
-        n = rng.randint(1, 4)
+        n = rng.randint(1, 7)
+        if number == 30:
+            steps, n = [25, 22, 24, 12, 3, 15, 22, 17, 4, 25, 6, 17], 7
         got = padding(steps, own(lab, steps, n))
         want = support.least_padding(steps, n)
         assert got == want, f"{steps}, {n} rungs: {want} rows of padding will do, yours has {got}"

@@ -271,6 +271,8 @@ def step(
 def test_full_before_pieces(lab: ModuleType) -> None:
     """256 people: uniform steps FULL, others in pieces, and nothing above 512."""
     dispatcher = made(lab)
+    mode, key = dispatcher.dispatch(33)
+    assert mode is PIECEWISE, f"a step is mixed unless one says otherwise, yours {mode.name} {key}"
     for num_tokens, uniform, want in [
         (1, True, "FULL 1 of 1, uniform"), (3, True, "FULL 4 of 4, uniform"),
         (33, True, "FULL 40 of 40, uniform"),
