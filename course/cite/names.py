@@ -25,6 +25,8 @@ from course.cite.index import Names
 from course.docs.pages import CODE, OUTPUT, ROOT, Page, Problem, read_page, repository_files
 
 _ENV = re.compile(r"(?<![A-Za-z0-9_])VLLM_[A-Z0-9_]*[A-Z0-9]\b(?!_|\*)")
+NO_VARIABLES = frozenset({"VLLM_COMPILE"})
+"""Looks like one of vLLM's variables, and is a member of its `CompilationMode`."""
 _GONE = re.compile(r"(?:<!--|#)\s*gone:\s*(.*?)\s*(?:-->|$)", re.MULTILINE)
 _FLAG = re.compile(r"--[a-z][a-z0-9-]*")
 _MEMBER = re.compile(r"([A-Z]\w+)\.([a-z_]\w*)(?:=.*|\(\))?")
@@ -85,7 +87,7 @@ def _variables(name: str, text: str, names: Names) -> Iterator[Problem]:
     gone = _gone(text)
     for at, line in enumerate(text.split("\n"), 1):
         for m in _ENV.finditer(line):
-            if m.group() in names.env or m.group() in gone:
+            if m.group() in names.env | gone | NO_VARIABLES:
                 continue
             if re.search(rf"^\s*{m.group()}\s*[:=]", text, re.MULTILINE):
                 continue
@@ -107,7 +109,7 @@ def _page(page: Page, names: Names, own: set[str]) -> Iterator[Problem]:
         if kind == OUTPUT:
             continue
         for m in _ENV.finditer(line):
-            if m.group() not in names.env | gone:
+            if m.group() not in names.env | gone | NO_VARIABLES:
                 yield _unknown_variable(page.name, at, m.group(), names)
     for offset, span in page.spans:
         at = page.line_of(offset)

@@ -1,0 +1,249 @@
+"""The shipped model under graphs: how its steps run, and two runners with a fault each, to show results only.
+
+Lou, Kim, Max and Nia ask the shipped engine. The pages import this module by its name: start Python in this
+folder.
+
+    python phase-05-cuda-graphs/morning.py          a morning's steps, with their modes and launches
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+
+from mini_vllm import EngineConfig, LLMEngine, SamplingParams
+from mini_vllm.attention import AttentionMetadata
+from mini_vllm.cudagraph import (
+    BatchDescriptor,
+    CUDAGraphMode,
+    CUDAGraphStat,
+    Graph,
+    GraphPool,
+    GraphRunner,
+    Kernel,
+    Launch,
+    LaunchCounter,
+    build_program,
+)
+from mini_vllm.cudagraph.graph import Values
+from mini_vllm.cudagraph.runner import GraphModelRunner
+from mini_vllm.engine import DEFAULT_PARTS, EngineParts
+from mini_vllm.stats import StepRecord
+
+SIZES = [1, 2, 4, 8, 16, 32]
+"""Sizes of our own for the shipped engine: a ladder to look at."""
+PROMPTS = {
+    "lou": "The KV cache",
+    "kim": "A block table leads from a request",
+    "max": "The scheduler decides",
+    "nia": "A kernel reads",
+}
+
+
+def engine(
+    mode: str = "FULL_AND_PIECEWISE",
+    runner: type[GraphModelRunner] = GraphModelRunner,
+    parts: EngineParts = DEFAULT_PARTS,
+    **settings: Any,
+) -> LLMEngine:
+    """The shipped engine under a graph mode, with a graph runner that may have a fault."""
+    settings = {"max_num_seqs": 8, "cudagraph_capture_sizes": SIZES, **settings}
+    with patch("mini_vllm.cudagraph.runner.GraphModelRunner", runner):
+        return LLMEngine(config=EngineConfig(cudagraph_mode=mode, **settings), parts=parts)
+
+
+def stat(of: LLMEngine) -> CUDAGraphStat:
+    """How the engine's last step ran."""
+    runner = of.engine_core.model_runner
+    assert isinstance(runner, GraphModelRunner)
+    assert runner.stat is not None
+    return runner.stat
+
+
+def greedy(max_tokens: int) -> SamplingParams:
+    return SamplingParams(temperature=0, max_tokens=max_tokens, ignore_eos=True)
+
+
+def program() -> list[Kernel]:
+    """The shipped model as the kernels of a pass."""
+    return build_program(engine().model, block_size=16)
+
+
+def launched(mode: str) -> tuple[int, int]:
+    """Launches of two steps under a mode of the configuration: Kim's prompt, and her next token."""
+    under = engine(mode)
+    under.add_request("kim", PROMPTS["lou"], greedy(4))
+    counts = []
+    for _ in range(2):
+        under.step()
+        counts.append(stat(under).launches or 0)
+    prompt, decode = counts
+    return prompt, decode
+
+
+def morning() -> list[tuple[str, CUDAGraphStat]]:
+    """Kim comes before step 1, Lou before step 4, and Max, with a longer prompt, before step 7.
+
+    Returns:
+        for each step who was in it, as name and rows, and how it ran.
+    """
+    under = engine()
+    long = "Attention reads the keys and values of all tokens before it, and so on"
+    comes = {1: ("kim", "The KV cache"), 4: ("lou", long[:19]), 7: ("max", long)}
+    records: list[StepRecord] = []
+    under.engine_core.step_observers.append(records.append)
+    seen = []
+    for step in range(1, 10):
+        if step in comes:
+            name, prompt = comes[step]
+            under.add_request(name, prompt, greedy(20))
+        under.step()
+        rows = records[-1].scheduler_output.num_scheduled_tokens
+        seen.append((", ".join(f"{name} {count}" for name, count in rows.items()), stat(under)))
+    return seen
+
+
+def show_morning() -> None:
+    """Print the morning's steps, one a line."""
+    print("step  rows                   sum  mode       runs as  launches")
+    for number, (rows, ran) in enumerate(morning(), 1):
+        counts = f"{ran.num_unpadded_tokens:3}  {ran.runtime_mode:11}{ran.num_padded_tokens:7}"
+        print(f"{number:4}  {rows:22} {counts}{ran.launches:10}")
+
+
+def first(number: int, keys: np.ndarray) -> np.ndarray:
+    """A stand-in for attention over the first `number` keys: their sum, and each of them is 1."""
+    return np.array([keys[:number].sum()])
+
+
+def attended(count_in: str) -> list[int]:
+    """How many keys two replays look at, where a third and then a fifth of them has been added.
+
+    Args:
+        count_in: "Python" or "a buffer": where the kernel finds how many there are.
+    """
+    keys, length, seen = np.ones(8), np.array([3]), np.zeros(1)
+    number = int(length[0])  # known to the host, and given to the kernel as it is now
+    launch = {
+        "Python": Launch("attend", partial(first, number), (keys,), seen),
+        "a buffer": Launch("attend", lambda k, n: first(n[0], k), (keys, length), seen),
+    }[count_in]
+    counter, graph = LaunchCounter(), Graph()
+    with counter.capture(graph):
+        counter.launch(launch)
+    counts = []
+    for now in (3, 5):
+        length[:] = now
+        counter.replay(graph)
+        counts.append(int(seen[0]))
+    return counts
+
+
+# --- two faults ---
+
+
+class Rebinds(GraphModelRunner):
+    """Makes a new array for each step's tokens, where it should write into the one that was captured."""
+
+    def _model_forward(
+        self, input_ids: np.ndarray, positions: np.ndarray, attn_metadata: AttentionMetadata
+    ) -> np.ndarray:
+        self.buffers["input_ids"] = self.buffers["input_ids"].copy()
+        return super()._model_forward(input_ids, positions, attn_metadata)
+
+
+class StaleSlots(GraphModelRunner):
+    """Leaves the slots of padded rows as the last step with so many rows had them."""
+
+    def _model_forward(
+        self, input_ids: np.ndarray, positions: np.ndarray, attn_metadata: AttentionMetadata
+    ) -> np.ndarray:
+        self.before = self.buffers["slot_mapping"].copy()
+        self.num_tokens_unpadded = len(input_ids)
+        return super()._model_forward(input_ids, positions, attn_metadata)
+
+    def _run(self, values: Values, mode: CUDAGraphMode, desc: BatchDescriptor) -> None:
+        if not self.counter.capturing_enabled:  # at the start all slots are -1
+            behind = slice(self.num_tokens_unpadded, desc.num_tokens)
+            values["slot_mapping"][behind] = self.before[behind]
+        super()._run(values, mode, desc)
+
+
+def trusting(
+    kernels: Sequence[Kernel],
+    runtime_mode: CUDAGraphMode,
+    counter: LaunchCounter,
+    pool: GraphPool,
+    check_addresses: bool = False,
+) -> GraphRunner:
+    """A graph runner that compares no addresses, whatever it is told: as on a GPU."""
+    return GraphRunner(kernels, runtime_mode, counter, pool, check_addresses=False)
+
+
+def kim_reads(runner: type[GraphModelRunner] = GraphModelRunner, checked: bool = False) -> str:
+    """What Kim reads; with `checked`, addresses are compared before each replay."""
+    parts = DEFAULT_PARTS if checked else EngineParts(graph_runner=trusting)
+    under = engine(runner=runner, parts=parts)
+    *_, last = under.stream("The KV cache", greedy(40))
+    return last.outputs[0].text
+
+
+def four_people(runner: type[GraphModelRunner], num_gpu_blocks: int = 48) -> LLMEngine:
+    """Lou, Kim, Max and Nia have asked. Nia leaves after six tokens, so that three run as four."""
+    under = engine(
+        runner=runner, block_size=4, num_gpu_blocks=num_gpu_blocks, enable_prefix_caching=False
+    )
+    for name, prompt in PROMPTS.items():
+        under.add_request(name, prompt, greedy(6 if name == "nia" else 40))
+    return under
+
+
+@dataclass(frozen=True)
+class StaleStep:
+    """A step in which the row of padding writes into somebody's block.
+
+    Attributes:
+        slots: of the four rows, as the kernels find them; the fourth is padding.
+        blocks: by name, the block table of each who decodes.
+    """
+
+    slots: list[int]
+    blocks: dict[str, list[int]]
+
+
+def stale_step() -> StaleStep:
+    """The first step in which the slot that Nia left lies in a block of Lou's that is full already."""
+    under = four_people(StaleSlots)
+    runner = under.engine_core.model_runner
+    assert isinstance(runner, GraphModelRunner)
+    while True:
+        under.step()
+        if "nia" in runner.row_of or stat(under).num_paddings != 1:
+            continue
+        slots = runner.buffers["slot_mapping"][:4].tolist()
+        tables = {
+            name: runner.block_table[row, : runner.num_blocks[row]].tolist()
+            for name, row in runner.row_of.items()
+        }
+        if slots[3] // 4 in tables["lou"][:-1]:
+            return StaleStep(slots, tables)
+
+
+def lou_reads(runner: type[GraphModelRunner] = GraphModelRunner, num_gpu_blocks: int = 48) -> str:
+    """What Lou reads while Kim, Max and, at first, Nia decode beside her."""
+    under = four_people(runner, num_gpu_blocks)
+    text = ""
+    while under.has_unfinished_requests():
+        for output in under.step():
+            if output.request_id == "lou":
+                text = output.outputs[0].text
+    return text
+
+
+if __name__ == "__main__":
+    show_morning()
