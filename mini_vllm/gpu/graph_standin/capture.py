@@ -83,7 +83,9 @@ class Capture(TorchDispatchMode):
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        return False  # else torch loads its compiler, which takes seconds, to keep it off this class
+        return (
+            False  # else torch loads its compiler, which takes seconds, to keep it off this class
+        )
 
     def finish(self) -> None:
         """Hand the recording to the graph."""

@@ -132,12 +132,17 @@ class MemPool:
         return pool
 
     @classmethod
+    def everywhere(cls) -> list[MemPool]:
+        """All pools that some graph keeps."""
+        return list(cls._by_handle.values())
+
+    @classmethod
     def holding(cls, address: int) -> tuple[MemPool, Block] | None:
         """The pool and the block that an address lies in; None for memory that is no graph's.
 
         Of several blocks that share the bytes it is the one that is held, else the one that may be read.
         """
-        for pool in list(cls._by_handle.values()):
+        for pool in cls.everywhere():
             if address in pool.held:
                 return pool, pool.held[address]
             if any(s.start <= address < s.start + len(s.memory) for s in pool.segments):
