@@ -197,9 +197,10 @@ class Night:
                     zip(self.caches, self.expected_caches, strict=True)
                 ):
                     wrong = (mine[1:] != theirs[1:]) & ~(mine[1:] - theirs[1:]).abs().lt(1e-3)
-                    assert not bool(wrong.any()), (
-                        f"{doing}, the K or V of layer {layer} in block {int(wrong.nonzero()[0][0]) + 1} is not "
-                        f"what the model writes without graphs. {why}"
+                    blocks = (wrong.nonzero()[:, 0] + 1).tolist()
+                    assert not blocks, (
+                        f"{doing}, the K or V of layer {layer} in block {blocks[0]} is not what the model "
+                        f"writes without graphs. {why}"
                     )
         return found
 
@@ -208,7 +209,7 @@ def compare(doing: str, why: str, found: Any, expected: Any) -> None:
     """Fail with `why` where hidden states differ; NaN has a sentence of its own."""
     rows = found.isnan().any(1).nonzero().flatten().tolist()
     assert not rows, (
-        f"{doing}, row {rows[0]} of the result is NaN: it was made of memory that no replay has written. {why}"
+        f"{doing}, row {rows[0]} of the result is NaN: it comes from memory that no replay has written. {why}"
     )
     error = (found - expected).abs().amax(1)
     row = int(error.argmax())

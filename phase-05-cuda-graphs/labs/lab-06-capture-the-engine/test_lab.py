@@ -107,9 +107,11 @@ def test_padding_writes_to_nobodys_slot(lab: ModuleType, device: str) -> None:
 
 @on_each_device
 def test_mixed_batches_run_in_pieces(lab: ModuleType, device: str) -> None:
-    """Lou's prompt among decodes: pieces of one size, and attention between them on the step's own requests."""
+    """Lou's prompt among decodes: pieces of one size, between them attention on the step's requests."""
     night = Night(lab, device).capture()
-    why = "In a mixed batch attention is between the pieces, and the next piece finds its result in its place."
+    why = (
+        "Attention stands between the pieces, and the next piece looks for its result in one place."
+    )
     night.run(why, kim=3)
     night.run(why, kim=1, lou=6)
     night.run(why, kim=1, lou=7, ada=4)
@@ -189,8 +191,8 @@ def test_all_sizes_fit_into_the_memory_of_the_largest(lab: ModuleType) -> None:
         largest = support.pool_bytes(lab, [64])
         taken = support.pool_bytes(lab, [4, 8, 16, 32, 64])
     assert taken <= 1.15 * largest, (
-        f"the graphs of size 64 take {largest} bytes, those of all sizes {taken}, {taken / largest:.2f} times "
-        "as many: a pool never gives memory back, but it hands out again what is free"
+        f"the graphs of size 64 take {largest} bytes, those of all sizes {taken}, {taken / largest:.2f} "
+        "times as many: a pool never gives memory back, but it hands out again what is free"
     )
 
 

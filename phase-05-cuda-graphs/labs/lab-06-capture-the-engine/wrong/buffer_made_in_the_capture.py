@@ -1,7 +1,7 @@
 """The input buffer is made inside of the capture.
 
-Then it is the graph's memory, and filling it with zeros is the graph's first kernel: each replay wipes out what was
-copied there. Whoever fills it from outside makes it outside.
+Then it is the graph's memory, and filling it with zeros is the graph's first kernel: each replay wipes out
+what was copied there. Whoever fills it from outside makes it outside.
 
 Refused by `test_a_function_is_replayed_on_new_numbers`.
 """

@@ -1,7 +1,7 @@
 """The number of live rows is taken from Python while capturing, and the graph keeps it.
 
-A Python number is recorded as it was at capture. What changes from step to step must come from a tensor, or happen
-after the replay.
+A Python number is recorded as it was at capture. What changes from step to step must come from a tensor, or
+happen after the replay.
 
 Refused by `test_a_long_sequence_is_read_to_its_end`.
 """

@@ -1,6 +1,7 @@
 """A step that is larger than all sizes runs in the largest, without its last tokens.
 
-There is no graph for it, so it runs without one. That is no mistake: most large steps carry a prompt, and the device has enough to do.
+There is no graph for it, so it runs without one. That is no mistake: most large steps carry a prompt, and
+the device has enough to do.
 
 Refused by `test_more_tokens_than_the_largest_size_run_without_a_graph`.
 """

@@ -1,6 +1,7 @@
 """All rows of the graph are returned, those of padding too.
 
-The caller counts rows from the step's requests. Whatever comes behind is computed from padding and belongs to nobody.
+The caller counts rows from the step's requests. Whatever comes behind is computed from padding and belongs
+to nobody.
 
 Refused by `test_padding_writes_to_nobodys_slot`.
 """

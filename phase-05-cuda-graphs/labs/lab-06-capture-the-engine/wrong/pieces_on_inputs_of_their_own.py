@@ -1,7 +1,7 @@
 """Every piece is captured on fresh tensors of the right shapes.
 
-Nobody holds these after the capture, and nobody writes the result of the piece before into them. Capture a piece
-on what the one before it has handed on.
+Nobody holds these after the capture, and nobody writes the result of the piece before into them. Capture a
+piece on what the one before it has handed on.
 
 Refused by `test_mixed_batches_run_in_pieces`.
 """

@@ -1,6 +1,7 @@
 """A step's token ids get a tensor of their own, under the name of the buffer.
 
-The graph knows no names. It reads the address that it was captured on, and there stands an old step, or nothing.
+The graph knows no names. It reads the address that it was captured on, and there stands an old step, or
+nothing.
 
 Refused by `test_two_decodes_each_from_their_own_inputs`.
 """

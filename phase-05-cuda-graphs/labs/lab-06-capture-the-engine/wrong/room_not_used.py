@@ -1,7 +1,7 @@
 """Attention returns a tensor of its own, and the next piece is replayed without it.
 
-The piece reads its inputs where they were at capture. There is room for attention's result, which the piece before has
-made, and attention must be told to write there.
+The piece reads its inputs where they were at capture. There is room for attention's result, which the piece
+before has made, and attention must be told to write there.
 
 Refused by `test_mixed_batches_run_in_pieces`.
 """

@@ -1,7 +1,7 @@
 """The rows of padding keep the slots that an earlier step left in the buffer.
 
-Their K and V are written like anybody's, into the cache of whoever had the slot, or has it now. Slot -1 says that
-a row is written nowhere.
+Their K and V are written like anybody's, into the cache of whoever had the slot, or has it now. Slot -1
+says that a row is written nowhere.
 
 Refused by `test_padding_writes_to_nobodys_slot`.
 """
