@@ -196,7 +196,7 @@ class Capture(TorchDispatchMode):
 
     def _zeros(self, tree: Any) -> Any:
         def zeros(leaf: Any) -> Any:
-            if not isinstance(leaf, Tensor) or MemPool.holding(leaf.data_ptr()) is None:
+            if not isinstance(leaf, Tensor) or MemPool.holding(leaf) is None:
                 return leaf
             return torch.empty_strided(leaf.shape, leaf.stride(), dtype=leaf.dtype).zero_()
 
@@ -207,7 +207,7 @@ class Capture(TorchDispatchMode):
         storage = tensor.untyped_storage()
         if storage.data_ptr() in self.constants:
             return tensor
-        found = MemPool.holding(tensor.data_ptr()) if tensor.numel() else None
+        found = MemPool.holding(tensor) if tensor.numel() else None
         if found is None:
             key = int(storage._cdata)
             outside.setdefault(key, Outside(storage, storage.data_ptr())).aliases += 1

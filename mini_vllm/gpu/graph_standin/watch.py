@@ -61,7 +61,7 @@ class _WatchHost(TorchFunctionMode):
 
 def check_readable(tensor: Tensor, reader: str = "somebody") -> None:
     """Raise GraphError if the tensor's memory is a graph's and its numbers must not be read now."""
-    found = MemPool.holding(tensor.data_ptr()) if tensor.device.type == "cpu" else None
+    found = MemPool.holding(tensor) if tensor.device.type == "cpu" else None
     if found is not None and (why := found[0].unreadable(found[1])):
         raise unreadable(found[1], why, f"{reader} reads {named(tensor)}")
 
