@@ -264,7 +264,12 @@ class GraphGPUModelRunner(GPUModelRunner):
         self._max_model_len = config.max_model_len
         self.graphed = GraphedLlama(model)
         self.stat: CUDAGraphStat | None = None
-        with torch.inference_mode():
+        self.num_graphs = 0
+        self.capture_model()
+
+    def capture_model(self) -> None:
+        """Every graph that the dispatcher knows, before the first request comes."""
+        with torch.inference_mode(), self.threads():
             descs = self.dispatcher.get_capture_descs()
             self.num_graphs = self.graphed.capture(descs, self._dummy_args)
 
