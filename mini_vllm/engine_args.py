@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from mini_vllm.config import DEFAULT_MODEL, EngineConfig
+from mini_vllm.outside import short
 from mini_vllm.surface import take_harmless
 
 _RENAMED = {"num_gpu_blocks_override": "num_gpu_blocks"}
@@ -26,6 +27,8 @@ class EngineArgs:
     Attributes:
         model: a checkpoint folder; default: the shipped tiny Llama.
         num_gpu_blocks_override: `EngineConfig.num_gpu_blocks`, by which name it is taken too.
+        enforce_eager: no graphs, whatever `cudagraph_mode` says
+            (`vllm/config/vllm.py:1032 in VllmConfig.__post_init__`).
         disable_log_stats: count nothing: no `RequestOutput.metrics`, no `get_metrics`.
 
     The others are fields of `EngineConfig`. Raises ValueError for an argument of vLLM's that asks for
@@ -48,6 +51,7 @@ class EngineArgs:
     attention: str | None = None
     cudagraph_mode: str | None = None
     cudagraph_capture_sizes: list[int] | None = None
+    enforce_eager: bool = False
     max_logprobs: int | None = None
     seed: int | None = None
     disable_log_stats: bool = False
@@ -73,6 +77,12 @@ class EngineArgs:
         """The engine's settings. Raises ValueError naming the field, its value and the rule."""
         known = {field.name for field in fields(EngineConfig)}
         settings = {_RENAMED.get(n, n): v for n, v in dataclasses.asdict(self).items()}
+        if not isinstance(self.enforce_eager, bool):
+            raise ValueError(
+                f"enforce_eager must be True or False, got {short(self.enforce_eager)}"
+            )
+        if self.enforce_eager:
+            settings["cudagraph_mode"] = "NONE"
         return EngineConfig(**{n: v for n, v in settings.items() if n in known and v is not None})
 
     @staticmethod

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from course.cite.correspondence_attention import ATTENTION
 from course.cite.correspondence_blocks import BLOCKS
+from course.cite.correspondence_cudagraph import CUDAGRAPH
 from course.cite.correspondence_scheduler import SCHEDULER
 from course.cite.pair import Pair
 
@@ -385,5 +386,5 @@ GROUPS: dict[str, tuple[Pair, ...]] = {
              "vllm/v1/engine/output_processor.py OutputProcessor.propagate_error",
              "for collector in list(self._streams.values()):"),
     ),
-} | BLOCKS | SCHEDULER | ATTENTION
+} | BLOCKS | SCHEDULER | ATTENTION | CUDAGRAPH
 # fmt: on

@@ -76,6 +76,10 @@ def add_engine_flags(parser: argparse.ArgumentParser, with_model: bool = True) -
             "--cudagraph-capture-sizes", type=positive, nargs="+", metavar="N",
             help="tokens of the batches to capture (vLLM's ladder for --max-num-seqs)",
         )  # fmt: skip
+        group.add_argument(
+            "--enforce-eager", action=argparse.BooleanOptionalAction, default=False,
+            help="no graphs, whatever --cudagraph-mode says (off)",
+        )  # fmt: skip
     group.add_argument(
         "--enable-prefix-caching", action=argparse.BooleanOptionalAction, default=True,
         help="reuse the KV of equal prefixes (on)",
@@ -122,6 +126,7 @@ def _my_parts() -> EngineParts:
 def make_config(args: argparse.Namespace) -> EngineConfig:
     """The settings that the flags say. Raises ValueError."""
     settings = {name: getattr(args, name, None) for name in _ENGINE_FLAGS}
+    eager = getattr(args, "enforce_eager", False)
     return EngineConfig(
         **{name: value for name, value in settings.items() if value is not None},
         enable_prefix_caching=args.enable_prefix_caching,
@@ -130,7 +135,7 @@ def make_config(args: argparse.Namespace) -> EngineConfig:
         scheduling_policy=args.scheduling_policy,
         scheduler_reserve_full_isl=args.scheduler_reserve_full_isl,
         attention=getattr(args, "attention", "numpy"),
-        cudagraph_mode=getattr(args, "cudagraph_mode", "NONE"),
+        cudagraph_mode="NONE" if eager else getattr(args, "cudagraph_mode", "NONE"),
         cudagraph_capture_sizes=getattr(args, "cudagraph_capture_sizes", None),
         seed=getattr(args, "engine_seed", 0),
     )

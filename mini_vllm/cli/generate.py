@@ -9,6 +9,7 @@ import argparse
 import json
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -20,6 +21,7 @@ from mini_vllm.outside import MOST_BYTES, decode, parse_json, read_bytes, short
 from mini_vllm.sampling_params import RequestOutputKind, SamplingParams
 
 if TYPE_CHECKING:
+    from mini_vllm.cudagraph import CUDAGraphStat
     from mini_vllm.engine import LLMEngine
     from mini_vllm.outputs import RequestOutput
     from mini_vllm.trace import TraceRecorder
@@ -157,6 +159,11 @@ def run_generate(args: argparse.Namespace, out: TextIO) -> int:
     stream = len(prompts) == 1 and params.n == 1 and not args.json and not args.watch
     params.output_kind = RequestOutputKind.DELTA if stream else RequestOutputKind.FINAL_ONLY
     engine = make_engine(args)
+    ran_as: list[CUDAGraphStat] = []
+    if args.stats:
+        engine.engine_core.step_observers.append(
+            lambda step: _note(ran_as, step.model_runner_output.cudagraph_stats)
+        )
     recorder = None
     if args.trace is not None or args.watch:
         from mini_vllm.trace import TraceRecorder
@@ -203,7 +210,21 @@ def run_generate(args: argparse.Namespace, out: TextIO) -> int:
             f"{core.config.num_gpu_blocks} KV blocks of {core.config.block_size} tokens",
             file=sys.stderr,
         )
+    if ran_as:
+        modes = Counter(stat.runtime_mode for stat in ran_as).most_common()
+        line = ", ".join(f"{count} {mode}" for mode, count in modes)
+        launches = [stat.launches for stat in ran_as if stat.launches is not None]
+        print(
+            f"steps as graphs: {line}; {sum(stat.num_paddings for stat in ran_as)} rows of padding"
+            + (f"; {sum(launches)} launches in the forward passes" if launches else ""),
+            file=sys.stderr,
+        )
     return 1 if refused else 0
+
+
+def _note(ran_as: list[CUDAGraphStat], stat: CUDAGraphStat | None) -> None:
+    if stat is not None:  # there are graphs, and the step had tokens
+        ran_as.append(stat)
 
 
 def _steps(

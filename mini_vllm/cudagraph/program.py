@@ -40,7 +40,6 @@ from mini_vllm.llama import (
 )
 
 Ints = NDArray[np.int32]
-NO_REQUESTS = np.zeros(1, np.int32)
 
 
 def build_program(model: LlamaForCausalLM, block_size: int) -> list[Kernel]:
@@ -110,7 +109,8 @@ def split_qkv(
     return q, k, v
 
 
-# A backend's `forward` writes, then attends. Without requests it only writes, without keys it only attends.
+# A backend's `forward` writes, then attends. Without keys it only attends; and where it is to write alone, it
+# is asked for one row at the null block, which nobody reads.
 
 
 def kv_cache_update(
@@ -124,11 +124,15 @@ def kv_cache_update(
     """Write K and V of each row to its slot; a row whose slot is -1 is left out."""
     q, k, v = split(qkv)
     rows = np.flatnonzero(slot_mapping >= 0)
-    nobody = np.zeros((0, 1), np.int32)
     metadata = AttentionMetadata(
-        NO_REQUESTS, NO_REQUESTS[:0], nobody, slot_mapping[rows], block_size
+        np.array([0, 1], np.int32),
+        np.ones(1, np.int32),
+        np.zeros((1, 1), np.int32),
+        slot_mapping[rows],
+        block_size,
     )
-    attn.forward(q[:0], k[rows], v[rows], kv_cache, metadata)
+    if len(rows):
+        attn.forward(q[:1], k[rows], v[rows], kv_cache, metadata)
 
 
 def attention(
@@ -149,6 +153,8 @@ def attention(
     num_reqs = int(np.count_nonzero(seq_lens))
     num_rows = int(query_start_loc[-1])
     q, k, v = split(qkv)
+    if not num_rows:
+        return np.zeros((0, q.shape[1] * q.shape[2]), np.float32)
     metadata = AttentionMetadata(
         query_start_loc[: num_reqs + 1],
         seq_lens[:num_reqs],

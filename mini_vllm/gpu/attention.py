@@ -102,6 +102,39 @@ def paged_decode(
     )
 
 
+def paged_decode_fixed(
+    query: Tensor,
+    key_cache: Tensor,
+    value_cache: Tensor,
+    block_table: Tensor,
+    seq_lens: Tensor,
+    scale: float,
+    dtype: torch.dtype = torch.float32,
+) -> Tensor:
+    """`paged_decode` for a CUDA graph: no loop, no question to the device, no shape that depends on a value.
+
+    It gathers every sequence as long as its row of the table has room for, and hides what is past its end.
+    A sequence of no tokens, which fills up a batch, comes out as 0.
+
+    Returns:
+        `[num_seqs, num_heads, head_size]` in `dtype`.
+    """
+    block_size, num_kv_heads = key_cache.shape[1:3]
+    width = block_table.shape[1]
+    # Past a sequence's last block a table holds anything: block 0 is read in its place.
+    used = torch.arange(width, device=query.device) * block_size < seq_lens[:, None]
+    blocks = torch.where(used, block_table, 0).long()
+    key, value = (cache[blocks].flatten(1, 2).to(dtype) for cache in (key_cache, value_cache))
+    hidden = torch.arange(width * block_size, device=query.device) >= seq_lens[:, None]
+    grouped = query.to(dtype).unflatten(1, (num_kv_heads, -1))  # [num_seqs, num_kv_heads, G, D]
+    scores = torch.einsum("shgd,skhd->shgk", grouped, key) * scale
+    # Not -inf: a row in which all is hidden would be 0/0. And no V of a stranger, which may be NaN.
+    scores = scores.masked_fill(hidden[:, None, None], torch.finfo(dtype).min)
+    weights = scores.softmax(-1).masked_fill(hidden[:, None, None], 0)
+    value = value.masked_fill(hidden[:, :, None, None], 0)
+    return torch.einsum("shgk,skhd->shgd", weights, value).flatten(1, 2)
+
+
 def least_bytes(
     seq_lens: Sequence[int],
     num_heads: int,

@@ -17,7 +17,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from mini_vllm.gpu.attention import paged_attention
+from mini_vllm.cudagraph import AttentionCGSupport
+from mini_vllm.gpu.attention import paged_attention, paged_decode_fixed
 
 
 @dataclass
@@ -95,14 +96,20 @@ def reshape_and_cache(
 
 
 class TorchAttention:
-    """Paged attention in plain torch, on any device: one request after the other.
+    """Paged attention in plain torch, on any device.
 
-    The loop is `mini_vllm.gpu.attention.paged_attention`, the reference of the kernels, in float32. It copies
-    what it gathers and asks the device for every length, so it is for reading and for comparing, and no
-    CUDA graph can hold it.
+    A mixed batch goes one request after the other through `mini_vllm.gpu.attention.paged_attention`, the
+    reference of the kernels, in float32. That loop asks the device for every length, so no CUDA graph
+    can hold it. A batch of decodes alone asks for nothing (`paged_decode_fixed`), and a graph can. Both
+    copy what they gather, so this is for reading and for comparing.
+
+    Attributes:
+        cudagraph_support: in which batches a graph may hold it
+            (`vllm/v1/attention/backend.py:499 AttentionCGSupport`).
     """
 
     get_kv_cache_shape = staticmethod(get_kv_cache_shape)
+    cudagraph_support = AttentionCGSupport.UNIFORM_SINGLE_TOKEN_DECODE
 
     def forward(
         self,
@@ -111,38 +118,53 @@ class TorchAttention:
         value: Tensor,
         kv_cache: Tensor,
         attn_metadata: AttentionMetadata,
+        output: Tensor | None = None,
     ) -> Tensor:
         """Store this step's K and V, then attend, causally, for every row of the flat batch.
 
         Args:
-            query: `[n, num_heads, D]`, in the cache's dtype.
+            query: `[n, num_heads, D]`, in the cache's dtype; n may be more than the requests have rows.
             key, value: `[n, num_kv_heads, D]`.
             kv_cache: one layer's cache, shaped by `get_kv_cache_shape`; written in place.
             attn_metadata: the step.
+            output: `[n, num_heads * D]`, where the result goes; None: a new tensor. What rows of no
+                request hold is left open.
 
         Returns:
-            `[n, num_heads * D]` in the query's dtype.
+            `[n, num_heads * D]` in the query's dtype: `output`, where it was given.
         """
         md = attn_metadata
         key_cache, value_cache = kv_cache.unbind(1)
         reshape_and_cache(key, value, key_cache, value_cache, md.slot_mapping)
-        output = paged_attention(
-            query, key_cache, value_cache, md.block_table, md.seq_lens, md.query_start_loc,
-            query.shape[-1] ** -0.5, dtype=torch.float32,
-        )  # fmt: skip
-        return output.flatten(1).to(query.dtype)
+        scale = query.shape[-1] ** -0.5
+        if output is None:
+            output = torch.zeros_like(query).flatten(1)
+        num_reqs = len(md.seq_lens)
+        if md.num_decodes == num_reqs:
+            attended = paged_decode_fixed(
+                query[:num_reqs], key_cache, value_cache, md.block_table, md.seq_lens, scale
+            )
+        else:
+            attended = paged_attention(
+                query, key_cache, value_cache, md.block_table, md.seq_lens, md.query_start_loc,
+                scale, dtype=torch.float32,
+            )  # fmt: skip
+        output[: len(attended)] = attended.flatten(1)
+        return output
 
 
 class TritonAttention:
-    """Paged attention by this package's Triton kernels, for any batch.
+    """Paged attention by this package's Triton kernels, for any batch, inside of a CUDA graph too.
 
-    No loop over requests, nothing gathered, and the host asks the device for nothing.
+    No loop over requests, nothing gathered, and the host asks the device for nothing. The kernels are
+    called as operations of torch (`ops.py`), so whatever records torch's operations sees them.
 
     Raises ValueError where kernels can run nowhere: torch sees no GPU, and Triton was not told to
     interpret them.
     """
 
     get_kv_cache_shape = staticmethod(get_kv_cache_shape)
+    cudagraph_support = AttentionCGSupport.ALWAYS
 
     def __init__(self) -> None:
         import triton
@@ -152,10 +174,9 @@ class TritonAttention:
                 "attention='triton' needs a GPU, and torch sees none: set TRITON_INTERPRET=1 before "
                 "Python starts, and Triton's interpreter runs the kernels on the CPU, slowly"
             )
-        from mini_vllm.gpu.kernels.entry import attention
-        from mini_vllm.gpu.kernels.reshape_and_cache import reshape_and_cache
+        from mini_vllm.gpu import ops
 
-        self._write, self._attention = reshape_and_cache, attention
+        self._ops = ops
 
     def forward(
         self,
@@ -164,16 +185,17 @@ class TritonAttention:
         value: Tensor,
         kv_cache: Tensor,
         attn_metadata: AttentionMetadata,
+        output: Tensor | None = None,
     ) -> Tensor:
         """As `TorchAttention.forward`."""
         md = attn_metadata
         key_cache, value_cache = kv_cache.unbind(1)
-        self._write(key, value, key_cache, value_cache, md.slot_mapping)
-        output = self._attention(
+        self._ops.unified_kv_cache_update(key, value, key_cache, value_cache, md.slot_mapping)
+        if output is None:
+            output = query.new_empty(len(query), query.shape[1] * query.shape[2])
+        self._ops.unified_attention_with_output(
             query, key_cache, value_cache, md.block_table, md.seq_lens, md.query_start_loc,
-            query.shape[-1] ** -0.5,
-            num_decodes=md.num_decodes,
-            max_query_len=md.max_query_len,
-            max_seq_len=md.max_seq_len,
+            query.shape[-1] ** -0.5, md.num_decodes, md.max_query_len, md.max_seq_len,
+            output.view(query.shape),
         )  # fmt: skip
-        return output.flatten(1)
+        return output

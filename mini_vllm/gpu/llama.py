@@ -43,6 +43,7 @@ class AttentionBackend(Protocol):
         value: Tensor,
         kv_cache: Tensor,
         attn_metadata: AttentionMetadata,
+        output: Tensor | None = None,
     ) -> Tensor: ...
 
 
@@ -122,7 +123,7 @@ class LlamaMLP:
 
 
 class LlamaAttention:
-    """The half of a layer in which tokens meet
+    """The projections around attention, in which tokens meet
     (`vllm/model_executor/models/llama.py:124 LlamaAttention`)."""
 
     def __init__(self, config: LlamaConfig, weights: Mapping[str, Tensor], prefix: str) -> None:
@@ -133,20 +134,14 @@ class LlamaAttention:
         self.num_kv_heads = config.num_key_value_heads
         self.head_dim = config.head_dim
 
-    def forward(
-        self,
-        cos_sin: tuple[Tensor, Tensor],
-        hidden_states: Tensor,
-        attn: AttentionBackend,
-        kv_cache: Tensor,
-        attn_metadata: AttentionMetadata,
-    ) -> Tensor:
+    def project(
+        self, cos_sin: tuple[Tensor, Tensor], hidden_states: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Query, key and value, turned by their positions: `[n, heads, D]` each."""
         qkv = self.qkv_proj(hidden_states).unflatten(1, (-1, self.head_dim))
         q_and_k, v = qkv[:, : -self.num_kv_heads], qkv[:, -self.num_kv_heads :]
         q_and_k = apply_rotary_emb(q_and_k, *cos_sin)
-        q, k = q_and_k[:, : self.num_heads], q_and_k[:, self.num_heads :]
-        attn_output = attn.forward(q, k, v, kv_cache, attn_metadata)
-        return self.o_proj(attn_output)
+        return q_and_k[:, : self.num_heads], q_and_k[:, self.num_heads :], v
 
 
 class LlamaDecoderLayer:
@@ -170,14 +165,20 @@ class LlamaDecoderLayer:
         kv_cache: Tensor,
         attn_metadata: AttentionMetadata,
     ) -> Tensor:
-        residual = hidden_states
-        hidden_states = self.input_layernorm(hidden_states)
-        hidden_states = residual + self.self_attn.forward(
-            cos_sin, hidden_states, attn, kv_cache, attn_metadata
-        )
-        residual = hidden_states
-        hidden_states = self.post_attention_layernorm(hidden_states)
-        return residual + self.mlp.forward(hidden_states)
+        query, key, value = self.before_attention(cos_sin, hidden_states)
+        attn_output = attn.forward(query, key, value, kv_cache, attn_metadata)
+        return self.after_attention(hidden_states, attn_output)
+
+    def before_attention(
+        self, cos_sin: tuple[Tensor, Tensor], hidden_states: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Query, key and value, `[n, heads, D]` each, of the rows that come in."""
+        return self.self_attn.project(cos_sin, self.input_layernorm(hidden_states))
+
+    def after_attention(self, hidden_states: Tensor, attn_output: Tensor) -> Tensor:
+        """The rows that go out, of those that came in and `[n, num_heads * D]` from attention."""
+        hidden_states = hidden_states + self.self_attn.o_proj(attn_output)
+        return hidden_states + self.mlp.forward(self.post_attention_layernorm(hidden_states))
 
 
 class LlamaForCausalLM:
@@ -238,15 +239,19 @@ class LlamaForCausalLM:
 
         Source: `vllm/model_executor/models/llama.py:395 LlamaModel.forward`.
         """
-        hidden_states = F.embedding(input_ids, self.embed_tokens)
-        # The angles of this step's positions. Upstream looks them up in a table of every position.
-        angles = positions.float()[:, None, None] * self.inv_freq
-        cos_sin = angles.cos().to(self.dtype), angles.sin().to(self.dtype)
+        hidden_states, cos_sin = self.embed(input_ids, positions)
         for layer, kv_cache in zip(self.layers, kv_caches, strict=True):
             hidden_states = layer.forward(
                 cos_sin, hidden_states, self.attention, kv_cache, attn_metadata
             )
         return self.norm(hidden_states)
+
+    def embed(self, input_ids: Tensor, positions: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        """What goes into the first layer: hidden states `[n, hidden_size]`, and cos and sin,
+        `[n, 1, D / 2]`, of this step's positions. Upstream looks these up in a table of every position."""
+        hidden_states = F.embedding(input_ids, self.embed_tokens)
+        angles = positions.float()[:, None, None] * self.inv_freq
+        return hidden_states, (angles.cos().to(self.dtype), angles.sin().to(self.dtype))
 
     def compute_logits(self, hidden_states: Tensor) -> Tensor:
         """`[n, vocab_size]` in the model's dtype, from hidden states `[n, hidden_size]`."""

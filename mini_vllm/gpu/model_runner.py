@@ -39,14 +39,17 @@ class CpuGpuBuffer:
         self.gpu = self.cpu if device.type == "cpu" else torch.zeros_like(self.cpu, device=device)
         self.np: NDArray[Any] = self.cpu.numpy()
 
-    def copy_to_gpu(self, values: NDArray[Any]) -> Tensor:
-        """Put `values` at the buffer's start, on both sides.
+    def copy_to_gpu(
+        self, values: NDArray[Any], padded: int | None = None, padding: int = 0
+    ) -> Tensor:
+        """Put `values` at the buffer's start, on both sides, and `padding` into the rows up to `padded`.
 
-        Returns the device's first `len(values)` rows, whole: of a table also the columns past `values`,
-        which hold what earlier steps left there.
+        Returns the device's rows up to there, whole: of a table also the columns past `values`, which hold
+        what earlier steps left there. `padded` is `len(values)` if it is None.
         """
-        n = len(values)
+        n = len(values) if padded is None else padded
         self.np[tuple(slice(size) for size in values.shape)] = values
+        self.np[len(values) : n] = padding
         if self.gpu is not self.cpu:
             self.gpu[:n].copy_(self.cpu[:n], non_blocking=True)
         return self.gpu[:n]

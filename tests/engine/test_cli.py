@@ -300,7 +300,7 @@ def test_flags_carry_vllms_names() -> None:
     """A flag is a field of `SamplingParams` or `EngineConfig`, or one of the command's own."""
     own = {
         "prompts_file", "json", "trace", "watch", "watch_delay", "stats", "stop_token_id", "model", "help",
-        "mine", "num_prompts", "input_len", "output_len",
+        "mine", "enforce_eager", "num_prompts", "input_len", "output_len",
     }  # fmt: skip
     known = {*PARAMETERS, *(f.name for f in fields(EngineConfig))} | own
     for command in ("generate", "bench"):

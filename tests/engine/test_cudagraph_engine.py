@@ -296,3 +296,31 @@ def test_sizes_above_the_budget_are_left_out() -> None:
         max_num_batched_tokens=20, max_num_seqs=4,
     )  # fmt: skip
     assert graph_runner(engine).dispatcher.capture_sizes == [3]
+
+
+# -- the command line -----------------------------------------------------------------------------
+
+
+def test_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
+    """The flags reach the engine, and `--stats` tells how the steps ran."""
+    from mini_vllm.cli import main
+
+    prompt = ["generate", "The KV cache", "--max-tokens", "8", "--max-num-seqs", "8", "--stats"]
+    assert main(prompt) == 0
+    plain = capsys.readouterr()
+    graphs = ["--cudagraph-mode", "FULL_AND_PIECEWISE", "--cudagraph-capture-sizes", "2", "16"]
+    assert main([*prompt, *graphs]) == 0
+    graphed = capsys.readouterr()
+    assert graphed.out == plain.out
+    assert graphed.err.splitlines()[-1] == (
+        "steps as graphs: 7 FULL, 1 PIECEWISE; 10 rows of padding; 20 launches in the forward passes"
+    )
+    assert main([*prompt, *graphs, "--enforce-eager"]) == 0
+    assert "launches" not in capsys.readouterr().err + plain.err
+
+
+def test_enforce_eager_wins() -> None:
+    assert LLM(cudagraph_mode="FULL").llm_engine.config.cudagraph_mode == "FULL"
+    assert LLM(cudagraph_mode="FULL", enforce_eager=True).llm_engine.config.cudagraph_mode == "NONE"
+    with pytest.raises(ValueError, match="enforce_eager must be True or False, got 1"):
+        LLM(enforce_eager=1)
