@@ -140,7 +140,7 @@ class CUDAGraphWrapper:
         """Call, capture or replay. After a capture the result's numbers are not there yet.
 
         Raises ValueError for a key without a graph once capturing is over, and where an input has moved
-        since the capture. Upstream looks at addresses only under `VLLM_LOGGING_LEVEL=DEBUG`.
+        since the capture. Upstream looks only under `VLLM_LOGGING_LEVEL=DEBUG`, at pieces only.
         """
         context = self.context
         if context.cudagraph_runtime_mode is not self.runtime_mode:
