@@ -83,7 +83,9 @@ class Capture(TorchDispatchMode):
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        return False  # else torch loads its compiler, which takes seconds, to keep it off this class
+        return (
+            False  # else torch loads its compiler, which takes seconds, to keep it off this class
+        )
 
     def finish(self) -> None:
         """Hand the recording to the graph."""
@@ -194,7 +196,7 @@ class Capture(TorchDispatchMode):
 
     def _zeros(self, tree: Any) -> Any:
         def zeros(leaf: Any) -> Any:
-            if not isinstance(leaf, Tensor) or MemPool.holding(leaf.data_ptr()) is None:
+            if not isinstance(leaf, Tensor) or MemPool.holding(leaf) is None:
                 return leaf
             return torch.empty_strided(leaf.shape, leaf.stride(), dtype=leaf.dtype).zero_()
 
@@ -205,7 +207,7 @@ class Capture(TorchDispatchMode):
         storage = tensor.untyped_storage()
         if storage.data_ptr() in self.constants:
             return tensor
-        found = MemPool.holding(tensor.data_ptr()) if tensor.numel() else None
+        found = MemPool.holding(tensor) if tensor.numel() else None
         if found is None:
             key = int(storage._cdata)
             outside.setdefault(key, Outside(storage, storage.data_ptr())).aliases += 1

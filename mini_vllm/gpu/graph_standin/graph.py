@@ -19,7 +19,13 @@ from mini_vllm.gpu.graph_standin.capture import (
     outside,
 )
 from mini_vllm.gpu.graph_standin.pool import Block, Handle, MemPool
-from mini_vllm.gpu.graph_standin.rules import GraphError, capturing, set_capturing, tensors_of
+from mini_vllm.gpu.graph_standin.rules import (
+    GraphError,
+    capturing,
+    replaying,
+    set_capturing,
+    tensors_of,
+)
 from mini_vllm.gpu.graph_standin.watch import unreadable
 
 _numbers = itertools.count(1)
@@ -76,7 +82,7 @@ class CUDAGraph:
             if why := pool.unreadable(block):
                 raise unreadable(block, why, f"graph {self.number} reads {what}")
         self._pool.start_replay(self.number, self._spared)
-        with torch.inference_mode():
+        with torch.inference_mode(), replaying():
             for i, kernel in enumerate(self.kernels):
                 try:
                     result = kernel.func(*kernel.args, **kernel.kwargs)
