@@ -111,13 +111,20 @@ def my_parts() -> tuple[EngineParts, list[str]]:
 
 
 def same_tokens(parts: EngineParts, max_tokens: int = 40) -> list[tuple[str, list[int], list[int]]]:
-    """Prompt, tokens of the engine made of `parts`, tokens of the reference; greedy and seeded."""
+    """Prompt, tokens of the engine made of `parts`, tokens of the reference; greedy and seeded.
+
+    Where a part of yours is for graphs, your engine runs under them.
+    """
+    from mini_vllm.config import EngineConfig
     from mini_vllm.engine import LLMEngine
     from mini_vllm.sampling_params import SamplingParams
 
+    graphs = ("graph_runner", "cudagraph_dispatcher")
+    mine_has = any(getattr(parts, name) is not getattr(DEFAULT_PARTS, name) for name in graphs)
+    mode = "FULL_AND_PIECEWISE" if mine_has else "NONE"
     results: list[dict[str, list[int]]] = []
-    for each in (parts, DEFAULT_PARTS):
-        engine = LLMEngine(parts=each)
+    for each, cudagraph_mode in ((parts, mode), (DEFAULT_PARTS, "NONE")):
+        engine = LLMEngine(config=EngineConfig(cudagraph_mode=cudagraph_mode), parts=each)
         for number, prompt in enumerate(CHECK_PROMPTS):
             params = SamplingParams(temperature=0.0, max_tokens=max_tokens)
             engine.add_request(f"{number}, greedy", prompt, params)

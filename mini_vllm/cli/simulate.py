@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from mini_vllm.cli.flags import add_engine_flags, make_config, not_negative, positive
-from mini_vllm.config import EngineConfig
+from mini_vllm.config import CUDAGRAPH_MODES, EngineConfig
 from mini_vllm.outside import short
 
 if TYPE_CHECKING:
     from mini_vllm.sim import ServingMetrics, SimParts, SimRequest, StepCost
+    from mini_vllm.sim.graphs import GraphTally
 
 MOST_PROMPTS = 100_000_000
 """Hours; whoever wants more can run it again with another seed."""
@@ -33,6 +34,7 @@ examples:
   mini-vllm simulate --request-rate 20 --burstiness 0.25 --prefix-len 2000 --goodput ttft:500 tpot:30
   mini-vllm simulate --dataset lengths.csv --request-rate 10 --plot run.png --json run.json
   mini-vllm simulate --cost my-engine.json --num-gpu-blocks 4000 --max-model-len 4096
+  mini-vllm simulate --cost h100-llama-3.2-1b --cudagraph-mode FULL_AND_PIECEWISE --launch-us 5
 """
 
 
@@ -85,6 +87,18 @@ def add_simulate_parser(commands: Any) -> None:
         help="what a step costs: a preset, or a .json file (a100-llama-3-8b); 'list' shows the presets",
     )  # fmt: skip
     parser.add_argument(
+        "--cudagraph-mode", choices=CUDAGRAPH_MODES, dest="counted_mode",
+        help="count kernel launches too, and run steps without graphs (NONE) or with (launches cost nothing)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--cudagraph-capture-sizes", type=positive, nargs="+", metavar="N",
+        help="tokens of the batches to capture (vLLM's ladder for --max-num-seqs)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--launch-us", type=float, metavar="US",
+        help="microseconds a launch; needs --cudagraph-mode (5)",
+    )  # fmt: skip
+    parser.add_argument(
         "--goodput", nargs="+", default=[], metavar="NAME:MS",
         help="limits that a good request keeps: ttft, tpot, e2el in milliseconds",
     )  # fmt: skip
@@ -99,7 +113,7 @@ def add_simulate_parser(commands: Any) -> None:
 
 def run_simulate(args: argparse.Namespace, out: TextIO) -> int:
     """The `simulate` command."""
-    from mini_vllm.sim import ServingMetrics, Simulator, load_cost
+    from mini_vllm.sim import ServingMetrics, Simulator, load_cost, work_of
     from mini_vllm.sim.cost import presets
     from mini_vllm.sim.metrics import parse_goodput
 
@@ -111,6 +125,7 @@ def run_simulate(args: argparse.Namespace, out: TextIO) -> int:
     percentiles = _percentiles(args.metric_percentiles)
     metrics = ServingMetrics(parse_goodput(args.goodput), percentiles)
     config = _config(args, cost)
+    cost, tally = _graphs(args, cost, config)
     parts = _parts(config)
     requests, num_prompts, rate = _requests(args)
     if args.json not in (None, "-"):
@@ -120,11 +135,19 @@ def run_simulate(args: argparse.Namespace, out: TextIO) -> int:
 
         check_target("--plot", Path(args.plot))
         check_plot(Path(args.plot))
-    simulator = Simulator(parts, cost, metrics, seed=args.seed)
+    observe = None
+    if tally is not None:
+
+        def observe(plan: Any, now: float) -> None:
+            tally.add(work_of(plan, parts.scheduler.requests))
+
+    simulator = Simulator(parts, cost, metrics, observe, seed=args.seed)
     simulator.run(requests)
     if metrics.failed == num_prompts:
         raise ValueError(f"every request was refused; the first: {metrics.first_failure}")
     result = metrics.result(simulator.num_preemptions)
+    if tally is not None:
+        result |= tally.result()
     if args.json is not None:
         settings = {
             "cost": {"name": cost.name, "source": cost.source},
@@ -173,6 +196,8 @@ def _percentiles(text: str) -> list[float]:
 def _config(args: argparse.Namespace, cost: StepCost) -> EngineConfig:
     """The engine's settings: what is given, else what goes with the cost."""
     config = make_config(args)
+    if args.counted_mode is not None:
+        config = dataclasses.replace(config, cudagraph_mode=args.counted_mode)
     slots = cost.num_kv_tokens
     if config.max_model_len is None:
         limit = _or_refuse(cost, "--max-model-len", cost.max_model_len)
@@ -195,6 +220,23 @@ def _or_refuse(cost: StepCost, flag: str, value: int | None) -> int:
             f"the cost {cost.name!r} does not say how large its model's limit or cache is: give {flag}"
         )
     return value
+
+
+def _graphs(
+    args: argparse.Namespace, cost: StepCost, config: EngineConfig
+) -> tuple[StepCost, GraphTally | None]:
+    """The cost, with launches if they are to be counted, and what counts them."""
+    from mini_vllm.sim.graphs import LAUNCH_S, GraphTally, with_graphs
+
+    if args.counted_mode is None:
+        for name in ("launch_us", "cudagraph_capture_sizes"):
+            if getattr(args, name) is not None:
+                raise ValueError(f"--{name.replace('_', '-')} needs a --cudagraph-mode")
+        return cost, None
+    counted = with_graphs(
+        cost, config, LAUNCH_S if args.launch_us is None else args.launch_us / 1e6
+    )
+    return counted, GraphTally(counted)
 
 
 def _parts(config: EngineConfig) -> SimParts:
@@ -304,6 +346,13 @@ def table(
     row("Most waiting:", result["max_waiting"])
     row("Peak KV cache usage (%):", 100 * result["max_kv_cache_usage_perc"])
     row("Device busy (%):", 100 * result["device_busy_share"])
+    if "cudagraph_mode" in result:
+        lines.append(f"{'CUDA graphs':-^50}")
+        row("Steps replayed whole (FULL):", result["steps_full"])
+        row("Steps replayed in pieces (PIECEWISE):", result["steps_piecewise"])
+        row("Steps without a graph (NONE):", result["steps_none"])
+        row("Launches a step:", result["launches_per_step"])
+        row("Padded tokens a step:", result["padded_tokens_per_step"])
     lines.append("=" * 50)
     lines.append(f"The cost of a step: {cost.name}; {cost.source}.")
     lines.append(f"Percentiles are within {100 * RELATIVE_ERROR:g} % of their values.")

@@ -327,8 +327,8 @@ class PiecewiseGraphRunner:
 
     Args:
         kernels: the whole model; neighbours that are `splitting` stay together.
-        counter, pool, check_addresses: as for `GraphRunner`.
-        graph_runner: what runs a piece.
+        counter, pool: as for `GraphRunner`.
+        graph_runner: what runs a piece, `(kernels, runtime_mode, counter, pool)`.
 
     Source: `vllm/compilation/backends.py:548 split_graph`.
     """
@@ -338,7 +338,6 @@ class PiecewiseGraphRunner:
         kernels: Sequence[Kernel],
         counter: LaunchCounter,
         pool: GraphPool,
-        check_addresses: bool = True,
         graph_runner: Callable[..., GraphRunner] = GraphRunner,
     ) -> None:
         self.counter = counter
@@ -348,9 +347,7 @@ class PiecewiseGraphRunner:
         for outside, group in groupby(kernels, key=lambda kernel: kernel.splitting):
             part = list(group)
             self.parts.append(
-                part
-                if outside
-                else graph_runner(part, CUDAGraphMode.PIECEWISE, counter, pool, check_addresses)
+                part if outside else graph_runner(part, CUDAGraphMode.PIECEWISE, counter, pool)
             )
 
     @property
@@ -388,10 +385,11 @@ class CUDAGraphStat:
         runtime_mode: NONE, PIECEWISE or FULL.
         launches: kernels and graphs that were started for the model's forward pass. Upstream does not count
             them. Logits and sampling are outside of every graph, and are not counted here.
+            None for the model in torch, where nobody counts.
     """
 
     num_unpadded_tokens: int
     num_padded_tokens: int
     num_paddings: int
     runtime_mode: str
-    launches: int
+    launches: int | None

@@ -1,11 +1,11 @@
 """CUDA graphs of the torch model: captured once at the start, replayed step after step.
 
 Mirrors `vllm/compilation/cuda_graph.py:145 CUDAGraphWrapper` and, of the model runner,
-`vllm/v1/worker/gpu_model_runner.py:6373 GPUModelRunner.capture_model`. Modes, ladder and dispatcher are those of
-`mini_vllm/cudagraph/`. On a GPU the graphs are `torch.cuda.CUDAGraph`; on a CPU the recording stand-in takes their
-place (`graph_standin`), and nothing else is different.
+`vllm/v1/worker/gpu_model_runner.py:6373 GPUModelRunner.capture_model`. Modes, ladder and dispatcher are
+those of `mini_vllm/cudagraph/`. On a GPU the graphs are `torch.cuda.CUDAGraph`; on a CPU the recording
+stand-in takes their place (`graph_standin`), and nothing else is different.
 
-What a replay needs is spread over three places, as upstream. `model_runner.py` keeps the buffers that never move
+What a replay needs is spread over three places, as upstream. The runner keeps the buffers that never move
 and pads what is in them. The dispatcher says which graph. A wrapper captures or replays what it is told.
 
 Left out: an estimate of the graphs' memory before the KV cache is sized, a graph for each count of LoRA
@@ -17,15 +17,36 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
-from mini_vllm.cudagraph import BatchDescriptor, CUDAGraphMode
+from mini_vllm import attention
+from mini_vllm.config import EngineConfig
+from mini_vllm.cudagraph import (
+    BatchDescriptor,
+    CudagraphDispatcher,
+    CUDAGraphMode,
+    CUDAGraphStat,
+    GraphRunner,
+    cudagraph_capture_sizes,
+    is_uniform_decode,
+    resolve_cudagraph_mode,
+)
+from mini_vllm.gpu.backend import AttentionMetadata, count_decodes
 from mini_vllm.gpu.graph_standin import graphs_for
+from mini_vllm.gpu.llama import LlamaForCausalLM
+from mini_vllm.gpu.model_runner import GPUModelRunner
+from mini_vllm.gpu.split_llama import SplitLlama
+from mini_vllm.sampler import Sampler
+from mini_vllm.sched_output import ModelRunnerOutput, SchedulerOutput
+
+PAD_SLOT_ID = -1
+NULL_BLOCK_ID = 0
 
 
 @dataclass
@@ -131,7 +152,8 @@ class CUDAGraphWrapper:
         if entry is None:
             return self._capture(key, args, addresses)
         if addresses != entry.input_addresses:
-            moved = [i for i, (a, b) in enumerate(zip(addresses, entry.input_addresses)) if a != b]
+            pairs = zip(addresses, entry.input_addresses, strict=False)
+            moved = [i for i, (a, b) in enumerate(pairs) if a != b]
             raise ValueError(
                 f"the graph of {key} was captured on other tensors: of its {len(entry.input_addresses)} "
                 f"inputs, number {moved} has moved since, and a graph reads where it read at capture"
@@ -152,60 +174,38 @@ class CUDAGraphWrapper:
         return output
 
 
-@dataclass
-class CaptureStats:
-    """What the start captured.
-
-    Attributes:
-        descriptors: mode and key, in the order of capture.
-        graphs: how many graphs that made: a key of PIECEWISE has one for each piece.
-    """
-
-    descriptors: list[tuple[CUDAGraphMode, BatchDescriptor]] = field(default_factory=list)
-    graphs: int = 0
-
-
 class GraphedLlama:
     """The model under graphs: whole for FULL, in pieces for PIECEWISE, as it is for NONE.
 
     Args:
-        model: a `LlamaForCausalLM`.
-        split: makes a `SplitLlama` of the model and a wrap.
+        model: whose `forward` and pieces are captured.
     """
 
-    def __init__(self, model: Any, split: Callable[..., Any]) -> None:
+    def __init__(self, model: LlamaForCausalLM) -> None:
         self.model = model
         self.context = ForwardContext()
         self.graphs = graphs_for(model.device)
         self.graph_pool = self.graphs.graph_pool_handle()
         self.full = self._wrap(CUDAGraphMode.FULL, model.forward)
-        self.split = split(model, lambda piece: self._wrap(CUDAGraphMode.PIECEWISE, piece))
+        self.split = SplitLlama(model, lambda piece: self._wrap(CUDAGraphMode.PIECEWISE, piece))
 
     def _wrap(self, mode: CUDAGraphMode, runnable: Callable[..., Any]) -> CUDAGraphWrapper:
         return CUDAGraphWrapper(runnable, mode, self.context, self.graphs, self.graph_pool)
-
-    def forward(
-        self, mode: CUDAGraphMode, descriptor: BatchDescriptor | None, *args: Any
-    ) -> Tensor:
-        """`LlamaForCausalLM.forward` on `args`, under this mode."""
-        with self.context.step(mode, descriptor):
-            run = self.split.forward if mode is CUDAGraphMode.PIECEWISE else self.full
-            result: Tensor = run(*args)
-        return result
 
     def capture(
         self,
         descs: list[tuple[CUDAGraphMode, list[BatchDescriptor]]],
         dummy_args: Callable[[CUDAGraphMode, BatchDescriptor], tuple[Any, ...]],
-    ) -> CaptureStats:
+    ) -> int:
         """Warm up and capture every graph there will ever be
         (`vllm/v1/worker/gpu_model_runner.py:6498 GPUModelRunner._capture_cudagraphs`).
 
         Args:
             descs: from `CudagraphDispatcher.get_capture_descs`: pieces first, the largest first.
             dummy_args: the arguments of `forward` for a key, on the buffers that a step will use.
+
+        Returns how many graphs that made: a key of PIECEWISE has one for each piece.
         """
-        stats = CaptureStats()
         self.context.capturing_enabled = True
         gc.collect()
         try:
@@ -213,19 +213,146 @@ class GraphedLlama:
                 for descriptor in descriptors:
                     args = dummy_args(mode, descriptor)
                     # Once as it is: kernels are compiled and libraries find their memory before the capture.
-                    self.forward_uncaptured(mode, *args)
+                    with self.context.step(CUDAGraphMode.NONE, None):
+                        self._function(mode)(*args)
                     self.graphs.synchronize()
                     self.forward(mode, descriptor, *args)
-                    stats.descriptors.append((mode, descriptor))
         finally:
             self.context.capturing_enabled = False
         self.graphs.synchronize()
-        stats.graphs = sum(len(w.entries) for w in [self.full, *self.split.pieces])
-        return stats
+        wrappers: list[Any] = [self.full, *self.split.pieces]
+        return sum(len(wrapper.entries) for wrapper in wrappers)
 
-    def forward_uncaptured(self, mode: CUDAGraphMode, *args: Any) -> Tensor:
-        """The same code as under `mode`, with nothing captured or replayed."""
-        with self.context.step(CUDAGraphMode.NONE, None):
-            run = self.split.forward if mode is CUDAGraphMode.PIECEWISE else self.full
-            result: Tensor = run(*args)
+    def forward(
+        self, mode: CUDAGraphMode, descriptor: BatchDescriptor | None, *args: Any
+    ) -> Tensor:
+        """`LlamaForCausalLM.forward` on `args`, under this mode and key.
+
+        The result of a graph is good up to the next replay of any of them.
+        """
+        with self.context.step(mode, descriptor):
+            result: Tensor = self._function(mode)(*args)
         return result
+
+    def _function(self, mode: CUDAGraphMode) -> Callable[..., Any]:
+        return self.split.forward if mode is CUDAGraphMode.PIECEWISE else self.full
+
+
+class GraphGPUModelRunner(GPUModelRunner):
+    """`GPUModelRunner` under graphs.
+
+    Args:
+        model, config, sampler: as for `GPUModelRunner`. The mode that `config` names is lowered to what the
+            model's attention can bear (`resolve_cudagraph_mode`), with a warning.
+        graph_runner: numpy's; graphs of torch have a wrapper of their own.
+        cudagraph_dispatcher: what chooses, `(cudagraph_mode, capture_sizes, max_num_seqs)`.
+
+    Attributes:
+        stat: how the last step ran; it is in the step's `ModelRunnerOutput` too.
+        num_graphs: how many were captured.
+
+    Raises ValueError where mode or capture sizes cannot be used.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        config: EngineConfig,
+        sampler: Sampler,
+        graph_runner: Callable[..., Any] = GraphRunner,
+        cudagraph_dispatcher: Callable[..., CudagraphDispatcher] = CudagraphDispatcher,
+    ) -> None:
+        if graph_runner is not GraphRunner:
+            raise ValueError(
+                f"parts.graph_runner runs numpy's kernels, and attention={config.attention!r} has none: "
+                "use attention='numpy', or leave the part out"
+            )
+        super().__init__(model, config, sampler)
+        backend = model.attention
+        mode = resolve_cudagraph_mode(
+            CUDAGraphMode[config.cudagraph_mode],
+            backend.cudagraph_support,
+            min_cg_attn_backend=type(backend).__name__,
+        )
+        sizes = cudagraph_capture_sizes(
+            config.max_num_seqs,
+            config.token_budget,
+            cudagraph_capture_sizes=config.cudagraph_capture_sizes,
+        )
+        self.dispatcher = cudagraph_dispatcher(mode, sizes, config.max_num_seqs)
+        assert config.max_model_len is not None
+        self._max_model_len = config.max_model_len
+        self.graphed = GraphedLlama(model)
+        self.stat: CUDAGraphStat | None = None
+        with torch.inference_mode():
+            descs = self.dispatcher.get_capture_descs()
+            self.num_graphs = self.graphed.capture(descs, self._dummy_args)
+
+    def _dummy_args(self, mode: CUDAGraphMode, descriptor: BatchDescriptor) -> tuple[Any, ...]:
+        """A step of nobody, to warm up and to capture on
+        (`vllm/v1/worker/gpu_model_runner.py:5538 GPUModelRunner._dummy_run`)."""
+        n = descriptor.num_tokens
+        ids = self.input_ids.copy_to_gpu(np.zeros(n, np.int32))
+        places = self.positions.copy_to_gpu(np.zeros(n, np.int64))
+        slots = self.slot_mapping.copy_to_gpu(np.full(n, PAD_SLOT_ID))
+        if mode is CUDAGraphMode.PIECEWISE:  # attention stays outside
+            return ids, places, self.kv_caches, None
+        num_reqs = descriptor.num_reqs
+        assert num_reqs is not None
+        lens = np.full(num_reqs, n // num_reqs, np.int32)
+        lens[: n % num_reqs] += 1
+        null_blocks = np.full((num_reqs, self.block_table.shape[1]), NULL_BLOCK_ID, np.int32)
+        metadata = AttentionMetadata(
+            query_start_loc=self.query_start_loc.copy_to_gpu(np.append(0, lens.cumsum())),
+            seq_lens=self.seq_lens.copy_to_gpu(lens),
+            block_table=self.block_tables.copy_to_gpu(null_blocks),
+            slot_mapping=slots,
+            # What the host says is recorded with the kernels, so it must be true of every replay.
+            num_decodes=num_reqs if descriptor.uniform else 0,
+            max_query_len=1 if descriptor.uniform else n,
+            max_seq_len=self._max_model_len,
+        )
+        return ids, places, self.kv_caches, metadata
+
+    def _execute_model(self, scheduler_output: SchedulerOutput) -> ModelRunnerOutput:
+        self.stat = None
+        result = super()._execute_model(scheduler_output)
+        result.cudagraph_stats = self.stat
+        return result
+
+    def _model_forward(
+        self,
+        input_ids: np.ndarray,
+        positions: np.ndarray,
+        attn_metadata: attention.AttentionMetadata,
+    ) -> Tensor:
+        """Pad, copy, and start the model or its graph. The result's first rows are the step's."""
+        if self.prepare_inputs_event is not None:
+            self.prepare_inputs_event.synchronize()
+        md = attn_metadata
+        num_tokens, num_reqs = len(input_ids), len(md.seq_lens)
+        uniform_decode = is_uniform_decode(md.max_query_len, 1, num_tokens, num_reqs)
+        mode, descriptor = self.dispatcher.dispatch(num_tokens, uniform_decode)
+        padded = descriptor.num_tokens
+        # Inside of a graph attention sees as many requests as at the capture; outside only real ones.
+        reqs = num_reqs if descriptor.num_reqs is None else descriptor.num_reqs
+        on_device = AttentionMetadata(
+            # A request of padding has no tokens of its own, and its blocks are the null block.
+            query_start_loc=self.query_start_loc.copy_to_gpu(
+                md.query_start_loc, reqs + 1, padding=num_tokens
+            ),
+            seq_lens=self.seq_lens.copy_to_gpu(md.seq_lens, reqs),
+            block_table=self.block_tables.copy_to_gpu(md.block_table, reqs, padding=NULL_BLOCK_ID),
+            slot_mapping=self.slot_mapping.copy_to_gpu(
+                md.slot_mapping, padded, padding=PAD_SLOT_ID
+            ),
+            num_decodes=count_decodes(md.query_start_loc),
+            max_query_len=md.max_query_len,
+            max_seq_len=md.max_seq_len,
+        )
+        ids = self.input_ids.copy_to_gpu(input_ids, padded)
+        places = self.positions.copy_to_gpu(positions, padded)
+        if self.prepare_inputs_event is not None:
+            self.prepare_inputs_event.record()
+        self.stat = CUDAGraphStat(num_tokens, padded, padded - num_tokens, str(mode), None)
+        return self.graphed.forward(mode, descriptor, ids, places, self.kv_caches, on_device)

@@ -20,15 +20,11 @@ from mini_vllm.gpu.kernels.reshape_and_cache import reshape_and_cache
 
 
 def _attention(*args: Any) -> None:
-    *tensors, scale, num_decodes, max_query_len, max_seq_len, output = args
-    attention(
-        *tensors,
-        scale,
-        num_decodes=num_decodes,
-        max_query_len=max_query_len,
-        max_seq_len=max_seq_len,
-        out=output,
-    )
+    *inputs, num_decodes, max_query_len, max_seq_len, output = args
+    sizes = {
+        "num_decodes": num_decodes, "max_query_len": max_query_len, "max_seq_len": max_seq_len
+    }  # fmt: skip
+    attention(*inputs, **sizes, out=output)
 
 
 _library = torch.library.Library("mini_vllm", "DEF")

@@ -5,8 +5,8 @@ Upstream the compiler cuts: it traces the model into one graph of operations and
 (`llama.py`, `before_attention` and `after_attention`), so the cut is made by hand, once, and can be read.
 
 A model of L layers has L + 1 pieces. Whether a piece has 40 rows of 40 requests or of one prompt makes
-no difference to it, because no row of it looks at another. Attention does look, and between two pieces it runs
-as always, with the write of K and V before it.
+no difference to it, because no row of it looks at another. Attention does look, and between two pieces it
+runs as always, with the write of K and V before it.
 """
 
 from __future__ import annotations

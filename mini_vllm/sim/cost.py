@@ -6,7 +6,9 @@ derived from a data sheet, and nobody has timed anything: it is the least that t
 
 Time is told apart by who spends it. The *host* plans and takes results in; the *device* computes. One
 after the other under synchronous scheduling; side by side under asynchronous scheduling. What the host
-does for a step is counted where the step is planned, also what it does when the results come.
+does for a step is counted where the step is planned, also what it does when the results come. One thing
+that the host does overlaps with the device in either case: launching kernels, because the first one runs
+while the second is launched. Neither kind of cost counts it; `graphs.py` puts it around a `RooflineCost`.
 """
 
 from __future__ import annotations
@@ -73,6 +75,9 @@ def work_of(scheduler_output: Any, requests: Mapping[str, Any]) -> StepWork:
 class StepCost(Protocol):
     """Seconds of a step, and of taking one request in.
 
+    The host is busy for `host`, when the device has nothing of this step yet, and then for `launching`, while
+    it computes. The step has been computed when the last kernel is launched and `device` is over.
+
     Attributes:
         name, source: what it is, and where its numbers come from.
         add_request_s: the front end's time for a request: checking it, making it, queueing it.
@@ -94,6 +99,7 @@ class StepCost(Protocol):
     @property
     def scatter(self) -> tuple[float, ...]: ...
     def host(self, work: StepWork) -> float: ...
+    def launching(self, work: StepWork) -> float: ...
     def device(self, work: StepWork) -> float: ...
 
 
@@ -145,6 +151,10 @@ class LinearCost:
 
     def host(self, work: StepWork) -> float:
         return _weighted(self.host_s, work)
+
+    def launching(self, work: StepWork) -> float:
+        """Nothing of its own: whoever timed a step timed its launches with it."""
+        return 0.0
 
     def device(self, work: StepWork) -> float:
         """0 for a plan without tokens: nothing is sent to the device."""
@@ -204,6 +214,7 @@ class RooflineCost:
             embedding table is counted in, though a token reads one row of it.)
         kv_bytes_per_token: K and V of all layers.
         flops_per_pair: of attention, a query and a key: 4 x layers x heads x head size.
+        num_layers: of the model. The roofline does not need them; `GraphCost` counts launches with them.
     """
 
     name: str
@@ -214,6 +225,7 @@ class RooflineCost:
     bytes_per_param: int
     kv_bytes_per_token: int
     flops_per_pair: int
+    num_layers: int
     num_kv_tokens: int | None = None
     max_model_len: int | None = None
     add_request_s: float = 0.0
@@ -221,6 +233,10 @@ class RooflineCost:
 
     def host(self, work: StepWork) -> float:
         """Nothing: a data sheet says nothing about it."""
+        return 0.0
+
+    def launching(self, work: StepWork) -> float:
+        """Nothing, likewise."""
         return 0.0
 
     def device(self, work: StepWork) -> float:
@@ -231,32 +247,50 @@ class RooflineCost:
         return max(size / self.bandwidth, operations / self.flops)
 
 
-def _llama_3_8b(name: str, card: str, flops: float, bandwidth: float, memory: int) -> RooflineCost:
-    """Llama-3-8B in 16 bits: 32 layers, 32 heads and 8 KV heads of 128, counted in phase 00's guide.
+def _llama(
+    model: str,
+    params: int,
+    shape: tuple[int, int, int, int],
+    max_model_len: int,
+    card: str,
+    peak: tuple[float, float],
+) -> RooflineCost:
+    """A Llama in 16 bits on a card of 80 GiB.
 
     The KV cache gets what 0.92 of the memory (`gpu_memory_utilization` at the pin) leaves beside the
     weights, on paper: activations and CUDA graphs come off too.
+
+    Args:
+        shape: layers, heads, KV heads, head size.
+        peak: of the card, dense: operations and bytes a second.
     """
-    params, kv_bytes = 8_030_261_248, 2 * 32 * 8 * 128 * 2
-    room = 0.92 * memory * 1024**3 - 2 * params
+    layers, heads, kv_heads, head_size = shape
+    flops, bandwidth = peak
+    kv_bytes = 2 * layers * kv_heads * head_size * 2
+    room = 0.92 * 80 * 1024**3 - 2 * params
+    sheet = f"{flops / 1e12:g} TFLOP/s, {bandwidth / 1e9:,.0f} GB/s"
     return RooflineCost(
-        name=name,
-        source=f"derived, not measured: Llama-3-8B in 16 bits under the roofline of {card}",
+        name=f"{card.split()[0].lower()}-{model.lower()}",
+        source=f"derived, not measured: {model} in 16 bits under the roofline of an {card} ({sheet})",
         flops=flops, bandwidth=bandwidth, params=params, bytes_per_param=2,
-        kv_bytes_per_token=kv_bytes, flops_per_pair=4 * 32 * 32 * 128,
-        num_kv_tokens=int(room / kv_bytes), max_model_len=8192,
+        kv_bytes_per_token=kv_bytes, flops_per_pair=4 * layers * heads * head_size, num_layers=layers,
+        num_kv_tokens=int(room / kv_bytes), max_model_len=max_model_len,
     )  # fmt: skip
 
 
+# The data sheets of phase-00-foundations/labs/lab-04-prefill-vs-decode/gpus.json; NVIDIA prints the H100's
+# rate with sparsity, which is twice the dense one.
+_A100, _H100 = ("A100 80GB SXM", (312e12, 2.039e12)), ("H100 SXM", (989.5e12, 3.35e12))
+_LLAMA_3_8B = ("Llama-3-8B", 8_030_261_248, (32, 32, 8, 128), 8192)  # counted in phase 00's guide
+_LLAMA_3_2_1B = ("Llama-3.2-1B", 1_235_814_400, (16, 32, 8, 64), 131_072)
 DERIVED = {
     cost.name: cost
     for cost in (
-        # The data sheets of phase-00-foundations/labs/lab-04-prefill-vs-decode/gpus.json; NVIDIA
-        # prints the H100's rate with sparsity, which is twice the dense one.
-        _llama_3_8b("a100-llama-3-8b", "an A100 80GB SXM (312 TFLOP/s, 2,039 GB/s)", 312e12, 2.039e12, 80),
-        _llama_3_8b("h100-llama-3-8b", "an H100 SXM (989.5 TFLOP/s, 3,350 GB/s)", 989.5e12, 3.35e12, 80),
+        _llama(*_LLAMA_3_8B, *_A100),
+        _llama(*_LLAMA_3_8B, *_H100),
+        _llama(*_LLAMA_3_2_1B, *_H100),
     )
-}  # fmt: skip
+}
 
 
 def presets() -> dict[str, StepCost]:

@@ -219,7 +219,9 @@ class Simulator:
         )
         self.now += factor * self.cost.host(work)
         begin = max(self.now, self._device_free)
-        self._device_free = begin + device
+        # From the first launch on the device computes, and it cannot end before the last.
+        self.now += factor * self.cost.launching(work)
+        self._device_free = max(begin + device, self.now)
         return _Batch(plan, req_ids, samples, self._device_free)
 
     def _factor(self) -> float:

@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from mini_vllm.gpu.graph_standin.graph import CUDAGraph
 
 
+COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
+"""What an operation is registered under that consists of others."""
+
+
 @dataclass
 class Kernel:
     """One recorded operation. `args` and `kwargs` hold tensors on the addresses of the capture;
@@ -77,6 +81,10 @@ class Capture(TorchDispatchMode):
         self.constants: set[int] = set()  # a recording keeps these itself
         self.scalar = False  # a Python number is being assigned to an item
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # else torch loads its compiler, which takes seconds, to keep it off this class
+
     def finish(self) -> None:
         """Hand the recording to the graph."""
         owner = self.owner
@@ -102,11 +110,9 @@ class Capture(TorchDispatchMode):
     ) -> Any:
         kwargs = kwargs or {}
         self._refuse(func, args, kwargs)
-        if torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd"):
+        if torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), COMPOSITE.name):
             with self:  # made of others: those are taken down
-                result = func.decompose(*args, **kwargs)
-            if result is not NotImplemented:
-                return result
+                return func._op_dk(COMPOSITE, *args, **kwargs)
         if str(func) == "aten.lift_fresh.default":  # the number of `x[mask] = 0`; no GPU sees it
             self.constants.add(args[0].untyped_storage().data_ptr())
             return args[0]
@@ -141,13 +147,12 @@ class Capture(TorchDispatchMode):
             raise GraphError("data-dependent shape", name)
 
     def _record(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Write a functional operation down; its results are new tensors, full of NaN."""
-        try:
-            shapes = func(*_as_meta(args), **_as_meta(kwargs) | _meta_device(func, kwargs))
-        except NotImplementedError as error:
-            raise GraphError(
-                "unregistered kernel", f"{func} has no meta or fake version"
-            ) from error
+        """Write a functional operation down; its results are new tensors, full of NaN.
+
+        What they look like says the operation itself, run on zeros where the capture has no numbers. That
+        leaves no trace, and torch's other way, tensors without memory, takes seconds to load.
+        """
+        shapes = func(*self._zeros(args), **self._zeros(kwargs))
         kernel = Kernel(func, self._addresses(args), self._addresses(kwargs), [])
 
         def new(leaf: Any) -> Any:
@@ -187,6 +192,14 @@ class Capture(TorchDispatchMode):
             lambda leaf: self._address(leaf) if isinstance(leaf, Tensor) else leaf, tree
         )
 
+    def _zeros(self, tree: Any) -> Any:
+        def zeros(leaf: Any) -> Any:
+            if not isinstance(leaf, Tensor) or MemPool.holding(leaf.data_ptr()) is None:
+                return leaf
+            return torch.empty_strided(leaf.shape, leaf.stride(), dtype=leaf.dtype).zero_()
+
+        return tree_map(zeros, tree)
+
     def _address(self, tensor: Tensor) -> Tensor:
         """The same shape on the same bytes, which keeps nothing of the user's alive."""
         storage = tensor.untyped_storage()
@@ -219,24 +232,6 @@ def written_last(blocks: list[Block]) -> list[Block]:
             last.append(block)
             taken.insert(at, (block.start, block.end))
     return last
-
-
-def _as_meta(tree: Any) -> Any:
-    """Tensors without memory in place of tensors, to ask an operation what its result would look like."""
-    return tree_map(
-        lambda leaf: (
-            torch.empty_strided(leaf.shape, leaf.stride(), dtype=leaf.dtype, device="meta")
-            if isinstance(leaf, Tensor)
-            else leaf
-        ),
-        tree,
-    )
-
-
-def _meta_device(func: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
-    """`device="meta"` for an operation that takes a device: without tensors nothing else would say so."""
-    takes = any(argument.name == "device" for argument in func._schema.arguments)
-    return {"device": torch.device("meta")} if takes else {}
 
 
 class HostCalls(TorchFunctionMode):

@@ -54,9 +54,9 @@ class Block:
     graph: int
     alive: bool = True
 
-    @property
-    def end(self) -> int:
-        return self.start + len(self.memory)
+    def __post_init__(self) -> None:
+        self.size = len(self.memory)
+        self.end = self.start + self.size
 
     def like(self, tensor: Tensor) -> Tensor:
         """The same shape on the same bytes, without keeping the block alive. The tensor lies in it."""
@@ -113,6 +113,7 @@ class MemPool:
     def __init__(self) -> None:
         self.segments: list[Segment] = []
         self.blocks: list[Block] = []  # alive now, or written last by the graph that made it
+        self.held: dict[int, Block] = {}  # those that are alive, by address
         self.replayed: dict[
             int, AbstractSet[Block]
         ] = {}  # by graph, the latest last: what it leaves alone
@@ -137,6 +138,8 @@ class MemPool:
         Of several blocks that share the bytes it is the one that is held, else the one that may be read.
         """
         for pool in list(cls._by_handle.values()):
+            if address in pool.held:
+                return pool, pool.held[address]
             if any(s.start <= address < s.start + len(s.memory) for s in pool.segments):
                 found = [b for b in pool.blocks if b.start <= address < b.end]
                 found.sort(key=lambda b: (b.alive, not pool.unreadable(b)))
@@ -162,6 +165,7 @@ class MemPool:
         memory[:] = POISON
         block = Block(segment.start + offset, torch.from_numpy(memory), graph)
         self.blocks.append(block)
+        self.held[block.start] = block
         owned = segment.memory[
             offset : offset + nbytes
         ]  # an object of its own: its end is the block's
@@ -183,7 +187,8 @@ class MemPool:
 
     def _release(self, segment: Segment, offset: int, block: Block) -> None:
         block.alive = False
-        segment.give(offset, len(block.memory))
+        segment.give(offset, block.size)
+        del self.held[block.start]
 
     def forget(self, blocks: Iterable[Block]) -> None:
         """Drop blocks that nobody holds: their graph is gone, or has written over them itself."""

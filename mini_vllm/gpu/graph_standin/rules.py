@@ -20,7 +20,7 @@ RULES = {
     "data from Python": "a tensor is made from Python's or numpy's data, which must be copied from the host",
     "moved memory": "a tensor that a graph reads or writes has another address than at capture",
     "freed memory": "nobody holds a tensor that a graph reads or writes",
-    "unregistered kernel": "an operation says neither what it writes nor what its result looks like",
+    "unregistered kernel": "an operation does not say what it writes and returns",
     "one capture at a time": "a capture began inside of a capture, or a replay did",
     "not captured": "a graph is replayed that holds no recording",
     "captured twice": "a graph that holds a recording is captured again",

@@ -23,6 +23,10 @@ def unreadable(block: Block, why: str, reader: str) -> GraphError:
 class _Watch(TorchDispatchMode):
     """Refuses operations outside of graphs on numbers that no replay has written, or that are gone."""
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # else torch loads its compiler, which takes seconds, to keep it off this class
+
     def __torch_dispatch__(
         self,
         func: Any,

@@ -1,0 +1,168 @@
+"""Lab 05-01: launches, recordings, and the two runners that replay them. Your work: every
+NotImplementedError.
+
+Outputs are float32 `[rows, width]`, with a row for each token of the batch. `Kernel`, `Launch`, `Graph`,
+`GraphEntry`, `GraphPool`, `address` and `fresh` are the engine's, and are described in the README.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from mini_vllm.cudagraph import (
+    BatchDescriptor,
+    CUDAGraphMode,
+    Graph,
+    GraphEntry,
+    GraphPool,
+    Kernel,
+    Launch,
+)
+from mini_vllm.cudagraph.graph import Array, Values, fresh
+
+# ---- before you write anything -------------------------------------------------------------------
+
+
+def predictions() -> dict[str, list[float]]:
+    """Your answers to the four questions of the README, under the names that stand there."""
+    raise NotImplementedError
+
+
+# ---- launches ------------------------------------------------------------------------------------
+
+
+class LaunchCounter:
+    """The door through which every launch goes.
+
+    Attributes:
+        launches: launches up to now, a replay being one.
+        by_kind: the same by the launch's `kind`; a replay counts as a `"graph"`.
+        capturing_enabled: whether anything new may be captured. True at first; whoever starts the engine sets
+            it to False when all is captured.
+    """
+
+    def __init__(self) -> None:
+        self.launches = 0
+        self.by_kind: Counter[str] = Counter()
+        self.capturing_enabled = True
+
+    def launch(self, launch: Launch) -> None:
+        """Count it and run it; or, during a capture, append it to the graph's launches and do no more."""
+        raise NotImplementedError
+
+    @contextmanager
+    def capture(self, graph: Graph) -> Iterator[None]:
+        """Until the `with` ends, even if it ends by an error, launches go into `graph`.
+
+        Raises RuntimeError if a graph is being captured already.
+        """
+        raise NotImplementedError
+
+    def replay(self, graph: Graph) -> None:
+        """Run all that the graph holds, in its order. That is one launch.
+
+        Raises RuntimeError during a capture.
+        """
+        raise NotImplementedError
+
+
+def run_kernels(
+    kernels: Sequence[Kernel],
+    values: Values,
+    num_tokens: int,
+    counter: Any,
+    empty: Callable[[str, int, int], Array] = fresh,
+) -> None:
+    """Launch the kernels in order, through the counter.
+
+    A kernel's inputs are found in `values` by name, when its turn comes. One with an output gets memory
+    for it from `empty(name, num_tokens, width)`, and the output stands in `values` under its name
+    afterwards, in the place of what may have stood there. One without is launched with None.
+    """
+    raise NotImplementedError
+
+
+def inputs_of(kernels: Sequence[Kernel]) -> list[str]:
+    """The names that the kernels read before one of them has written there, each once, in order."""
+    raise NotImplementedError
+
+
+# ---- the whole in one graph ----------------------------------------------------------------------
+
+
+class GraphRunner:
+    """Kernels that are captured once a shape, and replayed from then on.
+
+    Args:
+        kernels: what to run, a whole model or a piece of one.
+        runtime_mode: FULL or PIECEWISE; in steps of another mode there is no graph here.
+        counter: a `LaunchCounter`.
+        pool: where the outputs of graphs lie.
+
+    Attributes:
+        entries: what was captured, by shape.
+    """
+
+    def __init__(
+        self,
+        kernels: Sequence[Kernel],
+        runtime_mode: CUDAGraphMode,
+        counter: Any,
+        pool: GraphPool,
+    ) -> None:
+        self.kernels = list(kernels)
+        self.runtime_mode = runtime_mode
+        self.counter = counter
+        self.pool = pool
+        self.entries: dict[BatchDescriptor, GraphEntry] = {}
+
+    def __call__(
+        self, values: Values, runtime_mode: CUDAGraphMode, batch_descriptor: BatchDescriptor
+    ) -> None:
+        """Run a step; afterwards `values` also holds what the kernels have written, by name.
+
+        In another mode than its own it launches the kernels one by one. In its own mode it captures a
+        shape that it does not know, and replays one that it knows. In both cases the outputs in `values`
+        are the graph's own arrays.
+
+        Raises RuntimeError, before anything runs:
+            with the shape in its message, if the shape would have to be captured and the counter's
+                `capturing_enabled` is False;
+            with the input's name, if one of the inputs of a replay does not lie where it lay at the capture.
+        """
+        raise NotImplementedError
+
+
+# ---- graphs between what stays outside -----------------------------------------------------------
+
+
+class PiecewiseGraphRunner:
+    """Graphs for what lies between the kernels that are `splitting`, and these launched each time.
+
+    Args:
+        kernels: the whole model.
+        counter: a `LaunchCounter`.
+        pool: where the outputs lie, those of outside kernels as well.
+
+    Attributes:
+        parts: in order, a `GraphRunner` of mode PIECEWISE for each run of kernels that are not splitting,
+            and a list for each run of those that are.
+    """
+
+    def __init__(self, kernels: Sequence[Kernel], counter: Any, pool: GraphPool) -> None:
+        """Cut the list into parts; a run of neighbours of one kind is one part."""
+        raise NotImplementedError
+
+    def __call__(
+        self, values: Values, runtime_mode: CUDAGraphMode, batch_descriptor: BatchDescriptor
+    ) -> None:
+        """Run a step, part after part.
+
+        In a step that is PIECEWISE an outside kernel writes into memory of the pool, chosen when the shape is
+        first seen and the same for this shape from then on. In any other mode every kernel is launched by
+        itself, into fresh memory.
+        """
+        raise NotImplementedError

@@ -1,0 +1,363 @@
+"""Lab 05-01: the counter, the recording, one graph for a shape, and graphs between what stays outside."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from course.learner.labs import load_support
+from mini_vllm.cudagraph import BatchDescriptor, Graph, Kernel, Launch
+
+support = load_support(__file__)
+FULL, PIECEWISE, NONE = support.FULL, support.PIECEWISE, support.NONE
+rows, shape = support.rows, support.shape
+BOTH = pytest.mark.parametrize("mode", [FULL, PIECEWISE], ids=str)
+
+
+def test_the_predictions_hold(lab: ModuleType) -> None:
+    """Launches, what a replay reads, what a night costs, and which order of captures takes least."""
+    got = lab.predictions()
+    layers, sizes = 4, (1, 2, 4, 8)
+    eager, pieces = 12 * layers + 3, layers + 1 + 2 * layers
+    want = {
+        "launches of a step": (
+            [eager, pieces, 1],
+            "kernels, pieces and what is between, one graph",
+        ),
+        "y after each line": ([30, 30, 40], "a replay reads the array of the capture as it is now"),
+        "launches for 100 tokens": (
+            [100 * eager, eager + 99],
+            "the prompt's step gives the first token, 99 decodes the others",
+        ),
+        "bytes of the pool": (
+            [max(sizes) * 400, sum(sizes) * 400],
+            "what is there serves any smaller size, and is never given back",
+        ),
+    }
+    assert got.keys() == want.keys(), f"the names are {sorted(want)}, yours {sorted(got)}"
+    for name, (numbers, why) in want.items():
+        assert list(got[name]) == numbers, (
+            f"{name}: {list(got[name])} does not hold; think of this: {why}"
+        )
+
+
+# ---- launches ------------------------------------------------------------------------------------
+
+
+def test_eager_pays_one_launch_per_kernel(lab: ModuleType) -> None:
+    """Without graphs every kernel runs at once and is counted, under its kind."""
+    counter = lab.LaunchCounter()
+    assert (counter.launches, counter.capturing_enabled) == (0, True), (
+        "a new counter has counted nothing"
+    )
+    for step in (1, 2):
+        values = {"x": rows(3, 2.0)}
+        lab.run_kernels(support.KERNELS, values, 3, counter)
+        assert (values["y"] == support.right(2.0)).all(), (
+            f"y is {values['y'][0, 0]}, not {support.right(2.0)}"
+        )
+        assert counter.launches == 5 * step, (
+            f"five kernels, {step} times: {5 * step} launches, not {counter.launches}"
+        )
+    kinds = {"double": 2, "copy": 2, "square": 2, "more": 2, "triple": 2}
+    assert counter.by_kind == kinds, f"by_kind is {dict(counter.by_kind)}, not {kinds}"
+
+
+def test_kernels_get_what_stands_there_now(lab: ModuleType) -> None:
+    """Inputs by name when the turn comes, memory from `empty`, None for a kernel without an output."""
+    asked: list[tuple[str, int, int]] = []
+
+    def empty(name: str, n: int, width: int) -> Any:
+        asked.append((name, n, width))
+        return np.zeros((n, width), np.float32)
+
+    log: list[float] = []
+    kernels = [
+        Kernel("a", lambda x: x + 1, ("x",), "x", 2),
+        Kernel("b", lambda x: log.append(float(x[0, 0])), ("x",), None),
+        Kernel("c", lambda x: x[:1, :1], ("x",), "w", 1),
+    ]
+    x = rows(3)
+    values = {"x": x}
+    lab.run_kernels(kernels, values, 3, lab.LaunchCounter(), empty)
+    assert log == [2.0], f"b reads x when a has written it, so it sees 2.0 once; it saw {log}"
+    assert asked == [("x", 3, 2), ("w", 3, 1)], (
+        f"memory is wanted for a's and for c's output, ('x', 3, 2) and ('w', 3, 1); you asked for {asked}"
+    )
+    assert (x == 1).all(), (
+        "a's output has memory of its own; the array that came in was written over"
+    )
+    assert values.keys() == {"x", "w"}, f"values holds {sorted(values)}, and x and w were written"
+    assert values["w"].tolist() == [[2], [0], [0]], (
+        f"c returns one row of three; the others stay as they were, not {values['w'].tolist()}"
+    )
+
+
+def test_a_capture_writes_down_and_does_nothing(lab: ModuleType) -> None:
+    """A launch during a capture leaves the arrays alone and costs nothing; what is recorded is the launch."""
+    counter, graph = lab.LaunchCounter(), Graph()
+    x, y = rows(1, 2.0), rows(1, 0.0)
+    first, second = Launch("a", np.negative, (x,), y), Launch("b", np.square, (y,), y)
+    with counter.capture(graph):
+        counter.launch(first)
+        counter.launch(second)
+    assert (y == 0).all(), f"nothing is computed during a capture; y became {y.tolist()}"
+    assert counter.launches == 0, f"a recorded launch is none yet; {counter.launches} were counted"
+    assert [launch.kind for launch in graph.launches] == ["a", "b"], (
+        f"the graph holds the launches a and b in order, not {[each.kind for each in graph.launches]}"
+    )
+    assert graph.launches[0].inputs[0] is x, "the very array is recorded, not a copy of it"
+    assert graph.launches[1].output is y, "the very array is recorded, not a copy of it"
+    counter.launch(first)
+    assert counter.by_kind == {"a": 1}, "behind the capture a launch is a launch again"
+
+
+def test_a_replay_is_one_launch(lab: ModuleType) -> None:
+    """However many kernels it holds, and in the order of the capture."""
+    counter, graph = lab.LaunchCounter(), Graph()
+    x, y = rows(1, 3.0), rows(1, 0.0)
+    with counter.capture(graph):
+        counter.launch(Launch("a", lambda x: x + 1, (x,), y))
+        counter.launch(Launch("b", lambda y: y * 10, (y,), y))
+    for time in (1, 2):
+        counter.replay(graph)
+        assert y[0, 0] == 40, f"(3 + 1) * 10 is 40, whatever was in y; the replay left {y[0, 0]}"
+        assert counter.launches == time, (
+            f"{time} replays are {time} launches, not {counter.launches}"
+        )
+    assert counter.by_kind == {"graph": 2}, (
+        f"replays count as 'graph'; by_kind is {dict(counter.by_kind)}"
+    )
+    assert len(graph.launches) == 2, (
+        f"a replay adds nothing to the graph; it holds {len(graph.launches)} now"
+    )
+
+
+def test_one_capture_at_a_time(lab: ModuleType) -> None:
+    """No capture and no replay inside of a capture; and one that fails is over."""
+    counter, graph = lab.LaunchCounter(), Graph()
+
+    def capture_again() -> None:
+        with counter.capture(Graph()):
+            pass
+
+    with counter.capture(graph):
+        assert support.told(support.caught(capture_again)), (
+            "a capture inside of a capture: RuntimeError"
+        )
+        assert support.told(support.caught(counter.replay, graph)), (
+            "a replay inside of a capture: RuntimeError, since a graph is no kernel"
+        )
+        counter.launch(Launch("a", np.negative, (rows(1),), rows(1)))
+    assert [each.kind for each in graph.launches] == ["a"], (
+        "what was refused must not end the capture"
+    )
+    with pytest.raises(ZeroDivisionError), counter.capture(graph):
+        raise ZeroDivisionError
+    counter.launch(Launch("b", np.negative, (rows(1),), rows(1)))
+    assert counter.by_kind == {"b": 1}, (
+        "the capture ended by an error, and still it swallows launches"
+    )
+
+
+def test_inputs_are_read_before_they_are_written(lab: ModuleType) -> None:
+    """A name that an earlier kernel wrote comes from inside; one that is read and then written does not."""
+    assert lab.inputs_of(support.KERNELS) == ["x"], (
+        f"y and z are written before they are read: the input is x, not {lab.inputs_of(support.KERNELS)}"
+    )
+    kernels = [
+        Kernel("a", np.add, ("p", "q"), "p", 2),
+        Kernel("b", np.add, ("p", "r"), None),
+        Kernel("c", np.add, ("q", "r"), "s", 2),
+    ]
+    assert lab.inputs_of(kernels) == ["p", "q", "r"], (
+        "a reads p before it writes p, so p comes from outside; each name once, in the order in which it is "
+        f"first read: p, q, r, not {lab.inputs_of(kernels)}"
+    )
+
+
+# ---- one graph a shape ---------------------------------------------------------------------------
+
+
+@BOTH
+def test_capture_then_replay_is_one_launch(lab: ModuleType, mode: Any) -> None:
+    """A shape is captured the first time and replayed from then on: one launch, or one a piece."""
+    run, counter = support.runner(lab, mode)
+    x = rows(4)
+    run({"x": x}, mode, shape(4))
+    for _ in range(3):
+        values = {"x": x}
+        got = support.launches_of(counter, run, values, mode, shape(4))
+        want = 1 if mode is FULL else 3
+        assert got == want, (
+            f"a step of a known shape takes {want} launches in mode {mode}, not {got}: "
+            + ("it is captured once, and then replayed" if got == 0 else "a graph is one")
+        )
+        assert "y" in values, (
+            f"a replay's outputs are to be in values by name; it holds {sorted(values)}"
+        )
+        assert (values["y"] == support.right(1.0)).all(), f"y is {values['y'][0, 0]}, not 15"
+
+
+@BOTH
+def test_a_capture_computes_nothing(lab: ModuleType, mode: Any) -> None:
+    """After it the outputs are there, and hold what memory of the pool holds: NaN, when it is new."""
+    run, counter = support.runner(lab, mode)
+    values = {"x": rows(4)}
+    launches = support.launches_of(counter, run, values, mode, shape(4))
+    outside = 0 if mode is FULL else 1
+    assert launches == outside, (
+        f"a step that captures launches what is outside of graphs, {outside}, and records the rest; "
+        f"{launches} were counted"
+    )
+    assert "y" in values, "who captures needs the outputs too: the next piece reads them"
+    assert np.isnan(values["y"]).all(), f"nothing was computed yet, and y holds {values['y'][0, 0]}"
+
+
+@BOTH
+def test_static_buffer_reflects_new_input(lab: ModuleType, mode: Any) -> None:
+    """New numbers at the old address are what a replay works with."""
+    run, _ = support.runner(lab, mode)
+    x = rows(2)
+    run({"x": x}, mode, shape(2))
+    for number in (1.0, 5.0, 2.0):
+        x[:] = number
+        values = {"x": x}
+        run(values, mode, shape(2))
+        want = support.right(number)
+        assert (values["y"] == want).all(), (
+            f"x holds {number} now, so y is {want}; yours is {values['y'][0, 0]}"
+            + (", the one before" if values["y"][0, 0] in map(support.right, (1.0, 5.0)) else "")
+        )
+
+
+def test_nothing_else_is_looked_at(lab: ModuleType) -> None:
+    """A replay runs what was recorded, whatever has become of the list that it was recorded from."""
+    run, _ = support.runner(lab, FULL)
+    x = rows(2, 2.0)
+    run({"x": x}, FULL, shape(2))
+    run.kernels.clear()
+    values = {"x": x, "y": rows(2), "z": rows(2)}
+    run(values, FULL, shape(2))
+    assert (values["y"] == support.right(2.0)).all(), (
+        f"y is {values['y'][0, 0]}, not 51: the kernels' list was emptied behind the capture, and a "
+        "recording does not ask Python again"
+    )
+
+
+def test_an_input_that_moved_is_refused(lab: ModuleType) -> None:
+    """Bound to another array, an input is no longer what the graph reads: an error, before anything runs."""
+    kernels = [Kernel("add", np.add, ("ids", "places"), "sum", 2)]
+    run, counter = support.runner(lab, FULL, kernels)
+    a, b = rows(2), rows(2)
+    run({"ids": a, "places": b}, FULL, shape(2))
+    for moved in ("ids", "places"):
+        values = {"ids": a, "places": b} | {moved: rows(2, 7.0)}
+        error = support.caught(run, values, FULL, shape(2))
+        assert support.told(error, moved), (
+            f"{moved} is another array than at the capture, and the replay would read the old one: a "
+            f"RuntimeError that names {moved!r}, not {error!r}"
+        )
+        assert counter.launches == 0, "the addresses are compared before the replay"
+    again = np.ones((8, 2), np.float32)
+    run({"ids": again[:4], "places": again[4:]}, FULL, shape(4))
+    error = support.caught(run, {"ids": again[0:][:4], "places": again[4:]}, FULL, shape(4))
+    assert error is None, f"another view of the same place is no other place; got {error!r}"
+
+
+def test_outputs_are_the_graphs_own(lab: ModuleType) -> None:
+    """The result of a replay lies where the graph writes, so the next replay of any size writes over it."""
+    run, _ = support.runner(lab, FULL)
+    x = rows(4)
+    for n in (4, 2):
+        run({"x": x[:n]}, FULL, shape(n))
+    values = {"x": x}
+    run(values, FULL, shape(4))
+    kept = values["y"]
+    assert (kept == support.right(1.0)).all(), f"the step's own result is {kept[0, 0]}, not 15"
+    x[:] = 2.0
+    smaller = {"x": x[:2]}
+    run(smaller, FULL, shape(2))
+    assert kept[:, 0].tolist() == [51, 51, 15, 15], (
+        "outputs are arrays of the pool, and the smaller graph's are the first rows of the larger one's: "
+        f"after its replay the old y must be [51, 51, 15, 15], and is {kept[:, 0].tolist()}"
+    )
+    assert smaller["y"].shape == (2, 2), f"its own has the shape (2, 2), not {smaller['y'].shape}"
+
+
+def test_the_key_is_the_whole_shape(lab: ModuleType) -> None:
+    """Four tokens of four requests, of two, and of whoever: three graphs."""
+    run, counter = support.runner(lab, FULL)
+    x = rows(4)
+    keys = [
+        BatchDescriptor(4, 4, True),
+        BatchDescriptor(4, 4),
+        BatchDescriptor(4, 2),
+        BatchDescriptor(4),
+    ]
+    for number, key in enumerate(keys, 1):
+        launches = support.launches_of(counter, run, {"x": x}, FULL, key)
+        assert (len(run.entries), launches) == (number, 0), (
+            f"{key} is a shape that was not captured yet, though {number - 1} of 4 tokens were; there are "
+            f"{len(run.entries)} entries, and {launches} launches"
+        )
+    assert set(run.entries) == set(keys), (
+        f"entries are kept by descriptor; the keys are {list(run.entries)}"
+    )
+
+
+def test_new_shapes_at_the_start_only(lab: ModuleType) -> None:
+    """When capturing is closed an unknown shape is an error, and leaves nothing behind."""
+    run, counter = support.runner(lab, FULL)
+    run({"x": rows(2)}, FULL, shape(2))
+    counter.capturing_enabled = False
+    error = support.caught(run, {"x": rows(3)}, FULL, shape(3))
+    assert support.told(error, "num_tokens=3"), (
+        "a capture takes time and memory that nobody has in the middle of serving: a RuntimeError with the "
+        f"shape in it, not {error!r}"
+    )
+    assert list(run.entries) == [shape(2)], f"what was refused left an entry: {list(run.entries)}"
+    assert support.told(support.caught(run, {"x": rows(3)}, FULL, shape(3))), (
+        "asked again, it must be refused again"
+    )
+
+
+@BOTH
+def test_another_mode_passes_through(lab: ModuleType, mode: Any) -> None:
+    """A step that is not in the runner's mode: kernel by kernel, no graph, and no question asked."""
+    run, counter = support.runner(lab, mode)
+    counter.capturing_enabled = False
+    for other in {FULL, PIECEWISE, NONE} - {mode}:
+        seen = []
+        for n in (2, 3):
+            values = {"x": rows(n, 2.0)}
+            error = support.caught(run, values, other, shape(n))
+            assert error is None, (
+                f"a runner of {mode} in a step of {other} captures nothing; got {error!r}"
+            )
+            assert (values["y"] == support.right(2.0)).all(), f"y is {values['y'][0, 0]}, not 51"
+            seen.append(values["y"])
+        assert counter.by_kind["graph"] == 0, f"a runner of {mode} replayed in a step of {other}"
+        assert (seen[0] == support.right(2.0)).all(), (
+            "without a graph an output is the step's own memory"
+        )
+    assert counter.launches == 20, (
+        f"four steps of five kernels are 20 launches, not {counter.launches}"
+    )
+
+
+def test_graphs_win_when_launches_dominate(lab: ModuleType) -> None:
+    """A hundred steps of five kernels: 500 launches, 100 in one graph, 300 in pieces."""
+    for mode, want in ((NONE, 500), (FULL, 100), (PIECEWISE, 300)):
+        run, counter = support.runner(lab, mode if mode else FULL)
+        x = rows(1)
+        if mode:
+            run({"x": x}, mode, shape(1))  # at the start
+        before = counter.launches
+        for _ in range(100):
+            run({"x": x}, mode, shape(1))
+        got = counter.launches - before
+        assert got == want, f"100 steps in mode {mode} are {want} launches, not {got}"

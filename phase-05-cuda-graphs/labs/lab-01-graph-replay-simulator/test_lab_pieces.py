@@ -1,0 +1,113 @@
+"""Lab 05-01: graphs between what stays outside."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+from course.learner.labs import load_support
+from mini_vllm.cudagraph import GraphPool, Kernel
+
+support = load_support(__file__)
+FULL, PIECEWISE, NONE = support.FULL, support.PIECEWISE, support.NONE
+rows, shape = support.rows, support.shape
+
+
+def test_pieces_are_what_lies_between(lab: ModuleType) -> None:
+    """Neighbours that stay outside stay together; at the ends there may be a piece or none."""
+    for names, want in {
+        "ab|c||def": ["ab", "|", "c", "||", "def"],
+        "|a|": ["|", "a", "|"],
+        "abc": ["abc"],
+    }.items():
+        kernels = [Kernel(n, np.negative, ("x",), "x", 2, splitting=n == "|") for n in names]
+        run = lab.PiecewiseGraphRunner(kernels, lab.LaunchCounter(), GraphPool())
+        got = ["".join(k.name for k in getattr(part, "kernels", part)) for part in run.parts]
+        assert got == want, f"{names} (a bar stays outside) has the parts {want}, not {got}"
+        for part in run.parts:
+            if isinstance(part, lab.GraphRunner):
+                assert part.runtime_mode is PIECEWISE, (
+                    f"a piece's mode is PIECEWISE, not {part.runtime_mode}"
+                )
+        outside = [isinstance(part, list) for part in run.parts]
+        assert outside == ["|" in part for part in want], (
+            "runs of splitting kernels are lists, others runners"
+        )
+
+
+def test_the_outside_is_alive(lab: ModuleType) -> None:
+    """A kernel outside is run in every step, with the arrays and the Python of that step."""
+    calls: list[float] = []
+
+    def attend(y: Any, lens: Any) -> Any:
+        calls.append(float(lens.sum()))
+        return y[: len(lens)] + lens[:, None]
+
+    kernels = [
+        Kernel("before", lambda x: 2 * x, ("x",), "y", 2),
+        Kernel("attend", attend, ("y", "lens"), "z", 2, splitting=True),
+        Kernel("behind", lambda z: z + 1, ("z",), "z", 2),
+    ]
+    run, counter = support.runner(lab, PIECEWISE, kernels)
+    x = rows(4)
+    run({"x": x, "lens": np.zeros(0, np.float32)}, PIECEWISE, shape(4))
+    calls.clear()
+    for lens in ([5.0, 6.0, 7.0], [8.0], [1.0, 2.0, 3.0, 4.0]):
+        values = {
+            "x": x,
+            "lens": np.array(lens, np.float32),
+        }  # new arrays, as long as this step needs them
+        error = support.caught(run, values, PIECEWISE, shape(4))
+        assert error is None, (
+            f"what only outside kernels read may move and change its length; got {error!r}"
+        )
+        got = values["z"][: len(lens), 0].tolist()
+        want = [3.0 + each for each in lens]
+        assert got == want, (
+            f"lens is {lens} in this step, so z begins with {want}; yours is {got}. The next piece "
+            "was captured on one array: what an outside kernel returns must be copied there"
+        )
+    assert calls == [18.0, 8.0, 10.0], (
+        f"attend runs once a step, on that step's lens; it saw {calls}"
+    )
+    assert counter.by_kind["graph"] == 6, (
+        f"two pieces, three steps: 6 replays, not {counter.by_kind['graph']}"
+    )
+
+
+@pytest.mark.parametrize("sizes", [(8, 4, 2), (2, 4, 8)], ids=["largest-first", "smallest-first"])
+def test_any_order_of_captures(lab: ModuleType, sizes: tuple[int, ...]) -> None:
+    """Pieces of several sizes live side by side, whichever was captured first."""
+    run, _ = support.runner(lab, PIECEWISE)
+    x = rows(8)
+    for n in sizes:
+        run({"x": x[:n]}, PIECEWISE, shape(n))
+    for n, number in ((8, 2.0), (2, 3.0), (4, 1.0), (2, 2.0), (8, 3.0)):
+        x[:] = number
+        values = {"x": x[:n]}
+        error = support.caught(run, values, PIECEWISE, shape(n))
+        assert error is None, (
+            f"size {n}, captured in the order {sizes}: {error!r}. An outside kernel's output must "
+            "lie where it lay when this size was captured, though the pool has grown since"
+        )
+        assert (values["y"] == support.right(number)).all(), (
+            f"size {n}, captured in the order {sizes}: y is {values['y'][0, 0]}, not {support.right(number)}"
+        )
+
+
+def test_pieces_share_the_pool(lab: ModuleType) -> None:
+    """Captured the largest first, all sizes and all parts together take the largest's memory."""
+    counter, pool = lab.LaunchCounter(), GraphPool()
+    run = lab.PiecewiseGraphRunner(support.KERNELS, counter, pool)
+    x = rows(8)
+    for n in (8, 4, 2, 1):
+        run({"x": x[:n]}, PIECEWISE, shape(n))
+    want = 8 * 2 * 2 * 4
+    assert pool.nbytes == want, (
+        f"y and z, 8 rows of 2 numbers of 4 bytes: {want} bytes. The pool has handed out {pool.nbytes}"
+    )
+    run({"x": x}, NONE, shape(8))
+    assert pool.nbytes == want, "a step without graphs takes nothing from the pool"

@@ -1,0 +1,17 @@
+"""What an outside kernel returns stands in `values` as a new array.
+
+The next piece was captured on another one, and reads that. Here the addresses are compared, so it is an
+error; on a GPU nobody compares, and the piece works with the numbers of the step before.
+
+Refused by `test_the_outside_is_alive`.
+"""
+
+from course.learner.edited import edited
+
+CHANGE = """
+PiecewiseGraphRunner.__call__
+- if not piecewise:
++ if True:
+"""
+
+exec(edited(__file__, CHANGE))

@@ -1,0 +1,192 @@
+"""Lab 05-02: what starting kernels costs, and what a graph saves. Your work: every NotImplementedError."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Kernels:
+    """Given: how many kernels a step starts when nothing is captured.
+
+    Attributes:
+        layers: of the model, at least 1.
+        layer: kernels of a layer, those of `split` included.
+        split: of them, those that no piece may hold: writing K and V, and attention. They stand one
+            after the other somewhere in the middle of the layer, with others before and behind them.
+        before, after: before the first layer (the embedding, the angles of the positions) and behind the
+            last one (the last norm).
+        beside: behind the model, so in no graph at all: gathering rows, logits, the choice of a token. The
+            course's engine does not count them, so they are 0 where nobody says.
+    """
+
+    layers: int
+    layer: int = 12
+    split: int = 2
+    before: int = 2
+    after: int = 1
+    beside: int = 0
+
+
+@dataclass(frozen=True)
+class Card:
+    """Given: a GPU's peak, dense, in operations and bytes a second."""
+
+    name: str
+    flops: float
+    bandwidth: float
+
+
+@dataclass(frozen=True)
+class Model:
+    """Given: what a step reads. Bytes of a token's K and V are over all layers."""
+
+    name: str
+    params: int
+    kv_bytes_per_token: int
+    kernels: Kernels
+    bytes_per_param: int = 2
+
+
+H100 = Card("H100 SXM", 989.5e12, 3350e9)
+KIMS = Model("Llama-3.2-1B", 1_235_814_400, 2 * 16 * 8 * 64 * 2, Kernels(16))
+LLAMA_3_8B = Model("Llama-3-8B", 8_030_261_248, 2 * 32 * 8 * 128 * 2, Kernels(32))
+
+
+def predictions() -> dict[str, tuple[float, ...]]:
+    """Your answers to the five questions of the README, under its names.
+
+    A tuple of numbers each, also where it is a single one: `(3.5,)`.
+    """
+    raise NotImplementedError
+
+
+# ---- counting ------------------------------------------------------------------------------------
+
+
+def launches(kernels: Kernels, mode: str) -> int:
+    """How often the host tells the card to start something in a step, those `beside` included.
+
+    A replay is one launch, however many kernels it holds.
+
+    Args:
+        mode: `NONE`; `PIECEWISE`, where each unbroken run of kernels that a piece may hold is one graph,
+            also where it reaches from one layer into the next, and the others start one by one; or `FULL`,
+            where the whole model is one graph.
+    """
+    raise NotImplementedError
+
+
+def fuse(names: Sequence[str], first: str, second: str) -> list[str]:
+    """The kernels of a step, in order, when each `first` with a `second` right behind it becomes one.
+
+    The new kernel's name is the two with a `+` between. What has been fused is not fused again.
+    """
+    raise NotImplementedError
+
+
+def passes_before_serving(graphs: Mapping[str, int]) -> int:
+    """How often vLLM runs the model for its graphs, before the first request.
+
+    Each graph takes a pass to warm up and a pass to be captured. Before that, to measure how much memory
+    graphs take, it does the same with two graphs of each mode, or with one where there is only one, and
+    throws them away.
+
+    Args:
+        graphs: how many of each mode: `{"PIECEWISE": 51, "FULL": 35}`.
+    """
+    raise NotImplementedError
+
+
+def break_even(kernels: Kernels, mode: str, passes: int) -> int | None:
+    """The fewest steps after which the graphs have saved more launches than they cost.
+
+    Each of the `passes` costs as many launches as an eager step. None if a step under `mode` takes no
+    fewer launches than an eager one, so that they never do.
+    """
+    raise NotImplementedError
+
+
+# ---- who waits for whom --------------------------------------------------------------------------
+
+
+def finish_time(
+    kernel_s: Sequence[float], launch_s: float, waits_after: Collection[int] = ()
+) -> float:
+    """When the last kernel of a step ends, in seconds from the moment at which the host starts.
+
+    The host takes `launch_s` for each launch, then goes on with the next. The card runs kernels in order,
+    one at a time, each as soon as it has been launched and the one before has ended.
+
+    Args:
+        kernel_s: seconds that each kernel runs. No kernels: 0.0.
+        waits_after: numbers, from 0, of kernels after which the host waits until the card is through
+            with them, before it launches the next: an `.item()` stands there.
+    """
+    raise NotImplementedError
+
+
+def step_time(
+    launching_s: float, device_s: float, planning_s: float, async_scheduling: bool
+) -> float:
+    """Seconds from one step to the next, when many steps follow.
+
+    Launching and running overlap, and what is left over of the first launch and the last kernel is
+    too little to count.
+
+    Args:
+        launching_s: seconds that the host needs for all launches of a step.
+        device_s: seconds that the card computes.
+        planning_s: seconds of the same host for everything else: plan the step, take its tokens in.
+        async_scheduling: False: the host plans the next step when the tokens of this one are there.
+            True: it plans and launches the next step while the card computes this one.
+    """
+    raise NotImplementedError
+
+
+# ---- the card ------------------------------------------------------------------------------------
+
+
+def device_time(card: Card, model: Model, rows: int, kv_tokens: int = 0) -> float:
+    """The least that a step can take on the card, in seconds: the roofline of lab 00-04.
+
+    Args:
+        rows: tokens that go through the model, padding included.
+        kv_tokens: tokens whose K and V are read, over all requests. As in lab 00-04, reading them counts and
+            computing with them does not.
+    """
+    raise NotImplementedError
+
+
+def decode_time(
+    card: Card,
+    model: Model,
+    mode: str,
+    batch: int,
+    launch_s: float,
+    context: int = 0,
+    padded: int | None = None,
+    planning_s: float = 0.0,
+    async_scheduling: bool = True,
+) -> float:
+    """Seconds of a step in which `batch` requests decode one token each.
+
+    Args:
+        context: tokens in the cache of each request.
+        padded: rows of the graph that is replayed; None: as many as requests. A padded row goes through
+            the model, and its request has no tokens. Without a graph nothing is padded.
+        planning_s, async_scheduling: as for `step_time`.
+    """
+    raise NotImplementedError
+
+
+def first_batch_without_gain(
+    card: Card, model: Model, launch_s: float, context: int = 0, most: int = 1024
+) -> int | None:
+    """The smallest batch in which an eager step is no longer than the card's own work.
+
+    There graphs gain nothing, because launching hides behind the card; nothing is planned here. None if
+    there is none up to `most` requests.
+    """
+    raise NotImplementedError

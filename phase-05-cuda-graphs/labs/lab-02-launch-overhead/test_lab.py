@@ -1,0 +1,296 @@
+"""Lab 05-02: the predictions, launches and waiting."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from types import ModuleType
+
+import pytest
+
+from course.learner.labs import load_support
+
+same = load_support(__file__).same
+
+
+def names_of(kernels: object) -> list[tuple[str, bool]]:
+    """A step's kernels one by one, and whether a piece may hold them: `Kernels` written out."""
+    k = kernels
+    before, after = [("before", True)] * k.before, [("after", True)] * k.after  # type: ignore[attr-defined]
+    inside = k.layer - k.split  # type: ignore[attr-defined]
+    head = (inside + 1) // 2
+    layer = [("k", True)] * head + [("split", False)] * k.split + [("k", True)] * (inside - head)  # type: ignore[attr-defined]
+    return before + layer * k.layers + after  # type: ignore[attr-defined]
+
+
+# ---- predictions ---------------------------------------------------------------------------------
+
+ANSWERS: dict[str, tuple[tuple[float, ...], float, str]] = {
+    "launches eager, PIECEWISE, FULL": (
+        (195, 49, 1), 0.0,
+        "12 kernels a layer and three at the ends; then the pieces, and what stands between them; then one",
+    ),
+    "ms eager, FULL": (
+        (0.975, 0.738), 0.03,
+        "195 launches of 5 us, or the card's reading of 2.47 GB, whichever is longer",
+    ),
+    "times faster with Llama-3-8B": (
+        (1.0,), 0.02,
+        "what does the card do in a step, 16 GB, and how long does the host take for 387 launches?",
+    ),
+    "microseconds that 33 as 40 costs": (
+        (0.0,), 0.0,
+        "how many weights are read for 33 rows, and how many for 40? Which K and V has a padded row?",
+    ),
+    "passes of a start": (
+        (180,), 0.0,
+        "two for each of 86 graphs, and the measurement takes graphs of both modes",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("question", ANSWERS)
+def test_the_predictions_hold(lab: ModuleType, question: str) -> None:
+    """Five numbers about Kim's model, by hand."""
+    said = lab.predictions()
+    assert sorted(said) == sorted(ANSWERS), f"answer {sorted(ANSWERS)}; yours: {sorted(said)}"
+    want, room, hint = ANSWERS[question]
+    got = said[question]
+    assert len(got) == len(want), f"{question}: {len(want)} numbers, got {got!r}"
+    for said_one, true_one in zip(got, want, strict=True):
+        off = abs(said_one - true_one)
+        assert off <= room * true_one, f"{question}: not {said_one:g}. Ask yourself: {hint}"
+
+
+# ---- counting ------------------------------------------------------------------------------------
+
+
+def test_eager_starts_every_kernel(lab: ModuleType) -> None:
+    """Each kernel of each layer, the ends, and what comes behind the model."""
+    same(lab.launches(lab.Kernels(16), "NONE"), 195, "16 layers of 12, ends of 2 and 1, eager")
+    same(
+        lab.launches(lab.Kernels(3, 10, 2, before=4, after=5, beside=6), "NONE"),
+        45,
+        "3 layers of 10, ends of 4 and 5, 6 beside, eager",
+    )
+
+
+def test_full_is_one_graph(lab: ModuleType) -> None:
+    """One launch for the model, whatever it has; what stands behind it is in no graph."""
+    for layers in (1, 16, 80):
+        got = lab.launches(lab.Kernels(layers), "FULL")
+        same(got, 1, f"one graph and nothing beside it, {layers} layers, FULL")
+    same(
+        lab.launches(lab.Kernels(5, beside=3), "FULL"), 4, "one graph and 3 kernels beside it, FULL"
+    )
+
+
+def test_pieces_reach_from_layer_to_layer(lab: ModuleType) -> None:
+    """Runs of kernels are counted, one by one, for many shapes of a model."""
+    for layers, layer, split, before, after in itertools.product(
+        (1, 2, 7, 32), (5, 12), (1, 2), (1, 3), (1, 2)
+    ):
+        kernels = lab.Kernels(layers, layer, split, before, after, beside=0)
+        flat = names_of(kernels)
+        pieces = sum(1 for inside, _ in itertools.groupby(flat, lambda one: one[1]) if inside)
+        alone = sum(not inside for _, inside in flat)
+        got = lab.launches(kernels, "PIECEWISE")
+        assert got == pieces + alone, (
+            f"{layers} layers with {split} kernels that no piece holds: {pieces} pieces and {alone} between "
+            f"them are {pieces + alone} launches, not {got}. The last kernels of a layer and the first of "
+            "the next are in one piece"
+        )
+    got = lab.launches(lab.Kernels(4, beside=3), "PIECEWISE") - lab.launches(
+        lab.Kernels(4, beside=0), "PIECEWISE"
+    )
+    assert got == 3, f"the 3 kernels beside the model are launched too, PIECEWISE counts {got}"
+
+
+def test_fusing(lab: ModuleType) -> None:
+    """Neighbours in this order become one."""
+    got = lab.fuse(["add", "norm", "down", "add", "norm", "add"], "add", "norm")
+    assert got == ["add+norm", "down", "add+norm", "add"], f"fused: {got}"
+    got = lab.fuse(["norm", "add", "up", "norm"], "add", "norm")
+    assert got == ["norm", "add", "up", "norm"], f"nothing here is an add with a norm behind: {got}"
+    got = lab.fuse(["add", "norm", "norm"], "add", "norm")
+    assert got == ["add+norm", "norm"], f"the first norm is used up, the second stays: {got}"
+    got = lab.fuse(["up", "up", "up"], "up", "up")
+    assert got == ["up+up", "up"], f"three equal ones make a pair and one: {got}"
+    assert lab.fuse([], "add", "norm") == [], "of no kernels none remain"
+
+
+LAYER = [
+    "norm",
+    "qkv",
+    "rope",
+    "kv_write",
+    "attention",
+    "o_proj",
+    "add",
+    "norm",
+    "gate_up",
+    "silu",
+    "down",
+    "add",
+]
+
+
+def test_fusing_reaches_over_the_layers_edge(lab: ModuleType) -> None:
+    """The last add of a layer and the first norm of the next are neighbours, too."""
+    names = ["embedding", "angles", *LAYER * 16, "norm"]
+    before = list(names)
+    fused = lab.fuse(names, "add", "norm")
+    assert names == before, "the list that came in was changed"
+    assert len(fused) == 195 - 32, (
+        f"each of 32 adds has a norm behind it, in the next layer or at the end: 163 kernels, not "
+        f"{len(fused)}"
+    )
+    assert fused.count("norm") == 1, (
+        f"only the first norm has no add before it, not {fused.count('norm')}"
+    )
+
+
+def test_fusing_saves_no_launch_where_there_is_a_graph(lab: ModuleType) -> None:
+    """Fewer kernels make fewer launches only where kernels are launched one by one."""
+    plain, fused = lab.Kernels(16), lab.Kernels(16, layer=10)
+    saved = [
+        lab.launches(plain, mode) - lab.launches(fused, mode)
+        for mode in ("NONE", "PIECEWISE", "FULL")
+    ]
+    assert saved == [32, 0, 0], (
+        f"two kernels a layer less, none of them alone between pieces: launches saved eager, PIECEWISE, "
+        f"FULL {saved}, not [32, 0, 0]"
+    )
+
+
+@pytest.mark.parametrize(
+    ("graphs", "passes"),
+    [
+        ({"PIECEWISE": 51, "FULL": 35}, 180),
+        ({"PIECEWISE": 51}, 106),
+        ({"FULL": 2}, 8),
+        ({"FULL": 1}, 4),
+        ({"PIECEWISE": 3, "FULL": 1}, 14),
+        ({"PIECEWISE": 0}, 0),
+        ({}, 0),
+    ],
+)
+def test_a_start_runs_the_model(lab: ModuleType, graphs: dict[str, int], passes: int) -> None:
+    """Warm-ups, captures, and the two of each mode that only measure."""
+    same(lab.passes_before_serving(graphs), passes, f"passes for {graphs}")
+
+
+def test_when_a_graph_has_paid(lab: ModuleType) -> None:
+    """The fewest steps whose launches, those of the capture included, are fewer than eager."""
+    for layers, mode, passes, beside in itertools.product(
+        (1, 4, 16), ("PIECEWISE", "FULL"), (0, 2, 4, 180), (0, 3)
+    ):
+        kernels = lab.Kernels(layers, beside=beside)
+        flat = names_of(kernels)
+        eager = len(flat) + beside
+        pieces = 3 * layers + 1 if mode == "PIECEWISE" else 1
+        want = next(
+            k for k in itertools.count() if passes * eager + k * (pieces + beside) < k * eager
+        )
+        got = lab.break_even(kernels, mode, passes)
+        assert got == want, (
+            f"{layers} layers, {mode}, {passes} passes: ahead after {got} steps? {eager} launches eager, "
+            f"{pieces + beside} with graphs, and each pass takes {eager}; it is ahead after {want}"
+        )
+
+
+def test_a_tie_has_not_paid(lab: ModuleType) -> None:
+    """As many launches are not fewer."""
+    kernels = lab.Kernels(1, layer=8, split=2, before=1, after=1, beside=0)
+    got = lab.break_even(kernels, "PIECEWISE", 3)
+    assert got == 6, (
+        f"10 launches eager, 4 with pieces, 3 passes: after 5 steps both have made 50, so it pays after 6, "
+        f"not {got}"
+    )
+
+
+def test_some_graphs_never_pay(lab: ModuleType) -> None:
+    """A capture that saves nothing."""
+    kernels = lab.Kernels(1, layer=3, split=1, before=0, after=0, beside=0)
+    for passes in (0, 2):
+        got = lab.break_even(kernels, "PIECEWISE", passes)
+        assert got is None, (
+            f"three kernels, and three launches with pieces: nothing is ever saved, None; got {got}"
+        )
+    kernels = lab.Kernels(1, layer=4, split=1, before=0, after=0, beside=0)
+    got = lab.break_even(kernels, "PIECEWISE", 2)
+    assert got == 9, (
+        f"four kernels, three launches: a step saves one, two passes cost 8, so 9; got {got}"
+    )
+
+
+# ---- who waits for whom --------------------------------------------------------------------------
+
+
+def test_a_slow_host(lab: ModuleType) -> None:
+    """The card waits for each launch; only the last kernel comes on top."""
+    same(lab.finish_time([1.0] * 10, 5.0), 51.0, "10 kernels of 1 s, a launch takes 5 s")
+
+
+def test_a_slow_card(lab: ModuleType) -> None:
+    """The host is ahead after the first launch."""
+    same(lab.finish_time([5.0] * 10, 1.0), 51.0, "10 kernels of 5 s, a launch takes 1 s")
+
+
+def test_slow_and_fast_kernels_in_turn(lab: ModuleType) -> None:
+    """While a long kernel runs the host gets ahead, and short ones follow at once."""
+    same(lab.finish_time([10.0, 1.0, 1.0, 1.0], 2.0), 15.0, "10 s and three of 1 s, launch 2 s")
+    same(lab.finish_time([1.0, 1.0, 1.0, 10.0], 2.0), 18.0, "three of 1 s, then 10 s, launch 2 s")
+    same(lab.finish_time([0.0], 2.0), 2.0, "a kernel of no length still has to be launched")
+    same(lab.finish_time([], 2.0), 0.0, "no kernels")
+
+
+def test_the_longest_path_decides(lab: ModuleType) -> None:
+    """For some kernel: all launches up to it, then everything from it on."""
+    rng = random.Random(2)
+    for _ in range(50):
+        kernel_s = [rng.choice([0.1, 1.0, 3.0]) * rng.random() for _ in range(rng.randint(1, 30))]
+        launch_s = rng.choice([0.05, 0.5, 2.0])
+        want = max((i + 1) * launch_s + sum(kernel_s[i:]) for i in range(len(kernel_s)))
+        same(
+            lab.finish_time(kernel_s, launch_s),
+            want,
+            f"{len(kernel_s)} kernels, launch {launch_s} s",
+        )
+
+
+def test_waiting_in_the_middle(lab: ModuleType) -> None:
+    """After an `.item()` the host's lead is gone."""
+    same(
+        lab.finish_time([5.0] * 4, 1.0, {1}),
+        22.0,
+        "4 kernels of 5 s, launch 1 s, a wait after the second",
+    )
+    same(
+        lab.finish_time([5.0] * 4, 1.0, range(4)),
+        24.0,
+        "a wait after every kernel: launch and kernel in turn, as with CUDA_LAUNCH_BLOCKING=1",
+    )
+    same(
+        lab.finish_time([5.0] * 4, 1.0, {3}),
+        21.0,
+        "a wait after the last kernel delays none of this step",
+    )
+    same(
+        lab.finish_time([1.0] * 4, 5.0, {1}),
+        22.0,
+        "kernels of 1 s, launch 5 s, a wait after the second",
+    )
+
+
+def test_planning_in_turn(lab: ModuleType) -> None:
+    """Synchronous: while the host plans, the card has nothing to do."""
+    same(lab.step_time(2.0, 5.0, 1.0, False), 6.0, "launching 2, card 5, planning 1, synchronous")
+    same(lab.step_time(5.0, 2.0, 1.0, False), 6.0, "launching 5, card 2, planning 1, synchronous")
+
+
+def test_planning_ahead(lab: ModuleType) -> None:
+    """Asynchronous: the host's time is hidden, all of it or none."""
+    same(lab.step_time(2.0, 5.0, 1.0, True), 5.0, "launching 2, card 5, planning 1, asynchronous")
+    same(lab.step_time(5.0, 2.0, 1.0, True), 6.0, "launching 5, card 2, planning 1, asynchronous")
+    same(lab.step_time(4.5, 5.0, 1.0, True), 5.5, "launching 4.5, card 5, planning 1, asynchronous")

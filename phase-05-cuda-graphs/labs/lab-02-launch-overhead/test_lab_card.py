@@ -1,0 +1,152 @@
+"""Lab 05-02: the card's own time, and the batch from which a graph gains nothing."""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+import pytest
+
+from course.learner.labs import load_support
+
+same = load_support(__file__).same
+
+
+def test_the_card_is_lab_00_04s(lab: ModuleType) -> None:
+    """Weights once, K and V of all; from some number of rows on, arithmetic."""
+    card = lab.Card("2 TB/s, 320 TFLOP/s", 320e12, 2e12)
+    model = lab.Model("8e9", 8_000_000_000, 131_072, lab.Kernels(32))
+    same(lab.device_time(card, model, 1), 8e-3, "16 GB of weights at 2 TB/s, in seconds")
+    same(lab.device_time(card, model, 64), 8e-3, "64 rows read the same weights")
+    same(
+        lab.device_time(card, model, 320), 16e-3, "twice the ridge of 160 rows: arithmetic decides"
+    )
+    same(
+        lab.device_time(card, model, 1, 61_440),
+        8e-3 + 61_440 * 131_072 / 2e12,
+        "K and V of 61,440 tokens",
+    )
+    for given, layers, size in ((lab.KIMS, 16, 64), (lab.LLAMA_3_8B, 32, 128)):
+        want = (2 * given.params + 1000 * 4 * layers * 8 * size) / 3350e9
+        same(
+            lab.device_time(lab.H100, given, 1, 1000),
+            want,
+            f"{given.name}, 1,000 tokens of context",
+        )
+        same(
+            lab.device_time(lab.H100, given, 2000),
+            4000 * given.params / 989.5e12,
+            f"{given.name}, 2,000 rows",
+        )
+    half = lab.Model("4 bits", 8_000_000_000, 131_072, lab.Kernels(32), 0.5)
+    same(lab.device_time(card, half, 1), 2e-3, "half a byte a weight")
+
+
+def test_launching_or_computing(lab: ModuleType) -> None:
+    """Kim's step, batch 1: the host decides without a graph, the card with one."""
+    read = 2 * 1_235_814_400 / 3350e9
+    for mode, launched in (("NONE", 195), ("PIECEWISE", 49), ("FULL", 1)):
+        for launch_s in (3e-6, 5e-6, 20e-6):
+            got = lab.decode_time(lab.H100, lab.KIMS, mode, 1, launch_s)
+            same(
+                got,
+                max(launched * launch_s, read),
+                f"{mode}, {launch_s * 1e6:g} us a launch, seconds",
+            )
+
+
+def test_padding_reads_no_more(lab: ModuleType) -> None:
+    """33 as 40: the same weights, and the K and V of 33."""
+    for context in (0, 1000):
+        got = lab.decode_time(lab.H100, lab.KIMS, "FULL", 33, 5e-6, context, padded=40)
+        want = (2 * 1_235_814_400 + 33 * context * 32_768) / 3350e9
+        same(got, want, f"33 requests of {context} tokens in a graph of 40 rows, seconds")
+
+
+def test_padding_computes_more(lab: ModuleType) -> None:
+    """Where arithmetic decides, a padded row costs what a row costs."""
+    got = lab.decode_time(lab.H100, lab.KIMS, "FULL", 481, 5e-6, padded=496)
+    same(got, 2 * 1_235_814_400 * 496 / 989.5e12, "481 requests in a graph of 496 rows, seconds")
+
+
+def test_nothing_is_padded_without_a_graph(lab: ModuleType) -> None:
+    """Eager runs what is there."""
+    got = lab.decode_time(lab.H100, lab.KIMS, "NONE", 481, 1e-6, padded=496)
+    same(got, 2 * 1_235_814_400 * 481 / 989.5e12, "481 requests, eager, seconds")
+
+
+def test_planning_counts(lab: ModuleType) -> None:
+    """The host's other work, under both kinds of scheduling."""
+    read = 2 * 1_235_814_400 / 3350e9
+    for async_scheduling, want in ((False, read + 0.3e-3), (True, read)):
+        got = lab.decode_time(
+            lab.H100,
+            lab.KIMS,
+            "FULL",
+            1,
+            5e-6,
+            planning_s=0.3e-3,
+            async_scheduling=async_scheduling,
+        )
+        kind = "asynchronous" if async_scheduling else "synchronous"
+        same(got, want, f"a planning of 0.3 ms, {kind}, seconds")
+    got = lab.decode_time(lab.H100, lab.KIMS, "FULL", 1, 5e-6, planning_s=0.3e-3)
+    same(got, read, "planning 0.3 ms, and nothing said of scheduling: asynchronous, seconds")
+    got = lab.decode_time(lab.H100, lab.KIMS, "NONE", 1, 5e-6, planning_s=0.3e-3)
+    same(got, 195 * 5e-6 + 0.3e-3, "planning 0.3 ms and 195 launches, asynchronous, seconds")
+
+
+@pytest.mark.parametrize(
+    ("launch_us", "context", "want"),
+    [
+        (3, 0, 1), (4, 1000, 5), (5, 1000, 25), (6, 1000, 45), (5, 100, 243), (5, 0, 391),
+        (20, 4000, 81), (20, 0, None),
+    ],
+)  # fmt: skip
+def test_where_graphs_stop_to_matter(
+    lab: ModuleType, launch_us: int, context: int, want: int | None
+) -> None:
+    """Kim's model: the first batch whose card works as long as the host launches."""
+    got = lab.first_batch_without_gain(lab.H100, lab.KIMS, launch_us * 1e-6, context)
+    assert got == want, (
+        f"{launch_us} us a launch, {context} tokens each: from batch {got} on? 195 launches take "
+        f"{195 * launch_us / 1e3:g} ms, and the card takes as long from {want} on"
+    )
+
+
+def test_as_long_is_no_gain(lab: ModuleType) -> None:
+    """At the very batch where both take equally long."""
+    card = lab.Card("round", 1e30, 1000.0)
+    kernels = lab.Kernels(1, layer=4, before=0, after=0, beside=0)
+    model = lab.Model("round", 1000, 125, kernels)
+    got = lab.first_batch_without_gain(card, model, 1.0, context=4)
+    assert got == 4, (
+        f"2 s, and half a second a request: 4 requests make the 4 s of four launches, not {got}"
+    )
+    got = lab.first_batch_without_gain(card, model, 1.0, context=4, most=3)
+    assert got is None, f"up to 3 there is none, got {got}"
+    got = lab.first_batch_without_gain(card, model, 1.0, context=4, most=4)
+    assert got == 4, f"`most` itself is tried, got {got}"
+    nothing = lab.Model("a cache alone", 0, 125, kernels)
+    for launch_s, want in ((256.0, 1024), (256.1, None)):
+        got = lab.first_batch_without_gain(card, nothing, launch_s, context=8)
+        assert got == want, (
+            f"1 s a request, {4 * launch_s:g} s of launches: {want} of 1,024, not {got}"
+        )
+
+
+def test_an_empty_cache_unless_it_is_said(lab: ModuleType) -> None:
+    """Nobody has read anything yet, as for `decode_time`."""
+    got = lab.first_batch_without_gain(lab.H100, lab.KIMS, 5e-6)
+    assert got == 391, f"empty caches, 5 us a launch: 391, not {got}"
+    nothing = lab.Model("a cache alone", 0, 125, lab.Kernels(1))
+    got = lab.first_batch_without_gain(lab.Card("round", 1e30, 1000.0), nothing, 0.01)
+    assert got is None, f"no weights and empty caches: the card has nothing to do, None; got {got}"
+
+
+def test_a_large_model_never_waits(lab: ModuleType) -> None:
+    """Llama-3-8B, from 3 to 6 us a launch: the card has more to do, at batch 1 already."""
+    got = lab.launches(lab.LLAMA_3_8B.kernels, "NONE")
+    assert got == 387, f"32 layers of 12 kernels and 3 at the ends are 387 launches, not {got}"
+    for launch_us in (3, 4, 5, 6):
+        got = lab.first_batch_without_gain(lab.H100, lab.LLAMA_3_8B, launch_us * 1e-6)
+        assert got == 1, f"387 launches of {launch_us} us, 4.79 ms of reading: batch 1, not {got}"

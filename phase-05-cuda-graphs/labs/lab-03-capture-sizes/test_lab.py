@@ -1,0 +1,374 @@
+"""Lab 05-03: the ladder as vLLM makes it, and what it does to the steps of a night."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from course.learner.labs import load_support
+
+support = load_support(__file__)
+DEFAULT = [1, 2, 4, *range(8, 256, 8), *range(256, 513, 16)]
+"""256 people, steps of 8,192 tokens."""
+
+
+def test_the_predictions_hold(lab: ModuleType) -> None:
+    """Nine numbers: six that vLLM's own config gave, two steps, and the night."""
+    asked = support.asked()
+    sizes = {name: case.get("sizes", []) for name, case in asked.items()}
+    graphs = {name: sum(case.get("captures", {}).values()) for name, case in asked.items()}
+    runs = {
+        tokens: padded for tokens, uniform, _, padded in asked["256 people"]["runs"] if not uniform
+    }
+    facts = {
+        "rungs for 256 people": (
+            len(sizes["256 people"]), "1, 2 and 4, then 31 multiples of 8, then 17 of 16 from 256 to 512",
+        ),
+        "captures for 256 people": (
+            graphs["256 people"], "every rung in pieces, and those up to 256 once more, FULL",
+        ),
+        "captures for Kim alone": (
+            graphs["Kim alone"], "the highest wanted is twice the requests, 2; FULL only for one request",
+        ),
+        "top rung for 21 people": (
+            sizes["21 people"][-1], "42 is wanted, and below it stands no rung but 40",
+        ),
+        "top rung for a maximum of 42": (
+            sizes["a maximum of 42"][-1], "whoever asks for 42 gets 40, and a line in the log",
+        ),
+        "top rung for steps of 300 tokens": (
+            sizes["a step of 300 tokens"][-1], "a step cannot be longer, and the longest step has a rung",
+        ),
+        "33 tokens run as": (runs[33], "rungs are 8 apart there"),
+        "513 tokens run as": (runs[513], "above the top rung there is no graph, and no padding"),
+        "rungs that the night steps on": (
+            len({support.grid_padded(n, DEFAULT) for n in support.night() if n <= 512}),
+            "`visited` counts them, when you have written it",
+        ),
+    }  # fmt: skip
+    said = lab.predictions()
+    apart = sorted(facts.keys() ^ said.keys())
+    assert not apart, (
+        f"nine questions; these stand in one of the README and your answers only: {apart}"
+    )
+    for name, (fact, why) in facts.items():
+        assert said[name] == fact, f"{name}: you said {said[name]}, it is {fact}: {why}"
+
+
+# ---- the ladder ----------------------------------------------------------------------------------
+
+
+def made(lab: ModuleType, *args: int, **settings: Any) -> list[int]:
+    """A ladder, which must not be an error."""
+    try:
+        return list(lab.capture_sizes(*args, **settings))
+    except ValueError as error:
+        return pytest.fail(f"{args} {settings}: vLLM makes a ladder of it, you raise {error}")
+
+
+def test_the_default_ladder(lab: ModuleType) -> None:
+    """256 requests, 8,192 tokens: 51 rungs."""
+    got = made(lab, 256, 8192)
+    assert got == DEFAULT, (
+        f"1, 2, 4, by 8 up to 248, by 16 from 256 to 512, which are 51 rungs; yours has {len(got)}: "
+        f"{support.in_vllm.ladder(got)}"
+    )
+    assert made(lab, 1000, 8192) == DEFAULT, "more than 256 requests do not raise it above 512"
+
+
+def test_twice_the_requests(lab: ModuleType) -> None:
+    """Where nobody names a maximum it is twice the decode batch, drafts counted."""
+    for seqs, query_len, want in [
+        (1, 1, [1, 2]), (4, 1, [1, 2, 4, 8]), (3, 2, [1, 2, 4, 8]), (2, 5, [1, 2, 4, 8, 16]),
+    ]:  # fmt: skip
+        got = made(lab, seqs, 8192, uniform_decode_query_len=query_len)
+        assert got == want, f"{seqs} requests of {query_len} tokens: {want}, yours {got}"
+
+
+def test_the_top_is_cut_to_a_rung(lab: ModuleType) -> None:
+    """A maximum of 42 is 40, whether one asked for it or not, and 257 is 256."""
+    for settings, top in [
+        ({"max_num_seqs": 21}, 40),
+        ({"max_num_seqs": 256, "max_cudagraph_capture_size": 42}, 40),
+        ({"max_num_seqs": 256, "max_cudagraph_capture_size": 257}, 256),
+        ({"max_num_seqs": 256, "max_cudagraph_capture_size": 7}, 4),
+        ({"max_num_seqs": 256, "max_cudagraph_capture_size": 3}, 2),
+        ({"max_num_seqs": 8, "max_cudagraph_capture_size": 600}, 592),
+    ]:  # fmt: skip
+        got = made(lab, max_num_batched_tokens=8192, **settings)
+        assert got[-1:] == [top], (
+            f"{support.told(settings)}: the top rung is {top}, yours {got[-1:]}"
+        )
+
+
+def test_the_longest_step_has_a_rung(lab: ModuleType) -> None:
+    """`max_num_batched_tokens` is a rung wherever the ladder reaches it, and only there."""
+    for tokens, maximum, want in [
+        (300, None, [272, 288, 300]), (300, 300, [272, 288, 300]), (300, 1000, [272, 288, 300]),
+        (300, 299, [256, 272, 288]), (5, None, [2, 4, 5]), (512, None, [480, 496, 512]), (1, None, [1]),
+        (513, None, [480, 496, 512]),
+    ]:  # fmt: skip
+        got = made(lab, 256, tokens, max_cudagraph_capture_size=maximum)[-3:]
+        assert got == want, f"steps of {tokens}, maximum {maximum}: the top is {want}, yours {got}"
+
+
+def test_every_size_up_to_32(lab: ModuleType) -> None:
+    """`interactivity` fills the ladder below, and `throughput` does not."""
+    got = made(lab, 256, 8192, performance_mode="interactivity")
+    assert got == sorted({*range(1, 33), *DEFAULT}), (
+        f"1 to 32 each, then as ever: 76 rungs, yours {len(got)}: {support.in_vllm.ladder(got)}"
+    )
+    small = made(lab, 9, 8192, performance_mode="interactivity")
+    assert small == list(range(1, 19)), f"up to 18, twice the requests; yours {small}"
+    assert made(lab, 256, 8192, performance_mode="throughput") == DEFAULT, (
+        "throughput changes nothing"
+    )
+
+
+def test_sizes_of_ones_own(lab: ModuleType) -> None:
+    """Sorted, each once, those above the step dropped and no other."""
+    for sizes, tokens, want in [
+        ([40, 1, 2, 4, 4], 8192, [1, 2, 4, 40]), ([700, 3], 8192, [3, 700]), ([8, 42, 43], 42, [8, 42]),
+        ([50], 42, []),
+    ]:  # fmt: skip
+        given = list(sizes)
+        got = made(lab, 256, tokens, cudagraph_capture_sizes=given)
+        assert got == want, f"{sizes}, steps of {tokens}: {want}, yours {got}"
+        assert given == sizes, f"the user's list was {sizes}, and now it is {given}"
+    got = made(lab, 8, 8192, cudagraph_capture_sizes=[4, 600], max_cudagraph_capture_size=600)
+    assert got == [4, 600], f"sizes and a maximum that agree: [4, 600], yours {got}"
+
+
+REFUSED = [
+    ({"cudagraph_capture_sizes": []}, []),
+    ({"cudagraph_capture_sizes": [1, 2, 4], "max_cudagraph_capture_size": 8}, ["8", "4"]),
+    ({"cudagraph_capture_sizes": [1, 2, 4], "max_cudagraph_capture_size": 2}, ["2", "4"]),
+    ({"cudagraph_capture_sizes": [4, 9000], "max_cudagraph_capture_size": 9000}, ["9000", "4"]),
+    ({"max_cudagraph_capture_size": 0}, ["0"]),
+    ({"max_cudagraph_capture_size": -3}, ["-3"]),
+    ({"cudagraph_capture_sizes": [4], "max_cudagraph_capture_size": 0}, ["0"]),
+]
+
+
+@pytest.mark.parametrize(("settings", "named"), REFUSED)
+def test_what_vllm_refuses(lab: ModuleType, settings: dict[str, Any], named: list[str]) -> None:
+    """No rung at all, and a maximum beside sizes whose largest is another."""
+    said = refusal(lambda: lab.capture_sizes(256, 8192, **settings), support.told(settings))
+    missing = [number for number in named if number not in said]
+    assert not missing, f"{support.told(settings)}: the message should name {missing}: {said}"
+
+
+def test_vllm_makes_the_same_ladders(lab: ModuleType) -> None:
+    """9,504 ladders that vLLM made, of its own accord."""
+    support.same_as_vllm(
+        lab,
+        lambda s: s["max_cudagraph_capture_size"] is None and s["cudagraph_capture_sizes"] is None,
+        "The docstring has all rules that are needed here; look at both ends of each range",
+    )
+
+
+def test_vllm_makes_the_same_of_a_maximum(lab: ModuleType) -> None:
+    """1,380 ladders under a maximum, some of them cut."""
+    support.same_as_vllm(
+        lab,
+        lambda s: s["max_cudagraph_capture_size"] and s["cudagraph_capture_sizes"] is None,
+        "A maximum is lowered to the step, and a rung only where one stands",
+    )
+
+
+def test_vllm_makes_the_same_of_sizes(lab: ModuleType) -> None:
+    """396 questions with the user's own sizes, of which vLLM refuses 307."""
+    support.same_as_vllm(
+        lab,
+        lambda s: s["cudagraph_capture_sizes"],
+        "The user's sizes replace the rule, and a maximum beside them must agree with what is left of them",
+    )
+
+
+# ---- a step on the ladder ------------------------------------------------------------------------
+
+
+def test_the_lowest_rung_that_holds_it(lab: ModuleType) -> None:
+    """Every count up to the top, on three ladders."""
+    for sizes in (DEFAULT, [1, 2, 4, 8], [40]):
+        for num_tokens in range(1, sizes[-1] + 1):
+            got = lab.padded(num_tokens, sizes)
+            want = next(size for size in sizes if size >= num_tokens)
+            assert got == want, f"{num_tokens} tokens run as {want}, yours {got}"
+
+
+def test_above_the_top_nothing_is_padded(lab: ModuleType) -> None:
+    """No graph, so the step is computed as it is; and without a ladder every step."""
+    for num_tokens, sizes in [
+        (513, DEFAULT),
+        (9, [1, 2, 4, 8]),
+        (8192, DEFAULT),
+        (1, []),
+        (33, []),
+    ]:
+        got = lab.padded(num_tokens, sizes)
+        assert got == num_tokens, f"{num_tokens} tokens, top {sizes[-1:]}: as they are, yours {got}"
+
+
+def test_how_many_captures(lab: ModuleType) -> None:
+    """Pieces for every rung, FULL for what a decode batch can be: as vLLM's dispatcher has its keys."""
+    for name, case in support.asked().items():
+        if not case.get("sizes"):
+            continue
+        settings = support.in_vllm.CASES[name]
+        query_len = 1 + settings.get("drafts", 0)
+        got = lab.captures(case["sizes"], settings["max_num_seqs"], query_len)
+        want = (case["captures"]["PIECEWISE"], case["captures"]["FULL"])
+        assert tuple(got) == want, f"{name}: vLLM captures {want} (pieces, FULL), yours {got}"
+    got = lab.captures([1, 2, 4, 8], 2)
+    assert tuple(got) == (4, 2), f"two requests of one token: FULL at 1 and 2, yours {got}"
+    got = lab.captures([2, 4, 8, 12, 16], 3, 4)
+    assert tuple(got) == (5, 3), (
+        f"three requests of 4 tokens: FULL at 4, 8 and 12, not at 2, which is no whole request; yours {got}"
+    )
+
+
+# ---- a run on the ladder -------------------------------------------------------------------------
+
+
+def test_waste_by_hand(lab: ModuleType) -> None:
+    """Four steps on four rungs, one above."""
+    got = lab.waste([1, 3, 3, 8, 9], [1, 2, 4, 8])
+    assert tuple(got) == (4, 1, 15, 2), (
+        f"1, 3, 3 and 8 are replayed, 15 tokens with 2 rows of padding, and 9 is above: {got}"
+    )
+    assert tuple(lab.waste([5, 1], [])) == (0, 2, 0, 0), (
+        "without a ladder nothing is replayed or padded"
+    )
+    assert tuple(lab.waste([], [1])) == (0, 0, 0, 0), "nothing ran"
+
+
+def test_waste_of_the_night(lab: ModuleType) -> None:
+    """The night on four ladders: the more rungs, the less padding."""
+    steps = support.night()
+    for sizes in (DEFAULT, sorted({*range(1, 33), *DEFAULT}), [2**i for i in range(10)], [512]):
+        fits = [n for n in steps if n <= sizes[-1]]
+        rows = sum(min(size for size in sizes if size >= n) for n in fits)
+        want = (len(fits), len(steps) - len(fits), sum(fits), rows - sum(fits))
+        got = tuple(lab.waste(steps, sizes))
+        assert got == want, (
+            f"{len(sizes)} rungs, (replayed, above, tokens, padding): {want}, yours {got}"
+        )
+
+
+def test_only_what_is_stepped_on(lab: ModuleType) -> None:
+    """Each rung once, in the order of the first time, and no step above the top."""
+    got = list(lab.visited([3, 1, 4, 3, 9, 2], [1, 2, 4, 8]))
+    assert got == [4, 1, 2], f"3 and 4 run as 4, then 1, then 2; 9 is above: [4, 1, 2], yours {got}"
+    got = list(lab.visited([8, 7], [1, 2, 8]))
+    assert got == [8], f"8 is the top rung, and it holds 8 and 7: [8], yours {got}"
+    got = list(lab.visited([7], [1, 2, 8]))
+    assert got == [8], f"7 runs as 8, the top: [8], yours {got}"
+    for num_tokens in (1, 3):
+        got = list(lab.visited([num_tokens], []))
+        assert got == [], f"no ladder, so no rung for {num_tokens} tokens either; yours {got}"
+
+
+def test_when_captures_have_paid(lab: ModuleType) -> None:
+    """To the step, up to the microsecond, and never if nothing is saved."""
+    for num, capture_us, saved_us, want in [
+        (1, 10, 5, 2), (1, 11, 5, 3), (2, 10, 1, 20), (3, 10, 7, 5), (0, 10, 5, 0),
+        (86, 970_000, 260, 320_847),
+        (2**40, 2**20, 3, -(-(2**60) // 3)),
+    ]:  # fmt: skip
+        got = lab.pays_after(num, capture_us, saved_us)
+        assert got == want, (
+            f"{num} captures of {capture_us} us, {saved_us} us saved a step: {want}, yours {got}"
+        )
+    for saved_us in (0, -4):
+        said = refusal(lambda saved=saved_us: lab.pays_after(1, 10, saved), f"{saved_us} us saved")
+        assert str(saved_us) in said, f"the message should name {saved_us}: {said}"
+
+
+def refusal(call: Callable[[], Any], what: str) -> str:
+    """The words with which a call is refused, which must be a ValueError's."""
+    try:
+        got = call()
+    except ValueError as error:
+        return str(error)
+    except ArithmeticError as error:
+        return pytest.fail(f"{what} is a ValueError with a sentence, and yours ends in {error!r}")
+    return pytest.fail(f"{what} is an error, and you give {got}")
+
+
+# ---- a ladder of one's own -----------------------------------------------------------------------
+
+
+def padding(steps: list[int], sizes: list[int]) -> int:
+    return sum(next(size for size in sizes if size >= n) - n for n in steps)
+
+
+def own(lab: ModuleType, steps: list[int], n: int) -> list[int]:
+    """A best ladder that is one: rising, at most `n` rungs, every step on it."""
+    sizes = list(lab.best_sizes(list(steps), n))
+    assert sizes == sorted(set(sizes)), f"{steps[:8]}, {n} rungs: they must rise, yours {sizes}"
+    assert len(sizes) <= n, f"{steps[:8]}: at most {n} rungs, yours has {len(sizes)}"
+    if steps:
+        assert sizes, f"{steps[:8]}: these steps want a ladder, yours has no rung"
+        assert sizes[-1] >= max(steps), f"{max(steps)} tokens find no rung on {sizes}"
+    return sizes
+
+
+def test_one_rung_holds_all(lab: ModuleType) -> None:
+    """With one rung it is the largest step; with enough of them nothing is padded; of nothing, nothing."""
+    assert own(lab, [3, 9, 4], 1) == [9], "one rung, so the largest step, 9"
+    got = own(lab, [3, 9, 4, 3], 5)
+    assert padding([3, 9, 4], got) == 0, (
+        f"3, 4 and 9 fit on five rungs without padding, yours {got}"
+    )
+    assert own(lab, [], 3) == [], "no steps, no rungs"
+    for n in (0, -2):
+        said = refusal(lambda rungs=n: lab.best_sizes([1, 2], rungs), f"a ladder of {n} rungs")
+        assert str(n) in said, f"the message should name {n}: {said}"
+
+
+def test_often_counts_more(lab: ModuleType) -> None:
+    """A rung stands where the steps are many, not where they are far apart."""
+    got = own(lab, [1] * 200 + [2] * 30 + [60] * 3 + [100], 3)
+    assert padding([1, 2], got) == 0, (
+        f"200 steps of 1 and 30 of 2 want a rung each; 3 steps of 60 may run as 100: yours {got}"
+    )
+
+
+def test_no_ladder_is_better(lab: ModuleType) -> None:
+    """Against all sets of rungs, for small cases in which what is near does not give the best."""
+    for steps in (
+        [1, 2, 3, 4, 5, 6, 7, 8],
+        [1] * 5 + [4] * 4 + [6] * 3 + [7] * 2 + [12],
+        [10, 11, 12, 20, 21, 22, 30, 31, 32, 40],
+        [1] * 9 + [3, 3, 8, 9, 9, 9, 14, 15, 15, 30, 31, 60],
+    ):
+        for n in range(1, 6):
+            got = padding(steps, own(lab, steps, n))
+            want = support.least_padding(steps, n)
+            assert got == want, (
+                f"{steps}, {n} rungs: {want} rows of padding will do, yours has {got}"
+            )
+
+
+def test_no_ladder_is_better_drawn(lab: ModuleType) -> None:
+    """The same on forty draws."""
+    rng = random.Random(5)
+    for _ in range(40):
+        steps = [rng.randint(1, 60) for _ in range(rng.randint(1, 5))] * rng.randint(1, 3)
+        steps += [rng.randint(1, 60) for _ in range(6)]
+        n = rng.randint(1, 4)
+        got = padding(steps, own(lab, steps, n))
+        want = support.least_padding(steps, n)
+        assert got == want, f"{steps}, {n} rungs: {want} rows of padding will do, yours has {got}"
+
+
+def test_sixteen_rungs_for_the_night(lab: ModuleType) -> None:
+    """126 different counts, 16 rungs: 4,555 rows, which is less than vLLM's 51 leave."""
+    steps = [n for n in support.night() if n <= 512]
+    got = padding(steps, own(lab, steps, 16))
+    assert got == 4555, f"16 rungs chosen for this night leave 4,555 rows of padding, yours {got}"

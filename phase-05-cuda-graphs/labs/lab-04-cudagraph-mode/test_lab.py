@@ -1,0 +1,398 @@
+"""Lab 05-04: which graph a step gets, by hand, against vLLM's own answers, and in the engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from course.learner.labs import load_support
+from mini_vllm import LLM, SamplingParams
+from mini_vllm.cudagraph import AttentionCGSupport, BatchDescriptor, CUDAGraphMode
+from mini_vllm.engine import EngineParts
+
+support = load_support(__file__)
+NONE, PIECEWISE, FULL = CUDAGraphMode.NONE, CUDAGraphMode.PIECEWISE, CUDAGraphMode.FULL
+BOTH, DECODE_ONLY = CUDAGraphMode.FULL_AND_PIECEWISE, CUDAGraphMode.FULL_DECODE_ONLY
+NEVER, ALWAYS = AttentionCGSupport.NEVER, AttentionCGSupport.ALWAYS
+SINGLE, UNIFORM = (
+    AttentionCGSupport.UNIFORM_SINGLE_TOKEN_DECODE,
+    AttentionCGSupport.UNIFORM_BATCH,
+)
+
+
+def refusal(call: Callable[[], Any], what: str) -> str:
+    """The words with which a call is refused, which must be a ValueError's."""
+    try:
+        got = call()
+    except ValueError as error:
+        return str(error)
+    return pytest.fail(f"{what} is an error, and you give {got}")
+
+
+def made(
+    lab: ModuleType,
+    mode: CUDAGraphMode = BOTH,
+    sizes: Any = (),
+    max_num_seqs: int = 256,
+    query_len: int = 1,
+) -> Any:
+    """A dispatcher, with the ladder of 256 people unless another is given."""
+    return lab.CudagraphDispatcher(mode, list(sizes or support.DEFAULT), max_num_seqs, query_len)
+
+
+def keys(dispatcher: Any, mode: CUDAGraphMode) -> list[tuple[int, int | None, bool]]:
+    """The keys of a mode, as tuples, rising."""
+    found = dispatcher.cudagraph_keys[mode]
+    return sorted((key.num_tokens, key.num_reqs, key.uniform) for key in found)
+
+
+def runs(dispatcher: Any, num_tokens: int, uniform: bool = False, *invalid: CUDAGraphMode) -> str:
+    """How a step runs: `FULL 40 of 40, uniform`, `PIECEWISE 40`, `NONE 513`."""
+    mode, key = dispatcher.dispatch(num_tokens, uniform, frozenset(invalid))
+    assert isinstance(key, BatchDescriptor), f"{num_tokens} tokens: a BatchDescriptor, not {key!r}"
+    said = f"{mode.name} {key.num_tokens}"
+    if key.num_reqs is not None:
+        said += f" of {key.num_reqs}"
+    return said + ", uniform" * key.uniform
+
+
+def test_the_predictions_hold(lab: ModuleType) -> None:
+    """Eight steps, as vLLM's dispatcher ran them."""
+
+    def ran(seqs: int, mode: str, num_tokens: int, uniform: bool, cascade: bool = False) -> str:
+        ladder = support.grid.Ladder(seqs, 8192)
+        [answer] = [
+            a for t, a in support.recorded("tables") if t == support.grid.Table(ladder, mode)
+        ]
+        row = support.grid.ROWS.index((uniform, ("FULL",) if cascade else ()))
+        cells = support.cells(answer.split("; ")[row])
+        said = cells[num_tokens - 1] if num_tokens <= len(cells) else "NONE"
+        return f"NONE {num_tokens}" if said == "NONE" else said.split("/")[0]
+
+    both, decode_only = "FULL_AND_PIECEWISE", "FULL_DECODE_ONLY"
+    facts = {
+        "Kim alone": (ran(256, both, 1, True), "a decode of one request has a graph of its own"),
+        "33 decode": (ran(256, both, 33, True), "the next size is 40"),
+        "33 decode, for 33": (
+            ran(33, both, 33, True), "FULL graphs end at 33, so at the size 32; 40 is there in pieces only",
+        ),
+        "32 decode, and Lou's prompt of 8": (ran(256, both, 40, False), "the counts differ: mixed"),
+        "33 prompts with one token left": (
+            ran(256, both, 33, True), "only counts are compared, and each is 1",
+        ),
+        "33 decode, Lou sends 3,000 tokens": (ran(256, both, 3033, False), "above 512 is nothing"),
+        "33 decode, FULL_DECODE_ONLY and Lou's prompt of 8": (
+            ran(256, decode_only, 41, False), "nothing here for mixed batches, and NONE is not padded",
+        ),
+        "256 decode, cascade": (ran(256, both, 256, True, True), "FULL is forbidden, pieces are there"),
+    }  # fmt: skip
+    said = lab.predictions()
+    apart = sorted(facts.keys() ^ said.keys())
+    assert not apart, (
+        f"eight questions; these stand in one of the README and your answers only: {apart}"
+    )
+    for name, (fact, why) in facts.items():
+        assert said[name] == fact, f"{name}: you said {said[name]}, it is {fact}: {why}"
+
+
+def test_equal_counts_are_enough(lab: ModuleType) -> None:
+    """Uniform is a matter of counts: not of who decodes, and not of one average."""
+    for counts, query_len, want in [
+        ([1], 1, True), ([1, 1, 1], 1, True), ([1, 2, 1], 1, False), ([3000, 1, 1], 1, False),
+        ([2, 2], 1, False), ([4, 4, 4], 4, True), ([1, 1, 1], 4, False), ([3, 5, 4], 4, False),
+        ([4, 4, 1], 4, False), ([4, 8], 4, False), ([7], 1, False), ([1, 1, 2], 1, False),
+    ]:  # fmt: skip
+        got = lab.is_uniform_decode(counts, query_len)
+        assert got is want, f"tokens {counts}, a decode has {query_len}: {want}, yours {got}"
+
+
+# ---- the mode that is left -----------------------------------------------------------------------
+
+
+def left(lab: ModuleType, *args: Any, **settings: Any) -> CUDAGraphMode:
+    """A mode, which must not be an error."""
+    try:
+        found: CUDAGraphMode = lab.resolve_cudagraph_mode(*args, **settings)
+    except ValueError as error:
+        pytest.fail(f"{args[0].name}, support {args[1].name}: vLLM lowers it, you raise {error}")
+    return found
+
+
+def expect(lab: ModuleType, asked: Any, level: Any, want: Any, why: str, **settings: Any) -> None:
+    got = left(lab, asked, level, **settings)
+    told = "".join(f", {name}={value}" for name, value in settings.items())
+    assert got is want, (
+        f"{asked.name}, support {level.name}{told}: {want.name}, yours {got.name}: {why}"
+    )
+
+
+def test_always_takes_any_wish(lab: ModuleType) -> None:
+    """And NONE and PIECEWISE are granted by everybody, because they leave attention outside."""
+    for mode in CUDAGraphMode:
+        expect(lab, mode, ALWAYS, mode, "a backend that can do anything lowers nothing")
+    for level in AttentionCGSupport:
+        for mode in (NONE, PIECEWISE):
+            expect(lab, mode, level, mode, "no attention inside of a graph, so nobody is asked")
+
+
+def test_full_for_mixed_wants_always(lab: ModuleType) -> None:
+    """UNIFORM_BATCH and less: decode keeps FULL, mixed falls to pieces."""
+    for level in (SINGLE, UNIFORM):
+        expect(lab, FULL, level, BOTH, "decodes keep FULL, mixed batches fall to pieces")
+        for mode in (BOTH, DECODE_ONLY):
+            expect(lab, mode, level, mode, "only decodes are FULL here, and these have one token")
+
+
+def test_nothing_in_a_graph(lab: ModuleType) -> None:
+    """NEVER: pieces of everything, and an error for the plain FULL."""
+    for mode in (BOTH, DECODE_ONLY):
+        expect(lab, mode, NEVER, PIECEWISE, "attention may be in no graph, so pieces are left")
+    said = refusal(lambda: lab.resolve_cudagraph_mode(FULL, NEVER), "FULL, support NEVER")
+    assert "FULL" in said, f"the message should name the mode: {said}"
+
+
+def test_without_pieces(lab: ModuleType) -> None:
+    """The model is not split, so what would fall to pieces falls to nothing."""
+    for asked, level, want in [
+        (FULL, UNIFORM, DECODE_ONLY), (FULL, SINGLE, DECODE_ONLY), (BOTH, NEVER, NONE),
+        (DECODE_ONLY, NEVER, NONE), (BOTH, UNIFORM, BOTH),
+    ]:  # fmt: skip
+        why = "there are no pieces to fall to" if want is not BOTH else "nothing has to fall"
+        expect(lab, asked, level, want, why, is_attention_compiled_piecewise=False)
+
+
+def test_with_drafts(lab: ModuleType) -> None:
+    """A decode of several tokens a request wants UNIFORM_BATCH, and the check comes after the first."""
+    four = {"uniform_decode_query_len": 4}
+    for asked in (BOTH, DECODE_ONLY, FULL):
+        expect(lab, asked, SINGLE, PIECEWISE, "single tokens are no decode with drafts", **four)
+        whole = {**four, "is_attention_compiled_piecewise": False}
+        expect(lab, asked, SINGLE, NONE, "and there are no pieces", **whole)
+    expect(lab, FULL, UNIFORM, BOTH, "decodes of four tokens are uniform", **four)
+    expect(lab, BOTH, UNIFORM, BOTH, "decodes of four tokens are uniform", **four)
+
+
+def test_vllm_leaves_the_same_modes(lab: ModuleType) -> None:
+    """Every mode, level and count of drafts, split and not, as vLLM's own method lowered it."""
+    support.resolves_are_vllms(
+        lab,
+        lambda one: one.ladder.query_len == 1,
+        "First the wish for mixed batches, then what is left for decodes",
+    )
+
+
+def test_vllm_leaves_the_same_with_drafts(lab: ModuleType) -> None:
+    """The same, with the sizes in whole requests."""
+    support.resolves_are_vllms(
+        lab,
+        lambda one: one.ladder.query_len > 1,
+        "Sizes are rounded up to whole requests, and none above the old top is left",
+    )
+
+
+def test_whole_requests(lab: ModuleType) -> None:
+    """Six people with six drafts: 42 tokens, on a ladder that ends at 40 and on one that does not."""
+    for sizes, query_len, want in [
+        ([1, 2, 4, 8, 16, 24, 32, 40], 7, [7, 14, 21, 28, 35]),
+        ([1, 2, 4, 8, 16, 24, 32, 42], 7, [7, 14, 21, 28, 35, 42]),
+        ([1, 2, 4, 8], 4, [4, 8]), ([5], 4, [4]), ([1, 2, 4, 8], 1, [1, 2, 4, 8]), ([], 4, []),
+        ([100], 3, [3]), ([3, 5], 2, [4]), ([1, 2, 3], 3, [3]),
+    ]:  # fmt: skip
+        given = list(sizes)
+        got = lab.adjust_cudagraph_sizes_for_spec_decode(given, query_len)
+        assert got == want, f"{sizes}, decodes of {query_len}: {want}, yours {got}"
+        assert given == sizes, f"the old ladder was {sizes}, and now it is {given}"
+    said = refusal(lambda: lab.adjust_cudagraph_sizes_for_spec_decode([1, 2], 3), "3 tokens, top 2")
+    assert "3" in said, f"the message should name the request's 3 tokens: {said}"
+    assert "2" in said, f"the message should name the top, 2: {said}"
+
+
+# ---- the keys ------------------------------------------------------------------------------------
+
+
+def test_the_keys_of_each_mode(lab: ModuleType) -> None:
+    """Four sizes, three requests at most: which graphs there are, and for how many requests."""
+    pieces = [(1, None, False), (2, None, False), (4, None, False), (8, None, False)]
+    mixed = [(1, 1, False), (2, 2, False), (4, 3, False), (8, 3, False)]
+    uniform = [(1, 1, True), (2, 2, True)]
+    for mode, in_pieces, full in [
+        (NONE, [], []), (PIECEWISE, pieces, []), (FULL, [], mixed), (DECODE_ONLY, [], uniform),
+        (BOTH, pieces, uniform),
+    ]:  # fmt: skip
+        dispatcher = made(lab, mode, [1, 2, 4, 8], 3)
+        for kind, want in ((PIECEWISE, in_pieces), (FULL, full)):
+            got = keys(dispatcher, kind)
+            assert got == want, (
+                f"{mode.name}, sizes 1, 2, 4, 8, max_num_seqs 3: its {kind.name} keys are {want}, as "
+                f"(tokens, requests, uniform); yours {got}"
+            )
+
+
+def test_full_keys_in_whole_requests(lab: ModuleType) -> None:
+    """Decodes of four tokens: FULL from one request to `max_num_seqs` of them."""
+    got = keys(made(lab, DECODE_ONLY, [4, 8, 12, 16, 20], 3, 4), FULL)
+    want = [(4, 1, True), (8, 2, True), (12, 3, True)]
+    assert got == want, (
+        f"three requests of 4 tokens, (tokens, requests, uniform): {want}, yours {got}"
+    )
+    got = keys(made(lab, FULL, [1, 8], 3, 4), FULL)
+    want = [(1, 1, False), (8, 3, False)]
+    assert got == want, f"FULL for all knows no uniform batch, so {want}, yours {got}"
+
+
+def test_what_is_recorded_first(lab: ModuleType) -> None:
+    """Pieces before FULL, and the largest first."""
+    got = made(lab, BOTH, [1, 2, 4, 8], 3).get_capture_descs()
+    told = [(mode.name, [key.num_tokens for key in found]) for mode, found in got]
+    want = [("PIECEWISE", [8, 4, 2, 1]), ("FULL", [2, 1])]
+    assert told == want, f"{want}, yours {told}"
+    for mode, names in [(NONE, []), (PIECEWISE, ["PIECEWISE"]), (FULL, ["FULL"])]:
+        got = [kind.name for kind, _ in made(lab, mode, [1, 2]).get_capture_descs()]
+        assert got == names, f"{mode.name}: only modes with keys, {names}; yours {got}"
+    count = sum(len(found) for _, found in made(lab).get_capture_descs())
+    assert count == 86, f"256 people: 51 in pieces and 35 FULL, 86; yours {count}"
+
+
+# ---- a step --------------------------------------------------------------------------------------
+
+
+def step(
+    dispatcher: Any, num_tokens: int, uniform: bool, want: str, why: str, *invalid: CUDAGraphMode
+) -> None:
+    got = runs(dispatcher, num_tokens, uniform, *invalid)
+    kind = "uniform" if uniform else "mixed"
+    without = f", without {', '.join(mode.name for mode in invalid)}" if invalid else ""
+    assert got == want, f"{num_tokens} tokens, {kind}{without}: {want}, yours {got}: {why}"
+
+
+def test_full_before_pieces(lab: ModuleType) -> None:
+    """256 people: uniform steps FULL, others in pieces, and nothing above 512."""
+    dispatcher = made(lab)
+    for num_tokens, uniform, want in [
+        (1, True, "FULL 1 of 1, uniform"), (3, True, "FULL 4 of 4, uniform"),
+        (33, True, "FULL 40 of 40, uniform"),
+        (256, True, "FULL 256 of 256, uniform"), (40, False, "PIECEWISE 40"), (41, False, "PIECEWISE 48"),
+        (1, False, "PIECEWISE 1"), (257, False, "PIECEWISE 272"), (512, False, "PIECEWISE 512"),
+    ]:  # fmt: skip
+        step(
+            dispatcher,
+            num_tokens,
+            uniform,
+            want,
+            "the lowest size that holds it, FULL if there is one",
+        )
+
+
+def test_above_the_top_nothing_is_replayed(lab: ModuleType) -> None:
+    """As it is: not padded, no requests in the key; without asking what is forbidden."""
+    dispatcher = made(lab)
+    for num_tokens in (513, 3033, 8192):
+        step(dispatcher, num_tokens, False, f"NONE {num_tokens}", "no size holds it")
+    step(dispatcher, 513, True, "NONE 513", "above the top nobody asks", NONE)
+    step(made(lab, NONE), 33, True, "NONE 33", "this mode has no graphs")
+    step(made(lab, NONE), 33, True, "NONE 33", "this mode has no graphs, and asks nobody", NONE)
+    step(lab.CudagraphDispatcher(BOTH, [], 8), 1, True, "NONE 1", "there is no ladder")
+
+
+def test_a_full_batch_between_two_sizes(lab: ModuleType) -> None:
+    """33 of 33 decode: no FULL graph of 40, so pieces; and with FULL_DECODE_ONLY nothing."""
+    sizes = [1, 2, 4, 8, 16, 24, 32, 40, 48, 56, 64]
+    why = "FULL keys end at 33 requests, so at the size 32"
+    step(made(lab, BOTH, sizes, 33), 32, True, "FULL 32 of 32, uniform", "32 is the last of them")
+    step(made(lab, BOTH, sizes, 33), 33, True, "PIECEWISE 40", why)
+    step(made(lab, DECODE_ONLY, sizes, 33), 33, True, "NONE 33", f"{why}, and there are no pieces")
+
+
+def test_a_mixed_batch_has_no_full_graph(lab: ModuleType) -> None:
+    """Not even of the same size: a key says whether it is uniform."""
+    for num_tokens in (40, 33):
+        want = f"NONE {num_tokens}"
+        why = "FULL graphs are for uniform batches here, and without a graph nothing is padded"
+        step(made(lab, DECODE_ONLY), num_tokens, False, want, why)
+    step(made(lab, BOTH), 40, False, "PIECEWISE 40", "FULL graphs are for uniform batches here")
+
+
+def test_one_graph_for_all(lab: ModuleType) -> None:
+    """FULL and PIECEWISE do not tell decodes from others, so uniform steps get the same key."""
+    for uniform in (False, True):
+        dispatcher = made(lab, FULL, (), 64)
+        step(dispatcher, 33, uniform, "FULL 40 of 40", "one graph for both kinds")
+        step(dispatcher, 100, uniform, "FULL 104 of 64", "at most 64 requests")
+        step(made(lab, PIECEWISE), 33, uniform, "PIECEWISE 40", "pieces do not see requests")
+
+
+def test_decodes_with_drafts(lab: ModuleType) -> None:
+    """Four tokens a request: 3 of 10 people run as 4, and a mixed step as many tokens."""
+    dispatcher = made(lab, BOTH, [4, 16, 32, 64], 10, 4)
+    step(dispatcher, 12, True, "FULL 16 of 4, uniform", "16 rows are 4 requests of 4")
+    step(dispatcher, 32, True, "FULL 32 of 8, uniform", "32 rows are 8 requests of 4")
+    step(dispatcher, 36, True, "PIECEWISE 64", "64 rows would be 16 requests, and there are 10")
+    step(dispatcher, 13, False, "PIECEWISE 16", "mixed")
+
+
+def test_forbidden_modes(lab: ModuleType) -> None:
+    """Without FULL pieces are taken, of the same size; without both nothing; without NONE one must fit."""
+    dispatcher = made(lab)
+    step(dispatcher, 33, True, "PIECEWISE 40", "pieces are the next best", FULL)
+    step(dispatcher, 33, True, "NONE 33", "nothing else is left", FULL, PIECEWISE)
+    step(
+        dispatcher, 33, False, "NONE 33", "pieces are forbidden, and FULL is not for it", PIECEWISE
+    )
+    step(made(lab, DECODE_ONLY), 33, True, "NONE 33", "this mode has no pieces", FULL)
+    step(dispatcher, 33, True, "FULL 40 of 40, uniform", "there is one", NONE)
+    forbidden = frozenset({NONE, PIECEWISE})
+    said = refusal(
+        lambda: dispatcher.dispatch(33, False, forbidden), "33 mixed tokens, FULL or nothing"
+    )
+    assert "33" in said, f"the message should name the 33 tokens: {said}"
+    every = frozenset({NONE, PIECEWISE, FULL})
+    for num_tokens in (33, 9000):
+        refusal(
+            lambda n=num_tokens: dispatcher.dispatch(n, True, every),
+            "a step with no mode left to it",
+        )
+
+
+def test_nothing_is_made_on_the_way(lab: ModuleType) -> None:
+    """A thousand steps, and the keys are what they were: only the start records graphs."""
+    dispatcher = made(lab, BOTH, (), 33)
+    before = [keys(dispatcher, mode) for mode in (PIECEWISE, FULL)]
+    for num_tokens in range(1, 600):
+        for uniform in (False, True):
+            mode, key = dispatcher.dispatch(num_tokens, uniform)
+            known = dispatcher.cudagraph_keys.get(mode, ())
+            assert mode is NONE or key in known, (
+                f"{num_tokens} tokens run as {mode.name} {key}, and there is no such key: nobody "
+                "has recorded that graph"
+            )
+    after = [keys(dispatcher, mode) for mode in (PIECEWISE, FULL)]
+    assert after == before, "dispatching has changed the keys"
+
+
+def test_vllm_dispatches_the_same(lab: ModuleType) -> None:
+    """Twenty tables of 4,096 steps each as vLLM's dispatcher ran them: sizes, people, drafts, modes."""
+    support.tables_are_vllms(lab, 110)
+
+
+# ---- in the engine -------------------------------------------------------------------------------
+
+
+def test_in_the_engine(lab: ModuleType) -> None:
+    """Under your dispatcher `mini_vllm` gives the tokens that it gives without graphs, and replays."""
+    params = SamplingParams(temperature=0.0, max_tokens=6, ignore_eos=True)
+    prompts = ["Four in the morning", "Is anybody there?", "Kim"]
+    plain = [out.outputs[0].token_ids for out in LLM(max_num_seqs=8).generate(prompts, params)]
+    parts = EngineParts(cudagraph_dispatcher=lab.CudagraphDispatcher)
+    llm = LLM(max_num_seqs=8, parts=parts, cudagraph_mode="FULL_AND_PIECEWISE")
+    ran: list[str] = []
+    core = llm.llm_engine.engine_core
+    core.step_observers.append(
+        lambda record: ran.append(record.model_runner_output.cudagraph_stats.runtime_mode)
+    )
+    got = [out.outputs[0].token_ids for out in llm.generate(prompts, params)]
+    assert got == plain, f"graphs must not change a token: {got}, without them {plain}"
+    assert ran[0] == "NONE", f"the prompts have more tokens than the ladder's 16: {ran}"
+    assert ran[1:] == ["FULL"] * 5, f"then three decode, each step from one graph: {ran}"

@@ -1,0 +1,96 @@
+"""Lab 05-04: what its page shows, and the same asked of vLLM's own code, live.
+
+    LAB_IMPL=starter pytest -m vllm tests/engine/test_lab_05_04_vllm.py
+
+holds a learner's own dispatcher against vLLM's. Without LAB_IMPL the reference is held.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from course.learner.labs import load_module
+
+ROOT = Path(__file__).resolve().parents[2]
+LAB = ROOT / "phase-05-cuda-graphs" / "labs" / "lab-04-cudagraph-mode"
+CHOICE = os.environ.get("LAB_IMPL", "").strip() or "solution"
+IMPL = {name: LAB / f"{name}.py" for name in ("solution", "starter")}.get(CHOICE, Path(CHOICE))
+
+
+def run(*command: object) -> str:
+    """The output of a script, in a process of its own, without the variables other tests have set."""
+    env = {name: value for name, value in os.environ.items() if not name.startswith("VLLM_")}
+    env |= {"PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
+    done = subprocess.run(
+        [sys.executable, *map(str, command)],
+        cwd=ROOT, env=env, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+def test_the_page_shows_the_recorded_levels(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The output on the page, printed again from levels.json."""
+    page = (LAB / "README.md").read_text(encoding="utf-8")
+    [(command, shown)] = re.findall(
+        r"<!-- output: python (.*?) \| .*-->\n```text\n([^`]*)```", page
+    )
+    script, *words = shlex.split(command)
+    monkeypatch.setattr(sys, "argv", [script, *words])
+    load_module(ROOT / script, "lab_05_04_script").main()
+    assert capsys.readouterr().out == shown
+
+
+def test_what_the_page_says_of_the_levels() -> None:
+    """FlashAttention allows everything in version 3 alone, and every level leaves the default as it is."""
+    kept = json.loads((LAB / "levels.json").read_text(encoding="utf-8"))
+    flash = {gpu: levels["FLASH_ATTN"] for gpu, levels in kept["levels"].items()}
+    assert flash == {"A100": "UNIFORM_BATCH", "H100": "ALWAYS", "B200": "UNIFORM_BATCH"}
+    left = {level: modes["FULL_AND_PIECEWISE"] for level, modes in kept["modes"].items()}
+    assert {level for level, mode in left.items() if mode != "FULL_AND_PIECEWISE"} <= {"NEVER"}
+
+
+@pytest.mark.vllm
+@pytest.mark.parametrize("gpu", ["A100", "H100", "B200"])
+def test_vllms_builders_say_it_again(gpu: str) -> None:
+    """Levels and modes, asked in a process for each GPU."""
+    kept = json.loads((LAB / "levels.json").read_text(encoding="utf-8"))
+    told = json.loads(run(LAB / "in_vllm.py", "--one", gpu).splitlines()[-1])
+    assert told["levels"] == kept["levels"][gpu]
+    assert told["modes"].items() <= kept["modes"].items()
+
+
+ASK = """
+import logging, pathlib, sys
+from course.learner.labs import load_module
+logging.disable(logging.WARNING)
+lab = load_module(pathlib.Path(sys.argv[1]), "lab_05_04_held")
+support = load_module(pathlib.Path(sys.argv[2]), "lab_05_04_support_held")
+grid = support.grid
+theirs, yours, cells = grid.vllm(), support.yours(lab), 0
+for table in list(grid.tables())[::20]:
+    a, b = grid.answer(theirs, table), grid.answer(yours, table)
+    assert a == b, f"{support.about(table)}: {support.first_difference(a, b)}"
+    cells += grid.CELLS
+for one in grid.resolves():
+    assert grid.answer(theirs, one) == grid.answer(yours, one), one
+    cells += 1
+print(f"LAB {cells:,} cells")
+"""
+
+
+@pytest.mark.vllm
+def test_vllm_dispatches_as_the_lab_does() -> None:
+    """vLLM's dispatcher and downgrades, asked here and now, cell by cell."""
+    out = run("-c", ASK, IMPL, LAB / "support.py")
+    assert "LAB 454,160 cells" in out, out
