@@ -98,26 +98,27 @@ def seconds_of(run: Callable[[], object]) -> float:
     return sorted(taken)[len(taken) // 2]
 
 
-def chains(lab: ModuleType, norm: Callable[[Any], Any], rows: Any) -> dict[str, list[list[float]]]:
-    """[operators, seconds] of two kinds of chains: additions of one number, and one norm after the other."""
+def chains(lab: ModuleType, step: Any) -> dict[str, list[list[float]]]:
+    """[operators, seconds] of chains: additions of one number, one norm after the other, one attention."""
     import torch
 
     one = torch.ones(1)
-
-    def additions(length: int) -> None:
-        for _ in range(length):
-            torch.add(one, one)
-
-    def norms(length: int) -> None:
-        for _ in range(length):
-            norm(rows)
-
-    each = sum(lab.count_operators(lambda: norm(rows)).values())
-    lengths = (20, 40, 80, 160) * 3
-    return {
-        "an addition": [[n, seconds_of(partial(additions, n))] for n in lengths],
-        "in a norm": [[n * each, seconds_of(partial(norms, n))] for n in lengths],
+    kinds: dict[str, Callable[[], object]] = {
+        "an addition": lambda: torch.add(one, one),
+        "in a norm": lambda: step.model.norm(step.rows),
+        "in attention": step.attention,
     }
+
+    def chain(run: Callable[[], object], length: int) -> None:
+        for _ in range(length):
+            run()
+
+    made = {}
+    for name, run in kinds.items():
+        each = sum(lab.count_operators(run).values())
+        lengths = [-(-n // each) for n in (24, 48, 96, 192)] * 3
+        made[name] = [[n * each, seconds_of(partial(chain, run, n))] for n in lengths]
+    return made
 
 
 def steps(lab: ModuleType) -> dict[str, Any]:
@@ -136,7 +137,7 @@ def steps(lab: ModuleType) -> dict[str, Any]:
             off = float((step.eager() - compiled()).abs().max())
             if off > 1e-4:
                 raise SystemExit(f"width {hidden_size}, batch {batch}: logits differ by {off}")
-            runs = (step.eager, compiled, step.products)
+            runs = (step.eager, compiled, step.products, step.traced())
             rounds = [[seconds_of(run) for run in runs] for _ in range(ROUNDS)]
             row = {
                 "hidden_size": hidden_size,
@@ -152,7 +153,7 @@ def steps(lab: ModuleType) -> dict[str, Any]:
         first = step_file.DecodeStep(*SHAPES[0])
         return {
             "about": described("python measure.py --steps --write"),
-            "chains": chains(lab, first.model.norm, first.rows),
+            "chains": chains(lab, first),
             "rows": rows,
             "inductor": written,
         }
@@ -172,7 +173,7 @@ def show_steps(lab: ModuleType, found: dict[str, Any]) -> None:
     }
     say(", ".join(f"{name}: {cost * 1e6:.1f} us" for name, cost in costs.items()) + " each")
     say(
-        "width batch  operators kernels  products  predicted  measured             verdict    one saved"
+        "width batch  operators kernels  products  predicted  measured             verdict      saved  traced"
     )
     for row in found["rows"]:
         taken = compared(lab, row, costs["in a norm"])
@@ -181,13 +182,13 @@ def show_steps(lab: ModuleType, found: dict[str, Any]) -> None:
             f"{row['hidden_size']:5}{row['batch']:6}{row['operators']:11}{kernels:8}"
             f"{taken['products'] * 1e3:7.2f} ms{taken['predicted']:11.2f}"
             f"{seen.ratio:10.2f} ({seen.low:4.2f} to {seen.high:4.2f})"
-            f"  {seen.verdict:10}{taken['saved'] * 1e6:6.1f} us"
+            f"  {seen.verdict:10}{taken['saved'] * 1e6:6.1f} us{taken['traced']:8.2f}"
         )
 
 
 def compared(lab: ModuleType, row: dict[str, Any], cost: float) -> dict[str, Any]:
     """A shape's prediction and its measurement: the products' seconds, the predicted gain, the gain that was
-    seen, and seconds for each launch that is gone."""
+    seen, seconds for each launch that is gone, and the gain of the traced step."""
     kernels, saved = sum(row["launches"]), row["operators"] - sum(row["launches"])
     products = sorted(taken[2] for taken in row["rounds"])[len(row["rounds"]) // 2]
     speed = row["weight_bytes"] / products  # bytes a second, from memory or a cache, as they fit
@@ -195,12 +196,13 @@ def compared(lab: ModuleType, row: dict[str, Any], cost: float) -> dict[str, Any
         lab.predict(n - row["products"], cost, row["weight_bytes"], speed, overlap=False).step
         for n in (row["operators"], kernels)
     )
-    pairs = [(eager, compiled) for eager, compiled, _ in row["rounds"]]
+    pairs = [(eager, compiled) for eager, compiled, _, _ in row["rounds"]]
     return {
         "products": products,
         "predicted": before / after,
         "gain": lab.gain(pairs),
         "saved": lab.cost_of_removed(kernels + saved, kernels, pairs),
+        "traced": lab.gain([(eager, traced) for eager, _, _, traced in row["rounds"]]).ratio,
     }
 
 
@@ -218,7 +220,9 @@ def show_vllm(lab: ModuleType, found: dict[str, Any]) -> None:
             f"{row['batch']:5}{seen.ratio:10.2f} ({seen.low:5.2f} to {seen.high:5.2f})  {seen.verdict}"
         )
     end = lab.gain_ends(gains)
-    say("the largest batch still gains" if end is None else f"from batch {end} on nothing is gained")
+    say(
+        "the largest batch still gains" if end is None else f"from batch {end} on nothing is gained"
+    )
 
 
 def show_graphs(lab: ModuleType, found: dict[str, Any]) -> None:

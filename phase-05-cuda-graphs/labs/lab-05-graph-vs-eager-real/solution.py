@@ -58,12 +58,15 @@ class Gain(NamedTuple):
 def predictions() -> dict[str, Any]:
     """What you say before you look. See the README."""
     return {
-        "operators, batch 64 for 1": "as many",
-        "operators, width 1024 for 128": "as many",
-        "operators, 8 layers for 4": "nearly twice",
-        "kernels of 212 operators, compiled": 50,
-        "compiled, width 128, batch 1": GAIN,
-        "compiled, width 1024, batch 1": UNDECIDED,
+        "operators, width 2048 for 128": "as many",
+        "kernels, width 2048 for 128": "as many",
+        "share of launches left, width 128": "a quarter",
+        "width 128, batch 1": GAIN,
+        "width 128, batch 64": GAIN,
+        "width 2048, batch 1": UNDECIDED,
+        "vLLM on a CPU, batch 1": GAIN,
+        "vLLM on a CPU, batch 8": GAIN,
+        "vLLM on a CPU, batch 64": GAIN,
     }
 
 

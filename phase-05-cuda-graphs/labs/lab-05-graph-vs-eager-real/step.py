@@ -2,7 +2,7 @@
 
     step = DecodeStep(hidden_size=128, batch=1)
     step.eager()                  # one step, operator by operator
-    compiled, codes = step.compiled()     # the same through torch.compile, and what Inductor wrote
+    compiled, code = step.compiled()      # the same through torch.compile, and what Inductor wrote
 
 Weights are float32 and random, each request has 64 tokens. Needs torch; `compiled` a C++ compiler as well.
 """
@@ -114,6 +114,23 @@ class DecodeStep:
             layer.mlp.down_proj(inner)
         self.model.compute_logits(rows)
         return 4 * len(self.model.layers) + 1
+
+    def attention(self) -> None:
+        """A layer's attention, the write of its K and V included."""
+        config = self.model.config
+        kv = self.rows.view(len(self.rows), -1, config.head_dim)[:, : config.num_key_value_heads]
+        query = self.rows.view(len(self.rows), -1, config.head_dim)
+        self.model.attention.forward(query, kv, kv, self.kv_caches[0], self.metadata)
+
+    def traced(self) -> Callable[[], Any]:
+        """The step as one list of the same operators, started without the model's Python."""
+        import torch
+
+        torch._dynamo.reset()
+        made = torch.compile(self._run, fullgraph=True, dynamic=False, backend="eager")
+        step = lambda: made(self.input_ids, self.positions)  # noqa: E731
+        step()
+        return step
 
     def compiled(self) -> tuple[Callable[[], Any], str]:
         """The step as `torch.compile` makes it, for just these sizes, and the code that Inductor wrote."""

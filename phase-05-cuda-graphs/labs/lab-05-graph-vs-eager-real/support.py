@@ -37,7 +37,7 @@ def row_of(hidden_size: int, batch: int) -> dict[str, Any]:
 
 def pairs_of(row: dict[str, Any]) -> list[tuple[float, float]]:
     """(eager, compiled) seconds, round by round."""
-    return [(eager, compiled) for eager, compiled, _ in row["rounds"]]
+    return [(taken[0], taken[1]) for taken in row["rounds"]]
 
 
 def verdict_of(lab: ModuleType, pairs: list[tuple[float, float]]) -> str:
