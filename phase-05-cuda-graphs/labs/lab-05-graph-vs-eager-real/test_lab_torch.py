@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from types import ModuleType
 from typing import Any
 
@@ -10,21 +11,20 @@ import pytest
 
 from course.learner.labs import load_module, load_support
 
+with suppress(ImportError):  # here and not in a test, whose seconds are counted
+    import torch
+
 support = load_support(__file__)
 pytestmark = pytest.mark.torch
 
 
 def counted(lab: ModuleType, run: Callable[[], object]) -> dict[str, int]:
-    import torch
-
     with torch.no_grad():
         return dict(lab.count_operators(run))
 
 
 def test_kernels_are_counted_by_name(lab: ModuleType) -> None:
     """Each start, under the operator's short name."""
-    import torch
-
     x = torch.ones(3, 4)
     got = counted(lab, lambda: ((x + 1) * 2 + x.exp()).sum())
     want = {"add": 2, "mul": 1, "exp": 1, "sum": 1}
@@ -33,8 +33,6 @@ def test_kernels_are_counted_by_name(lab: ModuleType) -> None:
 
 def test_views_start_nothing(lab: ModuleType) -> None:
     """The same memory seen otherwise: alone, in a list, or by an operator that does not say so."""
-    import torch
-
     x = torch.ones(4, 6)
     views: dict[str, Callable[[], Any]] = {
         "transpose": lambda: x.t(),
@@ -53,8 +51,6 @@ def test_views_start_nothing(lab: ModuleType) -> None:
 
 def test_a_copy_starts_one(lab: ModuleType) -> None:
     """A transposed matrix cannot be flattened in place: `reshape` copies."""
-    import torch
-
     x = torch.ones(4, 6)
     got = counted(lab, lambda: x.t().reshape(24))
     assert sum(got.values()) == 1, f"one copy and no more; you count {got}"
@@ -66,21 +62,27 @@ def test_a_copy_starts_one(lab: ModuleType) -> None:
 
 def test_writing_in_place_starts_one(lab: ModuleType) -> None:
     """Its result is memory that came in, and yet it writes."""
-    import torch
-
     x, out = torch.ones(4), torch.ones(4)
     got = counted(lab, lambda: x.add_(1))
     assert got == {"add_": 1}, f"add_ writes 4 numbers, so a kernel runs; you count {got}"
     assert x.tolist() == [2.0] * 4, f"the operator itself must run, once: {x.tolist()}"
     got = counted(lab, lambda: torch.mul(x, 3, out=out))
     assert got == {"mul": 1}, f"a product into given memory is a kernel; you count {got}"
-    assert out.tolist() == [6.0] * 4, f"keywords must be handed on: {out.tolist()}"
+    assert out.tolist() == [6.0] * 4, f"3 times 2 should stand in `out`, not {out.tolist()}"
+
+
+def test_keywords_are_handed_on(lab: ModuleType) -> None:
+    """An operator gets the arguments that it was called with."""
+    x = torch.tensor([[3.0, 1.0], [2.0, 5.0]])
+    results: list[Any] = []
+    counted(lab, lambda: results.append(torch.sum(x, dtype=torch.float64)))
+    assert results[0].dtype == torch.float64, (
+        f"summed with dtype=float64 the result is {results[0].dtype}: what came in kwargs got lost"
+    )
 
 
 def test_room_is_not_a_kernel(lab: ModuleType) -> None:
     """Memory is set aside, and nothing is written."""
-    import torch
-
     x = torch.ones(4)
     got = counted(lab, lambda: (torch.empty(3), x.new_empty(3), torch.empty_like(x)))
     assert got == {}, f"empty, new_empty and empty_like write nothing; you count {got}"
@@ -88,8 +90,6 @@ def test_room_is_not_a_kernel(lab: ModuleType) -> None:
 
 def test_the_result_is_handed_on(lab: ModuleType) -> None:
     """What runs inside gets its results, and what comes after is not counted."""
-    import torch
-
     results: list[Any] = []
     first = counted(lab, lambda: results.append(torch.ones(2) + 1))
     assert results[0].tolist() == [2.0, 2.0], f"1 + 1 is 2 inside, too: {results[0]}"
@@ -103,8 +103,6 @@ def test_the_result_is_handed_on(lab: ModuleType) -> None:
 
 def test_the_decode_step(lab: ModuleType) -> None:
     """The step whose numbers are in `steps.json`, and as many for a batch of any size or width above."""
-    import torch
-
     step_file = load_module(support.HERE / "step.py", "lab_05_05_step_in_test")
     for hidden_size, batch in ((128, 1), (128, 8)):
         step = step_file.DecodeStep(hidden_size, batch)

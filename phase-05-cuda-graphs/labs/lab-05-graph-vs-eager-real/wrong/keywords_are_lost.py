@@ -1,8 +1,8 @@
 """Keyword arguments are not handed on.
 
-`torch.mul(x, 3, out=out)` then writes to new memory, and `out` stays as it was.
+A sum that was asked for in float64 then comes back in float32.
 
-Refused by `test_writing_in_place_starts_one`.
+Refused by `test_keywords_are_handed_on`.
 """
 
 from course.learner.edited import edited

@@ -10,12 +10,12 @@ from course.learner.edited import edited
 CHANGE = """
 gain_ends
 - for size in sorted(gains, reverse=True):
-- if gains[size].verdict == GAIN:
-- break
-- end = size
+-     if gains[size].verdict == GAIN:
+-         break
+-     end = size
 + for size in sorted(gains):
-+ if gains[size].verdict != GAIN:
-+ return size
++     if gains[size].verdict != GAIN:
++         return size
 """
 
 exec(edited(__file__, CHANGE))
