@@ -174,8 +174,8 @@ def decode_time(
 
     Args:
         context: tokens in the cache of each request.
-        padded: rows of the graph that is replayed; None: as many as requests. A padded row goes through
-            the model, and its request has no tokens. Without a graph nothing is padded.
+        padded: rows of what is replayed, in pieces or whole; None: as many as requests. A padded row
+            goes through the model, and its request has no tokens. Without a graph nothing is padded.
         planning_s, async_scheduling: as for `step_time`.
     """
     raise NotImplementedError
