@@ -49,14 +49,17 @@ def keys(dispatcher: Any, mode: CUDAGraphMode) -> list[tuple[int, int | None, bo
     return sorted((key.num_tokens, key.num_reqs, key.uniform) for key in found)
 
 
+def told(mode: CUDAGraphMode, key: BatchDescriptor) -> str:
+    """`FULL 40 of 40, uniform`, `PIECEWISE 40`, `NONE 513`."""
+    requests = "" if key.num_reqs is None else f" of {key.num_reqs}"
+    return f"{mode.name} {key.num_tokens}{requests}{', uniform' * key.uniform}"
+
+
 def runs(dispatcher: Any, num_tokens: int, uniform: bool = False, *invalid: CUDAGraphMode) -> str:
-    """How a step runs: `FULL 40 of 40, uniform`, `PIECEWISE 40`, `NONE 513`."""
+    """How a step runs, as `told` says it."""
     mode, key = dispatcher.dispatch(num_tokens, uniform, frozenset(invalid))
     assert isinstance(key, BatchDescriptor), f"{num_tokens} tokens: a BatchDescriptor, not {key!r}"
-    said = f"{mode.name} {key.num_tokens}"
-    if key.num_reqs is not None:
-        said += f" of {key.num_reqs}"
-    return said + ", uniform" * key.uniform
+    return told(mode, key)
 
 
 def test_the_predictions_hold(lab: ModuleType) -> None:
@@ -265,7 +268,9 @@ def step(
     got = runs(dispatcher, num_tokens, uniform, *invalid)
     kind = "uniform" if uniform else "mixed"
     without = f", without {', '.join(mode.name for mode in invalid)}" if invalid else ""
-    assert got == want, f"{num_tokens} tokens, {kind}{without}: {want}, yours {got}: {why}"
+    graphs = [told(mode, key) for mode, found in dispatcher.cudagraph_keys.items() for key in found]
+    there = "" if want.startswith("NONE") or want in graphs else ", of which you have no key"
+    assert got == want, f"{num_tokens} tokens, {kind}{without}: {want}{there}; yours {got}: {why}"
 
 
 def test_full_before_pieces(lab: ModuleType) -> None:

@@ -1,7 +1,7 @@
-"""Whatever is read is taken for an input from outside.
+"""A name stands in the list as often as it is read.
 
-What a kernel before has written lies in the pool, and before the first step there is no address to compare
-with.
+The residual is read in every half of a layer. Its address would be compared again for each of them, in every
+step.
 
 Refused by `test_inputs_are_read_before_they_are_written`.
 """
@@ -11,7 +11,7 @@ from course.learner.edited import edited
 CHANGE = """
 inputs_of
 - if name not in written and name not in names:
-+ if name not in names:
++ if name not in written:
 """
 
 exec(edited(__file__, CHANGE))
