@@ -68,7 +68,8 @@ def made(lab: ModuleType, *args: int, **settings: Any) -> list[int]:
         got = lab.capture_sizes(*args, **settings)
     except ValueError as error:
         return pytest.fail(f"{args} {settings}: vLLM makes a ladder of it, you raise {error}")
-    assert isinstance(got, list), f"{args} {settings}: a ladder is a list, yours {got!r}"
+    kind = type(got).__name__
+    assert kind == "list", f"{args} {settings}: a ladder is a list, rising, and yours a {kind}"
     assert got == sorted(set(got)), f"{args} {settings}: a ladder rises, yours {got}"
     return got
 
