@@ -12,6 +12,7 @@ from pathlib import Path
 
 from mini_vllm.config import EngineConfig
 from mini_vllm.llama_config import LlamaConfig
+from mini_vllm.outside import short
 
 _CGROUP = Path("/sys/fs/cgroup/memory.max")
 _BYTES_A_BLOCK = 200
@@ -48,6 +49,16 @@ def check_memory(config: EngineConfig, model: LlamaConfig) -> None:
         "max_num_seqs": config.max_num_seqs * row,
         "max_num_batched_tokens": 4 * config.token_budget,
     }
+    if config.cudagraph_mode != "NONE" and config.cudagraph_capture_sizes is not None:
+        # The pool of the graphs' outputs, by the largest size: some arrays as wide as these.
+        of_mlp, of_heads = (
+            3 * model.intermediate_size,
+            2 * model.num_attention_heads * model.head_dim,
+        )
+        largest = max(
+            size for size in config.cudagraph_capture_sizes if size <= config.token_budget
+        )
+        needs["cudagraph_capture_sizes"] = 4 * largest * (3 * model.hidden_size + of_mlp + of_heads)
     total, there = sum(needs.values()), machine_memory()
     if total <= there:
         return
@@ -57,8 +68,9 @@ def check_memory(config: EngineConfig, model: LlamaConfig) -> None:
         "num_gpu_blocks": f" of {config.block_size} tokens (block_size)",
         "max_num_seqs": f" of up to {config.max_model_len} tokens (max_model_len)",
         "max_num_batched_tokens": "",
+        "cudagraph_capture_sizes": "",
     }[name]
     raise ValueError(
-        f"{name} ({value}){beside} needs {needs[name] / 1024**3:,.1f} GiB of memory, and there are "
+        f"{name} ({short(value)}){beside} needs {needs[name] / 1024**3:,.1f} GiB of memory, and there are "
         f"{there / 1024**3:,.1f} GiB"
     )

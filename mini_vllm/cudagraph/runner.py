@@ -71,15 +71,17 @@ class GraphModelRunner(ModelRunner):
             rows, budget, cudagraph_capture_sizes=config.cudagraph_capture_sizes
         )
         self.dispatcher = cudagraph_dispatcher(mode, sizes, rows)
-        # Where every step's inputs lie, from the first capture on.
+        # Where the inputs of every step with a graph lie, from the first capture on.
+        top = max(sizes, default=0)
         self.buffers: Values = {
-            "input_ids": np.zeros(budget, np.int32),
-            "positions": np.zeros(budget, np.int32),
-            "slot_mapping": np.full(budget, PAD_SLOT_ID, np.int64),
+            "input_ids": np.zeros(top, np.int32),
+            "positions": np.zeros(top, np.int32),
+            "slot_mapping": np.full(top, PAD_SLOT_ID, np.int64),
             "query_start_loc": np.zeros(rows + 1, np.int32),
             "seq_lens": np.zeros(rows, np.int32),
-            "block_table": np.full_like(self.block_table, NULL_BLOCK_ID),
+            "block_table": np.zeros_like(self.block_table),  # the null block
         }
+        self.caches: Values = {f"kv_cache.{i}": cache for i, cache in enumerate(self.kv_caches)}
         self.counter = LaunchCounter()
         self.pool = GraphPool()
         kernels = build_program(model, self.block_size)
@@ -120,33 +122,37 @@ class GraphModelRunner(ModelRunner):
         # Inside of a graph attention sees as many requests as at the capture; outside only real ones.
         reqs = num_reqs if desc.num_reqs is None else desc.num_reqs
 
-        b = self.buffers
-        b["input_ids"][:num_tokens] = input_ids  # behind them stands what earlier steps left
-        b["positions"][:num_tokens] = positions
-        b["slot_mapping"][:num_tokens] = md.slot_mapping
-        b["slot_mapping"][num_tokens:padded] = PAD_SLOT_ID
-        b["query_start_loc"][: num_reqs + 1] = md.query_start_loc
-        b["query_start_loc"][num_reqs + 1 : reqs + 1] = num_tokens
-        b["seq_lens"][:num_reqs] = md.seq_lens
-        b["seq_lens"][num_reqs:reqs] = 0
-        b["block_table"][:num_reqs, : md.block_table.shape[1]] = md.block_table
-        b["block_table"][num_reqs:reqs] = NULL_BLOCK_ID
+        if mode is CUDAGraphMode.NONE:  # as it is; nothing has to lie anywhere
+            values = {"input_ids": input_ids, "positions": positions, **self.caches}
+            for name in ("slot_mapping", "query_start_loc", "seq_lens", "block_table"):
+                values[name] = getattr(md, name)
+        else:
+            b = self.buffers
+            b["input_ids"][:num_tokens] = input_ids  # behind them stands what earlier steps left
+            b["positions"][:num_tokens] = positions
+            b["slot_mapping"][:num_tokens] = md.slot_mapping
+            b["slot_mapping"][num_tokens:padded] = PAD_SLOT_ID
+            b["query_start_loc"][: num_reqs + 1] = md.query_start_loc
+            b["query_start_loc"][num_reqs + 1 : reqs + 1] = num_tokens
+            b["seq_lens"][:num_reqs] = md.seq_lens
+            b["seq_lens"][num_reqs:reqs] = 0
+            b["block_table"][:num_reqs, : md.block_table.shape[1]] = md.block_table
+            b["block_table"][num_reqs:reqs] = NULL_BLOCK_ID
+            values = self._values(padded, reqs)
 
         before = self.counter.launches
-        values = self._values(padded, reqs)
         self._run(values, mode, desc)
         launches = self.counter.launches - before
         self.stat = CUDAGraphStat(num_tokens, padded, padded - num_tokens, str(mode), launches)
         return values["normed"][:num_tokens]
 
     def _values(self, num_tokens: int, num_reqs: int) -> Values:
-        """The buffers' first rows, as many as the step has, and the caches."""
+        """The buffers' first rows, as many as the step has with its padding, and the caches."""
         b = self.buffers
         per_token = {n: b[n][:num_tokens] for n in ("input_ids", "positions", "slot_mapping")}
         per_request = {n: b[n][:num_reqs] for n in ("seq_lens", "block_table")}
-        caches = {f"kv_cache.{i}": cache for i, cache in enumerate(self.kv_caches)}
         query_start_loc = b["query_start_loc"][: num_reqs + 1]
-        return {**per_token, **per_request, **caches, "query_start_loc": query_start_loc}
+        return {**per_token, **per_request, "query_start_loc": query_start_loc, **self.caches}
 
     def _run(self, values: Values, mode: CUDAGraphMode, desc: BatchDescriptor) -> None:
         """Upstream the wrapper of the whole model stands around those of the pieces, and each lets through

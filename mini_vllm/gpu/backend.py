@@ -141,8 +141,10 @@ class TorchAttention:
             output = torch.zeros_like(query).flatten(1)
         num_reqs = len(md.seq_lens)
         if md.num_decodes == num_reqs:
+            # No longer than the longest: a number of the host's, so a graph keeps that of its capture.
+            table = md.block_table[:, : -(-md.max_seq_len // key_cache.shape[1])]
             attended = paged_decode_fixed(
-                query[:num_reqs], key_cache, value_cache, md.block_table, md.seq_lens, scale
+                query[:num_reqs], key_cache, value_cache, table, md.seq_lens, scale
             )
         else:
             attended = paged_attention(

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_leaves
 
 from mini_vllm import attention
 from mini_vllm.config import EngineConfig
@@ -42,6 +42,7 @@ from mini_vllm.gpu.graph_standin import graphs_for
 from mini_vllm.gpu.llama import LlamaForCausalLM
 from mini_vllm.gpu.model_runner import GPUModelRunner
 from mini_vllm.gpu.split_llama import SplitLlama
+from mini_vllm.gpu.weak_ref import weak_ref_tensors
 from mini_vllm.sampler import Sampler
 from mini_vllm.sched_output import ModelRunnerOutput, SchedulerOutput
 
@@ -57,8 +58,8 @@ class ForwardContext:
         cudagraph_runtime_mode: NONE, PIECEWISE or FULL: who captures or replays.
         batch_descriptor: under which key.
         capturing_enabled: whether a key without a graph may be captured. False after the start, so that no
-            request ever waits for a capture (`vllm/compilation/monitor.py:90
-            validate_cudagraph_capturing_enabled`).
+            request ever waits for a capture
+            (`vllm/compilation/monitor.py:90 validate_cudagraph_capturing_enabled`).
     """
 
     cudagraph_runtime_mode: CUDAGraphMode = CUDAGraphMode.NONE
@@ -73,27 +74,6 @@ class ForwardContext:
             yield
         finally:
             self.cudagraph_runtime_mode, self.batch_descriptor = CUDAGraphMode.NONE, None
-
-
-def weak_ref_tensors(output: Any) -> Any:
-    """The same tensors on the same memory, which do not keep it
-    (`vllm/utils/torch_utils.py:763 weak_ref_tensors`).
-
-    The pool may then give the memory to the next graph that is captured. So the result is good from a replay
-    to the next one, of any graph in the pool.
-    """
-
-    def weak(leaf: Any) -> Any:
-        if not isinstance(leaf, Tensor):
-            return leaf
-        size = 1 + sum((n - 1) * s for n, s in zip(leaf.shape, leaf.stride(), strict=True))
-        storage = torch._C._construct_storage_from_data_pointer(
-            leaf.data_ptr(), leaf.device, size * leaf.itemsize
-        )
-        empty = torch.empty(0, dtype=leaf.dtype, device=leaf.device)
-        return empty.set_(storage, 0, leaf.shape, leaf.stride())
-
-    return tree_map(weak, output)
 
 
 @dataclass
@@ -140,7 +120,7 @@ class CUDAGraphWrapper:
         """Call, capture or replay. After a capture the result's numbers are not there yet.
 
         Raises ValueError for a key without a graph once capturing is over, and where an input has moved
-        since the capture. Upstream looks at addresses only under `VLLM_LOGGING_LEVEL=DEBUG`.
+        since the capture. Upstream looks only under `VLLM_LOGGING_LEVEL=DEBUG`, at pieces only.
         """
         context = self.context
         if context.cudagraph_runtime_mode is not self.runtime_mode:
@@ -284,7 +264,12 @@ class GraphGPUModelRunner(GPUModelRunner):
         self._max_model_len = config.max_model_len
         self.graphed = GraphedLlama(model)
         self.stat: CUDAGraphStat | None = None
-        with torch.inference_mode():
+        self.num_graphs = 0
+        self.capture_model()
+
+    def capture_model(self) -> None:
+        """Every graph that the dispatcher knows, before the first request comes."""
+        with torch.inference_mode(), self.threads():
             descs = self.dispatcher.get_capture_descs()
             self.num_graphs = self.graphed.capture(descs, self._dummy_args)
 

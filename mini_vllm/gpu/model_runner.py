@@ -11,6 +11,8 @@ asynchronous scheduling (`vllm/v1/worker/gpu_model_runner.py:3591 in GPUModelRun
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -88,11 +90,16 @@ class GPUModelRunner(ModelRunner):
 
     def execute_model(self, scheduler_output: SchedulerOutput) -> ModelRunnerOutput:
         """Run one step and sample for every request that has caught up."""
+        with torch.inference_mode(), self.threads():
+            return self._execute_model(scheduler_output)
+
+    @contextmanager
+    def threads(self) -> Iterator[None]:
+        """As many threads on the host as the model has use for."""
         threads = torch.get_num_threads()
         torch.set_num_threads(1 if self._one_thread else threads)
         try:
-            with torch.inference_mode():
-                return self._execute_model(scheduler_output)
+            yield
         finally:
             torch.set_num_threads(threads)
 

@@ -132,17 +132,25 @@ class MemPool:
         return pool
 
     @classmethod
-    def holding(cls, address: int) -> tuple[MemPool, Block] | None:
-        """The pool and the block that an address lies in; None for memory that is no graph's.
+    def everywhere(cls) -> list[MemPool]:
+        """All pools that some graph keeps."""
+        return list(cls._by_handle.values())
 
-        Of several blocks that share the bytes it is the one that is held, else the one that may be read.
+    @classmethod
+    def holding(cls, tensor: Tensor) -> tuple[MemPool, Block] | None:
+        """The pool and the block that a tensor lies in; None where its memory is no graph's.
+
+        Of several blocks that share the bytes it is the one that is held, else the one that fits best, else
+        the one that may be read.
         """
-        for pool in list(cls._by_handle.values()):
-            if address in pool.held:
-                return pool, pool.held[address]
-            if any(s.start <= address < s.start + len(s.memory) for s in pool.segments):
-                found = [b for b in pool.blocks if b.start <= address < b.end]
-                found.sort(key=lambda b: (b.alive, not pool.unreadable(b)))
+        storage = tensor.untyped_storage()
+        start, end = storage.data_ptr(), storage.data_ptr() + storage.nbytes()
+        for pool in cls.everywhere():
+            if start in pool.held:
+                return pool, pool.held[start]
+            if any(s.start <= start < s.start + len(s.memory) for s in pool.segments):
+                found = [b for b in pool.blocks if b.start <= start and end <= b.end]
+                found.sort(key=lambda b: (b.alive, -b.size, not pool.unreadable(b)))
                 if found:
                     return pool, found[-1]
         return None

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +59,21 @@ def capturing() -> bool:
 def set_capturing(yes: bool) -> None:
     """Say so."""
     _thread.capturing = yes
+
+
+@contextmanager
+def replaying() -> Iterator[None]:
+    """A replay is going on: what it reads is its own affair."""
+    _thread.replaying = True
+    try:
+        yield
+    finally:
+        _thread.replaying = False
+
+
+def watched() -> bool:
+    """Whether this thread's operations are a user's own, outside of graphs."""
+    return not capturing() and not getattr(_thread, "replaying", False)
 
 
 def tensors_of(tree: Any) -> list[Tensor]:

@@ -11,7 +11,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from mini_vllm.gpu.graph_standin.pool import Block, MemPool
-from mini_vllm.gpu.graph_standin.rules import TO_HOST, GraphError, capturing, named, tensors_of
+from mini_vllm.gpu.graph_standin.rules import TO_HOST, GraphError, named, tensors_of, watched
 
 
 def unreadable(block: Block, why: str, reader: str) -> GraphError:
@@ -25,7 +25,8 @@ class _Watch(TorchDispatchMode):
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        return False  # else torch loads its compiler, which takes seconds, to keep it off this class
+        """Else torch loads its compiler, which takes seconds, to keep it off this class."""
+        return False
 
     def __torch_dispatch__(
         self,
@@ -35,7 +36,7 @@ class _Watch(TorchDispatchMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         views = any(r.alias_info and not r.alias_info.is_write for r in func._schema.returns)
-        if not capturing() and not views:
+        if watched() and not views:
             for tensor in tensors_of((args, kwargs)):
                 check_readable(tensor, str(func))
         return func(*args, **(kwargs or {}))
@@ -52,14 +53,14 @@ class _WatchHost(TorchFunctionMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         name = getattr(func, "__name__", "")
-        if name in TO_HOST and not capturing():
+        if name in TO_HOST and watched():
             check_readable(args[0], f"Tensor.{name}")
         return func(*args, **(kwargs or {}))
 
 
 def check_readable(tensor: Tensor, reader: str = "somebody") -> None:
     """Raise GraphError if the tensor's memory is a graph's and its numbers must not be read now."""
-    found = MemPool.holding(tensor.data_ptr()) if tensor.device.type == "cpu" else None
+    found = MemPool.holding(tensor) if tensor.device.type == "cpu" else None
     if found is not None and (why := found[0].unreadable(found[1])):
         raise unreadable(found[1], why, f"{reader} reads {named(tensor)}")
 

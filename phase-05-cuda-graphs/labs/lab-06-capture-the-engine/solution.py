@@ -1,0 +1,194 @@
+"""Lab 05-06: the torch Llama under CUDA graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from mini_vllm.attention import AttentionMetadata as HostMetadata
+from mini_vllm.gpu.backend import AttentionMetadata, count_decodes
+from mini_vllm.gpu.graph_standin import graphs_for
+from mini_vllm.gpu.llama import LlamaForCausalLM
+from mini_vllm.gpu.split_llama import SplitLlama
+
+PAD_SLOT_ID = -1
+
+
+def padded_size(sizes: Sequence[int], num_tokens: int) -> int | None:
+    """The size that a step of `num_tokens` runs in; None if it is larger than all."""
+    return next((size for size in sizes if size >= num_tokens), None)
+
+
+class Captured:
+    """A function of tensors, captured once for each size and then replayed."""
+
+    def __init__(self, function: Callable[..., Any], graphs: Any, pool: Any) -> None:
+        self.function = function
+        self.graphs = graphs
+        self.pool = pool
+        self.entries: dict[int, tuple[Any, Any]] = {}  # size -> graph and output
+
+    def capture(self, size: int, *args: Any) -> Any:
+        """Warm up, capture, and return the output, whose numbers are not there yet."""
+        self.function(*args)
+        graph = self.graphs.CUDAGraph()
+        with self.graphs.graph(graph, pool=self.pool):
+            output = self.function(*args)
+        self.entries[size] = graph, output
+        return output
+
+    def replay(self, size: int) -> Any:
+        """Run the graph of that size; the output of its capture, with this replay's numbers."""
+        graph, output = self.entries[size]
+        graph.replay()
+        return output
+
+
+class CaptureRunner:
+    """Runs steps of a model, under graphs where there is one."""
+
+    def __init__(
+        self,
+        model: LlamaForCausalLM,
+        kv_caches: list[Tensor],
+        sizes: Sequence[int],
+        max_num_seqs: int,
+        max_model_len: int,
+    ) -> None:
+        self.model = model
+        self.kv_caches = kv_caches
+        self.sizes = list(sizes)
+        self.max_num_seqs = max_num_seqs
+        self.max_model_len = max_model_len
+        top, block_size = self.sizes[-1], kv_caches[0].shape[2]
+        width = -(-max_model_len // block_size)
+
+        def zeros(*shape: int, dtype: torch.dtype) -> Tensor:
+            return torch.zeros(shape, dtype=dtype, device=model.device)
+
+        self.input_ids = zeros(top, dtype=torch.int32)
+        self.positions = zeros(top, dtype=torch.int64)
+        self.slot_mapping = zeros(top, dtype=torch.int64)
+        self.query_start_loc = zeros(max_num_seqs + 1, dtype=torch.int32)
+        self.seq_lens = zeros(max_num_seqs, dtype=torch.int32)
+        self.block_table = zeros(max_num_seqs, width, dtype=torch.int32)
+
+        graphs = graphs_for(model.device)
+        pool = graphs.graph_pool_handle()
+        self.full = Captured(model.forward, graphs, pool)
+        self.pieces = [Captured(piece, graphs, pool) for piece in SplitLlama(model).pieces]
+
+    def fill(
+        self,
+        size: int,
+        num_reqs: int,
+        input_ids: np.ndarray,
+        positions: np.ndarray,
+        metadata: HostMetadata,
+    ) -> AttentionMetadata:
+        """Put a step into the buffers, padded to `size` rows and `num_reqs` requests."""
+
+        def put(buffer: Tensor, values: np.ndarray, length: int, padding: int = 0) -> Tensor:
+            rows = buffer[: len(values)]
+            if values.ndim == 2:
+                rows = rows[:, : values.shape[1]]
+            rows.copy_(torch.from_numpy(np.ascontiguousarray(values)))
+            buffer[len(values) : length] = padding
+            return buffer[:length]
+
+        put(self.input_ids, input_ids, size)
+        put(self.positions, positions, size)
+        return AttentionMetadata(
+            query_start_loc=put(
+                self.query_start_loc, metadata.query_start_loc, num_reqs + 1, len(input_ids)
+            ),
+            seq_lens=put(self.seq_lens, metadata.seq_lens, num_reqs),
+            block_table=put(self.block_table, metadata.block_table, num_reqs),
+            slot_mapping=put(self.slot_mapping, metadata.slot_mapping, size, PAD_SLOT_ID),
+            num_decodes=count_decodes(metadata.query_start_loc),
+            max_query_len=metadata.max_query_len,
+            max_seq_len=metadata.max_seq_len,
+        )
+
+    def capture(self) -> None:
+        """Capture every graph there will ever be: pieces first, in each the largest size first."""
+        for size in reversed(self.sizes):
+            self.capture_pieces(size)
+        for size in reversed(self.sizes):
+            if size <= self.max_num_seqs:
+                self.capture_full(size)
+
+    def capture_pieces(self, size: int) -> None:
+        """The pieces of one size, each on what the one before it has handed on."""
+        self.slot_mapping.fill_(PAD_SLOT_ID)
+        first, *rest = self.pieces
+        rows = first.capture(size, self.input_ids[:size], self.positions[:size])
+        for piece in rest:
+            hidden_states, cos, sin, _query, _key, _value, room = rows
+            rows = piece.capture(size, hidden_states, cos, sin, room)
+
+    def capture_full(self, size: int) -> None:
+        """The whole model for `size` decodes."""
+        self.slot_mapping.fill_(PAD_SLOT_ID)
+        self.seq_lens.fill_(1)
+        self.block_table.zero_()
+        metadata = AttentionMetadata(
+            query_start_loc=self.query_start_loc[: size + 1],
+            seq_lens=self.seq_lens[:size],
+            block_table=self.block_table[:size],
+            slot_mapping=self.slot_mapping[:size],
+            num_decodes=size,
+            max_query_len=1,
+            max_seq_len=self.max_model_len,
+        )
+        ids, positions = self.input_ids[:size], self.positions[:size]
+        self.full.capture(size, ids, positions, self.kv_caches, metadata)
+
+    def replay_pieces(self, size: int, metadata: AttentionMetadata) -> Tensor:
+        """The pieces of one size with attention between them."""
+        first, *rest = self.pieces
+        rows = first.replay(size)
+        for piece, kv_cache in zip(rest, self.kv_caches, strict=True):
+            query, key, value, room = rows[3:]
+            self.model.attention.forward(query, key, value, kv_cache, metadata, room)
+            rows = piece.replay(size)
+        hidden_states: Tensor = rows[0]
+        return hidden_states
+
+    def run(self, input_ids: np.ndarray, positions: np.ndarray, metadata: HostMetadata) -> Tensor:
+        """Hidden states of the step's tokens."""
+        num_tokens, num_reqs = len(input_ids), len(metadata.seq_lens)
+        size = padded_size(self.sizes, num_tokens)
+        if size is None:
+            return self.run_eagerly(input_ids, positions, metadata)
+        if metadata.max_query_len == 1 and size <= self.max_num_seqs:
+            self.fill(size, size, input_ids, positions, metadata)
+            hidden_states = self.full.replay(size)
+        else:
+            on_device = self.fill(size, num_reqs, input_ids, positions, metadata)
+            hidden_states = self.replay_pieces(size, on_device)
+        result: Tensor = hidden_states[:num_tokens].clone()
+        return result
+
+    def run_eagerly(
+        self, input_ids: np.ndarray, positions: np.ndarray, metadata: HostMetadata
+    ) -> Tensor:
+        """Without graphs, on tensors of its own, unpadded."""
+
+        def tensor(values: np.ndarray) -> Tensor:
+            return torch.as_tensor(values, device=self.model.device)
+
+        on_device = AttentionMetadata(
+            query_start_loc=tensor(metadata.query_start_loc),
+            seq_lens=tensor(metadata.seq_lens),
+            block_table=tensor(metadata.block_table),
+            slot_mapping=tensor(metadata.slot_mapping),
+            num_decodes=count_decodes(metadata.query_start_loc),
+            max_query_len=metadata.max_query_len,
+            max_seq_len=metadata.max_seq_len,
+        )
+        return self.model.forward(tensor(input_ids), tensor(positions), self.kv_caches, on_device)

@@ -1,0 +1,263 @@
+"""Lab 05-06: a small model, requests, steps; and a runner held against the model without graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from mini_vllm.attention import AttentionMetadata as HostMetadata
+
+BLOCK_SIZE = 4
+MAX_NUM_SEQS = 8
+MAX_MODEL_LEN = 64
+SIZES = (1, 2, 4, 8, 16)
+NUM_BLOCKS = 1 + MAX_NUM_SEQS * MAX_MODEL_LEN // BLOCK_SIZE
+
+
+class Refused(AssertionError):
+    """A runner raised. Says what, and whose rule it was."""
+
+
+@contextmanager
+def guarded(doing: str, reads: bool = True) -> Iterator[None]:
+    """Turn what the stand-in, or the runner itself, raises into a failed test with a sentence.
+
+    `reads`: also refuse a read of numbers that no replay has written. A warm-up may read such.
+    """
+    from mini_vllm.gpu.graph_standin import GraphError, watch
+
+    try:
+        with watch() if reads else nullcontext():
+            yield
+    except (AssertionError, NotImplementedError):
+        raise
+    except GraphError as error:
+        raise Refused(f"{doing}, your code does what no graph can: {error}") from error
+    except Exception as error:
+        raise Refused(f"{doing}, your code raised {type(error).__name__}: {error}") from error
+
+
+def make_model(device: str, lazy: bool = False) -> Any:
+    """A Llama of two layers with random weights. `lazy`: it makes its table of angles when first called."""
+    import torch
+
+    from mini_vllm.checkpoint.loader import expected_tensors
+    from mini_vllm.gpu.llama import LlamaForCausalLM
+    from mini_vllm.llama_config import LlamaConfig
+
+    class LazyLlama(LlamaForCausalLM):
+        """Looks its angles up in a table, as upstream does, and makes the table when it is first needed."""
+
+        table: Any = None
+
+        def embed(self, input_ids: Any, positions: Any) -> Any:
+            if self.table is None:
+                places = torch.arange(MAX_MODEL_LEN, device=self.device).float()
+                angles = places[:, None, None] * self.inv_freq
+                self.table = angles.cos(), angles.sin()
+            hidden_states, _ = super().embed(input_ids, positions)
+            cos, sin = self.table
+            return hidden_states, (cos[positions], sin[positions])
+
+    config = LlamaConfig(
+        vocab_size=97, hidden_size=32, intermediate_size=48, num_hidden_layers=2,
+        num_attention_heads=4, num_key_value_heads=2, head_dim=8,
+        max_position_embeddings=MAX_MODEL_LEN,
+    )  # fmt: skip
+    rng = np.random.default_rng(5)
+    weights = {
+        name: np.ones(shape, np.float32)
+        if name.endswith("norm.weight")
+        else rng.normal(0, 0.4, shape).astype(np.float32)
+        for name, shape in expected_tensors(config).items()
+    }
+    return (LazyLlama if lazy else LlamaForCausalLM)(config, weights, device=device)
+
+
+class Night:
+    """Requests, their blocks, and the steps that they make. Every step goes through two caches: the runner's,
+    and that of the model without graphs.
+
+    Args:
+        lab: the module with `CaptureRunner`.
+        device: `cpu` or `cuda`.
+        sizes, max_num_seqs: for the runner.
+        lazy: see `make_model`.
+    """
+
+    def __init__(
+        self,
+        lab: ModuleType,
+        device: str = "cpu",
+        sizes: Sequence[int] = SIZES,
+        max_num_seqs: int = MAX_NUM_SEQS,
+        lazy: bool = False,
+    ) -> None:
+        import torch
+
+        self.model = make_model(device, lazy)
+        reference = make_model(device, lazy)
+        attention = self.model.attention
+        config = self.model.config
+        shape = attention.get_kv_cache_shape(
+            NUM_BLOCKS, BLOCK_SIZE, config.num_key_value_heads, config.head_dim
+        )
+        layers = range(config.num_hidden_layers)
+        self.caches = [torch.zeros(shape, device=device) for _ in layers]
+        self.expected_caches = [torch.zeros(shape, device=device) for _ in layers]
+        self.reference = reference
+        self.device = device
+        self.rng = np.random.default_rng(len(sizes))
+        self.free = list(range(1, NUM_BLOCKS))
+        self.blocks: dict[str, list[int]] = {}
+        self.lengths: dict[str, int] = {}
+        with torch.inference_mode(), guarded("Making the runner"):
+            self.runner = lab.CaptureRunner(
+                self.model, self.caches, sizes, max_num_seqs, MAX_MODEL_LEN
+            )
+
+    def capture(self) -> Night:
+        """Let the runner capture."""
+        import torch
+
+        with torch.inference_mode(), guarded("In capture()", reads=False):
+            self.runner.capture()
+        return self
+
+    def leave(self, name: str) -> None:
+        """The request has finished: its blocks are given to the next that asks."""
+        self.free = self.blocks.pop(name) + self.free
+        del self.lengths[name]
+
+    def arrays(self, **tokens: int) -> tuple[np.ndarray, np.ndarray, HostMetadata]:
+        """A step in which each request gets so many tokens, as `ModelRunner` lays it out."""
+        ids, positions, slots, lens = [], [], [], []
+        for name, count in tokens.items():
+            blocks = self.blocks.setdefault(name, [])
+            start = self.lengths.get(name, 0)
+            self.lengths[name] = start + count
+            while len(blocks) * BLOCK_SIZE < start + count:
+                blocks.append(self.free.pop(0))
+            for position in range(start, start + count):
+                positions.append(position)
+                slots.append(blocks[position // BLOCK_SIZE] * BLOCK_SIZE + position % BLOCK_SIZE)
+            ids.append(self.rng.integers(0, 97, count))
+            lens.append(start + count)
+        table = np.zeros((len(tokens), max(len(self.blocks[name]) for name in tokens)), np.int32)
+        for row, name in enumerate(tokens):
+            table[row, : len(self.blocks[name])] = self.blocks[name]
+        metadata = HostMetadata(
+            query_start_loc=np.cumsum([0, *tokens.values()], dtype=np.int32),
+            seq_lens=np.array(lens, np.int32),
+            block_table=table,
+            slot_mapping=np.array(slots, np.int64),
+            block_size=BLOCK_SIZE,
+        )
+        return np.concatenate(ids).astype(np.int32), np.array(positions), metadata
+
+    def expected(self, ids: np.ndarray, positions: np.ndarray, md: HostMetadata) -> Any:
+        """Hidden states of the model without graphs."""
+        import torch
+
+        from mini_vllm.gpu.backend import AttentionMetadata
+
+        def tensor(values: np.ndarray) -> Any:
+            return torch.as_tensor(values, device=self.device)
+
+        on_device = AttentionMetadata(
+            *map(tensor, (md.query_start_loc, md.seq_lens, md.block_table, md.slot_mapping)),
+            num_decodes=0, max_query_len=md.max_query_len, max_seq_len=md.max_seq_len,
+        )  # fmt: skip
+        return self.reference.forward(
+            tensor(ids), tensor(positions), self.expected_caches, on_device
+        )
+
+    def run(self, why: str, **tokens: int) -> Any:
+        """One step through both; fails with `why` where they differ. Returns the runner's hidden states."""
+        import torch
+
+        ids, positions, metadata = self.arrays(**tokens)
+        what = ", ".join(f"{name} {count}" for name, count in tokens.items())
+        doing = f"In the step of {len(ids)} tokens ({what})"
+        with torch.inference_mode():
+            expected = self.expected(ids, positions, metadata)
+            with guarded(doing):
+                found = self.runner.run(ids, positions, metadata)
+                assert isinstance(found, torch.Tensor), f"run returns a tensor, got {found!r}"
+                assert found.shape == expected.shape, (
+                    f"{doing}, run returned {[*found.shape]} instead of {[*expected.shape]}: a row for each "
+                    "token of the step, and none of padding"
+                )
+                compare(doing, why, found, expected)
+                for layer, (mine, theirs) in enumerate(
+                    zip(self.caches, self.expected_caches, strict=True)
+                ):
+                    wrong = (mine[1:] != theirs[1:]) & ~(mine[1:] - theirs[1:]).abs().lt(1e-3)
+                    blocks = (wrong.nonzero()[:, 0] + 1).tolist()
+                    assert not blocks, (
+                        f"{doing}, the K or V of layer {layer} in block {blocks[0]} is not what the model "
+                        f"writes without graphs. {why}"
+                    )
+        return found
+
+
+def compare(doing: str, why: str, found: Any, expected: Any) -> None:
+    """Fail with `why` where hidden states differ; NaN has a sentence of its own."""
+    rows = found.isnan().any(1).nonzero().flatten().tolist()
+    assert not rows, (
+        f"{doing}, row {rows[0]} of the result is NaN: it comes from memory that no replay has written. {why}"
+    )
+    error = (found - expected).abs().amax(1)
+    row = int(error.argmax())
+    assert float(error[row]) < 1e-3, (
+        f"{doing}, row {row} of the result is off by {float(error[row]):.2g}. {why}"
+    )
+
+
+def pool_bytes(lab: ModuleType, sizes: Sequence[int]) -> int:
+    """What the pools of a runner of these sizes have taken from the stand-in when all is captured."""
+    from mini_vllm.gpu.graph_standin import MemPool
+
+    before = MemPool.everywhere()
+    night = Night(lab, sizes=sizes, max_num_seqs=1).capture()
+    taken = sum(pool.reserved_bytes() for pool in MemPool.everywhere() if pool not in before)
+    del night
+    return taken
+
+
+@contextmanager
+def small_segments() -> Iterator[None]:
+    """Pools that grow by 512 bytes: to a model as small as this, what 2 MiB are to a large one."""
+    from mini_vllm.gpu.graph_standin import MemPool
+
+    usual = MemPool.segment_bytes
+    MemPool.segment_bytes = 512
+    try:
+        yield
+    finally:
+        MemPool.segment_bytes = usual
+
+
+@contextmanager
+def counted_captures(device: str) -> Iterator[list[Any]]:
+    """A list that gets every graph whose capture begins."""
+    from mini_vllm.gpu.graph_standin import graphs_for
+
+    graphs = graphs_for(device)
+    begun: list[Any] = []
+    usual = graphs.graph
+
+    class Counted(usual):  # type: ignore[misc, valid-type]
+        def __init__(self, cuda_graph: Any, *args: Any, **kwargs: Any) -> None:
+            begun.append(cuda_graph)
+            super().__init__(cuda_graph, *args, **kwargs)
+
+    graphs.graph = Counted
+    try:
+        yield begun
+    finally:
+        graphs.graph = usual

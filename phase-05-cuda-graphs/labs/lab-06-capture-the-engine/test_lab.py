@@ -1,0 +1,226 @@
+"""Lab 05-06: your runner under the stand-in, which is as strict as a GPU and says more; or on a GPU."""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+import pytest
+
+from course.learner.labs import load_support
+
+support = load_support(__file__)
+Night = support.Night
+pytestmark = pytest.mark.torch
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
+on_each_device = pytest.mark.parametrize("device", DEVICES)
+
+
+def test_a_step_is_padded_to_the_next_size(lab: ModuleType) -> None:
+    """The smallest size that has room; none for more tokens than the largest."""
+    sizes = [1, 2, 4, 8, 16]
+    right = {1: 1, 2: 2, 3: 4, 4: 4, 5: 8, 8: 8, 9: 16, 16: 16, 17: None, 400: None}
+    for num_tokens, size in right.items():
+        found = lab.padded_size(sizes, num_tokens)
+        assert found == size, f"{num_tokens} tokens run in size {size} of {sizes}, you say {found}"
+
+
+@on_each_device
+def test_a_function_is_replayed_on_new_numbers(lab: ModuleType, device: str) -> None:
+    """`Captured` alone: what lies in the input at the replay is what counts."""
+    import torch
+
+    from mini_vllm.gpu.graph_standin import graphs_for
+
+    graphs = graphs_for(device)
+    captured = lab.Captured(lambda x: x * 2 + 1, graphs, graphs.graph_pool_handle())
+    x = torch.zeros(4, device=device)
+    with torch.inference_mode(), support.guarded("In Captured", reads=False):
+        captured.capture(2, x[:2])
+        captured.capture(1, x[:1])
+        for numbers in ([3.0, 4.0], [5.0, 6.0]):
+            x[:2].copy_(torch.tensor(numbers))
+            output = captured.replay(2)
+            want = [2 * n + 1 for n in numbers]
+            assert output.tolist() == want, (
+                f"x * 2 + 1 of {numbers} is {want}, the replay gave {output.tolist()}"
+            )
+        single = captured.replay(1)
+        assert single.tolist() == [11.0], (
+            f"size 1 has a graph of its own; it gave {single.tolist()}"
+        )
+
+
+@on_each_device
+def test_what_the_first_call_makes_is_there_for_every_graph(lab: ModuleType, device: str) -> None:
+    """A model that makes a table when it is first called. In a capture, nothing is made."""
+    night = Night(lab, device, lazy=True).capture()
+    why = (
+        "This model makes its table of angles on its first call, and in a capture that call makes nothing. "
+        "What does the first call have to be?"
+    )
+    night.run(why, kim=5)
+    night.run(why, kim=1)
+    night.run(why, kim=1, lou=3)
+
+
+@on_each_device
+def test_two_decodes_each_from_their_own_inputs(lab: ModuleType, device: str) -> None:
+    """Kim alone: the second replay sees the second step's token, position, slot, blocks and length."""
+    night = Night(lab, device).capture()
+    night.run("The prompt fills a whole size, so there is no padding.", kim=4)
+    for step in range(6):
+        night.run(
+            f"Decode number {step}. A replay reads the buffers that it was captured on.", kim=1
+        )
+
+
+@on_each_device
+def test_a_long_sequence_is_read_to_its_end(lab: ModuleType, device: str) -> None:
+    """What the host says at capture is recorded with the kernels, and must be true of every replay."""
+    night = Night(lab, device).capture()
+    why = (
+        "Attention was captured for shorter sequences: look at every number that the host gives it."
+    )
+    night.run(why, kim=16)
+    night.run(why, kim=16)
+    night.run(why, kim=1)
+    night.run(why, kim=16)
+    for _ in range(3):
+        night.run(why, kim=1)
+
+
+@on_each_device
+def test_padding_writes_to_nobodys_slot(lab: ModuleType, device: str) -> None:
+    """A large step leaves its numbers in the buffers; a small one after it has rows of padding on top."""
+    why = "A row of padding has written its K and V, to a slot that an earlier step left in the buffer."
+    night = Night(lab, device).capture()
+    names = [f"r{i}" for i in range(8)]
+    night.run("Sixteen tokens need no padding.", **dict.fromkeys(names, 2))
+    night.run("Eight decodes need no padding.", **dict.fromkeys(names, 1))
+    night.run(why, **dict.fromkeys(names[:5], 1))
+    night.run(why, **dict.fromkeys(names[:3], 1))
+    night.run(why, r0=5, r1=1, r2=5)
+    night.run(
+        "All eight once more, on what the others left in the cache.", **dict.fromkeys(names, 1)
+    )
+
+
+@on_each_device
+def test_mixed_batches_run_in_pieces(lab: ModuleType, device: str) -> None:
+    """Lou's prompt among decodes: pieces of one size, between them attention on the step's requests."""
+    night = Night(lab, device).capture()
+    why = (
+        "Attention stands between the pieces, and the next piece looks for its result in one place."
+    )
+    night.run(why, kim=3)
+    night.run(why, kim=1, lou=6)
+    night.run(why, kim=1, lou=7, ada=4)
+    night.run(why, lou=2, kim=1, ada=1)
+    night.run(why, kim=1, lou=1, ada=1)
+
+
+@on_each_device
+def test_a_decode_batch_without_a_full_graph_runs_in_pieces(lab: ModuleType, device: str) -> None:
+    """Five decodes where six may run: size 8 has no FULL graph, because no step has eight requests."""
+    night = Night(lab, device, max_num_seqs=6).capture()
+    names = [f"r{i}" for i in range(6)]
+    night.run("Twelve tokens of six prompts.", **dict.fromkeys(names, 2))
+    why = "Their size is 8, and with max_num_seqs 6 that is captured in pieces only."
+    night.run(why, **dict.fromkeys(names[:5], 1))
+    night.run(why, **dict.fromkeys(names, 1))
+    night.run("Four decodes have a FULL graph.", **dict.fromkeys(names[:4], 1))
+
+
+@on_each_device
+def test_more_tokens_than_the_largest_size_run_without_a_graph(
+    lab: ModuleType, device: str
+) -> None:
+    """Seventeen tokens have no graph. Nothing is captured for them, and nothing is cut off."""
+    night = Night(lab, device)
+    with support.counted_captures(device) as begun:
+        night.capture()
+        captured = len(begun)
+        night.run("Seventeen tokens run as they are.", kim=17)
+        night.run("Kim's token and nineteen of Lou's.", kim=1, lou=19)
+        night.run("And a decode after that.", kim=1, lou=1)
+        assert len(begun) == captured, (
+            f"run() captured {len(begun) - captured} more graphs: a request would have waited for that"
+        )
+
+
+@on_each_device
+def test_nothing_is_captured_after_the_start(lab: ModuleType, device: str) -> None:
+    """`capture` makes every graph there will ever be: per size the pieces, up to max_num_seqs the whole."""
+    night = Night(lab, device)
+    with support.counted_captures(device) as begun:
+        night.capture()
+        pieces = len(night.model.layers) + 1
+        want = len(support.SIZES) * pieces + sum(n <= support.MAX_NUM_SEQS for n in support.SIZES)
+        assert len(begun) == want, (
+            f"{len(support.SIZES)} sizes of {pieces} pieces, and the whole model for those up to "
+            f"{support.MAX_NUM_SEQS}, are {want} graphs; capture() made {len(begun)}"
+        )
+        for count in (3, 5, 7, 11, 13):
+            night.run("Its size has a graph.", **{f"r{count}": count})
+        night.run("Three decodes are padded to four.", r3=1, r5=1, r7=1)
+        assert len(begun) == want, (
+            f"run() captured {len(begun) - want} more graphs: a request would have waited for that"
+        )
+
+
+@on_each_device
+def test_a_result_belongs_to_the_caller(lab: ModuleType, device: str) -> None:
+    """The next step does not change what an earlier one returned."""
+    night = Night(lab, device).capture()
+    night.run("The prompts.", kim=4, lou=4)
+    for tokens in ({"kim": 1, "lou": 1}, {"kim": 2, "lou": 2}):
+        first = night.run("A step.", **tokens)
+        before = first.tolist()
+        night.run("The next one, of the same size.", **tokens)
+        with support.guarded("Reading the first result again"):
+            after = first.tolist()
+        assert after == before, (
+            "the first step's result has changed while the second ran: a graph writes every result to "
+            "the same memory"
+        )
+
+
+def test_all_sizes_fit_into_the_memory_of_the_largest(lab: ModuleType) -> None:
+    """One pool, the largest size first: a small graph uses the memory that a large one has freed."""
+    with support.small_segments():
+        largest = support.pool_bytes(lab, [64])
+        taken = support.pool_bytes(lab, [4, 8, 16, 32, 64])
+    assert taken <= 1.15 * largest, (
+        f"the graphs of size 64 take {largest} bytes, those of all sizes {taken}, {taken / largest:.2f} "
+        "times as many: a pool never gives memory back, but it hands out again what is free"
+    )
+
+
+@on_each_device
+def test_the_engine_says_the_same_under_your_graphs(lab: ModuleType, device: str) -> None:
+    """The shipped checkpoint: ten requests, chunked prompts, prefix hits and preemptions, token by token."""
+    from mini_vllm import LLM, SamplingParams
+
+    settings = {
+        "attention": "torch", "max_num_seqs": 6, "max_num_batched_tokens": 24,
+        "max_model_len": 96, "num_gpu_blocks": 18,
+    }  # fmt: skip
+    prompts = [f"Kim asks for number {i}" + " and one more" * (i % 4) for i in range(10)]
+    params = SamplingParams(temperature=0, max_tokens=8)
+    with support.guarded("Without your graphs"):
+        expected = LLM(**settings).generate(prompts, params, use_tqdm=False)
+        llm = LLM(**settings)
+    engine = llm.llm_engine.engine_core
+    import torch
+
+    with torch.inference_mode(), support.guarded("With the shipped checkpoint", reads=False):
+        mine = lab.CaptureRunner(
+            engine.model_runner.model, engine.model_runner.kv_caches, [1, 2, 4, 8, 16], 6, 96
+        )
+        mine.capture()
+    engine.model_runner._model_forward = mine.run
+    with support.guarded("With the shipped checkpoint"):
+        found = llm.generate(prompts, params, use_tqdm=False)
+    for prompt, ours, theirs in zip(prompts, found, expected, strict=True):
+        said, right = (o.outputs[0].token_ids for o in (ours, theirs))
+        assert said == right, f"{prompt!r}: {said} under your graphs, {right} without"
