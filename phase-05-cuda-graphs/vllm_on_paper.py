@@ -87,7 +87,7 @@ def levels(say: Say) -> None:
 
 
 def passes(say: Say) -> None:
-    """Which of vLLM's passes would run behind Inductor's own, in their order."""
+    """Which of vLLM's passes Inductor would run, in their order."""
     h100(gpus=2)
     from vllm.compilation.passes.pass_manager import PostGradPassManager
 
