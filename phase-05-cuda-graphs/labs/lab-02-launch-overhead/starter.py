@@ -89,9 +89,9 @@ def fuse(names: Sequence[str], first: str, second: str) -> list[str]:
 def passes_before_serving(graphs: Mapping[str, int]) -> int:
     """How often vLLM runs the model for its graphs, before the first request.
 
-    Each graph takes a pass to warm up and a pass to be captured. Before that, to measure how much memory
-    graphs take, it does the same with two graphs of each mode, or with one where there is only one, and
-    throws them away.
+    Each graph takes a pass to warm up and a pass to be captured (with all its pieces, where it has some).
+    Before that, to measure how much memory graphs take, it does the same with two graphs of each mode, or
+    with one where there is only one, and throws them away.
 
     Args:
         graphs: how many of each mode: `{"PIECEWISE": 51, "FULL": 35}`.
