@@ -19,7 +19,6 @@ from course.learner.results import LabRun
 from course.learner.stubs import Function, body_of, functions, is_unwritten
 
 MAX_SECONDS = 3.0
-DEFAULT_SECONDS = 30
 _SMALL = 24  # an unparsed statement shorter than this says nothing about who wrote it
 
 
@@ -220,7 +219,7 @@ def _solution_ran(run: LabRun, lab: Lab) -> Iterator[str]:
     seconds = sum(test.cpu_seconds for test in run.tests)
     # A lab that asks for more time by the clock has as much of the processor's: torch alone takes a second
     # or two to import, and where it is missing these tests cost the learner's suite nothing.
-    limit = MAX_SECONDS if lab.seconds == DEFAULT_SECONDS else lab.seconds
+    limit = lab.seconds or MAX_SECONDS
     if seconds >= limit:
         slow = max(run.tests, key=lambda test: test.cpu_seconds)
         yield (
