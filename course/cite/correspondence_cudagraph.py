@@ -107,7 +107,7 @@ CUDAGRAPH: dict[str, tuple[Pair, ...]] = {
     ),
     "cudagraph_torch": (
         Pair("real graphs", f"{_TORCH} CUDAGraphWrapper", f"{_CUDA_GRAPH} CUDAGraphWrapper"),
-        Pair("an output that keeps no memory", f"{_TORCH} weak_ref_tensors",
+        Pair("an output that keeps no memory", "mini_vllm/gpu/weak_ref.py weak_ref_tensors",
              "vllm/utils/torch_utils.py weak_ref_tensors"),
         Pair("what the wrappers are told", f"{_TORCH} ForwardContext",
              "vllm/forward_context.py ForwardContext"),
