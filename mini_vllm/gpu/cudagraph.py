@@ -58,8 +58,8 @@ class ForwardContext:
         cudagraph_runtime_mode: NONE, PIECEWISE or FULL: who captures or replays.
         batch_descriptor: under which key.
         capturing_enabled: whether a key without a graph may be captured. False after the start, so that no
-            request ever waits for a capture (`vllm/compilation/monitor.py:90
-            validate_cudagraph_capturing_enabled`).
+            request ever waits for a capture
+            (`vllm/compilation/monitor.py:90 validate_cudagraph_capturing_enabled`).
     """
 
     cudagraph_runtime_mode: CUDAGraphMode = CUDAGraphMode.NONE
