@@ -303,6 +303,33 @@ def test_a_graph_may_read_what_another_of_its_pool_has_made() -> None:
         second.replay()
 
 
+def test_a_graph_may_read_what_is_let_go_of_in_its_capture() -> None:
+    """The last reader of a tensor of another graph: it is there at the replay, and gone after it."""
+    import torch
+
+    from mini_vllm.gpu import graph_standin as graphs
+
+    x = torch.ones(4)
+    pool = graphs.graph_pool_handle()
+    first, second, third = (graphs.CUDAGraph() for _ in range(3))
+    with graphs.graph(first, pool=pool):
+        y = x + 1
+    with graphs.graph(second, pool=pool):
+        z = y * 10
+        del y
+        u = x - 1
+    with graphs.graph(third, pool=pool):
+        v = z + u
+    for number in (1.0, 2.0):
+        x.fill_(number)
+        first.replay()
+        second.replay()
+        third.replay()
+        assert v.tolist() == [10 * (number + 1) + number - 1] * 4
+    with pytest.raises(graphs.GraphError, match="overwritten by the replay of graph"):
+        second.replay()
+
+
 def test_memory_that_is_free_is_used_again() -> None:
     """Largest first, the small ones fit into it; smallest first, each takes more."""
     import torch
