@@ -42,7 +42,7 @@ def on_paper(topic: str) -> list[str]:
     """The lines of a topic of vllm_on_paper.py, without its name."""
     name, *lines = ran(str(PHASE / "vllm_on_paper.py"), topic).splitlines()
     assert name == f"{topic}, vLLM"
-    return [line.strip() for line in lines]
+    return [line[2:] for line in lines]
 
 
 @pytest.mark.vllm
@@ -111,5 +111,5 @@ def test_nothing_is_captured_late() -> None:
     """An unknown size raises; addresses are looked at only where the log says DEBUG."""
     lines = on_paper("late")
     assert sum("RuntimeError: CUDA graph capturing detected" in line for line in lines) == 2
-    checked = [line for line in lines if line.startswith("another tensor")]
+    checked = [line for line in lines if "another tensor" in line]
     assert ["AssertionError" in line for line in checked] == [False, True]

@@ -89,8 +89,7 @@ def count_operators(run: Callable[[], object]) -> dict[str, int]:
         def __torch_dispatch__(
             self, func: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:
-            kwargs = kwargs or {}
-            out = func(*args, **kwargs)
+            out = func(*args, **(kwargs or {}))
             name = func.overloadpacket.__name__
             given = set(storages((args, kwargs)))
             view = not func._schema.is_mutable and given.issuperset(storages(out))
@@ -137,9 +136,8 @@ def cost_per_operator(chains: Sequence[tuple[int, float]]) -> float:
     if len(set(counts)) < 2:
         raise ValueError(f"chains of {sorted(set(counts))} operators: two lengths are needed")
     middle = sum(counts) / len(counts)
-    mean = sum(seconds for _, seconds in chains) / len(chains)
-    rise = sum((c - middle) * (s - mean) for c, (_, s) in zip(counts, chains, strict=True))
-    return rise / sum((c - middle) ** 2 for c in counts)
+    rise = sum((count - middle) * seconds for count, seconds in chains)
+    return rise / sum((count - middle) ** 2 for count in counts)
 
 
 def predict(

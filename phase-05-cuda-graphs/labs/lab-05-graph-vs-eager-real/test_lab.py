@@ -99,6 +99,13 @@ def test_launches_on_a_gpu(lab: ModuleType) -> None:
     )
 
 
+def test_the_first_line_of_call_counts(lab: ModuleType) -> None:
+    """Nothing need come before the first launch, or behind `call`."""
+    code = "def call(args):\n    cpp_fused_a_0(args[0])\n    cpp_fused_b_1(args[0])"
+    got = tuple(lab.count_launches(code))
+    assert got == (2, 0), f"two lines, two launches: Launches(2, 0), not {got}"
+
+
 def test_launches_of_the_real_step(lab: ModuleType) -> None:
     """What Inductor wrote for the decode step of the shipped model's shape."""
     got, want = lab.count_launches(support.inductor_output()), support.row_of(128, 1)["launches"]
@@ -110,8 +117,12 @@ def test_launches_of_the_real_step(lab: ModuleType) -> None:
 
 def test_the_cost_is_a_slope(lab: ModuleType) -> None:
     """What a measurement costs besides its operators is left out."""
-    for cost, besides in ((2e-6, 5e-5), (7e-6, 0.0), (1e-5, -1e-6)):
-        chains = [(n, besides + cost * n) for n in (400, 50, 200)]
+    for cost, besides, counts in (
+        (2e-6, 5e-5, (400, 50, 200)),
+        (7e-6, 0.0, (50, 200)),
+        (1e-5, -1e-6, (1, 2, 2)),
+    ):
+        chains = [(n, besides + cost * n) for n in counts]
         got = lab.cost_per_operator(chains)
         assert math.isclose(got, cost, rel_tol=1e-9), (
             f"{besides:g} s besides and {cost:g} s for each operator: {got:g} s an operator. Seconds divided "
@@ -175,6 +186,10 @@ def test_a_step_on_a_cpu(lab: ModuleType) -> None:
     )
     assert math.isclose(got.lost, 0.75), (
         f"3 of 4 ms are launches, so 0.75 is lost, not {got.lost:g}"
+    )
+    slow = lab.predict(1, 1.0, 2.0, 0.5, overlap=False)
+    assert slow.step == 5, (
+        f"2 bytes at half a byte a second, and one launch: 5 s, not {slow.step:g}"
     )
     nothing = lab.predict(0, 1e-5, 0, 1e11, overlap=False)
     assert (nothing.step, nothing.lost) == (0, 0), (

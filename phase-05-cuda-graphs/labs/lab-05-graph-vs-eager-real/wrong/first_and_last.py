@@ -9,7 +9,7 @@ from course.learner.edited import edited
 
 CHANGE = """
 cost_per_operator
-- return rise / sum((c - middle) ** 2 for c in counts)
+- return rise / sum((count - middle) ** 2 for count in counts)
 + (low, first), (high, last) = min(chains), max(chains)
 + return (last - first) / (high - low)
 """

@@ -9,7 +9,7 @@ from course.learner.edited import edited
 
 CHANGE = """
 count_operators.Counter.__torch_dispatch__
-- out = func(*args, **kwargs)
+- out = func(*args, **(kwargs or {}))
 + out = func(*args)
 """
 

@@ -9,8 +9,8 @@ from course.learner.edited import edited
 
 CHANGE = """
 cost_per_operator
-- return rise / sum((c - middle) ** 2 for c in counts)
-+ return mean / middle
+- return rise / sum((count - middle) ** 2 for count in counts)
++ return sum(seconds for _, seconds in chains) / sum(counts)
 """
 
 exec(edited(__file__, CHANGE))
