@@ -119,7 +119,7 @@ class Phase:
 
     @property
     def title(self) -> str:
-        return self.slug.replace("-", " ").capitalize()
+        return self.slug.replace("-", " ").capitalize().replace("Cuda", "CUDA")
 
     @property
     def guide(self) -> Path:
