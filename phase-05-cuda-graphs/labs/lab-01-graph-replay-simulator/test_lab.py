@@ -162,10 +162,7 @@ def test_one_capture_at_a_time(lab: ModuleType) -> None:
             "a replay inside of a capture: RuntimeError, since a graph is no kernel"
         )
         counter.launch(Launch("b", np.negative, (rows(1),), rows(1)))
-    kinds = [each.kind for each in graph.launches]
-    assert kinds == ["a", "b"], (
-        f"what was refused must not end the capture: it holds a and b, not {kinds}"
-    )
+    assert len(graph.launches) == 2, "the replay that was refused has ended the capture"
     with pytest.raises(ZeroDivisionError), counter.capture(graph):
         raise ZeroDivisionError
     counter.launch(Launch("c", np.negative, (rows(1),), rows(1)))
