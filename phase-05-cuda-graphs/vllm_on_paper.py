@@ -17,6 +17,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,7 @@ SETTINGS = {
 }
 
 
+@cache
 def h100(gpus: int = 1) -> Any:
     """vLLM on a machine with `gpus` H100s, on paper.
 
