@@ -195,9 +195,7 @@ class Capture(TorchDispatchMode):
         if kind.written:
             self.recording.kernels.append(recorded)
             return _written_arguments(func, kind, args, kwargs)
-        # What the result looks like says the operation itself, run on zeros where the capture has no numbers.
-        # That leaves no trace, and torch's other way, tensors without memory, takes seconds to load.
-        shapes = func(*map_tensors(_zeros, args), **map_tensors(_zeros, kwargs))
+        shapes = _result_of(func, args, kwargs)
 
         def new(like: Tensor) -> Tensor:
             made, block = self.pool.allocate(like, self.recording.number)
@@ -249,6 +247,36 @@ class Capture(TorchDispatchMode):
                 raise GraphError("freed memory", f"{named(tensor)}, made by graph {block.graph}")
             self.recording.reads.setdefault(block, (pool, named(tensor)))
         return block.like(tensor)
+
+
+_results: dict[Any, Any] = {}
+"""What operations return, as tensors without memory, by what they were given."""
+
+
+def _result_of(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What the result of an operation looks like, as tensors whose numbers mean nothing.
+
+    The operation itself says it, run once on zeros where the capture has no numbers. That leaves no trace,
+    and torch's other way, to run it on tensors without memory, takes seconds to load.
+    """
+    key = func, _signature(args), _signature(kwargs)
+    if key not in _results:
+        result = func(*map_tensors(_zeros, args), **map_tensors(_zeros, kwargs))
+        _results[key] = map_tensors(
+            lambda t: torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device="meta"), result
+        )
+    return _results[key]
+
+
+def _signature(tree: Any) -> Any:
+    """Arguments as something that can be compared: of tensors, what decides about shapes."""
+    if isinstance(tree, Tensor):
+        return tuple(tree.shape), tree.stride(), tree.dtype
+    if isinstance(tree, list | tuple):
+        return tuple(_signature(each) for each in tree)
+    if isinstance(tree, dict):
+        return tuple((name, _signature(each)) for name, each in tree.items())
+    return type(tree), tree
 
 
 def _zeros(tensor: Tensor) -> Tensor:

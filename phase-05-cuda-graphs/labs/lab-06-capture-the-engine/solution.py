@@ -124,7 +124,6 @@ class CaptureRunner:
 
     def capture_pieces(self, size: int) -> None:
         """The pieces of one size, each on what the one before it has handed on."""
-        self.slot_mapping.fill_(PAD_SLOT_ID)
         first, *rest = self.pieces
         rows = first.capture(size, self.input_ids[:size], self.positions[:size])
         for piece in rest:
@@ -134,8 +133,6 @@ class CaptureRunner:
     def capture_full(self, size: int) -> None:
         """The whole model for `size` decodes."""
         self.slot_mapping.fill_(PAD_SLOT_ID)
-        self.seq_lens.fill_(1)
-        self.block_table.zero_()
         metadata = AttentionMetadata(
             query_start_loc=self.query_start_loc[: size + 1],
             seq_lens=self.seq_lens[:size],

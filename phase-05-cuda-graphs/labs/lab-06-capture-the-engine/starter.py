@@ -145,7 +145,7 @@ class CaptureRunner:
     def capture_full(self, size: int) -> None:
         """Capture `self.model.forward` for `size` requests of one token each.
 
-        What lies in the buffers is made safe before: nobody's slots, blocks and lengths. What the host
+        The warm-up runs on what lies in the buffers, so no slot of anybody's may stand there. What the host
         says (`num_decodes`, `max_query_len`, `max_seq_len`) is recorded, so it must be true of every replay.
         """
         raise NotImplementedError

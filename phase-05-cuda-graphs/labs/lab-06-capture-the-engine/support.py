@@ -46,8 +46,18 @@ def make_model(device: str, lazy: bool = False) -> Any:
     import torch
 
     from mini_vllm.checkpoint.loader import expected_tensors
+    from mini_vllm.gpu.backend import TorchAttention
     from mini_vllm.gpu.llama import LlamaForCausalLM
     from mini_vllm.llama_config import LlamaConfig
+
+    class CheckedAttention(TorchAttention):
+        """Looks at the metadata's shapes and numbers, as a kernel's launcher does."""
+
+        def forward(
+            self, query: Any, key: Any, value: Any, kv_cache: Any, md: Any, output: Any = None
+        ) -> Any:
+            check_metadata(len(key), md)
+            return super().forward(query, key, value, kv_cache, md, output)
 
     class LazyLlama(LlamaForCausalLM):
         """Looks its angles up in a table, as upstream does, and makes the table when it is first needed."""
@@ -75,7 +85,29 @@ def make_model(device: str, lazy: bool = False) -> Any:
         else rng.normal(0, 0.4, shape).astype(np.float32)
         for name, shape in expected_tensors(config).items()
     }
-    return (LazyLlama if lazy else LlamaForCausalLM)(config, weights, device=device)
+    made = LazyLlama if lazy else LlamaForCausalLM
+    return made(config, weights, CheckedAttention(), device=device)
+
+
+def check_metadata(rows: int, md: Any) -> None:
+    """Raises ValueError where the metadata contradicts itself."""
+    reqs = len(md.seq_lens)
+    for name, found, want in (
+        ("query_start_loc", [*md.query_start_loc.shape], [reqs + 1]),
+        ("block_table's rows", md.block_table.shape[0], reqs),
+        ("slot_mapping", [*md.slot_mapping.shape], [rows]),
+    ):
+        if found != want:
+            raise ValueError(
+                f"for {rows} rows and seq_lens of [{reqs}], {name} is {want}, got {found}"
+            )
+    if not 0 <= md.num_decodes <= reqs:
+        raise ValueError(f"num_decodes is at most the {reqs} requests, got {md.num_decodes}")
+    if reqs and (md.max_query_len == 1) != (md.num_decodes == reqs):
+        raise ValueError(
+            f"max_query_len is {md.max_query_len}, and {md.num_decodes} of {reqs} requests decode: with one "
+            "token each they all do, and with more they do not"
+        )
 
 
 class Night:
@@ -163,14 +195,15 @@ class Night:
         """Hidden states of the model without graphs."""
         import torch
 
-        from mini_vllm.gpu.backend import AttentionMetadata
+        from mini_vllm.gpu.backend import AttentionMetadata, count_decodes
 
         def tensor(values: np.ndarray) -> Any:
             return torch.as_tensor(values, device=self.device)
 
         on_device = AttentionMetadata(
             *map(tensor, (md.query_start_loc, md.seq_lens, md.block_table, md.slot_mapping)),
-            num_decodes=0, max_query_len=md.max_query_len, max_seq_len=md.max_seq_len,
+            num_decodes=count_decodes(md.query_start_loc), max_query_len=md.max_query_len,
+            max_seq_len=md.max_seq_len,
         )  # fmt: skip
         return self.reference.forward(
             tensor(ids), tensor(positions), self.expected_caches, on_device
@@ -261,3 +294,23 @@ def counted_captures(device: str) -> Iterator[list[Any]]:
         yield begun
     finally:
         graphs.graph = usual
+
+
+@contextmanager
+def counted_replays(device: str) -> Iterator[list[Any]]:
+    """A list that gets every graph that is replayed."""
+    from mini_vllm.gpu.graph_standin import graphs_for
+
+    made = graphs_for(device).CUDAGraph
+    replayed: list[Any] = []
+    usual = made.replay
+
+    def replay(graph: Any) -> None:
+        replayed.append(graph)
+        usual(graph)
+
+    made.replay = replay
+    try:
+        yield replayed
+    finally:
+        made.replay = usual

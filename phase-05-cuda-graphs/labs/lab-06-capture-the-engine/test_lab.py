@@ -65,6 +65,59 @@ def test_a_function_is_replayed_on_new_numbers(lab: ModuleType, device: str) -> 
 
 
 @on_each_device
+def test_a_step_is_padded_with_nothing(lab: ModuleType, device: str) -> None:
+    """After a large step a small one is filled in: no slot, no token and no length is left over."""
+    import torch
+
+    night = Night(lab, device)
+    names = [f"r{i}" for i in range(8)]
+    with torch.inference_mode(), support.guarded("In fill()"):
+        night.runner.fill(16, 8, *night.arrays(**dict.fromkeys(names, 2)))
+        md = night.runner.fill(8, 6, *night.arrays(r0=3, r1=1, r2=1))
+    rows = {"slot_mapping": 8, "seq_lens": 6, "query_start_loc": 7, "block_table": 6}
+    for name, length in rows.items():
+        found = getattr(md, name).shape[0]
+        assert found == length, f"for 8 rows and 6 requests {name} has {length} rows, got {found}"
+    assert md.block_table.shape[1] == 16, (
+        f"64 tokens are 16 blocks of 4, so the table has 16 columns, got {md.block_table.shape[1]}"
+    )
+    assert md.slot_mapping[5:].tolist() == [-1, -1, -1], (
+        f"rows of padding are written to slot -1, that is nowhere; got {md.slot_mapping[5:].tolist()}"
+    )
+    assert md.seq_lens.tolist() == [5, 3, 3, 0, 0, 0], (
+        f"three requests, and three of padding without a token; got {md.seq_lens.tolist()}"
+    )
+    starts = md.query_start_loc.tolist()
+    assert starts == [0, 3, 4, 5, 5, 5, 5], (
+        f"requests of padding begin and end at row 5; got {starts}"
+    )
+    numbers = md.num_decodes, md.max_query_len, md.max_seq_len
+    assert numbers == (0, 3, 5), (
+        f"num_decodes, max_query_len and max_seq_len are the step's own, 0, 3 and 5; got {numbers}"
+    )
+
+
+@on_each_device
+def test_capturing_leaves_the_caches_alone(lab: ModuleType, device: str) -> None:
+    """A warm-up computes. What it writes must land with nobody, whatever lies in the buffers by then."""
+    import torch
+
+    night = Night(lab, device)
+    step = night.arrays(kim=5, lou=3)
+    with torch.inference_mode(), support.guarded("In run_eagerly() and fill()"):
+        night.runner.run_eagerly(*step)
+        night.runner.fill(8, 2, *step)
+    before = [cache.clone() for cache in night.caches]
+    night.capture()
+    for layer, (cache, was) in enumerate(zip(night.caches, before, strict=True)):
+        wrong = (cache[1:] != was[1:]).nonzero()[:, 0].tolist()
+        assert not wrong, (
+            f"capture() has written to block {wrong[0] + 1} of layer {layer}: the warm-up found somebody's "
+            "slots in the buffer"
+        )
+
+
+@on_each_device
 def test_what_the_first_call_makes_is_there_for_every_graph(lab: ModuleType, device: str) -> None:
     """A model that makes a table when it is first called. In a capture, nothing is made."""
     night = Night(lab, device, lazy=True).capture()
@@ -131,6 +184,30 @@ def test_mixed_batches_run_in_pieces(lab: ModuleType, device: str) -> None:
     night.run(why, kim=1, lou=7, ada=4)
     night.run(why, lou=2, kim=1, ada=1)
     night.run(why, kim=1, lou=1, ada=1)
+
+
+@on_each_device
+def test_decodes_are_one_replay_and_other_steps_one_a_piece(lab: ModuleType, device: str) -> None:
+    """One graph for a batch of decodes, L + 1 where attention stands between them, none above the sizes."""
+    night = Night(lab, device).capture()
+    pieces = len(night.model.layers) + 1
+    names = [f"r{i}" for i in range(8)]
+    night.run("Sixteen tokens.", **dict.fromkeys(names, 2))
+    steps: list[tuple[dict[str, int], int]] = [
+        ({"r0": 1}, 1),
+        (dict.fromkeys(names[:5], 1), 1),
+        (dict.fromkeys(names, 1), 1),
+        ({"r0": 1, "r1": 2}, pieces),
+        ({"r2": 6}, pieces),
+        ({"r3": 1, "r4": 16}, 0),
+    ]
+    for tokens, want in steps:
+        with support.counted_replays(device) as replayed:
+            night.run("Its graph is there.", **tokens)
+        assert len(replayed) == want, (
+            f"the step {tokens} takes {want} replays, you made {len(replayed)}: decodes up to max_num_seqs "
+            f"run whole, other steps up to the largest size in {pieces} pieces"
+        )
 
 
 @on_each_device
