@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import bisect
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+import itertools
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,12 +18,9 @@ from torch.utils._pytree import tree_map
 from mini_vllm.gpu.graph_standin.pool import Block, Handle, MemPool
 from mini_vllm.gpu.graph_standin.rules import FROM_PYTHON, TO_HOST, GraphError, named
 
-if TYPE_CHECKING:
-    from mini_vllm.gpu.graph_standin.graph import CUDAGraph
-
-
 COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 """What an operation is registered under that consists of others."""
+_numbers = itertools.count(1)
 
 
 @dataclass
@@ -53,54 +52,69 @@ outside: dict[int, Outside] = {}
 """Of all graphs, by storage, because another graph's use is not the user's."""
 
 
-def forget(uses: dict[int, tuple[int, str]]) -> None:
-    """Give up a graph's references to memory that is not its own."""
-    for key, (aliases, _) in uses.items():
-        held = outside[key]
-        held.aliases -= aliases
-        if not held.aliases:
-            del outside[key]
-    uses.clear()
+@dataclass
+class Recording:
+    """What a capture leaves behind.
+
+    Attributes:
+        number: in messages.
+        handle, pool: where its memory comes from.
+        kernels: what to run, in order.
+        spared: blocks of other graphs that were held all the time: it shares no memory with these.
+        reads: blocks of other graphs that it reads, with their pool, and what they are.
+        uses: memory outside of all pools: aliases by storage, and what it is.
+    """
+
+    number: int
+    handle: Handle
+    pool: MemPool
+    kernels: list[Kernel] = field(default_factory=list)
+    spared: AbstractSet[Block] = frozenset()
+    reads: dict[Block, tuple[MemPool, str]] = field(default_factory=dict)
+    uses: dict[int, tuple[int, str]] = field(default_factory=dict)
+
+    def release(self) -> None:
+        """Give up the references to memory that is not its own."""
+        for key, (aliases, _) in self.uses.items():
+            held = outside[key]
+            held.aliases -= aliases
+            if not held.aliases:
+                del outside[key]
+        self.uses.clear()
 
 
 def allocates_only(func: Any) -> bool:
+    """Whether an operation makes memory and computes nothing: no kernel."""
     return str(func).startswith("aten.empty") or str(func).startswith("aten.new_empty")
 
 
 class Capture(TorchDispatchMode):
     """Takes every operation down and runs none of them."""
 
-    def __init__(self, owner: CUDAGraph, handle: Handle) -> None:
+    def __init__(self, handle: Handle) -> None:
         super().__init__()
-        self.owner, self.handle = owner, handle
-        self.pool = MemPool.of(handle)
-        self.kernels: list[Kernel] = []
+        self.recording = Recording(next(_numbers), handle, MemPool.of(handle))
+        self.pool = self.recording.pool
         self.alive_before = [block for block in self.pool.blocks if block.alive]
         self.mine: list[Block] = []
-        self.reads: dict[Block, tuple[MemPool, str]] = {}
         self.constants: set[int] = set()  # a recording keeps these itself
         self.scalar = False  # a Python number is being assigned to an item
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        return (
-            False  # else torch loads its compiler, which takes seconds, to keep it off this class
-        )
+        """Else torch loads its compiler, which takes seconds, to keep it off this class."""
+        return False
 
-    def finish(self) -> None:
-        """Hand the recording to the graph."""
-        owner = self.owner
-        owner.kernels, owner.recorded = self.kernels, True
-        owner._pool, owner._handle = self.pool, self.handle
+    def finish(self) -> Recording:
+        """The recording; nothing is added to it any more."""
         # Whoever was alive all the time shares no memory with this graph. All others may.
-        owner._spared = frozenset(block for block in self.alive_before if block.alive)
-        owner._reads = self.reads
-        owner._blocks = last = written_last(self.mine)
-        self.pool.forget(set(self.mine) - set(last))
+        self.recording.spared = frozenset(block for block in self.alive_before if block.alive)
+        self.pool.forget(set(self.mine) - set(written_last(self.mine)))
+        return self.recording
 
     def abandon(self) -> None:
         """The capture broke off: nothing of it stays."""
-        forget(self.owner._uses)
+        self.recording.release()
         self.pool.forget(self.mine)
 
     def __torch_dispatch__(
@@ -160,21 +174,23 @@ class Capture(TorchDispatchMode):
         def new(leaf: Any) -> Any:
             if not isinstance(leaf, Tensor):
                 return leaf
-            made, block = self.pool.allocate(leaf, self.owner.number)
+            made, block = self.pool.allocate(leaf, self.recording.number)
             self.mine.append(block)
             kernel.outputs.append(block.like(made))
             return made
 
         result = tree_map(new, shapes)
         if kernel.outputs and not allocates_only(func):
-            self.kernels.append(kernel)
+            self.recording.kernels.append(kernel)
         return result
 
     def _record_write(
         self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], written: list[Any]
     ) -> Any:
         """Write an operation down that writes into tensors it is given, and return those."""
-        self.kernels.append(Kernel(func, self._addresses(args), self._addresses(kwargs), []))
+        self.recording.kernels.append(
+            Kernel(func, self._addresses(args), self._addresses(kwargs), [])
+        )
         names = [argument.name for argument in func._schema.arguments]
         given = {**dict(zip(names, args, strict=False)), **kwargs}
         by_alias = {frozenset(a.alias_info.before_set): given[a.name] for a in written}
@@ -211,14 +227,14 @@ class Capture(TorchDispatchMode):
         if found is None:
             key = int(storage._cdata)
             outside.setdefault(key, Outside(storage, storage.data_ptr())).aliases += 1
-            aliases, what = self.owner._uses.get(key, (0, named(tensor)))
-            self.owner._uses[key] = (aliases + 1, what)
+            aliases, what = self.recording.uses.get(key, (0, named(tensor)))
+            self.recording.uses[key] = (aliases + 1, what)
             return tensor.detach()
         pool, block = found
-        if block.graph != self.owner.number:
+        if block.graph != self.recording.number:
             if not block.alive:
                 raise GraphError("freed memory", f"{named(tensor)}, made by graph {block.graph}")
-            self.reads.setdefault(block, (pool, named(tensor)))
+            self.recording.reads.setdefault(block, (pool, named(tensor)))
         return block.like(tensor)
 
 

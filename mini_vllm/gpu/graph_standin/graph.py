@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
 import weakref
-from collections.abc import Set as AbstractSet
 from contextlib import ExitStack
 from typing import Any
 
@@ -13,12 +11,11 @@ import torch
 from mini_vllm.gpu.graph_standin.capture import (
     Capture,
     HostCalls,
-    Kernel,
+    Recording,
     allocates_only,
-    forget,
     outside,
 )
-from mini_vllm.gpu.graph_standin.pool import Block, Handle, MemPool
+from mini_vllm.gpu.graph_standin.pool import Handle, MemPool
 from mini_vllm.gpu.graph_standin.rules import (
     GraphError,
     capturing,
@@ -28,73 +25,77 @@ from mini_vllm.gpu.graph_standin.rules import (
 )
 from mini_vllm.gpu.graph_standin.watch import unreadable
 
-_numbers = itertools.count(1)
-
 
 class CUDAGraph:
     """A recording, made by `graph` and run by `replay`. As `torch.cuda.CUDAGraph`."""
 
     def __init__(self, keep_graph: bool = False) -> None:
-        self.number = next(_numbers)
-        self.kernels: list[Kernel] = []
-        self.recorded = False
-        self._pool: MemPool | None = None
-        self._handle: Handle | None = None
-        self._blocks: list[Block] = []
-        self._spared: AbstractSet[Block] = frozenset()
-        self._reads: dict[Block, tuple[MemPool, str]] = {}
-        self._uses: dict[int, tuple[int, str]] = {}  # storage -> aliases, and what it is
-        self._end = weakref.finalize(self, forget, self._uses)
+        self._recording: Recording | None = None
+        self._release: Any = None
+
+    @property
+    def recording(self) -> Recording:
+        """What was captured. Raises GraphError if nothing was."""
+        if self._recording is None:
+            raise GraphError("not captured", "this graph is empty")
+        return self._recording
+
+    @property
+    def recorded(self) -> bool:
+        """Whether it holds a recording."""
+        return self._recording is not None
+
+    @property
+    def number(self) -> int:
+        """Of the recording, as messages have it."""
+        return self.recording.number
 
     @property
     def num_kernels(self) -> int:
         """Operations that a GPU would start a kernel for."""
-        return sum(not allocates_only(kernel.func) for kernel in self.kernels)
+        return sum(not allocates_only(kernel.func) for kernel in self.recording.kernels)
 
     def pool(self) -> Handle:
         """The name of its pool, to share it."""
-        if self._handle is None:
-            raise GraphError("not captured", f"graph {self.number} has no pool yet")
-        return self._handle
+        return self.recording.handle
+
+    def hold(self, recording: Recording) -> None:
+        """Take a recording; it is given up with the graph, or by `reset`."""
+        self._recording = recording
+        self._release = weakref.finalize(self, recording.release)
 
     def reset(self) -> None:
         """Forget the recording. The graph can be captured again."""
-        forget(self._uses)
-        if self._pool is not None:
-            self._pool.replayed.pop(self.number, None)
-            self._pool.forget(self._blocks)
-        self.kernels, self._blocks, self._spared, self._reads = [], [], frozenset(), {}
-        self.recorded, self._pool, self._handle = False, None, None
+        if self._recording is not None:
+            self._release()
+            self._recording = None
 
     def replay(self) -> None:
         """Run what was recorded. Raises GraphError where a GPU would read or write something else."""
+        graph = self.recording
+        name = f"graph {graph.number}"
         if capturing():
-            raise GraphError("one capture at a time", f"replay of graph {self.number} in a capture")
-        if not self.recorded or self._pool is None:
-            raise GraphError("not captured", f"graph {self.number}")
-        for key, (_, what) in self._uses.items():
+            raise GraphError("one capture at a time", f"replay of {name} in a capture")
+        for key, (_, what) in graph.uses.items():
             held = outside[key]
             if held.freed():
-                raise GraphError("freed memory", f"graph {self.number} was captured on {what}")
+                raise GraphError("freed memory", f"{name} was captured on {what}")
             if held.storage.data_ptr() != held.start:
-                raise GraphError("moved memory", f"graph {self.number} was captured on {what}")
-        for block, (pool, what) in self._reads.items():
+                raise GraphError("moved memory", f"{name} was captured on {what}")
+        for block, (pool, what) in graph.reads.items():
             if why := pool.unreadable(block):
-                raise unreadable(block, why, f"graph {self.number} reads {what}")
-        self._pool.start_replay(self.number, self._spared)
+                raise unreadable(block, why, f"{name} reads {what}")
+        graph.pool.start_replay(graph.number, graph.spared)
         with torch.inference_mode(), replaying():
-            for i, kernel in enumerate(self.kernels):
+            for i, kernel in enumerate(graph.kernels):
                 try:
                     result = kernel.func(*kernel.args, **kernel.kwargs)
                 except Exception as error:
-                    error.add_note(
-                        f"in the replay of graph {self.number}, operation {i}, {kernel.func}"
-                    )
+                    error.add_note(f"in the replay of {name}, operation {i}, {kernel.func}")
                     raise
-                for output, new in zip(
-                    kernel.outputs, tensors_of(result), strict=kernel.outputs != []
-                ):
-                    output.copy_(new)
+                if kernel.outputs:
+                    for output, new in zip(kernel.outputs, tensors_of(result), strict=True):
+                        output.copy_(new)
 
 
 class graph:
@@ -124,8 +125,7 @@ class graph:
             raise GraphError(
                 "captured twice", f"graph {self.cuda_graph.number}: reset() it, or make another"
             )
-        capture = Capture(self.cuda_graph, self._handle)
-        self._capture = capture
+        self._capture = capture = Capture(self._handle)
         set_capturing(True)
         self._modes.enter_context(capture)
         self._modes.enter_context(HostCalls(capture))
@@ -134,6 +134,6 @@ class graph:
         self._modes.close()
         set_capturing(False)
         if kind is None:
-            self._capture.finish()
+            self.cuda_graph.hold(self._capture.finish())
         else:
             self._capture.abandon()

@@ -25,9 +25,8 @@ class _Watch(TorchDispatchMode):
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        return (
-            False  # else torch loads its compiler, which takes seconds, to keep it off this class
-        )
+        """Else torch loads its compiler, which takes seconds, to keep it off this class."""
+        return False
 
     def __torch_dispatch__(
         self,
