@@ -87,7 +87,7 @@ def levels(say: Say) -> None:
 
 
 def passes(say: Say) -> None:
-    """Which of vLLM's passes would run behind Inductor's own, in their order."""
+    """Which of vLLM's passes Inductor would run, in their order."""
     h100(gpus=2)
     from vllm.compilation.passes.pass_manager import PostGradPassManager
 
@@ -326,11 +326,11 @@ def late(say: Say) -> None:
 
     config, full = VllmConfig(), CUDAGraphMode.FULL
 
-    def run(wrapped: Any, rows: Any) -> str:
+    def run(wrapped: Any, rows: Any, by_name: bool = False) -> str:
         key = BatchDescriptor(num_tokens=len(rows))
         with set_forward_context(None, config, cudagraph_runtime_mode=full, batch_descriptor=key):
             try:
-                return str(wrapped(rows).tolist())
+                return str((wrapped(rows=rows) if by_name else wrapped(rows)).tolist())
             except (RuntimeError, AssertionError) as error:
                 words = str(error).split(". ")[0].split(" during replay")
                 return f"{type(error).__name__}: {words[0]}"
@@ -340,12 +340,16 @@ def late(say: Say) -> None:
         with notebook.standing_in():
             wrapped = CUDAGraphWrapper(lambda rows: rows + 1, config, full)
             set_cudagraph_capturing_enabled(True)
+            by_name = CUDAGraphWrapper(lambda rows: rows + 1, config, full)
             kept = torch.zeros(1)
             run(wrapped, kept)
+            run(by_name, kept, by_name=True)  # as the V1 runner calls the model
             set_cudagraph_capturing_enabled(False)  # as the runner does after its captures
             say(f"VLLM_LOGGING_LEVEL={level}")
             say(f"  the captured tensor          {run(wrapped, kept)}")
-            say(f"  another tensor, holding 7    {run(wrapped, torch.full((1,), 7.0))}")
+            seven = torch.full((1,), 7.0)
+            say(f"  another tensor, holding 7    {run(wrapped, seven)}")
+            say(f"  the same as rows=…           {run(by_name, seven, by_name=True)}")
             say(f"  a size never captured        {run(wrapped, torch.zeros(2))}")
 
 

@@ -244,7 +244,7 @@ class GraphRunner:
         counter: where the launches go.
         pool: where the outputs lie.
         check_addresses: hold the inputs of each replay against those of the capture. Upstream does so
-            only under `VLLM_LOGGING_LEVEL=DEBUG`; else a replay reads the old place, and nobody is told.
+            only for pieces, under `VLLM_LOGGING_LEVEL=DEBUG`; else the old place is read, and nobody is told.
 
     Raises ValueError for a runtime mode that no graph has.
     Source: `vllm/compilation/cuda_graph.py:145 CUDAGraphWrapper`.

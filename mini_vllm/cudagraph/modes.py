@@ -231,7 +231,7 @@ def resolve_cudagraph_mode(
         min_cg_attn_backend: the name of that backend, for messages.
         uniform_decode_query_len: tokens of a decoding request in a step.
         is_attention_compiled_piecewise: the model is split at attention, so that pieces can be captured
-            (at the pin: whenever vLLM's own compilation is on).
+            (at the pin: vLLM's own compilation is on, and `splitting_ops` was not emptied).
 
     Raises ValueError for FULL where attention is never inside a graph: too much was asked for by name.
     """

@@ -58,8 +58,8 @@ class ForwardContext:
         cudagraph_runtime_mode: NONE, PIECEWISE or FULL: who captures or replays.
         batch_descriptor: under which key.
         capturing_enabled: whether a key without a graph may be captured. False after the start, so that no
-            request ever waits for a capture (`vllm/compilation/monitor.py:90
-            validate_cudagraph_capturing_enabled`).
+            request ever waits for a capture
+            (`vllm/compilation/monitor.py:90 validate_cudagraph_capturing_enabled`).
     """
 
     cudagraph_runtime_mode: CUDAGraphMode = CUDAGraphMode.NONE
@@ -120,7 +120,7 @@ class CUDAGraphWrapper:
         """Call, capture or replay. After a capture the result's numbers are not there yet.
 
         Raises ValueError for a key without a graph once capturing is over, and where an input has moved
-        since the capture. Upstream looks at addresses only under `VLLM_LOGGING_LEVEL=DEBUG`.
+        since the capture. Upstream looks only under `VLLM_LOGGING_LEVEL=DEBUG`, at pieces only.
         """
         context = self.context
         if context.cudagraph_runtime_mode is not self.runtime_mode:
