@@ -21,7 +21,9 @@ HERE = Path(__file__).resolve().parent
 
 def main(argv: list[str] | None = None) -> int:
     """Capture, run one step whole and one in pieces, print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     parser.add_argument("--impl", type=Path, default=HERE / "solution.py")
     parser.add_argument("--device", default="cpu")
     args = parser.parse_args(argv)
@@ -54,7 +56,9 @@ def main(argv: list[str] | None = None) -> int:
         whole, eager = runner.run(*step), runner.run_eagerly(*step)
     error = float((whole - eager).abs().max())
     graphs = len(runner.full.entries) + sum(len(piece.entries) for piece in runner.pieces)
-    print(f"{graphs} graphs: {len(runner.pieces)} pieces and the whole model, for {len(sizes)} sizes")
+    print(
+        f"{graphs} graphs: {len(runner.pieces)} pieces and the whole model, for {len(sizes)} sizes"
+    )
     if args.device == "cpu":
         full = runner.full.entries[1][0].num_kernels
         pieces = [piece.entries[1][0].num_kernels for piece in runner.pieces]
