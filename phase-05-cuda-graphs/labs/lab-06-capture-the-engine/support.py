@@ -275,3 +275,23 @@ def counted_captures(device: str) -> Iterator[list[Any]]:
         yield begun
     finally:
         graphs.graph = usual
+
+
+@contextmanager
+def counted_replays(device: str) -> Iterator[list[Any]]:
+    """A list that gets every graph that is replayed."""
+    from mini_vllm.gpu.graph_standin import graphs_for
+
+    kind = graphs_for(device).CUDAGraph
+    done: list[Any] = []
+    usual = kind.replay
+
+    def replay(self: Any) -> None:
+        done.append(self)
+        usual(self)
+
+    kind.replay = replay
+    try:
+        yield done
+    finally:
+        kind.replay = usual

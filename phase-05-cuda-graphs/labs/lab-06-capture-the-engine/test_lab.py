@@ -55,7 +55,11 @@ def test_a_function_is_replayed_on_new_numbers(lab: ModuleType, device: str) -> 
 def test_two_decodes_each_from_their_own_inputs(lab: ModuleType, device: str) -> None:
     """Kim alone: the second replay sees the second step's token, position, slot, blocks and length."""
     night = Night(lab, device).capture()
-    night.run("The prompt runs in pieces, and fills a size, so there is no padding.", kim=4)
+    night.run(
+        "The prompt fills a size, so it is not padding: look at the copies into the buffers, and at what "
+        "goes from piece to piece.",
+        kim=4,
+    )
     for step in range(6):
         night.run(
             f"Decode number {step}. A replay reads the buffers that it was captured on.", kim=1
@@ -73,8 +77,9 @@ def test_a_long_sequence_is_read_to_its_end(lab: ModuleType, device: str) -> Non
     night.run(why, kim=16)
     night.run(why, kim=1)
     night.run(why, kim=16)
-    for _ in range(3):
-        night.run(why, kim=1)
+    night.run(why, kim=13)
+    night.run(why, kim=1)
+    night.run(why + " Kim is now as long as max_model_len allows.", kim=1)
 
 
 @on_each_device
@@ -90,12 +95,12 @@ def test_a_request_of_padding_has_no_tokens(lab: ModuleType, device: str) -> Non
         extra = num_reqs - len(tokens)
         starts = [*host.query_start_loc.tolist(), *[len(ids)] * extra]
         assert md.query_start_loc.tolist() == starts, (
-            f"{doing} query_start_loc is {md.query_start_loc.tolist()} and should be {starts}: who has no "
-            "tokens begins where he ends"
+            f"{doing} query_start_loc is {md.query_start_loc.tolist()} and should be {starts}: a "
+            "request of padding begins and ends where the step ends"
         )
         lens = [*host.seq_lens.tolist(), *[0] * extra]
         assert md.seq_lens.tolist() == lens, (
-            f"{doing} seq_lens is {md.seq_lens.tolist()} and should be {lens}: nobody has no tokens"
+            f"{doing} seq_lens is {md.seq_lens.tolist()} and should be {lens}: a request of padding has 0"
         )
         slots = md.slot_mapping.tolist()
         assert len(slots) == size, f"{doing} {len(slots)} slots, and the size is {size}"
@@ -177,6 +182,28 @@ def test_a_decode_batch_without_a_full_graph_runs_in_pieces(lab: ModuleType, dev
     night.run(why, **dict.fromkeys(names[:5], 1))
     night.run(why, **dict.fromkeys(names, 1))
     night.run("Four decodes have a FULL graph.", **dict.fromkeys(names[:4], 1))
+
+
+@on_each_device
+def test_a_step_that_has_graphs_uses_them(lab: ModuleType, device: str) -> None:
+    """One replay for the whole model, one for each piece, none above the largest size."""
+    night = Night(lab, device, max_num_seqs=6).capture()
+    names = [f"r{i}" for i in range(5)]
+    pieces = len(night.model.layers) + 1
+    steps = [
+        ("Five prompts of two", pieces, dict.fromkeys(names, 2)),
+        ("Four decodes", 1, dict.fromkeys(names[:4], 1)),
+        ("Five decodes, of size 8 where six may run", pieces, dict.fromkeys(names, 1)),
+        ("A decode and a prompt", pieces, {"r0": 1, "lou": 3}),
+        ("Seventeen tokens", 0, {"kim": 17}),
+    ]
+    for what, want, tokens in steps:
+        with support.counted_replays(device) as done:
+            night.run(what, **tokens)
+        assert len(done) == want, (
+            f"{what}: run() replayed {len(done)} graphs, and {want} is right: 1 for the whole model, "
+            f"{pieces} for the pieces, 0 where no size has room"
+        )
 
 
 @on_each_device
