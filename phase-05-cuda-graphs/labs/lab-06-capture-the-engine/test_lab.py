@@ -260,7 +260,10 @@ def test_a_result_belongs_to_the_caller(lab: ModuleType, device: str) -> None:
         )
 
 
-@pytest.mark.parametrize(("sizes", "max_num_seqs"), [((4, 8, 16, 32, 64), 1), ((4, 8, 16), 16)])
+@pytest.mark.parametrize(
+    ("sizes", "max_num_seqs"),
+    [pytest.param((4, 8, 16, 32, 64), 1, id="pieces"), pytest.param((4, 8, 16), 16, id="whole")],
+)
 def test_all_sizes_fit_into_the_memory_of_the_largest(
     lab: ModuleType, sizes: tuple[int, ...], max_num_seqs: int
 ) -> None:
