@@ -260,9 +260,18 @@ def folder(say: Say, root: Path) -> None:
 
 
 def one_start() -> None:
-    """A child of `starts`: load the model, print vLLM's counters."""
+    """A child of `starts`: load the model, print vLLM's counters and how often the C++ compiler ran."""
+    from torch._inductor import cpp_builder
     from vllm.compilation.counter import compilation_counter
 
+    ran: list[str] = []
+    run = cpp_builder._run_compile_cmd
+
+    def watched(command: str, folder: str) -> None:
+        ran.append(command)
+        run(command, folder)
+
+    cpp_builder._run_compile_cmd = watched
     keep_mode()
     llm = engine(compilation_config=KEPT)
     names = {
@@ -273,6 +282,7 @@ def one_start() -> None:
         "num_aot_artifacts_loaded": "AOT loaded",
     }
     counted = {name: getattr(compilation_counter, field) for field, name in names.items()}
+    counted["C++ compiler"] = len(ran)
     print(json.dumps(counted | {"seconds": config_of(llm).compilation_time}))
 
 

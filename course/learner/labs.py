@@ -56,6 +56,7 @@ class Lab:
         part: the field of `EngineParts` that this lab builds, or None.
         class_name: with `part`, the class in starter.py and solution.py that goes there.
         builds: what of the engine the learner writes here and may not import: `module:name` or `module`.
+        seconds: what the front matter asks for each test and the whole lab; None: the usual.
     """
 
     folder: Path
@@ -68,6 +69,7 @@ class Lab:
     part: str | None = None
     class_name: str | None = None
     builds: tuple[str, ...] = ()
+    seconds: int | None = None
 
     @property
     def id(self) -> str:
@@ -119,7 +121,7 @@ class Phase:
 
     @property
     def title(self) -> str:
-        return self.slug.replace("-", " ").capitalize()
+        return self.slug.replace("-", " ").capitalize().replace("Cuda", "CUDA")
 
     @property
     def guide(self) -> Path:
@@ -331,7 +333,7 @@ def read_lab(folder: Path) -> Lab:
         raise wrong(f"seconds must be a whole number from 30 to 600, got {seconds!r}")
     return Lab(
         folder.resolve(), values["phase"], values["lab"], title, tag, minutes,
-        tuple(needs), part, class_name, tuple(builds),
+        tuple(needs), part, class_name, tuple(builds), values.get("seconds"),
     )  # fmt: skip
 
 

@@ -187,7 +187,9 @@ class GraphedLlama:
         Returns how many graphs that made: a key of PIECEWISE has one for each piece.
         """
         self.context.capturing_enabled = True
+        # `torch.cuda.graph` collects garbage each time. What there is now need not be looked at again.
         gc.collect()
+        gc.freeze()
         try:
             for mode, descriptors in descs:
                 for descriptor in descriptors:
@@ -199,6 +201,7 @@ class GraphedLlama:
                     self.forward(mode, descriptor, *args)
         finally:
             self.context.capturing_enabled = False
+            gc.unfreeze()
         self.graphs.synchronize()
         wrappers: list[Any] = [self.full, *self.split.pieces]
         return sum(len(wrapper.entries) for wrapper in wrappers)

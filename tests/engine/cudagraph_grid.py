@@ -178,12 +178,10 @@ def _row(dispatch: Any, uniform: bool, invalid: tuple[str, ...]) -> str:
         except (ValueError, AssertionError):
             said = "error"
         else:
-            if mode.name == "NONE":
-                exact = (key.num_tokens, key.num_reqs, key.uniform) == (num_tokens, None, False)
-                said = "NONE" if exact else f"NONE as {key}"
-            else:
-                kind = " uniform" if key.uniform else ""
-                said = f"{mode.name} {key.num_tokens}/{key.num_reqs}{kind}"
+            kind = " uniform" if key.uniform else ""
+            shape = f"{key.num_tokens}/{key.num_reqs}{kind}"
+            exact = shape == f"{num_tokens}/None"
+            said = "NONE" if mode.name == "NONE" and exact else f"{mode.name} {shape}"
         if runs and runs[-1][1] == said:
             runs[-1][0] = num_tokens
         else:

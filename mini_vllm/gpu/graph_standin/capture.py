@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import bisect
 import itertools
+from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
-from typing import Any
+from functools import cache
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_map
 
 from mini_vllm.gpu.graph_standin.pool import Block, Handle, MemPool
 from mini_vllm.gpu.graph_standin.rules import FROM_PYTHON, TO_HOST, GraphError, named
@@ -60,7 +61,9 @@ class Recording:
         number: in messages.
         handle, pool: where its memory comes from.
         kernels: what to run, in order.
-        spared: blocks of other graphs that were held all the time: it shares no memory with these.
+        before: blocks of other graphs that were held when the capture began: it may read these.
+        spared: those of them that were held to its end: it shares no memory with these.
+        given_up: those of the others in which nothing of its own lies at the end.
         reads: blocks of other graphs that it reads, with their pool, and what they are.
         uses: memory outside of all pools: aliases by storage, and what it is.
     """
@@ -69,7 +72,9 @@ class Recording:
     handle: Handle
     pool: MemPool
     kernels: list[Kernel] = field(default_factory=list)
+    before: AbstractSet[Block] = frozenset()
     spared: AbstractSet[Block] = frozenset()
+    given_up: list[Block] = field(default_factory=list)
     reads: dict[Block, tuple[MemPool, str]] = field(default_factory=dict)
     uses: dict[int, tuple[int, str]] = field(default_factory=dict)
 
@@ -83,9 +88,49 @@ class Recording:
         self.uses.clear()
 
 
-def allocates_only(func: Any) -> bool:
-    """Whether an operation makes memory and computes nothing: no kernel."""
-    return str(func).startswith("aten.empty") or str(func).startswith("aten.new_empty")
+class Kind(NamedTuple):
+    """What an operation's schema says of it.
+
+    Attributes:
+        name: as `aten.mul.Tensor`.
+        composite: it consists of others.
+        view: it returns another shape on the same memory.
+        allocates: it makes memory and computes nothing: no kernel.
+        written: the arguments that it writes into.
+        parameters: the names of all its arguments, in order.
+    """
+
+    name: str
+    composite: bool
+    view: bool
+    allocates: bool
+    written: list[Any]
+    parameters: list[str]
+
+
+@cache
+def kind_of(func: Any) -> Kind:
+    """Asked once for each operation."""
+    name, schema = str(func), func._schema
+    return Kind(
+        name,
+        torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), COMPOSITE.name),
+        any(r.alias_info is not None and not r.alias_info.is_write for r in schema.returns),
+        name.startswith(("aten.empty", "aten.new_empty")),
+        [a for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write],
+        [argument.name for argument in schema.arguments],
+    )
+
+
+def map_tensors(function: Callable[[Tensor], Any], tree: Any) -> Any:
+    """The same tuples, lists and dicts with `function` of each tensor in its place."""
+    if isinstance(tree, Tensor):
+        return function(tree)
+    if isinstance(tree, list | tuple):
+        return type(tree)([map_tensors(function, each) for each in tree])
+    if isinstance(tree, dict):
+        return {name: map_tensors(function, each) for name, each in tree.items()}
+    return tree
 
 
 class Capture(TorchDispatchMode):
@@ -107,9 +152,18 @@ class Capture(TorchDispatchMode):
 
     def finish(self) -> Recording:
         """The recording; nothing is added to it any more."""
-        # Whoever was alive all the time shares no memory with this graph. All others may.
+        # Whoever was held all the time shares no memory with this graph. All others may: who was let go of in
+        # the meantime can be read, and what comes later may lie there.
+        last = written_last(self.mine)
         self.recording.spared = frozenset(block for block in self.alive_before if block.alive)
-        self.pool.forget(set(self.mine) - set(written_last(self.mine)))
+        self.recording.given_up = [
+            block
+            for block in self.alive_before
+            if not block.alive
+            and not any(b.start < block.end and block.start < b.end for b in last)
+        ]
+        self.recording.before = frozenset(self.alive_before)
+        self.pool.forget(set(self.mine) - set(last))
         return self.recording
 
     def abandon(self) -> None:
@@ -125,23 +179,38 @@ class Capture(TorchDispatchMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
-        self._refuse(func, args, kwargs)
-        if torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), COMPOSITE.name):
-            with self:  # made of others: those are taken down
+        kind = kind_of(func)
+        self._refuse(func, kind.name, args, kwargs)
+        if kind.composite:
+            with self:  # the others are taken down
                 return func._op_dk(COMPOSITE, *args, **kwargs)
-        if str(func) == "aten.lift_fresh.default":  # the number of `x[mask] = 0`; no GPU sees it
+        if kind.name == "aten.lift_fresh.default":  # the number of `x[mask] = 0`; no GPU sees it
             self.constants.add(args[0].untyped_storage().data_ptr())
             return args[0]
-        returns = func._schema.returns
-        if any(r.alias_info is not None and not r.alias_info.is_write for r in returns):
-            return func(*args, **kwargs)  # a view: another shape on the same address
-        written = [a for a in func._schema.arguments if a.alias_info and a.alias_info.is_write]
-        if written:
-            return self._record_write(func, args, kwargs, written)
-        return self._record(func, args, kwargs)
+        if kind.view:
+            return func(*args, **kwargs)
+        recorded = Kernel(
+            func, map_tensors(self._address, args), map_tensors(self._address, kwargs), []
+        )
+        if kind.written:
+            self.recording.kernels.append(recorded)
+            return _written_arguments(func, kind, args, kwargs)
+        # What the result looks like says the operation itself, run on zeros where the capture has no numbers.
+        # That leaves no trace, and torch's other way, tensors without memory, takes seconds to load.
+        shapes = func(*map_tensors(_zeros, args), **map_tensors(_zeros, kwargs))
 
-    def _refuse(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        name = str(func)
+        def new(like: Tensor) -> Tensor:
+            made, block = self.pool.allocate(like, self.recording.number)
+            self.mine.append(block)
+            recorded.outputs.append(block.like(made))
+            return made
+
+        result = map_tensors(new, shapes)
+        if recorded.outputs and not kind.allocates:
+            self.recording.kernels.append(recorded)
+        return result
+
+    def _refuse(self, func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if torch.Tag.data_dependent_output in func.tags:
             raise GraphError("host sync", name)
         if kwargs.get("pin_memory"):
@@ -162,62 +231,6 @@ class Capture(TorchDispatchMode):
         elif torch.Tag.dynamic_output_shape in func.tags:
             raise GraphError("data-dependent shape", name)
 
-    def _record(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Write a functional operation down; its results are new tensors, full of NaN.
-
-        What they look like says the operation itself, run on zeros where the capture has no numbers. That
-        leaves no trace, and torch's other way, tensors without memory, takes seconds to load.
-        """
-        shapes = func(*self._zeros(args), **self._zeros(kwargs))
-        kernel = Kernel(func, self._addresses(args), self._addresses(kwargs), [])
-
-        def new(leaf: Any) -> Any:
-            if not isinstance(leaf, Tensor):
-                return leaf
-            made, block = self.pool.allocate(leaf, self.recording.number)
-            self.mine.append(block)
-            kernel.outputs.append(block.like(made))
-            return made
-
-        result = tree_map(new, shapes)
-        if kernel.outputs and not allocates_only(func):
-            self.recording.kernels.append(kernel)
-        return result
-
-    def _record_write(
-        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], written: list[Any]
-    ) -> Any:
-        """Write an operation down that writes into tensors it is given, and return those."""
-        self.recording.kernels.append(
-            Kernel(func, self._addresses(args), self._addresses(kwargs), [])
-        )
-        names = [argument.name for argument in func._schema.arguments]
-        given = {**dict(zip(names, args, strict=False)), **kwargs}
-        by_alias = {frozenset(a.alias_info.before_set): given[a.name] for a in written}
-        results = [
-            by_alias[frozenset(r.alias_info.before_set)]
-            for r in func._schema.returns
-            if r.alias_info
-        ]
-        if len(results) != len(func._schema.returns):
-            raise GraphError(
-                "unregistered kernel", f"{func} writes into its arguments and returns more"
-            )
-        return results[0] if len(results) == 1 else tuple(results) or None
-
-    def _addresses(self, tree: Any) -> Any:
-        return tree_map(
-            lambda leaf: self._address(leaf) if isinstance(leaf, Tensor) else leaf, tree
-        )
-
-    def _zeros(self, tree: Any) -> Any:
-        def zeros(leaf: Any) -> Any:
-            if not isinstance(leaf, Tensor) or MemPool.holding(leaf) is None:
-                return leaf
-            return torch.empty_strided(leaf.shape, leaf.stride(), dtype=leaf.dtype).zero_()
-
-        return tree_map(zeros, tree)
-
     def _address(self, tensor: Tensor) -> Tensor:
         """The same shape on the same bytes, which keeps nothing of the user's alive."""
         storage = tensor.untyped_storage()
@@ -236,6 +249,26 @@ class Capture(TorchDispatchMode):
                 raise GraphError("freed memory", f"{named(tensor)}, made by graph {block.graph}")
             self.recording.reads.setdefault(block, (pool, named(tensor)))
         return block.like(tensor)
+
+
+def _zeros(tensor: Tensor) -> Tensor:
+    """In place of a tensor of a pool, which has no numbers in a capture."""
+    if MemPool.holding(tensor) is None:
+        return tensor
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype).zero_()
+
+
+def _written_arguments(func: Any, kind: Kind, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What an operation returns that writes into its arguments: those."""
+    given = {**dict(zip(kind.parameters, args, strict=False)), **kwargs}
+    by_alias = {frozenset(a.alias_info.before_set): given[a.name] for a in kind.written}
+    returns = func._schema.returns
+    results = [by_alias[frozenset(r.alias_info.before_set)] for r in returns if r.alias_info]
+    if len(results) != len(returns):
+        raise GraphError(
+            "unregistered kernel", f"{func} writes into its arguments and returns more"
+        )
+    return results[0] if len(results) == 1 else tuple(results) or None
 
 
 def written_last(blocks: list[Block]) -> list[Block]:

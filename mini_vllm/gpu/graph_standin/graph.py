@@ -12,10 +12,9 @@ from mini_vllm.gpu.graph_standin.capture import (
     Capture,
     HostCalls,
     Recording,
-    allocates_only,
     outside,
 )
-from mini_vllm.gpu.graph_standin.pool import Handle, MemPool
+from mini_vllm.gpu.graph_standin.pool import POISON, Handle, MemPool
 from mini_vllm.gpu.graph_standin.rules import (
     GraphError,
     capturing,
@@ -53,7 +52,7 @@ class CUDAGraph:
     @property
     def num_kernels(self) -> int:
         """Operations that a GPU would start a kernel for."""
-        return sum(not allocates_only(kernel.func) for kernel in self.recording.kernels)
+        return len(self.recording.kernels)
 
     def pool(self) -> Handle:
         """The name of its pool, to share it."""
@@ -85,7 +84,7 @@ class CUDAGraph:
         for block, (pool, what) in graph.reads.items():
             if why := pool.unreadable(block):
                 raise unreadable(block, why, f"{name} reads {what}")
-        graph.pool.start_replay(graph.number, graph.spared)
+        graph.pool.start_replay(graph.number, graph.before, graph.spared)
         with torch.inference_mode(), replaying():
             for i, kernel in enumerate(graph.kernels):
                 try:
@@ -96,6 +95,8 @@ class CUDAGraph:
                 if kernel.outputs:
                     for output, new in zip(kernel.outputs, tensors_of(result), strict=True):
                         output.copy_(new)
+            for block in graph.given_up:
+                block.memory.fill_(POISON)
 
 
 class graph:

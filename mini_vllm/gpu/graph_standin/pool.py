@@ -145,7 +145,7 @@ class MemPool:
         """
         storage = tensor.untyped_storage()
         start, end = storage.data_ptr(), storage.data_ptr() + storage.nbytes()
-        for pool in cls.everywhere():
+        for pool in cls._by_handle.values():
             if start in pool.held:
                 return pool, pool.held[start]
             if any(s.start <= start < s.start + len(s.memory) for s in pool.segments):
@@ -203,14 +203,17 @@ class MemPool:
         gone = set(blocks)
         self.blocks = [block for block in self.blocks if block.alive or block not in gone]
 
-    def start_replay(self, graph: int, spared: AbstractSet[Block]) -> None:
+    def start_replay(
+        self, graph: int, before: AbstractSet[Block], spared: AbstractSet[Block]
+    ) -> None:
         """A graph is about to run, which shares no memory with `spared`; with all else it may.
 
-        What it may write over is filled with `POISON`, also where this graph happens not to reach it.
+        What it may write over is filled with `POISON`, also where this graph happens not to reach it. What
+        it may read first, `before`, is left for now.
         """
         self.replayed.pop(graph, None)
         self.replayed[graph] = spared
-        kept = sorted((block.start, block.end) for block in spared)
+        kept = sorted((block.start, block.end) for block in before)
         for segment in self.segments:
             at = 0
             for start, end in kept:

@@ -124,9 +124,9 @@ class GraphRunner:
     ) -> None:
         """Run a step; afterwards `values` also holds what the kernels have written, by name.
 
-        In another mode than its own it launches the kernels one by one. In its own mode it captures a
-        shape that it does not know, and replays one that it knows. In both cases the outputs in `values`
-        are the graph's own arrays.
+        In another mode than its own it launches the kernels one by one, into fresh memory. In its own mode
+        it captures a shape that it does not know, and replays one that it knows. In both cases the outputs
+        in `values` are the graph's own arrays.
 
         Raises RuntimeError, before anything runs:
             with the shape in its message, if the shape would have to be captured and the counter's

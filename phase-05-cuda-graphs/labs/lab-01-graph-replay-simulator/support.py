@@ -34,9 +34,11 @@ def shape(n: int, num_reqs: int | None = None) -> BatchDescriptor:
     return BatchDescriptor(n, num_reqs)
 
 
-def runner(lab: Any, mode: CUDAGraphMode, kernels: Any = KERNELS) -> Any:
+def runner(
+    lab: Any, mode: CUDAGraphMode, kernels: Any = KERNELS, pool: GraphPool | None = None
+) -> Any:
     """The lab's runner of this mode over the kernels, and the lab's counter."""
-    counter, pool = lab.LaunchCounter(), GraphPool()
+    counter, pool = lab.LaunchCounter(), pool or GraphPool()
     if mode is PIECEWISE:
         return lab.PiecewiseGraphRunner(kernels, counter, pool), counter
     return lab.GraphRunner(kernels, mode, counter, pool), counter

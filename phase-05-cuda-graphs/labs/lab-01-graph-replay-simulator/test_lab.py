@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from course.learner.labs import load_support
-from mini_vllm.cudagraph import BatchDescriptor, Graph, Kernel, Launch
+from mini_vllm.cudagraph import BatchDescriptor, Graph, GraphPool, Kernel, Launch
 
 support = load_support(__file__)
 FULL, PIECEWISE, NONE = support.FULL, support.PIECEWISE, support.NONE
@@ -78,19 +78,25 @@ def test_kernels_get_what_stands_there_now(lab: ModuleType) -> None:
     kernels = [
         Kernel("a", lambda x: x + 1, ("x",), "x", 2),
         Kernel("b", lambda x: log.append(float(x[0, 0])), ("x",), None),
-        Kernel("c", lambda x: x[:1, :1], ("x",), "w", 1),
+        Kernel("c", lambda table, x: x[:1, :1], ("table", "x"), "w", 1),
     ]
-    x = rows(3)
-    values = {"x": x}
-    lab.run_kernels(kernels, values, 3, lab.LaunchCounter(), empty)
+    x, counter = rows(3), lab.LaunchCounter()
+    values = {"x": x, "table": rows(8)}
+    lab.run_kernels(kernels, values, 3, counter, empty)
     assert log == [2.0], f"b reads x when a has written it, so it sees 2.0 once; it saw {log}"
     assert asked == [("x", 3, 2), ("w", 3, 1)], (
-        f"memory is wanted for a's and for c's output, ('x', 3, 2) and ('w', 3, 1); you asked for {asked}"
+        f"memory is wanted for a's and for c's output, a row for each token of the step whatever the inputs "
+        f"have: ('x', 3, 2) and ('w', 3, 1); you asked for {asked}"
+    )
+    assert counter.launches == 3, (
+        f"b has no output and is launched through the counter as well: 3 launches, not {counter.launches}"
     )
     assert (x == 1).all(), (
         "a's output has memory of its own; the array that came in was written over"
     )
-    assert values.keys() == {"x", "w"}, f"values holds {sorted(values)}, and x and w were written"
+    assert values.keys() == {"x", "table", "w"}, (
+        f"values holds {sorted(values)}: x and w were written, and table was there"
+    )
     assert values["w"].tolist() == [[2], [0], [0]], (
         f"c returns one row of three; the others stay as they were, not {values['w'].tolist()}"
     )
@@ -148,19 +154,19 @@ def test_one_capture_at_a_time(lab: ModuleType) -> None:
         assert support.told(support.caught(capture_again)), (
             "a capture inside of a capture: RuntimeError"
         )
+        counter.launch(Launch("a", np.negative, (rows(1),), rows(1)))
+        assert len(graph.launches) == 1, (
+            "the inner capture was refused, and with it the outer one has ended: it misses a launch"
+        )
         assert support.told(support.caught(counter.replay, graph)), (
             "a replay inside of a capture: RuntimeError, since a graph is no kernel"
         )
-        counter.launch(Launch("a", np.negative, (rows(1),), rows(1)))
-    assert [each.kind for each in graph.launches] == ["a"], (
-        "what was refused must not end the capture"
-    )
+        counter.launch(Launch("b", np.negative, (rows(1),), rows(1)))
+    assert len(graph.launches) == 2, "the replay that was refused has ended the capture"
     with pytest.raises(ZeroDivisionError), counter.capture(graph):
         raise ZeroDivisionError
-    counter.launch(Launch("b", np.negative, (rows(1),), rows(1)))
-    assert counter.by_kind == {"b": 1}, (
-        "the capture ended by an error, and still it swallows launches"
-    )
+    counter.launch(Launch("c", np.negative, (rows(1),), rows(1)))
+    assert counter.launches == 1, "the capture ended by an error, and still it swallows launches"
 
 
 def test_inputs_are_read_before_they_are_written(lab: ModuleType) -> None:
@@ -169,13 +175,13 @@ def test_inputs_are_read_before_they_are_written(lab: ModuleType) -> None:
         f"y and z are written before they are read: the input is x, not {lab.inputs_of(support.KERNELS)}"
     )
     kernels = [
-        Kernel("a", np.add, ("p", "q"), "p", 2),
-        Kernel("b", np.add, ("p", "r"), None),
-        Kernel("c", np.add, ("q", "r"), "s", 2),
+        Kernel("a", np.add, ("q", "p"), "q", 2),
+        Kernel("b", np.add, ("q", "r"), None),
+        Kernel("c", np.add, ("p", "r"), "s", 2),
     ]
-    assert lab.inputs_of(kernels) == ["p", "q", "r"], (
-        "a reads p before it writes p, so p comes from outside; each name once, in the order in which it is "
-        f"first read: p, q, r, not {lab.inputs_of(kernels)}"
+    assert lab.inputs_of(kernels) == ["q", "p", "r"], (
+        "a reads q before it writes q, so q comes from outside; each name once, in the order in which it is "
+        f"first read: q, p, r, not {lab.inputs_of(kernels)}"
     )
 
 
@@ -256,16 +262,29 @@ def test_an_input_that_moved_is_refused(lab: ModuleType) -> None:
     run({"ids": a, "places": b}, FULL, shape(2))
     for moved in ("ids", "places"):
         values = {"ids": a, "places": b} | {moved: rows(2, 7.0)}
+        before = counter.launches
         error = support.caught(run, values, FULL, shape(2))
+        launches = counter.launches - before
+        total = f"a sum of {values['sum'][0, 0]}" if "sum" in values else "no sum"
         assert support.told(error, moved), (
             f"{moved} is another array than at the capture, and the replay would read the old one: a "
-            f"RuntimeError that names {moved!r}, not {error!r}"
+            f"RuntimeError that names {moved!r}, not {error!r}, {launches} launches and {total}"
         )
-        assert counter.launches == 0, "the addresses are compared before the replay"
+        assert launches == 0, "the addresses are compared before the replay"
     again = np.ones((8, 2), np.float32)
     run({"ids": again[:4], "places": again[4:]}, FULL, shape(4))
-    error = support.caught(run, {"ids": again[0:][:4], "places": again[4:]}, FULL, shape(4))
-    assert error is None, f"another view of the same place is no other place; got {error!r}"
+    for ids in (again[0:][:4], again[:3]):
+        error = support.caught(run, {"ids": ids, "places": again[4:]}, FULL, shape(4))
+        assert error is None, (
+            f"another view, of {len(ids)} rows, of the same place is no other place; got {error!r}"
+        )
+    run, _ = support.runner(lab, FULL, [Kernel("more", lambda ids: ids + 1, ("ids",), "ids", 2)])
+    run({"ids": a}, FULL, shape(2))
+    error = support.caught(run, {"ids": a}, FULL, shape(2))
+    assert error is None, (
+        "the kernel reads ids and writes its result elsewhere, under the same name; what it reads lies "
+        f"where it lay. Got {error!r}"
+    )
 
 
 def test_outputs_are_the_graphs_own(lab: ModuleType) -> None:
@@ -274,10 +293,15 @@ def test_outputs_are_the_graphs_own(lab: ModuleType) -> None:
     x = rows(4)
     for n in (4, 2):
         run({"x": x[:n]}, FULL, shape(n))
-    values = {"x": x}
+    values = {"x": x, "y": rows(4, 7.0)}
     run(values, FULL, shape(4))
     kept = values["y"]
-    assert (kept == support.right(1.0)).all(), f"the step's own result is {kept[0, 0]}, not 15"
+    assert (kept == support.right(1.0)).all(), (
+        f"the step's own result is {kept[0, 0]}, not 15 (7 is what stood under y before the step)"
+    )
+    assert "z" in values, (
+        f"z was written as well as y, though the last kernel is y's; values has {sorted(values)}"
+    )
     x[:] = 2.0
     smaller = {"x": x[:2]}
     run(smaller, FULL, shape(2))
@@ -312,23 +336,29 @@ def test_the_key_is_the_whole_shape(lab: ModuleType) -> None:
 def test_new_shapes_at_the_start_only(lab: ModuleType) -> None:
     """When capturing is closed an unknown shape is an error, and leaves nothing behind."""
     run, counter = support.runner(lab, FULL)
-    run({"x": rows(2)}, FULL, shape(2))
+    known = {"x": rows(2)}
+    run(dict(known), FULL, shape(2))
     counter.capturing_enabled = False
     error = support.caught(run, {"x": rows(3)}, FULL, shape(3))
     assert support.told(error, "num_tokens=3"), (
         "a capture takes time and memory that nobody has in the middle of serving: a RuntimeError with the "
-        f"shape in it, not {error!r}"
+        f"shape in it, not {error!r} and {counter.launches} launches"
     )
-    assert list(run.entries) == [shape(2)], f"what was refused left an entry: {list(run.entries)}"
+    assert len(run.entries) == 1, f"what was refused left an entry: {list(run.entries)}"
     assert support.told(support.caught(run, {"x": rows(3)}, FULL, shape(3))), (
         "asked again, it must be refused again"
+    )
+    error = support.caught(run, known, FULL, shape(2))
+    assert error is None, (
+        f"a shape that was captured at the start is replayed ever after; got {error!r}"
     )
 
 
 @BOTH
 def test_another_mode_passes_through(lab: ModuleType, mode: Any) -> None:
     """A step that is not in the runner's mode: kernel by kernel, no graph, and no question asked."""
-    run, counter = support.runner(lab, mode)
+    pool = GraphPool()
+    run, counter = support.runner(lab, mode, pool=pool)
     counter.capturing_enabled = False
     for other in (PIECEWISE if mode is FULL else FULL, NONE):
         seen = []
@@ -343,6 +373,10 @@ def test_another_mode_passes_through(lab: ModuleType, mode: Any) -> None:
         assert counter.by_kind["graph"] == 0, f"a runner of {mode} replayed in a step of {other}"
         assert (seen[0] == support.right(2.0)).all(), (
             "without a graph an output is the step's own memory"
+        )
+        assert pool.nbytes == 0, (
+            f"a runner of {mode} in a step of {other} took memory of the pool, where the next replay "
+            "writes; a step without a graph takes fresh memory"
         )
     assert counter.launches == 20, (
         f"four steps of five kernels are 20 launches, not {counter.launches}"

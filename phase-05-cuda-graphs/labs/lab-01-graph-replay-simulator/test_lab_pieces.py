@@ -12,7 +12,7 @@ from course.learner.labs import load_support
 from mini_vllm.cudagraph import GraphPool, Kernel
 
 support = load_support(__file__)
-FULL, PIECEWISE, NONE = support.FULL, support.PIECEWISE, support.NONE
+PIECEWISE = support.PIECEWISE
 rows, shape = support.rows, support.shape
 
 
@@ -100,14 +100,18 @@ def test_any_order_of_captures(lab: ModuleType, sizes: tuple[int, ...]) -> None:
 
 def test_pieces_share_the_pool(lab: ModuleType) -> None:
     """Captured the largest first, all sizes and all parts together take the largest's memory."""
-    counter, pool = lab.LaunchCounter(), GraphPool()
-    run = lab.PiecewiseGraphRunner(support.KERNELS, counter, pool)
+    pool = GraphPool()
+    kernels = [
+        Kernel("before", lambda x: 2 * x, ("x",), "y", 2),
+        Kernel("outside", lambda y: y * y, ("y",), "w", 2, splitting=True),
+        Kernel("behind", lambda w: w + 1, ("w",), "z", 2),
+    ]
+    run, _ = support.runner(lab, PIECEWISE, kernels, pool)
     x = rows(8)
     for n in (8, 4, 2, 1):
         run({"x": x[:n]}, PIECEWISE, shape(n))
-    want = 8 * 2 * 2 * 4
+    want = 3 * 8 * 2 * 4
     assert pool.nbytes == want, (
-        f"y and z, 8 rows of 2 numbers of 4 bytes: {want} bytes. The pool has handed out {pool.nbytes}"
+        f"y and z of the pieces and w of the kernel outside, each 8 rows of 2 numbers of 4 bytes: {want} "
+        f"bytes. The pool has handed out {pool.nbytes}"
     )
-    run({"x": x}, NONE, shape(8))
-    assert pool.nbytes == want, "a step without graphs takes nothing from the pool"

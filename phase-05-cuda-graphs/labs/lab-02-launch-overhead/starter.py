@@ -89,9 +89,9 @@ def fuse(names: Sequence[str], first: str, second: str) -> list[str]:
 def passes_before_serving(graphs: Mapping[str, int]) -> int:
     """How often vLLM runs the model for its graphs, before the first request.
 
-    Each graph takes a pass to warm up and a pass to be captured. Before that, to measure how much memory
-    graphs take, it does the same with two graphs of each mode, or with one where there is only one, and
-    throws them away.
+    Each graph takes a pass to warm up and a pass to be captured (with all its pieces, where it has some).
+    Before that, to measure how much memory graphs take, it does the same with two graphs of each mode, or
+    with one where there is only one, and throws them away.
 
     Args:
         graphs: how many of each mode: `{"PIECEWISE": 51, "FULL": 35}`.
@@ -174,8 +174,8 @@ def decode_time(
 
     Args:
         context: tokens in the cache of each request.
-        padded: rows of the graph that is replayed; None: as many as requests. A padded row goes through
-            the model, and its request has no tokens. Without a graph nothing is padded.
+        padded: rows of what is replayed, in pieces or whole; None: as many as requests. A padded row
+            goes through the model, and its request has no tokens. Without a graph nothing is padded.
         planning_s, async_scheduling: as for `step_time`.
     """
     raise NotImplementedError

@@ -56,6 +56,7 @@ def test_the_predictions_hold(lab: ModuleType, question: str) -> None:
     assert sorted(said) == sorted(ANSWERS), f"answer {sorted(ANSWERS)}; yours: {sorted(said)}"
     want, room, hint = ANSWERS[question]
     got = said[question]
+    assert isinstance(got, tuple | list), f"{question}: a tuple, also of one number, got {got!r}"
     assert len(got) == len(want), f"{question}: {len(want)} numbers, got {got!r}"
     for said_one, true_one in zip(got, want, strict=True):
         off = abs(said_one - true_one)
@@ -114,6 +115,9 @@ def test_fusing(lab: ModuleType) -> None:
     assert got == ["norm", "add", "up", "norm"], f"nothing here is an add with a norm behind: {got}"
     got = lab.fuse(["add", "norm", "norm"], "add", "norm")
     assert got == ["add+norm", "norm"], f"the first norm is used up, the second stays: {got}"
+    names = ["q_add", "norm", "add", "norm_k"]
+    got = lab.fuse(names, "add", "norm")
+    assert got == names, f"q_add is no add and norm_k no norm, so nothing is fused: {got}"
     got = lab.fuse(["up", "up", "up"], "up", "up")
     assert got == ["up+up", "up"], f"three equal ones make a pair and one: {got}"
     assert lab.fuse([], "add", "norm") == [], "of no kernels none remain"
@@ -261,6 +265,12 @@ def test_the_longest_path_decides(lab: ModuleType) -> None:
 
 def test_waiting_in_the_middle(lab: ModuleType) -> None:
     """After an `.item()` the host's lead is gone."""
+    for number, want in ((1, 13.0), (0, 14.0), (2, 12.0)):
+        same(
+            lab.finish_time([5.0, 1.0, 1.0, 1.0], 2.0, {number}),
+            want,
+            f"5 s and three of 1 s, launch 2 s, a wait after number {number}, counted from 0",
+        )
     same(
         lab.finish_time([5.0] * 4, 1.0, {1}),
         22.0,

@@ -25,6 +25,11 @@ def test_the_card_is_lab_00_04s(lab: ModuleType) -> None:
         8e-3 + 61_440 * 131_072 / 2e12,
         "K and V of 61,440 tokens",
     )
+    same(
+        lab.device_time(card, model, 320, 61_440),
+        16e-3,
+        "320 rows and K and V of 61,440 tokens: what is read hides behind arithmetic with weights",
+    )
     for given, layers, size in ((lab.KIMS, 16, 64), (lab.LLAMA_3_8B, 32, 128)):
         want = (2 * given.params + 1000 * 4 * layers * 8 * size) / 3350e9
         same(
@@ -39,6 +44,11 @@ def test_the_card_is_lab_00_04s(lab: ModuleType) -> None:
         )
     half = lab.Model("4 bits", 8_000_000_000, 131_072, lab.Kernels(32), 0.5)
     same(lab.device_time(card, half, 1), 2e-3, "half a byte a weight")
+    same(
+        lab.device_time(card, half, 1, 61_440),
+        2e-3 + 61_440 * 131_072 / 2e12,
+        "half a byte a weight; K and V of 61,440 tokens are as large as ever",
+    )
 
 
 def test_launching_or_computing(lab: ModuleType) -> None:
@@ -64,8 +74,10 @@ def test_padding_reads_no_more(lab: ModuleType) -> None:
 
 def test_padding_computes_more(lab: ModuleType) -> None:
     """Where arithmetic decides, a padded row costs what a row costs."""
-    got = lab.decode_time(lab.H100, lab.KIMS, "FULL", 481, 5e-6, padded=496)
-    same(got, 2 * 1_235_814_400 * 496 / 989.5e12, "481 requests in a graph of 496 rows, seconds")
+    for mode in ("FULL", "PIECEWISE"):
+        got = lab.decode_time(lab.H100, lab.KIMS, mode, 481, 5e-6, padded=496)
+        want = 2 * 1_235_814_400 * 496 / 989.5e12
+        same(got, want, f"481 requests in graphs of 496 rows, {mode}, seconds")
 
 
 def test_nothing_is_padded_without_a_graph(lab: ModuleType) -> None:
@@ -98,12 +110,12 @@ def test_planning_counts(lab: ModuleType) -> None:
 @pytest.mark.parametrize(
     ("launch_us", "context", "want"),
     [
-        (3, 0, 1), (4, 1000, 5), (5, 1000, 25), (6, 1000, 45), (5, 100, 243), (5, 0, 391),
+        (3, 0, 1), (3.8, 1000, 1), (4, 1000, 5), (5, 1000, 25), (6, 1000, 45), (5, 100, 243), (5, 0, 391),
         (20, 4000, 81), (20, 0, None),
     ],
 )  # fmt: skip
 def test_where_graphs_stop_to_matter(
-    lab: ModuleType, launch_us: int, context: int, want: int | None
+    lab: ModuleType, launch_us: float, context: int, want: int | None
 ) -> None:
     """Kim's model: the first batch whose card works as long as the host launches."""
     got = lab.first_batch_without_gain(lab.H100, lab.KIMS, launch_us * 1e-6, context)
@@ -116,11 +128,12 @@ def test_where_graphs_stop_to_matter(
 def test_as_long_is_no_gain(lab: ModuleType) -> None:
     """At the very batch where both take equally long."""
     card = lab.Card("round", 1e30, 1000.0)
-    kernels = lab.Kernels(1, layer=4, before=0, after=0, beside=0)
+    kernels = lab.Kernels(1, layer=3, split=1, before=0, after=0, beside=1)
     model = lab.Model("round", 1000, 125, kernels)
     got = lab.first_batch_without_gain(card, model, 1.0, context=4)
     assert got == 4, (
-        f"2 s, and half a second a request: 4 requests make the 4 s of four launches, not {got}"
+        f"2 s, and half a second a request: 4 requests make the 4 s of four launches, one of them "
+        f"beside the model, not {got}"
     )
     got = lab.first_batch_without_gain(card, model, 1.0, context=4, most=3)
     assert got is None, f"up to 3 there is none, got {got}"

@@ -46,14 +46,16 @@ def capture_sizes(
     that is wanted. With `interactivity` there is one at each count up to 32. The highest that is wanted is a
     rung only if it is one of these, or if it is `max_num_batched_tokens`.
 
-    Sizes that the user gives replace all this. Those that no step can have are dropped, whatever the maximum.
-    If a maximum is given as well, it must be the largest that is left.
+    Sizes that the user gives replace all this. Those that no step can have are dropped, whatever the maximum,
+    perhaps all of them. If a maximum is given as well, it must be, as it was given, the largest that is left.
+
+    With drafts the rungs are not yet in whole requests: that is done later, in lab 05-04.
 
     Args:
         max_num_seqs: most requests in a step.
         max_num_batched_tokens: most tokens in a step.
         max_cudagraph_capture_size: the user's, or None.
-        cudagraph_capture_sizes: the user's, in any order, some perhaps twice; or None.
+        cudagraph_capture_sizes: the user's, each at least 1, in any order, some perhaps twice; or None.
         uniform_decode_query_len: tokens of a decoding request in a step, 1 and its drafts.
         performance_mode: `balanced`, `interactivity` or `throughput`.
 
@@ -113,7 +115,7 @@ def pays_after(num_captures: int, capture_us: int, saved_us: int) -> int:
         capture_us: microseconds to capture one.
         saved_us: microseconds that a step is shorter with a graph.
 
-    Raises ValueError, with the number, if a step saves nothing.
+    Raises ValueError, with the number, if a step saves nothing, even where nothing was captured.
     """
     raise NotImplementedError
 
@@ -122,8 +124,9 @@ def best_sizes(steps: Sequence[int], n: int) -> list[int]:
     """The ladder, rising, of at most `n` rungs that holds every one of `steps` and adds the least padding.
 
     It has to be the least, not nearly so, and 100 different counts with 16 rungs have to be done in a second.
-    Where several ladders add as little, any of them will do. Of no steps: an empty one.
+    Where several ladders add as little, any of them will do. Of no steps: an empty one. The list of
+    steps stays as it is.
 
-    Raises ValueError, with the number, if `n` is below 1.
+    Raises ValueError, with the number, if `n` is below 1, whatever the steps.
     """
     raise NotImplementedError

@@ -59,7 +59,10 @@ def same_as_vllm(lab: ModuleType, wanted: Any, rule: str) -> None:
             continue
         count += 1
         try:
-            yours = " ".join(map(str, lab.capture_sizes(**settings)))
+            got = lab.capture_sizes(**settings)
+            kind = type(got).__name__
+            assert kind == "list", f"{told(settings)}: a ladder is a list, and yours a {kind}"
+            yours = " ".join(map(str, got))
         except ValueError:
             yours = "error"
         if yours != theirs:

@@ -65,9 +65,13 @@ def test_the_predictions_hold(lab: ModuleType) -> None:
 def made(lab: ModuleType, *args: int, **settings: Any) -> list[int]:
     """A ladder, which must not be an error."""
     try:
-        return list(lab.capture_sizes(*args, **settings))
+        got = lab.capture_sizes(*args, **settings)
     except ValueError as error:
         return pytest.fail(f"{args} {settings}: vLLM makes a ladder of it, you raise {error}")
+    kind = type(got).__name__
+    assert kind == "list", f"{args} {settings}: a ladder is a list, rising, and yours a {kind}"
+    assert got == sorted(set(got)), f"{args} {settings}: a ladder rises, yours {got}"
+    return got
 
 
 def test_the_default_ladder(lab: ModuleType) -> None:
@@ -162,6 +166,13 @@ def test_what_vllm_refuses(lab: ModuleType, settings: dict[str, Any], named: lis
     assert not missing, f"{support.told(settings)}: the message should name {missing}: {said}"
 
 
+def test_the_maximum_is_compared_as_it_was_given(lab: ModuleType) -> None:
+    """Steps of 4, a maximum of 8 beside sizes up to 4: refused, though 8 lowered to the step would be 4."""
+    both: dict[str, Any] = {"cudagraph_capture_sizes": [1, 4], "max_cudagraph_capture_size": 8}
+    what = f"steps of 4, {support.told(both)} (8 is not 4, whatever a step can have)"
+    refusal(lambda: lab.capture_sizes(256, 4, **both), what)
+
+
 def test_vllm_makes_the_same_ladders(lab: ModuleType) -> None:
     """9,504 ladders that vLLM made, of its own accord."""
     support.same_as_vllm(
@@ -185,7 +196,8 @@ def test_vllm_makes_the_same_of_sizes(lab: ModuleType) -> None:
     support.same_as_vllm(
         lab,
         lambda s: s["cudagraph_capture_sizes"],
-        "The user's sizes replace the rule, and a maximum beside them must agree with what is left of them",
+        "The user's sizes replace the rule, and a maximum beside them, as it was given, must be the "
+        "largest that is left",
     )
 
 
@@ -286,8 +298,9 @@ def test_when_captures_have_paid(lab: ModuleType) -> None:
         assert got == want, (
             f"{num} captures of {capture_us} us, {saved_us} us saved a step: {want}, yours {got}"
         )
-    for saved_us in (0, -4):
-        said = refusal(lambda saved=saved_us: lab.pays_after(1, 10, saved), f"{saved_us} us saved")
+    for num, saved_us in ((1, 0), (1, -4), (0, 0)):
+        what = f"{num} captures, {saved_us} us saved a step"
+        said = refusal(lambda num=num, saved=saved_us: lab.pays_after(num, 10, saved), what)
         assert str(saved_us) in said, f"the message should name {saved_us}: {said}"
 
 
@@ -328,9 +341,22 @@ def test_one_rung_holds_all(lab: ModuleType) -> None:
         f"3, 4 and 9 fit on five rungs without padding, yours {got}"
     )
     assert own(lab, [], 3) == [], "no steps, no rungs"
-    for n in (0, -2):
-        said = refusal(lambda rungs=n: lab.best_sizes([1, 2], rungs), f"a ladder of {n} rungs")
+    for steps, n in (([1, 2], 0), ([1, 2], -2), ([], 0)):
+        what = f"{steps}, a ladder of {n} rungs"
+        said = refusal(lambda steps=steps, n=n: lab.best_sizes(steps, n), what)
         assert str(n) in said, f"the message should name {n}: {said}"
+
+
+def test_the_steps_stay_in_their_order(lab: ModuleType) -> None:
+    """`waste`, `visited` and `best_sizes` read the run and leave it alone: its order is a fact."""
+    for name, ask in [
+        ("waste", lambda steps: lab.waste(steps, [1, 2, 4, 8])),
+        ("visited", lambda steps: lab.visited(steps, [1, 2, 4, 8])),
+        ("best_sizes", lambda steps: lab.best_sizes(steps, 2)),
+    ]:
+        given = [3, 9, 4, 3]
+        ask(given)
+        assert given == [3, 9, 4, 3], f"{name}: the steps were [3, 9, 4, 3], and now are {given}"
 
 
 def test_often_counts_more(lab: ModuleType) -> None:

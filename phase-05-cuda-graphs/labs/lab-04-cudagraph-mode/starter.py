@@ -44,7 +44,8 @@ def resolve_cudagraph_mode(
     - for decode batches UNIFORM_BATCH will do, and UNIFORM_SINGLE_TOKEN_DECODE where a decode has one token.
       If it allows less, both kinds fall to pieces, or to nothing where the model is not split.
 
-    The second is asked of what the first has left.
+    The second is asked of what the first has left. What the backend allows stays as it was wished, even
+    pieces of a model that is not split, which the config has looked at before.
 
     Args:
         cudagraph_mode: what was asked for.
@@ -79,8 +80,8 @@ class CudagraphDispatcher:
         cudagraph_keys: for PIECEWISE and for FULL the set of `BatchDescriptor` that there is a graph of.
 
     A key of pieces has a count of tokens and nothing else, because what depends on requests is not in them.
-    A key of a FULL graph says for how many requests it was recorded, at most `max_num_seqs`: in a uniform one
-    each has `uniform_decode_query_len` tokens; in any other one token is taken for one request.
+    A key of a FULL graph also says for how many requests it was recorded. In a uniform key each of them has
+    `uniform_decode_query_len` tokens. In any other there are as many as tokens, but at most `max_num_seqs`.
 
     Where the mode tells decode batches from mixed ones (`separate_routine()`), FULL keys are uniform. They
     begin at one whole request and end at `max_num_seqs` of them. Where the mode is FULL for all, no key is

@@ -59,7 +59,7 @@ def yours(lab: ModuleType) -> Any:
     return grid.Steps(ladder, resolve, dispatch)
 
 
-def resolves_are_vllms(lab: ModuleType, wanted: Any, rule: str) -> None:
+def resolves_are_vllms(lab: ModuleType, wanted: Any) -> None:
     """`lab` leaves the modes and sizes that vLLM leaves, wherever `wanted(question)` holds."""
     side, count, wrong, first = yours(lab), 0, 0, ""
     for one, theirs in recorded("resolves"):
@@ -71,11 +71,29 @@ def resolves_are_vllms(lab: ModuleType, wanted: Any, rule: str) -> None:
             wrong += 1
             first = first or (
                 f"{one.mode}, support {one.support}, {'' if one.pieces else 'not '}split, decodes of "
-                f"{one.ladder.query_len}, ladder {_short(ladder(one.ladder))}: vLLM has {_cut(theirs)}, "
-                f"you {_cut(mine)}"
+                f"{one.ladder.query_len}, ladder {_short(ladder(one.ladder))}: {_apart(theirs, mine)}"
             )
     assert count, "the record has no such question: do not change it"
-    assert not wrong, f"{wrong} of {count} answers are not the same. The first: {first}. {rule}"
+    assert not wrong, f"{wrong} of {count} answers are not the same. The first: {first}"
+
+
+def _apart(theirs: str, mine: str) -> str:
+    """Where two answers, a mode and its sizes each, part: the mode if it does, else the first sizes."""
+    (mode, *sizes), (my_mode, *my_sizes) = theirs.split(" "), mine.split(" ")
+    if "error" in (mode, my_mode):
+        return f"vLLM has {_cut(theirs)}, you {_cut(mine)}"
+    if mode != my_mode:
+        rule = "first the wish for mixed batches is lowered, then what is left for decodes"
+        return f"vLLM leaves {mode}, you {my_mode}; {rule}"
+    same = [a == b for a, b in zip(sizes, my_sizes, strict=False)]
+    at = max(0, [*same, False].index(False) - 1)
+    rule = "sizes are rounded up to whole requests, and none above the old top is left"
+    both = f"vLLM has {_some(sizes[at:])}, you {_some(my_sizes[at:])}"
+    return f"{mode}, and from size {at + 1} on {both}; {rule}"
+
+
+def _some(sizes: list[str]) -> str:
+    return (" ".join(sizes[:5]) + " …" * (len(sizes) > 5)) or "none"
 
 
 def _short(sizes: list[int]) -> str:

@@ -180,20 +180,12 @@ def test_with_drafts(lab: ModuleType) -> None:
 
 def test_vllm_leaves_the_same_modes(lab: ModuleType) -> None:
     """Every mode, level and count of drafts, split and not, as vLLM's own method lowered it."""
-    support.resolves_are_vllms(
-        lab,
-        lambda one: one.ladder.query_len == 1,
-        "First the wish for mixed batches, then what is left for decodes",
-    )
+    support.resolves_are_vllms(lab, lambda one: one.ladder.query_len == 1)
 
 
 def test_vllm_leaves_the_same_with_drafts(lab: ModuleType) -> None:
     """The same, with the sizes in whole requests."""
-    support.resolves_are_vllms(
-        lab,
-        lambda one: one.ladder.query_len > 1,
-        "Sizes are rounded up to whole requests, and none above the old top is left",
-    )
+    support.resolves_are_vllms(lab, lambda one: one.ladder.query_len > 1)
 
 
 def test_whole_requests(lab: ModuleType) -> None:
@@ -241,6 +233,9 @@ def test_full_keys_in_whole_requests(lab: ModuleType) -> None:
     assert got == want, (
         f"three requests of 4 tokens, (tokens, requests, uniform): {want}, yours {got}"
     )
+    got = keys(made(lab, DECODE_ONLY, [2, 4, 8], 3, 4), FULL)
+    want = [(4, 1, True), (8, 2, True)]
+    assert got == want, f"sizes 2, 4, 8: 2 is less than a request of 4, so {want}, yours {got}"
     got = keys(made(lab, FULL, [1, 8], 3, 4), FULL)
     want = [(1, 1, False), (8, 3, False)]
     assert got == want, f"FULL for all knows no uniform batch, so {want}, yours {got}"
@@ -365,18 +360,21 @@ def test_forbidden_modes(lab: ModuleType) -> None:
 
 def test_nothing_is_made_on_the_way(lab: ModuleType) -> None:
     """A thousand steps, and the keys are what they were: only the start records graphs."""
-    dispatcher = made(lab, BOTH, (), 33)
-    before = [keys(dispatcher, mode) for mode in (PIECEWISE, FULL)]
-    for num_tokens in range(1, 600):
-        for uniform in (False, True):
-            mode, key = dispatcher.dispatch(num_tokens, uniform)
-            known = dispatcher.cudagraph_keys.get(mode, ())
-            assert mode is NONE or key in known, (
-                f"{num_tokens} tokens run as {mode.name} {key}, and there is no such key: nobody "
-                "has recorded that graph"
-            )
-    after = [keys(dispatcher, mode) for mode in (PIECEWISE, FULL)]
-    assert after == before, "dispatching has changed the keys"
+    for dispatcher in (made(lab, BOTH, (), 33), made(lab, DECODE_ONLY, (), 33)):
+        before = [keys(dispatcher, mode) for mode in (PIECEWISE, FULL)]
+        for num_tokens in range(1, 600):
+            for uniform in (False, True):
+                mode, key = dispatcher.dispatch(num_tokens, uniform)
+                known = dispatcher.cudagraph_keys.get(mode, ())
+                assert mode is NONE or key in known, (
+                    f"{num_tokens} tokens run as {mode.name} {key}, and there is no such key: nobody "
+                    "has recorded that graph"
+                )
+        after = [keys(dispatcher, mode) for mode in (PIECEWISE, FULL)]
+        assert after == before, (
+            f"there were {[len(found) for found in before]} keys of PIECEWISE and FULL, and after the "
+            f"steps {[len(found) for found in after]}"
+        )
 
 
 def test_vllm_dispatches_the_same(lab: ModuleType) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from types import ModuleType
 
 import pytest
@@ -12,6 +13,19 @@ support = load_support(__file__)
 Night = support.Night
 pytestmark = pytest.mark.torch
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Small products gain nothing by a second thread, which waits for its work at full speed."""
+    import torch
+
+    usual = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(usual)
+
+
 on_each_device = pytest.mark.parametrize("device", DEVICES)
 
 
@@ -285,15 +299,15 @@ def test_all_sizes_fit_into_the_memory_of_the_largest(
 
 @on_each_device
 def test_the_engine_says_the_same_under_your_graphs(lab: ModuleType, device: str) -> None:
-    """The shipped checkpoint: ten requests, chunked prompts, prefix hits and preemptions, token by token."""
+    """The shipped checkpoint: eight requests, chunks, prefix hits and preemptions, token by token."""
     from mini_vllm import LLM, SamplingParams
 
     settings = {
         "attention": "torch", "max_num_seqs": 6, "max_num_batched_tokens": 24,
         "max_model_len": 96, "num_gpu_blocks": 18,
     }  # fmt: skip
-    prompts = [f"Kim asks for number {i}" + " and one more" * (i % 4) for i in range(10)]
-    params = SamplingParams(temperature=0, max_tokens=8)
+    prompts = [f"Kim asks for number {i}" + " and one more" * (i % 4) for i in range(8)]
+    params = SamplingParams(temperature=0, max_tokens=6)
     with support.guarded("Without your graphs"):
         expected = LLM(**settings).generate(prompts, params, use_tqdm=False)
         llm = LLM(**settings)
@@ -302,7 +316,7 @@ def test_the_engine_says_the_same_under_your_graphs(lab: ModuleType, device: str
 
     with torch.inference_mode(), support.guarded("With the shipped checkpoint", reads=False):
         mine = lab.CaptureRunner(
-            engine.model_runner.model, engine.model_runner.kv_caches, [1, 2, 4, 8, 16], 6, 96
+            engine.model_runner.model, engine.model_runner.kv_caches, [2, 6, 16], 6, 96
         )
         mine.capture()
     engine.model_runner._model_forward = mine.run

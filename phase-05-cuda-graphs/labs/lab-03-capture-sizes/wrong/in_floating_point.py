@@ -1,6 +1,6 @@
 """It divides in floating point and rounds up.
 
-A quotient that is whole may come out a little above, and then it is one too many.
+A float has 53 bits, so a large quotient is off by some steps, and a whole one may be rounded up.
 
 Refused by `test_when_captures_have_paid`.
 """

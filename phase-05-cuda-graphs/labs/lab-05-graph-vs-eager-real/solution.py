@@ -1,0 +1,184 @@
+"""Lab 05-05: count what a step launches, predict its time, judge what was measured. One solution."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from statistics import median
+from typing import Any, NamedTuple
+
+GAIN, LOSS, UNDECIDED = "gain", "loss", "undecided"
+ALLOCATIONS = ("empty", "new_empty", "empty_like", "empty_strided", "new_empty_strided")
+Pair = tuple[float, float]
+
+
+class Launches(NamedTuple):
+    """Calls of kernels in a step that Inductor compiled.
+
+    Attributes:
+        fused: of kernels that Inductor wrote.
+        library: of kernels that were there before, a matrix product for instance.
+    """
+
+    fused: int
+    library: int
+
+
+class Prediction(NamedTuple):
+    """A step on paper. Seconds.
+
+    Attributes:
+        host: what starting its kernels takes the processor.
+        device: what its kernels take, once started.
+        step: what the step takes.
+        lost: share of the step in which no kernel works (0 to 1).
+    """
+
+    host: float
+    device: float
+    step: float
+    lost: float
+
+
+class Gain(NamedTuple):
+    """What a change brought, by pairs of measurements.
+
+    Attributes:
+        ratio: how many times faster, as the middle pair has it.
+        low, high: the pairs that speak least and most for the change.
+        verdict: GAIN or LOSS where all pairs agree, else UNDECIDED.
+    """
+
+    ratio: float
+    low: float
+    high: float
+    verdict: str
+
+
+def predictions() -> dict[str, Any]:
+    """What you say before you look. See the README."""
+    return {
+        "operators, width 2048 for 128": "as many",
+        "kernels, width 2048 for 128": "as many",
+        "share of launches left, width 128": "a quarter",
+        "width 128, batch 1": GAIN,
+        "width 128, batch 64": GAIN,
+        "width 2048, batch 1": UNDECIDED,
+        "vLLM on a CPU, batch 1": GAIN,
+        "vLLM on a CPU, batch 8": GAIN,
+        "vLLM on a CPU, batch 64": GAIN,
+    }
+
+
+# -- Count.
+
+
+def count_operators(run: Callable[[], object]) -> dict[str, int]:
+    """How often each operator is started while `run()` runs, for those that start a kernel."""
+    import torch
+    from torch.utils._python_dispatch import TorchDispatchMode
+    from torch.utils._pytree import tree_leaves
+
+    counted: dict[str, int] = {}
+
+    def storages(values: Any) -> list[int]:
+        tensors = (leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor))
+        return [tensor.untyped_storage()._cdata for tensor in tensors]
+
+    class Counter(TorchDispatchMode):  # type: ignore[misc]
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            out = func(*args, **(kwargs or {}))
+            name = func.overloadpacket.__name__
+            given = set(storages((args, kwargs)))
+            view = not func._schema.is_mutable and given.issuperset(storages(out))
+            if name not in ALLOCATIONS and not view:
+                counted[name] = counted.get(name, 0) + 1
+            return out
+
+    with Counter():
+        run()
+    return counted
+
+
+def count_launches(code: str) -> Launches:
+    """The kernels that Inductor's output starts in one step."""
+    names = [match[1] for line in _body(code) if (match := _CALL.match(line))]
+    fused = sum(name.startswith(("cpp_fused", "triton_")) for name in names)
+    return Launches(fused, len(names) - fused)
+
+
+_CALL = re.compile(
+    r"\s*(?:\w+ = )?((?:cpp_fused|triton_)\w+(?:\.run)?|extern_kernels\.\w+|torch\.ops\.[\w.]+)\("
+)
+
+
+def _body(code: str) -> list[str]:
+    """The lines of the function `call`."""
+    lines = code.splitlines()
+    first = next(i for i, line in enumerate(lines) if line.lstrip().startswith("def call("))
+    margin = len(lines[first]) - len(lines[first].lstrip())
+    body = []
+    for line in lines[first + 1 :]:
+        if line.strip() and len(line) - len(line.lstrip()) <= margin:
+            break
+        body.append(line)
+    return body
+
+
+# -- Predict.
+
+
+def cost_per_operator(chains: Sequence[tuple[int, float]]) -> float:
+    """Seconds for one operator more, from chains of operators that do next to nothing."""
+    counts = [float(count) for count, _ in chains]
+    if len(set(counts)) < 2:
+        raise ValueError(f"chains of {sorted(set(counts))} operators: two lengths are needed")
+    middle = sum(counts) / len(counts)
+    rise = sum((count - middle) * seconds for count, seconds in chains)
+    return rise / sum((count - middle) ** 2 for count in counts)
+
+
+def predict(
+    launches: int, cost: float, bytes_read: float, bandwidth: float, *, overlap: bool
+) -> Prediction:
+    """A step that starts `launches` kernels and reads `bytes_read` bytes."""
+    for name, value in (("launches", launches), ("cost", cost), ("bytes_read", bytes_read)):
+        if value < 0:
+            raise ValueError(f"{name} is {value!r}; it cannot be negative")
+    if bandwidth <= 0:
+        raise ValueError(f"bandwidth is {bandwidth!r}; it must be positive")
+    host, device = launches * cost, bytes_read / bandwidth
+    step = max(host, device) if overlap else host + device
+    return Prediction(host, device, step, 1 - device / step if step else 0.0)
+
+
+# -- Judge.
+
+
+def gain(pairs: Sequence[Pair]) -> Gain:
+    """What the pairs `(before, after)` say, each measured one right behind the other. Seconds."""
+    if not pairs:
+        raise ValueError("no pairs: nothing was measured")
+    ratios = sorted(before / after for before, after in pairs)
+    low, high = ratios[0], ratios[-1]
+    verdict = GAIN if low > 1 else LOSS if high < 1 else UNDECIDED
+    return Gain(median(ratios), low, high, verdict)
+
+
+def gain_ends(gains: Mapping[int, Gain]) -> int | None:
+    """The size from which on nothing is gained any more, up to the largest that was measured."""
+    end = None
+    for size in sorted(gains, reverse=True):
+        if gains[size].verdict == GAIN:
+            break
+        end = size
+    return end
+
+
+def cost_of_removed(before: int, after: int, pairs: Sequence[Pair]) -> float:
+    """Seconds that each launch saved was worth, by the measured pairs."""
+    if after >= before:
+        raise ValueError(f"{before} launches before and {after} after: none was saved")
+    return median(slow - fast for slow, fast in pairs) / (before - after)

@@ -1,0 +1,323 @@
+"""Lab 05-05: count what a step launches, predict its time, and judge what was measured."""
+
+from __future__ import annotations
+
+import math
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+from course.learner.labs import load_support
+
+support = load_support(__file__)
+
+ON_A_CPU = '''
+cpp_fused_add_mul_0 = async_compile.cpp_pybinding(['const float*', 'float*'], r"""
+    extern "C" void kernel(const float* in_ptr0, float* out_ptr0) {}
+""")
+cpp_fused_silu_1 = async_compile.cpp_pybinding(['float*'], r"""
+    // extern_kernels.mm(buf0) comes before
+""")
+
+class Runner:
+    def recursively_apply_fns(self, fns):
+        extern_kernels.mm(never, called)
+
+    def call(self, args):
+        arg0_1, arg1_1 = args
+        assert_size_stride(arg0_1, (1, 128), (128, 1))
+        buf0 = empty_strided_cpu((1, 128), (128, 1), torch.float32)
+        # Topologically Sorted Source Nodes: [linear], Original ATen: [aten.mm]
+        extern_kernels.mm(arg0_1, reinterpret_tensor(arg1_1, (128, 128), (1, 128), 0), out=buf0)
+        # cpp_fused_add_mul_0(buf9) was here once
+        cpp_fused_add_mul_0(buf0, arg0_1)
+        buf1 = buf0; del buf0  # reuse
+        buf2 = torch.ops.aten._scaled_dot_product(buf1)
+        buf3 = buf2[0]
+        assert_size_stride(buf3, (1, 128), (128, 1), 'torch.ops.aten._scaled_dot_product')
+        torch.ops._C.onednn_mm.default(buf3, buf1, None, arg1_1)
+
+        cpp_fused_silu_1(buf3)
+        cpp_fused_add_mul_0(buf3, buf1)
+        return (buf3, )
+
+runner = Runner(partitions=[])
+call = runner.call
+
+def benchmark_compiled_module(times=10):
+    extern_kernels.mm(rand, rand)
+    cpp_fused_silu_1(rand)
+'''
+ON_A_GPU = """
+triton_poi_fused_silu_0 = async_compile.triton('triton_poi_fused_silu_0', device_str='cuda')
+
+def call(args):
+    with torch.cuda._DeviceGuard(0):
+        torch.cuda.set_device(0)
+        stream0 = get_raw_stream(0)
+        triton_red_fused_rms_norm_1.run(arg0_1, buf0, 1, 2048, stream=stream0)
+        extern_kernels.mm(buf0, arg1_1, out=buf1)
+        triton_poi_fused_silu_0.run(buf1, 128, stream=stream0)
+        triton_poi_fused_silu_0.run(buf1, 128, stream=stream0)
+    return (buf1, )
+
+def benchmark():
+    triton_poi_fused_silu_0.run(buf1, 128)
+"""
+
+
+def test_the_predictions_hold(lab: ModuleType) -> None:
+    """What was said before, against what was counted and measured."""
+    said, want = lab.predictions(), support.answers(lab)
+    assert set(said) == set(want), f"the names are {sorted(want)}, not {sorted(said)}"
+    for name, answer in want.items():
+        assert said[name] == answer, f"{name}: measured was {answer!r}, and you say {said[name]!r}"
+
+
+# -- Count.
+
+
+def test_launches_are_calls(lab: ModuleType) -> None:
+    """Fused and library kernels of `call`; definitions, comments and what stands below it do not count."""
+    fused, library = lab.count_launches(ON_A_CPU)
+    assert fused == 3, (
+        f"`call` starts fused kernels on 3 lines, one of the kernels twice; you count {fused}. "
+        f"A definition, a comment and the benchmark below start nothing in a step"
+    )
+    assert library == 3, (
+        f"`call` starts library kernels on 3 lines: extern_kernels.mm, one torch.ops with a result in "
+        f"front and one without; you count {library}. A name in a string or in another function is no call"
+    )
+
+
+def test_launches_on_a_gpu(lab: ModuleType) -> None:
+    """There Inductor writes Triton, a kernel is started by `.run`, and the lines stand inside of a `with`."""
+    got = tuple(lab.count_launches(ON_A_GPU))
+    assert got == (3, 1), (
+        f"three launches of Triton kernels and one product are Launches(3, 1), not {got}"
+    )
+
+
+def test_the_first_line_of_call_counts(lab: ModuleType) -> None:
+    """Nothing need come before the first launch, or behind `call`."""
+    code = "def call(args):\n    cpp_fused_a_0(args[0])\n    cpp_fused_b_1(args[0])"
+    got = tuple(lab.count_launches(code))
+    assert got == (2, 0), f"two lines, two launches: Launches(2, 0), not {got}"
+
+
+def test_launches_of_the_real_step(lab: ModuleType) -> None:
+    """What Inductor wrote for the decode step of the shipped model's shape."""
+    got, want = lab.count_launches(support.inductor_output()), support.row_of(128, 1)["launches"]
+    assert list(got) == want, f"inductor.txt: {got} where measure.py counted {want}"
+
+
+# -- Predict.
+
+
+def test_the_cost_is_a_slope(lab: ModuleType) -> None:
+    """What a measurement costs besides its operators is left out."""
+    for cost, besides, counts in (
+        (2e-6, 5e-5, (400, 50, 200)),
+        (7e-6, 0.0, (50, 200)),
+        (1e-5, -1e-6, (1, 2, 2)),
+    ):
+        chains = [(n, besides + cost * n) for n in counts]
+        got = lab.cost_per_operator(chains)
+        assert math.isclose(got, cost, rel_tol=1e-9), (
+            f"{besides:g} s besides and {cost:g} s for each operator: {got:g} s an operator. Seconds divided "
+            f"by operators would count what the measurement itself takes"
+        )
+
+
+def test_the_cost_uses_every_point(lab: ModuleType) -> None:
+    """Points off the line: the least squares through all, by numpy."""
+    rng = np.random.default_rng(5)
+    for _ in range(5):
+        counts = rng.integers(1, 500, 9).tolist()
+        seconds = (rng.uniform(1, 9) * np.array(counts) + rng.normal(0, 90, 9)).tolist()
+        want = np.polyfit(counts, seconds, 1)[0]
+        got = lab.cost_per_operator(list(zip(counts, seconds, strict=True)))
+        assert math.isclose(got, want, rel_tol=1e-6), (
+            f"the line through all {len(counts)} points rises by {want:g}, not {got:g}"
+        )
+
+
+def test_the_cost_of_the_recorded_chains(lab: ModuleType) -> None:
+    """The recorded chains, against numpy."""
+    for name, chain in support.recorded("steps")["chains"].items():
+        want = np.polyfit(*zip(*chain, strict=True), 1)[0]
+        got = lab.cost_per_operator([(int(n), s) for n, s in chain])
+        assert math.isclose(got, want, rel_tol=1e-6), f"{name}: {want:g} s an operator, not {got:g}"
+
+
+@pytest.mark.parametrize("chains", [[], [(50, 1.0)], [(50, 1.0), (50, 2.0)]])
+def test_a_line_needs_two_lengths(lab: ModuleType, chains: list[tuple[int, float]]) -> None:
+    """One length says nothing of a slope."""
+    with pytest.raises(ValueError, match="operators"):
+        lab.cost_per_operator(chains)
+
+
+def test_a_step_on_a_gpu(lab: ModuleType) -> None:
+    """The processor starts the next kernel while one works: the longer of the two is the step."""
+    bound = lab.predict(200, 5e-6, 2e9, 4e12, overlap=True)
+    assert math.isclose(bound.host, 1e-3), f"200 launches of 5 us are 1 ms, not {bound.host:g} s"
+    assert math.isclose(bound.device, 5e-4), f"2 GB at 4 TB/s are 0.5 ms, not {bound.device:g} s"
+    assert math.isclose(bound.step, 1e-3), (
+        f"1 ms of launches hide 0.5 ms of work, not {bound.step:g} s"
+    )
+    assert math.isclose(bound.lost, 0.5), (
+        f"half of the step no kernel works, since the next one is not started yet; not {bound.lost:g}"
+    )
+    busy = lab.predict(10, 5e-6, 2e9, 4e12, overlap=True)
+    assert math.isclose(busy.step, 5e-4), (
+        f"0.5 ms of work hide 50 us of launches, not {busy.step:g} s"
+    )
+    assert busy.lost == 0, (
+        f"the card always has something to do; not {busy.lost:g} of the time without"
+    )
+
+
+def test_a_step_on_a_cpu(lab: ModuleType) -> None:
+    """One core does first the one and then the other."""
+    got = lab.predict(300, 1e-5, 1e8, 1e11, overlap=False)
+    assert math.isclose(got.step, 4e-3), (
+        f"3 ms of launches, then 1 ms of work: 4 ms, not {got.step:g} s"
+    )
+    assert math.isclose(got.lost, 0.75), (
+        f"3 of 4 ms are launches, so 0.75 is lost, not {got.lost:g}"
+    )
+    slow = lab.predict(1, 1.0, 2.0, 0.5, overlap=False)
+    assert slow.step == 5, (
+        f"2 bytes at half a byte a second, and one launch: 5 s, not {slow.step:g}"
+    )
+    nothing = lab.predict(0, 1e-5, 0, 1e11, overlap=False)
+    assert (nothing.step, nothing.lost) == (0, 0), (
+        f"nothing to do takes 0 s and loses none: {nothing}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "name"),
+    [
+        ((-1, 1e-6, 1.0, 1.0), "launches"),
+        ((1, -1e-6, 1.0, 1.0), "cost"),
+        ((1, 1e-6, -1.0, 1.0), "bytes_read"),
+        ((1, 1e-6, 1.0, 0.0), "bandwidth"),
+        ((1, 1e-6, 1.0, -2.0), "bandwidth"),
+    ],
+)
+def test_impossible_numbers(lab: ModuleType, given: tuple[float, ...], name: str) -> None:
+    """The message names what is wrong."""
+    for overlap in (True, False):
+        with pytest.raises(ValueError, match=name):
+            lab.predict(*given, overlap=overlap)
+
+
+# -- Judge.
+
+
+@pytest.mark.parametrize(("ratio", "verdict"), [(1.5, "GAIN"), (0.8, "LOSS"), (1.0, "UNDECIDED")])
+def test_a_drifting_machine(lab: ModuleType, ratio: float, verdict: str) -> None:
+    """Rounds that are up to ten times slower than others, while every pair has the same ratio."""
+    got = lab.gain(support.drifting(3, ratio))
+    for name in ("ratio", "low", "high"):
+        value = getattr(got, name)
+        assert math.isclose(value, ratio, rel_tol=1e-9), (
+            f"{name} is {value:.3f}, where each of the pairs says {ratio}. Compare the two of a pair: they "
+            f"were measured one behind the other"
+        )
+    if ratio != 1:
+        assert got.verdict == getattr(lab, verdict), f"every pair says {ratio}: not {got.verdict!r}"
+
+
+def test_the_middle_pair(lab: ModuleType) -> None:
+    """One pair that something disturbed moves neither the ratio nor hides itself."""
+    pairs = [(2.0, 1.0), (2.2, 1.0), (2.1, 1.0), (60.0, 1.0), (1.9, 1.0)]
+    got = lab.gain(pairs)
+    assert math.isclose(got.ratio, 2.1), (
+        f"the middle of 1.9, 2, 2.1, 2.2 and 60 is 2.1, not {got.ratio:g}"
+    )
+    assert (got.low, got.high) == (1.9, 60.0), (
+        f"from 1.9 to 60, not from {got.low:g} to {got.high:g}"
+    )
+    drifts = [(2.0, 1.0), (40.0, 10.0), (3.0, 2.0), (60.0, 30.0), (25.0, 20.0)]
+    got = lab.gain(drifts)
+    assert math.isclose(got.ratio, 2.0), (
+        f"2, 4, 1.5, 2 and 1.25 times, in the middle 2, not {got.ratio:g}. The middle of the slow times "
+        f"and the middle of the fast ones may come from different rounds"
+    )
+    even = lab.gain([(1.0, 1.0), (3.0, 1.0), (4.0, 1.0), (9.0, 1.0)])
+    assert math.isclose(even.ratio, 3.5), (
+        f"of four the middle lies between 3 and 4, not at {even.ratio:g}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("ratios", "verdict"),
+    [
+        ([1.01, 1.3], "GAIN"),
+        ([0.99, 1.9, 1.9], "UNDECIDED"),
+        ([1.0, 1.2], "UNDECIDED"),
+        ([0.8, 1.0], "UNDECIDED"),
+        ([0.2, 0.99], "LOSS"),
+        ([1.2], "GAIN"),
+    ],
+)
+def test_all_pairs_must_agree(lab: ModuleType, ratios: list[float], verdict: str) -> None:
+    """One pair on the other side, or on neither, and the case is open."""
+    got = lab.gain([(ratio, 1.0) for ratio in ratios])
+    want = getattr(lab, verdict)
+    assert got.verdict == want, f"pairs that say {ratios} are {want!r}, not {got.verdict!r}"
+
+
+def test_no_pairs_no_verdict(lab: ModuleType) -> None:
+    """Nothing measured is an error."""
+    with pytest.raises(ValueError, match="no pairs"):
+        lab.gain([])
+
+
+def test_where_the_gain_ends(lab: ModuleType) -> None:
+    """The first size of the last stretch without a gain, whatever the order of the sizes."""
+    made = {
+        name: lab.Gain(1.0, 1.0, 1.0, getattr(lab, name)) for name in ("GAIN", "LOSS", "UNDECIDED")
+    }
+    yes, no, open_ = made["GAIN"], made["LOSS"], made["UNDECIDED"]
+    cases = [
+        ({1: yes, 8: yes, 64: open_, 256: no}, 64),
+        ({256: no, 64: open_, 8: yes, 1: yes}, 64),
+        ({1: open_, 8: yes, 64: open_}, 64),
+        ({1: no, 8: open_}, 1),
+        ({1: yes, 8: no, 64: yes}, None),
+        ({}, None),
+    ]
+    for gains, want in cases:
+        got = lab.gain_ends(gains)
+        told = {size: seen.verdict for size, seen in gains.items()}
+        assert got == want, f"{told}: from {want} on nothing is gained, not from {got}"
+
+
+def test_what_a_launch_was_worth(lab: ModuleType) -> None:
+    """Differences of pairs, and the middle of those."""
+    pairs = [(9.0, 1.0), (30.0, 20.0), (12.0, 2.0), (110.0, 10.0), (8.0, 4.0)]
+    got = lab.cost_of_removed(216, 50, pairs)
+    assert math.isclose(got, 10 / 166), (
+        f"the pairs differ by 8, 10, 10, 100 and 4 s, in the middle by 10; over 166 launches that is "
+        f"{10 / 166:.4f} s each, not {got:.4f}"
+    )
+    for before, after in ((50, 50), (50, 51)):
+        with pytest.raises(ValueError, match="launches"):
+            lab.cost_of_removed(before, after, pairs)
+
+
+def test_the_recorded_gains(lab: ModuleType) -> None:
+    """Every row of `steps.json`, against numpy."""
+    for row in support.recorded("steps")["rows"]:
+        pairs = support.pairs_of(row)
+        ratios = [before / after for before, after in pairs]
+        got = lab.gain(pairs)
+        name = f"width {row['hidden_size']}, batch {row['batch']}"
+        assert math.isclose(got.ratio, np.median(ratios)), (
+            f"{name}: {np.median(ratios):.2f}, not {got.ratio:.2f}"
+        )
+        assert got.verdict == support.verdict_of(lab, pairs), f"{name}: {got}"

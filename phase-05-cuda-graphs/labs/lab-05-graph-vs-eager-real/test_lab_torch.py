@@ -1,0 +1,112 @@
+"""Lab 05-05: operators as PyTorch starts them. Needs torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from course.learner.labs import load_module, load_support
+
+with suppress(ImportError):  # here and not in a test, whose seconds are counted
+    import torch
+
+support = load_support(__file__)
+pytestmark = pytest.mark.torch
+
+
+def counted(lab: ModuleType, run: Callable[[], object]) -> dict[str, int]:
+    with torch.no_grad():
+        return dict(lab.count_operators(run))
+
+
+def test_kernels_are_counted_by_name(lab: ModuleType) -> None:
+    """Each start, under the operator's short name."""
+    x = torch.ones(3, 4)
+    got = counted(lab, lambda: ((x + 1) * 2 + x.exp()).sum())
+    want = {"add": 2, "mul": 1, "exp": 1, "sum": 1}
+    assert got == want, f"(x + 1) * 2 + exp(x), summed, starts {want}, not {got}"
+
+
+def test_views_start_nothing(lab: ModuleType) -> None:
+    """The same memory seen otherwise: alone, in a list, or by an operator that does not say so."""
+    x = torch.ones(4, 6)
+    views: dict[str, Callable[[], Any]] = {
+        "transpose": lambda: x.t(),
+        "view": lambda: x.view(2, 12),
+        "slice": lambda: x[1:3],
+        "three chunks in a tuple": lambda: x.chunk(3, dim=1),
+        "unbind": lambda: x.unbind(0),
+        "expand": lambda: x[:, :1].expand(4, 9),
+        "_unsafe_view": lambda: torch.ops.aten._unsafe_view(x, [24]),
+        "self in kwargs": lambda: torch.ops.aten.view(self=x, size=[24]),
+    }
+    for name, view in views.items():
+        got = counted(lab, view)
+        assert got == {}, f"{name} moves no number, so it starts no kernel; you count {got}"
+
+
+def test_a_copy_starts_one(lab: ModuleType) -> None:
+    """A transposed matrix cannot be flattened in place: `reshape` copies."""
+    x = torch.ones(4, 6)
+    got = counted(lab, lambda: x.t().reshape(24))
+    assert sum(got.values()) == 1, f"one copy and no more; you count {got}"
+    got = counted(lab, lambda: torch.cat([x, x]))
+    assert got == {"cat": 1}, (
+        f"tensors in a list come in as well, and `cat` makes new memory: {got}"
+    )
+
+
+def test_writing_in_place_starts_one(lab: ModuleType) -> None:
+    """Its result is memory that came in, and yet it writes."""
+    x, out = torch.ones(4), torch.ones(4)
+    got = counted(lab, lambda: x.add_(1))
+    assert got == {"add_": 1}, f"add_ writes 4 numbers, so a kernel runs; you count {got}"
+    assert x.tolist() == [2.0] * 4, f"the operator itself must run, once: {x.tolist()}"
+    got = counted(lab, lambda: torch.mul(x, 3, out=out))
+    assert got == {"mul": 1}, f"a product into given memory is a kernel; you count {got}"
+    assert out.tolist() == [6.0] * 4, f"3 times 2 should stand in `out`, not {out.tolist()}"
+
+
+def test_keywords_are_handed_on(lab: ModuleType) -> None:
+    """An operator gets the arguments that it was called with."""
+    x = torch.tensor([[3.0, 1.0], [2.0, 5.0]])
+    results: list[Any] = []
+    counted(lab, lambda: results.append(torch.sum(x, dtype=torch.float64)))
+    assert results[0].dtype == torch.float64, (
+        f"summed with dtype=float64 the result is {results[0].dtype}: what came in kwargs got lost"
+    )
+
+
+def test_room_is_not_a_kernel(lab: ModuleType) -> None:
+    """Memory is set aside, and nothing is written."""
+    x = torch.ones(4)
+    got = counted(lab, lambda: (torch.empty(3), x.new_empty(3), torch.empty_like(x)))
+    assert got == {}, f"empty, new_empty and empty_like write nothing; you count {got}"
+
+
+def test_the_result_is_handed_on(lab: ModuleType) -> None:
+    """What runs inside gets its results, and what comes after is not counted."""
+    results: list[Any] = []
+    first = counted(lab, lambda: results.append(torch.ones(2) + 1))
+    assert results[0].tolist() == [2.0, 2.0], f"1 + 1 is 2 inside, too: {results[0]}"
+    torch.ones(2).mul(2)
+    second = counted(lab, lambda: torch.ones(2).exp())
+    assert "add" in first, f"the addition is counted: {first}"
+    assert set(second) & {"add", "mul"} == set(), (
+        f"each call counts what runs inside of it: {second}"
+    )
+
+
+def test_the_decode_step(lab: ModuleType) -> None:
+    """The step whose numbers are in `steps.json`, and as many for a batch of any size or width above."""
+    step_file = load_module(support.HERE / "step.py", "lab_05_05_step_in_test")
+    for hidden_size, batch in ((128, 1), (128, 8)):
+        step = step_file.DecodeStep(hidden_size, batch)
+        got = sum(counted(lab, step.eager).values())
+        want = support.row_of(hidden_size, batch)["operators"]
+        assert got == want, f"width {hidden_size}, batch {batch}: {want} operators, not {got}"
+        assert torch.isfinite(step.eager()).all(), "the step itself gives numbers"
