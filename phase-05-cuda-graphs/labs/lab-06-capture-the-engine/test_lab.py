@@ -285,8 +285,9 @@ def test_all_sizes_fit_into_the_memory_of_the_largest(
     with support.small_segments():
         largest = sum(support.pool_bytes(lab, sizes[-1:], max_num_seqs))
         pools = support.pool_bytes(lab, sizes, max_num_seqs)
-    assert len(pools) == 1, (
-        f"the graphs lie in {len(pools)} pools, and what one pool has free no other can use: all share one"
+    assert len(pools) <= 2, (
+        f"the graphs lie in {len(pools)} pools, and what one pool has free no other can use: all share one, "
+        "or pieces and whole models have one each"
     )
     kind = "pieces" if max_num_seqs == 1 else "pieces and whole"
     taken = sum(pools)
