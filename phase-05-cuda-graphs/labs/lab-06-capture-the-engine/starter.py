@@ -48,7 +48,8 @@ class Captured:
     def capture(self, size: int, *args: Any) -> Any:
         """Record `function(*args)` as the graph of `size`.
 
-        Whatever the function makes or loads on its first call must be there before the capture begins.
+        Whatever the function makes or loads when it first sees this size must be there before the capture
+        begins. That call may read numbers that no replay has written yet.
 
         Returns the output. Its shapes and addresses are final; its numbers come with a replay.
         """

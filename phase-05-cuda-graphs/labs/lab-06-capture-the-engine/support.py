@@ -23,10 +23,11 @@ class Refused(AssertionError):
 
 
 @contextmanager
-def guarded(doing: str, reads: bool = True) -> Iterator[None]:
+def guarded(doing: str, reads: bool = True, why: str = "") -> Iterator[None]:
     """Turn what the stand-in, or the runner itself, raises into a failed test with a sentence.
 
     `reads`: also refuse a read of numbers that no replay has written. A warm-up may read such.
+    `why`: what stands behind the stand-in's words.
     """
     from mini_vllm.gpu.graph_standin import GraphError, watch
 
@@ -36,13 +37,15 @@ def guarded(doing: str, reads: bool = True) -> Iterator[None]:
     except (AssertionError, NotImplementedError):
         raise
     except GraphError as error:
-        raise Refused(f"{doing}, your code does what no graph can: {error}") from error
+        raise Refused(
+            f"{doing}, your code does what no graph can: {error}. {why}".rstrip()
+        ) from error
     except Exception as error:
         raise Refused(f"{doing}, your code raised {type(error).__name__}: {error}") from error
 
 
 def make_model(device: str, lazy: bool = False) -> Any:
-    """A Llama of two layers with random weights. `lazy`: it makes its table of angles when first called."""
+    """A Llama of two layers with random weights. `lazy`: it makes a table when a size first comes."""
     import torch
 
     from mini_vllm.checkpoint.loader import expected_tensors
@@ -60,17 +63,19 @@ def make_model(device: str, lazy: bool = False) -> Any:
             return super().forward(query, key, value, kv_cache, md, output)
 
     class LazyLlama(LlamaForCausalLM):
-        """Looks its angles up in a table, as upstream does, and makes the table when it is first needed."""
+        """Looks its angles up, in a table for each number of rows, made when that number first comes: so does
+        a compiler with its kernels."""
 
-        table: Any = None
+        tables: dict[int, Any]
 
         def embed(self, input_ids: Any, positions: Any) -> Any:
-            if self.table is None:
+            self.tables = getattr(self, "tables", {})
+            if len(input_ids) not in self.tables:
                 places = torch.arange(MAX_MODEL_LEN, device=self.device).float()
                 angles = places[:, None, None] * self.inv_freq
-                self.table = angles.cos(), angles.sin()
+                self.tables[len(input_ids)] = angles.cos(), angles.sin()
             hidden_states, _ = super().embed(input_ids, positions)
-            cos, sin = self.table
+            cos, sin = self.tables[len(input_ids)]
             return hidden_states, (cos[positions], sin[positions])
 
     config = LlamaConfig(
@@ -160,6 +165,15 @@ class Night:
             self.runner.capture()
         return self
 
+    def fill(
+        self, size: int, num_reqs: int, step: tuple[np.ndarray, np.ndarray, HostMetadata]
+    ) -> Any:
+        """The runner's `fill`."""
+        import torch
+
+        with torch.inference_mode(), guarded("In fill()"):
+            return self.runner.fill(size, num_reqs, *step)
+
     def leave(self, name: str) -> None:
         """The request has finished: its blocks are given to the next that asks."""
         self.free = self.blocks.pop(name) + self.free
@@ -218,7 +232,7 @@ class Night:
         doing = f"In the step of {len(ids)} tokens ({what})"
         with torch.inference_mode():
             expected = self.expected(ids, positions, metadata)
-            with guarded(doing):
+            with guarded(doing, why=why):
                 found = self.runner.run(ids, positions, metadata)
                 assert isinstance(found, torch.Tensor), f"run returns a tensor, got {found!r}"
                 assert found.shape == expected.shape, (
@@ -251,15 +265,15 @@ def compare(doing: str, why: str, found: Any, expected: Any) -> None:
     )
 
 
-def pool_bytes(lab: ModuleType, sizes: Sequence[int]) -> int:
-    """What the pools of a runner of these sizes have taken from the stand-in when all is captured."""
+def pool_bytes(lab: ModuleType, sizes: Sequence[int], max_num_seqs: int) -> list[int]:
+    """What each pool of a runner of these sizes has taken from the stand-in when all is captured."""
     from mini_vllm.gpu.graph_standin import MemPool
 
     before = MemPool.everywhere()
-    night = Night(lab, sizes=sizes, max_num_seqs=1).capture()
-    taken = sum(pool.reserved_bytes() for pool in MemPool.everywhere() if pool not in before)
+    night = Night(lab, sizes=sizes, max_num_seqs=max_num_seqs).capture()
+    new = [pool.reserved_bytes() for pool in MemPool.everywhere() if pool not in before]
     del night
-    return taken
+    return [taken for taken in new if taken]
 
 
 @contextmanager
@@ -301,16 +315,16 @@ def counted_replays(device: str) -> Iterator[list[Any]]:
     """A list that gets every graph that is replayed."""
     from mini_vllm.gpu.graph_standin import graphs_for
 
-    made = graphs_for(device).CUDAGraph
-    replayed: list[Any] = []
-    usual = made.replay
+    kind = graphs_for(device).CUDAGraph
+    done: list[Any] = []
+    usual = kind.replay
 
-    def replay(graph: Any) -> None:
-        replayed.append(graph)
-        usual(graph)
+    def replay(self: Any) -> None:
+        done.append(self)
+        usual(self)
 
-    made.replay = replay
+    kind.replay = replay
     try:
-        yield replayed
+        yield done
     finally:
-        made.replay = usual
+        kind.replay = usual

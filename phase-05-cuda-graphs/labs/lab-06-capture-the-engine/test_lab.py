@@ -56,7 +56,8 @@ def test_a_function_is_replayed_on_new_numbers(lab: ModuleType, device: str) -> 
             output = captured.replay(2)
             want = [2 * n + 1 for n in numbers]
             assert output.tolist() == want, (
-                f"x * 2 + 1 of {numbers} is {want}, the replay gave {output.tolist()}"
+                f"x * 2 + 1 of {numbers} is {want}, the replay gave {output.tolist()}: a replay writes into "
+                "the output that its capture made"
             )
         single = captured.replay(1)
         assert single.tolist() == [11.0], (
@@ -65,76 +66,14 @@ def test_a_function_is_replayed_on_new_numbers(lab: ModuleType, device: str) -> 
 
 
 @on_each_device
-def test_a_step_is_padded_with_nothing(lab: ModuleType, device: str) -> None:
-    """After a large step a small one is filled in: no slot, no token and no length is left over."""
-    import torch
-
-    night = Night(lab, device)
-    names = [f"r{i}" for i in range(8)]
-    with torch.inference_mode(), support.guarded("In fill()"):
-        night.runner.fill(16, 8, *night.arrays(**dict.fromkeys(names, 2)))
-        md = night.runner.fill(8, 6, *night.arrays(r0=3, r1=1, r2=1))
-    rows = {"slot_mapping": 8, "seq_lens": 6, "query_start_loc": 7, "block_table": 6}
-    for name, length in rows.items():
-        found = getattr(md, name).shape[0]
-        assert found == length, f"for 8 rows and 6 requests {name} has {length} rows, got {found}"
-    assert md.block_table.shape[1] == 16, (
-        f"64 tokens are 16 blocks of 4, so the table has 16 columns, got {md.block_table.shape[1]}"
-    )
-    assert md.slot_mapping[5:].tolist() == [-1, -1, -1], (
-        f"rows of padding are written to slot -1, that is nowhere; got {md.slot_mapping[5:].tolist()}"
-    )
-    assert md.seq_lens.tolist() == [5, 3, 3, 0, 0, 0], (
-        f"three requests, and three of padding without a token; got {md.seq_lens.tolist()}"
-    )
-    starts = md.query_start_loc.tolist()
-    assert starts == [0, 3, 4, 5, 5, 5, 5], (
-        f"requests of padding begin and end at row 5; got {starts}"
-    )
-    numbers = md.num_decodes, md.max_query_len, md.max_seq_len
-    assert numbers == (0, 3, 5), (
-        f"num_decodes, max_query_len and max_seq_len are the step's own, 0, 3 and 5; got {numbers}"
-    )
-
-
-@on_each_device
-def test_capturing_leaves_the_caches_alone(lab: ModuleType, device: str) -> None:
-    """A warm-up computes. What it writes must land with nobody, whatever lies in the buffers by then."""
-    import torch
-
-    night = Night(lab, device)
-    step = night.arrays(kim=5, lou=3)
-    with torch.inference_mode(), support.guarded("In run_eagerly() and fill()"):
-        night.runner.run_eagerly(*step)
-        night.runner.fill(8, 2, *step)
-    before = [cache.clone() for cache in night.caches]
-    night.capture()
-    for layer, (cache, was) in enumerate(zip(night.caches, before, strict=True)):
-        wrong = (cache[1:] != was[1:]).nonzero()[:, 0].tolist()
-        assert not wrong, (
-            f"capture() has written to block {wrong[0] + 1} of layer {layer}: the warm-up found somebody's "
-            "slots in the buffer"
-        )
-
-
-@on_each_device
-def test_what_the_first_call_makes_is_there_for_every_graph(lab: ModuleType, device: str) -> None:
-    """A model that makes a table when it is first called. In a capture, nothing is made."""
-    night = Night(lab, device, lazy=True).capture()
-    why = (
-        "This model makes its table of angles on its first call, and in a capture that call makes nothing. "
-        "What does the first call have to be?"
-    )
-    night.run(why, kim=5)
-    night.run(why, kim=1)
-    night.run(why, kim=1, lou=3)
-
-
-@on_each_device
 def test_two_decodes_each_from_their_own_inputs(lab: ModuleType, device: str) -> None:
     """Kim alone: the second replay sees the second step's token, position, slot, blocks and length."""
     night = Night(lab, device).capture()
-    night.run("The prompt fills a whole size, so there is no padding.", kim=4)
+    night.run(
+        "The prompt fills a size, so it is not padding: look at the copies into the buffers, and at what "
+        "goes from piece to piece.",
+        kim=4,
+    )
     for step in range(6):
         night.run(
             f"Decode number {step}. A replay reads the buffers that it was captured on.", kim=1
@@ -152,8 +91,56 @@ def test_a_long_sequence_is_read_to_its_end(lab: ModuleType, device: str) -> Non
     night.run(why, kim=16)
     night.run(why, kim=1)
     night.run(why, kim=16)
-    for _ in range(3):
-        night.run(why, kim=1)
+    night.run(why, kim=13)
+    night.run(why, kim=1)
+    night.run(why + " Kim is now as long as max_model_len allows.", kim=1)
+
+
+@on_each_device
+def test_a_request_of_padding_has_no_tokens(lab: ModuleType, device: str) -> None:
+    """What `fill` hands on: requests of padding begin where the last one ends; the step's own numbers."""
+    night = Night(lab, device)
+    steps = [(16, 8, {f"r{i}": 2 for i in range(8)}), (4, 4, {"r0": 1, "r1": 1, "r2": 1})]
+    steps.append((8, 2, {"r0": 1, "r1": 4}))
+    for size, num_reqs, tokens in steps:
+        ids, positions, host = night.arrays(**tokens)
+        md = night.fill(size, num_reqs, (ids, positions, host))
+        doing = f"fill({size}, {num_reqs}, ...) of {len(tokens)} requests, {len(ids)} tokens:"
+        extra = num_reqs - len(tokens)
+        starts = [*host.query_start_loc.tolist(), *[len(ids)] * extra]
+        assert md.query_start_loc.tolist() == starts, (
+            f"{doing} query_start_loc is {md.query_start_loc.tolist()} and should be {starts}: a "
+            "request of padding begins and ends where the step ends"
+        )
+        lens = [*host.seq_lens.tolist(), *[0] * extra]
+        assert md.seq_lens.tolist() == lens, (
+            f"{doing} seq_lens is {md.seq_lens.tolist()} and should be {lens}: a request of padding has 0"
+        )
+        slots = md.slot_mapping.tolist()
+        assert len(slots) == size, f"{doing} {len(slots)} slots, and the size is {size}"
+        assert all(slot < support.BLOCK_SIZE for slot in slots[len(ids) :]), (
+            f"{doing} the rows of padding have the slots {slots[len(ids) :]}, which are somebody's"
+        )
+        said = md.num_decodes, md.max_query_len, md.max_seq_len
+        longer = [count != 1 for count in tokens.values()]
+        own = [*longer, True].index(True), host.max_query_len, host.max_seq_len
+        assert said == own, (
+            f"{doing} num_decodes, max_query_len, max_seq_len are {said}, the step's own are {own}"
+        )
+
+
+@on_each_device
+def test_capture_writes_to_nobodys_slot(lab: ModuleType, device: str) -> None:
+    """A warm-up runs for real, on whatever lies in the buffers."""
+    night = Night(lab, device, sizes=(1, 2), max_num_seqs=2)
+    night.fill(2, 2, night.arrays(kim=1, lou=1))
+    night.capture()
+    for layer, cache in enumerate(night.caches):
+        blocks = (cache[1:].flatten(1).abs().sum(1).nonzero()[:, 0] + 1).tolist()
+        assert not blocks, (
+            f"capture() has written K and V of layer {layer} into blocks {blocks}, Kim's and Lou's: the step "
+            "before had left their slots in the buffer"
+        )
 
 
 @on_each_device
@@ -187,27 +174,16 @@ def test_mixed_batches_run_in_pieces(lab: ModuleType, device: str) -> None:
 
 
 @on_each_device
-def test_decodes_are_one_replay_and_other_steps_one_a_piece(lab: ModuleType, device: str) -> None:
-    """One graph for a batch of decodes, L + 1 where attention stands between them, none above the sizes."""
-    night = Night(lab, device).capture()
-    pieces = len(night.model.layers) + 1
-    names = [f"r{i}" for i in range(8)]
-    night.run("Sixteen tokens.", **dict.fromkeys(names, 2))
-    steps: list[tuple[dict[str, int], int]] = [
-        ({"r0": 1}, 1),
-        (dict.fromkeys(names[:5], 1), 1),
-        (dict.fromkeys(names, 1), 1),
-        ({"r0": 1, "r1": 2}, pieces),
-        ({"r2": 6}, pieces),
-        ({"r3": 1, "r4": 16}, 0),
-    ]
-    for tokens, want in steps:
-        with support.counted_replays(device) as replayed:
-            night.run("Its graph is there.", **tokens)
-        assert len(replayed) == want, (
-            f"the step {tokens} takes {want} replays, you made {len(replayed)}: decodes up to max_num_seqs "
-            f"run whole, other steps up to the largest size in {pieces} pieces"
-        )
+def test_what_the_first_call_makes_is_there_for_every_graph(lab: ModuleType, device: str) -> None:
+    """A model that makes a table for each size when it first sees it. In a capture, nothing is made."""
+    night = Night(lab, device, lazy=True).capture()
+    why = (
+        "This model makes a table when a size first comes, and in a capture that call makes nothing. What "
+        "does the first call of every size have to be?"
+    )
+    night.run(why, kim=5)
+    night.run(why, kim=1)
+    night.run(why, kim=1, lou=3)
 
 
 @on_each_device
@@ -220,6 +196,28 @@ def test_a_decode_batch_without_a_full_graph_runs_in_pieces(lab: ModuleType, dev
     night.run(why, **dict.fromkeys(names[:5], 1))
     night.run(why, **dict.fromkeys(names, 1))
     night.run("Four decodes have a FULL graph.", **dict.fromkeys(names[:4], 1))
+
+
+@on_each_device
+def test_a_step_that_has_graphs_uses_them(lab: ModuleType, device: str) -> None:
+    """One replay for the whole model, one for each piece, none above the largest size."""
+    night = Night(lab, device, max_num_seqs=6).capture()
+    names = [f"r{i}" for i in range(5)]
+    pieces = len(night.model.layers) + 1
+    steps = [
+        ("Five prompts of two", pieces, dict.fromkeys(names, 2)),
+        ("Four decodes", 1, dict.fromkeys(names[:4], 1)),
+        ("Five decodes, of size 8 where six may run", pieces, dict.fromkeys(names, 1)),
+        ("A decode and a prompt", pieces, {"r0": 1, "lou": 3}),
+        ("Seventeen tokens", 0, {"kim": 17}),
+    ]
+    for what, want, tokens in steps:
+        with support.counted_replays(device) as done:
+            night.run(what, **tokens)
+        assert len(done) == want, (
+            f"{what}: run() replayed {len(done)} graphs, and {want} is right: 1 for the whole model, "
+            f"{pieces} for the pieces, 0 where no size has room"
+        )
 
 
 @on_each_device
@@ -276,14 +274,27 @@ def test_a_result_belongs_to_the_caller(lab: ModuleType, device: str) -> None:
         )
 
 
-def test_all_sizes_fit_into_the_memory_of_the_largest(lab: ModuleType) -> None:
+@pytest.mark.parametrize(
+    ("sizes", "max_num_seqs"),
+    [pytest.param((4, 8, 16, 32, 64), 1, id="pieces"), pytest.param((4, 8, 16), 16, id="whole")],
+)
+def test_all_sizes_fit_into_the_memory_of_the_largest(
+    lab: ModuleType, sizes: tuple[int, ...], max_num_seqs: int
+) -> None:
     """One pool, the largest size first: a small graph uses the memory that a large one has freed."""
     with support.small_segments():
-        largest = support.pool_bytes(lab, [64])
-        taken = support.pool_bytes(lab, [4, 8, 16, 32, 64])
+        largest = sum(support.pool_bytes(lab, sizes[-1:], max_num_seqs))
+        pools = support.pool_bytes(lab, sizes, max_num_seqs)
+    assert len(pools) <= 2, (
+        f"the graphs lie in {len(pools)} pools, and what one pool has free no other can use: all share one, "
+        "or pieces and whole models have one each"
+    )
+    kind = "pieces" if max_num_seqs == 1 else "pieces and whole"
+    taken = sum(pools)
     assert taken <= 1.15 * largest, (
-        f"the graphs of size 64 take {largest} bytes, those of all sizes {taken}, {taken / largest:.2f} "
-        "times as many: a pool never gives memory back, but it hands out again what is free"
+        f"{kind}: the graphs of size {sizes[-1]} take {largest} bytes, those of all sizes {taken}, "
+        f"{taken / largest:.2f} times as many: a pool never gives memory back, but it hands out again what "
+        "is free"
     )
 
 
