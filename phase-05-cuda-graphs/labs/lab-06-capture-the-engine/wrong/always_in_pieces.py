@@ -3,7 +3,7 @@
 The tokens are right, and for Kim nothing is won: between the pieces the host starts attention as before,
 layer by layer. A batch of decodes alone has a graph of the whole model.
 
-Refused by `test_decodes_are_one_replay_and_other_steps_one_a_piece`.
+Refused by `test_a_step_that_has_graphs_uses_them`.
 """
 
 from course.learner.edited import edited

@@ -2,7 +2,7 @@
 
 Attention then reads as many keys for nobody, and takes its time. A request of padding has no tokens.
 
-Refused by `test_a_step_is_padded_with_nothing`.
+Refused by `test_a_request_of_padding_has_no_tokens`.
 """
 
 from course.learner.edited import edited

@@ -3,7 +3,7 @@
 A capture computes nothing, but the call before it does, and writes K and V. Put slot -1 into every row
 first.
 
-Refused by `test_capturing_leaves_the_caches_alone`.
+Refused by `test_capture_writes_to_nobodys_slot`.
 """
 
 from course.learner.edited import edited
