@@ -12,7 +12,6 @@ from mini_vllm.cudagraph import BatchDescriptor, CudagraphDispatcher, CUDAGraphM
 from tests.authors.graph_runners.lab import SOLUTION, engine_graphs
 
 solution = load_module(SOLUTION, "lab_05_06_solution_of_engines_own")
-engine: Any = engine_graphs()
 
 
 def padded_size(sizes: Sequence[int], num_tokens: int) -> int | None:
@@ -26,8 +25,8 @@ class Captured:
     """`CUDAGraphWrapper` for a size."""
 
     def __init__(self, function: Any, graphs: Any, pool: Any) -> None:
-        self.context = engine.ForwardContext()
-        self.wrapper = engine.CUDAGraphWrapper(
+        self.context = engine_graphs().ForwardContext()
+        self.wrapper = engine_graphs().CUDAGraphWrapper(
             function, CUDAGraphMode.FULL, self.context, graphs, pool
         )
         self.args: dict[int, Any] = {}
@@ -55,7 +54,7 @@ class CaptureRunner(solution.CaptureRunner):  # type: ignore[misc, name-defined]
         super().__init__(*args)
         mode = CUDAGraphMode.FULL_AND_PIECEWISE
         self.dispatcher = CudagraphDispatcher(mode, self.sizes, self.max_num_seqs)
-        self.graphed = engine.GraphedLlama(self.model)
+        self.graphed = engine_graphs().GraphedLlama(self.model)
 
     def capture(self) -> None:
         self.graphed.capture(self.dispatcher.get_capture_descs(), self._dummy)
