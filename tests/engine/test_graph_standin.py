@@ -166,7 +166,7 @@ def test_what_a_graph_can_hold_is_replayed(expression: str, device: str) -> None
 
 
 def tensors(tree: Any) -> list[Any]:
-    from mini_vllm.gpu.graph_standin.rules import tensors_of
+    from mini_vllm.gpu.standin.rules import tensors_of
 
     return tensors_of(tree)
 
