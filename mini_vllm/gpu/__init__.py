@@ -7,7 +7,7 @@ or `"triton"`, over the paths in `mini_vllm/attention/registry.py`:
     backend.py                   the two attention backends
     attention.py                 attention over a paged cache in torch, to hold the kernels against
     cudagraph.py                 the model under CUDA graphs, whole or in the pieces of split_llama.py
-    graph_standin/               what stands in for them on a CPU, and refuses what a GPU cannot do
+    graph_standin.py             what stands in for them on a CPU, and refuses what a GPU cannot do
     ops.py                       the kernels as operations of torch
     kernels/                     Triton kernels, and `entry.py`, the one call in front of them
 

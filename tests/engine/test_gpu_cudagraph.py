@@ -143,6 +143,19 @@ def _with(config: EngineConfig, mode: str) -> EngineConfig:
     return replace(config, cudagraph_mode=mode)
 
 
+def test_a_part_for_numpys_kernels_is_refused() -> None:
+    from mini_vllm.cudagraph import GraphRunner
+
+    class Mine(GraphRunner):
+        """Somebody's own."""
+
+    parts = EngineParts(graph_runner=Mine)
+    model = graph_engine("cpu", "NONE").model
+    config = EngineConfig(attention="torch", cudagraph_mode="PIECEWISE", num_gpu_blocks=8)
+    with pytest.raises(ValueError, match=r"parts.graph_runner runs numpy's kernels"):
+        LLMEngine(model, config, parts=parts)
+
+
 def test_a_wrapper_trusts_mode_and_key_and_refuses_what_it_cannot_do() -> None:
     import torch
 

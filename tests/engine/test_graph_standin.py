@@ -126,16 +126,20 @@ def test_what_no_graph_can_hold_is_refused_by_name(expression: str) -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("expression", [e for e in REFUSED if e != "graphs.synchronize()"])
 def test_a_gpu_refuses_the_same(expression: str) -> None:
+    import os
     import subprocess
     import sys
+    from pathlib import Path
 
     # In a process of its own: a capture that breaks off may leave the device unusable.
     code = (
-        "import sys; sys.path.insert(0, 'tests/engine'); from test_graph_standin import names\n"
+        "from test_graph_standin import names\n"
         "import torch; known = names('cuda'); graph = torch.cuda.CUDAGraph()\n"
         f"with torch.cuda.graph(graph): eval({expression!r}, known)\n"
     )
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    env = os.environ | {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
+    ran = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
+    assert "captur" in ran.stderr.lower(), f"it failed otherwise: {ran.stderr[-500:]}"
     assert ran.returncode != 0, f"a GPU captures {expression}: the stand-in is too strict"
 
 
@@ -166,7 +170,7 @@ def test_what_a_graph_can_hold_is_replayed(expression: str, device: str) -> None
 
 
 def tensors(tree: Any) -> list[Any]:
-    from mini_vllm.gpu.graph_standin.rules import tensors_of
+    from mini_vllm.gpu.standin.rules import tensors_of
 
     return tensors_of(tree)
 

@@ -16,8 +16,8 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from mini_vllm.gpu.graph_standin.pool import Block, Handle, MemPool
-from mini_vllm.gpu.graph_standin.rules import FROM_PYTHON, TO_HOST, GraphError, named
+from mini_vllm.gpu.standin.pool import Block, Handle, MemPool
+from mini_vllm.gpu.standin.rules import FROM_PYTHON, TO_HOST, GraphError, named
 
 COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 """What an operation is registered under that consists of others."""

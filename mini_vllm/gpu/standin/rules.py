@@ -40,8 +40,9 @@ class GraphError(RuntimeError):
 
 
 def _where() -> str:
-    """File and line of whoever called torch: the first frame outside of torch and of this file."""
-    inside = (str(Path(torch.__file__).parent), str(Path(__file__).parent))
+    """File and line of whoever called torch: the first frame outside of torch and of this package."""
+    here = Path(__file__).parent
+    inside = (str(Path(torch.__file__).parent), str(here), str(here.with_name("graph_standin.py")))
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_code.co_filename.startswith(inside):
         frame = frame.f_back

@@ -8,21 +8,21 @@ from typing import Any
 
 import torch
 
-from mini_vllm.gpu.graph_standin.capture import (
+from mini_vllm.gpu.standin.capture import (
     Capture,
     HostCalls,
     Recording,
     outside,
 )
-from mini_vllm.gpu.graph_standin.pool import POISON, Handle, MemPool
-from mini_vllm.gpu.graph_standin.rules import (
+from mini_vllm.gpu.standin.pool import POISON, Handle, MemPool
+from mini_vllm.gpu.standin.rules import (
     GraphError,
     capturing,
     replaying,
     set_capturing,
     tensors_of,
 )
-from mini_vllm.gpu.graph_standin.watch import unreadable
+from mini_vllm.gpu.standin.watch import unreadable
 
 
 class CUDAGraph:

@@ -30,10 +30,10 @@ from typing import Any
 
 import torch
 
-from mini_vllm.gpu.graph_standin.graph import CUDAGraph, graph
-from mini_vllm.gpu.graph_standin.pool import Handle, MemPool
-from mini_vllm.gpu.graph_standin.rules import RULES, GraphError, capturing
-from mini_vllm.gpu.graph_standin.watch import check_readable, watch
+from mini_vllm.gpu.standin.graph import CUDAGraph, graph
+from mini_vllm.gpu.standin.pool import Handle, MemPool
+from mini_vllm.gpu.standin.rules import RULES, GraphError, capturing
+from mini_vllm.gpu.standin.watch import check_readable, watch
 
 __all__ = [
     "RULES",

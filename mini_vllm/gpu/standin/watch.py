@@ -10,8 +10,8 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from mini_vllm.gpu.graph_standin.pool import Block, MemPool
-from mini_vllm.gpu.graph_standin.rules import TO_HOST, GraphError, named, tensors_of, watched
+from mini_vllm.gpu.standin.pool import Block, MemPool
+from mini_vllm.gpu.standin.rules import TO_HOST, GraphError, named, tensors_of, watched
 
 
 def unreadable(block: Block, why: str, reader: str) -> GraphError:
