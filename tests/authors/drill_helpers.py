@@ -22,6 +22,11 @@ def drills(page: str) -> dict[str, str]:
     return dict(re.findall(r"^\*\*\d+\.\*\* ([^.]+)\..*?```text\n(.*?)```", page, re.M | re.S))
 
 
+def unsolved(page: str, printed: dict[str, list[str]]) -> list[str]:
+    """Those of the printed lines that the page's solutions do not show."""
+    return [line for lines in printed.values() for line in lines if f"`{line}`" not in page]
+
+
 def printed(script: Path, typed: str, *engine: str) -> list[str]:
     """Tuples, lists and strings that the debugger's `p` printed, without vLLM's random ends of ids."""
     done = subprocess.run(
