@@ -23,8 +23,8 @@ def two_starts() -> dict[str, Any]:
 ON_PAPER = """
 import os, sys
 from pathlib import Path
-from course.learner.labs import load_module
-script = load_module(Path(sys.argv[1]) / "vllm_on_paper.py", "phase_05_vllm_on_paper")
+from tests.authors.topic_helpers import load_scripts
+[script] = load_scripts(Path(sys.argv[1]), "vllm_on_paper")
 os.environ |= script.SETTINGS
 for topic in sys.argv[2:]:
     script.TOPICS[topic](lambda line: print(f"{topic}: {line}"))
