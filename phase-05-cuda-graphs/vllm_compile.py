@@ -25,9 +25,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from vllm_topics import Say, each_apart, tell, wanted
+
 from mini_vllm.engine import DEFAULT_MODEL
 
-Say = Callable[[str], None]
 SETTINGS = {
     "HF_HUB_OFFLINE": "1",
     "VLLM_NO_USAGE_STATS": "1",
@@ -299,18 +300,13 @@ def main() -> None:
     if sys.argv[1:] == ["one-start"]:
         one_start()
         return
-    wanted = sys.argv[1:] or list(TOPICS)
-    if unknown := set(wanted) - set(TOPICS):
-        sys.exit(f"no topic {', '.join(sorted(unknown))}; there are {', '.join(TOPICS)}")
-    if len(wanted) > 1:  # one patches what another runs as it is
-        for name in wanted:
-            subprocess.run([sys.executable, __file__, name], check=True)
+    names = wanted(TOPICS)
+    if len(names) > 1:  # one patches what another runs as it is
+        each_apart(__file__, names)
         return
-    [name] = wanted
-    print(f"{name}, vLLM", flush=True)
     with tempfile.TemporaryDirectory() as root:
         os.environ["VLLM_CACHE_ROOT"] = root
-        TOPICS[name](lambda line: print(f"  {line}", flush=True))
+        tell(names[0], TOPICS[names[0]])
 
 
 if __name__ == "__main__":

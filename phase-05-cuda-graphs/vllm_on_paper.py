@@ -12,8 +12,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
@@ -21,10 +19,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from vllm_topics import Say, each_apart, tell, wanted
+
 from course.learner.labs import load_module
 from mini_vllm.engine import DEFAULT_MODEL
 
-Say = Callable[[str], None]
 PHASES = Path(__file__).resolve().parents[1]
 STAND_IN = PHASES / "phase-04-attention-backends/labs/lab-04-backend-selection" / "cuda_stand_in.py"
 SETTINGS = {
@@ -367,16 +366,11 @@ TOPICS: dict[str, Callable[[Say], None]] = {
 
 def main() -> None:
     os.environ |= SETTINGS
-    wanted = sys.argv[1:] or list(TOPICS)
-    if unknown := set(wanted) - set(TOPICS):
-        sys.exit(f"no topic {', '.join(sorted(unknown))}; there are {', '.join(TOPICS)}")
-    if len(wanted) > 1:  # vLLM decides once in a process on which machine it is
-        for name in wanted:
-            subprocess.run([sys.executable, __file__, name], check=True)
-        return
-    [name] = wanted
-    print(f"{name}, vLLM", flush=True)
-    TOPICS[name](lambda line: print(f"  {line}", flush=True))
+    names = wanted(TOPICS)
+    if len(names) > 1:  # vLLM decides once in a process on which machine it is
+        each_apart(__file__, names)
+    else:
+        tell(names[0], TOPICS[names[0]])
 
 
 if __name__ == "__main__":

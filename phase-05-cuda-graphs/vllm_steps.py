@@ -10,12 +10,12 @@ its CPU build will do.
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
-Say = Callable[[str], None]
+from vllm_topics import Say, tell, wanted
+
 SETTINGS = {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", "VLLM_LOGGING_LEVEL": "ERROR"}
 
 
@@ -133,12 +133,8 @@ TOPICS: dict[str, Callable[[Say], None]] = {
 
 def main() -> None:
     os.environ |= SETTINGS
-    wanted = sys.argv[1:] or list(TOPICS)
-    if unknown := set(wanted) - set(TOPICS):
-        sys.exit(f"no topic {', '.join(sorted(unknown))}; there are {', '.join(TOPICS)}")
-    for name in wanted:
-        print(f"{name}, vLLM", flush=True)
-        TOPICS[name](lambda line: print(f"  {line}", flush=True))
+    for name in wanted(TOPICS):
+        tell(name, TOPICS[name])
 
 
 if __name__ == "__main__":

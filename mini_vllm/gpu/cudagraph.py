@@ -37,17 +37,14 @@ from mini_vllm.cudagraph import (
     is_uniform_decode,
     resolve_cudagraph_mode,
 )
-from mini_vllm.gpu.backend import AttentionMetadata, count_decodes
+from mini_vllm.gpu.backend import AttentionMetadata
 from mini_vllm.gpu.graph_standin import graphs_for
 from mini_vllm.gpu.llama import LlamaForCausalLM
-from mini_vllm.gpu.model_runner import GPUModelRunner
+from mini_vllm.gpu.model_runner import NULL_BLOCK_ID, PAD_SLOT_ID, GPUModelRunner
 from mini_vllm.gpu.split_llama import SplitLlama
 from mini_vllm.gpu.weak_ref import weak_ref_tensors
 from mini_vllm.sampler import Sampler
 from mini_vllm.sched_output import ModelRunnerOutput, SchedulerOutput
-
-PAD_SLOT_ID = -1
-NULL_BLOCK_ID = 0
 
 
 @dataclass
@@ -315,8 +312,6 @@ class GraphGPUModelRunner(GPUModelRunner):
         attn_metadata: attention.AttentionMetadata,
     ) -> Tensor:
         """Pad, copy, and start the model or its graph. The result's first rows are the step's."""
-        if self.prepare_inputs_event is not None:
-            self.prepare_inputs_event.synchronize()
         md = attn_metadata
         num_tokens, num_reqs = len(input_ids), len(md.seq_lens)
         uniform_decode = is_uniform_decode(md.max_query_len, 1, num_tokens, num_reqs)
@@ -324,23 +319,6 @@ class GraphGPUModelRunner(GPUModelRunner):
         padded = descriptor.num_tokens
         # Inside of a graph attention sees as many requests as at the capture; outside only real ones.
         reqs = num_reqs if descriptor.num_reqs is None else descriptor.num_reqs
-        on_device = AttentionMetadata(
-            # A request of padding has no tokens of its own, and its blocks are the null block.
-            query_start_loc=self.query_start_loc.copy_to_gpu(
-                md.query_start_loc, reqs + 1, padding=num_tokens
-            ),
-            seq_lens=self.seq_lens.copy_to_gpu(md.seq_lens, reqs),
-            block_table=self.block_tables.copy_to_gpu(md.block_table, reqs, padding=NULL_BLOCK_ID),
-            slot_mapping=self.slot_mapping.copy_to_gpu(
-                md.slot_mapping, padded, padding=PAD_SLOT_ID
-            ),
-            num_decodes=count_decodes(md.query_start_loc),
-            max_query_len=md.max_query_len,
-            max_seq_len=md.max_seq_len,
-        )
-        ids = self.input_ids.copy_to_gpu(input_ids, padded)
-        places = self.positions.copy_to_gpu(positions, padded)
-        if self.prepare_inputs_event is not None:
-            self.prepare_inputs_event.record()
+        ids, places, on_device = self._copy_step(input_ids, positions, md, padded, reqs)
         self.stat = CUDAGraphStat(num_tokens, padded, padded - num_tokens, str(mode), None)
         return self.graphed.forward(mode, descriptor, ids, places, self.kv_caches, on_device)

@@ -27,6 +27,9 @@ from mini_vllm.model_runner import ModelRunner
 from mini_vllm.sampler import Sampler
 from mini_vllm.sched_output import ModelRunnerOutput, SchedulerOutput
 
+PAD_SLOT_ID = -1
+NULL_BLOCK_ID = 0
+
 
 class CpuGpuBuffer:
     """An array on the host and its copy on the device, made once
@@ -120,24 +123,44 @@ class GPUModelRunner(ModelRunner):
         attn_metadata: attention.AttentionMetadata,
     ) -> Tensor:
         """Copy the step to the device and start the model on it; the host does not wait."""
+        ids, places, on_device = self._copy_step(input_ids, positions, attn_metadata)
+        return self.model.forward(ids, places, self.kv_caches, on_device)
+
+    def _copy_step(
+        self,
+        input_ids: np.ndarray,
+        positions: np.ndarray,
+        md: attention.AttentionMetadata,
+        padded: int | None = None,
+        padded_reqs: int | None = None,
+    ) -> tuple[Tensor, Tensor, AttentionMetadata]:
+        """Token ids, positions and metadata on the device, for `padded` tokens of `padded_reqs` requests.
+
+        They are as many as the step has where None is given.
+        """
         if self.prepare_inputs_event is not None:
             # A step that samples nothing is not waited for: its copies may still be on their way.
             self.prepare_inputs_event.synchronize()
-        md = attn_metadata
+        reqs = len(md.seq_lens) if padded_reqs is None else padded_reqs
         on_device = AttentionMetadata(
-            query_start_loc=self.query_start_loc.copy_to_gpu(md.query_start_loc),
-            seq_lens=self.seq_lens.copy_to_gpu(md.seq_lens),
-            block_table=self.block_tables.copy_to_gpu(md.block_table),
-            slot_mapping=self.slot_mapping.copy_to_gpu(md.slot_mapping),
+            # A request of padding has no tokens of its own, and its blocks are the null block.
+            query_start_loc=self.query_start_loc.copy_to_gpu(
+                md.query_start_loc, reqs + 1, padding=len(input_ids)
+            ),
+            seq_lens=self.seq_lens.copy_to_gpu(md.seq_lens, reqs),
+            block_table=self.block_tables.copy_to_gpu(md.block_table, reqs, padding=NULL_BLOCK_ID),
+            slot_mapping=self.slot_mapping.copy_to_gpu(
+                md.slot_mapping, padded, padding=PAD_SLOT_ID
+            ),
             num_decodes=count_decodes(md.query_start_loc),
             max_query_len=md.max_query_len,
             max_seq_len=md.max_seq_len,
         )
-        ids = self.input_ids.copy_to_gpu(input_ids)
-        places = self.positions.copy_to_gpu(positions)
+        ids = self.input_ids.copy_to_gpu(input_ids, padded)
+        places = self.positions.copy_to_gpu(positions, padded)
         if self.prepare_inputs_event is not None:
             self.prepare_inputs_event.record()
-        return self.model.forward(ids, places, self.kv_caches, on_device)
+        return ids, places, on_device
 
     def _compute_logits(self, hidden_states: Tensor, rows: np.ndarray) -> np.ndarray:
         """float32 `[len(rows), vocab_size]` on the host, which waits for it."""

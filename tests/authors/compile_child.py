@@ -8,13 +8,13 @@ import sys
 import tempfile
 from pathlib import Path
 
-from course.learner.labs import load_module
+from tests.authors.topic_helpers import load_scripts
 
 PHASE = Path(__file__).resolve().parents[2] / "phase-05-cuda-graphs"
 
 
 def main() -> None:
-    script = load_module(PHASE / "vllm_compile.py", "phase_05_vllm_compile")
+    [script] = load_scripts(PHASE, "vllm_compile")
     os.environ |= script.SETTINGS
     with tempfile.TemporaryDirectory() as root:
         os.environ["VLLM_CACHE_ROOT"] = root

@@ -4,36 +4,18 @@ from __future__ import annotations
 
 import functools
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
+from vllm_helpers import ROOT, output_of
 
-ROOT = Path(__file__).resolve().parents[2]
 PHASE = ROOT / "phase-05-cuda-graphs"
 OUTSIDE = ["unified_kv_cache_update", "unified_attention_with_output"]
 
 
-def ran(*command: str) -> str:
-    """What a script prints, in an environment that no other test has set up."""
-    env = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith(("VLLM_", "TORCH", "TRITON_INTERPRET"))
-    } | {"PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        [sys.executable, *command], env=env, capture_output=True, text=True, cwd=ROOT
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    return done.stdout
-
-
 @functools.cache
 def two_starts() -> dict[str, Any]:
-    out = ran("-m", "tests.authors.compile_child")
+    out = output_of("-m", "tests.authors.compile_child")
     found: dict[str, Any] = json.loads(out.splitlines()[-1])
     return found
 
@@ -41,8 +23,8 @@ def two_starts() -> dict[str, Any]:
 ON_PAPER = """
 import os, sys
 from pathlib import Path
-from course.learner.labs import load_module
-script = load_module(Path(sys.argv[1]) / "vllm_on_paper.py", "phase_05_vllm_on_paper")
+from tests.authors.topic_helpers import load_scripts
+[script] = load_scripts(Path(sys.argv[1]), "vllm_on_paper")
 os.environ |= script.SETTINGS
 for topic in sys.argv[2:]:
     script.TOPICS[topic](lambda line: print(f"{topic}: {line}"))
@@ -52,7 +34,9 @@ for topic in sys.argv[2:]:
 @functools.cache
 def told(*topics: str) -> dict[str, list[str]]:
     """The lines of topics of vllm_on_paper.py, by topic, all from one process: vLLM starts slowly."""
-    lines = [line.partition(": ") for line in ran("-c", ON_PAPER, str(PHASE), *topics).splitlines()]
+    lines = [
+        line.partition(": ") for line in output_of("-c", ON_PAPER, PHASE, *topics).splitlines()
+    ]
     return {topic: [line for name, _, line in lines if name == topic] for topic in topics}
 
 

@@ -7,35 +7,21 @@ import json
 import re
 import subprocess
 import sys
-from typing import Any
 
 import pytest
+from topic_helpers import load_scripts, topics_on
+from vllm_helpers import output_of
 
-from course.docs.pages import ROOT, read_page
-from course.learner.labs import load_module
+from course.docs.pages import ROOT
 
 PHASE = ROOT / "phase-04-attention-backends"
-sys.path.insert(0, str(PHASE))  # they import their neighbours by name
-alone: Any = load_module(PHASE / "vllm_attention.py", "phase_04_vllm_attention")
-paper: Any = load_module(PHASE / "vllm_on_paper.py", "phase_04_vllm_on_paper")
-chat: Any = load_module(PHASE / "long_chat.py", "phase_04_long_chat")
-sys.path.remove(str(PHASE))
-SHOWN = {
-    tuple(block.head.split(" | ")[0].split("/")[-1].split()): [
-        line for line in block.body if line[:3] != "```"
-    ]
-    for block in read_page(PHASE / "01-deep-dive.md").outputs
-}
-
-
-def shown(script: str) -> dict[str, list[str]]:
-    """Topic -> what the page shows of it."""
-    return {name: lines for (file, name), lines in SHOWN.items() if file == script}
+alone, paper, chat = load_scripts(PHASE, "vllm_attention", "vllm_on_paper", "long_chat")
+SHOWN = topics_on(PHASE / "01-deep-dive.md")
 
 
 def test_the_page_shows_every_topic() -> None:
-    assert shown("vllm_attention.py").keys() == alone.TOPICS.keys()
-    assert shown("vllm_on_paper.py").keys() == paper.TOPICS.keys()
+    assert SHOWN["vllm_attention.py"].keys() == alone.TOPICS.keys()
+    assert SHOWN["vllm_on_paper.py"].keys() == paper.TOPICS.keys()
 
 
 def test_the_guides_grids_are_those_that_vllm_launched() -> None:
@@ -43,7 +29,7 @@ def test_the_guides_grids_are_those_that_vllm_launched() -> None:
     cases = {"Ida": [1], "16 like her": [1] * 16, "17 like her": [1] * 17,
              "Ida and Jon": [1, 4096], "Jon": [4096]}  # fmt: skip
     launched = {}
-    for line in shown("vllm_attention.py")["grid"]:
+    for line in SHOWN["vllm_attention.py"]["grid"]:
         if m := re.match(r"  (\w[\w ]*?)\s+\(([\d, ]+)\) ", line):
             launched[m[1]] = tuple(map(int, m[2].split(",")))
     assert launched == {name: chat.programs(lens) for name, lens in cases.items()}
@@ -103,14 +89,6 @@ def test_how_many_names_have_code_behind_them() -> None:
 @pytest.mark.vllm
 @pytest.mark.parametrize("script", ["vllm_attention.py", "vllm_on_paper.py"])
 def test_vllms_half(script: str) -> None:
-    topics = shown(script)
-    done = subprocess.run(
-        [sys.executable, str(PHASE / script), *topics],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=ROOT,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    printed = [line.rstrip() for line in done.stdout.splitlines()]
+    topics = SHOWN[script]
+    printed = [line.rstrip() for line in output_of(PHASE / script, *topics).splitlines()]
     assert printed == [line for lines in topics.values() for line in lines]

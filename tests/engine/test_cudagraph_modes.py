@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import logging
-import os
-import subprocess
-import sys
 from typing import Any
 
 import pytest
-from cudagraph_grid import CELLS, COMMAND, RECORD, count, differences, load, questions
+from cudagraph_grid import CELLS, COMMAND, count, differences, load, questions
 from thorough import either
+from vllm_helpers import output_of
 
 from mini_vllm.cudagraph import (
     AttentionCGSupport,
@@ -62,16 +60,12 @@ def test_few_of_the_questions_are_errors() -> None:
 @pytest.mark.vllm
 def test_vllm_gives_the_recorded_answers() -> None:
     """vLLM's own code asked again, in a process of its own: the record, and `mini_vllm`, say the same."""
-    env = {name: value for name, value in os.environ.items() if not name.startswith("VLLM_")}
-    env |= {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "VLLM_LOGGING_LEVEL": "ERROR"}
     steps = str(either(5, 1))
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.engine.cudagraph_grid", "--every", steps],
-        cwd=RECORD.parents[2], env=env, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
-    assert "0 answers differ from mini_vllm's, 0 from the record" in done.stdout, done.stdout
-    print(done.stdout)
+    out = output_of(
+        "-m", "tests.engine.cudagraph_grid", "--every", steps, VLLM_LOGGING_LEVEL="ERROR"
+    )
+    assert "0 answers differ from mini_vllm's, 0 from the record" in out, out
+    print(out)
 
 
 def test_a_batch_that_is_full_may_have_no_full_graph() -> None:

@@ -12,17 +12,16 @@ import json
 import os
 import re
 import shlex
-import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
+from vllm_helpers import ROOT, output_of
 
 from course.learner.labs import load_module
 
-ROOT = Path(__file__).resolve().parents[2]
 LAB = ROOT / "phase-04-attention-backends" / "labs" / "lab-04-backend-selection"
 CHOICE = os.environ.get("LAB_IMPL", "").strip() or "solution"
 
@@ -41,21 +40,6 @@ def overrides() -> ModuleType:
 def lab() -> ModuleType:
     named = {"solution": LAB / "solution.py", "starter": LAB / "starter.py"}
     return load_module(named.get(CHOICE, Path(CHOICE)), "lab_04_04_held")
-
-
-def run(*command: object) -> str:
-    """The output of a script that imports vLLM, in a process of its own.
-
-    vLLM's own variables are not handed on: other tests of this process may have set some.
-    """
-    env = {name: value for name, value in os.environ.items() if not name.startswith("VLLM_")}
-    env |= {"PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
-    done = subprocess.run(
-        [sys.executable, *map(str, command)],
-        cwd=ROOT, env=env, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
-    return done.stdout
 
 
 def test_the_matrix_is_of_these_questions(matrix: ModuleType) -> None:
@@ -130,7 +114,7 @@ def test_the_page_shows_what_is_kept(
 @pytest.mark.vllm
 def test_every_cell_is_vllms(matrix: ModuleType, lab: ModuleType, tmp_path: Path) -> None:
     """vLLM's selection code, asked again: the committed matrix, and what `select` says, cell by cell."""
-    run(LAB / "matrix.py", "--save", tmp_path / "matrix.json")
+    output_of(LAB / "matrix.py", "--save", tmp_path / "matrix.json")
     now, kept = matrix.read_matrix(tmp_path / "matrix.json"), matrix.read_matrix()
     for name, config, override, theirs in matrix.cells(now):
         yours = matrix.predicted(lab, matrix.MACHINES[name], config, override)
@@ -145,7 +129,7 @@ def test_the_captured_lines_are_vllms(overrides: ModuleType, tmp_path: Path) -> 
     """Every case of overrides.py again: the same lines, errors, backends and tokens."""
     import torch
 
-    run(LAB / "overrides.py", "--record", tmp_path / "overrides.json")
+    output_of(LAB / "overrides.py", "--record", tmp_path / "overrides.json")
     now, kept = (
         json.loads(path.read_text(encoding="utf-8"))
         for path in (tmp_path / "overrides.json", overrides.RECORD)
@@ -158,7 +142,7 @@ def test_the_captured_lines_are_vllms(overrides: ModuleType, tmp_path: Path) -> 
 @pytest.mark.vllm
 def test_what_vllms_layers_tell(lab: ModuleType) -> None:
     """`Attention` and `MLAAttention`, built on the stand-in: what they ask with is what `inputs` says."""
-    out = run(Path(__file__).with_name("layers_asking.py"))
+    out = output_of(Path(__file__).with_name("layers_asking.py"))
     [heard] = [json.loads(line[4:]) for line in out.splitlines() if line.startswith("LAB ")]
     layer, server = lab.facts.Layer, lab.facts.Server
     latent: dict[str, Any] = {"num_heads": 16, "kv_lora_rank": 512, "qk_rope_head_dim": 64}

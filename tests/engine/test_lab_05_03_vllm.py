@@ -11,17 +11,16 @@ import json
 import os
 import re
 import shlex
-import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+from vllm_helpers import ROOT, output_of
 
 from course.learner.labs import load_module
 from mini_vllm.cudagraph import CudagraphDispatcher, CUDAGraphMode
 
-ROOT = Path(__file__).resolve().parents[2]
 LAB = ROOT / "phase-05-cuda-graphs" / "labs" / "lab-03-capture-sizes"
 CHOICE = os.environ.get("LAB_IMPL", "").strip() or "solution"
 
@@ -35,18 +34,6 @@ def in_vllm() -> ModuleType:
 def lab() -> ModuleType:
     named = {"solution": LAB / "solution.py", "starter": LAB / "starter.py"}
     return load_module(named.get(CHOICE, Path(CHOICE)), "lab_05_03_held")
-
-
-def run(*command: object) -> str:
-    """The output of a script, in a process of its own, without the variables other tests have set."""
-    env = {name: value for name, value in os.environ.items() if not name.startswith("VLLM_")}
-    env |= {"PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
-    done = subprocess.run(
-        [sys.executable, *map(str, command)],
-        cwd=ROOT, env=env, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
-    return done.stdout
 
 
 def test_the_page_shows_what_the_scripts_print(
@@ -88,7 +75,7 @@ def test_the_whole_config_says_what_mini_vllm_says(in_vllm: ModuleType, lab: Mod
 @pytest.mark.vllm
 def test_vllm_says_it_again(in_vllm: ModuleType, tmp_path: Path) -> None:
     """A whole `VllmConfig` for each case, on the stand-in: the record, to the letter."""
-    run(
+    output_of(
         "-c",
         f"import pathlib, sys; sys.argv = ['in_vllm.py', '--record']\n"
         f"from course.learner.labs import load_module\n"

@@ -11,30 +11,17 @@ import json
 import os
 import re
 import shlex
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from vllm_helpers import ROOT, output_of
 
 from course.learner.labs import load_module
 
-ROOT = Path(__file__).resolve().parents[2]
 LAB = ROOT / "phase-05-cuda-graphs" / "labs" / "lab-04-cudagraph-mode"
 CHOICE = os.environ.get("LAB_IMPL", "").strip() or "solution"
 IMPL = {name: LAB / f"{name}.py" for name in ("solution", "starter")}.get(CHOICE, Path(CHOICE))
-
-
-def run(*command: object) -> str:
-    """The output of a script, in a process of its own, without the variables other tests have set."""
-    env = {name: value for name, value in os.environ.items() if not name.startswith("VLLM_")}
-    env |= {"PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
-    done = subprocess.run(
-        [sys.executable, *map(str, command)],
-        cwd=ROOT, env=env, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
-    return done.stdout
 
 
 def test_the_page_shows_the_recorded_levels(
@@ -65,7 +52,7 @@ def test_what_the_page_says_of_the_levels() -> None:
 def test_vllms_builders_say_it_again(gpu: str) -> None:
     """Levels and modes, asked in a process for each GPU."""
     kept = json.loads((LAB / "levels.json").read_text(encoding="utf-8"))
-    told = json.loads(run(LAB / "in_vllm.py", "--one", gpu).splitlines()[-1])
+    told = json.loads(output_of(LAB / "in_vllm.py", "--one", gpu).splitlines()[-1])
     assert told["levels"] == kept["levels"][gpu]
     assert told["modes"].items() <= kept["modes"].items()
 
@@ -92,5 +79,5 @@ print(f"LAB {cells:,} cells")
 @pytest.mark.vllm
 def test_vllm_dispatches_as_the_lab_does() -> None:
     """vLLM's dispatcher and downgrades, asked here and now, cell by cell."""
-    out = run("-c", ASK, IMPL, LAB / "support.py")
+    out = output_of("-c", ASK, IMPL, LAB / "support.py")
     assert "LAB 454,160 cells" in out, out

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
+from vllm_helpers import ROOT, output_of
 
 from course.learner.labs import load_module
 
-ROOT = Path(__file__).resolve().parents[2]
 [LAB] = (ROOT / "phase-05-cuda-graphs" / "labs").glob("lab-05-*")
 CHILD = """
 import json, sys
@@ -43,17 +40,8 @@ def solution() -> ModuleType:
 
 def child(task: str, **environment: str) -> dict[str, Any]:
     """What `task` gives in a process of its own, without the settings of other tests."""
-    env = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith(("VLLM_", "TORCH", "TRITON_INTERPRET"))
-    }
-    done = subprocess.run(
-        [sys.executable, "-c", CHILD.replace("{task}", task), str(LAB)],
-        env=env | {"PYTHONPATH": str(ROOT)} | environment, capture_output=True, text=True,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-2000:]
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    output = output_of("-c", CHILD.replace("{task}", task), LAB, **environment)
+    found: dict[str, Any] = json.loads(output.splitlines()[-1])
     return found
 
 

@@ -171,13 +171,7 @@ class Capture(TorchDispatchMode):
         self.recording.release()
         self.pool.forget(self.mine)
 
-    def __torch_dispatch__(
-        self,
-        func: Any,
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         kind = kind_of(func)
         self._refuse(func, kind.name, args, kwargs)
@@ -320,13 +314,7 @@ class HostCalls(TorchFunctionMode):
         super().__init__()
         self.capture = capture
 
-    def __torch_function__(
-        self,
-        func: Any,
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = getattr(func, "__name__", "")
         if name in TO_HOST:
             raise GraphError("host sync", f"Tensor.{name} in a capture")

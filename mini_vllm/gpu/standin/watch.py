@@ -28,13 +28,7 @@ class _Watch(TorchDispatchMode):
         """Else torch loads its compiler, which takes seconds, to keep it off this class."""
         return False
 
-    def __torch_dispatch__(
-        self,
-        func: Any,
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         views = any(r.alias_info and not r.alias_info.is_write for r in func._schema.returns)
         if watched() and not views:
             for tensor in tensors_of((args, kwargs)):
@@ -45,13 +39,7 @@ class _Watch(TorchDispatchMode):
 class _WatchHost(TorchFunctionMode):
     """The same for what brings numbers to the host without an operation."""
 
-    def __torch_function__(
-        self,
-        func: Any,
-        types: Any,
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> Any:
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = getattr(func, "__name__", "")
         if name in TO_HOST and watched():
             check_readable(args[0], f"Tensor.{name}")
