@@ -30,7 +30,7 @@ CUDAGRAPH: dict[str, tuple[Pair, ...]] = {
              f"{_COMPILATION} CompilationConfig.resolve_cudagraph_mode_and_sizes"),
         Pair("the ladder", f"{_MODES} cudagraph_capture_sizes", f"{_CONFIG} VllmConfig._set_cudagraph_sizes"),
         Pair("its top", f"{_MODES} cudagraph_capture_sizes",
-             f"`{_CONFIG}:1659 in VllmConfig._set_cudagraph_sizes`",
+             f"`{_CONFIG}:1661 in VllmConfig._set_cudagraph_sizes`",
              "largest = min(max_num_seqs", "max_cudagraph_capture_size"),
         Pair("in whole requests", f"{_MODES} adjust_cudagraph_sizes_for_spec_decode",
              f"{_COMPILATION} CompilationConfig.adjust_cudagraph_sizes_for_spec_decode"),

@@ -52,6 +52,22 @@ def add_flags(
     return group
 
 
+def add_cudagraph_flags(
+    parser: argparse.ArgumentParser | argparse._ArgumentGroup,
+    dest: str,
+    default: str | None,
+    text: str,
+) -> None:
+    """The mode, kept as `dest` and explained by `text`, and the sizes to capture."""
+    parser.add_argument(
+        "--cudagraph-mode", choices=CUDAGRAPH_MODES, dest=dest, default=default, help=text
+    )
+    parser.add_argument(
+        "--cudagraph-capture-sizes", type=positive, nargs="+", metavar="N",
+        help="tokens of the batches to capture (vLLM's ladder for --max-num-seqs)",
+    )  # fmt: skip
+
+
 _OF_A_MODEL = ("kv_cache_memory_bytes", "max_logprobs")
 """Of the engine's flags, those that say nothing where there is no model."""
 
@@ -68,13 +84,9 @@ def add_engine_flags(parser: argparse.ArgumentParser, with_model: bool = True) -
             "--attention", choices=("numpy", "torch", "triton"), default="numpy",
             help="what computes attention and model; torch and triton: on a GPU if there is one (numpy)",
         )  # fmt: skip
-        group.add_argument(
-            "--cudagraph-mode", choices=CUDAGRAPH_MODES, default="NONE",
-            help="which steps run as CUDA graphs; with numpy: as simulated ones (NONE)",
-        )  # fmt: skip
-        group.add_argument(
-            "--cudagraph-capture-sizes", type=positive, nargs="+", metavar="N",
-            help="tokens of the batches to capture (vLLM's ladder for --max-num-seqs)",
+        add_cudagraph_flags(
+            group, dest="cudagraph_mode", default="NONE",
+            text="which steps run as CUDA graphs; with numpy: as simulated ones (NONE)",
         )  # fmt: skip
         group.add_argument(
             "--enforce-eager", action=argparse.BooleanOptionalAction, default=False,

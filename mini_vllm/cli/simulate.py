@@ -14,8 +14,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from mini_vllm.cli.flags import add_engine_flags, make_config, not_negative, positive
-from mini_vllm.config import CUDAGRAPH_MODES, EngineConfig
+from mini_vllm.cli.flags import (
+    add_cudagraph_flags,
+    add_engine_flags,
+    make_config,
+    not_negative,
+    positive,
+)
+from mini_vllm.config import EngineConfig
 from mini_vllm.outside import short
 
 if TYPE_CHECKING:
@@ -86,13 +92,9 @@ def add_simulate_parser(commands: Any) -> None:
         "--cost", default="a100-llama-3-8b", metavar="COST",
         help="what a step costs: a preset, or a .json file (a100-llama-3-8b); 'list' shows the presets",
     )  # fmt: skip
-    parser.add_argument(
-        "--cudagraph-mode", choices=CUDAGRAPH_MODES, dest="counted_mode",
-        help="count kernel launches too, and run steps without graphs (NONE) or with (launches cost nothing)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--cudagraph-capture-sizes", type=positive, nargs="+", metavar="N",
-        help="tokens of the batches to capture (vLLM's ladder for --max-num-seqs)",
+    add_cudagraph_flags(
+        parser, dest="counted_mode", default=None,
+        text="count kernel launches too, and run steps without graphs (NONE) or with (launches cost nothing)",
     )  # fmt: skip
     parser.add_argument(
         "--launch-us", type=float, metavar="US",
