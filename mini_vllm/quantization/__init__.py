@@ -1,1 +1,1 @@
-"""Numbers in fewer bits: weights, activations, the KV cache. numpy alone; torch has its place in `mini_vllm/gpu`."""
+"""Numbers in fewer bits: weights, activations, the KV cache. numpy alone: torch has its place in `gpu/`."""
