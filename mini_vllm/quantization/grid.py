@@ -21,15 +21,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mini_vllm.outside import short
+from mini_vllm.quantization.float_formats import E4M3
 
 Array = NDArray[Any]
 FloatArray = NDArray[np.float32]
 Codes = NDArray[np.int32]
 
 STRATEGIES = ("tensor", "channel", "group", "token")
-
-E4M3_MAX = 448.0
-"""The largest number of FP8 E4M3."""
 
 
 @dataclass(frozen=True)
@@ -87,14 +85,14 @@ class QuantArgs:
     def minimum(self) -> float:
         """The smallest code; for type "float" the smallest number of the format."""
         if self.type == "float":
-            return -E4M3_MAX
+            return -E4M3.max
         return -(1 << (self.num_bits - 1)) if self.symmetric else 0
 
     @property
     def maximum(self) -> float:
         """The largest code; for type "float" the largest number of the format."""
         if self.type == "float":
-            return E4M3_MAX
+            return E4M3.max
         return (1 << (self.num_bits - 1)) - 1 if self.symmetric else (1 << self.num_bits) - 1
 
 
@@ -202,8 +200,6 @@ def quantize(
     _check_parts(weight.shape, scale, zero_point, args.symmetric, g_idx)
     scaled = weight / _of_columns(scale, weight.shape, g_idx)
     if args.type == "float":
-        from mini_vllm.quantization.float_formats import E4M3
-
         encoded: Codes = E4M3.encode(scaled, saturate=True).astype(np.int32)
         return encoded
     half = np.float32(0 if zero_point is None else 2 ** (args.num_bits - 1))
@@ -312,8 +308,6 @@ class QuantizedWeight:
         """The weight that the layer computes with, [out, in] float32."""
         codes: Array = self.codes
         if self.args.type == "float":
-            from mini_vllm.quantization.float_formats import E4M3
-
             codes = E4M3.decode(codes.astype(np.uint8))
         return dequantize(codes, self.scale, self.zero_point, self.g_idx)
 

@@ -99,6 +99,15 @@ def test_a_scale_is_stored_in_16_bits_if_asked_and_the_codes_are_chosen_for_the_
     assert (again == quantized.codes).all()
 
 
+def test_fp8_codes_are_bytes_and_the_largest_weight_of_a_row_becomes_448() -> None:
+    args = QuantArgs(8, "float", strategy="channel")
+    row = np.array([[4.48, -2.24, 0.02, 0.0]], np.float32)
+    weight = round_to_nearest(row, args)
+    np.testing.assert_allclose(weight.scale, [[0.01]], rtol=1e-6)
+    assert weight.codes.tolist() == [[0x7E, 0xF6, 0x40, 0x00]]  # 448, -224, 2, 0
+    np.testing.assert_allclose(weight.dequantize(), row, rtol=1e-6)
+
+
 def test_g_idx_gives_each_column_the_scale_of_its_group() -> None:
     codes = np.array([[1, 1, 1, 1]], np.int32)
     scale = np.array([[1.0, 10.0]], np.float32)
@@ -308,6 +317,26 @@ def test_scales_zero_points_codes_and_numbers_are_compressed_tensors_bit_for_bit
         assert (my_codes - half == codes.numpy()).all()
         numbers = forward.dequantize(codes, scale.float(), zero_point, theirs)
         assert (dequantize(my_codes, mine, my_zero_point) == numbers.numpy()).all()
+
+
+@pytest.mark.vllm
+def test_fp8_scales_and_bytes_are_those_of_compressed_tensors() -> None:
+    import torch
+    from compressed_tensors.quantization import QuantizationArgs
+    from compressed_tensors.quantization.lifecycle import forward
+    from compressed_tensors.quantization.utils import calculate_qparams
+
+    theirs = QuantizationArgs(num_bits=8, type="float", strategy="channel")
+    ours = QuantArgs(8, "float", strategy="channel")
+    for seed in range(either(20, 200)):
+        weight = torch.from_numpy(weights(seed, 16, 128))
+        scale, _ = calculate_qparams(weight.amin(1, True), weight.amax(1, True), theirs)
+        theirs_codes = forward.quantize(weight, scale, None, theirs, dtype=torch.float8_e4m3fn)
+        mine = round_to_nearest(weight.numpy(), ours)
+        assert (mine.scale == scale.numpy()).all()
+        assert (mine.codes == theirs_codes.view(torch.uint8).numpy()).all()
+        back = forward.dequantize(theirs_codes, scale, None, theirs)
+        assert (mine.dequantize() == back.numpy()).all()
 
 
 @pytest.mark.vllm
