@@ -1,6 +1,6 @@
 """A quantised checkpoint as vLLM reads it: five layouts of one linear layer, and the config that names them.
 
-Each layout mirrors the parameters that a class in `vllm/model_executor/layers/quantization/` asks for by name:
+Each layout mirrors what a class in `vllm/model_executor/layers/quantization/` asks for by name:
 
     pack-quantized    CompressedTensorsWNA16     weight_packed, weight_scale, weight_shape;
                                                  with a zero point weight_zero_point
