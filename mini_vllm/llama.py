@@ -152,6 +152,10 @@ class LlamaAttention:
         self.num_heads = config.num_attention_heads
         self.num_kv_heads = config.num_key_value_heads
         self.head_dim = config.head_dim
+        # What a cache of codes divides K and V by (`quantization/kv_cache.py`), where the checkpoint says it.
+        self.k_scale, self.v_scale = (
+            float(np.ravel(weights.get(f"{prefix}.{name}_scale", 1.0))[0]) for name in "kv"
+        )
 
     def forward(
         self,
