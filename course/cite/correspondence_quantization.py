@@ -10,7 +10,8 @@ from course.cite.pair import Pair
 _BASE, _CONFIG = "mini_vllm/quantization/base.py", "mini_vllm/quantization/config.py"
 _METHODS, _LLAMA = "mini_vllm/quantization/linear.py", "mini_vllm/llama.py"
 _CACHE = "mini_vllm/quantization/kv_cache.py"
-_LINEAR = "vllm/model_executor/layers/linear.py"
+_LINEAR, _PARAMETER = "vllm/model_executor/layers/linear.py", "vllm/model_executor/parameter.py"
+_INTERFACE = "vllm/v1/kv_cache_interface.py"
 _LAYERS = "vllm/model_executor/layers/quantization"
 _TENSORS = f"{_LAYERS}/compressed_tensors/compressed_tensors.py"
 _SCHEMES = f"{_LAYERS}/compressed_tensors/schemes"
@@ -19,24 +20,30 @@ _SCHEMES = f"{_LAYERS}/compressed_tensors/schemes"
 QUANTIZATION: dict[str, tuple[Pair, ...]] = {
     "quantization_methods": (
         Pair("a layer asks for its method", f"{_LLAMA} Linear.__init__",
-             f"`{_LINEAR}:274 in LinearBase.__init__`", "choose_linear_method(quant_config", "get_quant_method"),
+             f"`{_LINEAR}:274 in LinearBase.__init__`",
+             "choose_linear_method(quant_config", "get_quant_method"),
         Pair("what a method is", f"{_BASE} LinearMethod", f"{_LINEAR} LinearMethodBase"),
-        Pair("its tensors", f"{_BASE} LinearMethod.create_weights", f"{_LINEAR} LinearMethodBase.create_weights"),
+        Pair("its tensors", f"{_BASE} LinearMethod.create_weights",
+             f"{_LINEAR} LinearMethodBase.create_weights"),
         Pair("when they are loaded", f"{_BASE} LinearMethod.process_weights_after_loading",
              f"{_LAYERS}/base_config.py QuantizeMethodBase.process_weights_after_loading"),
         Pair("the product", f"{_BASE} LinearMethod.apply", f"{_LINEAR} LinearMethodBase.apply"),
-        Pair("a tensor, and its axes", f"{_BASE} Parameter", "vllm/model_executor/parameter.py BasevLLMParameter"),
-        Pair("nothing quantised", f"{_METHODS} UnquantizedLinearMethod", f"{_LINEAR} UnquantizedLinearMethod"),
+        Pair("a tensor, and its axes", f"{_BASE} Parameter", f"{_PARAMETER} BasevLLMParameter"),
+        Pair("nothing quantised", f"{_METHODS} UnquantizedLinearMethod",
+             f"{_LINEAR} UnquantizedLinearMethod"),
         Pair("q, k and v alike", f"{_BASE} choose_linear_method",
              f"{_LAYERS}/compressed_tensors/utils.py should_ignore_layer"),
     ),
     "quantization_config": (
-        Pair("the registry", f"{_CONFIG} get_quantization_config", f"{_LAYERS}/__init__.py get_quantization_config"),
+        Pair("the registry", f"{_CONFIG} get_quantization_config",
+             f"{_LAYERS}/__init__.py get_quantization_config"),
         Pair("a config", f"{_BASE} QuantizationConfig", f"{_LAYERS}/base_config.py QuantizationConfig"),
         Pair("AWQ", f"{_CONFIG} AWQConfig.from_config", f"{_LAYERS}/awq.py AWQConfig.from_config"),
-        Pair("GPTQ", f"{_CONFIG} GPTQConfig.from_config", f"{_LAYERS}/auto_gptq.py AutoGPTQConfig.from_config"),
+        Pair("GPTQ", f"{_CONFIG} GPTQConfig.from_config",
+             f"{_LAYERS}/auto_gptq.py AutoGPTQConfig.from_config"),
         Pair("one group, no order", f"{_CONFIG} GPTQConfig.from_config",
-             f"`{_LAYERS}/auto_gptq.py:116 in AutoGPTQConfig.__init__`", "desc_act and size != -1", "desc_act"),
+             f"`{_LAYERS}/auto_gptq.py:116 in AutoGPTQConfig.__init__`",
+             "desc_act and size != -1", "desc_act"),
         Pair("compressed-tensors", f"{_CONFIG} CompressedTensorsConfig.from_config",
              f"{_TENSORS} CompressedTensorsConfig.from_config"),
         Pair("which target fits", f"{_CONFIG} CompressedTensorsConfig._find",
@@ -51,7 +58,8 @@ QUANTIZATION: dict[str, tuple[Pair, ...]] = {
              f"{_SCHEMES}/compressed_tensors_wNa16.py CompressedTensorsWNA16.create_weights"),
         Pair("AWQ: along the outputs", f"{_METHODS} AWQLinearMethod.create_weights",
              f"{_LAYERS}/awq.py AWQLinearMethod.create_weights"),
-        Pair("in its own order", "mini_vllm/quantization/pack.py unpack_awq", f"{_LAYERS}/awq_marlin.py _REVERSE_AWQ_PACK_ORDER"),
+        Pair("in its own order", "mini_vllm/quantization/pack.py unpack_awq",
+             f"{_LAYERS}/awq_marlin.py _REVERSE_AWQ_PACK_ORDER"),
         Pair("GPTQ: transposed, along the inputs", f"{_METHODS} GPTQLinearMethod.create_weights",
              f"{_LAYERS}/auto_gptq.py AutoGPTQLinearMethod.create_weights"),
         Pair("columns sorted by group", f"{_METHODS} WNA16LinearMethod.put_in_order",
@@ -76,9 +84,9 @@ QUANTIZATION: dict[str, tuple[Pair, ...]] = {
              "`vllm/model_executor/layers/attention/attention.py:238 in Attention.__init__`",
              'return "fp8"', "kv_cache_scheme"),
         Pair("one scale a layer", f"{_CACHE} PerTensor", f"{_LAYERS}/kv_cache.py BaseKVCacheMethod"),
-        Pair("one for each token and head", f"{_CACHE} PerTokenHead", "vllm/v1/kv_cache_interface.py KVQuantMode"),
+        Pair("one for each token and head", f"{_CACHE} PerTokenHead", f"{_INTERFACE} KVQuantMode"),
         Pair("bytes of a block", f"{_CACHE} page_size_bytes",
-             "vllm/v1/kv_cache_interface.py AttentionSpec.page_size_bytes"),
+             f"{_INTERFACE} AttentionSpec.page_size_bytes"),
     ),
 }
 # fmt: on
