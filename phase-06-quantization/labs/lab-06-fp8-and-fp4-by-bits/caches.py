@@ -57,12 +57,16 @@ def measure(kind: str, documents: Sequence[list[int]]) -> tuple[LLM, np.ndarray,
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     parser.add_argument("--documents", type=int, metavar="N", help="only the first N texts")
     limit = parser.parse_args().documents
     documents = load_documents(HELD_OUT, DEFAULT_MODEL, limit)
     print(f"{len(documents)} texts, {sum(map(len, documents)):,} tokens")
-    print(f"{'kv_cache_dtype':<22}{'bytes a token':>14}{'perplexity':>12}{'against auto':>14}{'same first':>12}")
+    print(
+        f"{'kv_cache_dtype':<22}{'bytes a token':>14}{'perplexity':>12}{'against auto':>14}{'same first':>12}"
+    )
     rows = [(kind, kind, None) for kind in KINDS]
     others = [
         ("(fp8, cut)", "fp8", Cut(FORMATS["fp8"].fmt)),  # type: ignore[arg-type]
