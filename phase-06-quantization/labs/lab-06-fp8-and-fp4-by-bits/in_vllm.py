@@ -80,7 +80,7 @@ def conversions() -> dict[str, str]:
 
     JITFunction.run = compile_only
     key, scales = torch.zeros(4, 2, 32), torch.zeros(8, 16, 2)
-    for name, dtype in (("fp8", torch.float8_e4m3fn), ("int8", torch.int8)):
+    for name, dtype in (("fp8", torch.float8_e4m3fn), ("int8", torch.int8)):  # noqa: B007, used above
         cache = torch.zeros(8, 16, 2, 32, dtype=dtype)
         kernels.triton_reshape_and_cache_flash_per_token_head_quant(
             key,

@@ -136,7 +136,7 @@ def test_nan_is_no_large_number(lab: ModuleType) -> None:
             got = encoded(lab, name, math.nan, saturate)
             assert got == want, (
                 f"{name}, saturate={saturate}: NaN is {told(lab, name, want)}, yours "
-                f"{told(lab, name, got)}. Whoever cuts it off to the largest number hides that something broke"
+                f"{told(lab, name, got)}. Cut off to the largest number it hides that something broke"
             )
     for saturate in (True, False):
         try:
@@ -144,7 +144,7 @@ def test_nan_is_no_large_number(lab: ModuleType) -> None:
         except ValueError:
             continue
         raise AssertionError(
-            f"E2M1, saturate={saturate}: all 16 codes are numbers, so NaN is a ValueError; yours is code {got}"
+            f"E2M1, saturate={saturate}: all 16 codes are numbers, so NaN is a ValueError; yours: code {got}"
         )
 
 
@@ -164,8 +164,8 @@ def test_numbers_become_scales(lab: ModuleType, kind: str) -> None:
     for x, want in support.asked("E8M0", kind):
         got = lab.encode_scale(x)
         assert got == want, (
-            f"E8M0, {kind}: {support.show(x)} becomes 2^{want - 127}, code {want}; yours code {got}. Half-way "
-            "between 2^k and 2^(k+1) lies 1.5 x 2^k, and it goes up"
+            f"E8M0, {kind}: {support.show(x)} becomes 2^{want - 127}, code {want}; yours code {got}. "
+            "Half-way between 2^k and 2^(k+1) lies 1.5 x 2^k, and it goes up"
         )
 
 
@@ -211,8 +211,8 @@ def test_blocks_of_mxfp4(lab: ModuleType) -> None:
         )
         theirs = packed[16 * i : 16 * i + 16]
         assert data == theirs, (
-            f"a block whose largest is {support.show(largest)}, scale 2^{want - 127}: {theirs.hex(' ')}, yours "
-            f"{bytes(data).hex(' ')}"
+            f"a block whose largest is {support.show(largest)}, scale 2^{want - 127}: {theirs.hex(' ')}, "
+            f"yours {bytes(data).hex(' ')}"
         )
     data, scale = lab.encode_mxfp4([0.0] * 32)
     assert (data, scale) == (bytes(16), 0), (
@@ -230,8 +230,8 @@ def test_blocks_of_nvfp4(lab: ModuleType) -> None:
         want = answers["scales"][i]
         assert scale == want, (
             f"the largest of the block is {support.show(largest)}, the global scale "
-            f"{answers['global_scale']:.6g}: {largest * answers['global_scale'] / 6:.6g} in E4M3 is code {want}, "
-            f"yours {scale}"
+            f"{answers['global_scale']:.6g}: {largest * answers['global_scale'] / 6:.6g} in E4M3 is code "
+            f"{want}, yours {scale}"
         )
         theirs = packed[8 * i : 8 * i + 8]
         assert data == theirs, (
