@@ -57,7 +57,7 @@ def decode(fmt: Format, code: int) -> float:
 
 
 def largest_code(fmt: Format) -> int:
-    """The code of the largest finite number. The codes from 0 up to it stand in the order of their numbers."""
+    """The code of the largest finite number. From 0 up to it codes stand in the order of their numbers."""
     raise NotImplementedError
 
 
@@ -98,7 +98,7 @@ def encode_scale(x: float) -> int:
 
 
 def pack(codes: list[int]) -> bytes:
-    """Codes of 4 bits, two a byte: the first of each pair in the low half. There is an even number of them."""
+    """Codes of 4 bits, an even number of them, two a byte: the first of a pair in the low half."""
     raise NotImplementedError
 
 
@@ -117,7 +117,7 @@ def encode_nvfp4(block: list[float], global_scale: float) -> tuple[bytes, int]:
 
     The block's scale is `global_scale` times its largest magnitude over 6, as E4M3 can say it. A number is
     divided by what a reader will multiply with: the scale as stored, over `global_scale`. Where the scale
-    is stored as 0, all codes are 0.
+    is stored as 0, each number becomes 0, with its sign.
     """
     raise NotImplementedError
 
