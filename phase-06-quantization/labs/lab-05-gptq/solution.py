@@ -80,7 +80,7 @@ def gptq(
     for j in range(len(h)):
         if j % group_size == 0:
             scales.append(choose_scale(rest[:, j : j + group_size]))
-        codes[:, j : j + 1] = to_codes(rest[:, j : j + 1], scales[-1])
+        codes[:, j] = to_codes(rest[:, j : j + 1], scales[-1])[:, 0]
         error = rest[:, j] - codes[:, j] * scales[-1][:, 0]
         rest[:, j + 1 :] -= np.outer(error / u[j, j], u[j, j + 1 :])
     place = np.argsort(order)

@@ -39,6 +39,14 @@ def test_the_predictions_hold(lab: ModuleType) -> None:
         )
 
 
+def test_the_grid_is_as_it_was_given(lab: ModuleType) -> None:
+    """16 codes, and a row of zeros; the other tests count on it."""
+    scale = lab.choose_scale(np.array([[-15.0, 3.0], [0.0, 0.0]]))
+    assert scale.tolist() == [[2], [1]], f"given: 15 / 7.5, and 1 for zeros; yours {scale.tolist()}"
+    codes = lab.to_codes(np.array([[-90.0, 90.0, -5.0]]), scale[:1])
+    assert codes.tolist() == [[-8, 7, -2]], f"given: -8, 7 and, a tie, -2; yours {codes.tolist()}"
+
+
 # ---- what an error costs -------------------------------------------------------------------------
 
 
