@@ -28,6 +28,8 @@ FloatArray = NDArray[np.float32]
 Codes = NDArray[np.int32]
 
 STRATEGIES = ("tensor", "channel", "group", "token")
+SCALE_DTYPES = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23}
+"""Each dtype's step just above 1, which is also the scale of a group of zeros."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,7 @@ class QuantArgs:
     """Weights in a group, along a row; only for strategy "group"."""
     dynamic: bool = False
     """The scales are found anew for each input (activations), so no file holds them."""
-    scale_dtype: Literal["float16", "float32"] | None = None
+    scale_dtype: Literal["float16", "bfloat16", "float32"] | None = None
     """The dtype that a scale is stored in; None leaves it in float32."""
 
     def __post_init__(self) -> None:
@@ -76,9 +78,9 @@ class QuantArgs:
             raise ValueError(
                 f"group_size {short(self.group_size)} needs strategy 'group', got {self.strategy!r}"
             )
-        if self.scale_dtype not in (None, "float16", "float32"):
+        if self.scale_dtype not in (None, *SCALE_DTYPES):
             raise ValueError(
-                f"scale_dtype must be None, 'float16' or 'float32', got {short(self.scale_dtype)}"
+                f"scale_dtype must be None, {', '.join(SCALE_DTYPES)}, got {short(self.scale_dtype)}"
             )
 
     @property
@@ -166,10 +168,26 @@ def choose_scales(weight: Array, args: QuantArgs) -> tuple[FloatArray, Codes | N
         with np.errstate(invalid="ignore", divide="ignore"):
             signed = np.clip(-half - low / scale, -half, half - 1)  # NaN where all weights are 0
         zero_point = (np.rint(np.nan_to_num(signed)) + half).astype(np.int32)
-    dtype = np.dtype(args.scale_dtype or "float32")
-    limit = np.finfo(dtype)
-    scale = np.minimum(scale, np.float32(limit.max)).astype(dtype).astype(np.float32)
-    return np.where(scale == 0, np.float32(limit.eps), scale), zero_point
+    dtype = args.scale_dtype or "float32"
+    scale = stored_as(scale, dtype)
+    return np.where(scale == 0, np.float32(SCALE_DTYPES[dtype]), scale), zero_point
+
+
+def bfloat16_bits(x: FloatArray) -> NDArray[np.uint16]:
+    """float32 numbers as bfloat16, which numpy lacks: the upper 16 bits, rounded to nearest even."""
+    bits = np.ascontiguousarray(x, np.float32).view(np.uint32)
+    # Half of the lower half, and one more where the last bit that stays is 1.
+    rounded: NDArray[np.uint16] = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
+    return rounded
+
+
+def stored_as(x: FloatArray, dtype: str) -> FloatArray:
+    """`x` as it reads after being stored in `dtype`, "float16", "bfloat16" or "float32"; float32."""
+    if dtype == "bfloat16":
+        return (bfloat16_bits(x).astype(np.uint32) << 16).view(np.float32)
+    if dtype == "float16":
+        return np.clip(x, -65504, 65504).astype(np.float16).astype(np.float32)
+    return x
 
 
 def _of_columns(values: Array, shape: tuple[int, ...], g_idx: Array | None) -> Array:

@@ -168,7 +168,7 @@ def test_what_was_on_the_grid_stays_where_it_is(
         ({"num_bits": 4, "strategy": "group"}, "group_size must be an int, got None"),
         ({"num_bits": 4, "strategy": "group", "group_size": 0}, "at least 1, got 0"),
         ({"num_bits": 4, "group_size": 128}, "group_size 128 needs strategy 'group'"),
-        ({"num_bits": 4, "scale_dtype": "int8"}, "scale_dtype must be None, 'float16'"),
+        ({"num_bits": 4, "scale_dtype": "int8"}, "None, float16, bfloat16, float32, got 'int8'"),
     ],
 )
 def test_arguments_without_a_meaning_are_refused(keywords: dict[str, Any], words: str) -> None:
@@ -284,7 +284,7 @@ def test_what_cannot_be_packed_is_refused_by_value() -> None:
 @pytest.mark.vllm
 @pytest.mark.parametrize("symmetric", [True, False])
 @pytest.mark.parametrize("bits", [2, 3, 4, 5, 8])
-@pytest.mark.parametrize("scale_dtype", [None, "float16"])
+@pytest.mark.parametrize("scale_dtype", [None, "float16", "bfloat16"])
 def test_scales_zero_points_codes_and_numbers_are_compressed_tensors_bit_for_bit(
     bits: int, symmetric: bool, scale_dtype: Any
 ) -> None:
