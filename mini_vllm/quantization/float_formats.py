@@ -57,8 +57,8 @@ class FloatFormat:
     @property
     def _largest_code(self) -> int:
         """The code of the largest finite number; the numbers' codes end there."""
-        ones = 2 ** (self.bits - 1) - 1
-        return ones - {"ieee": 2**self.mantissa_bits, "nan": 1, "none": 0}[self.specials]
+        ones: int = (1 << (self.bits - 1)) - 1
+        return ones - {"ieee": 1 << self.mantissa_bits, "nan": 1, "none": 0}[self.specials]
 
     @cached_property
     def max(self) -> float:
@@ -79,7 +79,8 @@ class FloatFormat:
         if self.specials == "ieee":
             number[magnitude == self._largest_code + 1] = np.inf
         number[codes > magnitude] *= -1  # -0.0 too
-        return number.astype(np.float32)
+        values: Array = number.astype(np.float32)
+        return values
 
     def decode(self, codes: NDArray[Any]) -> Array:
         """The numbers of these codes: exact, in float32, which holds all of them.
@@ -97,7 +98,8 @@ class FloatFormat:
                 f"{self.name}: a code has {self.bits} bits, so it is below {2**self.bits}; got "
                 f"{codes.max()} (a packed byte holds two codes: `unpack_nibbles`)"
             )
-        return self.values[codes]
+        numbers: Array = self.values[codes]
+        return numbers
 
     def encode(self, x: ArrayLike, saturate: bool = True) -> Codes:
         """The nearest number's code; of two that are equally near, the even one.
@@ -105,12 +107,12 @@ class FloatFormat:
         Args:
             x: float32 of any shape; anything else is made float32 first.
             saturate: a number that rounds past `max`, and an infinity, becomes `max` with its sign, as
-                `cvt.satfinite` does on a GPU, and the clamp before the cast in vLLM's quantisers
-                (`vllm/model_executor/layers/quantization/input_quant_fp8.py:225 in QuantFP8.forward_native`). Without,
+                `cvt.satfinite` does on a GPU, and the clamp before the cast in vLLM's quantisers. Without,
                 it becomes what the format has: an infinity (E5M2), NaN (E4M3), as torch's cast does; E2M1
                 has neither and saturates anyway.
 
-        NaN stays NaN, with its sign. Raises ValueError for a NaN where the format has none.
+        NaN stays NaN, with its sign. Raises ValueError for a NaN where the format has none. The clamp is at
+        `vllm/model_executor/layers/quantization/input_quant_fp8.py:225 in QuantFP8.forward_native`.
         """
         x = np.asarray(x, np.float32)
         negative = np.signbit(x)
@@ -133,7 +135,8 @@ class FloatFormat:
         if self.specials != "none":
             quiet = largest + (1 if self.specials == "nan" else 1 + 2 ** (self.mantissa_bits - 1))
             code = np.where(is_nan, quiet, code)
-        return (code | (negative << (self.bits - 1))).astype(np.uint8)
+        signed: Codes = (code | (negative << (self.bits - 1))).astype(np.uint8)
+        return signed
 
 
 E4M3 = FloatFormat("E4M3", 4, 3, 7, "nan")
@@ -162,7 +165,7 @@ class ScaleFormat:
         """The nearest power of two's code; half-way (1.5, 3, 6) it is the larger one.
 
         A float32 has the same exponent with the same bias in its bits 23 to 30, so adding half of bit 23
-        rounds it. Where that field is 0, from 2^-127 on, it rounds everything up; ml_dtypes and torch do so too.
+        rounds it. Where that field is 0, everything above 2^-127 is rounded up, as ml_dtypes and torch do.
 
         What is no positive number becomes NaN. (torch's cast ignores the sign, and makes 2^-127 of 0.) What
         rounds past 2^127, and infinity, becomes 2^127, and NaN without `saturate`.
@@ -217,10 +220,9 @@ def _blocks(x: ArrayLike, size: int, name: str) -> Array:
 def encode_mxfp4(x: ArrayLike) -> tuple[Codes, Codes]:
     """E2M1 codes `[..., n]` and a power of two for each 32 of them, E8M0 codes `[..., n / 32]`.
 
-    The scale is the power of two that brings the block's largest number between 3.5 and 7, so that it
-    comes to 4 or 6, in the worst case from just below 7. (The specification takes the largest to between 4 and 8,
-    which cuts 7.9 down to 6: there the largest numbers of a tensor have the largest error.)
-    A block of zeros gets the smallest scale.
+    The scale is the power of two that brings the block's largest number to at least 3.5 and below 7: 6 is
+    the most that a code says. (The specification brings it to at least 4 and below 8, and cuts 7.9 down
+    to 6.) A block of zeros gets the smallest scale.
 
     Raises ValueError where rows are no whole blocks, or a number is not finite.
     Source: `compressed_tensors/quantization/utils/mxfp_utils.py`, `generate_mx_scales`.
@@ -247,8 +249,7 @@ def encode_nvfp4(
 
     `global_scale` is what numbers are *multiplied* by before their blocks' scales are taken: 448 * 6 over the
     tensor's largest, so that the block that holds it gets the scale 448. Checkpoints keep it in this form
-    (`weight_global_scale`), and vLLM turns it over on loading
-    (`vllm/model_executor/layers/quantization/compressed_tensors/schemes/compressed_tensors_w4a4_nvfp4.py:103 in CompressedTensorsW4A4Fp4.process_weights_after_loading`).
+    (`weight_global_scale`), and vLLM turns it over on loading.
     A block whose scale rounds to 0 becomes zeros.
 
     Args:
