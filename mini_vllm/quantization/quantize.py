@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from mini_vllm.blas import blas_threads
 from mini_vllm.checkpoint import (
     CheckpointError,
     LlamaConfig,
@@ -21,6 +23,7 @@ from mini_vllm.checkpoint import (
     expected_tensors,
     load_config,
     load_weights,
+    read_json,
 )
 from mini_vllm.llama import LlamaForCausalLM
 from mini_vllm.outside import short
@@ -125,7 +128,7 @@ def find_method(name: str, group_size: int | None = None) -> Method:
 
 
 def _with_scale_dtype(args: QuantArgs, fmt: Format, dtype: str) -> QuantArgs:
-    """Weight-only scales take 16 bits, as there are many; those of W8A8 stay in float32, as vLLM keeps them."""
+    """Weight-only scales take 16 bits, as there may be many; those of W8A8 stay float32, as in vLLM."""
     if fmt in ("int-quantized", "float-quantized"):
         return args
     if fmt == "pack-quantized" and dtype == "bfloat16":
@@ -224,6 +227,10 @@ def quantize_checkpoint(
         raise ValueError(f"method {chosen.name} looks at no text, so it takes no calibration file")
     folder, out = Path(folder), Path(out)
     config = load_config(folder)
+    if read_json(folder / "config.json").get("quantization_config"):
+        raise ValueError(
+            f"{short(str(folder), 300)} is quantised already: its config.json has a quantization_config"
+        )
     _check_groups(config, chosen.args)
     check_new_folder(out)  # what follows may take long
     weights = load_weights(folder)
@@ -232,10 +239,12 @@ def quantize_checkpoint(
     except CheckpointError as error:
         raise CheckpointError(f"{folder}: {error}") from error
     inputs = None
-    if chosen.calibrated:
-        documents = load_documents(Path(calibration or CALIBRATION), folder)
-        inputs = calibrate(LlamaForCausalLM(config, weights), documents)
-    layers, rest = quantize_weights(config, weights, chosen, inputs)
+    # Products of a small model lose by a second thread; see blas.py.
+    with blas_threads(1) if config.hidden_size < 1024 else nullcontext():
+        if chosen.calibrated:
+            documents = load_documents(Path(calibration or CALIBRATION), folder)
+            inputs = calibrate(LlamaForCausalLM(config, weights), documents)
+        layers, rest = quantize_weights(config, weights, chosen, inputs)
     written = save_quantized(folder, out, layers, rest, chosen.fmt)
     width = 4 if config.dtype == "float32" else 2
     count = sum(weight.codes.size for weight in layers.values())
