@@ -57,7 +57,9 @@ def main() -> None:
     got = gain("H100 SXM", "llama-3.1-8b", 1000, 32, 1, 16384)
     print(f"A  1,000 prompts  slower                     {got:5.2f}")
     quick, slow = 123, 23
-    print(f"B  the flag awq   {slow / quick:5.2f} times as fast         no bytes or operations differ")
+    print(
+        f"B  the flag awq   {slow / quick:5.2f} times as fast         no bytes or operations differ"
+    )
     for i, batch in enumerate(seen["C"]["batch"]):
         times = seen["C"]["w4a16_tokens_s"][i] / seen["C"]["bf16_tokens_s"][i]
         got = gain("H100 SXM", "mistral-small-24b", batch, 512, 128, 8192)

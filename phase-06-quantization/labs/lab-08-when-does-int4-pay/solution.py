@@ -142,9 +142,7 @@ def product_rate(card: Card, scheme: Scheme) -> float:
     return card.flops
 
 
-def linears_seconds(
-    card: Card, scheme: Scheme, weights: int, tokens: int
-) -> tuple[float, float]:
+def linears_seconds(card: Card, scheme: Scheme, weights: int, tokens: int) -> tuple[float, float]:
     """Reading and computing; unpacking comes before either."""
     read = weights * scheme.bits / 8 / card.bandwidth
     compute = 2 * weights * tokens / product_rate(card, scheme) * (1 + scheme.dequant)

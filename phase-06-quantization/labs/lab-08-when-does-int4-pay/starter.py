@@ -154,9 +154,7 @@ def product_rate(card: Card, scheme: Scheme) -> float:
     raise NotImplementedError
 
 
-def linears_seconds(
-    card: Card, scheme: Scheme, weights: int, tokens: int
-) -> tuple[float, float]:
+def linears_seconds(card: Card, scheme: Scheme, weights: int, tokens: int) -> tuple[float, float]:
     """Seconds that linears of so many weights take for so many tokens: by reading, by computing.
 
     All weights are read once, as they are stored, however many tokens there are. A token multiplies and adds

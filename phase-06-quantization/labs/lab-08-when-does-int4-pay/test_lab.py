@@ -185,7 +185,9 @@ def test_dequantising_takes_time(lab: ModuleType) -> None:
     pair(got, (500 / 1e12, 1.5 * 20_000 / 100e12), "1,000 weights of 4 bits, 10 tokens, 0.5 more")
     scheme = lab.Scheme("fp8 stored", 8, "fp8", dequant=0.25)
     got = lab.linears_seconds(support.plain_card(lab), scheme, 1000, 10)
-    pair(got, (1000 / 1e12, 1.25 * 20_000 / 100e12), "1,000 weights of 8 bits, 10 tokens, 0.25 more")
+    pair(
+        got, (1000 / 1e12, 1.25 * 20_000 / 100e12), "1,000 weights of 8 bits, 10 tokens, 0.25 more"
+    )
 
 
 def test_unpacking_first(lab: ModuleType) -> None:

@@ -59,12 +59,16 @@ def test_what_a_step_waits_for(lab: ModuleType) -> None:
         ([lab.Request(32_000)], lab.FP8, ("attention", "compute"), "a prompt of 32,000, fp8"),
     ):
         got = lab.regime(lab.L4, lab.LLAMA_8B, scheme, step)
-        assert got == want, f"{what}: the longest part is {want[0]}, which waits for {want[1]}; {got}"
+        assert got == want, (
+            f"{what}: the longest part is {want[0]}, which waits for {want[1]}; {got}"
+        )
     small = dataclasses.replace(lab.LLAMA_8B, layers=1)
     got = lab.regime(lab.L4, small, lab.W4A16, [lab.Request(1)])
     assert got == ("head", "memory"), f"one layer in 4 bits and a head in 16: the head, not {got}"
     got = lab.regime(lab.L4, lab.LLAMA_8B, lab.W4A16, [lab.Request(1, 60_000)])
-    assert got == ("attention", "memory"), f"60,000 tokens of cache in 16 bits: attention, not {got}"
+    assert got == ("attention", "memory"), (
+        f"60,000 tokens of cache in 16 bits: attention, not {got}"
+    )
     got = lab.regime(lab.L4, lab.LLAMA_8B, lab.W4A16, [lab.Request(1, 60_000)], 0.5)
     assert got == ("linears", "memory"), f"60,000 tokens of cache in 4 bits: linears, not {got}"
 
@@ -108,7 +112,9 @@ def test_a_full_step_has_no_room(lab: ModuleType) -> None:
     for people in (16, 20):
         got = lab.mixed_step(people, 7, 40, 16)
         want = [lab.Request(1, 7)] * 16
-        assert got == want, f"{people} who decode in a budget of 16: 16 requests of one token, {got}"
+        assert got == want, (
+            f"{people} who decode in a budget of 16: 16 requests of one token, {got}"
+        )
 
 
 # ---- when it pays --------------------------------------------------------------------------------
@@ -166,7 +172,9 @@ def test_8_bits_never_stop(lab: ModuleType) -> None:
     """Half the bytes and twice the rate; but without tensor cores it is like 4 bits."""
     for scheme in (lab.W8A8, lab.FP8):
         got = lab.break_even(lab.L4, scheme)
-        assert got is None, f"{scheme.name} on an L4 is faster for any number of tokens: None, {got}"
+        assert got is None, (
+            f"{scheme.name} on an L4 is faster for any number of tokens: None, {got}"
+        )
     got = lab.break_even(support.plain_card(lab), lab.FP8)
     assert got == 100, f"fp8 without tensor cores for it, ridge 100: 100, not {got}"
 
@@ -191,7 +199,9 @@ def test_the_search_ends(lab: ModuleType) -> None:
     """Up to and with `most`, 8,192 where nothing is said."""
     card = support.plain_card(lab, flops=1e15)
     found = [lab.break_even(card, lab.W4A16, most=most) for most in (999, 1000)]
-    assert found == [None, 1000], f"a ridge of 1,000, most 999 and 1,000: None and 1000, not {found}"
+    assert found == [None, 1000], (
+        f"a ridge of 1,000, most 999 and 1,000: None and 1000, not {found}"
+    )
     for ridge, want in ((8192, 8192), (8193, None)):
         got = lab.break_even(support.plain_card(lab, flops=ridge * 1e12), lab.W4A16)
         assert got == want, f"a ridge of {ridge}, most not given: {want}, not {got}"
@@ -230,4 +240,6 @@ def test_a_table_from_four_rates(lab: ModuleType) -> None:
     for rows, seen in zip(table["rows"], table["times_faster"], strict=True):
         mine = max(lab.linears_seconds(marlin, lab.W4A16, 1, rows))
         got = max(lab.linears_seconds(torch, lab.FP16, 1, rows)) / mine
-        assert abs(got / seen - 1) < 0.35, f"{rows} rows: {seen} times was measured, {got:.2f} derived"
+        assert abs(got / seen - 1) < 0.35, (
+            f"{rows} rows: {seen} times was measured, {got:.2f} derived"
+        )
