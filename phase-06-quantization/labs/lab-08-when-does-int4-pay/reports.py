@@ -15,6 +15,7 @@ import json
 from typing import Any
 
 from calculator import HERE, bench_seconds, cards, load_lab, model_of
+
 from course.learner.stubs import run_script
 
 

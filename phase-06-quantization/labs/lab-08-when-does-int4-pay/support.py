@@ -17,7 +17,8 @@ def same(got: object, want: float, what: str) -> None:
 
 def pair(got: object, want: tuple[float, float], what: str) -> None:
     """`got` is a pair of times, by reading and by computing."""
-    assert isinstance(got, tuple) and len(got) == 2, f"{what}: two numbers, got {got!r}"
+    assert isinstance(got, tuple | list), f"{what}: a pair, got {got!r}"
+    assert len(got) == 2, f"{what}: two numbers, got {got!r}"
     same(got[0], want[0], f"{what}, by reading")
     same(got[1], want[1], f"{what}, by computing")
 

@@ -137,7 +137,8 @@ def test_how_long_all_is_gained(lab: ModuleType) -> None:
             rate = card.int8 if scheme.product == "int8" else card.flops  # type: ignore[attr-defined]
             read = scheme.bits / 8 / card.bandwidth  # type: ignore[attr-defined]
             a_token = 2 * (1 + scheme.dequant) / rate
-            assert got * a_token <= read * (1 + 1e-12) and (got + 1) * a_token > read, (
+            last = got * a_token <= read * (1 + 1e-12) < (got + 1) * a_token
+            assert last, (
                 f"{scheme.name}: a weight is read in {read:.3g} s, and {got} tokens compute with it for "
                 f"{got * a_token:.3g} s, {got + 1} for {(got + 1) * a_token:.3g}"
             )
@@ -230,7 +231,8 @@ def test_the_reports(lab: ModuleType, report: str) -> None:
 def test_a_table_from_four_rates(lab: ModuleType) -> None:
     """Somebody's 13 measurements of Marlin, from two bandwidths and two rates read off the table itself.
 
-    At the two ends only one of them counts. What lies between follows, within 35 %, worst where one limit takes over from the other.
+    At the two ends only one of them counts. What lies between follows, within 35 %, worst where one
+    limit takes over from the other.
     """
     table = REPORTS["marlin"]
     few, many = table["times_faster"][0], table["times_faster"][-1]

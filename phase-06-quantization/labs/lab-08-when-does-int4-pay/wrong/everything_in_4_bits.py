@@ -1,6 +1,6 @@
 """It stores the embedding and the head in the scheme's bits too.
 
-Only the linears of the layers are quantised. With a vocabulary of 128,256 the two tables are an eighth of the model.
+Only the linears of the layers are quantised. The two tables are an eighth of the model.
 
 Refused by `test_what_stays_in_16_bits`.
 """

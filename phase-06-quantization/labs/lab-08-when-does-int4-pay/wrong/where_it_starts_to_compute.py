@@ -10,7 +10,7 @@ from course.learner.edited import edited
 CHANGE = """
 break_even
 - if mine >= max(linears_seconds(card, other, 1, tokens)):
-+ if mine > linears_seconds(card, scheme, 1, tokens)[0] or mine >= max(linears_seconds(card, other, 1, tokens)):
++ if mine > linears_seconds(card, scheme, 1, tokens)[0]:
 """
 
 exec(edited(__file__, CHANGE))
