@@ -41,6 +41,7 @@ from mini_vllm.metrics import EngineMetrics, Metric
 from mini_vllm.model_runner import ModelRunner
 from mini_vllm.output_processor import OutputProcessor, ParentRequest, RequestState
 from mini_vllm.outputs import RequestOutput
+from mini_vllm.quantization.kv_cache import page_size_bytes
 from mini_vllm.request import Request, RequestStatus
 from mini_vllm.sampler import Sampler
 from mini_vllm.sampling_params import SamplingParams
@@ -110,8 +111,7 @@ def resolve_config(
         )
     config = dataclasses.replace(config, max_model_len=max_model_len)
     if config.num_gpu_blocks is None:
-        c = model.config
-        page = 2 * 4 * c.num_hidden_layers * c.num_key_value_heads * c.head_dim * config.block_size
+        page = page_size_bytes(model.config, config.block_size, config.kv_cache_dtype)
         num_gpu_blocks = config.kv_cache_memory_bytes // page
         if num_gpu_blocks < 2:
             raise ValueError(

@@ -191,6 +191,10 @@ class LlamaAttention:
         qkv = {f"{prefix}.q_proj": q_size, f"{prefix}.k_proj": kv_size, f"{prefix}.v_proj": kv_size}
         self.qkv_proj = Linear(weights, hidden, qkv, bias, quant_config)
         self.o_proj = Linear(weights, q_size, {f"{prefix}.o_proj": hidden}, bias, quant_config)
+        # What a cache of codes divides K and V by (`quantization/kv_cache.py`), where the checkpoint says it.
+        self.k_scale, self.v_scale = (
+            float(np.ravel(weights.get(f"{prefix}.{name}_scale", 1.0))[0]) for name in "kv"
+        )
 
     def forward(
         self,
