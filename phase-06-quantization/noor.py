@@ -23,17 +23,27 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mini_vllm import LLM, SamplingParams
 from mini_vllm.checkpoint import load_config, load_model, load_weights
 from mini_vllm.engine import DEFAULT_MODEL
 from mini_vllm.llama import LlamaForCausalLM
-from mini_vllm.quantization.evaluate import HELD_OUT, Evaluation, evaluate, load_documents
+from mini_vllm.quantization.calibrate import LayerInput, calibrate
+from mini_vllm.quantization.evaluate import (
+    CALIBRATION,
+    HELD_OUT,
+    Evaluation,
+    evaluate,
+    load_documents,
+)
 from mini_vllm.quantization.float_formats import (
     decode_mxfp4,
     decode_nvfp4,
     encode_mxfp4,
     encode_nvfp4,
 )
+from mini_vllm.quantization.gptq import gptq
 from mini_vllm.quantization.grid import QuantArgs, round_to_nearest
+from mini_vllm.quantization.linear import quantize_per_token_int8
 from mini_vllm.quantization.quantize import quantize_checkpoint
 
 HERE = Path(__file__).resolve().parent
@@ -76,16 +86,15 @@ def card(name: str) -> Card:
 L4 = card("L4")
 
 
-def bits_a_weight(bits: int, group: int | None = None, scale_bits: int = 16, zero: bool = False) -> float:
-    """Bits that a weight takes with its share of the scale, and of the zero point where there is one.
+def bits_a_weight(bits: int, group: int | None = None, scale_bits: int = 16) -> float:
+    """Bits that a weight takes with its share of the scale.
 
     Args:
         bits: of a code.
         group: weights that share a scale; None for so many that it does not count.
         scale_bits: of a scale.
-        zero: a zero point of `bits` beside each scale.
     """
-    return bits + ((scale_bits + bits * zero) / group if group else 0)
+    return bits + (scale_bits / group if group else 0)
 
 
 def weight_bytes(bits: float = 16) -> float:
@@ -174,6 +183,72 @@ def in_mxfp4(weight: Array) -> Array:
 
 def in_nvfp4(weight: Array) -> Array:
     return decode_nvfp4(*encode_nvfp4(weight))
+
+
+@cache
+def model() -> LlamaForCausalLM:
+    """The shipped model, unquantised."""
+    return LlamaForCausalLM(load_config(DEFAULT_MODEL), weights())
+
+
+@cache
+def seen() -> dict[str, LayerInput]:
+    """What each linear got as its input from 32 documents of the calibration text."""
+    return calibrate(model(), load_documents(CALIBRATION, DEFAULT_MODEL, limit=32))
+
+
+def nearest_and_gptq(layer: int, name: str, group: int = 128) -> tuple[tuple[float, float], ...]:
+    """Per cent by which a projection's weights are off, and its output: rounded to the nearest, and by GPTQ.
+
+    Returns:
+        (weights, output) of either.
+    """
+    weight, args = matrix(layer, name), grid(4, group)
+    part = "self_attn" if name in "qkvo" else "mlp"
+    into = seen()[f"model.layers.{layer}.{part}.{name}_proj"]
+    pairs = []
+    for made in (round_to_nearest(weight, args), gptq(weight, into.hessian, args)):
+        rounded = made.dequantize()
+        output = (into.error(rounded - weight) / into.error(weight)) ** 0.5
+        pairs.append((error(weight, rounded), round(100 * output, 2)))
+    return tuple(pairs)
+
+
+SENTENCE = "A block table leads from a request to its blocks. The scheduler decides which requests run."
+
+
+@cache
+def loud() -> Array:
+    """`[tokens, 384]`: what the first layer's down_proj gets as its input for one sentence."""
+    ids = [1, *(8 + byte for byte in SENTENCE.encode())]  # <bos>, then a token a byte
+    rows = calibrate(model(), [ids])["model.layers.0.mlp.down_proj"].rows
+    assert len(rows) == len(ids)
+    return rows
+
+
+def token_error(share: str) -> float:
+    """What rounding to 8 bits does to these inputs, for the token in the middle of the ranking, in per cent.
+
+    Args:
+        share: "tensor", one scale for all of them, or "token", one for each.
+    """
+    rows = loud()
+    if share == "tensor":
+        rounded = round_to_nearest(rows, grid(8, "tensor")).dequantize()
+    else:
+        codes, scale = quantize_per_token_int8(rows)
+        rounded = codes * scale
+    off = np.linalg.norm(rounded - rows, axis=1) / np.linalg.norm(rows, axis=1)
+    return round(100 * float(np.median(off)), 1)
+
+
+def with_cache(kv_cache_dtype: str, prompt: str = "The KV cache") -> tuple[int, str]:
+    """Blocks that 10 MB of cache come to in the shipped engine, and what it says then, greedily."""
+    llm = LLM(kv_cache_dtype=kv_cache_dtype, kv_cache_memory_bytes=10_000_000)
+    blocks = llm.llm_engine.config.num_gpu_blocks
+    assert blocks is not None
+    [output] = llm.generate([prompt], SamplingParams(temperature=0, max_tokens=50))
+    return blocks, output.outputs[0].text
 
 
 # --- what it costs in quality ---
