@@ -109,7 +109,11 @@ def people(bits: float = 16, tokens: int = 2000, kv_bits: int = 16) -> int:
 
 
 def step_ms(
-    rows: int = 1, bits: float = 16, fast: bool = False, context: int = 0, sampled: int | None = None
+    rows: int = 1,
+    bits: float = 16,
+    fast: bool = False,
+    context: int = 0,
+    sampled: int | None = None,
 ) -> float:
     """Milliseconds of a step on Noor's card, on paper.
 
@@ -214,7 +218,9 @@ def nearest_and_gptq(layer: int, name: str, group: int = 128) -> tuple[tuple[flo
     return tuple(pairs)
 
 
-SENTENCE = "A block table leads from a request to its blocks. The scheduler decides which requests run."
+SENTENCE = (
+    "A block table leads from a request to its blocks. The scheduler decides which requests run."
+)
 
 
 @cache
@@ -304,7 +310,9 @@ def measure() -> Iterator[Measured]:
     linears = [name for name in before if name.endswith("_proj.weight")]
 
     def entry(name: str, bits: float, off: float, found: Evaluation) -> Measured:
-        rounded = (round(value, 5) for value in (found.perplexity, found.kl, found.greedy_agreement))
+        rounded = (
+            round(value, 5) for value in (found.perplexity, found.kl, found.greedy_agreement)
+        )
         return Measured(name, bits, off, *rounded)
 
     yield entry("float32", 32, 0, evaluate(reference, documents))

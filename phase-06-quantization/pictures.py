@@ -36,9 +36,7 @@ def draw_card() -> Drawing:
         d.box(left + room, y, right - left - room, high, "none edge")
         d.text(left + held / 2, y + 25, f"{weight_bytes(bits) / GB:.1f} GB", "on m", "middle")
         d.text(left + (held + room) / 2, y + 25, people(bits, kv_bits=kv), "on m", "middle")
-    d.text(
-        left, 238, "blue: weights; green: room for so many people; pale: not vLLM's", "m"
-    )
+    d.text(left, 238, "blue: weights; green: room for so many people; pale: not vLLM's", "m")
     return d
 
 
@@ -132,13 +130,24 @@ def draw_loud() -> Drawing:
     """The largest input of the first layer's down_proj, token by token, and what a step of 8 bits is then."""
     rows = np.abs(loud())
     left, cell, base, unit = 60, 6.0, 232, 1.35
-    d = Drawing("The largest number of each token, at the input of the first layer's down_proj", 318)
+    d = Drawing(
+        "The largest number of each token, at the input of the first layer's down_proj", 318
+    )
     for value in (50, 100):
-        d.path([(left, base - value * unit), (left + len(rows) * cell, base - value * unit)], "thin")
+        d.path(
+            [(left, base - value * unit), (left + len(rows) * cell, base - value * unit)], "thin"
+        )
         d.text(left - 8, base - value * unit + 5, value, "s", "end")
     for token, row in enumerate(rows):
         most = float(row.max())
-        d.box(left + token * cell, base - most * unit, cell - 1.5, most * unit, "B" if token == 0 else "A", 0)
+        d.box(
+            left + token * cell,
+            base - most * unit,
+            cell - 1.5,
+            most * unit,
+            "B" if token == 0 else "A",
+            0,
+        )
     d.text(left + 14, base - rows[0].max() * unit + 14, f"<bos>: {rows[0].max():.0f}", "B m")
     typical = float(np.median(rows.max(axis=1)))
     d.text(left + 150, base - 40, f"the others: mostly near {typical:.0f}", "A m")
@@ -179,7 +188,13 @@ def draw_floats() -> Drawing:
     d.text(left, 168, "eight bits: half a step, as a share of the number", "m")
     wide = (right - left) / 9
     for power in range(10):
-        d.text(left + power * wide, bottom + 20, f"1/{2**(9 - power)}" if power < 9 else "1", "s", "middle")
+        d.text(
+            left + power * wide,
+            bottom + 20,
+            f"1/{2 ** (9 - power)}" if power < 9 else "1",
+            "s",
+            "middle",
+        )
     for share in (0, 0.125, 0.25):
         y = bottom - share / 0.25 * (bottom - top)
         d.path([(left, y), (right, y)], "thin")
@@ -227,9 +242,15 @@ def draw_pays() -> Drawing:
         d.path([(left, y(ms)), (right, y(ms))], "thin")
         d.text(left - 8, y(ms) + 5, ms, "s", "end")
     d.text(12, 18, "ms", "m")
-    for power in range(0, 12):
+    for power in range(12):
         d.text(x(2**power), bottom + 20, 2**power, "s", "middle")
-    d.text(right, bottom + 42, "tokens in the step, of which at most 64 are somebody's next", "m", "end")
+    d.text(
+        right,
+        bottom + 42,
+        "tokens in the step, of which at most 64 are somebody's next",
+        "m",
+        "end",
+    )
     fine = [2 ** (step / 8) for step in range(89)]
     for bits, fast, css in ((16, False, "thin"), (INT4, False, "bold"), (8, True, "to")):
         points = []
@@ -243,7 +264,9 @@ def draw_pays() -> Drawing:
     d.text(left + 6, y(step_ms(1)) - 8, "16 bits", "m")
     d.text(left + 6, y(step_ms(1, INT4)) - 8, "4 bits, weights alone", "m")
     d.text(left + 6, y(step_ms(1, 8, True)) - 8, "8 bits, weights and activations", "m")
-    d.text(left, 334, "on paper: the data sheet's bytes and operations a second; both axes double", "m")
+    d.text(
+        left, 334, "on paper: the data sheet's bytes and operations a second; both axes double", "m"
+    )
     return d
 
 
