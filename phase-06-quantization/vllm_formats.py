@@ -1,4 +1,4 @@
-"""Real vLLM on quantised copies of the shipped checkpoint: which class takes which layer, and what it refuses.
+"""Real vLLM on quantised copies of the shipped checkpoint: who takes which layer, and what it refuses.
 
     python phase-06-quantization/vllm_formats.py                  all topics
     python phase-06-quantization/vllm_formats.py loads weights    some
@@ -13,6 +13,7 @@ import gc
 import json
 import logging
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
@@ -154,11 +155,11 @@ def parameters(layer: Any) -> dict[str, str]:
 
 
 def words(heard: Heard) -> list[str]:
-    """The lines about kernels, each once."""
+    """The lines that name a kernel, each once."""
     return [
         line
         for line in dict.fromkeys(heard.lines)
-        if "Kernel" in line or "convertible" in line or "quantization" in line.lower()[:40]
+        if re.search(r"(Selected|Using) \w+Kernel", line)
     ]
 
 
@@ -183,7 +184,9 @@ def loads(say: Say) -> None:
 def said(llm: Any) -> str:
     from vllm import SamplingParams
 
-    [out] = llm.generate(PROMPTS[:1], SamplingParams(temperature=0, max_tokens=TOKENS), use_tqdm=False)
+    [out] = llm.generate(
+        PROMPTS[:1], SamplingParams(temperature=0, max_tokens=TOKENS), use_tqdm=False
+    )
     return str(out.outputs[0].text)
 
 
@@ -230,7 +233,13 @@ def told(say: Say) -> None:
     for method, asked in (("w8a8", "awq"), ("w8a8", "nosuch"), ("gptq", "gptq_marlin"),
                           ("gptq", "awq"), ("awq", "awq_marlin")):  # fmt: skip
         tell_loading(say, f"{method}, {asked!r}", made(method), quantization=asked)
-    for asked in ("compressed-tensors", "fp8", "int8_per_channel_weight_only", "fbgemm_fp8", "nosuch"):
+    for asked in (
+        "compressed-tensors",
+        "fp8",
+        "int8_per_channel_weight_only",
+        "fbgemm_fp8",
+        "nosuch",
+    ):
         tell_loading(say, f"not quantised, {asked!r}", DEFAULT_MODEL, quantization=asked)
 
 

@@ -23,7 +23,6 @@ from mini_vllm.checkpoint import (
     expected_tensors,
     load_config,
     load_weights,
-    read_json,
 )
 from mini_vllm.llama import LlamaForCausalLM
 from mini_vllm.outside import short
@@ -227,7 +226,7 @@ def quantize_checkpoint(
         raise ValueError(f"method {chosen.name} looks at no text, so it takes no calibration file")
     folder, out = Path(folder), Path(out)
     config = load_config(folder)
-    if read_json(folder / "config.json").get("quantization_config"):
+    if config.quantization_config:
         raise ValueError(
             f"{short(str(folder), 300)} is quantised already: its config.json has a quantization_config"
         )

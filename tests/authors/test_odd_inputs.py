@@ -366,17 +366,7 @@ def test_a_simulation(
 
 # -- quantised checkpoints ----------------------------------------------------------------------------
 
-CALIBRATED = [
-    "quantize",
-    "--method",
-    "gptq",
-    "--group-size",
-    "4",
-    "--calibration",
-    "texts.json",
-    "{model}",
-    "out",
-]
+CALIBRATED = "quantize --method gptq --group-size 4 --calibration texts.json {model} out"
 
 
 @pytest.mark.parametrize("row", rows("quantize"))
