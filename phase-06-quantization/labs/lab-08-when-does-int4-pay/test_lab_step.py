@@ -65,10 +65,12 @@ def test_what_a_step_waits_for(lab: ModuleType) -> None:
     small = dataclasses.replace(lab.LLAMA_8B, layers=1)
     got = lab.regime(lab.L4, small, lab.W4A16, [lab.Request(1)])
     assert got == ("head", "memory"), f"one layer in 4 bits and a head in 16: the head, not {got}"
-    got = lab.regime(lab.L4, lab.LLAMA_8B, lab.W4A16, [lab.Request(1, 60_000)])
-    assert got == ("attention", "memory"), (
-        f"60,000 tokens of cache in 16 bits: attention, not {got}"
-    )
+    for cached, want in ((20_000, "linears"), (40_000, "attention")):
+        got = lab.regime(lab.L4, lab.LLAMA_8B, lab.W4A16, [lab.Request(1, cached)])
+        assert got == (want, "memory"), (
+            f"4-bit linears are as many bytes as 27,000 tokens of cache, so with {cached:,} it is {want}, "
+            f"not {got}"
+        )
     got = lab.regime(lab.L4, lab.LLAMA_8B, lab.W4A16, [lab.Request(1, 60_000)], 0.5)
     assert got == ("linears", "memory"), f"60,000 tokens of cache in 4 bits: linears, not {got}"
 
