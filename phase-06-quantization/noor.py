@@ -268,13 +268,13 @@ class Measured:
 
     Attributes:
         bits: of a weight, scales included (16 bits each; in 4-bit floats those of the format).
-        error: of all weights of the linears, per cent.
+        error: of all weights of the linears, per cent; None where a method has changed them first.
         perplexity, kl, agreement: see `mini_vllm.quantization.evaluate`.
     """
 
     name: str
     bits: float
-    error: float
+    error: float | None
     perplexity: float
     kl: float
     agreement: float
@@ -309,7 +309,7 @@ def measure() -> Iterator[Measured]:
     reference = LlamaForCausalLM(config, before)
     linears = [name for name in before if name.endswith("_proj.weight")]
 
-    def entry(name: str, bits: float, off: float, found: Evaluation) -> Measured:
+    def entry(name: str, bits: float, off: float | None, found: Evaluation) -> Measured:
         rounded = (
             round(value, 5) for value in (found.perplexity, found.kl, found.greedy_agreement)
         )
@@ -325,7 +325,7 @@ def measure() -> Iterator[Measured]:
         with tempfile.TemporaryDirectory() as folder:
             quantize_checkpoint(DEFAULT_MODEL, Path(folder) / "made", method)
             model = load_model(Path(folder) / "made")
-        yield entry(method, bits, float("nan"), evaluate(model, documents, reference))
+        yield entry(method, bits, None, evaluate(model, documents, reference))
 
 
 @cache
@@ -334,18 +334,20 @@ def quality() -> dict[str, Measured]:
     return {one["name"]: Measured(**one) for one in json.loads(QUALITY.read_text("utf-8"))}
 
 
+def compare(*names: str) -> None:
+    """Print what was measured of these, one a line."""
+    print(f"{'':12}{'bits':>7}{'perplexity':>12}{'KL':>8}{'agreement':>11}")
+    for name in names:
+        it = quality()[name]
+        print(f"{name:12}{it.bits:7.3f}{it.perplexity:12.4f}{it.kl:8.4f}{it.agreement:11.1%}")
+
+
 def main() -> None:
     if sys.argv[1:] == ["quality"]:
         found = []
         for one in measure():
-            shown = "" if one.error != one.error else f"{one.error:5.1f} %"
-            print(
-                f"{one.name:18}{one.bits:7.3f} bits  {shown:8} perplexity {one.perplexity:8.4f}  "
-                f"KL {one.kl:.4f}  the same token {one.agreement:.1%}",
-                flush=True,
-            )
-            error_of = None if one.error != one.error else one.error
-            found.append(vars(one) | {"error": error_of})
+            found.append(vars(one))
+            print(f"{one.name:18}perplexity {one.perplexity:.4f}  KL {one.kl:.4f}", flush=True)
         lines = ",\n".join(json.dumps(one) for one in found)
         QUALITY.write_text(f"[\n{lines}\n]\n", encoding="utf-8", newline="\n")
         return
