@@ -1,7 +1,7 @@
 """What breaks without a step on the way from the file to the product: set-up for the deep dive.
 
-Each function leaves one step out, on the shipped model. The page imports this module by its name: start Python
-in this folder.
+Each function leaves one step out, on the shipped model. The page imports this module by its name: start
+Python in this folder.
 
     python phase-06-quantization/broken_quantization.py       all of them
 """
@@ -70,7 +70,7 @@ def in_plain_order() -> str:
 
 
 def methods(ignore: list[str]) -> list[LinearMethod]:
-    """The methods of the first layer's q, k and v in a W4A16 checkpoint that leaves some projections alone."""
+    """The methods of the first layer's q, k and v, in a W4A16 checkpoint with some projections left alone."""
     config = get_quantization_config(asked("int4-g128") | {"ignore": ["lm_head", *ignore]})
     return [config.get_quant_method(f"model.layers.0.self_attn.{one}_proj") for one in "qkv"]
 

@@ -1,7 +1,7 @@
 """Noor's card on paper, and what the shipped model shows of grids and scales: set-up for the pages.
 
-On paper the model is Llama-3.1-8B and the card an L4, whose figures are those of phase 00, lab 04. What is run
-is the tiny Llama that comes with the engine.
+On paper the model is Llama-3.1-8B and the card an L4, whose figures are those of phase 00, lab 04. What is
+run is the tiny Llama that comes with the engine.
 
 The pages import this module by its name: start Python in this folder.
 
@@ -16,7 +16,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +69,7 @@ TOKEN_BYTES = 2 * 2 * 32 * 8 * 128
 
 @dataclass(frozen=True)
 class Card:
-    """A GPU at its best: `flops` operations a second in 16 bits, dense; `bandwidth` bytes a second; `memory` bytes."""
+    """A GPU at its best: `flops` dense operations in 16 bits and `bandwidth` bytes a second; `memory` bytes."""
 
     flops: float
     bandwidth: float
@@ -280,16 +280,16 @@ class Measured:
     agreement: float
 
 
+def _rounded(weight: Array, args: QuantArgs) -> Array:
+    return round_to_nearest(weight, args).dequantize()
+
+
 def _grids() -> Iterator[tuple[str, float, Callable[[Array], Array]]]:
     for bits in (8, 4, 3):
         for share in ("tensor", "channel", 128, 64, 32, 16):
             size = share if isinstance(share, int) else None
             args = grid(bits, share)
-            yield (
-                f"int{bits} {share}",
-                bits_a_weight(bits, size),
-                lambda w, args=args: round_to_nearest(w, args).dequantize(),
-            )
+            yield f"int{bits} {share}", bits_a_weight(bits, size), partial(_rounded, args=args)
     yield "fp8 channel", 8, in_float8
     yield "mxfp4 32", bits_a_weight(4, 32, 8), in_mxfp4
     yield "nvfp4 16", bits_a_weight(4, 16, 8), in_nvfp4

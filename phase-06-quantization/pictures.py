@@ -1,4 +1,4 @@
-"""Draw the pictures of this phase's pages, from `noor.py`, runs of the shipped model and vLLM's own order, as SVG.
+"""Draw the pictures of this phase's pages as SVG, from `noor.py` and the shipped model.
 
     python phase-06-quantization/pictures.py        # writes phase-06-quantization/pictures/*.svg
 
@@ -41,7 +41,7 @@ def draw_card() -> Drawing:
 
 
 def draw_grid() -> Drawing:
-    """A row of the shipped model with a loud weight, on a grid of four bits: one scale, and one for each 32."""
+    """A row of the shipped model with a loud weight, on a grid of four bits: one scale, then four."""
     weight = matrix(1, "k")
     place = int(np.abs(weight).max(axis=1).argmax())
     row = weight[place : place + 1]
@@ -71,7 +71,7 @@ def draw_grid() -> Drawing:
 
 
 def draw_bits() -> Drawing:
-    """Perplexity of the shipped model against bits a weight, near four: by share of the scale, and by method."""
+    """Perplexity of the shipped model against bits a weight, near four: grids and methods."""
     left, right, top, bottom = 72, 600, 40, 280
     lowest, highest = 1.38, 1.47
     d = Drawing("Perplexity against bits a weight, rounded to the nearest and by a method", 352)
