@@ -150,7 +150,7 @@ def test_four_bits_differ_by_float16_alone(name: str, pairs: dict[str, Pair]) ->
             continue
         row = logprobs(model, [*prompt, *mine[:first]])[-1]
         gap = abs(row[mine[first]] - row[theirs[first]])
-        assert gap < 0.02, (
+        assert gap < 0.05, (
             f"token {first} is {mine[first]} here and {theirs[first]} there, {gap} apart"
         )
 
