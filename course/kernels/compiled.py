@@ -69,6 +69,7 @@ class Built:
     shared: int
     warps: int
     main: bool  # it gets a tensor that the problem's kernels must read whole
+    counted: tuple[str, ...] = ()  # instructions of the main loop that get a column
 
     @property
     def loads(self) -> str:
@@ -86,6 +87,7 @@ class Built:
             "spills": self.code.spills,
             "tensor core": self.code.tensor_core,
             "loads": self.loads,
+            **{name: self.code.loop.get(name, 0) for name in self.counted},
         }
 
 
@@ -115,12 +117,13 @@ class Compiled:
             return [Finding(JUDGE, False, "no Triton kernel was started, so none was compiled")]
         both = sorted([*built, *self.vllm], key=lambda one: one.capability)
         figures = {"case": self.case.label, "rows": [one.row() for one in both]}
+        what = getattr(self.problem, "WIDE", "the caches")
         if wrong := list(_faults(built, getattr(self.problem, "TENSOR_CORE", False))):
             return [
                 Finding(JUDGE, False, text, {} if i else figures) for i, text in enumerate(wrong)
             ]
         names = ", ".join(f"sm_{capability}" for capability in SHARED)
-        text = f"{names}: no spills, shared memory fits, the caches are loaded in wide pieces"
+        text = f"{names}: no spills, shared memory fits, {what} are loaded in wide pieces"
         text += ", tensor cores multiply" if getattr(self.problem, "TENSOR_CORE", False) else ""
         text += f"; vLLM's kernel: {self.alone}" if self.alone else ""
         return [Finding(JUDGE, True, f"{text} ({self.case.label}).", figures)]
@@ -130,6 +133,7 @@ class Compiled:
         needed = {
             self.case.inputs[name].untyped_storage().data_ptr() for name in self.problem.NEEDED
         }
+        needed |= {t.untyped_storage().data_ptr() for t in self.case.about.get("vllm needs", ())}
         run = JITFunction.run
         for capability in SHARED:
             triton.runtime.driver.set_active(StandIn(capability))
@@ -153,7 +157,9 @@ class Compiled:
                 also = "" if main else ", merge"
                 title = whose if whose == "yours" else whose + also
                 meta = binary.metadata
-                yield Built(title, name, capability, code, meta.shared, meta.num_warps, main)
+                counted = getattr(self.problem, "COUNTED", ())
+                sizes = meta.shared, meta.num_warps
+                yield Built(title, name, capability, code, *sizes, main, counted)
 
 
 def _faults(built: list[Built], tensor_core: bool) -> Iterator[str]:
