@@ -55,7 +55,9 @@ def load_documents(path: Path, folder: str | Path, limit: int | None = None) -> 
         raise ValueError(f"{path} must hold a JSON list of texts, at least one, got {short(texts)}")
     for i, text in enumerate(texts):
         if not isinstance(text, str) or not text:
-            raise ValueError(f"{path}: entry {i} must be a text that is not empty, got {short(text)}")
+            raise ValueError(
+                f"{path}: entry {i} must be a text that is not empty, got {short(text)}"
+            )
     tokenizer = Tokenizer.from_folder(folder)
     return [tokenizer.encode(text) for text in texts[:limit]]
 

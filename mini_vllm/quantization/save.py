@@ -90,17 +90,21 @@ def write_safetensors(path: Path, tensors: Tensors) -> None:
             file.write(np.ascontiguousarray(array).tobytes())
 
 
-@contextmanager
-def whole_folder(out: Path) -> Iterator[Path]:
-    """A folder to write into that becomes `out` in one step if all goes well, and vanishes otherwise.
-
-    Raises:
-        ValueError: `out` exists and is no empty folder.
-    """
+def check_new_folder(out: Path) -> None:
+    """Raise ValueError unless `out` does not exist, or is an empty folder."""
     if out.is_symlink() or (out.exists() and (not out.is_dir() or any(out.iterdir()))):
         raise ValueError(
             f"{short(str(out), 300)} exists and is not an empty folder; nothing is overwritten"
         )
+
+
+@contextmanager
+def whole_folder(out: Path) -> Iterator[Path]:
+    """A folder to write into that becomes `out` in one step if all goes well, and vanishes otherwise.
+
+    Raises ValueError: see `check_new_folder`.
+    """
+    check_new_folder(out)
     out.parent.mkdir(parents=True, exist_ok=True)
     partial = Path(tempfile.mkdtemp(prefix=f".{out.name[:100]}.", dir=out.parent))
     try:

@@ -66,7 +66,9 @@ def smooth(
     """
     changed = dict(weights)
     for fold in norm_folds(config):
-        absmax_w = np.max([np.abs(weights[f"{n}.weight"]).max(axis=0) for n in fold.linears], axis=0)
+        absmax_w = np.max(
+            [np.abs(weights[f"{n}.weight"]).max(axis=0) for n in fold.linears], axis=0
+        )
         s = smoothing_scales(inputs[fold.linears[0]].absmax, absmax_w, alpha)
         changed = fold.apply(changed, s)
     return changed
