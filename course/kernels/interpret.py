@@ -119,8 +119,8 @@ def _error(got: torch.Tensor, reference: torch.Tensor) -> float:
 
 
 def _praise(far: dict[str, float], alone: str, form: str) -> str:
-    """The errors of a kernel that is right, by dtype, and from this form of vLLM's; `alone` says why that does
-    not stand beside it."""
+    """The errors of a kernel that is right, by dtype, also from this form of vLLM's; `alone` says why that
+    does not stand beside it."""
     text = "from float64 at most "
     text += ", ".join(f"{error:.0e} in {kind}" for kind, error in far.items() if "," not in kind)
     mark = f", vLLM {form}"

@@ -2,11 +2,11 @@
 
     w4a16_gemm(x, weight_packed, weight_scale) -> out
 
-`x` [rows, inputs], any stride between rows; `weight_packed` int32 [outputs, inputs / 8], eight codes a word along
-the input, little end first, any stride between rows; `weight_scale` [outputs, groups] in x's dtype; `out`
-[rows, outputs] in x's dtype. A weight is its code less 8, times the scale of its group of inputs / groups
-inputs, a multiple of 8. So compressed-tensors stores a symmetric layer (format pack-quantized), and so GPTQ does
-but for the order in memory.
+`x` [rows, inputs], any stride between rows; `weight_packed` int32 [outputs, inputs / 8], eight codes a word
+along the input, little end first, any stride between rows; `weight_scale` [outputs, groups] in x's dtype;
+`out` [rows, outputs] in x's dtype. A weight is its code less 8, times the scale of its group, which has
+inputs / groups inputs, a multiple of 8. So compressed-tensors stores a symmetric layer (format
+pack-quantized), and so does GPTQ, but for the order in memory.
 """
 
 from __future__ import annotations
@@ -162,7 +162,9 @@ def answer(drawn: Drawn, **wrong: Any) -> tuple[torch.Tensor, torch.Tensor]:
     codes = drawn.codes[:, at // CODES * CODES + places]
     values = wrong.get("value", lambda code: code - OFFSET)(codes).double()
     group = wrong.get("group", lambda i, size: i // size)(at, inputs // groups)
-    flat = torch.arange(outputs)[:, None] * groups + group  # a wrong group runs into the next output's
+    flat = (
+        torch.arange(outputs)[:, None] * groups + group
+    )  # a wrong group runs into the next output's
     scale = drawn.scale.double().flatten()[flat % drawn.scale.numel()]
     kept = at < inputs - wrong.get("drop", lambda n: 0)(inputs)
     weight = values * wrong.get("scale", lambda s: s)(scale) * kept
@@ -197,7 +199,10 @@ MISTAKES: list[tuple[str, dict[str, Any]]] = [
     ),
     ("all inputs take the scale of their first group", {"group": lambda i, size: i * 0}),
     ("the scales are left out", {"scale": lambda scale: scale * 0 + 1}),
-    ("the weights are divided by their scale; they are multiplied by it", {"scale": lambda s: 1 / s}),
+    (
+        "the weights are divided by their scale; they are multiplied by it",
+        {"scale": lambda s: 1 / s},
+    ),
     (
         "the group of input i is i % group_size; it is i // group_size",
         {"group": lambda i, size: i % size},

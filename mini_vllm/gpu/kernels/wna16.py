@@ -6,14 +6,15 @@ that is Triton too, `vllm/model_executor/layers/quantization/awq_triton.py:107 a
 them where they are missing.
 
 The weights lie as compressed-tensors writes them: 32-bit words, eight codes of 4 bits each (four of 8)
-along the input, little end first. A code is the weight plus 8 (plus 128), and each group of inputs has a
-scale. In decode such a product waits for the weights, so they should travel packed, and once:
+along the input, little end first. A code is the weight plus 8 (plus 128; or plus what its group says), and
+each group of inputs has a scale. In decode such a product waits for the weights, so they should travel
+packed, and once:
 
 - **Codes become float16 in the registers that they were loaded into.** A small whole number put where float16
   has its fraction, with nothing in its exponent, is that number times 2 ** -24. So `word >> 4 * i &
-  0x000F000F` holds codes i and i + 4, two finished float16 in 32 bits. One subtraction takes 8 * 2 ** -24 from
-  both. No number is converted, which would cost more than all the rest, and nothing goes through memory. The
-  factor 2 ** 24 goes into the scale.
+  0x000F000F` holds codes i and i + 4, two finished float16 in 32 bits. One subtraction takes 8 * 2 ** -24
+  from both. No number is converted, which would cost more than all the rest, and nothing goes through
+  memory. The factor 2 ** 24 goes into the scale.
 - **The codes come out as 0 4 1 5 2 6 3 7,** and the sum over them does not care, if x takes the same order. x
   is small, so it is the one that is turned.
 - **The scale is applied to sums.** A trip of the loop stays within a group, so 128 products share one
@@ -24,8 +25,8 @@ scale. In decode such a product waits for the weights, so they should travel pac
   sums in float32, and `add_splits` adds them.
 
 Left out, and Marlin has it: weights laid out anew for the kernel, which spares the way through shared
-memory into the unit's order; zero points; persistent programs; and groups smaller than a trip, which cost a
-trip each here. vLLM's kernels round each weight times its scale to 16 bits; here only x is rounded.
+memory into the unit's order; persistent programs; and groups smaller than a trip, which cost a trip each
+here. vLLM's kernels round each weight times its scale to 16 bits; here only x is rounded.
 """
 
 from __future__ import annotations
@@ -49,6 +50,7 @@ def wna16_kernel(
     x_ptr,  # [num_rows, in_features]
     packed_ptr,  # int32 [out_features, in_features * BITS / 32]
     scale_ptr,  # [out_features, in_features / GROUP]
+    zero_ptr,  # uint8 [out_features, in_features / GROUP]; read where ZERO is on
     num_rows,
     out_features,
     num_tiles,  # trips of the loop over all inputs
@@ -57,11 +59,14 @@ def wna16_kernel(
     packed_stride,
     scale_stride_out,
     scale_stride_group,
+    zero_stride_out,
+    zero_stride_group,
     BITS: tl.constexpr,
     GROUP: tl.constexpr,  # inputs that share a scale; a multiple of 32 / BITS
     BLOCK_M: tl.constexpr,  # rows of x; a power of two, at least 16
     BLOCK_N: tl.constexpr,  # outputs; likewise
     BLOCK_K: tl.constexpr,  # inputs a trip; likewise
+    ZERO: tl.constexpr,  # has each group a code of its own that stands for 0?
     SPLIT: tl.constexpr,  # do several programs share the inputs?
 ):
     """BLOCK_N outputs of BLOCK_M rows, from the inputs of one split.
@@ -101,7 +106,13 @@ def wna16_kernel(
         pairs = (packed[:, :, None] >> shift[None, None, :]) & MASK
         low = pairs.to(tl.int16).to(tl.float16, bitcast=True)
         high = (pairs >> 16).to(tl.int16).to(tl.float16, bitcast=True)
-        weight = tl.join(low, high) - (1 << (BITS - 1)) * TINY
+        weight = tl.join(low, high)
+        if ZERO:
+            zero_at = output * zero_stride_out + group * zero_stride_group
+            zero = tl.load(zero_ptr + zero_at, mask=in_outputs, other=0)
+            weight -= zero.to(tl.int16).to(tl.float16, bitcast=True)[:, None, None, None]
+        else:
+            weight -= (1 << (BITS - 1)) * TINY
         weight = tl.reshape(weight, [BLOCK_N, BLOCK_K]).to(x.dtype)
         turned = tl.permute(tl.reshape(x, [BLOCK_M, BLOCK_K // CODES, 2, HALF]), (0, 1, 3, 2))
         turned = tl.reshape(turned, [BLOCK_M, BLOCK_K])
@@ -183,7 +194,9 @@ def plan_wna16(
     return Plan(block_m, block_n, block_k, splits, 4 if smaller else 8, stages)
 
 
-def check_inputs(x: Tensor, weight_packed: Tensor, weight_scale: Tensor, bits: int) -> None:
+def check_inputs(
+    x: Tensor, weight_packed: Tensor, weight_scale: Tensor, bits: int, zero_point: Tensor | None
+) -> None:
     """Shapes, dtypes and strides; ValueError with the value that breaks the rule. Reads no tensor's data."""
     if bits not in BITS:
         raise ValueError(f"bits is 4 or 8, got {bits}")
@@ -195,7 +208,8 @@ def check_inputs(x: Tensor, weight_packed: Tensor, weight_scale: Tensor, bits: i
         )
     if x.dtype not in DTYPES or not weight_scale.is_floating_point():
         raise ValueError(
-            f"x is float16, bfloat16 or float32 and weight_scale floating, got {x.dtype} and {weight_scale.dtype}"
+            f"x is float16, bfloat16 or float32 and weight_scale floating, got {x.dtype} and "
+            f"{weight_scale.dtype}"
         )
     if weight_packed.dtype != torch.int32:
         raise ValueError(f"weight_packed is int32, got {weight_packed.dtype}")
@@ -214,6 +228,13 @@ def check_inputs(x: Tensor, weight_packed: Tensor, weight_scale: Tensor, bits: i
         raise ValueError(
             f"{in_features} inputs in {groups} groups: a group is a multiple of the {codes} codes of a word"
         )
+    if zero_point is not None and (zero_point.shape, zero_point.dtype) != (
+        weight_scale.shape, torch.uint8,
+    ):  # fmt: skip
+        raise ValueError(
+            f"zero_point is {[*weight_scale.shape]} of uint8, like weight_scale, got "
+            f"{[*zero_point.shape]} of {zero_point.dtype}"
+        )
     for name, tensor in {"x": x, "weight_packed": weight_packed}.items():
         if tensor.stride(1) != 1 and tensor.shape[1] > 1:
             raise ValueError(f"the last axis of {name} has stride 1, got {tensor.stride(1)}")
@@ -224,29 +245,42 @@ def wna16_gemm(
     weight_packed: Tensor,
     weight_scale: Tensor,
     bits: int = 4,
+    *,
+    zero_point: Tensor | None = None,
     plan: Plan | None = None,
+    out: Tensor | None = None,
 ) -> Tensor:
-    """`x @ weight.T`, where `weight[o, i] = (code[o, i] - 2 ** (bits - 1)) * weight_scale[o, group of i]`.
+    """`x @ weight.T`, where `weight[o, i] = (code[o, i] - zero_point[o, g]) * weight_scale[o, g]`.
+
+    g is the group of i.
 
     Args:
         x: `[num_rows, in_features]`, float16, bfloat16 or float32.
         weight_packed: int32 `[out_features, in_features * bits / 32]`, the codes along the input, little end
             first.
         weight_scale: `[out_features, groups]`, floating, of any strides; a group is `in_features / groups`
-            inputs. Outputs side by side in memory load best, as `vllm` keeps them too.
+            inputs. Outputs side by side in memory load best.
         bits: 4 or 8.
+        zero_point: uint8 `[out_features, groups]`, of any strides; None: `2 ** (bits - 1)` everywhere.
         plan: how to cut the work; None: `plan_wna16`.
+        out: where the result goes, without gaps; None: a new tensor.
 
     Returns:
-        `[num_rows, out_features]` in x's dtype.
+        `[num_rows, out_features]` in x's dtype: `out`, where it was given.
 
     Raises:
         ValueError: shapes, dtypes or strides are others.
     """
-    check_inputs(x, weight_packed, weight_scale, bits)
+    check_inputs(x, weight_packed, weight_scale, bits, zero_point)
     (num_rows, in_features), out_features = x.shape, len(weight_packed)
     group_size = in_features // weight_scale.shape[1]
-    out = torch.empty((num_rows, out_features), dtype=x.dtype, device=x.device)
+    shape = (num_rows, out_features)
+    if out is None:
+        out = torch.empty(shape, dtype=x.dtype, device=x.device)
+    if (out.shape, out.dtype, out.is_contiguous()) != (shape, x.dtype, True):
+        raise ValueError(
+            f"out is {[*shape]} of {x.dtype} without gaps, got {[*out.shape]} of {out.dtype}"
+        )
     if not out.numel():
         return out
     if plan is None:
@@ -258,14 +292,15 @@ def wna16_gemm(
     grid = triton.cdiv(out_features, plan.block_n), plan.splits, triton.cdiv(num_rows, plan.block_m)
     target = out
     if plan.splits > 1:
-        shape = plan.splits, num_rows, out_features
-        target = torch.empty(shape, dtype=torch.float32, device=x.device)
+        target = torch.empty((plan.splits, *shape), dtype=torch.float32, device=x.device)
+    zeros = (0, 0) if zero_point is None else zero_point.stride()
     wna16_kernel[grid](
-        target, x, weight_packed, weight_scale,
+        target, x, weight_packed, weight_scale, zero_point,
         num_rows, out_features, num_tiles, triton.cdiv(num_tiles, plan.splits),
-        x.stride(0), weight_packed.stride(0), *weight_scale.stride(),
+        x.stride(0), weight_packed.stride(0), *weight_scale.stride(), *zeros,
         BITS=bits, GROUP=group_size,
-        BLOCK_M=plan.block_m, BLOCK_N=plan.block_n, BLOCK_K=plan.block_k, SPLIT=plan.splits > 1,
+        BLOCK_M=plan.block_m, BLOCK_N=plan.block_n, BLOCK_K=plan.block_k,
+        ZERO=zero_point is not None, SPLIT=plan.splits > 1,
         num_warps=plan.num_warps, num_stages=plan.num_stages,
     )  # fmt: skip
     if plan.splits > 1:
