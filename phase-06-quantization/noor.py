@@ -69,7 +69,7 @@ TOKEN_BYTES = 2 * 2 * 32 * 8 * 128
 
 @dataclass(frozen=True)
 class Card:
-    """A GPU at its best: `flops` dense operations in 16 bits and `bandwidth` bytes a second; `memory` bytes."""
+    """A GPU at its best: dense `flops` in 16 bits and `bandwidth` bytes, a second; `memory` bytes."""
 
     flops: float
     bandwidth: float
