@@ -135,6 +135,12 @@ def step_ms(
     return 1e3 * (linears + head + sampled * context * TOKEN_BYTES / L4.bandwidth)
 
 
+def steps_ms(tokens: int) -> list[float]:
+    """`step_ms` in 16 bits, in 4 with weights alone, in 8 on both sides; at most 64 rows give a token."""
+    shapes = ((16, False), (bits_a_weight(4, 128), False), (8, True))
+    return [round(step_ms(tokens, *shape, sampled=min(tokens, 64)), 1) for shape in shapes]
+
+
 def tokens_a_second(bits: float = 16) -> float:
     """What Noor can have at most when she is alone."""
     return round(1e3 / step_ms(bits=bits), 1)
