@@ -93,7 +93,7 @@ def choose_linear_method(config: QuantizationConfig, names: Sequence[str]) -> Li
     """The method of projections that are one product, which all of them must have.
 
     Raises CheckpointError where they have not; upstream refuses it too
-    (`vllm/model_executor/layers/quantization/compressed_tensors/utils.py:52 should_ignore_layer`).
+    (`vllm/model_executor/layers/quantization/compressed_tensors/utils.py:50 should_ignore_layer`).
     """
     methods = [config.get_quant_method(name) for name in names]
     for name, method in zip(names, methods, strict=True):

@@ -99,7 +99,7 @@ FORMATS: dict[str, PerTensor | PerTokenHead] = {
 def page_size_bytes(model: LlamaConfig, block_size: int, kv_cache_dtype: str = "auto") -> int:
     """Bytes of a block in all layers: its tokens' K and V, and the scales that lie among them.
 
-    Source: `vllm/v1/kv_cache_interface.py:110 AttentionSpec.page_size_bytes`, times the layers.
+    Source: `vllm/v1/kv_cache_interface.py:152 AttentionSpec.page_size_bytes`, times the layers.
     """
     head = 4 * model.head_dim
     if kv_cache_dtype != "auto":

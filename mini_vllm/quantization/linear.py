@@ -324,7 +324,7 @@ def quantize_per_token_fp8(x: Float) -> tuple[NDArray[np.uint8], Float]:
     """E4M3 bytes `[n, in]` and scales `[n, 1]` of activations: the largest of a row becomes 448 or -448.
 
     A row of tiny numbers keeps a scale that float32 can divide by
-    (`vllm/model_executor/layers/quantization/input_quant_fp8.py:187 QuantFP8.forward_native`).
+    (`vllm/model_executor/layers/quantization/input_quant_fp8.py:188 QuantFP8.forward_native`).
     """
     scale = np.abs(x).max(axis=1, keepdims=True) / np.float32(E4M3.max)
     scale = np.maximum(scale, _SMALLEST_FP8_SCALE)
