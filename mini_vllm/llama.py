@@ -191,10 +191,11 @@ class LlamaAttention:
         qkv = {f"{prefix}.q_proj": q_size, f"{prefix}.k_proj": kv_size, f"{prefix}.v_proj": kv_size}
         self.qkv_proj = Linear(weights, hidden, qkv, bias, quant_config)
         self.o_proj = Linear(weights, q_size, {f"{prefix}.o_proj": hidden}, bias, quant_config)
-        # What a cache of codes divides K and V by (`quantization/kv_cache.py`), where the checkpoint says it.
-        self.k_scale, self.v_scale = (
-            float(np.ravel(weights.get(f"{prefix}.{name}_scale", 1.0))[0]) for name in "kv"
-        )
+        # What a cache of codes divides K and V by (`quantization/kv_cache.py`). Where a file has but one
+        # scale it serves both, and where it has none, as upstream, it is 1.
+        k_scale = weights.get(f"{prefix}.k_scale", weights.get(f"{prefix}.v_scale", np.ones(1)))
+        v_scale = weights.get(f"{prefix}.v_scale", k_scale)
+        self.k_scale, self.v_scale = float(k_scale.item()), float(v_scale.item())
 
     def forward(
         self,

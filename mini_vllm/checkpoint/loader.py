@@ -198,6 +198,9 @@ def _expected_tensors(config: LlamaConfig) -> Iterator[tuple[str, Parameter]]:
                 yield f"{prefix}{name}.{suffix}", parameter
             if bias:
                 yield f"{prefix}{name}.bias", Parameter((out,))
+        if quantization.kv_cache_dtype != "auto":
+            for name in "kv":
+                yield f"{prefix}self_attn.{name}_scale", Parameter((1,), optional=True)
         yield f"{prefix}input_layernorm.weight", Parameter((hidden,))
         yield f"{prefix}post_attention_layernorm.weight", Parameter((hidden,))
     yield "model.norm.weight", Parameter((hidden,))

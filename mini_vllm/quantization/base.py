@@ -71,8 +71,13 @@ class LinearMethod(ABC):
 class QuantizationConfig(ABC):
     """What a checkpoint says of its weights, under `quantization_config` in config.json.
 
+    Attributes:
+        kv_cache_dtype: how K and V are kept where `EngineConfig.kv_cache_dtype` is `auto`.
+
     Source: `vllm/model_executor/layers/quantization/base_config.py:70 QuantizationConfig`.
     """
+
+    kv_cache_dtype: str = "auto"
 
     @classmethod
     @abstractmethod

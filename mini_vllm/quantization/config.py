@@ -136,15 +136,17 @@ class CompressedTensorsConfig(QuantizationConfig):
         targets: by what a group of settings is for, in the file's order: a name, `re:` and a pattern, or the
             name of a kind of layer, of which there is one here, `Linear`.
         ignore: names and patterns that stay unquantised.
+        kv_cache_dtype: `fp8` where there is a `kv_cache_scheme`, whose scales lie among the tensors.
     """
 
     targets: Mapping[str, LinearMethod]
     ignore: tuple[str, ...]
+    kv_cache_dtype: str = "auto"
 
     @classmethod
     def from_config(cls, config: Object) -> CompressedTensorsConfig:
         where = "quantization_config of 'compressed-tensors': "
-        for key in ("kv_cache_scheme", "transform_config", "sparsity_config"):
+        for key in ("transform_config", "sparsity_config"):
             if config.get(key):
                 raise CheckpointError(f"{where}{key} {short(config[key])} is not supported")
         groups = _get(config, ("config_groups",), (dict,), where)
@@ -155,7 +157,8 @@ class CompressedTensorsConfig(QuantizationConfig):
                 raise CheckpointError(f"{at}must be an object, got {short(group)}")
             method = _scheme(group, group.get("format") or config.get("format"), at)
             targets |= dict.fromkeys(_names(group, "targets", at), method)
-        quantization = cls(targets, _names(config, "ignore", where))
+        kv_cache_dtype = _kv_cache_dtype(config.get("kv_cache_scheme"), f"{where}kv_cache_scheme: ")
+        quantization = cls(targets, _names(config, "ignore", where), kv_cache_dtype)
         for pattern in (*quantization.ignore, *targets):
             _pattern(pattern, where)
         if quantization._find("lm_head", "") is not None:
@@ -174,6 +177,21 @@ class CompressedTensorsConfig(QuantizationConfig):
             if _fits(name, target):
                 return method
         return self.targets.get(kind)
+
+
+def _kv_cache_dtype(scheme: object, where: str) -> str:
+    """Such a file turns a cache in E4M3 on, with one scale for K and one for V in each layer
+    (`vllm/model_executor/layers/attention/attention.py:238 in Attention.__init__`)."""
+    if scheme is None:
+        return "auto"
+    if not isinstance(scheme, dict):
+        raise CheckpointError(f"{where}must be an object or null, got {short(scheme)}")
+    _admit(f"{where}type", scheme.get("type"), "float")
+    _admit(f"{where}num_bits", scheme.get("num_bits"), 8)
+    _admit(f"{where}strategy", scheme.get("strategy"), "tensor")
+    _admit(f"{where}symmetric", scheme.get("symmetric", True), True)
+    _admit(f"{where}dynamic", scheme.get("dynamic", False), False)
+    return "fp8"
 
 
 def _pattern(text: str, where: str) -> None:

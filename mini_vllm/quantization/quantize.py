@@ -226,6 +226,10 @@ def quantize_checkpoint(
         raise ValueError(f"method {chosen.name} looks at no text, so it takes no calibration file")
     folder, out = Path(folder), Path(out)
     config = load_config(folder)
+    if config.quantization_config:
+        raise ValueError(
+            f"{short(str(folder), 300)} is quantised already: its config.json has a quantization_config"
+        )
     _check_groups(config, chosen.args)
     check_new_folder(out)  # what follows may take long
     weights = load_weights(folder)
