@@ -32,7 +32,7 @@ def floats_of(name: str, values: np.ndarray) -> dict[str, np.ndarray]:
     moved = np.concatenate([np.nextafter(ties, INF), np.nextafter(ties, -INF)])
     largest = float(numbers[-1])
     step = largest - float(numbers[-2])
-    spread = np.exp2(rng.uniform(np.log2(numbers[numbers > 0].min()) - 2, np.log2(largest) + 1, 200))
+    spread = np.exp2(rng.uniform(np.log2(numbers[numbers > 0].min()) - 2, np.log2(largest), 200))
     if name == "E8M0":
         first, more = 2.0**127 * 1.5, [3e38]
         numbers, ties = numbers[numbers >= 2.0**-126], ties[1:]

@@ -101,10 +101,9 @@ def encode_mxfp4(block: list[float]) -> tuple[bytes, int]:
 
 def encode_nvfp4(block: list[float], global_scale: float) -> tuple[bytes, int]:
     code = encode(E4M3, global_scale * max(abs(x) for x in block) / 6, True)
-    if code == 0:
-        return bytes(8), 0
     scale = decode(E4M3, code) / global_scale
-    return pack([encode(E2M1, x / scale, True) for x in block]), code
+    scaled = [x / scale if code else 0 * x for x in block]
+    return pack([encode(E2M1, x, True) for x in scaled]), code
 
 
 def choose_global_scale(largest: float) -> float:

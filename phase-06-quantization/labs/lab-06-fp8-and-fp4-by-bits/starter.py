@@ -117,7 +117,7 @@ def encode_nvfp4(block: list[float], global_scale: float) -> tuple[bytes, int]:
 
     The block's scale is `global_scale` times its largest magnitude over 6, as E4M3 can say it. A number is
     divided by what a reader will multiply with: the scale as stored, over `global_scale`. Where the scale
-    is stored as 0, all codes are 0.
+    is stored as 0, each number becomes 0, with its sign.
     """
     raise NotImplementedError
 
