@@ -47,7 +47,8 @@ def awq_scales(absmean_x: Floats, ratio: float) -> Floats:
     Inputs that are always 0 are taken as 1e-4, as in the authors' program, so that nothing is divided by 0.
     """
     s = np.maximum(np.asarray(absmean_x, np.float64) ** ratio, 1e-4)
-    return s / np.sqrt(s.max() * s.min())
+    normed: Floats = s / np.sqrt(s.max() * s.min())
+    return normed
 
 
 def search(

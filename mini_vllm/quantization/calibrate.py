@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mini_vllm.llama import LlamaForCausalLM
-from mini_vllm.quantization.evaluate import Document, check_documents, hidden_states
+from mini_vllm.quantization.evaluate import Document, check_documents, hidden_states, threads_for
 
 Array = NDArray[np.float32]
 Floats = NDArray[np.float64]
@@ -124,8 +124,9 @@ def calibrate(model: LlamaForCausalLM, documents: Sequence[Document]) -> dict[st
                 recorder = Recorder(getattr(part, linear), stride)
                 setattr(part, linear, recorder)
                 recorders |= {f"model.layers.{i}.{block}.{name}": recorder for name in names}
-        for _ in hidden_states(model, documents):
-            pass
+        with threads_for(model):
+            for _ in hidden_states(model, documents):
+                pass
     finally:
         for layer in model.layers:
             for block, linear in FUSED:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,7 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mini_vllm.attention import AttentionMetadata
+from mini_vllm.blas import blas_threads
 from mini_vllm.llama import LlamaForCausalLM
+from mini_vllm.model_runner import SMALL_HIDDEN_SIZE
 from mini_vllm.outside import parse_json, read_bytes, short
 from mini_vllm.sample_ops import compute_logprobs
 from mini_vllm.tokenizer import Tokenizer
@@ -75,6 +78,11 @@ def check_documents(model: LlamaForCausalLM, documents: Sequence[Document]) -> N
             )
 
 
+def threads_for(model: LlamaForCausalLM) -> AbstractContextManager[object]:
+    """One BLAS thread for a small model, as the engine has it (`mini_vllm.blas` says why)."""
+    return blas_threads(1) if model.config.hidden_size < SMALL_HIDDEN_SIZE else nullcontext()
+
+
 def hidden_states(
     model: LlamaForCausalLM, documents: Sequence[Document]
 ) -> Iterator[tuple[Document, Array]]:
@@ -118,8 +126,9 @@ def logprobs(model: LlamaForCausalLM, ids: Document) -> Array:
     Row `i` is about the token after `ids[i]`; the last row has no answer in `ids`.
     """
     check_documents(model, [ids])
-    ((_, hidden),) = hidden_states(model, [ids])
-    return compute_logprobs(model.compute_logits(hidden))
+    with threads_for(model):
+        ((_, hidden),) = hidden_states(model, [ids])
+        return compute_logprobs(model.compute_logits(hidden))
 
 
 def perplexity(model: LlamaForCausalLM, documents: Sequence[Document]) -> float:
@@ -180,6 +189,15 @@ def evaluate(
         ValueError: see `perplexity`.
     """
     check_documents(model, documents)
+    with threads_for(model):
+        return _evaluate(model, documents, reference)
+
+
+def _evaluate(
+    model: LlamaForCausalLM,
+    documents: Sequence[Document],
+    reference: LlamaForCausalLM | None,
+) -> Evaluation:
     others = hidden_states(reference, documents) if reference is not None else None
     tokens = 0
     nll = divergence = agreement = 0.0

@@ -1,13 +1,13 @@
 """Scales that move between a linear layer's inputs and its weights without changing the model.
 
-`(x / s) @ (W * s)ᵀ = x @ Wᵀ` for any s above 0, one number a channel of x. AWQ and SmoothQuant both choose such
-an s before they round. Nothing is divided at run time, because whatever makes x has weights of its own,
-and 1/s goes into those:
+`(x / s) @ (W * s)ᵀ = x @ Wᵀ` for any s above 0, one number for each channel of x. AWQ and SmoothQuant both
+choose such an s before they round. Nothing is divided at run time, because whatever makes x has weights
+of its own, and 1/s goes into those:
 
 - the RMSNorm before q, k and v, or before gate and up: its weight is divided;
 - `up_proj` before `down_proj`: `silu(gate) * up` is linear in up, so the rows of `up_proj` are divided;
 - `v_proj` before `o_proj`: attention is a weighted mean of V, so its rows are divided. With grouped-query
-  attention one row of V feeds a channel of each query head of its group, and those channels must share their s.
+  attention a row of V feeds one channel of each query head of its group, and those must share their s.
 
 What `down_proj` needs cannot go into `gate_proj`, because silu lies between.
 """

@@ -34,11 +34,11 @@ Floats = NDArray[np.float64]
 
 
 def inverse_rows(hessian: Floats, damp: float) -> Floats:
-    """Row j from the diagonal on: row j of the inverse of `hessian[j:, j:]`, over the root of its first entry.
+    """The first row of inv(H[j:, j:]) for every j, but for a factor each: all that `gptq` needs of H.
 
-    Taking a column out of H and inverting anew costs in³ operations for each of the columns. All of
-    those inverses stand, row by row, in one upper triangular factor U with UᵀU = inv(H): dividing U[j, j:]
-    by U[j, j] gives what inv(H[j:, j:])[0] / inv(H[j:, j:])[0, 0] is (section 3.3, step 3).
+    Taking a column out of H and inverting anew would cost in³ operations for each of the columns. What
+    one wants of all those inverses stands in one upper triangular factor U with UᵀU = inv(H):
+    U[j, j:] / U[j, j] is inv(H[j:, j:])[0] / inv(H[j:, j:])[0, 0] (section 3.3, step 3).
 
     Args:
         hessian: float64 `[in, in]`, symmetric; not changed.
