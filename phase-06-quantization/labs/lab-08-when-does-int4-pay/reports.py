@@ -54,8 +54,8 @@ def main() -> None:
             lab, known[card], shape, scheme, *bench
         )
 
-    print("                  measured by others         derived: 4 bits, times faster")
     got = gain("H100 SXM", "llama-3.1-8b", 1000, 32, 1, 16384)
+    print("                  measured by others         derived: 4 bits, times faster")
     print(f"A  1,000 prompts  slower                     {got:5.2f}")
     quick, slow = 123, 23
     print(
