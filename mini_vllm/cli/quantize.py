@@ -8,8 +8,17 @@ from typing import Any, TextIO
 from mini_vllm.outside import one_line
 
 _EPILOG = """\
-methods (WxAy: weights in x bits, activations in y):
-{methods}
+methods; WxAy is weights in x bits and activations in y:
+  int8              W8A16: a scale for each row
+  int4              W4A16: a scale for each group, every weight rounded by itself
+  gptq              W4A16, where later columns make up for the errors of earlier ones
+  awq               W4A16, with finer steps for the weights that loud inputs meet
+  w8a8              W8A8 in integers; activations are rounded as they come
+  smoothquant-w8a8  W8A8 in integers, after loud activations have been made quieter
+  fp8               W8A8 in 8-bit floats (E4M3)
+
+vLLM 0.22.1 runs int4, gptq, awq, w8a8 and smoothquant-w8a8 on a CPU too; for int8 and fp8 it has
+kernels on GPUs only. mini-vllm runs all of them.
 
 examples:
   mini-vllm quantize --method int4-g128 mini_vllm/checkpoints/tiny-llama /tmp/tiny-int4
@@ -20,17 +29,13 @@ examples:
 
 def add_quantize_parser(commands: Any) -> None:
     """Register `quantize` with the subparsers of `mini-vllm`."""
-    from mini_vllm.quantization.quantize import DEFAULT_GROUP_SIZE, METHODS
-
     parser = commands.add_parser(
         "quantize",
         help="write a smaller checkpoint: weights in 8 or 4 bits",
         description="Write a copy of a Llama checkpoint whose linear layers take 8 or 4 bits a "
         "weight, in a layout that vLLM reads. Embedding, norms and lm_head stay as they are. "
         "DIR is only read; OUT appears whole, or not at all.",
-        epilog=_EPILOG.format(
-            methods="\n".join(f"  {name:<17} {m.says}" for name, m in METHODS.items())
-        ),
+        epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("folder", metavar="DIR", help="a checkpoint that is not quantised yet")
@@ -43,7 +48,7 @@ def add_quantize_parser(commands: Any) -> None:
     parser.add_argument(
         "--group-size", type=int, metavar="N",
         help="of the methods in 4 bits: how many neighbours in a row share a scale, or -1 for the "
-        f"whole row; must divide the inputs of every layer ({DEFAULT_GROUP_SIZE})",
+        "whole row; must divide the inputs of every layer (128)",
     )  # fmt: skip
     parser.add_argument(
         "--calibration", metavar="FILE",

@@ -56,8 +56,6 @@ class Method:
     """Of the weights; the dtype of the scales is filled in for the checkpoint."""
     calibrated: bool
     """It looks at texts first."""
-    says: str
-    """For --help."""
 
 
 _INT4 = QuantArgs(4, strategy="group", group_size=DEFAULT_GROUP_SIZE)
@@ -68,29 +66,13 @@ _FP8 = QuantArgs(8, "float", strategy="channel")
 METHODS = {
     method.name: method
     for method in (
-        Method(
-            "int8", "pack-quantized", _INT8, False, "W8A16: weights in 8 bits, a scale for each row"
-        ),
-        Method(
-            "int4", "pack-quantized", _INT4, False, "W4A16: weights in 4 bits, rounded to nearest"
-        ),
-        Method(
-            "gptq", "gptq", _INT4, True, "W4A16, where later columns make up for earlier errors"
-        ),
-        Method(
-            "awq", "awq", _UINT4, True, "W4A16, with finer steps for weights that loud inputs meet"
-        ),
-        Method(
-            "w8a8", "int-quantized", _INT8, False, "W8A8: weights and activations as 8-bit integers"
-        ),
-        Method(
-            "smoothquant-w8a8",
-            "int-quantized",
-            _INT8,
-            True,
-            "W8A8, loud activations made quiet first",
-        ),
-        Method("fp8", "float-quantized", _FP8, False, "W8A8 in 8-bit floats (E4M3)"),
+        Method("int8", "pack-quantized", _INT8, calibrated=False),
+        Method("int4", "pack-quantized", _INT4, calibrated=False),
+        Method("gptq", "gptq", _INT4, calibrated=True),
+        Method("awq", "awq", _UINT4, calibrated=True),
+        Method("w8a8", "int-quantized", _INT8, calibrated=False),
+        Method("smoothquant-w8a8", "int-quantized", _INT8, calibrated=True),
+        Method("fp8", "float-quantized", _FP8, calibrated=False),
     )
 }
 

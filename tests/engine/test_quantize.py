@@ -326,6 +326,15 @@ def test_a_disk_that_fails_leaves_nothing(
     assert not any(tmp_path.iterdir())
 
 
+def test_help_names_every_method(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["quantize", "--help"])
+    shown = capsys.readouterr().out
+    listed = shown.split("in y:\n")[1].split("\n\n")[0].split("\n")
+    assert [line.split()[0] for line in listed] == list(METHODS)
+    assert f"({quantize.DEFAULT_GROUP_SIZE})" in shown
+
+
 def test_the_command_says_what_it_made(
     small: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -43,9 +43,8 @@ def test_the_predictions_hold(lab: ModuleType) -> None:
     }
     assert got.keys() == want.keys(), f"the names are {sorted(want)}, yours {sorted(got)}"
     for name, (numbers, why) in want.items():
-        same = len(got[name]) == len(numbers) and np.allclose(got[name], numbers, rtol=2e-3)
-        if name == "words of 0 to 7":
-            same = list(got[name]) == numbers
+        close = {"gigabytes of the card": 1e-3, "bits a weight": 1e-4}.get(name, 0)
+        same = list(got[name]) == pytest.approx(numbers, rel=close, abs=0)
         assert same, f"{name}: {list(got[name])} does not hold; think of this: {why}"
 
 
@@ -141,8 +140,11 @@ def test_a_group_of_zeros_stays_one(lab: ModuleType) -> None:
     weight[0, :8] = 0
     weight[1, 8:] = 1e-9  # float16 has no scale so small
     for symmetric in (True, False):
-        with np.errstate(divide="ignore", invalid="ignore"):
-            codes, scale, zero_point = lab.quantize_groups(weight, 8, symmetric)
+        try:
+            with np.errstate(divide="raise", invalid="raise"):
+                codes, scale, zero_point = lab.quantize_groups(weight, 8, symmetric)
+        except FloatingPointError as error:
+            raise AssertionError(f"symmetric {symmetric}: a group of zeros: {error}") from error
         assert scale[0, 0] == scale[1, 1] == 1, f"a scale of 0 becomes 1, got {scale.tolist()}"
         back = lab.dequantize_groups(codes, scale, zero_point)
         assert not back[0, :8].any(), f"zeros came back as {back[0, :8].tolist()}"
