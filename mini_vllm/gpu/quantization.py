@@ -5,7 +5,7 @@ bringing in order is done once, by numpy's layer; here its arrays become tensors
 
 With `attention="triton"` weight-only layers go through the Triton kernel (`kernels/wna16.py`), which
 computes from the packed words. Elsewhere a product dequantises all weights first, as
-`vllm/model_executor/layers/quantization/awq.py:254 AWQLinearMethod.apply` does from 256 tokens on. Layers
+`vllm/model_executor/layers/quantization/awq.py:262 AWQLinearMethod.apply` does from 256 tokens on. Layers
 that quantise activations as well are computed plainly on every device; upstream has integer and FP8
 kernels for them, left out here.
 """

@@ -1,6 +1,7 @@
 """Runs `mini_vllm/gpu/kernels/wna16.py` and quantised models on it in a process of its own.
 
     gpu_quant_child.py cpu|cuda       what comes out, and what is refused
+    gpu_quant_child.py log            bytes that are loaded and stored, under the interpreter
     gpu_quant_child.py compiled       what the compiler makes of the kernel, for four architectures
 
 Triton reads TRITON_INTERPRET once, so the caller sets it. Cases come as JSON on standard input; what was
@@ -109,11 +110,33 @@ def compiled(case: dict[str, Any]) -> list[dict[str, Any]]:
     return rows
 
 
+def log(case: dict[str, Any]) -> dict[str, Any]:
+    """Bytes that the kernels load and store, and the least, by the kernel bench's recorder."""
+    from course.kernels.record import Recorder, lighten
+    from course.kernels.traffic import count
+    from mini_vllm.gpu.kernels.wna16 import wna16_gemm
+
+    lighten()
+    inputs, outputs, bits = case["inputs"], case["outputs"], case["bits"]
+    given = {
+        "x": torch.ones(case["rows"], inputs, dtype=torch.float16),
+        "weight_packed": torch.zeros(outputs, inputs * bits // 32, dtype=torch.int32),
+        "weight_scale": torch.ones(outputs, inputs // case["group"], dtype=torch.float16),
+    }
+    with Recorder(given).watching() as recorder:
+        out = wna16_gemm(*given.values(), bits)  # type: ignore[call-overload]
+    least = sum(t.numel() * t.element_size() for t in (*given.values(), out))
+    moved = count(recorder.accesses)
+    return {"launches": len(recorder.launches), "bytes": moved.total, "least": least}
+
+
 def main(what: str) -> None:
     found: list[Any] = []
     for case in json.load(sys.stdin):
         if what == "compiled":
             found.append(compiled(case))
+        elif what == "log":
+            found.append(log(case))
         else:
             found.append((generate if "folder" in case else gemm)(case, what))
     print(json.dumps(found))

@@ -78,7 +78,7 @@ def ask(what: str, cases: list[dict[str, Any]]) -> list[Any]:
         "OMP_NUM_THREADS": "1",
         "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT}/tests/engine",
     }
-    env["TRITON_INTERPRET"] = "1" if what == "cpu" else "0"
+    env["TRITON_INTERPRET"] = "1" if what in ("cpu", "log") else "0"
     if what != "cuda":
         env["CUDA_VISIBLE_DEVICES"] = ""
     command = [sys.executable, "-W", "ignore", "tests/engine/gpu_quant_child.py", what]
@@ -190,6 +190,31 @@ def test_machine_code_of_four_architectures() -> None:
             if row["kernel"] == "wna16_kernel" and row["capability"] >= 80:
                 assert row["tensor core"] > 0, (case, row)
                 assert row["STS"] <= 4, (case, row)
+
+
+@pytest.mark.torch
+@pytest.mark.triton
+def test_one_row_costs_at_most_five_percent_more_than_the_least() -> None:
+    """x once for each program, and the sums of four splits, beside weights, scales and result once."""
+    cases = [
+        {"rows": 1, "inputs": 4096, "outputs": 1024, "group": 128, "bits": bits} for bits in (4, 8)
+    ]
+    for case, found in zip(cases, ask("log", cases), strict=True):
+        assert found["launches"] == 2, "the inputs are split, so a second kernel adds"
+        assert found["least"] < found["bytes"] <= 1.05 * found["least"], (case, found)
+
+
+@pytest.mark.torch
+@pytest.mark.triton
+def test_the_bench_accepts_the_kernel() -> None:
+    """Right on the bench's ragged cases, no race, and weights read once for all rows. Machine code: below."""
+    from course.kernels import judge
+
+    kernel = ROOT / "mini_vllm" / "gpu" / "kernels" / "wna16.py"
+    report = judge(kernel, "w4a16", ("right", "races", "bytes"), vllm=False)
+    assert report.ok, report.refusals()
+    [traffic] = report.of("bytes")
+    assert traffic.figures["ratio"] <= 1.05, traffic.message
 
 
 # -- plans and errors, without a kernel --------------------------------------------------------------

@@ -107,7 +107,7 @@ def draw(spec: Spec) -> Drawn:
     scale = 0.01 * torch.randn(spec.outputs, spec.inputs // spec.group, generator=rng).exp()
     if spec.mood == "far":
         half = spec.inputs // 2
-        x = 60 * (1 + 0.1 * x)
+        x = 120 * (1 + 0.1 * x)
         x[:, half:] *= -1
         codes = codes % 8 + 8
         scale = scale * 0 + 1
@@ -238,6 +238,13 @@ def explain(case: Case, got: torch.Tensor) -> str | None:
         tells = (expected - case.expected).abs() > 8 * case.tolerance
         if bool(near.all()) and bool(tells.any()):
             return words
+    loose = EPSILON[torch.float16] / EPSILON[torch.float32] * case.tolerance
+    if drawn.x.dtype == torch.float32 and bool(
+        ((got.double() - case.expected).abs() <= loose).all()
+    ):
+        return (
+            "the numbers are right to some three digits: something on their way is kept in float16"
+        )
     return None
 
 

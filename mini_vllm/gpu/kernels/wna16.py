@@ -309,3 +309,8 @@ def wna16_gemm(
             out, target, out.numel(), plan.splits, BLOCK=block
         )
     return out
+
+
+def w4a16_gemm(x: Tensor, weight_packed: Tensor, weight_scale: Tensor) -> Tensor:
+    """`wna16_gemm` with 4 bits, as the kernel bench's problem `w4a16` calls it."""
+    return wna16_gemm(x, weight_packed, weight_scale, 4)

@@ -10,8 +10,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-CODES = 8  # in a word of 32 bits
-
 
 @triton.jit
 def unpack(packed, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr):
@@ -82,11 +80,19 @@ def add_splits(out_ptr, part_ptr, size, num_splits, BLOCK: tl.constexpr):
     tl.store(out_ptr + at, total.to(out_ptr.dtype.element_ty), mask=at < size)
 
 
+def compute_capability() -> int:
+    """The GPU that Triton compiles for, as 80 or 90; 90 where there is none (the interpreter). Given."""
+    try:
+        return int(triton.runtime.driver.active.get_current_target().arch)
+    except RuntimeError:
+        return 90
+
+
 def w4a16_gemm(x: Tensor, weight_packed: Tensor, weight_scale: Tensor) -> Tensor:
     """Start `w4a16_kernel`, then `add_splits` where the inputs were split. Given."""
     (num_rows, in_features), out_features = x.shape, len(weight_packed)
     group = in_features // weight_scale.shape[1]
-    tensor_cores = x.dtype != torch.float32 and torch.cuda.get_device_capability() >= (8, 0)
+    tensor_cores = x.dtype != torch.float32 and compute_capability() >= 80
     block_n = 64 if tensor_cores else 32  # larger ones spill where there are none
     block_m, block_k = 16, min(128, max(16, triton.next_power_of_2(group)))
     num_tiles = weight_scale.shape[1] * triton.cdiv(group, block_k)
