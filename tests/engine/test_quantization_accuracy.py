@@ -8,6 +8,7 @@ few texts tell little about a perplexity that moves by a percent, and KL is comp
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -27,12 +28,14 @@ from quantization_methods import (
 from thorough import THOROUGH, either
 
 from mini_vllm.blas import blas_threads
+from mini_vllm.checkpoint import load_model
 from mini_vllm.quantization.awq import awq
 from mini_vllm.quantization.calibrate import calibrate
 from mini_vllm.quantization.evaluate import CALIBRATION, evaluate, load_documents, perplexity
 from mini_vllm.quantization.fold import norm_folds
 from mini_vllm.quantization.gptq import gptq
 from mini_vllm.quantization.grid import QuantArgs
+from mini_vllm.quantization.quantize import quantize_checkpoint
 from mini_vllm.quantization.smoothquant import smooth
 
 LAYERS = either((1,), (0, 1, 2, 3))
@@ -134,6 +137,20 @@ def test_smoothquant_saves_w8a8_from_planted_outliers(base: float) -> None:
     quiet = smooth(CONFIG, weights(), calibrate(model(), documents))
     for name in linears():
         assert np.allclose(smoothed[f"{name}.weight"], quiet[f"{name}.weight"], rtol=1e-4), name
+
+
+BARS = {"int8": 1.01, "w8a8": 1.01, "smoothquant-w8a8": 1.01}
+BARS |= {f"{method}-g{size}": 1.05 for method in ("gptq", "awq") for size in (128, 64, 32)}
+
+
+@pytest.mark.skipif(not THOROUGH, reason="all texts and layers: MINI_VLLM_THOROUGH=1")
+@pytest.mark.parametrize("method", BARS)
+def test_the_files_keep_the_bars(base: float, method: str, tmp_path: Path) -> None:
+    """The same through files: quantised as the command does it, read again, run by the engine's layers."""
+    quantize_checkpoint(TINY, tmp_path / "out", method)
+    made = evaluate(load_model(tmp_path / "out"), held_out(), model())
+    assert made.perplexity < BARS[method] * base
+    assert made.greedy_agreement > 0.95
 
 
 @pytest.mark.skipif(not THOROUGH, reason="all texts and layers: MINI_VLLM_THOROUGH=1")
