@@ -308,12 +308,10 @@ def chosen(say: Say) -> None:
                 )
                 found.setdefault(name, {}).setdefault(answer, []).append(card)
     for name, answers in found.items():
+        say(name)
         for (scheme, kernel), cards in answers.items():
-            shown = "" if scheme == "refused" else kernel
-            say(f"{name:20}{scheme:12}{shown:48}{', '.join(cards)}")
-            if scheme == "refused":
-                say(f"{'':20}{kernel}")
-            name = ""
+            shown = kernel if scheme == "refused" else f"{kernel}, {scheme}"
+            say(f"    {', '.join(cards)}: {shown}")
 
 
 def refused(say: Say) -> None:

@@ -56,9 +56,11 @@ def kernel(printed: Printed, name: str, card: str) -> str:
     """Out of the table of `chosen`: the kernel of a format on a card."""
     format_ = ""
     for line in printed["vllm_kernels.py"]["chosen"][1:]:
-        format_ = line[2:22].strip() or format_
-        if format_ == name and card in line[82:].split(", "):
-            return line[34:82].strip()
+        cards, _, answer = line.strip().partition(": ")
+        if not answer:
+            format_ = cards
+        elif format_ == name and card in cards.split(", "):
+            return answer.partition(", ")[0]
     raise LookupError(f"{name} on {card}")
 
 
