@@ -305,9 +305,7 @@ def test_some_layers_may_stay_as_they_are(folders: Path, tmp_path: Path) -> None
     assert second.mlp.down_proj.quant_method == UnquantizedLinearMethod()
 
 
-@pytest.mark.parametrize(
-    "name", either(["w4a16", "w8a8"], ["w4a16", "w8a8", "fp8", "gptq-desc", "awq"])
-)
+@pytest.mark.parametrize("name", either(["w4a16"], ["w4a16", "w8a8", "fp8", "gptq-desc", "awq"]))
 def test_the_engine_serves_it(name: str, tmp_path: Path) -> None:
     """The shipped model: prefix caching, chunks, requests side by side and graphs change no token."""
     write_quantized(DEFAULT_MODEL, tmp_path / "x", cases(group=128)[name])
