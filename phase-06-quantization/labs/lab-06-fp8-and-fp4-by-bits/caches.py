@@ -2,8 +2,8 @@
 
     python phase-06-quantization/labs/lab-06-fp8-and-fp4-by-bits/caches.py
 
-Perplexity of texts that the model was never trained on, through mini_vllm's engine: each text is a prompt, and
-each of its tokens but the first is scored. The rows in brackets store the same codes with another rounding:
+Perplexity of texts that the model was never trained on, through mini_vllm's engine: each text is a prompt,
+and each of its tokens but the first is scored. The rows in brackets store the same codes, rounded otherwise:
 `cut` as vLLM's CPU build writes FP8, `rounded` as its GPU kernel does not write integers.
 """
 
@@ -57,12 +57,15 @@ def measure(kind: str, documents: Sequence[list[int]]) -> tuple[LLM, np.ndarray,
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     parser.add_argument("--documents", type=int, metavar="N", help="only the first N texts")
     limit = parser.parse_args().documents
     documents = load_documents(HELD_OUT, DEFAULT_MODEL, limit)
     print(f"{len(documents)} texts, {sum(map(len, documents)):,} tokens")
-    print(f"{'kv_cache_dtype':<22}{'bytes a token':>14}{'perplexity':>12}{'against auto':>14}{'same first':>12}")
+    heads = ("bytes a token", "perplexity", "against auto", "same first")
+    print("kv_cache_dtype        {:>14}{:>12}{:>14}{:>12}".format(*heads))
     rows = [(kind, kind, None) for kind in KINDS]
     others = [
         ("(fp8, cut)", "fp8", Cut(FORMATS["fp8"].fmt)),  # type: ignore[arg-type]

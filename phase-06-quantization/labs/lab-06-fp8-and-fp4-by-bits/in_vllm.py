@@ -11,7 +11,11 @@ from __future__ import annotations
 
 import os
 
-os.environ |= {"CUDA_VISIBLE_DEVICES": "", "VLLM_LOGGING_LEVEL": "ERROR", "TRITON_ALWAYS_COMPILE": "1"}
+os.environ |= {
+    "CUDA_VISIBLE_DEVICES": "",
+    "VLLM_LOGGING_LEVEL": "ERROR",
+    "TRITON_ALWAYS_COMPILE": "1",
+}
 
 import re
 from typing import Any
@@ -76,10 +80,16 @@ def conversions() -> dict[str, str]:
 
     JITFunction.run = compile_only
     key, scales = torch.zeros(4, 2, 32), torch.zeros(8, 16, 2)
-    for name, dtype in (("fp8", torch.float8_e4m3fn), ("int8", torch.int8)):
+    for name, dtype in (("fp8", torch.float8_e4m3fn), ("int8", torch.int8)):  # noqa: B007, used above
         cache = torch.zeros(8, 16, 2, 32, dtype=dtype)
         kernels.triton_reshape_and_cache_flash_per_token_head_quant(
-            key, key, cache, cache.clone(), scales, scales.clone(), torch.zeros(4, dtype=torch.int64)
+            key,
+            key,
+            cache,
+            cache.clone(),
+            scales,
+            scales.clone(),
+            torch.zeros(4, dtype=torch.int64),
         )
     return {name: ", ".join(lines) for name, lines in found.items()}
 

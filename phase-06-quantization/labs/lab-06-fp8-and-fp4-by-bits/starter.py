@@ -57,7 +57,7 @@ def decode(fmt: Format, code: int) -> float:
 
 
 def largest_code(fmt: Format) -> int:
-    """The code of the largest finite number. The codes from 0 up to it stand in the order of their numbers."""
+    """The code of the largest finite number. From 0 up to it codes stand in the order of their numbers."""
     raise NotImplementedError
 
 
@@ -98,7 +98,7 @@ def encode_scale(x: float) -> int:
 
 
 def pack(codes: list[int]) -> bytes:
-    """Codes of 4 bits, two a byte: the first of each pair in the low half. There is an even number of them."""
+    """Codes of 4 bits, an even number of them, two a byte: the first of a pair in the low half."""
     raise NotImplementedError
 
 

@@ -136,7 +136,7 @@ def test_nan_is_no_large_number(lab: ModuleType) -> None:
             got = encoded(lab, name, math.nan, saturate)
             assert got == want, (
                 f"{name}, saturate={saturate}: NaN is {told(lab, name, want)}, yours "
-                f"{told(lab, name, got)}. Whoever cuts it off to the largest number hides that something broke"
+                f"{told(lab, name, got)}. Cut off to the largest number it hides that something broke"
             )
     for saturate in (True, False):
         try:
@@ -144,7 +144,7 @@ def test_nan_is_no_large_number(lab: ModuleType) -> None:
         except ValueError:
             continue
         raise AssertionError(
-            f"E2M1, saturate={saturate}: all 16 codes are numbers, so NaN is a ValueError; yours is code {got}"
+            f"E2M1, saturate={saturate}: all 16 codes are numbers, so NaN is a ValueError; yours: code {got}"
         )
 
 
@@ -164,14 +164,19 @@ def test_numbers_become_scales(lab: ModuleType, kind: str) -> None:
     for x, want in support.asked("E8M0", kind):
         got = lab.encode_scale(x)
         assert got == want, (
-            f"E8M0, {kind}: {support.show(x)} becomes 2^{want - 127}, code {want}; yours code {got}. Half-way "
-            "between 2^k and 2^(k+1) lies 1.5 x 2^k, and it goes up"
+            f"E8M0, {kind}: {support.show(x)} becomes 2^{want - 127}, code {want}; yours code {got}. "
+            "Half-way between 2^k and 2^(k+1) lies 1.5 x 2^k, and it goes up"
         )
 
 
 def test_scales_without_a_code(lab: ModuleType) -> None:
     """What is past the end saturates; 0, anything negative and NaN have no power of two."""
-    for x, want in [*support.asked("E8M0", "past the end"), (-1.0, 255), (-3e38, 255), (-math.inf, 255)]:
+    for x, want in [
+        *support.asked("E8M0", "past the end"),
+        (-1.0, 255),
+        (-3e38, 255),
+        (-math.inf, 255),
+    ]:
         want = min(want, 254) if x > 0 else 255
         got = lab.encode_scale(x)
         assert got == want, f"E8M0: {support.show(x)} becomes code {want}, yours {got}"
@@ -206,8 +211,8 @@ def test_blocks_of_mxfp4(lab: ModuleType) -> None:
         )
         theirs = packed[16 * i : 16 * i + 16]
         assert data == theirs, (
-            f"a block whose largest is {support.show(largest)}, scale 2^{want - 127}: {theirs.hex(' ')}, yours "
-            f"{bytes(data).hex(' ')}"
+            f"a block whose largest is {support.show(largest)}, scale 2^{want - 127}: {theirs.hex(' ')}, "
+            f"yours {bytes(data).hex(' ')}"
         )
     data, scale = lab.encode_mxfp4([0.0] * 32)
     assert (data, scale) == (bytes(16), 0), (
@@ -225,14 +230,47 @@ def test_blocks_of_nvfp4(lab: ModuleType) -> None:
         want = answers["scales"][i]
         assert scale == want, (
             f"the largest of the block is {support.show(largest)}, the global scale "
-            f"{answers['global_scale']:.6g}: {largest * answers['global_scale'] / 6:.6g} in E4M3 is code {want}, "
-            f"yours {scale}"
+            f"{answers['global_scale']:.6g}: {largest * answers['global_scale'] / 6:.6g} in E4M3 is code "
+            f"{want}, yours {scale}"
         )
         theirs = packed[8 * i : 8 * i + 8]
         assert data == theirs, (
             f"a block whose largest is {support.show(largest)}, scale code {want}: {theirs.hex(' ')}, yours "
             f"{bytes(data).hex(' ')}. Divide by the scale as it is stored: what was rounded away from the "
             "scale is put right by the codes"
+        )
+
+
+def test_a_global_scale_that_does_not_fit(lab: ModuleType) -> None:
+    """Chosen on other numbers: a block's scale may lie past either end of E4M3."""
+    for x, global_scale, want, scale, why in (
+        (
+            6.0,
+            1000.0,
+            [7, 15, 1],
+            126,
+            "1,000 is past 448, so the scale is cut off, and so are 6 / 0.448",
+        ),
+        (
+            3.0,
+            0.001,
+            [0, 8, 0],
+            0,
+            "0.0005 is nearer to 0 than to 2^-9, so all numbers are 0, with their sign",
+        ),
+    ):
+        block = [x, -x, 0.224] + [0.0] * 13
+        try:
+            got = lab.encode_nvfp4(block, global_scale)
+        except (ValueError, ZeroDivisionError) as error:
+            raise AssertionError(
+                f"the largest is {x}, the global scale {global_scale}: {why}. Yours ends with "
+                f"{type(error).__name__}: {error}"
+            ) from error
+        data = bytes([want[0] | want[1] << 4, want[2]]) + bytes(6)
+        assert got == (data, scale), (
+            f"the largest is {x}, the global scale {global_scale}: {why}. Scale code {scale} and bytes "
+            f"{data.hex(' ')}; yours {got[1]} and {bytes(got[0]).hex(' ')}"
         )
 
 

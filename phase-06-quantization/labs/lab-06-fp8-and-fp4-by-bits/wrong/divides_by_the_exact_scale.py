@@ -1,6 +1,7 @@
 """Numbers are divided by the scale before it was rounded.
 
-The reader multiplies with the stored one, which may be off by 6 %. Divide by that, and the codes make up for it.
+The reader multiplies with the stored one, which may be off by 6 %. Divide by that, and the codes make up
+for it.
 
 Refused by `test_blocks_of_nvfp4`.
 """

@@ -1,7 +1,7 @@
 """E4M3 gives up a whole exponent, as IEEE formats do.
 
-That is another format: `float8_e4m3`, without the fn, ends at 240. The one that vLLM has keeps seven of these
-eight codes for numbers.
+That is another format: `float8_e4m3`, without the fn, ends at 240. The one that vLLM has keeps seven of
+these eight codes for numbers.
 
 Refused by `test_the_largest_code`.
 """

@@ -1,7 +1,7 @@
 """Half-way is rounded up, as at school.
 
-Every tie then moves away from zero, and a sum of many roundings drifts. Python's `round` and numpy's `rint` take
-the even one.
+Every tie then moves away from zero, and a sum of many roundings drifts. Python's `round` and numpy's
+`rint` take the even one.
 
 Refused by `test_floats_become_codes`.
 """

@@ -1,6 +1,7 @@
 """The scale is the smallest one that cuts nothing.
 
-From 6 to 7 the whole block then gets steps of twice the size, to spare one number an error of at most 1 in 7.
+From 6 to 7 the whole block then gets steps of twice the size, to spare one number an error of at most 1
+in 7.
 
 Refused by `test_blocks_of_mxfp4`.
 """

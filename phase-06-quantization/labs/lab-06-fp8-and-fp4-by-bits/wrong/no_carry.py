@@ -1,7 +1,7 @@
 """A mantissa that rounds up past its last value stays there.
 
-Just below 2 the nearest number is 2, and 2 has the next exponent. Because codes stand in the order of their
-numbers, an addition carries there by itself.
+Just below 2 the nearest number is 2, and 2 has the next exponent. Because codes stand in the order of
+their numbers, an addition carries there by itself.
 
 Refused by `test_floats_become_codes`.
 """

@@ -1,7 +1,7 @@
 """Whatever is larger than the largest number counts as past the end.
 
-460 is nearer to 448 than to the 480 that would come next, so it rounds to 448, and no cast makes NaN of it. First
-round, then look.
+460 is nearer to 448 than to the 480 that would come next, so it rounds to 448, and no cast makes NaN of
+it. First round, then look.
 
 Refused by `test_past_the_end`.
 """

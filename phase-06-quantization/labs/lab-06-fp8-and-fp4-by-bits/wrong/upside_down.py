@@ -1,7 +1,7 @@
 """The global scale is what a reader multiplies with.
 
-Some files keep it so. Here numbers are multiplied by it before they are quantised, so a tensor of small numbers
-has a large one.
+Some files keep it so. Here numbers are multiplied by it before they are quantised, so a tensor of small
+numbers has a large one.
 
 Refused by `test_the_scale_of_the_whole_tensor`.
 """
