@@ -1,8 +1,8 @@
 """`x @ weight.T` with weights of 4 or 8 bits and activations of 16 or 32, in Triton.
 
 Does what vLLM's kernels for weight-only checkpoints do, Marlin and Machete first among them
-(`vllm/model_executor/kernels/linear/mixed_precision/marlin.py:35 MarlinLinearKernel`). The one at the pin
-that is Triton too, `vllm/model_executor/layers/quantization/awq_triton.py:107 awq_gemm_kernel`, stands in for
+(`vllm/model_executor/kernels/linear/mixed_precision/marlin.py:30 MarlinLinearKernel`). The one at the pin
+that is Triton too, `vllm/model_executor/layers/quantization/awq_triton.py:109 awq_gemm_kernel`, stands in for
 them where they are missing.
 
 The weights lie as compressed-tensors writes them: 32-bit words, eight codes of 4 bits each (four of 8)
