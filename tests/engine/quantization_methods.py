@@ -34,13 +34,13 @@ def model() -> LlamaForCausalLM:
 @cache
 def held_out() -> list[list[int]]:
     """All held-out documents for CI, the first ones on a laptop."""
-    return load_documents(HELD_OUT, TINY, either(12, 96))
+    return load_documents(HELD_OUT, TINY, either(6, 96))
 
 
 @cache
 def inputs() -> dict[str, LayerInput]:
     """What the linear layers of the shipped model see of the calibration texts."""
-    return calibrate(model(), load_documents(CALIBRATION, TINY, either(16, 128)))
+    return calibrate(model(), load_documents(CALIBRATION, TINY, either(8, 128)))
 
 
 def linears(layers: Iterable[int] = range(CONFIG.num_hidden_layers)) -> list[str]:
@@ -58,12 +58,12 @@ def with_weights(changed: Mapping[str, np.ndarray]) -> LlamaForCausalLM:
 
 
 def rounded(
-    tensors: Mapping[str, np.ndarray], args: QuantArgs, layers: Iterable[int] = range(4)
+    tensors: Mapping[str, np.ndarray], args: QuantArgs, names: Iterable[str] | None = None
 ) -> dict[str, np.ndarray]:
-    """The tensors with the linear layers' weights rounded to the nearest code."""
+    """The tensors with the weights of these linear layers, or of all, rounded to the nearest code."""
     return {**tensors} | {
         f"{name}.weight": round_to_nearest(tensors[f"{name}.weight"], args).dequantize()
-        for name in linears(layers)
+        for name in (linears() if names is None else names)
     }
 
 

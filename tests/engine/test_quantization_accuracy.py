@@ -1,8 +1,8 @@
 """Phase 06: what quantising costs the shipped checkpoint, in perplexity over text that it never saw.
 
 The long form (`MINI_VLLM_THOROUGH=1`, as in CI) takes all 96 held-out texts, 128 calibration texts and all
-layers. The brief one takes 12 and 16 texts, GPTQ quantises one of the four layers, and AWQ is left out. So
-few texts tell little about a perplexity that moves by a percent, and KL is compared there.
+layers. The brief one takes 6 and 8 texts, GPTQ quantises one attention, and AWQ is left out. So few texts
+tell little about a perplexity that moves by a percent, and KL is compared there.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from mini_vllm.quantization.grid import QuantArgs
 from mini_vllm.quantization.quantize import quantize_checkpoint
 from mini_vllm.quantization.smoothquant import smooth
 
-LAYERS = either((1,), (0, 1, 2, 3))
+NAMES = either(linears((1,))[:4], linears())
 SIZES = either((32,), (128, 64, 32))
 
 
@@ -61,7 +61,7 @@ def base() -> float:
 
 def test_the_checkpoint_itself(base: float) -> None:
     """What all others are measured against, so that nobody mistakes a broken measure for a good method."""
-    assert base == pytest.approx(either(1.5627, 1.3888), abs=1e-3)
+    assert base == pytest.approx(either(1.5906, 1.3888), abs=1e-3)
 
 
 def test_int8_costs_less_than_a_percent(base: float) -> None:
@@ -74,13 +74,13 @@ def test_int8_costs_less_than_a_percent(base: float) -> None:
 def test_gptq_costs_less_than_five_percent(base: float, group_size: int) -> None:
     """In 4 bits, and less than round-to-nearest loses, by perplexity and by KL."""
     args = int4(group_size)
-    plain = evaluate(with_weights(rounded(weights(), args, LAYERS)), held_out(), model())
+    plain = evaluate(with_weights(rounded(weights(), args, NAMES)), held_out(), model())
     for desc_act in either((False,), (False, True)):
         tensors = {
             f"{name}.weight": gptq(
                 weights()[f"{name}.weight"], inputs()[name].hessian, args, desc_act=desc_act
             ).dequantize()
-            for name in linears(LAYERS)
+            for name in NAMES
         }
         made = evaluate(with_weights(weights() | tensors), held_out(), model())
         assert made.perplexity < 1.05 * base
@@ -117,7 +117,7 @@ def planted(exponent: int) -> dict[str, np.ndarray]:
 def test_planted_outliers_change_nothing_in_float32() -> None:
     """The same logits up to the order of a sum, with inputs 64 times as loud."""
     loud = with_weights(planted(6))
-    assert evaluate(loud, held_out(), model()).kl < 1e-6
+    assert evaluate(loud, held_out()[:3], model()).kl < 1e-6
     ratio = np.float32(
         loud.layers[2].input_layernorm.weight / model().layers[2].input_layernorm.weight
     )
@@ -127,7 +127,7 @@ def test_planted_outliers_change_nothing_in_float32() -> None:
 def test_smoothquant_saves_w8a8_from_planted_outliers(base: float) -> None:
     """Naive W8A8 leaves the quiet channels two steps; smoothed it is what it was without outliers."""
     loud = planted(6)
-    documents = load_documents(CALIBRATION, TINY, either(4, 128))
+    documents = load_documents(CALIBRATION, TINY, either(2, 128))
     seen = calibrate(with_weights(loud), documents)
     naive = perplexity(w8a8(loud), held_out())
     smoothed = smooth(CONFIG, loud, seen)

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from quantized_helpers import cases, quantized_weight, write_quantized
 from vllm_helpers import output_of
 
 from mini_vllm import LLM, SamplingParams
@@ -32,10 +33,15 @@ RUNS = {  # a method, and the dtype that its kernel on a CPU takes
     "int4-g128": "float16",
     "int4-g32": "float16",
     "gptq": "float16",
-    "awq": "float16",
     "awq-g64": "float16",
+    # Not from the command: layouts that the writers know besides.
+    "w4a16-asym": "float16",
+    "gptq-desc": "float16",
 }
+LIBRARY = ["w4a16-asym", "w4a16-actorder", "w8a16-asym"]
+"""Layouts of compressed-tensors beyond the command, in groups of 32 or a row."""
 REFUSED = {"int8": "float16", "fp8": "float32"}
+BESIDE = {name: case for name, case in cases(32).items() if name not in METHODS}
 FOUR_BITS = "CPUWNA16LinearKernel"
 
 
@@ -43,8 +49,10 @@ FOUR_BITS = "CPUWNA16LinearKernel"
 def folder() -> Path:
     """Every checkpoint of this file, quantised from the shipped one."""
     place = Path(tempfile.mkdtemp())
-    for name in (*RUNS, *REFUSED):
+    for name in {*RUNS, *REFUSED} - BESIDE.keys():
         write(DEFAULT_MODEL, place / name, name)
+    for name in BESIDE.keys() & {*RUNS, *LIBRARY}:
+        write_quantized(DEFAULT_MODEL, place / name, BESIDE[name])
     return place
 
 
@@ -95,11 +103,11 @@ def test_which_kernel_vllm_selected_for_each() -> None:
     classes = {name: answers[name]["classes"] for name in RUNS}
     w8a8 = ["CompressedTensorsLinearMethod", "CompressedTensorsW8A8Int8"]
     wna16 = ["CompressedTensorsLinearMethod", "CompressedTensorsWNA16", FOUR_BITS]
-    assert classes["int4-g128"] == classes["int4-g32"] == wna16
+    assert classes["int4-g128"] == classes["int4-g32"] == classes["w4a16-asym"] == wna16
     assert classes["w8a8"][:2] == classes["smoothquant-w8a8"][:2] == w8a8
-    assert classes["gptq"] == ["AutoGPTQLinearMethod", FOUR_BITS]
+    assert classes["gptq"] == classes["gptq-desc"] == ["AutoGPTQLinearMethod", FOUR_BITS]
     # AWQ has a method of its own on a CPU, which calls the 4-bit kernel without a choice.
-    assert classes["awq"] == classes["awq-g64"] == ["CPUAWQLinearMethod"]
+    assert classes["awq-g64"] == ["CPUAWQLinearMethod"]
     # The log names a kernel once a process, at the first layer that gets it.
     kernel = "CPUInt8ScaledMMLinearKernel"
     assert answers["w8a8"]["said"] == [f"Selected {kernel} for CompressedTensorsW8A8Int8"]
@@ -121,10 +129,16 @@ def test_vllm_reads_the_config_and_has_no_kernel_on_a_cpu(name: str) -> None:
 def written_layers(name: str) -> dict[str, QuantizedWeight]:
     """The layers of a method that looks at no text, once more."""
     weights = load_weights(DEFAULT_MODEL)
+    if name in BESIDE:
+        return {
+            layer.removesuffix(".weight"): quantized_weight(weight, BESIDE[name])
+            for layer, weight in weights.items()
+            if layer.endswith("_proj.weight")
+        }
     return quantize_weights(load_config(DEFAULT_MODEL), weights, find_method(name))[0]
 
 
-@pytest.mark.parametrize("name", ["int8", "int4-g128", "int4-g32", "w8a8", "fp8"])
+@pytest.mark.parametrize("name", ["int8", "int4-g128", "int4-g32", "w8a8", "fp8", *LIBRARY])
 def test_the_library_reads_config_and_tensors_and_gets_exactly_our_weights(name: str) -> None:
     import torch
     from compressed_tensors.compressors import BaseCompressor
@@ -134,7 +148,8 @@ def test_the_library_reads_config_and_tensors_and_gets_exactly_our_weights(name:
     raw = json.loads((folder() / name / "config.json").read_text())["quantization_config"]
     config = QuantizationConfig.model_validate(raw)
     scheme = config.config_groups["group_0"]
-    assert config.format == METHODS[name.split("-g")[0]].fmt
+    fmt = BESIDE[name].fmt if name in BESIDE else find_method(name).fmt
+    assert config.format == fmt
     tensors = load_file(folder() / name / "model.safetensors")
     compressor: Any = BaseCompressor.get_value_from_registry(config.format)
     for layer, weight in written_layers(name).items():
