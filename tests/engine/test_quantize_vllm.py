@@ -6,8 +6,10 @@ has none, so for those the library must suffice: it decompresses each layer to e
 
 from __future__ import annotations
 
+import atexit
 import functools
 import json
+import shutil
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -49,6 +51,7 @@ FOUR_BITS = "CPUWNA16LinearKernel"
 def folder() -> Path:
     """Every checkpoint of this file, quantised from the shipped one."""
     place = Path(tempfile.mkdtemp())
+    atexit.register(shutil.rmtree, place, ignore_errors=True)
     for name in {*RUNS, *REFUSED} - BESIDE.keys():
         write(DEFAULT_MODEL, place / name, name)
     for name in BESIDE.keys() & {*RUNS, *LIBRARY}:
