@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mini_vllm.attention import AttentionMetadata, TiledAttention
+from mini_vllm.llama_config import CheckpointError
 from mini_vllm.quantization.base import choose_linear_method, load_parameters
 from mini_vllm.quantization.config import NoQuantizationConfig, get_quantization_config
 
@@ -196,6 +197,10 @@ class LlamaAttention:
         k_scale = weights.get(f"{prefix}.k_scale", weights.get(f"{prefix}.v_scale", np.ones(1)))
         v_scale = weights.get(f"{prefix}.v_scale", k_scale)
         self.k_scale, self.v_scale = float(k_scale.item()), float(v_scale.item())
+        if min(self.k_scale, self.v_scale) <= 0:
+            raise CheckpointError(
+                f"{prefix}.k_scale and v_scale must be above 0, got {self.k_scale} and {self.v_scale}"
+            )
 
     def forward(
         self,

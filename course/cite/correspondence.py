@@ -103,8 +103,8 @@ GROUPS: dict[str, tuple[Pair, ...]] = {
              "vllm/v1/sample/ops/topk_topp_sampler.py random_sample"),
     ),
     "memory": (
-        Pair("bytes of a block", f"{_ENGINE} resolve_config",
-             "vllm/v1/kv_cache_interface.py AttentionSpec.real_page_size_bytes", "page = 2 * 4"),
+        Pair("bytes of a block", "mini_vllm/quantization/kv_cache.py page_size_bytes",
+             "vllm/v1/kv_cache_interface.py AttentionSpec.real_page_size_bytes"),
         Pair("number of blocks", f"{_ENGINE} resolve_config",
              "vllm/v1/core/kv_cache_utils.py get_num_blocks",
              "num_gpu_blocks = config.kv_cache_memory_bytes // page"),

@@ -259,6 +259,14 @@ def test_settings_that_are_refused(settings: dict[str, Any], words: list[str]) -
         assert word in str(caught.value)
 
 
+def test_a_checkpoints_scale_is_above_0(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Said with the tensor's name, before any cache is made."""
+    monkeypatch.setitem(SCALES, "v_scale", 0.0)
+    write_scaled(tmp_path / "scaled")
+    with pytest.raises(ValueError, match=r"layers.0.self_attn.k_scale and v_scale must be above 0"):
+        LLMEngine(tmp_path / "scaled", EngineConfig(num_gpu_blocks=4))
+
+
 @pytest.mark.parametrize("scale", [0.0, -1.0, float("nan"), float("inf")])
 def test_a_scale_is_a_positive_number(scale: float) -> None:
     with pytest.raises(ValueError, match="v_scale must be above 0"):
