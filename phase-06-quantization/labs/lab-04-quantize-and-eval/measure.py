@@ -244,7 +244,7 @@ def report(lab: ModuleType, results: dict[str, Any]) -> None:
     for name, row in real["methods"].items():
         shown = name.split(",")[0]
         if "refused" in row:
-            print(f"{shown:20}{row['dtype']:10}refused: {row['refused'][:70]}")
+            print(f"{shown:20}{row['dtype']:10}refused: {row['refused'].split('. ')[0]}")
             continue
         common = row["tokens in common with mini_vllm"]
         print(
