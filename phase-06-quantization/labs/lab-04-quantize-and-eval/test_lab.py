@@ -195,16 +195,19 @@ def test_a_block_is_whole(lab: ModuleType) -> None:
 
 
 def test_the_edge_of_the_trade_off(lab: ModuleType) -> None:
-    """Larger and worse is beaten; larger and better is not."""
+    """Larger and worse is beaten, and so is as good and larger; larger and better is not."""
     points = {
         "a": (10.0, 3.0),
         "b": (20.0, 1.0),
         "c": (20.0, 2.0),
         "d": (30.0, 4.0),
         "e": (5.0, 9.0),
+        "f": (11.0, 3.0),
     }
     got = set(lab.not_beaten(points))
-    assert got == {"a", "b", "e"}, f"c and d are beaten, a, b and e are not; you keep {sorted(got)}"
+    assert got == {"a", "b", "e"}, (
+        f"c, d and f are beaten, a, b and e are not; you keep {sorted(got)}"
+    )
 
 
 def test_equals_do_not_beat_each_other(lab: ModuleType) -> None:
