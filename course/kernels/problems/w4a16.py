@@ -69,7 +69,7 @@ _CASES = (
     Spec(3, 120, 33, 24, seed=3),
     Spec(2, 512, 70, 512, torch.float16, "far", seed=4),
     Spec(33, 40, 7, 8, torch.float16, seed=5),
-    Spec(9, 480, 65, 160, seed=6),
+    Spec(9, 480, 65, 240, seed=6),
     Spec(70, 256, 130, 64, torch.float16, seed=7),
 )
 _TRAFFIC = Spec(4, 1024, 512, 128, torch.float16, seed=8)
