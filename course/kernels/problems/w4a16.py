@@ -33,7 +33,7 @@ TENSOR_CORE = True
 WIDE = "the weights"
 COUNTED = ("I2F", "STS")
 FORMS = {"AWQ": 1}  # vLLM's Triton kernel for 4 bits, and into how many it splits the inputs
-VLLM_FOLDER = "model_executor/layers/quantization"
+THEIR_FOLDER = "model_executor/layers/quantization"
 
 BITS, CODES, OFFSET = 4, 8, 8
 OUTPUTS = 64  # of a program, for the yardstick
@@ -281,7 +281,7 @@ def _awq_triton() -> Any:
     found = importlib.util.find_spec("vllm")
     assert found is not None
     root = Path(next(iter(found.submodule_search_locations or [])))
-    path = root / VLLM_FOLDER / "awq_triton.py"
+    path = root / THEIR_FOLDER / "awq_triton.py"
     spec = importlib.util.spec_from_file_location("awq_triton_of_vllm", path)
     assert spec is not None
     assert spec.loader is not None
