@@ -58,13 +58,13 @@ def test_every_method_was_measured(measure: ModuleType, results: Any) -> None:
 
 
 def test_vllm_and_the_engine_agree_on_the_same_files(results: Any) -> None:
-    """In float32 to rounding; in bfloat16, which rounds every activation, as far as without quantisation."""
+    """To rounding: in W8A8 an activation may round to the next code, in bfloat16 every one is rounded."""
     real = results["vllm"]["methods"]
     floor = real["none, bfloat16"]["kl from mini_vllm"]
     for name, row in real.items():
         if "refused" in row:
             continue
-        most = 1e-5 if row["dtype"] == "float32" else 12 * floor
+        most = 1e-4 if row["dtype"] == "float32" else 12 * floor
         assert row["kl from mini_vllm"] < most, (name, row["kl from mini_vllm"], floor)
         if not name.startswith("none"):
             assert row["kl from mini_vllm"] < row["kl"] / 10, name
@@ -91,6 +91,6 @@ def test_measuring_anew_gives_what_is_committed(results: Any) -> None:
         row = found["methods"][name]
         assert row["dtype"] == kept[name]["dtype"]
         assert row["agreement with mini_vllm"] > 0.97
-        assert row["kl from mini_vllm"] < (1e-5 if name == "w8a8" else 5e-3)
+        assert row["kl from mini_vllm"] < (1e-4 if name == "w8a8" else 5e-3)
     [timed] = found["rates"]
     assert {name: len(taken) for name, taken in timed["seconds"].items()} == {"none": 2, "w8a8": 2}

@@ -106,9 +106,7 @@ def in_common(lab: ModuleType, first: list[list[int]], second: list[list[int]]) 
 def mini_tokens(folder: Path, asked: list[list[int]]) -> list[list[int]]:
     """Greedy tokens of mini_vllm behind each prompt."""
     wanted = SamplingParams(temperature=0, max_tokens=TOKENS, ignore_eos=True)
-    outputs = LLM(folder, num_gpu_blocks=256).generate(
-        [{"prompt_token_ids": p} for p in asked], wanted
-    )
+    outputs = LLM(folder, num_gpu_blocks=256).generate(asked, wanted)
     return [list(out.outputs[0].token_ids) for out in outputs]
 
 
@@ -244,7 +242,7 @@ def report(lab: ModuleType, results: dict[str, Any]) -> None:
     for name, row in real["methods"].items():
         shown = name.split(",")[0]
         if "refused" in row:
-            print(f"{shown:20}{row['dtype']:10}refused: {row['refused'][:70]}")
+            print(f"{shown:20}{row['dtype']:10}refused: {row['refused'].split('. ')[0]}")
             continue
         common = row["tokens in common with mini_vllm"]
         print(

@@ -100,6 +100,7 @@ def test_what_comes_behind_a_difference_does_not_count(lab: ModuleType) -> None:
     got = lab.tokens_in_common([5, 6, 7, 8, 9], [5, 6, 1, 8, 9])
     assert got == 2, f"they part at the third token: 2, not {got}"
     assert lab.tokens_in_common([4, 5], [4, 5]) == 2, "two texts that never part have all in common"
+    assert lab.tokens_in_common([4, 5, 6], [4, 5]) == 2, "a text that ends has its tokens in common"
     assert lab.tokens_in_common([1, 2], [2, 2]) == 0, (
         "two texts that part at once have nothing in common"
     )
@@ -126,6 +127,16 @@ def test_a_number_alone_is_counted(lab: ModuleType) -> None:
     """A scale for the whole tensor has no dimension at all, and still takes its bytes."""
     got = lab.bytes_by_layer({"a.weight_scale": ("F32", [])})
     assert got == {"a": 4}, f"one float32 of shape []: 4 bytes, not {got}"
+
+
+def test_every_type_has_its_bytes(lab: ModuleType) -> None:
+    """The types that the formats of this phase store."""
+    sizes = {"F32": 4, "BF16": 2, "F16": 2, "I64": 8, "I32": 4, "I8": 1, "U8": 1, "F8_E4M3": 1}
+    for dtype, size in sizes.items():
+        got = lab.bytes_by_layer({"a.b": (dtype, [3, 5])})
+        assert got == {"a": 15 * size}, f"3 x 5 of {dtype}, {size} bytes each: not {got}"
+    with pytest.raises(KeyError):
+        lab.bytes_by_layer({"a.b": ("Q4", [1])})
 
 
 @pytest.mark.parametrize(
@@ -184,16 +195,19 @@ def test_a_block_is_whole(lab: ModuleType) -> None:
 
 
 def test_the_edge_of_the_trade_off(lab: ModuleType) -> None:
-    """Larger and worse is beaten; larger and better is not."""
+    """Larger and worse is beaten, and so is as good and larger; larger and better is not."""
     points = {
         "a": (10.0, 3.0),
         "b": (20.0, 1.0),
         "c": (20.0, 2.0),
         "d": (30.0, 4.0),
         "e": (5.0, 9.0),
+        "f": (11.0, 3.0),
     }
     got = set(lab.not_beaten(points))
-    assert got == {"a", "b", "e"}, f"c and d are beaten, a, b and e are not; you keep {sorted(got)}"
+    assert got == {"a", "b", "e"}, (
+        f"c, d and f are beaten, a, b and e are not; you keep {sorted(got)}"
+    )
 
 
 def test_equals_do_not_beat_each_other(lab: ModuleType) -> None:
