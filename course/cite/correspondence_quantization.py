@@ -73,7 +73,7 @@ QUANTIZATION: dict[str, tuple[Pair, ...]] = {
         Pair("int8 by int8", f"{_METHODS} W8A8Int8LinearMethod.apply",
              f"{_SCHEMES}/compressed_tensors_w8a8_int8.py CompressedTensorsW8A8Int8.apply_weights"),
         Pair("a scale a row of activations", f"{_METHODS} quantize_per_token_int8",
-             f"{_LAYERS}/utils/int8_utils.py per_token_quant_int8"),
+             "vllm/_custom_ops.py scaled_int8_quant"),
         Pair("FP8 by FP8", f"{_METHODS} Fp8LinearMethod.apply",
              f"{_SCHEMES}/compressed_tensors_w8a8_fp8.py CompressedTensorsW8A8Fp8.apply_weights"),
         Pair("activations in FP8", f"{_METHODS} quantize_per_token_fp8",

@@ -313,7 +313,7 @@ def quantize_per_token_int8(x: Float) -> tuple[NDArray[np.int8], Float]:
     """int8 codes `[n, in]` and scales `[n, 1]` of activations: the largest of a row becomes 127 or -127.
 
     By 127, where compressed-tensors divides weights by 127.5
-    (`vllm/model_executor/layers/quantization/utils/int8_utils.py:131 per_token_quant_int8`).
+    (`vllm/_custom_ops.py:2059 scaled_int8_quant`, whose kernel is C++).
     """
     scale = np.abs(x).max(axis=1, keepdims=True) / np.float32(127)
     inverse = np.divide(1, scale, out=np.zeros_like(scale), where=scale > 0)
