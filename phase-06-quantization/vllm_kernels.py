@@ -52,8 +52,8 @@ COMPILED = {
     "cutlass_group_gemm_supported": 90,
     "cutlass_scaled_mm_supports_fp4": 100,
 }
-"""From which capability on vLLM's compiled functions say yes, when built with CUDA 12.8 or newer:
-`csrc/libtorch_stable/quantization/w8a8/cutlass/scaled_mm_entry.cu` and `.../fp4/nvfp4_scaled_mm_entry.cu`."""
+"""From which capability on vLLM's compiled functions say yes, when built with CUDA 12.8 or newer: read in
+scaled_mm_entry.cu and nvfp4_scaled_mm_entry.cu of the release's C++ source, which no installed vLLM has."""
 
 LAYERS = {
     "qkv_proj": (4096, 6144),

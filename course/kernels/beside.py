@@ -89,7 +89,7 @@ def _place(problem: Any, cases: list[Case], long: Case | None) -> Path | None:
     key = hashlib.sha256()
     vllm = importlib.util.find_spec("vllm")
     assert vllm is not None
-    folder = getattr(problem, "VLLM_FOLDER", "v1/attention/ops")
+    folder = getattr(problem, "THEIR_FOLDER", "v1/attention/ops")
     kernels = Path(next(iter(vllm.submodule_search_locations or []))) / folder
     for place in (Path(__file__).parent, Path(problem.__file__).parent, kernels):
         for source in sorted(place.glob("*.py")):

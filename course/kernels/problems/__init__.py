@@ -18,7 +18,7 @@ and may define
     YARDSTICK       what `least` of its cases is, in words, if it is more than the least there is
     WIDE            what must be loaded 128 bits at a time, in words, if not "the caches"
     COUNTED         instructions of the main loop that the table counts
-    VLLM_FOLDER     of vLLM's package, where its kernel for this stands, if not v1/attention/ops
+    THEIR_FOLDER     of vLLM's package, where its kernel for this stands, if not v1/attention/ops
     rules(case, launches, got)   sentences about what the log shows, when the numbers are right
 """
 

@@ -33,7 +33,7 @@ TENSOR_CORE = True
 WIDE = "the weights"
 COUNTED = ("I2F", "STS")
 FORMS = {"AWQ": 1}  # vLLM's Triton kernel for 4 bits, and into how many it splits the inputs
-VLLM_FOLDER = "model_executor/layers/quantization"
+THEIR_FOLDER = "model_executor/layers/quantization"
 
 BITS, CODES, OFFSET = 4, 8, 8
 OUTPUTS = 64  # of a program, for the yardstick
@@ -69,7 +69,7 @@ _CASES = (
     Spec(3, 120, 33, 24, seed=3),
     Spec(2, 512, 70, 512, torch.float16, "far", seed=4),
     Spec(33, 40, 7, 8, torch.float16, seed=5),
-    Spec(9, 480, 65, 160, seed=6),
+    Spec(9, 480, 65, 240, seed=6),
     Spec(70, 256, 130, 64, torch.float16, seed=7),
 )
 _TRAFFIC = Spec(4, 1024, 512, 128, torch.float16, seed=8)
@@ -281,7 +281,7 @@ def _awq_triton() -> Any:
     found = importlib.util.find_spec("vllm")
     assert found is not None
     root = Path(next(iter(found.submodule_search_locations or [])))
-    path = root / VLLM_FOLDER / "awq_triton.py"
+    path = root / THEIR_FOLDER / "awq_triton.py"
     spec = importlib.util.spec_from_file_location("awq_triton_of_vllm", path)
     assert spec is not None
     assert spec.loader is not None
