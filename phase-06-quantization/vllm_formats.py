@@ -36,6 +36,7 @@ SETTINGS = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the core in this process
     "VLLM_CPU_KVCACHE_SPACE": "1",
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "VLLM_CPU_INT4_W4A8": "0",  # with AMX AWQ's activations would be rounded to 8 bits, too
     "OMP_NUM_THREADS": "1",
     "TORCH_COMPILE_DISABLE": "1",
     "VLLM_CONFIGURE_LOGGING": "0",  # what vLLM logs is caught below

@@ -16,6 +16,7 @@ from typing import Any
 
 os.environ |= {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "TORCH_COMPILE_DISABLE": "1"}
 os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
+os.environ["VLLM_CPU_INT4_W4A8"] = "0"  # a CPU with AMX would round AWQ's activations to 8 bits
 
 
 class Said(logging.Handler):
