@@ -32,15 +32,16 @@ def choose_scale(weight: Array, strategy: str) -> Array:
         strategy: `channel`, a scale for each row, or `tensor`, one for all.
 
     Returns:
-        float32 `[out, 1]` or `[1, 1]`, above 0. Where all weights are 0, float32's epsilon.
+        float32 `[out, 1]` or `[1, 1]`, above 0. A step that would be 0 is float32's epsilon instead.
 
     Raises:
-        ValueError: another strategy, or a weight that is not finite.
+        ValueError: another strategy, or a weight that is NaN or infinite; the message says which.
     """
     if strategy not in ("channel", "tensor"):
         raise ValueError(f"strategy must be 'channel' or 'tensor', got {strategy!r}")
     if not np.isfinite(weight).all():
-        raise ValueError("a weight is NaN or infinite, and no step reaches that")
+        bad = weight[~np.isfinite(weight)][0]
+        raise ValueError(f"weights must be finite, got {bad}: no step reaches that")
     axis = 1 if strategy == "channel" else None
     largest = np.abs(weight).max(axis=axis, keepdims=True)
     scale = largest / np.float32(127.5)

@@ -27,10 +27,10 @@ def choose_scale(weight: Array, strategy: str) -> Array:
         strategy: `channel`, a scale for each row, or `tensor`, one for all.
 
     Returns:
-        float32 `[out, 1]` or `[1, 1]`, above 0. Where all weights are 0, float32's epsilon.
+        float32 `[out, 1]` or `[1, 1]`, above 0. A step that would be 0 is float32's epsilon instead.
 
     Raises:
-        ValueError: another strategy, or a weight that is not finite.
+        ValueError: another strategy, or a weight that is NaN or infinite; the message says which.
     """
     raise NotImplementedError
 

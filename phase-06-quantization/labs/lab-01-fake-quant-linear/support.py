@@ -19,7 +19,13 @@ def matrix(rows: int = 96, columns: int = 128, seed: int = 0) -> np.ndarray:
     """Weights as a trained layer has them: about normal, and rows of unlike size."""
     rng = np.random.default_rng(seed)
     sizes = rng.uniform(0.02, 0.2, (rows, 1))
-    return (rng.standard_normal((rows, columns)) * sizes).astype(np.float32)
+    return read_only((rng.standard_normal((rows, columns)) * sizes).astype(np.float32))
+
+
+def read_only(array: np.ndarray) -> np.ndarray:
+    """The same array, into which nobody writes any more."""
+    array.setflags(write=False)
+    return array
 
 
 def layer(lab: Any, weight: np.ndarray) -> Any:

@@ -14,7 +14,8 @@ support = load_support(__file__)
 
 
 def f32(rows: Any) -> np.ndarray:
-    return np.array(rows, np.float32)
+    """Weights or scales that nobody may change: a function that writes into them is told so."""
+    return support.read_only(np.array(rows, np.float32))
 
 
 def test_the_predictions_hold(lab: ModuleType) -> None:
@@ -56,11 +57,12 @@ def test_the_predictions_hold(lab: ModuleType) -> None:
 
 def test_a_step_is_the_largest_magnitude_over_half_the_range(lab: ModuleType) -> None:
     """A scale a row or one for all, in float32, and of either sign's largest."""
-    weight = f32([[0.5, -2.55, 1.0], [0.1, 0.2, 0.255], [-0.001, 0.0, 0.0]])
-    for strategy, want in (("channel", [[0.02], [0.002], [0.001 / 127.5]]), ("tensor", [[0.02]])):
+    weight = f32([[0.5, -2.55, 1.0], [0.1, 0.2, 0.255], [-0.001, 0.0, 0.0], [0.0, 1e-6, 0.0]])
+    by_row = [[0.02], [0.002], [0.001 / 127.5], [1e-6 / 127.5]]
+    for strategy, want in (("channel", by_row), ("tensor", [[0.02]])):
         got = lab.choose_scale(weight, strategy)
         assert np.shape(got) == np.shape(want), (
-            f"strategy {strategy!r}: scales of a weight [3, 3] are {np.shape(want)}, not {np.shape(got)}"
+            f"strategy {strategy!r}: scales of a weight [4, 3] are {np.shape(want)}, not {np.shape(got)}"
         )
         assert got.dtype == np.float32, f"scales are float32, not {got.dtype}"
         assert np.allclose(got, want, rtol=1e-6, atol=0), (
@@ -79,15 +81,30 @@ def test_zeros_stay_zeros(lab: ModuleType) -> None:
     with np.errstate(all="raise"):
         got = lab.fake_quantize(weight, "channel")
     assert got[0].tolist() == [0, 0], f"a row of zeros comes back as {got[0].tolist()}"
+    tiny = lab.choose_scale(f32([[1e-45, 0]]), "tensor")[0, 0]
+    assert tiny == np.finfo(np.float32).eps, (
+        f"1e-45 over 127.5 is 0 in float32, so that step is epsilon, too, not {tiny}: the step "
+        "is asked, not the row"
+    )
 
 
 def test_what_no_step_reaches_is_refused(lab: ModuleType) -> None:
-    """An infinite weight, a NaN, and a strategy that nobody knows: ValueError, with the value."""
-    for bad in (np.nan, np.inf, -np.inf):
-        with pytest.raises(ValueError):
+    """An infinite weight or a NaN: ValueError, and the message says which."""
+    for bad, word in ((np.nan, "nan"), (np.inf, "inf"), (-np.inf, "inf")):
+        with pytest.raises(ValueError) as refused:
             lab.choose_scale(f32([[1, bad]]), "channel")
-    with pytest.raises(ValueError, match="group"):
+        assert word in str(refused.value).lower(), (
+            f"the message about a weight of {bad} names it; yours is {str(refused.value)!r}"
+        )
+
+
+def test_a_strategy_that_nobody_knows_is_refused(lab: ModuleType) -> None:
+    """ValueError, with its name; it is not taken for one of the two."""
+    with pytest.raises(ValueError) as refused:
         lab.choose_scale(f32([[1, 2]]), "group")
+    assert "group" in str(refused.value), (
+        f"the message about the strategy 'group' names it; yours is {str(refused.value)!r}"
+    )
 
 
 def test_codes_are_the_nearest_step_and_a_tie_goes_to_the_even_one(lab: ModuleType) -> None:
@@ -97,6 +114,11 @@ def test_codes_are_the_nearest_step_and_a_tie_goes_to_the_even_one(lab: ModuleTy
     assert got.dtype == np.int8, f"codes are int8, not {got.dtype}"
     assert got.tolist() == [[0, 2, 2, 0, -2, 1, -1, 126]], (
         f"with steps of 1, {weight[0].tolist()} are [0, 2, 2, 0, -2, 1, -1, 126], not {got[0].tolist()}"
+    )
+    got = lab.quantize(f32([[45.5, -101.5]]), f32([[7]]))[0].tolist()
+    assert got == [6, -14], (
+        f"with steps of 7, 45.5 and -101.5 are 6.5 and -14.5 steps, so 6 and -14, not {got}: 1/7 is rounded "
+        "itself, so divide by the step"
     )
 
 
@@ -132,7 +154,9 @@ def test_no_weight_moves_by_more_than_half_a_step(lab: ModuleType) -> None:
     weight = support.matrix()
     for strategy in ("channel", "tensor"):
         scale = lab.choose_scale(weight, strategy)
-        moved = np.abs(lab.fake_quantize(weight, strategy) - weight) / scale
+        got = lab.fake_quantize(weight, strategy)
+        assert got.dtype == np.float32, f"fake-quantised weights are float32, not {got.dtype}"
+        moved = np.abs(got - weight) / scale
         assert moved.max() <= 0.5001, (
             f"strategy {strategy!r}: a weight lies {moved.max():.3f} steps from where it was"
         )
@@ -147,7 +171,7 @@ def test_roundtrip_error_small(lab: ModuleType) -> None:
 
 def test_per_channel_beats_per_tensor_on_outlier(lab: ModuleType) -> None:
     """One row a hundred times as large: with one step for all, the other rows are all but gone."""
-    weight = support.matrix()
+    weight = support.matrix().copy()
     weight[7] *= 100
     others = np.arange(len(weight)) != 7
     by_row = support.relative_error(lab.fake_quantize(weight, "channel")[others], weight[others])
@@ -169,12 +193,20 @@ def test_the_layer_keeps_codes_and_scales_alone(lab: ModuleType) -> None:
     layer = support.layer(lab, weight)
     scale = lab.choose_scale(weight, "channel")
     assert layer.qweight.dtype == np.int8, f"qweight is int8, not {layer.qweight.dtype}"
-    assert np.array_equal(layer.qweight, lab.quantize(weight, scale)), (
-        "qweight are the codes of the weight"
+    codes = lab.quantize(weight, scale)
+    assert layer.qweight.shape == codes.shape, (
+        f"qweight is [out, in], {list(codes.shape)}, not {list(layer.qweight.shape)}"
     )
-    assert np.array_equal(layer.weight_scale, scale), (
-        "weight_scale are the scales of its rows, [out, 1]"
+    apart = int((layer.qweight != codes).sum())
+    assert apart == 0, (
+        f"qweight is what quantize makes of the weight, with a scale for each row; {apart:,} of "
+        f"{codes.size:,} codes differ"
     )
+    found = layer.weight_scale
+    assert (found.shape, found.dtype) == (scale.shape, scale.dtype), (
+        f"weight_scale is float32 [out, 1], [24, 1] here, not {found.dtype} {list(found.shape)}"
+    )
+    assert np.array_equal(found, scale), "weight_scale is what choose_scale says of the rows"
     kept = [name for name, value in vars(layer).items() if getattr(value, "size", 0) == weight.size]
     assert kept == ["qweight"], (
         f"arrays as large as the weight that the layer still holds: {kept}. Only qweight may be one"

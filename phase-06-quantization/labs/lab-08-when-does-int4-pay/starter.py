@@ -158,7 +158,7 @@ def linears_seconds(card: Card, scheme: Scheme, weights: int, tokens: int) -> tu
     """Seconds that linears of so many weights take for so many tokens: by reading, by computing.
 
     All weights are read once, as they are stored, however many tokens there are. A token multiplies and adds
-    once with each weight. What dequantising costs lies upon computing.
+    once with each weight. `dequant` makes computing longer, by its share.
 
     With `unpacks_first` a kernel reads the stored weights and writes them in 16 bits before anything else.
     The product then reads those, and may compute meanwhile, but not while they are unpacked. So both
@@ -182,7 +182,7 @@ def attention_seconds(
 
     Each request reads the K and V of its own tokens once, those that are new included. A new token
     attends to every cached one, to the new ones before it and to itself, and for each of these it costs
-    4 operations for every number of a head, in all heads and layers, in 16 bits.
+    4 operations for every number of a head, in all query heads and layers, in 16 bits.
     """
     raise NotImplementedError
 
@@ -244,7 +244,7 @@ def mixed_step(people: int, context: int, prompt: int, budget: int) -> list[Requ
 
 
 def full_gain_until(card: Card, scheme: Scheme) -> int:
-    """The most tokens for which the linears still wait for memory, or just do not have to.
+    """The most tokens for which the linears compute no longer than they read.
 
     Up to there they gain all that fewer bytes can give. Not asked of a scheme that unpacks first.
     """

@@ -10,8 +10,9 @@ from typing import Any
 def same(got: object, want: float, what: str) -> None:
     """`got` is `want` up to rounding; else both numbers, and what they are of."""
     assert type(got) in (int, float), f"{what}: return a number, got {got!r}"
+    digits = 6 if f"{got:.6g}" != f"{want:.6g}" else 12
     assert math.isclose(got, want, rel_tol=1e-9, abs_tol=1e-18), (
-        f"{what}: {got:.6g}, not {want:.6g}"
+        f"{what}: {got:.{digits}g}, not {want:.{digits}g}"
     )
 
 

@@ -11,7 +11,8 @@ from course.learner.edited import edited
 CHANGE = """
 choose_scale
 - if not np.isfinite(weight).all():
--     raise ValueError("a weight is NaN or infinite, and no step reaches that")
+-     bad = weight[~np.isfinite(weight)][0]
+-     raise ValueError(f"weights must be finite, got {bad}: no step reaches that")
 """
 
 exec(edited(__file__, CHANGE))

@@ -1,6 +1,6 @@
-"""It forgets that the product reads the unpacked weights again.
+"""It counts the unpacked weights once.
 
-They were written to memory, so from there they have to come back.
+They are written to memory, and the product reads them from there: 16 bits, twice.
 
 Refused by `test_unpacking_first`.
 """
