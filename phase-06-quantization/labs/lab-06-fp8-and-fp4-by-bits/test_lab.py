@@ -125,18 +125,32 @@ def test_past_the_end(lab: ModuleType, name: str) -> None:
         got = encoded(lab, name, x, True)
         assert got == most, (
             f"{name}, saturating: {support.show(x)} becomes {told(lab, name, most)}, yours "
-            f"{told(lab, name, got)}. An infinity is cut off too"
+            f"{told(lab, name, got)}. "
+            + (
+                "An infinity is cut off too"
+                if math.isinf(x)
+                else "Beyond the largest there is no code"
+            )
         )
 
 
 def test_nan_is_no_large_number(lab: ModuleType) -> None:
     """It stays NaN, saturating or not, and E2M1 has no place for it."""
-    for name, want in (("E4M3", 127), ("E5M2", 126)):
+    negative = math.copysign(math.nan, -1.0)
+    for name, x, want in (
+        ("E4M3", math.nan, 127),
+        ("E5M2", math.nan, 126),
+        ("E4M3", negative, 255),
+        ("E5M2", negative, 254),
+    ):
+        what = "NaN" if x is math.nan else "NaN with the sign bit set, which inf - inf may give,"
         for saturate in (True, False):
-            got = encoded(lab, name, math.nan, saturate)
+            got = encoded(lab, name, x, saturate)
+            number = isinstance(got, int) and got & 127 <= {"E4M3": 126, "E5M2": 124}[name]
             assert got == want, (
-                f"{name}, saturate={saturate}: NaN is {told(lab, name, want)}, yours "
-                f"{told(lab, name, got)}. Cut off to the largest number it hides that something broke"
+                f"{name}, saturate={saturate}: {what} is {told(lab, name, want)}, yours "
+                f"{told(lab, name, got)}"
+                + (". As a number it hides that something broke" if number else "")
             )
     for saturate in (True, False):
         try:
