@@ -212,6 +212,12 @@ def test_the_first_code_is_in_the_low_half(lab: ModuleType) -> None:
 
 def test_blocks_of_mxfp4(lab: ModuleType) -> None:
     """Scale and bytes as compressed-tensors makes them."""
+    for x, want in ((-24.0, 129), (4.2, 127)):
+        _, scale = lab.encode_mxfp4([x] + [1.0] * 31)
+        assert scale == want, (
+            f"a block of {x} and ones: the scale 2^{want - 127} brings {x} to {x / 2.0 ** (want - 127):.6g}; "
+            f"yours is code {scale}, which brings it to {x / 2.0 ** (scale - 127):.6g}"
+        )
     answers = support.ANSWERS["MXFP4"]
     packed = bytes.fromhex(answers["packed"])
     for i, block in enumerate(support.blocks("MXFP4", 32)):
