@@ -253,11 +253,17 @@ def test_blocks_of_nvfp4(lab: ModuleType) -> None:
             f"{answers['global_scale']:.6g}: {largest * answers['global_scale'] / 6:.6g} in E4M3 is code "
             f"{want}, yours {scale}"
         )
+        stored = support.floats(support.ANSWERS["E4M3"]["decode"])[want]
+        rule = (
+            f"Each number is divided by what a reader multiplies with, {stored:g} / "
+            f"{answers['global_scale']:.6g}: the scale as it is stored, over the global one"
+            if stored
+            else "The scale is stored as 0, so each number becomes 0, with its sign"
+        )
         theirs = packed[8 * i : 8 * i + 8]
         assert data == theirs, (
             f"a block whose largest is {support.show(largest)}, scale code {want}: {theirs.hex(' ')}, yours "
-            f"{bytes(data).hex(' ')}. Divide by the scale as it is stored: what was rounded away from the "
-            "scale is put right by the codes"
+            f"{bytes(data).hex(' ')}. {rule}"
         )
 
 
