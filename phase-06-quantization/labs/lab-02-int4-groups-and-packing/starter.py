@@ -64,10 +64,11 @@ def quantize_groups(
     For each group, with 0 counted among its weights:
 
     1. scale: symmetric, the largest magnitude divided by 7.5; otherwise largest minus smallest, by 15.
-    2. zero point: symmetric, 8; otherwise as many scales as the smallest lies below 0, rounded.
-    3. The scale is stored in float16. What it is after that, the codes are chosen for. A scale that is 0
-       then becomes 1.
-    4. code: weight divided by scale, plus zero point, rounded, cut to 0 to 15.
+    2. zero point: symmetric, 8; otherwise as many scales as the smallest lies below 0, rounded. A group of
+       zeros may have any.
+    3. Only now is the scale put into float16. What it is after that, the codes are chosen for. A scale that
+       is 0 then becomes 1.
+    4. code: weight / scale + zero point, the sum rounded and then cut to 0 to 15.
 
     Rounding is to the nearest, of two equally near to the even one, as `np.rint` does.
 

@@ -12,10 +12,17 @@ from course.learner.labs import load_support
 
 support = load_support(__file__)
 GROUPS = (16, 32, 64, 128, -1)
+WORDS = ("weight_packed", "weight_zero_point", "qweight", "qzeros")
 
 
 def weights(seed: int, rows: int = 8, columns: int = 128) -> Any:
     return np.random.default_rng(seed).standard_normal((rows, columns)).astype(np.float32)
+
+
+def as_word(number: Any) -> str:
+    """A number as one reads a word, in hexadecimal; what is no whole number as it stands."""
+    whole = isinstance(number, int | np.integer)
+    return f"{int(number) % 2**32:#010x}" if whole else repr(number)
 
 
 def test_the_predictions_hold(lab: ModuleType) -> None:
@@ -34,7 +41,8 @@ def test_the_predictions_hold(lab: ModuleType) -> None:
         ),
         "words of 0 to 7": (
             [0x76543210, 0x75316420],
-            "the first code is in the lowest bits, so in hexadecimal it stands at the right",
+            "two numbers, not strings; in hexadecimal the lowest bits stand at the right, so the word "
+            "ends in 0; in AWQ's order 2, 4 and 6 stand to the left of it, then 1",
         ),
         "GPUs that share 11,008 inputs": (
             [1, 1, 0, 0],
@@ -45,7 +53,8 @@ def test_the_predictions_hold(lab: ModuleType) -> None:
     for name, (numbers, why) in want.items():
         close = {"gigabytes of the card": 1e-3, "bits a weight": 1e-4}.get(name, 0)
         same = list(got[name]) == pytest.approx(numbers, rel=close, abs=0)
-        assert same, f"{name}: {list(got[name])} does not hold; think of this: {why}"
+        shown = [as_word(n) for n in got[name]] if name.startswith("words") else list(got[name])
+        assert same, f"{name}: {shown} does not hold; think of this: {why}"
 
 
 # ---- what it costs -------------------------------------------------------------------------------
@@ -63,6 +72,7 @@ def test_bytes_of_a_layer_are_those_of_the_file(lab: ModuleType) -> None:
                 f"{grid}, [{out}, {inp}], group size {group_size}: the file has {expected}, you say "
                 f"{sizes}"
             )
+            assert not any(isinstance(n, float) for n in sizes.values()), f"whole bytes: {sizes}"
     default = lab.layer_bytes("pack-quantized", 64, 128, 32)
     assert "weight_zero_point" not in default, "symmetric unless told otherwise"
 
@@ -104,16 +114,27 @@ def test_a_group_by_hand(lab: ModuleType) -> None:
 
 def test_an_asymmetric_group_by_hand(lab: ModuleType) -> None:
     """The grid goes from the smallest to the largest, and 0 is on it, whatever the weights are."""
-    weight = np.array([[-3.0, 0.0, 12.0, 5.4, 7.5, 3.1, 6.0, 1.0]], np.float32)
+    weight = np.array([[-3.0, 0.0, 12.0, 4.5, 7.5, 3.1, 6.0, 1.0]], np.float32)
     codes, scale, zero_point = lab.quantize_groups(weight, 4, symmetric=False)
     assert scale.tolist() == [[1.0, 0.5]], (
         f"scales {scale.tolist()}: (12 + 3) / 15, and 7.5 / 15 as the second group begins at 0"
     )
     assert zero_point.tolist() == [[3, 0]], f"zero points {zero_point.tolist()}, not 3 and 0"
-    assert codes.tolist() == [[0, 3, 15, 8, 15, 6, 12, 2]], f"codes {codes.tolist()}"
+    assert codes.tolist() == [[0, 3, 15, 8, 15, 6, 12, 2]], (
+        f"codes {codes.tolist()}, not [[0, 3, 15, 8, 15, 6, 12, 2]]; 4.5 / 1 + 3 is 7.5 and goes to 8: "
+        "round after the zero point is added"
+    )
     negative, _, below = lab.quantize_groups(-weight[:, 4:], 4, symmetric=False)
     assert (below.tolist(), negative.tolist()) == ([[15]], [[0, 9, 3, 13]]), (
-        f"weights all below 0: zero point {below.tolist()}, codes {negative.tolist()}"
+        f"weights all below 0: zero point {below.tolist()}, codes {negative.tolist()}, not 15 and 0, 9, "
+        "3, 13"
+    )
+    # 7.5 is 14.497 exact scales of 0.51733 and 14.504 stored ones of 0.51709.
+    close = np.array([[-7.5, 0.26, 0.0, -1.0]], np.float32)
+    _, _, fourteen = lab.quantize_groups(close, 4, symmetric=False)
+    assert fourteen.tolist() == [[14]], (
+        f"7.5 below 0 in scales of 7.76 / 15 is 14.497, zero point {fourteen.tolist()}: the zero point is "
+        "chosen before the scale goes into float16"
     )
 
 
@@ -127,10 +148,11 @@ def test_codes_are_those_of_the_engine(lab: ModuleType, symmetric: bool) -> None
         for what, i in (("scales", 1), ("zero points", 2), ("codes", 0)):
             mine, theirs = got[i], expected[i]
             assert mine.shape == theirs.shape, f"{what} have shape {mine.shape}, not {theirs.shape}"
-            differ = int((mine != theirs).sum())
-            assert differ == 0, (
-                f"group size {group_size}, symmetric {symmetric}: {differ} of {theirs.size} {what} "
-                f"differ; the codes are chosen for the scale that float16 holds"
+            differ = np.flatnonzero(mine != theirs)
+            assert differ.size == 0, (
+                f"group size {group_size}, symmetric {symmetric}: {differ.size} of {theirs.size} {what} "
+                f"differ, the first {mine.flat[differ[0]]} for {theirs.flat[differ[0]]}"
+                + ("; they are chosen for the scale that float16 holds" if what == "codes" else "")
             )
 
 
@@ -157,7 +179,8 @@ def test_dequantizing_by_hand(lab: ModuleType) -> None:
     zero_point = np.array([[8, 9], [3, 8]], np.int32)
     back = lab.dequantize_groups(codes, scale, zero_point)
     assert back.dtype == np.float32, f"{back.dtype}, not float32"
-    assert back.tolist() == [[-8, 0, 60, 0], [0, 0.5, -6, -4]], f"{back.tolist()}"
+    want = [[-8, 0, 60, 0], [0, 0.5, -6, -4]]
+    assert back.tolist() == want, f"{back.tolist()}, not {want}; columns 0 and 1 are group 0"
 
 
 def test_smaller_groups_err_less_on_the_shipped_model(lab: ModuleType) -> None:
@@ -168,7 +191,7 @@ def test_smaller_groups_err_less_on_the_shipped_model(lab: ModuleType) -> None:
         rounded = support.reference(weight, size, True).dequantize()
         expected = float(np.sqrt(((rounded - weight) ** 2).sum() / (weight**2).sum()))
         assert error == pytest.approx(expected, rel=1e-4), (
-            f"group size {size}: {error}, not {expected}"
+            f"group size {size}: an error of {error}, not {expected}"
         )
     assert errors[16] < errors[32] < errors[64] < errors[128] < errors[-1], f"{errors}"
     assert lab.weight_error(weight, 32, False) != errors[32], "symmetric False changes nothing"
@@ -182,7 +205,9 @@ def test_the_first_code_is_in_the_lowest_bits(lab: ModuleType) -> None:
     row = np.arange(1, 9, dtype=np.int32)[None]
     for axis, codes in ((1, row), (0, row.T)):
         word = lab.pack(codes, axis)
-        assert (word.shape, word.dtype) == ((1, 1), np.int32), f"{word.shape} {word.dtype}"
+        assert (word.shape, word.dtype) == ((1, 1), np.int32), (
+            f"eight codes along axis {axis}: {word.dtype} {word.shape}, not int32 (1, 1)"
+        )
         bits = int(word[0, 0]) % 2**32
         assert bits == 0x87654321, f"codes 1 to 8 along axis {axis}: {bits:#010x}, not 0x87654321"
     back = lab.unpack(np.array([[-1985229329]], np.int32), 1)  # 0x89ABCDEF
@@ -200,10 +225,12 @@ def test_words_lose_nothing(lab: ModuleType) -> None:
             sizes[axis] //= 8
             assert list(words.shape) == sizes, f"{shape} along {axis}: words {words.shape}"
             back = lab.unpack(words, axis)
-            assert back.dtype == np.int32, f"codes in {back.dtype}"
+            assert back.dtype == np.int32, f"codes come back in {back.dtype}, not int32"
             assert (back == codes).all(), f"{int((back != codes).sum())} codes changed, axis {axis}"
         awq = lab.pack_awq(codes)
-        assert (awq.shape, awq.dtype) == ((shape[0], shape[1] // 8), np.int32), f"{awq.shape}"
+        assert (awq.shape, awq.dtype) == ((shape[0], shape[1] // 8), np.int32), (
+            f"{shape} in AWQ's order: {awq.dtype} {awq.shape}"
+        )
         assert (lab.unpack_awq(awq) == codes).all(), "AWQ's order is not undone"
 
 
@@ -231,14 +258,16 @@ def test_files_are_bit_for_bit_those_that_vllm_reads(lab: ModuleType, grid: str)
             f"{grid} has {sorted(files[name])}, yours {sorted(mine)}"
         )
         for part, theirs in files[name].items():
-            tensor = np.ascontiguousarray(mine[part])
+            assert isinstance(mine[part], np.ndarray), f"{grid}, {part}: {mine[part]!r} is no array"
+            tensor = mine[part]
             assert (tensor.shape, tensor.dtype) == (theirs.shape, theirs.dtype), (
                 f"{grid}, {part}: {tensor.dtype} {tensor.shape}, not {theirs.dtype} {theirs.shape}"
             )
-            differ = int((tensor != theirs).sum())
-            assert differ == 0, (
-                f"{grid}, {part}: {differ} of {theirs.size} differ, first {theirs.flat[0]} in the "
-                f"file and {tensor.flat[0]} in yours"
+            differ = np.flatnonzero(tensor != theirs)
+            shown = as_word if part in WORDS else str
+            assert differ.size == 0, (
+                f"{grid}, {part}: {differ.size} of {theirs.size} differ, the first "
+                f"{shown(theirs.flat[differ[0]])} in the file and {shown(tensor.flat[differ[0]])} in yours"
             )
         for what, got, want in zip(
             ("codes", "scales", "zero points"), lab.read_layer(layout, files[name]),
@@ -289,12 +318,12 @@ def test_which_groups_the_shipped_layers_admit(lab: ModuleType) -> None:
 def test_which_shapes_a_kernel_takes(lab: ModuleType) -> None:
     """One GPU's part of a layer may be what a kernel refuses."""
     for kernel, out, inp, size, expected in (
+        ("marlin", 64, 128, 32, []),
+        ("machete", 64, 128, 64, ["out_features"]),
         ("marlin", 4096, 11008 // 2, 128, []),
         ("marlin", 4096, 11008 // 4, 128, ["group_size", "in_features"]),
         ("marlin", 4096, 11008 // 4, 64, ["in_features"]),
         ("machete", 4096, 11008 // 4, 64, []),
-        ("marlin", 64, 128, 32, []),
-        ("machete", 64, 128, 64, ["out_features"]),
         ("machete", 128, 64, 64, []),
         ("marlin", 32, 64, -1, ["in_features", "out_features"]),
         ("machete", 64, 32, 16, ["group_size", "in_features", "out_features"]),

@@ -54,10 +54,12 @@ def largest_code(fmt: Format) -> int:
 
 def encode(fmt: Format, x: float, saturate: bool) -> int:
     largest = largest_code(fmt)
+    sign = math.copysign(1.0, x) < 0
     if math.isnan(x):
         if fmt.specials == "none":
             raise ValueError(f"{fmt.name} has no code for NaN")
-        return largest + (1 if fmt.specials == "nan" else 1 + (1 << (fmt.mantissa_bits - 1)))
+        nan = largest + (1 if fmt.specials == "nan" else 1 + (1 << (fmt.mantissa_bits - 1)))
+        return nan | (sign << (fmt.exponent_bits + fmt.mantissa_bits))
     magnitude = abs(x)
     code = largest + 1
     if magnitude < math.inf:
@@ -68,7 +70,6 @@ def encode(fmt: Format, x: float, saturate: bool) -> int:
         code = ((exponent - 1 + fmt.bias) << fmt.mantissa_bits) + steps
     if code > largest:
         code = largest if saturate or fmt.specials == "none" else largest + 1
-    sign = math.copysign(1.0, x) < 0
     return code | (sign << (fmt.exponent_bits + fmt.mantissa_bits))
 
 

@@ -70,8 +70,9 @@ def encode(fmt: Format, x: float, saturate: bool) -> int:
     - with `saturate`, the code of the largest number, with x's sign;
     - without: in `ieee` an infinity, in `nan` NaN, both with x's sign. `none` has neither, and saturates.
 
-    A NaN stays one: in `nan` its only code, in `ieee` exponent all ones and of the mantissa the top bit
-    alone. The sign is 0 here. Raises ValueError for a NaN where `specials` is `none`.
+    A NaN stays one, with its sign, saturating or not: in `nan` exponent and mantissa all ones, in `ieee`
+    exponent all ones and of the mantissa the top bit alone. Raises ValueError for a NaN where `specials` is
+    `none`.
     """
     raise NotImplementedError
 
@@ -88,8 +89,8 @@ def encode_scale(x: float) -> int:
     """The code of the nearest power of two, for an x of at least 2^-126. Half-way, at 1.5 times a power of
     two, it is the larger one.
 
-    What is past 2^127, and does not round to it, saturates. Anything that is not above 0 has no code but
-    NaN's, and so has NaN.
+    What is past 2^127 saturates, infinity too. Anything that is not above 0 has no code but NaN's, and so
+    has NaN.
     """
     raise NotImplementedError
 

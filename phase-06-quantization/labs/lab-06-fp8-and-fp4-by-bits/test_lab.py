@@ -125,18 +125,32 @@ def test_past_the_end(lab: ModuleType, name: str) -> None:
         got = encoded(lab, name, x, True)
         assert got == most, (
             f"{name}, saturating: {support.show(x)} becomes {told(lab, name, most)}, yours "
-            f"{told(lab, name, got)}. An infinity is cut off too"
+            f"{told(lab, name, got)}. "
+            + (
+                "An infinity is cut off too"
+                if math.isinf(x)
+                else "Beyond the largest there is no code"
+            )
         )
 
 
 def test_nan_is_no_large_number(lab: ModuleType) -> None:
     """It stays NaN, saturating or not, and E2M1 has no place for it."""
-    for name, want in (("E4M3", 127), ("E5M2", 126)):
+    negative = math.copysign(math.nan, -1.0)
+    for name, x, want in (
+        ("E4M3", math.nan, 127),
+        ("E5M2", math.nan, 126),
+        ("E4M3", negative, 255),
+        ("E5M2", negative, 254),
+    ):
+        what = "NaN" if x is math.nan else "NaN with the sign bit set, which inf - inf may give,"
         for saturate in (True, False):
-            got = encoded(lab, name, math.nan, saturate)
+            got = encoded(lab, name, x, saturate)
+            number = isinstance(got, int) and got & 127 <= {"E4M3": 126, "E5M2": 124}[name]
             assert got == want, (
-                f"{name}, saturate={saturate}: NaN is {told(lab, name, want)}, yours "
-                f"{told(lab, name, got)}. Cut off to the largest number it hides that something broke"
+                f"{name}, saturate={saturate}: {what} is {told(lab, name, want)}, yours "
+                f"{told(lab, name, got)}"
+                + (". As a number it hides that something broke" if number else "")
             )
     for saturate in (True, False):
         try:
@@ -198,6 +212,12 @@ def test_the_first_code_is_in_the_low_half(lab: ModuleType) -> None:
 
 def test_blocks_of_mxfp4(lab: ModuleType) -> None:
     """Scale and bytes as compressed-tensors makes them."""
+    for x, want in ((-24.0, 129), (4.2, 127)):
+        _, scale = lab.encode_mxfp4([x] + [1.0] * 31)
+        assert scale == want, (
+            f"a block of {x} and ones: the scale 2^{want - 127} brings {x} to {x / 2.0 ** (want - 127):.6g}; "
+            f"yours is code {scale}, which brings it to {x / 2.0 ** (scale - 127):.6g}"
+        )
     answers = support.ANSWERS["MXFP4"]
     packed = bytes.fromhex(answers["packed"])
     for i, block in enumerate(support.blocks("MXFP4", 32)):
@@ -233,11 +253,17 @@ def test_blocks_of_nvfp4(lab: ModuleType) -> None:
             f"{answers['global_scale']:.6g}: {largest * answers['global_scale'] / 6:.6g} in E4M3 is code "
             f"{want}, yours {scale}"
         )
+        stored = support.floats(support.ANSWERS["E4M3"]["decode"])[want]
+        rule = (
+            f"Each number is divided by what a reader multiplies with, {stored:g} / "
+            f"{answers['global_scale']:.6g}: the scale as it is stored, over the global one"
+            if stored
+            else "The scale is stored as 0, so each number becomes 0, with its sign"
+        )
         theirs = packed[8 * i : 8 * i + 8]
         assert data == theirs, (
             f"a block whose largest is {support.show(largest)}, scale code {want}: {theirs.hex(' ')}, yours "
-            f"{bytes(data).hex(' ')}. Divide by the scale as it is stored: what was rounded away from the "
-            "scale is put right by the codes"
+            f"{bytes(data).hex(' ')}. {rule}"
         )
 
 
