@@ -34,7 +34,7 @@ class Format:
 
 
 def predictions() -> dict[str, object]:
-    """Your answers to the questions of the README, under its names."""
+    """Your answers to the questions of the README, under its names; several numbers or names as a tuple."""
     raise NotImplementedError
 
 
@@ -64,7 +64,9 @@ def perplexity(scored: Scored) -> float:
 def kl_divergence(reference: Array, other: Array) -> float:
     """How far `other` is from `reference`: sum over the vocabulary of p (log p - log q), mean over the rows.
 
-    p are the reference's probabilities and q the other's. In nats; 0 where they agree. Sum in float64.
+    p are the reference's probabilities and q the other's. In nats; 0 where they agree.
+
+    Take log p and log q as they are given: a probability may be too small for a float.
 
     Args:
         reference, other: log probabilities `[rows, vocab_size]` of the same positions.
@@ -78,7 +80,7 @@ def greedy_agreement(reference: Array, other: Array) -> float:
 
 
 def tokens_in_common(first: Sequence[int], second: Sequence[int]) -> int:
-    """How many tokens two greedy continuations have in common until they part.
+    """How many tokens two greedy continuations have in common until they part, or one of them ends.
 
     What comes behind the first difference is about another text, so it does not count, whatever it is.
     """
@@ -142,7 +144,7 @@ def speedup(rounds: Sequence[tuple[float, float]]) -> tuple[float, float, float]
     """Lowest, middle and highest of the rounds' ratios: how many times faster the second is.
 
     The two of a round ran one right behind the other, so what else the machine did has met both alike:
-    each round has a ratio of its own. The middle is the median.
+    each round has a ratio of its own. The middle is the median: halfway between the two of an even number.
 
     Args:
         rounds: (seconds of the first, seconds of the second), at least one.
