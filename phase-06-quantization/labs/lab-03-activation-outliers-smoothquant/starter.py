@@ -32,8 +32,8 @@ def quantize_activations(x: Floats) -> tuple[Ints, Floats]:
     """A scale for each token, and the nearest codes, -127 to 127; a tie goes to the even code.
 
     Returns:
-        codes, integers, `[n, in]`, scale `[n, 1]`. The largest magnitude of a token has the code 127 or -127. A
-        token of zeros has the scale 1.
+        codes, integers, `[n, in]`, scale `[n, 1]`. The largest magnitude of a token has the code 127 or
+        -127. A token of zeros has the scale 1.
     """
     raise NotImplementedError
 
