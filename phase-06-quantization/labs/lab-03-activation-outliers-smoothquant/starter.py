@@ -32,8 +32,8 @@ def quantize_activations(x: Floats) -> tuple[Ints, Floats]:
     """A scale for each token, and the nearest codes, -127 to 127; a tie goes to the even code.
 
     Returns:
-        codes int32 `[n, in]`, scale `[n, 1]`. The largest magnitude of a token has the code 127 or -127. A
-        token of zeros has the scale 1.
+        codes, integers, `[n, in]`, scale `[n, 1]`. The largest magnitude of a token has the code 127 or
+        -127. A token of zeros has the scale 1.
     """
     raise NotImplementedError
 
@@ -64,6 +64,9 @@ def plant(
         weights: of all layers that get the norm's output.
         channels: which channels become loud.
         factor: a power of two, so that no digit of the outputs changes.
+
+    Returns:
+        In the dtypes that came in.
     """
     raise NotImplementedError
 

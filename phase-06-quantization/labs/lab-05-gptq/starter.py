@@ -34,7 +34,7 @@ class Quantized(NamedTuple):
     """A weight in 4 bits.
 
     Attributes:
-        codes: int32 `[out, in]`.
+        codes: integers, `[out, in]`.
         scale: `[out, groups]`.
         g_idx: int `[in]`, the group that each column belongs to.
     """

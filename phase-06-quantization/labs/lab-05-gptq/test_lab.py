@@ -171,6 +171,10 @@ def test_one_factor_for_all_inverses(lab: ModuleType) -> None:
                 f"h[{j}:, {j}:] it is {np.round(want[:4], 4)}. numpy's cholesky(A) gives L with "
                 "A = L @ L.T; which A, and what must U be?"
             )
+        assert support.close(u.T @ u, np.linalg.inv(h)), (
+            f"{columns} inputs: the rows have the right directions, and U.T @ U is not the inverse of h; its "
+            f"first entry is {(u.T @ u)[0, 0]:.4g} and not {np.linalg.inv(h)[0, 0]:.4g}. Leave U undivided"
+        )
 
 
 # ---- a whole layer -------------------------------------------------------------------------------
@@ -203,10 +207,13 @@ def test_nothing_to_make_up_with(lab: ModuleType) -> None:
 @pytest.mark.parametrize("group_size", [24, 8], ids=["a scale a row", "groups of 8"])
 def test_it_is_the_slow_form(lab: ModuleType, group_size: int) -> None:
     """Codes and scales of a loop that inverts what is left of H anew for each column."""
-    for seed in range(3):
+    for seed, damp in ((0, None), (1, None), (2, 0.3)):
         weight, h = support.made_up(seed, rows=5, columns=24)
-        codes, scale = support.slow(weight, support.with_damp(h, 0.01), group_size)
-        got = lab.gptq(weight, h, group_size)
+        codes, scale = support.slow(weight, support.with_damp(h, damp or 0.01), group_size)
+        got = lab.gptq(weight, h, group_size, **({"damp": damp} if damp else {}))
+        assert np.issubdtype(got.codes.dtype, np.integer), (
+            f"codes are integers, yours {got.codes.dtype}"
+        )
         nearest = np.rint(
             support.nearest(weight, group_size) / np.repeat(scale, group_size, axis=1)
         )
@@ -214,8 +221,8 @@ def test_it_is_the_slow_form(lab: ModuleType, group_size: int) -> None:
         same = agree(got.codes, codes)
         first = np.flatnonzero((np.asarray(got.codes) != codes).any(axis=0))
         assert same == 1, (
-            f"draw {seed}, 24 columns, groups of {group_size}: {100 * same:.0f} % of the codes are those of "
-            f"the slow form; column {first[0]} is the first with another.{looks}"
+            f"draw {seed}, 24 columns, groups of {group_size}, damp {damp or 0.01}: {100 * same:.0f} % of the "
+            f"codes are those of the slow form; column {first[0]} is the first with another.{looks}"
         )
         assert support.close(got.scale, scale), (
             f"draw {seed}, group size {group_size}: the codes are right, and the scales are not: "
@@ -271,7 +278,7 @@ def test_loud_inputs_first(lab: ModuleType) -> None:
 
 
 def test_an_input_that_is_always_zero(lab: ModuleType) -> None:
-    """Its column becomes 0, and no NaN comes of it."""
+    """Its column becomes 0 before a scale is chosen, it comes last, and no NaN comes of it."""
     weight, h = support.made_up(7, rows=3, columns=8)
     h[2] = h[:, 2] = 0
     with np.errstate(all="ignore"):
@@ -284,6 +291,20 @@ def test_an_input_that_is_always_zero(lab: ModuleType) -> None:
                 f"input 2 was always 0, so its column is set to 0 (act_order={act_order}); yours "
                 f"{got[:, 2].round(3)}"
             )
+        # A huge weight that no input ever reaches, and inputs so quiet that 1 would be the loudest.
+        huge = weight.copy()
+        huge[:, 2] = 1000
+        for act_order in (False, True):
+            got, want = (lab.gptq(w, h / 1000, 4, act_order=act_order) for w in (huge, weight))
+            assert support.close(got.scale, want.scale), (
+                f"act_order={act_order}: the weights of input 2 were never used, and they have changed a "
+                "scale. Set them to 0 before the first scale is chosen"
+            )
+        quiet = lab.gptq(weight, h / 1000, 4, act_order=True)
+        assert quiet.g_idx[2] == 1, (
+            "input 2 has 0 in H's diagonal, so it comes last, in the second group of 4. Take the order from "
+            "h as it came: once damped, a dead input has a 1 there"
+        )
 
 
 def test_fewer_tokens_than_inputs(lab: ModuleType) -> None:

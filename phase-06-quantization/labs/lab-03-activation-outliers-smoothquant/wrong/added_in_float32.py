@@ -11,8 +11,7 @@ from course.learner.edited import edited
 CHANGE = """
 w8a8
 - sums = x_codes.astype(np.float64) @ w_codes.T.astype(np.float64)
-+ products = (x_codes[:, None] * w_codes).astype(np.float32)
-+ sums = np.cumsum(products, axis=-1, dtype=np.float32)[..., -1]
++ sums = x_codes.astype(np.float32) @ w_codes.T.astype(np.float32)
 """
 
 exec(edited(__file__, CHANGE))
