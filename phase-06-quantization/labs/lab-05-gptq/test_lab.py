@@ -221,8 +221,8 @@ def test_it_is_the_slow_form(lab: ModuleType, group_size: int) -> None:
         same = agree(got.codes, codes)
         first = np.flatnonzero((np.asarray(got.codes) != codes).any(axis=0))
         assert same == 1, (
-            f"draw {seed}, 24 columns, groups of {group_size}, damp {damp or 0.01}: {100 * same:.0f} % of the "
-            f"codes are those of the slow form; column {first[0]} is the first with another.{looks}"
+            f"draw {seed}, 24 columns, groups of {group_size}, damp {damp or 0.01}: {100 * same:.0f} % of "
+            f"the codes are those of the slow form; column {first[0]} is the first with another.{looks}"
         )
         assert support.close(got.scale, scale), (
             f"draw {seed}, group size {group_size}: the codes are right, and the scales are not: "
