@@ -27,15 +27,6 @@ STAND_IN = PHASES / "phase-04-attention-backends/labs/lab-04-backend-selection" 
 topics = load_module(PHASES / "phase-05-cuda-graphs/vllm_topics.py", "vllm_topics_of_phase_05")
 Say = Callable[[str], None]
 
-SETTINGS = {
-    "HF_HUB_OFFLINE": "1",
-    "VLLM_NO_USAGE_STATS": "1",
-    "DO_NOT_TRACK": "1",
-    "VLLM_LOGGING_LEVEL": "ERROR",
-    "CUDA_VISIBLE_DEVICES": "",
-    "TRITON_INTERPRET": "1",  # keeps Triton importable where there is no GPU
-}
-
 CARDS = {
     "T4": (7, 5),
     "A100": (8, 0),
@@ -384,7 +375,7 @@ TOPICS = {"chosen": chosen, "refused": refused, "groups": groups, "flags": flags
 
 
 def main() -> None:
-    os.environ |= SETTINGS
+    os.environ |= topics.ON_PAPER
     for name in topics.wanted(TOPICS):
         topics.tell(name, TOPICS[name])
 
