@@ -124,7 +124,7 @@ def _load(path: Path) -> ModuleType:
 
 @pytest.fixture(scope="session", autouse=True)
 def _one_blas_thread() -> Iterator[None]:
-    """Matrix products on one thread, as the engine has them. With small ones a second thread mostly waits, and
+    """Matrix products on one thread, as in the engine. With small ones a second thread mostly waits, and
     waiting takes as much of the processor as work does."""
     from mini_vllm.blas import blas_threads
 
