@@ -194,7 +194,8 @@ def _faults(built: list[Built], tensor_core: bool) -> Iterator[str]:
             yield (
                 f"{name} loads in small pieces on {_where(narrow)}: on sm_{worst.capability} only "
                 f"{worst.code.wide:.0%} of the bytes in its loop come 128 bits at a time ({worst.loads}). "
-                "Neighbouring lanes must read neighbouring elements, and the compiler must be able to see it"
+                "Neighbouring lanes must read neighbouring elements, and the compiler must be able to see "
+                "it: in the addresses, and in the mask, which has to be one for a whole piece"
             )
 
 

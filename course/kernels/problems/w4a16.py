@@ -107,7 +107,7 @@ def draw(spec: Spec) -> Drawn:
     scale = 0.01 * torch.randn(spec.outputs, spec.inputs // spec.group, generator=rng).exp()
     if spec.mood == "far":
         half = spec.inputs // 2
-        x = 120 * (1 + 0.1 * x)
+        x = 200 * (1 + 0.1 * x)
         x[:, half:] *= -1
         codes = codes % 8 + 8
         scale = scale * 0 + 1

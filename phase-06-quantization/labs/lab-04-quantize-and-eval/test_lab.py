@@ -199,6 +199,12 @@ def test_noors_blocks(lab: ModuleType) -> None:
     """92 % of the card, less the weights, in whole blocks of 2 MiB."""
     got = lab.kv_blocks(24e9, 16_060_522_496, 2**21)
     assert got == 2870, f"22.08 GB less 16.06 GB, in blocks of 2 MiB: 2,870, not {got}"
+    linears = 6_979_321_856  # of rows of 4,096 inputs, say: in groups of 128 it makes no difference
+    small = (
+        lab.linear_bytes(linears // 4096, 4096, lab.Format(4, 128)) + 16_060_522_496 - 2 * linears
+    )
+    got = lab.kv_blocks(24e9, small, 2**21)
+    assert got == 7810, f"in int4-g128 her weights take 5.70 GB: 7,810 blocks, not {got}"
     got = lab.kv_blocks(24e9, 16_060_522_496, 2**21, 0.5)
     assert got == 0, f"weights of 16 GB in half of the card leave 0 blocks, not {got}"
 

@@ -1,8 +1,7 @@
 """Every lane loads the word that its code lies in, so each word is loaded eight times.
 
 It is the obvious way to unpack: input i lies in word i // 8. The neighbours find the word in a cache, so
-hardly a byte more comes from memory. But a load brings 32 bits for 4 that are wanted, and no load can be
-wide.
+hardly a byte more comes from memory. But a load brings 32 bits for 4 that are wanted, and none can be wide.
 
 Refused by `test_compiles_for_four_gpus`.
 """
