@@ -21,7 +21,7 @@ vLLM 0.22.1 runs int4, gptq, awq, w8a8 and smoothquant-w8a8 on a CPU too; for in
 kernels on GPUs only. mini-vllm runs all of them.
 
 examples:
-  mini-vllm quantize --method int4-g128 mini_vllm/checkpoints/tiny-llama /tmp/tiny-int4
+  mini-vllm quantize --method int4-g128 mini_vllm/checkpoints/tiny-llama tiny-int4
   mini-vllm generate --model /tmp/tiny-int4 "The scheduler"
   mini-vllm quantize --method gptq --group-size 32 mini_vllm/checkpoints/tiny-llama /tmp/tiny-gptq
 """
