@@ -22,7 +22,7 @@ kernels on GPUs only. mini-vllm runs all of them.
 
 examples:
   mini-vllm quantize --method int4-g128 mini_vllm/checkpoints/tiny-llama tiny-int4
-  mini-vllm generate --model /tmp/tiny-int4 "The scheduler"
+  mini-vllm generate --model tiny-int4 "The scheduler"
   mini-vllm quantize --method gptq --group-size 32 mini_vllm/checkpoints/tiny-llama /tmp/tiny-gptq
 """
 
