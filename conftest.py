@@ -26,7 +26,7 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType
@@ -120,6 +120,16 @@ def _load(path: Path) -> ModuleType:
         del sys.modules[name]
         raise
     return module
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_blas_thread() -> Iterator[None]:
+    """Matrix products on one thread, as in the engine. With small ones a second thread mostly waits, and
+    waiting takes as much of the processor as work does."""
+    from mini_vllm.blas import blas_threads
+
+    with blas_threads(1):
+        yield
 
 
 @pytest.fixture(scope="module")

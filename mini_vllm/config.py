@@ -3,7 +3,7 @@
 Mirrors the parts of `vllm/config/{cache,scheduler,model}.py` and `vllm/engine/arg_utils.py` that the
 miniature uses, under the same names, in one flat dataclass.
 
-Left out: naming a device, parallelism, quantization, LoRA, speculative decoding, connectors. `num_gpu_blocks`
+Left out: naming a device, parallelism, LoRA, speculative decoding, connectors. `num_gpu_blocks`
 keeps its name although the blocks are in ordinary memory here; so does vLLM's CPU backend.
 """
 
@@ -19,6 +19,9 @@ from mini_vllm.outside import short
 DEFAULT_MODEL = Path(__file__).parent / "checkpoints" / "tiny-llama"
 """The shipped checkpoint."""
 DEFAULT_KV_CACHE_BYTES = 128 * 1024**2
+KV_CACHE_DTYPES = (
+    "auto", "fp8", "fp8_e4m3", "fp8_e5m2", "int8_per_token_head", "fp8_per_token_head",
+)  # fmt: skip
 CUDAGRAPH_MODES = ("NONE", "PIECEWISE", "FULL", "FULL_DECODE_ONLY", "FULL_AND_PIECEWISE")
 
 
@@ -32,6 +35,9 @@ class EngineConfig:
         num_gpu_blocks: blocks in the pool, the null block included. None: as many as
             `kv_cache_memory_bytes` holds, decided when the model is known.
         kv_cache_memory_bytes: memory for the KV cache, used only if `num_gpu_blocks` is None.
+        kv_cache_dtype: how K and V are kept (`vllm/config/cache.py:18`): `auto` in float32, `fp8` and
+            `fp8_e4m3` as E4M3, `fp8_e5m2`, and with a scale for each token and head `int8_per_token_head`
+            and `fp8_per_token_head` (`quantization/kv_cache.py`). Only `auto` with torch and Triton.
         max_model_len: most tokens in a request, prompt and output. None: the model's own limit.
         max_num_seqs: most requests running at once.
         max_num_batched_tokens: the token budget of a step. None: 4096, or `max_model_len` where
@@ -62,6 +68,7 @@ class EngineConfig:
     block_size: int = 16
     num_gpu_blocks: int | None = None
     kv_cache_memory_bytes: int = DEFAULT_KV_CACHE_BYTES
+    kv_cache_dtype: str = "auto"
     max_model_len: int | None = None
     max_num_seqs: int = 256
     max_num_batched_tokens: int | None = None
@@ -108,6 +115,7 @@ class EngineConfig:
             raise ValueError(
                 f"attention must be 'numpy', 'torch' or 'triton', got {short(self.attention)}"
             )
+        self._check_kv_cache_dtype()
         budget = self.token_budget
         if budget < self.max_num_seqs:
             raise ValueError(
@@ -122,6 +130,18 @@ class EngineConfig:
             )
 
         self._check_cudagraphs()
+
+    def _check_kv_cache_dtype(self) -> None:
+        if self.kv_cache_dtype not in KV_CACHE_DTYPES:
+            raise ValueError(
+                f"kv_cache_dtype must be one of {', '.join(KV_CACHE_DTYPES)}, got "
+                f"{short(self.kv_cache_dtype)}"
+            )
+        if self.kv_cache_dtype != "auto" and self.attention != "numpy":
+            raise ValueError(
+                f"kv_cache_dtype {self.kv_cache_dtype!r} is for attention='numpy': the model of torch "
+                f"tensors that attention={self.attention!r} runs keeps K and V in its own dtype"
+            )
 
     def _check_cudagraphs(self) -> None:
         if self.cudagraph_mode not in CUDAGRAPH_MODES:

@@ -41,6 +41,8 @@ from mini_vllm.metrics import EngineMetrics, Metric
 from mini_vllm.model_runner import ModelRunner
 from mini_vllm.output_processor import OutputProcessor, ParentRequest, RequestState
 from mini_vllm.outputs import RequestOutput
+from mini_vllm.quantization.config import get_quantization_config
+from mini_vllm.quantization.kv_cache import page_size_bytes
 from mini_vllm.request import Request, RequestStatus
 from mini_vllm.sampler import Sampler
 from mini_vllm.sampling_params import SamplingParams
@@ -91,7 +93,7 @@ DEFAULT_PARTS = EngineParts()
 def resolve_config(
     config: EngineConfig, model: LlamaForCausalLM, tokenizer: Tokenizer | None = None
 ) -> EngineConfig:
-    """Fill in what depends on the model: `max_model_len` and `num_gpu_blocks`.
+    """Fill in what depends on the model: `max_model_len`, `num_gpu_blocks` and `kv_cache_dtype`.
 
     The longest request is what positions and tokenizer allow
     (`vllm/config/model.py:2119 _get_and_verify_max_len`).
@@ -109,9 +111,11 @@ def resolve_config(
             f"({limit} tokens)"
         )
     config = dataclasses.replace(config, max_model_len=max_model_len)
+    if config.kv_cache_dtype == "auto":  # a checkpoint may turn a cache in 8 bits on
+        quantization = get_quantization_config(model.config.quantization_config)
+        config = dataclasses.replace(config, kv_cache_dtype=quantization.kv_cache_dtype)
     if config.num_gpu_blocks is None:
-        c = model.config
-        page = 2 * 4 * c.num_hidden_layers * c.num_key_value_heads * c.head_dim * config.block_size
+        page = page_size_bytes(model.config, config.block_size, config.kv_cache_dtype)
         num_gpu_blocks = config.kv_cache_memory_bytes // page
         if num_gpu_blocks < 2:
             raise ValueError(

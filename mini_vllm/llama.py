@@ -2,8 +2,8 @@
 
 Mirrors `vllm/model_executor/models/llama.py`, class by class: one flat batch of tokens a step,
 whoever they belong to; the attention metadata says which rows are whose. As there, q, k and v are
-one product, and so are gate and up. Left out: tensor and pipeline parallelism, LoRA, quantised
-linears, any arithmetic but float32.
+one product, and so are gate and up. How a linear layer keeps its weights is its method's affair
+(`mini_vllm/quantization/`). Left out: tensor and pipeline parallelism, LoRA, any arithmetic but float32.
 
 Shapes below: n tokens in the batch, D numbers a head.
 """
@@ -18,9 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mini_vllm.attention import AttentionMetadata, TiledAttention
+from mini_vllm.llama_config import CheckpointError
+from mini_vllm.quantization.base import choose_linear_method, load_parameters
+from mini_vllm.quantization.config import NoQuantizationConfig, get_quantization_config
 
 if TYPE_CHECKING:
     from mini_vllm.llama_config import LlamaConfig
+    from mini_vllm.quantization.base import QuantizationConfig
 
 Array = NDArray[np.float32]
 
@@ -111,20 +115,40 @@ class RMSNorm:
 class Linear:
     """`x @ weight + bias`, for one projection of the checkpoint or several side by side.
 
+    Which tensors stand for the weight, and what the product is, its `quant_method` says
+    (`vllm/model_executor/layers/linear.py:231 LinearBase`).
+
     Args:
         weights: tensors by Hugging Face name; there a matrix is `[out, in]`.
-        names: projections whose outputs stand side by side in the result.
+        input_size: numbers of a row that comes in.
+        output_sizes: numbers of a row of each projection, by name; they stand side by side in the result.
         bias: whether they have one.
+        quant_config: asked for the method.
     """
 
-    def __init__(self, weights: Mapping[str, Array], names: list[str], bias: bool) -> None:
-        matrix = np.concatenate([weights[f"{name}.weight"] for name in names])
-        self.weight = np.ascontiguousarray(matrix.T)  # [in, out]
-        self.bias = np.concatenate([weights[f"{name}.bias"] for name in names]) if bias else None
+    weight: Array
+
+    def __init__(
+        self,
+        weights: Mapping[str, Array],
+        input_size: int,
+        output_sizes: Mapping[str, int],
+        bias: bool,
+        quant_config: QuantizationConfig,
+    ) -> None:
+        self.names = list(output_sizes)
+        self.input_size = input_size
+        self.output_sizes = list(output_sizes.values())
+        self.output_size = sum(self.output_sizes)
+        self.quant_method = choose_linear_method(quant_config, self.names)
+        load_parameters(self, weights)
+        self.quant_method.process_weights_after_loading(self)
+        biases = [weights[f"{name}.bias"] for name in self.names] if bias else []
+        self.bias = np.concatenate(biases) if bias else None
 
     def __call__(self, x: Array) -> Array:
         """float32 `[n, in]` to `[n, out]`."""
-        y: Array = x @ self.weight
+        y = self.quant_method.apply(self, x)
         return y if self.bias is None else y + self.bias
 
 
@@ -132,10 +156,18 @@ class LlamaMLP:
     """The feed-forward half of a layer
     (`vllm/model_executor/models/llama.py:81 LlamaMLP`)."""
 
-    def __init__(self, config: LlamaConfig, weights: Mapping[str, Array], prefix: str) -> None:
-        names = [f"{prefix}.gate_proj", f"{prefix}.up_proj"]
-        self.gate_up_proj = Linear(weights, names, config.mlp_bias)
-        self.down_proj = Linear(weights, [f"{prefix}.down_proj"], config.mlp_bias)
+    def __init__(
+        self,
+        config: LlamaConfig,
+        weights: Mapping[str, Array],
+        prefix: str,
+        quant_config: QuantizationConfig,
+    ) -> None:
+        hidden, inner = config.hidden_size, config.intermediate_size
+        gate_up = {f"{prefix}.gate_proj": inner, f"{prefix}.up_proj": inner}
+        self.gate_up_proj = Linear(weights, hidden, gate_up, config.mlp_bias, quant_config)
+        down = {f"{prefix}.down_proj": hidden}
+        self.down_proj = Linear(weights, inner, down, config.mlp_bias, quant_config)
 
     def forward(self, x: Array) -> Array:
         return self.down_proj(silu_and_mul(self.gate_up_proj(x)))
@@ -145,13 +177,30 @@ class LlamaAttention:
     """The half of a layer in which tokens meet
     (`vllm/model_executor/models/llama.py:124 LlamaAttention`)."""
 
-    def __init__(self, config: LlamaConfig, weights: Mapping[str, Array], prefix: str) -> None:
-        names = [f"{prefix}.{name}_proj" for name in "qkv"]
-        self.qkv_proj = Linear(weights, names, config.attention_bias)
-        self.o_proj = Linear(weights, [f"{prefix}.o_proj"], config.attention_bias)
+    def __init__(
+        self,
+        config: LlamaConfig,
+        weights: Mapping[str, Array],
+        prefix: str,
+        quant_config: QuantizationConfig,
+    ) -> None:
         self.num_heads = config.num_attention_heads
         self.num_kv_heads = config.num_key_value_heads
         self.head_dim = config.head_dim
+        hidden, bias = config.hidden_size, config.attention_bias
+        q_size, kv_size = self.num_heads * self.head_dim, self.num_kv_heads * self.head_dim
+        qkv = {f"{prefix}.q_proj": q_size, f"{prefix}.k_proj": kv_size, f"{prefix}.v_proj": kv_size}
+        self.qkv_proj = Linear(weights, hidden, qkv, bias, quant_config)
+        self.o_proj = Linear(weights, q_size, {f"{prefix}.o_proj": hidden}, bias, quant_config)
+        # What a cache of codes divides K and V by (`quantization/kv_cache.py`). Where a file has but one
+        # scale it serves both, and where it has none, as upstream, it is 1.
+        k_scale = weights.get(f"{prefix}.k_scale", weights.get(f"{prefix}.v_scale", np.ones(1)))
+        v_scale = weights.get(f"{prefix}.v_scale", k_scale)
+        self.k_scale, self.v_scale = float(k_scale.item()), float(v_scale.item())
+        if min(self.k_scale, self.v_scale) <= 0:
+            raise CheckpointError(
+                f"{prefix}.k_scale and v_scale must be above 0, got {self.k_scale} and {self.v_scale}"
+            )
 
     def forward(
         self,
@@ -173,14 +222,20 @@ class LlamaDecoderLayer:
     """Attention, then the MLP, each on a normed copy and added to what came in
     (`vllm/model_executor/models/llama.py:253 LlamaDecoderLayer`)."""
 
-    def __init__(self, config: LlamaConfig, weights: Mapping[str, Array], prefix: str) -> None:
+    def __init__(
+        self,
+        config: LlamaConfig,
+        weights: Mapping[str, Array],
+        prefix: str,
+        quant_config: QuantizationConfig,
+    ) -> None:
         eps = config.rms_norm_eps
         self.input_layernorm = RMSNorm(weights[f"{prefix}.input_layernorm.weight"], eps)
-        self.self_attn = LlamaAttention(config, weights, f"{prefix}.self_attn")
+        self.self_attn = LlamaAttention(config, weights, f"{prefix}.self_attn", quant_config)
         self.post_attention_layernorm = RMSNorm(
             weights[f"{prefix}.post_attention_layernorm.weight"], eps
         )
-        self.mlp = LlamaMLP(config, weights, f"{prefix}.mlp")
+        self.mlp = LlamaMLP(config, weights, f"{prefix}.mlp", quant_config)
 
     def forward(
         self,
@@ -205,8 +260,9 @@ class LlamaForCausalLM:
 
     Args:
         config: checked configuration.
-        weights: tensors by Hugging Face name, float32; see `checkpoint.load_weights`.
+        weights: tensors by Hugging Face name; see `checkpoint.load_weights`.
         attention: backend; a `TiledAttention` when None.
+        quant_config: how the linears are stored; None: as `config` says.
     """
 
     def __init__(
@@ -214,17 +270,22 @@ class LlamaForCausalLM:
         config: LlamaConfig,
         weights: Mapping[str, Array],
         attention: AttentionBackend | None = None,
+        quant_config: QuantizationConfig | None = None,
     ) -> None:
         self.config = config
+        if quant_config is None:
+            quant_config = get_quantization_config(config.quantization_config)
+        self.quant_config = quant_config
         self.attention: AttentionBackend = TiledAttention() if attention is None else attention
         self.embed_tokens = np.asarray(weights["model.embed_tokens.weight"])
         self.layers = [
-            LlamaDecoderLayer(config, weights, f"model.layers.{i}")
+            LlamaDecoderLayer(config, weights, f"model.layers.{i}", quant_config)
             for i in range(config.num_hidden_layers)
         ]
         self.norm = RMSNorm(weights["model.norm.weight"], config.rms_norm_eps)
         head = "model.embed_tokens" if config.tie_word_embeddings else "lm_head"
-        self.lm_head = Linear(weights, [head], bias=False)
+        sizes = {head: config.vocab_size}
+        self.lm_head = Linear(weights, config.hidden_size, sizes, False, NoQuantizationConfig())
         self.inv_freq = rope_inv_freq(config)
 
     # Weights near float32's limit overflow to inf and NaN here as they do on any device, without a word.

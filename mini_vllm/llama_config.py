@@ -34,7 +34,7 @@ MOST = 2**31 - 1
 _FLOAT32_MAX = 3.4028234e38
 
 
-def _no_scaling() -> Mapping[str, float]:
+def _nothing() -> Mapping[str, Any]:
     return MappingProxyType({})
 
 
@@ -51,6 +51,7 @@ class LlamaConfig:
         rope_scaling: the numbers that belong to `rope_type` (`factor`, ...); empty for
             `default`.
         dtype: type that the checkpoint was saved in. Arithmetic is float32 whatever it says.
+        quantization_config: the object of that name, unread; `mini_vllm.quantization.config` reads it.
         eos_token_ids: ids that end a text, from `generation_config.json` where it names any, else
             from `config.json`.
     """
@@ -66,11 +67,12 @@ class LlamaConfig:
     rms_norm_eps: float = 1e-6
     rope_theta: float = 10000.0
     rope_type: str = "default"
-    rope_scaling: Mapping[str, float] = field(default_factory=_no_scaling)
+    rope_scaling: Mapping[str, float] = field(default_factory=_nothing)
     tie_word_embeddings: bool = False
     attention_bias: bool = False
     mlp_bias: bool = False
     dtype: str = "float32"
+    quantization_config: Mapping[str, Any] = field(default_factory=_nothing)
     bos_token_id: int | None = None
     eos_token_ids: tuple[int, ...] = ()
 
@@ -128,8 +130,8 @@ class LlamaConfig:
         """Check and normalise the content of `config.json`.
 
         Raises:
-            CheckpointError: an unsupported architecture, activation, rope type, dtype, quantisation
-                or sliding window, or a size that is no positive integer.
+            CheckpointError: an unsupported architecture, activation, rope type, dtype or sliding
+                window, or a size that is no positive integer.
         """
         _check_supported(raw)
         rope_theta, rope_type, rope_scaling = _rope(raw)
@@ -137,6 +139,7 @@ class LlamaConfig:
             f.name: raw[f.name] for f in fields(cls) if raw.get(f.name) is not None
         }
         values["dtype"] = raw.get("dtype") or raw.get("torch_dtype") or "float32"
+        values["quantization_config"] = MappingProxyType(_object(raw, "quantization_config"))
         heads = values.get("num_attention_heads", cls.num_attention_heads)
         hidden = values.get("hidden_size", cls.hidden_size)
         values.setdefault("num_key_value_heads", heads)
@@ -166,12 +169,6 @@ def _check_supported(raw: Mapping[str, Any]) -> None:
         raise CheckpointError(
             f"architectures {short(architectures)} are not supported; "
             f"supported: {', '.join(SUPPORTED_ARCHITECTURES)}"
-        )
-    if quantization := _object(raw, "quantization_config"):
-        method = quantization.get("quant_method", "unknown")
-        raise CheckpointError(
-            f"the checkpoint is quantised (quantization_config.quant_method {short(method)}); "
-            f"only weights in {', '.join(SUPPORTED_DTYPES)} are supported"
         )
     dtype = raw.get("dtype") or raw.get("torch_dtype") or "float32"
     if dtype not in SUPPORTED_DTYPES:

@@ -13,6 +13,7 @@ from pathlib import Path
 from mini_vllm.config import EngineConfig
 from mini_vllm.llama_config import LlamaConfig
 from mini_vllm.outside import short
+from mini_vllm.quantization.kv_cache import page_size_bytes
 
 _CGROUP = Path("/sys/fs/cgroup/memory.max")
 _BYTES_A_BLOCK = 200
@@ -42,10 +43,10 @@ def check_memory(config: EngineConfig, model: LlamaConfig) -> None:
         config: `num_gpu_blocks` and `max_model_len` must be set.
     """
     assert config.num_gpu_blocks is not None and config.max_model_len is not None
-    entry = 2 * 4 * model.num_hidden_layers * model.num_key_value_heads * model.head_dim
+    page = page_size_bytes(model, config.block_size, config.kv_cache_dtype)
     row = 4 * config.max_model_len + 4 * -(-config.max_model_len // config.block_size) + 100
     needs = {
-        "num_gpu_blocks": config.num_gpu_blocks * (entry * config.block_size + _BYTES_A_BLOCK),
+        "num_gpu_blocks": config.num_gpu_blocks * (page + _BYTES_A_BLOCK),
         "max_num_seqs": config.max_num_seqs * row,
         "max_num_batched_tokens": 4 * config.token_budget,
     }

@@ -19,6 +19,7 @@ up are sampled.
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -30,6 +31,7 @@ from mini_vllm.blas import blas_threads
 from mini_vllm.config import EngineConfig
 from mini_vllm.kv_cache_manager import cdiv
 from mini_vllm.llama import LlamaForCausalLM
+from mini_vllm.quantization.kv_cache import QuantizedAttention, QuantizedKVCache
 from mini_vllm.sampler import (
     LogprobsLists,
     Sampler,
@@ -85,6 +87,10 @@ class ModelRunner:
 
     def __init__(self, model: LlamaForCausalLM, config: EngineConfig, sampler: Sampler) -> None:
         assert config.num_gpu_blocks is not None and config.max_model_len is not None
+        self.kv_cache_dtype = config.kv_cache_dtype
+        if self.kv_cache_dtype != "auto":
+            model = copy.copy(model)  # who gave it may run it over a plain cache, too
+            model.attention = QuantizedAttention(model.attention)
         self.model = model
         self.sampler = sampler
         self.block_size = config.block_size
@@ -265,6 +271,11 @@ class ModelRunner:
 
     def _allocate_kv_caches(self, shape: tuple[int, ...]) -> list[Any]:
         """One cache a layer, of zeros. Raises MemoryError or ValueError where there is no room."""
+        if self.kv_cache_dtype != "auto":
+            scales = [
+                (layer.self_attn.k_scale, layer.self_attn.v_scale) for layer in self.model.layers
+            ]
+            return [QuantizedKVCache(shape, self.kv_cache_dtype, *pair) for pair in scales]
         return [np.zeros(shape, np.float32) for _ in range(self.model.config.num_hidden_layers)]
 
     def _model_forward(

@@ -19,21 +19,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from vllm_topics import Say, each_apart, tell, wanted
+from vllm_topics import ON_PAPER, Say, each_apart, tell, wanted
 
 from course.learner.labs import load_module
 from mini_vllm.engine import DEFAULT_MODEL
 
 PHASES = Path(__file__).resolve().parents[1]
 STAND_IN = PHASES / "phase-04-attention-backends/labs/lab-04-backend-selection" / "cuda_stand_in.py"
-SETTINGS = {
-    "HF_HUB_OFFLINE": "1",
-    "VLLM_NO_USAGE_STATS": "1",
-    "DO_NOT_TRACK": "1",
-    "VLLM_LOGGING_LEVEL": "ERROR",
-    "CUDA_VISIBLE_DEVICES": "",
-    "TRITON_INTERPRET": "1",  # keeps Triton importable where there is no GPU
-}
 
 
 @cache
@@ -365,7 +357,7 @@ TOPICS: dict[str, Callable[[Say], None]] = {
 
 
 def main() -> None:
-    os.environ |= SETTINGS
+    os.environ |= ON_PAPER
     names = wanted(TOPICS)
     if len(names) > 1:  # vLLM decides once in a process on which machine it is
         each_apart(__file__, names)

@@ -8,6 +8,16 @@ from collections.abc import Callable, Mapping
 
 Say = Callable[[str], None]
 
+ON_PAPER = {
+    "HF_HUB_OFFLINE": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+    "DO_NOT_TRACK": "1",
+    "VLLM_LOGGING_LEVEL": "ERROR",
+    "CUDA_VISIBLE_DEVICES": "",
+    "TRITON_INTERPRET": "1",  # keeps Triton importable where there is no GPU
+}
+"""Environment of a script that asks vLLM about a GPU that is not there."""
+
 
 def wanted(topics: Mapping[str, Callable[[Say], None]]) -> list[str]:
     """The topics that the command line names. Ends the script at a name that there is not."""

@@ -99,9 +99,14 @@ def unfinished(lab: Lab, path: Path, most: int) -> Iterator[Case]:
         yield Case("unfinished", path.stem, text + more, note=f"{name} is not written")
 
 
+def wrong_cases(lab: Lab) -> list[Case]:
+    """The wrong files of a lab as they are."""
+    return [Case("wrong", p.stem, p.read_text(encoding="utf-8")) for p in lab.wrong]
+
+
 def cases_of(lab: Lab, most_mutants: int, most_others: int, seed: int = 0) -> list[Case]:
     """The cases of a lab: always the same ones for the same files and arguments."""
-    found = [Case("wrong", p.stem, p.read_text(encoding="utf-8")) for p in lab.wrong]
+    found = wrong_cases(lab)
     solution = lab.solution.read_text(encoding="utf-8")
     for path in lab.wrong:
         text, own, _ = _own(lab, path)

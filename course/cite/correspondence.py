@@ -11,6 +11,7 @@ from __future__ import annotations
 from course.cite.correspondence_attention import ATTENTION
 from course.cite.correspondence_blocks import BLOCKS
 from course.cite.correspondence_cudagraph import CUDAGRAPH
+from course.cite.correspondence_quantization import QUANTIZATION
 from course.cite.correspondence_scheduler import SCHEDULER
 from course.cite.pair import Pair
 
@@ -102,8 +103,8 @@ GROUPS: dict[str, tuple[Pair, ...]] = {
              "vllm/v1/sample/ops/topk_topp_sampler.py random_sample"),
     ),
     "memory": (
-        Pair("bytes of a block", f"{_ENGINE} resolve_config",
-             "vllm/v1/kv_cache_interface.py AttentionSpec.real_page_size_bytes", "page = 2 * 4"),
+        Pair("bytes of a block", "mini_vllm/quantization/kv_cache.py page_size_bytes",
+             "vllm/v1/kv_cache_interface.py AttentionSpec.real_page_size_bytes"),
         Pair("number of blocks", f"{_ENGINE} resolve_config",
              "vllm/v1/core/kv_cache_utils.py get_num_blocks",
              "num_gpu_blocks = config.kv_cache_memory_bytes // page"),
@@ -386,5 +387,5 @@ GROUPS: dict[str, tuple[Pair, ...]] = {
              "vllm/v1/engine/output_processor.py OutputProcessor.propagate_error",
              "for collector in list(self._streams.values()):"),
     ),
-} | BLOCKS | SCHEDULER | ATTENTION | CUDAGRAPH
+} | BLOCKS | SCHEDULER | ATTENTION | CUDAGRAPH | QUANTIZATION
 # fmt: on

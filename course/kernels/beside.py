@@ -89,9 +89,10 @@ def _place(problem: Any, cases: list[Case], long: Case | None) -> Path | None:
     key = hashlib.sha256()
     vllm = importlib.util.find_spec("vllm")
     assert vllm is not None
-    kernels = Path(next(iter(vllm.submodule_search_locations or []))) / "v1" / "attention" / "ops"
-    for folder in (Path(__file__).parent, Path(problem.__file__).parent, kernels):
-        for source in sorted(folder.glob("*.py")):
+    folder = getattr(problem, "THEIR_FOLDER", "v1/attention/ops")
+    kernels = Path(next(iter(vllm.submodule_search_locations or []))) / folder
+    for place in (Path(__file__).parent, Path(problem.__file__).parent, kernels):
+        for source in sorted(place.glob("*.py")):
             key.update(source.read_bytes())
     versions = torch.__version__, triton.__version__, np.__version__
     key.update(repr((problem.ENTRY, len(cases), long is not None, versions)).encode())

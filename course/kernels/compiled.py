@@ -69,6 +69,7 @@ class Built:
     shared: int
     warps: int
     main: bool  # it gets a tensor that the problem's kernels must read whole
+    counted: tuple[str, ...] = ()  # instructions of the main loop that get a column
 
     @property
     def loads(self) -> str:
@@ -76,7 +77,7 @@ class Built:
 
     def row(self) -> dict[str, Any]:
         """A line of the report's table, by column."""
-        return {
+        row = {
             "GPU": f"sm_{self.capability}",
             "kernel": f"{self.whose} {self.name}" if self.whose == "yours" else self.whose,
             "warps": self.warps,
@@ -87,6 +88,9 @@ class Built:
             "tensor core": self.code.tensor_core,
             "loads": self.loads,
         }
+        if self.counted:  # where a column fits no more: more than 0 is refused in words
+            del row["stack"]
+        return row | {name: self.code.loop.get(name, 0) for name in self.counted}
 
 
 class Compiled:
@@ -115,12 +119,13 @@ class Compiled:
             return [Finding(JUDGE, False, "no Triton kernel was started, so none was compiled")]
         both = sorted([*built, *self.vllm], key=lambda one: one.capability)
         figures = {"case": self.case.label, "rows": [one.row() for one in both]}
+        what = getattr(self.problem, "WIDE", "the caches")
         if wrong := list(_faults(built, getattr(self.problem, "TENSOR_CORE", False))):
             return [
                 Finding(JUDGE, False, text, {} if i else figures) for i, text in enumerate(wrong)
             ]
         names = ", ".join(f"sm_{capability}" for capability in SHARED)
-        text = f"{names}: no spills, shared memory fits, the caches are loaded in wide pieces"
+        text = f"{names}: no spills, shared memory fits, {what} are loaded in wide pieces"
         text += ", tensor cores multiply" if getattr(self.problem, "TENSOR_CORE", False) else ""
         text += f"; vLLM's kernel: {self.alone}" if self.alone else ""
         return [Finding(JUDGE, True, f"{text} ({self.case.label}).", figures)]
@@ -130,6 +135,7 @@ class Compiled:
         needed = {
             self.case.inputs[name].untyped_storage().data_ptr() for name in self.problem.NEEDED
         }
+        needed |= {t.untyped_storage().data_ptr() for t in self.case.about.get("vllm needs", ())}
         run = JITFunction.run
         for capability in SHARED:
             triton.runtime.driver.set_active(StandIn(capability))
@@ -153,7 +159,9 @@ class Compiled:
                 also = "" if main else ", merge"
                 title = whose if whose == "yours" else whose + also
                 meta = binary.metadata
-                yield Built(title, name, capability, code, meta.shared, meta.num_warps, main)
+                counted = getattr(self.problem, "COUNTED", ())
+                sizes = meta.shared, meta.num_warps
+                yield Built(title, name, capability, code, *sizes, main, counted)
 
 
 def _faults(built: list[Built], tensor_core: bool) -> Iterator[str]:
@@ -186,7 +194,8 @@ def _faults(built: list[Built], tensor_core: bool) -> Iterator[str]:
             yield (
                 f"{name} loads in small pieces on {_where(narrow)}: on sm_{worst.capability} only "
                 f"{worst.code.wide:.0%} of the bytes in its loop come 128 bits at a time ({worst.loads}). "
-                "Neighbouring lanes must read neighbouring elements, and the compiler must be able to see it"
+                "Neighbouring lanes must read neighbouring elements, and the compiler must be able to see "
+                "it: in the addresses, and in the mask, which has to be one for a whole piece"
             )
 
 

@@ -84,7 +84,8 @@ class Interpreted:
             how_many = f"{failed} of {tried} cases fail"
         else:
             how_many = f"{tried} ragged cases"
-            numbers = [Finding("right", True, f"{how_many}: {_praise(far, self.alone)}")]
+            form = next(iter(beside.forms(self.problem)))
+            numbers = [Finding("right", True, f"{how_many}: {_praise(far, self.alone, form)}")]
         numbers[:1] = [
             Finding("right", one.ok, one.message, figures | one.figures) for one in numbers[:1]
         ]
@@ -117,11 +118,17 @@ def _error(got: torch.Tensor, reference: torch.Tensor) -> float:
     return float((got.double() - reference).abs().max() / reference.abs().max())
 
 
-def _praise(far: dict[str, float], alone: str) -> str:
-    """The errors of a kernel that is right, by dtype; `alone` says why vLLM's does not stand beside it."""
+def _praise(far: dict[str, float], alone: str, form: str) -> str:
+    """The errors of a kernel that is right, by dtype, also from this form of vLLM's; `alone` says why that
+    does not stand beside it."""
     text = "from float64 at most "
     text += ", ".join(f"{error:.0e} in {kind}" for kind, error in far.items() if "," not in kind)
-    theirs = [f"{error:.0e} in {kind.split(',')[0]}" for kind, error in far.items() if "2D" in kind]
+    mark = f", vLLM {form}"
+    theirs = [
+        f"{error:.0e} in {kind.removesuffix(mark)}"
+        for kind, error in far.items()
+        if kind.endswith(mark)
+    ]
     if theirs:
         text += f"; from vLLM's own kernel {', '.join(theirs)}"
     else:

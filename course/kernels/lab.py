@@ -77,13 +77,14 @@ class Kernels:
         return self.reports[asked]
 
 
-def runs_alone(lab: ModuleType, script: Path, device: str) -> None:
-    """Fails where `script`, a lab's show.py, ends badly with the file of `lab`, or prints a wrong result."""
+def runs_alone(
+    lab: ModuleType, script: Path, device: str, other: str = "attention over a gathered copy"
+) -> None:
+    """Fails where `script`, a lab's show.py, ends badly with the file of `lab`, or prints a result that is
+    far from `other`."""
     command = [sys.executable, str(script), "--impl", str(lab.__file__), "--device", device]
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     ran = subprocess.run([*command, "--json"], env=env, capture_output=True, text=True)
     assert ran.returncode == 0, f"show.py failed: {ran.stderr.strip().splitlines()[-1:]}"
     error = json.loads(ran.stdout)["error"]
-    assert error < 2e-3, (
-        f"on {device}, in float16, your kernel is {error:.1e} away from attention over a gathered copy"
-    )
+    assert error < 2e-3, f"on {device}, in float16, your kernel is {error:.1e} away from {other}"

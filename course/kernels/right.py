@@ -45,7 +45,7 @@ def judge_case(case: Case, got: Any, recorder: Recorder, explain: Any) -> Iterat
     if not isinstance(got, torch.Tensor):
         yield Finding(JUDGE, False, f"it must return a tensor, and returns {type(got).__name__}.")
         return
-    want = (tuple(expected.shape), case.inputs["query"].dtype)
+    want = (tuple(expected.shape), next(iter(case.inputs.values())).dtype)  # like the first input
     if (tuple(got.shape), got.dtype) != want:
         said = f"{list(got.shape)} of {got.dtype}"
         yield Finding(

@@ -6,7 +6,7 @@ import re
 import subprocess
 import tempfile
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 _LABEL = re.compile(r"^(\.L_x_\d+):")
@@ -30,6 +30,7 @@ class MachineCode:
     ]  # width in bits -> global loads, those of the main loop where there is one
     tensor_core: int
     instructions: int
+    loop: dict[str, int] = field(default_factory=dict)  # those of the main loop, by name
 
     @property
     def wide(self) -> float:
@@ -64,6 +65,7 @@ def read(resources: str, code: str) -> MachineCode:
         loads=_loads(loop) or _loads(instructions),
         tensor_core=sum(kinds[name] for name in TENSOR_CORE),
         instructions=len(instructions),
+        loop=dict(Counter(one.split()[0].split(".")[0] for one in loop)),
     )
 
 

@@ -6,6 +6,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from course.kernels.problems import BENCHMARKS
 from course.kernels.report import Report
 
 _VERDICTS = {
@@ -13,7 +14,7 @@ _VERDICTS = {
     False: Text("REFUSES", style="bold red"),
     None: Text("-", style="dim"),
 }
-NOT_HERE = "Only a GPU can say how fast it is: python -m benchmarks.attention."
+NOT_HERE = "Only a GPU can say how fast it is: python -m {}."
 
 
 def show(console: Console, report: Report) -> None:
@@ -36,7 +37,8 @@ def show(console: Console, report: Report) -> None:
     if report.refused_by:
         console.print(Text(f"Refused by {', '.join(report.refused_by)}.", style="bold red"))
     elif report.ok:
-        console.print(Text(f"Accepted. {NOT_HERE}", style="bold green"))
+        where = NOT_HERE.format(BENCHMARKS.get(report.problem, "benchmarks.attention"))
+        console.print(Text(f"Accepted. {where}", style="bold green"))
     else:
         console.print(Text("Not judged.", style="bold yellow"))
 

@@ -1,8 +1,8 @@
 """A Hugging Face Llama checkpoint folder: `config.json` and `*.safetensors` to numpy arrays.
 
 Mirrors vLLM's default loader (`vllm/model_executor/model_loader/default_loader.py`) and the
-weight names of `vllm/model_executor/models/llama.py:436 LlamaModel.load_weights`. Left out:
-quantised weights, pickled `.bin` weights, downloads from a hub.
+weight names of `vllm/model_executor/models/llama.py:436 LlamaModel.load_weights`. Left out: pickled
+`.bin` weights, downloads from a hub.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from mini_vllm.checkpoint.safetensors_file import read_safetensors
 from mini_vllm.llama import AttentionBackend, LlamaForCausalLM
 from mini_vllm.llama_config import CheckpointError, LlamaConfig, as_ids
 from mini_vllm.outside import parse_json, read_bytes, short
+from mini_vllm.quantization.base import Parameter
+from mini_vllm.quantization.config import get_quantization_config
 from mini_vllm.sampling_params import SamplingParams
 
 
@@ -67,9 +69,11 @@ def load_config(folder: str | Path) -> LlamaConfig:
             raise CheckpointError(f"{generation}: {error}") from error
         raw["eos_token_id"] = eos
     try:
-        return LlamaConfig.from_dict(raw)
+        config = LlamaConfig.from_dict(raw)
+        get_quantization_config(config.quantization_config)
     except CheckpointError as error:
         raise CheckpointError(f"{path}: {error}") from error
+    return config
 
 
 _SAMPLING_DEFAULTS = {
@@ -102,10 +106,11 @@ def load_default_sampling_params(folder: str | Path) -> dict[str, Any]:
     return defaults
 
 
-def load_weights(folder: str | Path) -> dict[str, NDArray[np.float32]]:
-    """Every tensor of the checkpoint, by name, as float32.
+def load_weights(folder: str | Path, quantized: bool = False) -> dict[str, NDArray[Any]]:
+    """Every tensor of the checkpoint, by name, as float32; float16 and bfloat16 are widened.
 
-    float16 and bfloat16 are widened.
+    Args:
+        quantized: whether integers and FP8 are read as well; see `read_safetensors`.
 
     Raises:
         CheckpointError: no `*.safetensors`, a shard that is missing, truncated or corrupt, a
@@ -115,7 +120,7 @@ def load_weights(folder: str | Path) -> dict[str, NDArray[np.float32]]:
     index = folder / "model.safetensors.index.json"
     single = folder / "model.safetensors"
     if single.is_file():
-        return read_safetensors(single)
+        return read_safetensors(single, quantized)
     if not index.is_file():
         others = sorted(p.name for p in folder.glob("*.bin")) + sorted(
             p.name for p in folder.glob("*.pt")
@@ -133,14 +138,14 @@ def load_weights(folder: str | Path) -> dict[str, NDArray[np.float32]]:
                 f"{index}: weight_map must give {short(tensor)} the name of a file, got "
                 f"{short(name)}"
             )
-    weights: dict[str, NDArray[np.float32]] = {}
+    weights: dict[str, NDArray[Any]] = {}
     for name in sorted(set(weight_map.values())):
         shard = folder / name
         if Path(name).name != name or not _is_file(shard):
             raise CheckpointError(
                 f"{index} names the shard {short(name)}, which is not in the folder"
             )
-        tensors = read_safetensors(shard)
+        tensors = read_safetensors(shard, quantized)
         for tensor in (t for t, file in weight_map.items() if file == name):
             if tensor not in tensors:
                 raise CheckpointError(
@@ -163,10 +168,10 @@ _LAYER = re.compile(r"model\.layers\.(\d{1,9})\.")
 
 def expected_tensors(config: LlamaConfig) -> dict[str, tuple[int, ...]]:
     """Name and shape of every tensor that a checkpoint of this configuration must hold."""
-    return dict(_expected_tensors(config))
+    return {name: p.shape for name, p in _expected_tensors(config) if not p.optional}
 
 
-def _expected_tensors(config: LlamaConfig) -> Iterator[tuple[str, tuple[int, ...]]]:
+def _expected_tensors(config: LlamaConfig) -> Iterator[tuple[str, Parameter]]:
     hidden, inner = config.hidden_size, config.intermediate_size
     q_size = config.num_attention_heads * config.head_dim
     kv_size = config.num_key_value_heads * config.head_dim
@@ -179,51 +184,76 @@ def _expected_tensors(config: LlamaConfig) -> Iterator[tuple[str, tuple[int, ...
         "mlp.up_proj": (inner, hidden, config.mlp_bias),
         "mlp.down_proj": (hidden, inner, config.mlp_bias),
     }
-    yield "model.embed_tokens.weight", (config.vocab_size, hidden)
+    quantization = get_quantization_config(config.quantization_config)
+    yield "model.embed_tokens.weight", Parameter((config.vocab_size, hidden))
     for i in range(config.num_hidden_layers):
         prefix = f"model.layers.{i}."
         for name, (out, inp, bias) in linears.items():
-            yield f"{prefix}{name}.weight", (out, inp)
+            method = quantization.get_quant_method(f"{prefix}{name}")
+            try:
+                tensors = method.create_weights(inp, out)
+            except ValueError as error:
+                raise CheckpointError(f"{prefix}{name} cannot be {method}: {error}") from error
+            for suffix, parameter in tensors.items():
+                yield f"{prefix}{name}.{suffix}", parameter
             if bias:
-                yield f"{prefix}{name}.bias", (out,)
-        yield f"{prefix}input_layernorm.weight", (hidden,)
-        yield f"{prefix}post_attention_layernorm.weight", (hidden,)
-    yield "model.norm.weight", (hidden,)
+                yield f"{prefix}{name}.bias", Parameter((out,))
+        if quantization.kv_cache_dtype != "auto":
+            for name in "kv":
+                yield f"{prefix}self_attn.{name}_scale", Parameter((1,), optional=True)
+        yield f"{prefix}input_layernorm.weight", Parameter((hidden,))
+        yield f"{prefix}post_attention_layernorm.weight", Parameter((hidden,))
+    yield "model.norm.weight", Parameter((hidden,))
     if not config.tie_word_embeddings:
-        yield "lm_head.weight", (config.vocab_size, hidden)
+        yield "lm_head.weight", Parameter((config.vocab_size, hidden))
 
 
-def check_weights(config: LlamaConfig, weights: Mapping[str, NDArray[np.float32]]) -> None:
+def check_weights(config: LlamaConfig, weights: Mapping[str, NDArray[Any]]) -> None:
     """Every expected tensor is there, in its shape and finite, and none that would be ignored.
 
     Skipped as vLLM skips them
     (`vllm/model_executor/models/llama.py:448 in LlamaModel.load_weights`): rotary tables saved by
-    old versions, and `lm_head.weight` where the head is tied to the embedding.
+    old versions, and `lm_head.weight` where the head is tied to the embedding. Of the biases that GPTQ
+    files hold for layers without one, those that are all zeros (vLLM skips any).
     """
     expected: set[str] = set()
     # One by one: there are as many as config.json says there are layers, and that may be any number.
-    for name, shape in _expected_tensors(config):
+    for name, parameter in _expected_tensors(config):
+        expected.add(name)
         if name not in weights:
+            if parameter.optional:
+                continue
             layers = {int(m[1]) for n in weights if (m := _LAYER.match(n))}
             raise CheckpointError(
-                f"the checkpoint lacks tensor {name!r} of shape {shape}; config.json says "
+                f"the checkpoint lacks tensor {name!r} of shape {parameter.shape}; config.json says "
                 f"num_hidden_layers {config.num_hidden_layers}, the tensors are of {len(layers)} layers"
             )
-        if weights[name].shape != shape:
-            raise CheckpointError(
-                f"tensor {name!r} has shape {short(weights[name].shape)}, config.json asks for "
-                f"{shape}"
-            )
-        _check_finite(name, weights[name])
-        expected.add(name)
+        _check_tensor(name, weights[name], parameter)
     unused = sorted(n for n in weights.keys() - expected if "rotary_emb." not in n)
     if config.tie_word_embeddings and "lm_head.weight" in unused:
         unused.remove("lm_head.weight")
+    if config.quantization_config:
+        unused = [n for n in unused if not (n.endswith("_proj.bias") and not weights[n].any())]
     if unused:
         raise CheckpointError(
             f"the checkpoint holds {len(unused)} tensors that this model has no place for, "
             f"first {short(unused[0])}: its config.json may miss attention_bias, mlp_bias or a layer"
         )
+
+
+def _check_tensor(name: str, tensor: NDArray[Any], parameter: Parameter) -> None:
+    """Shape and dtype are the parameter's, and floats are finite. A single number may have no shape."""
+    shape, dtype = tensor.shape or (1,), str(tensor.dtype)
+    if shape != (parameter.shape or (1,)):
+        raise CheckpointError(
+            f"tensor {name!r} has shape {short(tensor.shape)}, config.json asks for {parameter.shape}"
+        )
+    if dtype not in parameter.dtypes:
+        raise CheckpointError(
+            f"tensor {name!r} has dtype {dtype}, config.json asks for {' or '.join(parameter.dtypes)}"
+        )
+    if dtype == "float32":
+        _check_finite(name, tensor)
 
 
 def _check_finite(name: str, weight: NDArray[np.float32]) -> None:
@@ -250,12 +280,12 @@ def load_model(
         CheckpointError: see `load_config`, `load_weights` and `check_weights`.
     """
     config = load_config(folder)
-    weights = load_weights(folder)
+    weights = load_weights(folder, quantized=bool(config.quantization_config))
     try:
         check_weights(config, weights)
+        return model_cls(config, weights, attention)
     except CheckpointError as error:
         raise CheckpointError(f"{folder}: {error}") from error
-    return model_cls(config, weights, attention)
 
 
 def get_model(

@@ -26,6 +26,7 @@ examples:
   mini-vllm trace run.html -o -
   mini-vllm bench --num-prompts 64 --input-len 64 --output-len 128
   mini-vllm simulate --num-prompts 2000 --request-rate 12 --input-len 500 --output-len 200
+  mini-vllm quantize --method int4-g128 mini_vllm/checkpoints/tiny-llama tiny-int4
 """
 
 

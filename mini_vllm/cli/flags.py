@@ -9,7 +9,7 @@ import argparse
 import sys
 from typing import TYPE_CHECKING, cast
 
-from mini_vllm.config import CUDAGRAPH_MODES, EngineConfig
+from mini_vllm.config import CUDAGRAPH_MODES, KV_CACHE_DTYPES, EngineConfig
 
 if TYPE_CHECKING:
     from mini_vllm.engine import EngineParts, LLMEngine
@@ -84,6 +84,10 @@ def add_engine_flags(parser: argparse.ArgumentParser, with_model: bool = True) -
             "--attention", choices=("numpy", "torch", "triton"), default="numpy",
             help="what computes attention and model; torch and triton: on a GPU if there is one (numpy)",
         )  # fmt: skip
+        group.add_argument(
+            "--kv-cache-dtype", choices=KV_CACHE_DTYPES, default="auto",
+            help="how K and V are kept: in float32 (auto), or in 8 bits",
+        )  # fmt: skip
         add_cudagraph_flags(
             group, dest="cudagraph_mode", default="NONE",
             text="which steps run as CUDA graphs; with numpy: as simulated ones (NONE)",
@@ -147,6 +151,7 @@ def make_config(args: argparse.Namespace) -> EngineConfig:
         scheduling_policy=args.scheduling_policy,
         scheduler_reserve_full_isl=args.scheduler_reserve_full_isl,
         attention=getattr(args, "attention", "numpy"),
+        kv_cache_dtype=getattr(args, "kv_cache_dtype", "auto"),
         cudagraph_mode="NONE" if eager else getattr(args, "cudagraph_mode", "NONE"),
         cudagraph_capture_sizes=getattr(args, "cudagraph_capture_sizes", None),
         seed=getattr(args, "engine_seed", 0),

@@ -1,4 +1,4 @@
-"""The `mini-vllm` command's parser: its five commands and their flags.
+"""The `mini-vllm` command's parser: its six commands and their flags.
 
 Mirrors the spirit of `vllm` (`vllm/entrypoints/cli/main.py`).
 """
@@ -11,6 +11,7 @@ from functools import cache
 from mini_vllm.cli.bench import add_bench_parser
 from mini_vllm.cli.door import EPILOG, Parser
 from mini_vllm.cli.generate import add_generate_parser
+from mini_vllm.cli.quantize import add_quantize_parser
 from mini_vllm.cli.simulate import add_simulate_parser
 from mini_vllm.cli.trace import add_trace_parser
 from mini_vllm.server.command import add_serve_parser
@@ -30,4 +31,5 @@ def build_parser() -> argparse.ArgumentParser:
     add_serve_parser(commands)
     add_bench_parser(commands)
     add_simulate_parser(commands)
+    add_quantize_parser(commands)
     return parser

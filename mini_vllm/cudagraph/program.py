@@ -58,7 +58,7 @@ def build_program(model: LlamaForCausalLM, block_size: int) -> list[Kernel]:
     for i, layer in enumerate(model.layers):
         cache, of_layer = f"kv_cache.{i}", f"layers.{i}."
         attn, mlp = layer.self_attn, layer.mlp
-        inner = mlp.gate_up_proj.weight.shape[1]
+        inner = mlp.gate_up_proj.output_size
         for name, function, inputs, output, width in (
             ("input_layernorm", layer.input_layernorm, ("hidden_states",), "normed", hidden),
             ("qkv_proj", attn.qkv_proj, ("normed",), "qkv", q_size + 2 * kv_size),

@@ -84,7 +84,7 @@ class GraphModelRunner(ModelRunner):
         self.caches: Values = {f"kv_cache.{i}": cache for i, cache in enumerate(self.kv_caches)}
         self.counter = LaunchCounter()
         self.pool = GraphPool()
-        kernels = build_program(model, self.block_size)
+        kernels = build_program(self.model, self.block_size)
         self.full = graph_runner(kernels, CUDAGraphMode.FULL, self.counter, self.pool)
         self.piecewise = PiecewiseGraphRunner(
             kernels, self.counter, self.pool, graph_runner=graph_runner

@@ -6,6 +6,7 @@ or `"triton"`, over the paths in `mini_vllm/attention/registry.py`:
     llama.py, model_runner.py    the model and its runner, on a GPU where torch sees one
     backend.py                   the two attention backends
     attention.py                 attention over a paged cache in torch, to hold the kernels against
+    quantization.py              linear layers of quantised checkpoints
     cudagraph.py                 the model under CUDA graphs, whole or in the pieces of split_llama.py
     graph_standin.py             what stands in for them on a CPU, and refuses what a GPU cannot do
     ops.py                       the kernels as operations of torch

@@ -13,17 +13,19 @@ Shapes below: n tokens in the batch, D numbers a head.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Protocol
 
-import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
-from mini_vllm.gpu.backend import AttentionMetadata, TorchAttention
+from mini_vllm.gpu.backend import AttentionMetadata, TorchAttention, TritonAttention
+from mini_vllm.gpu.quantization import QuantizedLinear
+from mini_vllm.llama import Linear as NumpyLinear
 from mini_vllm.llama import rope_inv_freq
+from mini_vllm.quantization.config import NoQuantizationConfig, get_quantization_config
 
 if TYPE_CHECKING:
     from mini_vllm.llama_config import LlamaConfig
@@ -91,7 +93,8 @@ class RMSNorm:
 class Linear:
     """`x @ weight.T + bias`, for one projection of the checkpoint or several side by side.
 
-    A layer only calls it, so a class with other weights and the same call can stand in its place.
+    A layer only calls it, so a class with other weights and the same call can stand in its place:
+    `QuantizedLinear` does.
 
     Args:
         weights: tensors by Hugging Face name; there a matrix is `[out, in]`, and it stays so here.
@@ -109,14 +112,20 @@ class Linear:
         return F.linear(x, self.weight, self.bias)
 
 
+Apply = Callable[[Tensor], Tensor]
+MakeLinear = Callable[[int, dict[str, int], bool], Apply]
+"""Makes a layer: its input size, the output size of each projection by name, whether it has a bias."""
+
+
 class LlamaMLP:
     """The feed-forward half of a layer
     (`vllm/model_executor/models/llama.py:81 LlamaMLP`)."""
 
-    def __init__(self, config: LlamaConfig, weights: Mapping[str, Tensor], prefix: str) -> None:
-        names = [f"{prefix}.gate_proj", f"{prefix}.up_proj"]
-        self.gate_up_proj = Linear(weights, names, config.mlp_bias)
-        self.down_proj = Linear(weights, [f"{prefix}.down_proj"], config.mlp_bias)
+    def __init__(self, config: LlamaConfig, prefix: str, linear: MakeLinear) -> None:
+        hidden, inner = config.hidden_size, config.intermediate_size
+        gate_up = {f"{prefix}.gate_proj": inner, f"{prefix}.up_proj": inner}
+        self.gate_up_proj = linear(hidden, gate_up, config.mlp_bias)
+        self.down_proj = linear(inner, {f"{prefix}.down_proj": hidden}, config.mlp_bias)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.down_proj(silu_and_mul(self.gate_up_proj(x)))
@@ -126,13 +135,15 @@ class LlamaAttention:
     """The projections around attention, in which tokens meet
     (`vllm/model_executor/models/llama.py:124 LlamaAttention`)."""
 
-    def __init__(self, config: LlamaConfig, weights: Mapping[str, Tensor], prefix: str) -> None:
-        names = [f"{prefix}.{name}_proj" for name in "qkv"]
-        self.qkv_proj = Linear(weights, names, config.attention_bias)
-        self.o_proj = Linear(weights, [f"{prefix}.o_proj"], config.attention_bias)
+    def __init__(self, config: LlamaConfig, prefix: str, linear: MakeLinear) -> None:
         self.num_heads = config.num_attention_heads
         self.num_kv_heads = config.num_key_value_heads
         self.head_dim = config.head_dim
+        hidden, bias = config.hidden_size, config.attention_bias
+        q_size, kv_size = self.num_heads * self.head_dim, self.num_kv_heads * self.head_dim
+        qkv = {f"{prefix}.q_proj": q_size, f"{prefix}.k_proj": kv_size, f"{prefix}.v_proj": kv_size}
+        self.qkv_proj = linear(hidden, qkv, bias)
+        self.o_proj = linear(q_size, {f"{prefix}.o_proj": hidden}, bias)
 
     def project(
         self, cos_sin: tuple[Tensor, Tensor], hidden_states: Tensor
@@ -148,14 +159,16 @@ class LlamaDecoderLayer:
     """Attention, then the MLP, each on a normed copy and added to what came in
     (`vllm/model_executor/models/llama.py:253 LlamaDecoderLayer`)."""
 
-    def __init__(self, config: LlamaConfig, weights: Mapping[str, Tensor], prefix: str) -> None:
+    def __init__(
+        self, config: LlamaConfig, weights: Mapping[str, Tensor], prefix: str, linear: MakeLinear
+    ) -> None:
         eps = config.rms_norm_eps
         self.input_layernorm = RMSNorm(weights[f"{prefix}.input_layernorm.weight"], eps)
-        self.self_attn = LlamaAttention(config, weights, f"{prefix}.self_attn")
+        self.self_attn = LlamaAttention(config, f"{prefix}.self_attn", linear)
         self.post_attention_layernorm = RMSNorm(
             weights[f"{prefix}.post_attention_layernorm.weight"], eps
         )
-        self.mlp = LlamaMLP(config, weights, f"{prefix}.mlp")
+        self.mlp = LlamaMLP(config, f"{prefix}.mlp", linear)
 
     def forward(
         self,
@@ -186,7 +199,8 @@ class LlamaForCausalLM:
 
     Args:
         config: checked configuration.
-        weights: float32 arrays by Hugging Face name; see `checkpoint.load_weights`.
+        weights: arrays by Hugging Face name; see `checkpoint.load_weights`. Floats are float32; what a
+            quantised checkpoint has else, `quantization.py` understands.
         attention: backend; a `TorchAttention` when None.
         dtype: of weights, hidden states and KV cache.
         device: where they lie; None: `default_device`.
@@ -195,7 +209,7 @@ class LlamaForCausalLM:
     def __init__(
         self,
         config: LlamaConfig,
-        weights: Mapping[str, NDArray[np.float32]],
+        weights: Mapping[str, NDArray[Any]],
         attention: AttentionBackend | None = None,
         *,
         dtype: torch.dtype = torch.float32,
@@ -205,13 +219,25 @@ class LlamaForCausalLM:
         self.attention: AttentionBackend = TorchAttention() if attention is None else attention
         self.dtype = dtype
         self.device = default_device() if device is None else torch.device(device)
+        self.quant_config = get_quantization_config(config.quantization_config)
+        quantized = not isinstance(self.quant_config, NoQuantizationConfig)
+        # Of a quantised checkpoint the layers make their own tensors.
         tensors = {
             name: torch.tensor(array, dtype=dtype, device=self.device)
             for name, array in weights.items()
+            if not (quantized and "_proj." in name)
         }
+
+        def linear(input_size: int, output_sizes: dict[str, int], bias: bool) -> Apply:
+            if not quantized:
+                return Linear(tensors, list(output_sizes), bias)
+            layer = NumpyLinear(weights, input_size, output_sizes, bias, self.quant_config)
+            kernel = isinstance(self.attention, TritonAttention)
+            return QuantizedLinear(layer, dtype, self.device, kernel=kernel)
+
         self.embed_tokens = tensors["model.embed_tokens.weight"]
         self.layers = [
-            LlamaDecoderLayer(config, tensors, f"model.layers.{i}")
+            LlamaDecoderLayer(config, tensors, f"model.layers.{i}", linear)
             for i in range(config.num_hidden_layers)
         ]
         self.norm = RMSNorm(tensors["model.norm.weight"], config.rms_norm_eps)

@@ -17,6 +17,7 @@ import torch
 
 from mini_vllm.gpu.kernels.entry import attention
 from mini_vllm.gpu.kernels.reshape_and_cache import reshape_and_cache
+from mini_vllm.gpu.kernels.wna16 import wna16_gemm as _wna16_gemm
 
 
 def _attention(*args: Any) -> None:
@@ -25,6 +26,10 @@ def _attention(*args: Any) -> None:
         "num_decodes": num_decodes, "max_query_len": max_query_len, "max_seq_len": max_seq_len
     }  # fmt: skip
     attention(*inputs, **sizes, out=output)
+
+
+def _linear(x: Any, packed: Any, scale: Any, zero_point: Any, bits: int, output: Any) -> None:
+    _wna16_gemm(x, packed, scale, bits, zero_point=zero_point, out=output)
 
 
 _library = torch.library.Library("mini_vllm", "DEF")
@@ -37,10 +42,17 @@ _library.define(
     "Tensor block_table, Tensor seq_lens, Tensor query_start_loc, float scale, int num_decodes, "
     "int max_query_len, int max_seq_len, Tensor(a!) output) -> ()"
 )
+_library.define(
+    "wna16_gemm(Tensor x, Tensor weight_packed, Tensor weight_scale, Tensor? zero_point, int bits, "
+    "Tensor(a!) output) -> ()"
+)
 _library.impl("unified_kv_cache_update", reshape_and_cache, "CompositeExplicitAutograd")
 _library.impl("unified_attention_with_output", _attention, "CompositeExplicitAutograd")
+_library.impl("wna16_gemm", _linear, "CompositeExplicitAutograd")
 
 unified_kv_cache_update = torch.ops.mini_vllm.unified_kv_cache_update
 """`kernels/reshape_and_cache.py`."""
 unified_attention_with_output = torch.ops.mini_vllm.unified_attention_with_output
 """`kernels/entry.py`, on `output` `[n, num_heads, D]`."""
+wna16_gemm = torch.ops.mini_vllm.wna16_gemm
+"""`kernels/wna16.py`, on `output` `[n, out]`."""

@@ -30,6 +30,7 @@ PROBLEM_OF = {
     "one.py": "decode-one",
     "two_stages.py": "split-decode",
     "chunks.py": "prefill",
+    "nibbles.py": "w4a16",
 }
 # What is asked for a fault of each judge: that judge, and those that come before it.
 ASKED = {judge: JUDGES[: number + 1] for number, judge in enumerate(JUDGES)}

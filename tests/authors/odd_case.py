@@ -11,6 +11,7 @@ A row is one JSON object on one line. The file that it stands in says what is od
     prompts              a file of prompts
     scenario, trace      what `mini-vllm trace` reads
     simulate             what `mini-vllm simulate` is told, and reads: a table, texts, a cost
+    quantize             what `mini-vllm quantize` is told, and its file of texts
 
 Keys of a row: `name`; what is done (below); `says`, words that the error must hold, or `runs`: true;
 `status` of the command (2; 0 where it runs); `lines` of errors (1); `argv`, in place of the usual;

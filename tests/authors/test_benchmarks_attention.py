@@ -2,29 +2,18 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
+from benchmark_helpers import dry_run
 
 from benchmarks.attention import BATCHES, CONTEXTS, main
 from benchmarks.attention_varlen import mixed_batches, prefill_batches
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.torch
 @pytest.mark.triton
 @pytest.mark.vllm
 def test_every_leg_runs_and_is_right() -> None:
-    env = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-W", "ignore", "-m", "benchmarks.attention", "--dry-run"]
-    ran = subprocess.run(command, env=env, capture_output=True, text=True)
-    assert ran.returncode == 0, ran.stderr[-1000:]
-    assert "left out" not in ran.stderr
-    head, *rows = ran.stdout.strip().splitlines()
+    head, *rows = dry_run("attention")
     assert [head.count(f"{leg} error") for leg in ("mini_vllm", "vLLM Triton")] == [1, 1]
     assert head.count("FlashAttention error") == head.count("gather + SDPA error") == 1
     assert len(rows) == 2
@@ -44,12 +33,7 @@ def test_every_leg_runs_and_is_right() -> None:
     ],
 )
 def test_every_leg_of_chunks_runs_and_is_right(what: str, legs: list[str]) -> None:
-    env = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-W", "ignore", "-m", "benchmarks.attention", "--what", what]
-    ran = subprocess.run([*command, "--dry-run"], env=env, capture_output=True, text=True)
-    assert ran.returncode == 0, ran.stderr[-1000:]
-    assert "left out" not in ran.stderr
-    head, *rows = ran.stdout.strip().splitlines()
+    head, *rows = dry_run("attention", "--what", what)
     assert head.endswith("  ".join(f"{leg} error" for leg in legs)), head
     for row in rows:
         assert all(float(error) < 5e-3 for error in row.split()[-4:]), row

@@ -2,25 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
-
-ROOT = Path(__file__).resolve().parents[2]
+from benchmark_helpers import dry_run
 
 
 @pytest.mark.torch
 def test_every_row_is_made_and_right() -> None:
-    env = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "benchmarks.cudagraph", "--dry-run", "--batch", "1", "8"]
-    ran = subprocess.run(command, env=env, capture_output=True, text=True)
-    assert ran.returncode == 0, ran.stderr[-1000:]
-    assert " us" not in ran.stdout, "a dry run times nothing"
-    rows = [line.split() for line in ran.stdout.splitlines() if "  NONE  " in line or "_ONLY" in line
+    printed = dry_run("cudagraph", "--batch", "1", "8")
+    rows = [line.split() for line in printed if "  NONE  " in line or "_ONLY" in line
             or "  PIECEWISE  " in line]  # fmt: skip
     assert [row[:3] for row in rows] == [
         [model, batch, mode]

@@ -14,7 +14,7 @@ from course_helpers import ROOT, make_repository
 pytest.importorskip("typer")
 pytest.importorskip("rich")
 
-from course.authors.cases import Case, cases_of, run_cases
+from course.authors.cases import Case, run_cases, wrong_cases
 from course.authors.evaluate import evaluate, evaluate_lab, read_judged, verdict
 from course.authors.mutants import plant
 from course.authors.rewrites import rewrite
@@ -27,7 +27,7 @@ COURSE = load_course(ROOT)
 
 @pytest.mark.parametrize("lab", [pytest.param(lab, id=lab.id) for lab in COURSE.labs])
 def test_every_wrong_file_is_recognised_and_fits_on_a_screen(lab: Lab) -> None:
-    cases = [case for case in cases_of(lab, 1, 0) if case.kind == "wrong"]
+    cases = wrong_cases(lab)
     runs = run_cases(COURSE, lab, cases)
     if not any(run.bad for run in runs):
         pytest.skip(f"the tests of {lab.id} need what is not here")

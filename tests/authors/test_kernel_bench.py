@@ -34,6 +34,8 @@ QUICK = (
     "keys_behind_the_frontier_read",
     "split_tail_reaches_over",
     "not_split_at_all",
+    "codes_without_their_offset",
+    "words_read_twice",
 )
 
 kernels = [pytest.mark.torch, pytest.mark.triton]
@@ -55,7 +57,7 @@ def needs(*markers: pytest.MarkDecorator) -> pytest.MarkDecorator:
 
 @needs(*kernels)
 def test_correct_kernels_are_accepted() -> None:
-    names = ("split.py", "last_merges.py", "one.py", "two_stages.py", "chunks.py")
+    names = ("split.py", "last_merges.py", "one.py", "two_stages.py", "chunks.py", "nibbles.py")
     for report in proof.correct(names, judges=("right", "races"), vllm=False):
         assert report.ok, f"{report.path} is correct\n{report.refusals()}"
 

@@ -364,12 +364,38 @@ def test_a_simulation(
     check(row, status, err)
 
 
+# -- quantised checkpoints ----------------------------------------------------------------------------
+
+CALIBRATED = "quantize --method gptq --group-size 4 --calibration texts.json {model} out"
+
+
+@pytest.mark.parametrize("row", rows("quantize"))
+def test_quantising(
+    row: dict[str, Any],
+    good: Path,
+    place: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(place)
+    for folder in ("empty", "full"):
+        Path(folder).mkdir()
+    Path("file").write_text("a file")
+    Path("full/mine").write_text("what stands there")
+    Path("dangling").symlink_to("to nowhere")
+    put(row, Path("texts.json"), json.dumps(["A block.", "The queue is empty."]).encode())
+    before = sorted(map(str, Path().rglob("*")))
+    run_row({"argv": CALIBRATED.split()} | row, capsys, model=good)
+    if not row.get("runs"):
+        assert sorted(map(str, Path().rglob("*"))) == before, "half a checkpoint was written"
+
+
 # -- about the tables ---------------------------------------------------------------------------------
 
 
 def test_there_are_many_and_each_is_once() -> None:
     doors = [*JSON_FILES, "files", "safetensors", "engine", "argv", "prompts", "scenario", "trace"]
-    doors.append("simulate")
+    doors += ["simulate", "quantize"]
     table = [row.values[0] for door in doors for row in rows(door)]
     assert len(table) >= 330
     names = [(row["door"], row["name"]) for row in table]

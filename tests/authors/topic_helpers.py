@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,17 @@ from course.docs.pages import read_page
 from course.learner.labs import load_module
 
 
-def topics_on(page: Path) -> dict[str, dict[str, list[str]]]:
-    """Script -> topic -> the lines that the page shows of it."""
+def topics_on(page: Path, only: Collection[str] = ()) -> dict[str, dict[str, list[str]]]:
+    """Script -> topic -> the lines that the page shows of it.
+
+    Where the page shows other output, too, `only` names the scripts that print by topic.
+    """
     shown: dict[str, dict[str, list[str]]] = {}
     for block in read_page(page).outputs:
-        script, topic = block.head.split(" | ")[0].split("/")[-1].split()
+        script, *rest = block.head.split(" | ")[0].split("/")[-1].split()
+        if only and script not in only:
+            continue
+        [topic] = rest
         shown.setdefault(script, {})[topic] = [line for line in block.body if line[:3] != "```"]
     return shown
 

@@ -143,7 +143,7 @@ def compiled() -> list[dict[str, Any]]:
     from mini_vllm.gpu.kernels.reshape_and_cache import reshape_and_cache
 
     given = inputs(64, 8, 128, torch.float16)
-    case = SimpleNamespace(inputs=given, label="64 tokens")
+    case = SimpleNamespace(inputs=given, about={}, label="64 tokens")
     problem = SimpleNamespace(shape=lambda: case, NEEDED=("key", "value"))
     built = Compiled(problem, vllm=False)._build("ours", lambda: reshape_and_cache(**given))
     return [one.row() | {"wide": one.code.wide} for one in built]

@@ -231,3 +231,13 @@ def relative_error(actual: np.ndarray, expected: np.ndarray) -> float:
     assert actual.shape == expected.shape
     assert np.isfinite(actual).all()
     return float(np.abs(actual - expected).max() / np.abs(expected).max())
+
+
+def greedy(model: Any, prompt: list[int], steps: int, server: type[Server] = Server) -> list[int]:
+    """The likeliest next token, `steps` times."""
+    running, tokens = server(model), list(prompt)
+    portion = tokens
+    for _ in range(steps):
+        portion = [int(running.step({"r": portion})["r"][-1].argmax())]
+        tokens = tokens + portion
+    return tokens[len(prompt) :]

@@ -17,6 +17,7 @@ from sampler_helpers import (
     slow_allowed,
     slow_softmax,
 )
+from thorough import either
 
 from mini_vllm import sampler as S
 from mini_vllm.sampling_params import SamplingParams
@@ -54,14 +55,15 @@ LOGITS_8 = [2.0, 1.0, 0.5, 0.0, -0.5, -1.0, 3.0, 1.5]
         f"{n}={getattr(p, n)}" for n in ("temperature", "top_k", "top_p", "min_p")
     ),
 )
-def test_200_000_draws_follow_the_distribution(params: SamplingParams) -> None:
+def test_many_draws_follow_the_distribution(params: SamplingParams) -> None:
     n = 20_000
     row = Row(params)
     metadata = S.SamplingMetadata.build([row] * n, 8)
     logits = np.tile(np.array(LOGITS_8, np.float32), (n, 1))
     sampler = S.Sampler(seed=11)
-    drawn = np.concatenate([sampler(logits, metadata).sampled_token_ids for _ in range(10)])
-    assert len(drawn) == 200_000
+    drawn = np.concatenate(
+        [sampler(logits, metadata).sampled_token_ids for _ in range(either(3, 10))]
+    )
     statistic, freedom = chi_square(drawn, slow_allowed(LOGITS_8, row))
     assert statistic < CHI_SQUARE_0_001[freedom]
 

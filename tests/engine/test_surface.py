@@ -121,7 +121,7 @@ def test_arguments_of_calls_pass_as_none_and_no_other() -> None:
         (["--enable-lora"], "--enable-lora: " + VOICE),
         (["--grpc"], "--grpc: " + VOICE),
         (["--allowed-origins", "*"], VOICE + "a page of another site"),
-        (["--kv-cache-dtype", "fp8"], "--kv-cache-dtype fp8: " + VOICE),
+        (["--calculate-kv-scales"], "--calculate-kv-scales: " + VOICE),
     ],
 )
 def test_flags_that_ask_for_more_are_refused(

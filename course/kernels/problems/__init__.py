@@ -16,6 +16,9 @@ and may define
     FORMS           the forms of vLLM's kernel to run, if not both: {"2D": 0}
     TENSOR_CORE     True: from sm_80 on, a kernel that reads NEEDED must use tensor cores
     YARDSTICK       what `least` of its cases is, in words, if it is more than the least there is
+    WIDE            what must be loaded 128 bits at a time, in words, if not "the caches"
+    COUNTED         instructions of the main loop that the table counts
+    THEIR_FOLDER     of vLLM's package, where its kernel for this stands, if not v1/attention/ops
     rules(case, launches, got)   sentences about what the log shows, when the numbers are right
 """
 
@@ -25,4 +28,7 @@ PROBLEMS = {
     "decode-one": "course.kernels.problems.decode_one",
     "split-decode": "course.kernels.problems.split",
     "prefill": "course.kernels.problems.prefill",
+    "w4a16": "course.kernels.problems.w4a16",
 }
+# What times the kernels of a problem on a GPU, if not benchmarks.attention.
+BENCHMARKS = {"w4a16": "benchmarks.quantization"}

@@ -1,0 +1,92 @@
+"""The pairs of phase 06: what a layer asks, which method, the layouts, the products, the grid, the cache.
+
+`course.cite.correspondence` says how a pair is written.
+"""
+
+from __future__ import annotations
+
+from course.cite.pair import Pair
+
+_BASE, _CONFIG = "mini_vllm/quantization/base.py", "mini_vllm/quantization/config.py"
+_METHODS, _LLAMA = "mini_vllm/quantization/linear.py", "mini_vllm/llama.py"
+_CACHE = "mini_vllm/quantization/kv_cache.py"
+_LINEAR, _PARAMETER = "vllm/model_executor/layers/linear.py", "vllm/model_executor/parameter.py"
+_INTERFACE = "vllm/v1/kv_cache_interface.py"
+_LAYERS = "vllm/model_executor/layers/quantization"
+_TENSORS = f"{_LAYERS}/compressed_tensors/compressed_tensors.py"
+_SCHEMES = f"{_LAYERS}/compressed_tensors/schemes"
+
+# fmt: off
+QUANTIZATION: dict[str, tuple[Pair, ...]] = {
+    "quantization_methods": (
+        Pair("a layer asks for its method", f"{_LLAMA} Linear.__init__",
+             f"`{_LINEAR}:274 in LinearBase.__init__`",
+             "choose_linear_method(quant_config", "get_quant_method"),
+        Pair("what a method is", f"{_BASE} LinearMethod", f"{_LINEAR} LinearMethodBase"),
+        Pair("its tensors", f"{_BASE} LinearMethod.create_weights",
+             f"{_LINEAR} LinearMethodBase.create_weights"),
+        Pair("when they are loaded", f"{_BASE} LinearMethod.process_weights_after_loading",
+             f"{_LAYERS}/base_config.py QuantizeMethodBase.process_weights_after_loading"),
+        Pair("the product", f"{_BASE} LinearMethod.apply", f"{_LINEAR} LinearMethodBase.apply"),
+        Pair("a tensor, and its axes", f"{_BASE} Parameter", f"{_PARAMETER} BasevLLMParameter"),
+        Pair("nothing quantised", f"{_METHODS} UnquantizedLinearMethod",
+             f"{_LINEAR} UnquantizedLinearMethod"),
+        Pair("q, k and v alike", f"{_BASE} choose_linear_method",
+             f"{_LAYERS}/compressed_tensors/utils.py should_ignore_layer"),
+    ),
+    "quantization_config": (
+        Pair("the registry", f"{_CONFIG} get_quantization_config",
+             f"{_LAYERS}/__init__.py get_quantization_config"),
+        Pair("a config", f"{_BASE} QuantizationConfig", f"{_LAYERS}/base_config.py QuantizationConfig"),
+        Pair("AWQ", f"{_CONFIG} AWQConfig.from_config", f"{_LAYERS}/awq.py AWQConfig.from_config"),
+        Pair("GPTQ", f"{_CONFIG} GPTQConfig.from_config",
+             f"{_LAYERS}/auto_gptq.py AutoGPTQConfig.from_config"),
+        Pair("one group, no order", f"{_CONFIG} GPTQConfig.from_config",
+             f"`{_LAYERS}/auto_gptq.py:116 in AutoGPTQConfig.__init__`",
+             "desc_act and size != -1", "desc_act"),
+        Pair("compressed-tensors", f"{_CONFIG} CompressedTensorsConfig.from_config",
+             f"{_TENSORS} CompressedTensorsConfig.from_config"),
+        Pair("which target fits", f"{_CONFIG} CompressedTensorsConfig._find",
+             f"{_LAYERS}/compressed_tensors/utils.py find_matched_target"),
+        Pair("bits and activations give a method", f"{_CONFIG} _scheme",
+             f"{_TENSORS} CompressedTensorsConfig._get_scheme_from_parts"),
+        Pair("quantised while it is loaded", f"{_CONFIG} OnlineQuantizationConfig",
+             f"{_LAYERS}/online/base.py OnlineQuantizationConfig"),
+    ),
+    "quantization_layouts": (
+        Pair("words, scales, zero points", f"{_METHODS} WNA16LinearMethod.create_weights",
+             f"{_SCHEMES}/compressed_tensors_wNa16.py CompressedTensorsWNA16.create_weights"),
+        Pair("AWQ: along the outputs", f"{_METHODS} AWQLinearMethod.create_weights",
+             f"{_LAYERS}/awq.py AWQLinearMethod.create_weights"),
+        Pair("in its own order", "mini_vllm/quantization/pack.py unpack_awq",
+             f"{_LAYERS}/awq_marlin.py _REVERSE_AWQ_PACK_ORDER"),
+        Pair("GPTQ: transposed, along the inputs", f"{_METHODS} GPTQLinearMethod.create_weights",
+             f"{_LAYERS}/auto_gptq.py AutoGPTQLinearMethod.create_weights"),
+        Pair("columns sorted by group", f"{_METHODS} WNA16LinearMethod.put_in_order",
+             f"{_LAYERS}/utils/marlin_utils.py marlin_sort_g_idx"),
+        Pair("codes out of words", f"{_METHODS} unpack_numbers",
+             f"{_LAYERS}/utils/quant_utils.py unpack_quantized_values_into_int32"),
+    ),
+    "quantization_products": (
+        Pair("weights alone", f"{_METHODS} WNA16LinearMethod.apply",
+             f"{_SCHEMES}/compressed_tensors_wNa16.py CompressedTensorsWNA16.apply_weights"),
+        Pair("int8 by int8", f"{_METHODS} W8A8Int8LinearMethod.apply",
+             f"{_SCHEMES}/compressed_tensors_w8a8_int8.py CompressedTensorsW8A8Int8.apply_weights"),
+        Pair("a scale a row of activations", f"{_METHODS} quantize_per_token_int8",
+             "vllm/_custom_ops.py scaled_int8_quant"),
+        Pair("FP8 by FP8", f"{_METHODS} Fp8LinearMethod.apply",
+             f"{_SCHEMES}/compressed_tensors_w8a8_fp8.py CompressedTensorsW8A8Fp8.apply_weights"),
+        Pair("activations in FP8", f"{_METHODS} quantize_per_token_fp8",
+             f"{_LAYERS}/input_quant_fp8.py QuantFP8.forward_native"),
+    ),
+    "quantization_cache": (
+        Pair("a file that asks for it", f"{_CONFIG} _kv_cache_dtype",
+             "`vllm/model_executor/layers/attention/attention.py:238 in Attention.__init__`",
+             'return "fp8"', "kv_cache_scheme"),
+        Pair("one scale a layer", f"{_CACHE} PerTensor", f"{_LAYERS}/kv_cache.py BaseKVCacheMethod"),
+        Pair("one for each token and head", f"{_CACHE} PerTokenHead", f"{_INTERFACE} KVQuantMode"),
+        Pair("bytes of a block", f"{_CACHE} page_size_bytes",
+             f"{_INTERFACE} AttentionSpec.page_size_bytes"),
+    ),
+}
+# fmt: on

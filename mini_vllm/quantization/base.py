@@ -1,0 +1,139 @@
+"""What a linear layer asks of whoever keeps its weights: which tensors, what becomes of them, the product.
+
+Mirrors `vllm/model_executor/layers/quantization/base_config.py` and the method half of
+`vllm/model_executor/layers/linear.py`. Left out: tensor parallelism, experts, quantised embeddings,
+the choice of a kernel, which upstream makes in `create_weights`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mini_vllm.llama_config import CheckpointError
+from mini_vllm.outside import short
+
+Array = NDArray[Any]
+
+
+class Parameter(NamedTuple):
+    """A tensor that a checkpoint must hold of a projection.
+
+    Attributes:
+        shape: of one projection's tensor.
+        dtypes: numpy's names, any of which will do. 16-bit floats have been widened to float32 when they
+            are read; `uint8` are the bytes of FP8.
+        output_dim: the axis along which projections of one layer stand side by side. None: the tensor
+            has no such axis, and a layer keeps one of each projection, stacked.
+        optional: whether a file may leave it out.
+
+    Source: the classes of `vllm/model_executor/parameter.py:31 BasevLLMParameter`.
+    """
+
+    shape: tuple[int, ...]
+    dtypes: tuple[str, ...] = ("float32",)
+    output_dim: int | None = 0
+    optional: bool = False
+
+
+class LinearMethod(ABC):
+    """How a linear layer's weights are stored, and its product from them. Equal methods are equal objects.
+
+    Source: `vllm/model_executor/layers/linear.py:141 LinearMethodBase`.
+    """
+
+    @abstractmethod
+    def create_weights(self, input_size: int, output_size: int) -> dict[str, Parameter]:
+        """The tensors of a projection, by the last part of their name.
+
+        Raises ValueError where the format has no place for such a size.
+        """
+
+    @abstractmethod
+    def process_weights_after_loading(self, layer: Any) -> None:
+        """Bring the tensors, by now attributes of the layer, into the form that `apply` wants.
+
+        Args:
+            layer: a `mini_vllm.llama.Linear`: it has `names`, `input_size` and `output_sizes`.
+
+        Raises CheckpointError for values that no writer of the format makes.
+        """
+
+    @abstractmethod
+    def apply(self, layer: Any, x: NDArray[np.float32]) -> NDArray[np.float32]:
+        """The product with the layer's weights: float32 `[n, in]` to float32 `[n, out]`."""
+
+
+class QuantizationConfig(ABC):
+    """What a checkpoint says of its weights, under `quantization_config` in config.json.
+
+    Attributes:
+        kv_cache_dtype: how K and V are kept where `EngineConfig.kv_cache_dtype` is `auto`.
+
+    Source: `vllm/model_executor/layers/quantization/base_config.py:70 QuantizationConfig`.
+    """
+
+    kv_cache_dtype: str = "auto"
+
+    @classmethod
+    @abstractmethod
+    def from_config(cls, config: Mapping[str, Any]) -> QuantizationConfig:
+        """Check what stands under `quantization_config`. Raises CheckpointError."""
+
+    @abstractmethod
+    def get_quant_method(self, name: str) -> LinearMethod:
+        """The method of one projection, by its Hugging Face name. Raises CheckpointError."""
+
+
+def choose_linear_method(config: QuantizationConfig, names: Sequence[str]) -> LinearMethod:
+    """The method of projections that are one product, which all of them must have.
+
+    Raises CheckpointError where they have not; upstream refuses it too
+    (`vllm/model_executor/layers/quantization/compressed_tensors/utils.py:50 should_ignore_layer`).
+    """
+    methods = [config.get_quant_method(name) for name in names]
+    for name, method in zip(names, methods, strict=True):
+        if method != methods[0]:
+            raise CheckpointError(
+                f"{names[0]} and {name} are one product, and must be quantised alike: "
+                f"quantization_config makes them {methods[0]} and {method}"
+            )
+    return methods[0]
+
+
+def load_parameters(layer: Any, weights: Mapping[str, Array]) -> None:
+    """Give the layer its method's tensors as attributes, those of all its projections together.
+
+    Args:
+        layer: has `names`, `input_size`, `output_sizes` and `quant_method`.
+        weights: every tensor of the checkpoint, checked against `create_weights`.
+    """
+    wanted = layer.quant_method.create_weights(layer.input_size, layer.output_sizes[0])
+    for suffix, parameter in wanted.items():
+        tensors = [weights[key] for n in layer.names if (key := f"{n}.{suffix}") in weights]
+        value: Array | None = None
+        if len(tensors) == len(layer.names):
+            if parameter.output_dim is None:
+                value = np.stack([tensor.reshape(parameter.shape) for tensor in tensors])
+            else:
+                value = np.concatenate(tensors, axis=parameter.output_dim)
+        setattr(layer, suffix, value)
+
+
+def the_same_for_all(layer: Any, suffix: str) -> Array:
+    """The one value of a tensor that every projection of the layer has its own copy of, stacked by
+    `load_parameters`. Raises CheckpointError where the copies differ."""
+    stacked: Array = getattr(layer, suffix)
+    for name, each in zip(layer.names, stacked, strict=True):
+        if not np.array_equal(each, stacked[0]):
+            raise CheckpointError(
+                f"{layer.names[0]}.{suffix} and {name}.{suffix} must be equal, because the two are one "
+                f"product of the same input; they are {short(stacked[0].tolist())} and "
+                f"{short(each.tolist())}"
+            )
+    first: Array = stacked[0]
+    return first

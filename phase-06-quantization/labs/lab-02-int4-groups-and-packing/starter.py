@@ -1,0 +1,166 @@
+"""Lab 06-02: what a model card costs, 4-bit groups, and the words of three file formats. Your work: every
+NotImplementedError.
+
+Codes are unsigned here, 0 to 15, and a code stands for `(code - zero_point) * scale`. On a symmetric grid
+the zero point is 8 everywhere. A weight is [out, in], a group lies along a row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+
+# ---- before you write anything -------------------------------------------------------------------
+
+
+def predictions() -> dict[str, list[float]]:
+    """Your answers to the four questions of the README, under the names that stand there."""
+    raise NotImplementedError
+
+
+# ---- what it costs -------------------------------------------------------------------------------
+
+
+def layer_bytes(
+    layout: str, out_features: int, in_features: int, group_size: int, symmetric: bool = True
+) -> dict[str, int]:
+    """Bytes of each tensor that the layout keeps of one 4-bit layer, by name.
+
+    Args:
+        layout: "pack-quantized", "gptq" or "awq"; the README's table says which tensors each has, in
+            which shape and dtype.
+        out_features, in_features: of the layer; both fill whole words.
+        group_size: weights of a row that share a scale; -1 is the whole row.
+        symmetric: True for gptq, False for awq; for pack-quantized either.
+    """
+    raise NotImplementedError
+
+
+def card_bytes(
+    linears: Iterable[tuple[int, int]], others: int, group_size: int, symmetric: bool = True
+) -> int:
+    """Bytes of a checkpoint whose card says W4A16, in the layout pack-quantized.
+
+    Args:
+        linears: (out, in) of every linear layer that is quantised.
+        others: how many weights there are beside; they stay in 16 bits.
+        group_size, symmetric: as the card has them.
+    """
+    raise NotImplementedError
+
+
+# ---- groups --------------------------------------------------------------------------------------
+
+
+def quantize_groups(
+    weight: Array, group_size: int, symmetric: bool = True
+) -> tuple[Array, Array, Array]:
+    """Round a weight to 4 bits, a scale for each group.
+
+    For each group, with 0 counted among its weights:
+
+    1. scale: symmetric, the largest magnitude divided by 7.5; otherwise largest minus smallest, by 15.
+    2. zero point: symmetric, 8; otherwise as many scales as the smallest lies below 0, rounded. A group of
+       zeros may have any.
+    3. Only now is the scale put into float16. What it is after that, the codes are chosen for. A scale that
+       is 0 then becomes 1.
+    4. code: weight / scale + zero point, the sum rounded and then cut to 0 to 15.
+
+    Rounding is to the nearest, of two equally near to the even one, as `np.rint` does.
+
+    Args:
+        weight: float32 [out, in].
+        group_size: divides `in`, or -1 for the whole row.
+
+    Returns:
+        codes int32 [out, in], scale float32 [out, groups], zero_point int32 [out, groups].
+    """
+    raise NotImplementedError
+
+
+def dequantize_groups(codes: Array, scale: Array, zero_point: Array) -> Array:
+    """The weights that the codes stand for, float32 [out, in]; all as `quantize_groups` has them."""
+    raise NotImplementedError
+
+
+def weight_error(weight: Array, group_size: int, symmetric: bool = True) -> float:
+    """How far 4 bits move a weight, as a share of its size: |W' - W| / |W|, roots of sums of squares."""
+    raise NotImplementedError
+
+
+# ---- words ---------------------------------------------------------------------------------------
+
+
+def pack(codes: Array, axis: int) -> Array:
+    """Eight codes to a word along `axis`, the first in the lowest four bits.
+
+    Args:
+        codes: 0 to 15, two axes; the length of `axis`, 0 or 1, is a multiple of 8.
+
+    Returns:
+        int32, `axis` an eighth as long.
+    """
+    raise NotImplementedError
+
+
+def unpack(words: Array, axis: int) -> Array:
+    """The codes that `pack` was given, int32; `words` are int32, and may be negative."""
+    raise NotImplementedError
+
+
+def pack_awq(codes: Array) -> Array:
+    """Eight neighbours along the last axis to a word, in AWQ's order.
+
+    [rows, columns] become int32 [rows, columns / 8]. From the lowest four bits up, a word holds the codes
+    of columns 0, 2, 4, 6, 1, 3, 5, 7.
+    """
+    raise NotImplementedError
+
+
+def unpack_awq(words: Array) -> Array:
+    """The codes that `pack_awq` was given, int32."""
+    raise NotImplementedError
+
+
+# ---- files ---------------------------------------------------------------------------------------
+
+
+def write_layer(
+    layout: str, codes: Array, scale: Array, zero_point: Array, symmetric: bool = True
+) -> dict[str, Array]:
+    """The tensors of one layer as the layout has them; see the README's table.
+
+    Args:
+        layout, symmetric: as for `layer_bytes`.
+        codes, scale, zero_point: as `quantize_groups` returns them.
+    """
+    raise NotImplementedError
+
+
+def read_layer(layout: str, tensors: Mapping[str, Array]) -> tuple[Array, Array, Array]:
+    """Codes, scale and zero point, as `quantize_groups` returns them, from the tensors of one layer.
+
+    Columns are in the order of their groups, so `g_idx` need not be looked at.
+    """
+    raise NotImplementedError
+
+
+# ---- who runs it ---------------------------------------------------------------------------------
+
+
+def refused_by(kernel: str, out_features: int, in_features: int, group_size: int) -> list[str]:
+    """What of the layer breaks a rule of the kernel: any of "group_size", "in_features", "out_features".
+
+    In this order; an empty list if the kernel takes it. A group that does not divide the inputs is refused
+    as "group_size", whatever the kernel.
+
+    Args:
+        kernel: "marlin", "machete" or "cpu"; the README's table has the rules.
+        out_features, in_features: of the layer as it is run, so on one of several GPUs what lies there.
+        group_size: -1 is the whole row.
+    """
+    raise NotImplementedError

@@ -1,0 +1,17 @@
+"""The products are added up in int16.
+
+One product of 127 and 127 fits, two do not fit twice: int16 ends at 32,767, and numpy wraps around without a
+word. Tensor cores add such products in int32.
+
+Refused by `test_the_product`.
+"""
+
+from course.learner.edited import edited
+
+CHANGE = """
+w8a8
+- sums = x_codes.astype(np.float64) @ w_codes.T.astype(np.float64)
++ sums = x_codes.astype(np.int16) @ w_codes.T.astype(np.int16)
+"""
+
+exec(edited(__file__, CHANGE))

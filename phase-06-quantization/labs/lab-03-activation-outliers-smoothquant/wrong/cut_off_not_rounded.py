@@ -1,0 +1,17 @@
+"""Numbers are cut off towards 0 where they should be rounded.
+
+`astype(int)` does that. Every code is then up to a whole step too small, always on the same side, and a sum
+over many channels does not average it out.
+
+Refused by `test_codes_of_a_token`.
+"""
+
+from course.learner.edited import edited
+
+CHANGE = """
+quantize_activations
+- return np.rint(x / scale).astype(np.int32), scale
++ return (x / scale).astype(np.int32), scale
+"""
+
+exec(edited(__file__, CHANGE))

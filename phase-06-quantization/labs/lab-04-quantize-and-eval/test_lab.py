@@ -1,0 +1,261 @@
+"""Lab 06-04: measure what a quantised model has lost, what it takes up, and judge what was measured."""
+
+from __future__ import annotations
+
+import math
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+from course.learner.labs import load_support
+
+support = load_support(__file__)
+
+
+def test_the_predictions_hold(lab: ModuleType) -> None:
+    """What was said before, against what was measured and counted."""
+    said, want = lab.predictions(), support.answers()
+    apart = sorted(set(said) ^ set(want))
+    assert not apart, f"these stand in one of the README and your answers only: {apart}"
+    for name, (answer, why) in want.items():
+        mine = tuple(said[name]) if isinstance(said[name], list) else said[name]
+        assert mine == answer, f"{name}: you say {said[name]!r}, it is {answer!r}: {why}"
+
+
+# -- Quality.
+
+EVEN = np.log(np.array([[0.5, 0.25, 0.25], [0.25, 0.5, 0.25], [0.1, 0.1, 0.8]], np.float32))
+
+
+def test_a_row_is_about_the_next_token(lab: ModuleType) -> None:
+    """Row i against ids[i + 1]; the last row has no answer, and the first token is predicted by nobody."""
+    nats, tokens = lab.surprise(EVEN, [2, 0, 1])
+    assert tokens == 2, f"three tokens, two of them predicted, not {tokens}"
+    assert nats == pytest.approx(2 * math.log(2)), (
+        f"ids 2 0 1: row 0 gives token 0 a half, row 1 gives token 1 a half, so 1.386 nats, not {nats:.3f}"
+    )
+
+
+def test_the_last_row_may_be_missing(lab: ModuleType) -> None:
+    """vLLM reports a row less than mini_vllm: the surprise is the same."""
+    whole, cut = lab.surprise(EVEN, [2, 0, 1]), lab.surprise(EVEN[:2], [2, 0, 1])
+    assert cut == whole, f"with the last row {whole}, without it {cut}"
+
+
+def test_a_guess_among_n_has_perplexity_n(lab: ModuleType) -> None:
+    """Whoever holds all tokens equally likely is as surprised as by a die with so many faces."""
+    even = np.full((5, 264), -math.log(264), np.float32)
+    got = lab.perplexity([(even, [1, 2, 3, 4, 5])])
+    assert got == pytest.approx(264, rel=1e-5), f"264 tokens, equally likely: 264, not {got:.2f}"
+
+
+def test_every_token_counts_once(lab: ModuleType) -> None:
+    """A document of one predicted token does not weigh as much as one of two."""
+    got = lab.perplexity([(EVEN, [2, 0, 1]), (EVEN, [0, 1])])
+    want = 2 ** (2 / 3) * 4 ** (1 / 3)
+    assert got == pytest.approx(want), (
+        f"three tokens, surprised by 1, 1 and 2 bits: 2^(4/3) = {want:.4f}, not {got:.4f}"
+    )
+
+
+def test_kl_by_hand(lab: ModuleType) -> None:
+    """Two rows, one of them equal: the mean, weighted by the reference's own probabilities."""
+    p = np.log(np.array([[0.5, 0.5], [0.75, 0.25]], np.float32))
+    q = np.log(np.array([[0.5, 0.5], [0.25, 0.75]], np.float32))
+    want = (0.75 * math.log(3) - 0.25 * math.log(3)) / 2
+    got = lab.kl_divergence(p, q)
+    assert got == pytest.approx(want), (
+        f"0 nats in one row and 0.549 in the other: {want:.4f}, not {got:.4f}"
+    )
+
+
+def test_kl_has_a_direction(lab: ModuleType) -> None:
+    """What the reference holds likely is what counts."""
+    p = np.log(np.array([[0.98, 0.01, 0.01]], np.float32))
+    q = np.log(np.array([[0.4, 0.4, 0.2]], np.float32))
+    forth, back = lab.kl_divergence(p, q), lab.kl_divergence(q, p)
+    assert forth == pytest.approx(0.8112, abs=1e-3), (
+        f"from a sure reference to a doubtful model: 0.811, not {forth:.3f}; {back:.3f} the other way"
+    )
+
+
+def test_kl_of_itself_is_nothing(lab: ModuleType) -> None:
+    """And of anything else it is more, in each of 20 draws."""
+    for seed in range(20):
+        p, q = (support.drawn_logprobs(7, 30, 2 * seed + i) for i in range(2))
+        assert lab.kl_divergence(p, p) == 0, "a model has no distance from itself"
+        got = lab.kl_divergence(p, q)
+        assert got > 0, f"two different models, and a distance of {got}"
+
+
+def test_logarithms_stay_logarithms(lab: ModuleType) -> None:
+    """A model may rule a token out that the reference holds likely."""
+    p = np.log(np.array([[0.5, 0.5]], np.float32))
+    q = np.array([[0.0, -120.0]], np.float32)  # exp(-120) is 0 in float32
+    want = 60 - math.log(2)
+    got = lab.kl_divergence(p, q)
+    assert got == pytest.approx(want), (
+        f"a half against 1 and a half against exp(-120): {want:.2f} nats, not {got:.2f}; log p and "
+        "log q are given, and what goes through exp and back has lost the small ones"
+    )
+
+
+def test_agreement_is_a_share_of_rows(lab: ModuleType) -> None:
+    """The likeliest token of each row, whatever its probability."""
+    p = np.log(np.array([[0.6, 0.4], [0.6, 0.4], [0.3, 0.7], [0.1, 0.9]], np.float32))
+    q = np.log(np.array([[0.9, 0.1], [0.4, 0.6], [0.4, 0.6], [0.2, 0.8]], np.float32))
+    got = lab.greedy_agreement(p, q)
+    assert got == 0.75, f"three of four rows agree: 0.75, not {got}"
+
+
+def test_what_comes_behind_a_difference_does_not_count(lab: ModuleType) -> None:
+    """Two texts that have parted may well hold the same token at the same place."""
+    got = lab.tokens_in_common([5, 6, 7, 8, 9], [5, 6, 1, 8, 9])
+    assert got == 2, f"they part at the third token: 2, not {got}"
+    assert lab.tokens_in_common([4, 5], [4, 5]) == 2, "two texts that never part have all in common"
+    assert lab.tokens_in_common([4, 5, 6], [4, 5]) == 2, "a text that ends has its tokens in common"
+    assert lab.tokens_in_common([1, 2], [2, 2]) == 0, (
+        "two texts that part at once have nothing in common"
+    )
+
+
+# -- Memory.
+
+
+def test_a_layer_is_all_its_tensors(lab: ModuleType) -> None:
+    """Codes, scales and whatever else has the layer's name before the last point."""
+    got = lab.bytes_by_layer(
+        {
+            "model.layers.0.mlp.up_proj.weight_packed": ("I32", [384, 16]),
+            "model.layers.0.mlp.up_proj.weight_scale": ("BF16", [384, 1]),
+            "model.layers.0.mlp.up_proj.weight_shape": ("I64", [2]),
+            "model.norm.weight": ("F32", [128]),
+        }
+    )
+    want = {"model.layers.0.mlp.up_proj": 384 * 16 * 4 + 384 * 2 + 16, "model.norm": 512}
+    assert got == want, f"{got} where {want} lie in the file"
+
+
+def test_a_number_alone_is_counted(lab: ModuleType) -> None:
+    """A scale for the whole tensor has no dimension at all, and still takes its bytes."""
+    got = lab.bytes_by_layer({"a.weight_scale": ("F32", [])})
+    assert got == {"a": 4}, f"one float32 of shape []: 4 bytes, not {got}"
+
+
+def test_every_type_has_its_bytes(lab: ModuleType) -> None:
+    """The types that the formats of this phase store."""
+    sizes = {"F32": 4, "BF16": 2, "F16": 2, "I64": 8, "I32": 4, "I8": 1, "U8": 1, "F8_E4M3": 1}
+    for dtype, size in sizes.items():
+        got = lab.bytes_by_layer({"a.b": (dtype, [3, 5])})
+        assert got == {"a": 15 * size}, f"3 x 5 of {dtype}, {size} bytes each: not {got}"
+    try:
+        got = lab.bytes_by_layer({"a.b": ("Q4", [1])})
+    except KeyError:
+        return
+    pytest.fail(f"Q4 is not in BYTES, so nobody knows its size: KeyError, not {got}")
+
+
+@pytest.mark.parametrize(
+    ("bits", "group", "scale", "zeros", "want"),
+    [
+        (8, None, 4, False, 384 * 128 + 384 * 4),
+        (4, 128, 2, False, 384 * 64 + 384 * 2),
+        (4, 32, 2, False, 384 * 64 + 4 * 384 * 2),
+        (4, 32, 2, True, 384 * 64 + 4 * 384 * 2 + 4 * 384 // 2),
+        (3, 128, 2, False, 384 * 48 + 384 * 2),
+        (16, None, 0, False, 384 * 256),
+    ],
+    ids=["8-row", "4-g128", "4-g32", "4-g32-zero", "3-g128", "16"],
+)
+def test_bytes_on_paper(
+    lab: ModuleType, bits: int, group: int | None, scale: int, zeros: bool, want: int
+) -> None:
+    """384 outputs of 128 inputs: codes, then a scale for each group of each row, then zero points."""
+    got = lab.linear_bytes(384, 128, lab.Format(bits, group, scale, zeros))
+    assert got == want, (
+        f"384 x 128 in {bits} bits, groups of {group}, scales of {scale} bytes, "
+        f"zero points {zeros}: {want:,} bytes, not {got:,}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("method", "group", "zeros", "besides"),
+    [("int4-row", None, False, 16), ("int4-g128", 128, False, 16), ("int4-g32", 32, False, 16),
+     ("awq", 128, True, 0), ("awq-g32", 32, True, 0)],
+)  # fmt: skip
+def test_paper_and_file_agree(
+    lab: ModuleType, method: str, group: int | None, zeros: bool, besides: int
+) -> None:
+    """The shipped model's linears, counted in the file of each format. `weight_shape` is two I64 a layer."""
+    shapes = [(128, 128), (64, 128), (64, 128), (128, 128), (384, 128), (384, 128), (128, 384)]
+    fmt = lab.Format(4, group, 2, zeros)
+    want = 4 * sum(lab.linear_bytes(*shape, fmt) + besides for shape in shapes)
+    counted = support.results()["mini_vllm"]["methods"][method]["linear bytes"]
+    assert want == counted, f"{method}: {want:,} by arithmetic, {counted:,} in the file"
+
+
+def test_noors_blocks(lab: ModuleType) -> None:
+    """92 % of the card, less the weights, in whole blocks of 2 MiB."""
+    got = lab.kv_blocks(24e9, 16_060_522_496, 2**21)
+    assert got == 2870, f"22.08 GB less 16.06 GB, in blocks of 2 MiB: 2,870, not {got}"
+    linears = 6_979_321_856  # of rows of 4,096 inputs, say: in groups of 128 it makes no difference
+    small = (
+        lab.linear_bytes(linears // 4096, 4096, lab.Format(4, 128)) + 16_060_522_496 - 2 * linears
+    )
+    got = lab.kv_blocks(24e9, small, 2**21)
+    assert got == 7810, f"in int4-g128 her weights take 5.70 GB: 7,810 blocks, not {got}"
+    got = lab.kv_blocks(24e9, 16_060_522_496, 2**21, 0.5)
+    assert got == 0, f"weights of 16 GB in half of the card leave 0 blocks, not {got}"
+
+
+def test_a_block_is_whole(lab: ModuleType) -> None:
+    """What is left over of the memory holds no block."""
+    got = lab.kv_blocks(1000, 100, 100, 1.0), lab.kv_blocks(1000, 101, 100, 1.0)
+    assert got == (9, 8), f"900 and 899 bytes in blocks of 100: 9 and 8, not {got}"
+
+
+# -- Judging.
+
+
+def test_the_edge_of_the_trade_off(lab: ModuleType) -> None:
+    """Larger and worse is beaten, and so is as good and larger; larger and better is not."""
+    points = {
+        "a": (10.0, 3.0),
+        "b": (20.0, 1.0),
+        "c": (20.0, 2.0),
+        "d": (30.0, 4.0),
+        "e": (5.0, 9.0),
+        "f": (11.0, 3.0),
+        "g": (15.0, 2.5),
+    }
+    got = set(lab.not_beaten(points))
+    assert got == {"a", "b", "e", "g"}, (
+        f"c, d and f are beaten, a, b, e and g are not; you keep {sorted(got)}"
+    )
+
+
+def test_equals_do_not_beat_each_other(lab: ModuleType) -> None:
+    """Two methods of the same size and loss are both worth a look."""
+    got = set(lab.not_beaten({"a": (1.0, 1.0), "b": (1.0, 1.0), "c": (1.0, 2.0)}))
+    assert got == {"a", "b"}, (
+        f"a and b are the same, c is as large and worse; you keep {sorted(got)}"
+    )
+
+
+def test_a_round_has_its_own_ratio(lab: ModuleType) -> None:
+    """The machine was busy in the second round, for both."""
+    got = lab.speedup([(2.0, 1.0), (30.0, 10.0), (1.5, 1.5)])
+    assert tuple(got) == (1.0, 2.0, 3.0), f"ratios 2, 3 and 1: (1, 2, 3), not {tuple(got)}"
+
+
+def test_one_bad_round_does_not_decide(lab: ModuleType) -> None:
+    """The middle is the median, not the mean."""
+    _, middle, _ = lab.speedup([(1.0, 1.0), (1.1, 1.0), (100.0, 1.0)])
+    assert middle == pytest.approx(1.1), (
+        f"ratios 1, 1.1 and 100: the middle is 1.1, not {middle:.2f}"
+    )
+    _, middle, _ = lab.speedup([(4.0, 1.0), (1.0, 1.0), (2.0, 1.0), (1.5, 1.0)])
+    assert middle == pytest.approx(1.75), (
+        f"ratios 1, 1.5, 2 and 4 have two in the middle: halfway, 1.75, not {middle:.2f}"
+    )

@@ -1,0 +1,135 @@
+"""Lab 06-05: rounding that makes up for its errors. Your work: every NotImplementedError.
+
+A weight is `[out, in]`, an input X is `[n, in]`, a row for each token, and the layer gives X @ weight.T.
+Everything is float64. `h` is what `hessian` gives.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[Any]
+Ints = NDArray[np.integer[Any]]
+
+
+# ---- the grid of lab 06-02, given ----------------------------------------------------------------
+
+
+def choose_scale(columns: Floats) -> Floats:
+    """The step of each row, `[out, 1]`, for int4: codes -8 to 7. 1 for a row of zeros."""
+    scale = np.abs(columns).max(axis=1, keepdims=True) / 7.5
+    return np.where(scale == 0, 1.0, scale)
+
+
+def to_codes(columns: Floats, scale: Floats) -> Ints:
+    """The nearest codes of some columns, `[out, k]`, for steps `[out, 1]`."""
+    codes: Ints = np.clip(np.rint(columns / scale), -8, 7).astype(np.int32)
+    return codes
+
+
+class Quantized(NamedTuple):
+    """A weight in 4 bits.
+
+    Attributes:
+        codes: integers, `[out, in]`.
+        scale: `[out, groups]`.
+        g_idx: int `[in]`, the group that each column belongs to.
+    """
+
+    codes: Ints
+    scale: Floats
+    g_idx: Ints
+
+    def weight(self) -> Floats:
+        """What the codes stand for, `[out, in]`."""
+        out: Floats = self.codes * self.scale[:, self.g_idx]
+        return out
+
+
+# ---- before you write anything -------------------------------------------------------------------
+
+
+def predictions() -> dict[str, list[float]]:
+    """Your answers to the four questions of the README, under the names that stand there."""
+    raise NotImplementedError
+
+
+# ---- what an error costs -------------------------------------------------------------------------
+
+
+def hessian(x: Floats) -> Floats:
+    """H, `[in, in]`, of the inputs `x` `[n, in]`.
+
+    Of the mean, over the tokens, of an output's squared error it is the matrix of second derivatives by
+    the weights of the output's row. All rows have the same one. float64, whatever `x` is.
+    """
+    raise NotImplementedError
+
+
+def output_error(change: Floats, h: Floats) -> float:
+    """The squared error of the outputs, mean over the tokens and summed over the outputs.
+
+    Args:
+        change: `[out, in]`, what is added to the weight.
+        h: of the inputs. The inputs themselves are not needed.
+    """
+    raise NotImplementedError
+
+
+def damped(h: Floats, damp: float) -> Floats:
+    """A new H that has an inverse.
+
+    The mean of H's diagonal, times `damp`, is added to each entry of the diagonal. The entry of an input that
+    was always 0 becomes 1.
+    """
+    raise NotImplementedError
+
+
+# ---- what makes up for it ------------------------------------------------------------------------
+
+
+def compensation(error: Floats, inverse: Floats) -> Floats:
+    """What must be added to the columns that are left, so that the outputs change least.
+
+    The first of k columns was rounded, and it will not move again. The others are free.
+
+    Args:
+        error: `[out]`, the first column before rounding minus after.
+        inverse: `[k, k]`, the inverse of H for these k inputs.
+
+    Returns:
+        `[out, k - 1]`, for the second column and those behind it.
+    """
+    raise NotImplementedError
+
+
+def factor(h: Floats) -> Floats:
+    """U, upper triangular, with U.T @ U the inverse of `h`. The diagonal is above 0.
+
+    Row j of U, from the diagonal on, is the first row of the inverse of `h[j:, j:]`, but for a factor. So
+    U has what `compensation` needs of all those inverses.
+    """
+    raise NotImplementedError
+
+
+def gptq(
+    weight: Floats, h: Floats, group_size: int, damp: float = 0.01, act_order: bool = False
+) -> Quantized:
+    """Round column by column; after each one, let those that are left make up for its error.
+
+    A group's scale is chosen when its first column comes, for what its columns have become by then. The
+    column of an input that was always 0 is set to 0 first.
+
+    Args:
+        weight: `[out, in]`; it stays as it is, and so does `h`.
+        h: from `hessian`, not damped yet.
+        group_size: columns to a scale; divides `in`.
+        act_order: take the columns by falling diagonal of `h`. Then a group is a stretch of that order.
+
+    Returns:
+        In the order of the weight's columns.
+    """
+    raise NotImplementedError

@@ -1,0 +1,111 @@
+"""Lab 06-07: a linear layer with 4-bit weights, in Triton.
+
+Solution; what it solves stands in starter.py.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+
+@triton.jit
+def unpack(packed, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr):
+    shift = tl.arange(0, 8) * 4
+    codes = (packed[:, :, None] >> shift[None, None, :]) & 15
+    return tl.reshape(codes - 8, [BLOCK_N, BLOCK_K])
+
+
+@triton.jit
+def w4a16_kernel(
+    out_ptr,
+    x_ptr,
+    packed_ptr,
+    scale_ptr,
+    num_rows,
+    out_features,
+    num_tiles,
+    tiles_per_split,
+    x_stride,
+    packed_stride,
+    scale_stride,
+    GROUP: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+):
+    TILES: tl.constexpr = (GROUP + BLOCK_K - 1) // BLOCK_K  # of a group
+    output = (tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)).to(tl.int64)
+    row = tl.program_id(2) * BLOCK_M + tl.arange(0, BLOCK_M)
+    in_outputs = output < out_features
+    in_rows = row < num_rows
+    place = tl.arange(0, BLOCK_K)
+    word = tl.arange(0, BLOCK_K // 8)
+    first = tl.program_id(1) * tiles_per_split
+    last = tl.minimum(first + tiles_per_split, num_tiles)
+
+    acc = tl.zeros([BLOCK_N, BLOCK_M], tl.float32)
+    for tile in range(first, last):
+        group = tile // TILES
+        before = tile % TILES * BLOCK_K  # inputs of the group in earlier tiles
+        start = group * GROUP + before
+        in_packed = in_outputs[:, None]
+        in_x = in_rows[:, None]
+        if GROUP % BLOCK_K != 0:
+            in_packed = in_packed & (before + word * 8 < GROUP)[None, :]
+            in_x = in_x & (before + place < GROUP)[None, :]
+        packed_at = output[:, None] * packed_stride + (start // 8 + word)[None, :]
+        packed = tl.load(packed_ptr + packed_at, mask=in_packed, other=0)
+        x_at = row[:, None] * x_stride + (start + place)[None, :]
+        x = tl.load(x_ptr + x_at, mask=in_x, other=0.0)
+        scale = tl.load(scale_ptr + output * scale_stride + group, mask=in_outputs, other=0.0)
+        weight = unpack(packed, BLOCK_N, BLOCK_K).to(x.dtype)
+        products = tl.dot(weight, tl.trans(x), input_precision="ieee")
+        acc += products * scale.to(tl.float32)[:, None]
+
+    split = tl.program_id(1).to(tl.int64)
+    at = (split * num_rows + row[None, :]) * out_features + output[:, None]
+    tl.store(out_ptr + at, acc, mask=in_rows[None, :] & in_outputs[:, None])
+
+
+@triton.jit
+def add_splits(out_ptr, part_ptr, size, num_splits, BLOCK: tl.constexpr):
+    """The sums of all splits, added. Program i has numbers i * BLOCK to i * BLOCK + BLOCK - 1. Given."""
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    total = tl.zeros([BLOCK], tl.float32)
+    for split in range(num_splits):
+        total += tl.load(part_ptr + split * size + at, mask=at < size, other=0.0)
+    tl.store(out_ptr + at, total.to(out_ptr.dtype.element_ty), mask=at < size)
+
+
+def compute_capability() -> int:
+    """The GPU that Triton compiles for, as 80 or 90; 90 where there is none (the interpreter). Given."""
+    try:
+        return int(triton.runtime.driver.active.get_current_target().arch)
+    except RuntimeError:
+        return 90
+
+
+def w4a16_gemm(x: Tensor, weight_packed: Tensor, weight_scale: Tensor) -> Tensor:
+    """Start `w4a16_kernel`, then `add_splits` where the inputs were split. Given."""
+    (num_rows, in_features), out_features = x.shape, len(weight_packed)
+    group = in_features // weight_scale.shape[1]
+    tensor_cores = x.dtype != torch.float32 and compute_capability() >= 80
+    block_n = 64 if tensor_cores else 32  # larger ones spill where there are none
+    block_m, block_k = 16, min(128, max(16, triton.next_power_of_2(group)))
+    num_tiles = weight_scale.shape[1] * triton.cdiv(group, block_k)
+    programs = triton.cdiv(out_features, block_n) * triton.cdiv(num_rows, block_m)
+    splits = max(1, min(4, 128 // programs, num_tiles // 2))  # for about 128 multiprocessors
+    out = x.new_empty(num_rows, out_features)
+    parts = x.new_empty(splits, num_rows, out_features, dtype=torch.float32) if splits > 1 else out
+    w4a16_kernel[triton.cdiv(out_features, block_n), splits, triton.cdiv(num_rows, block_m)](
+        parts, x, weight_packed, weight_scale,
+        num_rows, out_features, num_tiles, triton.cdiv(num_tiles, splits),
+        x.stride(0), weight_packed.stride(0), weight_scale.stride(0),
+        GROUP=group, BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=block_k, num_warps=4,
+    )  # fmt: skip
+    if splits > 1:
+        add_splits[(triton.cdiv(out.numel(), 1024),)](out, parts, out.numel(), splits, BLOCK=1024)
+    return out

@@ -1,0 +1,115 @@
+"""Lab 06-07: a linear layer with 4-bit weights, in Triton.
+
+`unpack` and `w4a16_kernel` are yours; the function that starts them is given, and so is the kernel that adds
+splits. What Triton is stands in lab 02-06's README.
+
+Shapes; the last axis of each has stride 1:
+
+    x               [num_rows, in_features], float16 or float32
+    weight_packed   int32 [out_features, in_features / 8]
+    weight_scale    [out_features, groups], x's dtype
+    out             [num_rows, out_features], x's dtype, without gaps
+
+A word of weight_packed holds the codes of eight neighbouring inputs, 4 bits each, that of the first in the
+lowest bits. A weight is its code less 8, times the scale of its group; a group is GROUP neighbouring inputs,
+a multiple of 8. So compressed-tensors saves a layer, and so `mini-vllm quantize --method int4-g32` does.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+
+@triton.jit
+def unpack(packed, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr):
+    """The numbers -8 to 7 that the codes of a tile stand for.
+
+    packed: int32 [BLOCK_N, BLOCK_K / 8]. Returns integers [BLOCK_N, BLOCK_K], in the order of the inputs.
+
+    Every code must come out of the word that is here already: nothing is loaded. A tile may have three axes
+    for a while; tl.reshape brings the last two together, the last one running fastest.
+    """
+    raise NotImplementedError
+
+
+@triton.jit
+def w4a16_kernel(
+    out_ptr,
+    x_ptr,
+    packed_ptr,
+    scale_ptr,
+    num_rows,
+    out_features,
+    num_tiles,
+    tiles_per_split,
+    x_stride,
+    packed_stride,
+    scale_stride,
+    GROUP: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+):
+    """BLOCK_N outputs of BLOCK_M rows, from the inputs of one split.
+
+    Program (j, s, i): outputs j * BLOCK_N and following, split s, rows i * BLOCK_M and following.
+
+    The inputs are walked over in tiles of BLOCK_K. Each group has tiles of its own, GROUP / BLOCK_K of them,
+    rounded up; where it does not come out even, the last tile of a group ends where the group does. So all
+    inputs of a tile share one scale. There are num_tiles tiles in all, and split s has the tiles
+    s * tiles_per_split and following, as many as that, or fewer in the last split.
+
+    For each tile: load the words, the rows of x and a scale for each output, each once; unpack; multiply with
+    tl.dot, the weights on the left, in x's dtype, input_precision="ieee"; multiply the result by the scales,
+    in float32; add. The sum goes to out_ptr, which is [splits, num_rows, out_features] without gaps: float32
+    where there are several splits, out itself where there is one.
+
+    BLOCK_M, BLOCK_N and BLOCK_K are powers of two, at least 16. num_rows, out_features and GROUP are any
+    number, so the last program of each kind has lanes that must load and store nothing. The strides count
+    elements; make output numbers tl.int64 before you multiply.
+    """
+    raise NotImplementedError
+
+
+@triton.jit
+def add_splits(out_ptr, part_ptr, size, num_splits, BLOCK: tl.constexpr):
+    """The sums of all splits, added. Program i has numbers i * BLOCK to i * BLOCK + BLOCK - 1. Given."""
+    at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    total = tl.zeros([BLOCK], tl.float32)
+    for split in range(num_splits):
+        total += tl.load(part_ptr + split * size + at, mask=at < size, other=0.0)
+    tl.store(out_ptr + at, total.to(out_ptr.dtype.element_ty), mask=at < size)
+
+
+def compute_capability() -> int:
+    """The GPU that Triton compiles for, as 80 or 90; 90 where there is none (the interpreter). Given."""
+    try:
+        return int(triton.runtime.driver.active.get_current_target().arch)
+    except RuntimeError:
+        return 90
+
+
+def w4a16_gemm(x: Tensor, weight_packed: Tensor, weight_scale: Tensor) -> Tensor:
+    """Start `w4a16_kernel`, then `add_splits` where the inputs were split. Given."""
+    (num_rows, in_features), out_features = x.shape, len(weight_packed)
+    group = in_features // weight_scale.shape[1]
+    tensor_cores = x.dtype != torch.float32 and compute_capability() >= 80
+    block_n = 64 if tensor_cores else 32  # larger ones spill where there are none
+    block_m, block_k = 16, min(128, max(16, triton.next_power_of_2(group)))
+    num_tiles = weight_scale.shape[1] * triton.cdiv(group, block_k)
+    programs = triton.cdiv(out_features, block_n) * triton.cdiv(num_rows, block_m)
+    splits = max(1, min(4, 128 // programs, num_tiles // 2))  # for about 128 multiprocessors
+    out = x.new_empty(num_rows, out_features)
+    parts = x.new_empty(splits, num_rows, out_features, dtype=torch.float32) if splits > 1 else out
+    w4a16_kernel[triton.cdiv(out_features, block_n), splits, triton.cdiv(num_rows, block_m)](
+        parts, x, weight_packed, weight_scale,
+        num_rows, out_features, num_tiles, triton.cdiv(num_tiles, splits),
+        x.stride(0), weight_packed.stride(0), weight_scale.stride(0),
+        GROUP=group, BLOCK_M=block_m, BLOCK_N=block_n, BLOCK_K=block_k, num_warps=4,
+    )  # fmt: skip
+    if splits > 1:
+        add_splits[(triton.cdiv(out.numel(), 1024),)](out, parts, out.numel(), splits, BLOCK=1024)
+    return out

@@ -1,0 +1,269 @@
+"""Lab 06-08: for how many tokens in a step a quantised model is faster. Your turn."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+
+@dataclass(frozen=True)
+class Card:
+    """Given: a GPU's peak rates, dense, in operations and bytes a second, and its memory in bytes.
+
+    Attributes:
+        flops: of products of 16-bit numbers.
+        int8, fp8: of products of 8-bit numbers; None where the card, or vLLM on it, has none.
+    """
+
+    name: str
+    flops: float
+    bandwidth: float
+    int8: float | None
+    fp8: float | None
+    memory: float
+
+
+@dataclass(frozen=True)
+class Model:
+    """Given: a Llama by its `config.json`."""
+
+    name: str
+    layers: int
+    hidden: int
+    mlp: int
+    heads: int
+    kv_heads: int
+    head_size: int
+    vocab: int
+    tied: bool = False
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """Given: how the linears of the layers are stored and multiplied. Embedding and head stay in 16 bits.
+
+    Attributes:
+        bits: that a weight takes in memory, its share of scales and zero points included.
+        product: the numbers that are multiplied: "16", "int8" or "fp8".
+        dequant: what turning weights into 16-bit numbers adds to the time of the product, as a share of
+            it: 0.25 makes the product take 1.25 times as long.
+        unpacks_first: a kernel of its own writes all weights to memory in 16 bits, in every step, and an
+            ordinary product reads them there.
+    """
+
+    name: str
+    bits: float
+    product: str = "16"
+    dequant: float = 0.0
+    unpacks_first: bool = False
+
+
+class Request(NamedTuple):
+    """Given: one request's part of a step. A decode has one new token, a prompt's chunk has many.
+
+    Attributes:
+        new: tokens computed in this step.
+        cached: tokens whose K and V are in the cache already.
+        sampled: whether a token is chosen, which needs a row of the head; False for a chunk of a prompt
+            that is not its last.
+    """
+
+    new: int
+    cached: int = 0
+    sampled: bool = True
+
+
+L4 = Card("L4", 121e12, 300e9, int8=242e12, fp8=242e12, memory=24e9)
+LLAMA_8B = Model("llama-3.1-8b", 32, 4096, 14336, 32, 8, 128, 128_256)
+FP16 = Scheme("fp16", 16)
+W4A16 = Scheme("w4a16", 4.125)
+W8A8 = Scheme("w8a8", 8, "int8")
+FP8 = Scheme("fp8", 8, "fp8")
+
+
+def predictions() -> dict[str, float]:
+    """Your answers to the five questions of the README, under its names."""
+    raise NotImplementedError
+
+
+# ---- bytes ---------------------------------------------------------------------------------------
+
+
+def bits_per_weight(bits: int, group_size: int, scale_bits: int = 16, zero_bits: int = 0) -> float:
+    """Bits that a weight takes in memory, its share of the scale and the zero point of its group included.
+
+    Args:
+        bits: of the weight itself.
+        group_size: weights that share one scale, and one zero point where there are some.
+        scale_bits, zero_bits: of one scale and of one zero point; 0 for none.
+    """
+    raise NotImplementedError
+
+
+def linear_weights(model: Model) -> int:
+    """How many weights the linears of all layers have: the matrices for q, k, v and o, gate, up and down.
+
+    Neither the embedding nor the head is among them, nor are the norms.
+    """
+    raise NotImplementedError
+
+
+def resident_bytes(model: Model, scheme: Scheme) -> float:
+    """Bytes of the whole model in memory.
+
+    The linears are stored as the scheme says. In 16 bits stay the embedding, the head (the same table
+    where `tied`) and the norms: two vectors of `hidden` a layer, and one behind the last layer.
+    """
+    raise NotImplementedError
+
+
+def people_at_once(
+    card: Card, model: Model, scheme: Scheme, context: int, kv_bytes: float = 2
+) -> int:
+    """How many requests have room for their K and V at the same time; 0 where the model does not even fit.
+
+    vLLM takes 0.92 of the card's memory, and the cache gets what the model leaves of it. (Activations and
+    graphs take something too, which is left out here.)
+
+    Args:
+        context: tokens each of them has in the cache, at least 1.
+        kv_bytes: of one number in the cache.
+    """
+    raise NotImplementedError
+
+
+def kv_bytes_per_token(model: Model, kv_bytes: float = 2) -> float:
+    """Bytes that one token takes up in the KV cache, over all layers (lab 00-04)."""
+    raise NotImplementedError
+
+
+# ---- seconds of one part -------------------------------------------------------------------------
+# Each gives two numbers: how long the part takes if reading alone counts, and if computing alone counts.
+
+
+def product_rate(card: Card, scheme: Scheme) -> float:
+    """Operations a second at which the linears are multiplied.
+
+    A card without tensor cores for fp8 multiplies in 16 bits: there fp8 is a way to store weights, no more.
+    For int8 there is no such way out.
+
+    Raises:
+        ValueError: int8 on a card that has none; the message names the scheme and the card.
+    """
+    raise NotImplementedError
+
+
+def linears_seconds(card: Card, scheme: Scheme, weights: int, tokens: int) -> tuple[float, float]:
+    """Seconds that linears of so many weights take for so many tokens: by reading, by computing.
+
+    All weights are read once, as they are stored, however many tokens there are. A token multiplies and adds
+    once with each weight. `dequant` makes computing longer, by its share.
+
+    With `unpacks_first` a kernel reads the stored weights and writes them in 16 bits before anything else.
+    The product then reads those, and may compute meanwhile, but not while they are unpacked. So both
+    numbers hold the time of the unpacking.
+    """
+    raise NotImplementedError
+
+
+def head_seconds(card: Card, model: Model, rows: int) -> tuple[float, float]:
+    """Seconds of the head, `hidden` by `vocab` in 16 bits, for `rows` tokens: by reading, by computing.
+
+    Where no row asks for a token the head is not run at all.
+    """
+    raise NotImplementedError
+
+
+def attention_seconds(
+    card: Card, model: Model, step: Sequence[Request], kv_bytes: float = 2
+) -> tuple[float, float]:
+    """Seconds of attention over all layers and requests of a step: by reading, by computing.
+
+    Each request reads the K and V of its own tokens once, those that are new included. A new token
+    attends to every cached one, to the new ones before it and to itself, and for each of these it costs
+    4 operations for every number of a head, in all query heads and layers, in 16 bits.
+    """
+    raise NotImplementedError
+
+
+# ---- a step --------------------------------------------------------------------------------------
+
+
+def parts(
+    card: Card, model: Model, scheme: Scheme, step: Sequence[Request], kv_bytes: float = 2
+) -> dict[str, tuple[float, float]]:
+    """Given, on your functions: what each part of a step would take to read and to compute."""
+    tokens = sum(request.new for request in step)
+    rows = sum(request.sampled for request in step)
+    return {
+        "linears": linears_seconds(card, scheme, linear_weights(model), tokens),
+        "head": head_seconds(card, model, rows),
+        "attention": attention_seconds(card, model, step, kv_bytes),
+    }
+
+
+def step_seconds(
+    card: Card, model: Model, scheme: Scheme, step: Sequence[Request], kv_bytes: float = 2
+) -> float:
+    """Seconds of a step at least.
+
+    The linears, the head and attention are different kernels and run one after the other. Within each of
+    them reading and computing overlap.
+    """
+    raise NotImplementedError
+
+
+def regime(
+    card: Card, model: Model, scheme: Scheme, step: Sequence[Request], kv_bytes: float = 2
+) -> tuple[str, str]:
+    """Which part of the step takes longest, and what that part waits for: ("linears", "memory"), say.
+
+    The parts are "linears", "head" and "attention", and they wait for "memory" or for "compute". Where
+    both take equally long it is "compute".
+    """
+    raise NotImplementedError
+
+
+def mixed_step(people: int, context: int, prompt: int, budget: int) -> list[Request]:
+    """A step in which people decode and one prompt is computed as far as there is room (phase 03).
+
+    Who decodes comes first, a token each; the prompt gets what is left of the budget. A chunk that is not
+    the prompt's end asks for no token. A step never has more tokens than the budget, and no request is in
+    it without a token.
+
+    Args:
+        people: who decode, each with `context` tokens in the cache; 0 for none.
+        prompt: tokens of the one that comes, none of them computed yet.
+        budget: tokens of a step, `max_num_batched_tokens`.
+    """
+    raise NotImplementedError
+
+
+# ---- when it pays --------------------------------------------------------------------------------
+
+
+def full_gain_until(card: Card, scheme: Scheme) -> int:
+    """The most tokens for which the linears compute no longer than they read.
+
+    Up to there they gain all that fewer bytes can give. Not asked of a scheme that unpacks first.
+    """
+    raise NotImplementedError
+
+
+def break_even(card: Card, scheme: Scheme, other: Scheme = FP16, most: int = 8192) -> int | None:
+    """The first number of tokens, from 1, for which the linears are no faster than with the other scheme.
+
+    Equally long is no faster. None if they are faster for every number up to `most`.
+    """
+    raise NotImplementedError
+
+
+def explanations() -> dict[str, str]:
+    """What explains each report of the README, "A" to "E".
+
+    "memory" (its steps wait for memory, and it gains what fewer bytes give), "compute" (its steps hold so
+    many tokens that they wait for arithmetic) or "kernel" (neither can explain the number: it is
+    about which kernel ran).
+    """
+    raise NotImplementedError

@@ -1,0 +1,17 @@
+"""It adds the dequantising to the reading.
+
+It happens in registers, between memory and the product, and costs instructions.
+
+Refused by `test_dequantising_takes_time`.
+"""
+
+from course.learner.edited import edited
+
+CHANGE = """
+linears_seconds
+- compute = 2 * weights * tokens / product_rate(card, scheme) * (1 + scheme.dequant)
++ read *= 1 + scheme.dequant
++ compute = 2 * weights * tokens / product_rate(card, scheme)
+"""
+
+exec(edited(__file__, CHANGE))
