@@ -25,7 +25,7 @@ import os, sys
 from pathlib import Path
 from tests.authors.topic_helpers import load_scripts
 [script] = load_scripts(Path(sys.argv[1]), "vllm_on_paper")
-os.environ |= script.SETTINGS
+os.environ |= script.ON_PAPER
 for topic in sys.argv[2:]:
     script.TOPICS[topic](lambda line: print(f"{topic}: {line}"))
 """
