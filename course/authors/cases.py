@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from course.authors.contract import LIMIT, TEST_LIMIT
 from course.authors.mutants import Mutant, plant
 from course.authors.mutate import ALLOW_LIST, choose, read_allow_list
 from course.authors.rewrites import rewrite
@@ -30,8 +31,6 @@ from course.learner.progress import state_folder, write_atomically
 from course.learner.results import LabRun, TestResult
 from course.learner.stubs import Function, functions, is_unwritten
 
-LIMIT = 90.0  # seconds for a case by the clock: more than a learner has, since CI runs other things beside it
-TEST_LIMIT = 24.0
 _MOST_KEPT = 4000  # runs, a lab
 _APART = ("README.md", "HINTS.md", "starter.py", "wrong", ALLOW_LIST)  # no run depends on them
 

@@ -39,9 +39,8 @@ class Job:
     """One file, and the folder of the lab whose tests run on it.
 
     `limit` and `test_limit` are in seconds; a lab that says `seconds: N` gets at least N of each.
-    The run ends after the first test with an outcome in `stop_at`. `only` names the one test function
-    to run. With `order`, seconds by test, the quick tests go first. The tests named in `first` go before all
-    others, which are run only if these pass.
+    The run ends after the first test with an outcome in `stop_at`. With `order`, seconds by test, the
+    quick tests go first. The tests named in `first` go before all others, which are run only if these pass.
     """
 
     folder: Path
@@ -49,7 +48,6 @@ class Job:
     limit: float = LIMIT
     test_limit: float = TEST_LIMIT
     stop_at: tuple[str, ...] = ()
-    only: str = ""
     watch_unwritten: bool = False
     order: dict[str, float] | None = None
     first: tuple[str, ...] = ()
@@ -259,7 +257,7 @@ def _key(root: Path, lab: Lab, job: Job) -> str:
         if path.is_file() and not apart and "__pycache__" not in below.parts:
             state.update(str(below).encode() + b"\0" + path.read_bytes())
     state.update(job.impl.name.encode() + b"\0" + job.impl.read_bytes())
-    state.update(f"{job.stop_at} {job.only} {job.watch_unwritten} {lab.builds}".encode())
+    state.update(f"{job.stop_at} {job.watch_unwritten} {lab.builds}".encode())
     return state.hexdigest()[:24]
 
 

@@ -3,9 +3,9 @@
     python -m course.learner.runner < BATCH      BATCH is JSON: {"root", "jobs": [...], "parallel"}
 
 A job is one implementation of one lab: `folder` (the lab's), `impl`, `out` (where its events go), `limit`
-and `test_limit` in seconds, `stop_at` (outcomes after which the rest is left), `only` (the one test
-function to run), `watch_unwritten`, `order` (seconds a test took before; the quick ones go first),
-`first` (tests that go before all others, which are left if one of these does not pass).
+and `test_limit` in seconds, `stop_at` (outcomes after which the rest is left), `watch_unwritten`,
+`order` (seconds a test took before; the quick ones go first), `first` (tests that go before all others,
+which are left if one of these does not pass).
 A single job is a pytest session in this process. With `"serve": true` each job is a fork of a
 session that has collected its lab's tests; that needs a system with a dependable fork.
 
@@ -56,7 +56,6 @@ class Recorder:
         self.deadline = time.monotonic() + float(job["limit"])
         self.watch_unwritten = bool(job.get("watch_unwritten"))
         self.stop_at = frozenset(job.get("stop_at") or ())
-        self.only = str(job.get("only") or "")
         self.order: dict[str, float] = dict(job.get("order") or {})
         self.first = frozenset(job.get("first") or ())
         self.failed_first = False
@@ -72,8 +71,6 @@ class Recorder:
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        if self.only:
-            items[:] = [item for item in items if _base(item) == self.only]
         if self.order:
             items.sort(key=lambda item: self.order.get(_name(item), 0.0))
         if self.first:

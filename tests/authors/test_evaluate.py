@@ -14,10 +14,12 @@ from course_helpers import ROOT, make_repository
 pytest.importorskip("typer")
 pytest.importorskip("rich")
 
-from course.authors.cases import Case, run_cases, wrong_cases
+from course.authors.cases import Case, wrong_cases
+from course.authors.contract import wrong_jobs
 from course.authors.evaluate import evaluate, evaluate_lab, read_judged, verdict
 from course.authors.mutants import plant
 from course.authors.rewrites import rewrite
+from course.learner.grade import cached_runs
 from course.learner.labs import CourseError, Lab, load_course
 from course.learner.mistakes import read_mistake
 from course.learner.report import MOST_LINES
@@ -28,7 +30,7 @@ COURSE = load_course(ROOT)
 @pytest.mark.parametrize("lab", [pytest.param(lab, id=lab.id) for lab in COURSE.labs])
 def test_every_wrong_file_is_recognised_and_fits_on_a_screen(lab: Lab) -> None:
     cases = wrong_cases(lab)
-    runs = run_cases(COURSE, lab, cases)
+    runs = cached_runs(COURSE.root, [(lab, job) for job in wrong_jobs(lab)])
     if not any(run.bad for run in runs):
         pytest.skip(f"the tests of {lab.id} need what is not here")
     found = evaluate(COURSE, lab, cases, runs, {})
