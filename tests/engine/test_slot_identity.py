@@ -10,6 +10,7 @@ from slot_identity import (
     UPSTREAM_PARTS,
     NoProgress,
     SlotMemory,
+    World,
     WrongSlot,
     aimed_world,
     any_world,
@@ -20,6 +21,7 @@ from slot_identity import (
 )
 from thorough import either
 
+from mini_vllm.engine import EngineParts
 from mini_vllm.sampling_params import SamplingParams
 from mini_vllm.sched_output import CachedRequestData, NewRequestData, SchedulerOutput
 
@@ -53,33 +55,38 @@ def test_the_worlds_hold_what_goes_wrong() -> None:
     assert sum(job.abort is not None for job in jobs) > 50
 
 
+def reads_a_wrong_slot(world: World, parts: EngineParts) -> bool:
+    try:
+        run_world(world, parts)
+    except WrongSlot:
+        return True
+    except NoProgress:
+        pass
+    return False
+
+
+AIMED, AT_LEAST = either((53, 2), (130, 3))
+
+
 def test_it_finds_that_vllm_0_22_1_attends_over_blocks_nobody_computed() -> None:
     """Under `priority`, aimed; under `fcfs` it does not happen."""
-    found = []
-    for seed in range(130):
-        try:
-            run_world(aimed_world(seed), UPSTREAM_PARTS)
-        except WrongSlot as error:
-            found.append(f"{seed}: {error}")
+    found = [s for s in range(AIMED) if reads_a_wrong_slot(aimed_world(s), UPSTREAM_PARTS)]
+    assert len(found) >= AT_LEAST, found
+    for seed in range(AIMED):
         run_world(any_world(seed, "fcfs"), UPSTREAM_PARTS)
-    assert len(found) >= 3, found
 
 
 def test_it_finds_that_with_two_plans_in_flight_too() -> None:
-    found = []
-    for seed in range(130):
-        try:
-            run_world(aimed_world(seed), UPSTREAM_ASYNC_PARTS)
-        except WrongSlot as error:
-            found.append(f"{seed}: {error}")
+    found = [s for s in range(AIMED) if reads_a_wrong_slot(aimed_world(s), UPSTREAM_ASYNC_PARTS)]
+    assert len(found) >= AT_LEAST, found
+    for seed in range(AIMED):
         run_world(aimed_world(seed), ASYNC_PARTS)
-    assert len(found) >= 3, found
 
 
 def test_it_finds_that_in_vllm_0_22_1_equals_preempt_each_other_for_ever() -> None:
-    with pytest.raises(NoProgress, match=r"'0_0', '1_0', '2_0'.* unfinished"):
-        run_world(any_world(164, "priority"), UPSTREAM_PARTS)
-    assert run_world(any_world(164, "priority")) < 500
+    with pytest.raises(NoProgress, match=r"'0_0', '1_0'.* unfinished"):
+        run_world(any_world(199, "priority"), UPSTREAM_PARTS)
+    assert run_world(any_world(199, "priority")) < 100
 
 
 @pytest.mark.parametrize(
@@ -94,8 +101,8 @@ def test_it_finds_that_in_vllm_0_22_1_equals_preempt_each_other_for_ever() -> No
 )
 def test_it_finds_a_planted_fault(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     parts = FAULTS[name](monkeypatch)
-    _, _, wrong = fuzz(1200, 0, parts)
-    assert any("WrongSlot" in line for line in wrong), f"{name} goes unseen"
+    drawn = (world for _, (_, world) in zip(range(60), worlds(0), strict=False))
+    assert any(reads_a_wrong_slot(world, parts) for world in drawn), f"{name} goes unseen"
 
 
 def _output(block_ids: list[int], num_computed_tokens: int, num_tokens: int) -> SchedulerOutput:
@@ -121,8 +128,8 @@ def test_the_memory_knows_what_it_holds(output: SchedulerOutput, message: str) -
 
 
 def test_the_command_says_how_much_it_ran(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["500"]) == 0
+    assert main(["200"]) == 0
     assert " steps, " in capsys.readouterr().out
-    assert main(["1500", "--upstream"]) == 1
+    assert main(["200", "--seed", "15", "--upstream"]) == 1
     printed = capsys.readouterr().out
     assert "aimed_world(15): WrongSlot: 0_0 reads position 4 in block 8: never written" in printed

@@ -44,11 +44,12 @@ class DenseAttention:
     ) -> np.ndarray:
         n, heads, size = query.shape
         key, value = (x.repeat(heads // x.shape[1], 1) for x in (key, value))
-        scores = np.einsum("qhd,khd->hqk", query, key) * size**-0.5
+        query, key, value = (x.swapaxes(0, 1) for x in (query, key, value))  # a matrix a head
+        scores = query @ key.swapaxes(1, 2) * size**-0.5
         scores[:, np.triu(np.ones((n, n), bool), 1)] = -np.inf
         weights = np.exp(scores - scores.max(-1, keepdims=True))
         weights /= weights.sum(-1, keepdims=True)
-        return np.einsum("hqk,khd->qhd", weights, value).reshape(n, -1).astype(np.float32)
+        return (weights @ value).swapaxes(0, 1).reshape(n, -1)
 
 
 @functools.cache

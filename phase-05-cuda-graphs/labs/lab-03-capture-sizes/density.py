@@ -25,7 +25,8 @@ def main() -> None:
     impl = parser.parse_args().impl
     named = {"solution": HERE / "solution.py", "starter": HERE / "starter.py"}
     lab = load_module(named.get(impl, Path(impl)), "lab_05_03_density")
-    night = [step.num_tokens for step in load_module(HERE / "steps.py", "lab_05_03_night").night()]
+    steps = load_module(HERE / "steps.py", "lab_05_03_night").night()
+    night = [step.num_tokens for step in steps]
     fits = [num_tokens for num_tokens in night if num_tokens <= 512]
     ladders = {
         "vLLM 0.22.1": lab.capture_sizes(256, 8192),
@@ -54,6 +55,10 @@ def main() -> None:
         )
     eight = " ".join(map(str, ladders["the best 8"]))
     print(f"the best 8 are {eight}")
+    vllm = ladders["vLLM 0.22.1"]
+    mixed = lab.visited([step.num_tokens for step in steps if step.most > 1], vllm)
+    full = lab.visited([step.num_tokens for step in steps if step.most == 1], vllm)
+    print(f"of vLLM's captures the night needs {len(mixed)} in pieces and {len(full)} FULL")
 
 
 if __name__ == "__main__":

@@ -102,7 +102,7 @@ def waste(steps: Sequence[int], sizes: Sequence[int]) -> Waste:
 def visited(steps: Sequence[int], sizes: Sequence[int]) -> list[int]:
     """The rungs that a run steps on, in the order of the first time.
 
-    So many graphs a server would capture that does so only when one is needed for the first time.
+    A server with one kind of graphs would capture so many, if it captured each size when it first comes up.
     """
     raise NotImplementedError
 
