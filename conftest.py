@@ -27,12 +27,17 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+
+# Matrix products on one thread, as in the engine, here and in the processes that tests start. With small
+# ones a second thread mostly waits, and waiting takes as much of the processor as work does. OpenBLAS reads
+# this once, when numpy is loaded.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 
 def _missing_package(name: str) -> str | None:
@@ -133,16 +138,6 @@ def _load(path: Path) -> ModuleType:
         del sys.modules[name]
         raise
     return module
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _one_blas_thread() -> Iterator[None]:
-    """Matrix products on one thread, as in the engine. With small ones a second thread mostly waits, and
-    waiting takes as much of the processor as work does."""
-    from mini_vllm.blas import blas_threads
-
-    with blas_threads(1):
-        yield
 
 
 @pytest.fixture(scope="module")

@@ -44,6 +44,12 @@ def test_what_the_grading_compares_with_was_run(policy: str) -> None:
     assert asdict(found) == pytest.approx(asdict(noted), rel=1e-3)
 
 
+def test_the_longest_wait_in_the_flood_was_run() -> None:
+    support = load_support(LAB / "test_lab.py")
+    found = support.run(None, support.flood()).longest_wait_s
+    assert found == pytest.approx(support.LONGEST_WAIT_UNDER_FCFS_S, rel=1e-6)
+
+
 def test_tau_counts_pairs() -> None:
     one = {"a": 1.0, "b": 2.0, "c": 3.0}
     assert policies.tau(one, one) == 1

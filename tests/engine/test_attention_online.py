@@ -55,7 +55,7 @@ def assert_same(actual: State, expected: State) -> None:
     np.testing.assert_allclose(actual.acc, expected.acc, rtol=0, atol=1e-12)
 
 
-DRAWS = settings(max_examples=either(25, 200))
+DRAWS = settings(max_examples=either(15, 200))
 
 
 @DRAWS

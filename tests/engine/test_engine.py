@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from engine_helpers import make_engine, random_model, run
 from text_helpers import check_no_leak, finish, free_blocks, greedy, ids_of, text_engine
+from thorough import either
 
 from mini_vllm import EngineConfig, LLMEngine, RequestOutputKind, SamplingParams
 from mini_vllm.engine import StepRecord, resolve_config
@@ -259,7 +260,8 @@ def test_random_traffic_leaks_nothing() -> None:
     engine: LLMEngine = text_engine(num_gpu_blocks=28, block_size=4)
     alive: set[str] = set()
     finished = 0
-    for step in range(300):
+    num_steps = either(150, 300)
+    for step in range(num_steps):
         if rng.random() < 0.4 and len(alive) < 12:
             request_id = f"r{step}"
             params = SamplingParams(
@@ -285,7 +287,7 @@ def test_random_traffic_leaks_nothing() -> None:
         engine.engine_core.kv_cache_manager.check_invariants()
     engine.abort_request(alive)
     check_no_leak(engine)
-    assert finished > 30
+    assert finished > num_steps // 10
     assert engine.engine_core.scheduler.num_preemptions > 0
 
 

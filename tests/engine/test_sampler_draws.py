@@ -62,7 +62,7 @@ def test_many_draws_follow_the_distribution(params: SamplingParams) -> None:
     logits = np.tile(np.array(LOGITS_8, np.float32), (n, 1))
     sampler = S.Sampler(seed=11)
     drawn = np.concatenate(
-        [sampler(logits, metadata).sampled_token_ids for _ in range(either(3, 10))]
+        [sampler(logits, metadata).sampled_token_ids for _ in range(either(1, 10))]
     )
     statistic, freedom = chi_square(drawn, slow_allowed(LOGITS_8, row))
     assert statistic < CHI_SQUARE_0_001[freedom]

@@ -273,7 +273,7 @@ def test_a_stop_string_ends_the_request_in_the_core(
     lab: ModuleType, model: Any, tokenizer: Tokenizer
 ) -> None:
     """The front end sees a stop string; the core has to be told, or it runs on."""
-    engine = lab.HandEngine(model, EngineConfig(), tokenizer)
+    engine = lab.HandEngine(model, EngineConfig(num_gpu_blocks=8), tokenizer)
     bias = SamplingParams(
         temperature=0, max_tokens=50, stop=["aaa"], allowed_token_ids=[8 + ord("a")]
     )
