@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from mini_vllm.attention import AttentionMetadata
 from mini_vllm.blas import blas_threads
 from mini_vllm.llama import LlamaForCausalLM
+from mini_vllm.llama_config import LlamaConfig
 from mini_vllm.model_runner import SMALL_HIDDEN_SIZE
 from mini_vllm.outside import parse_json, read_bytes, short
 from mini_vllm.sample_ops import compute_logprobs
@@ -66,7 +67,8 @@ def load_documents(path: Path, folder: str | Path, limit: int | None = None) -> 
 
 
 def check_documents(model: LlamaForCausalLM, documents: Sequence[Document]) -> None:
-    """Raise ValueError unless each document has at least two tokens, and no more than the model admits."""
+    """Raise ValueError unless each document has at least two tokens, no more than the model admits, and
+    only such as the model has an embedding for: a tokenizer may have more."""
     if not documents:
         raise ValueError("documents is empty: give at least one")
     most = model.config.max_position_embeddings
@@ -76,11 +78,16 @@ def check_documents(model: LlamaForCausalLM, documents: Sequence[Document]) -> N
                 f"document {i} has {len(ids)} tokens, and it takes 2 for one prediction; the model's "
                 f"max_position_embeddings is {most}"
             )
+        if not 0 <= min(ids) <= max(ids) < model.config.vocab_size:
+            raise ValueError(
+                f"document {i} has token ids {min(ids)} to {max(ids)}; the model's vocab_size is "
+                f"{model.config.vocab_size}"
+            )
 
 
-def threads_for(model: LlamaForCausalLM) -> AbstractContextManager[object]:
+def threads_for(config: LlamaConfig) -> AbstractContextManager[object]:
     """One BLAS thread for a small model, as the engine has it (`mini_vllm.blas` says why)."""
-    return blas_threads(1) if model.config.hidden_size < SMALL_HIDDEN_SIZE else nullcontext()
+    return blas_threads(1) if config.hidden_size < SMALL_HIDDEN_SIZE else nullcontext()
 
 
 def hidden_states(
@@ -126,7 +133,7 @@ def logprobs(model: LlamaForCausalLM, ids: Document) -> Array:
     Row `i` is about the token after `ids[i]`; the last row has no answer in `ids`.
     """
     check_documents(model, [ids])
-    with threads_for(model):
+    with threads_for(model.config):
         ((_, hidden),) = hidden_states(model, [ids])
         return compute_logprobs(model.compute_logits(hidden))
 
@@ -189,7 +196,7 @@ def evaluate(
         ValueError: see `perplexity`.
     """
     check_documents(model, documents)
-    with threads_for(model):
+    with threads_for(model.config):
         return _evaluate(model, documents, reference)
 
 
