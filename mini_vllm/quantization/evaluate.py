@@ -144,7 +144,7 @@ def perplexity(model: LlamaForCausalLM, documents: Sequence[Document]) -> float:
     1 is certainty; `vocab_size` is a guess. The first token of a document is not predicted.
 
     Raises:
-        ValueError: no document, or one with fewer than two tokens or more than the model admits.
+        ValueError: see `check_documents`.
     """
     return evaluate(model, documents).perplexity
 
@@ -193,9 +193,17 @@ def evaluate(
     """Perplexity of `model` on `documents`; with a reference also its distance from that.
 
     Raises:
-        ValueError: see `perplexity`.
+        ValueError: see `check_documents`, for either model; or their vocabularies differ in size.
     """
     check_documents(model, documents)
+    if reference is not None:
+        check_documents(reference, documents)
+        mine, theirs = model.config.vocab_size, reference.config.vocab_size
+        if mine != theirs:
+            raise ValueError(
+                f"the model has a vocab_size of {mine} and the reference one of {theirs}: "
+                "probabilities of different tokens cannot be compared"
+            )
     with threads_for(model.config):
         return _evaluate(model, documents, reference)
 

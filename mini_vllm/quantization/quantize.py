@@ -1,7 +1,7 @@
 """A checkpoint made smaller: which method rounds its linear layers how, and in which layout it is saved.
 
 vLLM itself has no such code. It reads checkpoints that llm-compressor, GPTQModel or AutoAWQ have made;
-the methods here are theirs, on numpy. Embedding, norms and `lm_head` stay as they are.
+the methods here are theirs, on numpy. Embedding, norms and `lm_head` are not quantised.
 """
 
 from __future__ import annotations
@@ -126,11 +126,11 @@ class Summary:
     weights: int
     """Numbers in them."""
     bytes_before: int
-    """Of these layers."""
+    """Of these layers, in the dtype that config.json names."""
     bytes_after: int
     """The same layers: codes, scales, zero points and what else the layout has."""
     rest_bytes: int
-    """Of all other tensors, which are as they were."""
+    """Of all other tensors, in that dtype. They are not quantised; AWQ and SmoothQuant change norms."""
 
     @property
     def bits_per_weight(self) -> float:

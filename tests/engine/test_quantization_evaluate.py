@@ -117,6 +117,8 @@ def test_documents_that_cannot_be_measured(documents: list[list[int]], says: str
             measure(model(), documents)
     with pytest.raises(ValueError, match="max_position_embeddings is 1024"):
         perplexity(model(), [[1] * 1025])
+    with pytest.raises(ValueError, match="vocab_size of 264 and the reference one of 64"):
+        evaluate(model(), [[1, 9]], random_model())
 
 
 # ---- what the layers see -------------------------------------------------------------------------
