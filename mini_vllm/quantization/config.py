@@ -222,7 +222,8 @@ def _scheme(group: Object, form: object, where: str) -> LinearMethod:
     symmetric = weights.get("symmetric", True)
     kind, strategy = weights.get("type", "int"), weights.get("strategy")
     size = weights.get("group_size")
-    strategy = strategy or ("tensor" if size is None else "channel" if size == -1 else "group")
+    if strategy is None:
+        strategy = "tensor" if size is None else "channel" if size == -1 else "group"
     _admit(f"{at}dynamic", weights.get("dynamic", False), False)
     _admit(f"{at}symmetric", symmetric, True, False)
     _admit(f"{at}type", kind, "int", "float")
