@@ -33,7 +33,7 @@ def add_quantize_parser(commands: Any) -> None:
         "quantize",
         help="write a smaller checkpoint: weights in 8 or 4 bits",
         description="Write a copy of a Llama checkpoint whose linear layers take 8 or 4 bits a "
-        "weight, in a layout that vLLM reads. Embedding, norms and lm_head stay as they are. "
+        "weight, in a layout that vLLM reads. Embedding, norms and lm_head are not quantised. "
         "DIR is only read; OUT appears whole, or not at all.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -70,6 +70,6 @@ def run_quantize(args: argparse.Namespace, out: TextIO) -> int:
         f"{made.weights:,} weights\n"
         f"  layers  {made.bytes_before:>14,} bytes became {made.bytes_after:,}: "
         f"{made.bits_per_weight:.2f} bits a weight\n"
-        f"  rest    {made.rest_bytes:>14,} bytes, as they were\n"
+        f"  rest    {made.rest_bytes:>14,} bytes, not quantised\n"
     )
     return 0

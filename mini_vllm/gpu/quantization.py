@@ -19,17 +19,17 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from mini_vllm.llama import Linear as NumpyLinear
+from mini_vllm.llama_config import CheckpointError
+from mini_vllm.quantization.float_formats import E4M3
 from mini_vllm.quantization.linear import (
+    EXACT,
+    SMALLEST_FP8_SCALE,
+    SMALLEST_NORMAL,
     Fp8LinearMethod,
     UnquantizedLinearMethod,
     W8A8Int8LinearMethod,
     WNA16LinearMethod,
 )
-
-_EXACT = 2**24
-"""Whole numbers up to here are float32s, every one."""
-_E4M3_MAX = 448.0
-_SMALLEST_FP8_SCALE = 1 / (448 * 512)
 
 
 class PlainLinear:
@@ -51,6 +51,8 @@ class WNA16Linear:
         dtype: of activations, result and scales.
         device: where the weights lie.
         kernel: whether the Triton kernel computes, on packed words; else torch does, on all weights at once.
+
+    Raises CheckpointError where the kernel cannot take the layer's groups.
     """
 
     def __init__(
@@ -70,7 +72,18 @@ class WNA16Linear:
         self.kernel = None
         if kernel:
             from mini_vllm.gpu import ops
+            from mini_vllm.gpu.kernels.wna16 import check_inputs
 
+            # While the model is loaded, as upstream looks for a kernel, and not in the first step.
+            nothing = torch.empty(0, layer.input_size, dtype=dtype, device=device)
+            try:
+                check_inputs(
+                    nothing, self.weight_packed, self.weight_scale, self.bits, self.zero_point
+                )
+            except ValueError as error:
+                raise CheckpointError(
+                    f"{layer.names[0]}: the Triton kernel cannot take it: {error}; attention='torch' can"
+                ) from error
             self.kernel = ops.wna16_gemm
         self.shift = torch.arange(0, 32, self.bits, dtype=torch.int32, device=device)
 
@@ -97,17 +110,16 @@ class W8A8Int8Linear:
     """int8 weights and int8 activations, multiplied as whole numbers held by floats."""
 
     def __init__(self, layer: Any, dtype: torch.dtype, device: torch.device) -> None:
-        exact = 128 * 128 * layer.input_size <= _EXACT
-        kind = torch.float32 if exact else torch.float64
+        exact = 128 * 128 * layer.input_size <= EXACT
         self.weight = torch.tensor(layer.weight, dtype=torch.int8, device=device)
         self.weight_scale = torch.tensor(layer.weight_scale, device=device)
-        self.kind = kind
+        self.kind = torch.float32 if exact else torch.float64
 
     def __call__(self, x: Tensor) -> Tensor:
         """`[n, in]` to `[n, out]` in x's dtype. Each row of x is scaled to -127 to 127."""
         x32 = x.float()
         scale = x32.abs().amax(1, keepdim=True) / 127
-        inverse = torch.where(scale > 0, 1 / scale, 0.0)
+        inverse = 1 / scale.clamp(min=float(SMALLEST_NORMAL))
         codes = (x32 * inverse).round().clamp(-128, 127)
         sums = F.linear(codes.to(self.kind), self.weight.to(self.kind)).float()
         return (sums * scale * self.weight_scale).to(x.dtype)
@@ -127,8 +139,10 @@ class Fp8Linear:
         x32 = x.float()
         scale = torch.ones_like(x32[:, :1])
         if self.quantize_activations:
-            scale = (x32.abs().amax(1, keepdim=True) / _E4M3_MAX).clamp(min=_SMALLEST_FP8_SCALE)
-            scaled = (x32 * (1 / scale)).clamp(-_E4M3_MAX, _E4M3_MAX)
+            scale = (x32.abs().amax(1, keepdim=True) / E4M3.max).clamp(
+                min=float(SMALLEST_FP8_SCALE)
+            )
+            scaled = (x32 * (1 / scale)).clamp(-E4M3.max, E4M3.max)
             x32 = scaled.to(torch.float8_e4m3fn).float()
         sums = F.linear(x32, self.weight.float())
         return (sums * scale * self.weight_scale).to(x.dtype)

@@ -20,11 +20,12 @@ def weak_ref_tensors(output: Any) -> Any:
     def weak(leaf: Any) -> Any:
         if not isinstance(leaf, Tensor):
             return leaf
-        size = 1 + sum((n - 1) * s for n, s in zip(leaf.shape, leaf.stride(), strict=True))
+        # All of the memory that a view lies in, so that the stand-in can tell whose it is.
+        memory = leaf.untyped_storage()
         storage = torch._C._construct_storage_from_data_pointer(
-            leaf.data_ptr(), leaf.device, size * leaf.itemsize
+            memory.data_ptr(), leaf.device, memory.nbytes()
         )
         empty = torch.empty(0, dtype=leaf.dtype, device=leaf.device)
-        return empty.set_(storage, 0, leaf.shape, leaf.stride())
+        return empty.set_(storage, leaf.storage_offset(), leaf.shape, leaf.stride())
 
     return tree_map(weak, output)

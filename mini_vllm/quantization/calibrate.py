@@ -112,7 +112,7 @@ def calibrate(model: LlamaForCausalLM, documents: Sequence[Document]) -> dict[st
         By names such as `model.layers.0.self_attn.q_proj`, without `.weight`.
 
     Raises:
-        ValueError: no document, or one with fewer than two tokens or more than the model admits.
+        ValueError: see `check_documents`; or numbers have become too large for float32 on the way to a layer.
     """
     check_documents(model, documents)
     stride = -(-sum(map(len, documents)) // ROWS)
@@ -124,7 +124,7 @@ def calibrate(model: LlamaForCausalLM, documents: Sequence[Document]) -> dict[st
                 recorder = Recorder(getattr(part, linear), stride)
                 setattr(part, linear, recorder)
                 recorders |= {f"model.layers.{i}.{block}.{name}": recorder for name in names}
-        with threads_for(model):
+        with threads_for(model.config):
             for _ in hidden_states(model, documents):
                 pass
     finally:
@@ -135,4 +135,9 @@ def calibrate(model: LlamaForCausalLM, documents: Sequence[Document]) -> dict[st
                 if isinstance(replaced, Recorder):
                     setattr(part, linear, replaced.linear)
     seen = {id(recorder): recorder.seen() for recorder in recorders.values()}
+    for name, recorder in recorders.items():
+        if not np.isfinite(seen[id(recorder)].hessian).all():
+            raise ValueError(
+                f"what comes into {name} is not finite, so no statistics can be made of it"
+            )
     return {name: seen[id(recorder)] for name, recorder in recorders.items()}

@@ -160,7 +160,7 @@ class CompressedTensorsConfig(QuantizationConfig):
         kv_cache_dtype = _kv_cache_dtype(config.get("kv_cache_scheme"), f"{where}kv_cache_scheme: ")
         quantization = cls(targets, _names(config, "ignore", where), kv_cache_dtype)
         for pattern in (*quantization.ignore, *targets):
-            _pattern(pattern, where)
+            _check_pattern(pattern, where)
         if quantization._find("lm_head", "") is not None:
             raise CheckpointError(f"{where}lm_head cannot be quantised here: put it under ignore")
         return quantization
@@ -194,12 +194,14 @@ def _kv_cache_dtype(scheme: object, where: str) -> str:
     return "fp8"
 
 
-def _pattern(text: str, where: str) -> None:
+def _check_pattern(text: str, where: str) -> None:
+    """Raise CheckpointError for `re:` and what is no pattern; any other text is a name."""
+    if not text.startswith("re:"):
+        return
     try:
         re.compile(text.removeprefix("re:"))
     except (re.error, RecursionError) as error:
-        if text.startswith("re:"):
-            raise CheckpointError(f"{where}{short(text)} is no pattern: {error}") from None
+        raise CheckpointError(f"{where}{short(text)} is no pattern: {error}") from None
 
 
 def _fits(name: str, target: str) -> bool:
@@ -220,7 +222,8 @@ def _scheme(group: Object, form: object, where: str) -> LinearMethod:
     symmetric = weights.get("symmetric", True)
     kind, strategy = weights.get("type", "int"), weights.get("strategy")
     size = weights.get("group_size")
-    strategy = strategy or ("tensor" if size is None else "channel" if size == -1 else "group")
+    if strategy is None:
+        strategy = "tensor" if size is None else "channel" if size == -1 else "group"
     _admit(f"{at}dynamic", weights.get("dynamic", False), False)
     _admit(f"{at}symmetric", symmetric, True, False)
     _admit(f"{at}type", kind, "int", "float")

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from mini_vllm.attention import AttentionMetadata
 from mini_vllm.blas import blas_threads
 from mini_vllm.llama import LlamaForCausalLM
+from mini_vllm.llama_config import LlamaConfig
 from mini_vllm.model_runner import SMALL_HIDDEN_SIZE
 from mini_vllm.outside import parse_json, read_bytes, short
 from mini_vllm.sample_ops import compute_logprobs
@@ -66,7 +67,8 @@ def load_documents(path: Path, folder: str | Path, limit: int | None = None) -> 
 
 
 def check_documents(model: LlamaForCausalLM, documents: Sequence[Document]) -> None:
-    """Raise ValueError unless each document has at least two tokens, and no more than the model admits."""
+    """Raise ValueError unless each document has at least two tokens, no more than the model admits, and
+    only such as the model has an embedding for: a tokenizer may have more."""
     if not documents:
         raise ValueError("documents is empty: give at least one")
     most = model.config.max_position_embeddings
@@ -76,11 +78,16 @@ def check_documents(model: LlamaForCausalLM, documents: Sequence[Document]) -> N
                 f"document {i} has {len(ids)} tokens, and it takes 2 for one prediction; the model's "
                 f"max_position_embeddings is {most}"
             )
+        if not 0 <= min(ids) <= max(ids) < model.config.vocab_size:
+            raise ValueError(
+                f"document {i} has token ids {min(ids)} to {max(ids)}; the model's vocab_size is "
+                f"{model.config.vocab_size}"
+            )
 
 
-def threads_for(model: LlamaForCausalLM) -> AbstractContextManager[object]:
+def threads_for(config: LlamaConfig) -> AbstractContextManager[object]:
     """One BLAS thread for a small model, as the engine has it (`mini_vllm.blas` says why)."""
-    return blas_threads(1) if model.config.hidden_size < SMALL_HIDDEN_SIZE else nullcontext()
+    return blas_threads(1) if config.hidden_size < SMALL_HIDDEN_SIZE else nullcontext()
 
 
 def hidden_states(
@@ -126,7 +133,7 @@ def logprobs(model: LlamaForCausalLM, ids: Document) -> Array:
     Row `i` is about the token after `ids[i]`; the last row has no answer in `ids`.
     """
     check_documents(model, [ids])
-    with threads_for(model):
+    with threads_for(model.config):
         ((_, hidden),) = hidden_states(model, [ids])
         return compute_logprobs(model.compute_logits(hidden))
 
@@ -137,7 +144,7 @@ def perplexity(model: LlamaForCausalLM, documents: Sequence[Document]) -> float:
     1 is certainty; `vocab_size` is a guess. The first token of a document is not predicted.
 
     Raises:
-        ValueError: no document, or one with fewer than two tokens or more than the model admits.
+        ValueError: see `check_documents`.
     """
     return evaluate(model, documents).perplexity
 
@@ -186,10 +193,18 @@ def evaluate(
     """Perplexity of `model` on `documents`; with a reference also its distance from that.
 
     Raises:
-        ValueError: see `perplexity`.
+        ValueError: see `check_documents`, for either model; or their vocabularies differ in size.
     """
     check_documents(model, documents)
-    with threads_for(model):
+    if reference is not None:
+        check_documents(reference, documents)
+        mine, theirs = model.config.vocab_size, reference.config.vocab_size
+        if mine != theirs:
+            raise ValueError(
+                f"the model has a vocab_size of {mine} and the reference one of {theirs}: "
+                "probabilities of different tokens cannot be compared"
+            )
+    with threads_for(model.config):
         return _evaluate(model, documents, reference)
 
 

@@ -30,6 +30,8 @@ Codes = NDArray[np.int32]
 STRATEGIES = ("tensor", "channel", "group", "token")
 SCALE_DTYPES = {"float16": 2.0**-10, "bfloat16": 2.0**-7, "float32": 2.0**-23}
 """Each dtype's step just above 1, which is also the scale of a group of zeros."""
+LARGEST = {"float16": 65504.0, "bfloat16": 255 * 2.0**120, "float32": float(np.finfo("f4").max)}
+"""Each dtype's largest number."""
 
 
 @dataclass(frozen=True)
@@ -186,7 +188,7 @@ def stored_as(x: FloatArray, dtype: str) -> FloatArray:
     if dtype == "bfloat16":
         return (bfloat16_bits(x).astype(np.uint32) << 16).view(np.float32)
     if dtype == "float16":
-        return np.clip(x, -65504, 65504).astype(np.float16).astype(np.float32)
+        return np.clip(x, -LARGEST[dtype], LARGEST[dtype]).astype(np.float16).astype(np.float32)
     return x
 
 

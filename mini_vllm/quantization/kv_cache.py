@@ -52,6 +52,7 @@ class PerTensor:
         return self.fmt.encode(x / np.float32(scale))
 
     def decode(self, codes: Codes, scale: float) -> Array:
+        """Codes `[..., D]` to float32 `[..., D]`."""
         return self.fmt.decode(codes) * np.float32(scale)
 
 
@@ -80,6 +81,7 @@ class PerTokenHead:
         return np.concatenate([codes, own.view(np.uint8)], axis=-1)
 
     def decode(self, codes: Codes, scale: float) -> Array:
+        """Bytes `[..., D + 4]` to float32 `[..., D]`."""
         own = np.ascontiguousarray(codes[..., -SCALE_BYTES:]).view(np.float32)
         codes = codes[..., :-SCALE_BYTES]
         numbers: Array = self.fmt.decode(codes) if self.fmt else codes.view(np.int8)

@@ -26,9 +26,10 @@ from mini_vllm.quantization.pack import pack_int32, unpack_awq, unpack_int32
 
 Float = NDArray[np.float32]
 
-_EXACT = 2**24
+EXACT = 2**24
 """Whole numbers up to here are float32s, every one."""
-_SMALLEST_FP8_SCALE = np.float32(1 / (448 * 512))
+SMALLEST_NORMAL = np.finfo(np.float32).tiny
+SMALLEST_FP8_SCALE = np.float32(1 / (448 * 512))
 
 
 @dataclass(frozen=True)
@@ -275,7 +276,7 @@ class W8A8Int8LinearMethod(_ScaledLinearMethod):
         """Upstream sums in int32. A float holds the same sum as long as no partial sum leaves the whole
         numbers that it has, and a BLAS multiplies floats alone."""
         codes, scale = quantize_per_token_int8(x)
-        exact = np.float32 if 128 * 128 * x.shape[1] <= _EXACT else np.float64
+        exact = np.float32 if 128 * 128 * x.shape[1] <= EXACT else np.float64
         sums = codes.astype(exact) @ layer.weight.astype(exact).T
         y: Float = sums.astype(np.float32) * scale * layer.weight_scale
         return y
@@ -316,7 +317,8 @@ def quantize_per_token_int8(x: Float) -> tuple[NDArray[np.int8], Float]:
     (`vllm/_custom_ops.py:2059 scaled_int8_quant`, whose kernel is C++).
     """
     scale = np.abs(x).max(axis=1, keepdims=True) / np.float32(127)
-    inverse = np.divide(1, scale, out=np.zeros_like(scale), where=scale > 0)
+    # Below the smallest normal number 1 / scale is infinite, and infinity times a 0 of that row is NaN.
+    inverse = 1 / np.maximum(scale, SMALLEST_NORMAL)
     return np.rint(x * inverse).clip(-128, 127).astype(np.int8), scale
 
 
@@ -327,5 +329,5 @@ def quantize_per_token_fp8(x: Float) -> tuple[NDArray[np.uint8], Float]:
     (`vllm/model_executor/layers/quantization/input_quant_fp8.py:188 QuantFP8.forward_native`).
     """
     scale = np.abs(x).max(axis=1, keepdims=True) / np.float32(E4M3.max)
-    scale = np.maximum(scale, _SMALLEST_FP8_SCALE)
+    scale = np.maximum(scale, SMALLEST_FP8_SCALE)
     return E4M3.encode(x * (1 / scale)), scale

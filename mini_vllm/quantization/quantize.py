@@ -1,21 +1,19 @@
 """A checkpoint made smaller: which method rounds its linear layers how, and in which layout it is saved.
 
 vLLM itself has no such code. It reads checkpoints that llm-compressor, GPTQModel or AutoAWQ have made;
-the methods here are theirs, on numpy. Embedding, norms and `lm_head` stay as they are.
+the methods here are theirs, on numpy. Embedding, norms and `lm_head` are not quantised.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mini_vllm.blas import blas_threads
 from mini_vllm.checkpoint import (
     CheckpointError,
     LlamaConfig,
@@ -28,9 +26,10 @@ from mini_vllm.llama import LlamaForCausalLM
 from mini_vllm.outside import short
 from mini_vllm.quantization.awq import awq
 from mini_vllm.quantization.calibrate import LayerInput, calibrate
-from mini_vllm.quantization.evaluate import CALIBRATION, load_documents
+from mini_vllm.quantization.evaluate import CALIBRATION, load_documents, threads_for
 from mini_vllm.quantization.gptq import gptq
 from mini_vllm.quantization.grid import (
+    LARGEST,
     QuantArgs,
     QuantizedWeight,
     check_group_size,
@@ -127,11 +126,11 @@ class Summary:
     weights: int
     """Numbers in them."""
     bytes_before: int
-    """Of these layers."""
+    """Of these layers, in the dtype that config.json names."""
     bytes_after: int
     """The same layers: codes, scales, zero points and what else the layout has."""
     rest_bytes: int
-    """Of all other tensors, which are as they were."""
+    """Of all other tensors, in that dtype. They are not quantised; AWQ and SmoothQuant change norms."""
 
     @property
     def bits_per_weight(self) -> float:
@@ -145,14 +144,32 @@ def linear_names(config: LlamaConfig) -> list[str]:
 
 
 def _check_groups(config: LlamaConfig, args: QuantArgs) -> None:
+    """Raise ValueError, with a layer's name, where the group size does not divide its inputs."""
     if args.group_size is None:
         return
+    # All decoder layers are alike, and a false config.json may name any number of them.
+    config = replace(config, num_hidden_layers=1)
     shapes = expected_tensors(config)
     for name in linear_names(config):
         try:
             check_group_size(shapes[f"{name}.weight"][1], args.group_size)
         except ValueError as error:
             raise ValueError(f"{name}: {error}") from None
+
+
+def _check_range(name: str, weight: Array, args: QuantArgs) -> None:
+    """Raise ValueError where a weight is so large that its scale has no place in its dtype.
+
+    The grid would end before it, because such a scale is cut off (`stored_as`).
+    """
+    dtype = args.scale_dtype or "float32"
+    most = LARGEST[dtype] * (args.maximum - args.minimum) / 2
+    largest = float(np.abs(weight).max())
+    if largest > most:
+        raise ValueError(
+            f"{name}.weight holds a number of magnitude {largest:.7g}; with {args.num_bits} bits and "
+            f"scales in {dtype} it must be at most {most:.7g}"
+        )
 
 
 def quantize_weights(
@@ -166,8 +183,13 @@ def quantize_weights(
 
     Returns:
         Layers by name without `.weight`, and the rest by full name. AWQ and SmoothQuant change norms, too.
+
+    Raises ValueError where a calibrated method gets no inputs, or a weight is too large for
+    the dtype of its scale.
     """
     args = _with_scale_dtype(method.args, method.fmt, config.dtype)
+    for name in linear_names(config):
+        _check_range(name, weights[f"{name}.weight"], args)
     if method.calibrated and inputs is None:
         raise ValueError(f"method {method.name} needs the inputs of the layers: see calibrate")
     if method.name == "awq" and inputs is not None:
@@ -220,11 +242,14 @@ def quantize_checkpoint(
     except CheckpointError as error:
         raise CheckpointError(f"{folder}: {error}") from error
     inputs = None
-    # Products of a small model lose by a second thread; see blas.py.
-    with blas_threads(1) if config.hidden_size < 1024 else nullcontext():
+    with threads_for(config):
         if chosen.calibrated:
-            documents = load_documents(Path(calibration or CALIBRATION), folder)
-            inputs = calibrate(LlamaForCausalLM(config, weights), documents)
+            texts = CALIBRATION if calibration is None else Path(calibration)
+            documents = load_documents(texts, folder)
+            try:
+                inputs = calibrate(LlamaForCausalLM(config, weights), documents)
+            except ValueError as error:
+                raise ValueError(f"{texts}: {error}") from error
         layers, rest = quantize_weights(config, weights, chosen, inputs)
     written = save_quantized(folder, out, layers, rest, chosen.fmt)
     width = 4 if config.dtype == "float32" else 2

@@ -16,6 +16,7 @@ layers that differ, FP4.
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
@@ -29,6 +30,7 @@ from numpy.typing import NDArray
 from mini_vllm.checkpoint import expected_tensors, load_config, read_json
 from mini_vllm.outside import short
 from mini_vllm.quantization.grid import (
+    LARGEST,
     QuantArgs,
     QuantizedWeight,
     bfloat16_bits,
@@ -64,11 +66,12 @@ _SAFETENSORS = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
 def _float_tensor(name: str, values: Array, dtype: str) -> tuple[str, Array]:
     """float32 numbers in the dtype of a checkpoint; refused where one would become infinite."""
     numbers = np.asarray(values, np.float32)
+    largest = LARGEST[dtype]
+    if numbers.size and float(np.abs(numbers).max()) > largest:
+        worst = numbers.reshape(-1)[int(np.abs(numbers).argmax())]
+        raise ValueError(f"tensor {name!r} holds {worst}, and {dtype} ends at {largest:.7g}")
     if dtype == "bfloat16":
         return "BF16", bfloat16_bits(numbers)
-    if dtype == "float16" and numbers.size and float(np.abs(numbers).max()) > 65504:
-        worst = numbers.reshape(-1)[int(np.abs(numbers).argmax())]
-        raise ValueError(f"tensor {name!r} holds {worst}, and float16 ends at 65504")
     return _SAFETENSORS[dtype], numbers.astype(_NUMPY[_SAFETENSORS[dtype]])
 
 
@@ -91,10 +94,19 @@ def write_safetensors(path: Path, tensors: Tensors) -> None:
 
 
 def check_new_folder(out: Path) -> None:
-    """Raise ValueError unless `out` does not exist, or is an empty folder."""
+    """Raise ValueError unless `out` can be made, or is an empty folder whose place another can take."""
+    shown = short(str(out), 300)
     if out.is_symlink() or (out.exists() and (not out.is_dir() or any(out.iterdir()))):
+        raise ValueError(f"{shown} exists and is not an empty folder; nothing is overwritten")
+    if out.exists() and (out.samefile(".") or out.is_mount()):
         raise ValueError(
-            f"{short(str(out), 300)} exists and is not an empty folder; nothing is overwritten"
+            f"{shown} is the current folder or a mount point, whose place no other folder can take: "
+            "name a folder inside of it"
+        )
+    parent = next(each for each in out.absolute().parents if each.exists())
+    if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
+        raise ValueError(
+            f"{shown} cannot be made: {short(str(parent), 300)} must be a folder that one may write to"
         )
 
 

@@ -1,4 +1,6 @@
-"""Tokens of a small random model under Triton's kernels and graphs, as JSON; run by `test_gpu_cudagraph.py`.
+"""Tokens of a small model under Triton's kernels and graphs, as JSON; run by `test_gpu_cudagraph.py`.
+
+    gpu_cudagraph_child.py cpu|cuda [FOLDER]      a checkpoint's model; without FOLDER a random one
 
 A process of its own, because TRITON_INTERPRET is read when triton is imported.
 """
@@ -14,7 +16,10 @@ from engine_helpers import random_model, run
 from torch_helpers import torch_model
 
 from mini_vllm import EngineConfig, LLMEngine, SamplingParams
+from mini_vllm.attention import PagedAttention
+from mini_vllm.checkpoint import load_model
 from mini_vllm.engine import EngineParts
+from mini_vllm.llama import LlamaForCausalLM
 
 PROMPTS = [[3, 4, 5, 6, 7], [9], [11, 12, 13, 14, 15, 16, 17, 18, 19]]
 PARAMS = SamplingParams(temperature=0, max_tokens=3, ignore_eos=True)
@@ -23,17 +28,24 @@ SETTINGS: dict[str, Any] = {
 }  # fmt: skip
 
 
-def main(device: str) -> None:
+def make_model(folder: str | None, attention: Any, model_cls: Any) -> Any:
+    """The checkpoint's model, or a random one."""
+    if folder is None:
+        return random_model(parts=EngineParts(attention=attention), model_cls=model_cls)
+    return load_model(folder, attention(), model_cls)
+
+
+def main(device: str, folder: str | None = None) -> None:
     """Print what each mode says, and how often it ran as what."""
     from mini_vllm.gpu.backend import TritonAttention
     from mini_vllm.gpu.graph_standin import watch
 
     results: dict[str, Any] = {}
-    engine = LLMEngine(random_model(), EngineConfig(**SETTINGS))
+    model = make_model(folder, PagedAttention, LlamaForCausalLM)
+    engine = LLMEngine(model, EngineConfig(**SETTINGS))
     results["numpy"] = {"tokens": run(engine, PROMPTS, PARAMS)}
     for mode in ("PIECEWISE", "FULL", "FULL_AND_PIECEWISE"):
-        parts = EngineParts(attention=TritonAttention)
-        model = random_model(parts=parts, model_cls=torch_model(device))
+        model = make_model(folder, TritonAttention, torch_model(device))
         graphs: dict[str, Any] = {"cudagraph_mode": mode, "cudagraph_capture_sizes": [1, 2, 4, 8]}
         engine = LLMEngine(model, EngineConfig(attention="triton", **graphs, **SETTINGS))
         ran: Counter[str] = Counter()
@@ -49,4 +61,4 @@ def main(device: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

@@ -20,7 +20,7 @@ from model_helpers import greedy, relative_error, texts, whole, write_checkpoint
 
 from mini_vllm.checkpoint import load_config, load_model, load_weights
 from mini_vllm.quantization.grid import QuantArgs, QuantizedWeight, round_to_nearest
-from mini_vllm.quantization.quantize import linear_names
+from mini_vllm.quantization.quantize import linear_names, quantize_checkpoint
 from mini_vllm.quantization.save import save_quantized
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -124,6 +124,37 @@ def test_16_bits_keep_the_weights_packed(folder: Path, device: str) -> None:
     layer = theirs.layers[0].mlp.down_proj.apply
     assert (layer.weight_packed.dtype, layer.weight_packed.shape) == (torch.int32, (32, 48 // 8))
     assert (layer.weight_scale.dtype, layer.weight_scale.stride()) == (torch.float16, (1, 32))
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_row_of_next_to_nothing_spoils_no_product(folder: Path, device: str) -> None:
+    """W8A8: 1 divided by its scale would be infinite, and infinity times the 0 beside it NaN."""
+    import torch
+    from torch_helpers import torch_model
+
+    model: Any = load_model(checkpoint(folder, "w8a8"), None, torch_model(device))
+    x = torch.zeros(2, 32, device=device)
+    x[0, :2] = torch.tensor([1e-38, -1e-38])
+    found = model.layers[0].mlp.gate_up_proj(x)
+    assert found.abs().max() < 1e-35
+
+
+@pytest.mark.torch
+@pytest.mark.triton
+def test_groups_that_the_kernel_cannot_take_are_refused_on_loading(folder: Path) -> None:
+    """A word holds eight codes of 4 bits, and the kernel wants one scale for all of them."""
+    import torch
+
+    from mini_vllm.gpu.quantization import QuantizedLinear
+
+    checkpoint(folder, "int4")
+    quantize_checkpoint(folder / "plain", folder / "int4-g4", "int4-g4")
+    layer = load_model(folder / "int4-g4").layers[0].self_attn.qkv_proj
+    says = r"layers.0.self_attn.q_proj: the Triton kernel cannot take it: 32 inputs in 8 groups"
+    with pytest.raises(ValueError, match=says):
+        QuantizedLinear(layer, torch.float32, torch.device("cpu"), kernel=True)
+    assert QuantizedLinear(layer, torch.float32, torch.device("cpu"), kernel=False).apply
 
 
 @pytest.mark.torch

@@ -38,6 +38,32 @@ def test_graphs_of_one_pool_write_over_each_other() -> None:
         outputs[0].sum()
 
 
+def test_a_part_of_an_output_is_of_the_graph_that_made_the_whole() -> None:
+    """As V is of q, k and v side by side; another graph once had a tensor in just these bytes."""
+    import torch
+
+    from mini_vllm.gpu import graph_standin as graphs
+    from mini_vllm.gpu.weak_ref import weak_ref_tensors
+
+    x = torch.ones(2, 128)  # of float32: a row is the least that a pool hands out
+    pool = graphs.graph_pool_handle()
+    first, second = graphs.CUDAGraph(), graphs.CUDAGraph()
+    with graphs.graph(first, pool=pool):
+        y, z = x[0] + 1, x[1] + 1
+    del y, z
+    with graphs.graph(second, pool=pool):
+        both = x * 2
+    output = weak_ref_tensors(both[1])
+    del both
+    second.replay()
+    with graphs.watch():
+        assert output.sum().item() == 2 * 128
+    first.replay()
+    gone = rf"graph {second.number} makes: overwritten by the replay of graph {first.number}"
+    with pytest.raises(graphs.GraphError, match=gone), graphs.watch():
+        output.sum()
+
+
 def test_a_graph_may_read_what_another_of_its_pool_has_made() -> None:
     """In the order of the capture: piece after piece. Out of order it is refused."""
     import torch

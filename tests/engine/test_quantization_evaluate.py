@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from engine_helpers import random_model
 from quantization_methods import TINY, held_out, inputs, linears, model, weights
 
 from mini_vllm.quantization.calibrate import ROWS, Recorder, calibrate
@@ -101,7 +102,13 @@ def test_measures_by_hand() -> None:
 
 
 @pytest.mark.parametrize(
-    ("documents", "says"), [([], "empty"), ([[1, 9], [1]], "document 1 has 1")]
+    ("documents", "says"),
+    [
+        ([], "empty"),
+        ([[1, 9], [1]], "document 1 has 1"),
+        ([[1, 9], [1, 264]], "document 1 has token ids 1 to 264; the model's vocab_size is 264"),
+        ([[-1, 9]], "document 0 has token ids -1 to 9"),
+    ],
 )
 def test_documents_that_cannot_be_measured(documents: list[list[int]], says: str) -> None:
     """None at all, or one that predicts nothing; the same for calibration."""
@@ -110,6 +117,8 @@ def test_documents_that_cannot_be_measured(documents: list[list[int]], says: str
             measure(model(), documents)
     with pytest.raises(ValueError, match="max_position_embeddings is 1024"):
         perplexity(model(), [[1] * 1025])
+    with pytest.raises(ValueError, match="vocab_size of 264 and the reference one of 64"):
+        evaluate(model(), [[1, 9]], random_model())
 
 
 # ---- what the layers see -------------------------------------------------------------------------
@@ -152,6 +161,17 @@ def test_the_error_is_that_of_the_outputs() -> None:
     change = np.random.default_rng(0).normal(size=(128, 384)) * 0.01
     measured = ((seen.rows.astype(np.float64) @ change.T) ** 2).sum(axis=1).mean()
     assert seen.error(change) == pytest.approx(measured)
+
+
+def test_numbers_that_leave_float32_are_told_by_layer() -> None:
+    """No statistics follow from infinity, and GPTQ would only find its weights to be NaN."""
+    other = random_model()
+    other.layers[1].mlp.gate_up_proj.weight *= np.float32(1e30)
+    with (
+        np.errstate(all="ignore"),
+        pytest.raises(ValueError, match=r"comes into model.layers.1.mlp.down_proj is not finite"),
+    ):
+        calibrate(other, [[3, 4, 5]])
 
 
 def test_the_model_is_left_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,10 +7,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from engine_helpers import SMALL
 from quantization_methods import CONFIG, inputs, weights
 
 from mini_vllm.blas import blas_threads
+from mini_vllm.checkpoint import expected_tensors
+from mini_vllm.llama import LlamaForCausalLM
 from mini_vllm.quantization.awq import awq, awq_scales
+from mini_vllm.quantization.evaluate import logprobs
 from mini_vllm.quantization.fold import all_folds, norm_folds
 from mini_vllm.quantization.gptq import gptq
 from mini_vllm.quantization.grid import QuantArgs, round_to_nearest
@@ -152,8 +156,6 @@ def test_a_fold_moves_a_scale_without_loss() -> None:
     """Powers of two: norms, v, up and what follows them change, the product of both stays, bit for bit."""
     from quantization_methods import held_out, with_weights
 
-    from mini_vllm.quantization.evaluate import logprobs
-
     rng = np.random.default_rng(0)
     tensors = weights()
     for fold in all_folds(CONFIG):
@@ -163,6 +165,26 @@ def test_a_fold_moves_a_scale_without_loss() -> None:
     assert len(changed) == 4 * 9  # two norms and seven linear layers each
     ids = held_out()[0]
     before, after = logprobs(with_weights(weights()), ids), logprobs(with_weights(tensors), ids)
+    assert np.abs(after - before).max() < 1e-4
+
+
+def test_a_fold_divides_the_bias_of_its_source() -> None:
+    """v and up may have one, and what they hand on is all divided; those of q and k stay."""
+    config = replace(SMALL, attention_bias=True, mlp_bias=True)
+    rng = np.random.default_rng(0)
+    plain = {
+        name: rng.normal(0, 0.5, shape).astype(np.float32)
+        for name, shape in expected_tensors(config).items()
+    }
+    folded = plain
+    for fold in all_folds(config):
+        size = folded[f"{fold.linears[0]}.weight"].shape[1]
+        folded = fold.apply(folded, fold.share(2.0 ** rng.integers(-1, 2, size)))
+    biases = {name for name in plain if name.endswith(".bias")}
+    changed = {name for name in biases if not np.array_equal(plain[name], folded[name])}
+    assert {name.split(".")[-2] for name in changed} == {"v_proj", "up_proj"}
+    ids = [5, 9, 11, 40, 3]
+    before, after = (logprobs(LlamaForCausalLM(config, each), ids) for each in (plain, folded))
     assert np.abs(after - before).max() < 1e-4
 
 

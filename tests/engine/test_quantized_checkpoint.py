@@ -122,6 +122,7 @@ def test_names_go_before_kinds_and_ignore_before_both() -> None:
         (tensors_of({"num_bits": 4, "strategy": "tensor"}), ["strategy 'tensor'", "channel, group"]),
         (tensors_of(WEIGHTS | {"group_size": None}), ["group_size must be int", "None"]),
         (tensors_of(WEIGHTS | {"type": "posit"}), ["type 'posit'", "int, float"]),
+        (tensors_of(WEIGHTS | {"strategy": ""}), ["strategy ''", "channel, group"]),
         (tensors_of(WEIGHTS | {"actorder": "sideways"}), ["actorder 'sideways'"]),
         (tensors_of(WEIGHTS, "marlin-24"), ["format 'marlin-24'", "pack-quantized"]),
         (tensors_of(None), ["weights must be dict", "None"]),

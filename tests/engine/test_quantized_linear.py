@@ -107,6 +107,15 @@ def test_activations_get_a_scale_a_row() -> None:
     np.testing.assert_allclose(numbers[3] * scale[3], x[3], rtol=0.07)
 
 
+def test_a_row_of_next_to_nothing_has_finite_codes() -> None:
+    """1 divided by its scale would be infinite, and infinity times a 0 beside it is NaN."""
+    x = np.array([[1e-38, 0, -1e-38], [1e-45, 0, 0]], np.float32)
+    with np.errstate(all="raise", under="ignore"):
+        codes, scale = quantize_per_token_int8(x)
+    assert codes[:, 1].tolist() == [0, 0]
+    assert np.abs(codes * scale - x).max() < 1e-37
+
+
 @pytest.mark.parametrize("activations", [True, False])
 @pytest.mark.parametrize("strategy", ["channel", "tensor"])
 def test_fp8_is_a_product_of_decoded_numbers(strategy: str, activations: bool) -> None:
