@@ -246,7 +246,7 @@ def test_an_endless_loop_is_ended_and_found(
     course: Course, totals: Lab, loop: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "course.learner.grade.Job.__init__.__defaults__", (30.0, 1.0, (), "", False, None, ())
+        "course.learner.grade.Job.__init__.__defaults__", (30.0, 1.0, (), False, None, ())
     )
     write(totals, total=loop)
     run = grade(course, totals, Progress(course.root)).run
@@ -263,7 +263,7 @@ def test_an_endless_loop_at_the_top_level(
     totals: Lab, capsys: Capsys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "course.learner.grade.Job.__init__.__defaults__", (3.0, 1.0, (), "", False, None, ())
+        "course.learner.grade.Job.__init__.__defaults__", (3.0, 1.0, (), False, None, ())
     )
     totals.starter.write_text("n = 0\nwhile True:\n    n += 1\n")
     ran = Ran(capsys, "grade", "00-01")
@@ -277,7 +277,7 @@ def test_an_endless_loop_that_no_signal_reaches(
 ) -> None:
     """In C, or with the alarm turned off: then the whole process is ended."""
     monkeypatch.setattr(
-        "course.learner.grade.Job.__init__.__defaults__", (1.0, 0.5, (), "", False, None, ())
+        "course.learner.grade.Job.__init__.__defaults__", (1.0, 0.5, (), False, None, ())
     )
     monkeypatch.setattr("course.learner.grade.GRACE", 2.0)
     write(
