@@ -44,6 +44,15 @@ def test_what_the_grading_compares_with_was_run(policy: str) -> None:
     assert asdict(found) == pytest.approx(asdict(noted), rel=1e-3)
 
 
+def test_what_fcfs_makes_of_each_workload_was_run() -> None:
+    support = load_support(LAB / "test_lab.py")
+    workloads = {
+        name: support.workload(name, support.HELD[0], support.N) for name in support.STREAMS
+    }
+    found = {name: support.run(None, requests).goodput for name, requests in workloads.items()}
+    assert found == pytest.approx(support.GOODPUT_FCFS)
+
+
 def test_the_longest_wait_in_the_flood_was_run() -> None:
     support = load_support(LAB / "test_lab.py")
     found = support.run(None, support.flood()).longest_wait_s
