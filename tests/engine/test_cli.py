@@ -324,7 +324,7 @@ def command(*argv: str, **kwargs: Any) -> subprocess.Popen[bytes]:
 
 
 def test_a_reader_who_has_seen_enough_is_no_error(model: str) -> None:
-    process = command("generate", "a", "b", "--model", model, "--max-tokens", "200", "--ignore-eos")
+    process = command("generate", "a", "b", "--model", model, "--max-tokens", "9", "--ignore-eos")
     assert process.stdout is not None
     process.stdout.close()
     _, err = process.communicate()
@@ -333,7 +333,8 @@ def test_a_reader_who_has_seen_enough_is_no_error(model: str) -> None:
 
 
 def test_a_prompt_that_is_no_utf8_is_refused_and_the_others_run(model: str) -> None:
-    process = command("generate", os.fsdecode(b"caf\xe9"), "A block", "--json", "--model", model)
+    prompts = os.fsdecode(b"caf\xe9"), "A block"
+    process = command("generate", *prompts, "--json", "--model", model, "--max-tokens", "9")
     out, err = process.communicate()
     assert process.returncode == 1
     assert b"prompt 1: prompt is not valid Unicode text" in err

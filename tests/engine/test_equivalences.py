@@ -31,7 +31,7 @@ def test_the_yardstick_is_sensitive_to_every_token_of_the_context() -> None:
         assert greedy(other, 8) != right, f"token {position} does not matter to this model"
 
 
-@pytest.mark.parametrize("seed", range(100, either(104, 140)))
+@pytest.mark.parametrize("seed", range(100, either(103, 140)))
 def test_random_arrivals_aborts_and_preemptions_change_no_token(seed: int) -> None:
     jobs, settings = random_workload(seed)
     engine = make_engine(PARTS, **settings)
