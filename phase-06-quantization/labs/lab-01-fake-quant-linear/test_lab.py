@@ -72,7 +72,7 @@ def test_a_step_is_the_largest_magnitude_over_half_the_range(lab: ModuleType) ->
 
 
 def test_zeros_stay_zeros(lab: ModuleType) -> None:
-    """A pruned row has no largest weight: its step must be above 0 all the same, or it comes back as NaN."""
+    """A pruned row has no largest weight: its step must be above 0 all the same, or 0 is divided by 0."""
     weight = f32([[0, 0], [1, -1]])
     scale = lab.choose_scale(weight, "channel")
     assert scale[0, 0] == np.finfo(np.float32).eps, (

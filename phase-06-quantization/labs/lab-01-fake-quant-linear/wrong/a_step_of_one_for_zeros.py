@@ -1,7 +1,7 @@
 """A row of zeros gets a step of 1.
 
-It comes back as zeros, too. But compressed-tensors gives it float32's epsilon, and a scale that is a million
-times its neighbours' catches the eye of everybody who reads the file.
+It comes back as zeros, too. But compressed-tensors gives it float32's epsilon, so this is not the file that
+it writes.
 
 Refused by `test_zeros_stay_zeros`.
 """

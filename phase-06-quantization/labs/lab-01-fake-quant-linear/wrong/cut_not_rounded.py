@@ -1,7 +1,7 @@
 """Steps are cut to whole numbers, not rounded.
 
-A cast cuts towards zero. Every weight becomes smaller, by half a step on average, and in a sum over a
-row that does not cancel.
+A cast cuts towards zero. Weights shrink by half a step on average, so the sums of their row shrink, too,
+where errors of either sign would mostly cancel.
 
 Refused by `test_codes_are_the_nearest_step_and_a_tie_goes_to_the_even_one`.
 """

@@ -1,7 +1,7 @@
 """A tie is rounded up, as at school.
 
-compressed-tensors rounds it to the even step, as numpy's rint does. Codes that differ from a file's in every
-tie are no error in size, but nobody can compare them any more.
+compressed-tensors rounds it to the even step, as numpy's rint does. A code that differs from a file's in a
+tie is no worse, but the two can no longer be compared.
 
 Refused by `test_codes_are_the_nearest_step_and_a_tie_goes_to_the_even_one`.
 """

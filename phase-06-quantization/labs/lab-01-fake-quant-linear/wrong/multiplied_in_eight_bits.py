@@ -1,6 +1,6 @@
-"""Codes and scales are multiplied in the scale's smallest type, float16.
+"""Codes and scales are multiplied in float16.
 
-Three digits of a weight are lost a second time, by nothing that the grid asked for.
+That rounds each weight a second time, to three digits, and the grid did not ask for it.
 
 Refused by `test_the_way_back_is_codes_times_steps`.
 """

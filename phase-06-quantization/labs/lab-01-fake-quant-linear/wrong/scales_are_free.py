@@ -1,7 +1,7 @@
 """Only the codes are counted.
 
-With a scale a row that is a few per cent. With a scale for each 32 weights, as in the next lab, it decides
-what 4 bits are worth.
+With a scale a row that is a few per cent. With 16 bits for each 32 weights of 4 bits, as in the next lab, it
+is an eighth.
 
 Refused by `test_memory_saving_about_4x`.
 """

@@ -1,6 +1,6 @@
 """127.5 is a number of float64 here, and so is the scale.
 
-Twice the bytes, and from there on every product of the layer is computed in float64.
+Twice the bytes, and what is multiplied by a scale becomes float64, too: the layer's results are.
 
 Refused by `test_a_step_is_the_largest_magnitude_over_half_the_range`.
 """

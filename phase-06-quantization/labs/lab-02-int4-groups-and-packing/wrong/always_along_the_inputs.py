@@ -1,6 +1,7 @@
-"""The axis is ignored.
+"""The packed axis stays at the end.
 
-GPTQ packs down the columns, because it has transposed the weight.
+It was moved there to be packed and must go back to its place: GPTQ packs along axis 0, because it has
+transposed the weight.
 
 Refused by `test_words_lose_nothing`.
 """

@@ -1,6 +1,6 @@
 """Only the list of the kernel is looked at.
 
-2,752 inputs are 21 and a half groups of 128: no file has that, whatever a kernel could.
+2,752 inputs are 21 and a half groups of 128, and a group cannot be cut, whatever sizes the kernel takes.
 
 Refused by `test_which_shapes_a_kernel_takes`.
 """

@@ -1,4 +1,4 @@
-"""AWQ's order is applied as its own inverse.
+"""The inverse of AWQ's order is applied.
 
 0 2 4 6 1 3 5 7 says which column a nibble holds. The other list, 0 4 1 5 2 6 3 7, says in which nibble
 a column is.

@@ -1,4 +1,4 @@
-"""The scales are forgotten where they are not whole bits.
+"""The scales are not counted.
 
 A group of 128 has a scale of 16 bits, which is an eighth of a bit for each weight: small, but it is
 there, and at 32 it is half a bit.

@@ -1,6 +1,6 @@
 """An asymmetric scale is the range over 16.
 
-Sixteen codes have fifteen steps between them, so the largest weight would need a seventeenth.
+Sixteen codes have fifteen steps between them, so the largest weight would need a seventeenth code.
 
 Refused by `test_an_asymmetric_group_by_hand`.
 """

@@ -1,6 +1,6 @@
 """compressed-tensors' zero points are packed along the groups.
 
-They are packed along the outputs, axis 0: a row seldom has a multiple of eight groups.
+They are packed along the outputs, axis 0: a row need not have a multiple of eight groups.
 
 Refused by `test_zero_points_of_each_layout`.
 """
