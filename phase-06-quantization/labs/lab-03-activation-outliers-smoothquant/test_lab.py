@@ -175,7 +175,7 @@ def test_planting_changes_no_output(lab: ModuleType) -> None:
 
 
 def test_a_loud_channel_is_trouble(lab: ModuleType) -> None:
-    """The same function, an error below 1 % before and above 10 % after: the quiet channels lose their codes."""
+    """The same function, an error below 1 % before and above 10 % after: quiet channels lose their codes."""
     of = support.block(1, "attn")
     true = [of.x @ w.T for w in of.weights]
     tame = support.error(lab, of.norm, of.weights, of.normed, true)
