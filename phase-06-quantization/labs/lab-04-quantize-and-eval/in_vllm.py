@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 DTYPES = {"w8a8": "float32", "smoothquant-w8a8": "float32"}
-"""What a method's kernel on a CPU takes; bfloat16 where nothing stands here."""
+"""For the methods whose kernel on a CPU takes float32; all others get bfloat16."""
 SETTINGS = {
     "HF_HUB_OFFLINE": "1",
     "VLLM_NO_USAGE_STATS": "1",
@@ -28,7 +28,7 @@ SETTINGS = {
 
 
 def dtype_of(method: str) -> str:
-    """float32 where there is a kernel for it, because then nothing but the method rounds."""
+    """float32 where there is a kernel for it, because then hardly anything but the method rounds."""
     return DTYPES.get(method.split("-g")[0], "bfloat16")
 
 
@@ -39,7 +39,7 @@ def load(folder: Path, dtype: str) -> Any:
     from vllm.model_executor.layers import rotary_embedding
     from vllm.v1.executor.uniproc_executor import UniProcExecutor
 
-    rotary_embedding._ROPE_DICT.clear()  # else this engine gets the layer the one before chose
+    rotary_embedding._ROPE_DICT.clear()  # else this engine gets the layer of the one before
     return vllm.LLM(
         str(folder), dtype=dtype, enforce_eager=True, block_size=32, max_model_len=512, seed=0,
         max_num_seqs=16, max_num_batched_tokens=512, max_logprobs=-1, enable_prefix_caching=False,

@@ -2,7 +2,7 @@
 
     python measure.py [--impl FILE]    what the committed file says, judged by your functions
     python measure.py --mini           anew, in mini_vllm
-    python measure.py --vllm           anew, in real vLLM 0.22.1; on its CPU build, or on a GPU
+    python measure.py --vllm           anew, in real vLLM 0.22.1 on its CPU build
     python measure.py --draw           the trade-off as a picture, tradeoff.svg (matplotlib)
 
 What is measured anew is printed, and with `--write` kept.
@@ -111,7 +111,7 @@ def mini_tokens(folder: Path, asked: list[list[int]]) -> list[list[int]]:
 
 
 def in_mini(lab: ModuleType, place: Path) -> dict[str, Any]:
-    """Each method in mini_vllm: float32, but for what the method rounds."""
+    """Each method in mini_vllm, which computes in float32."""
     documents = load_documents(HELD_OUT, DEFAULT_MODEL, DOCUMENTS)
     asked = prompts(documents)
     found: dict[str, Any] = {}

@@ -49,8 +49,8 @@ def surprise(logprobs: Array, ids: Sequence[int]) -> tuple[float, int]:
 
     Args:
         logprobs: `[rows, vocab_size]`, natural logarithms. Row i says what the model expects behind
-            `ids[i]`. There are as many rows as tokens (mini_vllm), or one less (vLLM's prompt_logprobs);
-            what the last token would be followed by is not in `ids`.
+            `ids[i]`. There are as many rows as tokens (mini_vllm), or one less (what in_vllm.py gets from
+            vLLM); what the last token would be followed by is not in `ids`.
         ids: at least two tokens.
     """
     raise NotImplementedError

@@ -46,7 +46,7 @@ def answers() -> dict[str, tuple[object, str]]:
         ),
         "w8a8 and fp8, which loses more": (
             max(("w8a8", "fp8"), key=kl),
-            "E4M3 keeps three bits behind the leading one, an integer of eight bits up to seven",
+            "E4M3 keeps three bits behind the leading one, an integer of eight bits up to six",
         ),
         "least KL of int4-g128, gptq, awq": (
             min(("int4-g128", "gptq", "awq"), key=kl),

@@ -1,7 +1,7 @@
 """Each channel of the input has its own scale.
 
 That would be the cure for loud channels, but a product of integers cannot have it: the sum runs over the
-channels, so their scales would have to be multiplied in before, number by number.
+channels, so their scales would have to be multiplied in before it, number by number.
 
 Refused by `test_codes_of_a_token`.
 """

@@ -1,6 +1,6 @@
 """The largest magnitude gets the code 128.
 
-int8 ends at 127, so the loudest number of each token would wrap around or be cut off.
+int8 ends at 127, so where a token's loudest number is above 0, it would wrap around or be cut off.
 
 Refused by `test_codes_of_a_token`.
 """

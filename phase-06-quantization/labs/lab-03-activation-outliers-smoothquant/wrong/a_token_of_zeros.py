@@ -1,6 +1,6 @@
 """A token of zeros is divided by its largest magnitude.
 
-0 / 0 is NaN, and as an integer that is some number or other. Padding rows are such tokens.
+0 / 0 is NaN, and as an integer that is some number or other. A batch padded with zeros has such rows.
 
 Refused by `test_codes_of_a_token`.
 """

@@ -1,6 +1,6 @@
 """The products are added up in int16.
 
-One product of 127 and 127 fits, two do not fit twice: int16 ends at 32,767, and numpy wraps around without a
+Two products of 127 and 127 fit, and three do not: int16 ends at 32,767, and numpy wraps around without a
 word. Tensor cores add such products in int32.
 
 Refused by `test_the_product`.

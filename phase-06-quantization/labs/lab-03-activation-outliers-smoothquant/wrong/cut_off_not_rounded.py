@@ -1,7 +1,7 @@
 """Numbers are cut off towards 0 where they should be rounded.
 
-`astype(int)` does that. Every code is then up to a whole step too small, always on the same side, and a sum
-over many channels does not average it out.
+`astype(int)` does that. Every code is then up to a whole step too near 0, never too far, so the sums come out
+too small.
 
 Refused by `test_codes_of_a_token`.
 """

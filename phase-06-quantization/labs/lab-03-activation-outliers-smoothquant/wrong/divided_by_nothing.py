@@ -1,6 +1,6 @@
 """A channel without input or weight gets an s of 0 or infinity.
 
-The norm is divided by s. A dead channel then is 0 / 0 or 0 times infinity, and every output is NaN.
+The norm is divided by s, so a dead channel comes to 0 / 0 or 0 times infinity, and every output is NaN.
 
 Refused by `test_scales_by_hand`.
 """

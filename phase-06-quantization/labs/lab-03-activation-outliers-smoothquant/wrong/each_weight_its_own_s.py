@@ -1,6 +1,7 @@
 """Each weight is smoothed with an s of its own.
 
-The norm can be divided by one s only. The others' layers compute something else then, and nothing says so.
+The norm can be divided by one s only. A layer with another s then computes something else, and nothing says
+so.
 
 Refused by `test_smoothing_changes_no_output`.
 """

@@ -1,7 +1,7 @@
 """All tokens of a step share one scale.
 
 Then the loudest token decides how finely all the others are rounded, and what a request gets depends on who
-is in the batch. A scale for each token costs nothing: it leaves the sum.
+is in the batch. A scale for each token is possible, because it leaves the sum.
 
 Refused by `test_codes_of_a_token`.
 """

@@ -1,4 +1,4 @@
-"""The norm and the weights that were given are changed.
+"""The norm that was given is changed.
 
 Whoever compares before and after then compares after with after.
 

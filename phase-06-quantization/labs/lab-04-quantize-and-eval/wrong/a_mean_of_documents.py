@@ -1,6 +1,7 @@
 """A mean over the documents.
 
-A text of three tokens weighs as much as one of three hundred, and short texts are the surprising ones.
+A text of three tokens weighs as much as one of three hundred, so each of its tokens weighs a hundred times
+as much.
 
 Refused by `test_every_token_counts_once`.
 """

@@ -1,7 +1,7 @@
 """FP8 is thought to lose less than integers of eight bits.
 
-It reaches further, which helps where there are outliers. Where there are none, it has three bits of mantissa,
-and int8 has seven.
+It reaches further, which helps where there are outliers. Where there are none, it has three bits behind the
+leading one, and int8 has up to six.
 
 Refused by `test_the_predictions_hold`.
 """

@@ -1,4 +1,4 @@
-"""Groups without rows.
+"""The groups of one row, as if the matrix had no other.
 
 Groups lie along a row, and every row of the matrix has its own.
 

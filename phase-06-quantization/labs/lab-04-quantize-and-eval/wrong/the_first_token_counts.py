@@ -1,6 +1,7 @@
 """The mean is over all tokens, the first one included.
 
-Nobody has predicted it: its surprise is no number, and here it passes for none.
+Nobody has predicted it, so it has no surprise. Counted as a token that surprised nobody, it makes the mean
+too small.
 
 Refused by `test_a_row_is_about_the_next_token`.
 """

@@ -1,6 +1,6 @@
-"""Cut the last row off, because it has no answer.
+"""The last row is cut off, because it has no answer.
 
-vLLM has not sent it. Then the last token that was predicted goes with it.
+But vLLM has not sent that row. Then the last one has an answer, and the last predicted token is lost with it.
 
 Refused by `test_the_last_row_may_be_missing`.
 """

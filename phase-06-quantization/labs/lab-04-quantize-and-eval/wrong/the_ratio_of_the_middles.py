@@ -1,6 +1,6 @@
 """The middle of all befores by the middle of all afters.
 
-They may be from different rounds, so what they share is not the machine's weather.
+They may be from different rounds, so the machine may have been busy for one of them and quiet for the other.
 
 Refused by `test_a_round_has_its_own_ratio`.
 """

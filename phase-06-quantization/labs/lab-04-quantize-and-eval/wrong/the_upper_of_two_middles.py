@@ -1,6 +1,6 @@
 """The middle is the one at half the length.
 
-Of an even number of rounds that is the faster of the two in the middle, so the speedup is flattered.
+Of an even number of rounds that is the larger ratio of the two in the middle, so the speedup is flattered.
 
 Refused by `test_one_bad_round_does_not_decide`.
 """

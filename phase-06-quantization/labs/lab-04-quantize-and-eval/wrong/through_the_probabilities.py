@@ -1,6 +1,6 @@
 """The logarithm is taken again, of probabilities with a small number added.
 
-The number keeps infinity away by making an answer up: whatever a model rules out then costs 20.7 nats.
+The number keeps infinity away by making an answer up: whatever a model rules out costs at most 20.7 nats.
 
 Refused by `test_logarithms_stay_logarithms`.
 """

@@ -1,7 +1,7 @@
 """H is XᵀX, not yet a mean.
 
-GPTQ does not mind, because it divides rows of the inverse by each other. But the error that one computes from
-it grows with the calibration text.
+GPTQ does not mind, because it divides each row of the inverse by its first entry. But the error that one
+computes from it grows with the calibration text.
 
 Refused by `test_the_hessian`.
 """

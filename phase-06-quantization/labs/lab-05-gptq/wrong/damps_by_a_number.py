@@ -1,6 +1,6 @@
 """`damp` itself is added to the diagonal.
 
-Inputs of size 100 have an H of 10,000, and 0.01 is nothing there; inputs of size 0.01 are drowned. It is a
+Inputs of size 100 have 20,000 in H's diagonal, and 0.01 is nothing there; inputs of size 0.01 drown. It is a
 share of the mean of the diagonal.
 
 Refused by `test_damping`.

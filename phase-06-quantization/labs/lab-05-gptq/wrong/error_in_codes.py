@@ -1,6 +1,6 @@
 """The error is counted in codes.
 
-`column / scale - code` is at most a half, whatever the scale is. What the outputs lose is that times
+`column / scale - code` is mostly a half or less, whatever the scale is. What the weight loses is that times
 the scale.
 
 Refused by `test_it_is_the_slow_form`.

@@ -1,7 +1,7 @@
-"""H is inverted as it is.
+"""H is hardly damped: by 1e-12 of its mean diagonal.
 
-With fewer tokens than inputs there are directions about which H says nothing, and it has no inverse. With few
-more it has one whose entries are huge.
+With fewer tokens than inputs there are directions about which H says nothing, and it has no inverse. So
+little damping gives it one whose entries are huge.
 
 Refused by `test_it_is_the_slow_form`.
 """

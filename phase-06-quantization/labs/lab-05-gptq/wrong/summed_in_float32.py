@@ -1,7 +1,7 @@
 """The product of the inputs is summed in the inputs' dtype.
 
 A sum of tens of thousands of float32 products loses its last digits, and H is inverted afterwards, which
-makes small errors large.
+can make small errors large.
 
 Refused by `test_the_hessian`.
 """

@@ -1,7 +1,7 @@
 """The column of an input that was always 0 keeps its weights.
 
-Nothing is known of that input. The column costs nothing while it is 0, but its weights set the scale of their
-group.
+Nothing is known of that input. The column costs nothing while the input is 0, but its weights set the
+scale of their group.
 
 Refused by `test_an_input_that_is_always_zero`.
 """
