@@ -1,7 +1,7 @@
 """It searches by halves.
 
-That finds the end of a stretch only where there is one. Beside 4 bits, fp8 is slower first and faster
-later, so its last number says nothing of its first.
+Halving finds where one stretch ends and another begins, if there are only these two, the faster one first.
+But beside 4 bits fp8 is slower first and faster later.
 
 Refused by `test_4_bits_beside_8`.
 """
