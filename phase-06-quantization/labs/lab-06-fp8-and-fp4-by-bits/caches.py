@@ -4,8 +4,8 @@
 
 Perplexity of texts that the model was never trained on, through mini_vllm's engine: each text is a prompt,
 and each of its tokens but the first is scored. The rows in brackets have the same format and round
-otherwise: `cut` goes toward zero, as vLLM's CPU build on x86 writes FP8; `rounded` goes to the nearest integer,
-where vLLM's GPU kernel goes toward zero.
+otherwise: `cut` goes toward zero, as vLLM's CPU build on x86 writes FP8; `rounded` goes to the nearest
+integer, where vLLM's GPU kernel goes toward zero.
 """
 
 from __future__ import annotations

@@ -12,7 +12,8 @@ Shapes; the last axis of each has stride 1:
 
 A word of weight_packed holds the codes of eight neighbouring inputs, 4 bits each, that of the first in the
 lowest bits. A weight is its code less 8, times the scale of its group; a group is GROUP neighbouring inputs,
-a multiple of 8. compressed-tensors saves a symmetric layer so, and so does `mini-vllm quantize --method int4-g32`.
+a multiple of 8. compressed-tensors saves a symmetric layer so, and so does `mini-vllm quantize` with
+`--method int4-g32`.
 """
 
 from __future__ import annotations
@@ -68,8 +69,8 @@ def w4a16_kernel(
     where there are several splits, out itself where there is one.
 
     BLOCK_M, BLOCK_N and BLOCK_K are powers of two, at least 16. num_rows and out_features are any number and
-    GROUP is any multiple of 8, so the last program of each kind may have lanes that must load and store nothing. The strides count
-    elements; make output numbers tl.int64 before you multiply.
+    GROUP is any multiple of 8, so the last program of each kind may have lanes that must load and store
+    nothing. The strides count elements; make output numbers tl.int64 before you multiply.
     """
     raise NotImplementedError
 

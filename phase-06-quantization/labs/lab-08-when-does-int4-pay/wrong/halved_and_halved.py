@@ -1,7 +1,7 @@
 """It searches by halves.
 
-Halving finds where one stretch ends and another begins, if there are only these two, the faster one first.
-But beside 4 bits fp8 is slower first and faster later.
+Halving is right only where a scheme is faster up to some number and slower from there on. Beside 4 bits fp8
+is slower first and faster later.
 
 Refused by `test_4_bits_beside_8`.
 """
