@@ -3,8 +3,9 @@
     python phase-06-quantization/labs/lab-06-fp8-and-fp4-by-bits/caches.py
 
 Perplexity of texts that the model was never trained on, through mini_vllm's engine: each text is a prompt,
-and each of its tokens but the first is scored. The rows in brackets store the same codes, rounded otherwise:
-`cut` as vLLM's CPU build writes FP8, `rounded` as its GPU kernel does not write integers.
+and each of its tokens but the first is scored. The rows in brackets have the same format and round
+otherwise: `cut` goes toward zero, as vLLM's CPU build on x86 writes FP8; `rounded` goes to the nearest
+integer, where vLLM's GPU kernel goes toward zero.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
     python phase-06-quantization/labs/lab-06-fp8-and-fp4-by-bits/in_vllm.py
 
 The three: `QuantFP8`, which quantises activations, in the form that has no kernel of its own; the write into
-the KV cache, as the CPU build does it; and the write as a GPU's Triton kernel does it, of which there is only
-the instruction that converts, compiled for an H100.
+the KV cache, as the CPU build on x86 does it; and the write as a GPU's Triton kernel does it, of which
+there is only the instruction that converts, compiled for an H100.
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ def ask_ml_dtypes(name: str) -> dict[str, Any]:
 
 
 def blocks_to_ask(size: int) -> np.ndarray:
-    """float32 `[20, size]`: blocks of any size, with planted largest numbers near 7 and 8."""
+    """float32 `[20, size]`: blocks of any size, six with a largest number that is planted."""
     rng = np.random.default_rng(size)
     x = rng.normal(size=(20, size)) * np.exp2(rng.integers(-12, 12, size=(20, 1)))
     x[0] = 0
@@ -83,7 +83,7 @@ def blocks_to_ask(size: int) -> np.ndarray:
 
 
 def ask_mxfp4() -> dict[str, Any]:
-    """compressed-tensors: the scale of a block's largest, and the packed codes of the scaled block."""
+    """compressed-tensors: the scale of a block's largest. The codes of the scaled block: by vLLM's cast."""
     import torch
     from compressed_tensors.compressors.nvfp4.helpers import pack_fp4_to_uint8
     from compressed_tensors.quantization.utils.mxfp_utils import generate_mx_scales

@@ -89,8 +89,7 @@ def encode_scale(x: float) -> int:
     """The code of the nearest power of two, for an x of at least 2^-126. Half-way, at 1.5 times a power of
     two, it is the larger one.
 
-    What is past 2^127 saturates, infinity too. Anything that is not above 0 has no code but NaN's, and so
-    has NaN.
+    What is past 2^127 saturates, infinity too. 0, anything negative and NaN get the code of NaN.
     """
     raise NotImplementedError
 
@@ -116,9 +115,9 @@ def encode_mxfp4(block: list[float]) -> tuple[bytes, int]:
 def encode_nvfp4(block: list[float], global_scale: float) -> tuple[bytes, int]:
     """16 numbers in E2M1 with one scale in E4M3: 8 bytes and the scale's code.
 
-    The block's scale is `global_scale` times its largest magnitude over 6, as E4M3 can say it. A number is
-    divided by what a reader will multiply with: the scale as stored, over `global_scale`. Where the scale
-    is stored as 0, each number becomes 0, with its sign.
+    The block's scale is `global_scale` times its largest magnitude over 6, encoded in E4M3, saturating. A
+    number is divided by what a reader will multiply with: the scale as stored, over `global_scale`. Where
+    the scale is stored as 0, each number becomes 0, with its sign.
     """
     raise NotImplementedError
 

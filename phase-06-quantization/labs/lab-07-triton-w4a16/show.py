@@ -2,7 +2,7 @@
 
     python show.py [--impl FILE] [--device cuda]
 
-On the CPU Triton's interpreter runs it, on a slice of the layer, and no time is shown. On a GPU the whole
+On the CPU Triton's interpreter runs it, on a much smaller layer, and no time is shown. On a GPU the whole
 layer is timed, beside torch's product with the same weights in 16 bits.
 """
 
@@ -21,7 +21,7 @@ GROUP = 128
 
 
 def draw(outputs: int, inputs: int, device: str) -> tuple[Any, Any, Any]:
-    """Words, scales and the weights that they stand for, float16; the same on every run."""
+    """int32 words, float16 scales and, in float16, the weights that they stand for; the same on every run."""
     import torch
 
     rng = torch.Generator().manual_seed(0)

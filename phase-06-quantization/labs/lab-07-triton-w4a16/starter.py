@@ -12,7 +12,8 @@ Shapes; the last axis of each has stride 1:
 
 A word of weight_packed holds the codes of eight neighbouring inputs, 4 bits each, that of the first in the
 lowest bits. A weight is its code less 8, times the scale of its group; a group is GROUP neighbouring inputs,
-a multiple of 8. So compressed-tensors saves a layer, and so `mini-vllm quantize --method int4-g32` does.
+a multiple of 8. compressed-tensors saves a symmetric layer so, and so does `mini-vllm quantize` with
+`--method int4-g32`.
 """
 
 from __future__ import annotations
@@ -60,16 +61,16 @@ def w4a16_kernel(
     The inputs are walked over in tiles of BLOCK_K. Each group has tiles of its own, GROUP / BLOCK_K of them,
     rounded up; where it does not come out even, the last tile of a group ends where the group does. So all
     inputs of a tile share one scale. There are num_tiles tiles in all, and split s has the tiles
-    s * tiles_per_split and following, as many as that, or fewer in the last split.
+    s * tiles_per_split and following, that many of them; the last splits may have fewer, or none.
 
     For each tile: load the words, the rows of x and a scale for each output, each once; unpack; multiply with
     tl.dot, the weights on the left, in x's dtype, input_precision="ieee"; multiply the result by the scales,
     in float32; add. The sum goes to out_ptr, which is [splits, num_rows, out_features] without gaps: float32
     where there are several splits, out itself where there is one.
 
-    BLOCK_M, BLOCK_N and BLOCK_K are powers of two, at least 16. num_rows, out_features and GROUP are any
-    number, so the last program of each kind has lanes that must load and store nothing. The strides count
-    elements; make output numbers tl.int64 before you multiply.
+    BLOCK_M, BLOCK_N and BLOCK_K are powers of two, at least 16. num_rows and out_features are any number and
+    GROUP is any multiple of 8, so the last program of each kind may have lanes that must load and store
+    nothing. The strides count elements; make output numbers tl.int64 before you multiply.
     """
     raise NotImplementedError
 

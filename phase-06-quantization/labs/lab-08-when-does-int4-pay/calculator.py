@@ -6,8 +6,8 @@
 
 A step of each kind (decode, a chunk of a prompt, both in one step), in each scheme: milliseconds, how many
 times faster than 16 bits, and which part takes longest and waits for what. It is the least that the card can
-take. Launches, activations, norms and sampling are left out, and `--dequant` is yours to set: no data sheet
-has it. A model may be a checkpoint folder, of which only `config.json` is read.
+take. Launches, activations, norms and sampling are left out, and `--dequant` is yours to set, because no data
+sheet has it. A model may be a checkpoint folder, of which only `config.json` is read.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from course.learner.labs import load_module  # noqa: E402
 from course.learner.stubs import run_script  # noqa: E402
 from mini_vllm.llama_config import LlamaConfig  # noqa: E402
 
-# layers, hidden, mlp, heads, kv_heads, head_size, vocab, tied: what stands in each config.json.
+# layers, hidden, mlp, heads, kv_heads, head_size, vocab, tied: from each model's config.json.
 SHAPES: dict[str, tuple[int, int, int, int, int, int, int, bool]] = {
     "llama-3.1-8b": (32, 4096, 14336, 32, 8, 128, 128_256, False),
     "llama-3.2-1b": (16, 2048, 8192, 32, 8, 64, 128_256, True),

@@ -2,9 +2,9 @@
 
     python reports.py [--impl solution|starter|FILE]
 
-The left side of each line was measured by somebody else (`reports.json` has the links), the right side is
-derived: the least that the card can take by its data sheet. Where the thread does not say on which card, or
-`gpus.json` has no data sheet of it, another one stands in, and the line says which.
+The left side of each line was measured by somebody else (`reports.json` has the links). The right side is
+derived: both runs in the least time that the card can take by its data sheet. Where the thread does not say
+on which card, or `gpus.json` has no data sheet of it, another one stands in, and the line says which.
 """
 
 from __future__ import annotations

@@ -123,8 +123,8 @@ def people_at_once(
 ) -> int:
     """How many requests have room for their K and V at the same time; 0 where the model does not even fit.
 
-    vLLM takes 0.92 of the card's memory, and the cache gets what the model leaves of it. (Activations and
-    graphs take something too, which is left out here.)
+    vLLM takes 0.92 of the card's memory by default, and the cache gets what the model leaves of it.
+    (Activations and graphs take something too, which is left out here.)
 
     Args:
         context: tokens each of them has in the cache, at least 1.

@@ -127,7 +127,7 @@ def test_a_full_step_has_no_room(lab: ModuleType) -> None:
 
 
 def cards(lab: ModuleType) -> list[object]:
-    """Cards with ridges from 38 to 1,000."""
+    """Cards with ridges from 39 to 1,000."""
     return [
         support.plain_card(lab, flops=flops, int8=2 * flops, bandwidth=bandwidth)
         for flops, bandwidth in ((121e12, 3e11), (312e12, 2039e9), (75e12, 1935e9), (1e15, 1e12))
@@ -225,7 +225,7 @@ WHY = {
     "B": "the same file, so the same bytes and operations, five times slower. What did the flag change?",
     "C": "1 to 4 people on a card whose ridge is in the hundreds, and a gain of nearly 3",
     "D": "256 tokens in a step are past most cards' ridge; can memory explain half of the speed?",
-    "E": "eight times slower. Dequantising would have to take twenty times as long as the product",
+    "E": "eight times slower. Dequantising would have to take nine times as long as the product",
 }
 
 

@@ -1,7 +1,7 @@
 """Exponent 0 is read like any other.
 
-Then there is no zero: code 0 becomes 2^-bias, and the numbers next to it stand at a distance from it. A
-stored exponent of 0 has no leading 1.
+Then there is no zero: code 0 becomes 2^-bias, and no number is nearer to 0 than that. A stored
+exponent of 0 has no leading 1.
 
 Refused by `test_every_code_has_its_number`.
 """

@@ -1,6 +1,7 @@
 """What does not fit is cut off and not rounded.
 
-vLLM's CPU build writes its KV cache so. The error is twice as large, and all of it points to zero.
+vLLM's CPU build on x86 writes an FP8 KV cache so. The error is twice as large on average, and always points
+to zero.
 
 Refused by `test_floats_become_codes`.
 """

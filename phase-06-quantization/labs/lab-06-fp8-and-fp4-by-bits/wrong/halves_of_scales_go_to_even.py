@@ -1,7 +1,7 @@
 """A scale half-way between two powers takes the even code.
 
-A code without a mantissa has no last bit that would say what is even in its numbers, and ml_dtypes, torch
-and the rule that you were given all go up.
+Without a mantissa there is no last bit of a number that could be even, and ml_dtypes, torch and the rule
+that you were given all go up.
 
 Refused by `test_numbers_become_scales`.
 """

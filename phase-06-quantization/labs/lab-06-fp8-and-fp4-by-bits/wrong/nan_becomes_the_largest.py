@@ -1,6 +1,7 @@
 """With `saturate` NaN becomes the largest number.
 
-vLLM's CPU build does that in its KV cache. A NaN means that something broke before, and 448 hides it.
+vLLM's CPU build on x86 does that in an FP8 KV cache. A NaN means that something broke before, and 448
+hides it.
 
 Refused by `test_nan_is_no_large_number`.
 """

@@ -1,7 +1,7 @@
 """A NaN is written before anybody looks at its sign.
 
-ml_dtypes and torch keep it, and processors set it: inf - inf has the sign bit on x86. Take the sign first,
-then ask what x is.
+ml_dtypes and torch keep it, and some processors set it: inf - inf has the sign bit on x86. Take the sign
+first, then ask what x is.
 
 Refused by `test_nan_is_no_large_number`.
 """

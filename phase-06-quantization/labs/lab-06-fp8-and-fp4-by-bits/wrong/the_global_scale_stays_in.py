@@ -1,6 +1,6 @@
 """Numbers are divided by the stored scale alone.
 
-It was computed with the global scale on top, so it is that much too large. A reader takes it off again, and
+It was computed with the global scale on top, so it is off by that factor. A reader takes it off again, and
 whoever writes has to do as the reader does.
 
 Refused by `test_blocks_of_nvfp4`.

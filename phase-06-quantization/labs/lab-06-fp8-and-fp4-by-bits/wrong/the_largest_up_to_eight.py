@@ -1,7 +1,7 @@
 """The scale brings the largest to between 4 and 8.
 
-The specification says so, and E2M1 ends at 6: 7.9 is cut off by a quarter, and it is the number that
-matters most. From 7 on the next power of two is nearer.
+The specification says so, but E2M1 ends at 6: of 7.9 a quarter is cut off, and it is the number that
+matters most. From 7 on the next power of two makes the smaller error.
 
 Refused by `test_blocks_of_mxfp4`.
 """

@@ -1,4 +1,4 @@
-"""A block's scale past 448 becomes NaN, and with it the whole block.
+"""A block's scale beyond the end of E4M3 becomes NaN, and with it the whole block.
 
 The global scale may come from another tensor, or from yesterday's activations. Then a block can be larger
 than anything that was seen when it was chosen.

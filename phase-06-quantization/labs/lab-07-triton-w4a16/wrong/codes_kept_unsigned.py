@@ -1,7 +1,7 @@
 """The codes are multiplied as they are, 0 to 15.
 
 A code is the weight plus 8, so that 4 bits need no sign. Without the subtraction every weight is 8 steps too
-large, and a model says the same word for ever.
+large, and nothing sensible comes out of the model.
 
 Refused by `test_the_product_is_right`.
 """

@@ -1,7 +1,7 @@
 """Each split walks over all tiles, and masks off the inputs that are not its own.
 
-The numbers are right, and every split reads all weights. Four splits then read four times as much, of the one
-thing that decode waits for.
+The numbers are right, and every split reads all weights. Four splits then read four times as much of what
+decode waits for.
 
 Refused by `test_the_weights_are_read_once`.
 """

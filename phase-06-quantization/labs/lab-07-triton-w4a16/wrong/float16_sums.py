@@ -1,7 +1,7 @@
 """The sums are kept in float16.
 
 It holds no number above 65,504, and of a sum of some thousands no fraction. A sum may go far out on its way
-and come back; in float16 it comes back as infinity.
+and come back; in float16 it becomes infinite and stays so.
 
 Refused by `test_the_product_is_right`.
 """

@@ -1,7 +1,7 @@
 """The last tile of a group is not cut where the group ends.
 
 With groups of 24 and tiles of 32 the tile takes eight inputs of the next group too. They count twice, once
-with the wrong scale; behind the last group the tile leaves the tensor.
+with the wrong scale; behind the last group it takes what lies behind the row.
 
 Refused by `test_the_product_is_right`.
 """

@@ -1,7 +1,7 @@
 """The tile's number is taken for the group's.
 
 They agree as long as a group is one tile. With two tiles a group, the weights get the scales of groups behind
-theirs, and in the end of the next output, or of nobody.
+theirs, and towards the end those of the next output, or what lies behind the tensor.
 
 Refused by `test_the_product_is_right`.
 """

@@ -1,6 +1,6 @@
 """It gives all memory away.
 
-vLLM takes 0.92 of it, `gpu_memory_utilization`.
+vLLM takes 0.92 of it by default (`gpu_memory_utilization`).
 
 Refused by `test_room_for_people`.
 """

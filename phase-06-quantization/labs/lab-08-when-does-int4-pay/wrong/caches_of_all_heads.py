@@ -1,6 +1,6 @@
 """It keeps K and V for every query head.
 
-There are as many as KV heads; that is what GQA is for.
+There is one K and one V for each KV head; that is what GQA is for.
 
 Refused by `test_room_for_people`.
 """

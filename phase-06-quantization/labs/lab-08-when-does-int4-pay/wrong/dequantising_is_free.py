@@ -1,6 +1,6 @@
 """It forgets what dequantising costs.
 
-The share lies upon the product, for every number of tokens.
+Its share makes the product longer, for every number of tokens.
 
 Refused by `test_dequantising_takes_time`.
 """

@@ -1,7 +1,7 @@
 """It searches by halves.
 
-That finds the end of a stretch only where there is one. Beside 4 bits, fp8 is slower first and faster
-later, so its last number says nothing of its first.
+Halving is right only where a scheme is faster up to some number and slower from there on. Beside 4 bits fp8
+is slower first and faster later.
 
 Refused by `test_4_bits_beside_8`.
 """

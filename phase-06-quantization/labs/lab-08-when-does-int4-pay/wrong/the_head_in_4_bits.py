@@ -1,6 +1,6 @@
 """It reads the head in 4 bits.
 
-Embedding and head stay in 16. That is why 4 bits are no four times.
+Embedding and head stay in 16 bits. That is one reason why 4 bits are not four times faster.
 
 Refused by `test_the_head_is_16_bits`.
 """

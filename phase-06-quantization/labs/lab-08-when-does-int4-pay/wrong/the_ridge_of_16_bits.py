@@ -1,6 +1,6 @@
 """It takes the ridge for the end of the full gain.
 
-Weights of 4 bits are read four times as fast, so computing takes over four times as early.
+Weights of 4 bits are read nearly four times as fast, so computing takes over nearly four times as early.
 
 Refused by `test_how_long_all_is_gained`.
 """
