@@ -76,7 +76,7 @@ def padded(num_tokens: int, sizes: Sequence[int]) -> int:
 def captures(
     sizes: Sequence[int], max_num_seqs: int, uniform_decode_query_len: int = 1
 ) -> tuple[int, int]:
-    """How many graphs a start captures under FULL_AND_PIECEWISE, the default: pieces, and FULL ones.
+    """How many captures a start makes under FULL_AND_PIECEWISE, the default: in pieces, and FULL ones.
 
     Each rung is captured in pieces once, for mixed batches. FULL graphs are for decode batches alone, so a
     rung gets one only if it is no larger than the largest decode batch, and no smaller than one request.
@@ -111,8 +111,8 @@ def pays_after(num_captures: int, capture_us: int, saved_us: int) -> int:
     """The least number of steps after which what they have saved is no less than what the captures took.
 
     Args:
-        num_captures: graphs.
-        capture_us: microseconds to capture one.
+        num_captures: how many captures the start made.
+        capture_us: microseconds that one takes.
         saved_us: microseconds that a step is shorter with a graph.
 
     Raises ValueError, with the number, if a step saves nothing, even where nothing was captured.

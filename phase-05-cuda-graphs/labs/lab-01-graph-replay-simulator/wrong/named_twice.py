@@ -1,7 +1,6 @@
 """A name stands in the list as often as it is read.
 
-The residual is read in every half of a layer. Its address would be compared again for each of them, in every
-step.
+Every layer reads the slot mapping, and still it is one input of the model, with one address.
 
 Refused by `test_inputs_are_read_before_they_are_written`.
 """

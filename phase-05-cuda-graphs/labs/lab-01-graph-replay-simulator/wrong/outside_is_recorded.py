@@ -1,7 +1,7 @@
 """The whole model becomes one piece, with the kernels that should stay outside in it.
 
-A replay then repeats what they did at the capture, on the arrays of that time. What the step has new, its
-lengths for instance, it never sees.
+A replay then repeats what they did at the capture, on the arrays of that time. What a step brings in arrays
+of its own, its lengths for instance, it never sees.
 
 Refused by `test_pieces_are_what_lies_between`.
 """

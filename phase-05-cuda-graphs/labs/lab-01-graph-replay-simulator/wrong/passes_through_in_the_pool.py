@@ -1,7 +1,7 @@
 """A step without a graph takes its memory from the pool.
 
-That memory is the graphs': the next replay writes there. And the pool grows with each size that has no
-graph.
+That memory is the graphs': the next replay writes there. And the pool grows with a step that is larger
+than every graph.
 
 Refused by `test_another_mode_passes_through`.
 """

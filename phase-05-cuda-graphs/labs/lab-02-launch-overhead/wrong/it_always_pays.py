@@ -1,6 +1,6 @@
 """It divides by what a step saves, and does not ask whether it saves anything.
 
-With three kernels in a layer, one of them attention, the pieces are as many launches as the kernels.
+A single layer of three kernels, with attention in the middle, is three launches in pieces as well.
 
 Refused by `test_some_graphs_never_pay`.
 """

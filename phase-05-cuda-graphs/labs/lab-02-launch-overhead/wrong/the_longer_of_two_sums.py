@@ -1,7 +1,7 @@
 """It compares all launches with all kernels and takes the longer.
 
-Nearly right, and wrong where it matters: the first kernel waits for its launch, and the last
-launch for its kernel.
+Nearly right. But the card cannot begin before the first launch, and behind the last launch its kernel
+still has to run.
 
 Refused by `test_a_slow_host`.
 """

@@ -1,6 +1,6 @@
 """The rungs stand at equal distances among the counts that occur.
 
-So does vLLM's ladder, which knows nothing of the steps. Yours does.
+vLLM's ladder is evenly spaced too, in stretches, because it knows nothing of the steps. Yours does.
 
 Refused by `test_often_counts_more`.
 """

@@ -1,6 +1,6 @@
 """FULL graphs begin at the lowest rung, whatever a request has.
 
-With three drafts a decode batch has 4, 8 or 12 tokens. A graph of 2 is for nobody.
+With three drafts a decode batch has 4, 8, 12 … tokens. A graph of 2 is for nobody.
 
 Refused by `test_how_many_captures`.
 """

@@ -1,6 +1,6 @@
 """The longest step gets no rung of its own.
 
-A server under load runs the longest step all the time; at 300 it would have no graph.
+With prompts waiting a server runs its longest step again and again; at 300 it would have no graph.
 
 Refused by `test_the_longest_step_has_a_rung`.
 """

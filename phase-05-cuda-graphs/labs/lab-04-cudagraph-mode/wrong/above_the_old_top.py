@@ -1,7 +1,7 @@
 """The top is rounded up like the others.
 
-Buffers end at the old top. At the pin a ladder that ends at 40 loses the 42 that six people with six drafts
-need.
+The old top is not rounded up, and no size may be above it. So at the pin a ladder that ends at 40 loses the
+42 that six people with six drafts need.
 
 Refused by `test_whole_requests`.
 """

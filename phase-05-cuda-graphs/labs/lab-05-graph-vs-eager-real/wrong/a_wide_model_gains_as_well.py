@@ -1,6 +1,6 @@
-"""Twice as wide, and still the launches are thought to be what a step waits for.
+"""At width 2048, too, launches are thought to be what a step waits for.
 
-At width 2048 a step reads 0.8 GB of weights, and a thousand launches more or less would hardly be seen.
+Such a step reads 0.8 GB of weights, and 166 launches more or less are lost in what the machine does besides.
 
 Refused by `test_the_predictions_hold`.
 """
