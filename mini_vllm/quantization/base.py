@@ -92,7 +92,7 @@ class QuantizationConfig(ABC):
 def choose_linear_method(config: QuantizationConfig, names: Sequence[str]) -> LinearMethod:
     """The method of projections that are one product, which all of them must have.
 
-    Raises CheckpointError where they have not; upstream refuses it too
+    Raises CheckpointError where they have not; upstream refuses it too where only some of them are ignored
     (`vllm/model_executor/layers/quantization/compressed_tensors/utils.py:50 should_ignore_layer`).
     """
     methods = [config.get_quant_method(name) for name in names]

@@ -31,7 +31,7 @@ Document = Sequence[int]
 
 TEXTS = Path(__file__).parent / "texts"
 CALIBRATION = TEXTS / "calibration.json"
-"""128 documents of the training text of the shipped checkpoint: what methods may look at."""
+"""128 documents of the training split of the shipped checkpoint's texts: what methods may look at."""
 HELD_OUT = TEXTS / "held_out.json"
 """96 documents that it was never trained on: what nothing is tuned on."""
 

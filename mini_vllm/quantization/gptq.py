@@ -6,7 +6,7 @@ Pre-trained Transformers", 2022, https://arxiv.org/abs/2210.17323, algorithm 1.
 Round-to-nearest makes each weight's error small. What counts is the error of the layer's *output*, and there
 the errors of two columns may cancel, if the inputs of the two go together: H = 2/n XᵀX says how much they
 do. When column j is rounded, its error e moves the output, and a change of the columns that are not rounded
-yet can take most of that back. The best such change (optimal brain surgeon) is -e / inv(H)[j, j] times row j
+yet can take much of that back. The best such change (optimal brain surgeon) is -e / inv(H)[j, j] times row j
 of inv(H), where H holds the columns that are left.
 
 Left out: the paper's blocks of 128 columns, which put off updates of the far columns to keep a GPU's memory

@@ -152,7 +152,7 @@ def in_vllm(lab: ModuleType, place: Path) -> dict[str, Any]:
             llm = real.load(folder, dtype)
             scored = list(zip(real.logprobs(llm, documents), documents, strict=True))
         except Exception as error:  # vLLM's sentence is the result
-            head, *reasons = str(error).splitlines()
+            head, *reasons = str(error).splitlines() or [type(error).__name__]
             last = reasons[-1].strip() if reasons else ""
             found[name] = {"dtype": dtype, "refused": " ".join(f"{head} {last}".split())}
             print(f"vLLM {name}: {found[name]}", file=sys.stderr, flush=True)
