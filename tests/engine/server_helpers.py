@@ -224,6 +224,13 @@ class ServerThere(Server):
         user, system = stat.rpartition(")")[2].split()[11:13]
         return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
+    def wait_until_waiting(self, count: int) -> None:
+        """Wait until the scheduler has `count` requests in its waiting queue."""
+        end = time.monotonic() + WAIT_SECONDS
+        while (waiting := self.metrics()["vllm:num_requests_waiting"]) != count:
+            assert time.monotonic() < end, f"{waiting} requests wait, wanted {count}"
+            time.sleep(0.02)
+
     def wait_idle(self) -> None:
         """Wait until no request is left; then no block may be held."""
         end = time.monotonic() + WAIT_SECONDS

@@ -159,6 +159,7 @@ def test_the_shutdown_timeout_ends_what_has_not_finished() -> None:
         body = {"prompt": PROMPT, "max_tokens": 1000, "ignore_eos": True, "stream": True}
         socks = [open_request(server, body) for _ in range(20)]
         received = socks[0].recv(64)
+        server.wait_until_waiting(19)  # a connection that was not accepted yet would only be reset
         server.signal(signal.SIGINT)
         assert server.wait() == 0
         while part := socks[0].recv(65536):
