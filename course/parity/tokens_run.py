@@ -94,6 +94,7 @@ def _make_llm(model: str, settings: dict[str, Any], real: bool, attention: str) 
     llm: Any
     if real:
         import vllm
+        from vllm.v1.executor import UniProcExecutor
 
         llm = vllm.LLM(
             model=model,
@@ -101,6 +102,7 @@ def _make_llm(model: str, settings: dict[str, Any], real: bool, attention: str) 
             enforce_eager=True,
             block_size=16,
             async_scheduling=False,
+            distributed_executor_backend=UniProcExecutor,  # else a worker's process imports vLLM again
             **settings,
         )
         scheduler = llm.llm_engine.engine_core.engine_core.scheduler

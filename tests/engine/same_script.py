@@ -23,10 +23,13 @@ def play(engine: str, model: str, settings: dict[str, Any], calls: list[Call]) -
     params_type: Any
     if engine == "vllm":
         import vllm
+        from vllm.v1.executor import UniProcExecutor
 
         llm: Any = vllm.LLM(
-            model=model, dtype="float32", enforce_eager=True, async_scheduling=False, **settings
-        )
+            model=model, dtype="float32", enforce_eager=True, async_scheduling=False,
+            distributed_executor_backend=UniProcExecutor,  # else a worker's process imports vLLM again
+            **settings,
+        )  # fmt: skip
         params_type = vllm.SamplingParams
     else:
         import mini_vllm

@@ -48,6 +48,7 @@ def start(run: dict[str, Any]) -> dict[str, Any]:
         "DO_NOT_TRACK": "1",
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
         "VLLM_LOGGING_LEVEL": "INFO",
+        "TORCH_COMPILE_DISABLE": "1",  # a few helpers would be compiled even so
     }
     env.pop("VLLM_CPU_KVCACHE_SPACE", None)
     settings = dict(run)
@@ -74,8 +75,13 @@ def start(run: dict[str, Any]) -> dict[str, Any]:
 
 def child(settings: dict[str, Any]) -> None:
     import vllm
+    from vllm.v1.executor import UniProcExecutor
 
-    llm = vllm.LLM(str(MODEL), block_size=16, enforce_eager=True, **settings)
+    llm = vllm.LLM(
+        str(MODEL), block_size=16, enforce_eager=True,
+        distributed_executor_backend=UniProcExecutor,  # else a worker's process imports vLLM again
+        **settings,
+    )  # fmt: skip
     cache = llm.llm_engine.vllm_config.cache_config
     pool = llm.llm_engine.engine_core.engine_core.scheduler.kv_cache_manager.block_pool
     answer = {

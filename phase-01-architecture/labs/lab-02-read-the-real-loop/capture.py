@@ -42,6 +42,7 @@ QUIET = {
     "VLLM_NO_USAGE_STATS": "1",
     "DO_NOT_TRACK": "1",
     "VLLM_CPU_KVCACHE_SPACE": "1",
+    "TORCH_COMPILE_DISABLE": "1",  # a few helpers would be compiled even so, which takes longer than the rest
 }
 
 KEPT = (
