@@ -199,6 +199,11 @@ def test_they_scroll_together(page: Page, vllms: str) -> None:
         for top in (900, 5000, 0):
             page.js(f"sheet.querySelector('.{one}').scrollTop = {top}")
             page.wait(f"sheet.querySelector('.{other}').scrollTop === {top}")
+    # Ours goes on while theirs still has to hear where it was put.
+    page.js("const pane = sheet.querySelector('.ours'); pane.scrollTop = 900; "
+            "pane.addEventListener('scroll', () => { pane.scrollTop = 5000 }, {once: true})")  # fmt: skip
+    page.wait("sheet.querySelector('.theirs').scrollTop === 5000")
+    assert page.js("return sheet.querySelector('.ours').scrollTop") == 5000
     page.js("sheet.querySelector('.theirs').scrollLeft = 80")
     assert page.js("return sheet.querySelector('.ours').scrollLeft") == 0, "sideways each by itself"
 

@@ -39,10 +39,15 @@ function show(path) {
   $("#hits").textContent = "";
   level();
   scrollBoth(0);
+  const put = new Map(); // a pane that was put somewhere hears of it later, when the other may be further on
   for (const pane of panes) {
     pane.onscroll = () => {
+      const echo = put.get(pane) === pane.scrollTop;
+      put.delete(pane);
       const other = panes.find((each) => each !== pane);
-      if (other.scrollTop !== pane.scrollTop) other.scrollTop = pane.scrollTop;
+      if (echo || other.scrollTop === pane.scrollTop) return;
+      other.scrollTop = pane.scrollTop;
+      put.set(other, other.scrollTop);
     };
   }
 }
