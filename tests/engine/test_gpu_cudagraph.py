@@ -56,7 +56,7 @@ def watched(engine: LLMEngine) -> Counter[str]:
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("seed", range(300, either(302, 312)))
+@pytest.mark.parametrize("seed", range(300, either(302, 306)))
 def test_random_workloads_give_the_right_tokens(seed: int, mode: str, device: str) -> None:
     """Arrivals, aborts, chunks, hits, preemptions, against attention by the formula in numpy."""
     from mini_vllm.gpu.graph_standin import watch
