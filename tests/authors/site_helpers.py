@@ -111,7 +111,9 @@ def address(uri: str) -> str:
     return folder.removesuffix(".md") + "/"
 
 
-NO_WORDS = b'{"config": {"fields": {}, "lang": ["en"], "pipeline": [], "separator": "-"}, "docs": []}'
+NO_WORDS = (
+    b'{"config": {"fields": {}, "lang": ["en"], "pipeline": [], "separator": "-"}, "docs": []}'
+)
 
 
 class Quiet(http.server.SimpleHTTPRequestHandler):
