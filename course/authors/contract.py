@@ -250,7 +250,7 @@ def _starter_ran(run: LabRun) -> Iterator[str]:
 
 
 def _wrong_ran(run: LabRun, test: str) -> Iterator[str]:
-    """What `test` says of a mistake, with which it was written. The other tests may say anything."""
+    """What is amiss with a mistake that `test` has to refuse. What the other tests say does not matter."""
     mine = [t for t in run.tests if t.base == test]
     if run.problem is None and all(t.outcome == "skipped" for t in mine):
         return

@@ -263,8 +263,8 @@ class Simulator:
 
 @contextmanager
 def _frozen_garbage() -> Iterator[None]:
-    """What is there before the run is not its garbage. vLLM freezes its heap at start-up as well, and
-    collects before; here that would go through the whole heap for each run, and some last milliseconds."""
+    """What is there before the run is not its garbage. vLLM freezes its heap at start-up as well, after a
+    collection. Here there is none before, because it can take longer than a short run."""
     if gc.get_freeze_count():  # whoever froze the heap before sets it free again
         yield
         return
