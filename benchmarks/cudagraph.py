@@ -36,11 +36,11 @@ import numpy as np
 from benchmarks import machine
 from benchmarks.attention import describe_gpu
 from mini_vllm.attention import AttentionMetadata
-from mini_vllm.checkpoint import load_config, load_weights
-from mini_vllm.checkpoint.loader import expected_tensors
-from mini_vllm.config import DEFAULT_MODEL, EngineConfig
-from mini_vllm.llama_config import LlamaConfig
-from mini_vllm.sampler import Sampler
+from mini_vllm.config.engine import DEFAULT_MODEL, EngineConfig
+from mini_vllm.config.model import LlamaConfig
+from mini_vllm.model_loader import load_config, load_weights
+from mini_vllm.model_loader.loader import expected_tensors
+from mini_vllm.sample.sampler import Sampler
 
 BATCHES = (1, 8, 64)
 CONTEXT = 128

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from mini_vllm import EngineConfig, LLMEngine, SamplingParams
-from mini_vllm.engine import StepRecord
+from mini_vllm.engine.step_record import StepRecord
 
 BLOCK, POOL, LONGEST = 16, 1024, 512
 RESERVED_SEATS = POOL // LONGEST

@@ -41,7 +41,7 @@ from benchmarks.serve_soak import run_soak
 def engine_worker(kind: str, model: str) -> int:
     """Serve rounds over stdin and stdout, without HTTP: `engine` or `async`."""
     from mini_vllm import EngineConfig, LLMEngine, RequestOutputKind, SamplingParams
-    from mini_vllm.async_llm import AsyncLLM
+    from mini_vllm.engine.async_llm import AsyncLLM
 
     config = EngineConfig(max_model_len=MAX_MODEL_LEN, enable_prefix_caching=False)
     engine = LLMEngine(model, config)

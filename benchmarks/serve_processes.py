@@ -72,7 +72,7 @@ class ServerProcess:
 
     def __init__(self, model: str, *flags: str, log: IO[str] | None = None) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "mini_vllm.server", "--port", "0", "--model", model,
+            [sys.executable, "-m", "mini_vllm.entrypoints.openai", "--port", "0", "--model", model,
              "--max-model-len", str(MAX_MODEL_LEN), *flags],
             stdout=subprocess.PIPE, stderr=log, text=True,
         )  # fmt: skip

@@ -21,7 +21,7 @@ import time
 from typing import Any
 
 from benchmarks import machine
-from mini_vllm.config import EngineConfig
+from mini_vllm.config.engine import EngineConfig
 from mini_vllm.sim import (
     Lengths,
     LinearCost,

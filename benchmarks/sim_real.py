@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from course.parity.traces import Config
-from mini_vllm.config import DEFAULT_MODEL
+from mini_vllm.config.engine import DEFAULT_MODEL
 from mini_vllm.sim import SimRequest, StepWork, TimedStep, work_of
 
 Clock = Callable[[], float]

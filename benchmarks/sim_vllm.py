@@ -59,9 +59,9 @@ def our_sim_parts(config: Config, async_scheduling: bool = False) -> SimParts | 
     """Ours, with the pin's faults; None for an async scheduler where there is none yet."""
     name = "UpstreamAsyncScheduler" if async_scheduling else "UpstreamScheduler"
     for module in ("upstream_scheduler", "async_scheduler", "scheduler"):
-        if importlib.util.find_spec(f"mini_vllm.{module}") is None:
+        if importlib.util.find_spec(f"mini_vllm.core.sched.{module}") is None:
             continue
-        scheduler = getattr(importlib.import_module(f"mini_vllm.{module}"), name, None)
+        scheduler = getattr(importlib.import_module(f"mini_vllm.core.sched.{module}"), name, None)
         if scheduler is not None:
             return mini_parts(engine_config(config), scheduler, async_scheduling)
     return None
@@ -127,7 +127,7 @@ def compare(seed: int, async_scheduling: bool) -> tuple[str | None, int, int]:
     config, requests, cost = drawn(seed)
     mine = our_sim_parts(config, async_scheduling)
     if mine is None:
-        raise ImportError("there is no mini_vllm.async_scheduler")
+        raise ImportError("there is no mini_vllm.core.sched.async_scheduler")
     ours, figures = play(mine, requests, cost)
     theirs, their_figures = play(vllm_sim_parts(config, async_scheduling), requests, cost)
     found = first_difference(ours, theirs)

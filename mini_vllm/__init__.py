@@ -14,33 +14,33 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from mini_vllm.version import __version__, __version_tuple__
+
 if TYPE_CHECKING:
-    from mini_vllm.async_llm import AsyncLLM
-    from mini_vllm.async_llm import AsyncLLM as AsyncLLMEngine
-    from mini_vllm.config import EngineConfig
-    from mini_vllm.engine import EngineParts, LLMEngine
-    from mini_vllm.engine_args import AsyncEngineArgs, EngineArgs
-    from mini_vllm.input_processor import PromptType
+    from mini_vllm.config.engine import EngineConfig
+    from mini_vllm.engine.arg_utils import AsyncEngineArgs, EngineArgs
+    from mini_vllm.engine.async_llm import AsyncLLM
+    from mini_vllm.engine.async_llm import AsyncLLM as AsyncLLMEngine
+    from mini_vllm.engine.input_processor import PromptType
+    from mini_vllm.engine.llm_engine import LLMEngine
+    from mini_vllm.engine.parts import EngineParts
+    from mini_vllm.entrypoints.llm import LLM
     from mini_vllm.inputs import TextPrompt, TokensPrompt
-    from mini_vllm.llm import LLM
     from mini_vllm.outputs import CompletionOutput, RequestOutput
     from mini_vllm.sampling_params import RequestOutputKind, SamplingParams
 
-__version__ = "0.1.0"
-__version_tuple__ = (0, 1, 0)
-
 _EXPORTS = {
-    "AsyncLLM": "async_llm",
-    "AsyncLLMEngine": "async_llm",
-    "AsyncEngineArgs": "engine_args",
-    "EngineArgs": "engine_args",
-    "LLM": "llm",
+    "AsyncLLM": "engine.async_llm",
+    "AsyncLLMEngine": "engine.async_llm",
+    "AsyncEngineArgs": "engine.arg_utils",
+    "EngineArgs": "engine.arg_utils",
+    "LLM": "entrypoints.llm",
     "TextPrompt": "inputs",
     "TokensPrompt": "inputs",
-    "PromptType": "input_processor",
-    "LLMEngine": "engine",
-    "EngineParts": "engine",
-    "EngineConfig": "config",
+    "PromptType": "engine.input_processor",
+    "LLMEngine": "engine.llm_engine",
+    "EngineParts": "engine.llm_engine",
+    "EngineConfig": "config.engine",
     "SamplingParams": "sampling_params",
     "RequestOutputKind": "sampling_params",
     "RequestOutput": "outputs",
@@ -63,13 +63,15 @@ __all__ = [
     "SamplingParams",
     "TextPrompt",
     "TokensPrompt",
+    "__version__",
+    "__version_tuple__",
 ]
 
 
 def __getattr__(name: str) -> Any:
     module = _EXPORTS.get(name)
     if module is None:
-        from mini_vllm.surface import refusal
+        from mini_vllm.utils.surface import refusal
 
         missing = None if name.startswith("_") else refusal("exports", name)
         if missing is not None:  # an AttributeError's text is lost on the way to `from ... import`

@@ -121,3 +121,23 @@ class RequestOutput:
     @property
     def kv_transfer_params(self) -> None:
         """The KV cache stays in the process."""
+
+
+@dataclass(frozen=True)
+class CUDAGraphStat:
+    """How one step ran (`vllm/compilation/cuda_graph.py:33 CUDAGraphStat`).
+
+    Attributes:
+        num_unpadded_tokens, num_padded_tokens: rows without and with padding.
+        num_paddings: their difference.
+        runtime_mode: NONE, PIECEWISE or FULL.
+        launches: kernels and graphs that were started for the model's forward pass. Upstream does not count
+            them. Logits and sampling are outside of every graph, and are not counted here.
+            None for the model in torch, where nobody counts.
+    """
+
+    num_unpadded_tokens: int
+    num_padded_tokens: int
+    num_paddings: int
+    runtime_mode: str
+    launches: int | None

@@ -23,8 +23,8 @@ from enum import Enum, IntEnum
 from numbers import Real
 from typing import Any, TypeGuard
 
-from mini_vllm.outside import short
-from mini_vllm.surface import entries, is_harmless, refusal
+from mini_vllm.utils.outside import short
+from mini_vllm.utils.surface import entries, is_harmless, refusal
 
 logger = logging.getLogger(__name__)
 

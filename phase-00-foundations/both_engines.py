@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from mini_vllm import EngineConfig, LLMEngine, SamplingParams
-from mini_vllm.engine import DEFAULT_MODEL
+from mini_vllm.config.engine import DEFAULT_MODEL
 
 PROMPT, NEWCOMER = "The KV cache", "Hello"
 BUDGET = 10

@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 
 from mini_vllm import EngineConfig, LLMEngine, SamplingParams
 from mini_vllm.attention import AttentionMetadata, PagedAttention
+from mini_vllm.attention.backend import AttentionBackend
 from mini_vllm.attention.paged import attend_request, reshape_and_cache
-from mini_vllm.engine import EngineParts
-from mini_vllm.llama import AttentionBackend
-from mini_vllm.sample_ops import apply_top_k_top_p
+from mini_vllm.engine.parts import EngineParts
+from mini_vllm.sample.ops import apply_top_k_top_p
 
 HERE = Path(__file__).resolve().parent
 SHEETS: dict[str, dict[str, Any]] = {

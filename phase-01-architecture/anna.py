@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from mini_vllm import EngineConfig, LLMEngine, SamplingParams
-from mini_vllm.async_llm import AsyncLLM
+from mini_vllm.engine.async_llm import AsyncLLM
 from mini_vllm.trace import TraceRecorder
 from mini_vllm.trace.types import StepTrace
 
@@ -174,8 +174,8 @@ def post(**body: Any) -> dict[str, Any]:
     """POST /v1/completions to the server's own application, greedy; the answer's JSON."""
     from fastapi.testclient import TestClient
 
-    from mini_vllm.server.app import build_app
-    from mini_vllm.server.settings import ServerSettings
+    from mini_vllm.entrypoints.openai.app import build_app
+    from mini_vllm.entrypoints.openai.settings import ServerSettings
 
     with TestClient(build_app(AsyncLLM(), ServerSettings())) as client:
         asked = {"temperature": 0, "ignore_eos": True} | body

@@ -24,7 +24,7 @@ def main() -> None:
     from vllm.v1.executor.uniproc_executor import UniProcExecutor
     from vllm.v1.serial_utils import MsgpackEncoder
 
-    from mini_vllm.engine import DEFAULT_MODEL
+    from mini_vllm.config.engine import DEFAULT_MODEL
 
     def size(message: Any) -> int:
         """Bytes of a message, all its frames together."""

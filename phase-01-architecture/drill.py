@@ -18,7 +18,7 @@ from anna import EVERYBODY, PROMPTS, WANTED, ask, new_engine
 
 
 def ours() -> tuple[Any, Any, Any, Any]:
-    from mini_vllm.scheduler import check_stop
+    from mini_vllm.core.sched.scheduler import check_stop
 
     engine = new_engine(seats=4, budget=16, blocks=6)
     ask(engine, *EVERYBODY)
@@ -35,7 +35,7 @@ def theirs() -> tuple[Any, Any, Any, Any]:
     from vllm.v1.core.sched.utils import check_stop
     from vllm.v1.executor.uniproc_executor import UniProcExecutor
 
-    from mini_vllm.engine import DEFAULT_MODEL
+    from mini_vllm.config.engine import DEFAULT_MODEL
 
     llm = vllm.LLM(
         str(DEFAULT_MODEL),

@@ -19,7 +19,7 @@ from typing import Any
 
 from anna import EVERYBODY, PROMPTS, greedy, new_engine
 
-from mini_vllm.engine import DEFAULT_MODEL
+from mini_vllm.config.engine import DEFAULT_MODEL
 from mini_vllm.tokenizer import Tokenizer
 
 ROUNDS, STEPS = 15, 20

@@ -33,7 +33,7 @@ from typing import Any, NamedTuple
 from vllm import LLM, SamplingParams
 from vllm.v1.executor.uniproc_executor import AsyncOutputFuture, UniProcExecutor
 
-from mini_vllm.engine import DEFAULT_MODEL
+from mini_vllm.config.engine import DEFAULT_MODEL
 
 SVG = Path(__file__).with_name("lanes.svg")
 

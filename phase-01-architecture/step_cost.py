@@ -63,7 +63,7 @@ def main() -> None:
     import vllm
     from vllm.v1.executor.uniproc_executor import UniProcExecutor
 
-    from mini_vllm.engine import DEFAULT_MODEL
+    from mini_vllm.config.engine import DEFAULT_MODEL
 
     llm = vllm.LLM(
         str(DEFAULT_MODEL),

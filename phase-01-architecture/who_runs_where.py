@@ -40,7 +40,7 @@ def look() -> None:
     import psutil
     from vllm import LLM, SamplingParams
 
-    from mini_vllm.engine import DEFAULT_MODEL
+    from mini_vllm.config.engine import DEFAULT_MODEL
 
     llm = LLM(model=str(DEFAULT_MODEL), dtype="float32", enforce_eager=True, max_model_len=128)
     llm.generate("The KV cache", SamplingParams(temperature=0, max_tokens=6), use_tqdm=False)

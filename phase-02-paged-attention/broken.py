@@ -11,15 +11,16 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 
-import mini_vllm.request as request_module
+import mini_vllm.core.request as request_module
 from mini_vllm import EngineConfig, LLMEngine, SamplingParams
-from mini_vllm.block_pool import BlockPool
-from mini_vllm.checkpoint import load_model
-from mini_vllm.engine import DEFAULT_MODEL, EngineParts
-from mini_vllm.kv_cache_manager import KVCacheManager
-from mini_vllm.kv_cache_utils import BlockHash, KVCacheBlock, hash_block_tokens
-from mini_vllm.llama import LlamaForCausalLM
-from mini_vllm.request import Request
+from mini_vllm.config.engine import DEFAULT_MODEL
+from mini_vllm.core.block_pool import BlockPool
+from mini_vllm.core.kv_cache_manager import KVCacheManager
+from mini_vllm.core.kv_cache_utils import BlockHash, KVCacheBlock, hash_block_tokens
+from mini_vllm.core.request import Request
+from mini_vllm.engine.parts import EngineParts
+from mini_vllm.model_loader import load_model
+from mini_vllm.models.llama import LlamaForCausalLM
 from mini_vllm.tokenizer import Tokenizer
 
 ADA, BO, CY = "The block", "The bloom", "A queue that has no end"

@@ -171,7 +171,7 @@ def load(**settings: Any) -> Any:
     from vllm import LLM
     from vllm.v1.executor.uniproc_executor import UniProcExecutor
 
-    from mini_vllm.engine import DEFAULT_MODEL
+    from mini_vllm.config.engine import DEFAULT_MODEL
 
     return LLM(
         str(DEFAULT_MODEL),

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from mini_vllm import EngineConfig, LLMEngine, SamplingParams
-from mini_vllm.engine import EngineParts
-from mini_vllm.kv_cache_manager import KVCacheManager
-from mini_vllm.request import Request
+from mini_vllm.core.kv_cache_manager import KVCacheManager
+from mini_vllm.core.request import Request
+from mini_vllm.engine.parts import EngineParts
 from mini_vllm.trace import TraceRecorder
 from mini_vllm.trace.types import StepTrace
 

@@ -16,7 +16,7 @@ from both_schedulers import Say, World, ids_of, main, new_request, said_of, toke
 
 from course.parity.decisions import mini_parts
 from course.parity.traces import EOS, Config, Parts
-from mini_vllm.async_scheduler import AsyncScheduler
+from mini_vllm.core.sched.async_scheduler import AsyncScheduler
 
 Make = Callable[..., World]
 

@@ -11,16 +11,16 @@ from noon import COMES, PROMPTS, WANTED, got, greedy, new_engine, prompt_ids, ru
 
 from course.parity.decisions import mini_parts
 from course.parity.traces import Parts
-from mini_vllm.async_scheduler import AsyncScheduler
-from mini_vllm.engine import EngineParts
-from mini_vllm.kv_cache_manager import KVCacheBlocks
-from mini_vllm.request import Request
-from mini_vllm.sched_output import (
+from mini_vllm.core.kv_cache_manager import KVCacheBlocks
+from mini_vllm.core.request import Request
+from mini_vllm.core.sched.async_scheduler import AsyncScheduler
+from mini_vllm.core.sched.output import (
     EngineCoreOutput,
     ModelRunnerOutput,
     SchedulerOutput,
 )
-from mini_vllm.scheduler import Scheduler
+from mini_vllm.core.sched.scheduler import Scheduler
+from mini_vllm.engine.parts import EngineParts
 
 
 class Remembers(Scheduler):

@@ -15,9 +15,9 @@ from itertools import pairwise
 from typing import Any
 
 from mini_vllm import EngineConfig, SamplingParams
-from mini_vllm.request import Request
-from mini_vllm.sched_output import ModelRunnerOutput
-from mini_vllm.scheduler import Scheduler
+from mini_vllm.core.request import Request
+from mini_vllm.core.sched.output import ModelRunnerOutput
+from mini_vllm.core.sched.scheduler import Scheduler
 
 PARAMETERS, OPERATIONS, BANDWIDTH = 8_030_261_248, 312e12, 2039e9
 WEIGHTS_MS = 2 * PARAMETERS / BANDWIDTH * 1000

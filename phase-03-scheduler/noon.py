@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from mini_vllm import EngineConfig, LLMEngine, SamplingParams
-from mini_vllm.engine import EngineParts
+from mini_vllm.engine.parts import EngineParts
 from mini_vllm.trace import TraceRecorder
 from mini_vllm.trace.types import StepTrace
 

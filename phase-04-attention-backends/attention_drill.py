@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from mini_vllm import EngineConfig, LLMEngine, SamplingParams
 from mini_vllm.attention import OnlineAttention, online
-from mini_vllm.engine import EngineParts
+from mini_vllm.engine.parts import EngineParts
 
 
 def main() -> None:

@@ -11,8 +11,8 @@ from dataclasses import replace
 import numpy as np
 
 from mini_vllm.attention import AttentionMetadata, PagedAttention
+from mini_vllm.attention.backend import Array
 from mini_vllm.attention.online import State
-from mini_vllm.attention.paged import Array
 
 
 class ReadsFirst(PagedAttention):

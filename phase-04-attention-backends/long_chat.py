@@ -24,7 +24,7 @@ import numpy as np
 from mini_vllm import EngineConfig, LLMEngine, SamplingParams
 from mini_vllm.attention import AttentionMetadata, PagedAttention
 from mini_vllm.attention.online import State, empty, finish, update
-from mini_vllm.engine import EngineParts
+from mini_vllm.engine.parts import EngineParts
 
 ROOT = Path(__file__).resolve().parents[1]
 SHEETS: dict[str, dict[str, Any]] = {

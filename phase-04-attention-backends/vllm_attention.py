@@ -19,7 +19,7 @@ from long_chat import BLOCK_SIZE, CONVERSATION, PROMPT, together
 from vllm_kernels import HEAD_SIZE, HEADS, KV_HEADS, Say, grid, latent, prefix
 
 from mini_vllm.attention import AttentionMetadata, PagedAttention
-from mini_vllm.engine import DEFAULT_MODEL
+from mini_vllm.config.engine import DEFAULT_MODEL
 
 SETTINGS = {
     "HF_HUB_OFFLINE": "1",

@@ -22,7 +22,7 @@ from vllm_attention import SETTINGS, _common
 from vllm_kernels import HEAD_SIZE, HEADS, KV_HEADS, Say
 
 from course.learner.labs import load_module
-from mini_vllm.engine import DEFAULT_MODEL
+from mini_vllm.config.engine import DEFAULT_MODEL
 
 STAND_IN = Path(__file__).parent / "labs" / "lab-04-backend-selection" / "cuda_stand_in.py"
 

@@ -22,7 +22,7 @@ from mini_vllm.cudagraph import (
     LaunchCounter,
     is_uniform_decode,
 )
-from mini_vllm.cudagraph.runner import GraphModelRunner
+from mini_vllm.worker.graph_model_runner import GraphModelRunner
 
 WIDTHS = {"hidden_states": 2048, "qkv": 3072, "gate_up": 16384}
 """Some of the arrays of Llama-3.2-1B, with their columns."""

@@ -11,7 +11,8 @@ are names. EXERCISES.md has the drills.
 from __future__ import annotations
 
 from mini_vllm import EngineConfig, LLMEngine, SamplingParams
-from mini_vllm.cudagraph import graph, runner
+from mini_vllm.cudagraph import graph
+from mini_vllm.worker import graph_model_runner as runner
 
 
 def main() -> None:

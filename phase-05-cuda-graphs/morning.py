@@ -21,7 +21,6 @@ from mini_vllm.attention import AttentionMetadata
 from mini_vllm.cudagraph import (
     BatchDescriptor,
     CUDAGraphMode,
-    CUDAGraphStat,
     Graph,
     GraphPool,
     GraphRunner,
@@ -31,9 +30,10 @@ from mini_vllm.cudagraph import (
     build_program,
 )
 from mini_vllm.cudagraph.graph import Values
-from mini_vllm.cudagraph.runner import GraphModelRunner
-from mini_vllm.engine import DEFAULT_PARTS, EngineParts
-from mini_vllm.stats import StepRecord
+from mini_vllm.engine.parts import DEFAULT_PARTS, EngineParts
+from mini_vllm.engine.step_record import StepRecord
+from mini_vllm.outputs import CUDAGraphStat
+from mini_vllm.worker.graph_model_runner import GraphModelRunner
 
 SIZES = [1, 2, 4, 8, 16, 32]
 """Sizes of our own for the shipped engine: a ladder to look at."""
@@ -53,7 +53,7 @@ def engine(
 ) -> LLMEngine:
     """The shipped engine under a graph mode, with a graph runner that may have a fault."""
     settings = {"max_num_seqs": 8, "cudagraph_capture_sizes": SIZES, **settings}
-    with patch("mini_vllm.cudagraph.runner.GraphModelRunner", runner):
+    with patch("mini_vllm.worker.graph_model_runner.GraphModelRunner", runner):
         return LLMEngine(config=EngineConfig(cudagraph_mode=mode, **settings), parts=parts)
 
 

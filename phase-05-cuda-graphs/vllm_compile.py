@@ -27,7 +27,7 @@ from typing import Any
 
 from vllm_topics import Say, each_apart, tell, wanted
 
-from mini_vllm.engine import DEFAULT_MODEL
+from mini_vllm.config.engine import DEFAULT_MODEL
 
 SETTINGS = {
     "HF_HUB_OFFLINE": "1",

@@ -19,14 +19,14 @@ import numpy as np
 from noor import Array, error, matrix, seen
 
 from mini_vllm import LLM, SamplingParams
-from mini_vllm.engine import DEFAULT_MODEL
-from mini_vllm.quantization import linear
-from mini_vllm.quantization.config import get_quantization_config
-from mini_vllm.quantization.float_formats import E4M3
-from mini_vllm.quantization.grid import QuantArgs, round_to_nearest
-from mini_vllm.quantization.linear import LinearMethod
-from mini_vllm.quantization.pack import unpack_int32
-from mini_vllm.quantization.quantize import quantize_checkpoint
+from mini_vllm.compress.quantize import quantize_checkpoint
+from mini_vllm.config.engine import DEFAULT_MODEL
+from mini_vllm.layers.quantization import linear
+from mini_vllm.layers.quantization.config import get_quantization_config
+from mini_vllm.layers.quantization.float_formats import E4M3
+from mini_vllm.layers.quantization.grid import QuantArgs, round_to_nearest
+from mini_vllm.layers.quantization.linear import LinearMethod
+from mini_vllm.layers.quantization.pack import unpack_int32
 
 PROMPT = "The KV cache"
 

@@ -13,8 +13,8 @@ import numpy as np
 from noor import GB, L4, Measured, grid, loud, matrix, people, quality, step_ms, weight_bytes
 
 from course.docs.drawing import Drawing, write_all
-from mini_vllm.quantization.float_formats import E2M1, E4M3
-from mini_vllm.quantization.grid import choose_scales
+from mini_vllm.layers.quantization.float_formats import E2M1, E4M3
+from mini_vllm.layers.quantization.grid import choose_scales
 
 INT4 = 4.125
 """Bits of a weight in 4 bits with a scale of 16 for 128 of them."""

@@ -15,10 +15,10 @@ import tempfile
 from pathlib import Path
 
 from mini_vllm import EngineConfig, LLMEngine, SamplingParams
-from mini_vllm.engine import DEFAULT_MODEL
-from mini_vllm.quantization import kv_cache, linear
-from mini_vllm.quantization.pack import unpack_int32
-from mini_vllm.quantization.quantize import quantize_checkpoint
+from mini_vllm.compress.quantize import quantize_checkpoint
+from mini_vllm.config.engine import DEFAULT_MODEL
+from mini_vllm.layers.quantization import kv_cache, linear
+from mini_vllm.layers.quantization.pack import unpack_int32
 
 
 def main(method: str = "int4-g32") -> None:

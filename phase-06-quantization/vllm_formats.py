@@ -4,7 +4,8 @@
     python phase-06-quantization/vllm_formats.py loads weights    some
 
 The copies are made by `mini-vllm quantize` in a folder that is removed at the end. vLLM runs on the CPU, in
-this process. Needs vLLM 0.22.1; its CPU build will do.
+this process. Needs vLLM 0.22.1; its CPU build will do. On a processor without AVX-512 that has no kernel for
+4 bits, and each such format's answer is what vLLM raises.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from course.learner.labs import load_module
-from mini_vllm.engine import DEFAULT_MODEL
+from mini_vllm.config.engine import DEFAULT_MODEL
 
 PHASES = Path(__file__).resolve().parents[1]
 topics = load_module(PHASES / "phase-05-cuda-graphs/vllm_topics.py", "vllm_topics_of_phase_05")
@@ -55,7 +56,7 @@ def workshop() -> tempfile.TemporaryDirectory[str]:
 @cache
 def made(method: str, **given: Any) -> Path:
     """The shipped checkpoint, quantised with `mini-vllm quantize --method METHOD`."""
-    from mini_vllm.quantization.quantize import quantize_checkpoint
+    from mini_vllm.compress.quantize import quantize_checkpoint
 
     folder = Path(workshop().name) / "-".join([method, *map(str, given.values())])
     quantize_checkpoint(DEFAULT_MODEL, folder, method, **given)
@@ -171,7 +172,7 @@ def loads(say: Say) -> None:
         ("int4-g128", "bfloat16"), ("gptq", "bfloat16"), ("awq", "bfloat16"),
     ):  # fmt: skip
         folder = DEFAULT_MODEL if method == "none" else made(method)
-        with hearing() as heard, engine(folder, dtype) as llm:
+        with telling(say, f"{method}, {dtype}"), hearing() as heard, engine(folder, dtype) as llm:
             model = model_of(llm)
             say(f"{method}, {dtype}: {llm.llm_engine.vllm_config.model_config.quantization}")
             for line in words(heard):
@@ -205,12 +206,12 @@ def weights(say: Say) -> None:
     base_loader.process_weights_after_loading = watched
     try:
         for method in ("w8a8", "int4-g128", "gptq", "awq"):
-            with hearing(), engine(made(method)) as llm:
+            with telling(say, method), hearing(), engine(made(method)) as llm:
                 after = parameters(model_of(llm).model.layers[0].self_attn.qkv_proj)
-            say(f"{method}: qkv_proj, 128 to 256")
-            for name in dict.fromkeys([*before["qkv_proj"], *after]):
-                was = before["qkv_proj"].get(name, "")
-                say(f"    {name:16}{was:24}{after.get(name, 'gone')}")
+                say(f"{method}: qkv_proj, 128 to 256")
+                for name in dict.fromkeys([*before["qkv_proj"], *after]):
+                    was = before["qkv_proj"].get(name, "")
+                    say(f"    {name:16}{was:24}{after.get(name, 'gone')}")
     finally:
         base_loader.process_weights_after_loading = process
 
@@ -246,19 +247,24 @@ def told(say: Say) -> None:
 
 def tell_loading(say: Say, name: str, folder: Path, dtype: str = "bfloat16", **given: Any) -> None:
     """Load, and say who takes a layer, or what vLLM says in place of it."""
+    with telling(say, name), hearing(), engine(folder, dtype, **given) as llm:
+        say(f"{name}: loads, {taken_by(model_of(llm).model.layers[0].self_attn.qkv_proj)}")
+
+
+@contextmanager
+def telling(say: Say, name: str) -> Iterator[None]:
+    """Say what vLLM raises inside, under that name: it is the answer, and the next format goes on."""
     from pydantic import ValidationError
 
-    with hearing():
-        try:
-            with engine(folder, dtype, **given) as llm:
-                say(f"{name}: loads, {taken_by(model_of(llm).model.layers[0].self_attn.qkv_proj)}")
-        except ValidationError as error:  # a ValueError of vLLM's, inside one of pydantic's
-            say(f"{name}: {error.errors()[0]['msg']}")
-        except Exception as error:  # whatever vLLM raises is the answer
-            head, *more = [" ".join(line.split()) for line in str(error).splitlines()]
-            say(f"{name}: {type(error).__name__}: {head}")
-            for line in more:
-                say(f"    {line}")
+    try:
+        yield
+    except ValidationError as error:  # a ValueError of vLLM's, inside one of pydantic's
+        say(f"{name}: {error.errors()[0]['msg']}")
+    except Exception as error:
+        head, *more = [" ".join(line.split()) for line in str(error).splitlines()]
+        say(f"{name}: {type(error).__name__}: {head}")
+        for line in more:
+            say(f"    {line}")
 
 
 TOPICS = {"loads": loads, "weights": weights, "refuses": refuses, "told": told}

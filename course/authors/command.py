@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from course.learner.desk import Desk
 from course.learner.labs import CourseError
+from course.learner.mistakes import find_mistake
 
 app = typer.Typer(help="For authors: the rules that the course is held to.", no_args_is_help=True)
 LabName = Annotated[
@@ -22,20 +24,63 @@ LabName = Annotated[
 ]
 
 
-def check(name: LabName = None) -> None:
-    """Does a lab keep the lab contract? Without LAB: do all of them?"""
-    from course.authors.contract import behaviour, pages_and_code
+def contract(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[LAB]...", help="As in course grade. Default: all.", show_default=False
+        ),
+    ] = None,
+    full: Annotated[
+        bool, typer.Option("--full", help="All tests on every mistake, not on a tenth.")
+    ] = False,
+    write: Annotated[
+        bool,
+        typer.Option("--write", help="Take the fingerprints that are stale; with --full, all."),
+    ] = False,
+) -> None:
+    """Do labs keep the lab contract? Solution, starter, mistakes and their fingerprints."""
+    from course.authors.contract import pages_and_code
+    from course.authors.proof import behaviour, draw_of, take_fingerprints
 
     desk = Desk()
-    labs = desk.course.labs if name is None else [desk.course.resolve(name)]
-    ran = behaviour(desk.course, labs)
-    problems = list(desk.course.problems) if name is None else []
-    for lab in labs:
-        problems += pages_and_code(desk.course, lab) + ran[lab.id]
+    labs = [desk.course.resolve(name) for name in names or []] or desk.course.labs
+    problems = list(desk.course.problems) if not names else []
+    if write:
+        for lab in labs:
+            with desk.warn.status(f"{lab.id} …") as status:
+
+                def told(done: int, number: int, name: str = lab.id) -> None:
+                    status.update(f"{name}: {done} of {number} mistakes run")
+
+                problems += take_fingerprints(desk.course, lab, full, told)
+    else:
+        desk.say(
+            "All tests on every mistake."
+            if full
+            else f"The tenth drawn by {draw_of(desk.course.root)}."
+        )
+        ran = behaviour(desk.course, labs, full)
+        for lab in labs:
+            problems += pages_and_code(desk.course, lab) + ran[lab.id]
     for problem in problems:
         desk.say(problem)
-    desk.say(f"{len(labs)} labs checked, {len(problems)} rules broken.", "bold")
+    desk.say(f"{len(labs)} labs, {len(problems)} rules broken.", "bold")
     raise typer.Exit(1 if problems else 0)
+
+
+def show_mistake(
+    name: Annotated[str, typer.Argument(metavar="LAB", help="As in course grade.")],
+    key: Annotated[str, typer.Argument(metavar="NAME", help="What mistakes.toml calls it.")],
+    out: Annotated[Path | None, typer.Option("-o", metavar="FILE", help="Write it there.")] = None,
+) -> None:
+    """The solution with one of the lab's known mistakes in it, to be read or run."""
+    desk = Desk()
+    text = find_mistake(desk.course.resolve(name), key).text
+    if out is None:
+        print(text, end="")
+    else:
+        out.write_text(text, encoding="utf-8")
 
 
 def mutate_command(
@@ -63,6 +108,37 @@ def mutate_command(
     if result.score < minimum:
         desk.say(f"That is below {minimum:g} %.", "bold red")
         raise typer.Exit(1)
+
+
+def weigh_command(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[PHASE]...",
+            help="Numbers or parts of folders' names. Default: all.",
+            show_default=False,
+        ),
+    ] = None,
+    check_only: Annotated[
+        bool, typer.Option("--check", help="Only what is too heavy; exit status 1 if there is any.")
+    ] = False,
+) -> None:
+    """What phases weigh: words, hours, labs, lines to write, known mistakes, against their limits."""
+    from course.authors.weigh import breaches, weigh
+    from course.authors.weigh_table import show_weights
+
+    desk = Desk()
+    course = desk.course
+    phases = [course.phase(name) for name in names] if names else course.phases
+    weights = [weigh(course, phase) for phase in phases]
+    if not check_only:
+        show_weights(desk.console, weights)
+        return
+    found = [text for weight in weights for text in breaches(course, weight)]
+    for text in found:
+        desk.say(text)
+    desk.say(f"{len(weights)} phases weighed, {len(found)} limits exceeded.", "bold")
+    raise typer.Exit(1 if found else 0)
 
 
 # -- groups that live in modules of their own, loaded when they are called ------------------------
@@ -114,8 +190,10 @@ GROUPS = (
 
 def add_commands(to: typer.Typer, hidden: bool = False) -> None:
     """The authors' commands, added to `to`."""
-    to.command("check", hidden=hidden)(check)
+    to.command("contract", hidden=hidden)(contract)
+    to.command("mistake", hidden=hidden)(show_mistake)
     to.command("mutate", hidden=hidden)(mutate_command)
+    to.command("weigh", hidden=hidden)(weigh_command)
     for name, module, extra, text in GROUPS:
         mount(to, name, module, extra, text, hidden)
 

@@ -1,26 +1,20 @@
 """The lab contract, as checks: what a lab must be so that a reader can learn from it.
 
-`pages_and_code` reads the lab's files; `behaviour` runs its tests on the starter, the solution and
-every wrong solution. Each returns sentences, one for each rule that is broken.
+`pages_and_code` reads the lab's files, and returns sentences, one for each rule that is broken.
+What needs a run of its tests is in `course.authors.proof`.
 """
 
 from __future__ import annotations
 
 import ast
-import contextlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
-from course.learner.grade import Job, cached_runs
 from course.learner.hints import read_hints
 from course.learner.labs import PIECES, Course, CourseError, Lab, is_test_file
-from course.learner.mistakes import read_mistake
-from course.learner.results import LabRun
+from course.learner.mistakes import read_mistakes
 from course.learner.stubs import Function, body_of, functions, is_unwritten
 
-MAX_SECONDS = 3.0
-LIMIT = 90.0  # seconds for a mistake by the clock: more than a learner has, as other things run beside it
-TEST_LIMIT = 24.0
 _SMALL = 24  # an unparsed statement shorter than this says nothing about who wrote it
 
 
@@ -29,7 +23,7 @@ def pages_and_code(course: Course, lab: Lab) -> list[str]:
     missing = [piece for piece in PIECES if not (lab.folder / piece).exists()]
     if missing:
         return [f"{lab.id}: {piece} is missing" for piece in missing]
-    found = [*_readme(lab), *_tests(lab), *_starter(lab), *_wrong(lab)]
+    found = [*_readme(lab), *_tests(lab), *_starter(lab), *_mistakes(lab)]
     return [f"{course.show(lab.folder)}/{problem}" for problem in found]
 
 
@@ -55,7 +49,6 @@ def _readme(lab: Lab) -> Iterator[str]:
         yield "README.md: does not say 'HINTS.md'"
     tests = {node.name for node in _test_functions(lab)}
     named = set(re.findall(r"`(test_\w+)", text)) - {path.stem for path in lab.tests}
-    yield from (f"README.md: does not name {name}" for name in sorted(tests - named))
     yield from (f"README.md: names {name}, which is no test" for name in sorted(named - tests))
 
 
@@ -162,105 +155,26 @@ def _commented_out(text: str) -> Iterator[str]:
         yield from (_text(statement) for statement in tree.body)
 
 
-def _wrong(lab: Lab) -> Iterator[str]:
-    if len(lab.wrong) < 3:
-        yield f"wrong: at least 3 mistakes, has {len(lab.wrong)}"
+def _mistakes(lab: Lab) -> Iterator[str]:
+    try:
+        mistakes = read_mistakes(lab.folder)
+    except CourseError as error:
+        yield str(error).removeprefix(f"{lab.folder}/")
+        return
+    if len(mistakes) < 3:
+        yield f"mistakes.toml: at least 3 mistakes, has {len(mistakes)}"
     tests = {node.name for node in _test_functions(lab)}
-    for path in lab.wrong:
+    solution = ast.dump(ast.parse(lab.solution.read_bytes()))
+    for mistake in mistakes:
+        where = f"mistakes.toml: {mistake.key}"
+        if mistake.test not in tests:
+            yield f"{where}: names {mistake.test}, which is no test"
         try:
-            test = read_mistake(path).test
-        except (CourseError, SyntaxError) as error:
-            yield f"wrong/{path.name}: {error}"
+            changed = ast.dump(ast.parse(mistake.text)) != solution
+        except CourseError as error:
+            yield str(error)
+        except SyntaxError as error:
+            yield f"{where}: what comes of it is no Python: {error}"
         else:
-            if test not in tests:
-                yield f"wrong/{path.name}: names {test}, which is no test"
-
-
-def _jobs(lab: Lab) -> Iterator[Job]:
-    """The solution, the starter and the mistakes run all tests."""
-    yield Job(lab.folder, lab.solution)
-    yield Job(lab.folder, lab.starter, watch_unwritten=True)
-    yield from wrong_jobs(lab)
-
-
-def wrong_jobs(lab: Lab) -> list[Job]:
-    """The wrong files of `lab`, in their order, as `course grade` runs them, but with more time."""
-    return [Job(lab.folder, path, LIMIT, TEST_LIMIT) for path in lab.wrong]
-
-
-def behaviour(course: Course, labs: Sequence[Lab]) -> dict[str, list[str]]:
-    """The rules that `labs` break when they run, by lab id.
-
-    All of them run in one batch, but for those that ran before on the same files.
-    """
-    jobs = [(lab, job) for lab in labs for job in _jobs(lab)]
-    runs = cached_runs(course.root, jobs)
-    found: dict[str, list[str]] = {lab.id: [] for lab in labs}
-    for (lab, job), run in zip(jobs, runs, strict=True):
-        problems: list[str] = []
-        if job.impl == lab.solution:
-            problems = list(_solution_ran(run, lab))
-        elif job.impl == lab.starter:
-            problems = list(_starter_ran(run))
-        else:
-            with contextlib.suppress(CourseError, SyntaxError):  # `_wrong` says what is amiss
-                problems = list(_wrong_ran(run, read_mistake(job.impl).test))
-        found[lab.id] += [f"{course.show(job.impl)}: {problem}" for problem in problems]
-    return found
-
-
-def _nothing_ran(run: LabRun) -> bool:
-    return run.problem is None and all(test.outcome == "skipped" for test in run.tests)
-
-
-def _solution_ran(run: LabRun, lab: Lab) -> Iterator[str]:
-    if _nothing_ran(run):
-        return
-    if not run.passed:
-        bad = [
-            f"{t.name}: {t.message}" for t in run.tests if t.outcome not in ("passed", "skipped")
-        ]
-        yield f"does not pass: {run.problem or bad[0]}"
-        return
-    # By the processor, not by the clock: other work beside it is not the lab's fault.
-    seconds = sum(test.cpu_seconds for test in run.tests)
-    # A lab that asks for more time by the clock has as much of the processor's: torch alone takes a second
-    # or two to import, and where it is missing these tests cost the learner's suite nothing.
-    limit = lab.seconds or MAX_SECONDS
-    if seconds >= limit:
-        slow = max(run.tests, key=lambda test: test.cpu_seconds)
-        yield (
-            f"its tests take {seconds:.1f} s, the limit is {limit:.0f} s; "
-            f"{slow.name} alone takes {slow.cpu_seconds:.1f} s"
-        )
-
-
-def _starter_ran(run: LabRun) -> Iterator[str]:
-    if _nothing_ran(run):
-        return
-    if run.problem is not None:
-        yield run.problem
-    if run.passed:
-        yield "passes"
-    elif not any(test.outcome == "todo" for test in run.tests):
-        yield "no test runs into a function that is not written yet"
-    for test in run.tests:
-        if test.outcome == "passed" and test.unwritten:
-            yield f"{test.name} passes, though {test.unwritten[0]} is not written yet"
-
-
-def _wrong_ran(run: LabRun, test: str) -> Iterator[str]:
-    """What is amiss with a mistake that `test` has to refuse. What the other tests say does not matter."""
-    mine = [t for t in run.tests if t.base == test]
-    if run.problem is None and all(t.outcome == "skipped" for t in mine):
-        return
-    bad = [t for t in mine if t.outcome not in ("passed", "skipped", "not_run")]
-    if any(t.outcome == "failed" and t.message for t in bad):
-        return
-    if bad:
-        [first, *_] = bad
-        yield f"fails only by {first.name}: {first.message}; an assertion has to say what is wrong"
-    elif run.problem is not None:
-        yield run.problem
-    else:
-        yield f"passes {test}, which should refuse it"
+            if not changed:
+                yield f"{where}: changes nothing"

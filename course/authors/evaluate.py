@@ -1,4 +1,4 @@
-"""Is "this looks like …" true? Every wrong file and every planted fault of the labs, and what is said of it.
+"""Is "this looks like …" true? Every known mistake and planted fault of the labs, and what is said of it.
 
     python -m course.authors.evaluate [LAB …] [--mutants N] [--others N] [--list]
 
@@ -23,9 +23,9 @@ from rich.console import Console
 from rich.table import Table
 
 from course.authors.cases import Case, cases_of, run_cases
-from course.learner.grade import Grade
+from course.learner.grade import Grade, compare
 from course.learner.labs import Course, CourseError, Lab, load_course
-from course.learner.mistakes import Mistake, looks_like, read_mistake
+from course.learner.mistakes import Mistake
 from course.learner.report import MOST_LINES, make_console, show_grade
 from course.learner.results import LabRun
 
@@ -56,8 +56,8 @@ class Evaluation:
 
     Attributes:
         counts: `right`, `silent` and `wrong`.
-        named: of the right ones, those made from a wrong file; of them `num_made` could be named.
-        missed: wrong files that are not recognised as themselves.
+        named: of the right ones, those made from a mistake; of them `num_made` could be named.
+        missed: mistakes that are not recognised as themselves.
         misled: the cases of which something wrong was said, in words.
         longest: lines of the longest output of `course grade`.
     """
@@ -79,27 +79,25 @@ class Evaluation:
 
 def verdict(lab: Lab, case: Case, said: Sequence[Mistake], judged: Judged) -> str:
     """`right`, `silent` or `wrong`; what is named is `said`."""
-    stems = [mistake.path.stem for mistake in said]
-    if not stems:
+    names = [mistake.key for mistake in said]
+    if not names:
         return "silent"
-    if case.truth in stems:
+    if case.truth in names:
         return "right"
     mutant = case.mutant
-    keys = [(lab.id, stem, *mutant.key) for stem in stems] if mutant is not None else []
+    keys = [(lab.id, name, *mutant.key) for name in names] if mutant is not None else []
     return "right" if any(judged.get(key, False) for key in keys) else "wrong"
 
 
 def evaluate(
     course: Course, lab: Lab, cases: Sequence[Case], runs: Sequence[LabRun], judged: Judged
 ) -> Evaluation:
-    """Compare each case with the lab's wrong files, which have to be among the cases."""
-    made = {case.truth: run for case, run in zip(cases, runs, strict=True) if case.kind == "wrong"}
-    known = [(read_mistake(path), made[path.stem]) for path in lab.wrong]
+    """What `course grade` says of each case."""
     found = Evaluation(lab)
     for case, run in zip(cases, runs, strict=True):
         if not run.bad:
             continue
-        likeness = looks_like(run, known)
+        likeness = compare(lab, run)
         said = likeness.mistakes if likeness is not None else ()
         what = verdict(lab, case, said, judged)
         found.counts[what] += 1
@@ -152,10 +150,10 @@ def table_of(found: Sequence[Evaluation]) -> Table:
 def main(
     names: Annotated[list[str] | None, typer.Argument(metavar="LAB…", show_default=False)] = None,
     mutants: Annotated[int, typer.Option(metavar="N", help="Mutants a lab, at most.")] = 1000,
-    others: Annotated[int, typer.Option(metavar="N", help="Variants of each wrong file.")] = 4,
+    others: Annotated[int, typer.Option(metavar="N", help="Variants of each mistake.")] = 4,
     show: Annotated[bool, typer.Option("--list", help="Each case that was misled.")] = False,
 ) -> None:
-    """Is "this looks like …" true? Exit status 1 below 95 %, or where a wrong file is not recognised."""
+    """Is "this looks like …" true? Exit status 1 below 95 %, or where a mistake is not recognised."""
     course = load_course(Path.cwd())
     console, warn = make_console(), make_console(stderr=True)
     labs = [course.resolve(name) for name in names or []] or list(course.labs)
@@ -169,14 +167,12 @@ def main(
             found.append(evaluate_lab(course, lab, mutants, others, told))
     console.print(table_of(found))
     named, made = sum(one.named for one in found), sum(one.num_made for one in found)
-    console.print(f"Of {made} cases made from a wrong file, {named} are given its name.")
+    console.print(f"Of {made} cases made from a mistake, {named} are given its name.")
     for one in found:
         for text in one.misled if show else []:
             console.print(f"{one.lab.id} {text}", soft_wrap=True, markup=False)
-        for stem in one.missed:
-            console.print(
-                f"{one.lab.id}: wrong/{stem}.py is not recognised as itself", markup=False
-            )
+        for key in one.missed:
+            console.print(f"{one.lab.id}: {key} is not recognised as itself", markup=False)
     bad = any(one.share < LEAST or one.missed or one.longest > MOST_LINES for one in found)
     raise typer.Exit(1 if bad else 0)
 

@@ -189,7 +189,7 @@ def _run(
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         # A copy of the lab, so that a mutant finds the data files that the solution finds.
         home = Path(folder, lab.folder.name)
-        shutil.copytree(lab.folder, home, ignore=shutil.ignore_patterns("wrong", "__pycache__"))
+        shutil.copytree(lab.folder, home, ignore=shutil.ignore_patterns("__pycache__"))
         jobs = []
         for index, mutant in enumerate(mutants):
             path = home / f"mutant_{index}.py"

@@ -15,12 +15,13 @@ from course.cite.correspondence_quantization import QUANTIZATION
 from course.cite.correspondence_scheduler import SCHEDULER
 from course.cite.pair import Pair
 
-_LLM, _ENGINE = "mini_vllm/llm.py", "mini_vllm/engine.py"
-_SCHEDULER, _RUNNER = "mini_vllm/scheduler.py", "mini_vllm/model_runner.py"
-_SCHED_OUTPUT = "mini_vllm/sched_output.py"
-_OUTPUT, _TEXT = "mini_vllm/output_processor.py", "mini_vllm/detokenizer.py"
-_ASYNC, _THREAD = "mini_vllm/async_llm.py", "mini_vllm/engine_thread.py"
-_LLAMA, _SAMPLER = "mini_vllm/llama.py", "mini_vllm/sampler.py"
+_LLM, _ENGINE = "mini_vllm/entrypoints/llm.py", "mini_vllm/engine/llm_engine.py"
+_SCHEDULER, _RUNNER = "mini_vllm/core/sched/scheduler.py", "mini_vllm/worker/model_runner.py"
+_SCHED_OUTPUT = "mini_vllm/core/sched/output.py"
+_OUTPUT, _TEXT = "mini_vllm/engine/output_processor.py", "mini_vllm/engine/detokenizer.py"
+_ASYNC, _THREAD = "mini_vllm/engine/async_llm.py", "mini_vllm/engine/engine_thread.py"
+_LLAMA, _SAMPLER = "mini_vllm/models/llama.py", "mini_vllm/sample/sampler.py"
+_CORE, _LAYERS = "mini_vllm/engine/core.py", "mini_vllm/layers"
 
 # fmt: off
 GROUPS: dict[str, tuple[Pair, ...]] = {
@@ -44,15 +45,15 @@ GROUPS: dict[str, tuple[Pair, ...]] = {
         Pair("mix the heads", f"{_LLAMA} LlamaAttention.forward",
              "`vllm/model_executor/models/llama.py:232 in LlamaAttention.forward`",
              "return self.o_proj(", "o_proj"),
-        Pair("RoPE's frequencies", f"{_LLAMA} rope_inv_freq",
+        Pair("RoPE's frequencies", f"{_LAYERS}/rotary_embedding.py rope_inv_freq",
              "vllm/model_executor/layers/rotary_embedding/base.py RotaryEmbeddingBase._compute_inv_freq"),
         Pair("the MLP", f"{_LLAMA} LlamaMLP.forward",
              "vllm/model_executor/models/llama.py LlamaMLP.forward"),
-        Pair("SwiGLU", f"{_LLAMA} silu_and_mul",
+        Pair("SwiGLU", f"{_LAYERS}/activation.py silu_and_mul",
              "vllm/model_executor/layers/activation.py SiluAndMul.forward_native"),
-        Pair("RMSNorm", f"{_LLAMA} RMSNorm.__call__",
+        Pair("RMSNorm", f"{_LAYERS}/layernorm.py RMSNorm.__call__",
              "vllm/model_executor/layers/layernorm.py RMSNorm.forward_native"),
-        Pair("join the checkpoint's projections", f"{_LLAMA} Linear",
+        Pair("join the checkpoint's projections", f"{_LAYERS}/linear.py Linear",
              "vllm/model_executor/models/llama.py LlamaModel.load_weights"),
         Pair("logits", f"{_LLAMA} LlamaForCausalLM.compute_logits",
              "vllm/model_executor/models/llama.py LlamaForCausalLM.compute_logits"),
@@ -70,13 +71,13 @@ GROUPS: dict[str, tuple[Pair, ...]] = {
              "= attend_request(", "cpu_attention_with_kv_cache"),
     ),
     "request": (
-        Pair("the request", "mini_vllm/request.py Request",
+        Pair("the request", "mini_vllm/core/request.py Request",
              "vllm/v1/request.py Request"),
-        Pair("its states", "mini_vllm/request.py RequestStatus",
+        Pair("its states", "mini_vllm/core/request.py RequestStatus",
              "vllm/v1/request.py RequestStatus"),
-        Pair("tokens there are", "mini_vllm/request.py Request.append_output_token_ids",
+        Pair("tokens there are", "mini_vllm/core/request.py Request.append_output_token_ids",
              "vllm/v1/request.py Request.num_tokens", "self.num_tokens += 1"),
-        Pair("tokens computed, at first", "mini_vllm/request.py Request.__init__",
+        Pair("tokens computed, at first", "mini_vllm/core/request.py Request.__init__",
              "`vllm/v1/request.py:145 in Request.__init__`",
              "self.num_computed_tokens = 0", "num_computed_tokens"),
     ),
@@ -99,13 +100,13 @@ GROUPS: dict[str, tuple[Pair, ...]] = {
         Pair("top-k, top-p, the draw", f"{_SAMPLER} Sampler.sample",
              "`vllm/v1/sample/sampler.py:281 in Sampler.sample`",
              "= apply_top_k_top_p(", "topk_topp_sampler"),
-        Pair("exponential noise, argmax", "mini_vllm/sample_ops.py random_sample",
+        Pair("exponential noise, argmax", "mini_vllm/sample/ops.py random_sample",
              "vllm/v1/sample/ops/topk_topp_sampler.py random_sample"),
     ),
     "memory": (
-        Pair("bytes of a block", "mini_vllm/quantization/kv_cache.py page_size_bytes",
+        Pair("bytes of a block", "mini_vllm/layers/quantization/kv_cache.py page_size_bytes",
              "vllm/v1/kv_cache_interface.py AttentionSpec.real_page_size_bytes"),
-        Pair("number of blocks", f"{_ENGINE} resolve_config",
+        Pair("number of blocks", f"{_CORE} resolve_config",
              "vllm/v1/core/kv_cache_utils.py get_num_blocks",
              "num_gpu_blocks = config.kv_cache_memory_bytes // page"),
     ),
@@ -137,18 +138,18 @@ GROUPS: dict[str, tuple[Pair, ...]] = {
              "vllm/v1/core/sched/scheduler.py Scheduler.add_request"),
     ),
     "step": (
-        Pair("one step", f"{_ENGINE} EngineCore.step",
+        Pair("one step", f"{_CORE} EngineCore.step",
              "vllm/v1/engine/core.py EngineCore.step"),
-        Pair("is there work?", f"{_ENGINE} EngineCore.step",
+        Pair("is there work?", f"{_CORE} EngineCore.step",
              "`vllm/v1/engine/core.py:437 in EngineCore.step`", "has_unfinished_requests()", "has_requests"),
-        Pair("schedule", f"{_ENGINE} EngineCore._step",
+        Pair("schedule", f"{_CORE} EngineCore._step",
              "`vllm/v1/engine/core.py:439 in EngineCore.step`", "self.scheduler.schedule()", "schedule"),
-        Pair("execute", f"{_ENGINE} EngineCore._step",
+        Pair("execute", f"{_CORE} EngineCore._step",
              "`vllm/v1/engine/core.py:440 in EngineCore.step`",
              "execute_model(scheduler_output)", "execute_model"),
         Pair("sample", f"{_RUNNER} ModelRunner._execute_model",
              "`vllm/v1/engine/core.py:448 in EngineCore.step`", "= self._sample(", "sample_tokens"),
-        Pair("update", f"{_ENGINE} EngineCore._step",
+        Pair("update", f"{_CORE} EngineCore._step",
              "`vllm/v1/engine/core.py:453 in EngineCore.step`",
              "update_from_output(scheduler_output", "update_from_output"),
     ),

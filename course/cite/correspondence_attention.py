@@ -8,7 +8,7 @@ from __future__ import annotations
 from course.cite.pair import Pair
 
 _ONLINE, _TILED = "mini_vllm/attention/online.py", "mini_vllm/attention/tiled.py"
-_METADATA, _RUNNER = "mini_vllm/attention/metadata.py", "mini_vllm/model_runner.py"
+_METADATA, _RUNNER = "mini_vllm/attention/metadata.py", "mini_vllm/worker/model_runner.py"
 _REGISTRY, _BACKEND = "mini_vllm/attention/registry.py", "mini_vllm/gpu/backend.py"
 _DECODE = "mini_vllm/gpu/kernels/paged_decode.py"
 _PREFILL = "mini_vllm/gpu/kernels/paged_prefill.py"

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from course.cite.pair import Pair
 
-_UTILS, _POOL = "mini_vllm/kv_cache_utils.py", "mini_vllm/block_pool.py"
-_MANAGER, _RUNNER = "mini_vllm/kv_cache_manager.py", "mini_vllm/model_runner.py"
-_REQUEST = "mini_vllm/request.py"
+_UTILS, _POOL = "mini_vllm/core/kv_cache_utils.py", "mini_vllm/core/block_pool.py"
+_MANAGER, _RUNNER = "mini_vllm/core/kv_cache_manager.py", "mini_vllm/worker/model_runner.py"
+_REQUEST = "mini_vllm/core/request.py"
 _THEIR_POOL = "vllm/v1/core/block_pool.py"
 _THEIR_MANAGER = "vllm/v1/core/kv_cache_manager.py"
 _SINGLE = "vllm/v1/core/single_type_kv_cache_manager.py"

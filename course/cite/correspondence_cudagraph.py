@@ -9,7 +9,7 @@ from course.cite.pair import Pair
 
 _MODES, _DISPATCHER = "mini_vllm/cudagraph/modes.py", "mini_vllm/cudagraph/dispatcher.py"
 _GRAPH, _PROGRAM = "mini_vllm/cudagraph/graph.py", "mini_vllm/cudagraph/program.py"
-_RUNNER, _TORCH = "mini_vllm/cudagraph/runner.py", "mini_vllm/gpu/cudagraph.py"
+_RUNNER, _TORCH = "mini_vllm/worker/graph_model_runner.py", "mini_vllm/gpu/cudagraph.py"
 _COMPILATION, _CONFIG = "vllm/config/compilation.py", "vllm/config/vllm.py"
 _THEIR_DISPATCHER = "vllm/v1/cudagraph_dispatcher.py"
 _CUDA_GRAPH, _BACKENDS = "vllm/compilation/cuda_graph.py", "vllm/compilation/backends.py"
@@ -78,7 +78,7 @@ CUDAGRAPH: dict[str, tuple[Pair, ...]] = {
              f"{_BACKENDS} wrap_with_cudagraph_if_needed", "graph_runner(part, CUDAGraphMode.PIECEWISE"),
         Pair("what stays outside", f"{_PROGRAM} build_program",
              f"{_COMPILATION} CompilationConfig.set_splitting_ops_for_v1", "splitting = name in"),
-        Pair("how a step ran", f"{_GRAPH} CUDAGraphStat", f"{_CUDA_GRAPH} CUDAGraphStat"),
+        Pair("how a step ran", "mini_vllm/outputs.py CUDAGraphStat", f"{_CUDA_GRAPH} CUDAGraphStat"),
     ),
     "cudagraph_runner": (
         Pair("mode and padded size", f"{_RUNNER} GraphModelRunner._model_forward",
@@ -101,7 +101,7 @@ CUDAGRAPH: dict[str, tuple[Pair, ...]] = {
         Pair("capturing closed", f"{_RUNNER} GraphModelRunner.capture_model",
              f"`{_THEIR_RUNNER}:6443 in GPUModelRunner.capture_model`",
              "self.counter.capturing_enabled = False", "set_cudagraph_capturing_enabled"),
-        Pair("rows for the logits", "mini_vllm/model_runner.py ModelRunner._compute_logits",
+        Pair("rows for the logits", "mini_vllm/worker/model_runner.py ModelRunner._compute_logits",
              f"`{_THEIR_RUNNER}:4266 in GPUModelRunner.execute_model`",
              "self.model.compute_logits(hidden_states[rows])", "logits_indices"),
     ),

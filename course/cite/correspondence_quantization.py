@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from course.cite.pair import Pair
 
-_BASE, _CONFIG = "mini_vllm/quantization/base.py", "mini_vllm/quantization/config.py"
-_METHODS, _LLAMA = "mini_vllm/quantization/linear.py", "mini_vllm/llama.py"
-_CACHE = "mini_vllm/quantization/kv_cache.py"
+_BASE, _CONFIG = "mini_vllm/layers/quantization/base.py", "mini_vllm/layers/quantization/config.py"
+_METHODS = "mini_vllm/layers/quantization/linear.py"
+_CACHE = "mini_vllm/layers/quantization/kv_cache.py"
 _LINEAR, _PARAMETER = "vllm/model_executor/layers/linear.py", "vllm/model_executor/parameter.py"
 _INTERFACE = "vllm/v1/kv_cache_interface.py"
 _LAYERS = "vllm/model_executor/layers/quantization"
@@ -19,7 +19,7 @@ _SCHEMES = f"{_LAYERS}/compressed_tensors/schemes"
 # fmt: off
 QUANTIZATION: dict[str, tuple[Pair, ...]] = {
     "quantization_methods": (
-        Pair("a layer asks for its method", f"{_LLAMA} Linear.__init__",
+        Pair("a layer asks for its method", "mini_vllm/layers/linear.py Linear.__init__",
              f"`{_LINEAR}:274 in LinearBase.__init__`",
              "choose_linear_method(quant_config", "get_quant_method"),
         Pair("what a method is", f"{_BASE} LinearMethod", f"{_LINEAR} LinearMethodBase"),
@@ -58,7 +58,7 @@ QUANTIZATION: dict[str, tuple[Pair, ...]] = {
              f"{_SCHEMES}/compressed_tensors_wNa16.py CompressedTensorsWNA16.create_weights"),
         Pair("AWQ: along the outputs", f"{_METHODS} AWQLinearMethod.create_weights",
              f"{_LAYERS}/awq.py AWQLinearMethod.create_weights"),
-        Pair("in its own order", "mini_vllm/quantization/pack.py unpack_awq",
+        Pair("in its own order", "mini_vllm/layers/quantization/pack.py unpack_awq",
              f"{_LAYERS}/awq_marlin.py _REVERSE_AWQ_PACK_ORDER"),
         Pair("GPTQ: transposed, along the inputs", f"{_METHODS} GPTQLinearMethod.create_weights",
              f"{_LAYERS}/auto_gptq.py AutoGPTQLinearMethod.create_weights"),

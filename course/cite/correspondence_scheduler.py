@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from course.cite.pair import Pair
 
-_SCHEDULER, _QUEUE = "mini_vllm/scheduler.py", "mini_vllm/request_queue.py"
-_REQUEST, _SCHED_OUTPUT = "mini_vllm/request.py", "mini_vllm/sched_output.py"
-_RUNNER = "mini_vllm/model_runner.py"
-_ASYNC, _BATCHES = "mini_vllm/async_scheduler.py", "mini_vllm/batch_queue.py"
+_SCHEDULER, _QUEUE = "mini_vllm/core/sched/scheduler.py", "mini_vllm/core/sched/request_queue.py"
+_REQUEST, _SCHED_OUTPUT = "mini_vllm/core/request.py", "mini_vllm/core/sched/output.py"
+_RUNNER = "mini_vllm/worker/model_runner.py"
+_ASYNC, _BATCHES = "mini_vllm/core/sched/async_scheduler.py", "mini_vllm/engine/batch_queue.py"
 _THEIRS = "vllm/v1/core/sched/scheduler.py"
 _THEIR_QUEUE = "vllm/v1/core/sched/request_queue.py"
 _THEIR_OUTPUT = "vllm/v1/core/sched/output.py"
@@ -166,7 +166,7 @@ SCHEDULER: dict[str, tuple[Pair, ...]] = {
         Pair("tokens on their way become void", f"{_ASYNC} AsyncScheduler.reset_prefix_cache",
              f"`{_THEIRS}:1923 in Scheduler.reset_prefix_cache`",
              "self._discard_latest_async_tokens(request)", "async_tokens_to_discard"),
-        Pair("how many plans at a time", "mini_vllm/executor.py UniProcExecutor.__init__",
+        Pair("how many plans at a time", "mini_vllm/executor/uniproc_executor.py UniProcExecutor.__init__",
              "vllm/v1/executor/uniproc_executor.py UniProcExecutor.max_concurrent_batches",
              "self.max_concurrent_batches = "),
         Pair("the loop's body", f"{_BATCHES} BatchQueue.turn",

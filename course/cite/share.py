@@ -15,21 +15,27 @@ _LINK = re.compile(r"!?\[([^\[\]]*)\]\([^()\n]*(?:\n[^()\n]*)?\)")
 _MARKS = re.compile(r"[`*#|>]|\s+")
 
 
-def rendered(text: str) -> str:
-    """What a reader sees of Markdown, without its white space: code and outputs belong to it."""
+def visible(text: str) -> str:
+    """What a reader sees of Markdown: code and outputs belong to it, comments and link targets do not."""
     for pattern in (_COMMENT, _FENCE, _TABLE_RULE, _TAG):
         text = pattern.sub("", text)
-    return _MARKS.sub("", _LINK.sub(r"\1", text))
+    return _LINK.sub(r"\1", text)
+
+
+def rendered(text: str) -> str:
+    """`visible` without its marks and its white space."""
+    return _MARKS.sub("", visible(text))
+
+
+def shown(page: Page, first: int = 0, last: int | None = None) -> str:
+    """The page's text, or its lines from `first` (from 0) up to `last`, without front matter and comments."""
+    lines = zip(page.lines[first:last], page.kinds[first:last], strict=True)
+    return "\n".join(line for line, kind in lines if kind not in (COMMENT, FRONT))
 
 
 def citation_share(page: Page, release: str) -> float:
     """The part of the page's rendered characters that is the text of citations, 0 to 1."""
-    shown = [
-        line
-        for line, kind in zip(page.lines, page.kinds, strict=True)
-        if kind not in (COMMENT, FRONT)
-    ]
-    whole = len(rendered("\n".join(shown)))
+    whole = len(rendered(shown(page)))
     links = [c for c in find_in_page(page, ROOT, release).citations if c.linkable]
     cited = sum(len(rendered(c.label or c.text())) for c in links)
     return cited / whole if whole else 0.0

@@ -272,8 +272,8 @@ class Mini(Engine):
     def __init__(
         self, world: World, scheduler_class: Any = None, manager_class: Any = None
     ) -> None:
-        from mini_vllm.config import EngineConfig
-        from mini_vllm.kv_cache_manager import KVCacheManager
+        from mini_vllm.config.engine import EngineConfig
+        from mini_vllm.core.kv_cache_manager import KVCacheManager
 
         if scheduler_class is None:
             scheduler_class = _mini_scheduler(world.mode)
@@ -296,7 +296,7 @@ class Mini(Engine):
         super().__init__(world, scheduler_class(config, manager))
 
     def _request(self, request_id: str, job: Job, arrival_time: float) -> Any:
-        from mini_vllm.request import Request
+        from mini_vllm.core.request import Request
         from mini_vllm.sampling_params import SamplingParams
 
         params = SamplingParams(
@@ -317,7 +317,7 @@ class Mini(Engine):
         return list(given)
 
     def _output(self, request_ids: list[str], sampled: list[list[int]]) -> Any:
-        from mini_vllm.sched_output import ModelRunnerOutput
+        from mini_vllm.core.sched.output import ModelRunnerOutput
 
         index = {request_id: i for i, request_id in enumerate(request_ids)}
         return ModelRunnerOutput(request_ids, index, sampled)
@@ -326,7 +326,7 @@ class Mini(Engine):
         return list(given)
 
     def _aborted(self) -> Any:
-        from mini_vllm.request import RequestStatus
+        from mini_vllm.core.request import RequestStatus
 
         return RequestStatus.FINISHED_ABORTED
 
@@ -355,7 +355,7 @@ class Mini(Engine):
         return {}
 
 
-ASYNC = "mini_vllm.async_scheduler"
+ASYNC = "mini_vllm.core.sched.async_scheduler"
 
 
 def can_play(name: str, mode: str) -> bool:
@@ -365,7 +365,7 @@ def can_play(name: str, mode: str) -> bool:
 
 def _mini_scheduler(mode: str) -> Any:
     if mode == "sync":
-        from mini_vllm.scheduler import Scheduler
+        from mini_vllm.core.sched.scheduler import Scheduler
 
         return Scheduler
     if not can_play("mini_vllm", mode):

@@ -1,4 +1,4 @@
-"""Worlds that go wrong at the pin; `tests/engine/test_on_purpose.py` has two of them in its own words."""
+"""Worlds that go wrong at the pin; two are told again in `tests/engine/parity/test_on_purpose.py`."""
 
 from __future__ import annotations
 

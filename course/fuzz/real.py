@@ -4,7 +4,7 @@
 
 A world of the fuzz is about slots; here it is about text. Each situation is a world at block size 16,
 the least that the CPU's attention takes, with prompts that the shipped model can go on from. One batch at
-a time (`async_scheduling=False`). See `tests/engine/test_fuzz_real.py` for what comes out.
+a time (`async_scheduling=False`). See `tests/engine/fuzz/test_fuzz_real.py` for what comes out.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Answer:
 
 def situations() -> dict[str, tuple[World, int | None]]:
     """By name, a world and a seed: the faults of the pin, and beside each the same requests without."""
-    from mini_vllm.engine import DEFAULT_MODEL
+    from mini_vllm.config.engine import DEFAULT_MODEL
     from mini_vllm.tokenizer import Tokenizer
 
     encode = Tokenizer.from_folder(DEFAULT_MODEL).encode
@@ -93,7 +93,7 @@ def play(world: World, seed: int | None = None) -> Answer:
     import vllm
     from vllm.v1.executor.uniproc_executor import UniProcExecutor
 
-    from mini_vllm.engine import DEFAULT_MODEL
+    from mini_vllm.config.engine import DEFAULT_MODEL
 
     s = world.settings
     llm = vllm.LLM(

@@ -15,7 +15,7 @@ from course.learner.grade import Job, cached_runs
 from course.learner.labs import Course, CourseError, Lab, engine_parts, load_course, load_module
 from course.learner.progress import digest
 from course.learner.results import LabRun
-from mini_vllm.engine import DEFAULT_PARTS, EngineParts
+from mini_vllm.engine.parts import DEFAULT_PARTS, EngineParts
 
 CHECK_PROMPTS = ("The scheduler", "A block table", "Prefix caching")
 
@@ -115,13 +115,13 @@ def same_tokens(parts: EngineParts, max_tokens: int = 40) -> list[tuple[str, lis
 
     Where a part of yours is for graphs, your engine runs under them.
     """
-    from mini_vllm.config import EngineConfig
-    from mini_vllm.engine import LLMEngine
+    from mini_vllm.config.engine import EngineConfig
+    from mini_vllm.engine.llm_engine import LLMEngine
     from mini_vllm.sampling_params import SamplingParams
 
     graphs = ("graph_runner", "cudagraph_dispatcher")
-    mine_has = any(getattr(parts, name) is not getattr(DEFAULT_PARTS, name) for name in graphs)
-    mode = "FULL_AND_PIECEWISE" if mine_has else "NONE"
+    own_graphs = any(getattr(parts, name) != getattr(DEFAULT_PARTS, name) for name in graphs)
+    mode = "FULL_AND_PIECEWISE" if own_graphs else "NONE"
     results: list[dict[str, list[int]]] = []
     for each, cudagraph_mode in ((parts, mode), (DEFAULT_PARTS, "NONE")):
         engine = LLMEngine(config=EngineConfig(cudagraph_mode=cudagraph_mode), parts=each)

@@ -1,8 +1,8 @@
 """Run a lab's tests on one implementation, and say what a failure looks like.
 
 The tests run in another process (`course.learner.runner`), so that an endless loop, a crash or a module that
-rebinds half of numpy stays there. What each of the lab's wrong solutions fails is its fingerprint;
-a learner's failures are compared with them. Results are kept by content in `.course/cache/`.
+rebinds half of numpy stays there. A learner's failures are compared with the fingerprints of the lab's known
+mistakes, none of which is run for that. Results are kept by content in `.course/cache/`.
 """
 
 from __future__ import annotations
@@ -16,14 +16,15 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from course.learner.fingerprints import Fingerprint, known
 from course.learner.front_matter import front_matter
 from course.learner.labs import Course, CourseError, Lab
-from course.learner.mistakes import Likeness, looks_like, read_mistake
+from course.learner.likeness import Likeness, looks_like
 from course.learner.progress import Progress, digest, now, state_folder, write_atomically
 from course.learner.results import LabRun, TestResult, lines_of, unloadable
 
@@ -31,7 +32,8 @@ LIMIT = 30.0  # seconds for all tests of a lab, unless its README says `seconds:
 TEST_LIMIT = 10.0  # seconds for one test
 GRACE = 5.0  # seconds over the limit, before the process itself is ended
 _KEEP = 96  # results in the cache, a lab
-_FORMAT = 1  # of what is in the cache
+_FORMAT = 2  # of what is in the cache
+_APART = ("README.md", "starter.py", "mistakes.toml", "fingerprints.json", "mutants.txt")
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,7 @@ class Job:
     `limit` and `test_limit` are in seconds; a lab that says `seconds: N` gets at least N of each.
     The run ends after the first test with an outcome in `stop_at`. With `order`, seconds by test, the
     quick tests go first. The tests named in `first` go before all others, which are run only if these pass.
+    Where `only` names tests, no others are run.
     """
 
     folder: Path
@@ -51,6 +54,7 @@ class Job:
     watch_unwritten: bool = False
     order: dict[str, float] | None = None
     first: tuple[str, ...] = ()
+    only: tuple[str, ...] = ()
 
 
 def run_jobs(
@@ -59,11 +63,12 @@ def run_jobs(
     parallel: int = 1,
     on_done: Callable[[int, LabRun], None] | None = None,
     on_test: Callable[[LabRun], None] | None = None,
+    env: Mapping[str, str] | None = None,
 ) -> list[LabRun]:
     """Run the jobs, and return what came of each, in the order of the jobs.
 
     `on_done` hears of each one as it ends. `on_test`, of a single job, hears a few times a second what
-    the tests have said so far.
+    the tests have said so far. `env` is added to the environment of the tests.
     """
     if importlib.util.find_spec("pytest") is None:
         raise CourseError(
@@ -93,7 +98,7 @@ def run_jobs(
         ]
         if CAN_FORK and len(jobs) > 1:
             request = {"root": str(root), "jobs": batch, "parallel": parallel, "serve": True}
-            with _runner(root, quiet=True) as process:
+            with _runner(root, env, quiet=True) as process:
                 assert process.stdin is not None
                 assert process.stdout is not None
                 with process.stdin as pipe:
@@ -109,7 +114,7 @@ def run_jobs(
         else:
             for index, job in enumerate(jobs):
                 request = {"root": str(root), "jobs": [batch[index]]}
-                with _runner(root) as process:
+                with _runner(root, env) as process:
                     try:
                         out, said = _communicate(process, request, outs[index], job, on_test)
                         done(index, process.returncode, said=said + out)
@@ -133,8 +138,10 @@ def _with_time(job: Job) -> Job:
     return replace(job, limit=max(job.limit, least), test_limit=least)
 
 
-def _runner(root: Path, quiet: bool = False) -> subprocess.Popen[str]:
-    env = dict(os.environ)
+def _runner(
+    root: Path, more: Mapping[str, str] | None, quiet: bool = False
+) -> subprocess.Popen[str]:
+    env = {**os.environ, **(more or {})}
     # The repository's own packages first; then whatever this process has, then this very package.
     path = [str(root), env.get("PYTHONPATH", ""), str(Path(__file__).resolve().parents[2])]
     env["PYTHONPATH"] = os.pathsep.join(entry for entry in path if entry)
@@ -235,14 +242,15 @@ def _read_run(out: Path, job: Job, status: int, killed: bool, said: str) -> LabR
 
 
 @functools.cache
-def _engine_digest(root: Path) -> str:
+def engine_digest(root: Path) -> str:
+    """Changes with the engine, and with what runs a lab's tests."""
     state = hashlib.sha256()
     folders = (root / "mini_vllm", root / "course" / "kernels")  # the latter judges the kernel labs
     modules = [path for folder in folders for path in sorted(folder.rglob("*.py"))]
     for path in [root / "conftest.py", *modules]:
         if path.is_file():
             state.update(path.name.encode() + b"\0" + path.read_bytes())
-    for name in ("grade.py", "runner.py", "labs.py", "edited.py", "refuse.py"):
+    for name in ("grade.py", "runner.py", "labs.py", "refuse.py"):
         state.update(Path(__file__).with_name(name).read_bytes())
     state.update(f"{_FORMAT} {sys.version_info[:3]}".encode())
     return state.hexdigest()
@@ -250,14 +258,14 @@ def _engine_digest(root: Path) -> str:
 
 def _key(root: Path, lab: Lab, job: Job) -> str:
     """Changes with anything that the tests' verdict on the job's file can depend on."""
-    state = hashlib.sha256(_engine_digest(root).encode())
+    state = hashlib.sha256(engine_digest(root).encode())
     for path in sorted(lab.folder.rglob("*")):
         below = path.relative_to(lab.folder)
-        apart = below.parts[0] in ("README.md", "starter.py", "wrong", "mutants.txt")
+        apart = below.parts[0] in _APART
         if path.is_file() and not apart and "__pycache__" not in below.parts:
             state.update(str(below).encode() + b"\0" + path.read_bytes())
     state.update(job.impl.name.encode() + b"\0" + job.impl.read_bytes())
-    state.update(f"{job.stop_at} {job.watch_unwritten} {lab.builds}".encode())
+    state.update(f"{job.stop_at} {job.watch_unwritten} {job.only} {lab.builds}".encode())
     return state.hexdigest()[:24]
 
 
@@ -354,33 +362,17 @@ def run_lab(
     return run
 
 
-def grade(
-    course: Course,
-    lab: Lab,
-    progress: Progress,
-    on_compare: Callable[[int], None] | None = None,
-) -> Grade:
+def grade(course: Course, lab: Lab, progress: Progress) -> Grade:
     """Grade starter.py of `lab`, keep the result in `progress`, and compare it with known mistakes."""
     run = run_lab(course, lab, progress)
-    return Grade(lab, run, compare(course, lab, run, on_compare))
+    return Grade(lab, run, compare(lab, run))
 
 
-def compare(
-    course: Course,
-    lab: Lab,
-    run: LabRun,
-    on_compare: Callable[[int], None] | None = None,
-    on_done: Callable[[int, LabRun], None] | None = None,
-) -> Likeness | None:
-    """The known mistakes that what `run` fails looks like; the mistakes are run where they have to be.
-
-    `on_compare` hears how many, `on_done` of each that was run.
-    """
+def compare(lab: Lab, run: LabRun) -> Likeness | None:
+    """The known mistakes that what `run` fails looks like."""
     if not run.bad or run.problem is not None or any(t.outcome == "syntax" for t in run.bad):
         return None
-    jobs = [(lab, Job(lab.folder, path)) for path in lab.wrong]
-    known = cached_runs(course.root, jobs, on_compare, on_done=on_done)
-    return looks_like(run, zip(map(read_mistake, lab.wrong), known, strict=True))
+    return looks_like(Fingerprint.of(run), known(lab.folder))
 
 
 def grade_many(

@@ -1,7 +1,7 @@
 """Phases and labs, found where they lie: `phase-NN-slug/labs/lab-MM-slug/`.
 
-Standard library only, because a lab's tests and its `wrong/*.py` import `load_support` and
-`load_solution` from here, and those run wherever the engine does.
+Standard library only, because a lab's tests import `load_support` from here, and those run wherever the
+engine does.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ TAGS = {
     "GPU-OPT": "a laptop is enough; a GPU shows more",
     "GPU-REQ": "the last step needs a GPU",
 }
-PIECES = ("README.md", "starter.py", "solution.py", "test_lab.py", "wrong")
+PIECES = ("README.md", "starter.py", "solution.py", "test_lab.py", "mistakes.toml")
 _REQUIRED = {"phase", "lab", "title", "tag", "minutes", "prerequisites"}
-_OPTIONAL = {"part", "class", "builds", "seconds"}
+_OPTIONAL = {"part", "class", "builds", "seconds", "path"}
 _PHASE_FOLDER = re.compile(r"phase-(\d{2})-([a-z0-9]+(?:-[a-z0-9]+)*)")
 _LAB_FOLDER = re.compile(r"lab-(\d{2})-([a-z0-9]+(?:-[a-z0-9]+)*)")
 _LAB_ID = re.compile(r"\d{2}-\d{2}")
@@ -57,6 +57,7 @@ class Lab:
         class_name: with `part`, the class in starter.py and solution.py that goes there.
         builds: what of the engine the learner writes here and may not import: `module:name` or `module`.
         seconds: what the front matter asks for each test and the whole lab; None: the usual.
+        core: whether the front matter says `path: core`: one of the labs that nobody should leave out.
     """
 
     folder: Path
@@ -70,6 +71,7 @@ class Lab:
     class_name: str | None = None
     builds: tuple[str, ...] = ()
     seconds: int | None = None
+    core: bool = False
 
     @property
     def id(self) -> str:
@@ -106,8 +108,12 @@ class Lab:
         return [p for p in (self.folder / "support.py", self.folder / "conftest.py") if p.is_file()]
 
     @property
-    def wrong(self) -> list[Path]:
-        return sorted((self.folder / "wrong").glob("*.py"))
+    def mistakes(self) -> Path:
+        return self.folder / "mistakes.toml"
+
+    @property
+    def fingerprints(self) -> Path:
+        return self.folder / "fingerprints.json"
 
 
 @dataclass(frozen=True)
@@ -327,23 +333,27 @@ def read_lab(folder: Path) -> Lab:
         raise wrong(f"class must be the name of a class, got {class_name!r}")
     builds = values.get("builds", [])
     if not isinstance(builds, list) or not all(_BUILT.fullmatch(str(b)) for b in builds):
-        raise wrong(f'builds must be a list such as ["mini_vllm.engine:LLMEngine"], got {builds!r}')
+        raise wrong(
+            f'builds must be a list such as ["mini_vllm.engine.llm_engine:LLMEngine"], got {builds!r}'
+        )
     seconds = values.get("seconds", 30)
     if not isinstance(seconds, int) or isinstance(seconds, bool) or not 30 <= seconds <= 600:
         raise wrong(f"seconds must be a whole number from 30 to 600, got {seconds!r}")
+    if (path := values.get("path", "core")) != "core":
+        raise wrong(f"path must be core, or not be there, got {path!r}")
     return Lab(
         folder.resolve(), values["phase"], values["lab"], title, tag, minutes,
-        tuple(needs), part, class_name, tuple(builds), values.get("seconds"),
+        tuple(needs), part, class_name, tuple(builds), values.get("seconds"), "path" in values,
     )  # fmt: skip
 
 
 @functools.cache
 def engine_parts() -> tuple[str, ...]:
-    """What the engine takes from outside: the fields of `mini_vllm.engine.EngineParts`.
+    """What the engine takes from outside: the fields of `mini_vllm.engine.parts.EngineParts`.
 
     Read from the source: importing the engine would double the time of a plain `course list`.
     """
-    source = Path(__file__).resolve().parents[2] / "mini_vllm" / "engine.py"
+    source = Path(__file__).resolve().parents[2] / "mini_vllm" / "engine" / "parts.py"
     for node in ast.parse(source.read_bytes()).body:
         if isinstance(node, ast.ClassDef) and node.name == "EngineParts":
             return tuple(
@@ -354,43 +364,20 @@ def engine_parts() -> tuple[str, ...]:
     raise CourseError(f"{source} has no class EngineParts")
 
 
-def load_module(path: Path, name: str) -> ModuleType:
-    """Run the file `path` as the module `name`, always from its source."""
+def load_module(path: Path, name: str, text: str | None = None) -> ModuleType:
+    """Run the file `path` as the module `name`, always from its source, or from `text` in its place."""
     spec = spec_from_loader(name, SourceFileLoader(name, str(path)))
     assert isinstance(spec, ModuleSpec)
     spec.origin, spec.has_location = str(path), True
     module = module_from_spec(spec)
     sys.modules[name] = module  # dataclasses and pickle look their module up by name
     try:
-        exec(compile(path.read_bytes(), str(path), "exec"), module.__dict__)
+        source = path.read_bytes() if text is None else text
+        exec(compile(source, str(path), "exec"), module.__dict__)
     except BaseException:
         del sys.modules[name]
         raise
     return module
-
-
-def load_solution(wrong_file: str | Path) -> ModuleType:
-    """A fresh copy of the solution that `wrong_file` (`wrong/NAME.py`) is a mistaken form of.
-
-    A wrong file takes over all of it and puts its mistake on top:
-
-        globals().update(vars(load_solution(__file__)))
-
-    Functions of the solution look names up in the module returned here. Where the mistake must reach
-    them too, set it there (`solution.f = f`) before copying. Where the mistake is in the middle of a
-    function, `course.learner.edited` says it in a few lines.
-    """
-    path = solution_of(wrong_file)
-    return load_module(path, _fresh_name(path))
-
-
-def solution_of(wrong_file: str | Path) -> Path:
-    """The solution that `wrong_file` belongs to; CourseError where there is none."""
-    folder = Path(wrong_file).resolve().parent
-    path = (folder.parent if folder.name == "wrong" else folder) / "solution.py"
-    if not path.is_file():
-        raise CourseError(f"{wrong_file}: there is no {path}")
-    return path
 
 
 @functools.cache

@@ -11,7 +11,6 @@ from rich.text import Text
 from course.learner.desk import Desk
 from course.learner.grade import Grade, compare, failed_before, run_lab
 from course.learner.labs import Lab
-from course.learner.mistakes import Likeness
 from course.learner.report import STYLES, show_advice, show_head, show_run
 from course.learner.results import LabRun, lines_of, unloadable
 
@@ -29,7 +28,7 @@ def grade_aloud(desk: Desk, lab: Lab, last: LabRun | None = None) -> Grade:
     """Grade `lab`, and print everything as soon as it is known. `last` is as in `run_lab`.
 
     On a terminal, each test is a line as it ends, and the report takes their place. Elsewhere the report
-    comes when the tests are through. Known mistakes are compared after that.
+    comes when the tests are through.
     """
     show_head(desk.console, desk.course, lab)
     if desk.console.is_terminal:
@@ -47,7 +46,7 @@ def grade_aloud(desk: Desk, lab: Lab, last: LabRun | None = None) -> Grade:
     if first and unloadable(run) is None and set(first) & set(failed_before(run)):
         desk.say(f"Run first: the {len(first)} that did not pass before. The others count as then, "
                  "and are run again once these pass.", "dim")  # fmt: skip
-    graded = Grade(lab, run, _compare(desk, lab, run))
+    graded = Grade(lab, run, compare(lab, run))
     show_advice(desk.console, desk.course, graded)
     return graded
 
@@ -62,29 +61,3 @@ def _so_far(run: LabRun, height: int) -> Group:
         what = line.shown.doc or line.shown.base
         table.add_row(Text(line.word, style=STYLES[line.word]), Text(what))
     return Group(Padding(table, (0, 0, 1, 1)), Text(f"{bar(len(ended), len(lines))} tests"))
-
-
-def _compare(desk: Desk, lab: Lab, run: LabRun) -> Likeness | None:
-    if not desk.warn.is_terminal:
-        return compare(
-            desk.course, lab, run,
-            lambda number: desk.note(f"comparing with {number} known mistakes, once …"),
-        )  # fmt: skip
-    total = done = 0
-    status = desk.warn.status("")
-
-    def begin(number: int) -> None:
-        nonlocal total
-        total = number
-        status.update(f"comparing with {number} known mistakes, once …")
-        status.start()
-
-    def one(index: int, ended: LabRun) -> None:
-        nonlocal done
-        done += 1
-        status.update(f"comparing with known mistakes, once: {done} of {total}")
-
-    try:
-        return compare(desk.course, lab, run, begin, one)
-    finally:
-        status.stop()

@@ -2,7 +2,8 @@
 
 The front matter of a lab's README names that, as an object or as a module:
 
-    builds: ["mini_vllm.sample_ops:softmax", "mini_vllm.engine:LLMEngine.step", "mini_vllm.async_llm"]
+    builds: ["mini_vllm.sample.ops:softmax", "mini_vllm.core.sched.scheduler:Scheduler.schedule",
+        "mini_vllm.engine.async_llm"]
 
 An object is refused wherever it is imported from. Of a module everything that is defined in it, or below it,
 is refused. The fixture `lab` asks here once it has loaded a file.

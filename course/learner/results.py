@@ -24,6 +24,7 @@ class TestResult:
         unwritten: with `watch_unwritten`, functions that raised NotImplementedError on the way.
         seconds, cpu_seconds: by the clock, and of all threads.
         printed: the last lines that the code printed.
+        own_words: of the message, what the learner's own file has said in refusing something.
     """
 
     __test__ = False  # not a test class, whatever pytest thinks of the name
@@ -42,6 +43,7 @@ class TestResult:
     unwritten: list[str] = field(default_factory=list)
     printed: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    own_words: list[str] = field(default_factory=list)
 
 
 @dataclass

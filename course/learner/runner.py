@@ -5,7 +5,7 @@
 A job is one implementation of one lab: `folder` (the lab's), `impl`, `out` (where its events go), `limit`
 and `test_limit` in seconds, `stop_at` (outcomes after which the rest is left), `watch_unwritten`,
 `order` (seconds a test took before; the quick ones go first), `first` (tests that go before all others,
-which are left if one of these does not pass).
+which are left if one of these does not pass), `only` (tests besides which none is run).
 A single job is a pytest session in this process. With `"serve": true` each job is a fork of a
 session that has collected its lab's tests; that needs a system with a dependable fork.
 
@@ -39,6 +39,9 @@ CAN_FORK = hasattr(os, "fork") and sys.platform.startswith("linux")
 _NUMPY_HEAD = re.compile(
     r"^(?:Arrays are not \w+(?: \w+)*|Not equal to tolerance [^\n]*)\s*\n(?=\S)"
 )
+_OWN = re.compile(
+    r"(?:raise|assert)\b"
+)  # a line of the graded file that says something in its own words
 _HAS_ALARM = hasattr(signal, "setitimer")
 
 
@@ -58,6 +61,7 @@ class Recorder:
         self.stop_at = frozenset(job.get("stop_at") or ())
         self.order: dict[str, float] = dict(job.get("order") or {})
         self.first = frozenset(job.get("first") or ())
+        self.only = frozenset(job.get("only") or ())
         self.failed_first = False
         self.out = out
         self.limit = self.test_limit
@@ -71,6 +75,8 @@ class Recorder:
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        if self.only:
+            items[:] = [item for item in items if _name(item) in self.only]
         if self.order:
             items.sort(key=lambda item: self.order.get(_name(item), 0.0))
         if self.first:
@@ -180,6 +186,8 @@ class Recorder:
             self.current.update(outcome="skipped", message=str(call.excinfo.value))
             return report
         self.current.update(self.explain(call.excinfo.value))
+        if words := self.own_words(call.excinfo.value, self.current["message"]):
+            self.current["own_words"] = words
         printed = "".join(text for title, text in report.sections if "stdout" in title)
         if printed.strip():
             self.current["printed"] = printed.rstrip().splitlines()[-20:]
@@ -243,6 +251,28 @@ class Recorder:
                 if here:
                     found |= _place(*here[-1], None)
         return found | {"outcome": "error", "message": message}
+
+    def own_words(self, error: BaseException, message: str) -> list[str]:
+        """The parts of an assertion's `message` that are the graded file's: what its errors say that the
+        test caught. Another learner puts the same into other words."""
+        caught: list[object] = [error.__context__]
+        for frame, _ in _frames(error.__traceback__):
+            if self.in_tests(frame.f_code.co_filename):
+                caught += frame.f_locals.values()
+        found = set()
+        for one in caught:
+            if isinstance(one, pytest.ExceptionInfo):
+                with contextlib.suppress(AssertionError):  # nothing was raised for it
+                    one = one.value
+            if not isinstance(one, BaseException) or one is error:
+                continue
+            frames = _frames(one.__traceback__)
+            if not frames or frames[-1][0].f_code.co_filename != self.impl:
+                continue
+            refuses = _OWN.match(linecache.getline(self.impl, frames[-1][1]).strip())
+            if refuses and str(one).strip() in message:
+                found.add(str(one).strip())
+        return sorted(found - {""})
 
 
 def _broken(report: pytest.CollectReport) -> dict[str, Any]:

@@ -3,8 +3,9 @@
     python -m course.parity FILE... [--scheduler MODULE_OR_PATH:CLASS]
 
 FILE is `.jsonl`, `.jsonl.gz` or `-`; its traces are of synchronous or of asynchronous scheduling (see
-`traces.py` and `async_traces.py`). The scheduler is `mini_vllm.scheduler.Scheduler` or, for the latter,
-`mini_vllm.async_scheduler.AsyncScheduler`, unless another is named, for instance a learner's own:
+`traces.py` and `async_traces.py`). The scheduler is `mini_vllm.core.sched.scheduler.Scheduler` or, for
+the latter, `mini_vllm.core.sched.async_scheduler.AsyncScheduler`, unless another is named, for instance a
+learner's own:
 `--scheduler labs/lab-01/starter.py:Scheduler`. It is made with an `EngineConfig` and must answer what
 `course.parity.traces.Run` asks of it, or `AsyncRun`.
 
@@ -41,12 +42,12 @@ from course.parity.traces import (
     is_async,
     read_traces,
 )
-from mini_vllm.async_scheduler import AsyncScheduler
-from mini_vllm.config import EngineConfig
-from mini_vllm.request import Request, RequestStatus
+from mini_vllm.config.engine import EngineConfig
+from mini_vllm.core.request import Request, RequestStatus
+from mini_vllm.core.sched.async_scheduler import AsyncScheduler
+from mini_vllm.core.sched.output import ModelRunnerOutput
+from mini_vllm.core.sched.scheduler import Scheduler
 from mini_vllm.sampling_params import SamplingParams
-from mini_vllm.sched_output import ModelRunnerOutput
-from mini_vllm.scheduler import Scheduler
 
 _FROM_FILE = "_parity_"  # begins the module names of --scheduler PATH
 # In the order in which one decision causes the next, so that the first to differ is the cause.
@@ -281,8 +282,8 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument(
         "--scheduler",
         metavar="MODULE_OR_PATH:CLASS",
-        help="the class to compare (default: mini_vllm.scheduler:Scheduler, or for traces of "
-        "asynchronous scheduling mini_vllm.async_scheduler:AsyncScheduler)",
+        help="the class to compare (default: mini_vllm.core.sched.scheduler:Scheduler, or for traces of "
+        "asynchronous scheduling mini_vllm.core.sched.async_scheduler:AsyncScheduler)",
     )
     args = parser.parse_args(argv)
     began = time.perf_counter()

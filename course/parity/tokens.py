@@ -273,7 +273,7 @@ def run_comparison(
         attention: `mini_vllm`'s backend; without a GPU, `triton` runs under Triton's interpreter.
         pool, longest: see `make_scenarios` and `make_prompts`.
     """
-    from mini_vllm.checkpoint import load_config
+    from mini_vllm.model_loader import load_config
     from mini_vllm.tokenizer import Tokenizer
 
     tokenizer = Tokenizer.from_folder(model)
@@ -287,7 +287,7 @@ def run_comparison(
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point; the exit code is in the module's docstring."""
-    from mini_vllm.engine import DEFAULT_MODEL
+    from mini_vllm.config.engine import DEFAULT_MODEL
 
     parser = argparse.ArgumentParser(
         prog="python -m course.parity.tokens",

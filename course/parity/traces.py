@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict
 
-from mini_vllm.outside import decode, gunzip, parse_json, read_bytes, short
+from mini_vllm.utils.outside import decode, gunzip, parse_json, read_bytes, short
 
 EOS = 2
 _MASK = 0xFFFFFFFF

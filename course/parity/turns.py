@@ -14,10 +14,10 @@ from typing import Any
 
 from course.parity.decisions import mini_parts
 from course.parity.traces import Arrival, Decision, Run, Trace, TraceError
-from mini_vllm.config import EngineConfig
-from mini_vllm.kv_cache_manager import KVCacheBlocks, KVCacheManager
-from mini_vllm.request import Request
-from mini_vllm.scheduler import Scheduler
+from mini_vllm.config.engine import EngineConfig
+from mini_vllm.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
+from mini_vllm.core.request import Request
+from mini_vllm.core.sched.scheduler import Scheduler
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ from urllib.parse import unquote
 
 from course.docs.pages import COMMENT, OUTPUT, TEXT, Page, read_page
 from course.learner.labs import TAGS, Course, Lab, Phase, load_course
+from course.learner.mistakes import read_mistakes
 from course.site.viewer import (
     Viewer,
     ViewerError,
@@ -33,8 +34,8 @@ from course.site.viewer import (
 )
 
 HOME, FIRST = "README.md", ("README.md", "SETUP.md")
-AFTER_PHASES = ("GLOSSARY.md", "UPSTREAM_PIN.md")
-AFTER_LABS = ("EXERCISES.md", "INTERVIEW.md", "CHEATSHEET.md")
+AFTER_PHASES = ("ASSUMPTIONS.md", "GLOSSARY.md", "mini_vllm/README.md", "UPSTREAM_PIN.md")
+AFTER_LABS = ("STORIES.md", "EXERCISES.md", "INTERVIEW.md", "CHEATSHEET.md")
 PICTURES = {".png", ".svg", ".jpg", ".jpeg", ".gif", ".webp"}
 LANGUAGES = {".py": "python", ".sh": "bash", ".json": "json", ".toml": "toml", ".yml": "yaml"}
 MOST_SHOWN = 200_000  # bytes of a file shown as a page; a longer one is handed out as it is
@@ -83,7 +84,7 @@ def read_site(root: Path) -> Site:
     for uri in site.order:
         builder.add(root / uri)
     for lab in course.labs:
-        for path in (lab.starter, *lab.tests, *lab.shared, lab.solution, *lab.wrong):
+        for path in (lab.starter, *lab.tests, *lab.shared, lab.solution, lab.mistakes):
             if path.is_file():
                 builder.add(path)
     builder.finish()
@@ -96,7 +97,7 @@ def read_site(root: Path) -> Site:
 def _nav(course: Course) -> list[Any]:
     root = course.root
     there = sorted(path.name for path in root.glob("*.md"))
-    after = [name for name in AFTER_PHASES if name in there]
+    after = [name for name in AFTER_PHASES if (root / name).is_file()]
     after += [name for name in there if name not in (*FIRST, *after)]
     nav: list[Any] = [{"Home": name} if name == HOME else name for name in FIRST if name in there]
     for phase in course.phases:
@@ -261,14 +262,12 @@ class _Builder:
                 f"`course grade {lab.id}` says how far it is, and `course hint {lab.id}` gives one "
                 "step more each time."
             )  # fmt: skip
-            mistakes = "".join(
-                f"- [`{p.name}`]({_relative(self.add(p) or '', uri)}): {_doc(p)}\n"
-                for p in lab.wrong
-            )
-            after = f"\n## Mistakes people make\n\nEach fails a test.\n\n{mistakes}"
-        elif path in lab.wrong:
-            label, warning, after = "Show the mistake", (
-                f"This is {back}'s solution with one mistake in it, so it gives much of the answer away."
+            names = "".join(f"- {one.name}\n" for one in read_mistakes(lab.folder))
+            link = f"[`{lab.mistakes.name}`]({_relative(self.add(lab.mistakes) or '', uri)})"
+            after = f"\n## Mistakes people make\n\nEach fails a test. How, is in {link}.\n\n{names}"
+        elif path == lab.mistakes:
+            label, warning, after = "Show the mistakes", (
+                f"These are mistakes in {back}'s solution, with its lines, and give much of the answer away."
             ), ""  # fmt: skip
         else:
             return f"{head}\n\n{code}\n"
@@ -319,12 +318,6 @@ def _relative(uri: str, page: str) -> str:
 
 def _first(lines: tuple[str, ...]) -> str:
     return next((line for line in lines if line.strip()), "").lstrip()
-
-
-def _doc(path: Path) -> str:
-    """The first line of a Python file's docstring, read without running it."""
-    match = re.match(r'\s*r?"""(.+)', _text(path) or "")
-    return match[1].strip().rstrip('"') if match else path.stem.replace("_", " ")
 
 
 def _text(path: Path) -> str | None:

@@ -136,7 +136,7 @@ def make_page(viewer: Viewer, *others: Viewer) -> str:
     Raises ViewerError for a file that is no scenario and no recording, or that cannot be run, and
     for a step or a request that the run does not have.
     """
-    from mini_vllm.cli.trace import read_trace
+    from mini_vllm.entrypoints.cli.trace import read_trace
     from mini_vllm.trace.page import to_html
 
     try:

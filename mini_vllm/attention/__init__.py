@@ -2,7 +2,8 @@
 
 Mirrors `vllm/v1/attention/`: `metadata.py` says what a step looks like, `paged.py` is the backend to
 read, `tiled.py` the one that runs by default, and `online.py` goes over the keys tile by tile as a GPU's
-kernel does; tests hold the three equal. `quantization/kv_cache.py` puts a cache in 8 bits around any of them.
+kernel does; tests hold the three equal. `layers/quantization/kv_cache.py` puts a cache in 8 bits
+around any of them.
 Left out: sliding windows, ALiBi, soft caps, encoder and cross attention, cascade attention.
 
 Invariants, which the tests check by name:

@@ -25,8 +25,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from mini_vllm.attention.backend import Array
 from mini_vllm.attention.metadata import AttentionMetadata
-from mini_vllm.attention.paged import Array, PagedAttention, reshape_and_cache
+from mini_vllm.attention.paged import PagedAttention, reshape_and_cache
 
 
 class State(NamedTuple):

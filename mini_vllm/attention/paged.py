@@ -12,9 +12,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from mini_vllm.attention.backend import Array
 from mini_vllm.attention.metadata import AttentionMetadata
-
-Array = NDArray[np.float32]
 
 
 def reshape_and_cache(

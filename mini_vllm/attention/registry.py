@@ -18,7 +18,7 @@ import importlib.util
 from dataclasses import dataclass
 from typing import Any
 
-from mini_vllm.outside import short
+from mini_vllm.utils.outside import short
 
 
 @dataclass(frozen=True)
@@ -71,9 +71,9 @@ BACKENDS: dict[str, Backend] = {
         Backend(
             "numpy",
             "mini_vllm.attention.tiled.TiledAttention",
-            "mini_vllm.llama.LlamaForCausalLM",
-            "mini_vllm.model_runner.ModelRunner",
-            "mini_vllm.cudagraph.runner.GraphModelRunner",
+            "mini_vllm.models.llama.LlamaForCausalLM",
+            "mini_vllm.worker.model_runner.ModelRunner",
+            "mini_vllm.worker.graph_model_runner.GraphModelRunner",
         ),
         Backend(
             "torch",

@@ -19,10 +19,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mini_vllm.llama_config import LlamaConfig
-from mini_vllm.quantization.calibrate import LayerInput
-from mini_vllm.quantization.fold import Array, Floats, all_folds
-from mini_vllm.quantization.grid import QuantArgs, round_to_nearest
+from mini_vllm.compress.calibrate import LayerInput
+from mini_vllm.compress.fold import Array, Floats, all_folds
+from mini_vllm.config.model import LlamaConfig
+from mini_vllm.layers.quantization.grid import QuantArgs, round_to_nearest
 
 GRID = 20
 """Ratios that are tried: 0, 1/20, ... 19/20, as in the authors' program."""

@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mini_vllm.llama import LlamaForCausalLM
-from mini_vllm.quantization.evaluate import Document, check_documents, hidden_states, threads_for
+from mini_vllm.compress.evaluate import Document, check_documents, hidden_states, threads_for
+from mini_vllm.models.llama import LlamaForCausalLM
 
 Array = NDArray[np.float32]
 Floats = NDArray[np.float64]

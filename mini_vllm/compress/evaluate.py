@@ -18,13 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mini_vllm.attention import AttentionMetadata
-from mini_vllm.blas import blas_threads
-from mini_vllm.llama import LlamaForCausalLM
-from mini_vllm.llama_config import LlamaConfig
-from mini_vllm.model_runner import SMALL_HIDDEN_SIZE
-from mini_vllm.outside import parse_json, read_bytes, short
-from mini_vllm.sample_ops import compute_logprobs
+from mini_vllm.config.model import LlamaConfig
+from mini_vllm.models.llama import LlamaForCausalLM
+from mini_vllm.sample.ops import compute_logprobs
 from mini_vllm.tokenizer import Tokenizer
+from mini_vllm.utils.blas import SMALL_HIDDEN_SIZE, blas_threads
+from mini_vllm.utils.outside import parse_json, read_bytes, short
 
 Array = NDArray[np.float32]
 Document = Sequence[int]
@@ -86,7 +85,7 @@ def check_documents(model: LlamaForCausalLM, documents: Sequence[Document]) -> N
 
 
 def threads_for(config: LlamaConfig) -> AbstractContextManager[object]:
-    """One BLAS thread for a small model, as the engine has it (`mini_vllm.blas` says why)."""
+    """One BLAS thread for a small model, as the engine has it (`mini_vllm.utils.blas` says why)."""
     return blas_threads(1) if config.hidden_size < SMALL_HIDDEN_SIZE else nullcontext()
 
 

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mini_vllm.llama_config import LlamaConfig
+from mini_vllm.config.model import LlamaConfig
 
 Array = NDArray[np.float32]
 Floats = NDArray[np.floating[Any]]

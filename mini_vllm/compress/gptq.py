@@ -20,7 +20,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from mini_vllm.quantization.grid import (
+from mini_vllm.layers.quantization.grid import (
     Array,
     QuantArgs,
     QuantizedWeight,

@@ -14,7 +14,20 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from mini_vllm.checkpoint import (
+from mini_vllm.compress.awq import awq
+from mini_vllm.compress.calibrate import LayerInput, calibrate
+from mini_vllm.compress.evaluate import CALIBRATION, load_documents, threads_for
+from mini_vllm.compress.gptq import gptq
+from mini_vllm.compress.save import Format, check_new_folder, save_quantized
+from mini_vllm.compress.smoothquant import smooth
+from mini_vllm.layers.quantization.grid import (
+    LARGEST,
+    QuantArgs,
+    QuantizedWeight,
+    check_group_size,
+    round_to_nearest,
+)
+from mini_vllm.model_loader import (
     CheckpointError,
     LlamaConfig,
     check_weights,
@@ -22,21 +35,8 @@ from mini_vllm.checkpoint import (
     load_config,
     load_weights,
 )
-from mini_vllm.llama import LlamaForCausalLM
-from mini_vllm.outside import short
-from mini_vllm.quantization.awq import awq
-from mini_vllm.quantization.calibrate import LayerInput, calibrate
-from mini_vllm.quantization.evaluate import CALIBRATION, load_documents, threads_for
-from mini_vllm.quantization.gptq import gptq
-from mini_vllm.quantization.grid import (
-    LARGEST,
-    QuantArgs,
-    QuantizedWeight,
-    check_group_size,
-    round_to_nearest,
-)
-from mini_vllm.quantization.save import Format, check_new_folder, save_quantized
-from mini_vllm.quantization.smoothquant import smooth
+from mini_vllm.models.llama import LlamaForCausalLM
+from mini_vllm.utils.outside import short
 
 Array = NDArray[np.float32]
 Weights = Mapping[str, Array]

@@ -27,16 +27,16 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from mini_vllm.checkpoint import expected_tensors, load_config, read_json
-from mini_vllm.outside import short
-from mini_vllm.quantization.grid import (
+from mini_vllm.layers.quantization.grid import (
     LARGEST,
     QuantArgs,
     QuantizedWeight,
     bfloat16_bits,
     stored_as,
 )
-from mini_vllm.quantization.pack import pack_awq, pack_int32
+from mini_vllm.layers.quantization.pack import pack_awq, pack_int32
+from mini_vllm.model_loader import expected_tensors, load_config, read_json
+from mini_vllm.utils.outside import short
 
 Array = NDArray[Any]
 Format = Literal["pack-quantized", "int-quantized", "float-quantized", "awq", "gptq"]

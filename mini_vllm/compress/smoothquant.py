@@ -15,9 +15,9 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from mini_vllm.llama_config import LlamaConfig
-from mini_vllm.quantization.calibrate import LayerInput
-from mini_vllm.quantization.fold import Array, Floats, norm_folds
+from mini_vllm.compress.calibrate import LayerInput
+from mini_vllm.compress.fold import Array, Floats, norm_folds
+from mini_vllm.config.model import LlamaConfig
 
 
 def smoothing_scales(absmax_x: Floats, absmax_w: Floats, alpha: float) -> Floats:

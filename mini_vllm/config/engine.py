@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from mini_vllm.outside import short
+from mini_vllm.utils.outside import short
 
-DEFAULT_MODEL = Path(__file__).parent / "checkpoints" / "tiny-llama"
+DEFAULT_MODEL = Path(__file__).parents[1] / "checkpoints" / "tiny-llama"
 """The shipped checkpoint."""
 DEFAULT_KV_CACHE_BYTES = 128 * 1024**2
 KV_CACHE_DTYPES = (
@@ -37,7 +37,7 @@ class EngineConfig:
         kv_cache_memory_bytes: memory for the KV cache, used only if `num_gpu_blocks` is None.
         kv_cache_dtype: how K and V are kept (`vllm/config/cache.py:18`): `auto` in float32, `fp8` and
             `fp8_e4m3` as E4M3, `fp8_e5m2`, and with a scale for each token and head `int8_per_token_head`
-            and `fp8_per_token_head` (`quantization/kv_cache.py`). Only `auto` with torch and Triton.
+            and `fp8_per_token_head` (`layers/quantization/kv_cache.py`). Only `auto` with torch and Triton.
         max_model_len: most tokens in a request, prompt and output. None: the model's own limit.
         max_num_seqs: most requests running at once.
         max_num_batched_tokens: the token budget of a step. None: 4096, or `max_model_len` where

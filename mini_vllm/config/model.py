@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, fields
 from types import MappingProxyType
 from typing import Any
 
-from mini_vllm.outside import short
+from mini_vllm.utils.outside import short
 
 
 class CheckpointError(ValueError):
@@ -51,7 +51,7 @@ class LlamaConfig:
         rope_scaling: the numbers that belong to `rope_type` (`factor`, ...); empty for
             `default`.
         dtype: type that the checkpoint was saved in. Arithmetic is float32 whatever it says.
-        quantization_config: the object of that name, unread; `mini_vllm.quantization.config` reads it.
+        quantization_config: the object of that name, unread; `mini_vllm.layers.quantization.config` reads it.
         eos_token_ids: ids that end a text, from `generation_config.json` where it names any, else
             from `config.json`.
     """

@@ -23,10 +23,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from mini_vllm.kv_cache_utils import BlockHash, FreeKVCacheBlockQueue, KVCacheBlock
+from mini_vllm.core.kv_cache_utils import BlockHash, FreeKVCacheBlockQueue, KVCacheBlock
 
 if TYPE_CHECKING:
-    from mini_vllm.request import Request
+    from mini_vllm.core.request import Request
 
 
 class BlockHashToBlockMap:

@@ -13,15 +13,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mini_vllm.block_pool import BlockPool
-from mini_vllm.kv_cache_utils import KVCacheBlock
-from mini_vllm.request import Request
-from mini_vllm.stats import PrefixCacheStats
-
-
-def cdiv(a: int, b: int) -> int:
-    """`a / b` rounded up."""
-    return -(a // -b)
+from mini_vllm.core.block_pool import BlockPool
+from mini_vllm.core.kv_cache_utils import KVCacheBlock
+from mini_vllm.core.request import Request
+from mini_vllm.core.stats import PrefixCacheStats
+from mini_vllm.utils.math import cdiv
 
 
 class KVCacheBlocks:

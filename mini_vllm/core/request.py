@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 import time
 
-from mini_vllm.kv_cache_utils import BlockHash, hash_block_tokens
+from mini_vllm.core.kv_cache_utils import BlockHash, hash_block_tokens
 from mini_vllm.sampling_params import SamplingParams
 
 

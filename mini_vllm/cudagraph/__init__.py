@@ -1,15 +1,14 @@
 """CUDA graphs, without CUDA: which graphs there are, and which one a step runs under.
 
 `modes.py` first (the modes, the ladder of sizes), then `dispatcher.py` (the table a step is looked up in),
-`graph.py` (recording and replay), `program.py` (the Llama as a list of kernels) and `runner.py` (the model
-runner that puts them together; it is not imported here, the engine does so where graphs are asked for).
+`graph.py` (recording and replay) and `program.py` (the Llama as a list of kernels). The model runner that
+puts them together is `worker/graph_model_runner.py`.
 """
 
 from __future__ import annotations
 
 from mini_vllm.cudagraph.dispatcher import CudagraphDispatcher, is_uniform_decode
 from mini_vllm.cudagraph.graph import (
-    CUDAGraphStat,
     Graph,
     GraphEntry,
     GraphPool,
@@ -33,7 +32,6 @@ __all__ = [
     "AttentionCGSupport",
     "BatchDescriptor",
     "CUDAGraphMode",
-    "CUDAGraphStat",
     "CudagraphDispatcher",
     "Graph",
     "GraphEntry",

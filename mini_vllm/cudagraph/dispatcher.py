@@ -15,7 +15,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
 from mini_vllm.cudagraph.modes import BatchDescriptor, CUDAGraphMode, check_count
-from mini_vllm.outside import short
+from mini_vllm.utils.outside import short
 
 
 def is_uniform_decode(

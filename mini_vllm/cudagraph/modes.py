@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from mini_vllm.outside import short
+from mini_vllm.utils.outside import short
 
 logger = logging.getLogger(__name__)
 

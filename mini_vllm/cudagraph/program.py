@@ -1,6 +1,6 @@
 """The numpy Llama as a list of kernels, in the order in which they are launched.
 
-The functions are those of `mini_vllm/llama.py`; a test holds the two equal. What is new is that a step's
+The functions are those of `models/llama.py`; a test holds the two equal. What is new is that a step's
 arrays have names, and that nothing else flows from one kernel to the next: no Python object, no length,
 no branch. That is what a capture asks of a model.
 
@@ -30,14 +30,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mini_vllm.attention import AttentionMetadata
+from mini_vllm.attention.backend import Array, AttentionBackend
 from mini_vllm.cudagraph.graph import Kernel
-from mini_vllm.llama import (
-    Array,
-    AttentionBackend,
-    LlamaForCausalLM,
-    apply_rotary_emb,
-    silu_and_mul,
-)
+from mini_vllm.layers.activation import silu_and_mul
+from mini_vllm.layers.rotary_embedding import apply_rotary_emb
+from mini_vllm.models.llama import LlamaForCausalLM
 
 Ints = NDArray[np.int32]
 

@@ -13,9 +13,9 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Self
 
-from mini_vllm.config import DEFAULT_MODEL, EngineConfig
-from mini_vllm.outside import short
-from mini_vllm.surface import take_harmless
+from mini_vllm.config.engine import DEFAULT_MODEL, EngineConfig
+from mini_vllm.utils.outside import short
+from mini_vllm.utils.surface import take_harmless
 
 _RENAMED = {"num_gpu_blocks_override": "num_gpu_blocks"}
 

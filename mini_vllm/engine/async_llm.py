@@ -22,27 +22,23 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from mini_vllm.config import EngineConfig
-from mini_vllm.engine import (
-    DEFAULT_MODEL,
-    DEFAULT_PARTS,
-    EngineDeadError,
-    EngineParts,
-    LLMEngine,
-    StepRecord,
-)
-from mini_vllm.engine_args import EngineArgs
-from mini_vllm.engine_thread import (
+from mini_vllm.config.engine import DEFAULT_MODEL, EngineConfig
+from mini_vllm.engine.arg_utils import EngineArgs
+from mini_vllm.engine.core import EngineDeadError
+from mini_vllm.engine.engine_thread import (
     EngineShutdownError,
     EngineStats,
     EngineThread,
     RequestOutputCollector,
 )
-from mini_vllm.input_processor import PromptType
+from mini_vllm.engine.input_processor import PromptType
+from mini_vllm.engine.llm_engine import LLMEngine
+from mini_vllm.engine.parts import DEFAULT_PARTS, EngineParts
+from mini_vllm.engine.step_record import StepRecord
 from mini_vllm.outputs import RequestOutput
 from mini_vllm.sampling_params import SamplingParams
-from mini_vllm.surface import missing_attribute, take_harmless
 from mini_vllm.tokenizer import Tokenizer
+from mini_vllm.utils.surface import missing_attribute, take_harmless
 
 __all__ = ["AsyncLLM", "EngineDeadError", "EngineShutdownError", "EngineStats"]
 

@@ -18,9 +18,10 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 
-from mini_vllm.executor import ExecuteFuture, UniProcExecutor
-from mini_vllm.sched_output import EngineCoreOutput, ModelRunnerOutput, SchedulerOutput
-from mini_vllm.scheduler import Scheduler
+from mini_vllm.core.sched.output import ModelRunnerOutput, SchedulerOutput
+from mini_vllm.core.sched.scheduler import Scheduler
+from mini_vllm.engine.step_record import StepResult
+from mini_vllm.executor.uniproc_executor import ExecuteFuture, UniProcExecutor
 
 
 def never_done_early(future: Future[ModelRunnerOutput]) -> bool:
@@ -35,10 +36,6 @@ class Batch:
     scheduler_output: SchedulerOutput
     future: ExecuteFuture
     schedule_time: float
-
-
-TakenIn = tuple[SchedulerOutput, ModelRunnerOutput, list[EngineCoreOutput], float, float, float]
-"""A plan, its result, what came of it, and the seconds to plan, to compute and to take it in."""
 
 
 class BatchQueue:
@@ -69,7 +66,7 @@ class BatchQueue:
     def __len__(self) -> int:
         return len(self.batches)
 
-    def turn(self) -> TakenIn | None:
+    def turn(self) -> StepResult | None:
         """Plan a step and hand it to the worker; then, unless a second plan has room, wait for the
         oldest in flight and take it in. Returns that one.
 
@@ -97,5 +94,7 @@ class BatchQueue:
         start = time.perf_counter()
         outputs = self.scheduler.update_from_output(scheduler_output, model_output)
         update_time = time.perf_counter() - start
-        times = (batch.schedule_time, batch.future.execute_time, update_time)
-        return scheduler_output, model_output, outputs, *times
+        return StepResult(
+            scheduler_output, model_output, outputs,
+            batch.schedule_time, batch.future.execute_time, update_time,
+        )  # fmt: skip

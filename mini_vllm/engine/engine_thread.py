@@ -18,8 +18,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 
-from mini_vllm.engine import EngineDeadError, LLMEngine, StepRecord
-from mini_vllm.input_processor import EngineCoreRequest
+from mini_vllm.engine.core import EngineDeadError
+from mini_vllm.engine.input_processor import EngineCoreRequest
+from mini_vllm.engine.llm_engine import LLMEngine
+from mini_vllm.engine.step_record import StepRecord
 from mini_vllm.outputs import RequestOutput
 from mini_vllm.sampling_params import RequestOutputKind
 
@@ -35,7 +37,7 @@ class EngineShutdownError(EngineDeadError):
 class EngineStats:
     """The engine's numbers after one step; an object never changes, so they belong together.
 
-    What `mini_vllm/stats.py` counts a step, summed up where it is a count.
+    What `mini_vllm/metrics/stats.py` counts a step, summed up where it is a count.
 
     Attributes:
         num_steps: steps since start.

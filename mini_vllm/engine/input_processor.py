@@ -17,13 +17,13 @@ from typing import TypedDict
 
 import numpy as np
 
-from mini_vllm.config import EngineConfig
+from mini_vllm.config.engine import EngineConfig
+from mini_vllm.core.request import Request
 from mini_vllm.inputs import TextPrompt, TokensPrompt
-from mini_vllm.outside import short
-from mini_vllm.request import Request
 from mini_vllm.sampling_params import SamplingParams
-from mini_vllm.surface import refusal
 from mini_vllm.tokenizer import Tokenizer
+from mini_vllm.utils.outside import short
+from mini_vllm.utils.surface import refusal
 
 
 class PromptDict(TypedDict, total=False):

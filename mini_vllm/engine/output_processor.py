@@ -10,7 +10,8 @@ from __future__ import annotations
 import copy
 from dataclasses import dataclass, field
 
-from mini_vllm.detokenizer import IncrementalDetokenizer
+from mini_vllm.core.sched.output import EngineCoreOutput
+from mini_vllm.engine.detokenizer import IncrementalDetokenizer
 from mini_vllm.outputs import (
     CompletionOutput,
     Logprob,
@@ -19,9 +20,8 @@ from mini_vllm.outputs import (
     RequestStateStats,
     SampleLogprobs,
 )
-from mini_vllm.sampler import LogprobsLists
+from mini_vllm.sample.ops import LogprobsLists
 from mini_vllm.sampling_params import RequestOutputKind, SamplingParams
-from mini_vllm.sched_output import EngineCoreOutput
 from mini_vllm.tokenizer import Tokenizer
 
 _REPLACEMENT = "\ufffd"

@@ -13,14 +13,16 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from mini_vllm.checkpoint import load_default_sampling_params
-from mini_vllm.engine import DEFAULT_MODEL, DEFAULT_PARTS, EngineParts, LLMEngine
-from mini_vllm.engine_args import EngineArgs
-from mini_vllm.input_processor import PromptType
-from mini_vllm.metrics import Metric
+from mini_vllm.config.engine import DEFAULT_MODEL
+from mini_vllm.engine.arg_utils import EngineArgs
+from mini_vllm.engine.input_processor import PromptType
+from mini_vllm.engine.llm_engine import LLMEngine
+from mini_vllm.engine.parts import DEFAULT_PARTS, EngineParts
+from mini_vllm.metrics.reader import Metric
+from mini_vllm.model_loader import load_default_sampling_params
 from mini_vllm.outputs import RequestOutput
 from mini_vllm.sampling_params import RequestOutputKind, SamplingParams
-from mini_vllm.surface import missing_attribute, take_harmless
+from mini_vllm.utils.surface import missing_attribute, take_harmless
 
 Messages = Sequence[Mapping[str, Any]]
 """A conversation: messages with `role` and `content`."""

@@ -16,8 +16,8 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from queue import SimpleQueue
 
-from mini_vllm.model_runner import ModelRunner
-from mini_vllm.sched_output import ModelRunnerOutput, SchedulerOutput
+from mini_vllm.core.sched.output import ModelRunnerOutput, SchedulerOutput
+from mini_vllm.worker.model_runner import ModelRunner
 
 
 class ExecuteFuture(Future[ModelRunnerOutput]):

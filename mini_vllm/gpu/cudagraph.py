@@ -26,12 +26,12 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from mini_vllm import attention
-from mini_vllm.config import EngineConfig
+from mini_vllm.config.engine import EngineConfig
+from mini_vllm.core.sched.output import ModelRunnerOutput, SchedulerOutput
 from mini_vllm.cudagraph import (
     BatchDescriptor,
     CudagraphDispatcher,
     CUDAGraphMode,
-    CUDAGraphStat,
     GraphRunner,
     cudagraph_capture_sizes,
     is_uniform_decode,
@@ -43,8 +43,8 @@ from mini_vllm.gpu.llama import LlamaForCausalLM
 from mini_vllm.gpu.model_runner import NULL_BLOCK_ID, PAD_SLOT_ID, GPUModelRunner
 from mini_vllm.gpu.split_llama import SplitLlama
 from mini_vllm.gpu.weak_ref import weak_ref_tensors
-from mini_vllm.sampler import Sampler
-from mini_vllm.sched_output import ModelRunnerOutput, SchedulerOutput
+from mini_vllm.outputs import CUDAGraphStat
+from mini_vllm.sample.sampler import Sampler
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""The Llama decoder of `mini_vllm/llama.py` in torch: the same classes on the same checkpoint.
+"""The Llama decoder of `mini_vllm/models/llama.py` in torch: the same classes on the same checkpoint.
 
 Mirrors `vllm/model_executor/models/llama.py`, as the numpy one does; lay the two files side by side. What is
 different: the tensors lie on a device and may have 16 bits, and then norms, angles and softmax are still
@@ -23,12 +23,12 @@ from torch.nn import functional as F
 
 from mini_vllm.gpu.backend import AttentionMetadata, TorchAttention, TritonAttention
 from mini_vllm.gpu.quantization import QuantizedLinear
-from mini_vllm.llama import Linear as NumpyLinear
-from mini_vllm.llama import rope_inv_freq
-from mini_vllm.quantization.config import NoQuantizationConfig, get_quantization_config
+from mini_vllm.layers.linear import Linear as NumpyLinear
+from mini_vllm.layers.quantization.config import NoQuantizationConfig, get_quantization_config
+from mini_vllm.layers.rotary_embedding import rope_inv_freq
 
 if TYPE_CHECKING:
-    from mini_vllm.llama_config import LlamaConfig
+    from mini_vllm.config.model import LlamaConfig
 
 
 class AttentionBackend(Protocol):

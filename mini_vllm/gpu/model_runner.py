@@ -1,7 +1,7 @@
 """The model runner on a device: the plan in numpy on the host, the model in torch on the device.
 
 Mirrors `vllm/v1/worker/gpu_model_runner.py:3668 GPUModelRunner._model_forward` and what stands around it.
-`mini_vllm/model_runner.py` lays a step out in arrays. Here they are copied to tensors that stay where they
+`worker/model_runner.py` lays a step out in arrays. Here they are copied to tensors that stay where they
 are from step to step, so that a CUDA graph, which remembers addresses, finds each step's numbers
 where it looks. The logits come back, once a step, to the same sampler on the host.
 
@@ -21,11 +21,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from mini_vllm import attention
-from mini_vllm.config import EngineConfig
+from mini_vllm.config.engine import EngineConfig
+from mini_vllm.core.sched.output import ModelRunnerOutput, SchedulerOutput
 from mini_vllm.gpu.backend import AttentionMetadata, count_decodes
-from mini_vllm.model_runner import ModelRunner
-from mini_vllm.sampler import Sampler
-from mini_vllm.sched_output import ModelRunnerOutput, SchedulerOutput
+from mini_vllm.sample.sampler import Sampler
+from mini_vllm.worker.model_runner import ModelRunner
 
 PAD_SLOT_ID = -1
 NULL_BLOCK_ID = 0
@@ -88,7 +88,7 @@ class GPUModelRunner(ModelRunner):
         self.block_tables = buffer(rows, max_blocks, dtype=torch.int32)
         on_gpu = self.device.type == "cuda"
         self.prepare_inputs_event = torch.cuda.Event() if on_gpu else None
-        # As for numpy: small products gain nothing by more threads (`mini_vllm/blas.py`).
+        # As for numpy: small products gain nothing by more threads (`mini_vllm/utils/blas.py`).
         self._one_thread = self._one_blas_thread and not on_gpu
 
     def execute_model(self, scheduler_output: SchedulerOutput) -> ModelRunnerOutput:

@@ -1,4 +1,4 @@
-"""Linear layers of quantised checkpoints in torch: what `mini_vllm/quantization/linear.py` does in numpy.
+"""Linear layers of quantised checkpoints in torch: what `layers/quantization/linear.py` does in numpy.
 
 Mirrors the `apply` half of the methods in `vllm/model_executor/layers/quantization/`. Reading, checking and
 bringing in order is done once, by numpy's layer; here its arrays become tensors on the device.
@@ -18,10 +18,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from mini_vllm.llama import Linear as NumpyLinear
-from mini_vllm.llama_config import CheckpointError
-from mini_vllm.quantization.float_formats import E4M3
-from mini_vllm.quantization.linear import (
+from mini_vllm.config.model import CheckpointError
+from mini_vllm.layers.linear import Linear as NumpyLinear
+from mini_vllm.layers.quantization.float_formats import E4M3
+from mini_vllm.layers.quantization.linear import (
     EXACT,
     SMALLEST_FP8_SCALE,
     SMALLEST_NORMAL,

@@ -1,9 +1,9 @@
 """What an engine counts where it is asked to: numbers of each request, and of all of them.
 
 Mirrors `vllm/v1/metrics/reader.py` (the shapes that `get_metrics` returns) and, for names and buckets,
-`loggers.py`; what one step counts is in `mini_vllm/stats.py`. Upstream the numbers live in
+`loggers.py`; what one step counts is in `mini_vllm/metrics/stats.py`. Upstream the numbers live in
 prometheus-client; here in plain counters, because the engine needs no package.
-`mini_vllm/server/metrics.py` has every metric.
+`mini_vllm/entrypoints/openai/metrics.py` has every metric.
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from mini_vllm.config import EngineConfig
-from mini_vllm.kv_cache_manager import KVCacheManager
+from mini_vllm.config.engine import EngineConfig
+from mini_vllm.core.kv_cache_manager import KVCacheManager
+from mini_vllm.core.sched.output import EngineCoreOutput, SchedulerOutput
+from mini_vllm.core.sched.scheduler import Scheduler
+from mini_vllm.core.stats import SchedulerStats
+from mini_vllm.metrics.stats import IterationStats
 from mini_vllm.outputs import RequestOutput, RequestStateStats
-from mini_vllm.sched_output import EngineCoreOutput, SchedulerOutput
-from mini_vllm.scheduler import Scheduler
-from mini_vllm.stats import IterationStats, SchedulerStats
 
 # fmt: off
 FIRST_TOKEN_BUCKETS = (

@@ -1,8 +1,7 @@
-"""What scheduler and engine count in a step.
+"""What the front end counts of a step; what the scheduler counts is in `core/stats.py`.
 
-Mirrors `vllm/v1/metrics/stats.py`. Names and moments are vLLM's: a look-up in the prefix cache counts
-at each attempt to admit a request, also where it then does not fit; a prompt counts in the step that
-brings its first token.
+Mirrors `vllm/v1/metrics/stats.py`. Names and moments are vLLM's: a prompt counts in the step that brings
+its first token.
 
 Left out: what belongs to multi-modal caches, KV connectors, LoRA, drafts and graphs; block lifetimes.
 """
@@ -10,105 +9,13 @@ Left out: what belongs to multi-modal caches, KV connectors, LoRA, drafts and gr
 from __future__ import annotations
 
 import time
-from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from mini_vllm.outputs import RequestStateStats
 
 if TYPE_CHECKING:
-    from mini_vllm.sched_output import EngineCoreOutput, ModelRunnerOutput, SchedulerOutput
-
-
-@dataclass(slots=True)
-class PrefixCacheStats:
-    """Look-ups in the prefix cache since somebody last asked
-    (`vllm/v1/metrics/stats.py:115 PrefixCacheStats`).
-
-    Attributes:
-        reset: the cache was emptied (`reset_prefix_cache`).
-        requests, queries, hits: look-ups, tokens looked up and tokens found, for requests that were
-            never preempted.
-        preempted_requests, preempted_queries, preempted_hits: the same for those that were.
-    """
-
-    reset: bool = False
-    requests: int = 0
-    queries: int = 0
-    hits: int = 0
-    preempted_requests: int = 0
-    preempted_queries: int = 0
-    preempted_hits: int = 0
-
-    def record(self, num_tokens: int, num_hits: int, preempted: bool) -> None:
-        """Count one look-up of `num_tokens` tokens, of which `num_hits` were found."""
-        if preempted:
-            self.preempted_requests += 1
-            self.preempted_queries += num_tokens
-            self.preempted_hits += num_hits
-        else:
-            self.requests += 1
-            self.queries += num_tokens
-            self.hits += num_hits
-
-
-class CachingMetrics:
-    """The hit rate that vLLM's log shows: over the last requests, 1,000 by default.
-
-    Requests come in by the step, and leave so: the rate is over whole steps, the latest always among
-    them. Preempted requests are not in it (`vllm/v1/metrics/stats.py:35 CachingMetrics`).
-    """
-
-    def __init__(self, max_recent_requests: int = 1000) -> None:
-        self.max_recent_requests = max_recent_requests
-        self.reset()
-
-    def reset(self) -> None:
-        self.aggregated_requests = 0
-        self.aggregated_query_total = 0
-        self.aggregated_query_hit = 0
-        self.query_queue: deque[tuple[int, int, int]] = deque()
-
-    def observe(self, stats: PrefixCacheStats) -> None:
-        """Take in what one step counted."""
-        if stats.reset:
-            self.reset()
-        if stats.requests == 0:
-            return
-        self._add(stats.requests, stats.queries, stats.hits)
-        self.query_queue.append((stats.requests, stats.queries, stats.hits))
-        while len(self.query_queue) > 1 and self.aggregated_requests > self.max_recent_requests:
-            requests, queries, hits = self.query_queue.popleft()
-            self._add(-requests, -queries, -hits)
-
-    def _add(self, requests: int, queries: int, hits: int) -> None:
-        self.aggregated_requests += requests
-        self.aggregated_query_total += queries
-        self.aggregated_query_hit += hits
-
-    @property
-    def hit_rate(self) -> float:
-        """Tokens found of tokens looked up, 0.0 to 1.0; 0.0 if none was looked up."""
-        if self.aggregated_query_total == 0:
-            return 0.0
-        return self.aggregated_query_hit / self.aggregated_query_total
-
-
-@dataclass(slots=True)
-class SchedulerStats:
-    """The scheduler after a step (`vllm/v1/metrics/stats.py:171 SchedulerStats`).
-
-    Attributes:
-        num_running_reqs: requests that run; a request with `n > 1` counts `n` times.
-        num_waiting_reqs: requests that wait, preempted ones among them.
-        kv_cache_usage: share of usable KV blocks that are held, 0.0 to 1.0.
-        prefix_cache_stats: look-ups since the stats were made last.
-    """
-
-    num_running_reqs: int = 0
-    num_waiting_reqs: int = 0
-    kv_cache_usage: float = 0.0
-    prefix_cache_stats: PrefixCacheStats = field(default_factory=PrefixCacheStats)
+    pass
 
 
 @dataclass(slots=True)
@@ -232,21 +139,3 @@ class IterationStats:
                 num_cached_tokens=num_cached_tokens,
             )
         )
-
-
-@dataclass(slots=True)
-class StepRecord:
-    """One step, as an observer sees it: after the update, before the text is made.
-
-    Times are seconds of wall clock. With asynchronous scheduling the next step is planned by then,
-    and the times of steps overlap.
-    """
-
-    index: int
-    scheduler_output: SchedulerOutput
-    model_runner_output: ModelRunnerOutput
-    outputs: list[EngineCoreOutput]
-    schedule_time: float
-    execute_time: float
-    update_time: float
-    scheduler_stats: SchedulerStats = field(default_factory=SchedulerStats)

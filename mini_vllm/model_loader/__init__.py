@@ -1,6 +1,7 @@
 """A Hugging Face Llama checkpoint folder, read and checked."""
 
-from mini_vllm.checkpoint.loader import (
+from mini_vllm.config.model import CheckpointError, LlamaConfig
+from mini_vllm.model_loader.loader import (
     check_weights,
     expected_tensors,
     get_model,
@@ -10,7 +11,6 @@ from mini_vllm.checkpoint.loader import (
     load_weights,
     read_json,
 )
-from mini_vllm.llama_config import CheckpointError, LlamaConfig
 
 __all__ = [
     "CheckpointError",

@@ -15,14 +15,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mini_vllm.attention.backend import AttentionBackend
 from mini_vllm.attention.registry import BACKENDS, get_backend
-from mini_vllm.checkpoint.safetensors_file import read_safetensors
-from mini_vllm.llama import AttentionBackend, LlamaForCausalLM
-from mini_vllm.llama_config import CheckpointError, LlamaConfig, as_ids
-from mini_vllm.outside import parse_json, read_bytes, short
-from mini_vllm.quantization.base import Parameter
-from mini_vllm.quantization.config import get_quantization_config
+from mini_vllm.config.model import CheckpointError, LlamaConfig, as_ids
+from mini_vllm.layers.quantization.base import Parameter
+from mini_vllm.layers.quantization.config import get_quantization_config
+from mini_vllm.model_loader.safetensors_file import read_safetensors
+from mini_vllm.models.llama import LlamaForCausalLM
 from mini_vllm.sampling_params import SamplingParams
+from mini_vllm.utils.outside import parse_json, read_bytes, short
 
 
 def read_json(path: Path) -> dict[str, Any]:

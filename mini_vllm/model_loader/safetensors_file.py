@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, deserialize
 
-from mini_vllm.llama_config import CheckpointError
-from mini_vllm.memory import machine_memory
-from mini_vllm.outside import short
+from mini_vllm.config.model import CheckpointError
+from mini_vllm.utils.memory import machine_memory
+from mini_vllm.utils.outside import short
 
 FLOATS = ("F32", "F16", "BF16")
 INTEGERS = {"I8": "<i1", "U8": "<u1", "I32": "<i4", "I64": "<i8", "F8_E4M3": "<u1"}

@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from mini_vllm.outside import parse_json, read_bytes, short
+from mini_vllm.utils.outside import parse_json, read_bytes, short
 
 PRESETS_FILE = Path(__file__).parent / "presets.json"
 """Calibrated presets, written by `python -m benchmarks.simulator`; missing until a quiet run."""

@@ -14,10 +14,10 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from mini_vllm.config import EngineConfig
+from mini_vllm.config.engine import EngineConfig
 from mini_vllm.cudagraph import CudagraphDispatcher, CUDAGraphMode, cudagraph_capture_sizes
-from mini_vllm.outside import short
 from mini_vllm.sim.cost import RooflineCost, StepCost, StepWork
+from mini_vllm.utils.outside import short
 
 LAUNCH_S = 5e-6
 """What a launch costs where nobody says: others measured 3 to 6 us (lab 05-02 has the links)."""

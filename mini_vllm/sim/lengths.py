@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mini_vllm.outside import short
+from mini_vllm.utils.outside import short
 
 CHUNK = 4096
 """Random numbers drawn at a time: a call of numpy's for each would cost more than the request."""

@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from mini_vllm.outside import short
 from mini_vllm.sim.cost import StepWork
 from mini_vllm.sim.sketch import Sketch
+from mini_vllm.utils.outside import short
 
 LATENCIES = {
     "ttft": ("TTFT", "Time to First Token"),

@@ -20,11 +20,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from mini_vllm.config import EngineConfig
-from mini_vllm.request import Request
+from mini_vllm.config.engine import EngineConfig
+from mini_vllm.core.request import Request
+from mini_vllm.core.sched.output import ModelRunnerOutput
+from mini_vllm.core.sched.scheduler import Scheduler
 from mini_vllm.sampling_params import SamplingParams
-from mini_vllm.sched_output import ModelRunnerOutput
-from mini_vllm.scheduler import Scheduler
 from mini_vllm.sim.cost import StepCost, work_of
 from mini_vllm.sim.metrics import Live, ServingMetrics
 from mini_vllm.sim.workload import SimRequest

@@ -17,8 +17,8 @@ from pathlib import Path
 
 import numpy as np
 
-from mini_vllm.outside import decode, parse_json, read_bytes, short
 from mini_vllm.sim.lengths import CHUNK, MOST_TOKENS, Lengths
+from mini_vllm.utils.outside import decode, parse_json, read_bytes, short
 
 _PREFIX, _OWN = 1_000, 1_000_000
 """Numbers from which shared prefixes, and requests, are counted."""

@@ -17,8 +17,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from mini_vllm.checkpoint import read_json
-from mini_vllm.llama_config import CheckpointError
+from mini_vllm.config.model import CheckpointError
+from mini_vllm.model_loader import read_json
 
 _TEXT_PARTS = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
 RESERVED = {"messages", "tools", "documents", "add_generation_prompt", "continue_final_message"}

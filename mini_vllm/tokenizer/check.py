@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from mini_vllm.llama_config import MOST, CheckpointError
-from mini_vllm.outside import is_text, short
+from mini_vllm.config.model import MOST, CheckpointError
+from mini_vllm.utils.outside import is_text, short
 
 _NODES = {
     "normalizer": "normalizers",

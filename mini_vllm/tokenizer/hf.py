@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from mini_vllm.llama_config import CheckpointError
+from mini_vllm.config.model import CheckpointError
 
 
 class HfCodec:

@@ -14,8 +14,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from mini_vllm.checkpoint import read_json
-from mini_vllm.llama_config import CheckpointError
+from mini_vllm.config.model import CheckpointError
+from mini_vllm.model_loader import read_json
 from mini_vllm.tokenizer.byte_level_bpe import ByteLevelBPE, why_not_byte_level
 from mini_vllm.tokenizer.chat_template import RESERVED, ChatTemplate, read_template
 from mini_vllm.tokenizer.check import (

@@ -18,8 +18,8 @@ from functools import cache
 from types import UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
-from mini_vllm.outside import gunzip, parse_json, short
 from mini_vllm.trace.types import Trace
+from mini_vllm.utils.outside import gunzip, parse_json, short
 
 FORMAT, VERSION = "mini-vllm-trace", 3
 KINDS = ("prefill", "decode", "recompute")

@@ -15,11 +15,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mini_vllm.batch_queue import Batch
-from mini_vllm.engine import LLMEngine, StepRecord
-from mini_vllm.request import Request, RequestStatus
-from mini_vllm.sched_output import EngineCoreOutput, NewRequestData, SchedulerOutput
-from mini_vllm.stats import PrefixCacheStats
+from mini_vllm.core.request import Request, RequestStatus
+from mini_vllm.core.sched.output import EngineCoreOutput, NewRequestData, SchedulerOutput
+from mini_vllm.core.stats import PrefixCacheStats
+from mini_vllm.engine.batch_queue import Batch
+from mini_vllm.engine.llm_engine import LLMEngine
+from mini_vllm.engine.step_record import StepRecord
 from mini_vllm.trace.reasons import ENDS, Explainer
 from mini_vllm.trace.text import runs_of, to_text
 from mini_vllm.trace.types import RequestInfo, RequestStep, StepTrace, Trace
@@ -114,7 +115,7 @@ class TraceRecorder:
                 for token_id in (*info.prompt_token_ids, *info.output_token_ids):
                     if token_id not in pieces:
                         pieces[token_id] = tokenizer.id_to_piece(token_id)
-        from mini_vllm import __version__
+        from mini_vllm.version import __version__
 
         return Trace(
             config=self._config,
@@ -345,10 +346,9 @@ class TraceRecorder:
         """The blocks that a waiting request would find cached. Looks, takes nothing, counts nowhere."""
         request = next(r for r in self.core.scheduler.waiting if r.request_id == request_id)
         manager = self.core.kv_cache_manager
-        counted = getattr(manager, "prefix_cache_stats", None)  # a learner's need not count
-        manager.prefix_cache_stats = PrefixCacheStats()
+        counted, manager.prefix_cache_stats = manager.prefix_cache_stats, PrefixCacheStats()
         hits = manager.get_computed_blocks(request)[0]
-        manager.prefix_cache_stats = counted or PrefixCacheStats()
+        manager.prefix_cache_stats = counted
         return hits.get_block_ids()
 
 

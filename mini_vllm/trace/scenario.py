@@ -23,13 +23,13 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from mini_vllm import kv_cache_utils
-from mini_vllm.config import EngineConfig
-from mini_vllm.engine import DEFAULT_MODEL, LLMEngine
-from mini_vllm.outside import is_text, short
+from mini_vllm.config.engine import DEFAULT_MODEL, EngineConfig
+from mini_vllm.core import kv_cache_utils
+from mini_vllm.engine.llm_engine import LLMEngine
 from mini_vllm.sampling_params import PARAMETERS, SamplingParams
 from mini_vllm.trace.recorder import TraceRecorder
 from mini_vllm.trace.types import Trace
+from mini_vllm.utils.outside import is_text, short
 
 VERSION = 1
 _TOP = ("scenario", "title", "about", "config", "requests")

@@ -2,7 +2,7 @@
 
 Mirrors what `vllm/v1/worker/gpu_model_runner.py` does around the model's forward pass: the padding in
 `execute_model`, `_get_slot_mappings` and `_build_attention_metadata`, and `capture_model` at the start. It is
-used where `EngineConfig.cudagraph_mode` asks for graphs; `mini_vllm/model_runner.py` knows nothing of them.
+used where `EngineConfig.cudagraph_mode` asks for graphs; `model_runner.py` knows nothing of them.
 
 What is captured is captured here, before the first request. A step that fits no graph runs kernel by kernel.
 Logits and sampling come after every graph: rows are picked from the hidden states first, so that rows of
@@ -18,11 +18,11 @@ from collections.abc import Callable
 import numpy as np
 
 from mini_vllm.attention import AttentionMetadata
-from mini_vllm.config import EngineConfig
+from mini_vllm.config.engine import EngineConfig
+from mini_vllm.core.sched.output import ModelRunnerOutput, SchedulerOutput
 from mini_vllm.cudagraph.dispatcher import CudagraphDispatcher, is_uniform_decode
 from mini_vllm.cudagraph.graph import (
     Array,
-    CUDAGraphStat,
     GraphPool,
     GraphRunner,
     LaunchCounter,
@@ -31,10 +31,10 @@ from mini_vllm.cudagraph.graph import (
 )
 from mini_vllm.cudagraph.modes import BatchDescriptor, CUDAGraphMode, cudagraph_capture_sizes
 from mini_vllm.cudagraph.program import build_program
-from mini_vllm.llama import LlamaForCausalLM
-from mini_vllm.model_runner import ModelRunner
-from mini_vllm.sampler import Sampler
-from mini_vllm.sched_output import ModelRunnerOutput, SchedulerOutput
+from mini_vllm.models.llama import LlamaForCausalLM
+from mini_vllm.outputs import CUDAGraphStat
+from mini_vllm.sample.sampler import Sampler
+from mini_vllm.worker.model_runner import ModelRunner
 
 PAD_SLOT_ID = -1
 NULL_BLOCK_ID = 0

@@ -6,34 +6,14 @@ do: Linux hands out memory that it does not have, and ends the process when it i
 
 from __future__ import annotations
 
-import os
-from contextlib import suppress
-from pathlib import Path
+from mini_vllm.config.engine import EngineConfig
+from mini_vllm.config.model import LlamaConfig
+from mini_vllm.layers.quantization.kv_cache import page_size_bytes
+from mini_vllm.utils.memory import machine_memory
+from mini_vllm.utils.outside import short
 
-from mini_vllm.config import EngineConfig
-from mini_vllm.llama_config import LlamaConfig
-from mini_vllm.outside import short
-from mini_vllm.quantization.kv_cache import page_size_bytes
-
-_CGROUP = Path("/sys/fs/cgroup/memory.max")
 _BYTES_A_BLOCK = 200
 """About what Python keeps of one block: the object, its place in the pool's list."""
-
-
-def machine_memory() -> int:
-    """Bytes that this process can have at most: the machine's, its container's, or its own limit."""
-    limits = [2**62]
-    if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
-        limits.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
-    with suppress(OSError, ValueError):  # no cgroup, or "max"
-        limits.append(int(_CGROUP.read_text(encoding="ascii")))
-    try:
-        import resource
-    except ImportError:  # Windows
-        pass
-    else:
-        limits.append(resource.getrlimit(resource.RLIMIT_AS)[0])
-    return min(limit for limit in limits if limit > 0)
 
 
 def check_memory(config: EngineConfig, model: LlamaConfig) -> None:

@@ -27,24 +27,16 @@ from typing import Any
 import numpy as np
 
 from mini_vllm.attention import AttentionMetadata
-from mini_vllm.blas import blas_threads
-from mini_vllm.config import EngineConfig
-from mini_vllm.kv_cache_manager import cdiv
-from mini_vllm.llama import LlamaForCausalLM
-from mini_vllm.quantization.kv_cache import QuantizedAttention, QuantizedKVCache
-from mini_vllm.sampler import (
-    LogprobsLists,
-    Sampler,
-    SamplingMetadata,
-    compute_logprobs,
-    gather_logprobs,
-    make_generator,
-)
+from mini_vllm.config.engine import EngineConfig
+from mini_vllm.core.sched.output import ModelRunnerOutput, NewRequestData, SchedulerOutput
+from mini_vllm.layers.quantization.kv_cache import QuantizedAttention, QuantizedKVCache
+from mini_vllm.models.llama import LlamaForCausalLM
+from mini_vllm.sample.metadata import SamplingMetadata, make_generator
+from mini_vllm.sample.ops import LogprobsLists, compute_logprobs, gather_logprobs
+from mini_vllm.sample.sampler import Sampler
 from mini_vllm.sampling_params import SamplingParams
-from mini_vllm.sched_output import ModelRunnerOutput, NewRequestData, SchedulerOutput
-
-SMALL_HIDDEN_SIZE = 1024
-"""Below this width one thread computes the matrix products."""
+from mini_vllm.utils.blas import SMALL_HIDDEN_SIZE, blas_threads
+from mini_vllm.utils.math import cdiv
 
 
 class CachedRequestState:

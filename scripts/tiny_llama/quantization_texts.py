@@ -20,7 +20,7 @@ from pathlib import Path
 
 from scripts.tiny_llama.corpus import Corpus, Document, split_of
 
-FOLDER = Path(__file__).parents[2] / "mini_vllm" / "quantization" / "texts"
+FOLDER = Path(__file__).parents[2] / "mini_vllm" / "compress" / "texts"
 CALIBRATION_SEED, HELD_OUT_SEED = 3, 4
 CALIBRATION_DOCUMENTS = 128
 HELD_OUT_DOCUMENTS = 96

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from mini_vllm.async_scheduler import AsyncScheduler
-from mini_vllm.request import Request
-from mini_vllm.scheduler import Scheduler
+from mini_vllm.core.request import Request
+from mini_vllm.core.sched.async_scheduler import AsyncScheduler
+from mini_vllm.core.sched.scheduler import Scheduler
 
 
 class PlansTooFar(AsyncScheduler):

@@ -1,4 +1,4 @@
-"""Lets tests import the helpers beside them and those of the engine's suite."""
+"""Lets tests import the helpers beside them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE), str(HERE.parent / "engine")]
+sys.path.insert(0, str(HERE))
 
 from course_helpers import make_repository  # noqa: E402
 from site_helpers import browser, built, chromium, html  # noqa: E402, F401
@@ -21,7 +21,8 @@ from course.learner.labs import Course, Lab  # noqa: E402
 def course(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Course:
     course = make_repository(tmp_path)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("LAB_IMPL", raising=False)
+    for name in ("LAB_IMPL", "MINI_VLLM_CHECKOUT", "MINI_VLLM_DRAW"):
+        monkeypatch.delenv(name, raising=False)
     return course
 
 

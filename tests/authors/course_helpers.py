@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import subprocess
 import sys
+import tempfile
 import tomllib
 from pathlib import Path
 
 import pytest
 
+from course.authors.proof import take_fingerprints
 from course.learner.labs import Course, Lab, load_course
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -142,41 +145,47 @@ ONE = [5]
 def expect(got, wanted, rule):
     assert got == wanted, f"should be {wanted}, got {got}: {rule}"
 """
-LOAD = "from course.learner.labs import load_solution\n\nglobals().update(vars(load_solution(__file__)))\n"
 
 
-def mistake(name: str, hint: str, test: str, code: str) -> str:
-    """The text of a `wrong/*.py`."""
-    return f'"""{name}\n\n{hint}\n\nRefused by `{test}`.\n"""\n{LOAD}\n\n{code}'
+def mistake(key: str, name: str, hint: str, test: str, change: str) -> str:
+    """An entry of `mistakes.toml`."""
+    return (
+        f'[{key}]\nname = "{name}"\nhint = "{hint}"\ntest = "{test}"\n'
+        f"change = '''\n{change}\n'''\n"
+    )
 
 
-TOTALS_WRONG = {
+TOTALS_MISTAKES = {
     "skips_the_first": mistake(
+        "skips_the_first",
         "The first item is left out.",
         "Indices begin at 0, not at 1.",
         "test_total_adds_every_item",
-        "def total(items):\n    return sum(items[1:])\n",
+        "total\n= return sum(items[1:])",
     ),
     "starts_at_one": mistake(
+        "starts_at_one",
         "The sum begins at 1.",
         "Nothing added up is 0.",
         "test_total_of_nothing_is_zero",
-        "def total(items):\n    return sum(items, 1)\n",
+        "total\n- result = 0\n+ result = 1",
     ),
     "only_one_bound": mistake(
+        "only_one_bound",
         "Only the lower bound is kept.",
         "There are two bounds.",
         "test_clip_keeps_to_both_bounds",
-        "def clip(x, low, high):\n    return max(x, low)\n",
+        "clip\n- return min(x, high)\n+ return x",
     ),
 }
 
 DRAW_STARTER = '''\
 """A sampler."""
-import mini_vllm.sampler
+import mini_vllm.sample.sampler
+from mini_vllm.sample.sampler import SamplerOutput
 
 
-class Sampler(mini_vllm.sampler.Sampler):
+class Sampler(mini_vllm.sample.sampler.Sampler):
     """The engine's sampler; greedy rows are yours."""
 
     def __call__(self, logits, sampling_metadata):
@@ -189,7 +198,7 @@ DRAW_SOLUTION = DRAW_STARTER.replace(
 DRAW_TEST = '''\
 import numpy as np
 
-from mini_vllm.sampler import SamplingMetadata
+from mini_vllm.sample.metadata import SamplingMetadata
 from mini_vllm.sampling_params import SamplingParams
 
 
@@ -207,15 +216,15 @@ def test_greedy_takes_the_largest(lab):
     token = int(out.sampled_token_ids[0])
     assert token == 1, f"greedy takes the largest logit, token 1; got token {token}"
 '''
-DRAW_WRONG = {
-    f"wrong_{n}": mistake(
+DRAW_MISTAKES = {
+    f"always_{n}": mistake(
+        f"always_{n}",
         f"Always token {n}.",
         "Look at the logits.",
         "test_greedy_takes_the_largest",
-        "import numpy as np\n\nfrom mini_vllm.sampler import SamplerOutput\n\n\n"
-        "class Sampler(Sampler):  # noqa: F821\n"
-        "    def __call__(self, logits, sampling_metadata):\n"
-        f"        return SamplerOutput(np.full(len(logits), {n}, np.int64))\n",
+        "Sampler.__call__\n"
+        "= token_ids = super().__call__(logits, sampling_metadata).sampled_token_ids\n"
+        f"= return SamplerOutput(token_ids * 0 + {n})",
     )
     for n in (0, 2, 5)
 }
@@ -227,7 +236,7 @@ def add_lab(
     starter: str,
     solution: str,
     test: str,
-    wrong: dict[str, str],
+    mistakes: dict[str, str],
     *,
     title: str,
     needs: str = "",
@@ -236,7 +245,7 @@ def add_lab(
     """Write a lab into `root`; `name` is `phase-NN-slug/lab-NN-slug`."""
     phase, lab = name.split("/")
     folder = root / phase / "labs" / lab
-    (folder / "wrong").mkdir(parents=True)
+    folder.mkdir(parents=True)
     names = re.findall(r"^def (test_\w+)", test, re.MULTILINE)
     readme = README.format(
         phase=int(phase.split("-")[1]), number=int(lab.split("-")[1]), title=title, needs=needs,
@@ -248,8 +257,7 @@ def add_lab(
     (folder / "starter.py").write_text(starter)
     (folder / "solution.py").write_text(solution)
     (folder / "test_lab.py").write_text(test)
-    for stem, text in wrong.items():
-        (folder / "wrong" / f"{stem}.py").write_text(text)
+    (folder / "mistakes.toml").write_text("\n".join(mistakes.values()))
     return folder
 
 
@@ -262,14 +270,28 @@ def make_repository(root: Path) -> Course:
     (root / "conftest.py").write_text(conftest.replace('find_spec("hypothesis")', "find_spec('-')"))
     add_lab(
         root, "phase-00-beginnings/lab-01-totals",
-        TOTALS_STARTER, TOTALS_SOLUTION, TOTALS_TEST, TOTALS_WRONG, title="Totals",
+        TOTALS_STARTER, TOTALS_SOLUTION, TOTALS_TEST, TOTALS_MISTAKES, title="Totals",
     )  # fmt: skip
     add_lab(
         root, "phase-01-parts/lab-01-drawing",
-        DRAW_STARTER, DRAW_SOLUTION, DRAW_TEST, DRAW_WRONG,
+        DRAW_STARTER, DRAW_SOLUTION, DRAW_TEST, DRAW_MISTAKES,
         title="Drawing", needs='"00-01"', extra="part: sampler\nclass: Sampler\n",
     )  # fmt: skip
     return load_course(root.resolve())
+
+
+@functools.cache
+def _fingerprints_of_totals() -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        course = make_repository(Path(folder, "repository"))
+        problems = [*take_fingerprints(course, course.labs[0])]
+        assert not problems, problems
+        return course.labs[0].fingerprints.read_bytes()
+
+
+def take_totals(lab: Lab) -> None:
+    """Give the lab `totals`, as `make_repository` has it, its fingerprints: they are taken once."""
+    lab.fingerprints.write_bytes(_fingerprints_of_totals())
 
 
 def add_tests(lab: Lab) -> None:

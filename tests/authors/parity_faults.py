@@ -6,11 +6,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from mini_vllm.config import EngineConfig
-from mini_vllm.kv_cache_manager import KVCacheBlocks, KVCacheManager
-from mini_vllm.request import Request, RequestStatus
-from mini_vllm.sched_output import ModelRunnerOutput, SchedulerOutput
-from mini_vllm.scheduler import Scheduler
+from mini_vllm.config.engine import EngineConfig
+from mini_vllm.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
+from mini_vllm.core.request import Request, RequestStatus
+from mini_vllm.core.sched.output import ModelRunnerOutput, SchedulerOutput
+from mini_vllm.core.sched.scheduler import Scheduler
 
 
 class LastIsFirst(Scheduler):

@@ -23,7 +23,7 @@ GLOSSARY = (
     "# Glossary\n\n**Slot.** A place.\n\n"
     '**KV cache.** What `x` keeps. [`A`](https://e.org "v/a.py:1 A")\n\n'
 )
-COPIED = ("mkdocs.yml", "pyproject.toml", "course", "mini_vllm/engine.py")
+COPIED = ("mkdocs.yml", "pyproject.toml", "course", "mini_vllm/engine/llm_engine.py")
 
 
 def written(root: Path, files: dict[str, str]) -> Path:

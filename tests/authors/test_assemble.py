@@ -11,8 +11,10 @@ from course_helpers import DRAW_STARTER, ROOT, Ran, add_lab, make_repository, so
 
 from course.learner.assemble import build, find_parts, my_parts, same_tokens
 from course.learner.labs import Course, CourseError, Lab, load_course
-from mini_vllm.cli import main as mini_vllm
-from mini_vllm.engine import DEFAULT_MODEL, DEFAULT_PARTS
+from course.learner.mistakes import find_mistake
+from mini_vllm.config.engine import DEFAULT_MODEL
+from mini_vllm.engine.parts import DEFAULT_PARTS
+from mini_vllm.entrypoints.cli import main as mini_vllm
 
 NEEDS_MODEL = pytest.mark.skipif(not DEFAULT_MODEL.is_dir(), reason="no shipped checkpoint")
 
@@ -59,8 +61,7 @@ def test_a_part_whose_lab_passes_is_yours(course: Course, drawing: Lab) -> None:
 
 
 def test_a_part_that_fails_is_refused_with_its_test(course: Course, drawing: Lab) -> None:
-    text = drawing.wrong[0].read_text()
-    drawing.starter.write_text(text.replace("__file__", repr(str(drawing.wrong[0]))))
+    drawing.starter.write_text(find_mistake(drawing, "always_0").text)
     mine, why = whose(course)["sampler"]
     assert not mine
     assert why == (
@@ -125,8 +126,7 @@ def test_a_part_that_draws_other_tokens_is_seen(course: Course, drawing: Lab) ->
     mine = build(find_parts(course))
     assert all(got == wanted for _, got, wanted in same_tokens(mine, max_tokens=8))
     drawing.test.write_text("def test_anything(lab):\n    assert lab, 'x'\n")
-    text = drawing.wrong[2].read_text()
-    drawing.starter.write_text(text.replace("__file__", repr(str(drawing.wrong[2]))))
+    drawing.starter.write_text(find_mistake(drawing, "always_5").text)
     compared = same_tokens(build(find_parts(course)), max_tokens=8)
     assert all(got == [5] * 8 != wanted for _, got, wanted in compared)
 

@@ -22,7 +22,7 @@ from course.parity.async_traces import FIELDS, AsyncRun
 from course.parity.record import SHAPES, record, workload
 from course.parity.rules import RULES, moment
 from course.parity.traces import Trace, read_traces
-from mini_vllm.async_scheduler import AsyncScheduler
+from mini_vllm.core.sched.async_scheduler import AsyncScheduler
 from mini_vllm.trace.golden import GoldenError, from_golden
 from mini_vllm.trace.golden_async import AsyncRecording
 

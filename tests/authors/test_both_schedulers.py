@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 from topic_helpers import load_scripts, topics_on
-from vllm_helpers import output_of
 
 from course.docs.pages import ROOT
+from tests.engine.helpers.vllm_helpers import output_of
 
 PHASE = ROOT / "phase-03-scheduler"
 both, ahead, alone = load_scripts(PHASE, "both_schedulers", "both_ahead", "vllm_alone")

@@ -49,7 +49,9 @@ def page(chromium: Page) -> Iterator[Page]:
 @pytest.fixture(scope="module")
 def vllms() -> str:
     html, _, wrong = compare_page(
-        ["mini_vllm/scheduler.py", "mini_vllm/engine.py"], readers_vllm(), Index()
+        ["mini_vllm/core/sched/scheduler.py", "mini_vllm/engine/llm_engine.py"],
+        readers_vllm(),
+        Index(),
     )
     assert not wrong
     return html
@@ -179,7 +181,7 @@ def test_the_list_can_be_put_away_and_a_narrow_window_has_none(page: Page) -> No
 
 def test_vllms_scheduler_stands_beside_ours(page: Page, vllms: str) -> None:
     opened(page, vllms)
-    assert page.js("return sheet.dataset.path") == "mini_vllm/scheduler.py"
+    assert page.js("return sheet.dataset.path") == "mini_vllm/core/sched/scheduler.py"
     assert page.js(LEVEL)[2:] == [0, 0]
     assert page.js("return pairs.length") > 45
     page.js("go(pairs.findIndex((button) => button.textContent === 'cap: budget'))")
@@ -218,17 +220,17 @@ def test_pairs_stand_at_one_height(page: Page, vllms: str) -> None:
 
 def test_another_file_is_chosen(page: Page, vllms: str) -> None:
     opened(page, vllms)
-    page.js("const file = document.querySelector('#file'); file.value = 'mini_vllm/engine.py';"
+    page.js("const file = document.querySelector('#file'); file.value = 'mini_vllm/engine/llm_engine.py';"
             "file.dispatchEvent(new Event('change'))")  # fmt: skip
-    page.wait("sheet.dataset.path === 'mini_vllm/engine.py'")
+    page.wait("sheet.dataset.path === 'mini_vllm/engine/llm_engine.py'")
     assert page.js(LEVEL)[2:] == [0, 0]
     assert page.js("return document.querySelectorAll('.sheet:not([hidden])').length") == 1
-    opened(page, vllms, "#mini_vllm/engine.py")
-    assert page.js("return sheet.dataset.path") == "mini_vllm/engine.py"
+    opened(page, vllms, "#mini_vllm/engine/llm_engine.py")
+    assert page.js("return sheet.dataset.path") == "mini_vllm/engine/llm_engine.py"
 
 
 def test_the_page_without_a_tree_has_links(page: Page) -> None:
-    html, _, _ = compare_page(["mini_vllm/scheduler.py"], None, Index())
+    html, _, _ = compare_page(["mini_vllm/core/sched/scheduler.py"], None, Index())
     opened(page, html)
     assert page.js(LEVEL)[2:] == [0, 0]
     page.press("j")

@@ -90,7 +90,7 @@ def test_every_command_works_from_any_folder(
     course: Course, capsys: Capsys, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
 ) -> None:
     outputs = set()
-    for folder in (course.root, course.labs[1].folder / "wrong"):
+    for folder in (course.root, course.labs[1].folder):
         shutil.rmtree(course.root / ".course", ignore_errors=True)
         monkeypatch.chdir(folder)
         ran = Ran(capsys, *command)
@@ -206,7 +206,7 @@ def test_groups_of_other_modules_are_mounted(
         assert "--extra" in ran.err
 
 
-AUTHORS = ("check", "mutate", "cite", "correspond", "docs", "site")
+AUTHORS = ("contract", "mistake", "mutate", "weigh", "cite", "correspond", "docs", "site")
 
 
 def test_a_learner_sees_the_learners_commands(capsys: Capsys) -> None:
@@ -222,7 +222,7 @@ def test_a_learner_sees_the_learners_commands(capsys: Capsys) -> None:
     assert listed("author") == list(AUTHORS)
 
 
-@pytest.mark.parametrize("name", AUTHORS[:5])
+@pytest.mark.parametrize("name", AUTHORS[:6])
 def test_an_authors_command_goes_by_two_names(name: str, capsys: Capsys) -> None:
     long, short = Ran(capsys, "author", name, "--help"), Ran(capsys, name, "--help")
     assert (long.status, short.status) == (0, 0)
@@ -258,9 +258,13 @@ def test_grading_without_pytest_says_what_to_install(
         run_jobs(course.root, [])
 
 
-def test_check_says_what_breaks_the_contract(totals: Lab, capsys: Capsys) -> None:
-    assert Ran(capsys, "check").status == 0
-    (totals.folder / "wrong" / "starts_at_one.py").unlink()
-    ran = Ran(capsys, "check", "totals")
+def test_contract_says_what_breaks_it(totals: Lab, capsys: Capsys) -> None:
+    ran = Ran(capsys, "contract", "totals")
     assert ran.status == 1
-    assert "at least 3 mistakes, has 2" in ran.out
+    assert "starts_at_one: no fingerprint of it as it is now" in ran.line
+    assert Ran(capsys, "contract", "totals", "--write").status == 0
+    assert Ran(capsys, "contract", "totals").status == 0
+    totals.mistakes.write_text("")
+    ran = Ran(capsys, "contract", "totals")
+    assert ran.status == 1
+    assert "at least 3 mistakes, has 0" in ran.out

@@ -17,7 +17,9 @@ from course_helpers import (
     Ran,
     add_tests,
     make_repository,
+    mistake,
     solve,
+    take_totals,
 )
 
 pytest.importorskip("typer")
@@ -25,9 +27,9 @@ pytest.importorskip("rich")
 
 from rich.console import Console
 
-from course.learner.grade import Grade, Job, grade, run_jobs
-from course.learner.labs import Course, Lab
-from course.learner.mistakes import looks_like, read_mistake
+from course.authors.proof import take_fingerprints
+from course.learner.grade import Grade, Job, compare, grade, run_jobs
+from course.learner.labs import Course, Lab, load_course
 from course.learner.progress import Progress
 from course.learner.report import show_grade
 from course.learner.results import LabRun
@@ -89,15 +91,40 @@ def test_one_line_a_test_saying_what_it_pins(totals: Lab, capsys: Capsys) -> Non
 
 
 def test_a_known_mistake_is_named_with_its_hint(totals: Lab, capsys: Capsys) -> None:
+    take_totals(totals)
     write(totals, clip="return x if x > low else low")
     ran = Ran(capsys, "grade", "00-01")
     assert "This looks like “Only the lower bound is kept”. There are two bounds." in ran.line
-    assert "comparing with 3 known mistakes" in ran.err
-    wrong = totals.folder / "wrong" / "only_one_bound.py"
-    wrong.write_text(wrong.read_text().replace("Only the lower", "Just the lower"))
+    totals.mistakes.write_text(
+        totals.mistakes.read_text().replace("Only the lower", "Just the lower")
+    )
+    assert "“Just the lower bound is kept”" in Ran(capsys, "grade", "00-01").line
+    text = totals.mistakes.read_text().replace("+ return x", "+ return x - 0")
+    totals.mistakes.write_text(text)
     ran = Ran(capsys, "grade", "00-01")
-    assert "comparing with 1 known mistakes" in ran.err, "what the others fail is kept"
-    assert "“Just the lower bound is kept”" in ran.line
+    assert "This looks like" not in ran.line, "a fingerprint of other lines is not used"
+
+
+def test_a_known_mistake_in_other_words_is_named(totals: Lab, capsys: Capsys) -> None:
+    """What the learner's own file says in refusing something is not compared."""
+    refuses = "    with pytest.raises(ValueError) as caught:\n        lab.clip(3, 5, 0)\n"
+    totals.test.write_text(
+        totals.test.read_text() + "\n\ndef test_bounds_in_order(lab):\n"
+        '    """A low bound above the high one is refused, and named."""\n' + refuses +
+        "    said = str(caught.value)\n"
+        '    assert "5" in said, f"{said!r} does not name the low bound, 5"\n'
+    )  # fmt: skip
+    guard = "    if low > high:\n        raise ValueError({})\n    return min(max(x, low), high)\n"
+    head = totals.solution.read_text().partition("    if x < low:")[0]
+    totals.solution.write_text(head + guard.format("f'{low} is above {high}'"))
+    change = "clip\n- raise ValueError(f'{low} is above {high}')\n+ raise ValueError('bounds!')"
+    test = "test_bounds_in_order"
+    totals.mistakes.write_text(mistake("nameless", "No number.", "Say which.", test, change))
+    course = load_course(totals.folder.parents[2])
+    assert [*take_fingerprints(course, course.labs[0])] == []
+    body = guard.format("'those two are the wrong way round'").strip()
+    write(totals, clip=body)
+    assert "This looks like “No number”." in Ran(capsys, "grade", "00-01").line
 
 
 # -- what a failure tells: many starters, run in one batch and shown as `course grade` shows them ---
@@ -142,17 +169,11 @@ def cases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Case]:
             code = f"{first}    {code[0]}\n{second}    {code[1]}\n"
         path.write_text(code)
         labs.append((drawing if "Sampler" in name else totals, path))
-    wrong = totals.wrong
-    runs = run_jobs(
-        course.root,
-        [Job(lab.folder, path) for lab, path in labs]
-        + [Job(totals.folder, path) for path in wrong],
-        2,
-    )
-    known = list(zip(map(read_mistake, wrong), runs[len(CASES) :], strict=True))
+    take_totals(totals)
+    runs = run_jobs(course.root, [Job(lab.folder, path) for lab, path in labs], 2)
     found = {}
-    for name, (lab, _), run in zip(CASES, labs, runs, strict=False):
-        likeness = looks_like(run, known if lab == totals else [])
+    for name, (lab, _), run in zip(CASES, labs, runs, strict=True):
+        likeness = compare(lab, run)
         out = io.StringIO()
         show_grade(Console(file=out, width=100), course, Grade(lab, run, likeness))
         mistakes = [mistake.name for mistake in likeness.mistakes] if likeness else []
@@ -182,7 +203,7 @@ def test_two_known_mistakes_at_once(cases: dict[str, Case]) -> None:
         "Only the lower bound is kept.",
         "The sum begins at 1.",
     ]
-    said = "This may be “Only the lower bound is kept”, and also “The sum begins at 1”."
+    said = "This may be “The sum begins at 1”, and also “Only the lower bound is kept”."
     assert said in cases["two mistakes"].line
 
 
@@ -246,7 +267,7 @@ def test_an_endless_loop_is_ended_and_found(
     course: Course, totals: Lab, loop: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "course.learner.grade.Job.__init__.__defaults__", (30.0, 1.0, (), False, None, ())
+        "course.learner.grade.Job.__init__.__defaults__", (30.0, 1.0, (), False, None, (), ())
     )
     write(totals, total=loop)
     run = grade(course, totals, Progress(course.root)).run
@@ -263,7 +284,7 @@ def test_an_endless_loop_at_the_top_level(
     totals: Lab, capsys: Capsys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "course.learner.grade.Job.__init__.__defaults__", (3.0, 1.0, (), False, None, ())
+        "course.learner.grade.Job.__init__.__defaults__", (3.0, 1.0, (), False, None, (), ())
     )
     totals.starter.write_text("n = 0\nwhile True:\n    n += 1\n")
     ran = Ran(capsys, "grade", "00-01")
@@ -277,7 +298,7 @@ def test_an_endless_loop_that_no_signal_reaches(
 ) -> None:
     """In C, or with the alarm turned off: then the whole process is ended."""
     monkeypatch.setattr(
-        "course.learner.grade.Job.__init__.__defaults__", (1.0, 0.5, (), False, None, ())
+        "course.learner.grade.Job.__init__.__defaults__", (1.0, 0.5, (), False, None, (), ())
     )
     monkeypatch.setattr("course.learner.grade.GRACE", 2.0)
     write(

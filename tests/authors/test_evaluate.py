@@ -1,4 +1,4 @@
-"""Each lab's wrong files: recognised as themselves, and a screenful each. And the evaluation itself.
+"""Each lab's mistakes: recognised as themselves, and a screenful each. And the evaluation itself.
 
 Of `python -m course.authors.evaluate` only this much runs in CI; its planted faults take many minutes.
 """
@@ -9,38 +9,55 @@ import ast
 from pathlib import Path
 
 import pytest
-from course_helpers import ROOT, make_repository
+from course_helpers import ROOT, make_repository, take_totals
 
 pytest.importorskip("typer")
 pytest.importorskip("rich")
 
-from course.authors.cases import Case, wrong_cases
-from course.authors.contract import wrong_jobs
+from course.authors.cases import Case
 from course.authors.evaluate import evaluate, evaluate_lab, read_judged, verdict
 from course.authors.mutants import plant
+from course.authors.proof import proved_wholly, whole_job
 from course.authors.rewrites import rewrite
+from course.learner.fingerprints import known
 from course.learner.grade import cached_runs
 from course.learner.labs import CourseError, Lab, load_course
-from course.learner.mistakes import read_mistake
+from course.learner.likeness import looks_like
+from course.learner.mistakes import read_mistakes, write_out
 from course.learner.report import MOST_LINES
 
 COURSE = load_course(ROOT)
 
 
-@pytest.mark.parametrize("lab", [pytest.param(lab, id=lab.id) for lab in COURSE.labs])
-def test_every_wrong_file_is_recognised_and_fits_on_a_screen(lab: Lab) -> None:
-    cases = wrong_cases(lab)
-    runs = cached_runs(COURSE.root, [(lab, job) for job in wrong_jobs(lab)])
-    if not any(run.bad for run in runs):
-        pytest.skip(f"the tests of {lab.id} need what is not here")
+LABS = pytest.mark.parametrize("lab", [pytest.param(lab, id=lab.id) for lab in COURSE.labs])
+
+
+@LABS
+def test_every_mistake_is_recognised_as_itself(lab: Lab) -> None:
+    """By the fingerprints, which the lab contract proves."""
+    mistakes = known(lab.folder)
+    assert mistakes, "no fingerprints: course author contract --write"
+    for mistake, fingerprint in mistakes:
+        likeness = looks_like(fingerprint, mistakes)
+        assert likeness is not None, f"course grade does not name {mistake.key}"
+        assert mistake in likeness.mistakes, f"{mistake.key}: {likeness.sentence}"
+
+
+@LABS
+def test_a_mistake_that_is_run_is_recognised_and_fits_on_a_screen(lab: Lab, tmp_path: Path) -> None:
+    """Those that the lab contract runs wholly for this commit."""
+    mistakes = proved_wholly(COURSE, lab)
+    jobs = [(lab, whole_job(lab, path)) for path in write_out(mistakes, tmp_path)]
+    runs = cached_runs(COURSE.root, jobs)
+    cases = [Case("wrong", mistake.key, mistake.text) for mistake in mistakes]
     found = evaluate(COURSE, lab, cases, runs, {})
     assert not found.missed, f"course grade does not name {', '.join(found.missed)}"
     assert found.longest <= MOST_LINES, "the output of course grade is longer than a screen"
 
 
 def test_what_people_judged_is_of_a_lab_and_a_mistake_that_there_are() -> None:
-    stems = {(lab.id, path.stem) for lab in COURSE.labs for path in lab.wrong}
-    assert not {key[:2] for key in read_judged()} - stems
+    keys = {(lab.id, one.key) for lab in COURSE.labs for one in read_mistakes(lab.folder)}
+    assert not {key[:2] for key in read_judged()} - keys
 
 
 def test_a_line_of_another_form_is_refused(tmp_path: Path) -> None:
@@ -52,24 +69,25 @@ def test_a_line_of_another_form_is_refused(tmp_path: Path) -> None:
 
 def test_the_verdict(tmp_path: Path) -> None:
     lab = make_repository(tmp_path).labs[0]
-    first, second, *_ = map(read_mistake, lab.wrong)
-    case = Case("wrong", first.path.stem, "")
+    first, second, *_ = read_mistakes(lab.folder)
+    case = Case("wrong", first.key, "")
     assert verdict(lab, case, [], {}) == "silent"
     assert verdict(lab, case, [second, first], {}) == "right"
     assert verdict(lab, case, [second], {}) == "wrong"
     mutant = plant("x = 1 + y\n")[0]
     case = Case("mutant", "", mutant.source, mutant)
     assert verdict(lab, case, [first], {}) == "wrong", "what nobody has judged"
-    assert verdict(lab, case, [first], {(lab.id, first.path.stem, *mutant.key): True}) == "right"
+    assert verdict(lab, case, [first], {(lab.id, first.key, *mutant.key): True}) == "right"
 
 
 def test_the_cases_of_a_lab(tmp_path: Path) -> None:
     course = make_repository(tmp_path)
+    take_totals(course.labs[0])
     found = evaluate_lab(course, course.labs[0], 3, 1)
     assert found.missed == []
     # `result = 1` is the mistake "The sum begins at 1", but nobody has said so.
     assert all(text.startswith("mutant total: result = 0 -> result = 1") for text in found.misled)
-    assert found.named >= 6, "three wrong files, and each of them written otherwise"
+    assert found.named >= 6, "three mistakes, and each of them written otherwise"
     assert sum(found.counts.values()) > 9
 
 

@@ -16,7 +16,7 @@ import pytest
 from odd_case import SCENARIO
 
 from mini_vllm import LLMEngine
-from mini_vllm.cli import main
+from mini_vllm.entrypoints.cli import main
 
 ROOT = Path(__file__).parents[2]
 
@@ -81,9 +81,9 @@ raise SystemExit(main(sys.argv[2:]))
 @pytest.mark.parametrize(
     ("module", "name", "argv"),
     [
-        ("mini_vllm.cli", "argparse", ["generate", "a"]),
-        ("mini_vllm.cli", "numpy", ["generate", "a"]),
-        ("mini_vllm.cli", "mini_vllm.async_llm", ["serve", "--port", "0"]),
+        ("mini_vllm.entrypoints.cli", "argparse", ["generate", "a"]),
+        ("mini_vllm.entrypoints.cli", "numpy", ["generate", "a"]),
+        ("mini_vllm.entrypoints.cli", "mini_vllm.engine.async_llm", ["serve", "--port", "0"]),
         ("course.learner.cli", "typer", ["list"]),
         ("course.learner.cli", "course.learner.labs", ["list"]),
     ],

@@ -13,7 +13,7 @@ import pytest
 from course.kernels import JUDGES, BenchError, Finding, Report, bench, judge, sass
 from course.kernels.report import from_data, to_data
 from course.learner.cli import main
-from course.learner.grade import _engine_digest
+from course.learner.grade import engine_digest
 
 ROOT = Path(__file__).resolve().parents[2]
 FAULTS = proof.read_faults()
@@ -130,8 +130,8 @@ def test_a_lab_is_graded_anew_when_the_bench_has_changed(tmp_path: Path) -> None
     digests = set()
     for text in ("", "MOST_BYTES = 2"):
         bench_file.write_text(text)
-        _engine_digest.cache_clear()
-        digests.add(_engine_digest(tmp_path))
+        engine_digest.cache_clear()
+        digests.add(engine_digest(tmp_path))
     assert len(digests) == 2, "a kernel that the old bench accepted would count as accepted"
 
 

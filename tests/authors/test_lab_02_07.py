@@ -14,6 +14,7 @@ import pytest
 
 from course.learner import written as written_module
 from course.learner.labs import load_module
+from course.learner.mistakes import Mistake, read_mistakes
 from course.parity.traces import Trace, read_traces
 from course.parity.turns import Turns, follow
 
@@ -21,11 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 GOLDEN = ROOT / "tests" / "golden" / "scheduler-0.22.1.jsonl.gz"
 FULL_GOLDEN = ROOT.parent / "shared" / "golden" / "scheduler-0.22.1.jsonl.gz"
 LAB = ROOT / "phase-02-paged-attention" / "labs" / "lab-07-same-as-vllm"
-ALLOCATORS = [
-    path
-    for path in sorted((LAB / "wrong").glob("*.py"))
-    if "\ndef make_manager(" in path.read_text(encoding="utf-8")
-]
+ALLOCATORS = [one for one in read_mistakes(LAB) if "make_manager" in one.change + one.append]
 
 
 @functools.cache
@@ -58,14 +55,14 @@ def test_the_same_blocks_on_the_whole_golden_file() -> None:
     assert len(recordings(FULL_GOLDEN)) == 80
 
 
-@pytest.mark.parametrize("path", ALLOCATORS, ids=lambda path: path.stem)
-def test_a_wrong_allocator_differs(path: Path) -> None:
-    make = load_module(path, f"lab_02_07_{path.stem}").make_manager
-    assert differences(GOLDEN, make), f"{path.name} gives vLLM's blocks on all 17 recordings"
+@pytest.mark.parametrize("mistake", ALLOCATORS, ids=lambda mistake: mistake.key)
+def test_a_wrong_allocator_differs(mistake: Mistake) -> None:
+    make = mistake.load().make_manager
+    assert differences(GOLDEN, make), f"{mistake.key} gives vLLM's blocks on all 17 recordings"
 
 
 def test_there_are_wrong_allocators() -> None:
-    names = {path.stem for path in ALLOCATORS}
+    names = {mistake.key for mistake in ALLOCATORS}
     assert names >= {"frees_head_first", "merges_equal_blocks", "hashes_partial_blocks"}
 
 

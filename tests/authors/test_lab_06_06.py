@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from course.learner.labs import load_module
-from mini_vllm.quantization import float_formats
+from mini_vllm.layers.quantization import float_formats
 
 ROOT = Path(__file__).resolve().parents[2]
 [LAB] = (ROOT / "phase-06-quantization" / "labs").glob("lab-06-*")

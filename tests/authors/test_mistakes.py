@@ -1,12 +1,16 @@
-"""What a learner's failures look like: a pure function of runs; and messages made short."""
+"""What a learner's failures look like: a pure function of fingerprints; and messages made short."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from course.learner.mistakes import Likeness, Mistake, looks_like
+from course.learner.fingerprints import Fingerprint, signature
+from course.learner.likeness import Likeness
+from course.learner.likeness import looks_like as compare
+from course.learner.mistakes import Mistake
 from course.learner.results import LabRun, TestResult
 from course.learner.shorten import LONG, MOST_CHARACTERS, MOST_LINES, shorten
 
@@ -25,8 +29,15 @@ def run(problem: str | None = None, **failed: str) -> LabRun:
     return LabRun(tests, problem)
 
 
-def known(**runs: LabRun) -> list[tuple[Mistake, LabRun]]:
-    return [(Mistake(Path(f"{n}.py"), n.upper(), "hint", "test_x"), r) for n, r in runs.items()]
+def known(**runs: LabRun) -> list[tuple[Mistake, Fingerprint]]:
+    return [
+        (Mistake(Path(), name, name.upper(), "hint", "test_x"), Fingerprint.of(run))
+        for name, run in runs.items()
+    ]
+
+
+def looks_like(mine: LabRun, those: list[tuple[Mistake, Fingerprint]]) -> Likeness | None:
+    return compare(Fingerprint.of(mine), those)
 
 
 def said(likeness: Likeness | None) -> str | None:
@@ -47,7 +58,6 @@ def test_every_message_agrees() -> None:
         pytest.param(run(a="got 5, not 4", b="2 of 5 rows"), id="another number"),
         pytest.param(run(a="got 3, not 4"), id="one failure less"),
         pytest.param(run(a="!got 3, not 4", b="2 of 5 rows"), id="an error, not an assertion"),
-        pytest.param(run("still running", a="got 3, not 4", b="2 of 5 rows"), id="it hung"),
         pytest.param(run(), id="nothing fails"),
     ],
 )
@@ -99,6 +109,64 @@ def test_silent_where_most_fail_alike_or_hang() -> None:
 def test_what_is_not_written_is_not_compared() -> None:
     mine = run(a="got 3, not 4", b="?")
     assert said(looks_like(mine, known(one=ONE))) == "This looks like “ONE”."
+
+
+def test_a_test_that_only_one_side_has_run_is_not_compared() -> None:
+    """Skipped where the fingerprint was taken, or here: torch is not everywhere."""
+    theirs = run(a="got 3, not 4", b="2 of 5 rows")
+    theirs.tests[1].outcome = "skipped"
+    assert said(looks_like(ONE, known(one=theirs))) == "This looks like “ONE”."
+    mine = run(a="got 3, not 4", b="2 of 5 rows")
+    mine.tests[1].outcome = "skipped"
+    assert said(looks_like(mine, known(one=ONE))) == "This looks like “ONE”."
+    theirs.tests[0].outcome = "skipped"
+    assert looks_like(mine, known(one=theirs)) is None, "they have nothing in common"
+
+
+def test_where_two_runs_differ_a_fingerprint_says_nothing() -> None:
+    one, other = Fingerprint.of(ONE), Fingerprint.of(run(a="got 3, not 4", b="3 of 5 rows"))
+    agreed = one.agreed(other)
+    assert agreed.fails.keys() == {"a"}
+    assert agreed.tests == set(TESTS) - {"b"}
+
+
+def failure(**given: Any) -> str:
+    return signature(TestResult("t", "t", **{"outcome": "failed", **given}))
+
+
+def test_a_refusal_in_other_words_is_the_same_refusal() -> None:
+    raised = {"outcome": "error", "file": "starter.py", "code": 'raise ValueError("' + "…"}
+    mine = failure(message="ValueError: no: negative", **raised)
+    assert mine == failure(message="ValueError: -1 is too small", **raised) == "error ValueError"
+    assert mine != failure(message="TypeError: no: negative", **raised)
+    other = raised | {"code": "return items[3]"}
+    assert failure(message="IndexError: 3", **other) != failure(message="IndexError: 4", **other)
+    tests_own = raised | {"file": "test_lab.py"}
+    assert failure(message="ValueError: a", **tests_own) != failure(
+        message="ValueError: b", **tests_own
+    )
+
+
+def test_words_of_the_graded_file_inside_a_message_do_not_count() -> None:
+    mine = failure(message="it says 'too few' and not the number 7", own_words=["too few"])
+    assert mine == failure(message="it says 'nope' and not the number 7", own_words=["nope"])
+    assert mine != failure(message="it says 'nope' and not the number 8", own_words=["nope"])
+
+
+def test_the_line_of_the_graded_file_does_not_count() -> None:
+    one = failure(message="key_cache: 2 times, by lines 65 and 81; element 7 in line 9")
+    assert one == failure(message="key_cache: 2 times, by lines 136 and 151; element 7 in line 12")
+    assert one != failure(message="key_cache: 3 times, by lines 65 and 81; element 7 in line 9")
+    assert failure(message="line 0: got 1") != failure(message="line 1: got 1"), "a line of a log"
+
+
+def test_where_the_course_lies_does_not_count() -> None:
+    one = failure(message="/home/ada/vllm/models/config.json: got 3, in /tmp/x1/a.py")
+    assert one == failure(message="/work/models/config.json: got 3, in /tmp/pytest-of-bo/a.py")
+    assert one != failure(message="/work/models/other.json: got 3, in /tmp/x1/a.py")
+    assert one == failure(
+        message=r"C:\\Users\\ada\\config.json: got 3, in D:\\x\\a.py".replace("\\\\", "\\")
+    )
 
 
 # -- messages -------------------------------------------------------------------------------------

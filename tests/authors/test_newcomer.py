@@ -36,7 +36,7 @@ class Newcomer:
 
     def types(self, *command: str, expect: int = 0, cwd: Path | None = None) -> str:
         """Run `course …` or `mini-vllm …`; returns its output without line breaks."""
-        module = {"mini-vllm": "mini_vllm.cli"}.get(command[0], command[0])
+        module = {"mini-vllm": "mini_vllm.entrypoints.cli"}.get(command[0], command[0])
         done = run_module(cwd or self.root, module, *command[1:], path=(self.root,))
         self.out, self.err = done.stdout, done.stderr
         said = f"{' '.join(command)}\n{done.stdout}\n{done.stderr}"

@@ -21,11 +21,11 @@ from typing import Any
 import numpy as np
 import pytest
 from odd_case import GOLDEN, SCENARIO, content, good_trace, put, rows, value_of
-from text_helpers import write_checkpoint
 
 from mini_vllm import LLM, EngineConfig, SamplingParams
-from mini_vllm.cli import main
-from mini_vllm.outside import one_line
+from mini_vllm.entrypoints.cli import main
+from mini_vllm.utils.outside import one_line
+from tests.engine.helpers.text_helpers import write_checkpoint
 
 SECONDS = 30
 """Far more than any case takes: what is still running then, hangs."""
@@ -277,7 +277,7 @@ def as_process(argv: list[str], row: dict[str, Any]) -> tuple[int, str]:
     environment = os.environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     root = Path(__file__).parents[2]
     environment["PYTHONPATH"] = os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")])
-    full = [sys.executable, "-m", "mini_vllm.cli", *argv]
+    full = [sys.executable, "-m", "mini_vllm.entrypoints.cli", *argv]
     if row.get("stdout") == "closed":
         full = ["/bin/sh", "-c", 'exec "$0" "$@" >&-', *full]
     with Path(row.get("stdout", os.devnull).replace("closed", os.devnull)).open("wb") as out:

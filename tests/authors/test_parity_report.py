@@ -1,6 +1,6 @@
 """course.parity notices every difference, and its report names the rule.
 
-That nothing differs is the engine's own test, tests/engine/test_parity.py.
+That nothing differs is the engine's own test, tests/engine/parity/test_parity.py.
 """
 
 from __future__ import annotations
@@ -248,7 +248,7 @@ def test_a_missing_file(tmp_path: Path) -> None:
 
 
 MINE = """
-from mini_vllm.scheduler import Scheduler as Reference
+from mini_vllm.core.sched.scheduler import Scheduler as Reference
 class Scheduler(Reference):
     pass
 class Wrong(Reference):
@@ -266,7 +266,9 @@ def test_a_scheduler_of_ones_own(tmp_path: Path, capsys: pytest.CaptureFixture[s
     out = capsys.readouterr().out
     assert f"here: Wrong of {mine}" in out
     assert "(a trace stops at its first)" in out
-    assert parity.main([str(GOLDEN), "--scheduler", "mini_vllm.scheduler:Scheduler"]) == 0
+    assert (
+        parity.main([str(GOLDEN), "--scheduler", "mini_vllm.core.sched.scheduler:Scheduler"]) == 0
+    )
 
 
 def test_what_is_not_written_yet_is_no_difference(
@@ -274,7 +276,7 @@ def test_what_is_not_written_yet_is_no_difference(
 ) -> None:
     mine = tmp_path / "mine.py"
     mine.write_text(
-        "from mini_vllm import scheduler as given\n"
+        "from mini_vllm.core.sched import scheduler as given\n"
         "class Scheduler(given.Scheduler):\n"
         "    def _schedule_waiting(self, step):\n"
         "        raise NotImplementedError\n"
@@ -293,7 +295,7 @@ def test_what_is_not_written_yet_is_no_difference(
     [
         ("no_such_module:Scheduler", "No module named 'no_such_module'"),
         ("none.py:Scheduler", "there is no file"),
-        ("mini_vllm.scheduler:Nope", "mini_vllm.scheduler has no class Nope"),
+        ("mini_vllm.core.sched.scheduler:Nope", "mini_vllm.core.sched.scheduler has no class Nope"),
     ],
 )
 def test_a_scheduler_that_is_not_there(

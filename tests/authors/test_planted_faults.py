@@ -9,11 +9,11 @@ from __future__ import annotations
 import re
 
 import pytest
-from detectors import DETECTORS
-from faults import FAULTS
-from workloads import drive, make_engine, random_workload
 
-from mini_vllm.engine import EngineParts
+from mini_vllm.engine.parts import EngineParts
+from tests.engine.helpers.detectors import DETECTORS
+from tests.engine.helpers.faults import FAULTS
+from tests.engine.helpers.workloads import drive, make_engine, random_workload
 
 WRONG = "wrong tokens"
 RAISES = r"\b1 .*blocks.* 0 are free"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from mini_vllm.quantization.evaluate import HELD_OUT, load_documents
+from mini_vllm.compress.evaluate import HELD_OUT, load_documents
 from scripts.tiny_llama.corpus import Corpus, split_of
 from scripts.tiny_llama.folder import BOS, EOS, FIRST_BYTE, ROLES
 from scripts.tiny_llama.quantization_texts import (

@@ -11,13 +11,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from engine_helpers import make_engine, random_model, run
 
 from mini_vllm import LLM, SamplingParams
-from mini_vllm.cli.door import EPILOG
-from mini_vllm.engine import DEFAULT_MODEL, EngineDeadError
-from mini_vllm.request import Request
-from mini_vllm.request_queue import PriorityRequestQueue
+from mini_vllm.config.engine import DEFAULT_MODEL
+from mini_vllm.core.request import Request
+from mini_vllm.core.sched.request_queue import PriorityRequestQueue
+from mini_vllm.engine.core import EngineDeadError
+from mini_vllm.entrypoints.cli.door import EPILOG
+from tests.engine.helpers.engine_helpers import make_engine, random_model, run
 
 GREEDY = SamplingParams(temperature=0, max_tokens=5, ignore_eos=True)
 
@@ -122,7 +123,7 @@ def test_the_helps_examples_run(tmp_path: Path) -> None:
     assert len(lines) >= 5
     environment = os.environ | {"PYTHONPATH": str(root)}
     for line in lines:
-        command = line.replace("mini-vllm", f"{sys.executable} -m mini_vllm.cli", 1)
+        command = line.replace("mini-vllm", f"{sys.executable} -m mini_vllm.entrypoints.cli", 1)
         done = subprocess.run(
             command, shell=True, cwd=tmp_path, capture_output=True, text=True, env=environment
         )

@@ -48,7 +48,7 @@ def test_next_and_previous_walk_the_course(html: dict[str, Html]) -> None:
         name = phase.folder.name
         inside = sorted(page.stem for page in phase.folder.glob("[0-9][0-9]-*.md"))
         inside += ["labs", *(f"labs/{lab.folder.name}" for lab in phase.labs)]
-        inside += ["EXERCISES", "INTERVIEW", "CHEATSHEET"]
+        inside += ["STORIES", "EXERCISES", "INTERVIEW", "CHEATSHEET"]
         there = [
             p
             for p in inside
@@ -120,7 +120,7 @@ def test_the_solution_is_one_click_away_behind_a_warning(html: dict[str, Html]) 
     for lab in labs:
         folder = lab.folder.relative_to(ROOT).as_posix()
         assert "solution.py/" in html[f"{folder}/"].all("a", "href"), folder
-        for path in (lab.solution, *lab.wrong):
+        for path in (lab.solution, lab.mistakes):
             page = html[f"{path.relative_to(ROOT).as_posix()}/"]
             assert ("div", {"class": "admonition warning"}) in page.elements
             code = max(path.read_text(encoding="utf-8").splitlines(), key=len).strip()

@@ -97,7 +97,9 @@ def test_a_lab_shows_its_facts_and_hides_its_answer(tmp_path: Path) -> None:
         f"{labs}/lab-02-y/test_lab.py": "t = 1\n",
         f"{labs}/lab-02-y/test_lab_more.py": "t = 2\n",
         f"{labs}/lab-02-y/support.py": "u = 3\n",
-        f"{labs}/lab-02-y/wrong/off.py": '"""One too many."""\nanswer = 2\n',
+        f"{labs}/lab-02-y/mistakes.toml": (
+            "[off]\nname = 'One too many.'\nhint = 'h'\ntest = 't'\nappend = 'answer = 2'\n"
+        ),
     }
     made = read_site(written(tmp_path, files))
     page = made.pages[f"{labs}/lab-02-y/README.md"]
@@ -113,15 +115,13 @@ def test_a_lab_shows_its_facts_and_hides_its_answer(tmp_path: Path) -> None:
     ):
         assert f"[{name}]({name}.md)" in facts, "every file of tests, and what they share"
         assert code in made.pages[f"{labs}/lab-02-y/{name}.md"]
-    for name, code in (("solution.py", "answer = 1"), ("wrong/off.py", "answer = 2")):
+    for name, code in (("solution.py", "answer = 1"), ("mistakes.toml", "append = ")):
         shown = made.pages[f"{labs}/lab-02-y/{name}.md"]
         assert "exclude: true" in shown
         warning, folded = shown.index("!!! warning"), shown.index("??? ")
         assert warning < folded < shown.index(f"    {code}"), "warned, then folded, then the code"
-    assert (
-        "[`off.py`](wrong/off.py.md): One too many."
-        in made.pages[f"{labs}/lab-02-y/solution.py.md"]
-    )
+    solution = made.pages[f"{labs}/lab-02-y/solution.py.md"]
+    assert "How, is in [`mistakes.toml`](mistakes.toml.md).\n\n- One too many.\n" in solution
 
 
 def test_pages_keep_to_lists_that_both_renderers_read() -> None:

@@ -10,7 +10,7 @@ from site_helpers import Browser
 EIGHT = (
     "", "phase-00-foundations/00-guide/", "phase-01-architecture/00-guide/",
     "phase-01-architecture/01-deep-dive/", "phase-00-foundations/labs/lab-03-sampling-basics/",
-    "GLOSSARY/", "mini_vllm/scheduler.py/", "404.html",
+    "GLOSSARY/", "mini_vllm/core/sched/scheduler.py/", "404.html",
 )  # fmt: skip
 CODE = "[...document.querySelectorAll('article pre > code')]"
 

@@ -17,7 +17,7 @@ from viewer_helpers import FRAME_MS, scrub
 
 from course.parity import mini_parts
 from course.parity.traces import Arrival, Run, Workload
-from mini_vllm.cli.trace import read_trace
+from mini_vllm.entrypoints.cli.trace import read_trace
 from mini_vllm.trace.golden import from_golden
 from mini_vllm.trace.page import to_html
 from mini_vllm.trace.types import Trace

@@ -13,17 +13,17 @@ from typing import Any
 
 import pytest
 from browser_helpers import Page
-from engine_helpers import make_engine
-from text_helpers import finish, greedy
-from trace_helpers import PROMPTS, Replay
 from viewer_helpers import FRAME_MS, scrub
 
-from mini_vllm.cli import main
-from mini_vllm.cli.trace import read_trace
+from mini_vllm.entrypoints.cli import main
+from mini_vllm.entrypoints.cli.trace import read_trace
 from mini_vllm.trace import Trace, TraceRecorder
 from mini_vllm.trace.data import dumps, to_data, zipped
 from mini_vllm.trace.page import to_html
 from mini_vllm.trace.scenario import read_scenario, run_scenario
+from tests.engine.helpers.engine_helpers import make_engine
+from tests.engine.helpers.text_helpers import finish, greedy
+from tests.engine.helpers.trace_helpers import PROMPTS, Replay
 
 ROOT = Path(__file__).resolve().parents[2]
 GOLDEN = ROOT / "tests" / "golden" / "scheduler-0.22.1.jsonl.gz"

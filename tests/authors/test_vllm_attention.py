@@ -10,9 +10,9 @@ import sys
 
 import pytest
 from topic_helpers import load_scripts, topics_on
-from vllm_helpers import output_of
 
 from course.docs.pages import ROOT
+from tests.engine.helpers.vllm_helpers import output_of
 
 PHASE = ROOT / "phase-04-attention-backends"
 alone, paper, chat = load_scripts(PHASE, "vllm_attention", "vllm_on_paper", "long_chat")

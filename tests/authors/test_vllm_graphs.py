@@ -6,9 +6,9 @@ import re
 
 import pytest
 from topic_helpers import load_scripts, topics_on
-from vllm_helpers import output_of
 
 from course.docs.pages import ROOT
+from tests.engine.helpers.vllm_helpers import output_of
 
 PHASE = ROOT / "phase-05-cuda-graphs"
 steps, paper, night, shipped = load_scripts(

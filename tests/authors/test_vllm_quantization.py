@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 from topic_helpers import load_scripts, topics_on
-from vllm_helpers import output_of
 
 from course.docs.pages import ROOT
+from tests.engine.helpers.vllm_helpers import output_of, skip_unless_right
 
 PHASE = ROOT / "phase-06-quantization"
 kernels, formats = load_scripts(PHASE, "vllm_kernels", "vllm_formats")
@@ -47,9 +47,14 @@ def test_every_topic_is_printed(printed: Printed) -> None:
     }
 
 
-def test_the_pages_show_what_is_printed(printed: Printed) -> None:
-    for script, topic, lines in shown():
-        assert lines == printed[script][topic], f"{script} {topic}"
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_the_pages_show_what_is_printed(script: str, printed: Printed) -> None:
+    if script == "vllm_formats.py":  # its pages were made where vLLM has all its kernels
+        skip_unless_right(bits=4)
+        skip_unless_right(bits=8)
+    for name, topic, lines in shown():
+        if name == script:
+            assert lines == printed[script][topic], f"{script} {topic}"
 
 
 def kernel(printed: Printed, name: str, card: str) -> str:

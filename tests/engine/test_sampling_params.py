@@ -9,7 +9,15 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from sampling_params_cases import (
+
+from mini_vllm.sampling_params import (
+    PARAMETERS,
+    RequestOutputKind,
+    SamplingParams,
+    SamplingType,
+)
+from mini_vllm.utils.surface import entries, is_harmless
+from tests.engine.helpers.sampling_params_cases import (
     ASSERTED,
     BAD,
     EOS,
@@ -21,14 +29,6 @@ from sampling_params_cases import (
     VERIFY_STRICTER,
     case_name,
 )
-
-from mini_vllm.sampling_params import (
-    PARAMETERS,
-    RequestOutputKind,
-    SamplingParams,
-    SamplingType,
-)
-from mini_vllm.surface import entries, is_harmless
 
 
 @pytest.mark.parametrize(("arguments", "after"), GOOD, ids=case_name)

@@ -19,14 +19,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from mini_vllm.request import Request, RequestStatus
-from mini_vllm.sched_output import (
+from mini_vllm.core.request import Request, RequestStatus
+from mini_vllm.core.sched.output import (
     CachedRequestData,
     EngineCoreOutput,
     ModelRunnerOutput,
     SchedulerOutput,
 )
-from mini_vllm.scheduler import Scheduler, _Step
+from mini_vllm.core.sched.scheduler import Scheduler, _Step
 
 
 class AsyncScheduler(Scheduler):
@@ -35,7 +35,7 @@ class AsyncScheduler(Scheduler):
     `schedule` may be called again before `update_from_output` has been called for the plan before.
     Results are to be handed in in the order of the plans.
 
-    Both differences on purpose hold here too (see `mini_vllm/scheduler.py`). A victim that the same
+    Both differences on purpose hold here too (see `scheduler.py`). A victim that the same
     step had scheduled keeps published what plans in flight compute for it, because the worker
     carries those out first; what this plan alone would have computed is un-published.
 

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 from mini_vllm.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
-    from mini_vllm.cudagraph.graph import CUDAGraphStat
-    from mini_vllm.request import Request
-    from mini_vllm.sampler import LogprobsLists
+    from mini_vllm.core.request import Request
+    from mini_vllm.outputs import CUDAGraphStat
+    from mini_vllm.sample.ops import LogprobsLists
 
 
 @dataclass(slots=True)

@@ -13,7 +13,7 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Protocol
 
-from mini_vllm.request import Request
+from mini_vllm.core.request import Request
 
 
 class SchedulingPolicy(enum.Enum):

@@ -2,7 +2,7 @@
 
 Mirrors `vllm/v1/core/sched/scheduler.py` (`schedule` 329, `update_from_output` 1283). It takes the
 same decisions: `python -m course.parity` replays recorded workloads of vLLM's own scheduler through
-this one. What it sends to the worker is in `sched_output.py`.
+this one. What it sends to the worker is in `output.py`.
 
 This is the synchronous scheduler, which hears of each step's tokens before it decides the next. What
 changes when it does not, a GPU's default at the pin, stands in `async_scheduler.py`.
@@ -30,18 +30,18 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from mini_vllm.config import EngineConfig
-from mini_vllm.kv_cache_manager import KVCacheBlocks, KVCacheManager
-from mini_vllm.request import Request, RequestStatus
-from mini_vllm.request_queue import SchedulingPolicy, create_request_queue
-from mini_vllm.sched_output import (
+from mini_vllm.config.engine import EngineConfig
+from mini_vllm.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
+from mini_vllm.core.request import Request, RequestStatus
+from mini_vllm.core.sched.output import (
     CachedRequestData,
     EngineCoreOutput,
     ModelRunnerOutput,
     NewRequestData,
     SchedulerOutput,
 )
-from mini_vllm.stats import PrefixCacheStats, SchedulerStats
+from mini_vllm.core.sched.request_queue import SchedulingPolicy, create_request_queue
+from mini_vllm.core.stats import SchedulerStats
 
 
 def check_stop(request: Request, max_model_len: int) -> bool:
@@ -184,10 +184,9 @@ class Scheduler:
         """The scheduler as it stands, and what was looked up in the prefix cache since the last call
         (`vllm/v1/core/sched/scheduler.py:1968 Scheduler.make_stats`)."""
         manager = self.kv_cache_manager
-        # A learner's manager need not count.
-        make_prefix_cache_stats = getattr(manager, "make_prefix_cache_stats", PrefixCacheStats)
+        prefix_cache_stats = manager.make_prefix_cache_stats()
         return SchedulerStats(
-            len(self.running), len(self.waiting), manager.usage, make_prefix_cache_stats()
+            len(self.running), len(self.waiting), manager.usage, prefix_cache_stats
         )
 
     def has_requests(self) -> bool:

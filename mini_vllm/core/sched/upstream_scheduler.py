@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from operator import attrgetter
 
-from mini_vllm.async_scheduler import AsyncScheduler
-from mini_vllm.request import Request
-from mini_vllm.request_queue import SchedulingPolicy
-from mini_vllm.scheduler import Scheduler
+from mini_vllm.core.request import Request
+from mini_vllm.core.sched.async_scheduler import AsyncScheduler
+from mini_vllm.core.sched.request_queue import SchedulingPolicy
+from mini_vllm.core.sched.scheduler import Scheduler
 
 
 class UpstreamScheduler(Scheduler):

@@ -20,7 +20,7 @@ def main(argv: list[str] | None = None) -> int:
 
     # Nothing is imported before this line, so that Ctrl-C while it loads ends in one line too.
     try:
-        from mini_vllm.cli.door import guarded
+        from mini_vllm.entrypoints.cli.door import guarded
 
         return guarded(run)
     except KeyboardInterrupt:
@@ -30,6 +30,6 @@ def main(argv: list[str] | None = None) -> int:
 
 def build_parser() -> argparse.ArgumentParser:
     """The command's parser."""
-    from mini_vllm.cli.parser import build_parser as build
+    from mini_vllm.entrypoints.cli.parser import build_parser as build
 
     return build()

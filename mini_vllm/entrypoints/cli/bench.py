@@ -11,9 +11,9 @@ import json
 import time
 from typing import Any, TextIO
 
-from mini_vllm.cli.flags import add_engine_flags, make_engine, not_negative, positive
-from mini_vllm.outside import short
+from mini_vllm.entrypoints.cli.flags import add_engine_flags, make_engine, not_negative, positive
 from mini_vllm.sampling_params import RequestOutputKind, SamplingParams
+from mini_vllm.utils.outside import short
 
 MOST_PROMPTS, MOST_TOKENS = 1_000_000, 100_000_000
 """What `bench` makes before it starts: about 2 KB a request and 8 bytes a prompt token."""

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn, TextIO
 
-from mini_vllm.outside import one_line, short
+from mini_vllm.utils.outside import one_line, short
 
 INTERRUPTED = 130
 EPILOG = """\

@@ -9,10 +9,11 @@ import argparse
 import sys
 from typing import TYPE_CHECKING, cast
 
-from mini_vllm.config import CUDAGRAPH_MODES, KV_CACHE_DTYPES, EngineConfig
+from mini_vllm.config.engine import CUDAGRAPH_MODES, KV_CACHE_DTYPES, EngineConfig
 
 if TYPE_CHECKING:
-    from mini_vllm.engine import EngineParts, LLMEngine
+    from mini_vllm.engine.llm_engine import LLMEngine
+    from mini_vllm.engine.parts import EngineParts
 
 _ENGINE_FLAGS: dict[str, tuple[type, str]] = {
     "block_size": (int, "tokens in a KV block"),
@@ -159,7 +160,9 @@ def make_config(args: argparse.Namespace) -> EngineConfig:
 
 
 def make_engine(args: argparse.Namespace) -> LLMEngine:
-    from mini_vllm.engine import DEFAULT_MODEL, DEFAULT_PARTS, LLMEngine
+    from mini_vllm.config.engine import DEFAULT_MODEL
+    from mini_vllm.engine.llm_engine import LLMEngine
+    from mini_vllm.engine.parts import DEFAULT_PARTS
 
     config = make_config(args)
     parts = _my_parts() if getattr(args, "mine", False) else DEFAULT_PARTS

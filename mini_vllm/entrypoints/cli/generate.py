@@ -15,15 +15,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from mini_vllm.cli.door import EPILOG, say
-from mini_vllm.cli.flags import add_engine_flags, add_flags, make_engine
-from mini_vllm.outside import MOST_BYTES, decode, parse_json, read_bytes, short
+from mini_vllm.entrypoints.cli.door import EPILOG, say
+from mini_vllm.entrypoints.cli.flags import add_engine_flags, add_flags, make_engine
 from mini_vllm.sampling_params import RequestOutputKind, SamplingParams
+from mini_vllm.utils.outside import MOST_BYTES, decode, parse_json, read_bytes, short
 
 if TYPE_CHECKING:
-    from mini_vllm.cudagraph import CUDAGraphStat
-    from mini_vllm.engine import LLMEngine
-    from mini_vllm.outputs import RequestOutput
+    from mini_vllm.engine.llm_engine import LLMEngine
+    from mini_vllm.outputs import CUDAGraphStat, RequestOutput
     from mini_vllm.trace import TraceRecorder
 
 _SAMPLING_FLAGS: dict[str, tuple[type, str]] = {
@@ -143,7 +142,7 @@ def run_generate(args: argparse.Namespace, out: TextIO) -> int:
 
         check_trace_path(Path(args.trace))
     if args.watch:
-        from mini_vllm.cli.watch import check_watch
+        from mini_vllm.entrypoints.cli.watch import check_watch
 
         args.watch = check_watch(args.watch_delay, out)
     given = {name: getattr(args, name) for name in _SAMPLING_FLAGS}
@@ -235,7 +234,7 @@ def _steps(
         while engine.has_unfinished_requests():
             yield engine.step()
         return
-    from mini_vllm.cli.watch import Watch
+    from mini_vllm.entrypoints.cli.watch import Watch
 
     with Watch(engine, watched, delay, out) as watch:
         while engine.has_unfinished_requests():

@@ -8,13 +8,13 @@ from __future__ import annotations
 import argparse
 from functools import cache
 
-from mini_vllm.cli.bench import add_bench_parser
-from mini_vllm.cli.door import EPILOG, Parser
-from mini_vllm.cli.generate import add_generate_parser
-from mini_vllm.cli.quantize import add_quantize_parser
-from mini_vllm.cli.simulate import add_simulate_parser
-from mini_vllm.cli.trace import add_trace_parser
-from mini_vllm.server.command import add_serve_parser
+from mini_vllm.entrypoints.cli.bench import add_bench_parser
+from mini_vllm.entrypoints.cli.door import EPILOG, Parser
+from mini_vllm.entrypoints.cli.generate import add_generate_parser
+from mini_vllm.entrypoints.cli.quantize import add_quantize_parser
+from mini_vllm.entrypoints.cli.serve import add_serve_parser
+from mini_vllm.entrypoints.cli.simulate import add_simulate_parser
+from mini_vllm.entrypoints.cli.trace import add_trace_parser
 
 
 @cache

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any, TextIO
 
-from mini_vllm.outside import one_line
+from mini_vllm.utils.outside import one_line
 
 _EPILOG = """\
 methods; WxAy is weights in x bits and activations in y:
@@ -17,8 +17,9 @@ methods; WxAy is weights in x bits and activations in y:
   smoothquant-w8a8  W8A8 in integers, after loud activations have been made quieter
   fp8               W8A8 in 8-bit floats (E4M3)
 
-vLLM 0.22.1 runs int4, gptq, awq, w8a8 and smoothquant-w8a8 on a CPU too; for int8 and fp8 it has
-kernels on GPUs only. mini-vllm runs all of them.
+vLLM 0.22.1 runs int4, gptq and awq on a CPU too if it has AVX-512, and w8a8 and smoothquant-w8a8
+on any, but with wrong results if it lacks VNNI; for int8 and fp8 it has kernels on GPUs only.
+mini-vllm runs all of them everywhere.
 
 examples:
   mini-vllm quantize --method int4-g128 mini_vllm/checkpoints/tiny-llama tiny-int4
@@ -60,7 +61,7 @@ def add_quantize_parser(commands: Any) -> None:
 
 def run_quantize(args: argparse.Namespace, out: TextIO) -> int:
     """The `quantize` command. Exit status 0; what cannot be done is a ValueError."""
-    from mini_vllm.quantization.quantize import quantize_checkpoint
+    from mini_vllm.compress.quantize import quantize_checkpoint
 
     made = quantize_checkpoint(
         args.folder, args.out, args.method, args.group_size, args.calibration

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
 if TYPE_CHECKING:
-    from mini_vllm.server.settings import ServerSettings
+    from mini_vllm.entrypoints.openai.settings import ServerSettings
 
 NEEDS = ("fastapi", "uvicorn", "httptools", "prometheus_client", "jinja2")
 _EPILOG = """\
@@ -84,8 +84,8 @@ def _at_least(least: float, kind: type[int] | type[float] = int) -> type:
 
 def add_serve_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's flags: the server's own, then the engine's as every command has them."""
-    from mini_vllm.cli.flags import add_engine_flags
-    from mini_vllm.cli.vllm_flags import add_vllm_flags
+    from mini_vllm.entrypoints.cli.flags import add_engine_flags
+    from mini_vllm.entrypoints.cli.vllm_flags import add_vllm_flags
 
     parser.description = _DESCRIPTION
     parser.epilog = _EPILOG
@@ -155,8 +155,8 @@ def check_extra() -> None:
 
 def make_settings(args: argparse.Namespace) -> ServerSettings:
     """Raises ValueError for a setting that is not usable."""
-    from mini_vllm.engine import DEFAULT_MODEL
-    from mini_vllm.server.settings import ServerSettings
+    from mini_vllm.config.engine import DEFAULT_MODEL
+    from mini_vllm.entrypoints.openai.settings import ServerSettings
 
     if not 0 <= args.port <= 65535:
         raise ValueError(f"--port must be in [0, 65535], got {args.port}")
@@ -194,10 +194,10 @@ def run_serve(args: argparse.Namespace, out: TextIO) -> int:
         args.model = args.model_tag
     check_extra()
     settings = make_settings(args)
-    from mini_vllm.async_llm import AsyncLLM
-    from mini_vllm.cli.flags import make_engine
-    from mini_vllm.server.app import build_app
-    from mini_vllm.server.run import bind, is_loopback, serve
+    from mini_vllm.engine.async_llm import AsyncLLM
+    from mini_vllm.entrypoints.cli.flags import make_engine
+    from mini_vllm.entrypoints.openai.app import build_app
+    from mini_vllm.entrypoints.openai.run import bind, is_loopback, serve
 
     sock = bind(args.host, args.port)  # before the model loads: a port in use is told at once
     with sock:

@@ -14,15 +14,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from mini_vllm.cli.flags import (
+from mini_vllm.config.engine import EngineConfig
+from mini_vllm.entrypoints.cli.flags import (
     add_cudagraph_flags,
     add_engine_flags,
     make_config,
     not_negative,
     positive,
 )
-from mini_vllm.config import EngineConfig
-from mini_vllm.outside import short
+from mini_vllm.utils.outside import short
 
 if TYPE_CHECKING:
     from mini_vllm.sim import ServingMetrics, SimParts, SimRequest, StepCost
@@ -133,7 +133,7 @@ def run_simulate(args: argparse.Namespace, out: TextIO) -> int:
     if args.json not in (None, "-"):
         check_target("--json", Path(args.json))
     if args.plot is not None:
-        from mini_vllm.cli.simulate_plot import check_plot
+        from mini_vllm.entrypoints.cli.simulate_plot import check_plot
 
         check_target("--plot", Path(args.plot))
         check_plot(Path(args.plot))
@@ -159,7 +159,7 @@ def run_simulate(args: argparse.Namespace, out: TextIO) -> int:
         }
         _write_json({**settings, **result}, args.json, out)
     if args.plot is not None:
-        from mini_vllm.cli.simulate_plot import write_plot
+        from mini_vllm.entrypoints.cli.simulate_plot import write_plot
 
         write_plot(Path(args.plot), metrics, cost.name)
     if args.json != "-":
@@ -242,7 +242,7 @@ def _graphs(
 
 
 def _parts(config: EngineConfig) -> SimParts:
-    from mini_vllm.async_scheduler import AsyncScheduler
+    from mini_vllm.core.sched.async_scheduler import AsyncScheduler
     from mini_vllm.sim import mini_parts
 
     if not config.async_scheduling:
@@ -289,7 +289,7 @@ def _requests(args: argparse.Namespace) -> tuple[Iterator[SimRequest], int, floa
 
 
 def _rows(args: argparse.Namespace) -> list[Any]:
-    from mini_vllm.config import DEFAULT_MODEL
+    from mini_vllm.config.engine import DEFAULT_MODEL
     from mini_vllm.sim import read_dataset
 
     path = Path(args.dataset)

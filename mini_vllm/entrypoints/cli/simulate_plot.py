@@ -5,8 +5,8 @@ from __future__ import annotations
 from importlib.util import find_spec
 from pathlib import Path
 
-from mini_vllm.outside import short
 from mini_vllm.sim import ServingMetrics
+from mini_vllm.utils.outside import short
 
 ENDINGS = (".png", ".svg", ".pdf")
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from mini_vllm.outside import decode, read_bytes, short
+from mini_vllm.utils.outside import decode, read_bytes, short
 
 if TYPE_CHECKING:
     from mini_vllm.trace.types import Trace
@@ -97,7 +97,7 @@ def read_trace(
             with _broken():
                 return from_golden(data, path.name)
         if isinstance(data, dict) and "scenario" in data:
-            from mini_vllm.engine import DEFAULT_MODEL
+            from mini_vllm.config.engine import DEFAULT_MODEL
             from mini_vllm.trace.scenario import read_scenario, run_scenario
 
             return run_scenario(read_scenario(data), model or DEFAULT_MODEL, timed)

@@ -11,7 +11,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from mini_vllm.surface import entries, groups, is_harmless, refusal
+from mini_vllm.utils.surface import entries, groups, is_harmless, refusal
 
 
 class _VllmFlag(argparse.Action):

@@ -14,7 +14,7 @@ import unicodedata
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TextIO
 
-from mini_vllm.engine import LLMEngine
+from mini_vllm.engine.llm_engine import LLMEngine
 from mini_vllm.trace import TraceRecorder
 from mini_vllm.trace.types import RequestInfo, RequestStep, StepTrace
 

@@ -18,18 +18,18 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from mini_vllm import __version__
-from mini_vllm.async_llm import AsyncLLM
-from mini_vllm.engine import EngineDeadError
-from mini_vllm.server.errors import ApiError, as_api_error
-from mini_vllm.server.extras import cache_router, render_router, tokenize_router
-from mini_vllm.server.metrics import EngineMetrics
-from mini_vllm.server.protocol import ChatCompletionRequest, CompletionRequest
-from mini_vllm.server.routes import generation_router, models_router, status_router
-from mini_vllm.server.serving import Serving
-from mini_vllm.server.settings import ServerSettings
-from mini_vllm.server.tokenize import DetokenizeRequest, TokenizeRequest
-from mini_vllm.surface import find_endpoint
+from mini_vllm.engine.async_llm import AsyncLLM
+from mini_vllm.engine.core import EngineDeadError
+from mini_vllm.entrypoints.openai.errors import ApiError, as_api_error
+from mini_vllm.entrypoints.openai.extras import cache_router, render_router, tokenize_router
+from mini_vllm.entrypoints.openai.metrics import EngineMetrics
+from mini_vllm.entrypoints.openai.protocol import ChatCompletionRequest, CompletionRequest
+from mini_vllm.entrypoints.openai.routes import generation_router, models_router, status_router
+from mini_vllm.entrypoints.openai.serving import Serving
+from mini_vllm.entrypoints.openai.settings import ServerSettings
+from mini_vllm.entrypoints.openai.tokenize import DetokenizeRequest, TokenizeRequest
+from mini_vllm.utils.surface import find_endpoint
+from mini_vllm.version import __version__
 
 ROUTERS: tuple[Callable[[Serving], APIRouter], ...] = (
     generation_router,

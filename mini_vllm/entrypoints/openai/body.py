@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel
 from starlette.requests import ClientDisconnect, Request
 
-from mini_vllm.server.errors import ApiError, bad_request, short
+from mini_vllm.entrypoints.openai.errors import ApiError, bad_request, short
 
 T = TypeVar("T")
 ModelT = TypeVar("ModelT", bound=BaseModel)

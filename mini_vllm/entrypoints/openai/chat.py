@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from mini_vllm.server.errors import bad_request
-from mini_vllm.server.protocol import ChatCompletionRequest, ChatMessageParam
+from mini_vllm.entrypoints.openai.errors import bad_request
+from mini_vllm.entrypoints.openai.protocol import ChatCompletionRequest, ChatMessageParam
 from mini_vllm.tokenizer import chat_template
 from mini_vllm.tokenizer.chat_template import RESERVED, ChatTemplateError
 

@@ -8,14 +8,20 @@ from __future__ import annotations
 
 from typing import Any
 
+from mini_vllm.entrypoints.openai.chat import ChatTemplate, conversation_message
+from mini_vllm.entrypoints.openai.errors import bad_request
+from mini_vllm.entrypoints.openai.logprobs import LogprobFormatter, prompt_logprobs
+from mini_vllm.entrypoints.openai.prompts import sampling_params
+from mini_vllm.entrypoints.openai.protocol import ChatCompletionRequest
+from mini_vllm.entrypoints.openai.serving import (
+    SYSTEM_FINGERPRINT,
+    EngineInput,
+    Serving,
+    now,
+    usage_options,
+)
+from mini_vllm.entrypoints.openai.stream import DONE, Channel, EngineResponse, quote, sse
 from mini_vllm.outputs import CompletionOutput, RequestOutput
-from mini_vllm.server.chat import ChatTemplate, conversation_message
-from mini_vllm.server.errors import bad_request
-from mini_vllm.server.logprobs import LogprobFormatter, prompt_logprobs
-from mini_vllm.server.prompts import sampling_params
-from mini_vllm.server.protocol import ChatCompletionRequest
-from mini_vllm.server.serving import SYSTEM_FINGERPRINT, EngineInput, Serving, now, usage_options
-from mini_vllm.server.stream import DONE, Channel, EngineResponse, quote, sse
 
 NO_TEMPLATE = (
     "this model has no chat template, so messages cannot be made into a prompt: use "

@@ -10,12 +10,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from mini_vllm.entrypoints.openai.logprobs import LogprobFormatter, prompt_logprobs
+from mini_vllm.entrypoints.openai.prompts import count_prompts, sampling_params
+from mini_vllm.entrypoints.openai.protocol import CompletionRequest
+from mini_vllm.entrypoints.openai.serving import (
+    SYSTEM_FINGERPRINT,
+    EngineInput,
+    Serving,
+    now,
+    usage_options,
+)
+from mini_vllm.entrypoints.openai.stream import DONE, Channel, EngineResponse, quote, run_all, sse
 from mini_vllm.outputs import CompletionOutput, RequestOutput
-from mini_vllm.server.logprobs import LogprobFormatter, prompt_logprobs
-from mini_vllm.server.prompts import count_prompts, sampling_params
-from mini_vllm.server.protocol import CompletionRequest
-from mini_vllm.server.serving import SYSTEM_FINGERPRINT, EngineInput, Serving, now, usage_options
-from mini_vllm.server.stream import DONE, Channel, EngineResponse, quote, run_all, sse
 
 
 class Completion:

@@ -28,8 +28,8 @@ from uvicorn.protocols.http.httptools_impl import (
     RequestResponseCycle,
 )
 
-from mini_vllm.server.errors import ApiError, to_json
-from mini_vllm.server.settings import ServerSettings
+from mini_vllm.entrypoints.openai.errors import ApiError, to_json
+from mini_vllm.entrypoints.openai.settings import ServerSettings
 
 _MAX_PIPELINED = 16
 _ALWAYS = (b"/health", b"/ping", b"/metrics")

@@ -15,9 +15,9 @@ from typing import Any
 from pydantic import ValidationError
 from starlette.responses import Response
 
-from mini_vllm.engine import EngineDeadError
-from mini_vllm.outside import short as short
+from mini_vllm.engine.core import EngineDeadError
 from mini_vllm.sampling_params import PARAMETERS
+from mini_vllm.utils.outside import short as short
 
 _TYPES = {
     400: "BadRequestError",

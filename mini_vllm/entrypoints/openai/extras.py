@@ -12,15 +12,15 @@ import os
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from mini_vllm.server.chat import ChatTemplate
-from mini_vllm.server.chat_completions import ChatCompletion
-from mini_vllm.server.completions import Completion
-from mini_vllm.server.errors import JsonBytes, bad_request, short
-from mini_vllm.server.protocol import ChatCompletionRequest, CompletionRequest
-from mini_vllm.server.render import rendered
-from mini_vllm.server.routes import error_responses, json_body
-from mini_vllm.server.serving import Serving
-from mini_vllm.server.tokenize import (
+from mini_vllm.entrypoints.openai.chat import ChatTemplate
+from mini_vllm.entrypoints.openai.chat_completions import ChatCompletion
+from mini_vllm.entrypoints.openai.completions import Completion
+from mini_vllm.entrypoints.openai.errors import JsonBytes, bad_request, short
+from mini_vllm.entrypoints.openai.protocol import ChatCompletionRequest, CompletionRequest
+from mini_vllm.entrypoints.openai.render import rendered
+from mini_vllm.entrypoints.openai.routes import error_responses, json_body
+from mini_vllm.entrypoints.openai.serving import Serving
+from mini_vllm.entrypoints.openai.tokenize import (
     DetokenizeRequest,
     TokenizeRequest,
     create_detokenize,

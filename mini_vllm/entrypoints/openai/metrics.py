@@ -23,9 +23,9 @@ from prometheus_client.metrics_core import (
 )
 from prometheus_client.registry import Collector
 
-from mini_vllm.async_llm import AsyncLLM
-from mini_vllm.engine import StepRecord
-from mini_vllm.metrics import (
+from mini_vllm.engine.async_llm import AsyncLLM
+from mini_vllm.engine.step_record import StepRecord
+from mini_vllm.metrics.reader import (
     FINISH_REASONS,
     FIRST_TOKEN_BUCKETS,
     LATENCY_BUCKETS,

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
-from mini_vllm.input_processor import PromptDict
+from mini_vllm.engine.input_processor import PromptDict
+from mini_vllm.entrypoints.openai.errors import bad_request, short
+from mini_vllm.entrypoints.openai.protocol import SamplingFields
 from mini_vllm.sampling_params import RequestOutputKind, SamplingParams
-from mini_vllm.server.errors import bad_request, short
-from mini_vllm.server.protocol import SamplingFields
 from mini_vllm.tokenizer import Tokenizer
 
 TextOrIds = TypeVar("TextOrIds", str, list[int])

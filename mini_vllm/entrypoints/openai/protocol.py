@@ -16,8 +16,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
 
-from mini_vllm.server.errors import bad_request, short
-from mini_vllm.surface import is_harmless, refusal
+from mini_vllm.entrypoints.openai.errors import bad_request, short
+from mini_vllm.utils.surface import is_harmless, refusal
 
 _INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
 _MAX_STOPS = 128

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from mini_vllm.entrypoints.openai.protocol import SamplingFields
+from mini_vllm.entrypoints.openai.serving import EngineInput
 from mini_vllm.sampling_params import SamplingParams
-from mini_vllm.server.protocol import SamplingFields
-from mini_vllm.server.serving import EngineInput
 
 # As upstream leaves them out of its JSON: at these values, apart from those that are always there.
 _ALWAYS = ("presence_penalty", "frequency_penalty", "repetition_penalty", "temperature")

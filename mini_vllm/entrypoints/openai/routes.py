@@ -14,14 +14,14 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from pydantic import BaseModel
 from starlette.responses import Response
 
-from mini_vllm import __version__
-from mini_vllm.engine import EngineDeadError
-from mini_vllm.server.chat import ChatTemplate
-from mini_vllm.server.chat_completions import ChatCompletion
-from mini_vllm.server.completions import Completion
-from mini_vllm.server.errors import ApiError, JsonBytes
-from mini_vllm.server.protocol import ChatCompletionRequest, CompletionRequest
-from mini_vllm.server.serving import Serving, now
+from mini_vllm.engine.core import EngineDeadError
+from mini_vllm.entrypoints.openai.chat import ChatTemplate
+from mini_vllm.entrypoints.openai.chat_completions import ChatCompletion
+from mini_vllm.entrypoints.openai.completions import Completion
+from mini_vllm.entrypoints.openai.errors import ApiError, JsonBytes
+from mini_vllm.entrypoints.openai.protocol import ChatCompletionRequest, CompletionRequest
+from mini_vllm.entrypoints.openai.serving import Serving, now
+from mini_vllm.version import __version__
 
 
 def generation_router(serving: Serving) -> APIRouter:

@@ -24,10 +24,10 @@ from types import FrameType
 import uvicorn
 from fastapi import FastAPI
 
-from mini_vllm.async_llm import AsyncLLM
-from mini_vllm.server.connection import Connection, Door
+from mini_vllm.engine.async_llm import AsyncLLM
+from mini_vllm.entrypoints.openai.connection import Connection, Door
 
-logger = logging.getLogger("mini_vllm.server")
+logger = logging.getLogger("mini_vllm.entrypoints.openai")
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _WATCHDOG_SECONDS = 1.0
 _OTHER_FILES = 64  # what is open beside connections: the log, the model, those just refused

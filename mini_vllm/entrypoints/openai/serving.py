@@ -14,22 +14,22 @@ from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from mini_vllm import __version__
-from mini_vllm.async_llm import AsyncLLM
-from mini_vllm.checkpoint import load_default_sampling_params
-from mini_vllm.engine import EngineDeadError
-from mini_vllm.input_processor import PromptDict
+from mini_vllm.engine.async_llm import AsyncLLM
+from mini_vllm.engine.core import EngineDeadError
+from mini_vllm.engine.input_processor import PromptDict
+from mini_vllm.entrypoints.openai.body import BodyReader
+from mini_vllm.entrypoints.openai.errors import ApiError, as_api_error, bad_request, short
+from mini_vllm.entrypoints.openai.metrics import EngineMetrics, RequestMetrics
+from mini_vllm.entrypoints.openai.prompts import PromptReader
+from mini_vllm.entrypoints.openai.protocol import SamplingFields
+from mini_vllm.entrypoints.openai.settings import ServerSettings
+from mini_vllm.entrypoints.openai.stream import Channel, EngineResponse
+from mini_vllm.model_loader import load_default_sampling_params
 from mini_vllm.outputs import RequestOutput
 from mini_vllm.sampling_params import SamplingParams
-from mini_vllm.server.body import BodyReader
-from mini_vllm.server.errors import ApiError, as_api_error, bad_request, short
-from mini_vllm.server.metrics import EngineMetrics, RequestMetrics
-from mini_vllm.server.prompts import PromptReader
-from mini_vllm.server.protocol import SamplingFields
-from mini_vllm.server.settings import ServerSettings
-from mini_vllm.server.stream import Channel, EngineResponse
+from mini_vllm.version import __version__
 
-logger = logging.getLogger("mini_vllm.server")
+logger = logging.getLogger("mini_vllm.entrypoints.openai")
 SYSTEM_FINGERPRINT = f"mini-vllm-{__version__}"
 
 

@@ -1,4 +1,4 @@
-"""The server's own settings, apart from the engine's (`mini_vllm.config.EngineConfig`).
+"""The server's own settings, apart from the engine's (`mini_vllm.config.engine.EngineConfig`).
 
 Mirrors the part of `vllm/entrypoints/openai/cli_args.py` that the miniature has. The limits on a
 request's size are the miniature's own: vLLM leaves them to the proxy in front of it.
@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-from mini_vllm.engine import DEFAULT_MODEL
+from mini_vllm.config.engine import DEFAULT_MODEL
 
 _COUNTS = (
     "max_body_bytes",

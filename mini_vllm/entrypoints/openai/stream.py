@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from mini_vllm.server.errors import ApiError, as_api_error, to_json
+from mini_vllm.entrypoints.openai.errors import ApiError, as_api_error, to_json
 
 T = TypeVar("T")
 _TURN = 64 * 1024  # bytes of JSON to encode before others have theirs

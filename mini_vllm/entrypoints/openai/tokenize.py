@@ -11,11 +11,16 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from mini_vllm.server.chat import ChatTemplate
-from mini_vllm.server.chat_completions import NO_TEMPLATE
-from mini_vllm.server.errors import bad_request
-from mini_vllm.server.protocol import ChatCompletionRequest, ChatMessageParam, Objects, RequestBody
-from mini_vllm.server.serving import Serving
+from mini_vllm.entrypoints.openai.chat import ChatTemplate
+from mini_vllm.entrypoints.openai.chat_completions import NO_TEMPLATE
+from mini_vllm.entrypoints.openai.errors import bad_request
+from mini_vllm.entrypoints.openai.protocol import (
+    ChatCompletionRequest,
+    ChatMessageParam,
+    Objects,
+    RequestBody,
+)
+from mini_vllm.entrypoints.openai.serving import Serving
 
 _ID_MAX = 2**63 - 1
 

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from mini_vllm.llama_config import CheckpointError
-from mini_vllm.outside import short
+from mini_vllm.config.model import CheckpointError
+from mini_vllm.utils.outside import short
 
 Array = NDArray[Any]
 
@@ -58,7 +58,7 @@ class LinearMethod(ABC):
         """Bring the tensors, by now attributes of the layer, into the form that `apply` wants.
 
         Args:
-            layer: a `mini_vllm.llama.Linear`: it has `names`, `input_size` and `output_sizes`.
+            layer: a `mini_vllm.layers.linear.Linear`: it has `names`, `input_size` and `output_sizes`.
 
         Raises CheckpointError for values that no writer of the format makes.
         """

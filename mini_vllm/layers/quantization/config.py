@@ -12,10 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from mini_vllm.llama_config import CheckpointError
-from mini_vllm.outside import short
-from mini_vllm.quantization.base import LinearMethod, QuantizationConfig
-from mini_vllm.quantization.linear import (
+from mini_vllm.config.model import CheckpointError
+from mini_vllm.layers.quantization.base import LinearMethod, QuantizationConfig
+from mini_vllm.layers.quantization.linear import (
     AWQLinearMethod,
     Fp8LinearMethod,
     GPTQLinearMethod,
@@ -23,6 +22,7 @@ from mini_vllm.quantization.linear import (
     W8A8Int8LinearMethod,
     WNA16LinearMethod,
 )
+from mini_vllm.utils.outside import short
 
 Object = Mapping[str, Any]
 

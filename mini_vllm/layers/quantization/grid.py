@@ -20,8 +20,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from mini_vllm.outside import short
-from mini_vllm.quantization.float_formats import E4M3
+from mini_vllm.layers.quantization.float_formats import E4M3
+from mini_vllm.utils.outside import short
 
 Array = NDArray[Any]
 FloatArray = NDArray[np.float32]

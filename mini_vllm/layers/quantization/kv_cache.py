@@ -27,11 +27,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mini_vllm.attention.backend import Array, AttentionBackend
 from mini_vllm.attention.metadata import AttentionMetadata
-from mini_vllm.attention.paged import Array, PagedAttention
-from mini_vllm.llama import AttentionBackend
-from mini_vllm.llama_config import LlamaConfig
-from mini_vllm.quantization.float_formats import E4M3, E5M2, FloatFormat
+from mini_vllm.attention.paged import PagedAttention
+from mini_vllm.config.model import LlamaConfig
+from mini_vllm.layers.quantization.float_formats import E4M3, E5M2, FloatFormat
 
 Codes = NDArray[np.uint8]
 

@@ -18,11 +18,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mini_vllm.llama_config import CheckpointError
-from mini_vllm.quantization.base import Array, LinearMethod, Parameter, the_same_for_all
-from mini_vllm.quantization.float_formats import E4M3
-from mini_vllm.quantization.grid import check_group_size
-from mini_vllm.quantization.pack import pack_int32, unpack_awq, unpack_int32
+from mini_vllm.config.model import CheckpointError
+from mini_vllm.layers.quantization.base import Array, LinearMethod, Parameter, the_same_for_all
+from mini_vllm.layers.quantization.float_formats import E4M3
+from mini_vllm.layers.quantization.grid import check_group_size
+from mini_vllm.layers.quantization.pack import pack_int32, unpack_awq, unpack_int32
 
 Float = NDArray[np.float32]
 

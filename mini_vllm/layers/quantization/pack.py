@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mini_vllm.outside import short
+from mini_vllm.utils.outside import short
 
 Array = NDArray[Any]
 IntArray = NDArray[np.int32]

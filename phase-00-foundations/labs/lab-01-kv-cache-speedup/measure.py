@@ -32,8 +32,8 @@ sys.path.insert(0, str(HERE.parents[2]))
 
 from benchmarks.machine import describe  # noqa: E402
 from course.learner.labs import load_module  # noqa: E402
-from mini_vllm.checkpoint import load_model  # noqa: E402
-from mini_vllm.engine import DEFAULT_MODEL  # noqa: E402
+from mini_vllm.config.engine import DEFAULT_MODEL  # noqa: E402
+from mini_vllm.model_loader import load_model  # noqa: E402
 
 PROMPT_LEN = 32
 REPEATS = 3

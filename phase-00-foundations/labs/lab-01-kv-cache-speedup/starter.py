@@ -1,6 +1,6 @@
 """Lab 00-01: generation with and without a KV cache. Your work: the four functions at the end.
 
-The model is the real one, `mini_vllm.llama.LlamaForCausalLM`. One call,
+The model is the real one, `mini_vllm.models.llama.LlamaForCausalLM`. One call,
 
     hidden = model.forward(input_ids, positions, kv_caches, attn_metadata)
 
@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mini_vllm.attention import AttentionMetadata
-from mini_vllm.llama import LlamaForCausalLM
+from mini_vllm.models.llama import LlamaForCausalLM
 
 BLOCK_SIZE = 16
 """Tokens in a KV block (`vllm/config/cache.py:45`)."""

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from mini_vllm import LLM, SamplingParams
-from mini_vllm.checkpoint import load_model
-from mini_vllm.engine import DEFAULT_MODEL
-from mini_vllm.llama import LlamaForCausalLM
+from mini_vllm.config.engine import DEFAULT_MODEL
+from mini_vllm.model_loader import load_model
+from mini_vllm.models.llama import LlamaForCausalLM
 
 PROMPT = b"The scheduler"
 CASES = [(1, 1), (1, 5), (5, 10), (7, 3), (16, 18), (17, 2)]
@@ -52,6 +52,11 @@ class Watched:
             assert (array.ndim, array.dtype.kind) == (1, "i"), (
                 f"forward takes {name} as integers with one axis, got {value!r}"
             )
+        vocab_size = self._model.config.vocab_size
+        assert max(input_ids, default=0) < vocab_size, (
+            f"input_ids holds {max(input_ids)}, but the vocabulary ends at {vocab_size - 1}: an argmax over "
+            "several rows of logits at once gives such ids"
+        )
         assert len(input_ids) == len(positions) == len(attn_metadata.slot_mapping), (
             f"one pass, three counts of its tokens: {len(input_ids)} input_ids, {len(positions)} "
             f"positions, and attention_metadata for {len(attn_metadata.slot_mapping)}. They are the "

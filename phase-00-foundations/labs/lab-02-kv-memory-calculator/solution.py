@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from mini_vllm.checkpoint import LlamaConfig, expected_tensors
+from mini_vllm.model_loader import LlamaConfig, expected_tensors
 
 GIB = 1024**3
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from mini_vllm import EngineConfig, LLMEngine, SamplingParams
-from mini_vllm.engine import DEFAULT_MODEL
+from mini_vllm.config.engine import DEFAULT_MODEL
 
 GIB = 1024**3
 TINY = Path(DEFAULT_MODEL) / "config.json"

@@ -1,6 +1,6 @@
 """Lab 00-03: from logits to a token. The reference solution.
 
-The steps are those of `mini_vllm/sample_ops.py`, which mirrors `vllm/v1/sample/`. Shapes: n rows (one
+The steps are those of `mini_vllm/sample/ops.py`, which mirrors `vllm/v1/sample/`. Shapes: n rows (one
 a request), V tokens in the vocabulary. No function changes the arrays it is given.
 """
 
@@ -11,8 +11,10 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
-import mini_vllm.sampler
-from mini_vllm.sampler import SamplerOutput, SamplingMetadata, gather_logprobs
+import mini_vllm.sample.sampler
+from mini_vllm.sample.metadata import SamplingMetadata
+from mini_vllm.sample.ops import gather_logprobs
+from mini_vllm.sample.sampler import SamplerOutput
 
 FloatArray = npt.NDArray[np.float32]
 IntArray = npt.NDArray[np.int64]
@@ -106,7 +108,7 @@ def random_sample(
 # ---- given: your functions in the engine's own sampler -------------------------------------------
 
 
-class Sampler(mini_vllm.sampler.Sampler):
+class Sampler(mini_vllm.sample.sampler.Sampler):
     """The engine's sampler, on the functions above: `EngineParts(sampler=Sampler)`.
 
     Penalties, logit bias and the other steps before the draw are inherited.

@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mini_vllm.checkpoint import LlamaConfig, expected_tensors
-from mini_vllm.config import EngineConfig
-from mini_vllm.engine import DEFAULT_PARTS, EngineParts, LLMEngine
-from mini_vllm.llama import LlamaForCausalLM
-from mini_vllm.sampler import Sampler as ReferenceSampler
-from mini_vllm.sampler import SamplingMetadata, make_generator
+from mini_vllm.config.engine import EngineConfig
+from mini_vllm.engine.llm_engine import LLMEngine
+from mini_vllm.engine.parts import DEFAULT_PARTS, EngineParts
+from mini_vllm.model_loader import LlamaConfig, expected_tensors
+from mini_vllm.models.llama import LlamaForCausalLM
+from mini_vllm.sample.metadata import SamplingMetadata, make_generator
+from mini_vllm.sample.sampler import Sampler as ReferenceSampler
 from mini_vllm.sampling_params import SamplingParams
 
 INF = math.inf

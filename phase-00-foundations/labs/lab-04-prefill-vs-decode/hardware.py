@@ -18,7 +18,7 @@ sys.path.append(str(HERE.parents[2]))  # the repository, where it is not install
 
 from course.learner.labs import load_module  # noqa: E402
 from course.learner.stubs import run_script as run  # noqa: E402, F401
-from mini_vllm.blas import blas_threads, get_blas_threads  # noqa: E402
+from mini_vllm.utils.blas import blas_threads, get_blas_threads  # noqa: E402
 
 # On one thread the processor's time is the time of a quiet machine, however busy this one is. A BLAS
 # whose threads cannot be counted is timed by the clock on the wall.

@@ -20,8 +20,8 @@ import numpy as np
 
 from benchmarks import machine
 from mini_vllm.attention import AttentionMetadata
-from mini_vllm.checkpoint import LlamaConfig, expected_tensors
-from mini_vllm.llama import LlamaForCausalLM
+from mini_vllm.model_loader import LlamaConfig, expected_tensors
+from mini_vllm.models.llama import LlamaForCausalLM
 
 CONFIG = LlamaConfig(
     vocab_size=4096,

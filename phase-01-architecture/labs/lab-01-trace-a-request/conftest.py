@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import mini_vllm
-from mini_vllm.checkpoint import load_model
+from mini_vllm.model_loader import load_model
 from mini_vllm.tokenizer import Tokenizer
 
 FOLDER = Path(mini_vllm.__file__).parent / "checkpoints" / "tiny-llama"

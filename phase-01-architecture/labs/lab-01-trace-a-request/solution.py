@@ -6,10 +6,10 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from mini_vllm import LLMEngine, SamplingParams
-from mini_vllm.engine import StepRecord
-from mini_vllm.input_processor import PromptType
+from mini_vllm.core.request import Request
+from mini_vllm.engine.input_processor import PromptType
+from mini_vllm.engine.step_record import StepRecord
 from mini_vllm.outputs import RequestOutput
-from mini_vllm.request import Request
 
 # ---- given ---------------------------------------------------------------------------------------
 

@@ -11,17 +11,18 @@ import numpy as np
 import numpy.typing as npt
 
 from mini_vllm.attention import AttentionMetadata
-from mini_vllm.config import EngineConfig
-from mini_vllm.engine import resolve_config
-from mini_vllm.input_processor import InputProcessor, PromptType
-from mini_vllm.llama import LlamaForCausalLM
-from mini_vllm.output_processor import OutputProcessor, RequestState
+from mini_vllm.config.engine import EngineConfig
+from mini_vllm.core.request import RequestStatus
+from mini_vllm.core.sched.output import ModelRunnerOutput, SchedulerOutput
+from mini_vllm.core.sched.scheduler import Scheduler
+from mini_vllm.engine.core import resolve_config
+from mini_vllm.engine.input_processor import InputProcessor, PromptType
+from mini_vllm.engine.output_processor import OutputProcessor, RequestState
+from mini_vllm.models.llama import LlamaForCausalLM
 from mini_vllm.outputs import RequestOutput
-from mini_vllm.request import RequestStatus
-from mini_vllm.sampler import Sampler, SamplingMetadata, make_generator
+from mini_vllm.sample.metadata import SamplingMetadata, make_generator
+from mini_vllm.sample.sampler import Sampler
 from mini_vllm.sampling_params import SamplingParams
-from mini_vllm.sched_output import ModelRunnerOutput, SchedulerOutput
-from mini_vllm.scheduler import Scheduler
 from mini_vllm.tokenizer import Tokenizer
 
 # ---- given ---------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from mini_vllm import SamplingParams
-from mini_vllm.sched_output import CachedRequestData, NewRequestData, SchedulerOutput
+from mini_vllm.core.sched.output import CachedRequestData, NewRequestData, SchedulerOutput
 
 ARRAYS = ("input_ids", "positions", "slot_mapping", "query_start_loc", "seq_lens", "block_table")
 GREEDY = SamplingParams(temperature=0, max_tokens=8)

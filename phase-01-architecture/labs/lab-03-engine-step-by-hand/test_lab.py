@@ -11,7 +11,7 @@ import pytest
 
 from course.learner.labs import load_support
 from mini_vllm import SamplingParams
-from mini_vllm.sched_output import NewRequestData
+from mini_vllm.core.sched.output import NewRequestData
 
 support = load_support(__file__)
 

@@ -9,9 +9,9 @@ import pytest
 
 from course.learner.labs import load_support
 from mini_vllm import EngineConfig, SamplingParams
-from mini_vllm.output_processor import OutputProcessor
-from mini_vllm.sampler import Sampler
-from mini_vllm.scheduler import Scheduler
+from mini_vllm.core.sched.scheduler import Scheduler
+from mini_vllm.engine.output_processor import OutputProcessor
+from mini_vllm.sample.sampler import Sampler
 from mini_vllm.tokenizer import Tokenizer
 
 support = load_support(__file__)

@@ -12,10 +12,10 @@ import pytest
 
 from course.learner.labs import load_support
 from mini_vllm import EngineConfig, LLMEngine, SamplingParams
-from mini_vllm.engine import DEFAULT_MODEL
-from mini_vllm.model_runner import ModelRunner
-from mini_vllm.sched_output import SchedulerOutput
+from mini_vllm.config.engine import DEFAULT_MODEL
+from mini_vllm.core.sched.output import SchedulerOutput
 from mini_vllm.tokenizer import Tokenizer
+from mini_vllm.worker.model_runner import ModelRunner
 
 support = load_support(__file__)
 LETTERS = [8 + b for b in b"abcdefghijklmnopqrstuvwxyz "]

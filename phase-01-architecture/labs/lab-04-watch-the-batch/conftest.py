@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from mini_vllm.checkpoint import load_model
-from mini_vllm.engine import DEFAULT_MODEL
+from mini_vllm.config.engine import DEFAULT_MODEL
+from mini_vllm.model_loader import load_model
 
 
 @pytest.fixture(scope="session")

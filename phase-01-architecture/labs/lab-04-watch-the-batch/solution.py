@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mini_vllm.engine import LLMEngine, StepRecord
+from mini_vllm.engine.llm_engine import LLMEngine
+from mini_vllm.engine.step_record import StepRecord
 
 # ---- given ---------------------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ have been taken in:
 
     record.index                   number of the step, from 1
     record.scheduler_output        what `schedule()` decided, a `SchedulerOutput`
-                                   (mini_vllm/sched_output.py)
+                                   (mini_vllm/core/sched/output.py)
     record.outputs                 one `EngineCoreOutput` for each request that got a token in it:
                                    request_id, new_token_ids, finish_reason (None: the core goes on)
 
@@ -19,7 +19,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from mini_vllm.engine import LLMEngine, StepRecord
+from mini_vllm.engine.llm_engine import LLMEngine
+from mini_vllm.engine.step_record import StepRecord
 
 # ---- given ---------------------------------------------------------------------------------------
 

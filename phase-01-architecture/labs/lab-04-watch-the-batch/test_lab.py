@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 
 from mini_vllm import EngineConfig, LLMEngine, SamplingParams
-from mini_vllm.engine import StepRecord
-from mini_vllm.request import Request, RequestStatus
-from mini_vllm.sched_output import (
+from mini_vllm.core.request import Request, RequestStatus
+from mini_vllm.core.sched.output import (
     CachedRequestData,
     EngineCoreOutput,
     ModelRunnerOutput,
     NewRequestData,
     SchedulerOutput,
 )
+from mini_vllm.engine.step_record import StepRecord
 
 PARAMS = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
 
@@ -75,7 +75,8 @@ class Desk:
                 request.status = RequestStatus.PREEMPTED
             queue.add_request(request)
         self.index += 1
-        record = StepRecord(self.index, output, ModelRunnerOutput([], {}, []), news, 0.0, 0.0, 0.0)
+        nothing = ModelRunnerOutput([], {}, [])
+        record = StepRecord(output, nothing, news, 0.0, 0.0, 0.0, index=self.index)
         before = copy.deepcopy((output, news))
         try:
             self.probe.observe(record)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from mini_vllm import EngineConfig, LLMEngine, SamplingParams
-from mini_vllm.engine import StepRecord
+from mini_vllm.engine.step_record import StepRecord
 
 PARAMS = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
 

@@ -1,7 +1,7 @@
 """Lab 01-05: how requests end. The reference solution.
 
-The core sees token ids and checks them in `check_stop`, as `mini_vllm/scheduler.py` does. The front end
-sees text and looks for stop strings in it, as `mini_vllm/detokenizer.py` does.
+The core sees token ids and checks them in `check_stop`, as `core/sched/scheduler.py` does. The front
+end sees text and looks for stop strings in it, as `mini_vllm/engine/detokenizer.py` does.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from mini_vllm.request import Request, RequestStatus
+from mini_vllm.core.request import Request, RequestStatus
 from mini_vllm.sampling_params import SamplingParams
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from course.learner.labs import load_support
-from mini_vllm.request import Request, RequestStatus
+from mini_vllm.core.request import Request, RequestStatus
 
 support = load_support(__file__)
 LIVING = (RequestStatus.WAITING, RequestStatus.RUNNING, RequestStatus.PREEMPTED)

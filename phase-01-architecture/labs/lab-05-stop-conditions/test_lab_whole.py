@@ -10,13 +10,14 @@ import numpy as np
 import pytest
 
 from course.learner.labs import load_support
-from mini_vllm.checkpoint import load_model
-from mini_vllm.config import EngineConfig
-from mini_vllm.detokenizer import IncrementalDetokenizer
-from mini_vllm.engine import DEFAULT_MODEL, EngineParts, LLMEngine
-from mini_vllm.llama import LlamaForCausalLM
-from mini_vllm.request import Request, RequestStatus
-from mini_vllm.sampler import SamplerOutput
+from mini_vllm.config.engine import DEFAULT_MODEL, EngineConfig
+from mini_vllm.core.request import Request, RequestStatus
+from mini_vllm.engine.detokenizer import IncrementalDetokenizer
+from mini_vllm.engine.llm_engine import LLMEngine
+from mini_vllm.engine.parts import EngineParts
+from mini_vllm.model_loader import load_model
+from mini_vllm.models.llama import LlamaForCausalLM
+from mini_vllm.sample.sampler import SamplerOutput
 from mini_vllm.sampling_params import RequestOutputKind, SamplingParams
 from mini_vllm.tokenizer import Tokenizer
 
@@ -178,7 +179,7 @@ def test_your_check_stop_runs_in_the_engine(
         params = SamplingParams(temperature=0, **knobs)
         reference, before = run_engine(model, byte_script(text), params)
         with monkeypatch.context() as patch:
-            patch.setattr("mini_vllm.scheduler.check_stop", lab.check_stop)
+            patch.setattr("mini_vllm.core.sched.scheduler.check_stop", lab.check_stop)
             outputs, after = run_engine(model, byte_script(text), params)
         for name, yours, engines in (
             ("number of output tokens", len(outputs), len(reference)),

@@ -9,10 +9,9 @@ import pytest
 
 from course.learner.labs import load_support
 from mini_vllm import LLM
-from mini_vllm.checkpoint import load_model
-from mini_vllm.config import EngineConfig
-from mini_vllm.engine import DEFAULT_MODEL
-from mini_vllm.llama import LlamaForCausalLM
+from mini_vllm.config.engine import DEFAULT_MODEL, EngineConfig
+from mini_vllm.model_loader import load_model
+from mini_vllm.models.llama import LlamaForCausalLM
 from mini_vllm.outputs import RequestOutput
 from mini_vllm.sampling_params import SamplingParams
 from mini_vllm.tokenizer import Tokenizer

@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 
-from mini_vllm.engine import EngineDeadError, LLMEngine
-from mini_vllm.input_processor import PromptType
+from mini_vllm.engine.core import EngineDeadError
+from mini_vllm.engine.input_processor import PromptType
+from mini_vllm.engine.llm_engine import LLMEngine
 from mini_vllm.outputs import RequestOutput
 from mini_vllm.sampling_params import RequestOutputKind, SamplingParams
 

@@ -1,6 +1,6 @@
 """Lab 01-06: two front doors over one core. Your work: one function and two classes.
 
-You have the synchronous engine, `mini_vllm.engine.LLMEngine`. What you need of it:
+You have the synchronous engine, `mini_vllm.engine.llm_engine.LLMEngine`. What you need of it:
 
     engine.add_request(request_id, prompt, params)   # queue; ValueError or TypeError if it is no good
     engine.step()                                    # one iteration: a list of RequestOutput
@@ -19,8 +19,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 
-from mini_vllm.engine import EngineDeadError, LLMEngine
-from mini_vllm.input_processor import PromptType
+from mini_vllm.engine.core import EngineDeadError
+from mini_vllm.engine.input_processor import PromptType
+from mini_vllm.engine.llm_engine import LLMEngine
 from mini_vllm.outputs import RequestOutput
 from mini_vllm.sampling_params import RequestOutputKind, SamplingParams  # noqa: F401
 

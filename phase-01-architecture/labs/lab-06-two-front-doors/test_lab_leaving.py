@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from course.learner.labs import load_support
-from mini_vllm.engine import EngineDeadError
+from mini_vllm.engine.core import EngineDeadError
 from mini_vllm.outputs import RequestOutput
 
 support = load_support(__file__)

@@ -8,7 +8,7 @@ from types import ModuleType
 from typing import Any
 
 from course.learner.labs import load_support
-from mini_vllm.engine import EngineDeadError
+from mini_vllm.engine.core import EngineDeadError
 from mini_vllm.outputs import RequestOutput
 from mini_vllm.sampling_params import SamplingParams
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from mini_vllm.block_pool import BlockHashToBlockMap
-from mini_vllm.kv_cache_utils import BlockHash, KVCacheBlock
-from mini_vllm.request import Request
+from mini_vllm.core.block_pool import BlockHashToBlockMap
+from mini_vllm.core.kv_cache_utils import BlockHash, KVCacheBlock
+from mini_vllm.core.request import Request
 
 
 class FreeKVCacheBlockQueue:

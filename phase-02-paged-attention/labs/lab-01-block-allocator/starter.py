@@ -4,7 +4,7 @@ A block is a number and some bookkeeping (`KVCacheBlock`): `block_id`; `ref_cnt`
 it; `block_hash`, what it can be found by, None unless it is published; the two links of the free queue.
 The K and V themselves lie elsewhere, in the worker's arrays, at the place that `block_id` names.
 
-What must hold after every call, by the names of `mini_vllm/block_pool.py`:
+What must hold after every call, by the names of `mini_vllm/core/block_pool.py`:
 
     I1  A block is in the free queue if and only if its `ref_cnt` is 0. The null block never is.
     I4  The index and the blocks agree: a block that has a hash is in the index under it, and the index
@@ -15,9 +15,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from mini_vllm.block_pool import BlockHashToBlockMap
-from mini_vllm.kv_cache_utils import BlockHash, KVCacheBlock
-from mini_vllm.request import Request
+from mini_vllm.core.block_pool import BlockHashToBlockMap
+from mini_vllm.core.kv_cache_utils import BlockHash, KVCacheBlock
+from mini_vllm.core.request import Request
 
 
 class FreeKVCacheBlockQueue:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from mini_vllm.kv_cache_utils import KVCacheBlock
+from mini_vllm.core.kv_cache_utils import KVCacheBlock
 
 
 def queue_of(lab: ModuleType, n: int) -> tuple[Any, list[KVCacheBlock]]:

@@ -6,8 +6,9 @@ from types import ModuleType
 from typing import Any
 
 from mini_vllm import EngineConfig, LLMEngine, SamplingParams
-from mini_vllm.checkpoint import load_model
-from mini_vllm.engine import DEFAULT_MODEL, EngineParts
+from mini_vllm.config.engine import DEFAULT_MODEL
+from mini_vllm.engine.parts import EngineParts
+from mini_vllm.model_loader import load_model
 
 ADA = list(range(20, 30))
 JOBS = {

@@ -16,10 +16,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mini_vllm.block_pool import BlockPool
-from mini_vllm.kv_cache_manager import KVCacheBlocks, cdiv
-from mini_vllm.kv_cache_utils import KVCacheBlock
-from mini_vllm.request import Request
+from mini_vllm.core.block_pool import BlockPool
+from mini_vllm.core.kv_cache_manager import KVCacheBlocks
+from mini_vllm.core.kv_cache_utils import KVCacheBlock
+from mini_vllm.core.request import Request
+from mini_vllm.core.stats import PrefixCacheStats
+from mini_vllm.utils.math import cdiv
 
 
 def predictions() -> dict[str, list[int] | int]:
@@ -49,7 +51,7 @@ def block_hashes(
 
 
 class KVCacheManager:
-    """Slots for requests. Same interface as `mini_vllm.kv_cache_manager.KVCacheManager`.
+    """Slots for requests. Same interface as `mini_vllm.core.kv_cache_manager.KVCacheManager`.
 
     Attributes:
         req_to_blocks: request id -> its block table, in order. Absent: it holds nothing.
@@ -73,6 +75,11 @@ class KVCacheManager:
         self.empty_kv_cache_blocks = KVCacheBlocks(())
         self.req_to_blocks: dict[str, list[KVCacheBlock]] = {}
         self.num_cached_block: dict[str, int] = {}
+        self.prefix_cache_stats = PrefixCacheStats()
+
+    def make_prefix_cache_stats(self) -> PrefixCacheStats:
+        """Given: the scheduler asks what was looked up. Phase 02 counts nothing yet."""
+        return self.prefix_cache_stats
 
     def get_computed_blocks(self, request: Request) -> tuple[KVCacheBlocks, int]:
         """What the cache already holds of the request: the blocks at its front, and their tokens.

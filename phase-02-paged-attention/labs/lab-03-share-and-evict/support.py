@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from mini_vllm.request import Request
+from mini_vllm.core.request import Request
 from mini_vllm.sampling_params import SamplingParams
 
 ADA = list(range(20, 30))

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from course.learner.labs import load_support
-from mini_vllm.kv_cache_manager import KVCacheManager
-from mini_vllm.request import Request
+from mini_vllm.core.kv_cache_manager import KVCacheManager
+from mini_vllm.core.request import Request
 from mini_vllm.sampling_params import SamplingParams
 
 support = load_support(__file__)

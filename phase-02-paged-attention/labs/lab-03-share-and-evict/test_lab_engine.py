@@ -8,10 +8,11 @@ from typing import Any
 
 from course.learner.labs import load_support
 from mini_vllm import EngineConfig, LLMEngine, SamplingParams
-from mini_vllm.checkpoint import load_model
-from mini_vllm.engine import DEFAULT_MODEL, EngineParts
-from mini_vllm.kv_cache_manager import KVCacheManager
-from mini_vllm.request import Request
+from mini_vllm.config.engine import DEFAULT_MODEL
+from mini_vllm.core.kv_cache_manager import KVCacheManager
+from mini_vllm.core.request import Request
+from mini_vllm.engine.parts import EngineParts
+from mini_vllm.model_loader import load_model
 
 support = load_support(__file__)
 

@@ -23,7 +23,7 @@ sys.path.append(str(HERE.parents[2]))  # the repository, where it is not install
 
 from course.learner.labs import load_module  # noqa: E402
 from course.learner.stubs import run_script  # noqa: E402
-from mini_vllm.blas import blas_threads  # noqa: E402
+from mini_vllm.utils.blas import blas_threads  # noqa: E402
 
 LENGTHS = (256, 4096, 65_536)
 BLOCK_SIZE, NUM_KV_HEADS, GROUP, HEAD_SIZE = 16, 2, 4, 64

@@ -10,7 +10,7 @@ import numpy as np
 from course.learner.labs import load_support
 from mini_vllm import EngineConfig, LLMEngine, SamplingParams
 from mini_vllm.attention import AttentionMetadata
-from mini_vllm.engine import EngineParts
+from mini_vllm.engine.parts import EngineParts
 
 support = load_support(__file__)
 

@@ -9,9 +9,9 @@ from course.parity.report import ids
 from course.parity.rules import RULES as COURSE_RULES
 from course.parity.traces import Arrival, Config, Trace
 from course.parity.turns import Turn, Turns
-from mini_vllm import block_pool, kv_cache_manager
-from mini_vllm.kv_cache_manager import KVCacheManager
-from mini_vllm.request import Request
+from mini_vllm.core import block_pool, kv_cache_manager
+from mini_vllm.core.kv_cache_manager import KVCacheManager
+from mini_vllm.core.request import Request
 from mini_vllm.sampling_params import SamplingParams
 
 MyBlockPool = block_pool.BlockPool

@@ -8,12 +8,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from course.learner.labs import find_root, load_module
-from course.learner.mistakes import read_mistake
+from course.learner.labs import find_root
+from course.learner.mistakes import read_mistakes
 from course.parity.traces import Arrival, Config, Trace, read_traces
 from course.parity.turns import Turn, Turns, follow
-from mini_vllm.kv_cache_manager import KVCacheBlocks, KVCacheManager
-from mini_vllm.kv_cache_utils import KVCacheBlock
+from mini_vllm.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
+from mini_vllm.core.kv_cache_utils import KVCacheBlock
 
 HERE = Path(__file__).resolve().parent
 GOLDEN = find_root(HERE) / "tests" / "golden" / "scheduler-0.22.1.jsonl.gz"
@@ -144,18 +144,16 @@ def forged(steps: list[Turns], at: int, **changes: Any) -> list[Turns]:
 
 @functools.cache
 def suspects(lab: ModuleType, make: Any) -> str:
-    """Whose mistake it is, if an allocator of `wrong/` gives the same blocks in every trace, up to the
+    """Whose mistake it is, if a known wrong allocator gives the same blocks in every trace, up to the
     first difference and in it."""
 
     def differences(made: Any) -> list[Any]:
         return [lab.first_difference(trace, steps, made) for trace, steps in traces().values()]
 
     mine = differences(make)
-    for path in sorted((HERE / "wrong").glob("*.py")):
-        if "\ndef make_manager(" not in path.read_text(encoding="utf-8"):
+    for mistake in read_mistakes(HERE):
+        if "make_manager" not in mistake.change + mistake.append:
             continue
-        module = load_module(path, f"suspect_{path.stem}")
-        if differences(module.make_manager) == mine:
-            mistake = read_mistake(path)
+        if differences(mistake.load().make_manager) == mine:
             return f"\nSo does an allocator with this mistake: {mistake.name} {mistake.hint}"
     return ""

@@ -38,7 +38,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
 sys.path.insert(0, str(ROOT))
 
-from mini_vllm.engine import DEFAULT_MODEL  # noqa: E402
+from mini_vllm.config.engine import DEFAULT_MODEL  # noqa: E402
 
 SETTINGS: dict[str, Any] = {
     "dtype": "float32",

@@ -13,8 +13,8 @@ from typing import Any
 
 from course.parity.decisions import mini_parts
 from course.parity.traces import Config, Parts
-from mini_vllm.request import Request, RequestStatus
-from mini_vllm.scheduler import Scheduler
+from mini_vllm.core.request import Request, RequestStatus
+from mini_vllm.core.sched.scheduler import Scheduler
 
 HERE = Path(__file__).resolve().parent
 MOST_STEPS = 3000

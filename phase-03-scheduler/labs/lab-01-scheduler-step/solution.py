@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from mini_vllm import scheduler as given
-from mini_vllm.request import RequestStatus
+from mini_vllm.core.request import RequestStatus
+from mini_vllm.core.sched import scheduler as given
 
 
 def predictions() -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from mini_vllm import scheduler as given
+from mini_vllm.core.sched import scheduler as given
 
 
 def predictions() -> dict[str, Any]:
@@ -63,6 +63,6 @@ class Scheduler(given.Scheduler):
         computes a piece only. The first who does not fit ends the loop: nobody passes.
 
         Whoever is admitted leaves the queue for the end of `running`, has the status
-        `RequestStatus.RUNNING` (`mini_vllm.request`) and `num_cached_tokens` 0.
+        `RequestStatus.RUNNING` (`mini_vllm.core.request`) and `num_cached_tokens` 0.
         """
         raise NotImplementedError

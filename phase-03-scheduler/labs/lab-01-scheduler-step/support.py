@@ -7,10 +7,10 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from mini_vllm import EngineConfig
-from mini_vllm import scheduler as given
-from mini_vllm.request import Request
+from mini_vllm.core.request import Request
+from mini_vllm.core.sched import scheduler as given
+from mini_vllm.core.sched.output import ModelRunnerOutput, SchedulerOutput
 from mini_vllm.sampling_params import SamplingParams
-from mini_vllm.sched_output import ModelRunnerOutput, SchedulerOutput
 
 T = TypeVar("T")
 

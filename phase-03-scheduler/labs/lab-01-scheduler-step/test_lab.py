@@ -7,8 +7,8 @@ from types import ModuleType
 import pytest
 
 from course.learner.labs import load_support
-from mini_vllm import scheduler as given
-from mini_vllm.request import RequestStatus
+from mini_vllm.core.request import RequestStatus
+from mini_vllm.core.sched import scheduler as given
 
 support = load_support(__file__)
 

@@ -9,7 +9,7 @@ from course.parity.decisions import mini_parts
 from course.parity.record import workload
 from course.parity.traces import Run
 from mini_vllm import EngineConfig, LLMEngine, SamplingParams
-from mini_vllm.engine import EngineParts
+from mini_vllm.engine.parts import EngineParts
 
 support = load_support(__file__)
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from mini_vllm import LLMEngine, SamplingParams
-from mini_vllm.engine import StepRecord
+from mini_vllm.engine.step_record import StepRecord
 
 
 class Answer(NamedTuple):

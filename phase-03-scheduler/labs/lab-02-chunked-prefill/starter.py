@@ -89,9 +89,9 @@ def ask(engine: LLMEngine, prompts: Mapping[str, str], num_tokens: int) -> dict[
 
     `SamplingParams(temperature=0, max_tokens=..., ignore_eos=True, logprobs=0)` gives each sampled
     token's own logprob: `completion.logprobs[i][token].logprob`. What a step computed for whom stands
-    in `engine.engine_core.step_observers`: append a function, and it is called with a
-    `mini_vllm.engine.StepRecord` after each step. Its `scheduler_output.num_scheduled_tokens` maps
-    ids to tokens, its `outputs` hold `request_id` and `new_token_ids`.
+    in `engine.engine_core.step_observers`: append a function, and it is called after each step with a
+    `StepRecord` of `mini_vllm.engine.step_record`. Its `scheduler_output.num_scheduled_tokens` maps ids
+    to tokens, its `outputs` hold `request_id` and `new_token_ids`.
 
     Args:
         prompts: text by request id.

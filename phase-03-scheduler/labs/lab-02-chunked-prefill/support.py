@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from mini_vllm import EngineConfig, LLMEngine
 from mini_vllm.attention import AttentionMetadata, PagedAttention
 from mini_vllm.attention.paged import attend, reshape_and_cache
-from mini_vllm.engine import EngineParts
+from mini_vllm.engine.parts import EngineParts
 
 Array = NDArray[np.float32]
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from mini_vllm import EngineConfig
-from mini_vllm.request import Request
+from mini_vllm.core.request import Request
+from mini_vllm.core.sched.output import ModelRunnerOutput
+from mini_vllm.core.sched.scheduler import Scheduler
 from mini_vllm.sampling_params import SamplingParams
-from mini_vllm.sched_output import ModelRunnerOutput
-from mini_vllm.scheduler import Scheduler
 
 WEIGHTS_MS = 2 * 8_030_261_248 / 2039e9 * 1000
 """An A100 reads the weights of Llama-3-8B, in 16 bits, once (phase 00)."""

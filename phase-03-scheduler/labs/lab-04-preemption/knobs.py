@@ -13,10 +13,10 @@ import random
 from typing import Any, NamedTuple
 
 from mini_vllm import EngineConfig
-from mini_vllm.request import Request
+from mini_vllm.core.request import Request
+from mini_vllm.core.sched.output import ModelRunnerOutput
+from mini_vllm.core.sched.scheduler import Scheduler
 from mini_vllm.sampling_params import SamplingParams
-from mini_vllm.sched_output import ModelRunnerOutput
-from mini_vllm.scheduler import Scheduler
 
 NUM_PEOPLE, BLOCK_SIZE, MAX_MODEL_LEN = 24, 4, 64
 SERVER = {"num_gpu_blocks": 61, "max_num_seqs": 16, "max_num_batched_tokens": 64}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from mini_vllm import scheduler as given
-from mini_vllm.request import Request
+from mini_vllm.core.request import Request
+from mini_vllm.core.sched import scheduler as given
 
 
 class Model(NamedTuple):
@@ -65,7 +65,7 @@ class Scheduler(given.Scheduler):
 
     What comes from the class above is what you had in lab 03-01, and
 
-    - `policy`, a `SchedulingPolicy` (`mini_vllm.request_queue`): FCFS or PRIORITY.
+    - `policy`, a `SchedulingPolicy` (`mini_vllm.core.sched.request_queue`): FCFS or PRIORITY.
     - `kv_cache_manager.free(request)`: all its blocks go back to the pool.
     - `waiting.prepend_request(request)`: into the queue again. Under FCFS that is its head; under
       PRIORITY the queue is a heap, and everybody has the place that priority and arrival give.

@@ -6,11 +6,12 @@ from types import SimpleNamespace
 from typing import Any
 
 from mini_vllm import EngineConfig
-from mini_vllm.kv_cache_manager import KVCacheBlocks, KVCacheManager, cdiv
-from mini_vllm.request import Request, RequestStatus
-from mini_vllm.request_queue import SchedulingPolicy
+from mini_vllm.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
+from mini_vllm.core.request import Request, RequestStatus
+from mini_vllm.core.sched.output import ModelRunnerOutput, SchedulerOutput
+from mini_vllm.core.sched.request_queue import SchedulingPolicy
 from mini_vllm.sampling_params import SamplingParams
-from mini_vllm.sched_output import ModelRunnerOutput, SchedulerOutput
+from mini_vllm.utils.math import cdiv
 
 
 class Patient(KVCacheManager):

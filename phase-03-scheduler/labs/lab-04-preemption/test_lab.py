@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from course.learner.labs import load_support
-from mini_vllm import scheduler as given
-from mini_vllm.request import RequestStatus
-from mini_vllm.upstream_scheduler import UpstreamScheduler
+from mini_vllm.core.request import RequestStatus
+from mini_vllm.core.sched import scheduler as given
+from mini_vllm.core.sched.upstream_scheduler import UpstreamScheduler
 
 support = load_support(__file__)
 

@@ -13,7 +13,7 @@ from course.parity.decisions import explain, mini_parts, replay
 from course.parity.record import record, workload
 from course.parity.traces import Run, Trace, read_traces
 from mini_vllm import EngineConfig, LLMEngine, SamplingParams
-from mini_vllm.engine import EngineParts
+from mini_vllm.engine.parts import EngineParts
 
 support = load_support(__file__)
 GOLDEN = Path(course.parity.__file__).parents[2] / "tests/golden/scheduler-0.22.1.jsonl.gz"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from mini_vllm import scheduler as given
-from mini_vllm.request import Request, RequestStatus
-from mini_vllm.request_queue import SchedulingPolicy
+from mini_vllm.core.request import Request, RequestStatus
+from mini_vllm.core.sched import scheduler as given
+from mini_vllm.core.sched.request_queue import SchedulingPolicy
 
 
 class Ask(NamedTuple):

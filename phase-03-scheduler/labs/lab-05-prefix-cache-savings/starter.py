@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from mini_vllm import scheduler as given
-from mini_vllm.request import Request
+from mini_vllm.core.request import Request
+from mini_vllm.core.sched import scheduler as given
 
 
 class Ask(NamedTuple):

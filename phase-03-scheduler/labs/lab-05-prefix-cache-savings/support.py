@@ -8,12 +8,14 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from mini_vllm import EngineConfig, LLMEngine, SamplingParams
-from mini_vllm.checkpoint import load_model
-from mini_vllm.engine import DEFAULT_MODEL, EngineParts, StepRecord
-from mini_vllm.llama import LlamaForCausalLM
-from mini_vllm.request import Request
-from mini_vllm.sched_output import ModelRunnerOutput, SchedulerOutput
-from mini_vllm.scheduler import Scheduler
+from mini_vllm.config.engine import DEFAULT_MODEL
+from mini_vllm.core.request import Request
+from mini_vllm.core.sched.output import ModelRunnerOutput, SchedulerOutput
+from mini_vllm.core.sched.scheduler import Scheduler
+from mini_vllm.engine.parts import EngineParts
+from mini_vllm.engine.step_record import StepRecord
+from mini_vllm.model_loader import load_model
+from mini_vllm.models.llama import LlamaForCausalLM
 
 
 class Served(NamedTuple):

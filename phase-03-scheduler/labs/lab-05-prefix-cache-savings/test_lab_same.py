@@ -11,7 +11,7 @@ from course.learner.labs import find_root, load_support
 from course.parity.decisions import explain, mini_parts, replay
 from course.parity.record import record, workload
 from course.parity.traces import Run, read_traces
-from mini_vllm.scheduler import Scheduler
+from mini_vllm.core.sched.scheduler import Scheduler
 
 support = load_support(__file__)
 GOLDEN = find_root() / "tests" / "golden" / "scheduler-0.22.1.jsonl.gz"

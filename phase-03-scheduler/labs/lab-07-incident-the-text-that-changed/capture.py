@@ -39,7 +39,7 @@ ROOT = HERE.parents[2]
 sys.path.insert(0, str(ROOT))
 
 from course.learner.labs import load_support  # noqa: E402
-from mini_vllm.engine import DEFAULT_MODEL  # noqa: E402
+from mini_vllm.config.engine import DEFAULT_MODEL  # noqa: E402
 
 support = load_support(__file__)
 

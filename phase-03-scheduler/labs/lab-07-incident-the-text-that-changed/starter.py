@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
-from mini_vllm.request import Request
-from mini_vllm.upstream_scheduler import UpstreamScheduler
+from mini_vllm.core.request import Request
+from mini_vllm.core.sched.upstream_scheduler import UpstreamScheduler
 
 CAUSES = {
     "A": "Two requests held the same block at the same time.",

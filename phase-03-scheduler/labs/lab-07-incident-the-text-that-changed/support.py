@@ -13,11 +13,11 @@ from typing import Any
 from course.fuzz.engines import Mini
 from course.fuzz.world import Job, Settings, World
 from course.learner.labs import load_module
-from mini_vllm.block_pool import BlockPool
-from mini_vllm.kv_cache_manager import KVCacheBlocks, KVCacheManager
-from mini_vllm.request import Request, RequestStatus
-from mini_vllm.scheduler import Scheduler
-from mini_vllm.upstream_scheduler import UpstreamScheduler
+from mini_vllm.core.block_pool import BlockPool
+from mini_vllm.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
+from mini_vllm.core.request import Request, RequestStatus
+from mini_vllm.core.sched.scheduler import Scheduler
+from mini_vllm.core.sched.upstream_scheduler import UpstreamScheduler
 
 HERE = Path(__file__).resolve().parent
 _worker = load_module(HERE / "worker.py", "lab_03_07_worker")

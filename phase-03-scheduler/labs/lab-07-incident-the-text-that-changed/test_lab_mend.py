@@ -10,8 +10,8 @@ import pytest
 
 from course.learner.labs import load_support
 from mini_vllm import EngineConfig, LLMEngine, SamplingParams
-from mini_vllm.engine import EngineParts
-from mini_vllm.upstream_scheduler import UpstreamScheduler
+from mini_vllm.core.sched.upstream_scheduler import UpstreamScheduler
+from mini_vllm.engine.parts import EngineParts
 
 support = load_support(__file__)
 RIGHT = next(a["text"] for a in support.lines("answers.jsonl") if a["day"] == "wednesday")

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from course.fuzz.memory import Plan
-from mini_vllm.engine import DEFAULT_MODEL
+from mini_vllm.config.engine import DEFAULT_MODEL
 from mini_vllm.tokenizer import Tokenizer
 
 HERE = Path(__file__).resolve().parent

@@ -18,8 +18,8 @@ import numpy as np
 
 from course.parity.decisions import engine_config
 from course.parity.traces import Config
-from mini_vllm.async_scheduler import AsyncScheduler
-from mini_vllm.scheduler import Scheduler
+from mini_vllm.core.sched.async_scheduler import AsyncScheduler
+from mini_vllm.core.sched.scheduler import Scheduler
 from mini_vllm.sim import (
     Lengths,
     LinearCost,

@@ -12,11 +12,11 @@ import pytest
 
 from course.learner.labs import load_support
 from course.parity.decisions import engine_config
-from mini_vllm.async_scheduler import AsyncScheduler
-from mini_vllm.request import Request, RequestStatus
-from mini_vllm.request_queue import FCFSRequestQueue
+from mini_vllm.core.request import Request, RequestStatus
+from mini_vllm.core.sched.async_scheduler import AsyncScheduler
+from mini_vllm.core.sched.request_queue import FCFSRequestQueue
+from mini_vllm.core.sched.scheduler import Scheduler
 from mini_vllm.sampling_params import SamplingParams
-from mini_vllm.scheduler import Scheduler
 
 support = load_support(__file__)
 FCFS, PRIORITY = support.HELD_FCFS, support.HELD_PRIORITY

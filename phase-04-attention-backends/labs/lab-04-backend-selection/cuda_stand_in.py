@@ -8,7 +8,7 @@ own `CudaPlatformBase`, told which GPU it is on instead of asking the driver:
 
 The order of the candidates, their validation and their messages are vLLM's. What stands in is only:
 
-- the compiled extensions that the CPU build does not have. Backends import them; nothing calls them here.
+- the compiled extensions of the CUDA build. Platform and backends import them; nothing calls them here.
 - the driver's answers: capability, name, memory, number of devices.
 - the packages flashinfer and tokenspeed_mla, which may be there or not: `become` says.
 - the look-up whether NVIDIA's server can be reached, which `become` answers, too.
@@ -26,6 +26,7 @@ from collections.abc import Sequence
 from typing import Any
 
 EXTENSIONS = (
+    "vllm._C",
     "vllm._C_stable_libtorch",
     "vllm._moe_C",
     "vllm._moe_C_stable_libtorch",
@@ -35,7 +36,11 @@ EXTENSIONS = (
     "vllm.vllm_flash_attn._vllm_fa2_C",
     "vllm.vllm_flash_attn._vllm_fa3_C",
 )
-"""What vLLM's CUDA wheel brings along, and its CPU wheel does not."""
+"""What vLLM's CUDA wheel brings along, and its CPU wheel does not.
+
+The CPU wheel has a `vllm._C` too, but another: compiled for AVX-512, with kernels for a CPU.
+`vllm.platforms.cuda` imports whatever has that name, and on a processor without AVX-512 that is an illegal
+instruction."""
 PACKAGES = ("flashinfer", "tokenspeed_mla")
 
 

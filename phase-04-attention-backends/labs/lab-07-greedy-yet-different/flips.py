@@ -30,8 +30,8 @@ sys.path.append(str(ROOT))  # the repository, where it is not installed
 
 from course.learner.labs import load_module, load_support  # noqa: E402
 from course.learner.stubs import run_script  # noqa: E402
-from mini_vllm.config import EngineConfig  # noqa: E402
-from mini_vllm.engine import LLMEngine  # noqa: E402
+from mini_vllm.config.engine import EngineConfig  # noqa: E402
+from mini_vllm.engine.llm_engine import LLMEngine  # noqa: E402
 from mini_vllm.sampling_params import SamplingParams  # noqa: E402
 
 support = load_support(__file__)

@@ -25,7 +25,7 @@ sys.path.append(str(HERE.parents[2]))  # the repository, where it is not install
 from course.learner.labs import load_module, load_support  # noqa: E402
 from course.learner.stubs import run_script  # noqa: E402
 from mini_vllm.attention import PagedAttention, tiled  # noqa: E402
-from mini_vllm.blas import blas_threads  # noqa: E402
+from mini_vllm.utils.blas import blas_threads  # noqa: E402
 
 support = load_support(__file__)
 IDA = "A step is one forward pass over a flat batch of tokens. The scheduler decides who is in it. "

@@ -30,7 +30,7 @@ sys.path.append(str(ROOT))  # the repository, where it is not installed
 
 from course.learner.labs import load_module, load_support  # noqa: E402
 from course.learner.stubs import run_script  # noqa: E402
-from mini_vllm.blas import blas_threads  # noqa: E402
+from mini_vllm.utils.blas import blas_threads  # noqa: E402
 
 support = load_support(__file__)
 RECORD = HERE / "ties.json"

@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 
 from mini_vllm.attention import AttentionMetadata, PagedAttention, TiledAttention
 from mini_vllm.attention.paged import reshape_and_cache
-from mini_vllm.checkpoint import load_model
-from mini_vllm.config import DEFAULT_MODEL
-from mini_vllm.llama import LlamaForCausalLM
+from mini_vllm.config.engine import DEFAULT_MODEL
+from mini_vllm.model_loader import load_model
+from mini_vllm.models.llama import LlamaForCausalLM
 from mini_vllm.tokenizer import Tokenizer
 
 Array = NDArray[np.float32]

@@ -24,7 +24,7 @@ sys.path.append(str(ROOT))  # the repository, where it is not installed
 
 from course.learner.labs import load_module  # noqa: E402
 from course.learner.stubs import run_script  # noqa: E402
-from mini_vllm.llama_config import LlamaConfig  # noqa: E402
+from mini_vllm.config.model import LlamaConfig  # noqa: E402
 
 MODES = ("NONE", "PIECEWISE", "FULL")
 LAUNCH_S = (3e-6, 6e-6)

@@ -8,9 +8,9 @@ from types import ModuleType
 import pytest
 
 from mini_vllm import EngineConfig, LLMEngine, SamplingParams
-from mini_vllm.checkpoint import get_model
-from mini_vllm.config import DEFAULT_MODEL
-from mini_vllm.engine import StepRecord
+from mini_vllm.config.engine import DEFAULT_MODEL
+from mini_vllm.engine.step_record import StepRecord
+from mini_vllm.model_loader import get_model
 
 MODES = ("PIECEWISE", "FULL", "FULL_DECODE_ONLY", "FULL_AND_PIECEWISE")
 

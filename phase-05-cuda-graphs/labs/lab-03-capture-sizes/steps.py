@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from mini_vllm import EngineConfig
-from mini_vllm.request import Request
+from mini_vllm.core.request import Request
+from mini_vllm.core.sched.output import ModelRunnerOutput
+from mini_vllm.core.sched.scheduler import Scheduler
 from mini_vllm.sampling_params import SamplingParams
-from mini_vllm.sched_output import ModelRunnerOutput
-from mini_vllm.scheduler import Scheduler
 
 
 class Step(NamedTuple):

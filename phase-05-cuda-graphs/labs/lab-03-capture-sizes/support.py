@@ -14,7 +14,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[2]
 in_vllm = load_module(HERE / "in_vllm.py", "lab_05_03_in_vllm")
 steps = load_module(HERE / "steps.py", "lab_05_03_steps")
-grid = load_module(ROOT / "tests/engine/cudagraph_grid.py", "lab_05_03_grid")
+grid = load_module(ROOT / "tests/engine/helpers/cudagraph_grid.py", "lab_05_03_grid")
 
 
 @cache

@@ -11,7 +11,7 @@ from course.learner.labs import load_module
 from mini_vllm.cudagraph import AttentionCGSupport, CUDAGraphMode
 
 ROOT = Path(__file__).resolve().parents[3]
-grid = load_module(ROOT / "tests/engine/cudagraph_grid.py", "lab_05_04_grid")
+grid = load_module(ROOT / "tests/engine/helpers/cudagraph_grid.py", "lab_05_04_grid")
 DEFAULT = [1, 2, 4, *range(8, 256, 8), *range(256, 513, 16)]
 """The ladder for 256 requests and steps of 8,192 tokens (lab 05-03)."""
 

@@ -11,7 +11,7 @@ import pytest
 from course.learner.labs import load_support
 from mini_vllm import LLM, SamplingParams
 from mini_vllm.cudagraph import AttentionCGSupport, BatchDescriptor, CUDAGraphMode
-from mini_vllm.engine import EngineParts
+from mini_vllm.engine.parts import EngineParts
 
 support = load_support(__file__)
 NONE, PIECEWISE, FULL = CUDAGraphMode.NONE, CUDAGraphMode.PIECEWISE, CUDAGraphMode.FULL

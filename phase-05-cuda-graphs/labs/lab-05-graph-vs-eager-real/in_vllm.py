@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import Any
 
 from course.learner.labs import load_module
-from mini_vllm.config import DEFAULT_MODEL
+from mini_vllm.config.engine import DEFAULT_MODEL
 
 LAB_02 = Path(__file__).resolve().parents[1] / "lab-02-launch-overhead"
 BATCHES = (1, 8, 64)

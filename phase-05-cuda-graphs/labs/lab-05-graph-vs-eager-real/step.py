@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from mini_vllm.llama_config import LlamaConfig
+from mini_vllm.config.model import LlamaConfig
 
 LAYERS, CONTEXT, BLOCK_SIZE = 4, 64, 16
 

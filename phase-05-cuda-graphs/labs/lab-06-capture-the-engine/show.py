@@ -30,9 +30,9 @@ def main(argv: list[str] | None = None) -> int:
 
     import torch
 
-    from mini_vllm.checkpoint import load_config, load_weights
-    from mini_vllm.config import DEFAULT_MODEL
+    from mini_vllm.config.engine import DEFAULT_MODEL
     from mini_vllm.gpu.llama import LlamaForCausalLM
+    from mini_vllm.model_loader import load_config, load_weights
 
     model = LlamaForCausalLM(
         load_config(DEFAULT_MODEL), load_weights(DEFAULT_MODEL), device=args.device

@@ -48,10 +48,10 @@ def make_model(device: str, lazy: bool = False) -> Any:
     """A Llama of two layers with random weights. `lazy`: it makes a table when a size first comes."""
     import torch
 
-    from mini_vllm.checkpoint.loader import expected_tensors
+    from mini_vllm.config.model import LlamaConfig
     from mini_vllm.gpu.backend import TorchAttention
     from mini_vllm.gpu.llama import LlamaForCausalLM
-    from mini_vllm.llama_config import LlamaConfig
+    from mini_vllm.model_loader.loader import expected_tensors
 
     class CheckedAttention(TorchAttention):
         """Looks at the metadata's shapes and numbers, as a kernel's launcher does."""

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mini_vllm.quantization.base import LinearMethod, Parameter
+from mini_vllm.layers.quantization.base import LinearMethod, Parameter
 
 Array = NDArray[np.float32]
 Codes = NDArray[np.int8]

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from mini_vllm import EngineConfig, LLMEngine, SamplingParams
-from mini_vllm.checkpoint import load_config, load_weights
-from mini_vllm.engine import DEFAULT_MODEL
-from mini_vllm.llama import LlamaForCausalLM
-from mini_vllm.quantization.config import OnlineQuantizationConfig
+from mini_vllm.config.engine import DEFAULT_MODEL
+from mini_vllm.layers.quantization.config import OnlineQuantizationConfig
+from mini_vllm.model_loader import load_config, load_weights
+from mini_vllm.models.llama import LlamaForCausalLM
 from mini_vllm.tokenizer import Tokenizer
 
 

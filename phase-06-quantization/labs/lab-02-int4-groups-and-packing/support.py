@@ -11,10 +11,10 @@ import numpy as np
 import safetensors
 from numpy.typing import NDArray
 
-from mini_vllm.checkpoint import load_weights
-from mini_vllm.engine import DEFAULT_MODEL
-from mini_vllm.quantization.grid import QuantArgs, QuantizedWeight, round_to_nearest
-from mini_vllm.quantization.save import save_quantized
+from mini_vllm.compress.save import save_quantized
+from mini_vllm.config.engine import DEFAULT_MODEL
+from mini_vllm.layers.quantization.grid import QuantArgs, QuantizedWeight, round_to_nearest
+from mini_vllm.model_loader import load_weights
 
 Array = NDArray[Any]
 
@@ -71,7 +71,7 @@ def written(grid: str, group_size: int) -> dict[str, dict[str, Array]]:
         save_quantized(DEFAULT_MODEL, Path(place) / "out", layers, rest, layout)
         data = (Path(place) / "out" / "model.safetensors").read_bytes()
     found: dict[str, dict[str, Array]] = {name: {} for name in layers}
-    for name, entry in safetensors.deserialize(data):
+    for name, entry in sorted(safetensors.deserialize(data), key=lambda pair: pair[0]):
         layer, _, part = name.rpartition(".")
         if layer in found:
             array = np.frombuffer(entry["data"], _NUMPY[entry["dtype"]])

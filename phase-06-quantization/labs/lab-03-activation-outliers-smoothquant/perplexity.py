@@ -18,9 +18,9 @@ import numpy as np
 
 from course.learner.labs import load_module, load_support
 from course.learner.stubs import run_script
-from mini_vllm.llama import LlamaForCausalLM
-from mini_vllm.quantization.calibrate import calibrate
-from mini_vllm.quantization.evaluate import CALIBRATION, HELD_OUT, load_documents, perplexity
+from mini_vllm.compress.calibrate import calibrate
+from mini_vllm.compress.evaluate import CALIBRATION, HELD_OUT, load_documents, perplexity
+from mini_vllm.models.llama import LlamaForCausalLM
 
 HERE = Path(__file__).resolve().parent
 support = load_support(__file__)

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import mini_vllm
-from mini_vllm.checkpoint import load_model, load_weights
-from mini_vllm.llama import LlamaForCausalLM
-from mini_vllm.quantization.calibrate import LayerInput, calibrate
-from mini_vllm.quantization.evaluate import CALIBRATION, load_documents
+from mini_vllm.compress.calibrate import LayerInput, calibrate
+from mini_vllm.compress.evaluate import CALIBRATION, load_documents
+from mini_vllm.model_loader import load_model, load_weights
+from mini_vllm.models.llama import LlamaForCausalLM
 
 TINY = Path(mini_vllm.__file__).parent / "checkpoints" / "tiny-llama"
 Array = np.ndarray

@@ -134,11 +134,15 @@ def test_integers_are_added_exactly(lab: ModuleType) -> None:
     got = np.asarray(lab.w8a8(x, weight))
     # The sum may be given back in float32; only adding up in it is refused.
     wrong = np.argwhere(got.astype(np.float32) != want.astype(np.float32))
-    assert not len(wrong), (
-        f"{len(wrong)} of 24 sums of 16,384 products are not exact, the first {want[tuple(wrong[0])]:,.0f}, "
-        f"yours {got[tuple(wrong[0])]:,.0f}. Off by some units: added up in float32, which ends at 2^24. Far "
-        "off: int8 or int16 wrapped around, and int32 would hold it. Or a scale is not largest / 127"
-    )
+    said = "some of 24 sums of 16,384 products are off by units: added up in float32, which ends at 2^24"
+    if len(wrong) and not np.abs(got - want).max() < 1e-5 * want.max():
+        first = tuple(wrong[0])
+        said = (
+            f"{len(wrong)} of 24 sums of 16,384 products are not exact, the first {want[first]:,.0f}, yours "
+            f"{got[first]:,.0f}. int8 or int16 wrapped around, and int32 would hold it; or a scale is not "
+            "largest / 127"
+        )
+    assert not len(wrong), said
 
 
 # ---- a loud channel ------------------------------------------------------------------------------

@@ -29,11 +29,11 @@ sys.path.append(str(ROOT))  # the repository, where it is not installed
 from course.learner.labs import load_module  # noqa: E402
 from course.learner.stubs import run_script  # noqa: E402
 from mini_vllm import LLM, SamplingParams  # noqa: E402
-from mini_vllm.checkpoint import load_model  # noqa: E402
-from mini_vllm.engine import DEFAULT_MODEL  # noqa: E402
-from mini_vllm.quantization.evaluate import HELD_OUT, load_documents  # noqa: E402
-from mini_vllm.quantization.evaluate import logprobs as mini_logprobs  # noqa: E402
-from mini_vllm.quantization.quantize import quantize_checkpoint  # noqa: E402
+from mini_vllm.compress.evaluate import HELD_OUT, load_documents  # noqa: E402
+from mini_vllm.compress.evaluate import logprobs as mini_logprobs  # noqa: E402
+from mini_vllm.compress.quantize import quantize_checkpoint  # noqa: E402
+from mini_vllm.config.engine import DEFAULT_MODEL  # noqa: E402
+from mini_vllm.model_loader import load_model  # noqa: E402
 
 RESULTS = HERE / "results.json"
 METHODS = (

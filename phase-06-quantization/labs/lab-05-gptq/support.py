@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 import mini_vllm
-from mini_vllm.checkpoint import load_model, load_weights
-from mini_vllm.quantization.calibrate import LayerInput, calibrate
-from mini_vllm.quantization.evaluate import CALIBRATION, load_documents
+from mini_vllm.compress.calibrate import LayerInput, calibrate
+from mini_vllm.compress.evaluate import CALIBRATION, load_documents
+from mini_vllm.model_loader import load_model, load_weights
 
 TINY = mini_vllm.__path__[0] + "/checkpoints/tiny-llama"
 Array = np.ndarray

@@ -17,9 +17,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from mini_vllm import LLM, SamplingParams
-from mini_vllm.config import DEFAULT_MODEL
-from mini_vllm.quantization.evaluate import HELD_OUT, load_documents
-from mini_vllm.quantization.kv_cache import FORMATS, PerTensor, PerTokenHead, page_size_bytes
+from mini_vllm.compress.evaluate import HELD_OUT, load_documents
+from mini_vllm.config.engine import DEFAULT_MODEL
+from mini_vllm.layers.quantization.kv_cache import FORMATS, PerTensor, PerTokenHead, page_size_bytes
 
 KINDS = ("auto", "fp8", "fp8_e5m2", "int8_per_token_head", "fp8_per_token_head")
 

@@ -28,7 +28,7 @@ sys.path.append(str(ROOT))  # the repository, where it is not installed
 
 from course.learner.labs import load_module  # noqa: E402
 from course.learner.stubs import run_script  # noqa: E402
-from mini_vllm.llama_config import LlamaConfig  # noqa: E402
+from mini_vllm.config.model import LlamaConfig  # noqa: E402
 
 # layers, hidden, mlp, heads, kv_heads, head_size, vocab, tied: from each model's config.json.
 SHAPES: dict[str, tuple[int, int, int, int, int, int, int, bool]] = {

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from model_helpers import Step, make_step
 
 from mini_vllm.attention import (
     AttentionMetadata,
@@ -13,6 +12,7 @@ from mini_vllm.attention import (
     TiledAttention,
     tiled,
 )
+from tests.engine.helpers.model_helpers import Step, make_step
 
 TOLERANCE = 2e-5
 
@@ -75,7 +75,17 @@ def test_plain_and_tiled_equal_the_textbook(seed: int, monkeypatch: pytest.Monke
     )
     plain = step.run(PagedAttention())
     assert_close(plain, reference(step))
-    assert_close(step.run(TiledAttention()), plain)
+    for attend in (tiled.attend, tiled.attend_by_vectors):
+        assert_close(step.run(TiledAttention(attend)), plain)
+
+
+@pytest.mark.parametrize("kernels", [True, False])
+def test_who_has_no_small_matrix_kernels_attends_by_vectors(
+    kernels: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tiled, "has_small_matrix_kernels", lambda: kernels)
+    chosen = tiled.attend if kernels else tiled.attend_by_vectors
+    assert tiled.choose_attend() is chosen
 
 
 @every_backend

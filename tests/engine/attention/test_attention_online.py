@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from model_helpers import make_step
-from thorough import either
 
 from mini_vllm import EngineConfig, LLMEngine, SamplingParams
 from mini_vllm.attention import OnlineAttention, PagedAttention, online
 from mini_vllm.attention.online import State, empty, finish, merge, update
-from mini_vllm.engine import EngineParts
+from mini_vllm.engine.parts import EngineParts
+from tests.engine.helpers.model_helpers import make_step
+from tests.engine.helpers.thorough import either
 
 D = 3
 """Numbers a value has in the tests of states."""

@@ -15,10 +15,10 @@ import mini_vllm
 from mini_vllm import LLM, EngineConfig, LLMEngine
 from mini_vllm.attention import PagedAttention, TiledAttention
 from mini_vllm.attention.registry import BACKENDS, get_backend
-from mini_vllm.cli import build_parser, main
-from mini_vllm.engine import EngineParts
-from mini_vllm.llama import LlamaForCausalLM
-from mini_vllm.model_runner import ModelRunner
+from mini_vllm.engine.parts import EngineParts
+from mini_vllm.entrypoints.cli import build_parser, main
+from mini_vllm.models.llama import LlamaForCausalLM
+from mini_vllm.worker.model_runner import ModelRunner
 
 ROOT = Path(mini_vllm.__file__).parents[1]
 

@@ -12,7 +12,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from quantization_methods import (
+
+from mini_vllm.compress.awq import awq
+from mini_vllm.compress.calibrate import calibrate
+from mini_vllm.compress.evaluate import CALIBRATION, evaluate, load_documents, perplexity
+from mini_vllm.compress.fold import norm_folds
+from mini_vllm.compress.gptq import gptq
+from mini_vllm.compress.quantize import quantize_checkpoint
+from mini_vllm.compress.smoothquant import smooth
+from mini_vllm.layers.quantization.grid import QuantArgs
+from mini_vllm.model_loader import load_model
+from mini_vllm.utils.blas import blas_threads
+from tests.engine.helpers.quantization_methods import (
     CONFIG,
     INT8,
     TINY,
@@ -25,18 +36,7 @@ from quantization_methods import (
     weights,
     with_weights,
 )
-from thorough import THOROUGH, either
-
-from mini_vllm.blas import blas_threads
-from mini_vllm.checkpoint import load_model
-from mini_vllm.quantization.awq import awq
-from mini_vllm.quantization.calibrate import calibrate
-from mini_vllm.quantization.evaluate import CALIBRATION, evaluate, load_documents, perplexity
-from mini_vllm.quantization.fold import norm_folds
-from mini_vllm.quantization.gptq import gptq
-from mini_vllm.quantization.grid import QuantArgs
-from mini_vllm.quantization.quantize import quantize_checkpoint
-from mini_vllm.quantization.smoothquant import smooth
+from tests.engine.helpers.thorough import THOROUGH, either
 
 NAMES = either(linears((1,))[:4], linears())
 SIZES = either((32,), (128, 64, 32))

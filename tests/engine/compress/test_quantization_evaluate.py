@@ -8,11 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from engine_helpers import random_model
-from quantization_methods import TINY, held_out, inputs, linears, model, weights
 
-from mini_vllm.quantization.calibrate import ROWS, Recorder, calibrate
-from mini_vllm.quantization.evaluate import (
+from mini_vllm.compress.calibrate import ROWS, Recorder, calibrate
+from mini_vllm.compress.evaluate import (
     CALIBRATION,
     HELD_OUT,
     evaluate,
@@ -21,6 +19,15 @@ from mini_vllm.quantization.evaluate import (
     load_documents,
     logprobs,
     perplexity,
+)
+from tests.engine.helpers.engine_helpers import random_model
+from tests.engine.helpers.quantization_methods import (
+    TINY,
+    held_out,
+    inputs,
+    linears,
+    model,
+    weights,
 )
 
 
@@ -60,7 +67,7 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
 
 def test_perplexity_is_that_of_the_engine() -> None:
     """The engine gives the log probability of each token of a prompt; both ways to the same number."""
-    from mini_vllm.llm import LLM
+    from mini_vllm.entrypoints.llm import LLM
     from mini_vllm.sampling_params import SamplingParams
 
     documents = held_out()[:3]
@@ -81,7 +88,7 @@ def test_batches_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Documents one by one, or several in a step."""
     documents = held_out()[:4]
     together = evaluate(model(), documents)
-    monkeypatch.setattr("mini_vllm.quantization.evaluate.BATCH_TOKENS", 1)
+    monkeypatch.setattr("mini_vllm.compress.evaluate.BATCH_TOKENS", 1)
     alone = evaluate(model(), documents)
     assert alone.nll == pytest.approx(together.nll, rel=1e-5)
     assert alone.tokens == together.tokens == sum(len(ids) - 1 for ids in documents)

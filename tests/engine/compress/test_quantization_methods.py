@@ -7,18 +7,18 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from engine_helpers import SMALL
-from quantization_methods import CONFIG, inputs, weights
 
-from mini_vllm.blas import blas_threads
-from mini_vllm.checkpoint import expected_tensors
-from mini_vllm.llama import LlamaForCausalLM
-from mini_vllm.quantization.awq import awq, awq_scales
-from mini_vllm.quantization.evaluate import logprobs
-from mini_vllm.quantization.fold import all_folds, norm_folds
-from mini_vllm.quantization.gptq import gptq
-from mini_vllm.quantization.grid import QuantArgs, round_to_nearest
-from mini_vllm.quantization.smoothquant import smooth, smoothing_scales
+from mini_vllm.compress.awq import awq, awq_scales
+from mini_vllm.compress.evaluate import logprobs
+from mini_vllm.compress.fold import all_folds, norm_folds
+from mini_vllm.compress.gptq import gptq
+from mini_vllm.compress.smoothquant import smooth, smoothing_scales
+from mini_vllm.layers.quantization.grid import QuantArgs, round_to_nearest
+from mini_vllm.model_loader import expected_tensors
+from mini_vllm.models.llama import LlamaForCausalLM
+from mini_vllm.utils.blas import blas_threads
+from tests.engine.helpers.engine_helpers import SMALL
+from tests.engine.helpers.quantization_methods import CONFIG, inputs, weights
 
 CHANNEL = QuantArgs(4, strategy="channel")
 GROUP = QuantArgs(4, strategy="group", group_size=32)
@@ -154,7 +154,7 @@ def test_what_gptq_refuses() -> None:
 
 def test_a_fold_moves_a_scale_without_loss() -> None:
     """Powers of two: norms, v, up and what follows them change, the product of both stays, bit for bit."""
-    from quantization_methods import held_out, with_weights
+    from tests.engine.helpers.quantization_methods import held_out, with_weights
 
     rng = np.random.default_rng(0)
     tensors = weights()

@@ -10,19 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 import safetensors
-from model_helpers import write_checkpoint as write_random
-from text_helpers import write_checkpoint
-from thorough import either
 
 from mini_vllm import LLM, SamplingParams
-from mini_vllm.checkpoint import load_config, load_weights
-from mini_vllm.cli import main
-from mini_vllm.engine import DEFAULT_MODEL
-from mini_vllm.quantization import quantize, save
-from mini_vllm.quantization.float_formats import E4M3
-from mini_vllm.quantization.grid import QuantArgs, QuantizedWeight, bfloat16_bits, round_to_nearest
-from mini_vllm.quantization.pack import unpack_awq, unpack_int32
-from mini_vllm.quantization.quantize import (
+from mini_vllm.compress import quantize, save
+from mini_vllm.compress.quantize import (
     METHODS,
     Summary,
     find_method,
@@ -30,6 +21,20 @@ from mini_vllm.quantization.quantize import (
     quantize_checkpoint,
     quantize_weights,
 )
+from mini_vllm.config.engine import DEFAULT_MODEL
+from mini_vllm.entrypoints.cli import main
+from mini_vllm.layers.quantization.float_formats import E4M3
+from mini_vllm.layers.quantization.grid import (
+    QuantArgs,
+    QuantizedWeight,
+    bfloat16_bits,
+    round_to_nearest,
+)
+from mini_vllm.layers.quantization.pack import unpack_awq, unpack_int32
+from mini_vllm.model_loader import load_config, load_weights
+from tests.engine.helpers.model_helpers import write_checkpoint as write_random
+from tests.engine.helpers.text_helpers import write_checkpoint
+from tests.engine.helpers.thorough import either
 
 NUMPY = {
     "F32": "<f4",

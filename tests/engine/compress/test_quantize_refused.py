@@ -6,12 +6,12 @@ import json
 from pathlib import Path
 
 import pytest
-from model_helpers import write_checkpoint as write_random
-from text_helpers import write_checkpoint
 
-from mini_vllm.checkpoint import load_config
-from mini_vllm.quantization.quantize import find_method, quantize_checkpoint, quantize_weights
-from mini_vllm.quantization.save import write_safetensors
+from mini_vllm.compress.quantize import find_method, quantize_checkpoint, quantize_weights
+from mini_vllm.compress.save import write_safetensors
+from mini_vllm.model_loader import load_config
+from tests.engine.helpers.model_helpers import write_checkpoint as write_random
+from tests.engine.helpers.text_helpers import write_checkpoint
 
 
 def test_an_out_that_cannot_be_made_is_refused_before_any_work(

@@ -1,7 +1,8 @@
 """Who reads what `mini-vllm quantize` writes: vLLM on a CPU, and the library compressed-tensors.
 
-On a CPU vLLM has kernels for W8A8 in integers and for 4-bit weights. For FP8 and for 8-bit weights alone it
-has none, so for those the library must suffice: it decompresses each layer to exactly our numbers.
+On a CPU vLLM has kernels for W8A8 in integers and, where there is AVX-512, for 4-bit weights. For FP8 and for
+8-bit weights alone it has none, so for those the library must suffice: it decompresses each layer to exactly
+our numbers.
 """
 
 from __future__ import annotations
@@ -16,15 +17,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from quantized_helpers import cases, quantized_weight, write_quantized
-from vllm_helpers import output_of
 
 from mini_vllm import LLM, SamplingParams
-from mini_vllm.checkpoint import load_config, load_weights
-from mini_vllm.engine import DEFAULT_MODEL
-from mini_vllm.quantization.grid import QuantizedWeight
-from mini_vllm.quantization.quantize import METHODS, find_method, quantize_weights
-from mini_vllm.quantization.quantize import quantize_checkpoint as write
+from mini_vllm.compress.quantize import METHODS, find_method, quantize_weights
+from mini_vllm.compress.quantize import quantize_checkpoint as write
+from mini_vllm.config.engine import DEFAULT_MODEL
+from mini_vllm.layers.quantization.grid import QuantizedWeight
+from mini_vllm.model_loader import load_config, load_weights
+from tests.engine.helpers.quantized_helpers import cases, quantized_weight, write_quantized
+from tests.engine.helpers.vllm_helpers import cpu_kernels, output_of, skip_unless_right
 
 pytestmark = pytest.mark.vllm
 PROMPTS = ["Once upon a time", "The scheduler", "A block of the cache", "A request"]
@@ -45,6 +46,7 @@ LIBRARY = ["w4a16-asym", "w4a16-actorder", "w8a16-asym"]
 REFUSED = {"int8": "float16", "fp8": "float32"}
 BESIDE = {name: case for name, case in cases(32).items() if name not in METHODS}
 FOUR_BITS = "CPUWNA16LinearKernel"
+BITS = {name: 8 if dtype == "float32" else 4 for name, dtype in RUNS.items()}
 
 
 @functools.cache
@@ -67,7 +69,7 @@ def played() -> dict[str, Any]:
         {"folder": str(folder() / name), "dtype": dtype, "prompts": PROMPTS, "max_tokens": TOKENS}
         for name, dtype in names.items()
     ]
-    script = Path(__file__).with_name("quantized_vllm.py")
+    script = Path(__file__).parents[1] / "helpers" / "quantized_vllm.py"
     line = output_of(script, json.dumps(job)).split("ANSWER ")[1]
     return dict(zip(names, json.loads(line), strict=True))
 
@@ -89,6 +91,9 @@ def ours(name: str) -> tuple[list[list[int]], list[list[float]]]:
 @pytest.mark.parametrize("name", RUNS)
 def test_vllm_gives_the_same_tokens_on_the_same_files(name: str) -> None:
     answer = played()[name]
+    if BITS[name] == 4 and not cpu_kernels().four_bits:
+        assert "cpu_gemm_wna16" in answer["error"]
+    skip_unless_right(BITS[name])
     assert "error" not in answer, answer.get("error")
     tokens, logprobs = ours(name)
     assert answer["tokens"] == tokens
@@ -101,19 +106,25 @@ def test_vllm_gives_the_same_tokens_on_the_same_files(name: str) -> None:
     assert apart < (1e-3 if RUNS[name] == "float32" else 0.05)
 
 
-def test_which_kernel_vllm_selected_for_each() -> None:
+def test_which_kernel_vllm_selected_for_int8() -> None:
     answers = played()
-    classes = {name: answers[name]["classes"] for name in RUNS}
     w8a8 = ["CompressedTensorsLinearMethod", "CompressedTensorsW8A8Int8"]
-    wna16 = ["CompressedTensorsLinearMethod", "CompressedTensorsWNA16", FOUR_BITS]
-    assert classes["int4-g128"] == classes["int4-g32"] == classes["w4a16-asym"] == wna16
-    assert classes["w8a8"][:2] == classes["smoothquant-w8a8"][:2] == w8a8
-    assert classes["gptq"] == classes["gptq-desc"] == ["AutoGPTQLinearMethod", FOUR_BITS]
-    # AWQ has a method of its own on a CPU, which calls the 4-bit kernel without a choice.
-    assert classes["awq-g64"] == ["CPUAWQLinearMethod"]
+    for name in ("w8a8", "smoothquant-w8a8"):
+        assert answers[name]["classes"][:2] == w8a8
     # The log names a kernel once a process, at the first layer that gets it.
     kernel = "CPUInt8ScaledMMLinearKernel"
     assert answers["w8a8"]["said"] == [f"Selected {kernel} for CompressedTensorsW8A8Int8"]
+
+
+def test_which_kernel_vllm_selected_for_each_layout_in_four_bits() -> None:
+    skip_unless_right(bits=4)
+    answers = played()
+    classes = {name: answers[name]["classes"] for name in RUNS}
+    wna16 = ["CompressedTensorsLinearMethod", "CompressedTensorsWNA16", FOUR_BITS]
+    assert classes["int4-g128"] == classes["int4-g32"] == classes["w4a16-asym"] == wna16
+    assert classes["gptq"] == classes["gptq-desc"] == ["AutoGPTQLinearMethod", FOUR_BITS]
+    # AWQ has a method of its own on a CPU, which calls the 4-bit kernel without a choice.
+    assert classes["awq-g64"] == ["CPUAWQLinearMethod"]
     assert answers["int4-g128"]["said"] == [f"Using {FOUR_BITS} for CompressedTensorsWNA16"]
     assert answers["gptq"]["said"] == [f"Using {FOUR_BITS} for AutoGPTQLinearMethod"]
 

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-import mini_vllm.request as request_module
-from mini_vllm import kv_cache_utils
-from mini_vllm.kv_cache_utils import (
+import mini_vllm.core.request as request_module
+from mini_vllm.core import kv_cache_utils
+from mini_vllm.core.kv_cache_utils import (
     BlockHash,
     hash_block_tokens,
 )
-from mini_vllm.request import Request
+from mini_vllm.core.request import Request
 from mini_vllm.sampling_params import SamplingParams
 
 # -- hashes ---------------------------------------------------------------------------------------

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from mini_vllm.block_pool import BlockHashToBlockMap, BlockPool
-from mini_vllm.kv_cache_utils import (
+from mini_vllm.core.block_pool import BlockHashToBlockMap, BlockPool
+from mini_vllm.core.kv_cache_utils import (
     BlockHash,
     FreeKVCacheBlockQueue,
     KVCacheBlock,

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from mini_vllm.block_pool import BlockPool
-from mini_vllm.kv_cache_manager import KVCacheManager, cdiv
-from mini_vllm.request import Request
+from mini_vllm.core.block_pool import BlockPool
+from mini_vllm.core.kv_cache_manager import KVCacheManager
+from mini_vllm.core.request import Request
 from mini_vllm.sampling_params import SamplingParams
+from mini_vllm.utils.math import cdiv
 
 SIZE = 4
 

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from faults import FAULTS
-from slot_identity import (
+
+from mini_vllm.core.sched.output import CachedRequestData, NewRequestData, SchedulerOutput
+from mini_vllm.engine.parts import EngineParts
+from mini_vllm.sampling_params import SamplingParams
+from tests.engine.helpers.faults import FAULTS
+from tests.engine.helpers.slot_identity import (
     ASYNC_PARTS,
     UPSTREAM_ASYNC_PARTS,
     UPSTREAM_PARTS,
@@ -19,11 +23,7 @@ from slot_identity import (
     run_world,
     worlds,
 )
-from thorough import either
-
-from mini_vllm.engine import EngineParts
-from mini_vllm.sampling_params import SamplingParams
-from mini_vllm.sched_output import CachedRequestData, NewRequestData, SchedulerOutput
+from tests.engine.helpers.thorough import either
 
 
 def test_every_read_finds_the_readers_own_sequence() -> None:

@@ -24,15 +24,20 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from invariants import check_drained, check_sampled, check_scheduled, check_state
-from thorough import either
-from workloads import EOS, make_request
 
-from mini_vllm.async_scheduler import AsyncScheduler
-from mini_vllm.config import EngineConfig
-from mini_vllm.request import Request, RequestStatus
-from mini_vllm.sched_output import ModelRunnerOutput
-from mini_vllm.scheduler import Scheduler
+from mini_vllm.config.engine import EngineConfig
+from mini_vllm.core.request import Request, RequestStatus
+from mini_vllm.core.sched.async_scheduler import AsyncScheduler
+from mini_vllm.core.sched.output import ModelRunnerOutput
+from mini_vllm.core.sched.scheduler import Scheduler
+from tests.engine.helpers.invariants import (
+    check_drained,
+    check_sampled,
+    check_scheduled,
+    check_state,
+)
+from tests.engine.helpers.thorough import either
+from tests.engine.helpers.workloads import EOS, make_request
 
 STOP = 5
 TOTALS: dict[str, int] = {}

@@ -7,27 +7,28 @@ from typing import Any
 
 import numpy as np
 import pytest
-from engine_helpers import SMALL, make_engine, random_model
-from test_async_scheduling import TEXTS, TIGHT, mixed_params, said
-from thorough import either
-from workloads import compare, drive, prompts, random_workload, sharing_jobs
-from workloads import make_engine as workload_engine
 
 from mini_vllm import LLM, EngineConfig, SamplingParams
 from mini_vllm.attention import AttentionMetadata, OnlineAttention, PagedAttention, TiledAttention
-from mini_vllm.config import CUDAGRAPH_MODES
+from mini_vllm.config.engine import CUDAGRAPH_MODES
 from mini_vllm.cudagraph import (
     BatchDescriptor,
     CudagraphDispatcher,
     CUDAGraphMode,
-    CUDAGraphStat,
     GraphRunner,
     LaunchCounter,
     build_program,
 )
 from mini_vllm.cudagraph.graph import Values, run_kernels
-from mini_vllm.cudagraph.runner import GraphModelRunner
-from mini_vllm.engine import EngineParts, LLMEngine
+from mini_vllm.engine.llm_engine import LLMEngine
+from mini_vllm.engine.parts import EngineParts
+from mini_vllm.outputs import CUDAGraphStat
+from mini_vllm.worker.graph_model_runner import GraphModelRunner
+from tests.engine.core.sched.test_async_scheduling import TEXTS, TIGHT, mixed_params, said
+from tests.engine.helpers.engine_helpers import SMALL, make_engine, random_model
+from tests.engine.helpers.thorough import either
+from tests.engine.helpers.workloads import compare, drive, prompts, random_workload, sharing_jobs
+from tests.engine.helpers.workloads import make_engine as workload_engine
 
 MODES = CUDAGRAPH_MODES[1:]
 PARTS = EngineParts()
@@ -84,6 +85,7 @@ def test_the_program_is_the_model(attention: Any) -> None:
     values |= {"input_ids": input_ids, "positions": positions, "slot_mapping": md.slot_mapping}
     values |= {n: getattr(md, n) for n in ("query_start_loc", "seq_lens", "block_table")}
     run_kernels(kernels, values, len(input_ids), counter)
+    # Bit for bit: the kernels multiply matrices of the shapes that the model multiplies, in its order.
     assert np.array_equal(values["normed"], expected)
     assert all(np.array_equal(a, b) for a, b in zip(found, caches, strict=True))
     assert len(kernels) == counter.launches == 12 * L + 3
@@ -250,7 +252,7 @@ def test_what_was_not_captured_at_the_start_never_is() -> None:
 
 
 def test_none_is_the_plain_runner() -> None:
-    from mini_vllm.model_runner import ModelRunner
+    from mini_vllm.worker.model_runner import ModelRunner
 
     engine = make_engine(num_gpu_blocks=30)
     assert type(engine.engine_core.model_runner) is ModelRunner
@@ -303,7 +305,7 @@ def test_sizes_above_the_budget_are_left_out() -> None:
 
 def test_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
     """The flags reach the engine, and `--stats` tells how the steps ran."""
-    from mini_vllm.cli import main
+    from mini_vllm.entrypoints.cli import main
 
     prompt = ["generate", "The KV cache", "--max-tokens", "8", "--max-num-seqs", "8", "--stats"]
     assert main(prompt) == 0

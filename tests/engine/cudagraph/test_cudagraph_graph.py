@@ -19,7 +19,7 @@ from mini_vllm.cudagraph import (
     LaunchCounter,
     PiecewiseGraphRunner,
 )
-from mini_vllm.llama import RMSNorm
+from mini_vllm.layers.layernorm import RMSNorm
 
 FULL, PIECEWISE, NONE = CUDAGraphMode.FULL, CUDAGraphMode.PIECEWISE, CUDAGraphMode.NONE
 

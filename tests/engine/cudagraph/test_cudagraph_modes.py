@@ -6,9 +6,6 @@ import logging
 from typing import Any
 
 import pytest
-from cudagraph_grid import CELLS, COMMAND, count, differences, load, questions
-from thorough import either
-from vllm_helpers import output_of
 
 from mini_vllm.cudagraph import (
     AttentionCGSupport,
@@ -20,6 +17,9 @@ from mini_vllm.cudagraph import (
     is_uniform_decode,
     resolve_cudagraph_mode,
 )
+from tests.engine.helpers.cudagraph_grid import CELLS, COMMAND, count, differences, load, questions
+from tests.engine.helpers.thorough import either
+from tests.engine.helpers.vllm_helpers import output_of
 
 FULL, PIECEWISE, NONE = CUDAGraphMode.FULL, CUDAGraphMode.PIECEWISE, CUDAGraphMode.NONE
 
@@ -60,10 +60,10 @@ def test_few_of_the_questions_are_errors() -> None:
 @pytest.mark.vllm
 def test_vllm_gives_the_recorded_answers() -> None:
     """vLLM's own code asked again, in a process of its own: the record, and `mini_vllm`, say the same.
-    Every 25th or 5th question; `python -m tests.engine.cudagraph_grid` asks them all."""
+    Every 25th or 5th question; `python -m tests.engine.helpers.cudagraph_grid` asks them all."""
     steps = str(either(25, 5))
     out = output_of(
-        "-m", "tests.engine.cudagraph_grid", "--every", steps, VLLM_LOGGING_LEVEL="ERROR"
+        "-m", "tests.engine.helpers.cudagraph_grid", "--every", steps, VLLM_LOGGING_LEVEL="ERROR"
     )
     assert "0 answers differ from mini_vllm's, 0 from the record" in out, out
     print(out)

@@ -13,15 +13,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from engine_helpers import run
-from model_helpers import write_checkpoint
-from quantized_helpers import cases, write_quantized
-from test_gpu_cudagraph import DEVICES, MODES, check_triton, watched
 
 from mini_vllm import EngineConfig, LLMEngine, SamplingParams
-from mini_vllm.checkpoint import load_model
-from mini_vllm.cudagraph.runner import GraphModelRunner
-from mini_vllm.quantization.quantize import quantize_checkpoint
+from mini_vllm.compress.quantize import quantize_checkpoint
+from mini_vllm.model_loader import load_model
+from mini_vllm.worker.graph_model_runner import GraphModelRunner
+from tests.engine.gpu.test_gpu_cudagraph import DEVICES, MODES, check_triton, watched
+from tests.engine.helpers.engine_helpers import run
+from tests.engine.helpers.model_helpers import write_checkpoint
+from tests.engine.helpers.quantized_helpers import cases, write_quantized
 
 METHODS = ["int4-g128", "w8a8"]
 LAYOUTS = ["w4a16-asym", "w4a16-actorder", "w8a16", "fp8", "awq"]
@@ -88,10 +88,9 @@ def test_numpys_tokens_are_the_same_in_every_mode(name: str, folder: Path) -> No
 )
 def test_torch_captures_every_layer(name: str, modes: list[str], folder: Path, device: str) -> None:
     """No rule of a capture is broken, and the tokens are numpy's, who has no graphs here."""
-    from torch_helpers import torch_model
-
     from mini_vllm.gpu.backend import TorchAttention
     from mini_vllm.gpu.graph_standin import watch
+    from tests.engine.helpers.torch_helpers import torch_model
 
     saved = checkpoint(folder, name)
     expected = run(LLMEngine(load_model(saved), EngineConfig(**SETTINGS)), PROMPTS, PARAMS)

@@ -8,14 +8,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from async_helpers import DELTA, FINAL_ONLY, KINDS, collect, join, run, same, serving, with_kind
-from invariants import check_state
-from text_helpers import check_no_leak, greedy, text_engine, write_checkpoint
-from thorough import either
 
 from mini_vllm import LLM, EngineConfig, RequestOutput, RequestOutputKind, SamplingParams
-from mini_vllm.async_llm import AsyncLLM
-from mini_vllm.engine import StepRecord
+from mini_vllm.engine.async_llm import AsyncLLM
+from mini_vllm.engine.step_record import StepRecord
+from tests.engine.helpers.async_helpers import (
+    DELTA,
+    FINAL_ONLY,
+    KINDS,
+    collect,
+    join,
+    run,
+    same,
+    serving,
+    with_kind,
+)
+from tests.engine.helpers.invariants import check_state
+from tests.engine.helpers.text_helpers import check_no_leak, greedy, text_engine, write_checkpoint
+from tests.engine.helpers.thorough import either
 
 # -- streams and offline outputs ------------------------------------------------------------------
 

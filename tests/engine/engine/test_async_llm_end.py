@@ -9,12 +9,23 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from async_helpers import DELTA, LONG, Gate, collect, dawdle, join, on_engine, run, same, serving
-from text_helpers import check_no_leak, free_blocks, greedy, text_engine
 
 from mini_vllm import LLMEngine, RequestOutput, SamplingParams
-from mini_vllm.async_llm import AsyncLLM, EngineDeadError, EngineShutdownError, EngineStats
-from mini_vllm.engine import StepRecord
+from mini_vllm.engine.async_llm import AsyncLLM, EngineDeadError, EngineShutdownError, EngineStats
+from mini_vllm.engine.step_record import StepRecord
+from tests.engine.helpers.async_helpers import (
+    DELTA,
+    LONG,
+    Gate,
+    collect,
+    dawdle,
+    join,
+    on_engine,
+    run,
+    same,
+    serving,
+)
+from tests.engine.helpers.text_helpers import check_no_leak, free_blocks, greedy, text_engine
 
 # -- refusals -------------------------------------------------------------------------------------
 

@@ -10,7 +10,11 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
-from async_helpers import (
+
+from mini_vllm import RequestOutput, RequestOutputKind, SamplingParams
+from mini_vllm.engine.async_llm import AsyncLLM
+from mini_vllm.engine.step_record import StepRecord
+from tests.engine.helpers.async_helpers import (
     DELTA,
     FINAL_ONLY,
     KINDS,
@@ -24,12 +28,8 @@ from async_helpers import (
     same,
     serving,
 )
-from invariants import check_state
-from text_helpers import check_no_leak, greedy, text_engine
-
-from mini_vllm import RequestOutput, RequestOutputKind, SamplingParams
-from mini_vllm.async_llm import AsyncLLM
-from mini_vllm.engine import StepRecord
+from tests.engine.helpers.invariants import check_state
+from tests.engine.helpers.text_helpers import check_no_leak, greedy, text_engine
 
 # -- leaving --------------------------------------------------------------------------------------
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from workloads import DEFAULT_PARTS, make_engine
 
-from mini_vllm.engine import LLMEngine
+from mini_vllm.engine.llm_engine import LLMEngine
 from mini_vllm.sampling_params import SamplingParams
+from tests.engine.helpers.workloads import DEFAULT_PARTS, make_engine
 
 
 def drain(engine: LLMEngine) -> list[str]:

@@ -9,10 +9,16 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from text_helpers import EOS, FIRST_BYTE, byte_tokenizer, ids_of, tokenizer_data
 
-from mini_vllm.detokenizer import IncrementalDetokenizer, check_stop_strings
+from mini_vllm.engine.detokenizer import IncrementalDetokenizer, check_stop_strings
 from mini_vllm.sampling_params import SamplingParams
+from tests.engine.helpers.text_helpers import (
+    EOS,
+    FIRST_BYTE,
+    byte_tokenizer,
+    ids_of,
+    tokenizer_data,
+)
 
 REPLACEMENT = "\ufffd"
 ANY_IDS = st.lists(st.integers(0, FIRST_BYTE + 255), max_size=40)

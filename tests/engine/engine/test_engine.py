@@ -6,12 +6,20 @@ from typing import Any
 
 import numpy as np
 import pytest
-from engine_helpers import make_engine, random_model, run
-from text_helpers import check_no_leak, finish, free_blocks, greedy, ids_of, text_engine
-from thorough import either
 
 from mini_vllm import EngineConfig, LLMEngine, RequestOutputKind, SamplingParams
-from mini_vllm.engine import StepRecord, resolve_config
+from mini_vllm.engine.core import resolve_config
+from mini_vllm.engine.step_record import StepRecord
+from tests.engine.helpers.engine_helpers import make_engine, random_model, run
+from tests.engine.helpers.text_helpers import (
+    check_no_leak,
+    finish,
+    free_blocks,
+    greedy,
+    ids_of,
+    text_engine,
+)
+from tests.engine.helpers.thorough import either
 
 GREEDY = greedy(16, ignore_eos=True)
 

@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from detectors import DETECTORS, GOLDEN, poison, watch
-from thorough import either
-from workloads import Job, compare, drive, greedy, make_engine, prompts, random_workload
 
-from mini_vllm.engine import EngineParts
+from mini_vllm.engine.parts import EngineParts
+from tests.engine.helpers.detectors import DETECTORS, GOLDEN, poison, watch
+from tests.engine.helpers.thorough import either
+from tests.engine.helpers.workloads import (
+    Job,
+    compare,
+    drive,
+    greedy,
+    make_engine,
+    prompts,
+    random_workload,
+)
 
 PARTS = EngineParts()
 

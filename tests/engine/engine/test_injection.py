@@ -11,8 +11,21 @@ from typing import Any
 
 import numpy as np
 import pytest
-from engine_helpers import random_model
-from workloads import (
+
+from mini_vllm.attention import AttentionMetadata, PagedAttention, TiledAttention
+from mini_vllm.config.engine import EngineConfig
+from mini_vllm.core.block_pool import BlockPool
+from mini_vllm.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
+from mini_vllm.core.kv_cache_utils import BlockHash, KVCacheBlock
+from mini_vllm.core.request import Request
+from mini_vllm.core.sched.output import SchedulerOutput
+from mini_vllm.core.sched.scheduler import Scheduler
+from mini_vllm.engine.llm_engine import LLMEngine
+from mini_vllm.engine.parts import EngineParts
+from mini_vllm.sample.sampler import Sampler, SamplerOutput
+from mini_vllm.sampling_params import SamplingParams
+from tests.engine.helpers.engine_helpers import random_model
+from tests.engine.helpers.workloads import (
     DEFAULT_PARTS,
     Job,
     compare,
@@ -21,18 +34,6 @@ from workloads import (
     prompts,
     sharing_jobs,
 )
-
-from mini_vllm.attention import AttentionMetadata, PagedAttention, TiledAttention
-from mini_vllm.block_pool import BlockPool
-from mini_vllm.config import EngineConfig
-from mini_vllm.engine import EngineParts, LLMEngine
-from mini_vllm.kv_cache_manager import KVCacheBlocks, KVCacheManager
-from mini_vllm.kv_cache_utils import BlockHash, KVCacheBlock
-from mini_vllm.request import Request
-from mini_vllm.sampler import Sampler, SamplerOutput
-from mini_vllm.sampling_params import SamplingParams
-from mini_vllm.sched_output import SchedulerOutput
-from mini_vllm.scheduler import Scheduler
 
 CALLS: list[str] = []
 

@@ -6,7 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from text_helpers import (
+
+from mini_vllm import RequestOutput
+from tests.engine.helpers.text_helpers import (
     FIRST_BYTE,
     PROMPT,
     check_no_leak,
@@ -16,8 +18,6 @@ from text_helpers import (
     spelled,
     text_engine,
 )
-
-from mini_vllm import RequestOutput
 
 LOGPROB_SETTINGS: dict[str, dict[str, Any]] = {
     "plain": {"num_gpu_blocks": 64},

@@ -21,8 +21,8 @@ from mini_vllm import (
     TextPrompt,
     TokensPrompt,
 )
-from mini_vllm.engine import DEFAULT_MODEL
-from mini_vllm.metrics import Counter, Gauge, Histogram
+from mini_vllm.config.engine import DEFAULT_MODEL
+from mini_vllm.metrics.reader import Counter, Gauge, Histogram
 
 FOUR = SamplingParams(temperature=0, max_tokens=4, ignore_eos=True)
 ASK = [{"role": "user", "content": "What is a block?"}]

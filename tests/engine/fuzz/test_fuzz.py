@@ -7,8 +7,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from faults import FAULTS
-from thorough import either
 
 from course.fuzz.causes import EQUAL, UNKNOWN, cause_of, goes_wrong
 from course.fuzz.causes import WITHDRAWN as PLANTED
@@ -21,9 +19,11 @@ from course.fuzz.known import BYSTANDER, EQUALS, KNOWN, WITHDRAWN
 from course.fuzz.memory import Entry, Memory, Plan, Wrong
 from course.fuzz.shrink import shrink, size
 from course.fuzz.world import EOS, Job, Settings, World, answer, prefixes, world_of
-from mini_vllm.kv_cache_manager import KVCacheManager
-from mini_vllm.scheduler import Scheduler
-from mini_vllm.upstream_scheduler import UpstreamScheduler
+from mini_vllm.core.kv_cache_manager import KVCacheManager
+from mini_vllm.core.sched.scheduler import Scheduler
+from mini_vllm.core.sched.upstream_scheduler import UpstreamScheduler
+from tests.engine.helpers.faults import FAULTS
+from tests.engine.helpers.thorough import either
 
 POLICIES = ("fcfs", "priority")
 

@@ -17,7 +17,7 @@ from course.fuzz.drive import play
 from course.fuzz.engines import Engine, Mini
 from course.fuzz.real import situations
 from course.fuzz.world import World
-from mini_vllm.upstream_scheduler import UpstreamScheduler
+from mini_vllm.core.sched.upstream_scheduler import UpstreamScheduler
 
 PAIRS = {"withdrawn": WITHDRAWN, "beside a bystander": WITHDRAWN, "equals": EQUAL}
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 KERNEL = ROOT / "mini_vllm" / "gpu" / "kernels" / "paged_decode.py"
 RESULT = json.loads((ROOT / "benchmarks" / "results" / "attention_compiled.json").read_text())
 GPUS = ("sm_75", "sm_80", "sm_90", "sm_100")
@@ -70,24 +70,18 @@ def test_the_result_says_where_it_was_made() -> None:
 def test_the_lab_shows_the_committed_figures() -> None:
     lab = ROOT / "phase-02-paged-attention" / "labs" / "lab-06-triton-paged-attn"
     lines = (lab / "README.md").read_text(encoding="utf-8").splitlines()
-    [ratios] = [r for r in RESULT["bytes"] if (r["head"], r["GQA"]) == (128, 4)]
     named = {
-        "the engine's, one program for all keys": "mini_vllm",
-        "the engine's, keys split": "mini_vllm, split",
+        "engine's, all keys": "mini_vllm",
+        "engine's, keys split": "mini_vllm, split",
         "vLLM's, 2D": "vLLM 2D",
         "vLLM's, segmented": "vLLM segmented",
     }
     for shown, kernel in named.items():
         [line] = [line for line in lines if line.startswith(f"| {shown} |")]
         found = row("sm_90", kernel)
-        loads = [
-            f"{n} x {width}" for n, width in (one.split("x") for one in found["loads"].split())
-        ]
-        cells = [cell.strip() for cell in line.strip("|").split("|")][1:-1]
-        assert cells == [
-            str(found["registers"]), str(found["warps"]), f"{found['shared']:,}",
-            str(found["spills"]), ", ".join(loads), f"{ratios[kernel]:.3f}",
-        ], line  # fmt: skip
+        cells = [cell.strip() for cell in line.strip("|").split("|")][1:]
+        assert cells == [str(found["registers"]), str(found["warps"]), f"{found['shared']:,}"], line
+        assert found["spills"] == 0, "the page says that none spills"
 
 
 @pytest.mark.torch
@@ -105,11 +99,4 @@ def test_the_bench_accepts_the_prefill_kernel() -> None:
     [compiled] = report.of("compiled")
     for found in compiled.figures["rows"]:
         assert (found["tensor core"] > 0) == (found["GPU"] != "sm_75"), found
-    # Lab 04-05 shows what was found for sm_90.
-    [sm_90] = [found for found in compiled.figures["rows"] if found["GPU"] == "sm_90"]
-    lab = ROOT / "phase-04-attention-backends" / "labs" / "lab-05-triton-flash-prefill"
-    lines = (lab / "README.md").read_text(encoding="utf-8").splitlines()
-    [line] = [line for line in lines if line.startswith("| the engine's |")]
-    cells = [cell.strip() for cell in line.strip("|").split("|")][3:8]
-    shown = [sm_90["warps"], sm_90["registers"], f"{sm_90['shared']:,}", sm_90["spills"]]
-    assert cells == [*map(str, shown), f"{traffic.figures['ratio']:.2f}"], line
+    assert all(found["spills"] == 0 for found in compiled.figures["rows"])

@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engine_helpers import random_model
-from test_async_scheduling import TEXTS, TIGHT, mixed_params, said
-from thorough import either
-from workloads import compare, drive, random_workload
 
 from mini_vllm import LLM, EngineConfig, LLMEngine, SamplingParams
-from mini_vllm.engine import EngineParts
+from mini_vllm.engine.parts import EngineParts
+from tests.engine.core.sched.test_async_scheduling import TEXTS, TIGHT, mixed_params, said
+from tests.engine.helpers.engine_helpers import random_model
+from tests.engine.helpers.thorough import either
+from tests.engine.helpers.workloads import compare, drive, random_workload
 
 pytestmark = pytest.mark.torch
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
@@ -31,9 +31,8 @@ SIZES = [1, 2, 4, 8, 16]
 
 def graph_engine(device: str, mode: str, **settings: Any) -> LLMEngine:
     """Random weights in torch, under graphs."""
-    from torch_helpers import torch_model
-
     from mini_vllm.gpu.backend import TorchAttention
+    from tests.engine.helpers.torch_helpers import torch_model
 
     model = random_model(parts=EngineParts(attention=TorchAttention), model_cls=torch_model(device))
     settings = {"block_size": 4, "num_gpu_blocks": 200, "max_num_seqs": 8} | settings
@@ -71,7 +70,7 @@ def test_random_workloads_give_the_right_tokens(seed: int, mode: str, device: st
 @pytest.mark.parametrize("ahead", [False, True], ids=["sync", "async"])
 def test_the_shipped_model_says_what_it_says_in_numpy(ahead: bool, device: str) -> None:
     """Penalties, seeds, `n`, logprobs of prompt and output, ends of each kind; short of blocks."""
-    from torch_helpers import torch_engine
+    from tests.engine.helpers.torch_helpers import torch_engine
 
     llm = LLM(async_scheduling=ahead, **TIGHT)
     params = mixed_params("the")
@@ -219,6 +218,7 @@ def test_pieces_are_the_model(device: str) -> None:
     args = tensor(5, 6, 7, 8, 9, 10), tensor(0, 0, 1, 2, 3, 4), runner.kv_caches, metadata
     assert len(SplitLlama(model).pieces) == len(model.layers) + 1
     with torch.inference_mode():
+        # Bit for bit: the pieces make the calls of the whole, with tensors of the same shapes.
         assert torch.equal(SplitLlama(model).forward(*args), model.forward(*args))
 
 
@@ -247,12 +247,12 @@ def test_decoding_with_fixed_shapes_is_the_reference(device: str) -> None:
 
 def check_triton(device: str, *folder: str) -> None:
     """Run the child; every mode must give numpy's tokens, and run as what it says."""
-    here = Path(__file__).parent
+    helpers = Path(__file__).parents[1] / "helpers"
     env = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
     env.pop("TRITON_INTERPRET", None)
     if device == "cpu":
         env |= {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
-    command = [sys.executable, str(here / "gpu_cudagraph_child.py"), device, *folder]
+    command = [sys.executable, str(helpers / "gpu_cudagraph_child.py"), device, *folder]
     ran = subprocess.run(command, env=env, capture_output=True, text=True)
     assert ran.returncode == 0, ran.stderr[-2000:]
     results = json.loads(ran.stdout.splitlines()[-1])

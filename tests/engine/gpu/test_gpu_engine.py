@@ -8,13 +8,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from engine_helpers import random_model
-from test_async_scheduling import TEXTS, TIGHT, mixed_params, said
-from thorough import either
-from workloads import compare, drive, random_workload, sharing_jobs
 
 from mini_vllm import LLM, EngineConfig, LLMEngine, SamplingParams
-from mini_vllm.engine import EngineParts
+from mini_vllm.engine.parts import EngineParts
+from tests.engine.core.sched.test_async_scheduling import TEXTS, TIGHT, mixed_params, said
+from tests.engine.helpers.engine_helpers import random_model
+from tests.engine.helpers.thorough import either
+from tests.engine.helpers.workloads import compare, drive, random_workload, sharing_jobs
 
 pytestmark = pytest.mark.torch
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
@@ -22,9 +22,8 @@ DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 
 def random_engine(device: str, **settings: Any) -> LLMEngine:
     """As `workloads.make_engine`, with the same random weights in torch."""
-    from torch_helpers import torch_model
-
     from mini_vllm.gpu.backend import TorchAttention
+    from tests.engine.helpers.torch_helpers import torch_model
 
     model = random_model(parts=EngineParts(attention=TorchAttention), model_cls=torch_model(device))
     settings = {"block_size": 4, "num_gpu_blocks": 200, "max_num_seqs": 8} | settings
@@ -54,7 +53,7 @@ def test_shared_prefixes_are_found_and_right(device: str) -> None:
 @pytest.mark.parametrize("ahead", [False, True], ids=["sync", "async"])
 def test_the_shipped_model_says_what_it_says_in_numpy(ahead: bool, device: str) -> None:
     """Penalties, seeds, `n`, logprobs of prompt and output, ends of each kind; short of blocks."""
-    from torch_helpers import torch_engine
+    from tests.engine.helpers.torch_helpers import torch_engine
 
     llm = LLM(async_scheduling=ahead, **TIGHT)
     stop = "the"
@@ -74,20 +73,21 @@ def test_the_shipped_model_says_what_it_says_in_numpy(ahead: bool, device: str) 
 
 
 def test_a_loaded_model_is_held_against_the_setting() -> None:
-    from torch_helpers import torch_model
+    from tests.engine.helpers.torch_helpers import torch_model
 
     model = random_model(model_cls=torch_model("cpu"))
     with pytest.raises(ValueError, match=r"attention='numpy' is for .*gpu.llama.LlamaForCausalLM"):
         LLMEngine(model, EngineConfig())
-    with pytest.raises(ValueError, match=r"attention='torch' is for .*mini_vllm.llama.Llama"):
+    with pytest.raises(
+        ValueError, match=r"attention='torch' is for .*mini_vllm.models.llama.Llama"
+    ):
         LLMEngine(random_model(), EngineConfig(attention="torch"))
 
 
 def test_more_blocks_than_memory_are_refused() -> None:
-    from torch_helpers import torch_model
-
     from mini_vllm.gpu.model_runner import GPUModelRunner
-    from mini_vllm.sampler import Sampler
+    from mini_vllm.sample.sampler import Sampler
+    from tests.engine.helpers.torch_helpers import torch_model
 
     model = random_model(model_cls=torch_model("cpu"))
     config = EngineConfig(

@@ -9,12 +9,19 @@ from typing import Any
 
 import numpy as np
 import pytest
-from model_helpers import CONFIG, in_portions, random_weights, relative_error, texts, whole
-from test_llama import LINEAR, LLAMA3
 
-from mini_vllm.checkpoint import LlamaConfig, load_model
-from mini_vllm.engine import DEFAULT_MODEL
-from mini_vllm.llama import LlamaForCausalLM
+from mini_vllm.config.engine import DEFAULT_MODEL
+from mini_vllm.model_loader import LlamaConfig, load_model
+from mini_vllm.models.llama import LlamaForCausalLM
+from tests.engine.helpers.model_helpers import (
+    CONFIG,
+    in_portions,
+    random_weights,
+    relative_error,
+    texts,
+    whole,
+)
+from tests.engine.models.test_llama import LINEAR, LLAMA3
 
 pytestmark = pytest.mark.torch
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
@@ -39,9 +46,8 @@ def watch_layers(model: Any) -> list[list[Any]]:
 @pytest.mark.parametrize("device", DEVICES)
 def test_every_layer_is_close_to_numpys(device: str) -> None:
     """The shipped checkpoint on chunks beside decodes, real text."""
-    from torch_helpers import TorchServer, torch_model
-
     from mini_vllm.tokenizer import Tokenizer
+    from tests.engine.helpers.torch_helpers import TorchServer, torch_model
 
     ours = load_model(DEFAULT_MODEL)
     theirs = load_model(DEFAULT_MODEL, None, torch_model(device))
@@ -75,7 +81,7 @@ def test_every_layer_is_close_to_numpys(device: str) -> None:
     ids=["mha-untied", "mqa", "llama3", "linear", "biases", "wide-heads", "eps"],
 )
 def test_every_configuration_gives_numpys_logits(changes: dict[str, Any], device: str) -> None:
-    from torch_helpers import TorchServer, torch_model
+    from tests.engine.helpers.torch_helpers import TorchServer, torch_model
 
     config = LlamaConfig.from_dict(CONFIG | changes)
     weights = random_weights(config)
@@ -92,7 +98,8 @@ def test_every_configuration_gives_numpys_logits(changes: dict[str, Any], device
 @pytest.mark.parametrize(("dtype", "bound"), [("float16", 5e-3), ("bfloat16", 5e-2)])
 def test_16_bits_are_as_close_as_they_can_be(dtype: str, bound: float, device: str) -> None:
     import torch
-    from torch_helpers import TorchServer, torch_model
+
+    from tests.engine.helpers.torch_helpers import TorchServer, torch_model
 
     kind = getattr(torch, dtype)
     model = load_model(DEFAULT_MODEL, None, torch_model(device, dtype=kind))
@@ -112,9 +119,9 @@ def operations(device: str, attention: Any, query_lens: list[int]) -> set[str]:
     import torch
     from torch.overrides import TorchFunctionMode
     from torch.utils._python_dispatch import TorchDispatchMode
-    from torch_helpers import to_device, torch_model
 
     from mini_vllm.attention import AttentionMetadata
+    from tests.engine.helpers.torch_helpers import to_device, torch_model
 
     names: set[str] = set()
 
@@ -219,7 +226,7 @@ def test_padding_is_written_where_nobody_reads(device: str) -> None:
 
 def test_layers_can_be_replaced() -> None:
     """Phase 06 puts its own class where a `Linear` stands."""
-    from torch_helpers import TorchServer, torch_model
+    from tests.engine.helpers.torch_helpers import TorchServer, torch_model
 
     config = LlamaConfig.from_dict(CONFIG)
     model = torch_model("cpu")(config, random_weights(config))

@@ -13,9 +13,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from gpu_child import Child
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from tests.engine.helpers.gpu_child import Child
 
 pytestmark = [pytest.mark.torch, pytest.mark.triton]
 TOLERANCE = {"float32": 4e-6, "float16": 3e-3}

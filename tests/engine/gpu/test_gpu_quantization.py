@@ -16,14 +16,20 @@ from typing import Any
 
 import numpy as np
 import pytest
-from model_helpers import greedy, relative_error, texts, whole, write_checkpoint
 
-from mini_vllm.checkpoint import load_config, load_model, load_weights
-from mini_vllm.quantization.grid import QuantArgs, QuantizedWeight, round_to_nearest
-from mini_vllm.quantization.quantize import linear_names, quantize_checkpoint
-from mini_vllm.quantization.save import save_quantized
+from mini_vllm.compress.quantize import linear_names, quantize_checkpoint
+from mini_vllm.compress.save import save_quantized
+from mini_vllm.layers.quantization.grid import QuantArgs, QuantizedWeight, round_to_nearest
+from mini_vllm.model_loader import load_config, load_model, load_weights
+from tests.engine.helpers.model_helpers import (
+    greedy,
+    relative_error,
+    texts,
+    whole,
+    write_checkpoint,
+)
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 GROUPS = QuantArgs(4, strategy="group", group_size=16, scale_dtype="float16")
 FORMATS: dict[str, tuple[Any, QuantArgs]] = {
@@ -81,7 +87,7 @@ def ask(what: str, cases: list[dict[str, Any]]) -> list[Any]:
     env["TRITON_INTERPRET"] = "1" if what in ("cpu", "log") else "0"
     if what != "cuda":
         env["CUDA_VISIBLE_DEVICES"] = ""
-    command = [sys.executable, "-W", "ignore", "tests/engine/gpu_quant_child.py", what]
+    command = [sys.executable, "-W", "ignore", "tests/engine/helpers/gpu_quant_child.py", what]
     ran = subprocess.run(
         command, input=json.dumps(cases), capture_output=True, text=True, env=env, cwd=ROOT
     )
@@ -98,7 +104,7 @@ def ask(what: str, cases: list[dict[str, Any]]) -> list[Any]:
 @pytest.mark.parametrize("name", FORMATS)
 def test_torch_computes_what_numpy_computes(folder: Path, name: str, device: str) -> None:
     """Every format: logits of a prompt, and greedy tokens."""
-    from torch_helpers import TorchServer, torch_model
+    from tests.engine.helpers.torch_helpers import TorchServer, torch_model
 
     saved = checkpoint(folder, name)
     ours = load_model(saved)
@@ -113,7 +119,8 @@ def test_torch_computes_what_numpy_computes(folder: Path, name: str, device: str
 @pytest.mark.parametrize("device", DEVICES)
 def test_16_bits_keep_the_weights_packed(folder: Path, device: str) -> None:
     import torch
-    from torch_helpers import TorchServer, torch_model
+
+    from tests.engine.helpers.torch_helpers import TorchServer, torch_model
 
     saved = checkpoint(folder, "int4")
     ours = load_model(saved)
@@ -131,7 +138,8 @@ def test_16_bits_keep_the_weights_packed(folder: Path, device: str) -> None:
 def test_a_row_of_next_to_nothing_spoils_no_product(folder: Path, device: str) -> None:
     """W8A8: 1 divided by its scale would be infinite, and infinity times the 0 beside it NaN."""
     import torch
-    from torch_helpers import torch_model
+
+    from tests.engine.helpers.torch_helpers import torch_model
 
     model: Any = load_model(checkpoint(folder, "w8a8"), None, torch_model(device))
     x = torch.zeros(2, 32, device=device)

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 pytestmark = [pytest.mark.torch, pytest.mark.triton]
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 BASE: dict[str, Any] = {
@@ -43,7 +43,7 @@ def child(what: str, cases: object = None, interpret: bool = True) -> Any:
     if interpret:
         env["CUDA_VISIBLE_DEVICES"] = ""
     ran = subprocess.run(
-        [sys.executable, "-W", "ignore", "tests/engine/gpu_write_child.py", what],
+        [sys.executable, "-W", "ignore", "tests/engine/helpers/gpu_write_child.py", what],
         input=json.dumps(cases), capture_output=True, text=True, env=env, cwd=ROOT,
     )  # fmt: skip
     assert ran.returncode == 0, ran.stderr

@@ -14,8 +14,8 @@ import pytest
 
 from course.parity.tokens import compare, make_prompts, make_scenarios, report, run_comparison
 from course.parity.tokens_run import Result, Scenario, run_engine, run_scenarios
-from mini_vllm.checkpoint import load_config
-from mini_vllm.engine import DEFAULT_MODEL
+from mini_vllm.config.engine import DEFAULT_MODEL
+from mini_vllm.model_loader import load_config
 from mini_vllm.tokenizer import Tokenizer
 
 MODEL = str(DEFAULT_MODEL)

@@ -133,11 +133,11 @@ def test_a_gpu_refuses_the_same(expression: str) -> None:
 
     # In a process of its own: a capture that breaks off may leave the device unusable.
     code = (
-        "from test_graph_standin import names\n"
+        "from tests.engine.gpu.test_graph_standin import names\n"
         "import torch; known = names('cuda'); graph = torch.cuda.CUDAGraph()\n"
         f"with torch.cuda.graph(graph): eval({expression!r}, known)\n"
     )
-    env = os.environ | {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
+    env = os.environ | {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[3]), *sys.path])}
     ran = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
     assert "captur" in ran.stderr.lower(), f"it failed otherwise: {ran.stderr[-500:]}"
     assert ran.returncode != 0, f"a GPU captures {expression}: the stand-in is too strict"

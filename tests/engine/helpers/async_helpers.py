@@ -10,12 +10,12 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
 from typing import Any, TypeVar
 
 import pytest
-from invariants import check_drained
-from text_helpers import check_no_leak, greedy, text_engine
 
 from mini_vllm import LLMEngine, RequestOutput, RequestOutputKind, SamplingParams
-from mini_vllm.async_llm import AsyncLLM, EngineShutdownError
-from mini_vllm.engine import StepRecord
+from mini_vllm.engine.async_llm import AsyncLLM, EngineShutdownError
+from mini_vllm.engine.step_record import StepRecord
+from tests.engine.helpers.invariants import check_drained
+from tests.engine.helpers.text_helpers import check_no_leak, greedy, text_engine
 
 T = TypeVar("T")
 CUMULATIVE, DELTA, FINAL_ONLY = RequestOutputKind

@@ -7,7 +7,7 @@ import socket
 import threading
 from collections.abc import Iterator
 
-from server_helpers import ServerThere
+from tests.engine.helpers.server_helpers import ServerThere
 
 MEMORY_MIB = 300
 HEALTH_SECONDS = 1.0

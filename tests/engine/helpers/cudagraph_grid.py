@@ -1,7 +1,7 @@
 """One grid of questions about CUDA graphs, answered by `mini_vllm.cudagraph` and by vLLM's own code.
 
-    python -m tests.engine.cudagraph_grid            # asks vLLM, and says where mini_vllm differs
-    python -m tests.engine.cudagraph_grid --record   # and keeps it: tests/golden/cudagraph-0.22.1.json.gz
+    python -m tests.engine.helpers.cudagraph_grid            asks vLLM, says where mini_vllm differs
+    python -m tests.engine.helpers.cudagraph_grid --record   keeps it: tests/golden/cudagraph-0.22.1.json.gz
 
 Three kinds of questions: a ladder of sizes, the mode that an attention backend leaves (with its ladder), and
 a table, what a step of 1, 2, … 1,024 tokens runs as, uniform or not, with FULL allowed or not. An answer is
@@ -34,8 +34,8 @@ from mini_vllm.cudagraph import (
     resolve_cudagraph_mode,
 )
 
-RECORD = Path(__file__).resolve().parents[1] / "golden" / "cudagraph-0.22.1.json.gz"
-COMMAND = "python -m tests.engine.cudagraph_grid --record"
+RECORD = Path(__file__).resolve().parents[2] / "golden" / "cudagraph-0.22.1.json.gz"
+COMMAND = "python -m tests.engine.helpers.cudagraph_grid --record"
 MODES = tuple(mode.name for mode in CUDAGraphMode)
 SUPPORTS = tuple(support.name for support in AttentionCGSupport)
 MOST_TOKENS = 1024

@@ -12,8 +12,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from invariants import check_sampled, check_scheduled, check_state
-from workloads import (
+
+from course.parity import explain, replay
+from course.parity.traces import read_traces
+from mini_vllm.config.engine import EngineConfig
+from mini_vllm.core.sched.scheduler import Scheduler
+from mini_vllm.engine.llm_engine import LLMEngine
+from mini_vllm.engine.parts import EngineParts
+from mini_vllm.engine.step_record import StepRecord
+from tests.engine.helpers.invariants import check_sampled, check_scheduled, check_state
+from tests.engine.helpers.workloads import (
     Job,
     compare,
     drive,
@@ -29,13 +37,7 @@ from workloads import (
     step,
 )
 
-from course.parity import explain, replay
-from course.parity.traces import read_traces
-from mini_vllm.config import EngineConfig
-from mini_vllm.engine import EngineParts, LLMEngine, StepRecord
-from mini_vllm.scheduler import Scheduler
-
-GOLDEN = Path(__file__).parents[1] / "golden"
+GOLDEN = Path(__file__).parents[2] / "golden"
 
 
 # -- equal tokens ---------------------------------------------------------------------------------
@@ -283,7 +285,7 @@ def golden_traces(parts: EngineParts, limit: int = 3) -> None:
     def make(config: EngineConfig) -> Scheduler:
         return scheduler_of(parts, config)
 
-    make.__qualname__ = parts.scheduler.__qualname__
+    make.__qualname__ = getattr(parts.scheduler, "__qualname__", "Scheduler")
     for file in sorted(GOLDEN.glob("scheduler-*.jsonl*")):
         for number, (where, trace) in enumerate(read_traces(str(file))):
             if number >= limit:

@@ -7,10 +7,11 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from mini_vllm.checkpoint import LlamaConfig, expected_tensors
-from mini_vllm.config import EngineConfig
-from mini_vllm.engine import DEFAULT_PARTS, EngineParts, LLMEngine
-from mini_vllm.llama import LlamaForCausalLM
+from mini_vllm.config.engine import EngineConfig
+from mini_vllm.engine.llm_engine import LLMEngine
+from mini_vllm.engine.parts import DEFAULT_PARTS, EngineParts
+from mini_vllm.model_loader import LlamaConfig, expected_tensors
+from mini_vllm.models.llama import LlamaForCausalLM
 from mini_vllm.sampling_params import SamplingParams
 
 SMALL = LlamaConfig(
@@ -44,7 +45,7 @@ def random_model(
         )
         for name, shape in expected_tensors(config).items()
     }
-    return model_cls(config, weights, parts.attention())
+    return model_cls(config, weights, parts.attention() if parts.attention else None)
 
 
 def run(
@@ -64,7 +65,7 @@ def run(
 
 def engine_over_random_model(config: EngineConfig, parts: EngineParts) -> LLMEngine:
     """An engine of these parts; the model is made with the attention among them."""
-    others = dataclasses.replace(parts, attention=DEFAULT_PARTS.attention)
+    others = dataclasses.replace(parts, attention=None)
     return LLMEngine(random_model(parts=parts), config, parts=others)
 
 

@@ -14,15 +14,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-import mini_vllm.request as request_module
+import mini_vllm.core.request as request_module
 from mini_vllm.attention import AttentionMetadata, TiledAttention
-from mini_vllm.block_pool import BlockPool
-from mini_vllm.engine import EngineParts
-from mini_vllm.kv_cache_manager import KVCacheBlocks, KVCacheManager
-from mini_vllm.kv_cache_utils import BlockHash, KVCacheBlock, hash_block_tokens
-from mini_vllm.model_runner import ModelRunner
-from mini_vllm.request import Request, RequestStatus
-from mini_vllm.scheduler import Scheduler
+from mini_vllm.core.block_pool import BlockPool
+from mini_vllm.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
+from mini_vllm.core.kv_cache_utils import BlockHash, KVCacheBlock, hash_block_tokens
+from mini_vllm.core.request import Request, RequestStatus
+from mini_vllm.core.sched.scheduler import Scheduler
+from mini_vllm.engine.parts import EngineParts
+from mini_vllm.worker.model_runner import ModelRunner
 
 Patch = pytest.MonkeyPatch
 Fault = Callable[[Patch], EngineParts]

@@ -12,14 +12,13 @@ import sys
 from collections import Counter
 from typing import Any
 
-from engine_helpers import random_model, run
-from torch_helpers import torch_model
-
 from mini_vllm import EngineConfig, LLMEngine, SamplingParams
 from mini_vllm.attention import PagedAttention
-from mini_vllm.checkpoint import load_model
-from mini_vllm.engine import EngineParts
-from mini_vllm.llama import LlamaForCausalLM
+from mini_vllm.engine.parts import EngineParts
+from mini_vllm.model_loader import load_model
+from mini_vllm.models.llama import LlamaForCausalLM
+from tests.engine.helpers.engine_helpers import random_model, run
+from tests.engine.helpers.torch_helpers import torch_model
 
 PROMPTS = [[3, 4, 5, 6, 7], [9], [11, 12, 13, 14, 15, 16, 17, 18, 19]]
 PARAMS = SamplingParams(temperature=0, max_tokens=3, ignore_eos=True)

@@ -59,12 +59,11 @@ def generate(case: dict[str, Any], device: str) -> dict[str, Any]:
     """Greedy tokens of a checkpoint's model with the Triton backend."""
     from functools import partial
 
-    from model_helpers import greedy
-    from torch_helpers import TorchServer
-
-    from mini_vllm.checkpoint import load_model
     from mini_vllm.gpu.backend import TritonAttention
     from mini_vllm.gpu.llama import LlamaForCausalLM
+    from mini_vllm.model_loader import load_model
+    from tests.engine.helpers.model_helpers import greedy
+    from tests.engine.helpers.torch_helpers import TorchServer
 
     make: Any = partial(LlamaForCausalLM, device=device)
     attention: Any = TritonAttention()

@@ -18,11 +18,11 @@ results are on their way (I13).
 
 from __future__ import annotations
 
-from mini_vllm.kv_cache_manager import cdiv
-from mini_vllm.request import Request, RequestStatus
-from mini_vllm.request_queue import SchedulingPolicy
-from mini_vllm.sched_output import ModelRunnerOutput, SchedulerOutput
-from mini_vllm.scheduler import Scheduler
+from mini_vllm.core.request import Request, RequestStatus
+from mini_vllm.core.sched.output import ModelRunnerOutput, SchedulerOutput
+from mini_vllm.core.sched.request_queue import SchedulingPolicy
+from mini_vllm.core.sched.scheduler import Scheduler
+from mini_vllm.utils.math import cdiv
 
 
 def check_state(scheduler: Scheduler) -> None:

@@ -1,6 +1,6 @@
 """What vLLM 0.22.1's CPU build does with a KV cache in 8 bits: blocks, greedy tokens, bytes of a page.
 
-    python tests/engine/kv_cache_vllm.py FOLDER       one JSON object; FOLDER is for a checkpoint with scales
+    python -m tests.engine.helpers.kv_cache_vllm FOLDER    one JSON object; FOLDER: a checkpoint with scales
 
 Its FP8 kernel cuts what it writes toward zero, where a GPU's rounds, and wants blocks of 32 tokens or a
 multiple. The per-token-head kinds have no CPU
@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 MODEL = ROOT / "mini_vllm" / "checkpoints" / "tiny-llama"
 BYTES = 2**23
 PROMPTS = [

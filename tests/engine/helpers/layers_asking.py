@@ -12,7 +12,7 @@ from typing import Any
 
 from course.learner.labs import load_module
 
-LAB = Path(__file__).parents[2] / "phase-04-attention-backends/labs/lab-04-backend-selection"
+LAB = Path(__file__).parents[3] / "phase-04-attention-backends/labs/lab-04-backend-selection"
 
 
 class Asked(Exception):

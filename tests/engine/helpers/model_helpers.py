@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from mini_vllm.attention import AttentionMetadata, PagedAttention
-from mini_vllm.checkpoint import LlamaConfig, expected_tensors
+from mini_vllm.model_loader import LlamaConfig, expected_tensors
 
 CONFIG: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],

@@ -14,9 +14,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from mini_vllm.engine import DEFAULT_MODEL, DEFAULT_PARTS, EngineParts
+from mini_vllm.config.engine import DEFAULT_MODEL
+from mini_vllm.core.sched.upstream_scheduler import UpstreamScheduler
+from mini_vllm.engine.parts import DEFAULT_PARTS, EngineParts
 from mini_vllm.tokenizer import Tokenizer
-from mini_vllm.upstream_scheduler import UpstreamScheduler
 
 LOW = "The KV cache stores the keys and values of all tokens read so far. With it, a decode step has to "
 HIGH = "A block table maps the positions of a request to the blocks that hold them."

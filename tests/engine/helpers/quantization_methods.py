@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from thorough import either
 
-from mini_vllm.checkpoint import load_config, load_weights
-from mini_vllm.llama import LlamaForCausalLM
-from mini_vllm.quantization.calibrate import FUSED, LayerInput, calibrate
-from mini_vllm.quantization.evaluate import CALIBRATION, HELD_OUT, load_documents
-from mini_vllm.quantization.grid import QuantArgs, round_to_nearest
+from mini_vllm.compress.calibrate import FUSED, LayerInput, calibrate
+from mini_vllm.compress.evaluate import CALIBRATION, HELD_OUT, load_documents
+from mini_vllm.layers.quantization.grid import QuantArgs, round_to_nearest
+from mini_vllm.model_loader import load_config, load_weights
+from mini_vllm.models.llama import LlamaForCausalLM
+from tests.engine.helpers.thorough import either
 
-TINY = Path(__file__).parents[2] / "mini_vllm" / "checkpoints" / "tiny-llama"
+TINY = Path(__file__).parents[3] / "mini_vllm" / "checkpoints" / "tiny-llama"
 CONFIG = load_config(TINY)
 INT8 = QuantArgs(8, strategy="channel")
 

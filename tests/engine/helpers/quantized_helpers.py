@@ -8,15 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from mini_vllm.checkpoint import load_config, load_weights
-from mini_vllm.quantization.grid import (
+from mini_vllm.compress.save import Format, save_quantized
+from mini_vllm.layers.quantization.grid import (
     QuantArgs,
     QuantizedWeight,
     choose_scales,
     quantize,
     round_to_nearest,
 )
-from mini_vllm.quantization.save import Format, save_quantized
+from mini_vllm.model_loader import load_config, load_weights
 
 
 @dataclass(frozen=True)
@@ -79,6 +79,6 @@ def write_quantized(folder: Path, out: Path, case: Case) -> dict[str, np.ndarray
 
 def twin(folder: Path, weights: dict[str, np.ndarray]) -> Any:
     """The float32 model of the folder's configuration with these weights."""
-    from mini_vllm.llama import LlamaForCausalLM
+    from mini_vllm.models.llama import LlamaForCausalLM
 
     return LlamaForCausalLM(load_config(folder), weights)

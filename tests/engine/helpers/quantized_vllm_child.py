@@ -2,11 +2,12 @@
 
     python quantized_vllm_child.py CASES.json    [{"folder": ..., "dtype": ...}, ...] and prompts
 
-Prints one line of JSON: a list with an object a case.
+Prints one line of JSON: a list with an object a case, or `error`, what vLLM refused it with.
 """
 
 from __future__ import annotations
 
+import gc
 import json
 import sys
 from pathlib import Path
@@ -64,11 +65,18 @@ def run(folder: str, dtype: str, prompts: list[list[int]], max_tokens: int) -> d
 
 
 def main() -> None:
+    from vllm.distributed import cleanup_dist_env_and_memory
+
     asked = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
-    results = [
-        run(case["folder"], case["dtype"], asked["prompts"], asked["max_tokens"])
-        for case in asked["cases"]
-    ]
+    results = []
+    for case in asked["cases"]:
+        try:
+            result = run(case["folder"], case["dtype"], asked["prompts"], asked["max_tokens"])
+        except Exception as error:  # the others are to run nevertheless
+            result = {"error": f"{type(error).__name__}: {error}"}
+        results.append(result)
+        gc.collect()
+        cleanup_dist_env_and_memory()
     print(json.dumps(results))
 
 

@@ -1,6 +1,6 @@
 """Run the scripts of `snippets/` on one engine and keep what each one prints.
 
-As a program (`python -m tests.engine.run_snippets ENGINE JOB ANSWER`, see
+As a program (`python -m tests.engine.helpers.run_snippets ENGINE JOB ANSWER`, see
 `course.parity.tokens_run.run_worker`) it runs all of them in one process, because vLLM's import alone
 takes 20 s. The scripts say `from vllm import …`; for `mini_vllm` that word is
 replaced, and nothing else.

@@ -1,6 +1,6 @@
 """One script for `vllm.LLM` and `mini_vllm.LLM`, and what came out of it as plain data.
 
-As a program (`python -m tests.engine.same_script ENGINE JOB ANSWER`, see
+As a program (`python -m tests.engine.helpers.same_script ENGINE JOB ANSWER`, see
 `course.parity.tokens_run.run_worker`) it keeps real vLLM in a process of its own.
 """
 

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from mini_vllm import sampler as S
+from mini_vllm.sample.metadata import SamplingMetadata, make_generator
+from mini_vllm.sample.sampler import Sampler, SamplerOutput
 from mini_vllm.sampling_params import SamplingParams
 
 VOCAB = 24
@@ -28,7 +29,7 @@ class Row:
     generator: np.random.Generator | None = None
 
     def __post_init__(self) -> None:
-        self.generator = S.make_generator(self.sampling_params)
+        self.generator = make_generator(self.sampling_params)
 
 
 def rows_of(*params: SamplingParams) -> list[Row]:
@@ -136,14 +137,14 @@ def random_params(rng: np.random.Generator, greedy: bool | None = None) -> Sampl
 
 def generations(
     seed: int, greedy: bool | None = None, n: int = 24, steps: int = 8
-) -> Iterator[tuple[list[Row], np.ndarray, S.SamplingMetadata, S.SamplerOutput]]:
+) -> Iterator[tuple[list[Row], np.ndarray, SamplingMetadata, SamplerOutput]]:
     """Steps of a random batch with one metadata object throughout, before the tokens are added."""
     rng = np.random.default_rng(seed)
     rows = rows_of(*(random_params(rng, greedy) for _ in range(n)))
     for row in rows:
         row.prompt_token_ids = rng.integers(0, VOCAB, 5).tolist()
         row.output_token_ids.extend(rng.integers(0, VOCAB, int(rng.integers(0, 4))).tolist())
-    metadata, sampler = S.SamplingMetadata.build(rows, VOCAB), S.Sampler(seed)
+    metadata, sampler = SamplingMetadata.build(rows, VOCAB), Sampler(seed)
     for step in range(steps):
         logits = random_logits(seed * 100 + step, n)
         out = sampler(logits, metadata)

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from workloads import make_request, make_scheduler
-
-from mini_vllm.request import Request
-from mini_vllm.scheduler import Scheduler
+from mini_vllm.core.request import Request
+from mini_vllm.core.sched.scheduler import Scheduler
+from tests.engine.helpers.workloads import make_request, make_scheduler
 
 
 def setup(*prompts: Iterable[int], **settings: Any) -> tuple[Scheduler, list[Request]]:

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from mini_vllm.engine import DEFAULT_MODEL
+from mini_vllm.config.engine import DEFAULT_MODEL
 
 SETTINGS: dict[str, Any] = {"block_size": 16, "max_model_len": 64}
 NUM_TOKENS = 12

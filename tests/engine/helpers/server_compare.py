@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from server_play import ANSWERS, FOLDER
+from tests.engine.helpers.server_play import ANSWERS, FOLDER
 
 PAGE = next(p for p in FOLDER.parents if (p / "pyproject.toml").is_file()) / (
     "phase-01-architecture/CHEATSHEET.md"

@@ -20,11 +20,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mini_vllm.async_llm import AsyncLLM
-from mini_vllm.config import EngineConfig
-from mini_vllm.engine import LLMEngine
-from mini_vllm.server.run import bind
-from mini_vllm.server.settings import ServerSettings
+from mini_vllm.config.engine import EngineConfig
+from mini_vllm.engine.async_llm import AsyncLLM
+from mini_vllm.engine.llm_engine import LLMEngine
+from mini_vllm.entrypoints.openai.run import bind
+from mini_vllm.entrypoints.openai.settings import ServerSettings
 
 MODEL_NAME = "tiny-llama"
 WAIT_SECONDS = 30.0
@@ -170,8 +170,8 @@ def serve_here(
     """A server in a thread."""
     import uvicorn
 
-    from mini_vllm.server.app import build_app
-    from mini_vllm.server.run import make_config
+    from mini_vllm.entrypoints.openai.app import build_app
+    from mini_vllm.entrypoints.openai.run import make_config
 
     llm = llm or AsyncLLM(config=config)
     with bind("127.0.0.1", 0) as sock:
@@ -246,8 +246,8 @@ class ServerThere(Server):
 
 @contextlib.contextmanager
 def serve_there(*flags: str) -> Iterator[ServerThere]:
-    """`python -m mini_vllm.server`, on a free port."""
-    command = [sys.executable, "-m", "mini_vllm.server", "--port", "0", *flags]
+    """`python -m mini_vllm.entrypoints.openai`, on a free port."""
+    command = [sys.executable, "-m", "mini_vllm.entrypoints.openai", "--port", "0", *flags]
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "stderr"
         with log.open("w") as stderr:

@@ -1,6 +1,6 @@
 """Does every read of the KV cache find what it thinks it finds? A fuzz without a model.
 
-    python tests/engine/slot_identity.py [STEPS] [--seed N] [--upstream] [--async-scheduling]
+    python -m tests.engine.helpers.slot_identity [STEPS] [--seed N] [--upstream] [--async-scheduling]
 
 The memory here holds no keys and values. Each slot remembers the token written to it, its position and
 everything before it, the cache salt included. A step writes what the scheduler's output tells a worker
@@ -16,26 +16,21 @@ from __future__ import annotations
 
 import argparse
 import random
-import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).parent))  # as a command; pytest has it there already
-
-from workloads import DEFAULT_PARTS, make_request, scheduler_of
-
-from mini_vllm.async_scheduler import AsyncScheduler
-from mini_vllm.config import EngineConfig
-from mini_vllm.engine import EngineParts
-from mini_vllm.request import RequestStatus
-from mini_vllm.sched_output import ModelRunnerOutput, SchedulerOutput
-from mini_vllm.upstream_scheduler import UpstreamAsyncScheduler, UpstreamScheduler
+from mini_vllm.config.engine import EngineConfig
+from mini_vllm.core.request import RequestStatus
+from mini_vllm.core.sched.async_scheduler import AsyncScheduler
+from mini_vllm.core.sched.output import ModelRunnerOutput, SchedulerOutput
+from mini_vllm.core.sched.upstream_scheduler import UpstreamAsyncScheduler, UpstreamScheduler
+from mini_vllm.engine.parts import EngineParts
+from tests.engine.helpers.workloads import DEFAULT_PARTS, make_request, scheduler_of
 
 STEPS = 1_000_000
 MAX_MODEL_LEN = 48

@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from engine_helpers import SMALL, random_model
 
-from mini_vllm.checkpoint import LlamaConfig, expected_tensors
-from mini_vllm.config import EngineConfig
-from mini_vllm.engine import LLMEngine
+from mini_vllm.config.engine import EngineConfig
+from mini_vllm.engine.llm_engine import LLMEngine
+from mini_vllm.model_loader import LlamaConfig, expected_tensors
 from mini_vllm.outputs import RequestOutput
 from mini_vllm.sampling_params import SamplingParams
 from mini_vllm.tokenizer import Tokenizer
+from tests.engine.helpers.engine_helpers import SMALL, random_model
 
 SPECIALS = ("<pad>", "<bos>", "<eos>", "<|user|>", "<|assistant|>", "<|system|>", "<r0>", "<r1>")
 BOS, EOS, FIRST_BYTE = 1, 2, 8

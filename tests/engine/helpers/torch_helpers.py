@@ -7,15 +7,15 @@ from typing import Any
 
 import numpy as np
 import torch
-from model_helpers import Server
 
 from mini_vllm.attention import AttentionMetadata as NumpyMetadata
-from mini_vllm.checkpoint import load_model
-from mini_vllm.config import EngineConfig
-from mini_vllm.engine import DEFAULT_MODEL, LLMEngine
+from mini_vllm.config.engine import DEFAULT_MODEL, EngineConfig
+from mini_vllm.engine.llm_engine import LLMEngine
 from mini_vllm.gpu.backend import AttentionMetadata, TorchAttention, count_decodes
 from mini_vllm.gpu.llama import LlamaForCausalLM
+from mini_vllm.model_loader import load_model
 from mini_vllm.tokenizer import Tokenizer
+from tests.engine.helpers.model_helpers import Server
 
 
 def to_device(md: NumpyMetadata, device: torch.device | str = "cpu") -> AttentionMetadata:

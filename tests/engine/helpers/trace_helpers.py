@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from typing import NamedTuple
 
-from engine_helpers import make_engine
-from text_helpers import finish, greedy
-
 from mini_vllm import LLMEngine, RequestOutput
-from mini_vllm.block_pool import BlockPool
+from mini_vllm.core.block_pool import BlockPool
 from mini_vllm.trace import StepTrace, Trace, TraceRecorder
+from tests.engine.helpers.engine_helpers import make_engine
+from tests.engine.helpers.text_helpers import finish, greedy
 
 PROMPTS = {"a": list(range(10, 30)), "b": [*range(10, 26), 5, 5], "c": [7] * 9}
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from course.learner.labs import load_module
 
-PHASE = Path(__file__).resolve().parents[2] / "phase-01-architecture"
+PHASE = Path(__file__).resolve().parents[3] / "phase-01-architecture"
 
 
 def play(job: dict[str, Any]) -> dict[str, Any]:

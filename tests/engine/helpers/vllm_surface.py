@@ -1,6 +1,6 @@
 """What the installed vLLM offers, by name: arguments, methods, flags, fields, endpoints.
 
-As a program (`python -m tests.engine.vllm_surface JOB ANSWER`, see
+As a program (`python -m tests.engine.helpers.vllm_surface JOB ANSWER`, see
 `course.parity.tokens_run.run_worker`).
 """
 

@@ -13,17 +13,18 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-from engine_helpers import SMALL, engine_over_random_model, random_model
-from invariants import check_drained
 
 from mini_vllm.attention import AttentionMetadata
-from mini_vllm.config import EngineConfig
-from mini_vllm.engine import EngineParts, LLMEngine
-from mini_vllm.llama import LlamaForCausalLM
-from mini_vllm.request import Request
+from mini_vllm.config.engine import EngineConfig
+from mini_vllm.core.request import Request
+from mini_vllm.core.sched.output import ModelRunnerOutput
+from mini_vllm.core.sched.scheduler import Scheduler
+from mini_vllm.engine.llm_engine import LLMEngine
+from mini_vllm.engine.parts import EngineParts
+from mini_vllm.models.llama import LlamaForCausalLM
 from mini_vllm.sampling_params import SamplingParams
-from mini_vllm.sched_output import ModelRunnerOutput
-from mini_vllm.scheduler import Scheduler
+from tests.engine.helpers.engine_helpers import SMALL, engine_over_random_model, random_model
+from tests.engine.helpers.invariants import check_drained
 
 EOS = 2
 DEFAULT_PARTS = EngineParts()
@@ -271,7 +272,7 @@ def scheduler_of(parts: EngineParts, config: EngineConfig) -> Scheduler:
     manager = parts.kv_cache_manager(
         config.num_gpu_blocks, config.block_size, config.max_model_len, caching, pool
     )
-    return parts.scheduler(config, manager)
+    return parts.make_scheduler(config, manager)
 
 
 def make_request(

@@ -1,6 +1,6 @@
 """Real vLLM under pressure on the shipped model, with every slot that is written noted.
 
-    python -m tests.engine.written_slots JOB ANSWER
+    python -m tests.engine.helpers.written_slots JOB ANSWER
 
 A pool that is too small for all, prompts with common beginnings, exact repeats and `n=2`: what would need
 a copy on write, if anything did. Blocks of 16, core and worker in this process, synchronous steps.
@@ -14,7 +14,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from mini_vllm.engine import DEFAULT_MODEL
+from mini_vllm.config.engine import DEFAULT_MODEL
 
 SHARED = list(range(10, 42))
 """32 tokens, two full blocks."""

@@ -11,7 +11,8 @@ from course.parity.decisions import mini_parts
 from course.parity.record import vllm_parts, workload
 from course.parity.traces import Run
 from mini_vllm import EngineConfig, LLMEngine, SamplingParams
-from mini_vllm.stats import CachingMetrics, IterationStats, PrefixCacheStats, SchedulerStats
+from mini_vllm.core.stats import CachingMetrics, PrefixCacheStats, SchedulerStats
+from mini_vllm.metrics.stats import IterationStats
 from mini_vllm.trace import TraceRecorder
 
 SIX = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True)

@@ -8,10 +8,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-from model_helpers import CONFIG, to_bfloat16, write_checkpoint, write_safetensors
 
-from mini_vllm.checkpoint import LlamaConfig, load_config, load_model, load_weights
-from mini_vllm.checkpoint.safetensors_file import read_safetensors
+from mini_vllm.model_loader import LlamaConfig, load_config, load_model, load_weights
+from mini_vllm.model_loader.safetensors_file import read_safetensors
+from tests.engine.helpers.model_helpers import (
+    CONFIG,
+    to_bfloat16,
+    write_checkpoint,
+    write_safetensors,
+)
 
 
 def rewrite_config(folder: Path, **changes: Any) -> None:

@@ -8,16 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from model_helpers import write_checkpoint
-from quantized_helpers import cases, write_quantized
-from thorough import either
 
 from mini_vllm import EngineConfig, LLMEngine, SamplingParams
-from mini_vllm.checkpoint import CheckpointError, load_model
-from mini_vllm.checkpoint.safetensors_file import read_safetensors
-from mini_vllm.engine import DEFAULT_MODEL
-from mini_vllm.quantization.config import METHODS, get_quantization_config
-from mini_vllm.quantization.linear import (
+from mini_vllm.compress.save import write_safetensors
+from mini_vllm.config.engine import DEFAULT_MODEL
+from mini_vllm.layers.quantization.config import METHODS, get_quantization_config
+from mini_vllm.layers.quantization.linear import (
     AWQLinearMethod,
     Fp8LinearMethod,
     GPTQLinearMethod,
@@ -25,7 +21,11 @@ from mini_vllm.quantization.linear import (
     W8A8Int8LinearMethod,
     WNA16LinearMethod,
 )
-from mini_vllm.quantization.save import write_safetensors
+from mini_vllm.model_loader import CheckpointError, load_model
+from mini_vllm.model_loader.safetensors_file import read_safetensors
+from tests.engine.helpers.model_helpers import write_checkpoint
+from tests.engine.helpers.quantized_helpers import cases, write_quantized
+from tests.engine.helpers.thorough import either
 
 CASES = cases(group=16)
 AWQ = {"quant_method": "awq", "bits": 4, "group_size": 16, "zero_point": True, "version": "gemm"}

@@ -7,7 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from model_helpers import (
+
+from mini_vllm.attention import PagedAttention
+from mini_vllm.layers.activation import silu_and_mul
+from mini_vllm.layers.rotary_embedding import rope_inv_freq
+from mini_vllm.model_loader import LlamaConfig, load_model
+from mini_vllm.models import llama
+from mini_vllm.models.llama import LlamaForCausalLM
+from tests.engine.helpers.model_helpers import (
     CONFIG,
     Server,
     in_portions,
@@ -16,10 +23,6 @@ from model_helpers import (
     texts,
     whole,
 )
-
-from mini_vllm.attention import PagedAttention
-from mini_vllm.checkpoint import LlamaConfig, load_model
-from mini_vllm.llama import LlamaForCausalLM, rope_inv_freq
 
 LLAMA3 = {
     "rope_type": "llama3",
@@ -81,6 +84,18 @@ def test_chunked_and_batched_equal_whole_and_alone(changes: dict[str, Any]) -> N
         assert relative_error(portions[name], whole(model, ids)) < 1e-5
 
 
+@pytest.mark.parametrize("rows", [1, 3, 16])
+def test_an_mlp_in_pieces_equals_one_piece(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    mlp = build(mlp_bias=True).layers[0].mlp
+    x = np.random.default_rng(0).standard_normal((16, CONFIG["hidden_size"])).astype(np.float32)
+    expected = mlp.forward(x)
+    asked: list[int] = []
+    monkeypatch.setattr(llama, "MLP_ROWS", rows)
+    monkeypatch.setattr(llama, "silu_and_mul", lambda y: asked.append(len(y)) or silu_and_mul(y))
+    assert relative_error(mlp.forward(x), expected) < 1e-6
+    assert asked == [rows] * (16 // rows) + [16 % rows] * (16 % rows > 0)
+
+
 def test_block_size_does_not_matter() -> None:
     model = build()
     ids = texts(model)["r0"]
@@ -111,6 +126,7 @@ def test_positions_have_no_table_that_could_end() -> None:
     model = build(max_position_embeddings=16)
     longer = build(max_position_embeddings=128)
     ids = texts(model)["r0"]
+    # Bit for bit: the two models multiply matrices of the same shapes.
     np.testing.assert_array_equal(whole(model, ids), whole(longer, ids))
 
 

@@ -10,14 +10,20 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from preempted_mid_step import play
-from seeds_beside import play as play_seeded
-from workloads import DEFAULT_PARTS, make_engine, make_request, make_scheduler, step
 
 from course.parity.traces import Arrival
-from mini_vllm.engine import EngineParts
+from mini_vllm.core.sched.upstream_scheduler import UpstreamScheduler
+from mini_vllm.engine.parts import EngineParts
 from mini_vllm.sampling_params import SamplingParams
-from mini_vllm.upstream_scheduler import UpstreamScheduler
+from tests.engine.helpers.preempted_mid_step import play
+from tests.engine.helpers.seeds_beside import play as play_seeded
+from tests.engine.helpers.workloads import (
+    DEFAULT_PARTS,
+    make_engine,
+    make_request,
+    make_scheduler,
+    step,
+)
 
 UPSTREAM = EngineParts(scheduler=UpstreamScheduler)
 
@@ -68,7 +74,7 @@ def test_real_vllm_says_something_else() -> None:
     from course.parity.tokens_run import run_worker
 
     job = list(SITUATIONS.values())
-    found = run_worker("tests.engine.preempted_mid_step", ["vllm"], job)
+    found = run_worker("tests.engine.helpers.preempted_mid_step", ["vllm"], job)
     check_faulty(dict(zip(SITUATIONS, found, strict=True)))
 
 
@@ -262,7 +268,7 @@ def test_a_neighbour_without_a_seed_changes_a_seeded_text_of_real_vllm() -> None
     """The whole engine on a CPU: the text repeats alone and among seeds, and in no mixed batch."""
     from course.parity.tokens_run import run_worker
 
-    alone, *beside = run_worker("tests.engine.seeds_beside", ["vllm"], COMPANY)
+    alone, *beside = run_worker("tests.engine.helpers.seeds_beside", ["vllm"], COMPANY)
     assert beside[: NUM_SEEDED - 1] == [alone] * (NUM_SEEDED - 1)
     for situation, tokens in zip(COMPANY[NUM_SEEDED:], beside[NUM_SEEDED - 1 :], strict=True):
         assert tokens != alone, f"the seed is honoured beside {situation}"

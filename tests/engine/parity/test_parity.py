@@ -6,7 +6,6 @@ import os
 from pathlib import Path
 
 import pytest
-from thorough import THOROUGH
 
 from course.parity import decisions as parity
 from course.parity import explain, mini_parts
@@ -14,9 +13,10 @@ from course.parity import replay as replay_trace
 from course.parity.record import SHAPES, record, vllm_parts, workload
 from course.parity.rules import moment
 from course.parity.traces import Arrival, Config, Trace, Workload, read_traces
-from mini_vllm.async_scheduler import AsyncScheduler
+from mini_vllm.core.sched.async_scheduler import AsyncScheduler
+from tests.engine.helpers.thorough import THOROUGH
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 GOLDEN = ROOT / "tests" / "golden" / "scheduler-0.22.1.jsonl.gz"
 ASYNC_GOLDEN = GOLDEN.with_name("async-scheduler-0.22.1.jsonl.gz")
 SHARED = ROOT.parent / "shared" / "golden"
@@ -56,7 +56,7 @@ def test_mini_vllm_plans_ahead_as_vllm_did(capsys: pytest.CaptureFixture[str]) -
 )
 def test_the_whole_async_golden_file(capsys: pytest.CaptureFixture[str], scheduler: str) -> None:
     """As the differences on purpose are nothing that these workloads see."""
-    named = f"mini_vllm.{scheduler}"
+    named = f"mini_vllm.core.sched.{scheduler}"
     assert parity.main([str(FULL_ASYNC_GOLDEN), "--scheduler", named]) == 0
     assert "60 traces, 12,256 steps, 0 differences" in capsys.readouterr().out
 

@@ -6,7 +6,6 @@ import copy
 from pathlib import Path
 
 import pytest
-from text_helpers import byte_tokenizer, write_checkpoint
 
 from course.parity.tokens import (
     Comparison,
@@ -19,7 +18,8 @@ from course.parity.tokens import (
     run_comparison,
 )
 from course.parity.tokens_run import Completion, Result, Scenario, run_scenarios, run_worker
-from mini_vllm.engine import DEFAULT_MODEL
+from mini_vllm.config.engine import DEFAULT_MODEL
+from tests.engine.helpers.text_helpers import byte_tokenizer, write_checkpoint
 
 
 def prompts(count: int = 200, seed: int = 0, longest: int = 400) -> list[list[int]]:

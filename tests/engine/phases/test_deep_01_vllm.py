@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-PHASE = Path(__file__).resolve().parents[2] / "phase-01-architecture"
+PHASE = Path(__file__).resolve().parents[3] / "phase-01-architecture"
 CACHE, EOS = "The KV cache", "The GPU"  # the shipped model ends the answer to "The GPU" itself
 PROMPT_TOKENS = {CACHE: 13, EOS: 8}
 FOURTH = 119  # its 4th token after "The KV cache"
@@ -33,7 +33,7 @@ def played() -> dict[str, Any]:
         for name, (prompt, params) in ENDINGS.items()
         for loop in ("plain", "ahead")
     }
-    answer: dict[str, Any] = run_worker("tests.engine.two_lanes", [], job)
+    answer: dict[str, Any] = run_worker("tests.engine.helpers.two_lanes", [], job)
     return answer
 
 
@@ -111,7 +111,7 @@ def test_the_output_handler_starts_with_the_engine_inside_a_running_loop(
     from vllm.v1.engine.core_client import EngineCoreClient
     from vllm.v1.executor.uniproc_executor import UniProcExecutor
 
-    from mini_vllm.engine import DEFAULT_MODEL
+    from mini_vllm.config.engine import DEFAULT_MODEL
 
     class Silent:
         def __init__(self, *unused: Any, **more: Any) -> None:

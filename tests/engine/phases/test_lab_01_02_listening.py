@@ -17,11 +17,11 @@ import pytest
 
 from course.learner.labs import load_module
 from mini_vllm import EngineConfig, LLMEngine, SamplingParams
-from mini_vllm.checkpoint import load_model
-from mini_vllm.request import RequestStatus
+from mini_vllm.core.request import RequestStatus
+from mini_vllm.model_loader import load_model
 from mini_vllm.tokenizer import Tokenizer
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 LABS = ROOT / "phase-01-architecture" / "labs"
 engines = load_module(LABS / "lab-02-read-the-real-loop" / "engines.py", "lab_01_02_tested")
 listening = engines.listening

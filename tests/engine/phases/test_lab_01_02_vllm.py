@@ -1,6 +1,6 @@
 """Labs 01-01 and 01-02: what both share, the committed capture, and the real vLLM live.
 
-    LAB_IMPL=starter pytest -m vllm tests/engine/test_lab_01_02_vllm.py
+    LAB_IMPL=starter pytest -m vllm tests/engine/phases/test_lab_01_02_vllm.py
 
 runs a learner's own environment, reading and computing on a real vLLM. Without LAB_IMPL the reference does.
 """
@@ -20,7 +20,7 @@ import pytest
 
 from course.learner.labs import load_module
 
-LABS = Path(__file__).resolve().parents[2] / "phase-01-architecture" / "labs"
+LABS = Path(__file__).resolve().parents[3] / "phase-01-architecture" / "labs"
 FIRST, SECOND = LABS / "lab-01-trace-a-request", LABS / "lab-02-read-the-real-loop"
 CHOICE = os.environ.get("LAB_IMPL", "").strip() or "solution"
 

@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from mini_vllm.request import Request, RequestStatus
+from mini_vllm.core.request import Request, RequestStatus
 from mini_vllm.sampling_params import SamplingParams
 
 pytestmark = pytest.mark.vllm
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 SOLUTION = ROOT / "phase-01-architecture" / "labs" / "lab-05-stop-conditions" / "solution.py"
 EOS = 2
 

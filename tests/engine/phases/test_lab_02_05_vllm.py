@@ -1,6 +1,6 @@
 """Lab 02-05: its capture, and the same predictions for the real vLLM, live.
 
-    LAB_IMPL=starter pytest -m vllm tests/engine/test_lab_02_05_vllm.py
+    LAB_IMPL=starter pytest -m vllm tests/engine/phases/test_lab_02_05_vllm.py
 
 holds a learner's own functions against a vLLM that is started here. Without LAB_IMPL the reference is held.
 """
@@ -18,7 +18,7 @@ import pytest
 
 from course.learner.labs import load_module
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 LAB = ROOT / "phase-02-paged-attention" / "labs" / "lab-05-real-vllm-blocks"
 CHOICE = os.environ.get("LAB_IMPL", "").strip() or "solution"
 LIVE = (

@@ -14,7 +14,7 @@ import pytest
 from course.learner.labs import load_module
 from course.parity.decisions import mini_parts
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 LABS = ROOT / "phase-02-paged-attention" / "labs"
 LAB = LABS / "lab-08-incident-the-request-that-never-ran"
 

@@ -12,7 +12,7 @@ import pytest
 from course.learner.labs import load_module
 
 LAB = (
-    Path(__file__).resolve().parents[2]
+    Path(__file__).resolve().parents[3]
     / "phase-00-foundations"
     / "labs"
     / "lab-02-kv-memory-calculator"

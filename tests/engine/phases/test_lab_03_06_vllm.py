@@ -1,6 +1,6 @@
 """Lab 03-06: its capture, and the same predictions for the real vLLM, live.
 
-    LAB_IMPL=starter pytest -m vllm tests/engine/test_lab_03_06_vllm.py
+    LAB_IMPL=starter pytest -m vllm tests/engine/phases/test_lab_03_06_vllm.py
 
 holds a learner's own functions against a vLLM that is started here. Without LAB_IMPL the reference is held.
 """
@@ -19,7 +19,7 @@ import pytest
 
 from course.learner.labs import load_module
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 LAB = ROOT / "phase-03-scheduler" / "labs" / "lab-06-prefix-cache-hitrate"
 CHOICE = os.environ.get("LAB_IMPL", "").strip() or "solution"
 LIVE = (

@@ -14,7 +14,7 @@ import pytest
 from course.learner.labs import load_module, load_support
 from mini_vllm.sim import ServingMetrics, Simulator
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 [LAB] = (ROOT / "phase-03-scheduler" / "labs").glob("lab-08-*")
 pytestmark = pytest.mark.vllm
 

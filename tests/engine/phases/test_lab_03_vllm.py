@@ -11,12 +11,12 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from mini_vllm.sampler import SamplingMetadata
+from mini_vllm.sample.metadata import SamplingMetadata
 from mini_vllm.sampling_params import SamplingParams
 
 pytestmark = pytest.mark.vllm
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 SOLUTION = ROOT / "phase-00-foundations" / "labs" / "lab-03-sampling-basics" / "solution.py"
 
 # The chi-square statistic exceeds these once in ten thousand runs, by degrees of freedom.

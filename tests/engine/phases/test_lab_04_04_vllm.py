@@ -1,6 +1,6 @@
 """Lab 04-04: its matrix and its captured lines, and the same asked of the real vLLM, live.
 
-    LAB_IMPL=starter pytest -m vllm tests/engine/test_lab_04_04_vllm.py
+    LAB_IMPL=starter pytest -m vllm tests/engine/phases/test_lab_04_04_vllm.py
 
 holds a learner's own `select` against what vLLM's code says here and now. Without LAB_IMPL the reference is
 held.
@@ -18,9 +18,9 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from vllm_helpers import ROOT, output_of
 
 from course.learner.labs import load_module
+from tests.engine.helpers.vllm_helpers import ROOT, output_of
 
 LAB = ROOT / "phase-04-attention-backends" / "labs" / "lab-04-backend-selection"
 CHOICE = os.environ.get("LAB_IMPL", "").strip() or "solution"
@@ -142,7 +142,7 @@ def test_the_captured_lines_are_vllms(overrides: ModuleType, tmp_path: Path) -> 
 @pytest.mark.vllm
 def test_what_vllms_layers_tell(lab: ModuleType) -> None:
     """`Attention` and `MLAAttention`, built on the stand-in: what they ask with is what `inputs` says."""
-    out = output_of(Path(__file__).with_name("layers_asking.py"))
+    out = output_of(Path(__file__).parents[1] / "helpers" / "layers_asking.py")
     [heard] = [json.loads(line[4:]) for line in out.splitlines() if line.startswith("LAB ")]
     layer, server = lab.facts.Layer, lab.facts.Server
     latent: dict[str, Any] = {"num_heads": 16, "kv_lora_rank": 512, "qk_rope_head_dim": 64}
@@ -158,3 +158,20 @@ def test_what_vllms_layers_tell(lab: ModuleType) -> None:
         (layer(192, sparse=True, **latent), server(use_non_causal=True, batch_invariant=True)),
     ]
     assert [lab.inputs(*one)._asdict() for one in asked] == heard
+
+
+STAND_IN_CHILD = """
+import sys
+from pathlib import Path
+from course.learner.labs import load_module
+load_module(Path(sys.argv[1]), "cuda_stand_in_tested").stand_in()
+maps = Path("/proc/self/maps")
+text = maps.read_text() if maps.exists() else ""
+print([line for line in text.splitlines() if "/vllm/_C" in line], "vllm._C" in sys.modules)
+"""
+
+
+@pytest.mark.vllm
+def test_the_stand_in_loads_no_compiled_code_of_the_cpu_build() -> None:
+    """It has AVX-512 instructions in it, and a processor without them ends the process."""
+    assert output_of("-c", STAND_IN_CHILD, LAB / "cuda_stand_in.py").splitlines()[-1] == "[] True"

@@ -1,6 +1,6 @@
 """Lab 04-07: its committed results, and the same asked of the real vLLM, live.
 
-    LAB_IMPL=starter pytest -m vllm tests/engine/test_lab_04_07_vllm.py
+    LAB_IMPL=starter pytest -m vllm tests/engine/phases/test_lab_04_07_vllm.py
 
 holds a learner's `launch` against the launcher of the vLLM that is installed. Without LAB_IMPL the
 reference is held.
@@ -20,7 +20,7 @@ import pytest
 
 from course.learner.labs import load_module, load_support
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 [LAB] = (ROOT / "phase-04-attention-backends" / "labs").glob("lab-07-*")
 CHOICE = os.environ.get("LAB_IMPL", "").strip() or "solution"
 RESULTS = ("flips", "ties", "vllm", "pin")

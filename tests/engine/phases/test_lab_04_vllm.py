@@ -14,7 +14,7 @@ import pytest
 
 from course.learner.labs import load_module
 
-LABS = Path(__file__).resolve().parents[2] / "phase-04-attention-backends" / "labs"
+LABS = Path(__file__).resolve().parents[3] / "phase-04-attention-backends" / "labs"
 GATHER = LABS / "lab-01-paged-attention-gather"
 PARTS = LABS / "lab-03-flash-decoding-partitions"
 

@@ -1,6 +1,6 @@
 """Lab 05-03: what its page shows, and the same asked of vLLM's own config, live.
 
-    LAB_IMPL=starter pytest -m vllm tests/engine/test_lab_05_03_vllm.py
+    LAB_IMPL=starter pytest -m vllm tests/engine/phases/test_lab_05_03_vllm.py
 
 holds a learner's own ladder against that. Without LAB_IMPL the reference is held.
 """
@@ -16,10 +16,10 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from vllm_helpers import ROOT, output_of
 
 from course.learner.labs import load_module
 from mini_vllm.cudagraph import CudagraphDispatcher, CUDAGraphMode
+from tests.engine.helpers.vllm_helpers import ROOT, output_of
 
 LAB = ROOT / "phase-05-cuda-graphs" / "labs" / "lab-03-capture-sizes"
 CHOICE = os.environ.get("LAB_IMPL", "").strip() or "solution"
@@ -39,10 +39,10 @@ def lab() -> ModuleType:
 def test_the_page_shows_what_the_scripts_print(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Every output on the page, printed again: from asked.json, and from the night."""
+    """Every output on the page, printed again."""
     page = (LAB / "README.md").read_text(encoding="utf-8")
     blocks = re.findall(r"<!-- output: python (.*?) \| .*-->\n```text\n([^`]*)```", page)
-    assert len(blocks) == page.count("<!-- output:") == 3
+    assert len(blocks) == page.count("<!-- output:") > 0
     for command, shown in blocks:
         script, *words = shlex.split(command)
         monkeypatch.setattr(sys, "argv", [script, *words])

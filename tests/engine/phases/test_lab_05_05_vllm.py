@@ -8,9 +8,9 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from vllm_helpers import ROOT, output_of
 
 from course.learner.labs import load_module
+from tests.engine.helpers.vllm_helpers import ROOT, output_of
 
 [LAB] = (ROOT / "phase-05-cuda-graphs" / "labs").glob("lab-05-*")
 CHILD = """

@@ -11,7 +11,7 @@ import pytest
 from course.learner.labs import load_module
 
 LAB = (
-    Path(__file__).resolve().parents[2]
+    Path(__file__).resolve().parents[3]
     / "phase-06-quantization/labs/lab-02-int4-groups-and-packing"
 )
 SHAPES = (32, 48, 64, 96, 128, 192, 256, 384, 2752, 4096, 5504, 11008)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 pytestmark = pytest.mark.vllm
-PHASE = Path(__file__).parents[2] / "phase-01-architecture"
+PHASE = Path(__file__).parents[3] / "phase-01-architecture"
 
 
 def test_the_table_of_statuses() -> None:

@@ -10,7 +10,7 @@ import pytest
 from course.learner.labs import load_module
 from course.parity.traces import Config
 
-POOL = Path(__file__).resolve().parents[2] / "phase-02-paged-attention" / "pool.py"
+POOL = Path(__file__).resolve().parents[3] / "phase-02-paged-attention" / "pool.py"
 CONFIG: Config = {
     "block_size": 4,
     "num_blocks": 10,

@@ -22,7 +22,7 @@ SITUATIONS = {
 
 @functools.cache
 def played() -> dict[str, dict[str, Any]]:
-    results = run_worker("tests.engine.written_slots", [], list(SITUATIONS.values()))
+    results = run_worker("tests.engine.helpers.written_slots", [], list(SITUATIONS.values()))
     return dict(zip(SITUATIONS, results, strict=True))
 
 

@@ -10,7 +10,7 @@ import pytest
 from course.learner.labs import load_module
 from course.parity.traces import Config
 
-NOON = Path(__file__).resolve().parents[2] / "phase-03-scheduler" / "noon.py"
+NOON = Path(__file__).resolve().parents[3] / "phase-03-scheduler" / "noon.py"
 VARIANTS: dict[str, dict[str, Any]] = {
     "noon": {},
     "budget 64": {"max_num_batched_tokens": 64},

@@ -11,7 +11,7 @@ import pytest
 
 from course.learner.labs import load_module
 
-PHASE = Path(__file__).resolve().parents[2] / "phase-04-attention-backends"
+PHASE = Path(__file__).resolve().parents[3] / "phase-04-attention-backends"
 
 
 @pytest.mark.parametrize("name", ["mla", "cascade"])

@@ -6,7 +6,12 @@ import warnings
 
 import numpy as np
 import pytest
-from sampler_helpers import (
+
+from mini_vllm.sample import ops
+from mini_vllm.sample.metadata import PenaltyState, SamplingMetadata
+from mini_vllm.sample.sampler import Sampler
+from mini_vllm.sampling_params import SamplingParams
+from tests.engine.helpers.sampler_helpers import (
     INF,
     VOCAB,
     Row,
@@ -19,9 +24,6 @@ from sampler_helpers import (
     slow_top_p,
 )
 
-from mini_vllm import sampler as S
-from mini_vllm.sampling_params import SamplingParams
-
 # ---- the steps -----------------------------------------------------------------------------------
 
 
@@ -29,10 +31,10 @@ def test_softmax_and_logprobs() -> None:
     logits = random_logits(0, 5, scale=30)
     logits[0, 3] = -np.inf
     slow = np.array([slow_softmax(row) for row in logits.tolist()])
-    np.testing.assert_allclose(S.softmax(logits), slow, rtol=1e-5, atol=1e-12)
+    np.testing.assert_allclose(ops.softmax(logits), slow, rtol=1e-5, atol=1e-12)
     with np.errstate(divide="ignore"):
-        np.testing.assert_allclose(S.compute_logprobs(logits), np.log(slow), rtol=1e-5, atol=1e-5)
-    assert S.compute_logprobs(logits).dtype == S.softmax(logits).dtype == np.float32
+        np.testing.assert_allclose(ops.compute_logprobs(logits), np.log(slow), rtol=1e-5, atol=1e-5)
+    assert ops.compute_logprobs(logits).dtype == ops.softmax(logits).dtype == np.float32
 
 
 def test_softmax_of_a_row_that_bars_everything_is_nan_without_a_warning() -> None:
@@ -40,7 +42,7 @@ def test_softmax_of_a_row_that_bars_everything_is_nan_without_a_warning() -> Non
     logits[1, 2] = 1
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        probs = S.softmax(logits)
+        probs = ops.softmax(logits)
     assert np.isnan(probs[0]).all()
     assert probs[1].tolist() == [0, 0, 1, 0]
 
@@ -48,9 +50,9 @@ def test_softmax_of_a_row_that_bars_everything_is_nan_without_a_warning() -> Non
 def test_temperature_leaves_greedy_rows_finite() -> None:
     logits = random_logits(1, 3)
     temp = np.array([0.5, 0, 2], np.float32)
-    got = S.apply_temperature(logits, temp, all_random=False)
+    got = ops.apply_temperature(logits, temp, all_random=False)
     np.testing.assert_array_equal(got, logits / np.array([[0.5], [1], [2]], np.float32))
-    assert S.apply_temperature(logits, temp, all_random=False).dtype == np.float32
+    assert ops.apply_temperature(logits, temp, all_random=False).dtype == np.float32
 
 
 @pytest.mark.parametrize("vocab", [1, 2, 24])
@@ -58,15 +60,15 @@ def test_top_k(vocab: int) -> None:
     logits = random_logits(2, 40, vocab)
     k = np.arange(40) % vocab + 1
     slow = [slow_top_k(row, int(n)) for row, n in zip(logits.tolist(), k, strict=True)]
-    np.testing.assert_array_equal(S.apply_top_k_only(logits, k), slow)
-    np.testing.assert_array_equal(S.apply_top_k_top_p(logits, k, None), slow)
+    np.testing.assert_array_equal(ops.apply_top_k_only(logits, k), slow)
+    np.testing.assert_array_equal(ops.apply_top_k_top_p(logits, k, None), slow)
     p = np.ones(40, np.float32)
-    np.testing.assert_array_equal(S.apply_top_k_top_p(logits, k, p), slow)
+    np.testing.assert_array_equal(ops.apply_top_k_top_p(logits, k, p), slow)
 
 
 def test_top_k_keeps_what_ties_with_the_kth() -> None:
     logits = np.array([[5, 3, 3, 3, 1]], np.float32)
-    got = S.apply_top_k_only(logits, np.array([2]))
+    got = ops.apply_top_k_only(logits, np.array([2]))
     assert got.tolist() == [[5, 3, 3, 3, -INF]], "the mask is strict: ties with the k-th stay"
 
 
@@ -74,14 +76,14 @@ def test_top_p() -> None:
     logits = random_logits(3, 200)
     p = np.random.default_rng(3).uniform(0.01, 1, 200).astype(np.float32)
     slow = [slow_top_p(row, float(q)) for row, q in zip(logits.tolist(), p, strict=True)]
-    np.testing.assert_array_equal(S.apply_top_k_top_p(logits, None, p), slow)
+    np.testing.assert_array_equal(ops.apply_top_k_top_p(logits, None, p), slow)
 
 
 def test_top_p_at_the_boundary() -> None:
     even = np.zeros((1, 4), np.float32)  # four times 0.25, summed from the bottom up
 
     def kept(p: float, logits: np.ndarray = even) -> list[int]:
-        out = S.apply_top_k_top_p(logits, None, np.array([p], np.float32))
+        out = ops.apply_top_k_top_p(logits, None, np.array([p], np.float32))
         return np.flatnonzero(np.isfinite(out[0])).tolist()
 
     assert kept(0.5) == [2, 3], "a sum equal to 1 - p goes; of equals, the lower ids go first"
@@ -95,7 +97,7 @@ def test_top_p_at_the_boundary() -> None:
 def test_top_p_is_a_share_of_what_top_k_left() -> None:
     logits = np.log(np.array([[0.4, 0.3, 0.2, 0.1]], np.float32))
     k, p = np.array([2]), np.array([0.5], np.float32)
-    got = S.apply_top_k_top_p(logits, k, p)
+    got = ops.apply_top_k_top_p(logits, k, p)
     # Of the two left the first holds 4/7 > 0.5. Of the whole it holds 0.4: both would stay.
     assert np.isfinite(got[0]).tolist() == [True, False, False, False]
 
@@ -110,19 +112,19 @@ def test_top_k_and_top_p_with_ties_and_barred_tokens() -> None:
         slow_top_p(slow_top_k(row, int(n)), float(q))
         for row, n, q in zip(logits.tolist(), k, p, strict=True)
     ]
-    np.testing.assert_array_equal(S.apply_top_k_top_p(logits, k, p), slow)
+    np.testing.assert_array_equal(ops.apply_top_k_top_p(logits, k, p), slow)
 
 
 def test_nothing_asked_is_nothing_done() -> None:
     logits = random_logits(5, 2)
-    assert S.apply_top_k_top_p(logits, None, None) is logits
+    assert ops.apply_top_k_top_p(logits, None, None) is logits
 
 
 def test_min_p() -> None:
     logits = random_logits(6, 50)
     min_p = np.linspace(0, 1, 50).astype(np.float32)
     slow = [slow_min_p(row, float(q)) for row, q in zip(logits.tolist(), min_p, strict=True)]
-    got = S.apply_min_p(logits, min_p)
+    got = ops.apply_min_p(logits, min_p)
     np.testing.assert_array_equal(got, slow)
     assert np.isfinite(got[0]).all()
     assert np.isfinite(got[-1]).sum() == 1, "min_p=1 leaves the likeliest token"
@@ -130,14 +132,14 @@ def test_min_p() -> None:
 
 def test_counts() -> None:
     tokens = [[1, 1, 3], [], [23, 0, 23, 23]]
-    counts, mask = S.get_token_bin_counts_and_mask(tokens, VOCAB)
+    counts, mask = ops.get_token_bin_counts_and_mask(tokens, VOCAB)
     slow = [[ids.count(t) for t in range(VOCAB)] for ids in tokens]
     np.testing.assert_array_equal(counts, slow)
     np.testing.assert_array_equal(mask, np.array(slow) > 0)
-    assert S.get_token_bin_counts_and_mask([], VOCAB)[0].shape == (0, VOCAB)
+    assert ops.get_token_bin_counts_and_mask([], VOCAB)[0].shape == (0, VOCAB)
     for bad in (-1, VOCAB):
         with pytest.raises(ValueError, match=rf"0 to 23, got {min(bad, 1)} to {max(bad, 1)}"):
-            S.get_token_bin_counts_and_mask([[1], [bad]], VOCAB)
+            ops.get_token_bin_counts_and_mask([[1], [bad]], VOCAB)
 
 
 def test_penalties() -> None:
@@ -156,7 +158,7 @@ def test_penalties() -> None:
     ]
     logits = random_logits(7, len(rows))
     slow = [slow_penalties(x, row) for x, row in zip(logits.tolist(), rows, strict=True)]
-    got = S.PenaltyState(rows, list(range(len(rows))), VOCAB).apply(logits)
+    got = PenaltyState(rows, list(range(len(rows))), VOCAB).apply(logits)
     np.testing.assert_allclose(got, slow, rtol=1e-5, atol=1e-5)
     assert got.dtype == np.float32
 
@@ -165,16 +167,16 @@ def test_repetition_penalty_makes_both_signs_less_likely() -> None:
     logits = np.array([[2.0, -2.0, 2.0]], np.float32)
     seen, none = np.array([[True, True, False]]), np.zeros((1, 3), np.float32)
     zero, two = np.zeros(1, np.float32), np.full(1, 2, np.float32)
-    assert S.apply_penalties(logits, seen, none, zero, zero, two).tolist() == [[1.0, -4.0, 2.0]]
+    assert ops.apply_penalties(logits, seen, none, zero, zero, two).tolist() == [[1.0, -4.0, 2.0]]
 
 
 @pytest.mark.parametrize("num_logprobs", [0, 1, 5, VOCAB - 1, VOCAB])
 def test_gather_logprobs(num_logprobs: int) -> None:
     rng = np.random.default_rng(8)
     logits = rng.integers(-3, 4, (30, VOCAB)).astype(np.float32)  # with ties
-    logprobs = S.compute_logprobs(logits)
+    logprobs = ops.compute_logprobs(logits)
     token_ids = rng.integers(0, VOCAB, 30)
-    got = S.gather_logprobs(logprobs, num_logprobs, token_ids)
+    got = ops.gather_logprobs(logprobs, num_logprobs, token_ids)
     assert got.logprob_token_ids.shape == got.logprobs.shape == (30, num_logprobs + 1)
     for i, token in enumerate(token_ids):
         ids, values = got.logprob_token_ids[i], got.logprobs[i]
@@ -187,14 +189,14 @@ def test_gather_logprobs(num_logprobs: int) -> None:
 
 
 def test_ties_in_the_top_logprobs_come_lowest_id_first() -> None:
-    got = S.gather_logprobs(np.zeros((1, 4), np.float32), 4, np.array([2]))
+    got = ops.gather_logprobs(np.zeros((1, 4), np.float32), 4, np.array([2]))
     assert got.logprob_token_ids.tolist() == [[2, 0, 1, 2, 3]]
     assert got.sampled_token_ranks.tolist() == [4]
     for seed in range(20):  # part of the vocabulary: half of it ties at the top
         top = np.sort(np.random.default_rng(seed).choice(200, 100, replace=False))
         logprobs = np.full((1, 200), -9, np.float32)
         logprobs[0, top] = -1
-        ids = S.gather_logprobs(logprobs, 100, np.array([0])).logprob_token_ids
+        ids = ops.gather_logprobs(logprobs, 100, np.array([0])).logprob_token_ids
         assert ids[0, 1:].tolist() == top.tolist()
 
 
@@ -202,17 +204,17 @@ def test_the_inputs_stay_as_they_are() -> None:
     logits = random_logits(9, 4)
     before = logits.copy()
     half, k = np.full(4, 0.5, np.float32), np.full(4, 3)
-    S.apply_temperature(logits, half, True)
-    S.apply_min_p(logits, half)
-    S.apply_top_k_top_p(logits, k, None)
-    S.apply_top_k_top_p(logits, k, half)
-    S.apply_logit_bias(logits, k, k, half)
-    S.apply_min_tokens(logits, np.arange(4), k)
-    probs = S.softmax(logits)
+    ops.apply_temperature(logits, half, True)
+    ops.apply_min_p(logits, half)
+    ops.apply_top_k_top_p(logits, k, None)
+    ops.apply_top_k_top_p(logits, k, half)
+    ops.apply_logit_bias(logits, k, k, half)
+    ops.apply_min_tokens(logits, np.arange(4), k)
+    probs = ops.softmax(logits)
     probs_before = probs.copy()
-    S.random_sample(probs, {}, np.random.default_rng(0))
+    ops.random_sample(probs, {}, np.random.default_rng(0))
     params = SamplingParams(temperature=0.5, top_k=3, logit_bias={1: 5}, repetition_penalty=2)
-    S.Sampler()(logits, S.SamplingMetadata.build(rows_of(*[params] * 4), VOCAB))
+    Sampler()(logits, SamplingMetadata.build(rows_of(*[params] * 4), VOCAB))
     np.testing.assert_array_equal(logits, before)
     np.testing.assert_array_equal(probs, probs_before)
     assert k.tolist() == [3] * 4

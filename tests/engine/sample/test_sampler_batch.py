@@ -7,7 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sampler_helpers import (
+
+from mini_vllm.sample import ops
+from mini_vllm.sample.metadata import SamplingMetadata
+from mini_vllm.sample.sampler import Sampler
+from mini_vllm.sampling_params import SamplingParams
+from tests.engine.helpers.sampler_helpers import (
     INF,
     VOCAB,
     Row,
@@ -18,15 +23,12 @@ from sampler_helpers import (
     slow_processors,
 )
 
-from mini_vllm import sampler as S
-from mini_vllm.sampling_params import SamplingParams
-
 # ---- the whole -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_a_mixed_batch_row_by_row(seed: int) -> None:
-    sampler = S.Sampler()
+    sampler = Sampler()
     for rows, logits, metadata, out in generations(seed):
         got = sampler.apply_logits_processors(logits, metadata)
         slow = [slow_processors(x, row) for x, row in zip(logits.tolist(), rows, strict=True)]
@@ -43,9 +45,9 @@ def test_a_mixed_batch_row_by_row(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(4, 7))
 def test_metadata_that_is_kept_equals_metadata_built_anew(seed: int) -> None:
-    sampler = S.Sampler()
+    sampler = Sampler()
     for rows, logits, metadata, _ in generations(seed, greedy=True):
-        fresh = S.SamplingMetadata.build(rows, VOCAB)
+        fresh = SamplingMetadata.build(rows, VOCAB)
         np.testing.assert_array_equal(
             sampler.apply_logits_processors(logits, metadata),
             sampler.apply_logits_processors(logits, fresh),
@@ -54,11 +56,11 @@ def test_metadata_that_is_kept_equals_metadata_built_anew(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(7, 9))
 def test_a_greedy_row_is_the_same_in_any_batch(seed: int) -> None:
-    sampler = S.Sampler()
+    sampler = Sampler()
     for rows, logits, _, out in generations(seed, steps=4):
         for i, row in enumerate(rows):
             if row.sampling_params.temperature == 0:
-                alone = sampler(logits[i : i + 1], S.SamplingMetadata.build([row], VOCAB))
+                alone = sampler(logits[i : i + 1], SamplingMetadata.build([row], VOCAB))
                 assert alone.sampled_token_ids.tolist() == [out.sampled_token_ids[i]]
 
 
@@ -69,11 +71,11 @@ def test_logprobs_are_raw_and_as_many_as_the_greediest_row_asks_for() -> None:
         SamplingParams(),
     )
     logits = random_logits(12, 3)
-    metadata = S.SamplingMetadata.build(rows, VOCAB)
-    out = S.Sampler()(logits, metadata)
+    metadata = SamplingMetadata.build(rows, VOCAB)
+    out = Sampler()(logits, metadata)
     assert out.logprobs is not None
     assert metadata.max_num_logprobs == 3
-    expected = S.gather_logprobs(S.compute_logprobs(logits), 3, out.sampled_token_ids)
+    expected = ops.gather_logprobs(ops.compute_logprobs(logits), 3, out.sampled_token_ids)
     for got, want in zip(out.logprobs, expected, strict=True):
         np.testing.assert_array_equal(got, want)
     assert out.sampled_token_ids[0] == 4
@@ -82,7 +84,7 @@ def test_logprobs_are_raw_and_as_many_as_the_greediest_row_asks_for() -> None:
 
 def test_all_logprobs() -> None:
     rows = rows_of(SamplingParams(logprobs=-1), SamplingParams(logprobs=2))
-    out = S.Sampler()(random_logits(13, 2), S.SamplingMetadata.build(rows, VOCAB))
+    out = Sampler()(random_logits(13, 2), SamplingMetadata.build(rows, VOCAB))
     assert out.logprobs is not None
     assert out.logprobs.logprobs.shape == (2, VOCAB + 1)
     np.testing.assert_allclose(np.exp(out.logprobs.logprobs[:, 1:]).sum(axis=1), 1, rtol=1e-5)
@@ -93,14 +95,14 @@ def test_the_order_of_the_steps_shows() -> None:
     row = Row(SamplingParams(temperature=0, logit_bias={1: 4.0}, repetition_penalty=2.0))
     logits = np.zeros((1, VOCAB), np.float32)
     logits[0, 1], logits[0, 9] = 1, 3
-    metadata = S.SamplingMetadata.build([row], VOCAB)
-    assert S.Sampler().apply_logits_processors(logits, metadata)[0, 1] == 2.5
-    assert S.Sampler()(logits, metadata).sampled_token_ids.tolist() == [9]
+    metadata = SamplingMetadata.build([row], VOCAB)
+    assert Sampler().apply_logits_processors(logits, metadata)[0, 1] == 2.5
+    assert Sampler()(logits, metadata).sampled_token_ids.tolist() == [9]
     # Temperature before min_p: at 0.1 the second token is e**-10 of the first, at 1 it is e**-1.
     row = Row(SamplingParams(temperature=0.1, min_p=0.01))
     logits[0, 9], logits[0, 1] = 30, 29
-    metadata = S.SamplingMetadata.build([row] * 500, VOCAB)
-    drawn = S.Sampler()(np.repeat(logits, 500, axis=0), metadata).sampled_token_ids
+    metadata = SamplingMetadata.build([row] * 500, VOCAB)
+    drawn = Sampler()(np.repeat(logits, 500, axis=0), metadata).sampled_token_ids
     assert set(drawn.tolist()) == {9}
 
 
@@ -109,7 +111,7 @@ def test_min_tokens_bars_every_stop_until_it_is_reached(ignore_eos: bool) -> Non
     params = SamplingParams(temperature=0, min_tokens=3, stop_token_ids=[5], ignore_eos=ignore_eos)
     params.update_from_generation_config({"eos_token_id": [2, 7, VOCAB + 1]}, 2)
     rows = [Row(params), *rows_of(SamplingParams(temperature=0))]
-    metadata, sampler = S.SamplingMetadata.build(rows, VOCAB), S.Sampler()
+    metadata, sampler = SamplingMetadata.build(rows, VOCAB), Sampler()
     logits = np.zeros((2, VOCAB), np.float32)
     logits[:, [5, 2, 7, 9]] = [4, 3, 2, 1]
     for _ in range(5):
@@ -138,7 +140,7 @@ def test_a_step_reads_one_token_of_a_long_output() -> None:
     rows = rows_of(*[SamplingParams(frequency_penalty=0.5, min_tokens=9, max_tokens=5000)] * 3)
     for row in rows:
         row.output_token_ids = Watched([1, 2] * 1000)
-    metadata, sampler = S.SamplingMetadata.build(rows, VOCAB), S.Sampler()
+    metadata, sampler = SamplingMetadata.build(rows, VOCAB), Sampler()
     for step in range(3):
         sampler(random_logits(step, 3), metadata)
         for row in rows:
@@ -166,26 +168,26 @@ def test_a_step_reads_one_token_of_a_long_output() -> None:
 def test_another_row_changes_nothing_for_the_greedy_ones(other_row: SamplingParams) -> None:
     greedy = SamplingParams(temperature=0)
     logits = random_logits(14, 64).round()  # with ties
-    alone = S.SamplingMetadata.build(rows_of(*[greedy] * 64), VOCAB)
-    mixed = S.SamplingMetadata.build(rows_of(*[greedy] * 63, other_row), VOCAB)
-    one, other = S.Sampler()(logits, alone), S.Sampler()(logits, mixed)
+    alone = SamplingMetadata.build(rows_of(*[greedy] * 64), VOCAB)
+    mixed = SamplingMetadata.build(rows_of(*[greedy] * 63, other_row), VOCAB)
+    one, other = Sampler()(logits, alone), Sampler()(logits, mixed)
     assert one.sampled_token_ids[:63].tolist() == other.sampled_token_ids[:63].tolist()
     assert one.sampled_token_ids.dtype == other.sampled_token_ids.dtype == np.int64
     assert one.sampled_token_ids.tolist() == [row.index(max(row)) for row in logits.tolist()]
 
 
 def test_an_empty_batch() -> None:
-    metadata = S.SamplingMetadata.build([], VOCAB)
-    out = S.Sampler()(np.empty((0, VOCAB), np.float32), metadata)
+    metadata = SamplingMetadata.build([], VOCAB)
+    out = Sampler()(np.empty((0, VOCAB), np.float32), metadata)
     assert out.sampled_token_ids.shape == (0,)
     assert out.logprobs is None
 
 
 @pytest.mark.parametrize("shape", [(1, VOCAB), (3, VOCAB), (2, VOCAB + 1), (VOCAB,)])
 def test_logits_of_another_shape(shape: tuple[int, ...]) -> None:
-    metadata = S.SamplingMetadata.build(rows_of(SamplingParams(), SamplingParams()), VOCAB)
+    metadata = SamplingMetadata.build(rows_of(SamplingParams(), SamplingParams()), VOCAB)
     with pytest.raises(ValueError, match=rf"\(2, {VOCAB}\).*got \({shape[0]},"):
-        S.Sampler()(np.zeros(shape, np.float32), metadata)
+        Sampler()(np.zeros(shape, np.float32), metadata)
 
 
 # ---- properties ----------------------------------------------------------------------------------
@@ -208,14 +210,14 @@ def test_properties_of_top_k_and_top_p() -> None:
         logits = np.array([row], np.float32)
         k = min(k, len(row))
         ks, ps = np.array([k]), np.array([p], np.float32)
-        kept = S.apply_top_k_top_p(logits, ks, ps)
+        kept = ops.apply_top_k_top_p(logits, ks, ps)
         stays = np.isfinite(kept[0])
         assert stays.any(), "one token always stays"
         np.testing.assert_array_equal(kept[0, stays], logits[0, stays])
         if not stays.all():
             assert logits[0, stays].min() >= logits[0, ~stays].max(), "a likelier token went"
-        by_k = S.apply_top_k_only(logits, ks)
+        by_k = ops.apply_top_k_only(logits, ks)
         assert np.isfinite(by_k[0])[stays].all()
-        assert S.softmax(by_k)[0, stays].sum() >= p - 1e-5, "less than p was kept"
+        assert ops.softmax(by_k)[0, stays].sum() >= p - 1e-5, "less than p was kept"
 
     check()

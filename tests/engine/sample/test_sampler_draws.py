@@ -7,7 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sampler_helpers import (
+
+from mini_vllm.sample import ops
+from mini_vllm.sample.metadata import SamplingMetadata, make_generator
+from mini_vllm.sample.sampler import Sampler
+from mini_vllm.sampling_params import SamplingParams
+from tests.engine.helpers.sampler_helpers import (
     CHI_SQUARE_0_001,
     INF,
     VOCAB,
@@ -17,10 +22,7 @@ from sampler_helpers import (
     slow_allowed,
     slow_softmax,
 )
-from thorough import either
-
-from mini_vllm import sampler as S
-from mini_vllm.sampling_params import SamplingParams
+from tests.engine.helpers.thorough import either
 
 # ---- the draw ------------------------------------------------------------------------------------
 
@@ -58,9 +60,9 @@ LOGITS_8 = [2.0, 1.0, 0.5, 0.0, -0.5, -1.0, 3.0, 1.5]
 def test_many_draws_follow_the_distribution(params: SamplingParams) -> None:
     n = 20_000
     row = Row(params)
-    metadata = S.SamplingMetadata.build([row] * n, 8)
+    metadata = SamplingMetadata.build([row] * n, 8)
     logits = np.tile(np.array(LOGITS_8, np.float32), (n, 1))
-    sampler = S.Sampler(seed=11)
+    sampler = Sampler(seed=11)
     drawn = np.concatenate(
         [sampler(logits, metadata).sampled_token_ids for _ in range(either(1, 10))]
     )
@@ -69,22 +71,22 @@ def test_many_draws_follow_the_distribution(params: SamplingParams) -> None:
 
 
 def test_the_first_draws_of_many_seeds_follow_the_distribution() -> None:
-    probs = S.softmax(np.tile(np.array(LOGITS_8, np.float32), (4000, 1)))
-    generators = {i: S.make_generator(SamplingParams(seed=i)) for i in range(4000)}
-    drawn = S.random_sample(probs, generators, np.random.default_rng(0))  # type: ignore[arg-type]
+    probs = ops.softmax(np.tile(np.array(LOGITS_8, np.float32), (4000, 1)))
+    generators = {i: make_generator(SamplingParams(seed=i)) for i in range(4000)}
+    drawn = ops.random_sample(probs, generators, np.random.default_rng(0))  # type: ignore[arg-type]
     statistic, freedom = chi_square(drawn, slow_softmax(LOGITS_8))
     assert statistic < CHI_SQUARE_0_001[freedom]
 
 
 def test_rows_without_a_seed_draw_freely_beside_rows_with_one() -> None:
     n = 8000
-    probs = S.softmax(np.tile(np.array(LOGITS_8, np.float32), (n, 1)))
+    probs = ops.softmax(np.tile(np.array(LOGITS_8, np.float32), (n, 1)))
     generators = {i: np.random.default_rng(i) for i in range(0, n, 8)}
-    drawn = S.random_sample(probs, generators, np.random.default_rng(1))
+    drawn = ops.random_sample(probs, generators, np.random.default_rng(1))
     unseeded = np.delete(drawn, list(generators))
     statistic, freedom = chi_square(unseeded, slow_softmax(LOGITS_8))
     assert statistic < CHI_SQUARE_0_001[freedom]
-    again = S.random_sample(probs, {}, np.random.default_rng(1))
+    again = ops.random_sample(probs, {}, np.random.default_rng(1))
     assert again[1:8].tolist() == drawn[1:8].tolist(), "a seeded row must not shift the others"
 
 
@@ -97,8 +99,8 @@ def test_noise_that_is_exactly_zero_draws_no_barred_token() -> None:
 
     probs = np.array([[0, 0, 0.25, 0.75]], np.float32)
     silent = Silent(np.random.PCG64(0))
-    assert S.random_sample(probs, {}, silent).tolist() == [3]
-    assert S.random_sample(probs, {0: silent}, np.random.default_rng(0)).tolist() == [3]
+    assert ops.random_sample(probs, {}, silent).tolist() == [3]
+    assert ops.random_sample(probs, {0: silent}, np.random.default_rng(0)).tolist() == [3]
 
 
 def test_a_row_that_bars_everything_draws_token_0() -> None:
@@ -109,7 +111,7 @@ def test_a_row_that_bars_everything_draws_token_0() -> None:
     rows = rows_of(greedy, drawn)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        out = S.Sampler()(random_logits(0, 2), S.SamplingMetadata.build(rows, VOCAB))
+        out = Sampler()(random_logits(0, 2), SamplingMetadata.build(rows, VOCAB))
     assert out.sampled_token_ids.tolist() == [0, 0]
 
 
@@ -117,14 +119,14 @@ def decode(
     params: SamplingParams, neighbours: list[SamplingParams], steps: int, seed: int
 ) -> list[int]:
     """A row's tokens over some steps, its neighbours coming and going around it."""
-    row, sampler = Row(params), S.Sampler(seed)
+    row, sampler = Row(params), Sampler(seed)
     others = rows_of(*neighbours)
     for step in range(steps):
         left = others[: step % (len(others) + 1)]
         rows = [*left, row, *others[len(left) + 1 :]]
         logits = random_logits(step, len(rows))
         logits[len(left)] = random_logits(1000 + step, 1)[0]
-        out = sampler(logits, S.SamplingMetadata.build(rows, VOCAB))
+        out = sampler(logits, SamplingMetadata.build(rows, VOCAB))
         for each, token in zip(rows, out.sampled_token_ids.tolist(), strict=True):
             each.output_token_ids.append(token)
     return row.output_token_ids
@@ -156,11 +158,11 @@ def test_unseeded_rows_follow_the_samplers_seed() -> None:
 
 def test_a_token_takes_one_vector_of_noise_from_its_generator() -> None:
     params = SamplingParams(seed=-3, top_k=2)
-    row, by_hand = Row(params), S.make_generator(params)
+    row, by_hand = Row(params), make_generator(params)
     assert row.generator is not None
     assert by_hand is not None
-    metadata = S.SamplingMetadata.build([row, *rows_of(SamplingParams())], VOCAB)
-    sampler = S.Sampler()
+    metadata = SamplingMetadata.build([row, *rows_of(SamplingParams())], VOCAB)
+    sampler = Sampler()
     for step in range(4):
         sampler(random_logits(step, 2), metadata)
         by_hand.standard_exponential(VOCAB)
@@ -168,11 +170,11 @@ def test_a_token_takes_one_vector_of_noise_from_its_generator() -> None:
 
 
 def test_only_rows_that_draw_with_a_seed_get_a_generator() -> None:
-    assert S.make_generator(SamplingParams()) is None
-    assert S.make_generator(SamplingParams(temperature=0, seed=1)) is None
-    assert S.make_generator(SamplingParams(seed=-1)) is None
+    assert make_generator(SamplingParams()) is None
+    assert make_generator(SamplingParams(temperature=0, seed=1)) is None
+    assert make_generator(SamplingParams(seed=-1)) is None
     for seed in (0, -(2**63), 2**64 - 1):
-        assert S.make_generator(SamplingParams(seed=seed)) is not None
+        assert make_generator(SamplingParams(seed=seed)) is not None
     rows = rows_of(SamplingParams(seed=1), SamplingParams(temperature=0))
     rows[1].generator = np.random.default_rng(1)  # a greedy row's is not used up
-    assert list(S.SamplingMetadata.build(rows, VOCAB).generators) == [0]
+    assert list(SamplingMetadata.build(rows, VOCAB).generators) == [0]

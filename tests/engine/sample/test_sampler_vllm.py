@@ -7,9 +7,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sampler_helpers import VOCAB, Row, generations, random_logits, random_params, rows_of
 
-from mini_vllm import sampler as S
+from mini_vllm.sample import ops
+from mini_vllm.sample.metadata import PenaltyState, SamplingMetadata
+from mini_vllm.sample.sampler import Sampler
+from tests.engine.helpers.sampler_helpers import (
+    VOCAB,
+    Row,
+    generations,
+    random_logits,
+    random_params,
+    rows_of,
+)
 
 # ---- the same of real vLLM -----------------------------------------------------------------------
 
@@ -44,7 +53,7 @@ class TestAgainstVllm:
                 None if ps is None else torch.tensor(ps),
                 allow_cpu_sync=True,
             )
-            ours, real = S.apply_top_k_top_p(logits, ks, ps), theirs.numpy()
+            ours, real = ops.apply_top_k_top_p(logits, ks, ps), theirs.numpy()
             if ties:  # Equal logits come in any order out of torch.sort; how many stay is fixed.
                 ours, real = np.sort(ours, axis=-1), np.sort(real, axis=-1)
             np.testing.assert_array_equal(ours, real)
@@ -57,7 +66,7 @@ class TestAgainstVllm:
         rows = rows_of(*(random_params(rng) for _ in range(40)))
         for row in rows:
             row.output_token_ids.extend(rng.integers(0, VOCAB, int(rng.integers(0, 30))).tolist())
-        state = S.PenaltyState(rows, list(range(40)), VOCAB)
+        state = PenaltyState(rows, list(range(40)), VOCAB)
         logits = random_logits(21, 40)
         theirs = apply_all_penalties(
             torch.tensor(logits),
@@ -74,18 +83,18 @@ class TestAgainstVllm:
         from vllm.v1.sample.sampler import Sampler
 
         logits = random_logits(22, 50)
-        logprobs = S.compute_logprobs(logits)
+        logprobs = ops.compute_logprobs(logits)
         theirs = Sampler.compute_logprobs(torch.tensor(logits)).numpy()
         np.testing.assert_allclose(logprobs, theirs, rtol=1e-6, atol=1e-6)
         token_ids = np.random.default_rng(22).integers(0, VOCAB, 50)
         for k in (0, 1, 5):
-            ours = S.gather_logprobs(logprobs, k, token_ids)
+            ours = ops.gather_logprobs(logprobs, k, token_ids)
             real = Sampler.gather_logprobs(torch.tensor(logprobs), k, torch.tensor(token_ids))
             for got, want in zip(ours, real.tolists()[:3], strict=True):
                 np.testing.assert_array_equal(got, want)
         temp = np.linspace(0, 2, 50).astype(np.float32)
         np.testing.assert_array_equal(
-            S.apply_temperature(logits, temp, False),
+            ops.apply_temperature(logits, temp, False),
             Sampler.apply_temperature(torch.tensor(logits), torch.tensor(temp), False).numpy(),
         )
 
@@ -97,7 +106,7 @@ class TestAgainstVllm:
             import torch
 
             processed = sampler.apply_logits_processors(torch.tensor(logits), theirs, False)
-            ours = S.Sampler().apply_logits_processors(logits, metadata)
+            ours = Sampler().apply_logits_processors(logits, metadata)
             np.testing.assert_allclose(ours, processed.numpy(), rtol=1e-6, atol=1e-6)
             real = sampler(torch.tensor(logits), theirs)
             greedy = np.array([row.sampling_params.temperature == 0 for row in rows])
@@ -116,7 +125,7 @@ class TestAgainstVllm:
         rng = np.random.default_rng(40)
         rows = rows_of(*(random_params(rng, greedy=False) for _ in range(120)))
         logits = random_logits(40, 120)
-        metadata = S.SamplingMetadata.build(rows, VOCAB)
+        metadata = SamplingMetadata.build(rows, VOCAB)
         sampler, theirs = vllm_sampler(rows)
         real = sampler.apply_temperature(torch.tensor(logits), theirs.temperature, True)
         for processor in theirs.logitsprocs.argmax_invariant:
@@ -124,11 +133,13 @@ class TestAgainstVllm:
         real = apply_top_k_top_p_pytorch(real, theirs.top_k, theirs.top_p, allow_cpu_sync=True)
         assert metadata.temperature is not None
         assert metadata.min_p is not None
-        ours = S.apply_temperature(logits, metadata.temperature, True)
-        ours = S.apply_min_p(ours, metadata.min_p)
-        ours = S.apply_top_k_top_p(ours, metadata.top_k, metadata.top_p)
+        ours = ops.apply_temperature(logits, metadata.temperature, True)
+        ours = ops.apply_min_p(ours, metadata.min_p)
+        ours = ops.apply_top_k_top_p(ours, metadata.top_k, metadata.top_p)
         np.testing.assert_array_equal(np.isfinite(ours), np.isfinite(real.numpy()))
-        np.testing.assert_allclose(S.softmax(ours), real.softmax(-1).numpy(), rtol=1e-5, atol=1e-7)
+        np.testing.assert_allclose(
+            ops.softmax(ours), real.softmax(-1).numpy(), rtol=1e-5, atol=1e-7
+        )
 
 
 def vllm_sampler(rows: list[Row]) -> tuple[Any, Any]:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mini_vllm.config import EngineConfig
+from mini_vllm.config.engine import EngineConfig
 from mini_vllm.sim import (
     Lengths,
     LinearCost,
@@ -33,7 +33,7 @@ from mini_vllm.sim.cost import presets
 from mini_vllm.sim.metrics import Timeline, parse_goodput
 from mini_vllm.sim.sketch import RELATIVE_ERROR, Sketch
 
-AZURE = next(Path(__file__).parents[2].glob("phase-02*/labs/lab-02*/azure_conversations.csv"))
+AZURE = next(Path(__file__).parents[3].glob("phase-02*/labs/lab-02*/azure_conversations.csv"))
 
 
 def linear(
@@ -94,7 +94,7 @@ def test_host_and_device_add_up_in_turn() -> None:
 
 def test_with_two_plans_in_flight_the_host_is_hidden() -> None:
     """The device never waits but for the first plan; a length stop leaves two empty plans."""
-    module = pytest.importorskip("mini_vllm.async_scheduler")
+    module = pytest.importorskip("mini_vllm.core.sched.async_scheduler")
     config = EngineConfig(num_gpu_blocks=100, max_model_len=128)
     parts = mini_parts(config, module.AsyncScheduler, async_scheduling=True)
     metrics = ServingMetrics()

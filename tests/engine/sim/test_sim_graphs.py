@@ -6,13 +6,12 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from thorough import either
 
-from mini_vllm.async_scheduler import AsyncScheduler
-from mini_vllm.checkpoint import get_model
-from mini_vllm.cli import main
-from mini_vllm.config import CUDAGRAPH_MODES, DEFAULT_MODEL, EngineConfig
+from mini_vllm.config.engine import CUDAGRAPH_MODES, DEFAULT_MODEL, EngineConfig
+from mini_vllm.core.sched.async_scheduler import AsyncScheduler
 from mini_vllm.cudagraph import CudagraphDispatcher, CUDAGraphMode, build_program
+from mini_vllm.entrypoints.cli import main
+from mini_vllm.model_loader import get_model
 from mini_vllm.sim import (
     GraphCost,
     GraphTally,
@@ -30,6 +29,7 @@ from mini_vllm.sim import (
 )
 from mini_vllm.sim.cost import DERIVED
 from mini_vllm.sim.graphs import END_KERNELS, LAYER_KERNELS, SPLIT_KERNELS
+from tests.engine.helpers.thorough import either
 
 KIMS = DERIVED["h100-llama-3.2-1b"]
 HUGE = ["--max-num-batched-tokens", "2000000000", "--cudagraph-capture-sizes", "1999999999"]

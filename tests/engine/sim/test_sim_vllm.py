@@ -20,8 +20,8 @@ def test_both_schedulers_make_the_same_plans(seed: int) -> None:
 
 
 @pytest.mark.skipif(
-    importlib.util.find_spec("mini_vllm.async_scheduler") is None,
-    reason="there is no mini_vllm.async_scheduler",
+    importlib.util.find_spec("mini_vllm.core.sched.async_scheduler") is None,
+    reason="there is no mini_vllm.core.sched.async_scheduler",
 )
 @pytest.mark.parametrize("seed", range(len(SHAPES)))
 def test_so_do_both_asynchronous_ones(seed: int) -> None:

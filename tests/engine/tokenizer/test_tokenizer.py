@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from mini_vllm.checkpoint.safetensors_file import CheckpointError
+from mini_vllm.model_loader.safetensors_file import CheckpointError
 from mini_vllm.tokenizer import Tokenizer
 from mini_vllm.tokenizer.byte_level_bpe import BYTE_TO_CHAR, ByteLevelBPE, split_gpt2
 

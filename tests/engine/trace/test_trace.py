@@ -8,19 +8,19 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-from engine_helpers import make_engine
-from text_helpers import finish, greedy
-from trace_helpers import PROMPTS, Recorded, record
 
-from mini_vllm.engine import DEFAULT_PARTS
-from mini_vllm.sched_output import SchedulerOutput
-from mini_vllm.scheduler import Scheduler
+from mini_vllm.core.sched.output import SchedulerOutput
+from mini_vllm.core.sched.scheduler import Scheduler
+from mini_vllm.engine.parts import DEFAULT_PARTS
 from mini_vllm.trace import (
     StepTrace,
     TraceRecorder,
     to_chrome_trace,
     to_text,
 )
+from tests.engine.helpers.engine_helpers import make_engine
+from tests.engine.helpers.text_helpers import finish, greedy
+from tests.engine.helpers.trace_helpers import PROMPTS, Recorded, record
 
 
 @pytest.fixture(scope="module")

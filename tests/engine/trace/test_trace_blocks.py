@@ -10,18 +10,18 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from engine_helpers import make_engine
-from text_helpers import greedy
-from trace_helpers import PROMPTS, Replay, record
 
 from mini_vllm import LLMEngine
-from mini_vllm.block_pool import BlockPool
-from mini_vllm.config import EngineConfig
-from mini_vllm.engine import DEFAULT_MODEL, DEFAULT_PARTS
-from mini_vllm.kv_cache_utils import FreeKVCacheBlockQueue
+from mini_vllm.config.engine import DEFAULT_MODEL, EngineConfig
+from mini_vllm.core.block_pool import BlockPool
+from mini_vllm.core.kv_cache_utils import FreeKVCacheBlockQueue
+from mini_vllm.engine.parts import DEFAULT_PARTS
 from mini_vllm.trace import TraceRecorder, to_chrome_trace
 from mini_vllm.trace.data import TraceDataError, dumps, from_data, to_data
 from mini_vllm.trace.scenario import read_scenario, run_scenario
+from tests.engine.helpers.engine_helpers import make_engine
+from tests.engine.helpers.text_helpers import greedy
+from tests.engine.helpers.trace_helpers import PROMPTS, Replay, record
 
 
 def steps_of(engine: LLMEngine) -> Iterator[int]:

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from mini_vllm.cli import main
+from mini_vllm.entrypoints.cli import main
 from mini_vllm.trace import Trace, to_text
 from mini_vllm.trace.data import from_data, to_data
 from mini_vllm.trace.golden import GoldenError, from_golden, read_lines
 from mini_vllm.trace.page import data_of_page
 from mini_vllm.trace.scenario import ScenarioError, read_scenario, run_scenario
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 GOLDEN = ROOT / "tests" / "golden" / "scheduler-0.22.1.jsonl.gz"
 SCENARIOS = sorted(ROOT.glob("phase-*/scenarios/*.json"))
 LONG: dict[str, Any] = {

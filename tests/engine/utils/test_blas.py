@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from typing import Any
 
 import pytest
-from engine_helpers import make_engine, run
 
-from mini_vllm.blas import blas_threads, get_blas_threads
 from mini_vllm.sampling_params import SamplingParams
+from mini_vllm.utils.blas import blas_threads, get_blas_threads
+from tests.engine.helpers.engine_helpers import make_engine, run
 
 
 def test_threads_are_set_and_restored() -> None:
@@ -53,6 +56,23 @@ def test_a_small_model_computes_on_one_thread_unless_somebody_chose(
         run(engine, [[5, 6, 7]], SamplingParams(temperature=0, max_tokens=3, ignore_eos=True))
         assert get_blas_threads() == 2
     assert seen == {expected}
+
+
+@pytest.mark.parametrize(
+    ("core_type", "expected"), [("Nehalem", False), ("Haswell", False), ("SkylakeX", True)]
+)
+def test_openblas_has_small_matrix_kernels_with_avx512_only(core_type: str, expected: bool) -> None:
+    code = (
+        "from threadpoolctl import threadpool_info; import numpy; "
+        "from mini_vllm.utils.blas import has_small_matrix_kernels; "
+        "print([b.get('architecture') for b in threadpool_info()], has_small_matrix_kernels())"
+    )
+    env = {**os.environ, "OPENBLAS_CORETYPE": core_type}
+    child = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
+    if child.returncode < 0 or (child.returncode == 0 and f"'{core_type}'" not in child.stdout):
+        pytest.skip(f"numpy's BLAS has no {core_type} kernels, or this processor cannot run them")
+    assert child.returncode == 0, child.stderr
+    assert child.stdout.split()[-1] == str(expected)
 
 
 def test_refused_counts() -> None:

@@ -12,10 +12,10 @@ import pytest
 import mini_vllm
 from course.parity.tokens_run import run_worker
 from mini_vllm import LLM, AsyncLLM, EngineArgs, LLMEngine, SamplingParams
-from mini_vllm.cli.flags import add_engine_flags
+from mini_vllm.entrypoints.cli.flags import add_engine_flags
+from mini_vllm.entrypoints.cli.serve import add_serve_arguments
 from mini_vllm.sampling_params import PARAMETERS
-from mini_vllm.server.command import add_serve_arguments
-from mini_vllm.surface import ANY, entries, find_endpoint, groups, is_harmless, refusal
+from mini_vllm.utils.surface import ANY, entries, find_endpoint, groups, is_harmless, refusal
 
 VOICE = "vLLM 0.22.1 has this; mini_vllm has not, because "
 FORMER_ARGUMENTS = {"swap_space"}  # a keyword that vLLM's LLM still takes, and ignores
@@ -162,7 +162,7 @@ def test_a_missing_endpoint_is_found_by_its_path() -> None:
 
 @pytest.fixture(scope="module")
 def theirs() -> dict[str, Any]:
-    found: dict[str, Any] = run_worker("tests.engine.vllm_surface", [], None)
+    found: dict[str, Any] = run_worker("tests.engine.helpers.vllm_surface", [], None)
     assert found["version"].startswith("0.22.1")
     return found
 
@@ -224,7 +224,7 @@ def test_parameters_of_calls(theirs: dict[str, Any]) -> None:
 @pytest.mark.vllm
 def test_sampling_parameters_and_fields(theirs: dict[str, Any]) -> None:
     pytest.importorskip("fastapi")
-    from mini_vllm.server.protocol import ChatCompletionRequest, CompletionRequest
+    from mini_vllm.entrypoints.openai.protocol import ChatCompletionRequest, CompletionRequest
 
     listed = entries("SamplingParams")
     _check("SamplingParams", set(theirs["SamplingParams"]), set(PARAMETERS), set(listed))
@@ -249,8 +249,8 @@ def test_endpoints_and_exports(theirs: dict[str, Any]) -> None:
 def test_our_endpoints_are_those_of_the_server() -> None:
     for package in ("fastapi", "prometheus_client", "jinja2"):
         pytest.importorskip(package)
-    from mini_vllm.server.app import build_app
-    from mini_vllm.server.settings import ServerSettings
+    from mini_vllm.entrypoints.openai.app import build_app
+    from mini_vllm.entrypoints.openai.settings import ServerSettings
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("VLLM_SERVER_DEV_MODE", "1")

@@ -8,19 +8,29 @@ from concurrent.futures import Future
 from typing import Any
 
 import pytest
-from invariants import check_drained
-from thorough import either
-from workloads import Job, compare, drive, greedy, make_engine, prompts, random_workload
 
 from mini_vllm import LLM, EngineConfig, LLMEngine, SamplingParams
-from mini_vllm.async_llm import AsyncLLM
-from mini_vllm.async_scheduler import AsyncScheduler
-from mini_vllm.engine import EngineDeadError, EngineParts, StepRecord
+from mini_vllm.core.sched.async_scheduler import AsyncScheduler
+from mini_vllm.core.sched.scheduler import Scheduler
+from mini_vllm.engine.async_llm import AsyncLLM
+from mini_vllm.engine.core import EngineDeadError
+from mini_vllm.engine.parts import EngineParts
+from mini_vllm.engine.step_record import StepRecord
 from mini_vllm.outputs import RequestOutput
-from mini_vllm.scheduler import Scheduler
 from mini_vllm.trace.data import from_data, to_data
 from mini_vllm.trace.recorder import TraceRecorder
 from mini_vllm.trace.text import to_text
+from tests.engine.helpers.invariants import check_drained
+from tests.engine.helpers.thorough import either
+from tests.engine.helpers.workloads import (
+    Job,
+    compare,
+    drive,
+    greedy,
+    make_engine,
+    prompts,
+    random_workload,
+)
 
 PARTS = EngineParts()
 TIGHT: dict[str, Any] = {

@@ -6,9 +6,9 @@ The pages say so: CHEATSHEET, INTERVIEW 8 and EXERCISES 7 of phase 01.
 from __future__ import annotations
 
 import pytest
-from batch_queue import CONFIG, Plan, arrival, play
 
 from course.parity.traces import EOS
+from tests.engine.helpers.batch_queue import CONFIG, Plan, arrival, play
 
 pytestmark = pytest.mark.vllm
 

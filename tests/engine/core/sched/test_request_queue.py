@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from mini_vllm.request import Request
-from mini_vllm.request_queue import (
+from mini_vllm.core.request import Request
+from mini_vllm.core.sched.request_queue import (
     FCFSRequestQueue,
     PriorityRequestQueue,
     RequestQueue,

@@ -9,13 +9,18 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from detectors import eviction_order, preemption_vector, salts_apart, three_duplicates
-from invariants import check_drained
-from scheduler_helpers import apart, setup, text
-from workloads import DEFAULT_PARTS, make_request, make_scheduler, step
 
-from mini_vllm.config import EngineConfig
-from mini_vllm.scheduler import Scheduler
+from mini_vllm.config.engine import EngineConfig
+from mini_vllm.core.sched.scheduler import Scheduler
+from tests.engine.helpers.detectors import (
+    eviction_order,
+    preemption_vector,
+    salts_apart,
+    three_duplicates,
+)
+from tests.engine.helpers.invariants import check_drained
+from tests.engine.helpers.scheduler_helpers import apart, setup, text
+from tests.engine.helpers.workloads import DEFAULT_PARTS, make_request, make_scheduler, step
 
 # -- recorded vectors -----------------------------------------------------------------------------
 

@@ -6,13 +6,13 @@ from collections.abc import Iterable
 from typing import Any
 
 import pytest
-from invariants import check_drained, check_state
-from scheduler_helpers import apart, setup, text
-from workloads import EOS, make_request, make_scheduler, step
 
-from mini_vllm.request import Request, RequestStatus
-from mini_vllm.sched_output import ModelRunnerOutput
-from mini_vllm.scheduler import Scheduler
+from mini_vllm.core.request import Request, RequestStatus
+from mini_vllm.core.sched.output import ModelRunnerOutput
+from mini_vllm.core.sched.scheduler import Scheduler
+from tests.engine.helpers.invariants import check_drained, check_state
+from tests.engine.helpers.scheduler_helpers import apart, setup, text
+from tests.engine.helpers.workloads import EOS, make_request, make_scheduler, step
 
 # -- preemption -----------------------------------------------------------------------------------
 

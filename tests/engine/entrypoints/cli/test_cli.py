@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from text_helpers import greedy, write_checkpoint
 
 from mini_vllm import LLM, EngineConfig, SamplingParams
-from mini_vllm.cli import build_parser, main
+from mini_vllm.entrypoints.cli import build_parser, main
 from mini_vllm.sampling_params import PARAMETERS
+from tests.engine.helpers.text_helpers import greedy, write_checkpoint
 
 
 @pytest.fixture(scope="module")
@@ -147,7 +147,7 @@ def test_every_engine_flag_reaches_the_engine(
 ) -> None:
     seen: list[EngineConfig] = []
     monkeypatch.setattr(
-        "mini_vllm.cli.flags.EngineConfig", lambda **kw: seen.append(EngineConfig(**kw))
+        "mini_vllm.entrypoints.cli.flags.EngineConfig", lambda **kw: seen.append(EngineConfig(**kw))
     )
     wanted = {
         "block_size": 8, "num_gpu_blocks": 50, "kv_cache_memory_bytes": 12345, "max_model_len": 99,
@@ -314,10 +314,10 @@ def test_flags_carry_vllms_names() -> None:
 
 def command(*argv: str, **kwargs: Any) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        [sys.executable, "-m", "mini_vllm.cli", *argv],
+        [sys.executable, "-m", "mini_vllm.entrypoints.cli", *argv],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        cwd=Path(__file__).parents[2],
+        cwd=Path(__file__).parents[4],
         env=os.environ | {"OMP_NUM_THREADS": "1"},
         **kwargs,
     )

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from mini_vllm.cli import main
+from mini_vllm.entrypoints.cli import main
 
 SMALL = ("simulate", "--num-prompts", "20", "--input-len", "40", "--output-len", "uniform:4:9")
 
@@ -77,7 +77,7 @@ def test_a_plot_without_matplotlib_names_the_extra(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    monkeypatch.setattr("mini_vllm.cli.simulate_plot.find_spec", lambda name: None)
+    monkeypatch.setattr("mini_vllm.entrypoints.cli.simulate_plot.find_spec", lambda name: None)
     err = run(capsys, *SMALL, "--plot", str(tmp_path / "run.png"), status=2)
     assert "uv sync --extra plots" in err
 

@@ -9,15 +9,15 @@ import sys
 from pathlib import Path
 
 import pytest
-from engine_helpers import make_engine
-from text_helpers import greedy, write_checkpoint
 
 from mini_vllm import LLMEngine
-from mini_vllm.cli import main
-from mini_vllm.cli.watch import Watch, check_watch, printable
+from mini_vllm.entrypoints.cli import main
+from mini_vllm.entrypoints.cli.watch import Watch, check_watch, printable
 from mini_vllm.trace import TraceRecorder
+from tests.engine.helpers.engine_helpers import make_engine
+from tests.engine.helpers.text_helpers import greedy, write_checkpoint
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[4]
 HOSTILE = "[red]x[/red]\x1b]0;title\x07\x1b[2J\u202e\r\nend"
 
 
@@ -128,7 +128,15 @@ def test_in_a_real_terminal(tmp_path: Path) -> None:
 
     model = str(write_checkpoint(tmp_path))
     argv = ["generate", "[b]Hello", "You", "--watch", "--watch-delay", "0.001", "--max-tokens", "6"]
-    command = [sys.executable, "-m", "mini_vllm.cli", *argv, "--ignore-eos", "--model", model]
+    command = [
+        sys.executable,
+        "-m",
+        "mini_vllm.entrypoints.cli",
+        *argv,
+        "--ignore-eos",
+        "--model",
+        model,
+    ]
     child, terminal = pty.fork()
     if child == 0:
         os.chdir(ROOT)

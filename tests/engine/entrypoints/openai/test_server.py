@@ -14,15 +14,14 @@ import pytest
 for package in ("fastapi", "uvicorn", "prometheus_client", "jinja2"):
     pytest.importorskip(package)
 
-from server_helpers import (  # noqa: E402
+from mini_vllm import LLM, EngineConfig, SamplingParams  # noqa: E402
+from tests.engine.helpers.server_helpers import (  # noqa: E402
     MODEL_NAME,
     Answer,
     ServerHere,
     open_request,
     serve_here,
 )
-
-from mini_vllm import LLM, EngineConfig, SamplingParams  # noqa: E402
 
 PROMPT = "The KV cache"
 

@@ -17,8 +17,8 @@ for package in ("fastapi", "uvicorn", "httptools", "prometheus_client", "jinja2"
 if sys.platform != "linux":
     pytest.skip("reads /proc", allow_module_level=True)
 
-from attack_helpers import POST, connect, flood, read_all, withstands  # noqa: E402
-from server_helpers import Answer, ServerThere, open_request, serve_there  # noqa: E402
+from tests.engine.helpers.attack_helpers import POST, connect, flood, read_all, withstands  # noqa: E402
+from tests.engine.helpers.server_helpers import Answer, ServerThere, open_request, serve_there  # noqa: E402
 
 MAX_CONNECTIONS = 300
 LONG = {"prompt": "The KV cache", "max_tokens": 900, "ignore_eos": True, "temperature": 0}

@@ -16,17 +16,16 @@ import pytest
 for package in ("fastapi", "uvicorn", "httptools", "prometheus_client", "jinja2"):
     pytest.importorskip(package)
 
-from server_helpers import ServerHere, open_request, serve_here  # noqa: E402
-from text_helpers import write_checkpoint  # noqa: E402
-
-from mini_vllm.async_llm import AsyncLLM  # noqa: E402
-from mini_vllm.engine import StepRecord  # noqa: E402
-from mini_vllm.server import run  # noqa: E402
-from mini_vllm.server.app import build_app  # noqa: E402
-from mini_vllm.server.prompts import PromptReader  # noqa: E402
-from mini_vllm.server.protocol import CompletionRequest  # noqa: E402
-from mini_vllm.server.settings import ServerSettings  # noqa: E402
+from mini_vllm.engine.async_llm import AsyncLLM  # noqa: E402
+from mini_vllm.engine.step_record import StepRecord  # noqa: E402
+from mini_vllm.entrypoints.openai import run  # noqa: E402
+from mini_vllm.entrypoints.openai.app import build_app  # noqa: E402
+from mini_vllm.entrypoints.openai.prompts import PromptReader  # noqa: E402
+from mini_vllm.entrypoints.openai.protocol import CompletionRequest  # noqa: E402
+from mini_vllm.entrypoints.openai.settings import ServerSettings  # noqa: E402
 from mini_vllm.tokenizer import Tokenizer  # noqa: E402
+from tests.engine.helpers.server_helpers import ServerHere, open_request, serve_here  # noqa: E402
+from tests.engine.helpers.text_helpers import write_checkpoint  # noqa: E402
 
 POST = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
 GET = b"GET /health HTTP/1.1\r\nHost: x\r\n"

@@ -13,14 +13,12 @@ import pytest
 for package in ("fastapi", "uvicorn", "prometheus_client", "jinja2"):
     pytest.importorskip(package)
 
-from server_helpers import MODEL_NAME, ServerHere, serve_here  # noqa: E402
-
-from mini_vllm.config import EngineConfig  # noqa: E402
-from mini_vllm.engine import DEFAULT_MODEL  # noqa: E402
-from mini_vllm.server import command  # noqa: E402
-from mini_vllm.server.chat import ChatTemplate  # noqa: E402
-from mini_vllm.server.protocol import ChatCompletionRequest  # noqa: E402
-from mini_vllm.server.settings import ServerSettings  # noqa: E402
+from mini_vllm.config.engine import DEFAULT_MODEL, EngineConfig  # noqa: E402
+from mini_vllm.entrypoints.cli import serve  # noqa: E402
+from mini_vllm.entrypoints.openai.chat import ChatTemplate  # noqa: E402
+from mini_vllm.entrypoints.openai.protocol import ChatCompletionRequest  # noqa: E402
+from mini_vllm.entrypoints.openai.settings import ServerSettings  # noqa: E402
+from tests.engine.helpers.server_helpers import MODEL_NAME, ServerHere, serve_here  # noqa: E402
 
 LIMIT = 20_000
 HUGE = 10**30
@@ -338,7 +336,7 @@ def test_templates_as_checkpoints_have_them() -> None:
     ],
 )
 def test_a_template_that_fails_is_a_bad_request(source: str, part: str) -> None:
-    from mini_vllm.server.errors import ApiError
+    from mini_vllm.entrypoints.openai.errors import ApiError
 
     with pytest.raises(ApiError, match=part) as caught:
         render(source, HELLO)
@@ -346,7 +344,7 @@ def test_a_template_that_fails_is_a_bad_request(source: str, part: str) -> None:
 
 
 def test_a_message_cannot_be_continued_that_the_template_drops() -> None:
-    from mini_vllm.server.errors import ApiError
+    from mini_vllm.entrypoints.openai.errors import ApiError
 
     fields = {"continue_final_message": True, "add_generation_prompt": False}
     assert render("{{ messages[-1].content }}</s>", HELLO, **fields) == "Hello"
@@ -395,6 +393,6 @@ def test_settings_are_checked() -> None:
 
 
 def test_a_missing_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(command, "NEEDS", ("json", "no_such_package"))
+    monkeypatch.setattr(serve, "NEEDS", ("json", "no_such_package"))
     with pytest.raises(ValueError, match=r"no-such-package.*extra 'serve'"):
-        command.check_extra()
+        serve.check_extra()

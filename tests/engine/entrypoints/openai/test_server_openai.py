@@ -17,10 +17,9 @@ for package in ("fastapi", "uvicorn", "prometheus_client", "jinja2"):
     pytest.importorskip(package)
 openai = pytest.importorskip("openai")
 
-from server_helpers import MODEL_NAME, ServerHere, serve_here, serve_there  # noqa: E402
-
 from mini_vllm import LLM, EngineConfig, SamplingParams  # noqa: E402
-from mini_vllm.engine import DEFAULT_MODEL  # noqa: E402
+from mini_vllm.config.engine import DEFAULT_MODEL  # noqa: E402
+from tests.engine.helpers.server_helpers import MODEL_NAME, ServerHere, serve_here, serve_there  # noqa: E402
 
 PROMPT = "The KV cache"
 MESSAGES: list[Any] = [{"role": "user", "content": "What is a block?"}]

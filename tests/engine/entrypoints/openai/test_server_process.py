@@ -14,11 +14,10 @@ import pytest
 for package in ("fastapi", "uvicorn", "prometheus_client", "jinja2"):
     pytest.importorskip(package)
 
-from server_helpers import open_request, serve_here, serve_there  # noqa: E402
-
 from mini_vllm import LLM, EngineConfig, SamplingParams  # noqa: E402
-from mini_vllm.async_llm import AsyncLLM  # noqa: E402
-from mini_vllm.engine import StepRecord  # noqa: E402
+from mini_vllm.engine.async_llm import AsyncLLM  # noqa: E402
+from mini_vllm.engine.step_record import StepRecord  # noqa: E402
+from tests.engine.helpers.server_helpers import open_request, serve_here, serve_there  # noqa: E402
 
 PROMPT = "The KV cache"
 
@@ -181,7 +180,7 @@ def test_a_port_in_use_and_bad_flags_are_told(tmp_path: Path) -> None:
             (["--chat-template", str(tmp_path / "none")], "is no file"),
             (["--host", "no.such.host.invalid"], "cannot listen on no.such.host.invalid"),
         ):
-            command = [sys.executable, "-m", "mini_vllm.server", "--port", "0", *flags]
+            command = [sys.executable, "-m", "mini_vllm.entrypoints.openai", "--port", "0", *flags]
             done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
             assert done.returncode == 2, flags
             assert part in done.stderr, (flags, done.stderr)

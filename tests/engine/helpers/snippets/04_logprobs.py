@@ -9,5 +9,5 @@ if __name__ == "__main__":
     completion = output.outputs[0]
     for token_id, position in zip(completion.token_ids, completion.logprobs, strict=True):
         best = sorted(position.items(), key=lambda item: item[1].rank)
-        print(token_id, [(i, p.decoded_token, p.rank, round(p.logprob, 2)) for i, p in best])
+        print(token_id, [(i, p.decoded_token, p.rank, round(p.logprob, 1)) for i, p in best])
     print(f"{completion.cumulative_logprob:.2f}")

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mini_vllm.quantization import float_formats
-from mini_vllm.quantization.float_formats import (
+from mini_vllm.layers.quantization import float_formats
+from mini_vllm.layers.quantization.float_formats import (
     E2M1,
     E4M3,
     E5M2,
@@ -27,7 +27,7 @@ from mini_vllm.quantization.float_formats import (
     unpack_nibbles,
 )
 
-[LAB] = (Path(__file__).resolve().parents[2] / "phase-06-quantization" / "labs").glob("lab-06-*")
+[LAB] = (Path(__file__).resolve().parents[4] / "phase-06-quantization" / "labs").glob("lab-06-*")
 ANSWERS: dict[str, Any] = json.loads((LAB / "answers.json").read_text(encoding="utf-8"))
 FORMATS = ("E4M3", "E5M2", "E2M1", "E8M0")
 

@@ -10,25 +10,25 @@ from typing import Any
 
 import numpy as np
 import pytest
-from engine_helpers import SMALL, engine_over_random_model, random_model, run
-from kv_cache_vllm import SCALES, write_scaled
-from model_helpers import make_step as attention_step
-from thorough import either
-from workloads import DenseAttention, prompts
 
 from mini_vllm import EngineConfig, LLMEngine, SamplingParams
 from mini_vllm.attention import AttentionMetadata, OnlineAttention, PagedAttention, TiledAttention
-from mini_vllm.cli.flags import add_engine_flags, make_config
-from mini_vllm.config import KV_CACHE_DTYPES
-from mini_vllm.engine import DEFAULT_PARTS, EngineParts
-from mini_vllm.quantization.float_formats import E4M3, E5M2
-from mini_vllm.quantization.kv_cache import (
+from mini_vllm.config.engine import KV_CACHE_DTYPES
+from mini_vllm.engine.parts import DEFAULT_PARTS, EngineParts
+from mini_vllm.entrypoints.cli.flags import add_engine_flags, make_config
+from mini_vllm.layers.quantization.float_formats import E4M3, E5M2
+from mini_vllm.layers.quantization.kv_cache import (
     FORMATS,
     QuantizedAttention,
     QuantizedKVCache,
     make_step,
     page_size_bytes,
 )
+from tests.engine.helpers.engine_helpers import SMALL, engine_over_random_model, random_model, run
+from tests.engine.helpers.kv_cache_vllm import SCALES, write_scaled
+from tests.engine.helpers.model_helpers import make_step as attention_step
+from tests.engine.helpers.thorough import either
+from tests.engine.helpers.workloads import DenseAttention, prompts
 
 KINDS = KV_CACHE_DTYPES[1:]
 LEAD = 0.05  # logits: what a K that falls on the other side of a tie may move
@@ -106,6 +106,7 @@ def test_any_backend_attends_over_codes(kind: str, inner: Any) -> None:
         [rounded(past[:, 0], 0.5), rounded(past[:, 1], 2.0)], 1
     )
     step.key, step.value, step.kv_cache = rounded(step.key, 0.5), rounded(step.value, 2.0), plain
+    # Bit for bit: the same backend, on a cache of the same shape that holds what the other decodes.
     assert np.array_equal(got, step.run(inner()))
 
 

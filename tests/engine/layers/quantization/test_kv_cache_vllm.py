@@ -12,16 +12,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from kv_cache_vllm import BYTES, NUM_TOKENS, PROMPTS, SHAPES
-from vllm_helpers import output_of
 
 from mini_vllm import LLM, SamplingParams
-from mini_vllm.config import KV_CACHE_DTYPES
-from mini_vllm.llama_config import LlamaConfig
-from mini_vllm.quantization import kv_cache
-from mini_vllm.quantization.kv_cache import FORMATS, PerTensor, page_size_bytes
+from mini_vllm.config.engine import KV_CACHE_DTYPES
+from mini_vllm.config.model import LlamaConfig
+from mini_vllm.layers.quantization import kv_cache
+from mini_vllm.layers.quantization.kv_cache import FORMATS, PerTensor, page_size_bytes
+from tests.engine.helpers.kv_cache_vllm import BYTES, NUM_TOKENS, PROMPTS, SHAPES
+from tests.engine.helpers.vllm_helpers import output_of
 
-HERE = Path(__file__).parent
+HELPERS = Path(__file__).parents[2] / "helpers"
 
 
 class Cut(PerTensor):
@@ -39,7 +39,7 @@ def theirs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """One process of vLLM's for all tests of this file."""
     folder = tmp_path_factory.mktemp("kv") / "scaled"
     text = output_of(
-        HERE / "kv_cache_vllm.py", folder,
+        HELPERS / "kv_cache_vllm.py", folder,
         VLLM_ENABLE_V1_MULTIPROCESSING="0", TORCH_COMPILE_DISABLE="1",
     )  # fmt: skip
     answer: dict[str, Any] = json.loads(text.strip().splitlines()[-1])
@@ -102,7 +102,7 @@ def test_blocks_and_tokens(
 @pytest.mark.triton
 def test_integers_and_scales_are_the_kernels() -> None:
     """`int8_per_token_head`, bit for bit: the kernel stores a float into an int8 tensor, which cuts."""
-    answer = json.loads(output_of(HERE / "per_token_head.py").strip().splitlines()[-1])
+    answer = json.loads(output_of(HELPERS / "per_token_head.py").strip().splitlines()[-1])
     for i, name in enumerate(("key", "value")):
         x = np.array(answer[name], np.float32)
         data = FORMATS["int8_per_token_head"].encode(x, 1.0)

@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from thorough import either
 
-from mini_vllm.quantization.grid import (
+from mini_vllm.layers.quantization.grid import (
     QuantArgs,
     QuantizedWeight,
     check_group_size,
@@ -20,13 +19,14 @@ from mini_vllm.quantization.grid import (
     quantize,
     round_to_nearest,
 )
-from mini_vllm.quantization.pack import (
+from mini_vllm.layers.quantization.pack import (
     AWQ_ORDER,
     pack_awq,
     pack_int32,
     unpack_awq,
     unpack_int32,
 )
+from tests.engine.helpers.thorough import either
 
 INT4 = QuantArgs(4, strategy="channel")
 UINT4 = QuantArgs(4, symmetric=False, strategy="channel")

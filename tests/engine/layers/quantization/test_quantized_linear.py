@@ -8,21 +8,21 @@ from typing import Any
 
 import numpy as np
 import pytest
-from model_helpers import texts, whole, write_checkpoint
-from quantized_helpers import cases, quantized_weight, twin, write_quantized
 
-from mini_vllm.checkpoint import load_model, load_weights
-from mini_vllm.llama import Linear
-from mini_vllm.quantization.config import NoQuantizationConfig, OnlineQuantizationConfig
-from mini_vllm.quantization.float_formats import E4M3
-from mini_vllm.quantization.linear import (
+from mini_vllm.layers.linear import Linear
+from mini_vllm.layers.quantization.config import NoQuantizationConfig, OnlineQuantizationConfig
+from mini_vllm.layers.quantization.float_formats import E4M3
+from mini_vllm.layers.quantization.linear import (
     Fp8LinearMethod,
     W8A8Int8LinearMethod,
     quantize_per_token_fp8,
     quantize_per_token_int8,
     unpack_numbers,
 )
-from mini_vllm.quantization.pack import pack_int32, unpack_int32
+from mini_vllm.layers.quantization.pack import pack_int32, unpack_int32
+from mini_vllm.model_loader import load_model, load_weights
+from tests.engine.helpers.model_helpers import texts, whole, write_checkpoint
+from tests.engine.helpers.quantized_helpers import cases, quantized_weight, twin, write_quantized
 
 CASES = cases(group=16)
 
@@ -47,6 +47,7 @@ def test_without_quantisation_the_product_is_the_plain_one() -> None:
         linear = Linear(weights, 32, sizes, True, NoQuantizationConfig())
         matrix = np.ascontiguousarray(np.concatenate([weights[f"{n}.weight"] for n in names]).T)
         bias = np.concatenate([weights[f"{n}.bias"] for n in names])
+        # Bit for bit: one product, of matrices of the same shape that lie in memory the same way.
         np.testing.assert_array_equal(linear(x), x @ matrix + bias)
         assert linear.weight.flags.c_contiguous
         assert (linear.input_size, linear.output_size) == (32, sum(sizes.values()))

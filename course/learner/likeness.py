@@ -1,0 +1,77 @@
+"""What a learner's failures look like: a comparison with the fingerprints of known mistakes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence, Set
+from dataclasses import dataclass
+
+from course.learner.fingerprints import Fingerprint
+from course.learner.mistakes import Mistake
+
+
+@dataclass(frozen=True)
+class Likeness:
+    """What a learner's failures look like.
+
+    Attributes:
+        mistakes: one, or two.
+        sure: everything agrees; otherwise a part does.
+        together: two mistakes at once; otherwise two are one or the other.
+    """
+
+    mistakes: tuple[Mistake, ...]
+    sure: bool
+    together: bool = False
+
+    @property
+    def sentence(self) -> str:
+        """For the learner: “This looks like …”, or, where only a part agrees, “This may be …”."""
+        names = [f"“{mistake.name.rstrip('.')}”" for mistake in self.mistakes]
+        begin = "This looks like" if self.sure else "This may be"
+        return f"{begin} {(', and also ' if self.together else ' or ').join(names)}."
+
+
+def looks_like(mine: Fingerprint, known: Iterable[tuple[Mistake, Fingerprint]]) -> Likeness | None:
+    """The known mistakes that explain what `mine` fails; None where none does, or nobody can tell.
+
+    A mistake explains a failure if it fails the same test with the same message. It looks like a mistake
+    that explains every failure, and itself fails nothing more. It may be one that explains at least half of
+    them, or two that explain all: then something else is wrong besides. Compared are the tests of which both
+    say something: one that needs a function not written yet, or torch, does not count.
+
+    Nothing is said where no assertion tells anything (the tests hang, or end in other errors), where
+    three or more mistakes fit, and, unless every failure is explained, where more than half of the tests
+    fail: many a fault fails them all.
+    """
+    telling = {said for said in mine.fails.values() if said.startswith("failed")}
+    if not telling:
+        return None
+    whole: list[Mistake] = []
+    part: list[tuple[Mistake, Set[str]]] = []
+    for mistake, fingerprint in known:
+        both = mine.tests & fingerprint.tests
+        theirs, ours = fingerprint.among(both).fails, mine.among(both).fails
+        if theirs and theirs == ours:
+            whole.append(mistake)
+        elif theirs and all(ours.get(name) == said for name, said in theirs.items()):
+            part.append((mistake, theirs.keys()))
+    most = 2 * len(mine.fails) > len(mine.tests)
+    if whole and (len(telling) > 1 or not most):
+        return Likeness(tuple(whole), sure=True) if len(whole) <= 2 else None
+    likeness = _parts(mine.fails.keys(), part)
+    return None if most and likeness is not None and not likeness.together else likeness
+
+
+def _parts(mine: Set[str], found: Sequence[tuple[Mistake, Set[str]]]) -> Likeness | None:
+    """The mistake, or the two, that explain enough of the failures in `mine`, of which each explains some."""
+    if not found:
+        return None
+    size = max(len(explained) for _, explained in found)
+    best = [(mistake, explained) for mistake, explained in found if len(explained) == size]
+    for index, (mistake, explained) in enumerate(found):
+        for other, more in found[index + 1 :]:
+            if explained | more == mine and not explained & more:
+                return Likeness((mistake, other), sure=False, together=True)
+    if 2 * size < len(mine) or len(best) > 2:
+        return None
+    return Likeness(tuple(mistake for mistake, _ in best), sure=False)

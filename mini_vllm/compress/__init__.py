@@ -1,0 +1,1 @@
+"""Makes quantised checkpoints: what llm-compressor is to vLLM."""

@@ -1,0 +1,1 @@
+"""Settings of the engine, and of a model. Mirrors `vllm/config/`."""

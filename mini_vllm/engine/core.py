@@ -1,0 +1,184 @@
+"""The engine's core: schedule, compute, update.
+
+Mirrors `vllm/v1/engine/core.py` (`EngineCore` 94, `step` 428). Left out: process boundaries, data
+parallelism. Asynchronous scheduling has its loop in `batch_queue.py`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Iterable
+from functools import partial
+
+from mini_vllm.attention.registry import get_backend
+from mini_vllm.config.engine import EngineConfig
+from mini_vllm.core.request import Request, RequestStatus
+from mini_vllm.core.sched.async_scheduler import AsyncScheduler
+from mini_vllm.core.sched.output import EngineCoreOutput
+from mini_vllm.engine.batch_queue import BatchQueue
+from mini_vllm.engine.parts import DEFAULT_PARTS, EngineParts
+from mini_vllm.engine.step_record import StepRecord, StepResult
+from mini_vllm.executor.uniproc_executor import UniProcExecutor
+from mini_vllm.layers.quantization.config import get_quantization_config
+from mini_vllm.layers.quantization.kv_cache import page_size_bytes
+from mini_vllm.models.llama import LlamaForCausalLM
+from mini_vllm.tokenizer import Tokenizer
+from mini_vllm.utils.math import cdiv
+from mini_vllm.worker.memory import check_memory
+from mini_vllm.worker.model_runner import ModelRunner
+
+
+class EngineDeadError(RuntimeError):
+    """A step failed half-way, and the engine's state is no longer sound
+    (`vllm/v1/engine/exceptions.py:9 EngineDeadError`)."""
+
+
+def resolve_config(
+    config: EngineConfig, model: LlamaForCausalLM, tokenizer: Tokenizer | None = None
+) -> EngineConfig:
+    """Fill in what depends on the model: `max_model_len`, `num_gpu_blocks` and `kv_cache_dtype`.
+
+    The longest request is what positions and tokenizer allow
+    (`vllm/config/model.py:2119 _get_and_verify_max_len`).
+
+    Raises ValueError if `max_model_len` is more than the model was made for, if the memory holds
+    fewer than 2 blocks, or if the settings ask for more memory than there is.
+    """
+    limit = model.config.max_model_len
+    if tokenizer is not None and tokenizer.model_max_length is not None:
+        limit = min(limit, tokenizer.model_max_length)
+    max_model_len = config.max_model_len or limit
+    if max_model_len > limit:
+        raise ValueError(
+            f"max_model_len ({max_model_len}) is greater than what the model was made for "
+            f"({limit} tokens)"
+        )
+    config = dataclasses.replace(config, max_model_len=max_model_len)
+    if config.kv_cache_dtype == "auto":  # a checkpoint may turn a cache in 8 bits on
+        quantization = get_quantization_config(model.config.quantization_config)
+        config = dataclasses.replace(config, kv_cache_dtype=quantization.kv_cache_dtype)
+    if config.num_gpu_blocks is None:
+        page = page_size_bytes(model.config, config.block_size, config.kv_cache_dtype)
+        num_gpu_blocks = config.kv_cache_memory_bytes // page
+        if num_gpu_blocks < 2:
+            raise ValueError(
+                f"kv_cache_memory_bytes ({config.kv_cache_memory_bytes}) holds {num_gpu_blocks} "
+                f"blocks of {page} bytes; at least 2 are needed"
+            )
+        # No use for more than all running requests can fill.
+        most = config.max_num_seqs * cdiv(max_model_len, config.block_size) + 1
+        config = dataclasses.replace(config, num_gpu_blocks=min(num_gpu_blocks, most))
+    check_memory(config, model.config)
+    return config
+
+
+class EngineCore:
+    """Scheduler and model runner, and the loop body that joins them.
+
+    Args:
+        model: the model to run.
+        config: with `num_gpu_blocks` and `max_model_len` set; see `resolve_config`.
+        parts: the parts to use. `parts.attention` is not used here: the model has its backend.
+    """
+
+    def __init__(
+        self, model: LlamaForCausalLM, config: EngineConfig, parts: EngineParts = DEFAULT_PARTS
+    ) -> None:
+        self.config = config
+        assert config.num_gpu_blocks is not None and config.max_model_len is not None
+        # First what may not fit into memory, and says so; a block's bookkeeping comes after.
+        backend = get_backend(config.attention)
+        runner_cls: Callable[..., ModelRunner] = backend.get_model_runner_cls()
+        if config.cudagraph_mode != "NONE":
+            graph_parts = {n: getattr(parts, n) for n in ("graph_runner", "cudagraph_dispatcher")}
+            runner_cls = partial(backend.get_graph_model_runner_cls(), **graph_parts)
+        self.model_runner = runner_cls(model, config, parts.sampler(config.seed))
+        self.kv_cache_manager = parts.kv_cache_manager(
+            config.num_gpu_blocks,
+            config.block_size,
+            config.max_model_len,
+            config.enable_prefix_caching,
+            parts.block_pool(config.num_gpu_blocks, config.enable_prefix_caching),
+        )
+        ahead = config.async_scheduling
+        self.scheduler = parts.make_scheduler(config, self.kv_cache_manager)
+        self.batch_queue: BatchQueue | None = None
+        if ahead:
+            if not isinstance(self.scheduler, AsyncScheduler):
+                raise ValueError(
+                    f"parts.scheduler makes a {type(self.scheduler).__name__}, and async_scheduling "
+                    "needs an AsyncScheduler: it plans a step before it knows the last one's tokens"
+                )
+            executor = UniProcExecutor(self.model_runner, max_concurrent_batches=2)
+            self.batch_queue = BatchQueue(self.scheduler, executor, parts.done_early)
+        self.step_observers: list[Callable[[StepRecord], None]] = []
+        self.num_steps = 0
+        self.error: BaseException | None = None
+
+    def add_request(self, request: Request) -> None:
+        self.scheduler.add_request(request)
+
+    def abort_requests(self, request_ids: Iterable[str]) -> None:
+        self.scheduler.finish_requests(request_ids, RequestStatus.FINISHED_ABORTED)
+
+    def step(self) -> list[EngineCoreOutput]:
+        """Schedule, execute, update.
+
+        Raises EngineDeadError if an earlier step failed.
+        Source: `vllm/v1/engine/core.py:428 EngineCore.step`."""
+        if self.error is not None:
+            raise EngineDeadError(f"the engine died in an earlier step: {self.error!r}")
+        if not self.scheduler.has_unfinished_requests():
+            return []
+        try:
+            return self._step()
+        except BaseException as error:
+            # The counters have advanced for tokens that were not computed: nothing after this
+            # could be trusted.
+            self.error = error
+            raise
+
+    @property
+    def step_fn(self) -> Callable[[], list[EngineCoreOutput]]:
+        """The loop's body: `step`, or with asynchronous scheduling `step_with_batch_queue`."""
+        return self.step if self.batch_queue is None else self.step_with_batch_queue
+
+    def step_with_batch_queue(self) -> list[EngineCoreOutput]:
+        """A turn of the batch queue. Nothing comes of one that only plans.
+
+        Raises EngineDeadError if an earlier step failed.
+        Source: `vllm/v1/engine/core.py:469 EngineCore.step_with_batch_queue`."""
+        assert self.batch_queue is not None, "the engine was made without async_scheduling"
+        if self.error is not None:
+            raise EngineDeadError(f"the engine died in an earlier step: {self.error!r}")
+        try:
+            result = self.batch_queue.turn()
+            if result is None:
+                return []
+            self._tell_observers(result)
+            return result.outputs
+        except BaseException as error:
+            self.error = error
+            raise
+
+    def _step(self) -> list[EngineCoreOutput]:
+        t0 = time.perf_counter()
+        scheduler_output = self.scheduler.schedule()
+        t1 = time.perf_counter()
+        model_output = self.model_runner.execute_model(scheduler_output)
+        t2 = time.perf_counter()
+        outputs = self.scheduler.update_from_output(scheduler_output, model_output)
+        t3 = time.perf_counter()
+        self._tell_observers(
+            StepResult(scheduler_output, model_output, outputs, t1 - t0, t2 - t1, t3 - t2)
+        )
+        return outputs
+
+    def _tell_observers(self, result: StepResult) -> None:
+        """Count a step that is over, and hand its record to whoever observes."""
+        self.num_steps += 1
+        if self.step_observers:
+            record = StepRecord.from_result(self.num_steps, result, self.scheduler.make_stats())
+            for observer in self.step_observers:
+                observer(record)

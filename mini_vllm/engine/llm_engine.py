@@ -1,0 +1,232 @@
+"""The engine's front end: it speaks text; the core (`core.py`) schedules and computes.
+
+Mirrors `vllm/v1/engine/llm_engine.py` (`add_request` 209, `step` 287). Upstream the two halves are usually
+two processes; here they are two objects, and the core's `step` runs when the front end's does.
+
+The core's parts are handed in (`parts.py`), so that a learner's own scheduler or block pool can run in
+the place of ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+from mini_vllm.config.engine import DEFAULT_MODEL, EngineConfig
+from mini_vllm.engine.arg_utils import EngineArgs
+from mini_vllm.engine.core import EngineCore, resolve_config
+from mini_vllm.engine.input_processor import EngineCoreRequest, InputProcessor, PromptType
+from mini_vllm.engine.output_processor import OutputProcessor, ParentRequest, RequestState
+from mini_vllm.engine.parts import DEFAULT_PARTS, EngineParts
+from mini_vllm.engine.step_record import StepRecord
+from mini_vllm.metrics.reader import EngineMetrics, Metric
+from mini_vllm.model_loader import get_model
+from mini_vllm.models.llama import LlamaForCausalLM
+from mini_vllm.outputs import RequestOutput
+from mini_vllm.sampling_params import SamplingParams
+from mini_vllm.tokenizer import Tokenizer
+from mini_vllm.utils.surface import missing_attribute, take_harmless
+
+
+class LLMEngine:
+    """The synchronous engine: add requests at any time, call `step` until none is left.
+
+    Args:
+        model: a checkpoint folder (default: the shipped one), or a loaded model.
+        config: the engine's settings.
+        tokenizer: default: the folder's. None if `model` is a loaded model: then prompts are token
+            ids and outputs have no text.
+        parts: the engine's parts, for instance a learner's own.
+        log_stats: count: `RequestOutput.metrics` and `get_metrics` have something to tell.
+
+    Raises ValueError where folder, config or their combination is not usable.
+    Source: `vllm/v1/engine/llm_engine.py:47 LLMEngine`.
+    """
+
+    def __init__(
+        self,
+        model: str | Path | LlamaForCausalLM = DEFAULT_MODEL,
+        config: EngineConfig | None = None,
+        *,
+        tokenizer: Tokenizer | None = None,
+        parts: EngineParts = DEFAULT_PARTS,
+        log_stats: bool = False,
+    ) -> None:
+        config = config or EngineConfig()
+        name = str(model) if isinstance(model, str | Path) else ""
+        self.model = model = get_model(model, config.attention, parts.attention)
+        self.tokenizer = tokenizer = tokenizer or (Tokenizer.from_folder(name) if name else None)
+        self.config = resolve_config(config, model, tokenizer)
+        self.engine_core = EngineCore(model, self.config, parts)
+        self.input_processor = InputProcessor(
+            self.config, model.config.vocab_size, tokenizer, model.config.eos_token_ids
+        )
+        self.output_processor = OutputProcessor(tokenizer)
+        self.metrics: EngineMetrics | None = None
+        if log_stats:
+            core = self.engine_core
+            self.metrics = EngineMetrics(core.config, core.scheduler, core.kv_cache_manager, name)
+            core.step_observers.append(self._observe_step)
+
+    @classmethod
+    def from_engine_args(cls, engine_args: EngineArgs, **kwargs: Any) -> Self:
+        """An engine from vLLM's form of the settings
+        (`vllm/v1/engine/llm_engine.py:152 LLMEngine.from_engine_args`).
+
+        `kwargs` are the constructor's others, such as `parts`.
+        """
+        log_stats = not engine_args.disable_log_stats
+        config = engine_args.create_engine_config()
+        return cls(engine_args.model, config, log_stats=log_stats, **kwargs)
+
+    def add_request(
+        self,
+        request_id: str,
+        prompt: PromptType,
+        params: SamplingParams,
+        arrival_time: float | None = None,
+        priority: int = 0,
+        **unused: Any,
+    ) -> str:
+        """Check a request and queue it; nothing is computed yet. Returns its id.
+
+        With `n > 1` it becomes `n` requests in the core.
+
+        Raises TypeError or ValueError, and has then changed nothing: a duplicate id, a prompt or
+        parameter that is not valid, a request that the KV cache could never hold.
+        """
+        take_harmless("generate", unused, "LLMEngine.add_request", ("priority", "arrival_time"))
+        return self.add_core_request(
+            self.input_processor.process_inputs(request_id, prompt, params, arrival_time, priority)
+        )
+
+    def add_core_request(self, core_request: EngineCoreRequest) -> str:
+        """Queue a request that `InputProcessor.process_inputs` made. Returns its id.
+
+        Raises ValueError, and has then changed nothing: an id in use, a request that the KV cache
+        could never hold.
+        """
+        request_id, processed = core_request.request_id, core_request.prompt
+        params = core_request.sampling_params
+        parent = ParentRequest(request_id, params) if params.n > 1 else None
+        children = [(request_id, params)]
+        if parent is not None:
+            children = [parent.get_child_info(index) for index in range(params.n)]
+        for taken in (request_id, *(child_id for child_id, _ in children)):
+            if self.output_processor.is_taken(taken):
+                raise ValueError(f"request id {taken!r} is already in use")
+        for index, (child_id, child_params) in enumerate(children):
+            request = self.input_processor.make_request(
+                child_id,
+                processed,
+                child_params,
+                core_request.arrival_time,
+                core_request.priority,
+            )
+            # If the core refuses, it refuses the first child: with ids known to be free, they
+            # differ in nothing that it looks at.
+            self.engine_core.add_request(request)
+            state = RequestState(
+                child_id,
+                processed.text,
+                processed.token_ids,
+                child_params,
+                self.tokenizer,
+                parent,
+                index,
+            )
+            if self.metrics is not None:
+                state.stats = self.metrics.add_request(
+                    child_id, core_request.arrival_time, len(processed.token_ids)
+                )
+            self.output_processor.add_request(state)
+        return request_id
+
+    def abort_request(self, request_ids: str | Iterable[str]) -> None:
+        """End requests at once and free their blocks; they give no further output.
+
+        Raises ValueError naming the first id that is not known (never added, or finished), after
+        the others have been aborted.
+        """
+        unknown = None
+        for request_id in [request_ids] if isinstance(request_ids, str) else list(request_ids):
+            if self.output_processor.has_request(request_id):
+                child_ids = self.output_processor.abort_request(request_id)
+                self.engine_core.abort_requests(child_ids)
+                if self.metrics is not None:
+                    self.metrics.forget(child_ids)
+            elif unknown is None:
+                unknown = request_id
+        if unknown is not None:
+            raise ValueError(
+                f"request id {unknown!r} is not known: it was never added or has finished"
+            )
+
+    def step(self) -> list[RequestOutput]:
+        """One iteration: schedule, compute, sample, update, detokenize. The outputs it brought."""
+        core_outputs = self.engine_core.step_fn()
+        processed = self.output_processor.process_outputs(core_outputs)
+        if processed.reqs_to_abort:  # a stop string was found: the core does not know yet
+            self.engine_core.abort_requests(processed.reqs_to_abort)
+        while self.engine_core.batch_queue and not self.has_unfinished_requests():
+            self.engine_core.step_fn()  # nobody waits for what is in flight: the worker comes to rest
+        if self.metrics is not None:
+            self.metrics.observe_outputs(processed.request_outputs)
+        return processed.request_outputs
+
+    def _observe_step(self, record: StepRecord) -> None:
+        assert self.metrics is not None
+        seconds = record.execute_time + record.update_time
+        self.metrics.observe_step(
+            record.scheduler_output, record.outputs, record.scheduler_stats, seconds
+        )
+
+    def get_metrics(self) -> list[Metric]:
+        """Every number the engine counts (`vllm/v1/engine/llm_engine.py:369 LLMEngine.get_metrics`).
+
+        Raises ValueError if it was told not to count; vLLM has an assertion there.
+        """
+        if self.metrics is None:
+            raise ValueError("Stat logging disabled: start the engine with disable_log_stats=False")
+        return self.metrics.snapshot()
+
+    def get_tokenizer(self) -> Tokenizer | None:
+        return self.tokenizer
+
+    def has_unfinished_requests(self) -> bool:
+        return self.engine_core.scheduler.has_unfinished_requests()
+
+    def get_num_unfinished_requests(self) -> int:
+        return self.engine_core.scheduler.get_num_unfinished_requests()
+
+    def reset_prefix_cache(self) -> bool:
+        """Forget all cached prefixes; False, and nothing done, while requests hold blocks."""
+        return self.engine_core.kv_cache_manager.reset_prefix_cache()
+
+    def stream(
+        self, prompt: PromptType, params: SamplingParams, request_id: str = "0"
+    ) -> Iterator[RequestOutput]:
+        """Add a request and yield its outputs as they come; leaving the loop aborts it.
+
+        For an engine that has nothing else to do: outputs of other requests are dropped.
+        """
+        self.add_request(request_id, prompt, params)
+        states = self.output_processor.request_states
+        # By object, not by id: the id may be free, and taken again, before this loop ends.
+        mine = [s for s in states.values() if request_id in (s.request_id, s.external_id)]
+
+        def alive() -> bool:
+            return any(states.get(state.request_id) is state for state in mine)
+
+        try:
+            while alive():
+                yield from (o for o in self.step() if o.request_id == request_id)
+        finally:
+            if alive():
+                self.abort_request(request_id)
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name):
+            raise missing_attribute("LLMEngine", name)

@@ -1,0 +1,59 @@
+"""What the engine is made of, and who may put another in its place.
+
+Not in vLLM, which chooses by configuration; here a learner's own scheduler or block pool can run in the
+place of ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+
+from mini_vllm.attention.backend import AttentionBackend
+from mini_vllm.config.engine import EngineConfig
+from mini_vllm.core.block_pool import BlockPool
+from mini_vllm.core.kv_cache_manager import KVCacheManager
+from mini_vllm.core.sched.async_scheduler import AsyncScheduler
+from mini_vllm.core.sched.output import ModelRunnerOutput
+from mini_vllm.core.sched.scheduler import Scheduler
+from mini_vllm.cudagraph import CudagraphDispatcher, GraphRunner
+from mini_vllm.engine.batch_queue import never_done_early
+from mini_vllm.sample.sampler import Sampler
+
+
+@dataclass(frozen=True)
+class EngineParts:
+    """What the engine is made of: one constructor a part, called as the default's is.
+
+    Attributes:
+        block_pool: `(num_gpu_blocks, enable_caching)`.
+        kv_cache_manager: `(num_gpu_blocks, block_size, max_model_len, enable_caching, block_pool)`.
+        scheduler: `(config, kv_cache_manager)`. None: `Scheduler`, or with `async_scheduling`
+            `AsyncScheduler`; with that, another must be one too.
+        sampler: `(seed)`.
+        attention: `()`; only for a model that the engine loads: a loaded one has its own. None: the
+            backend that `EngineConfig.attention` names.
+        graph_runner: `(kernels, runtime_mode, counter, pool)`; only where `cudagraph_mode` asks for graphs.
+        cudagraph_dispatcher: `(cudagraph_mode, capture_sizes, max_num_seqs)`; likewise.
+        done_early: `(future)`, with `async_scheduling`: is the result of the only plan in flight there
+            already, and to be taken in before a second is made? vLLM asks `Future.done`, right after
+            it has begun. By default nobody asks, so equal requests are planned equally in every run.
+    """
+
+    block_pool: Callable[..., BlockPool] = BlockPool
+    kv_cache_manager: Callable[..., KVCacheManager] = KVCacheManager
+    scheduler: Callable[..., Scheduler] | None = None
+    sampler: Callable[..., Sampler] = Sampler
+    attention: Callable[[], AttentionBackend] | None = None
+    graph_runner: Callable[..., GraphRunner] = GraphRunner
+    cudagraph_dispatcher: Callable[..., CudagraphDispatcher] = CudagraphDispatcher
+    done_early: Callable[[Future[ModelRunnerOutput]], bool] = never_done_early
+
+    def make_scheduler(self, config: EngineConfig, kv_cache_manager: KVCacheManager) -> Scheduler:
+        """The scheduler for these settings."""
+        usual = AsyncScheduler if config.async_scheduling else Scheduler
+        return (self.scheduler or usual)(config, kv_cache_manager)
+
+
+DEFAULT_PARTS = EngineParts()

@@ -1,0 +1,1 @@
+"""The doors: `LLM`, the command line, the server. Mirrors `vllm/entrypoints/`."""

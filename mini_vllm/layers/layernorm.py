@@ -1,0 +1,25 @@
+"""The norm in front of attention and MLP.
+
+Mirrors `vllm/model_executor/layers/layernorm.py`. Left out: the sum with the residual in the same kernel.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from mini_vllm.attention.backend import Array
+
+
+class RMSNorm:
+    """Each row divided by its root mean square, then scaled (Zhang and Sennrich, 2019)
+    (`vllm/model_executor/layers/layernorm.py:38 RMSNorm`)."""
+
+    def __init__(self, weight: Array, eps: float) -> None:
+        self.weight = np.asarray(weight)
+        self.eps = np.float32(eps)
+
+    def __call__(self, x: Array) -> Array:
+        """float32 `[n, hidden_size]` to the same."""
+        variance = (x * x).sum(axis=-1, keepdims=True) / x.shape[-1]
+        normed: Array = x / np.sqrt(variance + self.eps) * self.weight
+        return normed

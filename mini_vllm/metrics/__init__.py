@@ -1,0 +1,1 @@
+"""What is counted, and how it is read. Mirrors `vllm/v1/metrics/`."""

@@ -1,0 +1,1 @@
+"""One file a model architecture. Mirrors `vllm/model_executor/models/`."""

@@ -1,0 +1,1 @@
+"""From logits to a token. Mirrors `vllm/v1/sample/`."""

@@ -1,0 +1,1 @@
+"""Small things that any room may use. Mirrors `vllm/utils/`."""

@@ -1,0 +1,25 @@
+"""How much memory there is for this process."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from pathlib import Path
+
+_CGROUP = Path("/sys/fs/cgroup/memory.max")
+
+
+def machine_memory() -> int:
+    """Bytes that this process can have at most: the machine's, its container's, or its own limit."""
+    limits = [2**62]
+    if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
+        limits.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    with suppress(OSError, ValueError):  # no cgroup, or "max"
+        limits.append(int(_CGROUP.read_text(encoding="ascii")))
+    try:
+        import resource
+    except ImportError:  # Windows
+        pass
+    else:
+        limits.append(resource.getrlimit(resource.RLIMIT_AS)[0])
+    return min(limit for limit in limits if limit > 0)

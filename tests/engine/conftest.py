@@ -1,8 +1,0 @@
-"""Lets tests import the helpers beside them; pytest's importlib mode puts no folder on the path."""
-
-from __future__ import annotations
-
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parent))

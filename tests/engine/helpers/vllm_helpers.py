@@ -1,0 +1,71 @@
+"""Scripts that import vLLM, each in a process of its own, and what its kernels can do on this processor."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[3]
+NO_FOUR_BITS = (
+    "vLLM's CPU build has its 4-bit kernel (cpu_gemm_wna16) for processors with AVX-512 only; the extension "
+    "that it loads on this one lacks it"
+)
+SATURATES = (
+    "vLLM's int8 product is wrong on this processor: without VNNI oneDNN adds two products in 16 bits "
+    "(phase-06-quantization/int8_saturation.py)"
+)
+
+
+@dataclass(frozen=True)
+class CpuKernels:
+    """vLLM's kernels for quantised linears, on this processor.
+
+    Attributes:
+        four_bits: is there one for 4-bit weights?
+        exact_int8: does the one for int8 give the exact sums?
+    """
+
+    four_bits: bool
+    exact_int8: bool
+
+
+@functools.cache
+def cpu_kernels() -> CpuKernels:
+    """Asked of vLLM once, in a process of its own."""
+    printed = output_of(ROOT / "tests/engine/helpers/vllm_cpu_kernels.py")
+    return CpuKernels(**json.loads(printed.splitlines()[-1]))
+
+
+def skip_unless_right(bits: int) -> None:
+    """Skip the test where vLLM has no kernel for weights of 4 bits, or none for 8 that is right."""
+    if bits == 4 and not cpu_kernels().four_bits:
+        pytest.skip(NO_FOUR_BITS)
+    if bits == 8 and not cpu_kernels().exact_int8:
+        pytest.skip(SATURATES)
+
+
+def output_of(*command: object, **environment: str) -> str:
+    """What a Python script prints that is started in the repository's root.
+
+    Variables of vLLM, torch and Triton's interpreter are not handed on: other tests of this process may
+    have set some. `environment` is set on top.
+    """
+    env = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("VLLM_", "TORCH", "TRITON_INTERPRET"))
+    }
+    env |= {"PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
+    done = subprocess.run(
+        [sys.executable, *map(str, command)],
+        cwd=ROOT, env=env | environment, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]
+    return done.stdout
