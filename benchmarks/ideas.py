@@ -1,27 +1,31 @@
 """What each idea of a serving engine is worth: one workload, one memory, an idea more in each row.
 
-    python -m benchmarks.ideas
+    python -m benchmarks.ideas           # the table of README.md
+    python -m benchmarks.ideas --draw    # and benchmarks/results/ideas.svg, its bars
 
 32 people ask at once. All prompts begin with the same instruction of 96 tokens, 16 of their own
 follow; the answers' lengths are drawn long-tailed, 8 to 192 tokens. The cache holds 1,024 tokens, and
-no request may be longer than 512. Who reserves memory for the longest possible request seats two.
+no request may be longer than 512. Who reserves memory for the longest possible request has room for two.
 
 Counted are passes through the model and tokens computed, which no clock can disturb. The engine is
-`mini_vllm` in every row: fewer seats, or fewer people let in, make the simpler servers of it.
+`mini_vllm` in every row: fewer batch slots, or fewer people let in, make the simpler servers of it.
 """
 
 from __future__ import annotations
 
 import math
 import random
+import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from benchmarks.machine import RESULTS
+from course.docs.drawing import Drawing
 from mini_vllm import EngineConfig, LLMEngine, SamplingParams
 from mini_vllm.engine.step_record import StepRecord
 
 BLOCK, POOL, LONGEST = 16, 1024, 512
-RESERVED_SEATS = POOL // LONGEST
+RESERVED_SLOTS = POOL // LONGEST
 PEOPLE, SHARED, OWN = 32, 96, 16
 
 
@@ -47,12 +51,12 @@ def requests() -> list[tuple[list[int], int]]:
 
 
 def serve(
-    batches: Iterable[list[tuple[list[int], int]]], seats: int, share: bool = False
+    batches: Iterable[list[tuple[list[int], int]]], slots: int, share: bool = False
 ) -> Result:
     """Run the batches one after the other, each until its last request is done."""
     config = EngineConfig(
         num_gpu_blocks=POOL // BLOCK + 1,  # block 0 is nobody's
-        max_model_len=LONGEST, max_num_seqs=seats, enable_prefix_caching=share,
+        max_model_len=LONGEST, max_num_seqs=slots, enable_prefix_caching=share,
     )  # fmt: skip
     engine = LLMEngine(config=config)
     result, seen = Result(0, 0, []), set[str]()
@@ -78,19 +82,42 @@ def serve(
 
 def rows() -> Iterator[tuple[str, Result]]:
     people = requests()
-    pairs = [people[i : i + RESERVED_SEATS] for i in range(0, PEOPLE, RESERVED_SEATS)]
+    pairs = [people[i : i + RESERVED_SLOTS] for i in range(0, PEOPLE, RESERVED_SLOTS)]
     yield "one at a time", serve([[person] for person in people], 1)
-    yield "static batches of two", serve(pairs, RESERVED_SEATS)
-    yield "continuous batching, two seats", serve([people], RESERVED_SEATS)
+    yield "static batches of two", serve(pairs, RESERVED_SLOTS)
+    yield "continuous batching, two slots", serve([people], RESERVED_SLOTS)
     yield "paged cache: blocks on demand", serve([people], PEOPLE)
     yield "prefix caching: blocks shared", serve([people], PEOPLE, share=True)
 
 
-def main() -> None:
+def draw(found: list[tuple[str, Result]]) -> Drawing:
+    """Two bars per row: the passes through the model, and those that a person waits for the first token."""
+    left, wide, high = 10, 470, 74
+    d = Drawing("Passes through the model, and mean wait, with each idea", 26 + high * len(found))
+    most = max(result.passes for _, result in found)
+    for number, (name, result) in enumerate(found):
+        y = 14 + number * high
+        d.text(left, y + 14, name)
+        for at, (value, css, said) in enumerate(
+            [
+                (float(result.passes), "A", f"{result.passes:,} passes"),
+                (result.wait, "B", f"{result.wait:,.1f} to the first token"),
+            ]
+        ):
+            length = max(2.0, value / most * wide)
+            d.box(left, y + 22 + at * 20, length, 16, css)
+            d.text(left + length + 8, y + 35 + at * 20, said, "m")
+    return d
+
+
+def main(arguments: list[str] | None = None) -> None:
+    found = list(rows())
     print(f"{'':32}{'passes':>8}{'tokens computed':>17}{'mean wait':>11}")
-    for name, result in rows():
+    for name, result in found:
         print(f"{name:32}{result.passes:8,}{result.tokens:17,}{result.wait:11.1f}")
+    if "--draw" in (arguments or []):
+        (RESULTS / "ideas.svg").write_text(draw(found).svg(), encoding="utf-8", newline="\n")
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

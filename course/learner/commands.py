@@ -14,7 +14,7 @@ from rich.text import Text
 
 from course.authors.command import add_commands, mount
 from course.authors.command import app as author_app
-from course.learner.desk import Desk, finished, show_hint, show_next, show_where
+from course.learner.desk import Desk, finished, show_hint, show_next, show_tracks, show_where
 from course.learner.diff import difference
 from course.learner.grade import Grade, Job, cached_runs, grade_many
 from course.learner.labs import CourseError
@@ -22,6 +22,7 @@ from course.learner.listing import choose, show_list
 from course.learner.live import grade_aloud
 from course.learner.report import show_line
 from course.learner.reset import keep_untouched, reset, untouched
+from course.learner.tracks import choose_track
 
 app = typer.Typer(
     help="The learner's command: what to do next, grading, hints. Alone it says where you are.",
@@ -75,10 +76,35 @@ def list_labs(
     undone: Annotated[
         bool, typer.Option("--undone", help="Only what is not done, or fails now.")
     ] = False,
+    everything: Annotated[
+        bool, typer.Option("--all", help="All labs, also those that your track leaves out.")
+    ] = False,
 ) -> None:
     """Every phase and lab: tag, minutes, what it builds, done or not. Or those you ask for."""
     desk = Desk()
+    if everything or phase is not None:
+        desk.track = None
     show_list(desk, choose(desk, words or [], phase, tag, undone))
+
+
+@app.command("track")
+def track(
+    name: Annotated[
+        str | None,
+        typer.Argument(metavar="NAME", help="A track, or whole: every phase.", show_default=False),
+    ] = None,
+) -> None:
+    """The tracks: ways through part of the course. With a NAME you are on that track from now on."""
+    desk = Desk()
+    if name is None:
+        show_tracks(desk)
+        return
+    desk.track = choose_track(desk.course, desk.tracks, name)
+    where = "the whole course" if desk.track is None else f"the track {desk.track.title}"
+    desk.say(f"You are on {where} now.", "bold")
+    if desk.track is not None:
+        desk.say(f"It begins here: {desk.course.show(desk.track.page)}")
+    desk.say("What comes next: course")
 
 
 @app.command("next")

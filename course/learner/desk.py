@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from rich.markdown import Markdown
@@ -13,6 +14,7 @@ from course.learner.labs import TAGS, Course, CourseError, Lab, Phase, load_cour
 from course.learner.progress import NOTHING, Progress
 from course.learner.report import linked, make_console
 from course.learner.reset import keep_untouched
+from course.learner.tracks import WHOLE, Step, Track, chosen_track, read_tracks
 
 
 class Desk:
@@ -23,6 +25,12 @@ class Desk:
         self.console = make_console()
         self.warn = make_console(stderr=True)
         self.progress = Progress(self.course.root, lambda text: self.note(text))
+        self.tracks: list[Track] = []
+        try:
+            self.tracks = read_tracks(self.course)
+        except CourseError as error:  # a broken track keeps nobody from the course
+            self.note(str(error))
+        self.track = chosen_track(self.course, self.tracks)
         for problem in self.course.problems:
             self.note(problem)
 
@@ -32,8 +40,13 @@ class Desk:
     def say(self, text: str = "", style: str = "") -> None:
         self.console.print(Text(text, style=style), soft_wrap=True)
 
+    @property
+    def labs(self) -> list[Lab]:
+        """The labs of the track that the reader is on, in its order; without one, all of them."""
+        return self.course.labs if self.track is None else self.track.labs
+
     def next_lab(self) -> Lab | None:
-        return next((lab for lab in self.course.labs if not self.progress[lab].done), None)
+        return next((lab for lab in self.labs if not self.progress[lab].done), None)
 
     def lab(self, name: str | None) -> Lab:
         """The lab that `name` means; without a name the one around the current folder, or the next."""
@@ -62,17 +75,25 @@ def state(desk: Desk, lab: Lab) -> str:
 
 
 def show_where(desk: Desk) -> None:
-    """How much is done: a line a phase, a character a lab."""
-    labs = desk.course.labs
+    """How much is done: a line per phase, or for a track, and a character per lab."""
+    labs = desk.labs
     done = sum(desk.progress[lab].done for lab in labs)
     failing = [lab for lab in labs if desk.progress.fails_now(lab)]
     also = f", {len(failing)} of them fail{'s' * (len(failing) == 1)} now" if failing else ""
     desk.say(f"{done} of {len(labs)} labs done{also}.", "bold")
-    for phase in desk.course.phases:
-        marks = "".join(
-            "!" if lab in failing else "#" if desk.progress[lab].done else "." for lab in phase.labs
+
+    def marks(labs: Iterable[Lab]) -> str:
+        return "".join(
+            "!" if lab in failing else "#" if desk.progress[lab].done else "." for lab in labs
         )
-        desk.say(f"  Phase {phase.number:02}  {phase.title:24} {marks or 'no labs'}")
+
+    if desk.track is not None:
+        desk.say(f"  Track  {desk.track.title:30} {marks(labs)}")
+        desk.say(
+            f"  Its page: {desk.course.show(desk.track.page)}. Off it again: course track {WHOLE}"
+        )
+    for phase in desk.course.phases if desk.track is None else ():
+        desk.say(f"  Phase {phase.number:02}  {phase.title:24} {marks(phase.labs) or 'no labs'}")
     for lab in failing:
         tests = desk.progress[lab].tests
         desk.say(f"Lab {lab.id} passed once and fails now ({tests}): course grade {lab.id}", "red")
@@ -87,8 +108,9 @@ def show_next(desk: Desk, lab: Lab) -> None:
     if missing:
         desk.say(f"It builds on {', '.join(missing)}, not done yet.")
     rows: list[tuple[str, str | Text]] = []
-    begun = any(desk.progress[other].attempts for other in phase.labs)
-    if not begun and phase.guide.is_file():
+    if desk.track is not None and lab in desk.track.labs:
+        rows += _reads(desk, desk.track.reads_before(lab))
+    elif phase.guide.is_file() and not any(desk.progress[o].attempts for o in phase.labs):
         rows.append(("Read first", linked(show(phase.guide), phase.guide)))
     rows += [("Read", linked(show(lab.readme), lab.readme))]
     rows += [("Write", linked(show(lab.starter), lab.starter))]
@@ -103,12 +125,50 @@ def show_next(desk: Desk, lab: Lab) -> None:
         desk.console.print(Text.assemble(f"  {name:11} ", text), soft_wrap=True)
 
 
-def finished(desk: Desk) -> None:
+def _reads(desk: Desk, steps: list[Step]) -> list[tuple[str, str | Text]]:
+    """A row for each page that a track wants read, and one for each of its sections."""
+    rows: list[tuple[str, str | Text]] = []
+    page: Path | None = None
+    for step in steps:
+        if step.path != page:
+            rows.append(
+                ("Read first" if not rows else "", linked(desk.course.show(step.path), step.path))
+            )
+            page = step.path
+        if step.section is not None:
+            rows.append(("", f"  {step.section}"))
+    return rows
+
+
+def show_tracks(desk: Desk) -> None:
+    """The tracks, what each is for, how long it takes, and which one the reader is on."""
+    for track in desk.tracks:
+        done = sum(desk.progress[lab].done for lab in track.labs)
+        here = ", you are on it" if track == desk.track else ""
+        desk.say(f"{track.name}: {track.title}{here}", "bold")
+        desk.say(f"  For {track.reader}")
+        desk.say(f"  Afterwards you can {track.gain}")
+        desk.say(f"  {track.hours:.0f} hours, {done} of {len(track.labs)} labs done")
     labs = desk.course.labs
+    done = sum(desk.progress[lab].done for lab in labs)
+    here = ", you are on it" if desk.track is None else ""
+    desk.say(f"{WHOLE}: The whole course{here}", "bold")
+    desk.say(f"  Every phase in order, {done} of {len(labs)} labs done")
+    desk.say()
+    desk.say(
+        "Set one: course track NAME. Nothing is locked: every lab can be graded from every track."
+    )
+
+
+def finished(desk: Desk) -> None:
+    labs = desk.labs
     if not labs:
         desk.say("There are no labs here yet.")
         return
-    desk.say(f"All {len(labs)} labs are done.", "bold green")
+    of_track = f" of the track {desk.track.title}" if desk.track is not None else ""
+    desk.say(f"All {len(labs)} labs{of_track} are done.", "bold green")
+    if desk.track is not None:
+        desk.say(f"What is left is its task: {desk.course.show(desk.track.page)}")
     changed = [lab.id for lab in labs if desk.progress.changed_since(lab)]
     if changed:
         desk.say(f"Changed since they passed: {', '.join(changed)}. Check: course grade --all")

@@ -20,11 +20,11 @@ def choose(
     tag: str | None = None,
     undone: bool = False,
 ) -> list[Lab]:
-    """The labs that fit everything asked for.
+    """The labs of the reader's track, or of a phase, that fit everything asked for.
 
     Every word must occur in a lab's number, title, folder's name, tag or part; case does not matter.
     """
-    labs = desk.course.labs if phase is None else list(desk.course.phase(phase).labs)
+    labs = desk.labs if phase is None else list(desk.course.phase(phase).labs)
     if tag is not None:
         wanted = [there for there in TAGS if tag.upper() in there]
         if not wanted:
@@ -41,7 +41,7 @@ def _says(lab: Lab) -> str:
 
 
 def show_list(desk: Desk, labs: Sequence[Lab]) -> None:
-    """Print `labs`, phase by phase. On a terminal, a lab's number and title open its README."""
+    """Print `labs`, phase by phase, a track's in its order. A lab's number and title open its README."""
     course = desk.course
     if not course.phases:
         desk.say("There are no phases here yet.")
@@ -49,22 +49,33 @@ def show_list(desk: Desk, labs: Sequence[Lab]) -> None:
     if not labs and course.labs:
         desk.say("No lab fits. All of them: course list")
         return
-    coming = desk.next_lab()
+    if desk.track is not None:
+        desk.say(f"Track: {desk.track.title}  ({_minutes(labs)} min)", "bold")
+        desk.console.print(Padding(_table(desk, labs), (0, 0, 1, 2)))
+        desk.say("Labs that it leaves out: course list --all")
+        return
     for phase in course.phases:
         here = [lab for lab in phase.labs if lab in labs]
-        if not here:
-            if not phase.labs and len(labs) == len(course.labs):
-                desk.say(f"Phase {phase.number:02}  {phase.title}  (no labs)\n", "bold")
-            continue
-        minutes = sum(lab.minutes for lab in here)
-        desk.say(f"Phase {phase.number:02}  {phase.title}  ({minutes} min)", "bold")
-        table = Table.grid(padding=(0, 2))
-        for lab in here:
-            part = f"builds {lab.part}" if lab.part else ""
-            coming_now = "next" if lab == coming and not desk.progress[lab].attempts else ""
-            style = "red" if desk.progress.fails_now(lab) else "green"
-            table.add_row(
-                linked(lab.id, lab.readme), linked(lab.title, lab.readme), lab.tag,
-                f"{lab.minutes} min", part, Text(state(desk, lab) or coming_now, style=style),
-            )  # fmt: skip
-        desk.console.print(Padding(table, (0, 0, 1, 2)))
+        if here:
+            desk.say(f"Phase {phase.number:02}  {phase.title}  ({_minutes(here)} min)", "bold")
+            desk.console.print(Padding(_table(desk, here), (0, 0, 1, 2)))
+        elif not phase.labs and len(labs) == len(course.labs):
+            desk.say(f"Phase {phase.number:02}  {phase.title}  (no labs)\n", "bold")
+
+
+def _minutes(labs: Sequence[Lab]) -> int:
+    return sum(lab.minutes for lab in labs)
+
+
+def _table(desk: Desk, labs: Sequence[Lab]) -> Table:
+    coming = desk.next_lab()
+    table = Table.grid(padding=(0, 2))
+    for lab in labs:
+        part = f"builds {lab.part}" if lab.part else ""
+        coming_now = "next" if lab == coming and not desk.progress[lab].attempts else ""
+        style = "red" if desk.progress.fails_now(lab) else "green"
+        table.add_row(
+            linked(lab.id, lab.readme), linked(lab.title, lab.readme), lab.tag,
+            f"{lab.minutes} min", part, Text(state(desk, lab) or coming_now, style=style),
+        )  # fmt: skip
+    return table

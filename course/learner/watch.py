@@ -105,10 +105,12 @@ class Watch:
         self.foot()
 
     def go_on(self) -> None:
-        """The next lab that is not done becomes the one watched: one after this, if there is one."""
-        desk, labs = self.desk, self.desk.course.labs
-        here = labs.index(self.lab)
-        following = [lab for lab in labs[here + 1 :] + labs[:here] if not desk.progress[lab].done]
+        """The next lab of the track that is not done becomes the one watched: after this, if there is one."""
+        desk, labs = self.desk, self.desk.labs
+        here = labs.index(self.lab) if self.lab in labs else -1
+        following = [
+            lab for lab in labs[here + 1 :] + labs[: max(here, 0)] if not desk.progress[lab].done
+        ]
         desk.say()
         if following:
             self.lab, self.last = following[0], None
@@ -139,7 +141,7 @@ class Watch:
                 desk.note(str(error))
         elif key == "l":
             self.clear()
-            show_list(desk, desk.course.labs)
+            show_list(desk, desk.labs)
         elif key == "x":
             self.asking = True
             path = desk.course.show(self.lab.starter)
@@ -173,8 +175,8 @@ class Watch:
             self.desk.console.clear()
 
     def foot(self) -> None:
-        """How far the course is, what is watched, and the keys."""
-        desk, labs = self.desk, self.desk.course.labs
+        """How far the course or the track is, what is watched, and the keys."""
+        desk, labs = self.desk, self.desk.labs
         done = sum(desk.progress[lab].done for lab in labs)
         if self.said:
             desk.say(f"\n{self.said}")

@@ -34,7 +34,7 @@ from course.site.viewer import (
 )
 
 HOME, FIRST = "README.md", ("README.md", "SETUP.md")
-AFTER_PHASES = ("ASSUMPTIONS.md", "GLOSSARY.md", "mini_vllm/README.md", "UPSTREAM_PIN.md")
+AFTER_PHASES = ("PROOF.md", "ASSUMPTIONS.md", "GLOSSARY.md", "mini_vllm/README.md", "UPSTREAM_PIN.md")
 AFTER_LABS = ("STORIES.md", "EXERCISES.md", "INTERVIEW.md", "CHEATSHEET.md")
 PICTURES = {".png", ".svg", ".jpg", ".jpeg", ".gif", ".webp"}
 LANGUAGES = {".py": "python", ".sh": "bash", ".json": "json", ".toml": "toml", ".yml": "yaml"}

@@ -33,7 +33,7 @@ def test_mini_vllm_decides_as_vllm_did(capsys: pytest.CaptureFixture[str]) -> No
     assert parity.main([str(GOLDEN)]) == 0
     said = "17 traces, 2,752 steps, 0 differences"
     assert said in capsys.readouterr().out
-    assert said in (ROOT / "README.md").read_text(encoding="utf-8"), "README.md quotes it"
+    assert said in (ROOT / "PROOF.md").read_text(encoding="utf-8"), "PROOF.md quotes it"
 
 
 @pytest.mark.skipif(not THOROUGH or not FULL_GOLDEN.exists(), reason=f"brief, or no {FULL_GOLDEN}")
