@@ -5,6 +5,7 @@ MkDocs loads this file by its path (mkdocs.yml, `hooks`), so the repository need
 
 from __future__ import annotations
 
+import json
 import logging
 import re
 import sys
@@ -21,6 +22,8 @@ if _ROOT not in sys.path:
 
 # Here, not where it is used: MkDocs takes the root off the path again when this file is loaded.
 import mini_vllm  # noqa: E402, F401
+from course.learner.labs import load_course  # noqa: E402
+from course.learner.tracks import as_json  # noqa: E402
 from course.site.pages import read_site  # noqa: E402
 from course.site.terms import TermsExtension, read_terms  # noqa: E402
 from course.site.viewer import ViewerError, make_page  # noqa: E402
@@ -55,7 +58,18 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for uri, path in site.files.items():
         files.append(File.generated(config, uri, abs_src_path=str(path)))
     config.nav = site.nav
+    files.append(File.generated(config, "own/tracks.json", content=_tracks(config, files)))
     return files
+
+
+def _tracks(config: MkDocsConfig, files: Files) -> str:
+    """The tracks for `site.js`, their pages as addresses from the site's root."""
+    tracks = json.loads(as_json(load_course(_root(config))))
+    for track in tracks.values():
+        for entry in (track, *track["steps"]):
+            if (file := files.get_file_from_path(entry.pop("page"))) is not None:
+                entry["url"] = "" if file.url in (".", "./") else file.url
+    return json.dumps(tracks, ensure_ascii=False)
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:

@@ -24,6 +24,8 @@ from urllib.parse import unquote
 from course.docs.pages import COMMENT, OUTPUT, TEXT, Page, read_page
 from course.learner.labs import TAGS, Course, Lab, Phase, load_course
 from course.learner.mistakes import read_mistakes
+from course.learner.tracks import read_tracks
+from course.site.home import home_page
 from course.site.viewer import (
     Viewer,
     ViewerError,
@@ -34,7 +36,13 @@ from course.site.viewer import (
 )
 
 HOME, FIRST = "README.md", ("README.md", "SETUP.md")
-AFTER_PHASES = ("PROOF.md", "ASSUMPTIONS.md", "GLOSSARY.md", "mini_vllm/README.md", "UPSTREAM_PIN.md")
+AFTER_PHASES = (
+    "PROOF.md",
+    "ASSUMPTIONS.md",
+    "GLOSSARY.md",
+    "mini_vllm/README.md",
+    "UPSTREAM_PIN.md",
+)
 AFTER_LABS = ("STORIES.md", "EXERCISES.md", "INTERVIEW.md", "CHEATSHEET.md")
 PICTURES = {".png", ".svg", ".jpg", ".jpeg", ".gif", ".webp"}
 LANGUAGES = {".py": "python", ".sh": "bash", ".json": "json", ".toml": "toml", ".yml": "yaml"}
@@ -100,10 +108,21 @@ def _nav(course: Course) -> list[Any]:
     after = [name for name in AFTER_PHASES if (root / name).is_file()]
     after += [name for name in there if name not in (*FIRST, *after)]
     nav: list[Any] = [{"Home": name} if name == HOME else name for name in FIRST if name in there]
+    if ways := [path.relative_to(root).as_posix() for path in track_pages(course)]:
+        nav.append({"Tracks": ways})
     for phase in course.phases:
         if pages := [path.relative_to(root).as_posix() for path in phase_pages(phase)]:
             nav.append({f"{phase.number:02} {phase.title}": pages})
     return [*nav, {"Reference": after}] if after else nav
+
+
+def track_pages(course: Course) -> list[Path]:
+    """The tracks' own pages, then what else lies in their folder, as they first name it."""
+    tracks = read_tracks(course)
+    own = [track.page for track in tracks]
+    named = [step.path for track in tracks for step in track.steps]
+    beside = [path for path in dict.fromkeys(named) if own and path.parent == own[0].parent]
+    return [*own, *beside]
 
 
 def phase_pages(phase: Phase) -> list[Path]:
@@ -171,6 +190,8 @@ class _Builder:
 
     def _page(self, path: Path) -> str:
         page = read_page(path, self.site.root)
+        if page.name == HOME and (home := home_page(self.course)) is not None:
+            page = Page(path, HOME, home)
         lines = self._linked(page).split("\n")
         lab = self.course.lab_at(path)
         facts = _facts(lab, self.course) if lab is not None and path == lab.readme else None

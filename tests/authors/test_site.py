@@ -21,7 +21,7 @@ import pytest
 from site_helpers import ROOT, Html, address, site, small_course, written
 
 from course.learner.labs import load_course
-from course.site.pages import read_site
+from course.site.pages import read_site, track_pages
 
 
 def test_nothing_is_fetched_from_a_third_party(built: Path, html: dict[str, Html]) -> None:
@@ -44,6 +44,7 @@ def test_nothing_is_fetched_from_a_third_party(built: Path, html: dict[str, Html
 def test_next_and_previous_walk_the_course(html: dict[str, Html]) -> None:
     course = load_course(ROOT)
     expected = ["/", "SETUP/"]
+    expected += [address(path.relative_to(ROOT).as_posix()) for path in track_pages(course)]
     for phase in course.phases:
         name = phase.folder.name
         inside = sorted(page.stem for page in phase.folder.glob("[0-9][0-9]-*.md"))

@@ -5,7 +5,11 @@ from __future__ import annotations
 import json
 
 import pytest
-from site_helpers import Browser
+from site_helpers import ROOT, Browser, address
+
+from course.learner.labs import load_course
+from course.learner.tracks import read_tracks
+from course.site.home import read_ideas
 
 EIGHT = (
     "", "phase-00-foundations/00-guide/", "phase-01-architecture/00-guide/",
@@ -27,15 +31,29 @@ def test_axe_finds_nothing_serious(browser: Browser, scheme: str) -> None:
 
 
 @pytest.mark.parametrize("width", [1280, 390])
-def test_no_code_is_cut(browser: Browser, width: int) -> None:
+def test_code_scrolls_and_never_wraps(browser: Browser, width: int) -> None:
+    """A line of code is one line; where it is too long, its block scrolls, and the keyboard reaches it."""
     browser.size(width, 900)
+    scrolled = 0
     for page in EIGHT[:5]:
         browser.visit(page)
-        assert browser.js(f"return {CODE}.length") > 0 or page == ""
-        cut = browser.js(
-            f"return {CODE}.filter(c => c.scrollWidth > c.clientWidth + 1).map(c => c.innerText)"
+        wrapped = browser.js(
+            f"return {CODE}.filter(c => {{"
+            "  const lines = c.innerText.replace(/\\n$/, '').split('\\n').length;"
+            "  const high = parseFloat(getComputedStyle(c).lineHeight);"
+            "  const box = getComputedStyle(c);"
+            "  const used = c.clientHeight - parseFloat(box.paddingTop) - parseFloat(box.paddingBottom);"
+            "  return used > (lines + 0.9) * high;"
+            "}).map(c => c.innerText)"
         )
-        assert not cut, f"{page}: {cut[0][:200]}"
+        assert not wrapped, f"{page}: {wrapped[0][:200]}"
+        wide = browser.js(
+            f"return {CODE}.filter(c => c.scrollWidth > c.clientWidth).map(c => [c.tabIndex,"
+            " getComputedStyle(c).overflowX])"
+        )
+        assert all(box == [0, "auto"] for box in wide), page
+        scrolled += len(wide)
+    assert scrolled or width == 1280, "on a phone, no code is wider than the window"
 
 
 def test_copying_a_session_leaves_prompts_and_outputs_out(browser: Browser) -> None:
@@ -69,6 +87,71 @@ def test_search_finds_a_word_that_operators_use(browser: Browser) -> None:
         "return [...document.querySelectorAll('.md-search-result__link')].map(a => a.pathname)"
     )
     assert "/GLOSSARY/" in links
+
+
+def test_search_answers_why_was_my_request_preempted(browser: Browser) -> None:
+    """With a page that says so: of the scheduler's phase, among the first five."""
+    from selenium.webdriver.common.by import By
+
+    box = browser.driver.find_element(By.CSS_SELECTOR, ".md-search__input")
+    box.send_keys("why was my request preempted")
+    browser.wait("document.querySelectorAll('.md-search-result__link').length > 1")
+    links = browser.js(
+        "return [...document.querySelectorAll('.md-search-result__link')].map(a => a.pathname)"
+    )
+    assert any(link.startswith("/phase-03-scheduler/") for link in links[:5]), links[:8]
+
+
+def test_a_track_is_followed_from_page_to_page(browser: Browser) -> None:
+    """Its own page sets it; each page then says which step it is and leads to the next."""
+    track = read_tracks(load_course(ROOT))[0]
+    browser.visit(address(track.page.relative_to(ROOT).as_posix()))
+    browser.js("document.querySelector('.track-button').click()")
+    browser.wait("document.querySelector('.track-bar')")
+    seen = []
+    for number, step in enumerate(track.steps[:4], 1):
+        browser.js("document.querySelector('.track-bar > a').click()")
+        browser.wait(
+            f"document.querySelector('.track-bar')?.innerText.includes('step {number} of')"
+        )
+        seen.append(browser.js("return location.pathname"))
+        assert seen[-1] == "/" + address(step.path.relative_to(ROOT).as_posix())
+        assert browser.js("return document.querySelectorAll('.md-nav__link.on-track').length") > 0
+    browser.visit("phase-00-foundations/INTERVIEW/")
+    browser.wait("document.querySelector('.track-bar')?.innerText.includes('not on it')")
+    browser.visit(address(track.page.relative_to(ROOT).as_posix()))
+    browser.wait("document.querySelector('.track-button')?.innerText.startsWith('Stop')")
+    browser.js("document.querySelector('.track-button').click()")
+    browser.wait("document.querySelector('.track-button')?.innerText.startsWith('Follow')")
+    assert not browser.js("return document.querySelector('.track-bar')")
+
+
+def test_home_shows_the_ideas_the_tracks_and_plays_noon(browser: Browser) -> None:
+    tracks = read_tracks(load_course(ROOT))
+    shown = browser.js("return document.querySelector('article').innerText")
+    ideas = read_ideas((ROOT / "README.md").read_text(encoding="utf-8"))
+    assert len(ideas) == 5
+    for idea in ideas:
+        assert idea.name in shown
+        assert f"{idea.passes:,} passes" in shown
+    wide = browser.js(
+        "return [...document.querySelectorAll('.bar.passes')].map(b => b.clientWidth)"
+    )
+    assert wide == sorted(wide, reverse=True)
+    assert wide[-1] / wide[0] == pytest.approx(ideas[-1].passes / ideas[0].passes, abs=0.01)
+    cards = browser.js("return [...document.querySelectorAll('.cards li a')].map(a => a.innerText)")
+    assert cards == [*(track.title for track in tracks), "The whole course"]
+    assert browser.js("return document.querySelectorAll('article .md-button').length") == 1
+    assert browser.js("return document.querySelector('figure.viewer iframe').src") == ""
+    browser.js("document.querySelector('.play').click()")
+    browser.wait("document.querySelector('figure.viewer iframe').src.includes('noon.html')")
+    browser.driver.switch_to.frame(
+        browser.driver.find_element("css selector", "figure.viewer iframe")
+    )
+    try:
+        browser.wait("/step ([2-9]|1\\d) /.test(document.body.innerText)")
+    finally:
+        browser.driver.switch_to.default_content()
 
 
 def test_a_term_of_the_glossary_has_an_anchor(browser: Browser) -> None:

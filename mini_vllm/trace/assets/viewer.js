@@ -41,6 +41,7 @@ class Viewer extends Built {
     this.timeline.reveal(null, this.state.step);
     if (this.state.row) this.timeline.reveal(this.state.row, this.state.step);
     this.render();
+    if (wanted.get("play")) this.play(true);
   }
 
   // -- what happens ---------------------------------------------------------------------------------

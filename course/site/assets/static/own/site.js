@@ -3,6 +3,8 @@
 (() => {
   "use strict";
   const vendor = new URL("../vendor/", document.currentScript.src);
+  const own = new URL(".", document.currentScript.src);
+  const root = new URL("../", own);
 
   const script = (path) =>
     new Promise((resolve, reject) => {
@@ -93,20 +95,105 @@
     }
   }
 
+  // A run that plays when its picture is pressed.
+  function onClick() {
+    for (const figure of document.querySelectorAll("figure.viewer.on-click")) {
+      const frame = figure.querySelector("iframe");
+      figure.querySelector("button")?.addEventListener("click", (event) => {
+        frame.src = frame.dataset.src;
+        frame.hidden = false;
+        event.currentTarget.remove();
+        frame.focus();
+      });
+    }
+  }
+
+  // -- tracks: what the reader follows is kept in this browser and nowhere else ---------------------
+
+  const kept = (value) => {
+    try {
+      if (value === undefined) return localStorage.getItem("course-track");
+      if (value === null) localStorage.removeItem("course-track");
+      else localStorage.setItem("course-track", value);
+    } catch { /* a browser that keeps nothing: the track is followed on this page only */ }
+    return null;
+  };
+
+  async function tracks() {
+    const answer = await fetch(new URL("tracks.json", own));
+    if (!answer.ok) return;
+    const all = await answer.json();
+    const here = location.pathname.slice(root.pathname.length);
+    const article = document.querySelector("article");
+    const name = Object.keys(all).find((each) => all[each].url === here);
+    const follow = kept();
+    if (name) {
+      const button = document.createElement("button");
+      button.className = "md-button track-button";
+      button.textContent = follow === name ? "Stop following this track" : "Follow this track on the site";
+      button.addEventListener("click", () => {
+        kept(follow === name ? null : name);
+        location.reload();
+      });
+      article.querySelector("h1")?.after(button);
+    }
+    const track = all[follow];
+    if (!track) return;
+    const steps = track.steps;
+    const link = (step, words) => {
+      const a = document.createElement("a");
+      a.href = new URL(step.url + (step.anchor ? `#${step.anchor}` : ""), root).href;
+      a.textContent = words;
+      return a;
+    };
+    const bar = document.createElement("nav");
+    bar.className = "track-bar";
+    bar.setAttribute("aria-label", "Your track");
+    const show = () => {
+      bar.replaceChildren();
+      const anchor = decodeURIComponent(location.hash.slice(1));
+      const mine = steps.map((step, i) => ({ step, i })).filter(({ step }) => step.url === here);
+      const { i } = mine.find(({ step }) => step.anchor === anchor) ?? mine[0] ?? { i: -1 };
+      const whole = document.createElement("span");
+      const place = i < 0 ? "this page is not on it" : `step ${i + 1} of ${steps.length}`;
+      whole.append(link({ url: track.url }, track.title), `: ${place}`);
+      bar.append(whole);
+      const next = steps[i + 1];
+      if (next) bar.append(link(next, `${i < 0 ? "First" : "Next"}: ${next.title}`));
+    };
+    show();
+    addEventListener("hashchange", show);
+    article.prepend(bar);
+    const onIt = new Set([track, ...steps].map((step) => new URL(step.url, root).pathname));
+    for (const a of document.querySelectorAll(".md-nav--primary a.md-nav__link[href]")) {
+      const url = new URL(a.href);
+      if (url.hash === "" && onIt.has(url.pathname)) a.classList.add("on-track");
+    }
+    for (const { url, anchor } of steps) {
+      if (url !== here || !anchor) continue;
+      document.getElementById(anchor)?.classList.add("on-track");
+      for (const a of document.querySelectorAll(`.md-nav a[href="#${CSS.escape(anchor)}"]`)) {
+        a.classList.add("on-track");
+      }
+    }
+  }
+
   function reachable() {
     document.querySelector(".md-search")?.setAttribute("aria-label", "Search");
-    const boxes = document.querySelectorAll(".md-typeset__scrollwrap, .katex-display, div.diagram");
+    const boxes = document.querySelectorAll(".md-typeset__scrollwrap, .katex-display, div.diagram, pre > code");
     for (const box of boxes) if (box.scrollWidth > box.clientWidth) box.tabIndex = 0;
   }
 
   const start = () => {
     viewers();
     sessions();
+    onClick();
     reachable();
     addEventListener("load", reachable);
     addEventListener("resize", reachable);
     formulas().catch(console.error);
     diagrams().catch(console.error);
+    tracks().catch(console.error);
   };
   if (document.readyState === "loading") document.addEventListener("DOMContentLoaded", start);
   else start();
