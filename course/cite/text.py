@@ -13,6 +13,9 @@ In Markdown it is the title of a link, whose text is the symbol alone, or its la
 
     [`Scheduler.schedule`](URL "PATH:LINE Scheduler.schedule")
 
+Where a page leads into one symbol more than once, a link to a line inside of it says which:
+`schedule:392`.
+
 The link leads to that line: at the release tag for vLLM, by a relative path for this repository.
 (An author writes the citation in backticks, and `course cite fix` makes the link.) In Python it
 stands in a docstring or comment, in backticks if it has a symbol. A file name without its
@@ -25,6 +28,7 @@ import io
 import os.path
 import re
 import tokenize
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
@@ -57,6 +61,7 @@ class Citation:
         offset, end: bounds in the file of what `fix` rewrites: the citation, in Markdown its link.
         linkable: in prose, where it is to be a link.
         label, url: of that link, if it is one.
+        numbered: whether the link's text ends in the line, because others on the page have the same symbol.
     """
 
     file: str
@@ -72,6 +77,7 @@ class Citation:
     linkable: bool = False
     label: str | None = None
     url: str | None = None
+    numbered: bool = False
 
     @property
     def named(self) -> bool:
@@ -97,14 +103,22 @@ class Citation:
     @property
     def labels(self) -> list[str]:
         """What the link's text may be: the symbol or its last parts; without one, the file's name."""
+        return self._labels(self.line)
+
+    def _labels(self, line: int) -> list[str]:
         if self.symbol is None:
             return [self.path.rsplit("/", 1)[-1]]
         starts = [0, *(m.end() for m in re.finditer(r"\.|::", self.symbol))]
-        return [self.symbol[at:] for at in starts]
+        end = f":{line}" if self.numbered else ""
+        return [self.symbol[at:] + end for at in starts]
 
     def markdown(self, release: str, line: int | None = None) -> str:
         """The link that stands for the citation on a page."""
-        label = self.label if self.label in self.labels else self.labels[0]
+        labels = self._labels(self.line if line is None else line)
+        # A link without its number keeps the part of the symbol that it shows; a new one has its last part.
+        shown = re.sub(r"(?<=[\w~]):\d+$", "", self.label or "")
+        usual = labels[-1] if self.numbered and self.label is None else labels[0]
+        label = next((each for each in labels if re.sub(r":\d+$", "", each) == shown), usual)
         return f'[`{label}`]({self.link(release, line)} "{self.text(line)}")'
 
     def written(self, release: str, line: int | None = None) -> str:
@@ -309,6 +323,9 @@ def find_in_page(page: Page, root: Path, release: str) -> Found:
                 elif not item.own:
                     found.citations.append(item)
         offset += len(line) + 1
+    if not page.name.endswith("-correspondence.md"):  # its tables have the line beside the link
+        found.citations = _number(found.citations)
+    found.problems += _check_labels(found.citations)
     return found
 
 
@@ -356,7 +373,20 @@ def _read_link(page: Page, link: Link, root: Path, release: str, found: Found) -
     found.citations.append(citation)
     if link.url != citation.link(release) and (target is None or target["tag"] == f"v{release}"):
         found.problems.append(citation.problem(f"its link leads elsewhere, to {link.url}"))
-    if label not in citation.labels:
-        why = f"the link's text must be `{citation.labels[0]}`, and the citation its title"
-        found.problems.append(citation.problem(f"{why} (`course cite fix`)"))
     return True
+
+
+def _number(citations: list[Citation]) -> list[Citation]:
+    """The links into a symbol that the page links more than once get the line into their text."""
+    times = Counter((c.path, c.symbol or "") for c in citations if c.linkable)
+    return [
+        replace(c, numbered=c.linkable and c.inside and times[c.path, c.symbol or ""] > 1)
+        for c in citations
+    ]
+
+
+def _check_labels(citations: list[Citation]) -> Iterator[Problem]:
+    for citation in citations:
+        if citation.url is not None and citation.label not in citation.labels:
+            why = f"the link's text must be `{citation.labels[0]}`, and the citation its title"
+            yield citation.problem(f"{why} (`course cite fix`)")

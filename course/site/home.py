@@ -87,7 +87,9 @@ def _bars(ideas: list[Idea]) -> str:
     most = max(idea.passes for idea in ideas)
 
     def bar(kind: str, value: float, words: str) -> str:
-        return f'<dd><span class="bar {kind}" style="--share: {value / most:.4f}"></span> {words}</dd>'
+        return (
+            f'<dd><span class="bar {kind}" style="--share: {value / most:.4f}"></span> {words}</dd>'
+        )
 
     rows = [
         f"<dt>{html.escape(idea.name)}</dt>"
