@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -95,7 +96,27 @@ def counters(prompt: str, max_tokens: int) -> Iterator[str]:
         if not engine.has_unfinished_requests():
             return
         engine.step()
-        when = "a step on"
+        when = "one step later"
+
+
+def byte_pair_encode(text: str, times: int) -> tuple[list[tuple[str, str]], list[str]]:
+    """Merge the most frequent pair of neighbours, the leftmost of equals, `times` times.
+
+    Returns:
+        the pairs in the order of their merges, and the tokens that `text` is left with.
+    """
+    pieces, merges = list(text), list[tuple[str, str]]()
+    for _ in range(times):
+        (pair, _count), *_ = Counter(itertools.pairwise(pieces)).most_common(1)
+        merges.append(pair)
+        joined = list[str]()
+        for piece in pieces:
+            if joined and (joined[-1], piece) == pair:
+                joined[-1] += piece
+            else:
+                joined.append(piece)
+        pieces = joined
+    return merges, pieces
 
 
 def two_requests(max_tokens: int) -> LLMEngine:

@@ -68,8 +68,8 @@ def roofline() -> Drawing:
     for y in (1, 10, 100):
         d.path([at(1, y * 1e12), at(end, y * 1e12)], "thin")
         d.text(left - 8, at(1, y * 1e12)[1] + 4, y, "s", "end")
-    d.text(20, 28, "TFLOP/s at most; in brackets the tokens a second")
-    d.text(left + wide / 2, bottom + 42, "FLOP for each byte read", "s", "middle")
+    d.text(20, 28, "TFLOP/s at most; in brackets the tokens per second")
+    d.text(left + wide / 2, bottom + 42, "FLOP per byte read", "s", "middle")
     d.text(
         left + wide / 2,
         bottom + 60,
@@ -173,7 +173,7 @@ def flat_batch() -> Drawing:
     """The second step of that run: one token of A, six of B, as the model gets them."""
     engine = two_requests(max_tokens=40)
     seen: dict[str, list[int]] = {}
-    plan: dict[str, int] = {}
+    scheduled: dict[str, int] = {}
     forward = engine.model.forward
 
     def watched(input_ids: Any, positions: Any, caches: Any, meta: Any) -> Any:
@@ -184,16 +184,17 @@ def flat_batch() -> Drawing:
 
     engine.model.forward = watched  # type: ignore[method-assign,assignment]
     engine.engine_core.step_observers.append(
-        lambda step: plan.update(step.scheduler_output.num_scheduled_tokens)
+        lambda step: scheduled.update(step.scheduler_output.num_scheduled_tokens)
     )
     engine.step()
     d = Drawing("The flat arrays of a step with one decoding request and a newcomer", 280)
     d.text(
         20,
         30,
-        "the plan: " + ", ".join(f"{count} of {name}'s tokens" for name, count in plan.items()),
+        "the schedule: "
+        + ", ".join(f"{count} of {name}'s tokens" for name, count in scheduled.items()),
     )
-    owners = [name for name, count in plan.items() for _ in range(count)]
+    owners = [name for name, count in scheduled.items() for _ in range(count)]
     for row, name in enumerate(("input_ids", "positions", "slot_mapping")):
         d.text(128, 73 + 40 * row, name, "", "end")
         for i, (number, who) in enumerate(zip(seen[name], owners, strict=True)):
