@@ -33,9 +33,11 @@ def greedy(num_tokens: int, **more: Any) -> SamplingParams:
     return SamplingParams(temperature=0, max_tokens=num_tokens, ignore_eos=True, **more)
 
 
-def new_engine(seats: int = 4, budget: int | None = None, blocks: int | None = None) -> LLMEngine:
-    """An engine with so many seats, tokens a step and usable blocks; None is a default."""
-    settings: dict[str, Any] = {"max_num_seqs": seats}
+def new_engine(
+    max_num_seqs: int = 4, budget: int | None = None, blocks: int | None = None
+) -> LLMEngine:
+    """An engine with so many batch slots, tokens per step and usable blocks; None is a default."""
+    settings: dict[str, Any] = {"max_num_seqs": max_num_seqs}
     if budget is not None:
         settings["max_num_batched_tokens"] = budget
     if blocks is not None:
@@ -74,7 +76,7 @@ def passes(steps: list[StepTrace]) -> dict[str, tuple[int, int]]:
 
 
 def show(steps: list[StepTrace], first: int, last: int) -> None:
-    """Print the plans of steps `first` to `last`: tokens for each person, and what is free."""
+    """Print the schedules of steps `first` to `last`: tokens for each person, and what is free."""
     print("step" + "".join(f"{name:>6}" for name in EVERYBODY) + "  free blocks")
     for step in steps[first - 1 : last]:
         planned = {part.request_id: part.num_scheduled_tokens for part in step.scheduled}
@@ -87,7 +89,7 @@ def tokens(start: int, count: int) -> dict[str, list[int]]:
     return {"prompt_token_ids": list(range(start, start + count))}
 
 
-def plans(engine: LLMEngine, steps: int = 100) -> list[dict[str, int]]:
+def schedules(engine: LLMEngine, steps: int = 100) -> list[dict[str, int]]:
     """Step until nobody is left, `steps` times at most. Returns what each step computed for whom."""
     seen: list[dict[str, int]] = []
     engine.engine_core.step_observers.append(
@@ -100,11 +102,11 @@ def plans(engine: LLMEngine, steps: int = 100) -> list[dict[str, int]]:
 
 # The machines of the guide, from the first to the last. `pictures.py` draws them.
 FATES: dict[str, tuple[tuple[Sequence[str], ...], dict[str, int]]] = {
-    "one at a time": ((("anna",), ("ben",), ("cleo",), ("dov",)), {"seats": 1}),
-    "two seats, fixed batches": ((("anna", "ben"), ("cleo", "dov")), {"seats": 2}),
-    "two seats, decided each pass": ((EVERYBODY,), {"seats": 2}),
-    "four seats, 16 tokens a pass": ((EVERYBODY,), {"seats": 4, "budget": 16}),
-    "four seats, 6 blocks": ((EVERYBODY,), {"seats": 4, "blocks": 6}),
+    "one at a time": ((("anna",), ("ben",), ("cleo",), ("dov",)), {"max_num_seqs": 1}),
+    "two slots, fixed batches": ((("anna", "ben"), ("cleo", "dov")), {"max_num_seqs": 2}),
+    "two slots, decided each pass": ((EVERYBODY,), {"max_num_seqs": 2}),
+    "four slots, 16 tokens a pass": ((EVERYBODY,), {"max_num_seqs": 4, "budget": 16}),
+    "four slots, 6 blocks": ((EVERYBODY,), {"max_num_seqs": 4, "blocks": 6}),
 }
 
 

@@ -3,7 +3,7 @@
     python phase-01-architecture/drill.py          mini_vllm
     python phase-01-architecture/drill.py vllm     real vLLM, its core in this process
 
-Four seats, 16 tokens a step, six blocks of 16. At the prompt of the debugger `engine`, `scheduler`,
+Four batch slots, 16 tokens per step, six blocks of 16. At the prompt of the debugger `engine`, `scheduler`,
 `runner` and `check_stop` are names, so that the same commands work in both: `b scheduler.schedule`,
 `c`. EXERCISES.md has the drills.
 """
@@ -20,7 +20,7 @@ from anna import EVERYBODY, PROMPTS, WANTED, ask, new_engine
 def ours() -> tuple[Any, Any, Any, Any]:
     from mini_vllm.core.sched.scheduler import check_stop
 
-    engine = new_engine(seats=4, budget=16, blocks=6)
+    engine = new_engine(max_num_seqs=4, budget=16, blocks=6)
     ask(engine, *EVERYBODY)
     core = engine.engine_core
     return engine, core.scheduler, core.model_runner, check_stop

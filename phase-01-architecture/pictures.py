@@ -31,9 +31,9 @@ def ticks(d: Drawing, y: float, xs: Iterable[tuple[float, object]]) -> None:
         d.text(x, y, label, "m", "middle")
 
 
-def seated(spans: dict[str, tuple[int, int]], seats: int) -> dict[str, int]:
-    """Which seat each person had: the lowest that was free when they came."""
-    free_from = [1] * seats
+def assign_slots(spans: dict[str, tuple[int, int]], num_slots: int) -> dict[str, int]:
+    """Which batch slot each person had: the lowest that was free when they came."""
+    free_from = [1] * num_slots
     chosen = {}
     for name, (first, last) in spans.items():  # in the order in which they came
         chosen[name] = next(i for i, free in enumerate(free_from) if free <= first)
@@ -41,25 +41,25 @@ def seated(spans: dict[str, tuple[int, int]], seats: int) -> dict[str, int]:
     return chosen
 
 
-def draw_seats() -> Drawing:
-    """Static against continuous batching: who sits where, in which pass."""
+def draw_slots() -> Drawing:
+    """Static against continuous batching: who has which batch slot, in which pass."""
     left, unit, row = 14, 6.8, 27
     d = Drawing("One at a time, fixed batches, and batches decided before each pass", 300, 628)
     y = 30.0
     for title, (_, settings) in list(FATES.items())[:3]:
         spans = passes(run(title))
-        seat = seated(spans, settings["seats"])
+        slot = assign_slots(spans, settings["max_num_seqs"])
         total = max(last for _, last in spans.values())
         d.text(left, y, f"{title}: {total} passes", "m")
-        for number in range(settings["seats"]):
+        for number in range(settings["max_num_seqs"]):
             d.box(left, y + 8 + number * row, total * unit, row - 4, EMPTY)
         for name, (first, last) in spans.items():
-            x, top = left + (first - 1) * unit, y + 8 + seat[name] * row
+            x, top = left + (first - 1) * unit, y + 8 + slot[name] * row
             d.box(x, top, (last - first + 1) * unit, row - 4, COLOUR[name])
             d.text(x + 5, top + 17, name.title(), "on m")
-        y += 8 + settings["seats"] * row + 30
+        y += 8 + settings["max_num_seqs"] * row + 30
     ticks(d, y - 14, ((left + (p - 0.5) * unit, p) for p in (1, 8, 16, 24, 64, 72, 80, 88)))
-    d.text(left, y + 6, "pass through the model; grey: an empty seat", "m")
+    d.text(left, y + 6, "pass through the model; grey: an empty slot", "m")
     return d
 
 
@@ -67,7 +67,7 @@ def draw_budget(last: int = 12) -> Drawing:
     """Four people under a budget of 16 tokens a pass: each pass a column, a token a row."""
     left, cell, unit, base = 34, 48, 13, 250
     d = Drawing("Who gets how many of 16 tokens in each pass", 304, 628)
-    steps = run("four seats, 16 tokens a pass")[:last]
+    steps = run("four slots, 16 tokens a pass")[:last]
     for step in steps:
         x, y = left + (step.index - 1) * cell, float(base)
         for part in step.scheduled:
@@ -97,7 +97,7 @@ def draw_blocks(last: int = 13) -> Drawing:
     """Six blocks: whose each one is, and how many of its 16 slots are filled."""
     left, cell, row, top = 64, 42, 30, 40
     d = Drawing("Six blocks of 16 tokens, their owners and what they hold", 284, 628)
-    steps = run("four seats, 6 blocks")[:last]
+    steps = run("four slots, 6 blocks")[:last]
     for block in range(1, 7):
         d.text(left - 6, top + (block - 1) * row + 19, f"block {block}", "m", "end")
         d.box(left, top + (block - 1) * row, last * cell - 4, row - 4, EMPTY)
@@ -156,7 +156,7 @@ def _runs(numbers: list[int]) -> list[tuple[int, int]]:
 
 
 PICTURES = {
-    "seats": draw_seats,
+    "slots": draw_slots,
     "budget": draw_budget,
     "blocks": draw_blocks,
     "fates": draw_fates,

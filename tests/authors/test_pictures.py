@@ -78,5 +78,5 @@ def test_what_a_pass_with_64_gains_is_what_was_measured() -> None:
     alone, crowd = rows[0], rows[-1]
     assert (alone["concurrent"], crowd["concurrent"]) == (1, 64)
     gain = crowd["vLLM eager tok/s"] / alone["vLLM eager tok/s"]
-    assert f"{gain:.1f} times the tokens a second" in guide
+    assert f"{gain:.1f} times the tokens per second" in guide
     assert round(64 / gain) == 4, "the guide says: about as much as four passes of one"
