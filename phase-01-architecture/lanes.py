@@ -162,7 +162,7 @@ class Recorder:
 
 def table(calls: list[Call]) -> str:
     """The calls as lines of text."""
-    lines = ["call  plans                     waits for, updates    tokens out"]
+    lines = ["call  schedules                 waits for, updates    tokens out"]
     for number, call in enumerate(calls, 1):
         plan = "-"
         if call.planned is not None:
@@ -202,7 +202,7 @@ def boxes(calls: list[Call]) -> list[Box]:
     for call in calls:
         if call.planned is not None:
             kind = "plan" if call.tokens else "empty"
-            drawn.append(Box(0, now, PLAN, f"p{call.planned}", kind))
+            drawn.append(Box(0, now, PLAN, f"s{call.planned}", kind))
             now += PLAN
             done[call.planned] = now
             if call.tokens:
@@ -277,10 +277,10 @@ PROMPT = "The KV cache"
 LENGTH = {"max_tokens": 4, "ignore_eos": True}
 FOURTH = 119  # the 4th token that the shipped model answers with
 SHOWN = (
-    Scene("4 tokens, the end by length", "step: the GPU waits for each plan", False, LENGTH),
+    Scene("4 tokens, the end by length", "step: the GPU waits for each schedule", False, LENGTH),
     Scene(
         "the same",
-        "step_with_batch_queue: plans run ahead; the end by length",
+        "step_with_batch_queue: schedules run ahead; the end by length",
         True,
         LENGTH,
     ),

@@ -1,8 +1,7 @@
-"""What phase 01's deep dive says of two batches in flight, and of where things start: real vLLM."""
+"""What phase 01's deep dive says of two batches in flight, held against real vLLM."""
 
 from __future__ import annotations
 
-import asyncio
 import functools
 from pathlib import Path
 from typing import Any
@@ -99,44 +98,3 @@ def test_page_and_picture_show_this_run() -> None:
         assert text in page, "run lanes.py again and paste what it prints"
     drawn = (PHASE / "lanes.svg").read_text(encoding="utf-8")
     assert drawn == played()["svg"], "run lanes.py --draw again"
-
-
-@pytest.mark.vllm
-def test_the_output_handler_starts_with_the_engine_inside_a_running_loop(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """`AsyncLLM` is vLLM's; its client is one that never has news, so that no process starts."""
-    from vllm.engine.arg_utils import AsyncEngineArgs
-    from vllm.v1.engine.async_llm import AsyncLLM
-    from vllm.v1.engine.core_client import EngineCoreClient
-    from vllm.v1.executor.uniproc_executor import UniProcExecutor
-
-    from mini_vllm.config.engine import DEFAULT_MODEL
-
-    class Silent:
-        def __init__(self, *unused: Any, **more: Any) -> None:
-            pass
-
-        async def get_output_async(self) -> Any:
-            await asyncio.Event().wait()
-
-        def shutdown(self, *unused: Any, **more: Any) -> None:
-            """Nothing runs."""
-
-    monkeypatch.setattr(EngineCoreClient, "make_async_mp_client", Silent)
-    args = AsyncEngineArgs(model=str(DEFAULT_MODEL), dtype="float32", enforce_eager=True)
-    config = args.create_engine_config()
-
-    def build() -> AsyncLLM:
-        return AsyncLLM(config, UniProcExecutor, log_stats=False)
-
-    async def inside() -> asyncio.Task[None] | None:
-        engine = build()
-        handler = engine.output_handler
-        engine.shutdown()
-        return handler
-
-    assert asyncio.run(inside()) is not None
-    outside = build()
-    assert outside.output_handler is None  # the first request starts it
-    outside.shutdown()
