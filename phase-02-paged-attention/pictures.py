@@ -59,7 +59,7 @@ def draw_strip(need: int = 18) -> Drawing:
     """Two gaps that nobody of 18 fits into, and the same free places as blocks."""
     left, unit, high = 20, 16.6, 36
     d = Drawing("Ada needs 18 places; 20 are free, in gaps of 8 and 12, or in five blocks", 264)
-    d.text(left, 28, "one piece each: Ada has no room")
+    d.text(left, 28, "one allocation each: Ada has no room")
     d.box(left, 40, need * unit - 2, 22, "A")
     d.text(left + need * unit / 2, 56, f"Ada needs {need} in a row", "on m", "middle")
     place = 0

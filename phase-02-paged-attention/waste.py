@@ -1,4 +1,4 @@
-"""What memory in one piece wastes, and what blocks waste: the figures of the guide's first half.
+"""What contiguous memory wastes, and what blocks waste: the figures of the guide's first half.
 
 `FIGURE_2` is read off figure 2 of Kwon et al., 2023 (https://arxiv.org/abs/2309.06180): how the
 memory of the KV cache was used, on average, while the experiment of its section 6.2 ran. The three
