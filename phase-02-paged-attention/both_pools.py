@@ -76,24 +76,24 @@ class World:
         """The next token: by how many there are, so equal texts go on as equal texts."""
         return 50 + int(request.num_tokens) % 7
 
-    def plan(self) -> Any:
+    def schedule(self) -> Any:
         return self.scheduler.schedule()
 
-    def take_in(self, plan: Any) -> None:
-        """Give a plan its result: a token for whoever has caught up by then."""
+    def update(self, scheduler_output: Any) -> None:
+        """Give a scheduled step its result: a token for whoever has caught up by then."""
         sampled = []
-        for name in plan.num_scheduled_tokens:
+        for name in scheduler_output.num_scheduled_tokens:
             request = self.requests[name]
             caught_up = request.num_computed_tokens >= request.num_tokens
             sampled.append([self.sample(request)] if caught_up else [])
-        output = self.parts.make_output(list(plan.num_scheduled_tokens), sampled)
-        self.scheduler.update_from_output(plan, output)
+        output = self.parts.make_output(list(scheduler_output.num_scheduled_tokens), sampled)
+        self.scheduler.update_from_output(scheduler_output, output)
 
     def step(self) -> dict[str, int]:
-        """Plan and take in. Returns how many tokens the plan computes for whom."""
-        plan = self.plan()
-        self.take_in(plan)
-        return dict(plan.num_scheduled_tokens)
+        """Schedule a step and give it its result. Returns how many tokens it computes for whom."""
+        scheduler_output = self.schedule()
+        self.update(scheduler_output)
+        return dict(scheduler_output.num_scheduled_tokens)
 
     def end(self, name: str) -> None:
         self.scheduler.finish_requests(name, self.parts.aborted)
@@ -190,14 +190,14 @@ def steps(world: World, say: Say) -> None:
     for number in range(1, 7):
         if number == 5:
             world.ask("ada", ADA, max_tokens=9)
-        plan = world.plan()
-        cells = ids([plan.num_scheduled_tokens.get(name, 0) for name in wanted])
+        scheduler_output = world.schedule()
+        cells = ids([scheduler_output.num_scheduled_tokens.get(name, 0) for name in wanted])
         tables = [ids(world.table(name)) for name in wanted]
         say(
             f"{number:4} {cells:10} {tables[0]:8} {tables[1]:10} {tables[2]:9} "
             f"{ids(world.free()):16} {ids(world.hashed())}"
         )
-        world.take_in(plan)
+        world.update(scheduler_output)
 
 
 SCENES = {scene.__name__: scene for scene in (counts, queue, twice, hashes, steps)}

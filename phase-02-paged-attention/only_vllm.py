@@ -3,15 +3,13 @@
     python phase-02-paged-attention/only_vllm.py             all scenes
     python phase-02-paged-attention/only_vllm.py published   one
 
-The scenes use vLLM's own classes, without a model but for the last two. Those load the shipped checkpoint
-on a CPU, core and worker in this process. Needs vLLM 0.22.1.
+The scenes use vLLM's own classes, without a model. Needs vLLM 0.22.1.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterable
 from typing import Any
 
 from both_pools import ADA, BO, CONFIG, Say, World, ids
@@ -24,7 +22,6 @@ SETTINGS = {
     "VLLM_NO_USAGE_STATS": "1",
     "DO_NOT_TRACK": "1",
     "VLLM_CPU_KVCACHE_SPACE": "1",
-    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the core in this process
     "VLLM_LOGGING_LEVEL": "ERROR",
     "TORCH_COMPILE_DISABLE": "1",
 }
@@ -75,19 +72,6 @@ def with_async(parts: Parts) -> Parts:
     )
 
 
-def managers(say: Say) -> None:
-    """Which coordinator a model gets, and which manager each of its groups."""
-    cases = {
-        "full attention": manager(None),
-        "the same, caching off": manager(None, enable_caching=False),
-        "window of 8": manager(8),
-        "full and window": manager(None, 8),
-    }
-    for name, made in cases.items():
-        kinds = [type(one).__name__ for one in made.coordinator.single_type_managers]
-        say(f"{name:22} {type(made.coordinator).__name__}: {', '.join(kinds)}")
-
-
 def window(say: Say) -> None:
     """24 tokens in steps of 8, in a group with full attention and one with a window of 8."""
     request = World(vllm_parts(CONFIG)).ask("long", LONG)
@@ -105,21 +89,21 @@ def published(say: Say) -> None:
         world = World(parts)
         ada = world.ask("ada", ADA, max_tokens=6)
         in_flight = 2 if name == "async" else 1
-        plans: list[Any] = []
+        in_progress: list[Any] = []
         for number in range(1, 5):
-            plans.append(world.plan())
-            say(_state(name, f"plan {number}", world, ada))
-            if len(plans) == in_flight:
+            in_progress.append(world.schedule())
+            say(_state(name, f"schedule {number}", world, ada))
+            if len(in_progress) == in_flight:
                 taken = number - in_flight + 1
-                plan = plans.pop(0)
+                scheduler_output = in_progress.pop(0)
                 output = parts.make_output(["ada"], [[world.sample(ada)]])
-                world.scheduler.update_from_output(plan, output)
+                world.scheduler.update_from_output(scheduler_output, output)
                 say(_state(name, f"result {taken}", world, ada))
 
 
 def _state(name: str, what: str, world: World, request: Any) -> str:
     return (
-        f"{name:5} {what:9} {request.num_computed_tokens} computed, {request.num_tokens} known, "
+        f"{name:5} {what:10} {request.num_computed_tokens} computed, {request.num_tokens} known, "
         f"with a hash {ids(world.hashed())}"
     )
 
@@ -164,99 +148,7 @@ def slots(say: Say) -> None:
         say(f"blocks of {block_size}, kernel {kernel_size}: {given} becomes {row}, slots {found}")
 
 
-def load(**settings: Any) -> Any:
-    """Real vLLM on the shipped checkpoint, blocks of 16, core and worker in this process."""
-    for variable, value in SETTINGS.items():
-        os.environ.setdefault(variable, value)
-    from vllm import LLM
-    from vllm.v1.executor.uniproc_executor import UniProcExecutor
-
-    from mini_vllm.config.engine import DEFAULT_MODEL
-
-    return LLM(
-        str(DEFAULT_MODEL),
-        dtype="float32",
-        enforce_eager=True,
-        block_size=16,
-        max_num_seqs=4,
-        distributed_executor_backend=UniProcExecutor,
-        **settings,
-    )
-
-
-def scheduler_of(llm: Any) -> Any:
-    return llm.llm_engine.engine_core.engine_core.scheduler
-
-
-def plans_of(llm: Any) -> list[dict[str, int]]:
-    """A list that fills with the tokens that each plan computes, by the request's name."""
-    scheduler, seen = scheduler_of(llm), []  # type: ignore[var-annotated]
-    original = scheduler.schedule
-
-    def schedule() -> Any:
-        plan = original()
-        seen.append(dict(plan.num_scheduled_tokens))
-        return plan
-
-    scheduler.schedule = schedule
-    return seen
-
-
-def tables_of(scheduler: Any, names: Iterable[str]) -> list[list[int]]:
-    return [list(scheduler.kv_cache_manager.get_block_ids(name)[0]) for name in names]
-
-
-def siblings(say: Say) -> None:
-    """`n=2` on a prompt of 33 tokens, with prefix caching and without: plans, tables, answers."""
-    from vllm import SamplingParams
-
-    for caching in (True, False):
-        llm = load(enable_prefix_caching=caching)
-        seen = plans_of(llm)
-        params = SamplingParams(n=2, seed=3, temperature=1.5, max_tokens=8, ignore_eos=True)
-        engine = llm.llm_engine
-        engine.add_request("0", {"prompt_token_ids": list(range(10, 43))}, params)
-        engine.step()
-        tables = tables_of(scheduler_of(llm), seen[0])
-        answers: dict[int, list[int]] = {}
-        while engine.has_unfinished_requests():
-            for output in engine.step():
-                answers |= {one.index: list(one.token_ids) for one in output.outputs}
-        say(
-            f"caching {'on' if caching else 'off'}: computes {list(seen[0].values())}, tables {tables}"
-        )
-        say(f"  answers {answers[0]} and {answers[1]}")
-
-
-def hang(say: Say) -> None:
-    """Four blocks of 16 for a model length of 64. One prompt asks for them all, one grows into them."""
-    from vllm import SamplingParams
-    from vllm.v1.core.kv_cache_utils import get_max_concurrency_for_kv_cache_config
-
-    llm = load(max_model_len=64, num_gpu_blocks_override=4)
-    engine, scheduler = llm.llm_engine, scheduler_of(llm)
-    promised = get_max_concurrency_for_kv_cache_config(
-        engine.vllm_config, scheduler.kv_cache_config
-    )
-    say(f"accepted at start; concurrency promised: {promised:.2f}")
-    for prompt in (50, 40):
-        params = SamplingParams(temperature=0, max_tokens=20, ignore_eos=True)
-        engine.add_request(str(prompt), {"prompt_token_ids": list(range(10, 10 + prompt))}, params)
-        steps = 300
-        given = sum(len(engine.step()) for _ in range(steps))
-        [request] = scheduler.requests.values()
-        free = scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
-        say(
-            f"prompt of {prompt}, {steps} steps: {request.status.name}, "
-            f"{given} tokens, {free} blocks free"
-        )
-        engine.abort_request([str(prompt)])
-        engine.step()
-
-
-SCENES = {
-    scene.__name__: scene for scene in (managers, window, published, slots, events, siblings, hang)
-}
+SCENES = {scene.__name__: scene for scene in (window, published, events, slots)}
 
 
 def scene(name: str) -> list[str]:
