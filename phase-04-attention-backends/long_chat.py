@@ -202,6 +202,29 @@ def programs(
     return (*grid, segments) if split else grid
 
 
+def flash_splits(requests: int, context: int = 4096, sms: int = SMS, kv_heads: int = 8) -> int:
+    """Parts that FlashAttention 2 cuts each sequence into where everybody decodes with heads of 128.
+
+    The library's rule (`num_splits_heuristic` in csrc/flash_attn/flash_api.cpp), read at the commit that
+    vLLM's `use_cascade_attention` links. It reckons with two programs per multiprocessor and
+    tiles of 128 keys, and takes the fewest parts with which the programs fill their rounds at least 85 % as
+    well as with any other number.
+    """
+    tiles, places, alone = -(-context // 128), 2 * sms, requests * kv_heads
+    if alone >= 0.8 * places:
+        return 1
+
+    def filled(parts: int) -> float:
+        rounds = parts * alone / places
+        return rounds / math.ceil(rounds)
+
+    # A part is whole tiles, so a number of parts that leaves the last one empty is not one of its own.
+    longest = {parts: -(-tiles // parts) for parts in range(min(128, places, tiles) + 1) if parts}
+    real = [parts for parts in longest if longest.get(parts - 1) != longest[parts]]
+    best = max(map(filled, real))
+    return next(parts for parts in real if filled(parts) >= 0.85 * best)
+
+
 def tiles(rows: int, context: int, tile_rows: int, tile_keys: int) -> list[list[str]]:
     """For each tile of scores of a chunk: "all" seen, "some" (the causal edge), or "" for none."""
     kinds = []
