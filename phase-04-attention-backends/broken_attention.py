@@ -5,7 +5,6 @@ The pages import this module by its name: start Python in this folder.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -13,6 +12,7 @@ import numpy as np
 from mini_vllm.attention import AttentionMetadata, PagedAttention
 from mini_vllm.attention.backend import Array
 from mini_vllm.attention.online import State
+from mini_vllm.attention.tiled import Plan, TiledAttention, make_plan
 
 
 class ReadsFirst(PagedAttention):
@@ -53,10 +53,23 @@ class OneBehind(PagedAttention):
         return super().forward(query, key, value, kv_cache, metadata)
 
 
-def decodes_in_front(query_lens: Sequence[int]) -> int:
-    """How many requests a batch that is cut once has before its first prompt: those that count as decodes."""
-    prompts = [place for place, length in enumerate(query_lens) if length > 1]
-    return prompts[0] if prompts else len(query_lens)
+class PlannedOnce(TiledAttention):
+    """Plans a step of so many rows once, and runs each later step of as many rows by the same plan."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._plans: dict[int, Plan] = {}
+
+    def forward(
+        self,
+        query: Array,
+        key: Array,
+        value: Array,
+        kv_cache: Array,
+        attn_metadata: AttentionMetadata,
+    ) -> Array:
+        plan = self._plans.setdefault(len(query), make_plan(attn_metadata))
+        return super().forward(query, key, value, kv_cache, replace(attn_metadata, plan=plan))
 
 
 def add_up(a: State, b: State) -> State:

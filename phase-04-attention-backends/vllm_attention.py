@@ -216,15 +216,17 @@ def sorted_(say: Say) -> None:
             )
         return made
 
-    plan = SchedulerOutput.make_empty()
-    plan.num_scheduled_tokens = {name: tokens for name, (_, _, tokens) in people.items()}
-    plan.total_num_scheduled_tokens = sum(plan.num_scheduled_tokens.values())
-    say(f"as they came:   {', '.join(f'{n} {t}' for n, t in plan.num_scheduled_tokens.items())}")
-    # As TRITON_MLA, FLASHMLA and FLASH_ATTN_MLA ask; uniform: decodes are as long as the first.
-    for threshold, uniform in ((1, True), (128, True), (512, False)):
+    scheduled = SchedulerOutput.make_empty()
+    scheduled.num_scheduled_tokens = {name: tokens for name, (_, _, tokens) in people.items()}
+    scheduled.total_num_scheduled_tokens = sum(scheduled.num_scheduled_tokens.values())
+    say(
+        f"as they came:   {', '.join(f'{n} {t}' for n, t in scheduled.num_scheduled_tokens.items())}"
+    )
+    # As FLASHINFER and FLASH_ATTN_MLA ask; uniform: decodes are as long as the first.
+    for threshold, uniform in ((1, True), (512, False)):
         now = batch()
-        reorder_batch_to_split_decodes_and_prefills(now, plan, threshold)
-        lens = [plan.num_scheduled_tokens[name] for name in now.req_ids]
+        reorder_batch_to_split_decodes_and_prefills(now, scheduled, threshold)
+        lens = [scheduled.num_scheduled_tokens[name] for name in now.req_ids]
         starts = np.concatenate(([0], np.cumsum(lens))).astype(np.int32)
         ours = AttentionMetadata(
             starts, np.array(lens, np.int32), np.zeros((4, 1), np.int32),
@@ -232,9 +234,9 @@ def sorted_(say: Say) -> None:
         )  # fmt: skip
         common = _common(ours)
         cut = split_decodes_and_prefills(common, threshold, require_uniform=uniform)
-        say(f"threshold {threshold:4}{', uniform' * uniform}:  {', '.join(now.req_ids)}")
+        say(f"threshold {threshold}:  {', '.join(now.req_ids)}")
         decodes = f"{cut[0]} decodes with {cut[2]} rows"
-        say(f"  cut into {decodes} and {cut[1]} prefills with {cut[3]} rows")
+        say(f"    {decodes}, {cut[1]} prefills with {cut[3]}")
 
 
 TOPICS: dict[str, Callable[[Say], None]] = {
