@@ -20,6 +20,7 @@ from mini_vllm import EngineConfig, LLMEngine, SamplingParams
 from mini_vllm.attention import AttentionMetadata
 from mini_vllm.cudagraph import (
     BatchDescriptor,
+    CudagraphDispatcher,
     CUDAGraphMode,
     Graph,
     GraphPool,
@@ -36,7 +37,7 @@ from mini_vllm.outputs import CUDAGraphStat
 from mini_vllm.worker.graph_model_runner import GraphModelRunner
 
 SIZES = [1, 2, 4, 8, 16, 32]
-"""Sizes of our own for the shipped engine: a ladder to look at."""
+"""Capture sizes of our own for the shipped engine, few enough to look at."""
 PROMPTS = {
     "lou": "The KV cache",
     "kim": "A block table leads from a request",
@@ -142,6 +143,57 @@ def attended(count_in: str) -> list[int]:
         counter.replay(graph)
         counts.append(int(seen[0]))
     return counts
+
+
+# --- what the captures of a start take ---
+
+
+@dataclass(frozen=True)
+class Capture:
+    """One graph, or one size in pieces, in the order of the captures.
+
+    Attributes:
+        mode: PIECEWISE or FULL.
+        rows: its capture size.
+        needs: bytes of the arrays that its kernels write.
+        pool: bytes that the graphs' pool has handed out when it is done.
+    """
+
+    mode: str
+    rows: int
+    needs: int
+    pool: int
+
+
+class NotesCaptures(GraphModelRunner):
+    """Notes what the pool holds after each capture."""
+
+    def capture_model(self) -> None:
+        self.captures: list[Capture] = []
+        super().capture_model()
+
+    def _run(self, values: Values, mode: CUDAGraphMode, desc: BatchDescriptor) -> None:
+        super()._run(values, mode, desc)
+        if self.counter.capturing_enabled:
+            widths = {k.output: k.width for k in self.full.kernels if k.output is not None}
+            needs = 4 * desc.num_tokens * sum(widths.values())
+            self.captures.append(Capture(str(mode), desc.num_tokens, needs, self.pool.nbytes))
+
+
+class SmallestFirst(CudagraphDispatcher):
+    """Hands out what to capture in the wrong order."""
+
+    def get_capture_descs(self) -> list[tuple[CUDAGraphMode, list[BatchDescriptor]]]:
+        return [(mode, descs[::-1]) for mode, descs in super().get_capture_descs()]
+
+
+def captures(smallest_first: bool = False) -> list[Capture]:
+    """The captures of the shipped engine's start."""
+    chosen = SmallestFirst if smallest_first else CudagraphDispatcher
+    under = engine(runner=NotesCaptures, parts=EngineParts(cudagraph_dispatcher=chosen))
+    runner = under.engine_core.model_runner
+    assert isinstance(runner, NotesCaptures)
+    return runner.captures
 
 
 # --- two faults ---

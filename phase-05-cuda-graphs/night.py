@@ -182,7 +182,7 @@ def layer_lanes(
     return host, device
 
 
-# --- the ladder, and who decides ---
+# --- capture sizes, and who decides ---
 
 
 def sizes(max_num_seqs: int = 1024, max_num_batched_tokens: int = 8192, **named: Any) -> list[int]:
@@ -221,6 +221,35 @@ def graphs(mode: str = "FULL_AND_PIECEWISE", max_num_seqs: int = 1024) -> dict[s
     descs: list[tuple[CUDAGraphMode, list[BatchDescriptor]]]
     descs = dispatcher(mode, max_num_seqs).get_capture_descs()
     return {kind.name: len(keys) for kind, keys in descs}
+
+
+def simulate(people: int, mode: str, microseconds: float) -> dict[str, Any]:
+    """What the simulator of phase 03 makes of people who all come at once, each with 400 tokens of prompt
+    and 200 of answer, where a launch costs so much; with `device_busy_share`.
+    """
+    from mini_vllm import EngineConfig
+    from mini_vllm.sim import (
+        GraphTally,
+        Lengths,
+        ServingMetrics,
+        Simulator,
+        arrival_times,
+        load_cost,
+        mini_parts,
+        random_requests,
+        with_graphs,
+        work_of,
+    )
+
+    config = EngineConfig(num_gpu_blocks=20_000, max_model_len=8192, cudagraph_mode=mode)
+    cost = with_graphs(load_cost("h100-llama-3.2-1b"), config, microseconds / 1e6)
+    parts, metrics, tally = mini_parts(config), ServingMetrics(), GraphTally(cost)
+    simulator = Simulator(
+        parts, cost, metrics, lambda out, now: tally.add(work_of(out, parts.scheduler.requests))
+    )
+    arrivals = arrival_times(people, float("inf"), 1.0, 0)
+    simulator.run(random_requests(arrivals, Lengths.parse("400"), Lengths.parse("200")))
+    return metrics.result(0) | tally.result()
 
 
 if __name__ == "__main__":

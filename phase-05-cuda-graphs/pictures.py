@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 
-from morning import morning, program, stale_step
+from morning import captures, morning, program, stale_step
 from night import DRIVER, PYTHON, Span, card_ms, host_ms, launches, layer_lanes, padded
 
 from course.docs.drawing import Drawing, write_all
@@ -100,7 +100,7 @@ def draw_crossing() -> Drawing:
     return d
 
 
-def draw_ladder(largest: int = 64) -> Drawing:
+def draw_sizes(largest: int = 64) -> Drawing:
     """How many rows a step of 1 to 64 runs as."""
     left, cell, base, unit = 40, 9, 276, 3.6
     d = Drawing("How many rows a step of 1 to 64 people runs as", 336)
@@ -117,7 +117,12 @@ def draw_ladder(largest: int = 64) -> Drawing:
             d.text(px + cell / 2, base + 18, people, "s", "middle")
     d.text(left, 20, "rows", "m", "end")
     d.text(left + 32 * cell + 14, base - 40 * unit - 8, "33 run as 40", "m", "end")
-    d.text(left, base + 44, "blue: people, one row each; orange: padding up to the next rung", "m")
+    d.text(
+        left,
+        base + 44,
+        "blue: people, one row each; orange: padding up to the next capture size",
+        "m",
+    )
     return d
 
 
@@ -249,14 +254,54 @@ def draw_nested() -> Drawing:
     return d
 
 
+def draw_pool() -> Drawing:
+    """The captures of the shipped engine's start in two orders, and what each takes of the pool."""
+    left, cell, wide = 20, 60, 50
+    orders = (("largest first, as it is done", False, 98), ("smallest first", True, 290))
+    most = captures(smallest_first=True)[-1].pool
+    d = Drawing("The captures of a start in two orders, and the memory pool that they share", 366)
+
+    def high(count: int) -> float:
+        return count / most * 120
+
+    for words, smallest_first, base in orders:
+        made = captures(smallest_first)
+        total = made[-1].pool / 1024
+        d.text(left, base - high(made[-1].pool) - 10, f"{words}: a pool of {total:,.0f} KiB", "m")
+        before = newest = 0
+        for place, each in enumerate(made):
+            x = left + place * cell
+            d.box(x, base - high(each.pool), wide, high(each.pool), EMPTY, 0)
+            if each.pool > before:
+                newest = before
+            css = "B" if each.pool > before else "A"
+            d.box(x, base - high(newest + each.needs), wide, high(each.needs), css, 0)
+            before = each.pool
+            d.text(x + wide / 2, base + 17, each.rows, "s", "middle")
+        for mode in dict.fromkeys(each.mode for each in made):
+            at = next(i for i, each in enumerate(made) if each.mode == mode)
+            d.text(left + at * cell, base + 35, f"{mode}, rows", "s")
+    x = float(left)
+    for css, words in (
+        ("B", "new memory"),
+        ("A", "memory of an earlier capture"),
+        (EMPTY, "the pool"),
+    ):
+        d.box(x, 344, 12, 12, css)
+        d.text(x + 18, 355, words, "m")
+        x += 50 + 8 * len(words)
+    return d
+
+
 PICTURES = {
     "lanes": draw_lanes,
     "crossing": draw_crossing,
     "launches": draw_launches,
     "stale": draw_stale,
-    "ladder": draw_ladder,
+    "sizes": draw_sizes,
     "morning": draw_morning,
     "nested": draw_nested,
+    "pool": draw_pool,
 }
 
 

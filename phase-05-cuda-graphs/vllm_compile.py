@@ -1,4 +1,4 @@
-"""vLLM's compiler at work on the shipped model, in its CPU build, for the deep dive. No GPU is needed.
+"""vLLM's compiler at work on the shipped model, in its CPU build, for the cheatsheet. No GPU is needed.
 
     python phase-05-cuda-graphs/vllm_compile.py                  all topics, some ten minutes
     python phase-05-cuda-graphs/vllm_compile.py pieces fusion    some

@@ -1,7 +1,7 @@
 """What vLLM's own code makes of a step: sizes, keys, padding, modes. No GPU is needed.
 
     python phase-05-cuda-graphs/vllm_steps.py              all topics
-    python phase-05-cuda-graphs/vllm_steps.py ladder       one
+    python phase-05-cuda-graphs/vllm_steps.py sizes        one
 
 The functions are called as they stand, on a configuration that holds what they look at. Needs vLLM 0.22.1;
 its CPU build will do.
@@ -53,14 +53,16 @@ def shortened(values: list[int]) -> str:
     return f"{' '.join(map(str, values[:9]))} … {' '.join(map(str, values[-3:]))}"
 
 
-def ladder(say: Say) -> None:
-    """The sizes, and the keys that come of them."""
-    for seats in (1024, 256):
-        config = configured(max_num_seqs=seats)
-        sizes = config.compilation_config.cudagraph_capture_sizes
+def sizes(say: Say) -> None:
+    """The capture sizes, and the keys that come of them."""
+    for max_num_seqs in (1024, 256):
+        config = configured(max_num_seqs=max_num_seqs)
+        captured = config.compilation_config.cudagraph_capture_sizes
         keys = dispatcher(config).cudagraph_keys
         counts = ", ".join(f"{mode.name} {len(found)}" for mode, found in keys.items())
-        say(f"{seats:4} seats: {len(sizes)} sizes, {shortened(sizes)}; keys: {counts}")
+        say(
+            f"max_num_seqs={max_num_seqs}: {len(captured)} sizes, {shortened(captured)}; keys: {counts}"
+        )
     config = configured(max_cudagraph_capture_size=42)
     top = config.compilation_config.max_cudagraph_capture_size
     mode, _ = dispatcher(config).dispatch(42)
@@ -85,7 +87,7 @@ def dispatch(say: Say) -> None:
     steps = {
         "Kim": [1],
         "33 people": [1] * 33,
-        "3 people, and 3 last pieces of prompts": [1] * 6,
+        "3 people, and 3 last chunks of prompts": [1] * 6,
         "33 people and 200 rows of Lou's": [1] * 33 + [200],
         "33 people and 2,047 rows of Lou's": [1] * 33 + [2047],
     }
@@ -124,7 +126,7 @@ def padding(say: Say) -> None:
 
 
 TOPICS: dict[str, Callable[[Say], None]] = {
-    "ladder": ladder,
+    "sizes": sizes,
     "captures": captures,
     "dispatch": dispatch,
     "padding": padding,

@@ -17,9 +17,12 @@ steps, paper, night, shipped = load_scripts(
 SHOWN = topics_on(PHASE / "01-deep-dive.md")
 
 
-def test_the_page_shows_every_topic() -> None:
+def test_the_pages_show_or_name_every_topic() -> None:
+    """The deep dive shows what a topic prints; what the compiler does, the cheatsheet only names."""
     assert SHOWN["vllm_steps.py"].keys() == steps.TOPICS.keys()
-    assert SHOWN["vllm_on_paper.py"].keys() == paper.TOPICS.keys()
+    sheet = (PHASE / "CHEATSHEET.md").read_text("utf-8")
+    named = set(re.findall(r"`python vllm_on_paper\.py (\w+)`", sheet))
+    assert SHOWN["vllm_on_paper.py"].keys() | named == paper.TOPICS.keys()
 
 
 def test_the_guides_steps_run_as_vllm_says() -> None:
