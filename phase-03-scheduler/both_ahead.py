@@ -3,7 +3,7 @@
     python phase-03-scheduler/both_ahead.py                all topics
     python phase-03-scheduler/both_ahead.py ahead wasted   some
 
-As `both_schedulers.py`, whose people and `World` these are, but with two plans in flight.
+As `both_schedulers.py`, whose people and `World` these are, but with two steps in flight.
 """
 
 from __future__ import annotations
@@ -32,41 +32,42 @@ def vllm_ahead(config: Config) -> Parts:
 
 
 def ahead(make: Make, say: Say) -> None:
-    """Noon with two plans in flight: each plan is made before the result of the one before is in."""
+    """Noon with two steps in flight: each is scheduled before the result of the one before is in."""
     world = make()
-    say("plan  made with result  computes                  placeholders")
-    for number in range(1, 12):
+    say("step  after result  computes                  placeholders")
+    for number in range(1, 11):
         world.arrive()
-        plan = world.plan()
+        computes = tokens(world.schedule())
         open_places = {n: r.num_output_placeholders for n, r in world.requests.items()}
         listed = ", ".join(f"{name} {n}" for name, n in open_places.items() if n)
         known = number - 2 if number > 2 else "-"
-        say(f"{number:4}  {known!s:>16}  {tokens(plan):24}  {listed}")
+        if number in (1, 2, 3, 7, 8, 9, 10):
+            say(f"{number:4}  {known!s:>12}  {computes:24}  {listed}")
         if len(world.in_flight) == 2:
-            world.take_in()
+            world.update()
 
 
 def wasted(make: Make, say: Say) -> None:
-    """Eve alone: her answer ends by EOS, or by its length. What is planned after its last token?"""
+    """Eve alone: her answer ends by EOS, or by its length. What is scheduled after its last token?"""
     for title, last, max_tokens in (("EOS is her 3rd token", EOS, 9), ("max_tokens is 3", 7, 3)):
         world = make(enable_prefix_caching=False)
         eve = new_request(world.parts, list(ids_of("eve")), {"max_tokens": max_tokens})
         scheduler: Any = world.scheduler
         scheduler.add_request(eve)
-        plans: list[Any] = []
-        planned: list[str] = []
+        in_flight: list[Any] = []
+        computed: list[str] = []
         answer = [5, 6, last, 8]
-        while scheduler.has_requests() or plans:
+        while scheduler.has_requests() or in_flight:
             if scheduler.has_requests():
-                plans.append(scheduler.schedule())
-                planned.append(str(plans[-1].total_num_scheduled_tokens))
-            if len(plans) == 2 or not scheduler.has_requests():
-                plan = plans.pop(0)
-                rows = list(plan.num_scheduled_tokens)
+                in_flight.append(scheduler.schedule())
+                computed.append(str(in_flight[-1].total_num_scheduled_tokens))
+            if len(in_flight) == 2 or not scheduler.has_requests():
+                scheduler_output = in_flight.pop(0)
+                rows = list(scheduler_output.num_scheduled_tokens)
                 output = world.parts.make_output(rows, [[answer.pop(0)] for _ in rows])
-                scheduler.update_from_output(plan, output)
+                scheduler.update_from_output(scheduler_output, output)
         say(
-            f"{title:21} tokens in each plan {' '.join(planned)}; "
+            f"{title:21} tokens in each step {' '.join(computed)}; "
             f"answer {list(eve.output_token_ids)}"
         )
 

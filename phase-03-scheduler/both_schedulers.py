@@ -1,7 +1,7 @@
 """Noon's people on vLLM's scheduler and on `mini_vllm`'s: what the deep dive shows of both.
 
     python phase-03-scheduler/both_schedulers.py                all topics
-    python phase-03-scheduler/both_schedulers.py wire ends      some
+    python phase-03-scheduler/both_schedulers.py wire victims   some
 
 Both are the synchronous `Scheduler`, each with its own KV cache manager and without a model: the tokens come
 from `World`. What both say alike is printed once. Needs vLLM 0.22.1; its CPU build will do. The page's
@@ -77,30 +77,30 @@ class World:
                 self._made[name] = 0
                 self.scheduler.add_request(self.requests[name])
 
-    def plan(self) -> Any:
-        """Let the scheduler plan. Whoever has caught up by then samples a token."""
-        plan = self.scheduler.schedule()
+    def schedule(self) -> Any:
+        """Schedule a step. Whoever has caught up by then samples a token."""
+        scheduler_output = self.scheduler.schedule()
         sampled = []
-        for name in plan.num_scheduled_tokens:
+        for name in scheduler_output.num_scheduled_tokens:
             tokens = len(ids_of(name)) + self._made[name]
             caught_up = self.requests[name].num_computed_tokens >= tokens
             self._made[name] += caught_up
             sampled.append([3 + tokens % 40] if caught_up else [])
-        self.in_flight.append((plan, sampled))
-        return plan
+        self.in_flight.append((scheduler_output, sampled))
+        return scheduler_output
 
-    def take_in(self) -> Any:
-        """Hand the scheduler the result of its oldest plan. Returns that plan."""
-        plan, sampled = self.in_flight.pop(0)
-        output = self.parts.make_output(list(plan.num_scheduled_tokens), sampled)
-        self.scheduler.update_from_output(plan, output)
-        return plan
+    def update(self) -> None:
+        """Hand the scheduler the result of the oldest step in flight."""
+        scheduler_output, sampled = self.in_flight.pop(0)
+        output = self.parts.make_output(list(scheduler_output.num_scheduled_tokens), sampled)
+        self.scheduler.update_from_output(scheduler_output, output)
 
     def step(self) -> Any:
+        """Schedule a step and take its result in. Returns what was scheduled."""
         self.arrive()
-        plan = self.plan()
-        self.take_in()
-        return plan
+        scheduler_output = self.schedule()
+        self.update()
+        return scheduler_output
 
     def steps_before(self, number: int) -> None:
         while self.number < number - 1:
@@ -125,39 +125,39 @@ def names(who: Sequence[str]) -> str:
     return " ".join(who) or "-"
 
 
-def tokens(plan: Any) -> str:
-    return ", ".join(f"{name} {n}" for name, n in plan.num_scheduled_tokens.items()) or "nobody"
+def tokens(scheduler_output: Any) -> str:
+    given = scheduler_output.num_scheduled_tokens
+    return ", ".join(f"{name} {n}" for name, n in given.items()) or "nobody"
 
 
 def counters(make: Callable[..., World], say: Say) -> None:
-    """Gil's status and his two counters: before a plan, after it, and with its result taken in."""
+    """Gil's status and his two counters: before a step, once it is scheduled, and with its result."""
     world = make()
-    say("step  before           gets  planned          taken in")
+    say("step  before           gets  scheduled        updated")
     for number in (6, 7, 8, 9, 13, 16, 21):
         world.steps_before(number)
         world.arrive()
         before = world.state("gil")
-        gets = world.plan().num_scheduled_tokens.get("gil", "-")
-        planned = world.state("gil")
-        world.take_in()
-        say(f"{number:4}  {before:15}  {gets:>4}  {planned:15}  {world.state('gil')}")
+        gets = world.schedule().num_scheduled_tokens.get("gil", "-")
+        scheduled = world.state("gil")
+        world.update()
+        say(f"{number:4}  {before:15}  {gets:>4}  {scheduled:15}  {world.state('gil')}")
 
 
 def running(make: Callable[..., World], say: Say) -> None:
-    """What each of the running list misses and gets, with a threshold of 8 and a budget of 16."""
+    """What each of the running list lacks and gets, with a threshold of 8 and a budget of 16."""
     world = make(long_prefill_token_threshold=8)
-    say("step  the running list, in order: gets of missing   left")
+    say("step  running, in order, each with what it gets   left")
     for number in range(4, 8):
         world.steps_before(number)
         world.arrive()
         there = world.running()
-        missing = {n: r.num_tokens - r.num_computed_tokens for n, r in world.requests.items()}
-        plan = world.plan()
-        given = plan.num_scheduled_tokens
-        listed = ", ".join(f"{name} {given.get(name, 0)} of {missing[name]}" for name in there)
+        lacks = {n: r.num_tokens - r.num_computed_tokens for n, r in world.requests.items()}
+        given = world.schedule().num_scheduled_tokens
+        listed = ", ".join(f"{name} {given.get(name, 0)} of {lacks[name]}" for name in there)
         left = CONFIG["max_num_batched_tokens"] - sum(given[n] for n in there)
         say(f"{number:4}  {listed:42}  {left:4}")
-        world.take_in()
+        world.update()
 
 
 def victims(make: Callable[..., World], say: Say) -> None:
@@ -183,31 +183,30 @@ def victims(make: Callable[..., World], say: Say) -> None:
             say(f"    {name} had {had} computed, and frees {world.free() - free}")  # noqa: B023
 
         world.manager.allocate_slots, world.scheduler._preempt_request = asked, preempt
-        say(f"  plan: {tokens(world.plan())}; waiting: {names(world.waiting())}")
+        say(f"  scheduled: {tokens(world.schedule())}; waiting: {names(world.waiting())}")
 
 
 def waiting(make: Callable[..., World], say: Say) -> None:
-    """The queue before a plan, who is admitted with how many tokens found, and what is left."""
+    """The queue before a step, who is admitted with how many tokens found, and what is left."""
     world = make()
-    say("step  queue before  admitted, with the tokens found  budget  seats  free")
-    for number in (4, 5, 6, 7, 8, 9, 10, 13, 17, 21):
+    say("step  queue before  admitted, with the tokens found  budget  slots  blocks")
+    for number in (4, 6, 7, 9, 10, 13, 17, 21):
         world.steps_before(number)
         world.arrive()
         queue, there = world.waiting(), world.running()
-        plan = world.plan()
-        given = plan.num_scheduled_tokens
+        given = world.schedule().num_scheduled_tokens
         admitted = [
             f"{name} {given[name]} ({world.requests[name].num_computed_tokens - given[name]} found)"
             for name in given
             if name not in there
         ]
         budget = CONFIG["max_num_batched_tokens"] - sum(given.values())
-        seats = CONFIG["max_num_seqs"] - len(world.running())
+        slots = CONFIG["max_num_seqs"] - len(world.running())
         free = world.free()
-        world.take_in()
+        world.update()
         say(
             f"{number:4}  {names(queue):12}  {', '.join(admitted) or '-':32}  "
-            f"{budget:6}  {seats:5}  {free:4}"
+            f"{budget:6}  {slots:5}  {free:6}"
         )
 
 
@@ -216,15 +215,15 @@ def flat(block_ids: Any) -> list[int]:
     return list(block_ids[0]) if isinstance(block_ids, tuple) else list(block_ids or ())
 
 
-def sent(plan: Any) -> list[str]:
-    """What of a plan crosses to the worker, beside the number of tokens."""
+def sent(scheduler_output: Any) -> list[str]:
+    """What of a step's schedule crosses to the worker, beside the number of tokens."""
     lines = []
-    for new in plan.scheduled_new_reqs:
+    for new in scheduler_output.scheduled_new_reqs:
         lines.append(
             f"new {new.req_id}: {len(new.prompt_token_ids)} tokens, "
             f"{new.num_computed_tokens} computed, {len(flat(new.block_ids))} blocks"
         )
-    cached = plan.scheduled_cached_reqs
+    cached = scheduler_output.scheduled_cached_reqs
     known = []
     for name, computed, blocks in zip(
         cached.req_ids, cached.num_computed_tokens, cached.new_block_ids, strict=True
@@ -237,7 +236,7 @@ def sent(plan: Any) -> list[str]:
     if known:
         lines.append(f"known: {', '.join(known)}")
     for what in ("preempted", "finished"):
-        if gone := getattr(plan, f"{what}_req_ids"):
+        if gone := getattr(scheduler_output, f"{what}_req_ids"):
             lines.append(f"{what}: {names(sorted(gone))}")
     return lines
 
@@ -248,78 +247,6 @@ def wire(make: Callable[..., World], say: Say) -> None:
     for number in (6, 7, 8, 9, 13):
         world.steps_before(number)
         say(f"step {number:2}  " + "; ".join(sent(world.step())))
-
-
-def planned(make: Callable[..., World], say: Say) -> None:
-    """Fay alone, three plans in a row and then their results."""
-    world = make(comes={"fay": 1})
-    world.arrive()
-    for number in (1, 2, 3):
-        plan = world.plan()
-        say(f"plan {number}    {tokens(plan):7} {world.state('fay')}")
-    for number in (1, 2, 3):
-        world.take_in()
-        say(f"result {number}  {'':7} {world.state('fay')}")
-
-
-def stats(make: Callable[..., World], say: Say) -> None:
-    """What either scheduler counts in some of noon's steps, taken after the update."""
-    world = make()
-    scheduler: Any = world.scheduler
-    if hasattr(scheduler, "log_stats"):  # vLLM's, which the parts do not let count
-        from vllm.v1.metrics.stats import PrefixCacheStats
-
-        scheduler.log_stats = world.manager.log_stats = True
-        world.manager.prefix_cache_stats = PrefixCacheStats()
-    make_stats, made = scheduler.make_stats, []
-
-    def kept(*args: Any) -> Any:
-        made.append(make_stats(*args))
-        return made[-1]
-
-    scheduler.make_stats = kept
-    for number in range(1, 14):
-        world.step()
-        if (
-            len(made) < number
-        ):  # `mini_vllm`'s engine asks after the update, vLLM's scheduler does it there
-            scheduler.make_stats()
-        if number in (6, 7, 10, 11, 13):
-            said = made[-1]
-            found = said.prefix_cache_stats
-            say(
-                f"step {number:2}: running {said.num_running_reqs}, waiting {said.num_waiting_reqs}, "
-                f"blocks in use {said.kv_cache_usage:.0%}, looked up {found.queries}, found "
-                f"{found.hits}; of preempted {found.preempted_queries}, {found.preempted_hits}"
-            )
-
-
-ENDINGS: dict[str, tuple[dict[str, Any], list[int], int]] = {
-    "EOS": ({"max_tokens": 9}, [5, EOS], 4),
-    "EOS before min_tokens=3": ({"max_tokens": 9, "min_tokens": 3}, [EOS, 5, EOS], 4),
-    "EOS, ignore_eos": ({"max_tokens": 3, "ignore_eos": True}, [EOS, 5, 6], 4),
-    "stop token 7": ({"max_tokens": 9, "stop_token_ids": [7]}, [5, 7], 4),
-    "EOS is the last of max_tokens": ({"max_tokens": 2}, [5, EOS], 4),
-    "max_model_len=96, prompt 94": ({"max_tokens": 9}, [5, 6], 94),
-    "abort while step 2 runs": ({"max_tokens": 9}, [5, 6], 4),
-}
-"""What happens: the limits, the tokens that are sampled, the length of the prompt."""
-
-
-def ends(make: Callable[..., World], say: Say) -> None:
-    """How an answer ends: the status that it gets, its stop reason and its tokens."""
-    for title, (limits, answer, length) in ENDINGS.items():
-        world = make(enable_prefix_caching=False, max_num_batched_tokens=96, num_blocks=40)
-        request = new_request(world.parts, list(range(10, 10 + length)), limits)
-        world.scheduler.add_request(request)
-        for number, token in enumerate(answer, 1):
-            plan = world.scheduler.schedule()
-            if number == 2 and title.startswith("abort"):
-                world.scheduler.finish_requests("x", world.parts.aborted)
-            output = world.parts.make_output(list(plan.num_scheduled_tokens), [[token]])
-            world.scheduler.update_from_output(plan, output)
-        said = f"{request.status.name}, {request.stop_reason}, {list(request.output_token_ids)}"
-        say(f"{title:29}  {said}")
 
 
 def new_request(parts: Parts, prompt: list[int], limits: dict[str, Any]) -> Any:
@@ -335,10 +262,7 @@ def new_request(parts: Parts, prompt: list[int], limits: dict[str, Any]) -> Any:
     return type(like)(request_id="x", prompt_token_ids=prompt, sampling_params=params, **more)
 
 
-TOPICS = {
-    topic.__name__: topic
-    for topic in (counters, running, victims, waiting, wire, planned, ends, stats)
-}
+TOPICS = {topic.__name__: topic for topic in (counters, running, victims, waiting, wire)}
 
 
 Topic = Callable[[Callable[..., World], Say], None]

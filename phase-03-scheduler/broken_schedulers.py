@@ -13,7 +13,6 @@ from course.parity.decisions import mini_parts
 from course.parity.traces import Parts
 from mini_vllm.core.kv_cache_manager import KVCacheBlocks
 from mini_vllm.core.request import Request
-from mini_vllm.core.sched.async_scheduler import AsyncScheduler
 from mini_vllm.core.sched.output import (
     EngineCoreOutput,
     ModelRunnerOutput,
@@ -86,7 +85,7 @@ class MovesLater(Scheduler):
 
 
 class NobodyLeaves(Scheduler):
-    """Whoever was in the plan is taken to be there when its result comes."""
+    """Whoever was scheduled is taken to be there when its result comes."""
 
     def update_from_output(
         self, scheduler_output: SchedulerOutput, model_runner_output: ModelRunnerOutput
@@ -94,13 +93,6 @@ class NobodyLeaves(Scheduler):
         for req_id in scheduler_output.num_scheduled_tokens:
             self.requests[req_id]
         return super().update_from_output(scheduler_output, model_runner_output)
-
-
-class DoesNotCount(AsyncScheduler):
-    """Whoever has a token in flight is planned for the next one, however many it may have."""
-
-    def _num_tokens_ahead(self, request: Request) -> int:
-        return request.num_tokens + request.num_output_placeholders - request.num_computed_tokens
 
 
 def _engine(scheduler: Any, **settings: Any) -> Any:
@@ -154,16 +146,16 @@ def _alone(scheduler: Any) -> Parts:
     return mini_parts(CONFIG, scheduler)
 
 
-def plan_twice(scheduler: Any = Scheduler) -> list[tuple[int, int]]:
-    """Fay alone, two plans in a row: the first position that each computes, and how many."""
+def schedule_twice(scheduler: Any = Scheduler) -> list[tuple[int, int]]:
+    """Fay alone, two steps in a row: the first position that each computes, and how many."""
     from both_schedulers import World
 
     world = World(_alone(scheduler), comes={"fay": 1})
     world.arrive()
-    plans = [world.plan(), world.plan()]
-    begins = [plans[0].scheduled_new_reqs[0].num_computed_tokens]
-    begins += plans[1].scheduled_cached_reqs.num_computed_tokens
-    return [(b, p.total_num_scheduled_tokens) for b, p in zip(begins, plans, strict=True)]
+    outputs = [world.schedule(), world.schedule()]
+    begins = [outputs[0].scheduled_new_reqs[0].num_computed_tokens]
+    begins += outputs[1].scheduled_cached_reqs.num_computed_tokens
+    return [(b, o.total_num_scheduled_tokens) for b, o in zip(begins, outputs, strict=True)]
 
 
 def fay_leaves(scheduler: Any = Scheduler) -> str:
@@ -173,21 +165,7 @@ def fay_leaves(scheduler: Any = Scheduler) -> str:
     world = World(_alone(scheduler))
     world.steps_before(5)
     world.arrive()
-    world.plan()
+    world.schedule()
     world.scheduler.finish_requests("fay", world.parts.aborted)
-    world.take_in()
+    world.update()
     return world.state("eve")
-
-
-def eve_ahead(scheduler: Any = AsyncScheduler) -> int:
-    """Eve alone, with two plans in flight: the rows that are planned for her, prompt and all."""
-    from both_schedulers import World
-
-    world = World(_alone(scheduler), comes={"eve": 1})
-    rows = 0
-    while world.number == 0 or world.scheduler.has_requests():
-        world.arrive()
-        rows += world.plan().total_num_scheduled_tokens
-        if len(world.in_flight) == 2:
-            world.take_in()
-    return rows

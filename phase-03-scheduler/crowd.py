@@ -2,7 +2,7 @@
 
 The exercises use it where noon is too small: a storm of preemptions, chats beside documents. A step takes
 what an A100 needs for Llama-3-8B at its best: it reads the weights, or computes its tokens, whichever is
-longer (the roofline of phase 00). Planning and attention take no time here, and scheduling is synchronous.
+longer (the roofline of phase 00). Scheduling and attention take no time here, and scheduling is synchronous.
 
 The pages import this module by its name: start Python in this folder.
 """
@@ -111,9 +111,9 @@ def serve(
             made.add_request(
                 Request(ask.name, prompt, params, ask.at, ask.priority, block_size=block_size)
             )
-        plan = made.schedule()
-        names = list(plan.num_scheduled_tokens)
-        now += max(WEIGHTS_MS, TOKEN_MS * plan.total_num_scheduled_tokens)
+        scheduler_output = made.schedule()
+        names = list(scheduler_output.num_scheduled_tokens)
+        now += max(WEIGHTS_MS, TOKEN_MS * scheduler_output.total_num_scheduled_tokens)
         sampled: list[list[int]] = []
         for name in names:
             request = made.requests[name]
@@ -122,8 +122,8 @@ def serve(
             if caught_up:
                 served.times.setdefault(name, []).append(now)
         index = {name: number for number, name in enumerate(names)}
-        made.update_from_output(plan, ModelRunnerOutput(names, index, sampled))
-        served.steps.append(dict(plan.num_scheduled_tokens))
+        made.update_from_output(scheduler_output, ModelRunnerOutput(names, index, sampled))
+        served.steps.append(dict(scheduler_output.num_scheduled_tokens))
     served.preemptions = made.num_preemptions
     return served
 

@@ -39,7 +39,7 @@ def greedy(num_tokens: int) -> SamplingParams:
 
 
 def new_engine(parts: EngineParts | None = None, **settings: Any) -> LLMEngine:
-    """An engine with nineteen usable blocks of 4 tokens, 16 tokens a step and three seats."""
+    """An engine with nineteen usable blocks of 4 tokens, 16 tokens per step and three slots."""
     given: dict[str, Any] = {
         "block_size": BLOCK_SIZE,
         "num_gpu_blocks": BLOCKS + 1,  # block 0 is the null block, which nobody gets
@@ -96,7 +96,7 @@ def beside_eve(first: int = 1, last: int = 10, **settings: Any) -> list[int]:
 
 def ledger(name: str, *numbers: int) -> None:
     """Print the two counters of somebody before some steps, and what each step gives."""
-    print("step  computed  tokens  missing  gets")
+    print("step  computed  tokens  lacks  gets")
     tokens = len(prompt_ids(name))
     for step in noon():
         for part in step.scheduled:
@@ -105,7 +105,7 @@ def ledger(name: str, *numbers: int) -> None:
             if step.index in numbers:
                 computed = part.num_computed_tokens
                 row = (step.index, computed, tokens, tokens - computed, part.num_scheduled_tokens)
-                print("{:>4}  {:>8}  {:>6}  {:>7}  {:>4}".format(*row))
+                print("{:>4}  {:>8}  {:>6}  {:>5}  {:>4}".format(*row))
             tokens += len(part.new_token_ids)
 
 

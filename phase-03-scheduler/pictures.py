@@ -2,14 +2,21 @@
 
     python phase-03-scheduler/pictures.py        # writes phase-03-scheduler/pictures/*.svg
 
-What they are drawn with is in `course/docs/drawing.py`.
+`queues` shows vLLM, whose second waiting queue `mini_vllm` has not: it is drawn from the output on the
+deep dive, which a test compares with what vLLM prints. What they are drawn with is in `course/docs/drawing.py`.
 """
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
+from both_schedulers import CONFIG, World
 from noon import BLOCKS, COMES, PROMPTS, got, noon
 
 from course.docs.drawing import Drawing, write_all
+from course.docs.pages import read_page
+from course.parity.decisions import mini_parts
 
 COLOUR = {"eve": "A", "fay": "B", "gil": "C", "hal": "D"}
 SAID = {name: name.capitalize() for name in PROMPTS}
@@ -78,7 +85,7 @@ def draw_noon() -> Drawing:
     return d
 
 
-def draw_lanes(device: float = 8.0, plan: float = 2.6, update: float = 1.0) -> Drawing:
+def draw_lanes(device: float = 8.0, schedule: float = 2.6, update: float = 1.0) -> Drawing:
     """Six steps, one after the other and one ahead; lengths in ms."""
     left, unit, high = 86, 7.6, 30
     d = Drawing("Scheduler and device, in turn and at the same time", 300)
@@ -90,44 +97,118 @@ def draw_lanes(device: float = 8.0, plan: float = 2.6, update: float = 1.0) -> D
         d.box(left + start * unit, y, long * unit - 1.5, high, css)
         d.text(left + (start + long / 2) * unit, y + 20, words, "on m", "middle")
 
-    d.text(left, 24, "synchronous: plan, compute, take in")
+    d.text(left, 24, "synchronous: schedule, compute, update")
     lane(36, "scheduler")
     lane(72, "device")
     now = 0.0
     for step in range(1, 7):
-        bar(36, now, plan, "A", step)
-        bar(72, now + plan, device, "C", step)
-        bar(36, now + plan + device, update, "D")
-        now += plan + device + update
-    d.text(left, 142, "asynchronous: step 2 is planned while step 1 is computed")
+        bar(36, now, schedule, "A", step)
+        bar(72, now + schedule, device, "C", step)
+        bar(36, now + schedule + device, update, "D")
+        now += schedule + device + update
+    d.text(left, 142, "asynchronous: step 2 is scheduled while step 1 is computed")
     lane(154, "scheduler")
     lane(190, "device")
-    bar(154, 0, plan, "A", 1)
-    host, free = plan, plan  # when the scheduler and the device are free again
+    bar(154, 0, schedule, "A", 1)
+    host, free = schedule, schedule  # when the scheduler and the device are free again
     for step in range(1, 7):
         bar(190, free, device, "C", step)
         ends = free + device
         if step < 6:
-            bar(154, host, plan, "A", step + 1)
-            host += plan
+            bar(154, host, schedule, "A", step + 1)
+            host += schedule
         bar(154, max(host, ends), update, "D")
         free, host = max(ends, host), max(host, ends) + update
     y = 254
     x = float(left)
-    for css, words in (("A", "plan"), ("C", "compute"), ("D", "take in")):
+    for css, words in (("A", "schedule"), ("C", "compute"), ("D", "update")):
         d.box(x, y - 11, 12, 12, css)
         d.text(x + 17, y, words, "m")
         x += 40 + 8 * len(words)
     d.text(
         left,
         y + 26,
-        f"to scale, for {device:g} ms of computing and {plan + update:.1f} ms of planning",
+        f"to scale, for {device:g} ms on the device and {schedule + update:.1f} ms on the CPU",
         "m",
     )
     return d
 
 
-PICTURES = {"beside-eve": draw_beside_eve, "noon": draw_noon, "lanes": draw_lanes}
+def draw_counters(first: int = 6, last: int = 21) -> Drawing:
+    """Gil's two counters after each of noon's steps: tokens as an outline, computed ones filled."""
+    left, wide, unit, base = 20, 38, 2.9, 196
+    d = Drawing("How many of Gil's tokens count as computed, after each step from 6 to 21", 280)
+    world = World(mini_parts(CONFIG))
+    world.steps_before(first)
+    before = 0
+    for number in range(first, last + 1):
+        preempted = world.step().preempted_req_ids
+        gil = world.requests["gil"]
+        computed, there = gil.num_computed_tokens, gil.num_tokens
+        x = left + (number - first) * wide
+        d.box(x, base - there * unit, wide - 8, there * unit, "none edge", 0)
+        if computed:
+            d.box(x, base - computed * unit, wide - 8, computed * unit, "C", 0)
+        d.text(x + wide / 2 - 4, base - there * unit - 6, there, "m", "middle")
+        css = "on m" if computed else "m"
+        d.text(x + wide / 2 - 4, base - 8, computed, css, "middle")
+        d.text(x + wide / 2 - 4, base + 18, number, "s", "middle")
+        event = "preempted" if preempted else "admitted" if computed and not before else ""
+        d.text(x + wide / 2 - 4, base + 36, event, "m", "middle")
+        before = computed
+    d.box(left, 255, 12, 12, "none edge")
+    d.text(left + 18, 266, "num_tokens", "m")
+    d.box(left + 120, 255, 12, 12, "C")
+    d.text(left + 138, 266, "num_computed_tokens", "m")
+    d.text(left + 320, 266, "below: the step", "m")
+    return d
+
+
+def skipped_runs() -> list[tuple[str, list[tuple[int, list[list[str]]]]]]:
+    """What the deep dive shows of vLLM's two queues: each run's title and its steps, with who runs, waits
+    and is skipped."""
+    page = read_page(Path(__file__).with_name("01-deep-dive.md"))
+    [block] = [b for b in page.outputs if "vllm_alone.py skipped" in b.head]
+    runs: list[tuple[str, list[tuple[int, list[list[str]]]]]] = []
+    for line in block.body:
+        if step := re.match(r"  step (\d+): (.*); waiting (.*); skipped (.*)", line):
+            queues = [re.findall("|".join(PROMPTS), part) for part in step.groups()[1:]]
+            runs[-1][1].append((int(step[1]), queues))
+        elif line.startswith("  "):
+            runs.append((line.strip(), []))
+    return runs
+
+
+def draw_queues() -> Drawing:
+    """Who runs, who waits and who is set aside in vLLM while a grammar compiles, in two runs."""
+    left, wide, row, box = 84, 136, 30, 43
+    d = Drawing("The running list and both waiting queues, step by step, in two runs", 334)
+    for run, (title, steps) in enumerate(skipped_runs()):
+        top = 44 + run * 166
+        d.text(16, top - 16, title, "m")
+        for line, name in enumerate(("running", "waiting", "skipped")):
+            d.text(left - 10, top + line * row + 18, name, "m", "end")
+        for column, (number, queues) in enumerate(steps):
+            x = left + column * wide
+            d.box(x, top - 4, wide - 6, 3 * row + 2, "none", 2)
+            for line, who in enumerate(queues):
+                for place, name in enumerate(who):
+                    y = top + line * row
+                    d.box(x + 1 + place * box, y, box - 2, 24, COLOUR[name])
+                    d.text(
+                        x + place * box + box / 2, y + 17, SAID[name], "on m", "middle"
+                    )
+            d.text(x + wide / 2 - 3, top + 3 * row + 16, f"step {number}", "s", "middle")
+    return d
+
+
+PICTURES = {
+    "beside-eve": draw_beside_eve,
+    "noon": draw_noon,
+    "lanes": draw_lanes,
+    "counters": draw_counters,
+    "queues": draw_queues,
+}
 
 
 if __name__ == "__main__":

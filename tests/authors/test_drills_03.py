@@ -23,15 +23,6 @@ PRINTED = {
         "(['eve', 'fay'], ['hal'])",
         "('PREEMPTED', 0, 50)",
         "(['eve', 'fay'], ['gil', 'hal'])",
-        "('gil', 52, 53)",
-        "(['eve'], ['hal'])",
-    ],
-    "Nobody passes": [
-        "('eve', 'WAITING')",
-        "('fay', 'WAITING')",
-        "('gil', 'WAITING')",
-        "('gil', 'PREEMPTED')",
-        "('hal', 'WAITING')",
     ],
 }
 PAGE = section(PHASE)
