@@ -26,6 +26,7 @@ from course.docs.pages import TEXT, Page, read_page
 from course.learner.labs import Course, Lab, Phase
 from course.learner.mistakes import read_mistakes
 from course.learner.stubs import Function, body_of, functions, is_unwritten
+from course.site.pages import phase_pages
 
 WORDS_A_MINUTE = 200
 
@@ -60,8 +61,9 @@ LIMITS = {
     "core labs": Limit(4, "labs marked `path: core`", least=2),
     "core": Limit(5, "hours"),
 }
+# The pages of each kind. A guide may be told on several pages, all numbered 00; each is held to the limit.
 PAGES = {
-    "guide": "00-guide.md",
+    "guide": "00-*.md",
     "deep dive": "01-deep-dive.md",
     "mini-build": "02-mini-build.md",
     "exercises": "EXERCISES.md",
@@ -131,11 +133,11 @@ class LabWeight:
 class PhaseWeight:
     """A phase: words of its pages that LIMITS names, of all its pages outside of labs, and its labs.
 
-    `pages` has no entry for a page that is not there.
+    `pages` has, for a key of PAGES, each page that is there and its words, in reading order.
     """
 
     phase: Phase
-    pages: dict[str, int]
+    pages: dict[str, dict[str, int]]
     words_outside: int
     labs: tuple[LabWeight, ...]
 
@@ -157,14 +159,15 @@ class PhaseWeight:
         """Guide, deep dive and the core labs; None where no lab is marked."""
         if not self.core:
             return None
-        read = self.pages.get("guide", 0) + self.pages.get("deep dive", 0)
+        read = sum(sum(self.pages[what].values()) for what in ("guide", "deep dive"))
         return sum(lab.hours for lab in self.core) + reading_hours(read)
 
     def measures(self, course: Course) -> Iterator[Measure]:
         """Everything that LIMITS limits: the phase first, then lab by lab."""
         folder = course.show(self.phase.folder)
-        for what, words in self.pages.items():
-            yield Measure(what, f"{folder}/{PAGES[what]}", words)
+        for what, pages in self.pages.items():
+            for name, words in pages.items():
+                yield Measure(what, f"{folder}/{name}", words)
         yield Measure("labs", folder, len(self.labs))
         yield Measure("core labs", folder, len(self.core))
         if self.core_hours is not None:
@@ -177,9 +180,8 @@ def weigh(course: Course, phase: Phase) -> PhaseWeight:
     """Read the pages and labs of `phase`."""
     outside = {path: words_of(read_page(path, course.root)) for path in _pages_outside(phase)}
     pages = {
-        what: outside[phase.folder / name]
+        what: {path.name: outside[path] for path in phase_pages(phase) if path.match(name)}
         for what, name in PAGES.items()
-        if phase.folder / name in outside
     }
     labs = tuple(weigh_lab(course, lab) for lab in phase.labs)
     return PhaseWeight(phase, pages, sum(outside.values()), labs)

@@ -61,7 +61,12 @@ def _show_phase(console: Console, weight: PhaseWeight) -> None:
     table = _table("", "is", "at most")
     table.add_column("")
     for what in PAGES:
-        table.add_row(what, _cell(weight.pages.get(what), what), _limit(what), "words")
+        pages = weight.pages[what]
+        if not pages:
+            table.add_row(what, _cell(None, what), _limit(what), "words")
+        for name, count in pages.items():
+            unit = "words" if len(pages) == 1 else f"words, {name}"
+            table.add_row(what, _cell(count, what), _limit(what), unit)
     table.add_row("labs", _cell(len(weight.labs), "labs"), _limit("labs"), "")
     if weight.labs:
         longest = max(weight.labs, key=lambda lab: lab.readme)

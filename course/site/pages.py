@@ -126,10 +126,14 @@ def track_pages(course: Course) -> list[Path]:
 
 
 def phase_pages(phase: Phase) -> list[Path]:
-    """A phase's pages in reading order: numbered ones, the labs, then what one does after them."""
+    """A phase's pages in reading order: numbered ones, the labs, then what one does after them.
+
+    `00-guide.md` comes before any other page numbered 00, on which the guide goes on.
+    """
     folder = phase.folder
     there = sorted(path.name for path in folder.glob("*.md"))
     numbered = [name for name in there if re.match(r"\d\d-", name)]
+    numbered.sort(key=lambda name: (name[:2], name != phase.guide.name, name))
     after = [name for name in AFTER_LABS if name in there]
     rest = [name for name in there if name not in (HOME, *numbered, *after)]
     before = [name for name in (HOME, *numbered) if name in there]

@@ -71,14 +71,14 @@ def test_the_index_holds_facts_and_no_source() -> None:
     assert INDEX.stat().st_size < 200_000, "it holds more than what is cited"
 
 
-SHARES = {"00-guide.md": 0.10, "01-deep-dive.md": 0.15}
+SHARES = {"00-": 0.10, "01-": 0.15}
 
 
 @pytest.mark.parametrize(
-    "page", [p for p in pages() if p.path.name in SHARES], ids=lambda page: page.name
+    "page", [p for p in pages() if p.path.name[:3] in SHARES], ids=lambda page: page.name
 )
 def test_citations_do_not_drown_the_page(page: Page) -> None:
-    share, limit = citation_share(page, Index().release), SHARES[page.path.name]
+    share, limit = citation_share(page, Index().release), SHARES[page.path.name[:3]]
     assert share < limit, f"{share:.1%} of {page.name} is the text of citations"
 
 

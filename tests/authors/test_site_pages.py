@@ -28,7 +28,7 @@ def test_order_is_made_from_what_is_there(tmp_path: Path) -> None:
         "phase-19-late/00-guide.md",
         "phase-02-two/00-guide.md", "phase-02-two/03-more.md", "phase-02-two/01-deep-dive.md",
         "phase-02-two/CHEATSHEET.md", "phase-02-two/EXERCISES.md", "phase-02-two/INTERVIEW.md",
-        "phase-02-two/NOTES.md", "phase-02-two/labs/README.md",
+        "phase-02-two/00-further.md", "phase-02-two/NOTES.md", "phase-02-two/labs/README.md",
     ]  # fmt: skip
     files = {"pyproject.toml": 'name = "mini-vllm"\n', **dict.fromkeys(names, "# X\n")}
     for lab in (10, 2):
@@ -36,7 +36,8 @@ def test_order_is_made_from_what_is_there(tmp_path: Path) -> None:
     made = read_site(written(tmp_path, files))
     assert made.order == [
         "README.md", "SETUP.md",
-        "phase-02-two/00-guide.md", "phase-02-two/01-deep-dive.md", "phase-02-two/03-more.md",
+        "phase-02-two/00-guide.md", "phase-02-two/00-further.md",
+        "phase-02-two/01-deep-dive.md", "phase-02-two/03-more.md",
         "phase-02-two/labs/README.md",
         "phase-02-two/labs/lab-02-x/README.md", "phase-02-two/labs/lab-10-x/README.md",
         "phase-02-two/EXERCISES.md", "phase-02-two/INTERVIEW.md", "phase-02-two/CHEATSHEET.md",

@@ -184,6 +184,18 @@ def test_a_heavy_guide_is_named_with_its_value_and_the_rule(heavy: Course, capsy
     assert Ran(capsys, "weigh").status == 0
 
 
+def test_a_guide_on_two_pages_keeps_the_limit_on_each(heavy: Course, capsys: Capsys) -> None:
+    phase = heavy.phases[-1]
+    (phase.folder / "00-further.md").write_text("word " * 3500)
+    assert found(heavy) == []
+    weight = weigh(heavy, phase)
+    assert weight.pages["guide"] == {"00-guide.md": 3500, "00-further.md": 3500}
+    assert weight.core_hours == pytest.approx(weight.hours)
+    assert "words, 00-further.md" in Ran(capsys, "weigh", phase.folder.name).out
+    (phase.folder / "00-further.md").write_text("word " * 3501)
+    assert [each.split(": ")[0] for each in found(heavy)] == [f"{phase.folder.name}/00-further.md"]
+
+
 def test_each_weight_of_a_lab_is_held(heavy: Course) -> None:
     lab = heavy.phases[-1].labs[0]
     folder = heavy.show(lab.folder)
