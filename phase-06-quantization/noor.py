@@ -86,7 +86,7 @@ def card(name: str) -> Card:
 L4 = card("L4")
 
 
-def bits_a_weight(bits: int, group: int | None = None, scale_bits: int = 16) -> float:
+def bits_per_weight(bits: int, group: int | None = None, scale_bits: int = 16) -> float:
     """Bits that a weight takes with its share of the scale.
 
     Args:
@@ -137,11 +137,11 @@ def step_ms(
 
 def steps_ms(tokens: int) -> list[float]:
     """`step_ms` in 16 bits, in 4 with weights alone, in 8 on both sides; at most 64 rows give a token."""
-    shapes = ((16, False), (bits_a_weight(4, 128), False), (8, True))
+    shapes = ((16, False), (bits_per_weight(4, 128), False), (8, True))
     return [round(step_ms(tokens, *shape, sampled=min(tokens, 64)), 1) for shape in shapes]
 
 
-def tokens_a_second(bits: float = 16) -> float:
+def tokens_per_second(bits: float = 16) -> float:
     """What Noor can have at most when she is alone."""
     return round(1e3 / step_ms(bits=bits), 1)
 
@@ -230,7 +230,7 @@ SENTENCE = (
 
 
 @cache
-def loud() -> Array:
+def down_inputs() -> Array:
     """`[tokens, 384]`: what the first layer's down_proj gets as its input for one sentence."""
     ids = [1, *(8 + byte for byte in SENTENCE.encode())]  # <bos>, then a token a byte
     rows = calibrate(model(), [ids])["model.layers.0.mlp.down_proj"].rows
@@ -239,12 +239,12 @@ def loud() -> Array:
 
 
 def token_error(share: str) -> float:
-    """What rounding to 8 bits does to these inputs, for the token in the middle of the ranking, in per cent.
+    """What rounding to 8 bits does to these inputs: the median token's error, in percent.
 
     Args:
         share: "tensor", one scale for all of them, or "token", one for each.
     """
-    rows = loud()
+    rows = down_inputs()
     if share == "tensor":
         rounded = round_to_nearest(rows, grid(8, "tensor")).dequantize()
     else:
@@ -298,10 +298,10 @@ def _grids() -> Iterator[tuple[str, float, Callable[[Array], Array]]]:
         for share in ("tensor", "channel", 128, 64, 32, 16):
             size = share if isinstance(share, int) else None
             args = grid(bits, share)
-            yield f"int{bits} {share}", bits_a_weight(bits, size), partial(_rounded, args=args)
+            yield f"int{bits} {share}", bits_per_weight(bits, size), partial(_rounded, args=args)
     yield "fp8 channel", 8, in_float8
-    yield "mxfp4 32", bits_a_weight(4, 32, 8), in_mxfp4
-    yield "nvfp4 16", bits_a_weight(4, 16, 8), in_nvfp4
+    yield "mxfp4 32", bits_per_weight(4, 32, 8), in_mxfp4
+    yield "nvfp4 16", bits_per_weight(4, 16, 8), in_nvfp4
 
 
 METHODS = {

@@ -10,11 +10,23 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from noor import GB, L4, Measured, grid, loud, matrix, people, quality, step_ms, weight_bytes
+from noor import (
+    GB,
+    L4,
+    Measured,
+    down_inputs,
+    grid,
+    matrix,
+    people,
+    quality,
+    step_ms,
+    weight_bytes,
+)
+from rounding_pictures import draw_columns, draw_fp4, draw_smooth
 
 from course.docs.drawing import Drawing, write_all
-from mini_vllm.layers.quantization.float_formats import E2M1, E4M3
-from mini_vllm.layers.quantization.grid import choose_scales
+from mini_vllm.layers.quantization.float_formats import E4M3
+from mini_vllm.layers.quantization.grid import choose_scales, round_to_nearest
 
 INT4 = 4.125
 """Bits of a weight in 4 bits with a scale of 16 for 128 of them."""
@@ -36,18 +48,18 @@ def draw_card() -> Drawing:
         d.box(left + room, y, right - left - room, high, "none edge")
         d.text(left + held / 2, y + 25, f"{weight_bytes(bits) / GB:.1f} GB", "on m", "middle")
         d.text(left + (held + room) / 2, y + 25, people(bits, kv_bits=kv), "on m", "middle")
-    d.text(left, 238, "blue: weights; green: room for so many people; pale: not vLLM's", "m")
+    d.text(left, 238, "blue: weights; green: people who fit; pale: not used by vLLM", "m")
     return d
 
 
 def draw_grid() -> Drawing:
-    """A row of the shipped model with a loud weight, on a grid of four bits: one scale, then four."""
+    """A row of the shipped model with an outlier, on a grid of four bits: one scale, then four."""
     weight = matrix(1, "k")
     place = int(np.abs(weight).max(axis=1).argmax())
     row = weight[place : place + 1]
     left, unit, middle, tall = 66, 4.3, 78, 60
     d = Drawing("A row of 128 weights on a grid of 16 numbers, with one scale and with four", 462)
-    for top, share, words in ((34, "channel", "one scale"), (242, 32, "a scale for each 32")):
+    for top, share, words in ((34, "channel", "one scale"), (242, 32, "one scale per 32")):
         scales = choose_scales(row, grid(4, share))[0][0]
         d.text(left, top - 12, f"{words}: steps of " + ", ".join(f"{s:.3f}" for s in scales), "m")
         size = 128 // len(scales)
@@ -71,10 +83,10 @@ def draw_grid() -> Drawing:
 
 
 def draw_bits() -> Drawing:
-    """Perplexity of the shipped model against bits a weight, near four: grids and methods."""
+    """Perplexity of the shipped model against bits per weight, near four: grids and methods."""
     left, right, top, bottom = 72, 600, 40, 280
     lowest, highest = 1.38, 1.47
-    d = Drawing("Perplexity against bits a weight, rounded to the nearest and by a method", 352)
+    d = Drawing("Perplexity against bits per weight, rounded to the nearest and by a method", 352)
 
     def x(bits: float) -> float:
         return left + (bits - 3.9) / 1.2 * (right - left)
@@ -92,13 +104,13 @@ def draw_bits() -> Drawing:
     d.text(12, 22, "perplexity", "m")
     for quarter in range(16, 21):
         d.text(x(quarter / 4), bottom + 20, f"{quarter / 4:g}", "s", "middle")
-    d.text(right, bottom + 42, "bits a weight, scales included", "m", "end")
+    d.text(right, bottom + 42, "bits per weight, scales included", "m", "end")
     level = y(measured["float32"].perplexity)
     d.path([(left, level), (right, level)], "dash", 1.5)
     d.text(right, level + 18, "float32, and nearly int8 and FP8", "m", "end")
     d.arrow(x(4), top + 22, x(4), top)
     d.text(x(4) + 10, top + 14, f"one scale: {measured['int4 tensor'].perplexity:.2f}", "A m")
-    shares = {"channel": "a row", "128": "128", "64": "64", "32": "32", "16": "16"}
+    shares = {"channel": "row", "128": "128", "64": "64", "32": "32", "16": "16"}
     line = [measured[f"int4 {share}"] for share in shares]
     d.path([place(one) for one in line], "bold", 1.5)
     for one, words in zip(line, shares.values(), strict=True):
@@ -126,9 +138,9 @@ def draw_bits() -> Drawing:
     return d
 
 
-def draw_loud() -> Drawing:
+def draw_outlier() -> Drawing:
     """The largest input of the first layer's down_proj, token by token, and what a step of 8 bits is then."""
-    rows = np.abs(loud())
+    rows = np.abs(down_inputs())
     left, cell, base, unit = 60, 6.0, 232, 1.35
     d = Drawing(
         "The largest number of each token, at the input of the first layer's down_proj", 318
@@ -155,37 +167,62 @@ def draw_loud() -> Drawing:
     d.text(
         left,
         base + 50,
-        f"one scale for all: steps of {rows.max() / 127.5:.2f}; one for each token: "
+        f"one scale for all: steps of {rows.max() / 127.5:.2f}; one per token: "
         f"mostly near {typical / 127:.2f}",
         "m",
     )
-    d.text(left, base + 72, "the middle one of a token's 384 numbers is "
-           f"{float(np.median(rows[1:])):.2f} in size", "m")  # fmt: skip
+    d.text(left, base + 72, "median magnitude of all numbers after the first token: "
+           f"{float(np.median(rows[1:])):.2f}", "m")  # fmt: skip
+    return d
+
+
+def draw_sum() -> Drawing:
+    """Where a scale stands in one output's sum: of the row, of two neighbours, of each input."""
+    row, inputs = np.array([[0.30, -0.13, 0.04, -0.26]], np.float32), (2, 1, 5, 3)
+    d = Drawing("Where the scale stands in the sum of one output", 262)
+    left = 24
+
+    def put(x: float, y: float, words: str, css: str, wide: int) -> float:
+        d.cell(x, y, wide, 30, words.replace("-", "\u2212"), css)
+        return x + wide + 2
+
+    def sign(x: float, y: float, words: str) -> float:
+        d.text(x + 5, y + 21, words, "", "middle")
+        return x + 12
+
+    for number, (size, words) in enumerate(
+        (
+            (4, "one scale for the row: 1 multiplication by a scale"),
+            (2, "one for two neighbours: 2"),
+            (1, "one for each input: 4, as many as there are products"),
+        )
+    ):
+        made = round_to_nearest(row, grid(4, size))
+        y, x = 34.0 + number * 78, float(left)
+        d.text(left, y - 10, words, "m")
+        for start in range(0, 4, size):
+            if start:
+                x = sign(x, y, "+")
+            x = sign(put(x, y, f"{made.scale[0, start // size]:.3f}", "B", 48), y, "·")
+            if size > 1:
+                x = sign(x, y, "(")
+            for j in range(start, start + size):
+                if j > start:
+                    x = sign(x, y, "+")
+                x = sign(put(x, y, str(made.codes[0, j]), "A", 29), y, "·")
+                x = put(x, y, str(inputs[j]), "none", 24)
+            if size > 1:
+                x = sign(x, y, ")")
+    d.text(left, 248, "orange: scales; blue: codes; pale: inputs", "m")
     return d
 
 
 def draw_floats() -> Drawing:
-    """The numbers that four bits can be: whole ones, and E2M1; and the steps of int8 and E4M3."""
-    left, right = 130, 610
-    d = Drawing("The sixteen numbers of int4 and of E2M1; how steps grow in E4M3", 330)
-    unit = (right - left) / 16
-    zero = left + 8 * unit
-    rows = (
-        ("int4", [float(code) for code in range(-8, 8)], "A", 48),
-        ("E2M1", sorted({float(value) for value in E2M1.values}), "B", 108),
-    )
-    for name, values, css, y in rows:
-        scale = 7 / max(values)  # the largest at the same place
-        d.text(left - 16, y + 5, name, "m", "end")
-        d.path([(left, y), (right, y)], "thin")
-        for value in values:
-            x = zero + value * scale * unit
-            d.dot(x, y, css)
-            if value >= 0 and value % 1 == 0:  # there is no room for 0.5 and 1.5
-                d.text(x, y + 24, f"{value:g}", "s", "middle")
-    d.text(left, 22, "four bits, both scaled so that the largest stand at the same place", "m")
-    top, bottom = 190, 284
-    d.text(left, 168, "eight bits: half a step, as a share of the number", "m")
+    """Half a step of int8 and of E4M3, as a share of the number."""
+    left, right = 90, 610
+    d = Drawing("How large half a step is, as a share of the number, in int8 and in E4M3", 180)
+    top, bottom = 40, 134
+    d.text(left, 18, "half a step, as a share of the number", "m")
     wide = (right - left) / 9
     for power in range(10):
         d.text(
@@ -223,7 +260,7 @@ def draw_floats() -> Drawing:
     )
     d.text(left + 2.4 * wide, top + 12, "int8", "m")
     d.text(right, bottom - 32, "E4M3", "m", "end")
-    d.text(right, 324, "the number, as a share of the largest", "m", "end")
+    d.text(right, 174, "the number, as a share of the largest", "m", "end")
     return d
 
 
@@ -247,7 +284,7 @@ def draw_pays() -> Drawing:
     d.text(
         right,
         bottom + 42,
-        "tokens in the step, of which at most 64 are somebody's next",
+        "tokens in the step, of which at most 64 are sampled from",
         "m",
         "end",
     )
@@ -262,10 +299,10 @@ def draw_pays() -> Drawing:
     d.text(right + 8, y(step_ms(last, sampled=64)) + 5, "16 and 4 bits", "m")
     d.text(right + 8, y(step_ms(last, 8, True, sampled=64)) + 9, "8, both sides", "m")
     d.text(left + 6, y(step_ms(1)) - 8, "16 bits", "m")
-    d.text(left + 6, y(step_ms(1, INT4)) - 8, "4 bits, weights alone", "m")
+    d.text(left + 6, y(step_ms(1, INT4)) - 8, "4 bits, weight-only", "m")
     d.text(left + 6, y(step_ms(1, 8, True)) - 8, "8 bits, weights and activations", "m")
     d.text(
-        left, 334, "on paper: the data sheet's bytes and operations a second; both axes double", "m"
+        left, 334, "derived from the data sheet's bandwidth and operations; both axes double", "m"
     )
     return d
 
@@ -273,8 +310,12 @@ def draw_pays() -> Drawing:
 PICTURES = {
     "card": draw_card,
     "grid": draw_grid,
+    "sum": draw_sum,
+    "outlier": draw_outlier,
+    "columns": draw_columns,
+    "smooth": draw_smooth,
+    "fp4": draw_fp4,
     "bits": draw_bits,
-    "loud": draw_loud,
     "floats": draw_floats,
     "pays": draw_pays,
 }
