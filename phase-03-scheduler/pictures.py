@@ -3,7 +3,7 @@
     python phase-03-scheduler/pictures.py        # writes phase-03-scheduler/pictures/*.svg
 
 `queues` shows vLLM, whose second waiting queue `mini_vllm` has not: it is drawn from the output on the
-deep dive, which a test compares with what vLLM prints. What they are drawn with is in `course/docs/drawing.py`.
+deep dive, which a test compares with what vLLM prints. They are drawn with `course/docs/drawing.py`.
 """
 
 from __future__ import annotations
@@ -195,9 +195,7 @@ def draw_queues() -> Drawing:
                 for place, name in enumerate(who):
                     y = top + line * row
                     d.box(x + 1 + place * box, y, box - 2, 24, COLOUR[name])
-                    d.text(
-                        x + place * box + box / 2, y + 17, SAID[name], "on m", "middle"
-                    )
+                    d.text(x + place * box + box / 2, y + 17, SAID[name], "on m", "middle")
             d.text(x + wide / 2 - 3, top + 3 * row + 16, f"step {number}", "s", "middle")
     return d
 

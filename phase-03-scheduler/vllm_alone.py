@@ -95,7 +95,9 @@ def say_queues(world: World, say: Say) -> None:
     """Make a step; say what it computes and who is in which queue after it."""
     computes = tokens(world.step())
     aside = [request.request_id for request in world.scheduler.skipped_waiting]
-    say(f"step {world.number}: {computes}; waiting {names(world.waiting())}; skipped {names(aside)}")
+    say(
+        f"step {world.number}: {computes}; waiting {names(world.waiting())}; skipped {names(aside)}"
+    )
 
 
 def twice(say: Say) -> None:

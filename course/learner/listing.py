@@ -76,6 +76,7 @@ def _table(desk: Desk, labs: Sequence[Lab]) -> Table:
         style = "red" if desk.progress.fails_now(lab) else "green"
         table.add_row(
             linked(lab.id, lab.readme), linked(lab.title, lab.readme), lab.tag,
-            f"{lab.minutes} min", part, Text(state(desk, lab) or coming_now, style=style),
+            f"{lab.minutes} min", "core" if lab.core else "", part,
+            Text(state(desk, lab) or coming_now, style=style),
         )  # fmt: skip
     return table
