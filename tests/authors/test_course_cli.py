@@ -216,7 +216,7 @@ def test_a_learner_sees_the_learners_commands(capsys: Capsys) -> None:
         return re.findall(r"(?m)^│ ([a-z]+) ", Ran(capsys, *words, "--help").out)
 
     assert listed() == [
-        "list", "next", "grade", "hint", "watch", "diff", "reset", "doctor", "assemble", "compare",
+        "list", "track", "next", "grade", "hint", "watch", "diff", "reset", "doctor", "assemble", "compare",
         "kernel", "author",
     ]  # fmt: skip
     assert listed("author") == list(AUTHORS)
