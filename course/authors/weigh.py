@@ -21,14 +21,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from course.cite.share import shown, visible
+from course.cite.share import WORDS_A_MINUTE, words_of
 from course.docs.pages import TEXT, Page, read_page
 from course.learner.labs import Course, Lab, Phase
 from course.learner.mistakes import read_mistakes
 from course.learner.stubs import Function, body_of, functions, is_unwritten
 from course.site.pages import phase_pages
-
-WORDS_A_MINUTE = 200
 
 
 @dataclass(frozen=True)
@@ -217,11 +215,6 @@ def breaches(course: Course, weight: PhaseWeight) -> list[str]:
 
 def reading_hours(words: int) -> float:
     return words / WORDS_A_MINUTE / 60
-
-
-def words_of(page: Page, first: int = 0, last: int | None = None) -> int:
-    """The words that a reader sees, of the whole page or of its lines from `first` (from 0) up to `last`."""
-    return sum(any(map(str.isalnum, word)) for word in visible(shown(page, first, last)).split())
 
 
 def findings_of(page: Page) -> int | None:

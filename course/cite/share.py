@@ -39,3 +39,12 @@ def citation_share(page: Page, release: str) -> float:
     links = [c for c in find_in_page(page, ROOT, release).citations if c.linkable]
     cited = sum(len(rendered(c.label or c.text())) for c in links)
     return cited / whole if whole else 0.0
+
+
+WORDS_A_MINUTE = 200
+"""How fast a page is read."""
+
+
+def words_of(page: Page, first: int = 0, last: int | None = None) -> int:
+    """The words that a reader sees, of the whole page or of its lines from `first` (from 0) up to `last`."""
+    return sum(any(map(str.isalnum, word)) for word in visible(shown(page, first, last)).split())

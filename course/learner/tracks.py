@@ -67,7 +67,7 @@ class Step:
     @cached_property
     def minutes(self) -> float:
         """What it takes: a lab's minutes, and what is to be read at 200 words a minute."""
-        from course.authors.weigh import WORDS_A_MINUTE, words_of
+        from course.cite.share import WORDS_A_MINUTE, words_of
         from course.docs.pages import read_page
 
         if self.lab is not None:
