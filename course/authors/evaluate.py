@@ -111,7 +111,8 @@ def evaluate(
             words = " ".join(filter(None, (case.kind, case.truth, where, case.note)))
             found.misled.append(f"{words}\n  {likeness.sentence}")
         out = io.StringIO()
-        show_grade(Console(file=out, width=100), course, Grade(lab, run, likeness))
+        met = frozenset(mistake.key for mistake in said)  # every hint: as long as it gets
+        show_grade(Console(file=out, width=100), course, Grade(lab, run, likeness, met))
         found.longest = max(found.longest, out.getvalue().count("\n"))
     return found
 

@@ -6,15 +6,20 @@ the engine need not know the course.
 
 from __future__ import annotations
 
+import ast
 import dataclasses
+import sys
 import textwrap
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from course.learner.grade import Job, cached_runs
 from course.learner.labs import Course, CourseError, Lab, engine_parts, load_course, load_module
 from course.learner.progress import digest
+from course.learner.reset import changed
 from course.learner.results import LabRun
+from course.learner.stubs import functions, unwritten
 from mini_vllm.engine.parts import DEFAULT_PARTS, EngineParts
 
 CHECK_PROMPTS = ("The scheduler", "A block table", "Prefix caching")
@@ -29,12 +34,14 @@ class Part:
         lab: the lab that builds it, or None while no phase does.
         factory: the learner's class if it is theirs, else None.
         why: what decided it, in a few words.
+        begun: whether the learner has changed the starter of that lab.
     """
 
     name: str
     lab: Lab | None
     factory: Any
     why: str
+    begun: bool = False
 
     @property
     def mine(self) -> bool:
@@ -56,7 +63,7 @@ def _verdict(course: Course, lab: Lab, run: LabRun) -> Part:
             factory, why = None, f"refused, {lab.starter.name} has no class {lab.class_name}"
     else:
         why = _why_not(run)
-    return Part(lab.part, lab, factory, f"lab {lab.id}: {why}")
+    return Part(lab.part, lab, factory, f"lab {lab.id}: {why}", begun=True)
 
 
 def _why_not(run: LabRun) -> str:
@@ -70,21 +77,40 @@ def _why_not(run: LabRun) -> str:
     return f"{todo[0]} is not written yet" if todo else "refused, its tests were skipped here"
 
 
-def find_parts(course: Course) -> list[Part]:
-    """Every part of the engine, and whose it is. Labs not graded before are graded now.
+def left_open(lab: Lab) -> str | None:
+    """The first function of starter.py that the lab has the learner write and that is not written yet."""
+    wanted = functions(ast.parse(lab.solution.read_bytes()))
+    text = lab.starter.read_text(encoding="utf-8", errors="replace")
+    open_ = unwritten(text) & wanted.keys()
+    return min(open_, key=[*wanted].index) if open_ else None
 
+
+def find_parts(course: Course, on_wait: Callable[[int], None] | None = None) -> list[Part]:
+    """Every part of the engine, and whose it is.
+
+    A lab in which something is still to be written cannot pass, so it is not graded. The others are, all at
+    once, but for those that were graded as they are now; `on_wait` hears how many that leaves.
     Where several labs build the same part, the last that passes gives it. If none does, the line is
     about the last that is begun, or about the first.
     """
+    labs = [lab for lab in course.labs if lab.part is not None and lab.starter.is_file()]
+    still = {lab.id: left_open(lab) for lab in labs}
+    written = [lab for lab in labs if still[lab.id] is None]
+    jobs = [(lab, Job(lab.folder, lab.starter)) for lab in written]
+    runs = dict(
+        zip([lab.id for lab in written], cached_runs(course.root, jobs, on_wait), strict=True)
+    )
+    begun = {lab.id for lab in changed(course, [lab for lab in labs if lab.id not in runs])}
     chosen: dict[str, Part] = {}
-    for lab in course.labs:
-        if lab.part is None or not lab.starter.is_file():
-            continue
-        [run] = cached_runs(course.root, [(lab, Job(lab.folder, lab.starter))])
-        part = _verdict(course, lab, run)
+    for lab in labs:
+        assert lab.part is not None
+        if lab.id in runs:
+            part = _verdict(course, lab, runs[lab.id])
+        else:
+            why = f"lab {lab.id}: {still[lab.id]} is not written yet"
+            part = Part(lab.part, lab, None, why, lab.id in begun)
         before = chosen.get(part.name)
-        begun = run.passed or run.problem is not None or bool(run.bad)
-        if before is None or part.mine or (begun and not before.mine):
+        if before is None or part.mine or (part.begun and not before.mine):
             chosen[part.name] = part
     nobody = "no lab builds it yet"
     return [chosen.get(name) or Part(name, None, None, nobody) for name in engine_parts()]
@@ -103,11 +129,24 @@ def my_parts() -> tuple[EngineParts, list[str]]:
     Raises CourseError outside of the repository.
     """
     course = load_course()
-    parts = find_parts(course)
+    parts = find_parts(course, _say_wait)
     lines = [
-        f"{part.name:17} {'yours' if part.mine else 'reference':10} {part.why}" for part in parts
+        f"{part.name:17} {'yours' if part.mine else 'reference':10} {part.why}"
+        for part in parts
+        if part.begun
     ]
-    return build(parts), lines
+    return build(parts), [*lines, *not_begun(parts)]
+
+
+def _say_wait(number: int) -> None:
+    labs = "1 lab has" if number == 1 else f"{number} labs have"
+    print(f"mini-vllm: {labs} changed since the last grading: running the tests", file=sys.stderr)
+
+
+def not_begun(parts: Sequence[Part]) -> list[str]:
+    """One line about the parts of which the learner has begun no lab; none where there are none."""
+    names = [part.name for part in parts if not part.begun]
+    return [f"not begun, so the reference's: {', '.join(names)}"] if names else []
 
 
 def same_tokens(parts: EngineParts, max_tokens: int = 40) -> list[tuple[str, list[int], list[int]]]:

@@ -260,15 +260,19 @@ def doctor(
 @app.command("assemble")
 def assemble() -> None:
     """Your engine: which parts are yours, and whether it gives the reference's tokens."""
-    from course.learner.assemble import build, find_parts, same_tokens
+    from course.learner.assemble import build, find_parts, not_begun, same_tokens
 
     desk = Desk()
     parts = find_parts(desk.course)
     table = Table.grid(padding=(0, 2))
     for part in parts:
-        whose = Text("yours", style="green") if part.mine else Text("reference")
-        table.add_row(Text(part.name), whose, Text(part.why))
-    desk.console.print(table)
+        if part.begun:
+            whose = Text("yours", style="green") if part.mine else Text("reference")
+            table.add_row(Text(part.name), whose, Text(part.why))
+    if table.row_count:
+        desk.console.print(table)
+    for line in not_begun(parts):
+        desk.say(line[0].upper() + line[1:] + ".")
     desk.say()
     mine = [part.name for part in parts if part.mine]
     if not mine:

@@ -18,14 +18,15 @@ from typing import Any
 from course.learner.labs import CourseError, is_test_file
 from course.learner.mistakes import FILE as MISTAKES
 from course.learner.mistakes import Mistake, read_mistakes
+from course.learner.own_words import speaks
 from course.learner.results import LabRun, TestResult
 
 FILE = "fingerprints.json"
 _APART = (MISTAKES, FILE, "starter.py", "mutants.txt")  # no verdict on a mistake depends on them
 _APART_SUFFIX = re.compile(r"\.(md|svg|png|pyc)$")
 _DECIMAL = re.compile(r"(?<![\w.])[-+]?(?:\d+\.\d+(?:e[-+]?\d+)?|\d+e[-+]?\d+)")
+_DIGEST = r"error [0-9a-f]{10}"
 _FOLDERS = re.compile(r"(?<![\w./\\])(?:[A-Za-z]:)?[/\\](?:[\w.@+-]+[/\\])+")  # of an absolute path
-_OWN = re.compile(r"(?:raise|assert)\b")  # a line of the graded file that speaks in its own words
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,7 @@ def signature(test: TestResult) -> str:
     if test.outcome == "time":
         return "time"
     in_file = test.file is not None and not is_test_file(test.file)
-    if test.outcome == "error" and in_file and _OWN.match(test.code):
+    if test.outcome == "error" and in_file and speaks(test.code):
         return f"error {test.message.split(':')[0]}"
     text = test.message
     for words in sorted(test.own_words, key=len, reverse=True):
@@ -90,6 +91,13 @@ def signature(test: TestResult) -> str:
     text = _DECIMAL.sub(lambda match: f"{float(match[0]):.5g}", text)
     digest = hashlib.sha256(" ".join(text.split()).encode()).hexdigest()
     return f"{test.outcome} {digest[:10]}"
+
+
+def is_hidden(mine: str, theirs: str) -> bool:
+    """Whether the signature `mine` may hide `theirs`: an error that the learner's file raises in words of its
+    own stands before whatever the test had to say, and two errors are alike in other words."""
+    refuses = re.fullmatch(r"error [A-Za-z_]\w*", mine) and not re.fullmatch(_DIGEST, mine)
+    return bool(refuses) or (mine.startswith("error") and theirs.startswith("error"))
 
 
 # -- the file -------------------------------------------------------------------------------------

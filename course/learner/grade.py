@@ -250,7 +250,7 @@ def engine_digest(root: Path) -> str:
     for path in [root / "conftest.py", *modules]:
         if path.is_file():
             state.update(path.name.encode() + b"\0" + path.read_bytes())
-    for name in ("grade.py", "runner.py", "labs.py", "refuse.py"):
+    for name in ("grade.py", "runner.py", "labs.py", "refuse.py", "own_words.py", "tolerances.py"):
         state.update(Path(__file__).with_name(name).read_bytes())
     state.update(f"{_FORMAT} {sys.version_info[:3]}".encode())
     return state.hexdigest()
@@ -269,10 +269,17 @@ def _key(root: Path, lab: Lab, job: Job) -> str:
     return state.hexdigest()[:24]
 
 
-def _cache(root: Path, lab: Lab) -> Path:
+def _file(root: Path, lab: Lab, job: Job) -> Path:
+    """Where the result of the job is kept."""
     folder = state_folder(root) / "cache" / lab.id
     folder.mkdir(parents=True, exist_ok=True)
-    return folder
+    return folder / f"{_key(root, lab, job)}.json"
+
+
+def _cache(file: Path, run: LabRun) -> None:
+    """Keep what the same files would give again."""
+    if run.repeatable:
+        write_atomically(file, json.dumps(asdict(run)))
 
 
 def cached_runs(
@@ -288,7 +295,7 @@ def cached_runs(
     `on_wait` hears how many have to be run now. With `fresh` all of them are. `on_done` and `on_test` are
     as in `run_jobs`.
     """
-    files = [_cache(root, lab) / f"{_key(root, lab, job)}.json" for lab, job in jobs]
+    files = [_file(root, lab, job) for lab, job in jobs]
     runs: list[LabRun | None] = [None if fresh else _read_cached(file) for file in files]
     open_ = [index for index, run in enumerate(runs) if run is None]
     if open_:
@@ -298,8 +305,7 @@ def cached_runs(
         new = run_jobs(root, [jobs[index][1] for index in open_], parallel, on_done, on_test)
         for index, run in zip(open_, new, strict=True):
             runs[index] = run
-            if run.repeatable:
-                write_atomically(files[index], json.dumps(asdict(run)))
+            _cache(files[index], run)
         for folder in {file.parent for file in files}:
             old = sorted(folder.glob("*.json"), key=lambda path: path.stat().st_mtime)
             for path in old[:-_KEEP]:
@@ -320,11 +326,16 @@ def _read_cached(file: Path) -> LabRun | None:
 
 @dataclass(frozen=True)
 class Grade:
-    """A lab graded: the run, and the known mistakes it looks like, if any."""
+    """A lab graded: the run, and the known mistakes it looks like, if any.
+
+    `met` holds the keys of those mistakes that were there at an earlier grading already: a first time
+    says what a mistake looks like, a second time how to mend it.
+    """
 
     lab: Lab
     run: LabRun
     likeness: Likeness | None = None
+    met: frozenset[str] = frozenset()
 
 
 def failed_before(last: LabRun | None) -> tuple[str, ...]:
@@ -364,8 +375,30 @@ def run_lab(
 
 def grade(course: Course, lab: Lab, progress: Progress) -> Grade:
     """Grade starter.py of `lab`, keep the result in `progress`, and compare it with known mistakes."""
-    run = run_lab(course, lab, progress)
-    return Grade(lab, run, compare(lab, run))
+    return judge(lab, run_lab(course, lab, progress), progress)
+
+
+def judge(lab: Lab, run: LabRun, progress: Progress) -> Grade:
+    """The grade of a run: which known mistakes it looks like, and which of these were met before.
+
+    A mistake was met before if it was named at an earlier grading, or if a test that it fails has failed at
+    the last one too. What this run fails and is called is kept in `progress`. A file that did not load
+    changes nothing there: none of its tests has said anything.
+    """
+    likeness = compare(lab, run)
+    unread = run.problem is not None or any(test.outcome == "syntax" for test in run.bad)
+    if run.passed or unread:
+        return Grade(lab, run, likeness)
+    before = progress[lab]
+    bad = {test.name for test in run.bad}
+    again = bad.intersection(before.failing)
+    named = likeness.mistakes if likeness is not None else ()
+    fails = {one.key: kept.fails.keys() for one, kept in known(lab.folder)} if named else {}
+    met = {one.key for one in named if one.key in before.named or again & fails[one.key]}
+    with progress.update(lab) as entry:
+        entry.failing = sorted(bad)
+        entry.named = sorted({*entry.named, *(one.key for one in named)})
+    return Grade(lab, run, likeness, frozenset(met))
 
 
 def compare(lab: Lab, run: LabRun) -> Likeness | None:
@@ -386,6 +419,8 @@ def grade_many(
     if missing := [lab.id for lab in labs if lab not in there]:
         raise CourseError(f"starter.py or test_lab.py is missing in {', '.join(missing)}")
     before = [digest(lab.starter) for lab in labs]
+    jobs = [Job(lab.folder, lab.starter) for lab in labs]
+    files = [_file(course.root, lab, job) for lab, job in zip(labs, jobs, strict=True)]
     ended: dict[int, LabRun] = {}
     told = 0
 
@@ -393,11 +428,11 @@ def grade_many(
         nonlocal told
         ended[index] = run
         _keep(progress, labs[index], run, before[index])
+        _cache(files[index], run)
         while told in ended:
             on_grade(Grade(labs[told], ended[told]))
             told += 1
 
-    jobs = [Job(lab.folder, lab.starter) for lab in labs]
     run_jobs(course.root, jobs, min(2, os.cpu_count() or 1), done)
 
 
@@ -414,3 +449,4 @@ def _keep(progress: Progress, lab: Lab, run: LabRun, content: str) -> None:
         else:
             entry.passed_at = entry.passed_at or now()
             entry.passed_digest = content
+            entry.failing, entry.named = [], []

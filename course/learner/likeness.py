@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 
-from course.learner.fingerprints import Fingerprint
+from course.learner.fingerprints import Fingerprint, is_hidden
 from course.learner.mistakes import Mistake
 
 
@@ -39,6 +39,10 @@ def looks_like(mine: Fingerprint, known: Iterable[tuple[Mistake, Fingerprint]]) 
     them, or two that explain all: then something else is wrong besides. Compared are the tests of which both
     say something: one that needs a function not written yet, or torch, does not count.
 
+    An error that the learner's own file raises in a test hides what the test would have said. So where that
+    leaves no mistake to name, one that fails exactly these tests may be it, if the messages of all other
+    tests agree, and there is one.
+
     Nothing is said where no assertion tells anything (the tests hang, or end in other errors), where
     three or more mistakes fit, and, unless every failure is explained, where more than half of the tests
     fail: many a fault fails them all.
@@ -46,7 +50,9 @@ def looks_like(mine: Fingerprint, known: Iterable[tuple[Mistake, Fingerprint]]) 
     telling = {said for said in mine.fails.values() if said.startswith("failed")}
     if not telling:
         return None
+    known = list(known)
     whole: list[Mistake] = []
+    sure = True
     part: list[tuple[Mistake, Set[str]]] = []
     for mistake, fingerprint in known:
         both = mine.tests & fingerprint.tests
@@ -55,11 +61,25 @@ def looks_like(mine: Fingerprint, known: Iterable[tuple[Mistake, Fingerprint]]) 
             whole.append(mistake)
         elif theirs and all(ours.get(name) == said for name, said in theirs.items()):
             part.append((mistake, theirs.keys()))
+    if not whole and not part:
+        whole = [mistake for mistake, theirs in known if _hidden(mine, theirs)]
+        sure = False
     most = 2 * len(mine.fails) > len(mine.tests)
     if whole and (len(telling) > 1 or not most):
-        return Likeness(tuple(whole), sure=True) if len(whole) <= 2 else None
+        return Likeness(tuple(whole), sure) if len(whole) <= 2 else None
     likeness = _parts(mine.fails.keys(), part)
     return None if most and likeness is not None and not likeness.together else likeness
+
+
+def _hidden(mine: Fingerprint, theirs: Fingerprint) -> bool:
+    """Whether both fail the same tests, and differ only where an error of the file itself ends a test."""
+    both = mine.tests & theirs.tests
+    ours, said = mine.among(both).fails, theirs.among(both).fails
+    if ours.keys() != said.keys():
+        return False
+    differ = {name for name in ours if ours[name] != said[name]}
+    told = {name for name in ours.keys() - differ if ours[name].startswith("failed")}
+    return bool(told) and all(is_hidden(ours[name], said[name]) for name in differ)
 
 
 def _parts(mine: Set[str], found: Sequence[tuple[Mistake, Set[str]]]) -> Likeness | None:

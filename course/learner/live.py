@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from course.learner.desk import Desk
-from course.learner.grade import Grade, compare, failed_before, run_lab
+from course.learner.grade import Grade, failed_before, judge, run_lab
 from course.learner.labs import Lab
 from course.learner.report import STYLES, show_advice, show_head, show_run
 from course.learner.results import LabRun, lines_of, unloadable
@@ -46,7 +46,7 @@ def grade_aloud(desk: Desk, lab: Lab, last: LabRun | None = None) -> Grade:
     if first and unloadable(run) is None and set(first) & set(failed_before(run)):
         desk.say(f"Run first: the {len(first)} that did not pass before. The others count as then, "
                  "and are run again once these pass.", "dim")  # fmt: skip
-    graded = Grade(lab, run, compare(lab, run))
+    graded = judge(lab, run, desk.progress)
     show_advice(desk.console, desk.course, graded)
     return graded
 

@@ -14,7 +14,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -70,6 +70,8 @@ class LabProgress:
             where the lab passed, or was never graded.
         passed_at: when it first passed, or None. A lab once passed stays done.
         passed_digest: the starter.py that last passed; None once that very file has failed.
+        failing: the tests that failed at the last grading; empty where it passed.
+        named: the known mistakes that failures looked like, since it last passed.
     """
 
     attempts: int = 0
@@ -78,6 +80,8 @@ class LabProgress:
     failed: int = 0
     passed_at: str | None = None
     passed_digest: str | None = None
+    failing: list[str] = field(default_factory=list)
+    named: list[str] = field(default_factory=list)
 
     @property
     def done(self) -> bool:
@@ -177,12 +181,16 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "failed": (int,),
     "passed_at": (str, type(None)),
     "passed_digest": (str, type(None)),
+    "failing": (list,),
+    "named": (list,),
 }
 
 
 def _entry(values: dict[str, Any]) -> LabProgress:
     for name, value in values.items():
         if name not in _TYPES or not isinstance(value, _TYPES[name]) or isinstance(value, bool):
+            raise TypeError(f"{name} is {value!r}")
+        if isinstance(value, list) and not all(isinstance(one, str) for one in value):
             raise TypeError(f"{name} is {value!r}")
     return LabProgress(**values)
 

@@ -111,19 +111,24 @@ def show_run(console: Console, lab: Lab, run: LabRun) -> None:
 
 
 def show_advice(console: Console, course: Course, graded: Grade) -> None:
-    """Print the known mistakes that it looks like, and what to do next."""
+    """Print the known mistakes that it looks like, how to mend those met before, and what to do next."""
     lab = graded.lab
     if graded.run.passed:
         console.print(
             Text(f"See how the course writes it: course diff {lab.id}. Go on: course next")
         )
         return
+    named = graded.likeness.mistakes if graded.likeness is not None else ()
     if graded.likeness is not None:
         console.print(Text(graded.likeness.sentence))
-        for mistake in graded.likeness.mistakes:
-            console.print(Padding(Text(mistake.hint), (0, 0, 0, 2)))
+        for mistake in named:
+            if mistake.key in graded.met:
+                console.print(Padding(Text(mistake.hint), (0, 0, 0, 2)))
+    more = f"course hint {lab.id}"
+    if any(mistake.key not in graded.met for mistake in named):
+        more = f"Grade it again to read how to mend this, or ask for a nudge: {more}"
     plain = f"LAB_IMPL=starter pytest {course.show(lab.folder)}"
-    console.print(Text(f"Stuck? course hint {lab.id}. Every detail: {plain}"), soft_wrap=True)
+    console.print(Text(f"Stuck? {more}. Every detail: {plain}"), soft_wrap=True)
 
 
 def show_line(console: Console, graded: Grade) -> None:
@@ -250,7 +255,8 @@ def _explained(group: list[Line]) -> Iterable[RenderableType]:
 def _failure(test: TestResult) -> Iterable[RenderableType]:
     if test.outcome == "error" and test.file and is_test_file(test.file):
         yield Text("The test could not use what your code gave it.")
-    yield Text(shorten(test.message) or "The test failed and has no message.")
+    said = shorten(test.message, test.tolerance)
+    yield Text(said or "The test failed and has no message.")
     yield from _where(test)
     yield from (Text(note[:_WIDE], style="dim") for note in test.notes[:_MOST_NOTES])
     if test.printed:

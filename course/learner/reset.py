@@ -9,6 +9,7 @@ met the lab, as long as something was still unwritten.
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 
@@ -60,6 +61,20 @@ def _from_git(course: Course, lab: Lab) -> tuple[str, str] | None:
         if best is None or len(unwritten(source)) >= len(unwritten(best[1])):
             best = (f"commit {commit[:10]}", source)
     return best if best is not None and unwritten(best[1]) else None
+
+
+def changed(course: Course, labs: Sequence[Lab]) -> list[Lab]:
+    """Those of `labs` whose starter.py is not as the last commit has it, or as it was when it was copied."""
+    paths = [lab.starter.relative_to(course.root).as_posix() for lab in labs]
+    said = _git(course.root, "diff", "--name-only", "--relative", "HEAD", "--", *paths)
+    differ = set(said.splitlines()) if said is not None else set()
+
+    def is_changed(lab: Lab, path: str) -> bool:
+        copy = course.root / ".course" / "starters" / f"{lab.id}.py"
+        text = lab.starter.read_text(encoding="utf-8", errors="replace")
+        return path in differ or (copy.is_file() and copy.read_text(encoding="utf-8") != text)
+
+    return [lab for lab, path in zip(labs, paths, strict=True) if is_changed(lab, path)]
 
 
 def untouched(course: Course, lab: Lab) -> tuple[str, str]:

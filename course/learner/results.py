@@ -25,6 +25,7 @@ class TestResult:
         seconds, cpu_seconds: by the clock, and of all threads.
         printed: the last lines that the code printed.
         own_words: of the message, what the learner's own file has said in refusing something.
+        tolerance: of a comparison that allows for rounding, relative and absolute; else None.
     """
 
     __test__ = False  # not a test class, whatever pytest thinks of the name
@@ -44,6 +45,7 @@ class TestResult:
     printed: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     own_words: list[str] = field(default_factory=list)
+    tolerance: list[float] | None = None
 
 
 @dataclass

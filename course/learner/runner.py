@@ -33,15 +33,14 @@ from typing import Any, TextIO
 import pytest
 
 from course.learner.labs import is_test_file
+from course.learner.own_words import own_words
 from course.learner.refuse import AnswerImportedError
+from course.learner.tolerances import tolerance_of
 
 CAN_FORK = hasattr(os, "fork") and sys.platform.startswith("linux")
 _NUMPY_HEAD = re.compile(
     r"^(?:Arrays are not \w+(?: \w+)*|Not equal to tolerance [^\n]*)\s*\n(?=\S)"
 )
-_OWN = re.compile(
-    r"(?:raise|assert)\b"
-)  # a line of the graded file that says something in its own words
 _HAS_ALARM = hasattr(signal, "setitimer")
 
 
@@ -234,7 +233,8 @@ class Recorder:
             )
         if isinstance(error, AssertionError) and (not mine or self.in_tests(last)):
             text = _NUMPY_HEAD.sub("", text)  # numpy.testing puts it before the test's own words
-            return {"outcome": "failed", "message": text} | ({"notes": notes[:8]} if notes else {})
+            failed = {"outcome": "failed", "message": text, "tolerance": self.tolerance(frames)}
+            return failed | ({"notes": notes[:8]} if notes else {})
         if isinstance(error, pytest.fail.Exception):
             raised = re.fullmatch(r"DID NOT RAISE <class '(?:.*\.)?(\w+)'>", text)
             if raised:
@@ -252,27 +252,19 @@ class Recorder:
                     found |= _place(*here[-1], None)
         return found | {"outcome": "error", "message": message}
 
+    def tolerance(self, frames: list[tuple[FrameType, int]]) -> list[float] | None:
+        """How close is close enough in the assertion that failed."""
+        ours = [(f, line) for f, line in frames if self.in_tests(f.f_code.co_filename)]
+        return tolerance_of(*ours[-1]) if ours else None
+
     def own_words(self, error: BaseException, message: str) -> list[str]:
         """The parts of an assertion's `message` that are the graded file's: what its errors say that the
         test caught. Another learner puts the same into other words."""
-        caught: list[object] = [error.__context__]
+        caught: list[object] = [error.__cause__, error.__context__]
         for frame, _ in _frames(error.__traceback__):
             if self.in_tests(frame.f_code.co_filename):
-                caught += frame.f_locals.values()
-        found = set()
-        for one in caught:
-            if isinstance(one, pytest.ExceptionInfo):
-                with contextlib.suppress(AssertionError):  # nothing was raised for it
-                    one = one.value
-            if not isinstance(one, BaseException) or one is error:
-                continue
-            frames = _frames(one.__traceback__)
-            if not frames or frames[-1][0].f_code.co_filename != self.impl:
-                continue
-            refuses = _OWN.match(linecache.getline(self.impl, frames[-1][1]).strip())
-            if refuses and str(one).strip() in message:
-                found.add(str(one).strip())
-        return sorted(found - {""})
+                caught += [one for one in frame.f_locals.values() if one is not error]
+        return own_words(self.impl, caught, message)
 
 
 def _broken(report: pytest.CollectReport) -> dict[str, Any]:

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 LONG = 90  # characters of a value that is printed whole
 AROUND = 34  # characters that are kept before and after the first difference
 MOST_LINES = 8
 MOST_CHARACTERS = 560
 _CLOSING = {"(": ")", "[": "]", "{": "}"}
+_NUMBER = re.compile(r"(?<![\w.])[-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?(?![\w.])")
+Tolerance = Sequence[float] | None  # relative and absolute; None: what is not equal differs
 
 
-def shorten(message: str) -> str:
+def shorten(message: str, tolerance: Tolerance = None) -> str:
     """`message` with its long values cut down, and not more than `MOST_LINES` lines of it.
 
-    Of two long values, as in "got [...], should be [...]", only the neighbourhood of their first
-    difference is kept, and the item of the value that it is in is named.
+    Of two long values, as in "got [...], should be [...]", only the neighbourhood of the first item in
+    which they differ is kept, and the item named, with what either has there. Numbers that the test's own
+    `tolerance` takes for equal do not differ.
     """
-    text = _values(_fold_numpy(message.strip()))
+    text = _values(_fold_numpy(message.strip()), tolerance)
     lines = text.splitlines()
     if len(lines) > MOST_LINES:
         lines = [*lines[: MOST_LINES - 1], f"… and {len(lines) - MOST_LINES + 1} lines more"]
@@ -43,19 +47,21 @@ def _fold_numpy(text: str) -> str:
 # -- values ---------------------------------------------------------------------------------------
 
 
-def _values(text: str) -> str:
+def _values(text: str, tolerance: Tolerance) -> str:
     spans = list(_spans(text))
     pieces = [text[start:end] for start, end in spans]
     short = [piece if len(piece) <= LONG else _cut(piece) for piece in pieces]
     told = ""
     for index in range(len(pieces) - 1):
-        one, other = pieces[index : index + 2]
+        one, other = (" ".join(piece.split()) for piece in pieces[index : index + 2])
         near = spans[index + 1][0] - spans[index][1] < 2 * AROUND
         alike = near and one != other and _opening(one) == _opening(other)
         if alike and max(len(one), len(other)) > LONG:
-            short[index : index + 2], item = _difference(one, other)
-            told = f"\nThey differ first in item {item}, counted from 0."
-            break
+            found = _first_difference(one, other, tolerance)
+            if found is not None:
+                short[index : index + 2] = [_around(one, found.one), _around(other, found.other)]
+                told = f"\nThey differ first in item {found}."
+                break
     parts, end = [], 0
     for (start, stop), piece in zip(spans, short, strict=True):
         parts += [text[end:start], piece]
@@ -106,47 +112,116 @@ def _cut(value: str) -> str:
     return value if len(value) <= LONG else f"{value[: LONG - 10]} …{value[-1]}"
 
 
-def _difference(one: str, other: str) -> tuple[list[str], int]:
-    """Both values around their first difference, and the number of the item that holds it."""
-    one, other = " ".join(one.split()), " ".join(other.split())
-    at = next(
-        (i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b),
-        min(len(one), len(other)),
+@dataclass(frozen=True)
+class _Item:
+    """One item of a value: where it begins in the value, and its text; `""` behind the value's end."""
+
+    at: int
+    text: str
+
+
+@dataclass(frozen=True)
+class _Difference:
+    """The first item in which two values differ; `numbers` counts on within an item that is long itself."""
+
+    numbers: tuple[int, ...]
+    one: _Item
+    other: _Item
+
+    def __str__(self) -> str:
+        a, b = self.one.text, self.other.text
+        at = _first_apart(a, b)
+        texts = [_window(text, max(at - AROUND, 0), at) if text else "nothing" for text in (a, b)]
+        inner = "".join(f", item {number} of it" for number in self.numbers[1:])
+        return f"{self.numbers[0]}{inner}, counted from 0: {texts[0]} and {texts[1]}"
+
+
+def _first_difference(one: str, other: str, tolerance: Tolerance) -> _Difference | None:
+    """The first item in which the values differ by more than `tolerance`; None where none does."""
+    mine, theirs = _items(one), _items(other)
+    nothing = _Item(len(one) - 1, ""), _Item(len(other) - 1, "")
+    for number in range(max(len(mine), len(theirs))):
+        a = mine[number] if number < len(mine) else nothing[0]
+        b = theirs[number] if number < len(theirs) else nothing[1]
+        if not _same(a.text, b.text, tolerance):
+            opening = _opening(a.text)
+            if max(len(a.text), len(b.text)) > 2 * AROUND and opening == _opening(b.text):
+                inner = _first_difference(a.text, b.text, tolerance)
+                if inner is not None:
+                    one_item = _Item(a.at + inner.one.at, inner.one.text)
+                    other_item = _Item(b.at + inner.other.at, inner.other.text)
+                    return _Difference((number, *inner.numbers), one_item, other_item)
+            return _Difference((number,), a, b)
+    return None
+
+
+def _same(one: str, other: str, tolerance: Tolerance) -> bool:
+    """Whether two items are equal, but for numbers that `tolerance` takes for equal."""
+    if one == other:
+        return True
+    # numpy puts blanks before its shorter numbers
+    if "".join(_NUMBER.sub("#", one).split()) != "".join(_NUMBER.sub("#", other).split()):
+        return False
+    rel, most = tolerance or (0.0, 0.0)
+    pairs = zip(_NUMBER.findall(one), _NUMBER.findall(other), strict=True)
+    return all(
+        abs(a - b) <= max(rel * max(abs(a), abs(b)), most)
+        for a, b in ((float(a), float(b)) for a, b in pairs)
     )
-    begin = max(at - AROUND, 0)
+
+
+def _items(value: str) -> list[_Item]:
+    """The items of a list, a dict or a call's arguments: between commas, or, as numpy has it, blanks."""
+    begin = len(_opening(value))
+    inner = value[begin:-1]
+    commas = [*_outer(inner, ",")]
+    cuts = commas or [*_outer(inner, " ")]
+    found = []
+    for start, end in zip([0, *(cut + 1 for cut in cuts)], [*cuts, len(inner)], strict=True):
+        text = inner[start:end].strip()
+        if text:
+            found.append(_Item(begin + inner.index(text, start), text))
+    return found
+
+
+def _outer(text: str, mark: str) -> Iterator[int]:
+    """Where `mark` stands in `text` outside of brackets and quotes."""
+    index = 0
+    while index < len(text):
+        char = text[index]
+        if char in _CLOSING:
+            index = _end(text, index) or index + 1
+            continue
+        if char in "'\"" and not text[index - 1 : index].isalnum():
+            end = text.find(char, index + 1)
+            index = end if end > 0 else index
+        elif char == mark:
+            yield index
+        index += 1
+
+
+def _first_apart(one: str, other: str) -> int:
+    """The first place in which two texts differ."""
+    pairs = zip(one, other, strict=False)
+    return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other)))
+
+
+def _around(value: str, item: _Item) -> str:
+    """A long value as far as it is about `item`."""
+    begin = max(item.at - AROUND, 0)
     if begin:  # at the beginning of a word
-        begin = one.rfind(" ", 0, begin) + 1
-    return [_window(value, begin, at) for value in (one, other)], max(
-        _item(one, at), _item(other, at)
-    )
+        begin = value.rfind(" ", 0, begin) + 1
+    return _window(value, begin, item.at)
 
 
 def _window(value: str, begin: int, at: int) -> str:
     end = at + AROUND
-    before = f"{_opening(value)}… " if begin else ""
+    opening = _opening(value)
+    before = f"{opening}… " if begin else ""
     after = f" …{value[-1]}" if end < len(value) - 1 else value[end:]
     return before + value[begin:end] + after
 
 
 def _opening(value: str) -> str:
-    """The first bracket, and the name before it."""
-    return next(value[: i + 1] for i, char in enumerate(value) if char in _CLOSING)
-
-
-def _item(value: str, at: int) -> int:
-    """How many items of `value` end before `at`, where it begins to differ from another."""
-    depth = count = 0
-    quote = ""
-    for before, char in zip(" " + value, value[:at], strict=False):
-        if quote:
-            quote = "" if char == quote and before != "\\" else quote
-        elif char in "'\"":
-            quote = char
-        elif char in _CLOSING:
-            depth += 1
-        elif char in _CLOSING.values():
-            depth -= 1
-        elif char == "," and depth == 1:
-            count += 1
-    ends = at < len(value) and depth == 1 and value[at] in _CLOSING.values()
-    return count + (ends and value[at - 1] not in _CLOSING)  # the other value has one more
+    """The first bracket, and the name before it; nothing where there is none."""
+    return next((value[: i + 1] for i, char in enumerate(value) if char in _CLOSING), "")

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import importlib.metadata
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from course_helpers import DRAW_STARTER, ROOT, Ran, add_lab, make_repository, solve
+from course_helpers import DRAW_STARTER, ROOT, Ran, add_lab, git, make_repository, solve
 
 from course.learner.assemble import build, find_parts, my_parts, same_tokens
+from course.learner.grade import Job, cached_runs
 from course.learner.labs import Course, CourseError, Lab, load_course
 from course.learner.mistakes import find_mistake
+from course.learner.reset import keep_untouched
+from course.learner.results import LabRun
 from mini_vllm.config.engine import DEFAULT_MODEL
 from mini_vllm.engine.parts import DEFAULT_PARTS
 from mini_vllm.entrypoints.cli import main as mini_vllm
@@ -106,10 +110,52 @@ def test_my_parts_says_whose_each_is(drawing: Lab) -> None:
     solve(drawing)
     parts, lines = my_parts()
     assert parts.sampler is not DEFAULT_PARTS.sampler
-    assert len(lines) == len(vars(DEFAULT_PARTS))
-    assert [line.split() for line in lines if "yours" in line] == [
-        ["sampler", "yours", "lab", "01-01:", "passes"]
+    others = [name for name in vars(DEFAULT_PARTS) if name != "sampler"]
+    assert [" ".join(line.split()) for line in lines] == [
+        "sampler yours lab 01-01: passes",
+        f"not begun, so the reference's: {', '.join(others)}",
     ]
+
+
+@pytest.mark.parametrize("with_git", [True, False], ids=["git", "a copy"])
+def test_only_what_is_begun_is_listed_and_only_what_is_written_is_graded(
+    course: Course, drawing: Lab, monkeypatch: pytest.MonkeyPatch, with_git: bool
+) -> None:
+    graded: list[str] = []
+
+    def run(root: Path, jobs: Sequence[tuple[Lab, Job]], on_wait: object) -> list[LabRun]:
+        graded.extend(lab.id for lab, _ in jobs)
+        return cached_runs(root, jobs)
+
+    monkeypatch.setattr("course.learner.assemble.cached_runs", run)
+    if with_git:
+        git(course.root, "init", "-q")
+        git(course.root, "add", ".")
+        git(course.root, "commit", "-q", "-m", "the author's")
+    else:
+        keep_untouched(course, drawing)
+    every = ", ".join(vars(DEFAULT_PARTS))
+    assert my_parts()[1] == [f"not begun, so the reference's: {every}"]
+    drawing.starter.write_text("# mine\n" + drawing.starter.read_text())
+    [line, _] = my_parts()[1]
+    assert line.endswith("reference  lab 01-01: Sampler.__call__ is not written yet")
+    assert graded == []
+    solve(drawing)
+    assert "yours" in my_parts()[1][0]
+    assert graded == ["01-01"]
+
+
+def test_what_course_grade_has_found_is_not_run_again(
+    drawing: Lab, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("typer")
+    solve(drawing)
+    Ran(capsys, "grade", "--all")
+    my_parts()
+    assert "running the tests" not in capsys.readouterr().err
+    drawing.starter.write_text(drawing.starter.read_text() + "\n# changed\n")
+    my_parts()
+    assert "1 lab has changed since the last grading: running the tests" in capsys.readouterr().err
 
 
 def test_my_parts_outside_of_the_repository(

@@ -111,6 +111,27 @@ def test_what_is_not_written_is_not_compared() -> None:
     assert said(looks_like(mine, known(one=ONE))) == "This looks like “ONE”."
 
 
+def raised(name: str, kind: str = "ValueError", code: str = "raise ValueError(…)") -> TestResult:
+    return TestResult(
+        name, name, outcome="error", message=f"{kind}: no", file="starter.py", code=code
+    )
+
+
+def test_an_error_of_the_learners_own_hides_what_the_test_says() -> None:
+    """The other tests tell; then it may be that mistake. Where none is left, nobody can tell."""
+    mine = run(a="got 3, not 4", b="2 of 5 rows")
+    mine.tests[1] = raised("b")
+    assert said(looks_like(mine, known(one=ONE, other=OTHER))) == "This may be “ONE”."
+    mine.tests[1] = raised("b", "IndexError", "return rows[3]")
+    assert looks_like(mine, known(one=ONE)) is None, "no words of the file: something else is wrong"
+    mine.tests[0], mine.tests[1] = raised("a"), raised("b")
+    assert looks_like(mine, known(one=ONE)) is None
+    mine = run(a="got 3, not 4", b="!KeyError: 'x'")
+    theirs = run(a="got 3, not 4", b="!IndexError: 3")
+    assert said(looks_like(mine, known(one=theirs))) == "This may be “ONE”."
+    assert looks_like(mine, known(one=run(a="got 4, not 4", b="!IndexError: 3"))) is None
+
+
 def test_a_test_that_only_one_side_has_run_is_not_compared() -> None:
     """Skipped where the fingerprint was taken, or here: torch is not everywhere."""
     theirs = run(a="got 3, not 4", b="2 of 5 rows")
@@ -141,6 +162,8 @@ def test_a_refusal_in_other_words_is_the_same_refusal() -> None:
     assert mine != failure(message="TypeError: no: negative", **raised)
     other = raised | {"code": "return items[3]"}
     assert failure(message="IndexError: 3", **other) != failure(message="IndexError: 4", **other)
+    in_one_line = raised | {"code": 'if low > high: raise ValueError("…")'}
+    assert mine == failure(message="ValueError: no", **in_one_line)
     tests_own = raised | {"file": "test_lab.py"}
     assert failure(message="ValueError: a", **tests_own) != failure(
         message="ValueError: b", **tests_own
@@ -176,17 +199,39 @@ def test_two_long_values_are_shown_where_they_differ() -> None:
     wanted = [{"step": n, "id": "a"} for n in range(40)]
     got = [*wanted[:17], {"step": 17, "id": "b"}, *wanted[18:]]
     text = shorten(f"the events should be {wanted}, got {got}. Look at the queue.")
-    assert len(text) < 300
+    assert len(text) < 320
     assert "{'step': 17, 'id': 'a'}" in text
     assert "{'step': 17, 'id': 'b'}" in text
     assert "Look at the queue." in text
-    assert text.endswith("They differ first in item 17, counted from 0.")
+    items = "{'step': 17, 'id': 'a'} and {'step': 17, 'id': 'b'}."
+    assert text.endswith(f"They differ first in item 17, counted from 0: {items}")
 
 
 def test_a_value_that_ends_early() -> None:
     text = shorten(f"should be {list(range(40))}, got {list(range(30))}")
-    assert "item 30, counted" in text
+    assert "They differ first in item 30, counted from 0: 30 and nothing." in text
     assert "29]" in text
+
+
+def test_what_a_test_takes_for_equal_does_not_differ() -> None:
+    """With the test's tolerance the first item that it refuses is named, not the first other digit."""
+    wanted = [round(0.1 * n, 1) for n in range(20)]
+    got = [x + 1e-9 for x in wanted]
+    got[13] = 5.0
+    text = f"should be {wanted}, got {got}"
+    assert "first in item 13, counted from 0: 1.3 and 5.0." in shorten(text, [1e-6, 1e-8])
+    assert "first in item 0, counted from 0: 0.0 and 1e-09." in shorten(text)
+    got[13] = wanted[13]
+    assert "differ" not in shorten(f"should be {wanted}, got {got}", [1e-6, 1e-8])
+
+
+def test_the_items_of_numpys_arrays() -> None:
+    np = pytest.importorskip("numpy")
+    wanted = np.arange(40.0).reshape(4, 10)
+    got = wanted + 1e-9
+    got[2, 3] = 7.5
+    text = shorten(f"should be {wanted}, got {got}", [1e-6, 1e-8])
+    assert "They differ first in item 2, item 3 of it, counted from 0: 23. and 7.5e+00" in text
 
 
 def test_a_short_message_is_left_alone() -> None:

@@ -8,6 +8,7 @@ from types import ModuleType
 from typing import Any
 
 from course.learner.labs import load_support
+from course.learner.predictions import wrong_in
 
 support = load_support(__file__)
 
@@ -36,20 +37,31 @@ def test_the_predictions_hold(lab: ModuleType) -> None:
     """Two exact numbers, and two within what they may be off."""
     said = lab.predictions()
     facts = {
-        "admitted, reserved": (8, 0, "4,096 slots, 512 for each"),
-        "admitted, blocks": (85, 0, "33 tokens take 3 blocks of 16, and there are 256 blocks"),
+        "admitted, reserved": (
+            8,
+            0,
+            "How many slots does each keep for itself, and how many are there?",
+        ),
+        "admitted, blocks": (
+            85,
+            0,
+            "How many blocks do 33 tokens take, and how many blocks has the pool?",
+        ),
         "share held, the model's maximum": (
             0.132,
             0.05,
-            "8 requests at once, some 1,080 tokens each",
+            "How many requests run at once, and how many tokens does one hold, averaged over its life?",
         ),
-        "waste of a last block": (7.5, 1, "0 to 15 slots, each about as likely"),
+        "waste of a last block": (
+            7.5,
+            1,
+            "How many are empty at least, how many at most, and are all numbers between as likely?",
+        ),
     }
     assert said.keys() == facts.keys(), f"four questions, {sorted(facts)}; yours: {sorted(said)}"
-    for name, (fact, may_be_off, why) in facts.items():
-        assert abs(said[name] - fact) <= may_be_off, (
-            f"{name}: you said {said[name]}, it is {fact}: {why}"
-        )
+    for name, (fact, may_be_off, ask) in facts.items():
+        wrong = wrong_in(said[name], fact, may_be_off)
+        assert not wrong, f"{name}: {wrong}. {ask}"
 
 
 # ---- one piece a request -------------------------------------------------------------------------

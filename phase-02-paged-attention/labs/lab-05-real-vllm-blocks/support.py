@@ -32,9 +32,7 @@ def same_as_vllm(lab: Any, kind: str, rule: str) -> None:
     """Every prediction for the runs of a kind is what vLLM said."""
     for line in of_kind(kind):
         for what, theirs, yours in predictions.predict(lab, line):
-            assert theirs == yours, (
-                f"{line['name']}, {what}: vLLM {theirs!r}, you {yours!r}. {rule}"
-            )
+            assert theirs == yours, f"{line['name']}, {what}: vLLM does not say {yours!r}. {rule}"
 
 
 def equal(got: Any, want: Any, what: str) -> None:

@@ -7,6 +7,7 @@ from types import ModuleType
 import pytest
 
 from course.learner.labs import load_support
+from course.learner.predictions import wrong_in
 from mini_vllm.core.request import RequestStatus
 from mini_vllm.core.sched import scheduler as given
 
@@ -19,15 +20,22 @@ def test_the_predictions_hold(lab: ModuleType) -> None:
     facts = {
         "three prompts of 8": (
             {"ann": 8, "ben": 2},
-            "10 tokens are 8 and 2, and nobody is admitted for 0",
+            "What does the step have left for the second, and what for the third?",
         ),
-        "ten people, four seats": (4, "a seat each, whatever budget and memory are left"),
-        "a stream and a prompt of 20": ({"eve": 1, "fay": 15}, "Eve runs, so she comes first"),
-        "threshold 6": ({"fay": 6, "gil": 6, "hal": 4}, "6 each while they last, and 16 in all"),
+        "ten people, four seats": (4, "Which of the limits is met first?"),
+        "a stream and a prompt of 20": (
+            {"eve": 1, "fay": 15},
+            "Who is served first: who runs, or who waits?",
+        ),
+        "threshold 6": (
+            {"fay": 6, "gil": 6, "hal": 4},
+            "No request gets more than 6 and the step no more than 16. What is left for the third?",
+        ),
     }
     assert said.keys() == facts.keys(), f"four questions, {sorted(facts)}; yours: {sorted(said)}"
-    for name, (fact, why) in facts.items():
-        assert said[name] == fact, f"{name}: you said {said[name]}, it is {fact}: {why}"
+    for name, (fact, ask) in facts.items():
+        wrong = wrong_in(said[name], fact)
+        assert not wrong, f"{name}: {wrong}. {ask}"
 
 
 @pytest.mark.parametrize(

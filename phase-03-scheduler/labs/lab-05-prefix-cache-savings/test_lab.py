@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from course.learner.labs import load_support
+from course.learner.predictions import wrong_in
 
 support = load_support(__file__)
 
@@ -31,29 +32,36 @@ def test_the_predictions_hold(lab: ModuleType) -> None:
     facts = {
         "without caching": (
             544,
-            "65 of prompt and 3 of answer, eight times; the fourth is sampled",
+            "How many of somebody's four tokens of answer are computed, and how many only sampled?",
         ),
-        "with caching": (96, "68 for the first, then seven times 1 of prompt and 3 of answer"),
-        "nothing shared": (544, "a cache without anything in common saves nothing"),
-        "system prompt of 66": (112, "64 of the 66 lie in full blocks: 70, and seven times 3 + 3"),
+        "with caching": (
+            96,
+            "Who computes the shared prompt, and what is left to compute for the other seven?",
+        ),
+        "nothing shared": (544, "What can be found if the first token differs already?"),
+        "system prompt of 66": (112, "How many of the 66 are in full blocks?"),
         "eight identical prompts of 64": (
             116,
-            "the last token must run, and hits are whole blocks: 60 are found, so 67 and seven times 7",
+            "One token must run, and hits are whole blocks. How many of the 64 can be found?",
         ),
         "threshold 16": (
             192,
-            "in the first step each gets 16 behind what is found, so the next finds 16 more: 0, 16, 32, "
-            "48, and 64 from the fifth on",
+            "What is published when the first has got its 16 tokens, and what does the second find then? "
+            "And the third?",
         ),
         "smallest pool, all found": (
             38,
-            "16 blocks for the prefix, and 22 that the strangers took",
+            "How many blocks do the strangers take from the front of the queue, both together?",
         ),
-        "largest pool, nothing found": (22, "the strangers' 22 are all there is"),
+        "largest pool, nothing found": (
+            22,
+            "How many blocks do the strangers take? When is every block of the pool among these?",
+        ),
     }
     assert said.keys() == facts.keys(), f"eight questions, {sorted(facts)}; yours: {sorted(said)}"
-    for name, (fact, why) in facts.items():
-        assert said[name] == fact, f"{name}: you said {said[name]}, it is {fact}: {why}"
+    for name, (fact, ask) in facts.items():
+        wrong = wrong_in(said[name], fact)
+        assert not wrong, f"{name}: {wrong}. {ask}"
 
 
 # ---- by hand -------------------------------------------------------------------------------------

@@ -33,7 +33,7 @@ def same_as_vllm(lab: Any, what: str, rule: str) -> None:
             if name.startswith(what):
                 compared += 1
                 assert theirs == yours, (
-                    f"{line['group']}, {line['name']}, {name}: vLLM {theirs!r}, you {yours!r}. {rule}"
+                    f"{line['group']}, {line['name']}, {name}: vLLM does not say {yours!r}. {rule}"
                 )
     assert compared, f"the capture has nothing called {what!r}: do not change it"
 

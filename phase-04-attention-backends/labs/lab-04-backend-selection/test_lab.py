@@ -15,37 +15,37 @@ Config, Layer, Machine, Server = facts.Config, facts.Layer, facts.Machine, facts
 
 def test_the_predictions_hold(lab: ModuleType) -> None:
     """Sixteen choices, each with the first reason against the candidate that vLLM likes best."""
-    why = {
-        "Llama on an A100": "nothing speaks against FLASH_ATTN, and it is first on any GPU but a 10.x",
-        "Llama on a B200": "on 10.x FLASHINFER stands before FLASH_ATTN",
-        "Llama on a T4": "FLASH_ATTN begins at 8.0. FLASHINFER, the second, begins at 7.5",
-        "float32 on an H100": "FLASH_ATTN and FLASHINFER compute in half precision only",
-        "heads of 96 on an A100": "FLASH_ATTN takes every multiple of 8 up to 256",
-        "heads of 96 on a B200": "FLASHINFER has four head sizes, and 96 is none of them; FLASH_ATTN is next",
-        "a sliding window on an L4": "the selector is not told of a window",
-        "an fp8 cache on an A100": "only version 3 of FlashAttention reads fp8. FLASHINFER is next, and does",
-        "an fp8 cache on an H100": "here FlashAttention is in version 3",
-        "gpt-oss on an A100": "sinks take FlashAttention 3 or 4. FLASHINFER has them on 10.x only",
-        "gpt-oss on an RTX 5090": "12.0 is a Blackwell by name, but FlashAttention is in version 2 there",
-        "DeepSeek-V3 on an H100": "FLASH_ATTN_MLA stands before FLASHMLA",
-        "DeepSeek-V3 and an fp8 cache on an H100": "FLASH_ATTN_MLA reads no fp8, FLASHMLA does",
-        "DeepSeek-V2-Lite on an L4": "of the MLA backends only TRITON_MLA runs below 9.0",
-        "DeepSeek-V3 and --block-size 16 on a B200": "FLASHINFER_MLA wants blocks of 32 or 64",
-        "Llama and --block-size 8 on an H100": "every candidate wants a multiple of 16",
+    ask = {
+        "Llama on an A100": "Which candidate stands first, but on 10.x? Does it lack anything here?",
+        "Llama on a B200": "Which candidate stands first on 10.x?",
+        "Llama on a T4": "At which capability does each candidate begin?",
+        "float32 on an H100": "In which types does each candidate compute?",
+        "heads of 96 on an A100": "Which head sizes does the first candidate take?",
+        "heads of 96 on a B200": "Which head sizes does the first candidate take, and which the next?",
+        "a sliding window on an L4": "Is the selector told of a window?",
+        "an fp8 cache on an A100": "Which version of FlashAttention reads fp8, and which does an A100 have?",
+        "an fp8 cache on an H100": "Which version of FlashAttention reads fp8, and which does an H100 have?",
+        "gpt-oss on an A100": "Which versions of FlashAttention take sinks? Who else does, and where?",
+        "gpt-oss on an RTX 5090": "Which version of FlashAttention is there for 12.0?",
+        "DeepSeek-V3 on an H100": "In which order are the MLA backends tried there?",
+        "DeepSeek-V3 and an fp8 cache on an H100": "Which of the MLA backends read an fp8 cache?",
+        "DeepSeek-V2-Lite on an L4": "At which capability does each MLA backend begin?",
+        "DeepSeek-V3 and --block-size 16 on a B200": "Which block sizes does the first candidate take?",
+        "Llama and --block-size 8 on an H100": "Which block sizes does each candidate take?",
     }
     said = lab.predictions()
-    missing = sorted(why.keys() ^ said.keys())
+    missing = sorted(ask.keys() ^ said.keys())
     assert not missing, f"these stand in one of the README and your predictions only: {missing}"
     for name, (machine, config) in support.QUESTIONS.items():
         fact, best = support.answer(machine, config), support.liked_best(machine, config)
         first = fact["refused"].get(best, [None])[0]
         guess = said[name]
         assert guess.backend == fact["backend"], (
-            f"{name}: vLLM says {fact['backend']}, you {guess.backend}: {why[name]}"
+            f"{name}: vLLM does not choose {guess.backend}. {ask[name]}"
         )
         assert guess.first == first, (
-            f"{name}: {fact['backend']} is right, but the first thing against {best} is {first!r}, not "
-            f"{guess.first!r}: {why[name]}"
+            f"{name}: {guess.backend} is right, but the first thing against {best} is not {guess.first!r}. "
+            f"{ask[name]}"
         )
 
 

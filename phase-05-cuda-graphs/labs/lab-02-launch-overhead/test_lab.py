@@ -28,11 +28,12 @@ def names_of(kernels: object) -> list[tuple[str, bool]]:
 ANSWERS: dict[str, tuple[tuple[float, ...], float, str]] = {
     "launches eager, PIECEWISE, FULL": (
         (195, 49, 1), 0.0,
-        "12 kernels a layer and three at the ends; then the pieces, and what stands between them; then one",
+        "12 kernels per layer and three at the ends; then the pieces, and what stands between them; and a "
+        "whole graph?",
     ),
     "ms eager, FULL": (
         (0.975, 0.738), 0.03,
-        "195 launches of 5 us, or the card's reading of 2.47 GB, whichever is longer",
+        "all of a step's launches at 5 us each, or the card's reading of 2.47 GB, whichever is longer",
     ),
     "times faster with Llama-3-8B": (
         (1.0,), 0.02,
@@ -44,7 +45,8 @@ ANSWERS: dict[str, tuple[tuple[float, ...], float, str]] = {
     ),
     "passes of a start": (
         (180,), 0.0,
-        "two for each of 86 graphs, and the measurement takes graphs of both modes",
+        "how often does the model run for each graph, and does the measurement before that take graphs of "
+        "one mode, or of both?",
     ),
 }  # fmt: skip
 

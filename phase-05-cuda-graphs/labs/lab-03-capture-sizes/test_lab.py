@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from course.learner.labs import load_support
+from course.learner.predictions import wrong_in
 
 support = load_support(__file__)
 DEFAULT = [1, 2, 4, *range(8, 256, 8), *range(256, 513, 16)]
@@ -26,28 +27,28 @@ def test_the_predictions_hold(lab: ModuleType) -> None:
     }
     facts = {
         "rungs for 256 people": (
-            len(sizes["256 people"]), "1, 2 and 4, then 31 multiples of 8, then 17 of 16 from 256 to 512",
+            len(sizes["256 people"]), "How many sizes are below 8, how many below 256, how many from there?",
         ),
         "captures for 256 people": (
-            graphs["256 people"], "every rung in pieces, and those up to 256 once more, FULL",
+            graphs["256 people"], "Which sizes are captured in pieces, and which of them once more, FULL?",
         ),
         "captures for Kim alone": (
-            graphs["Kim alone"], "the highest wanted is twice the requests, 2; FULL only for one request",
+            graphs["Kim alone"], "Which size is the largest then, and how many are FULL as well?",
         ),
         "top rung for 21 people": (
-            sizes["21 people"][-1], "42 is wanted, and below it stands no rung but 40",
+            sizes["21 people"][-1], "How large a size is wanted for 21, and which is next below it?",
         ),
         "top rung for a maximum of 42": (
-            sizes["a maximum of 42"][-1], "whoever asks for 42 gets 40, and a line in the log",
+            sizes["a maximum of 42"][-1], "Is 42 a size that vLLM makes by itself?",
         ),
         "top rung for steps of 300 tokens": (
-            sizes["a step of 300 tokens"][-1], "a step cannot be longer, and the longest step has a rung",
+            sizes["a step of 300 tokens"][-1], "How long is the longest step, and does it have a graph?",
         ),
-        "33 tokens run as": (runs[33], "rungs are 8 apart there"),
-        "513 tokens run as": (runs[513], "above the top rung there is no graph, and no padding"),
+        "33 tokens run as": (runs[33], "How far apart are the sizes there?"),
+        "513 tokens run as": (runs[513], "Is a step padded for which there is no graph?"),
         "rungs that the night steps on": (
             len({support.grid_padded(n, DEFAULT) for n in support.night() if n <= 512}),
-            "`visited` counts them, when you have written it",
+            "`visited` counts them, when you have written it.",
         ),
     }  # fmt: skip
     said = lab.predictions()
@@ -55,8 +56,9 @@ def test_the_predictions_hold(lab: ModuleType) -> None:
     assert not apart, (
         f"nine questions; these stand in one of the README and your answers only: {apart}"
     )
-    for name, (fact, why) in facts.items():
-        assert said[name] == fact, f"{name}: you said {said[name]}, it is {fact}: {why}"
+    for name, (fact, ask) in facts.items():
+        wrong = wrong_in(said[name], fact)
+        assert not wrong, f"{name}: {wrong}. {ask}"
 
 
 # ---- the ladder ----------------------------------------------------------------------------------

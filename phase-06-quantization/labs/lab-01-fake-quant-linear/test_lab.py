@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from course.learner.labs import load_support
+from course.learner.predictions import wrong_in
 
 support = load_support(__file__)
 
@@ -25,19 +26,19 @@ def test_the_predictions_hold(lab: ModuleType) -> None:
     num_bytes = linears + 2 * rows + 2 * (weights - linears)
     embedding = 2 * 128_256 * 4096
     facts = {
-        "codes of a small row": (3, "a step is 100 / 127.5 = 0.78: what lies between -1 and 1 is -1, 0 or 1"),
+        "codes of a small row": (3, "How large is a step, and to which codes are -1 and 1 rounded?"),
         "codes of -0.9, 0.005, 1.0": (
-            [-115, 1, 127], "a step is 1 / 127.5: these are -114.75, 0.64 and, held at 127, 127.5 steps",
+            [-115, 1, 127], "How many steps is each of the three, and which is the largest code?",
         ),
         "127.5 without the clip": (
-            -128, "it is rounded to the even 128, which has no place in 8 bits and starts over",
+            -128, "To which integer is it rounded, and has that a place in 8 bits?",
         ),
         "gigabytes": (
-            round(num_bytes / 1e9, 2), "a byte a weight of the linears, two a row, two for all else",
+            round(num_bytes / 1e9, 2), "What takes one byte, and what two? How many rows have a scale?",
         ),
         "milliseconds": (
             round((num_bytes - embedding) / 300e9 * 1e3, 1),
-            "each byte but the embedding's is read once a token, 300 GB in a second",
+            "Which bytes are read for a token, and how many per millisecond?",
         ),
     }  # fmt: skip
     said = lab.predictions()
@@ -46,10 +47,9 @@ def test_the_predictions_hold(lab: ModuleType) -> None:
         f"five questions; these stand in one of the README and your answers only: {apart}"
     )
     near = {"gigabytes": 0.011, "milliseconds": 0.11}
-    for name, (fact, why) in facts.items():
-        assert np.allclose(said[name], fact, rtol=0, atol=near.get(name, 0)), (
-            f"{name}: you said {said[name]}, it is {fact}: {why}"
-        )
+    for name, (fact, ask) in facts.items():
+        wrong = wrong_in(said[name], fact, near.get(name, 0))
+        assert not wrong, f"{name}: {wrong}. {ask}"
 
 
 # ---- the grid ------------------------------------------------------------------------------------

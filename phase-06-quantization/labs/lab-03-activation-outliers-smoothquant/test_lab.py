@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from course.learner.labs import load_support
+from course.learner.predictions import wrong_in
 
 support = load_support(__file__)
 
@@ -18,28 +19,25 @@ def test_the_predictions_hold(lab: ModuleType) -> None:
     facts = {
         "code of a quiet channel": (
             [1],
-            "the step is 63.5 / 127 = 0.5, and 0.4 rounds to one step",
+            "How large is a step, and how many of them is 0.4?",
         ),
         "s, input, weight": (
             [16, 4, 4],
-            "the root of 64 is 8 and that of 0.25 is 0.5: s = 16; then 64 / 16 and 0.25 x 16",
+            "Which power of either goes into s, and which of the two is divided by s?",
         ),
         "planted again": (
             [64, 64],
-            "the input is 64 times as loud and its column 64 times as quiet, so s grows by "
-            "64^alpha x 64^(1 - alpha)",
+            "By how much does the input's part of s grow, and by how much the weight's?",
         ),
         "products more a token": (
             [0],
-            "1/s is in the norm's weight and s in the matrix, both done once",
+            "Where do s and 1/s go, and how often is that computed?",
         ),
     }
     assert said.keys() == facts.keys(), f"four questions, {sorted(facts)}; yours: {sorted(said)}"
-    for name, (fact, why) in facts.items():
-        mine = said[name] if len(said[name]) == len(fact) else np.nan
-        assert np.allclose(mine, fact, rtol=0, atol=1e-6), (
-            f"{name}: you said {said[name]}, it is {fact}: {why}"
-        )
+    for name, (fact, ask) in facts.items():
+        wrong = wrong_in(said[name], fact, 1e-6)
+        assert not wrong, f"{name}: {wrong}. {ask}"
 
 
 # ---- a product of integers -----------------------------------------------------------------------

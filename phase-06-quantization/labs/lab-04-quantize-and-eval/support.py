@@ -27,7 +27,7 @@ def kl(method: str) -> float:
 
 
 def answers() -> dict[str, tuple[object, str]]:
-    """What the predictions should have been, and why: measured, or by arithmetic of its own.
+    """What the predictions should have been, measured or by arithmetic of its own, and what leads to it.
 
     Nothing here calls the lab's functions: a fault in one of them is no fault of a prediction.
     """
@@ -38,39 +38,38 @@ def answers() -> dict[str, tuple[object, str]]:
     refused = tuple(
         sorted(name for name, row in results()["vllm"]["methods"].items() if "refused" in row)
     )
-    sizes = f"{before / 1e9:.2f} and {after / 1e9:.2f} GB"
     return {
         "least KL of int8, w8a8, fp8": (
             min(("int8", "w8a8", "fp8"), key=kl),
-            "it rounds the weights alone, as finely as w8a8 does",
+            "Which of the three round only the weights?",
         ),
         "w8a8 and fp8, which loses more": (
             max(("w8a8", "fp8"), key=kl),
-            "E4M3 keeps three bits behind the leading one, an integer of eight bits up to six",
+            "How many bits behind the leading one does E4M3 keep, and how many an integer of eight bits?",
         ),
         "least KL of int4-g128, gptq, awq": (
             min(("int4-g128", "gptq", "awq"), key=kl),
-            ", ".join(f"{name} {kl(name):.4f}" for name in ("int4-g128", "gptq", "awq")),
+            "What does each of the three know of the inputs when it rounds a weight?",
         ),
         "smaller groups, int4": (
             "less KL" if groups == sorted(groups) else "another order",
-            "32, 64, 128, a row: " + ", ".join(f"{loss:.4f}" for loss in groups),
+            "How many weights share their scale with an outlier?",
         ),
         "bits a weight, groups of 128 and of 32": (
             bits,
-            "4 of the code, and 16 of the scale by the size of its group",
+            "By how many weights is a scale's 16 bits shared?",
         ),
         "Noor's model in int4-g128, times smaller": (
             round(before / after, 1),
-            f"{sizes}; embedding and head keep their 16 bits",
+            "Which weights keep their 16 bits, and what do the others take with their share of a scale?",
         ),
         "Noor's blocks, 16 bits and int4-g128": (
             blocks,
-            f"22.08 GB less {sizes}, in whole blocks",
+            "How much may vLLM take, what do the weights leave of it, and how many whole blocks is that?",
         ),
         "refused by vLLM's CPU build": (
             refused,
-            "its kernel for weights alone has no type for 8 bits, and for fp8 it has no kernel",
+            "For which types has it a kernel when only weights are rounded, and has it any for fp8?",
         ),
     }
 
