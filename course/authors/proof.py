@@ -243,7 +243,9 @@ def take_fingerprints(
                 continue
             first_says, other_says = Fingerprint.of(run), Fingerprint.of(other)
             found = first_says.agreed(other_says)
-            case = _telling_case(mistake, first_says)
+            case = _telling_case(mistake, found)
+            if case not in found.fails:
+                case = _telling_case(mistake, first_says)
             outcomes = [_outcomes(says.fails).get(case) for says in (first_says, other_says)]
             if case in first_says.fails and outcomes[0] == outcomes[1]:
                 # The test that has to refuse it counts, though a number in its message is rounded otherwise.

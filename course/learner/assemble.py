@@ -146,7 +146,7 @@ def _say_wait(number: int) -> None:
 def not_begun(parts: Sequence[Part]) -> list[str]:
     """One line about the parts of which the learner has begun no lab; none where there are none."""
     names = [part.name for part in parts if not part.begun]
-    return [f"not begun, so the reference's: {', '.join(names)}"] if names else []
+    return [f"no lab begun, so the reference's: {', '.join(names)}"] if names else []
 
 
 def same_tokens(parts: EngineParts, max_tokens: int = 40) -> list[tuple[str, list[int], list[int]]]:

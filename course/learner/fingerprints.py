@@ -79,7 +79,7 @@ def signature(test: TestResult) -> str:
         return "time"
     in_file = test.file is not None and not is_test_file(test.file)
     if test.outcome == "error" and in_file and speaks(test.code):
-        return f"error {test.message.split(':')[0]}"
+        return f"error {test.raised or test.message.split(':')[0]}"
     text = test.message
     for words in sorted(test.own_words, key=len, reverse=True):
         text = text.replace(words, "…")

@@ -18,12 +18,16 @@ from pathlib import Path
 from types import TracebackType
 
 _SPEAKS = re.compile(r"(?:^|[:;]\s*)(?:raise|assert)\b")
-_LETTERS = 10  # of a message's fixed text, before it is looked for in what a test says
+_LETTERS = 8  # of a message's fixed text, before it is looked for in what a test says
 _SHORT = 4  # characters: what an error says in fewer may stand anywhere in a message
 _DEPTH = 3  # of lists in lists, where a test keeps what it has caught
 _WIDTH = 200  # of each of them, items looked at
 # What stands for a value at the beginning or the end of a message, where no fixed text bounds it.
-_VALUE = r"(?:\[[^\]]*\]|\([^)]*\)|\{[^}]*\}|'[^']*'|\"[^\"]*\"|[^\s'\",;:]*)"
+_PLAIN = r"[^\s'\",;:“”]"
+_VALUE = (
+    r"(?:\[[^\]]*\]|\([^)]*\)|\{[^}]*\}|'[^']*'|\"[^\"]*\"|"
+    + rf"(?:{_PLAIN}*(?![.!?)\]]){_PLAIN})?)"
+)
 _PERCENT = re.compile(r"%(?:\(\w+\))?[-#0 +]*[\d*]*(?:\.[\d*]+)?[a-zA-Z]")
 _BRACES = re.compile(r"\{[^{}]*\}")
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -42,10 +46,11 @@ def own_words(impl: str, caught: Iterable[object], message: str) -> list[str]:
     """
     found: set[str] = set()
     for error in _spoken(caught, impl):
-        found.update(_forms(type(error).__name__, str(error).strip()))
+        for said in {str(error), str(error).strip()}:
+            found.update(_forms(type(error).__name__, said))
     for kind, template in _templates(impl):
         for match in template.finditer(message):
-            found.update(_forms(kind, match[0].strip()))
+            found.update(_forms(kind, match[0]))
     return sorted(words for words in found if words in message)
 
 
@@ -177,9 +182,17 @@ def _pattern(parts: list[str | None]) -> re.Pattern[str] | None:
         return None
     parts = [part for part in parts if part != ""]
     text = ""
-    for index, part in enumerate(parts):
-        if part is None:
-            text += _VALUE if index in (0, len(parts) - 1) else r"[\s\S]{0,200}?"
-        else:
-            text += r"\s+".join(re.escape(word) for word in re.split(r"\s+", part))
+    # A test may have taken the blanks at either end away.
+    if parts[0] is not None:
+        parts[0] = parts[0].lstrip()
+    if parts[-1] is not None:
+        parts[-1] = parts[-1].rstrip()
+    fixed = [
+        part and r"\s+".join(re.escape(word) for word in re.split(r"\s+", part)) for part in parts
+    ]
+    first = next(part for part in fixed if part)
+    # It begins at the last place where it can: the test may have used the same first words before.
+    inner = rf"(?:(?!{first})[\s\S]){{0,200}}?"
+    for index, part in enumerate(fixed):
+        text += part or (_VALUE if index in (0, len(parts) - 1) else inner)
     return re.compile(text)

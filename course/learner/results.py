@@ -24,6 +24,7 @@ class TestResult:
         unwritten: with `watch_unwritten`, functions that raised NotImplementedError on the way.
         seconds, cpu_seconds: by the clock, and of all threads.
         printed: the last lines that the code printed.
+        raised: of an error whose type the learner's own file defines, the type of Python's that this is.
         own_words: of the message, what the learner's own file has said in refusing something.
         tolerance: of a comparison that allows for rounding, relative and absolute; else None.
     """
@@ -44,6 +45,7 @@ class TestResult:
     unwritten: list[str] = field(default_factory=list)
     printed: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    raised: str = ""
     own_words: list[str] = field(default_factory=list)
     tolerance: list[float] | None = None
 

@@ -250,7 +250,14 @@ class Recorder:
                 here = [(file, line) for file, line in here if self.in_tests(file)]
                 if here:
                     found |= _place(*here[-1], None)
-        return found | {"outcome": "error", "message": message}
+        return found | {"outcome": "error", "message": message, "raised": self.pythons_type(error)}
+
+    def pythons_type(self, error: BaseException) -> str:
+        """The type of Python's that an error is, where the graded file has made a type of its own of it."""
+        own, *bases = type(error).__mro__
+        if getattr(sys.modules.get(own.__module__), "__file__", None) != self.impl:
+            return ""
+        return next(base.__name__ for base in bases if base.__module__ == "builtins")
 
     def tolerance(self, frames: list[tuple[FrameType, int]]) -> list[float] | None:
         """How close is close enough in the assertion that failed."""

@@ -113,7 +113,7 @@ def test_my_parts_says_whose_each_is(drawing: Lab) -> None:
     others = [name for name in vars(DEFAULT_PARTS) if name != "sampler"]
     assert [" ".join(line.split()) for line in lines] == [
         "sampler yours lab 01-01: passes",
-        f"not begun, so the reference's: {', '.join(others)}",
+        f"no lab begun, so the reference's: {', '.join(others)}",
     ]
 
 
@@ -135,7 +135,7 @@ def test_only_what_is_begun_is_listed_and_only_what_is_written_is_graded(
     else:
         keep_untouched(course, drawing)
     every = ", ".join(vars(DEFAULT_PARTS))
-    assert my_parts()[1] == [f"not begun, so the reference's: {every}"]
+    assert my_parts()[1] == [f"no lab begun, so the reference's: {every}"]
     drawing.starter.write_text("# mine\n" + drawing.starter.read_text())
     [line, _] = my_parts()[1]
     assert line.endswith("reference  lab 01-01: Sampler.__call__ is not written yet")
