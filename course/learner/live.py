@@ -9,7 +9,8 @@ from rich.table import Table
 from rich.text import Text
 
 from course.learner.desk import Desk
-from course.learner.grade import Grade, failed_before, judge, run_lab
+from course.learner.grade import Grade, failed_before, run_lab
+from course.learner.judge import judge
 from course.learner.labs import Lab
 from course.learner.report import STYLES, show_advice, show_head, show_run
 from course.learner.results import LabRun, lines_of, unloadable

@@ -11,7 +11,7 @@ from course_helpers import TOTALS_SOLUTION, TOTALS_STARTER, Ran, solve
 pytest.importorskip("typer")
 pytest.importorskip("rich")
 
-from course.learner import live
+from course.learner import judge
 from course.learner.diff import difference, without_docstrings
 from course.learner.grade import Grade, grade_many, run_lab
 from course.learner.labs import Course, Lab
@@ -127,7 +127,7 @@ def test_results_come_before_the_comparison(
     def compare(lab: Lab, run: LabRun) -> None:
         said.append(capsys.readouterr().out)
 
-    monkeypatch.setattr(live, "compare", compare)
+    monkeypatch.setattr(judge, "compare", compare)
     ran = Ran(capsys, "grade", "00-01")
     assert "1 of 3 tests pass, 2 fail." in said[0]
     assert "no items add up to 0" in said[0]
