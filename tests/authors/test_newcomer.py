@@ -110,7 +110,7 @@ def test_the_first_hour(newcomer: Newcomer) -> None:
     command = ("mini-vllm", "generate", "The scheduler", "--max-tokens", "24", "--mine")
     newcomer.types(*command)
     reference = newcomer.out
-    assert re.search(r"sampler +reference .*is not written yet", newcomer.err), newcomer.err
+    assert re.search(r"no lab begun, so the reference's: .*sampler", newcomer.err), newcomer.err
     newcomer.pastes(drawing)
     newcomer.types(*command)
     assert re.search(rf"sampler +yours +lab {drawing.id}: passes", newcomer.err), newcomer.err
