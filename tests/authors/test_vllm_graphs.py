@@ -21,7 +21,7 @@ def test_the_pages_show_or_name_every_topic() -> None:
     """The deep dive shows what a topic prints; what the compiler does, the cheatsheet only names."""
     assert SHOWN["vllm_steps.py"].keys() == steps.TOPICS.keys()
     sheet = (PHASE / "CHEATSHEET.md").read_text("utf-8")
-    named = set(re.findall(r"`python vllm_on_paper\.py (\w+)`", sheet))
+    named = set(re.findall(r"`python phase-05-cuda-graphs/vllm_on_paper\.py (\w+)`", sheet))
     assert SHOWN["vllm_on_paper.py"].keys() | named == paper.TOPICS.keys()
 
 
