@@ -169,7 +169,7 @@ class HandEngine:
 
     Attributes:
         scheduler: decides; owns requests, block pool and counters.
-        requests: request id to what the worker remembers of it. Yours to keep.
+        requests: request id to what the worker remembers of it. `execute_model` keeps it.
         kv_caches: one array a layer. A slot that nobody wrote holds NaN.
         sampler: logits in, tokens out.
         output_processor: tokens in, `RequestOutput`s out.

@@ -1,4 +1,5 @@
-"""Lab 01-03: the engine step by hand. Your work: two functions, and four methods of `HandEngine`.
+"""Lab 01-03: the engine step by hand. Your work: `prepare_inputs`, and `sample_tokens` and `step` of
+`HandEngine`.
 
 The scheduler decides (`SchedulerOutput`), and it owns the requests. The worker has a memory of its
 own (`update_states`), lays a step's tokens out as arrays (`prepare_inputs`), runs the model
@@ -18,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from mini_vllm.attention import AttentionMetadata  # noqa: F401 - for you
+from mini_vllm.attention import AttentionMetadata
 from mini_vllm.config.engine import EngineConfig
 from mini_vllm.core.request import RequestStatus
 from mini_vllm.core.sched.output import ModelRunnerOutput, SchedulerOutput
@@ -98,30 +99,27 @@ class Executed(NamedTuple):
 
 
 def update_states(requests: dict[str, CachedRequestState], output: SchedulerOutput) -> None:
-    """Bring the worker's memory up to date with what the scheduler has decided.
-
-    The scheduler and the worker may be two processes, so the worker is told no more than what has
-    changed since it last heard (`vllm/v1/worker/gpu_model_runner.py:1116`). In this order:
-
-    1. `output.finished_req_ids`: forget them. Some may be unknown here: a request can be aborted
-       before it ever ran. An id may also return at once as a new request's, hence first of all.
-    2. `output.scheduled_new_reqs`, each a `NewRequestData` (`req_id`, `prompt_token_ids`,
-       `sampling_params`, `block_ids`, `num_computed_tokens`): remember them.
-    3. `output.scheduled_cached_reqs`, a `CachedRequestData` of parallel lists (`req_ids`,
-       `new_block_ids`, `num_computed_tokens`) and the set `resumed_req_ids`. Take over the count.
-       `new_block_ids[i]` is appended to what the worker has, or is None; but if the request was
-       resumed after a preemption, its old blocks belong to others by now, and the list is its
-       whole table.
-
-    A preempted request needs nothing: it keeps its entry, and no step mentions it until it is
-    resumed.
-
-    Args:
-        requests: the memory, changed in place.
-        output: the scheduler's decisions. Others read it after you: do not change it, and keep
-            copies of lists that you will append to.
-    """
-    raise NotImplementedError
+    """Bring the worker's memory up to date with what the scheduler has decided."""
+    for req_id in output.finished_req_ids:
+        requests.pop(req_id, None)  # the worker never saw a request that was aborted in the queue
+    for new in output.scheduled_new_reqs:
+        requests[new.req_id] = CachedRequestState(
+            new.req_id,
+            new.prompt_token_ids,
+            new.sampling_params,
+            list(new.block_ids),
+            new.num_computed_tokens,
+        )
+    cached = output.scheduled_cached_reqs
+    for req_id, block_ids, num_computed_tokens in zip(
+        cached.req_ids, cached.new_block_ids, cached.num_computed_tokens, strict=True
+    ):
+        state = requests[req_id]
+        state.num_computed_tokens = num_computed_tokens
+        if req_id in cached.resumed_req_ids:
+            state.block_ids = list(block_ids or [])
+        elif block_ids is not None:
+            state.block_ids.extend(block_ids)
 
 
 # ---- from decisions to arrays --------------------------------------------------------------------
@@ -172,7 +170,7 @@ class HandEngine:
 
     Attributes:
         scheduler: decides; owns requests, block pool and counters.
-        requests: request id to what the worker remembers of it. Yours to keep.
+        requests: request id to what the worker remembers of it. `execute_model` keeps it.
         kv_caches: one array a layer. A slot that nobody wrote holds NaN.
         sampler: logits in, tokens out.
         output_processor: tokens in, `RequestOutput`s out.
@@ -228,20 +226,25 @@ class HandEngine:
     def has_unfinished_requests(self) -> bool:
         return self.scheduler.has_unfinished_requests()
 
-    # -- the loop: your work
+    # -- the loop
 
     def execute_model(self, output: SchedulerOutput) -> Executed | None:
-        """Update the worker's memory and run the step's tokens through the model.
-
-        One call of `self.model.forward(input_ids, positions, kv_caches, attn_metadata)` for the
-        whole batch. `AttentionMetadata` takes `query_start_loc`, `seq_lens`, `block_table`,
-        `slot_mapping` and `block_size`.
-
-        Returns the inputs and hidden states, float32 [T, hidden_size]; None if the scheduler found
-        nothing to compute. (It happens: under `priority` the only requests that run may have to
-        give way. The memory is updated all the same.)
-        """
-        raise NotImplementedError
+        """Update the worker's memory and run the step's tokens through the model."""
+        update_states(self.requests, output)
+        if not output.num_scheduled_tokens:
+            return None
+        inputs = prepare_inputs(self.requests, output, self.config.block_size)
+        attn_metadata = AttentionMetadata(
+            inputs.query_start_loc,
+            inputs.seq_lens,
+            inputs.block_table,
+            inputs.slot_mapping,
+            self.config.block_size,
+        )
+        hidden = self.model.forward(
+            inputs.input_ids, inputs.positions, self.kv_caches, attn_metadata
+        )
+        return Executed(inputs, hidden)
 
     def sample_tokens(self, executed: Executed | None) -> ModelRunnerOutput:
         """One token for every request that has caught up, none for the others.
@@ -293,9 +296,10 @@ class HandEngine:
         raise NotImplementedError
 
     def run(self) -> dict[str, RequestOutput]:
-        """Step until nobody is left; the last output of each request that finished, by id.
-
-        Whoever leaves meanwhile, by `abort_request`, has no output that says `finished`, and no
-        key.
-        """
-        raise NotImplementedError
+        """Step until nobody is left; the last output of each request that finished, by id."""
+        finished: dict[str, RequestOutput] = {}
+        while self.has_unfinished_requests():
+            for output in self.step():
+                if output.finished:
+                    finished[output.request_id] = output
+        return finished

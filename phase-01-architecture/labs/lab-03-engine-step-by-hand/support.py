@@ -78,22 +78,6 @@ class Watched:
         return self._model.compute_logits(hidden)
 
 
-def at_most(engine: Any, num_steps: int) -> None:
-    """Let `engine` do so many steps: a `run` that does not end fails, and does not hang."""
-    step, done = engine.step, [0]
-
-    def counted() -> Any:
-        done[0] += 1
-        assert done[0] <= num_steps, (
-            f"run has called step {num_steps} times, and the requests need far fewer: it waits for "
-            "somebody who is not in the engine any more. has_unfinished_requests says whether "
-            "anybody is"
-        )
-        return step()
-
-    engine.step = counted
-
-
 def check_array(name: str, got: Any, want: Any, rule: str) -> None:
     got, want = np.asarray(got), np.asarray(want)
     assert got.tolist() == want.tolist(), (
