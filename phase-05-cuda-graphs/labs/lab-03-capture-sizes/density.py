@@ -25,6 +25,7 @@ def main() -> None:
     impl = parser.parse_args().impl
     named = {"solution": HERE / "solution.py", "starter": HERE / "starter.py"}
     lab = load_module(named.get(impl, Path(impl)), "lab_05_03_density")
+    support = load_module(HERE / "support.py", "lab_05_03_support")
     steps = load_module(HERE / "steps.py", "lab_05_03_night").night()
     night = [step.num_tokens for step in steps]
     fits = [num_tokens for num_tokens in night if num_tokens <= 512]
@@ -35,9 +36,9 @@ def main() -> None:
         "every count": list(range(1, 513)),
         "powers of two": [2**i for i in range(10)],
         "only up to 40": lab.capture_sizes(256, 8192, max_cudagraph_capture_size=40),
-        "the best 8": lab.best_sizes(fits, 8),
-        "the best 16": lab.best_sizes(fits, 16),
-        "the best 51": lab.best_sizes(fits, 51),
+        "the best 8": support.best_sizes(fits, 8),
+        "the best 16": support.best_sizes(fits, 16),
+        "the best 51": support.best_sizes(fits, 51),
         "eager": [],
     }
     print(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -108,23 +107,3 @@ def pays_after(num_captures: int, capture_us: int, saved_us: int) -> int:
     if saved_us <= 0:
         raise ValueError(f"a step must save something, got {saved_us} us: it never pays")
     return -(-num_captures * capture_us // saved_us)
-
-
-def best_sizes(steps: Sequence[int], n: int) -> list[int]:
-    """The ladder of at most `n` rungs that holds every step with the least padding."""
-    if n < 1:
-        raise ValueError(f"a ladder must have at least 1 rung, got {n}")
-    counts = sorted(Counter(steps).items())
-    # least[j]: the least padding of the j smallest counts, the last of them a rung, and those rungs.
-    least: list[tuple[int, list[int]]] = [(0, [])]
-    reach = [least[0]] + [(2**62, list[int]()) for _ in counts]
-    for _ in range(min(n, len(counts))):
-        least, reach = reach, [reach[0]]
-        for end, (rung, _) in enumerate(counts, 1):
-            choices, added = [least[end]], 0
-            for start in range(end - 1, -1, -1):
-                num_tokens, times = counts[start]
-                added += (rung - num_tokens) * times
-                choices.append((least[start][0] + added, [*least[start][1], rung]))
-            reach.append(min(choices))
-    return reach[-1][1]

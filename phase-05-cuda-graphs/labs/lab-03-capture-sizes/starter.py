@@ -118,15 +118,3 @@ def pays_after(num_captures: int, capture_us: int, saved_us: int) -> int:
     Raises ValueError, with the number, if a step saves nothing, even where nothing was captured.
     """
     raise NotImplementedError
-
-
-def best_sizes(steps: Sequence[int], n: int) -> list[int]:
-    """The ladder, rising, of at most `n` rungs that holds every one of `steps` and adds the least padding.
-
-    It has to be the least, not nearly so, and 100 different counts with 16 rungs have to be done in a second.
-    Where several ladders add as little, any of them will do. Of no steps: an empty one. The list of
-    steps stays as it is.
-
-    Raises ValueError, with the number, if `n` is below 1, whatever the steps.
-    """
-    raise NotImplementedError

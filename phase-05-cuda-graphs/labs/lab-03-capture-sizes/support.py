@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -89,3 +91,27 @@ def least_padding(values: list[int], n: int) -> int:
 def grid_padded(num_tokens: int, sizes: list[int]) -> int:
     """The lowest of `sizes` that holds `num_tokens`."""
     return next(size for size in sizes if size >= num_tokens)
+
+
+def best_sizes(steps: Sequence[int], n: int) -> list[int]:
+    """The list of at most `n` sizes, rising, that holds every one of `steps` and adds the least padding.
+
+    Each size is one of the counts, because a size between two counts can be lowered to the next count and
+    pads no more. Raises ValueError if `n` is below 1.
+    """
+    if n < 1:
+        raise ValueError(f"n must be at least 1, got {n}")
+    counts = sorted(Counter(steps).items())
+    # least[j]: the least padding of the j smallest counts, the last of them a size, and those sizes.
+    least: list[tuple[int, list[int]]] = [(0, [])]
+    reach = [least[0]] + [(2**62, list[int]()) for _ in counts]
+    for _ in range(min(n, len(counts))):
+        least, reach = reach, [reach[0]]
+        for end, (size, _) in enumerate(counts, 1):
+            choices, added = [least[end]], 0
+            for start in range(end - 1, -1, -1):
+                num_tokens, times = counts[start]
+                added += (size - num_tokens) * times
+                choices.append((least[start][0] + added, [*least[start][1], size]))
+            reach.append(min(choices))
+    return reach[-1][1]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -317,90 +316,12 @@ def refusal(call: Callable[[], Any], what: str) -> str:
     return pytest.fail(f"{what} is an error, and you give {got}")
 
 
-# ---- a ladder of one's own -----------------------------------------------------------------------
-
-
-def padding(steps: list[int], sizes: list[int]) -> int:
-    return sum(next(size for size in sizes if size >= n) - n for n in steps)
-
-
-def own(lab: ModuleType, steps: list[int], n: int) -> list[int]:
-    """A best ladder that is one: rising, at most `n` rungs, every step on it."""
-    sizes = list(lab.best_sizes(list(steps), n))
-    assert sizes == sorted(set(sizes)), f"{steps[:8]}, {n} rungs: they must rise, yours {sizes}"
-    assert len(sizes) <= n, f"{steps[:8]}: at most {n} rungs, yours has {len(sizes)}"
-    if steps:
-        assert sizes, f"{steps[:8]}: these steps want a ladder, yours has no rung"
-        assert sizes[-1] >= max(steps), f"{max(steps)} tokens find no rung on {sizes}"
-    return sizes
-
-
-def test_one_rung_holds_all(lab: ModuleType) -> None:
-    """With one rung it is the largest step; with enough of them nothing is padded; of nothing, nothing."""
-    assert own(lab, [3, 9, 4], 1) == [9], "one rung, so the largest step, 9"
-    got = own(lab, [3, 9, 4, 3], 5)
-    assert padding([3, 9, 4], got) == 0, (
-        f"3, 4 and 9 fit on five rungs without padding, yours {got}"
-    )
-    assert own(lab, [], 3) == [], "no steps, no rungs"
-    for steps, n in (([1, 2], 0), ([1, 2], -2), ([], 0)):
-        what = f"{steps}, a ladder of {n} rungs"
-        said = refusal(lambda steps=steps, n=n: lab.best_sizes(steps, n), what)
-        assert str(n) in said, f"the message should name {n}: {said}"
-
-
 def test_the_steps_stay_in_their_order(lab: ModuleType) -> None:
-    """`waste`, `visited` and `best_sizes` read the run and leave it alone: its order is a fact."""
+    """`waste` and `visited` read the run and leave it alone: its order is a fact."""
     for name, ask in [
         ("waste", lambda steps: lab.waste(steps, [1, 2, 4, 8])),
         ("visited", lambda steps: lab.visited(steps, [1, 2, 4, 8])),
-        ("best_sizes", lambda steps: lab.best_sizes(steps, 2)),
     ]:
         given = [3, 9, 4, 3]
         ask(given)
         assert given == [3, 9, 4, 3], f"{name}: the steps were [3, 9, 4, 3], and now are {given}"
-
-
-def test_often_counts_more(lab: ModuleType) -> None:
-    """A rung stands where the steps are many, not where they are far apart."""
-    got = own(lab, [1] * 200 + [2] * 30 + [60] * 3 + [100], 3)
-    assert padding([1, 2], got) == 0, (
-        f"200 steps of 1 and 30 of 2 want a rung each; 3 steps of 60 may run as 100: yours {got}"
-    )
-
-
-def test_no_ladder_is_better(lab: ModuleType) -> None:
-    """Against all sets of rungs, for small cases in which what is near does not give the best."""
-    for steps in (
-        [1, 2, 3, 4, 5, 6, 7, 8],
-        [1] * 5 + [4] * 4 + [6] * 3 + [7] * 2 + [12],
-        [10, 11, 12, 20, 21, 22, 30, 31, 32, 40],
-        [1] * 9 + [3, 3, 8, 9, 9, 9, 14, 15, 15, 30, 31, 60],
-    ):
-        for n in range(1, 6):
-            got = padding(steps, own(lab, steps, n))
-            want = support.least_padding(steps, n)
-            assert got == want, (
-                f"{steps}, {n} rungs: {want} rows of padding will do, yours has {got}"
-            )
-
-
-def test_no_ladder_is_better_drawn(lab: ModuleType) -> None:
-    """The same on thirty draws, and one that was hard."""
-    rng = random.Random(5)
-    for number in range(31):
-        steps = [rng.randint(1, 60) for _ in range(rng.randint(1, 5))] * rng.randint(1, 3)
-        steps += [rng.randint(1, 60) for _ in range(6)]
-        n = rng.randint(1, 7)
-        if number == 30:
-            steps, n = [25, 22, 24, 12, 3, 15, 22, 17, 4, 25, 6, 17], 7
-        got = padding(steps, own(lab, steps, n))
-        want = support.least_padding(steps, n)
-        assert got == want, f"{steps}, {n} rungs: {want} rows of padding will do, yours has {got}"
-
-
-def test_sixteen_rungs_for_the_night(lab: ModuleType) -> None:
-    """126 different counts, 16 rungs: 4,555 rows, which is less than vLLM's 51 leave."""
-    steps = [n for n in support.night() if n <= 512]
-    got = padding(steps, own(lab, steps, 16))
-    assert got == 4555, f"16 rungs chosen for this night leave 4,555 rows of padding, yours {got}"
