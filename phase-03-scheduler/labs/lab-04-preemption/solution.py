@@ -57,6 +57,13 @@ def predictions() -> dict[str, Any]:
 
 
 def clamp(num_new_tokens: int, threshold: int, token_budget: int) -> int:
+    """How many of the missing tokens a request gets: paste yours of lab 03-01.
+
+    Args:
+        num_new_tokens: how many are missing, at least 1.
+        threshold: no request gets more in one step; 0 means no such limit.
+        token_budget: what is left of the step, at least 1.
+    """
     if 0 < threshold < num_new_tokens:
         num_new_tokens = threshold
     return min(num_new_tokens, token_budget)
@@ -107,6 +114,11 @@ class Scheduler(given.Scheduler):
         self.waiting.prepend_request(request)
 
     def _schedule_waiting(self, step: Any) -> None:
+        """Admit from the head of the queue: paste yours of lab 03-01, and change one thing.
+
+        Whoever comes back from a preemption is not new to the worker: he goes to
+        `step.scheduled_resumed_reqs` instead of `step.scheduled_new_reqs`. The status tells.
+        """
         while (
             len(self.waiting)
             and len(self.running) < self.max_num_running_reqs
@@ -140,25 +152,42 @@ class Scheduler(given.Scheduler):
 
 
 def kv_bytes(num_tokens: int, model: Model) -> int:
+    """Bytes of keys and values that so many tokens have in the cache, over all layers."""
     numbers = 2 * model.num_layers * model.num_kv_heads * model.head_dim
     return 2 * numbers * num_tokens
 
 
 def recompute_flops(num_tokens: int, model: Model, num_found: int = 0) -> int:
+    """Operations to compute a victim's tokens again, without the first `num_found`.
+
+    Each token computed takes 2 operations a weight. And its attention, in each layer and each query
+    head, takes 2 * head_dim operations for every key that it sees (a product), and as many for the
+    value. The token at place p, counted from 1, sees p keys, those of found tokens among them.
+
+    Args:
+        num_tokens: how many the victim has.
+        num_found: how many of them, from the first on, the prefix cache still has.
+    """
     pairs = num_tokens * (num_tokens + 1) // 2 - num_found * (num_found + 1) // 2
     attention = 4 * model.num_layers * model.num_heads * model.head_dim * pairs
     return 2 * model.num_params * (num_tokens - num_found) + attention
 
 
 def recompute_ms(num_tokens: int, model: Model, gpu: Gpu, num_found: int = 0) -> float:
+    """Milliseconds of the card's peak that these operations take."""
     return recompute_flops(num_tokens, model, num_found) / gpu.flops * 1e3
 
 
 def swap_ms(num_tokens: int, model: Model, link: Link) -> float:
+    """Milliseconds that the victim's keys and values occupy the link, until it is back."""
     return 2 * kv_bytes(num_tokens, model) / link.bandwidth * 1e3
 
 
 def break_even(num_tokens: int, model: Model, gpu: Gpu, link: Link) -> int | None:
+    """The smallest `num_found` with which computing again takes no longer than swapping.
+
+    At least one token is computed, so it is below `num_tokens`. None if there is no such number.
+    """
     limit = swap_ms(num_tokens, model, link)
     for num_found in range(num_tokens):
         if recompute_ms(num_tokens, model, gpu, num_found) <= limit:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from mini_vllm.core.request import Request
+from mini_vllm.core.request import Request, RequestStatus
 from mini_vllm.core.sched import scheduler as given
 
 
@@ -57,7 +57,9 @@ def clamp(num_new_tokens: int, threshold: int, token_budget: int) -> int:
         threshold: no request gets more in one step; 0 means no such limit.
         token_budget: what is left of the step, at least 1.
     """
-    raise NotImplementedError
+    if 0 < threshold < num_new_tokens:
+        num_new_tokens = threshold
+    return min(num_new_tokens, token_budget)
 
 
 class Scheduler(given.Scheduler):
@@ -116,7 +118,33 @@ class Scheduler(given.Scheduler):
         Whoever comes back from a preemption is not new to the worker: he goes to
         `step.scheduled_resumed_reqs` instead of `step.scheduled_new_reqs`. The status tells.
         """
-        raise NotImplementedError
+        while (
+            len(self.waiting)
+            and len(self.running) < self.max_num_running_reqs
+            and step.token_budget > 0
+        ):
+            request = self.waiting.peek_request()
+            num_new_tokens = clamp(
+                request.num_tokens, self.long_prefill_token_threshold, step.token_budget
+            )
+            new_blocks = self.kv_cache_manager.allocate_slots(
+                request,
+                num_new_tokens,
+                full_sequence_must_fit=self.config.scheduler_reserve_full_isl,
+            )
+            if new_blocks is None:
+                break
+            self.waiting.pop_request()
+            self.running.append(request)
+            if request.status is RequestStatus.PREEMPTED:
+                step.scheduled_resumed_reqs.append(request)
+            else:
+                step.scheduled_new_reqs.append(request)
+            request.status = RequestStatus.RUNNING
+            request.num_cached_tokens = 0
+            step.req_to_new_blocks[request.request_id] = new_blocks
+            step.num_scheduled_tokens[request.request_id] = num_new_tokens
+            step.token_budget -= num_new_tokens
 
 
 # ---- what it costs -------------------------------------------------------------------------------
@@ -124,7 +152,8 @@ class Scheduler(given.Scheduler):
 
 def kv_bytes(num_tokens: int, model: Model) -> int:
     """Bytes of keys and values that so many tokens have in the cache, over all layers."""
-    raise NotImplementedError
+    numbers = 2 * model.num_layers * model.num_kv_heads * model.head_dim
+    return 2 * numbers * num_tokens
 
 
 def recompute_flops(num_tokens: int, model: Model, num_found: int = 0) -> int:
@@ -138,17 +167,19 @@ def recompute_flops(num_tokens: int, model: Model, num_found: int = 0) -> int:
         num_tokens: how many the victim has.
         num_found: how many of them, from the first on, the prefix cache still has.
     """
-    raise NotImplementedError
+    pairs = num_tokens * (num_tokens + 1) // 2 - num_found * (num_found + 1) // 2
+    attention = 4 * model.num_layers * model.num_heads * model.head_dim * pairs
+    return 2 * model.num_params * (num_tokens - num_found) + attention
 
 
 def recompute_ms(num_tokens: int, model: Model, gpu: Gpu, num_found: int = 0) -> float:
     """Milliseconds of the card's peak that these operations take."""
-    raise NotImplementedError
+    return recompute_flops(num_tokens, model, num_found) / gpu.flops * 1e3
 
 
 def swap_ms(num_tokens: int, model: Model, link: Link) -> float:
     """Milliseconds that the victim's keys and values occupy the link, until it is back."""
-    raise NotImplementedError
+    return 2 * kv_bytes(num_tokens, model) / link.bandwidth * 1e3
 
 
 def break_even(num_tokens: int, model: Model, gpu: Gpu, link: Link) -> int | None:
@@ -156,4 +187,8 @@ def break_even(num_tokens: int, model: Model, gpu: Gpu, link: Link) -> int | Non
 
     At least one token is computed, so it is below `num_tokens`. None if there is no such number.
     """
-    raise NotImplementedError
+    limit = swap_ms(num_tokens, model, link)
+    for num_found in range(num_tokens):
+        if recompute_ms(num_tokens, model, gpu, num_found) <= limit:
+            return num_found
+    return None

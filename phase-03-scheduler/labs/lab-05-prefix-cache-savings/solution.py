@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from mini_vllm.core.request import Request, RequestStatus
+from mini_vllm.core.request import RequestStatus
 from mini_vllm.core.sched import scheduler as given
-from mini_vllm.core.sched.request_queue import SchedulingPolicy
 
 
 class Ask(NamedTuple):
@@ -38,6 +37,7 @@ def predictions() -> dict[str, int]:
 
 
 def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
+    """How many tokens two prompts have in common, counted from the beginning to the first difference."""
     for place, (x, y) in enumerate(zip(a, b, strict=False)):
         if x != y:
             return place
@@ -73,6 +73,16 @@ def savings(num_requests: int, prompt_tokens: int, shared_tokens: int, block_siz
 
 
 def conversation(turns: Sequence[tuple[int, int]], block_size: int, caching: bool) -> list[int]:
+    """How many tokens each turn of a conversation computes, prompt and answer.
+
+    The prompt of a turn is everything said before, questions and answers, and then the new question.
+    Nobody else is there, and the pool is large.
+
+    Args:
+        turns: for each the tokens of the question and of the answer, at least 1 each.
+        block_size: tokens in a block.
+        caching: whether prefix caching is on.
+    """
     counts: list[int] = []
     said = computed = 0
     for question, answer in turns:
@@ -85,6 +95,7 @@ def conversation(turns: Sequence[tuple[int, int]], block_size: int, caching: boo
 
 
 def price_of_salts(workload: Sequence[Ask], block_size: int) -> int:
+    """How many tokens more are computed than if nobody had a salt, with caching on."""
     together = [ask._replace(salt=None) for ask in workload]
     return sum(scheduled_tokens(workload, block_size, True)) - sum(
         scheduled_tokens(together, block_size, True)
@@ -92,6 +103,16 @@ def price_of_salts(workload: Sequence[Ask], block_size: int) -> int:
 
 
 def blocks_left(prefix_blocks: int, usable_blocks: int, others: int) -> int:
+    """How many blocks of a prefix can still be found, after others were there.
+
+    The request that had the prefix is over, and its blocks were given back, the last first. Then others
+    come, one after the other, who share nothing with it nor with each other.
+
+    Args:
+        prefix_blocks: full blocks that the prefix had in the cache.
+        usable_blocks: blocks of the pool, without the null block.
+        others: how many blocks those others have held, added up.
+    """
     return max(0, min(prefix_blocks, usable_blocks - others))
 
 
@@ -133,47 +154,3 @@ class Scheduler(given.Scheduler):
             step.req_to_new_blocks[request.request_id] = whole_table
             step.num_scheduled_tokens[request.request_id] = num_new_tokens
             step.token_budget -= num_new_tokens
-
-    # ---- from lab 03-04 --------------------------------------------------------------------------
-
-    def _schedule_running(self, step: Any) -> None:
-        place = 0
-        while place < len(self.running) and step.token_budget > 0:
-            request = self.running[place]
-            missing = request.num_tokens - request.num_computed_tokens
-            num_new_tokens = min(
-                missing, self.long_prefill_token_threshold or missing, step.token_budget
-            )
-            new_blocks = self.kv_cache_manager.allocate_slots(request, num_new_tokens)
-            while new_blocks is None:
-                victim = self._pop_victim()
-                if victim in step.scheduled_running_reqs:
-                    step.scheduled_running_reqs.remove(victim)
-                    step.token_budget += step.num_scheduled_tokens.pop(victim.request_id)
-                    del step.req_to_new_blocks[victim.request_id]
-                    self._evict_uncomputed_blocks(victim)
-                    place -= 1
-                self._preempt_request(victim)
-                step.preempted_reqs.append(victim)
-                if victim is request:
-                    return
-                new_blocks = self.kv_cache_manager.allocate_slots(request, num_new_tokens)
-            step.scheduled_running_reqs.append(request)
-            step.req_to_new_blocks[request.request_id] = new_blocks
-            step.num_scheduled_tokens[request.request_id] = num_new_tokens
-            step.token_budget -= num_new_tokens
-            place += 1
-
-    def _pop_victim(self) -> Request:
-        last = len(self.running) - 1
-        if self.policy is SchedulingPolicy.PRIORITY:
-            last = self.running.index(max(self.running))
-        return self.running.pop(last)
-
-    def _preempt_request(self, request: Request) -> None:
-        self.kv_cache_manager.free(request)
-        request.num_computed_tokens = 0
-        request.status = RequestStatus.PREEMPTED
-        request.num_preemptions += 1
-        self.num_preemptions += 1
-        self.waiting.prepend_request(request)

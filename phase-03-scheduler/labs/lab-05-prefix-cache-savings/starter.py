@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from mini_vllm.core.request import Request
 from mini_vllm.core.sched import scheduler as given
 
 
@@ -36,7 +35,10 @@ def predictions() -> dict[str, int]:
 
 def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
     """How many tokens two prompts have in common, counted from the beginning to the first difference."""
-    raise NotImplementedError
+    for place, (x, y) in enumerate(zip(a, b, strict=False)):
+        if x != y:
+            return place
+    return min(len(a), len(b))
 
 
 def found(prompt_tokens: int, cached_prefix_tokens: int, block_size: int) -> int:
@@ -94,12 +96,23 @@ def conversation(turns: Sequence[tuple[int, int]], block_size: int, caching: boo
         block_size: tokens in a block.
         caching: whether prefix caching is on.
     """
-    raise NotImplementedError
+    counts: list[int] = []
+    said = computed = 0
+    for question, answer in turns:
+        prompt = said + question
+        hit = found(prompt, computed, block_size) if caching else 0
+        counts.append(prompt - hit + answer - 1)
+        said = prompt + answer
+        computed = said - 1
+    return counts
 
 
 def price_of_salts(workload: Sequence[Ask], block_size: int) -> int:
     """How many tokens more are computed than if nobody had a salt, with caching on."""
-    raise NotImplementedError
+    together = [ask._replace(salt=None) for ask in workload]
+    return sum(scheduled_tokens(workload, block_size, True)) - sum(
+        scheduled_tokens(together, block_size, True)
+    )
 
 
 def blocks_left(prefix_blocks: int, usable_blocks: int, others: int) -> int:
@@ -113,17 +126,18 @@ def blocks_left(prefix_blocks: int, usable_blocks: int, others: int) -> int:
         usable_blocks: blocks of the pool, without the null block.
         others: how many blocks those others have held, added up.
     """
-    raise NotImplementedError
+    return max(0, min(prefix_blocks, usable_blocks - others))
 
 
 # ---- the scheduler -------------------------------------------------------------------------------
 
 
 class Scheduler(given.Scheduler):
-    """The engine's scheduler with your two loops, now complete.
+    """The engine's scheduler with your loop over those who wait, now complete.
 
     `schedule()` calls `_schedule_running(step)`, and if nobody was preempted `_schedule_waiting(step)`. What
-    comes from the class above is listed in labs 03-01 and 03-04. New here:
+    comes from the class above, the loop over those who run and preemption among it, is listed in labs 03-01
+    and 03-04. New here:
 
     - `kv_cache_manager.get_computed_blocks(request)`: the blocks found and the number of tokens in them.
       Nothing is reserved yet.
@@ -133,8 +147,6 @@ class Scheduler(given.Scheduler):
     - `step.scheduled_new_reqs` and `step.scheduled_resumed_reqs`: who is admitted for the first time, and
       who comes back.
     - `config.enable_chunked_prefill`.
-    - `_evict_uncomputed_blocks(request)`: takes blocks out of the index that a victim was to fill in this
-      very step. Given; call it before the victim's blocks are freed.
     """
 
     def _schedule_waiting(self, step: Any) -> None:
@@ -149,22 +161,4 @@ class Scheduler(given.Scheduler):
         - `num_computed_tokens` is what was found. `num_cached_tokens` is, too, unless the request has output
           already: a user is told what was found for the prompt, not what a victim found again.
         """
-        raise NotImplementedError
-
-    # Bring these three from lab 03-04. The first now also calls `_evict_uncomputed_blocks`.
-
-    def _schedule_running(self, step: Any) -> None:
-        """Serve those who run, in order; whoever finds no block preempts.
-
-        A victim that this step has served already gives everything back: its place in the plan, its
-        tokens of the budget, and what it published of blocks that now nobody fills.
-        """
-        raise NotImplementedError
-
-    def _pop_victim(self) -> Request:
-        """Take out of `running` whoever loses the blocks: the last, or under `priority` the greatest."""
-        raise NotImplementedError
-
-    def _preempt_request(self, request: Request) -> None:
-        """Take the request's blocks, set its counter and status, count, and queue it again."""
         raise NotImplementedError
