@@ -193,7 +193,15 @@ def line_rate(steps: Sequence[Step], most: int = 1000) -> float:
 
 
 def hidden_work(steps: Sequence[Step], num_prompt_tokens: Mapping[str, int]) -> int:
-    """All that was computed, without the prompts as counted and without the tokens of the answers."""
+    """The tokens that were computed and that no meter shows: those computed a second time.
+
+    Two kinds of work are shown. `local_compute` are prompt tokens, as `by_source` has them. And each token of
+    an answer but the last is computed once, in the step that samples the next one. All requests are finished.
+
+    Args:
+        steps: all steps.
+        num_prompt_tokens: of each request, by name.
+    """
     computed = sum(sum(step.computed.values()) for step in steps)
     sampled = [name for step in steps for name in step.sampled]
     decoded = len(sampled) - len(set(sampled))

@@ -194,7 +194,10 @@ def hidden_work(steps: Sequence[Step], num_prompt_tokens: Mapping[str, int]) -> 
         steps: all steps.
         num_prompt_tokens: of each request, by name.
     """
-    raise NotImplementedError
+    computed = sum(sum(step.computed.values()) for step in steps)
+    sampled = [name for step in steps for name in step.sampled]
+    decoded = len(sampled) - len(set(sampled))
+    return computed - by_source(steps, num_prompt_tokens).local_compute - decoded
 
 
 # -- Your work: why a request found nothing.

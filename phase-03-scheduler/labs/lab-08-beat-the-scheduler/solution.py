@@ -25,7 +25,11 @@ def policy(request: Any, now: float) -> Any:
 
 
 def reorder(queue: Any, policy: Callable[[Any, float], Any], now: float) -> None:
-    """Take all out, and put them back in the policy's order."""
+    """Put a waiting queue in the policy's order, in place. Equals stay as they were.
+
+    The queue is FCFS's, of either engine. Both have `len(queue)`, `queue.pop_request()`, which takes the
+    head out and returns it, and `queue.add_request(request)`, which puts a request at the tail.
+    """
     requests = [queue.pop_request() for _ in range(len(queue))]
     for request in sorted(requests, key=lambda request: policy(request, now)):
         queue.add_request(request)

@@ -33,7 +33,9 @@ def reorder(queue: Any, policy: Callable[[Any, float], Any], now: float) -> None
     The queue is FCFS's, of either engine. Both have `len(queue)`, `queue.pop_request()`, which takes the
     head out and returns it, and `queue.add_request(request)`, which puts a request at the tail.
     """
-    raise NotImplementedError
+    requests = [queue.pop_request() for _ in range(len(queue))]
+    for request in sorted(requests, key=lambda request: policy(request, now)):
+        queue.add_request(request)
 
 
 def make_scheduler(base: type, policy: Callable[[Any, float], Any] = policy) -> type:

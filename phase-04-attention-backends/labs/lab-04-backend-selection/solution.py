@@ -38,7 +38,18 @@ def predictions() -> dict[str, facts.Guess]:
 
 
 def inputs(layer: facts.Layer, server: facts.Server) -> facts.Config:
-    """Most of a layer is nothing to the selector."""
+    """What the selector is told of a layer.
+
+    An MLA layer caches one vector a token for all heads: the latent, and beside it the part that carries the
+    position. Its `head_size` is the size of that vector. Of its other fields only `sparse` and `num_heads`
+    are told. With `mla_disabled` it is a layer like any other.
+
+    Any other layer is told with what `Config` has a field for, except for `num_heads` and `use_sparse`, which
+    are for MLA layers and keep their defaults.
+
+    Of the server, `mla_disabled` is not told. All else is told of every layer, but for `per_head_scales`,
+    which an MLA layer leaves out.
+    """
     common = {
         "dtype": server.dtype,
         "kv_cache_dtype": server.kv_cache_dtype,
@@ -67,7 +78,19 @@ def inputs(layer: facts.Layer, server: facts.Server) -> facts.Config:
 def requested(
     attention_backend: str | None, config_backend: str | None, environ: Mapping[str, str]
 ) -> str | None:
-    """Two ways to say it, and no third."""
+    """The name of the backend that the user asks for, in capitals; None where vLLM is to choose.
+
+    Upper and lower case are the same to vLLM, and `auto` leaves it the choice, so in the config it is no
+    backend.
+
+    Args:
+        attention_backend: the flag `--attention-backend`, or None.
+        config_backend: the flag `--attention-config.backend`, or None. vLLM reads this one first.
+        environ: the environment variables. See the README.
+
+    Raises ValueError for a name that is neither in BACKENDS nor in OTHERS, with that name in its message; and
+    where a flag `--attention-backend`, even `auto`, comes with a backend in the config, with both names.
+    """
     in_config = _name(config_backend)
     if attention_backend is None:
         return in_config
@@ -96,7 +119,12 @@ def flash_attn_version(machine: facts.Machine, batch_invariant: bool = False) ->
 
 
 def holds(condition: str, machine: facts.Machine, batch_invariant: bool = False) -> bool:
-    """One line for each of the six words."""
+    """Whether one of the six conditions of facts.py holds.
+
+    FA3 and FA3_UP ask for the version that vLLM runs. FA4_RUNS asks whether version 4 could run, which it
+    does on 9.x, 10.x and 11.x, whatever vLLM runs there. TRTLLM wants 10.x, the cubins, and that the
+    batch-invariant mode is off.
+    """
     assert machine.capability is not None
     major = machine.capability[0]
     version = flash_attn_version(machine, batch_invariant)
@@ -111,7 +139,23 @@ def holds(condition: str, machine: facts.Machine, batch_invariant: bool = False)
 
 
 def candidates(config: facts.Config, machine: facts.Machine) -> tuple[str, ...]:
-    """Four lists: MLA or not, capability 10 or not."""
+    """The backends that vLLM tries, the one that it would like best first.
+
+    | | capability 10.x | any other |
+    | --- | --- | --- |
+    | not MLA | FLASHINFER, FLASH_ATTN | FLASH_ATTN, FLASHINFER |
+    | | then for both: TRITON_ATTN, FLEX_ATTENTION, TURBOQUANT | |
+    | MLA | FLASHINFER_MLA, TOKENSPEED_MLA, CUTLASS_MLA | |
+    | | FLASH_ATTN_MLA, FLASHMLA | FLASH_ATTN_MLA, FLASHMLA, FLASHINFER_MLA |
+    | | TRITON_MLA, and two sparse ones | TRITON_MLA, FLASHMLA_SPARSE |
+
+    The two sparse ones are FLASHMLA_SPARSE and then FLASHINFER_MLA_SPARSE. They change places where the cache
+    is one of QUANTIZED, or where it is known that there are at most 16 heads.
+
+    Args:
+        config: of which only `use_mla`, `kv_cache_dtype` and `num_heads` are looked at.
+        machine: with a capability.
+    """
     assert machine.capability is not None
     blackwell = machine.capability[0] == 10
     if not config.use_mla:
@@ -214,7 +258,11 @@ def select(
 
 
 def cache_block_size(backend: facts.Backend, block_size: int | None) -> int:
-    """The user's, or 16 where the backend can, or the smallest that it can."""
+    """The tokens of a block of the KV cache, once the backend is chosen.
+
+    What the user has asked for stands. Else it is 16 where the backend takes that, and the smallest of its
+    `block_sizes` where it does not.
+    """
     if block_size is not None:
         return block_size
     fits = any(16 % size == 0 for size in backend.block_sizes)

@@ -45,7 +45,29 @@ def inputs(layer: facts.Layer, server: facts.Server) -> facts.Config:
     Of the server, `mla_disabled` is not told. All else is told of every layer, but for `per_head_scales`,
     which an MLA layer leaves out.
     """
-    raise NotImplementedError
+    common = {
+        "dtype": server.dtype,
+        "kv_cache_dtype": server.kv_cache_dtype,
+        "block_size": server.block_size,
+        "use_non_causal": server.use_non_causal,
+        "use_batch_invariant": server.batch_invariant,
+    }
+    if layer.kv_lora_rank is not None and not server.mla_disabled:
+        return facts.Config(
+            head_size=layer.kv_lora_rank + layer.qk_rope_head_dim,
+            use_mla=True,
+            use_sparse=layer.sparse,
+            num_heads=layer.num_heads,
+            **common,
+        )
+    return facts.Config(
+        head_size=layer.head_size,
+        has_sink=layer.sinks,
+        use_mm_prefix=layer.mm_prefix,
+        use_per_head_quant_scales=server.per_head_scales,
+        attn_type=layer.attn_type,
+        **common,
+    )
 
 
 def requested(
@@ -64,7 +86,21 @@ def requested(
     Raises ValueError for a name that is neither in BACKENDS nor in OTHERS, with that name in its message; and
     where a flag `--attention-backend`, even `auto`, comes with a backend in the config, with both names.
     """
-    raise NotImplementedError
+    in_config = _name(config_backend)
+    if attention_backend is None:
+        return in_config
+    if in_config is not None:
+        raise ValueError(f"both {attention_backend!r} and {config_backend!r}: give one of the two")
+    return _name(attention_backend)
+
+
+def _name(text: str | None) -> str | None:
+    if text is None or text.lower() == "auto":
+        return None
+    if text.upper() not in (*facts.BACKENDS, *facts.OTHERS):
+        known = ", ".join((*facts.BACKENDS, *facts.OTHERS))
+        raise ValueError(f"{text!r} is no attention backend; there are {known}")
+    return text.upper()
 
 
 # -- What a GPU can do.
@@ -90,7 +126,17 @@ def holds(condition: str, machine: facts.Machine, batch_invariant: bool = False)
     does on 9.x, 10.x and 11.x, whatever vLLM runs there. TRTLLM wants 10.x, the cubins, and that the
     batch-invariant mode is off.
     """
-    raise NotImplementedError
+    assert machine.capability is not None
+    major = machine.capability[0]
+    version = flash_attn_version(machine, batch_invariant)
+    return {
+        facts.NEVER: False,
+        facts.ALWAYS: True,
+        facts.FA3: version == 3,
+        facts.FA3_UP: version in (3, 4),
+        facts.FA4_RUNS: major in (9, 10, 11),
+        facts.TRTLLM: major == 10 and machine.cubins and not batch_invariant,
+    }[condition]
 
 
 # -- Who is asked, and what they say.
@@ -114,13 +160,33 @@ def candidates(config: facts.Config, machine: facts.Machine) -> tuple[str, ...]:
         config: of which only `use_mla`, `kv_cache_dtype` and `num_heads` are looked at.
         machine: with a capability.
     """
-    raise NotImplementedError
+    assert machine.capability is not None
+    blackwell = machine.capability[0] == 10
+    if not config.use_mla:
+        first = ("FLASHINFER", "FLASH_ATTN") if blackwell else ("FLASH_ATTN", "FLASHINFER")
+        return (*first, "TRITON_ATTN", "FLEX_ATTENTION", "TURBOQUANT")
+    if not blackwell:
+        return ("FLASH_ATTN_MLA", "FLASHMLA", "FLASHINFER_MLA", "TRITON_MLA", "FLASHMLA_SPARSE")
+    sparse = ("FLASHINFER_MLA_SPARSE", "FLASHMLA_SPARSE")
+    few_heads = config.num_heads is not None and config.num_heads <= 16
+    if config.kv_cache_dtype not in facts.QUANTIZED and not few_heads:
+        sparse = sparse[::-1]
+    return (
+        "FLASHINFER_MLA",
+        "TOKENSPEED_MLA",
+        "CUTLASS_MLA",
+        "FLASH_ATTN_MLA",
+        "FLASHMLA",
+        "TRITON_MLA",
+        *sparse,
+    )
 
 
 def refusals(backend: facts.Backend, config: facts.Config, machine: facts.Machine) -> list[str]:
     """Every reason against a backend, in the order of facts.py. Empty where it will do.
 
-    All are collected, not only the first. A `block_size` of None is no wish. The last one, a combination, is
+    All are collected, not only the first. A `block_size` of None is no wish. The last one, a
+    combination, is given as `_combination`:
     - FLASH_ATTN: sinks below capability 9.0;
     - FLASH_ATTN_MLA: a GPU other than 9.x;
     - FLASHMLA: a GPU other than 9.x, or for a sparse layer other than 9.x and 10.x, which has its own words;
@@ -134,6 +200,23 @@ def refusals(backend: facts.Backend, config: facts.Config, machine: facts.Machin
         machine: with a capability.
     """
     raise NotImplementedError
+
+
+def _combination(name: str, config: facts.Config, machine: facts.Machine) -> str | None:
+    """What cannot be said of one input alone."""
+    assert machine.capability is not None
+    major = machine.capability[0]
+    if name == "FLASH_ATTN" and config.has_sink and major < 9:
+        return facts.SINKS_BELOW_9
+    if name == "FLASH_ATTN_MLA" and major != 9:
+        return facts.NO_FA3
+    if name == "FLASHMLA" and config.use_sparse:
+        return None if major in (9, 10) else facts.HOPPER_OR_BLACKWELL
+    if name == "FLASHMLA" and major != 9:
+        return facts.HOPPER
+    if name == "TOKENSPEED_MLA" and not machine.tokenspeed:
+        return facts.NO_TOKENSPEED
+    return None
 
 
 # -- The choice.
@@ -170,4 +253,7 @@ def cache_block_size(backend: facts.Backend, block_size: int | None) -> int:
     What the user has asked for stands. Else it is 16 where the backend takes that, and the smallest of its
     `block_sizes` where it does not.
     """
-    raise NotImplementedError
+    if block_size is not None:
+        return block_size
+    fits = any(16 % size == 0 for size in backend.block_sizes)
+    return 16 if fits else min(backend.block_sizes)
