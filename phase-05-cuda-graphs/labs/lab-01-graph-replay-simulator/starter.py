@@ -82,12 +82,26 @@ def run_kernels(
     for it from `empty(name, num_tokens, width)`, and the output stands in `values` under its name
     afterwards, in the place of what may have stood there. One without is launched with None.
     """
-    raise NotImplementedError
+    for kernel in kernels:
+        inputs = tuple(values[name] for name in kernel.inputs)
+        if kernel.output is None:
+            counter.launch(Launch(kernel.kind, kernel.function, inputs, None))
+            continue
+        output = empty(kernel.output, num_tokens, kernel.width)
+        counter.launch(Launch(kernel.kind, kernel.function, inputs, output))
+        values[kernel.output] = output
 
 
 def inputs_of(kernels: Sequence[Kernel]) -> list[str]:
     """The names that the kernels read before one of them has written there, each once, in order."""
-    raise NotImplementedError
+    names: list[str] = []
+    written: set[str | None] = set()
+    for kernel in kernels:
+        for name in kernel.inputs:
+            if name not in written and name not in names:
+                names.append(name)
+        written.add(kernel.output)
+    return names
 
 
 # ---- the whole in one graph ----------------------------------------------------------------------

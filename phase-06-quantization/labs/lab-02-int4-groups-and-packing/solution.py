@@ -37,7 +37,15 @@ def predictions() -> dict[str, list[float]]:
 def layer_bytes(
     layout: str, out_features: int, in_features: int, group_size: int, symmetric: bool = True
 ) -> dict[str, int]:
-    """Bytes of each tensor that the layout keeps of one 4-bit layer, by name."""
+    """Bytes of each tensor that the layout keeps of one 4-bit layer, by name.
+
+    Args:
+        layout: "pack-quantized", "gptq" or "awq"; the README's table says which tensors each has, in
+            which shape and dtype.
+        out_features, in_features: of the layer; both fill whole words.
+        group_size: weights of a row that share a scale; -1 is the whole row.
+        symmetric: True for gptq, False for awq; for pack-quantized either.
+    """
     groups = 1 if group_size == -1 else in_features // group_size
     codes = out_features * in_features // 2
     scales = 2 * out_features * groups
@@ -88,7 +96,7 @@ def quantize_groups(
 
 
 def dequantize_groups(codes: Array, scale: Array, zero_point: Array) -> Array:
-    """The weights that the codes stand for."""
+    """The weights that the codes stand for, float32 [out, in]; all as `quantize_groups` has them."""
     size = codes.shape[1] // scale.shape[1]
     wide_scale, wide_zero = (np.repeat(part, size, axis=1) for part in (scale, zero_point))
     numbers: Array = ((codes - wide_zero) * wide_scale).astype(np.float32)
@@ -129,7 +137,7 @@ def pack_awq(codes: Array) -> Array:
 
 
 def unpack_awq(words: Array) -> Array:
-    """The codes that `pack_awq` was given."""
+    """The codes that `pack_awq` was given, int32."""
     nibbles = unpack(words, axis=1).reshape(words.shape[0], -1, 8)
     codes = np.empty_like(nibbles)
     codes[:, :, list(AWQ_ORDER)] = nibbles
@@ -168,7 +176,10 @@ def write_layer(
 
 
 def read_layer(layout: str, tensors: Mapping[str, Array]) -> tuple[Array, Array, Array]:
-    """Codes, scale and zero point from the tensors of one layer."""
+    """Codes, scale and zero point, as `quantize_groups` returns them, from the tensors of one layer.
+
+    Columns are in the order of their groups, so `g_idx` need not be looked at.
+    """
     if layout == "pack-quantized":
         codes = unpack(tensors["weight_packed"], axis=1)
         scale = tensors["weight_scale"].astype(np.float32)
@@ -192,7 +203,16 @@ RULES = {
 
 
 def refused_by(kernel: str, out_features: int, in_features: int, group_size: int) -> list[str]:
-    """What of the layer breaks a rule of the kernel: any of "group_size", "in_features", "out_features"."""
+    """What of the layer breaks a rule of the kernel: any of "group_size", "in_features", "out_features".
+
+    In this order; an empty list if the kernel takes it. A group that does not divide the inputs is refused
+    as "group_size", whatever the kernel.
+
+    Args:
+        kernel: "marlin", "machete" or "cpu"; the README's table has the rules.
+        out_features, in_features: of the layer as it is run, so on one of several GPUs what lies there.
+        group_size: -1 is the whole row.
+    """
     sizes, inputs, outputs = RULES[kernel]
     group_ok = group_size == -1 or in_features % group_size == 0
     group_ok &= group_size in sizes if sizes else group_size == -1 or group_size % 2 == 0

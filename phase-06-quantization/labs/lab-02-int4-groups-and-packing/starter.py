@@ -10,9 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[Any]
+
+AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
 
 # ---- before you write anything -------------------------------------------------------------------
 
@@ -37,7 +40,15 @@ def layer_bytes(
         group_size: weights of a row that share a scale; -1 is the whole row.
         symmetric: True for gptq, False for awq; for pack-quantized either.
     """
-    raise NotImplementedError
+    groups = 1 if group_size == -1 else in_features // group_size
+    codes = out_features * in_features // 2
+    scales = 2 * out_features * groups
+    zeros = out_features * groups // 2
+    if layout == "pack-quantized":
+        sizes = {"weight_packed": codes, "weight_scale": scales, "weight_shape": 16}
+        return sizes if symmetric else sizes | {"weight_zero_point": zeros}
+    sizes = {"qweight": codes, "scales": scales, "qzeros": zeros}
+    return sizes | {"g_idx": 4 * in_features} if layout == "gptq" else sizes
 
 
 def card_bytes(
@@ -84,12 +95,16 @@ def quantize_groups(
 
 def dequantize_groups(codes: Array, scale: Array, zero_point: Array) -> Array:
     """The weights that the codes stand for, float32 [out, in]; all as `quantize_groups` has them."""
-    raise NotImplementedError
+    size = codes.shape[1] // scale.shape[1]
+    wide_scale, wide_zero = (np.repeat(part, size, axis=1) for part in (scale, zero_point))
+    numbers: Array = ((codes - wide_zero) * wide_scale).astype(np.float32)
+    return numbers
 
 
 def weight_error(weight: Array, group_size: int, symmetric: bool = True) -> float:
     """How far 4 bits move a weight, as a share of its size: |W' - W| / |W|, roots of sums of squares."""
-    raise NotImplementedError
+    rounded = dequantize_groups(*quantize_groups(weight, group_size, symmetric))
+    return float(np.linalg.norm(rounded - weight) / np.linalg.norm(weight))
 
 
 # ---- words ---------------------------------------------------------------------------------------
@@ -123,7 +138,10 @@ def pack_awq(codes: Array) -> Array:
 
 def unpack_awq(words: Array) -> Array:
     """The codes that `pack_awq` was given, int32."""
-    raise NotImplementedError
+    nibbles = unpack(words, axis=1).reshape(words.shape[0], -1, 8)
+    codes = np.empty_like(nibbles)
+    codes[:, :, list(AWQ_ORDER)] = nibbles
+    return codes.reshape(words.shape[0], -1)
 
 
 # ---- files ---------------------------------------------------------------------------------------
@@ -146,10 +164,27 @@ def read_layer(layout: str, tensors: Mapping[str, Array]) -> tuple[Array, Array,
 
     Columns are in the order of their groups, so `g_idx` need not be looked at.
     """
-    raise NotImplementedError
+    if layout == "pack-quantized":
+        codes = unpack(tensors["weight_packed"], axis=1)
+        scale = tensors["weight_scale"].astype(np.float32)
+        if "weight_zero_point" in tensors:
+            return codes, scale, unpack(tensors["weight_zero_point"], axis=0)
+        return codes, scale, np.full(scale.shape, 8, np.int32)
+    scale = tensors["scales"].T.astype(np.float32)
+    if layout == "gptq":
+        codes = unpack(tensors["qweight"], axis=0).T
+        return codes, scale, unpack(tensors["qzeros"], axis=1).T + 1
+    return unpack_awq(tensors["qweight"]).T, scale, unpack_awq(tensors["qzeros"]).T
 
 
 # ---- who runs it ---------------------------------------------------------------------------------
+
+
+RULES = {
+    "marlin": ((-1, 32, 64, 128), 128, 64),
+    "machete": ((-1, 64, 128), 64, 128),
+    "cpu": (None, 32, 32),
+}
 
 
 def refused_by(kernel: str, out_features: int, in_features: int, group_size: int) -> list[str]:
@@ -163,4 +198,12 @@ def refused_by(kernel: str, out_features: int, in_features: int, group_size: int
         out_features, in_features: of the layer as it is run, so on one of several GPUs what lies there.
         group_size: -1 is the whole row.
     """
-    raise NotImplementedError
+    sizes, inputs, outputs = RULES[kernel]
+    group_ok = group_size == -1 or in_features % group_size == 0
+    group_ok &= group_size in sizes if sizes else group_size == -1 or group_size % 2 == 0
+    checks = {
+        "group_size": group_ok,
+        "in_features": in_features % inputs == 0,
+        "out_features": out_features % outputs == 0,
+    }
+    return [name for name, holds in checks.items() if not holds]
