@@ -111,7 +111,7 @@ def _name(text: str | None) -> str | None:
 def flash_attn_version(machine: facts.Machine, batch_invariant: bool = False) -> int | None:
     """3 on Hopper, 4 on Blackwell's servers, 2 on all others from Ampere on."""
     assert machine.capability is not None
-    major = machine.capability[0]
+    major, _minor = machine.capability
     if major < 8:
         return None
     version = {9: 3, 10: 4}.get(major, 2)
