@@ -50,7 +50,7 @@ def predictions() -> dict[str, Any]:
 
 
 def clamp(num_new_tokens: int, threshold: int, token_budget: int) -> int:
-    """How many of the missing tokens a request gets: paste yours of lab 03-01.
+    """How many of the missing tokens a request gets, as in lab 03-01.
 
     Args:
         num_new_tokens: how many are missing, at least 1.
@@ -63,7 +63,7 @@ def clamp(num_new_tokens: int, threshold: int, token_budget: int) -> int:
 
 
 class Scheduler(given.Scheduler):
-    """The engine's scheduler with your loops and your preemption.
+    """The engine's scheduler with your preemption.
 
     What comes from the class above is what you had in lab 03-01, and
 
@@ -113,7 +113,7 @@ class Scheduler(given.Scheduler):
         raise NotImplementedError
 
     def _schedule_waiting(self, step: Any) -> None:
-        """Admit from the head of the queue: paste yours of lab 03-01, and change one thing.
+        """Admit from the head of the queue, as in lab 03-01, but for one thing.
 
         Whoever comes back from a preemption is not new to the worker: he goes to
         `step.scheduled_resumed_reqs` instead of `step.scheduled_new_reqs`. The status tells.

@@ -169,22 +169,6 @@ def test_one_capture_at_a_time(lab: ModuleType) -> None:
     assert counter.launches == 1, "the capture ended by an error, and still it swallows launches"
 
 
-def test_inputs_are_read_before_they_are_written(lab: ModuleType) -> None:
-    """A name that an earlier kernel wrote comes from inside; one that is read and then written does not."""
-    assert lab.inputs_of(support.KERNELS) == ["x"], (
-        f"y and z are written before they are read: the input is x, not {lab.inputs_of(support.KERNELS)}"
-    )
-    kernels = [
-        Kernel("a", np.add, ("q", "p"), "q", 2),
-        Kernel("b", np.add, ("q", "r"), None),
-        Kernel("c", np.add, ("p", "r"), "s", 2),
-    ]
-    assert lab.inputs_of(kernels) == ["q", "p", "r"], (
-        "a reads q before it writes q, so q comes from outside; each name once, in the order in which it is "
-        f"first read: q, p, r, not {lab.inputs_of(kernels)}"
-    )
-
-
 # ---- one graph a shape ---------------------------------------------------------------------------
 
 

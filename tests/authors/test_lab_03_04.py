@@ -1,10 +1,21 @@
-"""Lab 03-04: what a preemption costs, computed again or copied."""
+"""Lab 03-04: what a preemption costs, computed again or copied: given, and held here."""
 
 from __future__ import annotations
 
 from types import ModuleType
 
 import pytest
+
+from course.docs.pages import ROOT
+from course.learner.labs import load_module
+
+LAB = ROOT / "phase-03-scheduler/labs/lab-04-preemption"
+
+
+@pytest.fixture(scope="module")
+def lab() -> ModuleType:
+    return load_module(LAB / "starter.py", "test_lab_03_04_starter")
+
 
 TINY = (1000, 2, 4, 1, 8)  # weights, layers, heads, KV heads, numbers in a key
 
