@@ -12,6 +12,7 @@ MOST_LINES = 8
 MOST_CHARACTERS = 560
 _CLOSING = {"(": ")", "[": "]", "{": "}"}
 _NUMBER = re.compile(r"(?<![\w.])[-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?(?![\w.])")
+_ASKED = re.compile(r"[,;:]? (?:for|with|of)\b[\w ]*")  # between a value and what it was computed of
 Tolerance = Sequence[float] | None  # relative and absolute; None: what is not equal differs
 
 
@@ -20,7 +21,8 @@ def shorten(message: str, tolerance: Tolerance = None) -> str:
 
     Of two long values, as in "got [...], should be [...]", only the neighbourhood of the first item in
     which they differ is kept, and the item named, with what either has there. Numbers that the test's own
-    `tolerance` takes for equal do not differ.
+    `tolerance` takes for equal do not differ. What stands behind "for", "with" or "of" is what was asked, and
+    is compared with nothing.
     """
     text = _values(_fold_numpy(message.strip()), tolerance)
     lines = text.splitlines()
@@ -54,7 +56,8 @@ def _values(text: str, tolerance: Tolerance) -> str:
     told = ""
     for index in range(len(pieces) - 1):
         one, other = (" ".join(piece.split()) for piece in pieces[index : index + 2])
-        near = spans[index + 1][0] - spans[index][1] < 2 * AROUND
+        between = text[spans[index][1] : spans[index + 1][0]]
+        near = len(between) < 2 * AROUND and not _ASKED.fullmatch(between)
         alike = near and one != other and _opening(one) == _opening(other)
         if alike and max(len(one), len(other)) > LONG:
             found = _first_difference(one, other, tolerance)
