@@ -12,7 +12,9 @@ MOST_LINES = 8
 MOST_CHARACTERS = 560
 _CLOSING = {"(": ")", "[": "]", "{": "}"}
 _NUMBER = re.compile(r"(?<![\w.])[-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?(?![\w.])")
-_ASKED = re.compile(r"[,;:]? (?:for|with|of)\b[\w ]*")  # between a value and what it was computed of
+_ASKED = re.compile(
+    r"[,;:]? (?:for|with|of)\b[\w ]*"
+)  # between a value and what it was computed of
 Tolerance = Sequence[float] | None  # relative and absolute; None: what is not equal differs
 
 

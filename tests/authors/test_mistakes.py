@@ -228,7 +228,9 @@ def test_what_a_test_takes_for_equal_does_not_differ() -> None:
 def test_what_was_asked_is_compared_with_nothing() -> None:
     """Lab 03-05 names two answers and then, longer than these, the question."""
     asked = [list(range(20)), list(range(30))]
-    text = shorten(f"the engine computes [11, 5], you say [11, 2], for {asked} with the salts {[None] * 40}")
+    text = shorten(
+        f"the engine computes [11, 5], you say [11, 2], for {asked} with the salts {[None] * 40}"
+    )
     assert "differ" not in text
     assert "the engine computes [11, 5], you say [11, 2], for [[0, 1" in text
 
