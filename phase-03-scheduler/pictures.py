@@ -12,7 +12,7 @@ import re
 from pathlib import Path
 
 from both_schedulers import CONFIG, World
-from noon import BLOCKS, COMES, PROMPTS, got, noon
+from noon import BLOCKS, COMES, PROMPTS, got, noon, prompt_ids
 
 from course.docs.drawing import Drawing, write_all
 from course.docs.pages import read_page
@@ -164,6 +164,42 @@ def draw_counters(first: int = 6, last: int = 21) -> Drawing:
     return d
 
 
+def draw_subtraction(first: int = 4, last: int = 8) -> Drawing:
+    """Fay's two counters before some of noon's steps, and how much of the difference each step makes up."""
+    left, unit, row, high = 64, 10, 40, 26
+    d = Drawing(
+        "Fay's tokens before steps 4 to 8: computed, computed in this step, still missing", 252
+    )
+    there = len(prompt_ids("fay"))
+    for step in noon()[:last]:
+        [part] = [one for one in step.scheduled if one.request_id == "fay"] or [None]
+        if part is None or step.index < first:
+            continue
+        computed, gets = part.num_computed_tokens, part.num_scheduled_tokens
+        y = 12 + (step.index - first) * row
+        d.text(left - 10, y + 18, f"step {step.index}", "s", "end")
+        d.box(left, y, there * unit, high, "none edge", 0)
+        d.box(left, y, computed * unit, high, "B", 0)
+        d.box(left + computed * unit, y, gets * unit, high, "C", 0)
+        if computed:
+            d.text(left + computed * unit / 2, y + 18, computed, "on m", "middle")
+        if gets > 4:
+            d.text(left + (computed + gets / 2) * unit, y + 18, f"+{gets}", "on m", "middle")
+        d.text(
+            left + there * unit + 8,
+            y + 18,
+            f"of {there}" if gets > 4 else f"+{gets}, of {there}",
+            "m",
+        )
+        there += len(part.new_token_ids)
+    x = left
+    for css, words in (("B", "computed before"), ("C", "this step"), ("none edge", "later")):
+        d.box(x, 224, 12, 12, css)
+        d.text(x + 18, 235, words, "m")
+        x += 40 + 8 * len(words)
+    return d
+
+
 def skipped_runs() -> list[tuple[str, list[tuple[int, list[list[str]]]]]]:
     """What the deep dive shows of vLLM's two queues: each run's title and its steps, with who runs, waits
     and is skipped."""
@@ -202,6 +238,7 @@ def draw_queues() -> Drawing:
 
 PICTURES = {
     "beside-eve": draw_beside_eve,
+    "subtraction": draw_subtraction,
     "noon": draw_noon,
     "lanes": draw_lanes,
     "counters": draw_counters,
