@@ -15,9 +15,9 @@ FIGURE_2 = {
 }
 """Percent. The paper prints no figures for the parts of vLLM's remainder."""
 
-STRIP = {"Dee": 8, "Eli": 8, "Fay": 12, "Gus": 8}
+STRIP = {"Eve": 8, "Gil": 8, "Noor": 12, "Cy": 8}
 """Guests side by side on a strip of 36 places, and how many each was given."""
-GONE = ("Dee", "Fay")
+GONE = ("Eve", "Noor")
 
 
 def gaps() -> list[int]:
