@@ -235,7 +235,7 @@ GROUPS: dict[str, tuple[Pair, ...]] = {
              "request.num_computed_tokens = num_computed_tokens", "num_computed_tokens"),
     ),
     "plan": (
-        Pair("the plan", f"{_SCHEDULER} Scheduler.schedule",
+        Pair("the step's schedule", f"{_SCHEDULER} Scheduler.schedule",
              "`vllm/v1/core/sched/scheduler.py:887 in Scheduler.schedule`",
              "scheduler_output = SchedulerOutput(", "SchedulerOutput"),
         Pair("for a new request, everything", f"{_SCHED_OUTPUT} NewRequestData",
@@ -250,7 +250,7 @@ GROUPS: dict[str, tuple[Pair, ...]] = {
              "self.finished_req_ids = set()", "finished_req_ids"),
     ),
     "update": (
-        Pair("in the order of the plan", f"{_SCHEDULER} Scheduler.update_from_output",
+        Pair("in the order of the schedule", f"{_SCHEDULER} Scheduler.update_from_output",
              "`vllm/v1/core/sched/scheduler.py:1347 in Scheduler.update_from_output`",
              "for req_id in scheduler_output.num_scheduled_tokens", "num_scheduled_tokens"),
         Pair("aborted meanwhile: pass over", f"{_SCHEDULER} Scheduler.update_from_output",
