@@ -64,8 +64,8 @@ class Scheduler(given.Scheduler):
     def _schedule_running(self, step: Any) -> None:
         """Serve those who run, in order, as long as there is budget.
 
-        Each gets what is missing, clamped: ask for the slots, then `_serve`. If there are no blocks for somebody, the loop ends: those
-        behind get nothing either. (To take blocks from others is lab 03-04.)
+        Each gets what is missing, clamped: ask for the slots, then `_serve`. If there are no blocks for
+        somebody, the loop ends: those behind get nothing either. (To take blocks from others is lab 03-04.)
         """
         raise NotImplementedError
 
