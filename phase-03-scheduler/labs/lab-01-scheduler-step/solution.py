@@ -24,6 +24,26 @@ def clamp(num_new_tokens: int, threshold: int, token_budget: int) -> int:
 
 
 class Scheduler(given.Scheduler):
+    def _serve(self, step: Any, request: Any, num_new_tokens: int, new_blocks: Any) -> None:
+        """Note in the step that a running request gets these tokens and blocks (given)."""
+        step.scheduled_running_reqs.append(request)
+        self._note(step, request, num_new_tokens, new_blocks)
+
+    def _admit(self, step: Any, num_new_tokens: int, new_blocks: Any) -> None:
+        """Move the head of the queue to the end of `running`, and note it in the step (given)."""
+        request = self.waiting.pop_request()
+        self.running.append(request)
+        request.status = RequestStatus.RUNNING
+        request.num_cached_tokens = 0
+        step.scheduled_new_reqs.append(request)
+        self._note(step, request, num_new_tokens, new_blocks)
+
+    def _note(self, step: Any, request: Any, num_new_tokens: int, new_blocks: Any) -> None:
+        """What the plan needs of everybody in it; the tokens come off the budget (given)."""
+        step.req_to_new_blocks[request.request_id] = new_blocks
+        step.num_scheduled_tokens[request.request_id] = num_new_tokens
+        step.token_budget -= num_new_tokens
+
     def _schedule_running(self, step: Any) -> None:
         for request in self.running:
             if step.token_budget == 0:
@@ -36,10 +56,7 @@ class Scheduler(given.Scheduler):
             new_blocks = self.kv_cache_manager.allocate_slots(request, num_new_tokens)
             if new_blocks is None:
                 break
-            step.scheduled_running_reqs.append(request)
-            step.req_to_new_blocks[request.request_id] = new_blocks
-            step.num_scheduled_tokens[request.request_id] = num_new_tokens
-            step.token_budget -= num_new_tokens
+            self._serve(step, request, num_new_tokens, new_blocks)
 
     def _schedule_waiting(self, step: Any) -> None:
         while (
@@ -58,11 +75,4 @@ class Scheduler(given.Scheduler):
             )
             if new_blocks is None:
                 break
-            self.waiting.pop_request()
-            self.running.append(request)
-            request.status = RequestStatus.RUNNING
-            request.num_cached_tokens = 0
-            step.scheduled_new_reqs.append(request)
-            step.req_to_new_blocks[request.request_id] = new_blocks
-            step.num_scheduled_tokens[request.request_id] = num_new_tokens
-            step.token_budget -= num_new_tokens
+            self._admit(step, num_new_tokens, new_blocks)

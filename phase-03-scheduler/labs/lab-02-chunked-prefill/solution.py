@@ -23,6 +23,18 @@ class Answer(NamedTuple):
     chunks: list[int]
 
 
+class Probe(NamedTuple):
+    """Inputs for an engine.
+
+    Attributes:
+        prompts: text by request id, one or two, of at most 20 characters each.
+        settings: of the engine; `max_num_batched_tokens` and `long_prefill_token_threshold`, if any.
+    """
+
+    prompts: dict[str, str]
+    settings: dict[str, int]
+
+
 def predictions() -> dict[str, float]:
     return {
         "steps, alone": 8,
@@ -114,3 +126,9 @@ def changed(
         elif any(abs(a - b) > tolerance for a, b in zip(one.logprobs, other.logprobs, strict=True)):
             found[name] = "logprobs"
     return found
+
+
+def probes() -> tuple[Probe, Probe]:
+    one = Probe({"hal": "The scheduler"}, {"long_prefill_token_threshold": 6})
+    two = Probe({"fay": "The seat is", "gil": "The seats"}, {})
+    return one, two

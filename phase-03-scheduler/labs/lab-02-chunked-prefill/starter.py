@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from mini_vllm import LLMEngine
+from mini_vllm import LLMEngine, SamplingParams
+from mini_vllm.engine.step_record import StepRecord
 
 
 class Answer(NamedTuple):
@@ -20,6 +21,18 @@ class Answer(NamedTuple):
     token_ids: list[int]
     logprobs: list[float]
     chunks: list[int]
+
+
+class Probe(NamedTuple):
+    """Inputs for an engine.
+
+    Attributes:
+        prompts: text by request id, one or two, of at most 20 characters each.
+        settings: of the engine; `max_num_batched_tokens` and `long_prefill_token_threshold`, if any.
+    """
+
+    prompts: dict[str, str]
+    settings: dict[str, int]
 
 
 # ---- before you write anything -------------------------------------------------------------------
@@ -85,21 +98,37 @@ def num_keys_read(chunks: list[int], num_cached: int = 0) -> int:
 
 
 def ask(engine: LLMEngine, prompts: Mapping[str, str], num_tokens: int) -> dict[str, Answer]:
-    """Ask all prompts at once, greedily, for exactly `num_tokens` tokens each.
-
-    `SamplingParams(temperature=0, max_tokens=..., ignore_eos=True, logprobs=0)` gives each sampled
-    token's own logprob: `completion.logprobs[i][token].logprob`. What a step computed for whom stands
-    in `engine.engine_core.step_observers`: append a function, and it is called after each step with a
-    `StepRecord` of `mini_vllm.engine.step_record`. Its `scheduler_output.num_scheduled_tokens` maps ids
-    to tokens, its `outputs` hold `request_id` and `new_token_ids`.
+    """Ask all prompts at once, greedily, for exactly `num_tokens` tokens each (given).
 
     Args:
         prompts: text by request id.
 
     Returns:
-        An `Answer` by request id. The engine is as before: your observer is gone, others' are not.
+        An `Answer` by request id. The engine is as before.
     """
-    raise NotImplementedError
+    answers = {name: Answer([], [], []) for name in prompts}
+
+    def observe(record: StepRecord) -> None:
+        for name, num_new_tokens in record.scheduler_output.num_scheduled_tokens.items():
+            if not answers[name].token_ids:
+                answers[name].chunks.append(num_new_tokens)
+        for output in record.outputs:
+            answers[output.request_id].token_ids.extend(output.new_token_ids)
+
+    engine.engine_core.step_observers.append(observe)
+    params = SamplingParams(temperature=0, max_tokens=num_tokens, ignore_eos=True, logprobs=0)
+    for name, prompt in prompts.items():
+        engine.add_request(name, prompt, params)
+    while engine.has_unfinished_requests():
+        for output in engine.step():
+            [completion] = output.outputs
+            assert completion.logprobs is not None
+            answers[output.request_id].logprobs[:] = [
+                place[token].logprob
+                for token, place in zip(completion.token_ids, completion.logprobs, strict=True)
+            ]
+    engine.engine_core.step_observers.remove(observe)
+    return answers
 
 
 def changed(
@@ -109,5 +138,15 @@ def changed(
 
     Tokens must be the same ones, all of them. Logprobs of the same tokens may be off by `tolerance`,
     because a sum of floats depends on its order. The pieces may differ. Who agrees is not named.
+    """
+    raise NotImplementedError
+
+
+def probes() -> tuple[Probe, Probe]:
+    """Inputs on which both engines with a fault give themselves away: on either, somebody's answer changes.
+
+    The first is run without prefix caching. The second has no settings: no prompt is cut, and the prefix
+    cache is on, with blocks of 4 tokens. A prompt's characters are a token each, behind one that begins the
+    text. All prompts are asked at once, for 6 tokens each. `support.py` has the two faults.
     """
     raise NotImplementedError

@@ -104,14 +104,6 @@ def prefill(
     return out
 
 
-def num_tiles(start_pos: int, n: int, tile: int) -> int:
-    # Every tile of queries but the last ends `tile` positions after the one before it.
-    whole = -(-n // tile) - 1
-    first = -(-start_pos // tile) + 1
-    last = (start_pos + n - 1) // tile + 1
-    return whole * first + whole * (whole - 1) // 2 + last
-
-
 class CausalAttention:
     """The loops above as the engine's attention."""
 

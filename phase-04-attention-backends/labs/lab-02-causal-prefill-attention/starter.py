@@ -61,19 +61,25 @@ def predictions() -> dict[str, list[int]]:
 
 
 def pack(query: Floats, num_kv_heads: int) -> Floats:
-    """The rows that share a KV head, side by side: `[num_kv_heads, n * group, D]`.
+    """The rows that share a KV head, side by side: `[num_kv_heads, n * group, D]` (given).
 
     The group's heads of the first token come first, then those of the second.
 
     Args:
         query: `[n, num_heads, D]`.
     """
-    raise NotImplementedError
+    n, num_heads, head_size = query.shape
+    group = num_heads // num_kv_heads
+    by_group = query.reshape(n, num_kv_heads, group, head_size).transpose(1, 0, 2, 3)
+    return by_group.reshape(num_kv_heads, n * group, head_size)
 
 
 def unpack(rows: Floats, n: int) -> Floats:
-    """The way back: `[num_kv_heads, n * group, D]` to `[n, num_heads, D]`."""
-    raise NotImplementedError
+    """The way back: `[num_kv_heads, n * group, D]` to `[n, num_heads, D]` (given)."""
+    num_kv_heads, num_rows, head_size = rows.shape
+    group = num_rows // n
+    by_group = rows.reshape(num_kv_heads, n, group, head_size).transpose(1, 0, 2, 3)
+    return by_group.reshape(n, num_kv_heads * group, head_size)
 
 
 def row_positions(first: int, n: int, group: int) -> Ints:
@@ -132,17 +138,6 @@ def prefill(
     raise NotImplementedError
 
 
-def num_tiles(start_pos: int, n: int, tile: int) -> int:
-    """Tiles of keys that `prefill` reads where tiles of queries and of keys are the same size.
-
-    A formula: for a million tokens it takes no longer than for ten.
-
-    Args:
-        n: tokens of the chunk, at least 1.
-    """
-    raise NotImplementedError
-
-
 # ---- in the engine -------------------------------------------------------------------------------
 
 
@@ -167,7 +162,7 @@ class CausalAttention:
         kv_cache: Floats,
         attn_metadata: AttentionMetadata,
     ) -> Floats:
-        """One layer of one step: store the new K and V, then attend, for every request of the flat batch.
+        """One layer of one step, for the flat batch: store the new K and V, then attend (given).
 
         Args:
             query: float32 `[num_tokens, num_heads, D]`.
@@ -181,4 +176,21 @@ class CausalAttention:
             float32 `[num_tokens, num_heads * D]`. The scale is one over the root of D, the tiles are as large
             as `self.query_tile` and `self.key_tile` say.
         """
-        raise NotImplementedError
+        block, slot = np.divmod(attn_metadata.slot_mapping, kv_cache.shape[1])
+        kv_cache[block, slot, 0] = key
+        kv_cache[block, slot, 1] = value
+        out = np.empty_like(query)
+        starts = attn_metadata.query_start_loc.tolist()
+        for i, seq_len in enumerate(attn_metadata.seq_lens.tolist()):
+            rows = slice(starts[i], starts[i + 1])
+            start_pos = seq_len - (starts[i + 1] - starts[i])
+            keys = PagedKeys(kv_cache, attn_metadata.block_table[i])
+            out[rows] = prefill(
+                query[rows],
+                keys,
+                start_pos,
+                query.shape[-1] ** -0.5,
+                self.query_tile,
+                self.key_tile,
+            )
+        return out.reshape(len(query), out[0].size)

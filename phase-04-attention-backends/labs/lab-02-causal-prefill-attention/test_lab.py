@@ -75,24 +75,8 @@ def test_the_predictions_hold(lab: ModuleType) -> None:
 # ---- rows ----------------------------------------------------------------------------------------
 
 
-def test_rows_of_a_kv_head_lie_together(lab: ModuleType) -> None:
+def test_row_positions(lab: ModuleType) -> None:
     """Token after token, and within a token the heads of the group."""
-    # Query head h of token j holds the number 10 j + h.
-    query = (10.0 * np.arange(3)[:, None] + np.arange(6))[..., None] * np.ones(2)
-    got = np.asarray(lab.pack(query, 2))
-    assert got.shape == (2, 9, 2), (
-        f"3 tokens of 6 heads on 2 KV heads: 2 times 9 rows of 2 numbers, (2, 9, 2), not {got.shape}"
-    )
-    want = [[0, 1, 2, 10, 11, 12, 20, 21, 22], [3, 4, 5, 13, 14, 15, 23, 24, 25]]
-    assert got[..., 0].astype(int).tolist() == want, (
-        f"with token j's head h as 10 j + h the rows are {want}; yours "
-        f"{got[..., 0].astype(int).tolist()}. Heads 0, 1 and 2 share KV head 0"
-    )
-    back = np.asarray(lab.unpack(got, 3))
-    assert np.array_equal(back, query), (
-        f"`unpack` undoes `pack`: token 1 has the heads {query[1, :, 0].astype(int).tolist()}, yours "
-        f"{back[1].ravel().astype(int).tolist() if len(back) > 1 else back.shape}"
-    )
     positions = np.asarray(lab.row_positions(40, 3, 3)).tolist()
     assert positions == [40, 40, 40, 41, 41, 41, 42, 42, 42], (
         f"3 tokens from position 40 on, 3 rows each: 40, 40, 40, 41 …, yours {positions}"
@@ -283,32 +267,4 @@ def test_one_tile_of_scores(lab: ModuleType) -> None:
         f"at most {peak:,} bytes stood in memory beside the cache. The result is {query.nbytes:,}; the "
         f"scores of one tile of queries with all keys would be {strip:,}, of one tile with another "
         f"{16 * 8 * 16 * 8:,}"
-    )
-
-
-def test_tiles_by_formula(lab: ModuleType) -> None:
-    """Against the sum, for every start and length up to four tiles; and no loop."""
-    for tile in (1, 2, 5, 8):
-        for start in range(2 * tile + 1):
-            for n in range(1, 4 * tile + 2):
-                ends = [min(at + tile, n) for at in range(0, n, tile)]
-                want = sum(-(-(start + end) // tile) for end in ends)
-                got = lab.num_tiles(start, n, tile)
-                assert got == want, (
-                    f"{n} tokens from position {start} on, tiles of {tile}: tiles of queries end at "
-                    f"{[start + end - 1 for end in ends]} and see "
-                    f"{[-(-(start + end) // tile) for end in ends]} tiles, {want} in all; yours {got}"
-                )
-    got = without_loop(lambda: lab.num_tiles(1_000_000, 1_000_000, 10))
-    assert got is not None, (
-        "a million tokens: after 1,000 lines yours was still counting. Write the sum as a formula"
-    )
-    assert got == 15_000_050_000, (
-        f"a million tokens after a million, tiles of 10: 15,000,050,000 tiles, yours {got:,}"
-    )
-    many = 10**17 + 1
-    got = lab.num_tiles(0, 7 * many, 7)
-    assert got == many * (many + 1) // 2, (
-        f"{many:,} tiles of 7 tokens: {many * (many + 1) // 2:,} tiles of keys, yours {got:,}. Divide "
-        "whole numbers with //, or large ones lose their last places"
     )

@@ -32,6 +32,7 @@ def predictions() -> dict[str, list[float]]:
 
 
 def _finite(m: Floats) -> Floats:
+    """What to take off the scores: the maximum, or 0 where there is no key (given)."""
     return np.where(np.isneginf(m), 0.0, m)
 
 
@@ -111,15 +112,6 @@ def merge_outputs(
 def segments(seq_len: int, tile: int, num_segments: int = 16) -> tuple[int, int]:
     keys = -(-seq_len // (num_segments * tile)) * tile
     return keys, -(-seq_len // keys)
-
-
-def partial_bytes(num_heads: int, head_size: int, num_splits: int) -> int:
-    return 2 * 4 * (head_size + 2) * num_heads * num_splits
-
-
-def fewest_keys(group: int, head_size: int, element_size: int, share: float) -> int:
-    of_a_key = 2 * head_size * element_size
-    return math.ceil(partial_bytes(group, head_size, 1) / (share * of_a_key))
 
 
 def busiest(num_seqs: int, num_kv_heads: int, seq_len: int, num_splits: int, num_sms: int) -> int:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any, NamedTuple
 
+import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[Any]
@@ -40,6 +41,11 @@ def predictions() -> dict[str, list[float]]:
 # ---- parts ---------------------------------------------------------------------------------------
 
 
+def _finite(m: Floats) -> Floats:
+    """What to take off the scores: the maximum, or 0 where there is no key (given)."""
+    return np.where(np.isneginf(m), 0.0, m)
+
+
 def attend_partial(query: Floats, key: Floats, value: Floats, scale: float) -> State:
     """The state of these keys, and of no others.
 
@@ -58,8 +64,10 @@ def merge(a: State, b: State) -> State:
 
 
 def finish(state: State) -> Floats:
-    """The mean of the values under softmax, `[rows, D]`; 0 for a row without a key."""
-    raise NotImplementedError
+    """The mean of the values under softmax, `[rows, D]`; 0 for a row without a key (given)."""
+    weights = state.l[:, None]
+    out: Floats = np.divide(state.acc, weights, out=np.zeros_like(state.acc), where=weights > 0)
+    return out
 
 
 def total(state: State, row: int) -> tuple[Fraction, list[Fraction]]:
@@ -77,23 +85,31 @@ def total(state: State, row: int) -> tuple[Fraction, list[Fraction]]:
 
 
 def merge_tree(states: Sequence[State]) -> tuple[State, int]:
-    """All states in one, and in how many rounds.
+    """All states in one, and in how many rounds (given).
 
     In a round neighbours are merged, first with second, third with fourth, all at the same time; whoever
     has no neighbour waits. The list, at least one state long, is left as it is.
     """
-    raise NotImplementedError
+    level, rounds = list(states), 0
+    while len(level) > 1:
+        pairs = [merge(*level[i : i + 2]) for i in range(0, len(level) - 1, 2)]
+        level = pairs + level[2 * len(pairs) :]
+        rounds += 1
+    return level[0], rounds
 
 
 def partitioned_attention(
     query: Floats, key: Floats, value: Floats, scale: float, num_splits: int
 ) -> Floats:
-    """Attention with the keys in `num_splits` parts, merged by `merge_tree`: `[rows, D]`.
+    """Attention with the keys in `num_splits` parts, merged by `merge_tree`: `[rows, D]` (given).
 
     A part has the keys from `i * size` on, and `size` is the least with which that many parts hold all keys.
     The last parts may be short, or empty.
     """
-    raise NotImplementedError
+    size = -(-len(key) // num_splits)
+    parts = [slice(i * size, (i + 1) * size) for i in range(num_splits)]
+    state, _ = merge_tree([attend_partial(query, key[part], value[part], scale) for part in parts])
+    return finish(state)
 
 
 # ---- the other form ------------------------------------------------------------------------------
@@ -117,12 +133,22 @@ def from_lse(out: Floats, lse: Floats) -> State:
 def merge_outputs(
     out_a: Floats, lse_a: Floats, out_b: Floats, lse_b: Floats
 ) -> tuple[Floats, Floats]:
-    """Two parts merged in this form, without going through a state: output and log-sum-exp of both.
+    """Two parts merged in this form, without going through a state: output and log-sum-exp of both (given).
 
     An lse may be 10,000. Where a row has no key it is -inf or +inf, with anything as the output; if a row has
     none in either part, the result is 0 and -inf.
     """
-    raise NotImplementedError
+    none_a, none_b = ~np.isfinite(lse_a), ~np.isfinite(lse_b)
+    lse_a, lse_b = np.where(none_a, -np.inf, lse_a), np.where(none_b, -np.inf, lse_b)
+    largest = _finite(np.maximum(lse_a, lse_b))
+    of_a, of_b = np.exp(lse_a - largest), np.exp(lse_b - largest)
+    both = of_a + of_b
+    some = both > 0
+    share_a = np.divide(of_a, both, out=np.zeros_like(both), where=some)[:, None]
+    share_b = np.divide(of_b, both, out=np.zeros_like(both), where=some)[:, None]
+    out_a, out_b = np.where(none_a[:, None], 0.0, out_a), np.where(none_b[:, None], 0.0, out_b)
+    lse = np.log(both, out=np.full_like(both, -np.inf), where=some) + largest
+    return out_a * share_a + out_b * share_b, lse
 
 
 # ---- when it pays --------------------------------------------------------------------------------
@@ -132,21 +158,6 @@ def segments(seq_len: int, tile: int, num_segments: int = 16) -> tuple[int, int]
     """How vLLM's Triton kernel cuts a sequence: keys that a segment has room for, and segments that have any.
 
     All segments are given the same whole number of tiles, the least that is enough.
-    """
-    raise NotImplementedError
-
-
-def partial_bytes(num_heads: int, head_size: int, num_splits: int) -> int:
-    """Bytes moved for the states of one sequence's parts: m, l and acc in float32, written and read once."""
-    raise NotImplementedError
-
-
-def fewest_keys(group: int, head_size: int, element_size: int, share: float) -> int:
-    """The shortest part, in keys, whose states move at most `share` of the bytes of its K and V.
-
-    Args:
-        group: query heads that share a KV head.
-        element_size: bytes of a number of K or V.
     """
     raise NotImplementedError
 
