@@ -82,8 +82,9 @@ class Desk:
             self.probe.observe(record)
         except KeyError as error:
             raise AssertionError(
-                f"update_ledgers looked up {error} and did not find it. The record has all that you need of a "
-                "step; in the scheduler's own requests those that have finished are gone, and the counts have moved"
+                f"update_ledgers looked up {error} and did not find it. The record has all that you need of "
+                "a step; in the scheduler's own requests those that have finished are gone, and the counts "
+                "have moved"
             ) from error
         assert (output, news) == before, (
             "update_ledgers has changed the record it was shown: a probe reads"
