@@ -70,6 +70,11 @@ class RequestLedger:
     finished: bool = False
 
 
+def is_mixed(step: BatchStep) -> bool:
+    """Whether a prefill and a decode share the step."""
+    return bool(step.prefills and step.decodes)
+
+
 # ---- reading a step ------------------------------------------------------------------------------
 
 
@@ -77,11 +82,6 @@ def is_decode(ledger: RequestLedger, num_computed_tokens: int) -> bool:
     """Whether a request that has so many tokens computed needs only the one it sampled last."""
     num_tokens = ledger.num_prompt_tokens + ledger.num_sampled
     return ledger.num_sampled > 0 and num_computed_tokens == num_tokens - 1
-
-
-def is_mixed(step: BatchStep) -> bool:
-    """Whether a prefill and a decode share the step."""
-    return bool(step.prefills and step.decodes)
 
 
 # ---- the probe -----------------------------------------------------------------------------------
@@ -105,12 +105,9 @@ class BatchProbe:
         self.ledgers: dict[str, RequestLedger] = {}
         self.core.step_observers.append(self.observe)
 
-    def detach(self) -> None:
-        self.core.step_observers.remove(self.observe)
-
-    def observe(self, record: StepRecord) -> None:
-        """Write down one step: who was in it, and what each request got."""
-        output, scheduler = record.scheduler_output, self.core.scheduler
+    def update_ledgers(self, record: StepRecord) -> tuple[list[str], list[str]]:
+        """Bring the ledgers up to date, and say who prefilled and who decoded, in scheduling order."""
+        output = record.scheduler_output
         for req_id in output.preempted_req_ids:
             ledger = self.ledgers[req_id]
             ledger.num_lost += ledger.num_computed_tokens
@@ -140,14 +137,26 @@ class BatchProbe:
             ledger = self.ledgers[news.request_id]
             ledger.num_sampled += len(news.new_token_ids)
             ledger.finished = news.finish_reason is not None
+        return prefills, decodes
 
+    # -- given ------------------------------------------------------------------------------------
+
+    def detach(self) -> None:
+        self.core.step_observers.remove(self.observe)
+
+    def observe(self, record: StepRecord) -> None:
+        """Write down one step, also one without tokens: copies, not the engine's own dicts."""
+        output, scheduler = record.scheduler_output, self.core.scheduler
+        prefills, decodes = self.update_ledgers(record)
+        joining = {new.req_id for new in output.scheduled_new_reqs}
+        joining |= output.scheduled_cached_reqs.resumed_req_ids
         self.steps.append(
             BatchStep(
                 record.index,
                 dict(output.num_scheduled_tokens),
                 prefills=tuple(prefills),
                 decodes=tuple(decodes),
-                joined=tuple(r for r in output.num_scheduled_tokens if r in admitted),
+                joined=tuple(r for r in output.num_scheduled_tokens if r in joining),
                 sampled=tuple(news.request_id for news in record.outputs),
                 finished=tuple(n.request_id for n in record.outputs if n.finish_reason),
                 preempted=tuple(sorted(output.preempted_req_ids)),
@@ -166,7 +175,7 @@ def expected_scheduled(ledger: RequestLedger) -> int:
     return through - ledger.num_cached + ledger.num_lost
 
 
-# ---- measures ------------------------------------------------------------------------------------
+# ---- a measure -----------------------------------------------------------------------------------
 
 
 def time_to_first_token(steps: Sequence[BatchStep], request_id: str) -> tuple[int, int]:
@@ -181,8 +190,15 @@ def time_to_first_token(steps: Sequence[BatchStep], request_id: str) -> tuple[in
     raise ValueError(f"request {request_id!r} has no token in these {len(steps)} steps")
 
 
+# ---- given: more measures ------------------------------------------------------------------------
+
+
 def longest_gap(steps: Sequence[BatchStep], request_id: str) -> int:
-    """The most tokens that the engine computed from one token of the request to its next."""
+    """The most tokens that the engine computed from one token of the request to its next.
+
+    The steps after the one that gave a token, through the one that gave the next, whether the
+    request was in them or not. 0 for a request with fewer than two tokens.
+    """
     longest = 0
     gap: int | None = None
     for step in steps:
@@ -208,6 +224,15 @@ def batch_size(steps: Sequence[BatchStep]) -> float:
 
 
 def static_steps(num_output_tokens: Sequence[int], seats: int) -> int:
-    """Steps that static batching takes: groups of `seats`, each until its longest is through."""
+    """Steps that static batching takes for the same requests.
+
+    It fills its `seats` with the next requests in line, runs them until the longest of them is
+    through, and only then lets the next ones in. Each request gets one token a step, the first in
+    the step that computes its prompt.
+
+    Args:
+        num_output_tokens: of each request, in the order of arrival.
+        seats: requests that run at once.
+    """
     groups = range(0, len(num_output_tokens), seats)
     return sum(max(num_output_tokens[start : start + seats]) for start in groups)

@@ -1,4 +1,5 @@
-"""Lab 01-04: watch the batch. Your work: `BatchProbe.observe`, and the functions around it.
+"""Lab 01-04: watch the batch. Your work: `is_decode`, `BatchProbe.update_ledgers`,
+`expected_scheduled` and `time_to_first_token`.
 
 The engine hands each of its `step_observers` a `StepRecord` when a step is over, after the tokens
 have been taken in:
@@ -84,6 +85,11 @@ class RequestLedger:
     finished: bool = False
 
 
+def is_mixed(step: BatchStep) -> bool:
+    """Whether a prefill and a decode share the step."""
+    return bool(step.prefills and step.decodes)
+
+
 # ---- reading a step ------------------------------------------------------------------------------
 
 
@@ -96,11 +102,6 @@ def is_decode(ledger: RequestLedger, num_computed_tokens: int) -> bool:
         ledger: as it was before the step.
         num_computed_tokens: before the step, prefix hits included.
     """
-    raise NotImplementedError
-
-
-def is_mixed(step: BatchStep) -> bool:
-    """Whether a prefill and a decode share the step."""
     raise NotImplementedError
 
 
@@ -125,31 +126,53 @@ class BatchProbe:
         self.ledgers: dict[str, RequestLedger] = {}
         self.core.step_observers.append(self.observe)
 
-    def detach(self) -> None:
-        self.core.step_observers.remove(self.observe)
-
-    def observe(self, record: StepRecord) -> None:
-        """Write down one step: who was in it, and what each request got.
+    def update_ledgers(self, record: StepRecord) -> tuple[list[str], list[str]]:
+        """Bring the ledgers up to date with one step; `observe` calls it once for each.
 
         `record.scheduler_output` has:
 
         - `num_scheduled_tokens`: request id to tokens, in scheduling order;
         - `scheduled_new_reqs`: `req_id`, `prompt_token_ids`, and `num_computed_tokens`, which for
-          them is what the prefix cache had;
+          them is what the prefix cache had. An id that is used again starts a new ledger;
         - `scheduled_cached_reqs`: parallel lists `req_ids` and `num_computed_tokens`, and the set
           `resumed_req_ids` of those that come back from a preemption. For them the count is a
           prefix hit too;
         - `preempted_req_ids`: had their blocks taken while this step was planned, so with what they
-          had computed in the steps before.
+          had computed in the steps before. A step without tokens may have some, too.
 
-        Waiting requests are in `self.core.scheduler.waiting` (iterate: `Request`s, in order), the
-        budget is `self.core.scheduler.max_num_scheduled_tokens`.
+        Change nothing in what you are given.
 
-        Append one `BatchStep` to `self.steps`, also for a step without tokens, and bring the
-        ledgers up to date. Change nothing in what you are given, and keep copies, not the
-        engine's own dicts.
+        Returns:
+            The ids of the requests that read in this step, and of those that decode, each list in
+            scheduling order: ask `is_decode`.
         """
         raise NotImplementedError
+
+    # -- given ------------------------------------------------------------------------------------
+
+    def detach(self) -> None:
+        self.core.step_observers.remove(self.observe)
+
+    def observe(self, record: StepRecord) -> None:
+        """Write down one step, also one without tokens: copies, not the engine's own dicts."""
+        output, scheduler = record.scheduler_output, self.core.scheduler
+        prefills, decodes = self.update_ledgers(record)
+        joining = {new.req_id for new in output.scheduled_new_reqs}
+        joining |= output.scheduled_cached_reqs.resumed_req_ids
+        self.steps.append(
+            BatchStep(
+                record.index,
+                dict(output.num_scheduled_tokens),
+                prefills=tuple(prefills),
+                decodes=tuple(decodes),
+                joined=tuple(r for r in output.num_scheduled_tokens if r in joining),
+                sampled=tuple(news.request_id for news in record.outputs),
+                finished=tuple(n.request_id for n in record.outputs if n.finish_reason),
+                preempted=tuple(sorted(output.preempted_req_ids)),
+                waiting=tuple(request.request_id for request in scheduler.waiting),
+                budget=scheduler.max_num_scheduled_tokens,
+            )
+        )
 
 
 # ---- conservation --------------------------------------------------------------------------------
@@ -164,7 +187,7 @@ def expected_scheduled(ledger: RequestLedger) -> int:
     raise NotImplementedError
 
 
-# ---- measures ------------------------------------------------------------------------------------
+# ---- a measure -----------------------------------------------------------------------------------
 
 
 def time_to_first_token(steps: Sequence[BatchStep], request_id: str) -> tuple[int, int]:
@@ -173,9 +196,12 @@ def time_to_first_token(steps: Sequence[BatchStep], request_id: str) -> tuple[in
     A step sees a request that is scheduled in it or waits when it is over. Both ends count, and all
     tokens of these steps, whoever they were computed for: the client waits for all of them.
 
-    Raises ValueError if the request has no token in these steps.
+    Raises ValueError, which names the request, if it has no token in these steps.
     """
     raise NotImplementedError
+
+
+# ---- given: more measures ------------------------------------------------------------------------
 
 
 def longest_gap(steps: Sequence[BatchStep], request_id: str) -> int:
@@ -184,17 +210,28 @@ def longest_gap(steps: Sequence[BatchStep], request_id: str) -> int:
     The steps after the one that gave a token, through the one that gave the next, whether the
     request was in them or not. 0 for a request with fewer than two tokens.
     """
-    raise NotImplementedError
+    longest = 0
+    gap: int | None = None
+    for step in steps:
+        if gap is not None:
+            gap += step.num_tokens
+        if request_id in step.sampled:
+            longest = max(longest, gap or 0)
+            gap = 0
+    return longest
 
 
 def budget_use(steps: Sequence[BatchStep]) -> float:
     """The share of the token budget that was used, over all steps; 0.0 without steps."""
-    raise NotImplementedError
+    budget = sum(step.budget for step in steps)
+    return sum(step.num_tokens for step in steps) / budget if budget else 0.0
 
 
 def batch_size(steps: Sequence[BatchStep]) -> float:
     """Requests in a step on average; 0.0 without steps."""
-    raise NotImplementedError
+    if not steps:
+        return 0.0
+    return sum(len(step.num_scheduled_tokens) for step in steps) / len(steps)
 
 
 def static_steps(num_output_tokens: Sequence[int], seats: int) -> int:
@@ -208,4 +245,5 @@ def static_steps(num_output_tokens: Sequence[int], seats: int) -> int:
         num_output_tokens: of each request, in the order of arrival.
         seats: requests that run at once.
     """
-    raise NotImplementedError
+    groups = range(0, len(num_output_tokens), seats)
+    return sum(max(num_output_tokens[start : start + seats]) for start in groups)

@@ -82,15 +82,16 @@ class Desk:
             self.probe.observe(record)
         except KeyError as error:
             raise AssertionError(
-                f"observe looked up {error} and did not find it. The record has all that you need of a step; "
-                "in the scheduler's own requests those that have finished are gone, and the counts have moved"
+                f"update_ledgers looked up {error} and did not find it. The record has all that you need of "
+                "a step; in the scheduler's own requests those that have finished are gone, and the counts "
+                "have moved"
             ) from error
         assert (output, news) == before, (
-            "observe has changed the record it was shown: a probe reads. Copy what you keep"
+            "update_ledgers has changed the record it was shown: a probe reads"
         )
         steps = self.probe.steps
         assert len(steps) == self.index, (
-            f"after {self.index} steps the probe has {len(steps)}: one BatchStep a step, no more"
+            f"after {self.index} steps the probe has {len(steps)}: observe writes one BatchStep a step"
         )
         return steps[-1]
 
@@ -178,76 +179,34 @@ def test_who_comes_back_reads(desk: Desk, found: int) -> None:
 
 
 def test_a_step_keeps_the_schedulers_order(desk: Desk) -> None:
-    """Counts, prefills and joined in scheduling order; the step's own copy of the counts."""
-    scheduled = {"c": 2, "a": 4, "b": 1}
-    step = desk.step(scheduled, new={"c": (2, 0), "a": (9, 0), "b": (1, 0)}, sampled=("c", "b"))
-    assert list(step.num_scheduled_tokens.items()) == [("c", 2), ("a", 4), ("b", 1)], (
-        f"num_scheduled_tokens is {step.num_scheduled_tokens}, should be {scheduled}, in that order"
-    )
-    in_order = ("c", "a", "b")
-    for name, got in (("prefills", step.prefills), ("joined", step.joined)):
-        order = ", the order of num_scheduled_tokens" if set(got) == set(in_order) else ""
-        assert got == in_order, f"{name} is {got}, should be {in_order}{order}"
-    scheduled["c"] = 99
-    assert step.num_scheduled_tokens["c"] == 2, (
-        "the step holds the scheduler's own dict: whoever changes that changes your trace. Copy it"
-    )
-    assert step.index == 1, f"the step's index is {step.index}, the record says 1"
-    assert step.budget == 8, (
-        f"budget is {step.budget}, should be 8: the scheduler's max_num_scheduled_tokens"
-    )
-
-
-def test_who_came_went_and_waits(desk: Desk) -> None:
-    """Joined: new and resumed. Finished: by reason. Preempted and waiting: as the engine has them."""
+    """Both lists in scheduling order, whoever is new, was known or came back."""
     step = desk.step(
-        {"a": 4, "b": 2}, new={"a": (4, 0), "b": (9, 0)}, sampled=("a",), ends=("a",),
-        waiting=("z", "d"),
-    )  # fmt: skip
-    assert (step.joined, step.sampled, step.finished, step.waiting) == (
-        ("a", "b"), ("a",), ("a",), ("z", "d"),
-    ), (
-        f"joined {step.joined}, sampled {step.sampled}, finished {step.finished}, waiting "
-        f"{step.waiting}; should be a and b, a, a, and z before d, as they stand in the queue"
-    )  # fmt: skip
-    step = desk.step({"c": 4}, new={"c": (4, 0)}, preempted=("b",), sampled=("c",))
-    assert (step.joined, step.finished, step.preempted, step.waiting) == (("c",), (), ("b",), ()), (
-        f"joined {step.joined}, finished {step.finished}, preempted {step.preempted}, waiting "
-        f"{step.waiting}; should be c, nobody, b, nobody. A token is not an end: look at finish_reason"
+        {"c": 2, "a": 4, "b": 1}, new={"c": (2, 0), "a": (9, 0), "b": (1, 0)}, sampled=("c", "b")
     )
-    step = desk.step({"c": 1, "b": 2}, known={"c": 4, "b": 0}, resumed=("b",), sampled=("c",))
-    assert step.joined == ("b",), (
-        f"joined is {step.joined}, should be ('b',): who comes back from a preemption joins the "
-        "batch again; who was in it all the time does not"
+    assert step.prefills == ("c", "a", "b"), (
+        f"three prompts begin, scheduled c, a, b: prefills is {step.prefills}, should be in that order, "
+        "that of num_scheduled_tokens"
     )
-
-
-def test_joined_and_preempted_have_an_order(desk: Desk) -> None:
-    """Joined in scheduling order, whoever is new and whoever came back; the preempted sorted."""
-    desk.step({"r": 4, "x": 2}, new={"r": (9, 0), "x": (9, 0)})
-    desk.step({"x": 2}, known={"x": 2}, preempted=("r",))
-    step = desk.step(
-        {"x": 1, "r": 4, "n": 3}, new={"n": (3, 0)}, known={"x": 4, "r": 0}, resumed=("r",)
+    step = desk.step({"b": 1, "a": 4, "c": 1}, known={"c": 2, "a": 4, "b": 1}, sampled=("b", "c"))
+    assert (step.prefills, step.decodes) == (("a",), ("b", "c")), (
+        f"b decodes, a reads, c decodes, scheduled in that order: prefills {step.prefills}, decodes "
+        f"{step.decodes}, should be ('a',) and ('b', 'c')"
     )
-    assert step.joined == ("r", "n"), (
-        f"joined is {step.joined}, should be ('r', 'n'): r came back from a preemption and was "
-        "scheduled before n, which is new. Go through num_scheduled_tokens, not through the two "
-        "lists one after the other"
-    )
-    step = desk.step({}, preempted=("n", "r", "x"))
-    assert step.preempted == ("n", "r", "x"), (
-        f"preempted is {step.preempted}, should be ('n', 'r', 'x'), sorted: the engine keeps a "
-        "set, and in what order a set comes out is chance"
+    desk.step({}, preempted=("a",))
+    step = desk.step({"a": 3, "n": 3}, new={"n": (3, 0)}, known={"a": 0}, resumed=("a",))
+    assert step.prefills == ("a", "n"), (
+        f"a came back and was scheduled before n, which is new: prefills is {step.prefills}, should be "
+        "('a', 'n'). Go through num_scheduled_tokens, not through the two lists one after the other"
     )
 
 
 def test_an_empty_step_is_a_step(desk: Desk, lab: ModuleType) -> None:
-    """Nothing scheduled: an entry with nobody in it, and what happened all the same."""
+    """Nothing scheduled: nobody reads or decodes, and what was lost is lost all the same."""
     desk.step({"a": 4}, new={"a": (9, 0)})
     step = desk.step({}, preempted=("a",), waiting=("a",))
-    got = (step.num_scheduled_tokens, step.prefills, step.preempted, step.waiting)
-    assert got == ({}, (), ("a",), ("a",)), (
-        f"an empty step in which a was preempted and waits: tokens, prefills, preempted, waiting are {got}"
+    got = (step.prefills, step.decodes)
+    assert got == ((), ()), (
+        f"an empty step in which a was preempted: prefills and decodes are {got}"
     )
     lost = desk.probe.ledgers["a"].num_lost
     assert lost == 4, f"a preemption in an empty step: lost is {lost}, should be 4, as in any step"

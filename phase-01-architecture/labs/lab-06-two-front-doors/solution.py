@@ -17,7 +17,17 @@ from mini_vllm.sampling_params import RequestOutputKind, SamplingParams
 
 
 def merge(output: RequestOutput, newer: RequestOutput) -> None:
-    """Add the deltas of `newer` to those of `output`, completion by completion."""
+    """Given: add the deltas of `newer` to those of `output`, so that one output says what both said.
+
+    A request with `n` completions has a `CompletionOutput` for each that has news; those with the same
+    `index` belong together. Text, tokens and logprobs are joined, what says how it stands is the newer's.
+
+    Args:
+        output: changed in place. It is the front end's own, no reader has it.
+        newer: the same request's next output.
+
+    Source: `vllm/outputs.py:145`.
+    """
     output.finished = newer.finished
     mine = {completion.index: completion for completion in output.outputs}
     for new in newer.outputs:
@@ -49,8 +59,10 @@ class OutputCollector:
             self.output = output
         self.ready.set()
 
+    # -- given ------------------------------------------------------------------------------------
+
     async def get(self) -> RequestOutput:
-        """Take what is there; wait if nothing is. Raises the error, if it is one."""
+        """Take what is there; wait if nothing is. Raises the error, if it is one that was left."""
         await self.ready.wait()
         self.ready.clear()
         output, self.output = self.output, None
@@ -97,14 +109,6 @@ class AsyncEngine:
                 del self.collectors[request_id]
                 self.leavers.append(request_id)
 
-    def abort_leavers(self) -> None:
-        """Abort the requests whose readers have left. Only with the lock."""
-        for request_id in self.leavers:
-            # It may have finished in the very step during which its reader left.
-            if self.engine.output_processor.has_request(request_id):
-                self.engine.abort_request(request_id)
-        self.leavers.clear()
-
     async def run_engine(self) -> None:
         """Step the engine while it has work, sleep while it has none, until it is closed or dies."""
         try:
@@ -118,14 +122,25 @@ class AsyncEngine:
                     if not self.engine.has_unfinished_requests():
                         self.work.clear()
         except Exception as cause:
-            self.error = EngineDeadError(f"the engine died: {cause!r}")
-            self.error.__cause__ = cause
-        assert self.error is not None
-        for collector in self.collectors.values():
-            collector.put(self.error)
+            self.die(cause)
+        self.end_streams()
+
+    # -- given ------------------------------------------------------------------------------------
+
+    def abort_leavers(self) -> None:
+        """Abort the requests whose readers have left, and empty the list. Only with the lock."""
+        for request_id in self.leavers:
+            # It may have finished in the very step during which its reader left.
+            if self.engine.output_processor.has_request(request_id):
+                self.engine.abort_request(request_id)
+        self.leavers.clear()
 
     def deliver(self, outputs: list[RequestOutput]) -> None:
-        """Give each output to its reader, if it still has one."""
+        """Put each output into its request's collector, unless its reader left during the step.
+
+        With the last output of a request its collector leaves `collectors`: from here on there is
+        nothing to abort, and the id may be used again, whether or not the reader has read to the end.
+        """
         for output in outputs:
             collector = self.collectors.get(output.request_id)
             if collector is None:
@@ -134,7 +149,16 @@ class AsyncEngine:
                 del self.collectors[output.request_id]
             collector.put(output)
 
-    # ---- given: opening and closing --------------------------------------------------------------
+    def die(self, cause: Exception) -> None:
+        """A step raised: the engine's state is no longer sound. Keep the error for those who come later."""
+        self.error = EngineDeadError(f"the engine died: {cause!r}")
+        self.error.__cause__ = cause
+
+    def end_streams(self) -> None:
+        """End every stream that is still open, with `error`."""
+        assert self.error is not None
+        for collector in self.collectors.values():
+            collector.put(self.error)
 
     async def __aenter__(self) -> AsyncEngine:
         self._task = asyncio.create_task(self.run_engine())

@@ -1,12 +1,12 @@
-"""Lab 01-06: two front doors over one core. Your work: one function and two classes.
+"""Lab 01-06: two front doors over one core. Your work: `OutputCollector.put`, and `generate` and
+`run_engine` of `AsyncEngine`.
 
 You have the synchronous engine, `mini_vllm.engine.llm_engine.LLMEngine`. What you need of it:
 
     engine.add_request(request_id, prompt, params)   # queue; ValueError or TypeError if it is no good
     engine.step()                                    # one iteration: a list of RequestOutput
-    engine.abort_request(request_id)                 # end and free; ValueError if it is not alive
+    engine.abort_request(request_id)                 # end and free; `abort_leavers`, given, calls it
     engine.has_unfinished_requests()
-    engine.output_processor.has_request(request_id)  # is it alive?
 
 None of these may run while another of them is running: the engine has no locks. `step` takes long; the
 others are quick.
@@ -27,13 +27,10 @@ from mini_vllm.sampling_params import RequestOutputKind, SamplingParams  # noqa:
 
 
 def merge(output: RequestOutput, newer: RequestOutput) -> None:
-    """Add the deltas of `newer` to those of `output`, so that one output says what both said.
+    """Given: add the deltas of `newer` to those of `output`, so that one output says what both said.
 
-    `outputs` has a `CompletionOutput` for each of the request's `n` completions that has news.
-    Completions belong together if their `index` is the same. Where both have one: join `text`,
-    `token_ids` and `logprobs` (None where none were asked for); take `cumulative_logprob`,
-    `finish_reason` and `stop_reason` from the newer. A completion that only `newer` has is appended.
-    `finished` is the newer's. All else of `output` stays.
+    A request with `n` completions has a `CompletionOutput` for each that has news; those with the same
+    `index` belong together. Text, tokens and logprobs are joined, what says how it stands is the newer's.
 
     Args:
         output: changed in place. It is the front end's own, no reader has it.
@@ -41,7 +38,20 @@ def merge(output: RequestOutput, newer: RequestOutput) -> None:
 
     Source: `vllm/outputs.py:145`.
     """
-    raise NotImplementedError
+    output.finished = newer.finished
+    mine = {completion.index: completion for completion in output.outputs}
+    for new in newer.outputs:
+        old = mine.get(new.index)
+        if old is None:
+            output.outputs.append(new)
+            continue
+        old.text += new.text
+        old.token_ids.extend(new.token_ids)
+        if old.logprobs is not None:
+            old.logprobs.extend(new.logprobs or [])
+        old.cumulative_logprob = new.cumulative_logprob
+        old.finish_reason = new.finish_reason
+        old.stop_reason = new.stop_reason
 
 
 class OutputCollector:
@@ -68,12 +78,17 @@ class OutputCollector:
         """
         raise NotImplementedError
 
-    async def get(self) -> RequestOutput:
-        """Take what is there; wait if nothing is. What was taken is not there any more.
+    # -- given ------------------------------------------------------------------------------------
 
-        Raises the error, if it is one that was left.
-        """
-        raise NotImplementedError
+    async def get(self) -> RequestOutput:
+        """Take what is there; wait if nothing is. Raises the error, if it is one that was left."""
+        await self.ready.wait()
+        self.ready.clear()
+        output, self.output = self.output, None
+        if isinstance(output, Exception):
+            raise output
+        assert output is not None
+        return output
 
 
 class AsyncEngine:
@@ -125,16 +140,8 @@ class AsyncEngine:
                 the stream that runs under the same id, where that was the reason.
             EngineDeadError: the engine died, or was closed.
         """
-        raise NotImplementedError
-        # A yield makes this an async generator. Delete this one when you have written yours.
-        yield  # type: ignore[unreachable]
-
-    def abort_leavers(self) -> None:
-        """Abort the requests in `leavers` that are still alive, and empty the list.
-
-        A request may have finished in the very step during which its reader left. The engine raises
-        ValueError for an id that it does not know: ask first. Only called with the lock.
-        """
+        if False:  # a yield somewhere makes this an async generator; yours will do
+            yield
         raise NotImplementedError
 
     async def run_engine(self) -> None:
@@ -142,25 +149,47 @@ class AsyncEngine:
 
         While `error` is None: wait for `work`; then, with the lock, abort the leavers, run one step in
         a thread (`asyncio.to_thread`), deliver its outputs, and clear `work` if nothing is left to do.
+        Closing sets `error` and `work` while this may be waiting: no step is taken then.
 
-        A step that raises any Exception is the end: the engine's state is no longer sound. Set `error`
-        to an EngineDeadError that names what was raised, with that as its `__cause__`.
-
-        At the end, for whatever reason, every stream that is open gets `error`: put it into its
-        collector. This coroutine itself raises nothing.
+        A step that raises any Exception is the end: `die`. At the end, for whatever reason,
+        `end_streams`. This coroutine itself raises nothing.
         """
         raise NotImplementedError
+
+    # -- given ------------------------------------------------------------------------------------
+
+    def abort_leavers(self) -> None:
+        """Abort the requests whose readers have left, and empty the list. Only with the lock."""
+        for request_id in self.leavers:
+            # It may have finished in the very step during which its reader left.
+            if self.engine.output_processor.has_request(request_id):
+                self.engine.abort_request(request_id)
+        self.leavers.clear()
 
     def deliver(self, outputs: list[RequestOutput]) -> None:
-        """Put each output into its request's collector.
+        """Put each output into its request's collector, unless its reader left during the step.
 
-        A request whose reader left during the step has none: drop its output. With the last output of
-        a request (`finished`) its collector leaves `collectors`: from here on there is nothing to
-        abort, and the id may be used again, whether or not the reader has read to the end.
+        With the last output of a request its collector leaves `collectors`: from here on there is
+        nothing to abort, and the id may be used again, whether or not the reader has read to the end.
         """
-        raise NotImplementedError
+        for output in outputs:
+            collector = self.collectors.get(output.request_id)
+            if collector is None:
+                continue
+            if output.finished:
+                del self.collectors[output.request_id]
+            collector.put(output)
 
-    # ---- given: opening and closing --------------------------------------------------------------
+    def die(self, cause: Exception) -> None:
+        """A step raised: the engine's state is no longer sound. Keep the error for those who come later."""
+        self.error = EngineDeadError(f"the engine died: {cause!r}")
+        self.error.__cause__ = cause
+
+    def end_streams(self) -> None:
+        """End every stream that is still open, with `error`."""
+        assert self.error is not None
+        for collector in self.collectors.values():
+            collector.put(self.error)
 
     async def __aenter__(self) -> AsyncEngine:
         self._task = asyncio.create_task(self.run_engine())

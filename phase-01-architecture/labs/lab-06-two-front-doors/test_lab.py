@@ -1,4 +1,4 @@
-"""Lab 01-06: merging what was not read yet, and streams that an engine's thread feeds."""
+"""Lab 01-06: what was not read yet is merged, and streams that an engine's thread feeds."""
 
 from __future__ import annotations
 
@@ -9,56 +9,13 @@ from typing import Any
 
 from course.learner.labs import load_support
 from mini_vllm.engine.core import EngineDeadError
-from mini_vllm.outputs import Logprob, RequestOutput
+from mini_vllm.outputs import RequestOutput
 from mini_vllm.sampling_params import RequestOutputKind, SamplingParams
 
 support = load_support(__file__)
 
 
-# ---- merge and the collector ---------------------------------------------------------------------
-
-
-def test_merge_joins_the_deltas(lab: ModuleType) -> None:
-    """Text, token ids and logprobs are joined; reasons, cumulative logprob and finished are the newer's."""
-    one, two = [{5: Logprob(-1.0)}], [{6: Logprob(-2.0)}]
-    output = support.make_output("ab", [5], logprobs=list(one), cumulative_logprob=-1.0)
-    newer = support.make_output(
-        "c", [6, 7], finished=True, logprobs=list(two), cumulative_logprob=-3.0,
-        finish_reason="stop", stop_reason="x",
-    )  # fmt: skip
-    lab.merge(output, newer)
-    [completion] = output.outputs
-    assert (completion.text, completion.token_ids) == ("abc", [5, 6, 7]), (
-        f"deltas 'ab' [5] and 'c' [6, 7] make 'abc' [5, 6, 7], in that order; yours "
-        f"{completion.text!r} {completion.token_ids}"
-    )
-    assert completion.logprobs == one + two, (
-        "the logprobs of both deltas, one entry a token, in order"
-    )
-    assert completion.cumulative_logprob == -3.0, (
-        "cumulative_logprob is a sum over all tokens so far already: take the newer one"
-    )
-    assert (completion.finish_reason, completion.stop_reason) == ("stop", "x"), (
-        "the newer output knows how it ended; a merge that keeps the older's None loses the end"
-    )
-    assert output.finished is True, "after the last delta was merged the output is finished"
-    plain = support.make_output("a", [1])
-    lab.merge(plain, support.make_output("b", [2]))
-    assert (plain.outputs[0].logprobs, plain.finished) == (None, False), (
-        "no logprobs were asked for: None stays None. Nor is the request finished"
-    )
-
-
-def test_merge_goes_by_the_completions_index(lab: ModuleType) -> None:
-    """With n > 1 each completion has its own text; one that was not there yet is appended."""
-    output = support.make_output("a0", [10])
-    lab.merge(output, support.make_output("b0", [20], index=1))
-    lab.merge(output, support.make_output("a1", [11]))
-    lab.merge(output, support.make_output("b1", [21], index=1, finish_reason="length"))
-    got = [(c.index, c.text, c.token_ids, c.finish_reason) for c in output.outputs]
-    assert got == [(0, "a0a1", [10, 11], None), (1, "b0b1", [20, 21], "length")], (
-        f"two completions of one request, two deltas each: join those with the same index. Got {got}"
-    )
+# ---- the collector -------------------------------------------------------------------------------
 
 
 def test_the_collector_merges_what_was_not_taken(lab: ModuleType) -> None:
@@ -76,8 +33,7 @@ def test_the_collector_merges_what_was_not_taken(lab: ModuleType) -> None:
         waiting = asyncio.ensure_future(collector.get())
         await support.turns()
         assert not waiting.done(), (
-            "all was taken, so the next get waits, and yours returned at once: empty the collector, and "
-            "clear its event"
+            "all was taken, so the next get waits, and it returned at once: is `get` as it was given?"
         )
         collector.put(support.make_output("d", [4]))
         later = await waiting

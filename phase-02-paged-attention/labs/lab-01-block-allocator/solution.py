@@ -25,17 +25,6 @@ class FreeKVCacheBlockQueue:
         self.fake_free_list_tail.prev_free_block = self.fake_free_list_head
         self.append_n(blocks)
 
-    def append_n(self, blocks: Sequence[KVCacheBlock]) -> None:
-        """Put `blocks` at the back, the first of them foremost."""
-        for block in blocks:
-            last = self.fake_free_list_tail.prev_free_block
-            assert last is not None
-            last.next_free_block = block
-            block.prev_free_block = last
-            block.next_free_block = self.fake_free_list_tail
-            self.fake_free_list_tail.prev_free_block = block
-        self.num_free_blocks += len(blocks)
-
     def remove(self, block: KVCacheBlock) -> None:
         """Take `block` out, wherever it stands. RuntimeError if it is not in the queue."""
         before, after = block.prev_free_block, block.next_free_block
@@ -58,6 +47,17 @@ class FreeKVCacheBlockQueue:
         return taken
 
     # -- given ------------------------------------------------------------------------------------
+
+    def append_n(self, blocks: Sequence[KVCacheBlock]) -> None:
+        """Put `blocks` at the back, the first of them foremost."""
+        for block in blocks:
+            last = self.fake_free_list_tail.prev_free_block
+            assert last is not None
+            last.next_free_block = block
+            block.prev_free_block = last
+            block.next_free_block = self.fake_free_list_tail
+            self.fake_free_list_tail.prev_free_block = block
+        self.num_free_blocks += len(blocks)
 
     def __iter__(self) -> Iterator[KVCacheBlock]:
         block = self.fake_free_list_head.next_free_block
@@ -130,6 +130,14 @@ class BlockPool:
                 unused.append(block)
         self.free_block_queue.append_n(unused)
 
+    def _maybe_evict_cached_block(self, block: KVCacheBlock) -> None:
+        """If `block` is published, take exactly this block out of the index, and reset its hash."""
+        if block.block_hash is not None:
+            self.cached_block_hash_to_block.pop(block.block_hash, block.block_id)
+            block.reset_hash()
+
+    # -- given ------------------------------------------------------------------------------------
+
     def cache_full_blocks(
         self,
         request: Request,
@@ -149,14 +157,6 @@ class BlockPool:
             assert blocks[i].block_hash is None, f"{blocks[i]} is published already"
             blocks[i].block_hash = request.block_hashes[i]
             self.cached_block_hash_to_block.insert(request.block_hashes[i], blocks[i])
-
-    def _maybe_evict_cached_block(self, block: KVCacheBlock) -> None:
-        """If `block` is published, take exactly this block out of the index, and reset its hash."""
-        if block.block_hash is not None:
-            self.cached_block_hash_to_block.pop(block.block_hash, block.block_id)
-            block.reset_hash()
-
-    # -- given ------------------------------------------------------------------------------------
 
     def get_cached_block(self, block_hash: BlockHash) -> KVCacheBlock | None:
         """The block that holds this content, free or in use; None on a miss."""

@@ -1,8 +1,15 @@
-"""Lab 02-01: the block allocator. Your work: the eight methods that raise NotImplementedError.
+"""Lab 02-01: the block allocator. Your work: the six methods that raise NotImplementedError.
 
 A block is a number and some bookkeeping (`KVCacheBlock`): `block_id`; `ref_cnt`, how many requests hold
-it; `block_hash`, what it can be found by, None unless it is published; the two links of the free queue.
-The K and V themselves lie elsewhere, in the worker's arrays, at the place that `block_id` names.
+it; `block_hash`, what it can be found by, None unless it is published, and `reset_hash()`, which makes it
+None; `is_null`; the two links of the free queue. The K and V themselves lie elsewhere, in the worker's
+arrays, at the place that `block_id` names.
+
+The index (`BlockHashToBlockMap`) finds blocks by their hashes. Several blocks may have one hash, so there is
+
+    insert(block_hash, block)        add this block
+    pop(block_hash, block_id)        take out this one block of those with the hash
+    get_one_block(block_hash)        the one published first, or None
 
 What must hold after every call, by the names of `mini_vllm/core/block_pool.py`:
 
@@ -36,10 +43,6 @@ class FreeKVCacheBlockQueue:
         self.fake_free_list_tail.prev_free_block = self.fake_free_list_head
         self.append_n(blocks)
 
-    def append_n(self, blocks: Sequence[KVCacheBlock]) -> None:
-        """Put `blocks` at the back, the first of them foremost."""
-        raise NotImplementedError
-
     def remove(self, block: KVCacheBlock) -> None:
         """Take `block` out, wherever it stands. RuntimeError if it is not in the queue."""
         raise NotImplementedError
@@ -49,6 +52,17 @@ class FreeKVCacheBlockQueue:
         raise NotImplementedError
 
     # -- given ------------------------------------------------------------------------------------
+
+    def append_n(self, blocks: Sequence[KVCacheBlock]) -> None:
+        """Put `blocks` at the back, the first of them foremost."""
+        for block in blocks:
+            last = self.fake_free_list_tail.prev_free_block
+            assert last is not None
+            last.next_free_block = block
+            block.prev_free_block = last
+            block.next_free_block = self.fake_free_list_tail
+            self.fake_free_list_tail.prev_free_block = block
+        self.num_free_blocks += len(blocks)
 
     def __iter__(self) -> Iterator[KVCacheBlock]:
         block = self.fake_free_list_head.next_free_block
@@ -104,6 +118,12 @@ class BlockPool:
         """
         raise NotImplementedError
 
+    def _maybe_evict_cached_block(self, block: KVCacheBlock) -> None:
+        """If `block` is published, take exactly this block out of the index, and reset its hash."""
+        raise NotImplementedError
+
+    # -- given ------------------------------------------------------------------------------------
+
     def cache_full_blocks(
         self,
         request: Request,
@@ -119,13 +139,10 @@ class BlockPool:
             num_cached_blocks: so many at the front are published already.
             num_full_blocks: so many at the front are full.
         """
-        raise NotImplementedError
-
-    def _maybe_evict_cached_block(self, block: KVCacheBlock) -> None:
-        """If `block` is published, take exactly this block out of the index, and reset its hash."""
-        raise NotImplementedError
-
-    # -- given ------------------------------------------------------------------------------------
+        for i in range(num_cached_blocks, num_full_blocks):
+            assert blocks[i].block_hash is None, f"{blocks[i]} is published already"
+            blocks[i].block_hash = request.block_hashes[i]
+            self.cached_block_hash_to_block.insert(request.block_hashes[i], blocks[i])
 
     def get_cached_block(self, block_hash: BlockHash) -> KVCacheBlock | None:
         """The block that holds this content, free or in use; None on a miss."""

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Sequence
-
 from mini_vllm.core.block_pool import BlockPool
 from mini_vllm.core.kv_cache_manager import KVCacheBlocks
 from mini_vllm.core.kv_cache_utils import KVCacheBlock
@@ -16,41 +13,21 @@ from mini_vllm.utils.math import cdiv
 def predictions() -> dict[str, list[int] | int]:
     """Your answers about the scene, by these names, before you write the class.
 
-    "ada's table", "bo's table", "ref_cnt of block 1 while both are there", "free queue when ada has left",
-    "free queue when bo has left, too", "table of cy, who needs seven blocks", "tokens that ada finds when
-    she comes again". Tables and queues are lists of block ids, from front to back.
+    "ada's table", "bo's table", "ref_cnt of block 1 while both are there", "tokens that eve finds",
+    "free queue when ada has left", "free queue when bo has left, too",
+    "table of cy, who needs seven blocks", "tokens that ada finds when she comes again".
+    Tables and queues are lists of block ids, from front to back.
     """
     return {
         "ada's table": [1, 2, 3],
         "bo's table": [1, 2, 4],
         "ref_cnt of block 1 while both are there": 2,
+        "tokens that eve finds": 0,
         "free queue when ada has left": [5, 6, 7, 8, 9, 3],
         "free queue when bo has left, too": [5, 6, 7, 8, 9, 3, 4, 2, 1],
         "table of cy, who needs seven blocks": [5, 6, 7, 8, 9, 3, 4],
         "tokens that ada finds when she comes again": 8,
     }
-
-
-def block_hashes(
-    token_ids: Sequence[int], block_size: int, cache_salt: str | None = None
-) -> list[bytes]:
-    """One hash for each full block: equal exactly where everything up to the block's end is equal.
-
-    Args:
-        token_ids: of the whole sequence.
-        block_size: tokens in a block. A last block that is not full has no hash (I3).
-        cache_salt: requests share only with requests of the same salt (None is one, too).
-
-    Returns:
-        `len(token_ids) // block_size` hashes, any bytes that are as good as never equal by chance.
-    """
-    hashes: list[bytes] = []
-    parent = b"" if cache_salt is None else b"salt:" + cache_salt.encode()
-    for start in range(0, len(token_ids) - block_size + 1, block_size):
-        block = ",".join(str(token) for token in token_ids[start : start + block_size])
-        parent = hashlib.sha256(parent + b"|" + block.encode()).digest()
-        hashes.append(parent)
-    return hashes
 
 
 class KVCacheManager:
@@ -112,20 +89,21 @@ class KVCacheManager:
     ) -> KVCacheBlocks | None:
         """Slots for the next `num_new_tokens` tokens; the blocks newly taken, or None if they do not fit.
 
-        1. How many blocks does the table want? For the tokens computed so far (in the cache, too) and
-           the new ones, but never beyond `max_model_len` tokens; minus those it has and those found.
+        1. How many blocks are missing? `num_missing_blocks`, below, for the tokens computed so far (in
+           the cache, too) and the new ones.
         2. Does it fit? A block that was found and is free leaves the free queue with the others, so
            it counts like a new one. With `full_sequence_must_fit` the same question is asked first
            for the request's whole sequence (`request.num_tokens`), of which this step may compute a part.
            None, and nothing has changed, if either answer is no.
         3. Hold on to what was found (`touch`) before new blocks are taken, which might take it.
-        4. Take the missing blocks.
+        4. Take the missing blocks. The table is what the request held, what was found, what is new.
         5. With caching, publish the blocks that are full once these tokens are computed: those with
-           tokens that the request has (`num_tokens`), from the first that is not published yet.
+           tokens that the request has (`num_tokens`), from the first that is not published yet. What
+           was found is published; `num_cached_block` keeps how many are.
 
         Args:
             request: `num_computed_tokens` of it are computed already.
-            num_new_tokens: at least 1, else ValueError that names the number.
+            num_new_tokens: at least 1.
             num_new_computed_tokens: tokens in `new_computed_blocks`.
             new_computed_blocks: what `get_computed_blocks` found, for a request that holds nothing yet.
         """
@@ -135,15 +113,11 @@ class KVCacheManager:
         hits = [] if new_computed_blocks is None else list(new_computed_blocks.blocks)
         num_free_hits = sum(block.ref_cnt == 0 for block in hits)
         computed = request.num_computed_tokens + num_new_computed_tokens
-
-        def missing(num_tokens: int) -> int:
-            wanted = cdiv(min(num_tokens, self.max_model_len), self.block_size)
-            return wanted - len(blocks) - len(hits)
-
         free = self.block_pool.get_num_free_blocks()
-        if full_sequence_must_fit and missing(request.num_tokens) + num_free_hits > free:
+        for_all = self.num_missing_blocks(request, request.num_tokens, len(hits))
+        if full_sequence_must_fit and for_all + num_free_hits > free:
             return None
-        num_new_blocks = max(0, missing(computed + num_new_tokens))
+        num_new_blocks = self.num_missing_blocks(request, computed + num_new_tokens, len(hits))
         if num_new_blocks + num_free_hits > free:
             return None
 
@@ -165,6 +139,15 @@ class KVCacheManager:
         self.block_pool.free_blocks(reversed(blocks))
 
     # -- given ------------------------------------------------------------------------------------
+
+    def num_missing_blocks(self, request: Request, num_tokens: int, num_hits: int) -> int:
+        """Blocks to take so that the request's table reaches to `num_tokens` tokens, `num_hits` found.
+
+        No slot is ever beyond `max_model_len`, though tokens may be planned beyond it.
+        """
+        wanted = cdiv(min(num_tokens, self.max_model_len), self.block_size)
+        held = self.req_to_blocks.get(request.request_id, ())
+        return max(0, wanted - len(held) - num_hits)
 
     @property
     def usage(self) -> float:

@@ -1,20 +1,33 @@
 """Lab 02-03: share and evict. Your work: the functions and methods that raise NotImplementedError.
 
 The pool of lab 02-01 knows blocks. The manager knows requests: which blocks each one holds, in which
-order, what it can have without computing it, and whether the rest fits. You may use the pool's
-`get_new_blocks`, `touch`, `free_blocks`, `cache_full_blocks`, `get_cached_block` and
-`get_num_free_blocks`. `KVCacheBlocks(blocks)` wraps a list for the caller; its `.blocks` gives it back.
-Of a request you need `request_id`, `num_tokens`, `num_computed_tokens`, `block_hashes` and
-`skip_reading_prefix_cache`.
+order, what it can have without computing it, and whether the rest fits. Of `self.block_pool` you use
+
+    get_new_blocks(num_blocks: int) -> list[KVCacheBlock]
+        from the front of the free queue, each with `ref_cnt` 1; ValueError if fewer are free
+    touch(blocks: Iterable[KVCacheBlock]) -> None
+        one more holder each; one that was free (`ref_cnt` 0) leaves the queue
+    free_blocks(ordered_blocks: Iterable[KVCacheBlock]) -> None
+        one holder less each; those without any join the back of the queue, in the order given
+    cache_full_blocks(request, blocks: Sequence[KVCacheBlock], num_cached_blocks: int,
+                      num_full_blocks: int) -> None
+        publishes `blocks[num_cached_blocks:num_full_blocks]` of the request's table `blocks`
+    get_cached_block(block_hash) -> KVCacheBlock | None
+        the published block with this content; None on a miss
+    get_num_free_blocks() -> int
+        length of the free queue
+
+`KVCacheBlocks(blocks)` wraps a list for the caller; its `.blocks` gives it back. Of a request you need
+`request_id`, `num_tokens` (prompt and answer so far), `num_computed_tokens`, `block_hashes` (one for each
+full block) and `skip_reading_prefix_cache`.
 
 The scene: blocks 1 to 9 are free, in that order, four tokens each. Ada (10 tokens) and Bo (the same first
-8, then 2 of his own) are admitted in one step. Ada leaves, then Bo. Cy comes with 28 tokens and leaves
-again. Then Ada comes a second time. Nobody generates a token in between.
+8, then 2 of his own) are admitted in one step. Eve only looks: her prompt begins with 4 tokens of her own and
+goes on with Ada's fifth to tenth. Ada leaves, then Bo. Cy comes with 28 tokens and leaves again. Then Ada
+comes a second time. Nobody generates a token in between.
 """
 
 from __future__ import annotations
-
-from collections.abc import Sequence
 
 from mini_vllm.core.block_pool import BlockPool
 from mini_vllm.core.kv_cache_manager import KVCacheBlocks
@@ -27,25 +40,10 @@ from mini_vllm.utils.math import cdiv
 def predictions() -> dict[str, list[int] | int]:
     """Your answers about the scene above, by these names, before you write the class.
 
-    "ada's table", "bo's table", "ref_cnt of block 1 while both are there", "free queue when ada has left",
-    "free queue when bo has left, too", "table of cy, who needs seven blocks", "tokens that ada finds when
-    she comes again". Tables and queues are lists of block ids, from front to back.
-    """
-    raise NotImplementedError
-
-
-def block_hashes(
-    token_ids: Sequence[int], block_size: int, cache_salt: str | None = None
-) -> list[bytes]:
-    """One hash for each full block: equal exactly where everything up to the block's end is equal.
-
-    Args:
-        token_ids: of the whole sequence.
-        block_size: tokens in a block. A last block that is not full has no hash (I3).
-        cache_salt: requests share only with requests of the same salt (None is one, too).
-
-    Returns:
-        `len(token_ids) // block_size` hashes, any bytes that are as good as never equal by chance.
+    "ada's table", "bo's table", "ref_cnt of block 1 while both are there", "tokens that eve finds",
+    "free queue when ada has left", "free queue when bo has left, too",
+    "table of cy, who needs seven blocks", "tokens that ada finds when she comes again".
+    Tables and queues are lists of block ids, from front to back.
     """
     raise NotImplementedError
 
@@ -101,23 +99,26 @@ class KVCacheManager:
     ) -> KVCacheBlocks | None:
         """Slots for the next `num_new_tokens` tokens; the blocks newly taken, or None if they do not fit.
 
-        1. How many blocks does the table want? For the tokens computed so far (in the cache, too) and
-           the new ones, but never beyond `max_model_len` tokens; minus those it has and those found.
+        1. How many blocks are missing? `num_missing_blocks`, below, for the tokens computed so far (in
+           the cache, too) and the new ones.
         2. Does it fit? A block that was found and is free leaves the free queue with the others, so
            it counts like a new one. With `full_sequence_must_fit` the same question is asked first
            for the request's whole sequence (`request.num_tokens`), of which this step may compute a part.
            None, and nothing has changed, if either answer is no.
         3. Hold on to what was found (`touch`) before new blocks are taken, which might take it.
-        4. Take the missing blocks.
+        4. Take the missing blocks. The table is what the request held, what was found, what is new.
         5. With caching, publish the blocks that are full once these tokens are computed: those with
-           tokens that the request has (`num_tokens`), from the first that is not published yet.
+           tokens that the request has (`num_tokens`), from the first that is not published yet. What
+           was found is published; `num_cached_block` keeps how many are.
 
         Args:
             request: `num_computed_tokens` of it are computed already.
-            num_new_tokens: at least 1, else ValueError that names the number.
+            num_new_tokens: at least 1.
             num_new_computed_tokens: tokens in `new_computed_blocks`.
             new_computed_blocks: what `get_computed_blocks` found, for a request that holds nothing yet.
         """
+        if num_new_tokens <= 0:
+            raise ValueError(f"num_new_tokens must be greater than 0, got {num_new_tokens}")
         raise NotImplementedError
 
     def free(self, request: Request) -> None:
@@ -125,6 +126,15 @@ class KVCacheManager:
         raise NotImplementedError
 
     # -- given ------------------------------------------------------------------------------------
+
+    def num_missing_blocks(self, request: Request, num_tokens: int, num_hits: int) -> int:
+        """Blocks to take so that the request's table reaches to `num_tokens` tokens, `num_hits` found.
+
+        No slot is ever beyond `max_model_len`, though tokens may be planned beyond it.
+        """
+        wanted = cdiv(min(num_tokens, self.max_model_len), self.block_size)
+        held = self.req_to_blocks.get(request.request_id, ())
+        return max(0, wanted - len(held) - num_hits)
 
     @property
     def usage(self) -> float:

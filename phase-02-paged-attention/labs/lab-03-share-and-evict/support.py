@@ -1,4 +1,4 @@
-"""The scene of lab 02-03: nine usable blocks of four tokens, and three people."""
+"""The scene of lab 02-03: nine usable blocks of four tokens, and four people."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from mini_vllm.sampling_params import SamplingParams
 
 ADA = list(range(20, 30))
 BO = [*ADA[:8], 60, 61]
+EVE = [90, 91, 92, 93, *ADA[4:]]
 CY = list(range(100, 128))
 
 
@@ -17,8 +18,11 @@ def what_happens(manager_class: Any) -> dict[str, Any]:
     manager = manager_class(10, 4, 64)
     happened: dict[str, Any] = {}
 
+    def ask(name: str, prompt: list[int]) -> Request:
+        return Request(name, prompt, SamplingParams(max_tokens=9), block_size=4)
+
     def come(name: str, prompt: list[int]) -> Request:
-        request = Request(name, prompt, SamplingParams(max_tokens=9), block_size=4)
+        request = ask(name, prompt)
         hits, num_hits = manager.get_computed_blocks(request)
         got = manager.allocate_slots(request, request.num_tokens - num_hits, num_hits, hits)
         assert got is not None, f"{name} needs fewer blocks than are free, and was refused"
@@ -32,6 +36,7 @@ def what_happens(manager_class: Any) -> dict[str, Any]:
     happened["ada's table"] = manager.get_block_ids("ada")
     happened["bo's table"] = manager.get_block_ids("bo")
     happened["ref_cnt of block 1 while both are there"] = manager.block_pool.blocks[1].ref_cnt
+    happened["tokens that eve finds"] = manager.get_computed_blocks(ask("eve", EVE))[1]
     manager.free(ada)
     happened["free queue when ada has left"] = free()
     manager.free(bo)
@@ -39,6 +44,6 @@ def what_happens(manager_class: Any) -> dict[str, Any]:
     cy = come("cy", CY)
     happened["table of cy, who needs seven blocks"] = manager.get_block_ids("cy")
     manager.free(cy)
-    again = Request("ada again", ADA, SamplingParams(max_tokens=9), block_size=4)
+    again = ask("ada again", ADA)
     happened["tokens that ada finds when she comes again"] = manager.get_computed_blocks(again)[1]
     return happened

@@ -1,12 +1,10 @@
-"""Lab 02-03: hashes, look-ups, grants and returns, call by call."""
+"""Lab 02-03: look-ups, grants and returns, call by call."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from types import ModuleType
 from typing import Any
-
-import pytest
 
 from course.learner.labs import load_support
 from course.learner.predictions import wrong_in
@@ -50,65 +48,6 @@ def state(manager: Any) -> object:
         free_ids(manager),
         [(b.ref_cnt, b.block_hash) for b in pool.blocks],
     )
-
-
-# ---- hashes --------------------------------------------------------------------------------------
-
-
-def test_equal_beginnings_have_equal_hashes(lab: ModuleType) -> None:
-    """Two prompts that agree in their first eight tokens agree in two hashes, and in no third."""
-    ada = lab.block_hashes([1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12], 4)
-    bo = lab.block_hashes([1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 99], 4)
-    assert len(ada) == 3, f"12 tokens are three full blocks of 4, yours has {len(ada)} hashes"
-    assert ada[:2] == bo[:2], "the first two blocks hold the same tokens after the same beginning"
-    assert ada[2] != bo[2], "the third blocks differ in their last token, and have one hash"
-    assert ada[:1] == lab.block_hashes([1, 2, 3, 4, 50], 4), (
-        "what comes behind a block is not in its hash"
-    )
-    assert ada[0] != lab.block_hashes([0, 2, 3, 4], 4)[0], "the block's first token is in its hash"
-
-
-def test_a_hash_speaks_for_all_that_came_before(lab: ModuleType) -> None:
-    """Same four tokens, another beginning: the keys and values differ, so must the hashes."""
-    one, other = (
-        lab.block_hashes([1, 2, 3, 4, 7, 7, 7, 7], 4),
-        lab.block_hashes([9] * 4 + [7] * 4, 4),
-    )
-    assert one[1] != other[1], (
-        "the second blocks hold the same tokens after different ones. What attention wrote there "
-        "depends on everything before: chain each hash to the one before it"
-    )
-    assert lab.block_hashes([7] * 8, 4)[0] != lab.block_hashes([7] * 8, 4)[1], (
-        "the same tokens in the first block and in the second: their positions differ, so do their keys"
-    )
-
-
-def test_only_full_blocks_have_a_hash(lab: ModuleType) -> None:
-    """I3: what is still growing cannot be shared."""
-    for n, wanted in ((0, 0), (3, 0), (4, 1), (7, 1), (8, 2)):
-        got = len(lab.block_hashes(list(range(n)), 4))
-        assert got == wanted, f"{n} tokens fill {wanted} blocks of 4, yours gives {got} hashes"
-
-
-def test_tokens_are_kept_apart(lab: ModuleType) -> None:
-    """1 and 23 are not 12 and 3, and not 23 and 1."""
-    kinds = ([1, 23], [12, 3], [23, 1], [123, 0], [7, 7], [263, 7], [65543, 7], [150_000, 7])
-    assert len({lab.block_hashes(ids, 2)[0] for ids in kinds}) == len(kinds), (
-        f"{kinds} are {len(kinds)} contents: whatever you feed to the hash must say where a token id ends, "
-        "in which order they come, and hold ids of any size (7, 263 and 65543 are the same in one byte)"
-    )
-
-
-def test_a_salt_keeps_users_apart(lab: ModuleType) -> None:
-    """Who has another salt must not even learn, by the time it takes, that a prompt was seen."""
-    ids = list(range(8))
-    plain, none, x, y = (lab.block_hashes(ids, 4, salt) for salt in (None, "", "x", "y"))
-    assert x == lab.block_hashes(ids, 4, "x"), "the same salt and tokens: the same hashes"
-    for a, b in ((plain, none), (plain, x), (plain, y), (x, y)):
-        assert not set(a) & set(b), (
-            "requests of different salts share a hash (no salt and an empty one differ, too): salt the "
-            "first block, and the chain carries it on"
-        )
 
 
 # ---- looking up ----------------------------------------------------------------------------------
@@ -220,13 +159,6 @@ def test_no_slot_beyond_max_model_len(lab: ModuleType) -> None:
     assert manager.get_block_ids("ada") == [1, 2], (
         f"max_model_len is 8, two blocks, yours holds {manager.get_block_ids('ada')}"
     )
-
-
-def test_no_tokens_is_a_mistake_of_the_caller(lab: ModuleType) -> None:
-    """ValueError that says what was asked for."""
-    for number in (0, -3):
-        with pytest.raises(ValueError, match=str(number)):
-            make(lab).allocate_slots(ask("ada", range(4)), number)
 
 
 def test_what_does_not_fit_changes_nothing(lab: ModuleType) -> None:
@@ -384,6 +316,49 @@ def test_a_block_is_published_by_tokens_that_exist(lab: ModuleType) -> None:
     )
 
 
+def test_how_many_are_published_is_kept(lab: ModuleType) -> None:
+    """num_cached_block, by hand: what was found and what was published, never a block twice."""
+    manager = make(lab)
+    ada = ask("ada", range(10))
+
+    def kept(name: str) -> int | None:
+        number: int | None = manager.num_cached_block.get(name)
+        return number
+
+    admit(manager, ada, num_tokens=6)
+    assert kept("ada") == 1, (
+        "6 of ada's 10 tokens are granted and fill one block of 4: num_cached_block says 1, yours "
+        f"{kept('ada')}"
+    )
+    manager.allocate_slots(ada, 4)
+    ada.num_computed_tokens = 10
+    assert kept("ada") == 2, (
+        "4 more tokens fill a second block, and the third has 2 of 4: num_cached_block says 2, yours "
+        f"{kept('ada')}"
+    )
+    for name, prompt, wanted, why in (
+        ("bo", [*range(8), 70, 71, 72, 73, 74], 3, "2 found, and the 5 new tokens fill one more"),
+        ("cy", [*range(8), 80], 2, "2 found, and the new token fills none"),
+        ("eve", range(90, 93), 0, "nothing found, and 3 tokens fill no block of 4"),
+    ):
+        admit(manager, ask(name, prompt))
+        assert kept(name) == wanted, (
+            f"{name}: {why}, so {wanted} blocks at the front of the table are published; yours says "
+            f"{kept(name)}"
+        )
+    published = [block.block_id for block in manager.block_pool.blocks if block.block_hash]
+    indexed = [block.block_id for _, block in manager.block_pool.cached_block_hash_to_block.items()]
+    assert sorted(indexed) == published == [1, 2, 4], (
+        f"published are ada's blocks 1 and 2, which bo and cy share, and bo's block 4, each once; in yours "
+        f"{published} have a hash and the index holds {sorted(indexed)}"
+    )
+    manager.free(ada)
+    assert kept("ada") is None, (
+        f"ada has left and holds no block: free forgets her number; yours keeps {kept('ada')}"
+    )
+    assert kept("bo") == 3, f"bo's number is his own: 3, yours {kept('bo')}"
+
+
 def test_the_tail_is_given_back_first(lab: ModuleType) -> None:
     """It is evicted first: what is left of a prompt is its beginning, which others may share."""
     manager = make(lab, num_blocks=6)
@@ -415,7 +390,7 @@ def test_who_comes_back_starts_anew(lab: ModuleType) -> None:
 
 
 def test_your_predictions(lab: ModuleType) -> None:
-    """Ada and Bo together, Ada leaves, Bo leaves, Cy needs seven blocks, Ada comes again."""
+    """Ada and Bo together, Eve looks, Ada leaves, Bo leaves, Cy needs seven blocks, Ada comes again."""
     happened = support.what_happens(KVCacheManager)
     predicted = lab.predictions()
     for name, value in happened.items():
