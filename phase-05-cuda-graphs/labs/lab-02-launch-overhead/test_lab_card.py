@@ -24,6 +24,14 @@ def test_launching_or_computing(lab: ModuleType) -> None:
             )
 
 
+def test_each_request_reads_its_own_cache(lab: ModuleType) -> None:
+    """Two requests of 1,000 tokens: the weights once, K and V of both."""
+    for model, layers, size in ((lab.KIMS, 16, 64), (lab.LLAMA_3_8B, 32, 128)):
+        got = lab.decode_time(lab.H100, model, "FULL", 2, 5e-6, 1000)
+        want = (2 * model.params + 2 * 1000 * 4 * layers * 8 * size) / 3350e9
+        same(got, want, f"{model.name}, 2 requests of 1,000 tokens, FULL, seconds")
+
+
 def test_padding_reads_no_more(lab: ModuleType) -> None:
     """33 as 40: the same weights, and the K and V of 33."""
     for context in (0, 1000):
