@@ -96,11 +96,16 @@ def ulps(a: Array, b: Array) -> NDArray[np.int64]:
     return np.abs(place(a) - place(b))
 
 
-def first_difference(alone: Sequence[Stage], beside: Sequence[Stage]) -> Difference | None:
-    """The first stage with a distance above 0 in any number."""
+def same_stages(alone: Sequence[Stage], beside: Sequence[Stage]) -> None:
+    """Raise ValueError where two runs do not have the same stages in the same order; it names them. Given."""
     names = [name for name, _ in alone], [name for name, _ in beside]
     if names[0] != names[1]:
         raise ValueError(f"the runs have different stages: {names[0]} and {names[1]}")
+
+
+def first_difference(alone: Sequence[Stage], beside: Sequence[Stage]) -> Difference | None:
+    """The first stage with a distance above 0 in any number."""
+    same_stages(alone, beside)
     for index, ((name, a), (_, b)) in enumerate(zip(alone, beside, strict=True)):
         distance = ulps(a, b)
         if distance.any():

@@ -96,6 +96,13 @@ def ulps(a: Array, b: Array) -> NDArray[np.int64]:
     return np.abs(place(a) - place(b))
 
 
+def same_stages(alone: Sequence[Stage], beside: Sequence[Stage]) -> None:
+    """Raise ValueError where two runs do not have the same stages in the same order; it names them. Given."""
+    names = [name for name, _ in alone], [name for name, _ in beside]
+    if names[0] != names[1]:
+        raise ValueError(f"the runs have different stages: {names[0]} and {names[1]}")
+
+
 def first_difference(alone: Sequence[Stage], beside: Sequence[Stage]) -> Difference | None:
     """The first stage, in the order of the computation, at which two runs are not equal to the bit.
 
@@ -106,12 +113,9 @@ def first_difference(alone: Sequence[Stage], beside: Sequence[Stage]) -> Differe
         What differs there, or None where all is equal.
 
     Raises:
-        ValueError: the runs do not have the same stages in the same order; the message names those that
-            differ. Given.
+        ValueError: the runs do not have the same stages in the same order; the first line is given.
     """
-    names = [name for name, _ in alone], [name for name, _ in beside]
-    if names[0] != names[1]:
-        raise ValueError(f"the runs have different stages: {names[0]} and {names[1]}")
+    same_stages(alone, beside)
     raise NotImplementedError
 
 
