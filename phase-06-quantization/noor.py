@@ -134,14 +134,14 @@ def step_ms(
         LINEARS * bits / 8 / L4.bandwidth, 2 * LINEARS * rows / L4.flops / (2 if fast else 1)
     )
     head = max(2 * HEAD / L4.bandwidth, 2 * HEAD * sampled / L4.flops) if sampled else 0
-    cache = sampled * context * TOKEN_BYTES * kv_bits / 16 / L4.bandwidth
-    return 1e3 * (linears + head + cache)
+    attention = sampled * context * TOKEN_BYTES * kv_bits / 16 / L4.bandwidth
+    return 1e3 * (linears + head + attention)
 
 
 def steps_ms(tokens: int) -> list[float]:
     """`step_ms` in 16 bits, in 4 with weights alone, in 8 on both sides; at most 64 rows give a token."""
     shapes = ((16, False), (bits_per_weight(4, 128), False), (8, True))
-    return [round(step_ms(tokens, *shape, sampled=min(tokens, 64)), 1) for shape in shapes]
+    return [round(step_ms(tokens, bits, fast, sampled=min(tokens, 64)), 1) for bits, fast in shapes]
 
 
 def tokens_per_second(bits: float = 16) -> float:
