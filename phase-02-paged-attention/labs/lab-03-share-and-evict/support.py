@@ -22,8 +22,8 @@ def grant(manager: Any, request: Request, num_tokens: int, *more: Any) -> Any:
         if said.startswith("I3"):
             full = request.num_tokens // size
             raise AssertionError(
-                f"{name} has {request.num_tokens} tokens, which fill {full} block{'s' * (full != 1)} of {size}, "
-                "and yours publishes more: a slot whose token is not there yet cannot be hashed"
+                f"{name} has {request.num_tokens} tokens, which fill {full} block{'s' * (full != 1)} of "
+                f"{size}, and yours publishes more: a slot whose token is not there yet cannot be hashed"
             ) from error
         if said.endswith("is published already"):
             raise AssertionError(
