@@ -80,7 +80,7 @@ def _too_few(frames: list[FrameType]) -> str:
     """In words, the call of `allocate_slots` that was refused for its number of tokens."""
     request, num_new_tokens = (frames[-1].f_locals[name] for name in ("request", "num_new_tokens"))
     name = request.request_id
-    said = f"allocate_slots is called for {name} with {num_new_tokens} tokens"
+    said = f"allocate_slots is called with {num_new_tokens} tokens for {name}"
     made_by = [frame.f_locals for frame in frames if frame.f_code.co_filename == given.__file__]
     step = next((names["step"] for names in made_by if "step" in names), None)
     if step is not None and step.token_budget <= 0:
