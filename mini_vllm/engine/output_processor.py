@@ -56,13 +56,15 @@ class ParentRequest:
     ) -> tuple[list[CompletionOutput], bool]:
         """What to pass on now, and whether all children have finished.
 
-        FINAL_ONLY waits for the last child and then gives all, by index.
+        FINAL_ONLY waits for the last child and then gives all, by index. The other kinds pass a child's
+        last output on once (`vllm/v1/engine/parallel_sampling.py:100 ParentRequest.get_outputs`).
         """
+        given_already = output.finished() and child_id not in self.child_requests
         if output.finished():
             self.child_requests.discard(child_id)
         finished = not self.child_requests
         if self.sampling_params.output_kind is not RequestOutputKind.FINAL_ONLY:
-            return [output], finished
+            return ([] if given_already else [output]), finished
         self.finished_outputs[output.index] = output
         if not finished:
             return [], False
