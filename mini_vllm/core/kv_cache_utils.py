@@ -72,14 +72,20 @@ def hash_block_tokens(
     return BlockHash(hashlib.sha256(content).digest())
 
 
+def generate_block_hash_extra_keys(
+    request: Request, start_token_idx: int
+) -> tuple[str, ...] | None:
+    """What beside the tokens a block's hash holds: the salt, in the first block; the chain carries it on
+    (`vllm/v1/core/kv_cache_utils.py:503 generate_block_hash_extra_keys`)."""
+    return (request.cache_salt,) if request.cache_salt and start_token_idx == 0 else None
+
+
 def get_request_block_hasher(
     block_size: int, caching_hash_fn: Callable[[Any], bytes] | None = None
 ) -> Callable[[Request], list[BlockHash]]:
     """What hashes a request's full blocks that have no hash yet, each once in its life.
 
-    The salt goes into the first block only; the chain carries it on to the rest
-    (`vllm/v1/core/kv_cache_utils.py:525 in generate_block_hash_extra_keys`). A request that is given
-    none brings its own, which does the same with the default hash.
+    A request that is given none brings its own, which does the same with the default hash.
     Source: `vllm/v1/core/kv_cache_utils.py:637 get_request_block_hasher`.
     """
 
@@ -88,7 +94,7 @@ def get_request_block_hasher(
         parent = request.block_hashes[-1] if request.block_hashes else None
         new_block_hashes: list[BlockHash] = []
         while start + block_size <= request.num_tokens:
-            extra_keys = (request.cache_salt,) if request.cache_salt and start == 0 else None
+            extra_keys = generate_block_hash_extra_keys(request, start)
             token_ids = request.all_token_ids[start : start + block_size]
             parent = hash_block_tokens(parent, token_ids, extra_keys, caching_hash_fn)
             new_block_hashes.append(parent)

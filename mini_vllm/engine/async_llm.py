@@ -58,9 +58,8 @@ class AsyncLLM:
             in peace. If it raises, the engine dies.
         max_loop_share: the share of time, above 0 and at most 1, that the event loop may spend on
             passing on what it is woken for. Where it needs more, streams are woken less often and
-            get longer deltas. First and last outputs of a request never wait. Upstream has a fixed
-            interval in tokens instead
-            (`vllm/config/scheduler.py:151 SchedulerConfig.stream_interval`).
+            get longer deltas. First and last outputs of a request never wait. Upstream has
+            `EngineConfig.stream_interval`, a fixed number of tokens, instead.
 
     Attributes:
         engine: the engine. Nobody else may touch it before `shutdown` has returned.

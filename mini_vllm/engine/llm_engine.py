@@ -62,7 +62,7 @@ class LLMEngine:
         self.input_processor = InputProcessor(
             self.config, model.config.vocab_size, tokenizer, model.config.eos_token_ids
         )
-        self.output_processor = OutputProcessor(tokenizer)
+        self.output_processor = OutputProcessor(tokenizer, self.config.stream_interval)
         self.metrics: EngineMetrics | None = None
         if log_stats:
             core = self.engine_core

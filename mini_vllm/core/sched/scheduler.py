@@ -262,7 +262,7 @@ class Scheduler:
             num_new_tokens = min(num_new_tokens, step.token_budget)
             if num_new_tokens > 1:  # the last position is never an input
                 room = self.max_model_len - 1 - request.num_computed_tokens
-                num_new_tokens = min(num_new_tokens, room)
+                num_new_tokens = room if room < num_new_tokens else num_new_tokens
             if num_new_tokens <= 0:  # its newest token is in flight
                 num_new_tokens = self._num_tokens_ahead(request)
                 if num_new_tokens <= 0:
