@@ -61,7 +61,7 @@ class RequestOutputKind(Enum):
 @dataclass
 class RepetitionDetectionParams:
     """When an output repeats itself so much that it ends
-    (`vllm/sampling_params.py:116 RepetitionDetectionParams`).
+    (`vllm/sampling_params.py:115 RepetitionDetectionParams`).
 
     Attributes:
         max_pattern_size: the longest pattern to look for, in tokens; 0 is off.
