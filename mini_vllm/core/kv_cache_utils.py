@@ -14,10 +14,7 @@ import hashlib
 import os
 from array import array
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NewType
-
-if TYPE_CHECKING:
-    from mini_vllm.core.request import Request
+from typing import Any, NewType, Protocol
 
 BlockHash = NewType("BlockHash", bytes)
 """32 bytes that stand for the contents of one full block and of every block before it."""
@@ -72,8 +69,17 @@ def hash_block_tokens(
     return BlockHash(hashlib.sha256(content).digest())
 
 
+class HashedRequest(Protocol):
+    """What a block hasher reads of a request."""
+
+    all_token_ids: list[int]
+    block_hashes: list[BlockHash]
+    cache_salt: str | None
+    num_tokens: int
+
+
 def generate_block_hash_extra_keys(
-    request: Request, start_token_idx: int
+    request: HashedRequest, start_token_idx: int
 ) -> tuple[str, ...] | None:
     """What beside the tokens a block's hash holds: the salt, in the first block; the chain carries it on
     (`vllm/v1/core/kv_cache_utils.py:503 generate_block_hash_extra_keys`)."""
@@ -82,14 +88,14 @@ def generate_block_hash_extra_keys(
 
 def get_request_block_hasher(
     block_size: int, caching_hash_fn: Callable[[Any], bytes] | None = None
-) -> Callable[[Request], list[BlockHash]]:
+) -> Callable[[HashedRequest], list[BlockHash]]:
     """What hashes a request's full blocks that have no hash yet, each once in its life.
 
     A request that is given none brings its own, which does the same with the default hash.
     Source: `vllm/v1/core/kv_cache_utils.py:637 get_request_block_hasher`.
     """
 
-    def request_block_hasher(request: Request) -> list[BlockHash]:
+    def request_block_hasher(request: HashedRequest) -> list[BlockHash]:
         start = len(request.block_hashes) * block_size
         parent = request.block_hashes[-1] if request.block_hashes else None
         new_block_hashes: list[BlockHash] = []

@@ -243,6 +243,7 @@ class Scheduler:
             finished_req_ids=self.finished_req_ids,
             reset_req_ids=self.reset_preempted_req_ids,
         )
+        self.reset_preempted_req_ids = set()
         self._update_after_schedule(scheduler_output)
         return scheduler_output
 
@@ -399,7 +400,6 @@ class Scheduler:
         for req_id, num_scheduled_token in scheduler_output.num_scheduled_tokens.items():
             self.requests[req_id].num_computed_tokens += num_scheduled_token
         self.finished_req_ids = set()
-        self.reset_preempted_req_ids = set()
 
     def update_from_output(
         self, scheduler_output: SchedulerOutput, model_runner_output: ModelRunnerOutput
