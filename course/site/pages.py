@@ -38,6 +38,7 @@ from course.site.viewer import (
 HOME, FIRST = "README.md", ("README.md", "SETUP.md")
 AFTER_PHASES = (
     "PROOF.md",
+    "CONFORMANCE.md",
     "ASSUMPTIONS.md",
     "GLOSSARY.md",
     "mini_vllm/README.md",

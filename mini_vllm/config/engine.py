@@ -59,6 +59,8 @@ class EngineConfig:
             (`vllm/config/vllm.py:230`).
         cudagraph_capture_sizes: tokens of the batches to capture; None: vLLM's ladder for
             `max_num_seqs`. What is above the token budget is left out.
+        stream_interval: tokens that a streamed delta has at least, but for a request's first and last
+            (`vllm/config/scheduler.py:151 SchedulerConfig.stream_interval`).
         max_logprobs: most logprobs a request may ask for; -1: the whole vocabulary.
         seed: of the generator that serves requests without a seed of their own.
 
@@ -81,6 +83,7 @@ class EngineConfig:
     attention: Literal["numpy", "torch", "triton"] = "numpy"
     cudagraph_mode: str = "NONE"
     cudagraph_capture_sizes: Sequence[int] | None = None
+    stream_interval: int = 1
     max_logprobs: int = 20
     seed: int = 0
 
@@ -89,6 +92,7 @@ class EngineConfig:
         self._check_int("kv_cache_memory_bytes", 1, 2**63 - 1)
         self._check_int("max_num_seqs", 1)
         self._check_int("long_prefill_token_threshold", 0)
+        self._check_int("stream_interval", 1)
         self._check_int("max_logprobs", -1)
         self._check_int("seed", 0, 2**64 - 1)
         for name, least in (

@@ -175,7 +175,7 @@ class KVCacheManager:
             blocks.extend(new_blocks.blocks)
 
         if self.enable_caching:
-            num_tokens_to_cache = min(num_tokens_then, request.num_tokens)
+            num_tokens_to_cache = min(num_tokens_need_slot, request.num_tokens)
             if num_tokens_to_cache // self.block_size > self.num_cached_block.get(request_id, 0):
                 self.cache_blocks(request, num_tokens_to_cache)
         return new_blocks
@@ -188,7 +188,7 @@ class KVCacheManager:
         """
         if not self.enable_caching:
             return
-        num_full_blocks = num_computed_tokens // self.block_size
+        num_full_blocks = min(num_computed_tokens, self.max_model_len) // self.block_size
         num_cached_blocks = self.num_cached_block.get(request.request_id, 0)
         if num_cached_blocks < num_full_blocks:
             blocks = self.req_to_blocks[request.request_id]

@@ -13,8 +13,8 @@ from __future__ import annotations
 import hashlib
 import os
 from array import array
-from collections.abc import Iterator, Sequence
-from typing import NewType
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NewType, Protocol
 
 BlockHash = NewType("BlockHash", bytes)
 """32 bytes that stand for the contents of one full block and of every block before it."""
@@ -32,10 +32,19 @@ NONE_HASH: BlockHash = _init_none_hash()
 (`vllm/v1/core/kv_cache_utils.py:97 init_none_hash`), so that nobody can craft colliding prompts."""
 
 
+def init_none_hash(hash_fn: Callable[[Any], bytes]) -> None:
+    """Draw `NONE_HASH` anew, with a hash function of one's own where PYTHONHASHSEED is set
+    (`vllm/v1/core/kv_cache_utils.py:97 init_none_hash`). Before any block is hashed."""
+    global NONE_HASH
+    seed = os.environ.get("PYTHONHASHSEED")
+    NONE_HASH = BlockHash(os.urandom(32) if seed is None else hash_fn(seed))
+
+
 def hash_block_tokens(
     parent_block_hash: BlockHash | None,
     curr_block_token_ids: Sequence[int],
     extra_keys: tuple[str, ...] | None = None,
+    hash_function: Callable[[Any], bytes] | None = None,
 ) -> BlockHash:
     """Hash one full block, chained to the block before it.
 
@@ -45,14 +54,60 @@ def hash_block_tokens(
         parent_block_hash: the hash of the block before, None for the first block.
         curr_block_token_ids: the block's token ids, exactly `block_size` of them.
         extra_keys: what else must be equal for the KV to be shared (here: the cache salt).
+        hash_function: bytes for a tuple of the three, as upstream, where it is the first argument
+            (`vllm/utils/hashing.py` has five to choose from). None: SHA-256 over the ids packed as
+            8-byte integers, which says the same as upstream's over a pickled tuple and is faster.
 
-    Source: `vllm/v1/core/kv_cache_utils.py:541 hash_block_tokens`. Upstream pickles a tuple and
-    hashes that; here the ids are packed as 8-byte integers, which says the same and is faster.
+    Source: `vllm/v1/core/kv_cache_utils.py:541 hash_block_tokens`.
     """
+    if hash_function is not None:
+        parts = parent_block_hash or NONE_HASH, tuple(curr_block_token_ids), extra_keys
+        return BlockHash(hash_function(parts))
     content = (parent_block_hash or NONE_HASH) + array("q", curr_block_token_ids).tobytes()
     if extra_keys is not None:
         content += b"".join(b"\0" + key.encode() for key in extra_keys)
     return BlockHash(hashlib.sha256(content).digest())
+
+
+class HashedRequest(Protocol):
+    """What a block hasher reads of a request."""
+
+    all_token_ids: list[int]
+    block_hashes: list[BlockHash]
+    cache_salt: str | None
+    num_tokens: int
+
+
+def generate_block_hash_extra_keys(
+    request: HashedRequest, start_token_idx: int
+) -> tuple[str, ...] | None:
+    """What beside the tokens a block's hash holds: the salt, in the first block; the chain carries it on
+    (`vllm/v1/core/kv_cache_utils.py:503 generate_block_hash_extra_keys`)."""
+    return (request.cache_salt,) if request.cache_salt and start_token_idx == 0 else None
+
+
+def get_request_block_hasher(
+    block_size: int, caching_hash_fn: Callable[[Any], bytes] | None = None
+) -> Callable[[HashedRequest], list[BlockHash]]:
+    """What hashes a request's full blocks that have no hash yet, each once in its life.
+
+    A request that is given none brings its own, which does the same with the default hash.
+    Source: `vllm/v1/core/kv_cache_utils.py:637 get_request_block_hasher`.
+    """
+
+    def request_block_hasher(request: HashedRequest) -> list[BlockHash]:
+        start = len(request.block_hashes) * block_size
+        parent = request.block_hashes[-1] if request.block_hashes else None
+        new_block_hashes: list[BlockHash] = []
+        while start + block_size <= request.num_tokens:
+            extra_keys = generate_block_hash_extra_keys(request, start)
+            token_ids = request.all_token_ids[start : start + block_size]
+            parent = hash_block_tokens(parent, token_ids, extra_keys, caching_hash_fn)
+            new_block_hashes.append(parent)
+            start += block_size
+        return new_block_hashes
+
+    return request_block_hasher
 
 
 class KVCacheBlock:

@@ -122,6 +122,21 @@ class EngineCore:
     def abort_requests(self, request_ids: Iterable[str]) -> None:
         self.scheduler.finish_requests(request_ids, RequestStatus.FINISHED_ABORTED)
 
+    def reset_prefix_cache(
+        self, reset_running_requests: bool = False, reset_connector: bool = False
+    ) -> bool:
+        """Forget all cached prefixes; False, and nothing done, while requests hold blocks.
+
+        With `reset_running_requests` those lose their blocks first, and compute everything again. There
+        is no connector to reset: asked to, it says False, as upstream without one
+        (`vllm/v1/core/sched/scheduler.py:1896 Scheduler.reset_prefix_cache`).
+        """
+        if reset_running_requests:
+            done = self.scheduler.reset_prefix_cache(reset_running_requests=True)
+        else:
+            done = self.kv_cache_manager.reset_prefix_cache()
+        return done and not reset_connector
+
     def step(self) -> list[EngineCoreOutput]:
         """Schedule, execute, update.
 

@@ -15,6 +15,7 @@ from mini_vllm.sample.ops import (
     BoolArray,
     FloatArray,
     IntArray,
+    apply_bad_words,
     apply_penalties,
     get_token_bin_counts_and_mask,
 )
@@ -73,6 +74,22 @@ class MinTokensState:
         pairs = [(i, t) for i, (_, _, stop_tok_ids) in self.min_toks.items() for t in stop_tok_ids]
         reqs, tok_ids = np.array(pairs, np.int64).reshape(-1, 2).T
         self.logits_slice = reqs, tok_ids
+
+
+class BadWordsState:
+    """The rows with bad words: each row's words as token ids, and its outputs (live)."""
+
+    def __init__(self, rows: Sequence[SamplingRow]) -> None:
+        self.entries = [
+            (i, words, row.output_token_ids)
+            for i, row in enumerate(rows)
+            if (words := row.sampling_params.bad_words_token_ids)
+        ]
+
+    def apply(self, logits: FloatArray) -> FloatArray:
+        """`apply_bad_words` with the outputs as they are now."""
+        bad_words_token_ids = {i: words for i, words, _ in self.entries}
+        return apply_bad_words(logits, bad_words_token_ids, {i: ids for i, _, ids in self.entries})
 
 
 class PenaltyState:
@@ -150,6 +167,7 @@ class SamplingMetadata:
     """The most logprobs that a row asks for; 0 is the drawn token's only."""
     allowed_token_ids_mask: BoolArray | None
     """[n, V], True where a token is barred."""
+    bad_words: BadWordsState | None
     min_tokens: MinTokensState | None
     logit_bias: tuple[IntArray, IntArray, FloatArray] | None
     """The arguments of `apply_logit_bias` after the logits."""
@@ -196,6 +214,7 @@ class SamplingMetadata:
                 None if not counts else vocab_size if -1 in counts else min(max(counts), vocab_size)
             ),
             allowed_token_ids_mask=None,
+            bad_words=BadWordsState(rows) if any(p.bad_words_token_ids for p in params) else None,
             min_tokens=MinTokensState(rows, vocab_size)
             if any(p.min_tokens for p in params)
             else None,

@@ -228,7 +228,8 @@ class TraceRecorder:
             [*scheduler.running, *scheduler.waiting, *output.scheduled_new_reqs]
         )
         self._before = []
-        for request_id in output.preempted_req_ids:
+        preempted = output.preempted_req_ids | output.reset_req_ids
+        for request_id in preempted:
             living[request_id].table = []
 
         computed: dict[str, int] = {}
@@ -277,7 +278,7 @@ class TraceRecorder:
             execute_time=execute_time,
             update_time=update_time,
             scheduled=scheduled,
-            preempted=sorted(output.preempted_req_ids),
+            preempted=sorted(preempted),
             running=[r.request_id for r in scheduler.running],
             waiting=[r.request_id for r in scheduler.waiting],
             free_blocks=self._pool.get_num_free_blocks(),

@@ -41,6 +41,7 @@ from mini_vllm.core.sched.output import (
     SchedulerOutput,
 )
 from mini_vllm.core.sched.request_queue import SchedulingPolicy, create_request_queue
+from mini_vllm.core.sched.utils import check_sequence_repetition
 from mini_vllm.core.stats import SchedulerStats
 
 
@@ -48,7 +49,7 @@ def check_stop(request: Request, max_model_len: int) -> bool:
     """Whether the token just appended ends the request; sets its status and stop reason.
 
     The order of the checks is `vllm/v1/core/sched/utils.py:94 check_stop`: `min_tokens` first of
-    all, then EOS, stop token ids, length. Stop strings are not seen here but where text is made.
+    all, then EOS, stop token ids, length, repetition. Stop strings are not seen here but where text is made.
     """
     num_output_tokens = len(request.output_token_ids)
     if num_output_tokens < request.min_tokens:
@@ -63,6 +64,11 @@ def check_stop(request: Request, max_model_len: int) -> bool:
         return True
     if num_output_tokens >= request.max_tokens or request.num_tokens >= max_model_len:
         request.status = RequestStatus.FINISHED_LENGTH_CAPPED
+        return True
+    detection = request.repetition_detection
+    if detection is not None and check_sequence_repetition(request.output_token_ids, detection):
+        request.status = RequestStatus.FINISHED_REPETITION
+        request.stop_reason = "repetition_detected"
         return True
     return False
 
@@ -223,10 +229,6 @@ class Scheduler:
         assert total_num_scheduled_tokens <= self.max_num_scheduled_tokens
         assert step.token_budget >= 0
         assert len(self.running) <= self.max_num_running_reqs
-        preempted_req_ids = {request.request_id for request in step.preempted_reqs}
-        if self.reset_preempted_req_ids:
-            preempted_req_ids |= self.reset_preempted_req_ids
-            self.reset_preempted_req_ids = set()
         scheduler_output = SchedulerOutput(
             scheduled_new_reqs=[
                 NewRequestData.from_request(
@@ -237,9 +239,11 @@ class Scheduler:
             scheduled_cached_reqs=self._make_cached_request_data(step),
             num_scheduled_tokens=step.num_scheduled_tokens,
             total_num_scheduled_tokens=total_num_scheduled_tokens,
-            preempted_req_ids=preempted_req_ids,
+            preempted_req_ids={request.request_id for request in step.preempted_reqs},
             finished_req_ids=self.finished_req_ids,
+            reset_req_ids=self.reset_preempted_req_ids,
         )
+        self.reset_preempted_req_ids = set()
         self._update_after_schedule(scheduler_output)
         return scheduler_output
 
@@ -257,9 +261,12 @@ class Scheduler:
             if 0 < self.long_prefill_token_threshold < num_new_tokens:
                 num_new_tokens = self.long_prefill_token_threshold
             num_new_tokens = min(num_new_tokens, step.token_budget)
-            if num_new_tokens <= 0:  # only with async scheduling: its newest token is in flight
+            if num_new_tokens > 1:  # the last position is never an input
+                room = self.max_model_len - 1 - request.num_computed_tokens
+                num_new_tokens = room if room < num_new_tokens else num_new_tokens
+            if num_new_tokens <= 0:  # its newest token is in flight
                 num_new_tokens = self._num_tokens_ahead(request)
-                if num_new_tokens == 0:
+                if num_new_tokens <= 0:
                     req_index += 1
                     continue
 
@@ -289,11 +296,10 @@ class Scheduler:
             req_index += 1
 
     def _num_tokens_ahead(self, request: Request) -> int:
-        """0 or 1: what to compute of a running request that misses nothing (`AsyncScheduler`).
-
-        Raises ValueError: with synchronous steps each brings a token, and the token is missing.
+        """What to compute of a running request that lacks nothing: 0, it waits for its result
+        (`vllm/v1/core/sched/scheduler.py:423 in Scheduler.schedule`). `AsyncScheduler` may say 1.
         """
-        raise ValueError(f"num_new_tokens must be greater than 0: nothing to compute of {request}")
+        return 0
 
     def _schedule_waiting(self, step: _Step) -> None:
         """Admit from the head of the queue until something runs out.

@@ -87,7 +87,7 @@ class SlotMemory:
         """One step of a worker. Raises WrongSlot at a read that finds something else."""
         for request_id in output.finished_req_ids:
             self.rows.pop(request_id, None)
-        for request_id in output.preempted_req_ids:
+        for request_id in output.preempted_req_ids | output.reset_req_ids:
             self.rows[request_id].table = []
         starts: dict[str, int] = {}
         for new in output.scheduled_new_reqs:

@@ -117,6 +117,7 @@ BAD_COMPLETIONS: list[tuple[str, Any, str | None, str]] = [
     ("use_beam_search", True, "use_beam_search", "mini_vllm has not, because"),
     ("response_format", {"type": "json_object"}, "response_format", "mini_vllm has not, because"),
     ("structured_outputs", {"regex": "x"}, "structured_outputs", "mini_vllm has not, because"),
+    ("bad_words", ["x"], "bad_words", "/v1/chat/completions only"),
 ]
 BAD_CHATS: list[tuple[str, Any, str | None, str]] = [
     ("messages", None, "messages", "got None"),
@@ -140,7 +141,8 @@ BAD_CHATS: list[tuple[str, Any, str | None, str]] = [
     ("continue_final_message", True, "continue_final_message", "cannot both"),
     ("chat_template", "x", "chat_template", "mini_vllm has not, because"),
     ("chat_template_kwargs", {"chat_template": "x"}, "chat_template", "mini_vllm has not, because"),
-    ("bad_words", ["x"], "bad_words", "mini_vllm has not, because"),
+    ("bad_words", "x", "bad_words", "got 'x'"),
+    ("bad_words", [""], "bad_words", "empty string"),
     ("temperature", -1, "temperature", "-1"),
     ("n", 9, "n", "9 sequences"),
 ]  # fmt: skip
