@@ -27,8 +27,11 @@ PROBLEM_OF = {
     "grouped.py": "decode",
     "split.py": "decode",
     "last_merges.py": "decode",
+    "tuned.py": "decode",
     "one.py": "decode-one",
+    "fetches_ahead.py": "decode-one",
     "two_stages.py": "split-decode",
+    "keeps_memory.py": "split-decode",
     "chunks.py": "prefill",
     "nibbles.py": "w4a16",
 }
