@@ -42,9 +42,12 @@ def judge_case(case: Case, ran: Ran, explain: Any, note: str = "") -> Iterator[F
         message = f"{name} is an input, and the kernel wrote to it or beside it ({case.label})."
         yield Finding(JUDGE, False, message, {"tensor": name})
     if not launches:
-        yield Finding(
-            JUDGE, False, "no Triton kernel was started: the answer came from somewhere else."
-        )
+        said = "no Triton kernel was started: the answer came from somewhere else."
+        if note:
+            said = f"no Triton kernel was started when it was called again: {note} ({case.label})."
+        yield Finding(JUDGE, False, said)
+        if note:
+            return
     expected, got = case.expected, ran.got
     if got is None:
         yield Finding(JUDGE, False, f"it must return a tensor, and returns {ran.returned}.")
@@ -134,8 +137,8 @@ def _differs(case: Case, ran: Ran, bad: torch.Tensor, explain: Any, note: str) -
     place = ", ".join(map(str, index))
     message = f"out[{place}] is {value:.6g} and must be {wanted:.6g} ({share}; {case.label})."
     rule = explain(case, got) or _from_the_log(case, ran, index)
-    if note and not (rule and got.isnan().any()):
-        rule = note
+    if note:
+        rule = f"{note}. The second call by itself: {rule}" if rule else note
     if rule:
         message += f" It looks like this: {rule}."
     figures = {"index": list(index), "got": value, "expected": wanted, "case": case.label}

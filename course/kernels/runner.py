@@ -75,8 +75,8 @@ class Runner:
         self._ask(str(path))
 
     def run(self, case: int, how: str, order: str, config: int = 0) -> Ran:
-        """One call. `how`: "first"; "again", with other numbers; "flipped", as `Case.flip` says, but only
-        while a kernel runs. Raises Refused, or GoneError."""
+        """One call. `how`: "first"; "again", with other numbers; "whole", as `Case.flip` makes them; "flipped",
+        as it makes them, but only while a kernel runs. Raises Refused, or GoneError."""
         found: Ran = self._ask((case, how, order, config))
         return found
 
@@ -141,7 +141,13 @@ def _serve(
     answer(lambda: loaded.append(load_entry(path, entry)))
     while (asked := pickle.loads(pipe.recv_bytes())) is not None:
         if asked == "starts":
+            # In a process of its own: what the file keeps from call to call must not hold results that no
+            # kernel has stored.
+            if looking := os.fork():
+                os.waitpid(looking, 0)
+                continue
             answer(lambda: [starts(InterpretedFunction, loaded[0], one, path) for one in seen])
+            os._exit(0)
         else:
             number, *how = asked
             answer(lambda n=number, h=how: _run(loaded[0], path, cases[n], *h))
@@ -158,7 +164,9 @@ def _run(entry: Entry, path: Path, case: Case, how: str, order: str, config: int
     if how == "again":
         assert case.other is not None
         inputs = case.take(case.other())
+    whole = case.flip if how == "whole" and case.flip else lambda: None
     CHOICE.number, CHOICE.most = config, 1
+    whole()
     before = right.snapshot(case)
     recorder = Recorder(inputs, order, case.flip if how == "flipped" else None)
     with recorder.watching():
@@ -167,6 +175,7 @@ def _run(entry: Entry, path: Path, case: Case, how: str, order: str, config: int
         if not torch.equal(memory_of(inputs[name]), memory):
             recorder.overwritten.append(name)
             memory_of(inputs[name]).copy_(memory)
+    whole()
     ran = Ran(type(got).__name__, launches=recorder.launches, overwritten=recorder.overwritten)
     ran.configs = CHOICE.most
     if isinstance(got, torch.Tensor):

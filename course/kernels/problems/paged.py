@@ -332,8 +332,8 @@ def tile_tail(tile: int) -> Callable[[int], int]:
 MISTAKES: list[tuple[str, dict[str, Any]]] = [
     ("the scores are not multiplied by the scale", {"scale": lambda scale, size: 1.0}),
     (
-        "the scores are multiplied by 1/head_size, where 1/sqrt(head_size) belongs. `scale` has the root "
-        "already; is it applied twice?",
+        "the scores are multiplied by 1/head_size, where 1/sqrt(head_size) belongs: `scale` has the root "
+        "already, and is applied once",
         {"scale": lambda scale, size: 1 / size},
     ),
     ("the scale is applied twice", {"scale": lambda scale, size: scale * scale}),
@@ -387,7 +387,23 @@ MISTAKES += [
 ]
 
 
+def only(first: int = 0, last: int = 0) -> Online:
+    """The weights of a softmax over the first or the last keys of a sequence alone."""
+
+    def weigh(scores: torch.Tensor) -> torch.Tensor:
+        at = torch.arange(scores.shape[-1])
+        lost = at >= first if first else at < len(at) - last
+        return scores.masked_fill(lost, float("-inf")).softmax(-1)
+
+    return weigh
+
+
 MISTAKES += online_mistakes()
+MISTAKES += [
+    (f"only the {which} {count} keys of a sequence are seen", {"online": only(**{which: count})})
+    for count in (16, 32, 64, 128, 256, 512, 1024, 2048)
+    for which in ("first", "last")
+]
 HALF = (
     "the numbers are right to some three digits: something on their way is kept in half precision, a sum, a "
     "weight or a part"
