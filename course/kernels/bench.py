@@ -24,7 +24,9 @@ TIMEOUT = (
     600.0  # seconds for a child and one file; a kernel that never ends should not hang a terminal
 )
 ROOT = Path(__file__).resolve().parents[2]
-Starts = list[list[list[str]]]  # a list a case, a start a launch; course.kernels.starts has the form
+Starts = list[
+    list[list[str]]
+]  # a list a case, a start a launch; course.kernels.starts has the form
 # What the interpreter was seen to start, by file, its content and problem: the compiler must see the same.
 _interpreted: dict[tuple[Path, str, str], Starts] = {}
 ONLY_INTERPRETED = (

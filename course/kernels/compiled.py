@@ -57,7 +57,9 @@ class Built:
     main: bool  # it gets a tensor that the problem's kernels must read whole
     counted: tuple[str, ...] = ()  # instructions of the main loop that get a column
     code_of_triton: str = ""  # TTIR
-    arguments: dict[str, str] = field(default_factory=dict)  # those that are the case's inputs -> which
+    arguments: dict[str, str] = field(
+        default_factory=dict
+    )  # those that are the case's inputs -> which
     config: int = 0  # of an autotuned kernel's configurations; 0 if there is one only
     source: str = ""  # what `starts.digest` makes of it
 
@@ -115,7 +117,9 @@ class Compiled:
             seen, asking = self._look(entry, path)
             built: list[Built] = []
             for config in range(64):
-                made = list(self._build("yours", partial(call, entry, self.case.inputs, path), config))
+                made = list(
+                    self._build("yours", partial(call, entry, self.case.inputs, path), config)
+                )
                 built += made
                 if config + 1 >= CHOICE.most:
                     break
@@ -125,7 +129,9 @@ class Compiled:
         except Exception as error:
             return [Finding(JUDGE, False, f"it does not compile: {in_words(error, path)}")], seen
         if not built:
-            return [Finding(JUDGE, False, "no Triton kernel was started, so none was compiled")], seen
+            return [
+                Finding(JUDGE, False, "no Triton kernel was started, so none was compiled")
+            ], seen
         both = sorted([*built, *self.vllm], key=lambda one: one.capability)
         figures = {"case": self.case.label, "rows": [one.row() for one in both]}
         what = getattr(self.problem, "WIDE", "the caches")
@@ -274,8 +280,8 @@ def _unseen(built: list[Built], seen: list[list[Start]]) -> Iterator[str]:
     known = {start[1] for case in seen[:-1] for start in case if start[0] != "raised"}
     for one in {one.source: one for one in built if one.source not in known}.values():
         yield (
-            f"{one.name} starts on sm_{one.capability} for {len(SHARED)} GPUs' shape, and on none of the cases "
-            "that the interpreter runs: nobody has seen whether it is right"
+            f"{one.name} starts for the shape that is compiled, and on none of the cases that are "
+            "interpreted: nobody has seen whether it is right"
         )
 
 
@@ -284,8 +290,8 @@ def _half_sums(built: list[Built]) -> Iterator[str]:
         if lines := Text(one.code_of_triton).half_sums():
             yield (
                 f"{one.name} adds up in half precision (line {', '.join(map(str, lines))}): float16 keeps 10 "
-                "bits, so a sum of many numbers loses the last of them. Sum in float32, tl.sum and loop alike, "
-                "and convert once, when the result is stored"
+                "bits, so a sum of many numbers loses the last of them. Sum in float32, in tl.sum and in "
+                "loops, and convert once, when the result is stored"
             )
 
 
@@ -367,8 +373,8 @@ def _narrowest(one: Built) -> str:
     said = f"; most of the small ones are loads of {name or 'a tensor'} in line {line}, {pieces}"
     if "scale" in name:
         said += (
-            f", for {loads[0].lanes:,} lanes: one scale serves a whole group, so load it once for each output "
-            "and group, and multiply the sums"
+            f", for {loads[0].lanes:,} lanes: one scale serves a whole group, so load it once for each "
+            "output and group, and multiply the sums"
         )
     return said
 

@@ -25,8 +25,8 @@ LAST = (
     "call"
 )
 KEPT = (
-    "right when it is called for the first time with this shape, and wrong when it is called again: something "
-    "is kept from call to call, a workspace or counter that is not reset, a copy, or a plan"
+    "right when it is called for the first time with this shape, and wrong when it is called again: "
+    "something is kept from call to call, a workspace or counter that is not reset, a copy, or a plan"
 )
 
 

@@ -166,7 +166,7 @@ class Recorder:
             there = bytes_.view(got.dtype).as_strided(where[1], where[2], where[0])
             return there.contiguous().view(torch.uint8)
 
-        return torch.equal(seen(left), seen(memory))
+        return bool(torch.equal(seen(left), seen(memory)))
 
     def _is_known(self, tensor: torch.Tensor) -> bool:
         return tensor.untyped_storage().data_ptr() in self._known

@@ -89,7 +89,9 @@ def judge_flipped(case: Case, ran: Ran, names: tuple[str, ...]) -> Iterator[Find
         return  # judge `bytes` says what is to be said of a copy
     if bool(((ran.got.double() - case.expected).abs() <= case.tolerance).all()):
         return
-    what = " and ".join(name for name in names if case.live.get(name) is not None or len(names) == 1)
+    what = " and ".join(
+        name for name in names if case.live.get(name) is not None or len(names) == 1
+    )
     message = (
         f"the answer does not come from what the kernels read: {what or names[0]} held other numbers while "
         "they ran, and the answer did not follow. Was it, or a part of it, made before they started, or "
@@ -200,7 +202,10 @@ def _table(case: Case, launches: list[Launch]) -> str | None:
                 for row, entry in zip(rows.tolist(), place[-1].tolist(), strict=True):
                     loaded[row].add(entry)
     for row, entries in enumerate(case.entries):
-        seen, behind = loaded[row], f"a sequence's blocks stand from entry 0 on, here {entries} of them"
+        seen, behind = (
+            loaded[row],
+            f"a sequence's blocks stand from entry 0 on, here {entries} of them",
+        )
         if seen and 0 not in seen and min(seen) == 1:
             return (
                 f"the table is off by one: of row {row} the entries from 1 to {max(seen)} are read, and "

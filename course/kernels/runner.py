@@ -12,6 +12,7 @@ import pickle
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from multiprocessing import Pipe
 from pathlib import Path
 from typing import Any
@@ -47,9 +48,7 @@ class Ran:
         from course.kernels.problems.case import stored_by_kernels
 
         assert self.got is not None
-        return self.lasts and stored_by_kernels(
-            self.launches, self.address, self.got, self.strides
-        )
+        return self.lasts and stored_by_kernels(self.launches, self.address, self.got, self.strides)
 
 
 class GoneError(Exception):
@@ -75,8 +74,8 @@ class Runner:
         self._ask(str(path))
 
     def run(self, case: int, how: str, order: str, config: int = 0) -> Ran:
-        """One call. `how`: "first"; "again", with other numbers; "whole", as `Case.flip` makes them; "flipped",
-        as it makes them, but only while a kernel runs. Raises Refused, or GoneError."""
+        """One call. `how`: "first"; "again", with other numbers; "whole", with those that `Case.flip` makes;
+        "flipped", with those only while a kernel runs. Raises Refused, or GoneError."""
         found: Ran = self._ask((case, how, order, config))
         return found
 
@@ -150,7 +149,7 @@ def _serve(
             os._exit(0)
         else:
             number, *how = asked
-            answer(lambda n=number, h=how: _run(loaded[0], path, cases[n], *h))
+            answer(partial(_run, loaded[0], path, cases[number], *how))
     os._exit(0)
 
 

@@ -60,10 +60,10 @@ def starts(
 class _OnGPU(torch.Tensor):
     """A tensor that says it is on a GPU. Its numbers are here."""
 
-    is_cuda = True  # type: ignore[assignment]
+    is_cuda = True
 
     @property
-    def device(self) -> torch.device:  # type: ignore[override]
+    def device(self) -> torch.device:
         return torch.device("cuda", 0)
 
     def get_device(self) -> int:
@@ -81,7 +81,9 @@ class _Elsewhere(TorchFunctionMode):
         with torch._C.DisableTorchFunctionSubclass():
             made = function(*args, **kwargs)
         if isinstance(made, tuple | list) and not isinstance(made, torch.Size):
-            return type(made)([_there(one) for one in made]) if type(made) in (tuple, list) else made
+            return (
+                type(made)([_there(one) for one in made]) if type(made) in (tuple, list) else made
+            )
         return _there(made)
 
 

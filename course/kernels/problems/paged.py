@@ -209,16 +209,16 @@ def answer(paged: Paged, **wrong: Any) -> tuple[torch.Tensor, torch.Tensor]:
             out[row, head] = weights @ value[:, kv]
             spread = weights @ value[:, kv].abs() + out[row, head].abs()
             if paged.narrow:
-                spread = 4 * (weights.square() @ value[:, kv].square()).sqrt() + out[row, head].abs()
+                spread = (
+                    4 * (weights.square() @ value[:, kv].square()).sqrt() + out[row, head].abs()
+                )
             tolerance[row, head] = epsilon * spread * (1 + scores.abs().max() / 4)
     return out, tolerance
 
 
 def scale_of(paged: Paged, wrong: dict[str, Any]) -> float:
     """The scale, or what `wrong` makes of it and the head size."""
-    found: float = wrong.get("scale", lambda scale, size: scale)(
-        paged.scale, paged.query.shape[-1]
-    )
+    found: float = wrong.get("scale", lambda scale, size: scale)(paged.scale, paged.query.shape[-1])
     return found
 
 
@@ -253,8 +253,10 @@ def online(tile: int, acc: Any, total: Any, part: int = 0) -> Online:
     def weigh(scores: torch.Tensor) -> torch.Tensor:
         met, last = running(scores, tile, part)
         outer = (last - scores.amax(-1, keepdim=True)).exp()
-        return outer * acc(scores, met, last) / (outer * total(scores, met, last)).sum(
-            -1, keepdim=True
+        return (
+            outer
+            * acc(scores, met, last)
+            / (outer * total(scores, met, last)).sum(-1, keepdim=True)
         )
 
     return weigh
@@ -282,14 +284,14 @@ def _mixed_back(score: Any, met: Any, last: Any) -> Any:
 # What a softmax that is computed tile by tile does wrong: in words, and what a key then counts.
 ONLINE: list[tuple[str, Any, Any]] = [
     (
-        "the softmax rescale of the result is missing: when a tile raises the maximum, what was summed before "
-        "must be multiplied by exp(old maximum - new maximum)",
+        "the softmax rescale of the result is missing: when a tile raises the maximum, what was summed "
+        "before must be multiplied by exp(old maximum - new maximum)",
         _stale,
         _true,
     ),
     (
-        "the softmax rescale of the sum is missing: when a tile raises the maximum, the sum of the weights so "
-        "far must be multiplied by exp(old maximum - new maximum)",
+        "the softmax rescale of the sum is missing: when a tile raises the maximum, the sum of the weights "
+        "so far must be multiplied by exp(old maximum - new maximum)",
         _true,
         _stale,
     ),
@@ -300,8 +302,8 @@ ONLINE: list[tuple[str, Any, Any]] = [
         _stale,
     ),
     (
-        "the weights are powers of 2 and the rescale is a power of e: both must have one base, and exp2 wants "
-        "scores times log2(e)",
+        "the weights are powers of 2 and the rescale is a power of e: both must have one base, and exp2 "
+        "wants scores times log2(e)",
         _mixed,
         _mixed,
     ),

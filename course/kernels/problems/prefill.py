@@ -176,7 +176,9 @@ _BLOCKS = (2, 4, 8, 9, 10, 16, 21, 32, 64)  # tokens of a program, as one may ch
 # What an output looks like that one mistake has made: in words, and what `answer` does for it. `last` gives
 # the last key that token j of a chunk of n in a sequence of s sees.
 MISTAKES: list[tuple[str, dict[str, Any]]] = [
-    (words, wrong) for words, wrong in paged.MISTAKES if {*wrong} & {"scale", "no_table", "modulo", "shift", "row"}
+    (words, wrong)
+    for words, wrong in paged.MISTAKES
+    if {*wrong} & {"scale", "no_table", "modulo", "shift", "row"}
 ]
 MISTAKES += [
     (

@@ -175,7 +175,8 @@ MERGES: list[tuple[str, Any]] = [
         lambda s: s.weight @ (s.acc / s.total[:, None]) / (s.weight @ s.total),
     ),
     (
-        "the parts are weighed by powers of 2 of maxima that are in powers of e: exp2 wants scores times log2(e)",
+        "the parts are weighed by powers of 2 of maxima that are in powers of e: exp2 wants scores times "
+        "log2(e)",
         lambda s: _weighed(s, s.weight.log2().mul(0.6931471805599453**2).exp()),
     ),
     ("only the first split enters the result", lambda s: s.first(1).merged()),

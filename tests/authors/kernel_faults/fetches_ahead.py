@@ -8,7 +8,9 @@ TILE = 32
 
 
 @triton.jit
-def keys_of(k_ptr, table_ptr, start, length, k_block, k_slot, dims, BLOCK: tl.constexpr, TILE: tl.constexpr):
+def keys_of(
+    k_ptr, table_ptr, start, length, k_block, k_slot, dims, BLOCK: tl.constexpr, TILE: tl.constexpr
+):
     at = start + tl.arange(0, TILE)
     block = tl.load(table_ptr + at // BLOCK, mask=at < length, other=0).to(tl.int64)
     k_at = block * k_block + (at % BLOCK) * k_slot

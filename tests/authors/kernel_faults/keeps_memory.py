@@ -51,9 +51,7 @@ def decode_and_merge(
             acc += tl.dot(weights.to(v.dtype), v, input_precision="ieee")
             top = new_top
         row = (seq * tl.num_programs(1) * GROUP + heads) * tl.num_programs(2)
-        tl.store(
-            part_ptr + (row + split)[:, None] * HEAD + dims[None, :], acc, mask=real[:, None]
-        )
+        tl.store(part_ptr + (row + split)[:, None] * HEAD + dims[None, :], acc, mask=real[:, None])
         tl.store(top_ptr + row + split, top, mask=real)
         tl.store(total_ptr + row + split, total, mask=real)
         tl.debug_barrier()  # every warp has stored before one of them counts

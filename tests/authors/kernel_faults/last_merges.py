@@ -36,7 +36,9 @@ def decode_and_merge(
         v_at = block * v_block + (at % BLOCK) * v_slot + kv * v_head
         k = tl.load(k_ptr + k_at[:, None] + dims[None, :], mask=inside[:, None], other=0.0)
         v = tl.load(v_ptr + v_at[:, None] + dims[None, :], mask=inside[:, None], other=0.0)
-        scores = tl.where(inside[None, :], tl.dot(q, tl.trans(k), input_precision="ieee") * scale, float("-inf"))
+        scores = tl.where(
+            inside[None, :], tl.dot(q, tl.trans(k), input_precision="ieee") * scale, float("-inf")
+        )
         new_top = tl.maximum(top, tl.max(scores, 1))
         weights = tl.exp(scores - new_top[:, None])
         shrink = tl.exp(top - new_top)
