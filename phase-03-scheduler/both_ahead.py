@@ -34,21 +34,25 @@ def vllm_ahead(config: Config) -> Parts:
 def ahead(make: Make, say: Say) -> None:
     """Noon with two steps in flight: each is scheduled before the result of the one before is in."""
     world = make()
-    say("step  after result  computes                  placeholders")
+    say("step  newest result  computes                  placeholders after it")
     for number in range(1, 11):
         world.arrive()
         computes = tokens(world.schedule())
         open_places = {n: r.num_output_placeholders for n, r in world.requests.items()}
         listed = ", ".join(f"{name} {n}" for name, n in open_places.items() if n)
-        known = number - 2 if number > 2 else "-"
+        known = f"of step {number - 2}" if number > 2 else "none"
         if number in (1, 2, 3, 7, 8, 9, 10):
-            say(f"{number:4}  {known!s:>12}  {computes:24}  {listed}")
+            say(f"{number:4}  {known:13}  {computes:24}  {listed}")
         if len(world.in_flight) == 2:
             world.update()
 
 
 def wasted(make: Make, say: Say) -> None:
-    """Eve alone: her answer ends by EOS, or by its length. What is scheduled after its last token?"""
+    """Eve alone: her answer ends by EOS, or by its length. What is computed after its last token?
+
+    Steps that compute nothing are not shown: one while the last result is awaited, and one at the end, which
+    only tells the worker who has finished.
+    """
     for title, last, max_tokens in (("EOS is her 3rd token", EOS, 9), ("max_tokens is 3", 7, 3)):
         world = make(enable_prefix_caching=False)
         eve = new_request(world.parts, list(ids_of("eve")), {"max_tokens": max_tokens})
@@ -60,16 +64,14 @@ def wasted(make: Make, say: Say) -> None:
         while scheduler.has_requests() or in_flight:
             if scheduler.has_requests():
                 in_flight.append(scheduler.schedule())
-                computed.append(str(in_flight[-1].total_num_scheduled_tokens))
+                if given := in_flight[-1].total_num_scheduled_tokens:
+                    computed.append(str(given))
             if len(in_flight) == 2 or not scheduler.has_requests():
                 scheduler_output = in_flight.pop(0)
                 rows = list(scheduler_output.num_scheduled_tokens)
                 output = world.parts.make_output(rows, [[answer.pop(0)] for _ in rows])
                 scheduler.update_from_output(scheduler_output, output)
-        say(
-            f"{title:21} tokens in each step {' '.join(computed)}; "
-            f"answer {list(eve.output_token_ids)}"
-        )
+        say(f"{title:20}  computes {', '.join(computed):10}  answer {list(eve.output_token_ids)}")
 
 
 TOPICS = {topic.__name__: topic for topic in (ahead, wasted)}

@@ -131,10 +131,11 @@ def tokens(scheduler_output: Any) -> str:
 
 
 def counters(make: Callable[..., World], say: Say) -> None:
-    """Gil's status and his two counters: before a step, once it is scheduled, and with its result."""
+    """Gil's status and his two counters, computed/tokens: before a step, once it is scheduled, and with its
+    result. Left out are steps in which he only waits."""
     world = make()
-    say("step  before           gets  scheduled        updated")
-    for number in (6, 7, 8, 9, 13, 16, 21):
+    say("step  before it        gets  once scheduled   with its result")
+    for number in (6, 7, 8, 9, 13, 14, 15, 16, 21):
         world.steps_before(number)
         world.arrive()
         before = world.state("gil")
@@ -147,7 +148,7 @@ def counters(make: Callable[..., World], say: Say) -> None:
 def running(make: Callable[..., World], say: Say) -> None:
     """What each of the running list lacks and gets, with a threshold of 8 and a budget of 16."""
     world = make(long_prefill_token_threshold=8)
-    say("step  running, in order, each with what it gets   left")
+    say("step  in order: what each gets of what it lacks   left")
     for number in range(4, 8):
         world.steps_before(number)
         world.arrive()
@@ -187,9 +188,9 @@ def victims(make: Callable[..., World], say: Say) -> None:
 
 
 def waiting(make: Callable[..., World], say: Say) -> None:
-    """The queue before a step, who is admitted with how many tokens found, and what is left."""
+    """The queue before a step, who is admitted with how many tokens found, and what the step leaves."""
     world = make()
-    say("step  queue before  admitted, with the tokens found  budget  slots  blocks")
+    say("step  queue before  admitted, with the tokens found  left: budget  slots  blocks")
     for number in (4, 6, 7, 9, 10, 13, 17, 21):
         world.steps_before(number)
         world.arrive()
@@ -206,7 +207,7 @@ def waiting(make: Callable[..., World], say: Say) -> None:
         world.update()
         say(
             f"{number:4}  {names(queue):12}  {', '.join(admitted) or '-':32}  "
-            f"{budget:6}  {slots:5}  {free:6}"
+            f"{budget:12}  {slots:5}  {free:6}"
         )
 
 
@@ -242,7 +243,8 @@ def sent(scheduler_output: Any) -> list[str]:
 
 
 def wire(make: Callable[..., World], say: Say) -> None:
-    """What crosses to the worker in some of noon's steps."""
+    """What crosses to the worker in some of noon's steps. Of a request that it knows: the tokens computed
+    before the step, and the blocks that are new to it."""
     world = make()
     for number in (6, 7, 8, 9, 13):
         world.steps_before(number)

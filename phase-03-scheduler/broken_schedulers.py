@@ -5,12 +5,14 @@ The people and the settings are noon's. The page imports this module by its name
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from noon import COMES, PROMPTS, WANTED, got, greedy, new_engine, prompt_ids, run
 
 from course.parity.decisions import mini_parts
 from course.parity.traces import Parts
+from mini_vllm import RequestOutput
 from mini_vllm.core.kv_cache_manager import KVCacheBlocks
 from mini_vllm.core.request import Request
 from mini_vllm.core.sched.output import (
@@ -20,15 +22,31 @@ from mini_vllm.core.sched.output import (
 )
 from mini_vllm.core.sched.scheduler import Scheduler
 from mini_vllm.engine.parts import EngineParts
+from mini_vllm.trace import TraceRecorder
 
 
 class Remembers(Scheduler):
-    """A victim gives its blocks back, and its counter still says what they held."""
+    """A victim gives its blocks back, and its counter still says what they held.
+
+    A prefix is looked up as vLLM does it, only for a request whose counter is 0. `mini_vllm` always looks,
+    so what a victim's counter says is kept beside it, in `kept`. A test has vLLM's scheduler decide the same.
+    """
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.kept: dict[str, int] = {}
+        manager: Any = self.kv_cache_manager
+        look_up = manager.get_computed_blocks
+
+        def get_computed_blocks(request: Request) -> tuple[KVCacheBlocks, int]:
+            kept = self.kept.get(request.request_id, 0)
+            return (manager.empty_kv_cache_blocks, kept) if kept else look_up(request)
+
+        manager.get_computed_blocks = get_computed_blocks
 
     def _preempt_request(self, request: Request) -> None:
-        computed = request.num_computed_tokens
+        self.kept[request.request_id] = request.num_computed_tokens
         super()._preempt_request(request)
-        request.num_computed_tokens = computed
 
 
 class NewestFirst(Scheduler):
@@ -110,21 +128,43 @@ def all_computed(scheduler: Any) -> tuple[int, int]:
     return sum(got(step, name) for step in steps for name in PROMPTS), len(steps)
 
 
-def gil_ends(scheduler: Any, crowd_until: int) -> int:
-    """The step that brings Gil his last token if somebody like Hal comes in each step until `crowd_until`."""
-    engine = _engine(scheduler)
+def _crowd(engine: Any, until: int) -> Iterator[tuple[int, list[RequestOutput]]]:
+    """Noon's steps and what each brings, if from step 5 on one more like Hal asks in each until `until`."""
     number = 0
     while True:
         number += 1
         for name, step in COMES.items():
             if step == number:
                 engine.add_request(name, PROMPTS[name], greedy(WANTED[name]))
-        if COMES["hal"] < number <= crowd_until:
+        if COMES["hal"] < number <= until:
             prompt = {"prompt_token_ids": [number, *prompt_ids("hal")]}  # nobody finds a prefix
             engine.add_request(f"hal {number}", prompt, greedy(WANTED["hal"]))
-        for output in engine.step():
-            if output.request_id == "gil" and output.finished:
-                return number
+        yield number, engine.step()
+
+
+def _ends(name: str, engine: Any, until: int) -> int:
+    """The step of that noon which brings somebody the last token."""
+    for number, outputs in _crowd(engine, until):
+        if any(output.request_id == name and output.finished for output in outputs):
+            return number
+    raise AssertionError("the steps go on for ever")
+
+
+def gil_ends(scheduler: Any, crowd_until: int) -> int:
+    """The step that brings Gil his last token if somebody like Hal comes in each step until `crowd_until`."""
+    return _ends("gil", _engine(scheduler), crowd_until)
+
+
+def fay_ends(scheduler: Any, crowd_until: int) -> tuple[int, int, int]:
+    """Fay in the same crowd, with chunks of at most 8 tokens and nothing to find in the cache.
+
+    Returns the step of her last token, how often she was preempted, and the tokens computed for her.
+    """
+    engine = _engine(scheduler, long_prefill_token_threshold=8, enable_prefix_caching=False)
+    recorder = TraceRecorder(engine)
+    last = _ends("fay", engine, crowd_until)
+    preempted = sum("fay" in step.preempted for step in recorder.steps)
+    return last, preempted, sum(got(step, "fay") for step in recorder.steps)
 
 
 def gil_says(scheduler: Any = Scheduler) -> str:

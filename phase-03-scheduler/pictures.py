@@ -135,9 +135,10 @@ def draw_lanes(device: float = 8.0, schedule: float = 2.6, update: float = 1.0) 
 
 
 def draw_counters(first: int = 6, last: int = 21) -> Drawing:
-    """Gil's two counters after each of noon's steps: tokens as an outline, computed ones filled."""
-    left, wide, unit, base = 20, 38, 2.9, 196
-    d = Drawing("How many of Gil's tokens count as computed, after each step from 6 to 21", 280)
+    """Gil's two counters after each of noon's steps: his document as one tall box, every token behind it as a
+    box of its own, filled if it counts as computed."""
+    left, wide, base, document, tall, high = 20, 38, 214, 44, 50, 14
+    d = Drawing("How many of Gil's tokens count as computed, after each step from 6 to 21", 298)
     world = World(mini_parts(CONFIG))
     world.steps_before(first)
     before = 0
@@ -146,21 +147,24 @@ def draw_counters(first: int = 6, last: int = 21) -> Drawing:
         gil = world.requests["gil"]
         computed, there = gil.num_computed_tokens, gil.num_tokens
         x = left + (number - first) * wide
-        d.box(x, base - there * unit, wide - 8, there * unit, "none edge", 0)
-        if computed:
-            d.box(x, base - computed * unit, wide - 8, computed * unit, "C", 0)
-        d.text(x + wide / 2 - 4, base - there * unit - 6, there, "m", "middle")
+        d.box(x, base - tall, wide - 8, tall - 2, "C" if computed else "none edge", 0)
+        top = float(base - tall)
+        for token in range(document, there):
+            top -= high
+            d.box(x, top, wide - 8, high - 2, "C" if token < computed else "none edge", 0)
+        d.text(x + wide / 2 - 4, top - 6, there, "m", "middle")
         css = "on m" if computed else "m"
-        d.text(x + wide / 2 - 4, base - 8, computed, css, "middle")
+        d.text(x + wide / 2 - 4, base - 10, computed, css, "middle")
         d.text(x + wide / 2 - 4, base + 18, number, "s", "middle")
         event = "preempted" if preempted else "admitted" if computed and not before else ""
         d.text(x + wide / 2 - 4, base + 36, event, "m", "middle")
         before = computed
-    d.box(left, 255, 12, 12, "none edge")
-    d.text(left + 18, 266, "num_tokens", "m")
-    d.box(left + 120, 255, 12, 12, "C")
-    d.text(left + 138, 266, "num_computed_tokens", "m")
-    d.text(left + 320, 266, "below: the step", "m")
+    x = float(left)
+    for css, words in (("C", "computed"), ("none edge", "not computed")):
+        d.box(x, 273, 12, 12, css)
+        d.text(x + 18, 284, words, "m")
+        x += 40 + 8 * len(words)
+    d.text(x, 284, f"tall box: the first {document} tokens; each small one: 1 token", "m")
     return d
 
 

@@ -15,7 +15,7 @@ import json
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -114,6 +114,7 @@ def step_ms(
     fast: bool = False,
     context: int = 0,
     sampled: int | None = None,
+    kv_bits: int = 16,
 ) -> float:
     """Milliseconds of a step on Noor's card, on paper.
 
@@ -126,19 +127,21 @@ def step_ms(
         fast: whether these multiply in 8 bits, of which the card does twice as many as in 16.
         context: tokens in the cache that each row of a decode attends to.
         sampled: rows of which a token is chosen; all of them where it is not said.
+        kv_bits: of a number in the cache.
     """
     sampled = rows if sampled is None else sampled
     linears = max(
         LINEARS * bits / 8 / L4.bandwidth, 2 * LINEARS * rows / L4.flops / (2 if fast else 1)
     )
     head = max(2 * HEAD / L4.bandwidth, 2 * HEAD * sampled / L4.flops) if sampled else 0
-    return 1e3 * (linears + head + sampled * context * TOKEN_BYTES / L4.bandwidth)
+    attention = sampled * context * TOKEN_BYTES * kv_bits / 16 / L4.bandwidth
+    return 1e3 * (linears + head + attention)
 
 
 def steps_ms(tokens: int) -> list[float]:
     """`step_ms` in 16 bits, in 4 with weights alone, in 8 on both sides; at most 64 rows give a token."""
     shapes = ((16, False), (bits_per_weight(4, 128), False), (8, True))
-    return [round(step_ms(tokens, *shape, sampled=min(tokens, 64)), 1) for shape in shapes]
+    return [round(step_ms(tokens, bits, fast, sampled=min(tokens, 64)), 1) for bits, fast in shapes]
 
 
 def tokens_per_second(bits: float = 16) -> float:
@@ -207,17 +210,35 @@ def seen() -> dict[str, LayerInput]:
     return calibrate(model(), load_documents(CALIBRATION, DEFAULT_MODEL, limit=32))
 
 
+@cache
+def unseen() -> dict[str, LayerInput]:
+    """The same of 32 held-out documents, which no method may look at."""
+    return calibrate(model(), load_documents(HELD_OUT, DEFAULT_MODEL, limit=32))
+
+
+MATRICES = [
+    (layer, name) for layer in range(4) for name in ("q", "k", "v", "o", "gate", "up", "down")
+]
+"""The shipped model's projections, as `matrix` takes them."""
+
+
 def nearest_and_gptq(layer: int, name: str, group: int = 128) -> tuple[tuple[float, float], ...]:
-    """Per cent by which a projection's weights are off, and its output: rounded to the nearest, and by GPTQ.
+    """Percent by which a projection's weights are off, and its output: rounded to the nearest, and by GPTQ.
+
+    GPTQ is calibrated on `seen`; the output is measured on `unseen`.
 
     Returns:
         (weights, output) of either.
     """
     weight, args = matrix(layer, name), grid(4, group)
     part = "self_attn" if name in "qkvo" else "mlp"
-    into = seen()[f"model.layers.{layer}.{part}.{name}_proj"]
+    full_name = f"model.layers.{layer}.{part}.{name}_proj"
+    into = unseen()[full_name]
     pairs = []
-    for made in (round_to_nearest(weight, args), gptq(weight, into.hessian, args)):
+    for made in (
+        round_to_nearest(weight, args),
+        gptq(weight, seen()[full_name].hessian, args),
+    ):
         rounded = made.dequantize()
         output = (into.error(rounded - weight) / into.error(weight)) ** 0.5
         pairs.append((error(weight, rounded), round(100 * output, 2)))
@@ -297,7 +318,7 @@ def _grids() -> Iterator[tuple[str, float, Callable[[Array], Array]]]:
     for bits in (8, 4, 3):
         for share in ("tensor", "channel", 128, 64, 32, 16):
             size = share if isinstance(share, int) else None
-            args = grid(bits, share)
+            args = replace(grid(bits, share), scale_dtype="float16")  # as a checkpoint stores it
             yield f"int{bits} {share}", bits_per_weight(bits, size), partial(_rounded, args=args)
     yield "fp8 channel", 8, in_float8
     yield "mxfp4 32", bits_per_weight(4, 32, 8), in_mxfp4

@@ -119,7 +119,7 @@ def draw_bits() -> Drawing:
         d.text(px + 9, py - 6, words, "A m")
     for name, words, css, under in (
         ("mxfp4 32", "MXFP4", "B", -6),
-        ("nvfp4 16", "NVFP4", "B", 16),
+        ("nvfp4 16", "", "B", 0),
         ("gptq-g128", "GPTQ 128", "D", 18),
         ("gptq-g32", "GPTQ 32", "D", 18),
         ("awq-g128", "", "D", 0),
@@ -128,8 +128,9 @@ def draw_bits() -> Drawing:
         px, py = place(measured[name])
         d.dot(px, py, css)
         d.text(px + 9, py + under, words, f"{css} m")
-    px, py = place(measured["awq-g128"])
-    d.text(px - 9, py + 5, "AWQ 128", "D m", "end")
+    for name, words, css in (("awq-g128", "AWQ 128", "D"), ("nvfp4 16", "NVFP4", "B")):
+        px, py = place(measured[name])
+        d.text(px - 9, py + 5, words, f"{css} m", "end")
     at = float(left)
     for css, words in (("A", "int4, nearest"), ("B", "floats of 4 bits"), ("D", "calibrated")):
         d.box(at, 332, 12, 12, css)
@@ -176,44 +177,89 @@ def draw_outlier() -> Drawing:
     return d
 
 
+class Terms:
+    """A line of cells and signs, written from left to right."""
+
+    def __init__(self, d: Drawing, x: float, y: float) -> None:
+        self.d, self.x, self.y = d, x, y
+
+    def put(self, words: str, css: str, wide: int) -> None:
+        self.d.cell(self.x, self.y, wide, 30, words.replace("-", "\u2212"), css)
+        self.x += wide + 2
+
+    def sign(self, words: str) -> None:
+        self.d.text(self.x + 5, self.y + 21, words, "", "middle")
+        self.x += 12
+
+
 def draw_sum() -> Drawing:
-    """Where a scale stands in one output's sum: of the row, of two neighbours, of each input."""
-    row, inputs = np.array([[0.30, -0.13, 0.04, -0.26]], np.float32), (2, 1, 5, 3)
-    d = Drawing("Where the scale stands in the sum of one output", 262)
+    """Where a weight's scale stands in one output's sum: of the row, and of two neighbours."""
+    row, inputs = np.array([[0.30, -0.13, 0.04, -0.25]], np.float32), (2, 1, 5, 3)
+    d = Drawing("Where the scale of weights stands in the sum of one output", 184)
     left = 24
-
-    def put(x: float, y: float, words: str, css: str, wide: int) -> float:
-        d.cell(x, y, wide, 30, words.replace("-", "\u2212"), css)
-        return x + wide + 2
-
-    def sign(x: float, y: float, words: str) -> float:
-        d.text(x + 5, y + 21, words, "", "middle")
-        return x + 12
-
     for number, (size, words) in enumerate(
         (
             (4, "one scale for the row: 1 multiplication by a scale"),
             (2, "one for two neighbours: 2"),
-            (1, "one for each input: 4, as many as there are products"),
         )
     ):
         made = round_to_nearest(row, grid(4, size))
-        y, x = 34.0 + number * 78, float(left)
-        d.text(left, y - 10, words, "m")
+        line = Terms(d, left, 34.0 + number * 78)
+        d.text(left, line.y - 10, words, "m")
         for start in range(0, 4, size):
             if start:
-                x = sign(x, y, "+")
-            x = sign(put(x, y, f"{made.scale[0, start // size]:.3f}", "B", 48), y, "·")
-            if size > 1:
-                x = sign(x, y, "(")
+                line.sign("+")
+            line.put(f"{made.scale[0, start // size]:.3f}", "B", 48)
+            line.sign("·")
+            line.sign("(")
             for j in range(start, start + size):
                 if j > start:
-                    x = sign(x, y, "+")
-                x = sign(put(x, y, str(made.codes[0, j]), "A", 29), y, "·")
-                x = put(x, y, str(inputs[j]), "none", 24)
-            if size > 1:
-                x = sign(x, y, ")")
-    d.text(left, 248, "orange: scales; blue: codes; pale: inputs", "m")
+                    line.sign("+")
+                line.put(str(made.codes[0, j]), "A", 29)
+                line.sign("·")
+                line.put(str(inputs[j]), "none", 24)
+            line.sign(")")
+    d.text(left, 170, "orange: scales; blue: codes of weights; pale: inputs", "m")
+    return d
+
+
+def draw_codes() -> Drawing:
+    """Both sides as codes: a token's scale stands outside of the sum, an input channel's inside."""
+    row = np.array([[0.30, -0.13, 0.04]], np.float32)
+    token, largest = np.array([2.0, 1, 60]), np.array([3.0, 2, 64])
+    d = Drawing("Where the scale of inputs stands in the sum of one output, if both are codes", 262)
+    left = 24
+    made = round_to_nearest(row, grid(4, 3))
+    weight_scale = f"{made.scale[0, 0]:.3f}"
+    d.text(left, 20, "inputs " + ", ".join(f"{value:g}" for value in token), "m")
+    for number, (scales, words) in enumerate(
+        (
+            (np.full(3, token.max() / 127), "one scale for the token: the sum is of integers"),
+            (largest / 127, "one for each input channel: 3, inside of the sum"),
+        )
+    ):
+        codes = np.rint(token / scales).astype(int)
+        line = Terms(d, left, 64.0 + number * 84)
+        d.text(left, line.y - 10, words, "m")
+        line.put(weight_scale, "B", 48)
+        line.sign("·")
+        if number == 0:
+            line.put(f"{scales[0]:.3f}", "B", 48)
+            line.sign("·")
+        line.sign("(")
+        for j in range(3):
+            if j:
+                line.sign("+")
+            line.put(str(made.codes[0, j]), "A", 29)
+            line.sign("·")
+            line.put(str(codes[j]), "C", 36)
+            if number:
+                line.sign("·")
+                line.put(f"{scales[j]:.3f}", "B", 48)
+        line.sign(")")
+    d.text(left, 222, "orange: scales; blue: codes of weights; green: codes of inputs.", "m")
+    words = "The largest inputs of each channel over a text: "
+    d.text(left, 246, words + ", ".join(f"{value:g}" for value in largest), "m")
     return d
 
 
@@ -295,6 +341,9 @@ def draw_pays() -> Drawing:
             ms = step_ms(round(rows), bits, fast, sampled=min(64, round(rows)))
             points.append((x(rows), y(ms)))
         d.path(points, "bold" if css != "to" else "to", 3 if css == "bold" else 2)
+    most = x(people(INT4))
+    d.path([(most, top), (most, bottom)], "dash", 1.5)
+    d.text(most - 8, top + 14, f"{people(INT4)} people, a token each", "m", "end")
     last = 2048
     d.text(right + 8, y(step_ms(last, sampled=64)) + 5, "16 and 4 bits", "m")
     d.text(right + 8, y(step_ms(last, 8, True, sampled=64)) + 9, "8, both sides", "m")
@@ -311,6 +360,7 @@ PICTURES = {
     "card": draw_card,
     "grid": draw_grid,
     "sum": draw_sum,
+    "codes": draw_codes,
     "outlier": draw_outlier,
     "columns": draw_columns,
     "smooth": draw_smooth,

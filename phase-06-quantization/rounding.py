@@ -17,6 +17,7 @@ from mini_vllm.compress.gptq import gptq, inverse_rows
 from mini_vllm.compress.smoothquant import smoothing_scales
 from mini_vllm.config.engine import DEFAULT_MODEL
 from mini_vllm.layers.quantization.grid import QuantArgs, choose_scales, quantize, round_to_nearest
+from mini_vllm.layers.quantization.linear import quantize_per_token_int8
 from mini_vllm.model_loader import load_config
 
 Floats = NDArray[np.float64]
@@ -90,6 +91,29 @@ def smoothed(alpha: float = 0.5) -> tuple[Channels, Channels]:
     columns = np.max(found, axis=0).astype(np.float64)
     s = smoothing_scales(inputs, columns, alpha)
     return Channels(inputs, columns), Channels(inputs / s, columns * s)
+
+
+def smoothed_errors() -> tuple[tuple[float, float, float], tuple[float, float, float]]:
+    """What 8 bits on both sides do to this product, before and after smoothing.
+
+    Returns:
+        Percent by which the inputs of the other channels are off, the weights, and the output.
+    """
+    fold = norm_folds(load_config(DEFAULT_MODEL))[0]
+    inputs = seen()[fold.linears[0]].rows.copy()
+    inputs[:, PLANTED] *= FACTOR
+    weight = np.concatenate([weights()[f"{name}.weight"] for name in fold.linears])
+    before, _ = smoothed()
+    s = smoothing_scales(before.inputs, before.columns, 0.5).astype(np.float32)
+    others = np.arange(len(s)) != PLANTED
+    found = []
+    for x, w in ((inputs, weight), (inputs / s, weight * s)):
+        codes, scale = quantize_per_token_int8(x)
+        stored = round_to_nearest(w, QuantArgs(8, strategy="channel")).dequantize()
+        off = error(x[:, others], (codes * scale)[:, others])
+        output = error(inputs @ weight.T, (codes * scale) @ stored.T)
+        found.append((off, error(w, stored), output))
+    return found[0], found[1]
 
 
 # --- rotation ---

@@ -6,10 +6,13 @@ import pytest
 from topic_helpers import load_scripts, topics_on
 
 from course.docs.pages import ROOT
+from course.parity.decisions import mini_parts
 from tests.engine.helpers.vllm_helpers import output_of
 
 PHASE = ROOT / "phase-03-scheduler"
-both, ahead, alone = load_scripts(PHASE, "both_schedulers", "both_ahead", "vllm_alone")
+both, ahead, alone, broken = load_scripts(
+    PHASE, "both_schedulers", "both_ahead", "vllm_alone", "broken_schedulers"
+)
 SHOWN = topics_on(PHASE / "01-deep-dive.md")
 
 
@@ -40,3 +43,29 @@ def test_vllms_half(script: str) -> None:
     topics = SHOWN[script]
     printed = [line.rstrip() for line in output_of(PHASE / script, *topics).splitlines()]
     assert printed == [line for lines in topics.values() for line in lines]
+
+
+VICTIM_KEEPS_ITS_COUNTER = """
+import sys
+sys.path.insert(0, "phase-03-scheduler")
+from both_schedulers import CONFIG, World, sent, vllm_sync
+world = World(vllm_sync(CONFIG))
+preempt_request = world.scheduler._preempt_request
+def preempt(request, *args):
+    computed = request.num_computed_tokens
+    preempt_request(request, *args)
+    request.num_computed_tokens = computed
+world.scheduler._preempt_request = preempt
+for _ in range(22):
+    output = world.step()
+    print(output.num_scheduled_tokens, *sent(output), sep="; ")
+"""
+
+
+@pytest.mark.vllm
+def test_a_victim_that_keeps_its_counter_fares_in_vllm_as_on_the_page() -> None:
+    world = both.World(mini_parts(both.CONFIG, broken.Remembers))
+    outputs = [world.step() for _ in range(22)]
+    lines = ["; ".join([str(o.num_scheduled_tokens), *both.sent(o)]) for o in outputs]
+    assert "resumed gil: 49 computed, 13 blocks" in lines[12]
+    assert output_of("-c", VICTIM_KEEPS_ITS_COUNTER).splitlines() == lines

@@ -99,3 +99,73 @@ def test_a_class_of_another_lab_is_taken_when_it_is_written(
     found = written("01-05", "StopStringDetector")
     assert found.__name__ == "StopStringDetector"
     assert written("01-05", "NoSuchClass") is None
+
+
+def test_the_report() -> None:
+    """As the starter gives it: step, request, both tables about the place, the rule in words."""
+    given = load_module(LAB / "starter.py", "lab_02_07_starter")
+    trace: Any = recordings(GOLDEN)[0][0] | {"seed": 7}
+    long = list(range(10, 26))
+    for difference, want in (
+        (
+            given.Difference(12, "r3", [4, 9, 2, 11], [4, 9, 11], "hit"),
+            ["seed 7, step 12, request r3", "vLLM   4 9 2 11", "here   4 9 11", given.RULES["hit"]],
+        ),
+        (
+            given.Difference(3, "r0", long, [*long[:10], 7, *long[11:]], "order"),
+            [
+                "seed 7, step 3, request r0",
+                "vLLM   .. 18 19 20 21 22 23 .. (16, from 8)",
+                "here   .. 18 19 7 21 22 23 .. (16, from 8)",
+                given.RULES["order"],
+            ],
+        ),
+        (
+            given.Difference(1, "r1", [1, 2, 3], [1, 2], "length"),
+            ["seed 7, step 1, request r1", "vLLM   1 2 3", "here   1 2", given.RULES["length"]],
+        ),
+        (
+            given.Difference(0, "r1", None, [1, 2], "gate"),
+            ["seed 7, step 0, request r1", "vLLM   no blocks", "here   1 2", given.RULES["gate"]],
+        ),
+        (
+            given.Difference(0, "r1", None, long, "gate"),
+            [
+                "seed 7, step 0, request r1",
+                "vLLM   no blocks",
+                "here   10 11 12 .. 23 24 25 (16)",
+                given.RULES["gate"],
+            ],
+        ),
+        (
+            given.Difference(2, "r1", long, long[:12], "hit"),
+            [
+                "seed 7, step 2, request r1",
+                "vLLM   .. 20 21 22 23 24 25 (16, from 10)",
+                "here   .. 20 21 (12, from 10)",
+                given.RULES["hit"],
+            ],
+        ),
+        (
+            given.Difference(2, "r1", [1], [], "length"),
+            ["seed 7, step 2, request r1", "vLLM   1", "here   none", given.RULES["length"]],
+        ),
+        (
+            given.Difference(0, "r1", [1, 2], None, "raised", "too few"),
+            [
+                "seed 7, step 0, request r1",
+                "vLLM   1 2",
+                "here   no blocks",
+                given.RULES["raised"],
+                "too few",
+            ],
+        ),
+        (
+            given.Difference(8, "", [5], [4], "free"),
+            ["seed 7, step 8", "vLLM   5", "here   4", given.RULES["free"]],
+        ),
+    ):
+        got = given.report(trace, difference).splitlines()
+        for line, wanted in zip([*got, *[""] * len(want)], want, strict=False):
+            assert line == wanted, f"a line of the report is “{line}”, should be “{wanted}”"
+        assert len(got) == len(want), f"the report has {len(got)} lines, should have {len(want)}"

@@ -34,6 +34,20 @@ def slot_of(block_ids: Sequence[int] | Ints, position: int, block_size: int) -> 
 def slot_mapping(
     block_table: Ints, query_start_loc: Ints, seq_lens: Ints, block_size: int, padded_to: int = 0
 ) -> NDArray[np.int64]:
+    """The slot of every token of a step (given).
+
+    The tokens of all requests lie end to end. Request `i` has the rows from `query_start_loc[i]` to
+    `query_start_loc[i + 1]`; they are its newest tokens, and the last of them makes it `seq_lens[i]` long.
+
+    Args:
+        block_table: int32 `[num_reqs, max_num_blocks]`.
+        query_start_loc: int32 `[num_reqs + 1]`.
+        seq_lens: int32 `[num_reqs]`, with the tokens of this step.
+        padded_to: rows that the batch is padded to, if it has fewer.
+
+    Returns:
+        int64 `[max(num_tokens, padded_to)]`; PAD_SLOT_ID in the rows of the padding.
+    """
     num_tokens = int(query_start_loc[-1])
     slots = np.full(max(num_tokens, padded_to), PAD_SLOT_ID, np.int64)
     for i, seq_len in enumerate(seq_lens.tolist()):
@@ -63,6 +77,16 @@ def gather(cache: Floats, block_ids: Ints, seq_len: int) -> Floats:
 def attend(
     query: Floats, key: Floats, value: Floats, scale: float, visible: NDArray[np.bool_]
 ) -> Floats:
+    """Attention over K and V that lie in order (given): `softmax(scale * query . key)` as weights of `value`.
+
+    Args:
+        query: `[num_queries, num_heads, D]`.
+        key, value: `[num_keys, num_kv_heads, D]`.
+        visible: bool `[num_queries, num_keys]`; True in at least one place of each row.
+
+    Returns:
+        As `query`. Scores may be in the hundreds; exp must not overflow.
+    """
     num_queries, _, head_size = query.shape
     grouped = query.reshape(num_queries, key.shape[1], -1, head_size)
     scores = np.einsum("qhgd,khd->qhgk", grouped, key) * scale
@@ -80,6 +104,16 @@ def paged_decode(
     seq_lens: Ints,
     scale: float,
 ) -> Floats:
+    """Given: one query per sequence, its newest token's, over all of its tokens, as lab 02-06's kernel does.
+
+    Args:
+        query: `[num_seqs, num_heads, D]`.
+        block_table: int32 `[num_seqs, max_num_blocks]`.
+        seq_lens: int32 `[num_seqs]`, at least 1, with the token of this step, which is in the cache already.
+
+    Returns:
+        As `query`.
+    """
     out = np.empty_like(query)
     for i, seq_len in enumerate(seq_lens.tolist()):
         out[i] = paged_prefill(
@@ -120,6 +154,17 @@ class PagedAttention:
         kv_cache: Floats,
         attn_metadata: AttentionMetadata,
     ) -> Floats:
+        """One layer of one step (given): store the new K and V, then attend, request by request.
+
+        Args:
+            query: float32 `[num_tokens, num_heads, D]`.
+            key, value: float32 `[num_tokens, num_kv_heads, D]`.
+            kv_cache: this layer's, shaped by `get_kv_cache_shape`.
+            attn_metadata: the step: `query_start_loc`, `seq_lens`, `block_table`, `slot_mapping`, as above.
+
+        Returns:
+            float32 `[num_tokens, num_heads * D]`. The scale is one over the root of D.
+        """
         key_cache, value_cache = kv_cache[:, :, 0], kv_cache[:, :, 1]
         write_kv(key, value, key_cache, value_cache, attn_metadata.slot_mapping)
         out = np.empty_like(query)

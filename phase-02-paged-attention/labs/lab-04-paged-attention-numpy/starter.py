@@ -48,7 +48,7 @@ def slot_of(block_ids: Sequence[int] | Ints, position: int, block_size: int) -> 
 def slot_mapping(
     block_table: Ints, query_start_loc: Ints, seq_lens: Ints, block_size: int, padded_to: int = 0
 ) -> NDArray[np.int64]:
-    """The slot of every token of a step.
+    """The slot of every token of a step (given).
 
     The tokens of all requests lie end to end. Request `i` has the rows from `query_start_loc[i]` to
     `query_start_loc[i + 1]`; they are its newest tokens, and the last of them makes it `seq_lens[i]` long.
@@ -62,7 +62,14 @@ def slot_mapping(
     Returns:
         int64 `[max(num_tokens, padded_to)]`; PAD_SLOT_ID in the rows of the padding.
     """
-    raise NotImplementedError
+    num_tokens = int(query_start_loc[-1])
+    slots = np.full(max(num_tokens, padded_to), PAD_SLOT_ID, np.int64)
+    for i, seq_len in enumerate(seq_lens.tolist()):
+        start, end = query_start_loc[i : i + 2].tolist()
+        first = seq_len - (end - start)
+        for j in range(end - start):
+            slots[start + j] = slot_of(block_table[i], first + j, block_size)
+    return slots
 
 
 def write_kv(
@@ -94,7 +101,7 @@ def gather(cache: Floats, block_ids: Ints, seq_len: int) -> Floats:
 def attend(
     query: Floats, key: Floats, value: Floats, scale: float, visible: NDArray[np.bool_]
 ) -> Floats:
-    """Attention over K and V that lie in order: `softmax(scale * query . key)` as weights of `value`.
+    """Attention over K and V that lie in order (given): `softmax(scale * query . key)` as weights of `value`.
 
     Args:
         query: `[num_queries, num_heads, D]`.
@@ -104,7 +111,13 @@ def attend(
     Returns:
         As `query`. Scores may be in the hundreds; exp must not overflow.
     """
-    raise NotImplementedError
+    num_queries, _, head_size = query.shape
+    grouped = query.reshape(num_queries, key.shape[1], -1, head_size)
+    scores = np.einsum("qhgd,khd->qhgk", grouped, key) * scale
+    scores = np.where(visible[:, None, None], scores, -np.inf)
+    weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    weights /= weights.sum(axis=-1, keepdims=True)
+    return np.einsum("qhgk,khd->qhgd", weights, value).reshape(query.shape)
 
 
 def paged_decode(
@@ -115,7 +128,7 @@ def paged_decode(
     seq_lens: Ints,
     scale: float,
 ) -> Floats:
-    """One query a sequence, the newest token's, over all of its tokens: what lab 02-06's kernel computes.
+    """Given: one query per sequence, its newest token's, over all of its tokens, as lab 02-06's kernel does.
 
     Args:
         query: `[num_seqs, num_heads, D]`.
@@ -125,7 +138,12 @@ def paged_decode(
     Returns:
         As `query`.
     """
-    raise NotImplementedError
+    out = np.empty_like(query)
+    for i, seq_len in enumerate(seq_lens.tolist()):
+        out[i] = paged_prefill(
+            query[i : i + 1], key_cache, value_cache, block_table[i], seq_len, scale
+        )[0]
+    return out
 
 
 def paged_prefill(
@@ -167,7 +185,7 @@ class PagedAttention:
         kv_cache: Floats,
         attn_metadata: AttentionMetadata,
     ) -> Floats:
-        """One layer of one step: store the new K and V, then attend, for every request of the flat batch.
+        """One layer of one step (given): store the new K and V, then attend, request by request.
 
         Args:
             query: float32 `[num_tokens, num_heads, D]`.
@@ -178,7 +196,21 @@ class PagedAttention:
         Returns:
             float32 `[num_tokens, num_heads * D]`. The scale is one over the root of D.
         """
-        raise NotImplementedError
+        key_cache, value_cache = kv_cache[:, :, 0], kv_cache[:, :, 1]
+        write_kv(key, value, key_cache, value_cache, attn_metadata.slot_mapping)
+        out = np.empty_like(query)
+        starts = attn_metadata.query_start_loc.tolist()
+        for i, seq_len in enumerate(attn_metadata.seq_lens.tolist()):
+            rows = slice(starts[i], starts[i + 1])
+            out[rows] = paged_prefill(
+                query[rows],
+                key_cache,
+                value_cache,
+                attn_metadata.block_table[i],
+                seq_len,
+                query.shape[-1] ** -0.5,
+            )
+        return out.reshape(len(query), -1)
 
 
 # ---- one pass ------------------------------------------------------------------------------------

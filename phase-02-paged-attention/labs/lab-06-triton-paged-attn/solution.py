@@ -16,6 +16,18 @@ LOG2_E = 1.4426950408889634
 
 
 @triton.jit
+def softmax_step(largest, total, acc, scores, value, valid):
+    """The three running values after one more block of keys."""
+    scores = tl.where(valid, scores, float("-inf"))
+    new_largest = tl.maximum(largest, tl.max(scores, 0))
+    rescale = tl.exp2(largest - new_largest)
+    weight = tl.exp2(scores - new_largest)
+    total = total * rescale + tl.sum(weight, 0)
+    acc = acc * rescale + tl.sum(weight[:, None] * value.to(tl.float32), 0)
+    return new_largest, total, acc
+
+
+@triton.jit
 def decode_one_kernel(
     out_ptr,
     query_ptr,
@@ -35,7 +47,13 @@ def decode_one_kernel(
     HEAD_SIZE: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
 ):
-    """Attention of one head of one sequence: block after block, as the table lists them."""
+    """Attention of one head of one sequence. Program h computes head h; K and V have as many heads. Given.
+
+    seq_len is a number here, the other pointers and strides are as the top of the file says. scale_log2
+    is scale * LOG2_E: a score times that can go straight into tl.exp2.
+
+    The block's id is made int64, because an id times a stride may pass two billion.
+    """
     head = tl.program_id(0)
     dim = tl.arange(0, HEAD_SIZE)
     slot = tl.arange(0, BLOCK_SIZE)
@@ -57,13 +75,7 @@ def decode_one_kernel(
         )
 
         scores = tl.sum(key.to(tl.float32) * query[None, :], 1) * scale_log2
-        scores = tl.where(valid, scores, float("-inf"))
-        new_largest = tl.maximum(largest, tl.max(scores, 0))
-        rescale = tl.exp2(largest - new_largest)
-        weight = tl.exp2(scores - new_largest)
-        total = total * rescale + tl.sum(weight, 0)
-        acc = acc * rescale + tl.sum(weight[:, None] * value.to(tl.float32), 0)
-        largest = new_largest
+        largest, total, acc = softmax_step(largest, total, acc, scores, value, valid)
 
     out = (acc / total).to(out_ptr.dtype.element_ty)
     tl.store(out_ptr + head * out_stride_head + dim, out)

@@ -1,7 +1,8 @@
 """Lab 02-06: decode attention over a paged cache, in Triton.
 
-Two kernels are yours: `decode_one_kernel`, then `decode_kernel`. The two functions that start them are
-given. What Triton is stands in the README.
+Yours are `softmax_step`, the heart of `decode_one_kernel`, and then the whole of `decode_kernel`. The rest of
+`decode_one_kernel` is given, and so are the two functions that start the kernels. What Triton is stands in
+the README.
 
 Shapes; every last axis has stride 1, all other strides are arguments, counted in numbers, not bytes:
 
@@ -30,6 +31,20 @@ LOG2_E = 1.4426950408889634
 
 
 @triton.jit
+def softmax_step(largest, total, acc, scores, value, valid):
+    """The three running values after one more block of keys, for one head.
+
+    largest and total are numbers, acc is [HEAD_SIZE], all float32: the README has you derive what becomes of
+    them. scores [BLOCK_SIZE] may go straight into tl.exp2; value [BLOCK_SIZE, HEAD_SIZE] is in the cache's
+    dtype. valid [BLOCK_SIZE] is False for the slots past the sequence's end, where both loads were masked and
+    gave 0. At least one slot is valid.
+
+    Returns largest, total and acc, in this order.
+    """
+    raise NotImplementedError
+
+
+@triton.jit
 def decode_one_kernel(
     out_ptr,
     query_ptr,
@@ -49,17 +64,38 @@ def decode_one_kernel(
     HEAD_SIZE: tl.constexpr,
     BLOCK_SIZE: tl.constexpr,
 ):
-    """Attention of one head of one sequence. Program h computes head h; K and V have as many heads.
+    """Attention of one head of one sequence. Program h computes head h; K and V have as many heads. Given.
 
     seq_len is a number here, the other pointers and strides are as the top of the file says. scale_log2
     is scale * LOG2_E: a score times that can go straight into tl.exp2.
 
-    Recipe: load the head's query, [HEAD_SIZE]. Walk over the sequence's blocks in order. Of each, look up
-    its id and make it int64, because an id times a stride may pass two billion; load its K and V,
-    [BLOCK_SIZE, HEAD_SIZE] each, with the slots past seq_len masked; update the three running values that the
-    README has you derive. Divide at the end, in float32, and store out[h] in out's dtype.
+    The block's id is made int64, because an id times a stride may pass two billion.
     """
-    raise NotImplementedError
+    head = tl.program_id(0)
+    dim = tl.arange(0, HEAD_SIZE)
+    slot = tl.arange(0, BLOCK_SIZE)
+    query = tl.load(query_ptr + head * query_stride_head + dim).to(tl.float32)
+
+    largest = float("-inf")
+    total = 0.0
+    acc = tl.zeros([HEAD_SIZE], tl.float32)
+    for i in range(tl.cdiv(seq_len, BLOCK_SIZE)):
+        block = tl.load(block_table_ptr + i).to(tl.int64)
+        valid = i * BLOCK_SIZE + slot < seq_len
+        key_at = block * key_stride_block + slot * key_stride_slot + head * key_stride_head
+        key = tl.load(
+            key_cache_ptr + key_at[:, None] + dim[None, :], mask=valid[:, None], other=0.0
+        )
+        value_at = block * value_stride_block + slot * value_stride_slot + head * value_stride_head
+        value = tl.load(
+            value_cache_ptr + value_at[:, None] + dim[None, :], mask=valid[:, None], other=0.0
+        )
+
+        scores = tl.sum(key.to(tl.float32) * query[None, :], 1) * scale_log2
+        largest, total, acc = softmax_step(largest, total, acc, scores, value, valid)
+
+    out = (acc / total).to(out_ptr.dtype.element_ty)
+    tl.store(out_ptr + head * out_stride_head + dim, out)
 
 
 def paged_decode_one(
@@ -117,9 +153,9 @@ def decode_kernel(
     block or reach over many, so each key of it finds its own block and slot. The table is read only where the
     sequence has tokens.
 
-    Recipe: as before, with a row for each query head. Query [ROWS, HEAD_SIZE]; K and V of a tile
-    [TILE, HEAD_SIZE]; scores [ROWS, TILE] by tl.dot. The running values get one more axis, and each row has
-    its own maximum. The second tl.dot wants both operands in one dtype, the cache's. Pass
+    Recipe: as in `decode_one_kernel`, with a row for each query head. Query [ROWS, HEAD_SIZE]; K and V of a
+    tile [TILE, HEAD_SIZE]; scores [ROWS, TILE] by tl.dot. The running values get one more axis, and each row
+    has its own maximum. The second tl.dot wants both operands in one dtype, the cache's. Pass
     input_precision="ieee" to both: a GPU would round float32 to 10 bits otherwise.
     """
     raise NotImplementedError

@@ -11,7 +11,7 @@ from course.kernels.lab import Kernels, runs_alone
 
 pytestmark = [pytest.mark.torch, pytest.mark.triton]
 ONE = Kernels(
-    "decode-one", ["decode_one_kernel"], "decode_one_kernel: right, no race, each byte once"
+    "decode-one", ["softmax_step"], "softmax_step: decode_one_kernel right, no race, each byte once"
 )
 BATCH = Kernels(
     "decode", ["decode_kernel"], "decode_kernel: right, no race, each byte once", after=ONE

@@ -103,7 +103,7 @@ class Replay:
             block_size=self.config["block_size"] if caching else None,
         )
 
-    # -- your work
+    # -- your work: the calls
 
     def leave(self, request_id: str) -> None:
         """A request has finished or was aborted: it gives back what it holds, and is forgotten."""
@@ -169,10 +169,12 @@ class Replay:
         for request_id in finished:
             self.leave(request_id)
 
-    def step(self, turns: Turns) -> Difference | None:
-        """One step of the trace: the calls in vLLM's order, and the first difference in it.
+    # -- given: a step
 
-        In what order? Arrivals and aborts come before the step is scheduled. Then the turns, one by one. When
+    def step(self, turns: Turns) -> Difference | None:
+        """One step of the trace (given): the calls in vLLM's order, and the first difference in it.
+
+        Arrivals and aborts come before the step is scheduled. Then the turns, one by one. When
         they are over, and nothing is sampled yet, the tables of `turns.decision["blocks"]` are compared, in
         the order that they have there. Then counters, tokens, ends. Last, the free blocks.
 
@@ -191,6 +193,8 @@ class Replay:
             theirs = decision["blocks"].get(turn.request_id)
             try:
                 agrees = self.serve(turn)
+            except NotImplementedError:  # of yours, still to be written: no answer of the manager's
+                raise
             except Exception as error:
                 return Difference(number, turn.request_id, theirs, None, "raised", str(error))
             if not agrees:
@@ -275,7 +279,7 @@ def rule_of(
 
 
 def first_difference(trace: Trace, steps: Sequence[Turns], make: MakeManager) -> Difference | None:
-    """Replay the steps on a new manager, up to the first difference; None if there is none."""
+    """Replay the steps on a new manager, up to the first difference; None if there is none. Given."""
     replay = Replay(trace, make(trace["config"]))
     for turns in steps:
         if (difference := replay.step(turns)) is not None:
@@ -284,14 +288,14 @@ def first_difference(trace: Trace, steps: Sequence[Turns], make: MakeManager) ->
 
 
 def report(trace: Trace, difference: Difference) -> str:
-    """What to print for a difference, in lines:
+    """What to print for a difference (given), in lines:
 
         seed 7, step 12, request r3
         vLLM   4 9 2 11
         here   4 9 11
         Hit length: a request that …
 
-    The tables as `course.parity.report.ids` writes them: `ids(table, at)`, where `at` is the place of the
+    The tables as `ids` of `course.parity.report` writes them: `ids(table, at)`, `at` being the place of the
     first entry that differs (where one is shorter, the place after its end); without `at` where one of the
     two is None, for which `no blocks` stands. Then the rule's words from RULES, and the note where there is
     one. For the rule "free" there is no request, so the first line ends after the step.

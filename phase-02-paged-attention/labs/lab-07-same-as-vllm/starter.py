@@ -1,7 +1,7 @@
 """Lab 02-07: your allocator under vLLM's recorded decisions. Your part.
 
-Written for you: which manager is under test, the request objects, and the words of the rules. What you
-write are the calls.
+Given are the manager under test, the request objects, the order of a step, and the report. You write the
+calls that a decision becomes, and the rule that a difference breaks.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from course.learner.written import written
+from course.parity.report import ids
 from course.parity.rules import RULES as COURSE_RULES
 from course.parity.traces import Arrival, Config, Trace
 from course.parity.turns import Turn, Turns
@@ -66,6 +67,17 @@ def make_manager(config: Config) -> KVCacheManager:
     return made
 
 
+def cdiv(a: int, b: int) -> int:
+    """`a / b` rounded up."""
+    return -(a // -b)
+
+
+def first_unlike(a: Sequence[int], b: Sequence[int]) -> int:
+    """The first place in which two lists differ; where one is the other's beginning, its end."""
+    shorter = min(len(a), len(b))
+    return next((k for k in range(shorter) if a[k] != b[k]), shorter)
+
+
 class Replay:
     """One trace on one manager: vLLM's decisions, your calls.
 
@@ -97,7 +109,7 @@ class Replay:
             block_size=self.config["block_size"] if caching else None,
         )
 
-    # -- your work
+    # -- your work: the calls
 
     def leave(self, request_id: str) -> None:
         """A request has finished or was aborted: it gives back what it holds, and is forgotten."""
@@ -136,10 +148,12 @@ class Replay:
         """The tokens have come: append them, then let those leave who have finished."""
         raise NotImplementedError
 
-    def step(self, turns: Turns) -> Difference | None:
-        """One step of the trace: the calls in vLLM's order, and the first difference in it.
+    # -- given: a step
 
-        In what order? Arrivals and aborts come before the step is scheduled. Then the turns, one by one. When
+    def step(self, turns: Turns) -> Difference | None:
+        """One step of the trace (given): the calls in vLLM's order, and the first difference in it.
+
+        Arrivals and aborts come before the step is scheduled. Then the turns, one by one. When
         they are over, and nothing is sampled yet, the tables of `turns.decision["blocks"]` are compared, in
         the order that they have there. Then counters, tokens, ends. Last, the free blocks.
 
@@ -148,7 +162,53 @@ class Replay:
         had preempted somebody. An exception (`Exception`, whatever it is) out of a turn is one, too: rule
         "raised", ours None, `str` of it as note.
         """
-        raise NotImplementedError
+        for index, arrival in turns.arrived:
+            self.arrive(index, arrival)
+        for request_id in turns.aborted:
+            self.leave(request_id)
+        number, self.number = self.number, self.number + 1
+        decision, tables = turns.decision, self._tables()
+        for turn in turns.turns:
+            theirs = decision["blocks"].get(turn.request_id)
+            try:
+                agrees = self.serve(turn)
+            except NotImplementedError:  # of yours, still to be written: no answer of the manager's
+                raise
+            except Exception as error:
+                return Difference(number, turn.request_id, theirs, None, "raised", str(error))
+            if not agrees:
+                if not self.gave:
+                    return self._difference(number, turn, tables, theirs, None)
+                ours = self.manager.get_block_ids(turn.request_id)
+                return self._difference(number, turn, tables, None, ours)
+        last = {turn.request_id: turn for turn in turns.turns}
+        for request_id, theirs in decision["blocks"].items():
+            ours = self.manager.get_block_ids(request_id)
+            if ours != theirs:
+                return self._difference(number, last[request_id], tables, theirs, ours)
+        self.compute(decision["scheduled"])
+        self.take_in(turns.sampled, list(decision["finished"]))
+        free = self.manager.block_pool.get_num_free_blocks()
+        if free != decision["free"]:
+            return Difference(number, "", [decision["free"]], [free], "free")
+        return None
+
+    def _tables(self) -> dict[str, list[int]]:
+        return {i: self.manager.get_block_ids(i) for i in self.requests}
+
+    def _difference(
+        self,
+        number: int,
+        turn: Turn,
+        before: dict[str, list[int]],
+        theirs: Sequence[int] | None,
+        ours: Sequence[int] | None,
+    ) -> Difference:
+        request_id = turn.request_id
+        others = {b for i, table in self._tables().items() if i != request_id for b in table}
+        held = () if turn.admitted else before[request_id]
+        rule = rule_of(turn, held, theirs, ours, others, self.config["block_size"])
+        return Difference(number, request_id, theirs, ours, rule)
 
 
 def rule_of(
@@ -186,12 +246,16 @@ def rule_of(
 
 
 def first_difference(trace: Trace, steps: Sequence[Turns], make: MakeManager) -> Difference | None:
-    """Replay the steps on a new manager, up to the first difference; None if there is none."""
-    raise NotImplementedError
+    """Replay the steps on a new manager, up to the first difference; None if there is none. Given."""
+    replay = Replay(trace, make(trace["config"]))
+    for turns in steps:
+        if (difference := replay.step(turns)) is not None:
+            return difference
+    return None
 
 
 def report(trace: Trace, difference: Difference) -> str:
-    """What to print for a difference, in lines:
+    """What to print for a difference (given), in lines:
 
         seed 7, step 12, request r3
         vLLM   4 9 2 11
@@ -203,4 +267,11 @@ def report(trace: Trace, difference: Difference) -> str:
     two is None, for which `no blocks` stands. Then the rule's words from RULES, and the note where there is
     one. For the rule "free" there is no request, so the first line ends after the step.
     """
-    raise NotImplementedError
+    theirs, ours = difference.theirs, difference.ours
+    at = None if theirs is None or ours is None else first_unlike(theirs, ours)
+    whose = f", request {difference.request_id}" if difference.request_id else ""
+    lines = [f"seed {trace['seed']}, step {difference.step}{whose}"]
+    for who, table in (("vLLM", theirs), ("here", ours)):
+        lines.append(f"{who}   {'no blocks' if table is None else ids(list(table), at)}")
+    lines.append(RULES[difference.rule])
+    return "\n".join(lines + [difference.note] * bool(difference.note))

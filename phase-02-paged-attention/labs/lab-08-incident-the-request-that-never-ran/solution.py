@@ -22,16 +22,13 @@ class Diagnosis(NamedTuple):
     never_ended: str
     outputs_of_it: int
     usable_blocks: int
-    blocks_wanted: int
-    longest_prompt: int
-    held_up: tuple[str, ...]
     needless_from: int
     blocks_missing: int
     cause: str
 
 
 class Engine(Protocol):
-    """What the test gets to see of an engine. Every request ignores EOS."""
+    """What `try_case` gets to see of an engine. Every request ignores EOS."""
 
     max_model_len: int
     outputs: dict[str, int]
@@ -47,6 +44,37 @@ class Engine(Protocol):
 MakeEngine = Callable[[int, int, int], Engine]
 
 
+class Case(NamedTuple):
+    """One request for an engine of BLOCKS blocks of BLOCK_SIZE tokens, started with this max_model_len."""
+
+    max_model_len: int
+    prompt_tokens: int
+    max_tokens: int
+
+
+class Outcome(NamedTuple):
+    """What became of a case.
+
+    Attributes:
+        started: False if the engine would not start; then the rest says nothing.
+        max_model_len: the engine's, which may be less than the case asks for.
+        refused: the request was refused at the door; then what follows says nothing.
+        ended, outputs: how it ended, None if not within MOST_STEPS, and its output tokens.
+        behind: how the request behind it ended, likewise. That one has 1 token and wants 1.
+    """
+
+    started: bool
+    max_model_len: int = 0
+    refused: bool = False
+    ended: str | None = None
+    outputs: int = 0
+    behind: str | None = None
+
+
+BLOCKS, BLOCK_SIZE = 8, 4
+MOST_STEPS = 60
+
+
 def cdiv(a: int, b: int) -> int:
     """`a / b` rounded up."""
     return -(a // -b)
@@ -60,72 +88,77 @@ def diagnose() -> Diagnosis:
         never_ended="minutes-6",
         outputs_of_it=27,
         usable_blocks=31,
-        blocks_wanted=32,
-        longest_prompt=496,
-        held_up=("mail-4", "greeting-5"),
         needless_from=198,
         blocks_missing=1,
         cause="E",
     )
 
 
-BLOCK_SIZE, BLOCKS = 4, 8
 ROOM = (BLOCKS - 1) * BLOCK_SIZE  # 28 tokens
-LENGTHS = (ROOM, BLOCKS * BLOCK_SIZE)  # max_model_len: what has room, and what only seems to
-CASES = (  # prompt tokens, max_tokens
-    (ROOM, 1),  # the longest prompt that has room: its one output is never computed
-    (ROOM + 1, 1),  # one more
-    (ROOM - 3, 4),  # grows into the last slot
-    (ROOM - 3, 5),  # and one token beyond
-    (ROOM - 1, 9),  # would grow on, but max_model_len may stop it
-    (3, 9),
-)
-MOST_STEPS = 60
 
 
-def incident_test(make_engine: MakeEngine) -> None:
-    """Requests at the boundary, each with another behind it, in a pool that just holds one."""
-    for length in LENGTHS:
-        refused = None
-        try:
-            make_engine(BLOCKS, BLOCK_SIZE, length)
-        except ValueError as error:
-            refused = error
-        if refused is not None:
-            assert length > ROOM, f"will not start with max_model_len {length}: {refused}"
-            continue
-        for prompt, max_tokens in CASES:
-            _check_one(make_engine(BLOCKS, BLOCK_SIZE, length), length, prompt, max_tokens)
+def cases() -> list[Case]:
+    """Requests at the boundary, under a max_model_len that has room and one that only seems to."""
+    requests = (
+        (ROOM, 1),  # the longest prompt that has room: its one output is never computed
+        (ROOM + 1, 1),  # one more
+        (ROOM - 3, 4),  # grows into the last slot
+        (ROOM - 3, 5),  # and one token beyond
+        (ROOM - 1, 9),  # would grow on, but max_model_len may stop it
+        (3, 9),
+    )
+    lengths = (ROOM, BLOCKS * BLOCK_SIZE)
+    return [Case(length, prompt, most) for length in lengths for prompt, most in requests]
 
 
-def _check_one(engine: Engine, length: int, prompt: int, max_tokens: int) -> None:
-    """One request, and a short one behind it."""
-    limit = engine.max_model_len
+def judge(case: Case, outcome: Outcome) -> None:
+    """What an engine promised to the client, and to whoever stood behind."""
+    length, prompt, max_tokens = case
+    if not outcome.started:
+        assert length > ROOM, f"will not start with max_model_len {length}"
+        return
+    limit = outcome.max_model_len
     assert limit >= min(length, ROOM), f"max_model_len is {limit}, {min(length, ROOM)} has room"
     what = f"a prompt of {prompt} with max_tokens {max_tokens}, max_model_len {limit},"
     total = min(prompt + max_tokens, limit)
     has_room = prompt < limit and total - 1 <= ROOM
-    refused = None
-    try:
-        engine.add_request("first", prompt, max_tokens)
-    except ValueError as error:
-        refused = error
-    if refused is not None:
-        assert not has_room, f"{what} was refused, but has room: {refused}"
+    if outcome.refused:
+        assert not has_room, f"{what} was refused, but has room"
         return
+    assert outcome.ended, f"{what} was accepted and has not ended after {MOST_STEPS} steps"
+    assert outcome.behind, f"{what} has ended, but who came behind it never did"
+    assert outcome.behind == "length", f"{what} has ended, but who came behind was told of an error"
+    if outcome.ended == "error":
+        assert not has_room, f"{what} has room, and ended with an error"
+    else:
+        got = outcome.outputs
+        assert got == total - prompt, f"{what} got {got} of {total - prompt} tokens"
+
+
+def try_case(make_engine: MakeEngine, case: Case) -> Outcome:
+    """Run a case on a new engine, with a short request behind it. Given."""
+    try:
+        engine = make_engine(BLOCKS, BLOCK_SIZE, case.max_model_len)
+    except ValueError:
+        return Outcome(started=False)
+    limit = engine.max_model_len
+    try:
+        engine.add_request("first", case.prompt_tokens, case.max_tokens)
+    except ValueError:
+        return Outcome(True, limit, refused=True)
     engine.add_request("behind", 1, 1)
     for _ in range(MOST_STEPS):
         engine.step()
-    ended = engine.finished.get("first")
-    assert ended is not None, f"{what} was accepted and has not ended after {MOST_STEPS} steps"
-    behind = engine.finished.get("behind")
-    assert behind is not None, f"{what} has ended, but who came behind it never did"
-    assert behind == "length", f"{what} has ended, but who came behind it was told of an error"
-    if ended == "error":
-        assert not has_room, f"{what} has room, and ended with an error"
-    else:
-        got = engine.outputs["first"]
-        assert got == total - prompt, f"{what} got {got} of {total - prompt} tokens"
+    ends = engine.finished
+    return Outcome(
+        True, limit, False, ends.get("first"), engine.outputs["first"], ends.get("behind")
+    )
+
+
+def incident_test(make_engine: MakeEngine) -> None:
+    """The test that would have caught it: AssertionError for an engine that is not right. Given."""
+    for case in cases():
+        judge(case, try_case(make_engine, case))
 
 
 def blocks_at_most(prompt_tokens: int, max_tokens: int, block_size: int, max_model_len: int) -> int:
@@ -133,15 +166,11 @@ def blocks_at_most(prompt_tokens: int, max_tokens: int, block_size: int, max_mod
     return cdiv(min(prompt_tokens + max_tokens, max_model_len) - 1, block_size)
 
 
-def admit(
-    prompt_tokens: int,
-    max_tokens: int,
-    *,
-    num_gpu_blocks: int,
-    block_size: int,
-    max_model_len: int,
+def check_values(
+    prompt_tokens: int, max_tokens: int, num_gpu_blocks: int, block_size: int, max_model_len: int
 ) -> None:
-    """ValueError unless the request, alone in the pool, can run to its limits."""
+    """ValueError for what no request and no engine has: a value below 1, or a prompt that leaves no room for
+    an output token. Given."""
     values = {
         "prompt_tokens": prompt_tokens,
         "max_tokens": max_tokens,
@@ -156,6 +185,18 @@ def admit(
         raise ValueError(
             f"prompt_tokens must be below max_model_len {max_model_len}, got {prompt_tokens}"
         )
+
+
+def admit(
+    prompt_tokens: int,
+    max_tokens: int,
+    *,
+    num_gpu_blocks: int,
+    block_size: int,
+    max_model_len: int,
+) -> None:
+    """ValueError unless the request, alone in the pool, can run to its limits."""
+    check_values(prompt_tokens, max_tokens, num_gpu_blocks, block_size, max_model_len)
     needs = blocks_at_most(prompt_tokens, max_tokens, block_size, max_model_len)
     if needs > num_gpu_blocks - 1:
         raise ValueError(

@@ -23,9 +23,6 @@ class Diagnosis(NamedTuple):
         never_ended: the one that was accepted, did begin, and never came to its end.
         outputs_of_it: the output tokens that `never_ended` had when it stopped getting on.
         usable_blocks: the most blocks that were free at any time.
-        blocks_wanted: the blocks that `never_began` needed to be admitted.
-        longest_prompt: tokens in the longest prompt that this engine could have begun.
-        held_up: who waited behind `never_began` in the queue, in that order.
         needless_from: mail-7 waited at first because the pool was full, which is nobody's fault. The
             first step in which it still got nothing although all its tokens would have fitted and
             nobody was preempted.
@@ -38,16 +35,13 @@ class Diagnosis(NamedTuple):
     never_ended: str
     outputs_of_it: int
     usable_blocks: int
-    blocks_wanted: int
-    longest_prompt: int
-    held_up: tuple[str, ...]
     needless_from: int
     blocks_missing: int
     cause: str
 
 
 class Engine(Protocol):
-    """What your test gets to see of an engine. Every request ignores EOS.
+    """What `try_case` gets to see of an engine. Every request ignores EOS.
 
     Attributes:
         max_model_len: the most tokens of a sequence, prompt and output. May be less than was asked for.
@@ -74,6 +68,42 @@ vLLM 0.22.1 will not where max_model_len is more than all blocks together, `num_
 """
 
 
+class Case(NamedTuple):
+    """One request for an engine of BLOCKS blocks of BLOCK_SIZE tokens, started with this max_model_len."""
+
+    max_model_len: int
+    prompt_tokens: int
+    max_tokens: int
+
+
+class Outcome(NamedTuple):
+    """What became of a case.
+
+    Attributes:
+        started: False if the engine would not start; then the rest says nothing.
+        max_model_len: the engine's, which may be less than the case asks for.
+        refused: the request was refused at the door; then what follows says nothing.
+        ended, outputs: how it ended, None if not within MOST_STEPS, and its output tokens.
+        behind: how the request behind it ended, likewise. That one has 1 token and wants 1.
+    """
+
+    started: bool
+    max_model_len: int = 0
+    refused: bool = False
+    ended: str | None = None
+    outputs: int = 0
+    behind: str | None = None
+
+
+BLOCKS, BLOCK_SIZE = 8, 4
+MOST_STEPS = 60
+
+
+def cdiv(a: int, b: int) -> int:
+    """`a / b` rounded up."""
+    return -(a // -b)
+
+
 def diagnose() -> Diagnosis:
     """Your answers, as numbers and ids: `return Diagnosis(never_began="…", …)`.
 
@@ -83,32 +113,58 @@ def diagnose() -> Diagnosis:
     raise NotImplementedError
 
 
-def incident_test(make_engine: MakeEngine) -> None:
-    """The test that would have caught it. Return for an engine that is right, AssertionError for one
-    that is not.
-
-    An engine is right if
-
-    - a request that it accepts ends, within steps that you bound: with all its tokens, or with "error".
-      All are `min(max_tokens, max_model_len - prompt)`;
-    - so do the requests that came behind it;
-    - it does not refuse, nor end with "error", what its pool has room for, be that full just now or not:
-      who has to wait is waited for. "Room" is what the engine that
-      you tested gave out in the incident, no more: it was built for 32 blocks, and the trace tells how many
-      it could give;
-    - it starts, and keeps the `max_model_len` that you ask for, if so many tokens have room. If not, it may
-      refuse to start (ValueError from `make_engine`) or lower it, but not below what has room. Whether it
-      reckons a slot for a sequence's last token *here* is its own business: either is right.
+def cases() -> list[Case]:
+    """The requests that `incident_test` tries.
 
     Where exactly a thing goes wrong by one, only the case at the boundary can tell. So try requests that
     just fit and requests that just do not: by their prompts, by growing, and some that only `max_model_len`
-    or only `max_tokens` stops in time. Choose a small pool and small blocks. Each engine may be asked for
-    3,000 steps and no more.
-
-    Args:
-        make_engine: call it as often as you like; each engine is new.
+    or only `max_tokens` stops in time. `max_model_len` is from 2 to what all BLOCKS together hold. 20 cases
+    are plenty.
     """
     raise NotImplementedError
+
+
+def judge(case: Case, outcome: Outcome) -> None:
+    """Return where the engine did right by this case, AssertionError where it did not.
+
+    An engine is right if
+
+    - a request that it accepts ends: with all its tokens, or with "error". All are
+      `min(max_tokens, max_model_len - prompt)`, with the engine's own max_model_len;
+    - the request behind it gets its token;
+    - it does not refuse, nor end with "error", what its pool has room for. "Room" is what the engine of the
+      incident gave out, no more: it was built for 32 blocks, and the trace tells how many it could give;
+    - it starts, and keeps the `max_model_len` that the case asks for, if so many tokens have room. If not, it
+      may refuse to start or lower it, but not below what has room. Whether it reckons a slot for a
+      sequence's last token *here* is its own business: either is right.
+    """
+    raise NotImplementedError
+
+
+def try_case(make_engine: MakeEngine, case: Case) -> Outcome:
+    """Run a case on a new engine, with a short request behind it. Given."""
+    try:
+        engine = make_engine(BLOCKS, BLOCK_SIZE, case.max_model_len)
+    except ValueError:
+        return Outcome(started=False)
+    limit = engine.max_model_len
+    try:
+        engine.add_request("first", case.prompt_tokens, case.max_tokens)
+    except ValueError:
+        return Outcome(True, limit, refused=True)
+    engine.add_request("behind", 1, 1)
+    for _ in range(MOST_STEPS):
+        engine.step()
+    ends = engine.finished
+    return Outcome(
+        True, limit, False, ends.get("first"), engine.outputs["first"], ends.get("behind")
+    )
+
+
+def incident_test(make_engine: MakeEngine) -> None:
+    """The test that would have caught it: AssertionError for an engine that is not right. Given."""
+    for case in cases():
+        judge(case, try_case(make_engine, case))
 
 
 def blocks_at_most(prompt_tokens: int, max_tokens: int, block_size: int, max_model_len: int) -> int:
@@ -127,6 +183,27 @@ def blocks_at_most(prompt_tokens: int, max_tokens: int, block_size: int, max_mod
     raise NotImplementedError
 
 
+def check_values(
+    prompt_tokens: int, max_tokens: int, num_gpu_blocks: int, block_size: int, max_model_len: int
+) -> None:
+    """ValueError for what no request and no engine has: a value below 1, or a prompt that leaves no room for
+    an output token. Given."""
+    values = {
+        "prompt_tokens": prompt_tokens,
+        "max_tokens": max_tokens,
+        "num_gpu_blocks": num_gpu_blocks,
+        "block_size": block_size,
+        "max_model_len": max_model_len,
+    }
+    for name, value in values.items():
+        if value < 1:
+            raise ValueError(f"{name} must be at least 1, got {value}")
+    if prompt_tokens >= max_model_len:
+        raise ValueError(
+            f"prompt_tokens must be below max_model_len {max_model_len}, got {prompt_tokens}"
+        )
+
+
 def admit(
     prompt_tokens: int,
     max_tokens: int,
@@ -141,9 +218,7 @@ def admit(
     give one request that has it to itself. The message of the error holds `needs N blocks` and
     `can give M`, so that the client learns what to change.
 
-    Before that, ValueError for values that no request or engine has, with the name and the value in the
-    message (`max_tokens … 0`): anything below 1, and a prompt that leaves no room for an output token,
-    that is, of `max_model_len` tokens or more.
+    Before that, `check_values` has its say.
 
     Args:
         num_gpu_blocks: what the engine was started with: `incident/` has 32.

@@ -66,7 +66,7 @@ def test_how_far_it_came(lab: ModuleType) -> None:
     )
 
 
-def test_how_many_blocks_there_are_and_how_many_it_wanted(lab: ModuleType) -> None:
+def test_how_many_blocks_there_are_and_how_many_are_missing(lab: ModuleType) -> None:
     """The number under which the log's promise breaks, counted in blocks and in tokens."""
     found = lab.diagnose()
     most = max(record["free_blocks"] for record in TRACE)
@@ -74,29 +74,10 @@ def test_how_many_blocks_there_are_and_how_many_it_wanted(lab: ModuleType) -> No
         f"usable_blocks: {found.usable_blocks}. Look at the steps in which nobody runs: nobody holds a "
         "block, and the trace says how many are free. It is not the number that the log's 512 tokens make"
     )
-    wanted = -(PROMPTS["contract-3"] // -16)
-    assert found.blocks_wanted == wanted, (
-        f"blocks_wanted: {found.blocks_wanted}. A request is admitted if blocks are there for all its "
-        f"tokens; {PROMPTS['contract-3']} tokens in blocks of 16, rounded up"
-    )
-    assert found.longest_prompt == most * 16, (
-        f"longest_prompt: {found.longest_prompt}. To begin, a prompt needs blocks for all its tokens, and "
-        f"there are {most} of 16"
-    )
+    wanted = -(511 // -16)
     assert found.blocks_missing == wanted - most, (
         f"blocks_missing: {found.blocks_missing}. The longest request that max_model_len 512 lets in "
         "computes 511 tokens; count its blocks, and those that can be given out"
-    )
-
-
-def test_who_was_held_up(lab: ModuleType) -> None:
-    """First come, first served: who does not fit holds up all who come later."""
-    found = lab.diagnose()
-    queues = [r["waiting"] for r in TRACE if found.never_began in r["waiting"]]
-    behind = max(queues, key=len)[1:]
-    assert list(found.held_up) == behind, (
-        f"held_up: {found.held_up}. `waiting` is the queue from its head; take the longest in which "
-        f"{found.never_began} stands, and the order that it has there"
     )
 
 
@@ -142,11 +123,6 @@ def verdict(lab: ModuleType, make_engine: Callable[..., Any]) -> str | None:
         lab.incident_test(make_engine)
     except AssertionError as error:
         return str(error) or "AssertionError"
-    except ValueError as error:
-        pytest.fail(
-            f"incident_test let a ValueError out: {error}. A refusal is an answer of the engine's. Catch it, "
-            "and ask whether it was right"
-        )
     return None
 
 

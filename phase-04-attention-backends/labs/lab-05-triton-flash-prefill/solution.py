@@ -16,6 +16,64 @@ LOG2_E = 1.4426950408889634
 
 
 @triton.jit
+def load_tile(
+    key_cache_ptr,
+    value_cache_ptr,
+    table_ptr,
+    key_position,
+    valid,
+    kv_head,
+    key_stride_block,
+    key_stride_slot,
+    key_stride_head,
+    value_stride_block,
+    value_stride_slot,
+    value_stride_head,
+    HEAD_SIZE: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+):
+    """K and V of one KV head for a tile of keys, [TILE, HEAD_SIZE] each. Given: the loads of lab 02-06.
+
+    Args:
+        table_ptr: where the sequence's row of the block table begins.
+        key_position: [TILE], which keys.
+        valid: [TILE], which of them to load. The others come as zeros, and nothing is read for them.
+    """
+    dim = tl.arange(0, HEAD_SIZE)
+    block = tl.load(table_ptr + key_position // BLOCK_SIZE, mask=valid, other=0).to(tl.int64)
+    slot = key_position % BLOCK_SIZE
+    key_at = block * key_stride_block + slot * key_stride_slot + kv_head * key_stride_head
+    key = tl.load(key_cache_ptr + key_at[:, None] + dim[None, :], mask=valid[:, None], other=0.0)
+    value_at = block * value_stride_block + slot * value_stride_slot + kv_head * value_stride_head
+    value = tl.load(
+        value_cache_ptr + value_at[:, None] + dim[None, :], mask=valid[:, None], other=0.0
+    )
+    return key, value
+
+
+@triton.jit
+def softmax_step(scores, value, largest, total, acc):
+    """The online softmax of lab 02-06, one tile further. Given.
+
+    Args:
+        scores: [ROWS, TILE], times scale_log2; -inf where a row must not see a key.
+        value: [TILE, HEAD_SIZE], no NaN where a score is -inf.
+        largest, total: [ROWS], float32; before the first tile -inf and 0.
+        acc: [ROWS, HEAD_SIZE], float32; before the first tile 0.
+
+    Returns:
+        largest, total and acc with the tile in them. acc is not divided by total.
+    """
+    new_largest = tl.maximum(largest, tl.max(scores, 1))
+    rescale = tl.exp2(largest - new_largest)
+    weight = tl.exp2(scores - new_largest[:, None])
+    total = total * rescale + tl.sum(weight, 1)
+    acc = acc * rescale[:, None]
+    acc += tl.dot(weight.to(value.dtype), value, input_precision="ieee")
+    return new_largest, total, acc
+
+
+@triton.jit
 def prefill_kernel(
     out_ptr,
     query_ptr,
@@ -69,30 +127,16 @@ def prefill_kernel(
     for first in range(0, end, TILE):
         key_position = first + tl.arange(0, TILE)
         valid = key_position < end
-        entry = block_table_ptr + seq * table_stride + key_position // BLOCK_SIZE
-        block = tl.load(entry, mask=valid, other=0).to(tl.int64)
-        slot = key_position % BLOCK_SIZE
-        key_at = block * key_stride_block + slot * key_stride_slot + kv_head * key_stride_head
-        key = tl.load(
-            key_cache_ptr + key_at[:, None] + dim[None, :], mask=valid[:, None], other=0.0
-        )
-        value_at = (
-            block * value_stride_block + slot * value_stride_slot + kv_head * value_stride_head
-        )
-        value = tl.load(
-            value_cache_ptr + value_at[:, None] + dim[None, :], mask=valid[:, None], other=0.0
-        )
-
+        key, value = load_tile(
+            key_cache_ptr, value_cache_ptr, block_table_ptr + seq * table_stride,
+            key_position, valid, kv_head,
+            key_stride_block, key_stride_slot, key_stride_head,
+            value_stride_block, value_stride_slot, value_stride_head, HEAD_SIZE, BLOCK_SIZE,
+        )  # fmt: skip
         scores = tl.dot(query, tl.trans(key), input_precision="ieee") * scale_log2
         visible = key_position[None, :] <= position[:, None]
         scores = tl.where(visible, scores, float("-inf"))
-        new_largest = tl.maximum(largest, tl.max(scores, 1))
-        rescale = tl.exp2(largest - new_largest)
-        weight = tl.exp2(scores - new_largest[:, None])
-        total = total * rescale + tl.sum(weight, 1)
-        acc = acc * rescale[:, None]
-        acc += tl.dot(weight.to(value.dtype), value, input_precision="ieee")
-        largest = new_largest
+        largest, total, acc = softmax_step(scores, value, largest, total, acc)
 
     out = (acc / total[:, None]).to(out_ptr.dtype.element_ty)
     out_at = (start + token) * out_stride_token + head * out_stride_head

@@ -1,7 +1,7 @@
 """Lab 04-05: causal prefill over a paged cache, in Triton.
 
-One kernel is yours, `prefill_kernel`. The function that starts it is given. What Triton is stands in lab
-02-06's README.
+One kernel is yours, `prefill_kernel`. Given are the function that starts it and two that it calls: one loads
+K and V of a tile, the other takes a tile into the softmax. What Triton is stands in lab 02-06's README.
 
 Shapes; every last axis has stride 1, all other strides are arguments, counted in numbers, not bytes:
 
@@ -30,6 +30,64 @@ import triton.language as tl
 Tensor = Any
 LOG2_E = 1.4426950408889634
 """exp(x) = 2 ** (x * LOG2_E). A GPU has an instruction for 2 ** x."""
+
+
+@triton.jit
+def load_tile(
+    key_cache_ptr,
+    value_cache_ptr,
+    table_ptr,
+    key_position,
+    valid,
+    kv_head,
+    key_stride_block,
+    key_stride_slot,
+    key_stride_head,
+    value_stride_block,
+    value_stride_slot,
+    value_stride_head,
+    HEAD_SIZE: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+):
+    """K and V of one KV head for a tile of keys, [TILE, HEAD_SIZE] each. Given: the loads of lab 02-06.
+
+    Args:
+        table_ptr: where the sequence's row of the block table begins.
+        key_position: [TILE], which keys.
+        valid: [TILE], which of them to load. The others come as zeros, and nothing is read for them.
+    """
+    dim = tl.arange(0, HEAD_SIZE)
+    block = tl.load(table_ptr + key_position // BLOCK_SIZE, mask=valid, other=0).to(tl.int64)
+    slot = key_position % BLOCK_SIZE
+    key_at = block * key_stride_block + slot * key_stride_slot + kv_head * key_stride_head
+    key = tl.load(key_cache_ptr + key_at[:, None] + dim[None, :], mask=valid[:, None], other=0.0)
+    value_at = block * value_stride_block + slot * value_stride_slot + kv_head * value_stride_head
+    value = tl.load(
+        value_cache_ptr + value_at[:, None] + dim[None, :], mask=valid[:, None], other=0.0
+    )
+    return key, value
+
+
+@triton.jit
+def softmax_step(scores, value, largest, total, acc):
+    """The online softmax of lab 02-06, one tile further. Given.
+
+    Args:
+        scores: [ROWS, TILE], times scale_log2; -inf where a row must not see a key.
+        value: [TILE, HEAD_SIZE], no NaN where a score is -inf.
+        largest, total: [ROWS], float32; before the first tile -inf and 0.
+        acc: [ROWS, HEAD_SIZE], float32; before the first tile 0.
+
+    Returns:
+        largest, total and acc with the tile in them. acc is not divided by total.
+    """
+    new_largest = tl.maximum(largest, tl.max(scores, 1))
+    rescale = tl.exp2(largest - new_largest)
+    weight = tl.exp2(scores - new_largest[:, None])
+    total = total * rescale + tl.sum(weight, 1)
+    acc = acc * rescale[:, None]
+    acc += tl.dot(weight.to(value.dtype), value, input_precision="ieee")
+    return new_largest, total, acc
 
 
 @triton.jit
@@ -74,10 +132,10 @@ def prefill_kernel(
 
     Recipe: find the chunk's rows and length in query_start_loc, and from seq_lens how many tokens stand
     before it. Load the query, [ROWS, HEAD_SIZE]. Walk over the keys in tiles of TILE, from 0 to the last
-    key that any token of this program sees, and no further; look up block and slot of each, int64 for the
-    block, mask what lies behind. In the scores, [ROWS, TILE], hide from each row the keys that its token
-    does not see. The rest is the online softmax of lab 02-06, with tl.dot for both products; pass
-    input_precision="ieee" to both. Divide at the end, in float32, and store in out's dtype.
+    key that any token of this program sees, and no further; `load_tile` loads one, and only what you call
+    valid. Scores, [ROWS, TILE], by tl.dot with input_precision="ieee", or a GPU rounds float32 to 10 bits;
+    hide from each row the keys that its token does not see. `softmax_step` does the rest. Divide at the end,
+    in float32, and store in out's dtype.
     """
     raise NotImplementedError
 

@@ -12,6 +12,86 @@ LOG2_E = 1.4426950408889634
 
 
 @triton.jit
+def load_query(
+    query_ptr,
+    seq,
+    kv_head,
+    query_stride_seq,
+    query_stride_head,
+    GROUP: tl.constexpr,
+    ROWS: tl.constexpr,
+    HEAD_SIZE: tl.constexpr,
+):
+    """A sequence's query for the heads that share a KV head, [ROWS, HEAD_SIZE]. Given.
+
+    Row r is query head kv_head * GROUP + r. Rows past GROUP are zeros.
+    """
+    row = tl.arange(0, ROWS)
+    dim = tl.arange(0, HEAD_SIZE)
+    head = kv_head * GROUP + row
+    query_at = seq * query_stride_seq + head[:, None] * query_stride_head + dim[None, :]
+    return tl.load(query_ptr + query_at, mask=(row < GROUP)[:, None], other=0.0)
+
+
+@triton.jit
+def load_tile(
+    key_cache_ptr,
+    value_cache_ptr,
+    table_ptr,
+    position,
+    valid,
+    kv_head,
+    key_stride_block,
+    key_stride_slot,
+    key_stride_head,
+    value_stride_block,
+    value_stride_slot,
+    value_stride_head,
+    HEAD_SIZE: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+):
+    """K and V of one KV head for a tile of keys, [TILE, HEAD_SIZE] each. Given: the loads of lab 02-06.
+
+    Args:
+        table_ptr: where the sequence's row of the block table begins.
+        position: [TILE], which keys.
+        valid: [TILE], which of them to load. The others come as zeros, and nothing is read for them.
+    """
+    dim = tl.arange(0, HEAD_SIZE)
+    block = tl.load(table_ptr + position // BLOCK_SIZE, mask=valid, other=0).to(tl.int64)
+    slot = position % BLOCK_SIZE
+    key_at = block * key_stride_block + slot * key_stride_slot + kv_head * key_stride_head
+    key = tl.load(key_cache_ptr + key_at[:, None] + dim[None, :], mask=valid[:, None], other=0.0)
+    value_at = block * value_stride_block + slot * value_stride_slot + kv_head * value_stride_head
+    value = tl.load(
+        value_cache_ptr + value_at[:, None] + dim[None, :], mask=valid[:, None], other=0.0
+    )
+    return key, value
+
+
+@triton.jit
+def softmax_step(scores, value, largest, total, acc):
+    """The online softmax of lab 02-06, one tile further. Given.
+
+    Args:
+        scores: [ROWS, TILE], times scale_log2; -inf where a key must not count.
+        value: [TILE, HEAD_SIZE], no NaN where a score is -inf.
+        largest, total: [ROWS], float32; before the first tile -inf and 0.
+        acc: [ROWS, HEAD_SIZE], float32; before the first tile 0.
+
+    Returns:
+        largest, total and acc with the tile in them. acc is not divided by total.
+    """
+    new_largest = tl.maximum(largest, tl.max(scores, 1))
+    rescale = tl.exp2(largest - new_largest)
+    weight = tl.exp2(scores - new_largest[:, None])
+    total = total * rescale + tl.sum(weight, 1)
+    acc = acc * rescale[:, None]
+    acc += tl.dot(weight.to(value.dtype), value, input_precision="ieee")
+    return new_largest, total, acc
+
+
+@triton.jit
 def split_kernel(
     part_acc_ptr,
     part_max_ptr,
@@ -48,48 +128,33 @@ def split_kernel(
         return
     end = tl.minimum(start + keys_per_split, seq_len)
 
-    row = tl.arange(0, ROWS)
-    dim = tl.arange(0, HEAD_SIZE)
-    in_group = row < GROUP
-    head = kv_head * GROUP + row
-    query_at = seq * query_stride_seq + head[:, None] * query_stride_head + dim[None, :]
-    query = tl.load(query_ptr + query_at, mask=in_group[:, None], other=0.0)
-
+    query = load_query(
+        query_ptr, seq, kv_head, query_stride_seq, query_stride_head, GROUP, ROWS, HEAD_SIZE
+    )
     largest = tl.full([ROWS], float("-inf"), tl.float32)
     total = tl.zeros([ROWS], tl.float32)
     acc = tl.zeros([ROWS, HEAD_SIZE], tl.float32)
     for first in range(start, end, TILE):
         position = first + tl.arange(0, TILE)
         valid = position < end
-        entry = block_table_ptr + seq * table_stride + position // BLOCK_SIZE
-        block = tl.load(entry, mask=valid, other=0).to(tl.int64)
-        slot = position % BLOCK_SIZE
-        key_at = block * key_stride_block + slot * key_stride_slot + kv_head * key_stride_head
-        key = tl.load(
-            key_cache_ptr + key_at[:, None] + dim[None, :], mask=valid[:, None], other=0.0
-        )
-        value_at = (
-            block * value_stride_block + slot * value_stride_slot + kv_head * value_stride_head
-        )
-        value = tl.load(
-            value_cache_ptr + value_at[:, None] + dim[None, :], mask=valid[:, None], other=0.0
-        )
-
+        key, value = load_tile(
+            key_cache_ptr, value_cache_ptr, block_table_ptr + seq * table_stride,
+            position, valid, kv_head,
+            key_stride_block, key_stride_slot, key_stride_head,
+            value_stride_block, value_stride_slot, value_stride_head, HEAD_SIZE, BLOCK_SIZE,
+        )  # fmt: skip
         scores = tl.dot(query, tl.trans(key), input_precision="ieee") * scale_log2
         scores = tl.where(valid[None, :], scores, float("-inf"))
-        new_largest = tl.maximum(largest, tl.max(scores, 1))
-        rescale = tl.exp2(largest - new_largest)
-        weight = tl.exp2(scores - new_largest[:, None])
-        total = total * rescale + tl.sum(weight, 1)
-        acc = acc * rescale[:, None]
-        acc += tl.dot(weight.to(value.dtype), value, input_precision="ieee")
-        largest = new_largest
+        largest, total, acc = softmax_step(scores, value, largest, total, acc)
 
+    row = tl.arange(0, ROWS)
+    in_group = row < GROUP
+    head = kv_head * GROUP + row
     num_heads = tl.num_programs(1) * GROUP
     part = (seq * num_heads + head) * tl.num_programs(2) + split
     tl.store(part_max_ptr + part, largest, mask=in_group)
     tl.store(part_sum_ptr + part, total, mask=in_group)
-    part_at = part.to(tl.int64)[:, None] * HEAD_SIZE + dim[None, :]
+    part_at = part.to(tl.int64)[:, None] * HEAD_SIZE + tl.arange(0, HEAD_SIZE)[None, :]
     tl.store(part_acc_ptr + part_at, acc, mask=in_group[:, None])
 
 

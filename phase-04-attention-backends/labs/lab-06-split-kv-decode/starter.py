@@ -1,6 +1,7 @@
 """Lab 04-06: decode attention with split keys and a merge, in Triton.
 
-Two kernels are yours: `split_kernel`, then `merge_kernel`. The function that starts them is given. What
+Two kernels are yours: `split_kernel`, then `merge_kernel`. Given are the function that starts them and three
+that `split_kernel` calls: they load the query, load K and V of a tile, and take a tile into the softmax. What
 Triton is stands in lab 02-06's README.
 
 Shapes; every last axis has stride 1, all other strides are arguments, counted in numbers, not bytes:
@@ -31,6 +32,86 @@ from torch import Tensor
 
 LOG2_E = 1.4426950408889634
 """exp(x) = 2 ** (x * LOG2_E). A GPU has an instruction for 2 ** x."""
+
+
+@triton.jit
+def load_query(
+    query_ptr,
+    seq,
+    kv_head,
+    query_stride_seq,
+    query_stride_head,
+    GROUP: tl.constexpr,
+    ROWS: tl.constexpr,
+    HEAD_SIZE: tl.constexpr,
+):
+    """A sequence's query for the heads that share a KV head, [ROWS, HEAD_SIZE]. Given.
+
+    Row r is query head kv_head * GROUP + r. Rows past GROUP are zeros.
+    """
+    row = tl.arange(0, ROWS)
+    dim = tl.arange(0, HEAD_SIZE)
+    head = kv_head * GROUP + row
+    query_at = seq * query_stride_seq + head[:, None] * query_stride_head + dim[None, :]
+    return tl.load(query_ptr + query_at, mask=(row < GROUP)[:, None], other=0.0)
+
+
+@triton.jit
+def load_tile(
+    key_cache_ptr,
+    value_cache_ptr,
+    table_ptr,
+    position,
+    valid,
+    kv_head,
+    key_stride_block,
+    key_stride_slot,
+    key_stride_head,
+    value_stride_block,
+    value_stride_slot,
+    value_stride_head,
+    HEAD_SIZE: tl.constexpr,
+    BLOCK_SIZE: tl.constexpr,
+):
+    """K and V of one KV head for a tile of keys, [TILE, HEAD_SIZE] each. Given: the loads of lab 02-06.
+
+    Args:
+        table_ptr: where the sequence's row of the block table begins.
+        position: [TILE], which keys.
+        valid: [TILE], which of them to load. The others come as zeros, and nothing is read for them.
+    """
+    dim = tl.arange(0, HEAD_SIZE)
+    block = tl.load(table_ptr + position // BLOCK_SIZE, mask=valid, other=0).to(tl.int64)
+    slot = position % BLOCK_SIZE
+    key_at = block * key_stride_block + slot * key_stride_slot + kv_head * key_stride_head
+    key = tl.load(key_cache_ptr + key_at[:, None] + dim[None, :], mask=valid[:, None], other=0.0)
+    value_at = block * value_stride_block + slot * value_stride_slot + kv_head * value_stride_head
+    value = tl.load(
+        value_cache_ptr + value_at[:, None] + dim[None, :], mask=valid[:, None], other=0.0
+    )
+    return key, value
+
+
+@triton.jit
+def softmax_step(scores, value, largest, total, acc):
+    """The online softmax of lab 02-06, one tile further. Given.
+
+    Args:
+        scores: [ROWS, TILE], times scale_log2; -inf where a key must not count.
+        value: [TILE, HEAD_SIZE], no NaN where a score is -inf.
+        largest, total: [ROWS], float32; before the first tile -inf and 0.
+        acc: [ROWS, HEAD_SIZE], float32; before the first tile 0.
+
+    Returns:
+        largest, total and acc with the tile in them. acc is not divided by total.
+    """
+    new_largest = tl.maximum(largest, tl.max(scores, 1))
+    rescale = tl.exp2(largest - new_largest)
+    weight = tl.exp2(scores - new_largest[:, None])
+    total = total * rescale + tl.sum(weight, 1)
+    acc = acc * rescale[:, None]
+    acc += tl.dot(weight.to(value.dtype), value, input_precision="ieee")
+    return new_largest, total, acc
 
 
 @triton.jit
@@ -67,8 +148,9 @@ def split_kernel(
 
     It is `decode_kernel` of lab 02-06 with another beginning and another end. The loop starts at the
     split's first key and ends at its last; what the last tile has beyond that is the next split's, and
-    must not count here. Instead of the result, the three running values of each row are stored as they
-    are: its largest score, times scale_log2 as in lab 02-06, its sum, its accumulator, not divided.
+    must not count here. Scores, [ROWS, TILE], by tl.dot with input_precision="ieee". Instead of the result,
+    the three running values of each row are stored as they are: its largest score, times scale_log2 as
+    `softmax_step` wants it, its sum, its accumulator, not divided.
 
     keys_per_split need not be a multiple of TILE, or of BLOCK_SIZE. ROWS is GROUP rounded up to a power of
     two, at least 16; the rows past GROUP are padding and must store nothing.

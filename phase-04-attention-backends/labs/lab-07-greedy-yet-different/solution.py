@@ -78,7 +78,16 @@ def predictions() -> dict[str, str | int]:
 
 
 def ulps(a: Array, b: Array) -> NDArray[np.int64]:
-    """Bit patterns put in the order of the numbers, and subtracted."""
+    """How many float32 numbers lie between two, plus one; 0 where they are equal, and 0.0 equals -0.0.
+
+    Given. The bit patterns of positive floats, read as whole numbers, stand in the order of the floats.
+
+    Args:
+        a, b: finite float32 of one shape, in any layout.
+
+    Returns:
+        int64 of that shape.
+    """
 
     def place(x: Array) -> NDArray[np.int64]:
         bits = np.ascontiguousarray(x, np.float32).view(np.int32).astype(np.int64)
@@ -87,11 +96,16 @@ def ulps(a: Array, b: Array) -> NDArray[np.int64]:
     return np.abs(place(a) - place(b))
 
 
-def first_difference(alone: Sequence[Stage], beside: Sequence[Stage]) -> Difference | None:
-    """The first stage with a distance above 0 in any number."""
+def same_stages(alone: Sequence[Stage], beside: Sequence[Stage]) -> None:
+    """Raise ValueError where two runs do not have the same stages in the same order; it names them. Given."""
     names = [name for name, _ in alone], [name for name, _ in beside]
     if names[0] != names[1]:
         raise ValueError(f"the runs have different stages: {names[0]} and {names[1]}")
+
+
+def first_difference(alone: Sequence[Stage], beside: Sequence[Stage]) -> Difference | None:
+    """The first stage with a distance above 0 in any number."""
+    same_stages(alone, beside)
     for index, ((name, a), (_, b)) in enumerate(zip(alone, beside, strict=True)):
         distance = ulps(a, b)
         if distance.any():
@@ -101,7 +115,11 @@ def first_difference(alone: Sequence[Stage], beside: Sequence[Stage]) -> Differe
 
 
 def margin(logits: Array) -> float:
-    """The largest logit minus the second largest."""
+    """How far the largest logit is above the second largest, in float64. Given.
+
+    Args:
+        logits: float32 `[vocab_size]`, two at least.
+    """
     second, first = np.sort(logits.astype(np.float64))[-2:]
     return float(first - second)
 
@@ -137,10 +155,35 @@ def linear(x: Array, weight: Array) -> Array:
 
 
 def rms_norm(x: Array, weight: Array, eps: float) -> Array:
-    """Only the sum of squares is a sum."""
+    """`x / sqrt(mean(x * x) + eps) * weight` for each row, whose bits depend on that row alone. Given.
+
+    Args:
+        x: float32 `[n, size]`.
+        weight: float32 `[size]`.
+
+    Returns:
+        float32 `[n, size]`.
+    """
     variance = fixed_sum(x * x) / np.float32(x.shape[-1])
     normed: Array = x / np.sqrt(variance + np.float32(eps))[..., None] * weight
     return normed
+
+
+def for_heads(key: Array, value: Array, num_heads: int) -> tuple[Array, Array]:
+    """K and V of each query head, with what is added up in the last axis. Given.
+
+    Query heads `h * G .. h * G + G - 1` share KV head `h`.
+
+    Args:
+        key, value: float32 `[seq_len, num_kv_heads, D]`.
+
+    Returns:
+        float32 `[num_heads, seq_len, D]` and `[num_heads, D, seq_len]`.
+    """
+    group = num_heads // key.shape[1]
+    k = key.transpose(1, 0, 2).repeat(group, axis=0)
+    v = value.transpose(1, 2, 0).repeat(group, axis=0)
+    return k, v
 
 
 def attend(requests: Sequence[Rows], scale: float) -> list[Array]:
@@ -150,10 +193,8 @@ def attend(requests: Sequence[Rows], scale: float) -> list[Array]:
 
 def _attend(query: Array, key: Array, value: Array, scale: np.float32) -> Array:
     m, num_heads, _ = query.shape
-    seq_len, num_kv_heads, _ = key.shape
-    group = num_heads // num_kv_heads
-    k = key.transpose(1, 0, 2).repeat(group, axis=0)  # [num_heads, seq_len, D]
-    v = value.transpose(1, 2, 0).repeat(group, axis=0)  # [num_heads, D, seq_len]
+    seq_len = len(key)
+    k, v = for_heads(key, value, num_heads)
     out = np.empty_like(query)
     for row in range(m):
         sees = seq_len - m + row + 1
@@ -173,5 +214,10 @@ def launch(num_seqs: int, max_query_len: int, num_kv_heads: int, batch_invariant
 
 
 def keys_in_turn(seq_len: int, how: Launch) -> int:
-    """Whole tiles, as many as a segment has."""
+    """Keys that the busiest program of a request reads one after the other, padding of its last tile
+    included. Given.
+
+    Tiles are dealt out whole. All segments get the same number of tiles, the least that is enough, from
+    the first on; so the last ones may have fewer, or none.
+    """
     return -(-seq_len // (how.segments * how.tile)) * how.tile

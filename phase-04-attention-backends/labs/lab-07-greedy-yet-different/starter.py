@@ -1,5 +1,5 @@
 """Lab 04-07: where two runs of one prompt part, and sums whose order does not depend on the batch. Your
-work: every NotImplementedError.
+work: every NotImplementedError. What says "Given" is written.
 
 `first_difference` and what stands before it are used by layers.py; `linear`, `rms_norm` and `attend` are
 put into the shipped model by the tests, and by `layers.py --on mine`.
@@ -80,7 +80,7 @@ def predictions() -> dict[str, str | int]:
 def ulps(a: Array, b: Array) -> NDArray[np.int64]:
     """How many float32 numbers lie between two, plus one; 0 where they are equal, and 0.0 equals -0.0.
 
-    The bit patterns of positive floats, read as whole numbers, stand in the order of the floats.
+    Given. The bit patterns of positive floats, read as whole numbers, stand in the order of the floats.
 
     Args:
         a, b: finite float32 of one shape, in any layout.
@@ -88,7 +88,19 @@ def ulps(a: Array, b: Array) -> NDArray[np.int64]:
     Returns:
         int64 of that shape.
     """
-    raise NotImplementedError
+
+    def place(x: Array) -> NDArray[np.int64]:
+        bits = np.ascontiguousarray(x, np.float32).view(np.int32).astype(np.int64)
+        return np.where(bits < 0, -(bits & 0x7FFFFFFF), bits)
+
+    return np.abs(place(a) - place(b))
+
+
+def same_stages(alone: Sequence[Stage], beside: Sequence[Stage]) -> None:
+    """Raise ValueError where two runs do not have the same stages in the same order; it names them. Given."""
+    names = [name for name, _ in alone], [name for name, _ in beside]
+    if names[0] != names[1]:
+        raise ValueError(f"the runs have different stages: {names[0]} and {names[1]}")
 
 
 def first_difference(alone: Sequence[Stage], beside: Sequence[Stage]) -> Difference | None:
@@ -101,9 +113,9 @@ def first_difference(alone: Sequence[Stage], beside: Sequence[Stage]) -> Differe
         What differs there, or None where all is equal.
 
     Raises:
-        ValueError: the runs do not have the same stages in the same order; the message names those that
-            differ.
+        ValueError: the runs do not have the same stages in the same order; the first line is given.
     """
+    same_stages(alone, beside)
     raise NotImplementedError
 
 
@@ -111,12 +123,13 @@ def first_difference(alone: Sequence[Stage], beside: Sequence[Stage]) -> Differe
 
 
 def margin(logits: Array) -> float:
-    """How far the largest logit is above the second largest, in float64.
+    """How far the largest logit is above the second largest, in float64. Given.
 
     Args:
         logits: float32 `[vocab_size]`, two at least.
     """
-    raise NotImplementedError
+    second, first = np.sort(logits.astype(np.float64))[-2:]
+    return float(first - second)
 
 
 def can_flip(logits: Array, noise: float) -> bool:
@@ -161,7 +174,7 @@ def linear(x: Array, weight: Array) -> Array:
 
 
 def rms_norm(x: Array, weight: Array, eps: float) -> Array:
-    """`x / sqrt(mean(x * x) + eps) * weight` for each row, whose bits depend on that row alone.
+    """`x / sqrt(mean(x * x) + eps) * weight` for each row, whose bits depend on that row alone. Given.
 
     Args:
         x: float32 `[n, size]`.
@@ -170,7 +183,26 @@ def rms_norm(x: Array, weight: Array, eps: float) -> Array:
     Returns:
         float32 `[n, size]`.
     """
-    raise NotImplementedError
+    variance = fixed_sum(x * x) / np.float32(x.shape[-1])
+    normed: Array = x / np.sqrt(variance + np.float32(eps))[..., None] * weight
+    return normed
+
+
+def for_heads(key: Array, value: Array, num_heads: int) -> tuple[Array, Array]:
+    """K and V of each query head, with what is added up in the last axis. Given.
+
+    Query heads `h * G .. h * G + G - 1` share KV head `h`.
+
+    Args:
+        key, value: float32 `[seq_len, num_kv_heads, D]`.
+
+    Returns:
+        float32 `[num_heads, seq_len, D]` and `[num_heads, D, seq_len]`.
+    """
+    group = num_heads // key.shape[1]
+    k = key.transpose(1, 0, 2).repeat(group, axis=0)
+    v = value.transpose(1, 2, 0).repeat(group, axis=0)
+    return k, v
 
 
 def attend(requests: Sequence[Rows], scale: float) -> list[Array]:
@@ -179,8 +211,8 @@ def attend(requests: Sequence[Rows], scale: float) -> list[Array]:
 
     They do not depend on how many requests there are, on their lengths, or on how many rows of the same
     request are computed at once: a token has the same result in a prefill, in a chunk and as a decode.
-    Row `j` of a request's `m` stands at position `seq_len - m + j`. Query heads
-    `h * G .. h * G + G - 1` share KV head `h`.
+    Row `j` of a request's `m` stands at position `seq_len - m + j`. `for_heads` gives each query head its K
+    and V.
 
     Args:
         requests: one at least.
@@ -212,9 +244,9 @@ def launch(num_seqs: int, max_query_len: int, num_kv_heads: int, batch_invariant
 
 def keys_in_turn(seq_len: int, how: Launch) -> int:
     """Keys that the busiest program of a request reads one after the other, padding of its last tile
-    included.
+    included. Given.
 
     Tiles are dealt out whole. All segments get the same number of tiles, the least that is enough, from
     the first on; so the last ones may have fewer, or none.
     """
-    raise NotImplementedError
+    return -(-seq_len // (how.segments * how.tile)) * how.tile

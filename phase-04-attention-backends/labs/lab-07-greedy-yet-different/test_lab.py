@@ -46,35 +46,6 @@ def test_the_predictions_hold(lab: ModuleType) -> None:
 # -- Where they part.
 
 
-def test_ulps_count_steps(lab: ModuleType) -> None:
-    """Neighbours are 1 apart at any size; the two zeros are one number; the sign is crossed one by one."""
-    one = np.float32(1)
-    up = np.nextafter(one, np.float32(2))
-    tiny, top = np.float32(1e-45), np.finfo(np.float32).max
-    a = np.array([1, 1, 1000, -1, 0.0, tiny, -tiny, -0.0, 0.25, top], np.float32)
-    below = np.nextafter(np.float32(1000), np.float32(0))
-    b = np.array([1, up, below, -up, -0.0, -tiny, tiny, tiny, 0.5, -top], np.float32)
-    want = [0, 1, 1, 1, 0, 2, 2, 1, 2**23, 2 * 0x7F7FFFFF]
-    got = np.asarray(lab.ulps(a, b))
-    assert got.shape == a.shape, f"{len(a)} pairs are {len(a)} distances, not the shape {got.shape}"
-    for x, y, steps, said in zip(a, b, want, got.tolist(), strict=True):
-        assert said == steps, (
-            f"from {x} to {y} it is {steps} steps, not {said}. Floats of one sign are in the order of their "
-            f"bit patterns, read as whole numbers, and a distance may need more than 32 bits"
-        )
-
-
-def test_ulps_take_any_shape_and_layout(lab: ModuleType) -> None:
-    """[rows, columns], also where columns lie side by side in memory."""
-    a = numbers(0, 3, 4)
-    b = np.nextafter(a, np.float32(np.inf))
-    b[1, 2] = a[1, 2]
-    for x, y in ((a, b), (np.asfortranarray(a), b), (b[:, ::2], a[:, ::2])):
-        got = np.asarray(lab.ulps(x, y))
-        want = (x != y).astype(int)
-        assert got.tolist() == want.tolist(), f"{want.tolist()} steps, not {got.tolist()}"
-
-
 def stages(*pairs: tuple[str, list[float]]) -> list[tuple[str, Any]]:
     return [(name, np.array(values, np.float32)) for name, values in pairs]
 
@@ -115,41 +86,7 @@ def test_no_difference_is_none(lab: ModuleType) -> None:
     assert got is None, f"the runs are equal, so return None, not {got}"
 
 
-def test_runs_of_different_models_are_refused(lab: ModuleType) -> None:
-    """Another name, another order, or one more stage: there is nothing to compare."""
-    a = stages(("norm", [0.0]), ("qkv", [2.0]))
-    for b, apart in (
-        (stages(("norm", [0.0]), ("mlp", [2.0])), ("qkv", "mlp")),
-        (a[::-1], ("norm", "qkv")),
-        (a[:1], ("qkv",)),
-        ([*a, *stages(("mlp", [1.0]))], ("mlp",)),
-    ):
-        runs = f"the stages {[name for name, _ in a]} and {[name for name, _ in b]}"
-        try:
-            got = lab.first_difference(a, b)
-        except ValueError as error:
-            said = str(error)
-        else:
-            pytest.fail(f"{runs} are of different models: raise ValueError, do not return {got}")
-        missing = [name for name in apart if name not in said]
-        assert not missing, (
-            f"{runs}: the message names where they part, {missing}, not only: {said}"
-        )
-
-
 # -- The near tie.
-
-
-def test_margin_is_of_the_best_two(lab: ModuleType) -> None:
-    """The largest minus the second largest, wherever they stand; 0 where they tie."""
-    for logits, want in (
-        ([1.0, 4.5, -7.0, 3.0], 1.5),
-        ([-3.0, -1.0, -1.5], 0.5),
-        ([2.0, 0.0, 2.0], 0.0),
-        ([1.0, 2.0**-30], 1 - 2.0**-30),
-    ):
-        got = lab.margin(np.array(logits, np.float32))
-        assert got == want, f"the margin of {logits} is {want} in float64, not {got}"
 
 
 def test_noise_moves_both(lab: ModuleType) -> None:
@@ -341,17 +278,6 @@ def test_neighbours_may_hold_anything(lab: ModuleType) -> None:
         assert bits(got) == want, f"row 4 of 9 has other bits where its neighbours hold {bad}"
 
 
-def test_rms_norm_is_the_norm(lab: ModuleType) -> None:
-    """Over the root of the mean square and eps, times the weight."""
-    x, weight = numbers(7, 5, 96), numbers(8, 96)
-    x[3] *= np.float32(1e-5)  # so small that eps counts
-    got = support.expect_array(lab.rms_norm(x, weight, 1e-5), x.shape, "rms_norm")
-    wide = x.astype(np.float64)
-    want = wide / np.sqrt((wide**2).mean(axis=-1, keepdims=True) + 1e-5) * weight
-    error = float((np.abs(got - want) / np.abs(want)).max())
-    assert error < 1e-5, f"off by {error:.1e}: x / sqrt(mean(x * x) + eps) * weight"
-
-
 def test_a_norm_knows_no_batch(lab: ModuleType) -> None:
     """Row i of n is the row alone."""
     x, weight = numbers(9, 40, 100), numbers(10, 100)
@@ -393,17 +319,4 @@ def test_the_threshold_is_rounded_down(lab: ModuleType) -> None:
         assert got == want, (
             f"{num_seqs} requests decode, 10 KV heads: the threshold is 128 // 10 = 12, so (segments, "
             f"tile) is {want}, not {got}"
-        )
-
-
-def test_keys_in_turn(lab: ModuleType) -> None:
-    """Whole tiles, dealt out to the segments: what one program reads one after the other."""
-    for seq_len, segments, tile, want in (
-        (4000, 16, 16, 256), (4000, 1, 32, 4000), (4001, 1, 32, 4032), (256, 16, 16, 16), (257, 16, 16, 32),
-        (1, 16, 16, 16), (32, 1, 32, 32), (33, 1, 32, 64), (4096, 16, 16, 256), (4097, 16, 16, 272),
-    ):  # fmt: skip
-        got = lab.keys_in_turn(seq_len, lab.Launch(segments, tile))
-        assert got == want, (
-            f"{seq_len} keys in {segments} segments of whole tiles of {tile}: the longest reads {want}, "
-            f"not {got}"
         )

@@ -53,7 +53,7 @@ class LaunchCounter:
         self.launches = 0
         self.by_kind: Counter[str] = Counter()
         self.capturing_enabled = True
-        self._graph: Graph | None = None
+        self._graph: Graph | None = None  # what is being captured
 
     def launch(self, launch: Launch) -> None:
         """Count it and run it; or, during a capture, append it to the graph's launches and do no more."""
@@ -224,6 +224,7 @@ class PiecewiseGraphRunner:
             self.parts.append(
                 part if splitting else GraphRunner(part, CUDAGraphMode.PIECEWISE, counter, pool)
             )
+        # For each shape: where what outside kernels write lies, by name.
         self._outside: dict[BatchDescriptor, Values] = {}
 
     def __call__(

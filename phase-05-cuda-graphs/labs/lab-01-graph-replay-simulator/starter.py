@@ -1,5 +1,5 @@
 """Lab 05-01: launches, recordings, and the two runners that replay them. Your work: every
-NotImplementedError.
+NotImplementedError; what has a body is given.
 
 Outputs are float32 `[rows, width]`, with a row for each token of the batch. `Kernel`, `Launch`, `Graph`,
 `GraphEntry`, `GraphPool`, `address` and `fresh` are the engine's, and are described in the README.
@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import groupby
 from typing import Any
 
 from mini_vllm.cudagraph import (
@@ -48,6 +49,7 @@ class LaunchCounter:
         self.launches = 0
         self.by_kind: Counter[str] = Counter()
         self.capturing_enabled = True
+        self._graph: Graph | None = None  # what is being captured
 
     def launch(self, launch: Launch) -> None:
         """Count it and run it; or, during a capture, append it to the graph's launches and do no more."""
@@ -59,7 +61,13 @@ class LaunchCounter:
 
         Raises RuntimeError if a graph is being captured already.
         """
-        raise NotImplementedError
+        if self._graph is not None:
+            raise RuntimeError("one capture at a time")
+        self._graph = graph
+        try:
+            yield
+        finally:
+            self._graph = None
 
     def replay(self, graph: Graph) -> None:
         """Run all that the graph holds, in its order. That is one launch.
@@ -168,7 +176,16 @@ class PiecewiseGraphRunner:
 
     def __init__(self, kernels: Sequence[Kernel], counter: Any, pool: GraphPool) -> None:
         """Cut the list into parts; a run of neighbours of one kind is one part."""
-        raise NotImplementedError
+        self.counter = counter
+        self.pool = pool
+        self.parts: list[GraphRunner | list[Kernel]] = []
+        for splitting, group in groupby(kernels, key=lambda kernel: kernel.splitting):
+            part = list(group)
+            self.parts.append(
+                part if splitting else GraphRunner(part, CUDAGraphMode.PIECEWISE, counter, pool)
+            )
+        # For each shape: where what outside kernels write lies, by name.
+        self._outside: dict[BatchDescriptor, Values] = {}
 
     def __call__(
         self, values: Values, runtime_mode: CUDAGraphMode, batch_descriptor: BatchDescriptor

@@ -16,28 +16,6 @@ PIECEWISE = support.PIECEWISE
 rows, shape = support.rows, support.shape
 
 
-def test_pieces_are_what_lies_between(lab: ModuleType) -> None:
-    """Neighbours that stay outside stay together; at the ends there may be a piece or none."""
-    for names, want in {
-        "ab|c||def": ["ab", "|", "c", "||", "def"],
-        "|a|": ["|", "a", "|"],
-        "abc": ["abc"],
-    }.items():
-        kernels = [Kernel(n, np.negative, ("x",), "x", 2, splitting=n == "|") for n in names]
-        run = lab.PiecewiseGraphRunner(kernels, lab.LaunchCounter(), GraphPool())
-        got = ["".join(k.name for k in getattr(part, "kernels", part)) for part in run.parts]
-        assert got == want, f"{names} (a bar stays outside) has the parts {want}, not {got}"
-        for part in run.parts:
-            if isinstance(part, lab.GraphRunner):
-                assert part.runtime_mode is PIECEWISE, (
-                    f"a piece's mode is PIECEWISE, not {part.runtime_mode}"
-                )
-        outside = [isinstance(part, list) for part in run.parts]
-        assert outside == ["|" in part for part in want], (
-            "runs of splitting kernels are lists, others runners"
-        )
-
-
 def test_the_outside_is_alive(lab: ModuleType) -> None:
     """A kernel outside is run in every step, with the arrays and the Python of that step."""
     calls: list[float] = []

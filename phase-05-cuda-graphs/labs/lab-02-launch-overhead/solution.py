@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 
@@ -55,13 +55,12 @@ LLAMA_3_8B = Model("Llama-3-8B", 8_030_261_248, 2 * 32 * 8 * 128 * 2, Kernels(32
 
 
 def predictions() -> dict[str, tuple[float, ...]]:
-    """Five guesses."""
+    """Four guesses."""
     return {
         "launches eager, PIECEWISE, FULL": (195, 49, 1),
         "ms eager, FULL": (0.975, 0.738),
         "times faster with Llama-3-8B": (1.0,),
         "microseconds that 33 as 40 costs": (0.0,),
-        "passes of a start": (180,),
     }
 
 
@@ -77,22 +76,6 @@ def launches(kernels: Kernels, mode: str) -> int:
     else:
         model = 1
     return model + kernels.beside
-
-
-def fuse(names: Sequence[str], first: str, second: str) -> list[str]:
-    """One pass from the left; a kernel that has been fused is not fused again."""
-    fused: list[str] = []
-    for name in names:
-        if name == second and fused and fused[-1] == first:
-            fused[-1] = f"{first}+{second}"
-        else:
-            fused.append(name)
-    return fused
-
-
-def passes_before_serving(graphs: Mapping[str, int]) -> int:
-    """Two for each graph, and two for each that only measured memory."""
-    return sum(2 * count + 2 * min(count, 2) for count in graphs.values())
 
 
 def break_even(kernels: Kernels, mode: str, passes: int) -> int | None:
@@ -133,7 +116,13 @@ def step_time(
 
 
 def device_time(card: Card, model: Model, rows: int, kv_tokens: int = 0) -> float:
-    """The roofline of lab 00-04."""
+    """Given: the least that a step can take on the card, in seconds, which is the roofline of lab 00-04.
+
+    Args:
+        rows: tokens that go through the model, padding included.
+        kv_tokens: tokens whose K and V are read, over all requests. As in lab 00-04, reading them counts and
+            computing with them does not.
+    """
     size = model.params * model.bytes_per_param + kv_tokens * model.kv_bytes_per_token
     return max(size / card.bandwidth, 2 * model.params * rows / card.flops)
 

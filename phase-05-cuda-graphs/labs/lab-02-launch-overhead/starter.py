@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 
@@ -55,7 +55,7 @@ LLAMA_3_8B = Model("Llama-3-8B", 8_030_261_248, 2 * 32 * 8 * 128 * 2, Kernels(32
 
 
 def predictions() -> dict[str, tuple[float, ...]]:
-    """Your answers to the five questions of the README, under its names.
+    """Your answers to the four questions of the README, under its names.
 
     A tuple of numbers each, also where it is a single one: `(3.5,)`.
     """
@@ -78,32 +78,12 @@ def launches(kernels: Kernels, mode: str) -> int:
     raise NotImplementedError
 
 
-def fuse(names: Sequence[str], first: str, second: str) -> list[str]:
-    """The kernels of a step, in order, when each `first` with a `second` right behind it becomes one.
-
-    The new kernel's name is the two with a `+` between. What has been fused is not fused again.
-    """
-    raise NotImplementedError
-
-
-def passes_before_serving(graphs: Mapping[str, int]) -> int:
-    """How often vLLM runs the model for its graphs, before the first request.
-
-    Each graph takes a pass to warm up and a pass to be captured (with all its pieces, where it has some).
-    Before that, to measure how much memory graphs take, it does the same with two graphs of each mode, or
-    with one where there is only one, and throws them away.
-
-    Args:
-        graphs: how many of each mode: `{"PIECEWISE": 51, "FULL": 35}`.
-    """
-    raise NotImplementedError
-
-
 def break_even(kernels: Kernels, mode: str, passes: int) -> int | None:
     """The fewest steps after which the graphs have saved more launches than they cost.
 
-    Each of the `passes` costs as many launches as an eager step. None if a step under `mode` takes no
-    fewer launches than an eager one, so that they never do.
+    To warm up and to capture, the model is run `passes` times before the first request, and each pass
+    costs as many launches as an eager step. None if a step under `mode` takes no fewer launches than an
+    eager one, so that they never do.
     """
     raise NotImplementedError
 
@@ -149,14 +129,15 @@ def step_time(
 
 
 def device_time(card: Card, model: Model, rows: int, kv_tokens: int = 0) -> float:
-    """The least that a step can take on the card, in seconds: the roofline of lab 00-04.
+    """Given: the least that a step can take on the card, in seconds, which is the roofline of lab 00-04.
 
     Args:
         rows: tokens that go through the model, padding included.
         kv_tokens: tokens whose K and V are read, over all requests. As in lab 00-04, reading them counts and
             computing with them does not.
     """
-    raise NotImplementedError
+    size = model.params * model.bytes_per_param + kv_tokens * model.kv_bytes_per_token
+    return max(size / card.bandwidth, 2 * model.params * rows / card.flops)
 
 
 def decode_time(

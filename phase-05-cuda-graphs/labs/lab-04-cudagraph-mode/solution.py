@@ -1,4 +1,4 @@
-"""Lab 05-04: the mode, the keys, the dispatch of a step. The reference solution."""
+"""Lab 05-04: the keys, and the dispatch of a step. The reference solution."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
-from mini_vllm.cudagraph import AttentionCGSupport, BatchDescriptor, CUDAGraphMode
+from mini_vllm.cudagraph import BatchDescriptor, CUDAGraphMode
 
 NONE, PIECEWISE, FULL = CUDAGraphMode.NONE, CUDAGraphMode.PIECEWISE, CUDAGraphMode.FULL
 
@@ -30,48 +30,6 @@ def is_uniform_decode(num_scheduled_tokens: Sequence[int], uniform_decode_query_
     return all(count == uniform_decode_query_len for count in num_scheduled_tokens)
 
 
-def resolve_cudagraph_mode(
-    cudagraph_mode: CUDAGraphMode,
-    min_cg_support: AttentionCGSupport,
-    *,
-    uniform_decode_query_len: int = 1,
-    is_attention_compiled_piecewise: bool = True,
-) -> CUDAGraphMode:
-    """The mode that is left when the attention backend has been asked."""
-    mode = cudagraph_mode
-    if mode.mixed_mode() is FULL and min_cg_support is not AttentionCGSupport.ALWAYS:
-        if min_cg_support is AttentionCGSupport.NEVER:
-            raise ValueError(f"{mode.name} needs attention in a graph, and support is NEVER")
-        mode = CUDAGraphMode.FULL_DECODE_ONLY
-        if is_attention_compiled_piecewise:
-            mode = CUDAGraphMode.FULL_AND_PIECEWISE
-    least = AttentionCGSupport.UNIFORM_SINGLE_TOKEN_DECODE
-    if uniform_decode_query_len > 1:
-        least = AttentionCGSupport.UNIFORM_BATCH
-    if mode.decode_mode() is FULL and min_cg_support.value < least.value:
-        mode = PIECEWISE if is_attention_compiled_piecewise else NONE
-    return mode
-
-
-def adjust_cudagraph_sizes_for_spec_decode(
-    sizes: Sequence[int], uniform_decode_query_len: int
-) -> list[int]:
-    """The ladder in whole requests."""
-    if not sizes:
-        return []
-    top = max(sizes)
-    requests = {-(-size // uniform_decode_query_len) for size in sizes}
-    whole = [count * uniform_decode_query_len for count in sorted(requests)]
-    fits = [size for size in whole if size <= top]
-    if not fits and uniform_decode_query_len <= top:
-        fits = [uniform_decode_query_len]
-    if not fits:
-        raise ValueError(
-            f"one request has {uniform_decode_query_len} tokens, and the top rung is {top}: no size fits"
-        )
-    return fits
-
-
 class CudagraphDispatcher:
     """All graphs there are, and which of them a step is replayed from."""
 
@@ -82,6 +40,14 @@ class CudagraphDispatcher:
         max_num_seqs: int,
         uniform_decode_query_len: int = 1,
     ) -> None:
+        """Keep what is given, and make all keys.
+
+        Args:
+            cudagraph_mode: what is left when the attention backend has been asked.
+            capture_sizes: the rising ladder, in whole requests where that matters; may be empty.
+            max_num_seqs: most requests in a step.
+            uniform_decode_query_len: tokens of a decoding request.
+        """
         self.cudagraph_mode = cudagraph_mode
         self.max_num_seqs = max_num_seqs
         self.uniform_decode_query_len = uniform_decode_query_len
@@ -89,23 +55,27 @@ class CudagraphDispatcher:
             PIECEWISE: set(),
             FULL: set(),
         }
-        # padded_to[n]: the rung that n tokens run as; nothing stands behind the top.
         self.padded_to = [0]
         for size in capture_sizes:
             self.padded_to.extend([size] * (size + 1 - len(self.padded_to)))
+        self._make_keys(capture_sizes)
+
+    def _make_keys(self, capture_sizes: Sequence[int]) -> None:
+        """Put into `cudagraph_keys` what there will be graphs of."""
+        mode, query_len = self.cudagraph_mode, self.uniform_decode_query_len
+        largest = query_len * self.max_num_seqs
         for size in capture_sizes:
             mixed = self._descriptor(size, uniform=False)
-            if cudagraph_mode.mixed_mode() is PIECEWISE:
+            if mode.mixed_mode() is PIECEWISE:
                 self.cudagraph_keys[PIECEWISE].add(replace(mixed, num_reqs=None))
-            elif cudagraph_mode.mixed_mode() is FULL:
+            elif mode.mixed_mode() is FULL:
                 self.cudagraph_keys[FULL].add(mixed)
-            largest = uniform_decode_query_len * max_num_seqs
-            fits = uniform_decode_query_len <= size <= largest
-            if cudagraph_mode.separate_routine() and fits:
+            fits = query_len <= size <= largest
+            if mode.separate_routine() and fits:
                 self.cudagraph_keys[FULL].add(self._descriptor(size, uniform=True))
 
     def _descriptor(self, num_tokens: int, uniform: bool) -> BatchDescriptor:
-        """The padded shape of a step."""
+        """The key of a FULL graph that holds so many tokens."""
         padded = self.padded_to[num_tokens]
         num_reqs = padded // self.uniform_decode_query_len if uniform else padded
         return BatchDescriptor(padded, min(num_reqs, self.max_num_seqs), uniform)
@@ -135,7 +105,8 @@ class CudagraphDispatcher:
         raise ValueError(f"no graph holds {num_tokens} tokens, and NONE is invalid")
 
     def get_capture_descs(self) -> list[tuple[CUDAGraphMode, list[BatchDescriptor]]]:
-        """What a start records, in its order."""
+        """What a start records, in its order: (PIECEWISE, its keys), then (FULL, its keys), each with the
+        largest key first; a mode without keys is left out."""
         found = []
         for mode in (PIECEWISE, FULL):
             keys = sorted(self.cudagraph_keys[mode], key=lambda key: -key.num_tokens)

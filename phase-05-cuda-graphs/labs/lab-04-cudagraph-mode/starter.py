@@ -1,11 +1,11 @@
-"""Lab 05-04: the mode, the keys, the dispatch of a step. Your work: every NotImplementedError."""
+"""Lab 05-04: the keys, and the dispatch of a step. Your work: every NotImplementedError."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 
-from mini_vllm.cudagraph import AttentionCGSupport, BatchDescriptor, CUDAGraphMode
+from mini_vllm.cudagraph import BatchDescriptor, CUDAGraphMode
 
 NONE, PIECEWISE, FULL = CUDAGraphMode.NONE, CUDAGraphMode.PIECEWISE, CUDAGraphMode.FULL
 
@@ -26,58 +26,13 @@ def is_uniform_decode(num_scheduled_tokens: Sequence[int], uniform_decode_query_
     raise NotImplementedError
 
 
-def resolve_cudagraph_mode(
-    cudagraph_mode: CUDAGraphMode,
-    min_cg_support: AttentionCGSupport,
-    *,
-    uniform_decode_query_len: int = 1,
-    is_attention_compiled_piecewise: bool = True,
-) -> CUDAGraphMode:
-    """The mode that is left when the attention backend has been asked.
-
-    A mode is a wish for two kinds of batches, `decode_mode()` and `mixed_mode()`. FULL puts attention into
-    the graph, so the backend must allow it:
-
-    - for mixed batches only ALWAYS will do. If it allows less, decode batches keep FULL, and mixed ones fall
-      to pieces, or to nothing where the model is not split. But where it allows nothing at all, NEVER, the
-      wish is an error and not lowered.
-    - for decode batches UNIFORM_BATCH will do, and UNIFORM_SINGLE_TOKEN_DECODE where a decode has one token.
-      If it allows less, both kinds fall to pieces, or to nothing where the model is not split.
-
-    The second is asked of what the first has left. What the backend allows stays as it was wished, even
-    pieces of a model that is not split, which the config has looked at before.
-
-    Args:
-        cudagraph_mode: what was asked for.
-        min_cg_support: the lowest level among the model's attention backends.
-        uniform_decode_query_len: tokens of a decoding request.
-        is_attention_compiled_piecewise: the model is split at attention.
-
-    Raises ValueError, with the mode's name, for the wish that is not lowered.
-    """
-    raise NotImplementedError
-
-
-def adjust_cudagraph_sizes_for_spec_decode(
-    sizes: Sequence[int], uniform_decode_query_len: int
-) -> list[int]:
-    """The ladder in whole requests: each size rounded up to a multiple of the query length, none above the
-    old top, each once. Where that leaves none, and the top holds one request, one request is the only size.
-
-    Args:
-        sizes: a rising ladder; of an empty one an empty one is left.
-        uniform_decode_query_len: tokens of a decoding request.
-
-    Raises ValueError, with both numbers, where one request is longer than the top.
-    """
-    raise NotImplementedError
-
-
 class CudagraphDispatcher:
     """All graphs there are, and which of them a step is replayed from.
 
     Attributes:
+        cudagraph_mode, max_num_seqs, uniform_decode_query_len: as given.
         cudagraph_keys: for PIECEWISE and for FULL the set of `BatchDescriptor` that there is a graph of.
+        padded_to: for each count of tokens, from 0 to the top size, the lowest size that holds them.
 
     A key of pieces has a count of tokens and nothing else, because what depends on requests is not in them.
     A key of a FULL graph also says for how many requests it was recorded. In a uniform key each of them has
@@ -95,14 +50,33 @@ class CudagraphDispatcher:
         max_num_seqs: int,
         uniform_decode_query_len: int = 1,
     ) -> None:
-        """Make all keys.
+        """Keep what is given, and make all keys.
 
         Args:
-            cudagraph_mode: resolved.
+            cudagraph_mode: what is left when the attention backend has been asked.
             capture_sizes: the rising ladder, in whole requests where that matters; may be empty.
             max_num_seqs: most requests in a step.
             uniform_decode_query_len: tokens of a decoding request.
         """
+        self.cudagraph_mode = cudagraph_mode
+        self.max_num_seqs = max_num_seqs
+        self.uniform_decode_query_len = uniform_decode_query_len
+        self.cudagraph_keys: dict[CUDAGraphMode, set[BatchDescriptor]] = {
+            PIECEWISE: set(),
+            FULL: set(),
+        }
+        self.padded_to = [0]
+        for size in capture_sizes:
+            self.padded_to.extend([size] * (size + 1 - len(self.padded_to)))
+        self._make_keys(capture_sizes)
+
+    def _make_keys(self, capture_sizes: Sequence[int]) -> None:
+        """Put into `cudagraph_keys` what there will be graphs of, and nothing comes later."""
+        raise NotImplementedError
+
+    def _descriptor(self, num_tokens: int, uniform: bool) -> BatchDescriptor:
+        """The key of a FULL graph that holds so many tokens, at most the top size, whether there is that
+        graph or not. Good for keys and for look-ups alike."""
         raise NotImplementedError
 
     def dispatch(
@@ -131,4 +105,9 @@ class CudagraphDispatcher:
     def get_capture_descs(self) -> list[tuple[CUDAGraphMode, list[BatchDescriptor]]]:
         """What a start records, in its order: (PIECEWISE, its keys), then (FULL, its keys), each with the
         largest key first; a mode without keys is left out."""
-        raise NotImplementedError
+        found = []
+        for mode in (PIECEWISE, FULL):
+            keys = sorted(self.cudagraph_keys[mode], key=lambda key: -key.num_tokens)
+            if keys:
+                found.append((mode, keys))
+        return found

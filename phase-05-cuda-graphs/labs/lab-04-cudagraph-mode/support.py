@@ -8,7 +8,7 @@ from types import ModuleType
 from typing import Any
 
 from course.learner.labs import load_module
-from mini_vllm.cudagraph import AttentionCGSupport, CUDAGraphMode
+from mini_vllm.cudagraph import CUDAGraphMode
 
 ROOT = Path(__file__).resolve().parents[3]
 grid = load_module(ROOT / "tests/engine/helpers/cudagraph_grid.py", "lab_05_04_grid")
@@ -17,11 +17,10 @@ DEFAULT = [1, 2, 4, *range(8, 256, 8), *range(256, 513, 16)]
 
 
 @cache
-def recorded(kind: str) -> list[tuple[Any, str]]:
-    """Questions and vLLM's answers: `resolves` or `tables`."""
+def recorded() -> list[tuple[Any, str]]:
+    """Tables of steps, and how vLLM's dispatcher ran them."""
     _, theirs = grid.load()
-    asked = list({"resolves": grid.resolves, "tables": grid.tables}[kind]())
-    return list(zip(asked, theirs[kind], strict=True))
+    return list(zip(grid.tables(), theirs["tables"], strict=True))
 
 
 @cache
@@ -32,22 +31,11 @@ def ladder(one: Any) -> list[int]:
 
 
 def yours(lab: ModuleType) -> Any:
-    """The three parts of the learner's, as the grid asks them."""
-
-    def resolve(one: Any) -> tuple[str, list[int]]:
-        mode = lab.resolve_cudagraph_mode(
-            CUDAGraphMode[one.mode],
-            AttentionCGSupport[one.support],
-            uniform_decode_query_len=one.ladder.query_len,
-            is_attention_compiled_piecewise=one.pieces,
-        )
-        sizes = list(ladder(one.ladder))
-        if mode.decode_mode() is CUDAGraphMode.FULL and one.ladder.query_len > 1:
-            sizes = lab.adjust_cudagraph_sizes_for_spec_decode(sizes, one.ladder.query_len)
-        return mode.name, sizes
+    """The learner's dispatcher as the grid asks it; the mode that is left and its sizes are the engine's."""
+    mini = grid.mini()
 
     def dispatch(table: Any) -> Any:
-        mode, sizes = resolve(grid.Resolve(table.ladder, table.mode, "ALWAYS", True))
+        mode, sizes = mini.resolve(grid.Resolve(table.ladder, table.mode, "ALWAYS", True))
         made = lab.CudagraphDispatcher(
             CUDAGraphMode[mode], sizes, table.ladder.max_num_seqs, table.ladder.query_len
         )
@@ -56,44 +44,7 @@ def yours(lab: ModuleType) -> Any:
             num_tokens, uniform, forbidden[names]
         )
 
-    return grid.Steps(ladder, resolve, dispatch)
-
-
-def resolves_are_vllms(lab: ModuleType, wanted: Any) -> None:
-    """`lab` leaves the modes and sizes that vLLM leaves, wherever `wanted(question)` holds."""
-    side, count, wrong, first = yours(lab), 0, 0, ""
-    for one, theirs in recorded("resolves"):
-        if not wanted(one):
-            continue
-        count += 1
-        mine = grid.answer(side, one)
-        if mine != theirs:
-            wrong += 1
-            first = first or (
-                f"{one.mode}, support {one.support}, {'' if one.pieces else 'not '}split, decodes of "
-                f"{one.ladder.query_len}, ladder {_short(ladder(one.ladder))}: {_apart(theirs, mine)}"
-            )
-    assert count, "the record has no such question: do not change it"
-    assert not wrong, f"{wrong} of {count} answers are not the same. The first: {first}"
-
-
-def _apart(theirs: str, mine: str) -> str:
-    """Where two answers, a mode and its sizes each, part: the mode if it does, else the first sizes."""
-    (mode, *sizes), (my_mode, *my_sizes) = theirs.split(" "), mine.split(" ")
-    if "error" in (mode, my_mode):
-        return f"vLLM has {_cut(theirs)}, you {_cut(mine)}"
-    if mode != my_mode:
-        rule = "first the wish for mixed batches is lowered, then what is left for decodes"
-        return f"vLLM leaves {mode}, you {my_mode}; {rule}"
-    same = [a == b for a, b in zip(sizes, my_sizes, strict=False)]
-    at = max(0, [*same, False].index(False) - 1)
-    rule = "sizes are rounded up to whole requests, and none above the old top is left"
-    both = f"vLLM has {_some(sizes[at:])}, you {_some(my_sizes[at:])}"
-    return f"{mode}, and from size {at + 1} on {both}; {rule}"
-
-
-def _some(sizes: list[str]) -> str:
-    return (" ".join(sizes[:5]) + " …" * (len(sizes) > 5)) or "none"
+    return grid.Steps(ladder, mini.resolve, dispatch)
 
 
 def _short(sizes: list[int]) -> str:
@@ -107,7 +58,7 @@ def _cut(answer: str) -> str:
 def tables_are_vllms(lab: ModuleType, every: int) -> None:
     """`lab.CudagraphDispatcher` says what vLLM's says, for every `every`-th table of 4,096 steps."""
     side = yours(lab)
-    for one, theirs in recorded("tables")[::every]:
+    for one, theirs in recorded()[::every]:
         mine = grid.answer(side, one)
         assert mine == theirs, f"{about(one)}: {first_difference(theirs, mine)}"
 

@@ -11,17 +11,12 @@ import pytest
 from course.learner.labs import load_support
 from course.learner.predictions import wrong_in
 from mini_vllm import LLM, SamplingParams
-from mini_vllm.cudagraph import AttentionCGSupport, BatchDescriptor, CUDAGraphMode
+from mini_vllm.cudagraph import BatchDescriptor, CUDAGraphMode
 from mini_vllm.engine.parts import EngineParts
 
 support = load_support(__file__)
 NONE, PIECEWISE, FULL = CUDAGraphMode.NONE, CUDAGraphMode.PIECEWISE, CUDAGraphMode.FULL
 BOTH, DECODE_ONLY = CUDAGraphMode.FULL_AND_PIECEWISE, CUDAGraphMode.FULL_DECODE_ONLY
-NEVER, ALWAYS = AttentionCGSupport.NEVER, AttentionCGSupport.ALWAYS
-SINGLE, UNIFORM = (
-    AttentionCGSupport.UNIFORM_SINGLE_TOKEN_DECODE,
-    AttentionCGSupport.UNIFORM_BATCH,
-)
 
 
 def refusal(call: Callable[[], Any], what: str) -> str:
@@ -68,9 +63,7 @@ def test_the_predictions_hold(lab: ModuleType) -> None:
 
     def ran(seqs: int, mode: str, num_tokens: int, uniform: bool, cascade: bool = False) -> str:
         ladder = support.grid.Ladder(seqs, 8192)
-        [answer] = [
-            a for t, a in support.recorded("tables") if t == support.grid.Table(ladder, mode)
-        ]
+        [answer] = [a for t, a in support.recorded() if t == support.grid.Table(ladder, mode)]
         row = support.grid.ROWS.index((uniform, ("FULL",) if cascade else ()))
         cells = support.cells(answer.split("; ")[row])
         said = cells[num_tokens - 1] if num_tokens <= len(cells) else "NONE"
@@ -114,99 +107,6 @@ def test_equal_counts_are_enough(lab: ModuleType) -> None:
     ]:  # fmt: skip
         got = lab.is_uniform_decode(counts, query_len)
         assert got is want, f"tokens {counts}, a decode has {query_len}: {want}, yours {got}"
-
-
-# ---- the mode that is left -----------------------------------------------------------------------
-
-
-def left(lab: ModuleType, *args: Any, **settings: Any) -> CUDAGraphMode:
-    """A mode, which must not be an error."""
-    try:
-        found: CUDAGraphMode = lab.resolve_cudagraph_mode(*args, **settings)
-    except ValueError as error:
-        pytest.fail(f"{args[0].name}, support {args[1].name}: vLLM lowers it, you raise {error}")
-    return found
-
-
-def expect(lab: ModuleType, asked: Any, level: Any, want: Any, why: str, **settings: Any) -> None:
-    got = left(lab, asked, level, **settings)
-    told = "".join(f", {name}={value}" for name, value in settings.items())
-    assert got is want, (
-        f"{asked.name}, support {level.name}{told}: {want.name}, yours {got.name}: {why}"
-    )
-
-
-def test_always_takes_any_wish(lab: ModuleType) -> None:
-    """And NONE and PIECEWISE are granted by everybody, because they leave attention outside."""
-    for mode in CUDAGraphMode:
-        expect(lab, mode, ALWAYS, mode, "a backend that can do anything lowers nothing")
-    for level in AttentionCGSupport:
-        for mode in (NONE, PIECEWISE):
-            expect(lab, mode, level, mode, "no attention inside of a graph, so nobody is asked")
-
-
-def test_full_for_mixed_wants_always(lab: ModuleType) -> None:
-    """UNIFORM_BATCH and less: decode keeps FULL, mixed falls to pieces."""
-    for level in (SINGLE, UNIFORM):
-        expect(lab, FULL, level, BOTH, "decodes keep FULL, mixed batches fall to pieces")
-        for mode in (BOTH, DECODE_ONLY):
-            expect(lab, mode, level, mode, "only decodes are FULL here, and these have one token")
-
-
-def test_nothing_in_a_graph(lab: ModuleType) -> None:
-    """NEVER: pieces of everything, and an error for the plain FULL."""
-    for mode in (BOTH, DECODE_ONLY):
-        expect(lab, mode, NEVER, PIECEWISE, "attention may be in no graph, so pieces are left")
-    said = refusal(lambda: lab.resolve_cudagraph_mode(FULL, NEVER), "FULL, support NEVER")
-    assert "FULL" in said, f"the message should name the mode: {said}"
-
-
-def test_without_pieces(lab: ModuleType) -> None:
-    """The model is not split, so what would fall to pieces falls to nothing."""
-    for asked, level, want in [
-        (FULL, UNIFORM, DECODE_ONLY), (FULL, SINGLE, DECODE_ONLY), (BOTH, NEVER, NONE),
-        (DECODE_ONLY, NEVER, NONE), (BOTH, UNIFORM, BOTH),
-    ]:  # fmt: skip
-        why = "there are no pieces to fall to" if want is not BOTH else "nothing has to fall"
-        expect(lab, asked, level, want, why, is_attention_compiled_piecewise=False)
-
-
-def test_with_drafts(lab: ModuleType) -> None:
-    """A decode of several tokens a request wants UNIFORM_BATCH, and the check comes after the first."""
-    four = {"uniform_decode_query_len": 4}
-    for asked in (BOTH, DECODE_ONLY, FULL):
-        expect(lab, asked, SINGLE, PIECEWISE, "single tokens are no decode with drafts", **four)
-        whole = {**four, "is_attention_compiled_piecewise": False}
-        expect(lab, asked, SINGLE, NONE, "and there are no pieces", **whole)
-    expect(lab, FULL, UNIFORM, BOTH, "decodes of four tokens are uniform", **four)
-    expect(lab, BOTH, UNIFORM, BOTH, "decodes of four tokens are uniform", **four)
-
-
-def test_vllm_leaves_the_same_modes(lab: ModuleType) -> None:
-    """Every mode, level and count of drafts, split and not, as vLLM's own method lowered it."""
-    support.resolves_are_vllms(lab, lambda one: one.ladder.query_len == 1)
-
-
-def test_vllm_leaves_the_same_with_drafts(lab: ModuleType) -> None:
-    """The same, with the sizes in whole requests."""
-    support.resolves_are_vllms(lab, lambda one: one.ladder.query_len > 1)
-
-
-def test_whole_requests(lab: ModuleType) -> None:
-    """Six people with six drafts: 42 tokens, on a ladder that ends at 40 and on one that does not."""
-    for sizes, query_len, want in [
-        ([1, 2, 4, 8, 16, 24, 32, 40], 7, [7, 14, 21, 28, 35]),
-        ([1, 2, 4, 8, 16, 24, 32, 42], 7, [7, 14, 21, 28, 35, 42]),
-        ([1, 2, 4, 8], 4, [4, 8]), ([5], 4, [4]), ([1, 2, 4, 8], 1, [1, 2, 4, 8]), ([], 4, []),
-        ([100], 3, [3]), ([3, 5], 2, [4]), ([1, 2, 3], 3, [3]),
-    ]:  # fmt: skip
-        given = list(sizes)
-        got = lab.adjust_cudagraph_sizes_for_spec_decode(given, query_len)
-        assert got == want, f"{sizes}, decodes of {query_len}: {want}, yours {got}"
-        assert given == sizes, f"the old ladder was {sizes}, and now it is {given}"
-    said = refusal(lambda: lab.adjust_cudagraph_sizes_for_spec_decode([1, 2], 3), "3 tokens, top 2")
-    assert "3" in said, f"the message should name the request's 3 tokens: {said}"
-    assert "2" in said, f"the message should name the top, 2: {said}"
 
 
 # ---- the keys ------------------------------------------------------------------------------------

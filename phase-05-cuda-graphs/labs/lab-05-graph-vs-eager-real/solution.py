@@ -73,27 +73,35 @@ def predictions() -> dict[str, Any]:
 # -- Count.
 
 
-def count_operators(run: Callable[[], object]) -> dict[str, int]:
-    """How often each operator is started while `run()` runs, for those that start a kernel."""
+def storages(values: Any) -> list[int]:
+    """The memory of each tensor in `values`, a number for each. Given. Needs torch.
+
+    Tensors may stand in lists, tuples and dictionaries.
+    """
     import torch
-    from torch.utils._python_dispatch import TorchDispatchMode
     from torch.utils._pytree import tree_leaves
 
-    counted: dict[str, int] = {}
+    tensors = (leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor))
+    return [tensor.untyped_storage()._cdata for tensor in tensors]
 
-    def storages(values: Any) -> list[int]:
-        tensors = (leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor))
-        return [tensor.untyped_storage()._cdata for tensor in tensors]
+
+def count_operators(run: Callable[[], object]) -> dict[str, int]:
+    """How often each operator is started while `run()` runs, for those that start a kernel. Given.
+
+    Needs torch. In the context of a `TorchDispatchMode` PyTorch hands over each operator, and takes its
+    result from there.
+    """
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    counted: dict[str, int] = {}
 
     class Counter(TorchDispatchMode):  # type: ignore[misc]
         def __torch_dispatch__(
             self, func: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:
             out = func(*args, **(kwargs or {}))
-            name = func.overloadpacket.__name__
-            given = set(storages((args, kwargs)))
-            view = not func._schema.is_mutable and given.issuperset(storages(out))
-            if name not in ALLOCATIONS and not view:
+            if starts_kernel(func, (args, kwargs), out):
+                name = func.overloadpacket.__name__
                 counted[name] = counted.get(name, 0) + 1
             return out
 
@@ -102,8 +110,24 @@ def count_operators(run: Callable[[], object]) -> dict[str, int]:
     return counted
 
 
+def starts_kernel(func: Any, came_in: Any, out: Any) -> bool:
+    """Neither an allocation, nor a view of memory that came in."""
+    given = set(storages(came_in))
+    view = not func._schema.is_mutable and given.issuperset(storages(out))
+    return func.overloadpacket.__name__ not in ALLOCATIONS and not view
+
+
 def count_launches(code: str) -> Launches:
-    """The kernels that Inductor's output starts in one step."""
+    """The kernels that Inductor's output starts in one step. Given.
+
+    Args:
+        code: a Python file as Inductor writes it. Above, kernels are defined; the method `call` runs them in
+            order, one statement a line. Below it stands what a benchmark would need, at a smaller margin.
+
+    A line of `call` starts a kernel if it calls `cpp_fused_…(` (on a CPU), `triton_….run(` (on a GPU),
+    `extern_kernels.…(` or `torch.ops.…(`, with or without `name = ` in front. The first two are fused. A
+    kernel that is called twice is started twice. Comments and `del` start nothing.
+    """
     names = [match[1] for line in _body(code) if (match := _CALL.match(line))]
     fused = sum(name.startswith(("cpp_fused", "triton_")) for name in names)
     return Launches(fused, len(names) - fused)
@@ -131,7 +155,18 @@ def _body(code: str) -> list[str]:
 
 
 def cost_per_operator(chains: Sequence[tuple[int, float]]) -> float:
-    """Seconds for one operator more, from chains of operators that do next to nothing."""
+    """Seconds for one operator more, from chains of operators that do next to nothing. Given.
+
+    Args:
+        chains: (operators, seconds that they took together), in any order, lengths may repeat.
+
+    Returns:
+        the slope of the straight line through all points by least squares. What a measurement costs besides
+        its operators is in the line's other number, which nobody needs here.
+
+    Raises:
+        ValueError: there are not two lengths; the message has the word "operators".
+    """
     counts = [float(count) for count, _ in chains]
     if len(set(counts)) < 2:
         raise ValueError(f"chains of {sorted(set(counts))} operators: two lengths are needed")
@@ -140,15 +175,20 @@ def cost_per_operator(chains: Sequence[tuple[int, float]]) -> float:
     return rise / sum((count - middle) ** 2 for count in counts)
 
 
-def predict(
-    launches: int, cost: float, bytes_read: float, bandwidth: float, *, overlap: bool
-) -> Prediction:
-    """A step that starts `launches` kernels and reads `bytes_read` bytes."""
+def refuse_impossible(launches: int, cost: float, bytes_read: float, bandwidth: float) -> None:
+    """Raise ValueError for a negative number, or a bandwidth that is not positive; it names which. Given."""
     for name, value in (("launches", launches), ("cost", cost), ("bytes_read", bytes_read)):
         if value < 0:
             raise ValueError(f"{name} is {value!r}; it cannot be negative")
     if bandwidth <= 0:
         raise ValueError(f"bandwidth is {bandwidth!r}; it must be positive")
+
+
+def predict(
+    launches: int, cost: float, bytes_read: float, bandwidth: float, *, overlap: bool
+) -> Prediction:
+    """A step that starts `launches` kernels and reads `bytes_read` bytes."""
+    refuse_impossible(launches, cost, bytes_read, bandwidth)
     host, device = launches * cost, bytes_read / bandwidth
     step = max(host, device) if overlap else host + device
     return Prediction(host, device, step, 1 - device / step if step else 0.0)

@@ -1,11 +1,12 @@
 """Lab 05-05: count what a step launches, predict its time, and judge what was measured. Your work: every
-NotImplementedError.
+NotImplementedError. What says "Given" is written.
 
 `measure.py` counts, predicts and judges with what you write here.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -70,28 +71,64 @@ def predictions() -> dict[str, Any]:
 # -- Count.
 
 
+def storages(values: Any) -> list[int]:
+    """The memory of each tensor in `values`, a number for each. Given. Needs torch.
+
+    Tensors may stand in lists, tuples and dictionaries.
+    """
+    import torch
+    from torch.utils._pytree import tree_leaves
+
+    tensors = (leaf for leaf in tree_leaves(values) if isinstance(leaf, torch.Tensor))
+    return [tensor.untyped_storage()._cdata for tensor in tensors]
+
+
 def count_operators(run: Callable[[], object]) -> dict[str, int]:
-    """How often each operator is started while `run()` runs, for those that start a kernel. Needs torch.
+    """How often each operator is started while `run()` runs, for those that start a kernel. Given.
 
-    `torch.utils._python_dispatch.TorchDispatchMode` is a context in which PyTorch hands each operator to your
-    `__torch_dispatch__(self, func, types, args, kwargs)`, and takes its result from there: call
-    `func(*args, **kwargs)` and return what it returns. `func.overloadpacket.__name__` is the operator's short
-    name, "mm" or "add". Import torch inside this function, since the rest of the file needs none.
+    Needs torch. In the context of a `TorchDispatchMode` PyTorch hands over each operator, and takes its
+    result from there.
+    """
+    from torch.utils._python_dispatch import TorchDispatchMode
 
-    Two kinds start no kernel and are not counted:
+    counted: dict[str, int] = {}
 
-    - a view: it writes nothing (`func._schema.is_mutable` is false), and all memory in its result is memory
-      that came in with its arguments. Compare `tensor.untyped_storage()._cdata`. Tensors may stand in lists
-      and tuples, and in kwargs: `torch.utils._pytree.tree_leaves` finds them all.
+    class Counter(TorchDispatchMode):  # type: ignore[misc]
+        def __torch_dispatch__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            out = func(*args, **(kwargs or {}))
+            if starts_kernel(func, (args, kwargs), out):
+                name = func.overloadpacket.__name__
+                counted[name] = counted.get(name, 0) + 1
+            return out
+
+    with Counter():
+        run()
+    return counted
+
+
+def starts_kernel(func: Any, came_in: Any, out: Any) -> bool:
+    """Whether an operator that PyTorch started has started a kernel. `count_operators` asks for each.
+
+    Two kinds start none:
+
+    - a view: it writes nothing, and all memory in its result is memory that came in. `storages` tells which.
     - an allocation: its name is one of ALLOCATIONS.
 
     An operator that writes in place starts a kernel, though its result is memory that came in.
+
+    Args:
+        func: the operator. `func.overloadpacket.__name__` is its short name, "mm" or "add";
+            `func._schema.is_mutable` says whether it writes to what came in.
+        came_in: its arguments, `(args, kwargs)`.
+        out: its result: a tensor, several, or none.
     """
     raise NotImplementedError
 
 
 def count_launches(code: str) -> Launches:
-    """The kernels that Inductor's output starts in one step.
+    """The kernels that Inductor's output starts in one step. Given.
 
     Args:
         code: a Python file as Inductor writes it. Above, kernels are defined; the method `call` runs them in
@@ -101,14 +138,34 @@ def count_launches(code: str) -> Launches:
     `extern_kernels.…(` or `torch.ops.…(`, with or without `name = ` in front. The first two are fused. A
     kernel that is called twice is started twice. Comments and `del` start nothing.
     """
-    raise NotImplementedError
+    names = [match[1] for line in _body(code) if (match := _CALL.match(line))]
+    fused = sum(name.startswith(("cpp_fused", "triton_")) for name in names)
+    return Launches(fused, len(names) - fused)
+
+
+_CALL = re.compile(
+    r"\s*(?:\w+ = )?((?:cpp_fused|triton_)\w+(?:\.run)?|extern_kernels\.\w+|torch\.ops\.[\w.]+)\("
+)
+
+
+def _body(code: str) -> list[str]:
+    """The lines of the function `call`."""
+    lines = code.splitlines()
+    first = next(i for i, line in enumerate(lines) if line.lstrip().startswith("def call("))
+    margin = len(lines[first]) - len(lines[first].lstrip())
+    body = []
+    for line in lines[first + 1 :]:
+        if line.strip() and len(line) - len(line.lstrip()) <= margin:
+            break
+        body.append(line)
+    return body
 
 
 # -- Predict.
 
 
 def cost_per_operator(chains: Sequence[tuple[int, float]]) -> float:
-    """Seconds for one operator more, from chains of operators that do next to nothing.
+    """Seconds for one operator more, from chains of operators that do next to nothing. Given.
 
     Args:
         chains: (operators, seconds that they took together), in any order, lengths may repeat.
@@ -120,7 +177,21 @@ def cost_per_operator(chains: Sequence[tuple[int, float]]) -> float:
     Raises:
         ValueError: there are not two lengths; the message has the word "operators".
     """
-    raise NotImplementedError
+    counts = [float(count) for count, _ in chains]
+    if len(set(counts)) < 2:
+        raise ValueError(f"chains of {sorted(set(counts))} operators: two lengths are needed")
+    middle = sum(counts) / len(counts)
+    rise = sum((count - middle) * seconds for count, seconds in chains)
+    return rise / sum((count - middle) ** 2 for count in counts)
+
+
+def refuse_impossible(launches: int, cost: float, bytes_read: float, bandwidth: float) -> None:
+    """Raise ValueError for a negative number, or a bandwidth that is not positive; it names which. Given."""
+    for name, value in (("launches", launches), ("cost", cost), ("bytes_read", bytes_read)):
+        if value < 0:
+            raise ValueError(f"{name} is {value!r}; it cannot be negative")
+    if bandwidth <= 0:
+        raise ValueError(f"bandwidth is {bandwidth!r}; it must be positive")
 
 
 def predict(
@@ -138,8 +209,9 @@ def predict(
     A step of nothing takes no time and loses none.
 
     Raises:
-        ValueError: a negative number, or a bandwidth that is not positive; the message names it.
+        ValueError: an impossible number; the first line is given.
     """
+    refuse_impossible(launches, cost, bytes_read, bandwidth)
     raise NotImplementedError
 
 

@@ -19,8 +19,21 @@ PAD_SLOT_ID = -1
 
 
 def padded_size(sizes: Sequence[int], num_tokens: int) -> int | None:
-    """The size that a step of `num_tokens` runs in; None if it is larger than all."""
+    """The smallest of the rising `sizes` that has room for the tokens of a step; None if none has."""
     return next((size for size in sizes if size >= num_tokens), None)
+
+
+def put(buffer: Tensor, values: np.ndarray, length: int, padding: int = 0) -> Tensor:
+    """Copy `values` into the first rows of `buffer`, and `padding` into those from there to `length`.
+
+    A row of `values` may be shorter than one of the buffer. Returns the buffer's first `length` rows.
+    """
+    rows = buffer[: len(values)]
+    if values.ndim == 2:
+        rows = rows[:, : values.shape[1]]
+    rows.copy_(torch.from_numpy(np.ascontiguousarray(values)))
+    buffer[len(values) : length] = padding
+    return buffer[:length]
 
 
 class Captured:
@@ -42,7 +55,10 @@ class Captured:
         return output
 
     def replay(self, size: int) -> Any:
-        """Run the graph of that size; the output of its capture, with this replay's numbers."""
+        """Run the graph of `size` on what its inputs hold now.
+
+        Returns the output of that capture, with this replay's numbers. Good up to the next replay.
+        """
         graph, output = self.entries[size]
         graph.replay()
         return output
@@ -91,15 +107,6 @@ class CaptureRunner:
         metadata: HostMetadata,
     ) -> AttentionMetadata:
         """Put a step into the buffers, padded to `size` rows and `num_reqs` requests."""
-
-        def put(buffer: Tensor, values: np.ndarray, length: int, padding: int = 0) -> Tensor:
-            rows = buffer[: len(values)]
-            if values.ndim == 2:
-                rows = rows[:, : values.shape[1]]
-            rows.copy_(torch.from_numpy(np.ascontiguousarray(values)))
-            buffer[len(values) : length] = padding
-            return buffer[:length]
-
         put(self.input_ids, input_ids, size)
         put(self.positions, positions, size)
         return AttentionMetadata(
@@ -115,7 +122,8 @@ class CaptureRunner:
         )
 
     def capture(self) -> None:
-        """Capture every graph there will ever be: pieces first, in each the largest size first."""
+        """Capture every graph there will ever be: pieces for every size, and the whole model for the sizes
+        that a batch of decodes can have; in each the largest first, which leaves its memory to the others."""
         for size in reversed(self.sizes):
             self.capture_pieces(size)
         for size in reversed(self.sizes):
@@ -123,7 +131,12 @@ class CaptureRunner:
                 self.capture_full(size)
 
     def capture_pieces(self, size: int) -> None:
-        """The pieces of one size, each on what the one before it has handed on."""
+        """Capture the pieces of one size on the first `size` rows of the buffers.
+
+        The first piece takes ids and positions. Every piece but the last returns hidden states, cos, sin,
+        query, key, value and room for attention's result. Every piece but the first takes hidden states,
+        cos, sin and that room. Attention is in none of them, and is not called here.
+        """
         first, *rest = self.pieces
         rows = first.capture(size, self.input_ids[:size], self.positions[:size])
         for piece in rest:
@@ -146,7 +159,13 @@ class CaptureRunner:
         self.full.capture(size, ids, positions, self.kv_caches, metadata)
 
     def replay_pieces(self, size: int, metadata: AttentionMetadata) -> Tensor:
-        """The pieces of one size with attention between them."""
+        """Replay the pieces of `size`, with `self.model.attention.forward` between them.
+
+        Args:
+            metadata: from `fill`, for the step's own requests.
+
+        Returns hidden states `[size, hidden_size]`, the last piece's.
+        """
         first, *rest = self.pieces
         rows = first.replay(size)
         for piece, kv_cache in zip(rest, self.kv_caches, strict=True):

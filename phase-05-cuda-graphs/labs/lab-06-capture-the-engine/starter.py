@@ -1,4 +1,4 @@
-"""Lab 05-06: the torch Llama under CUDA graphs."""
+"""Lab 05-06: the torch Llama under CUDA graphs. Your work: every NotImplementedError."""
 
 from __future__ import annotations
 
@@ -19,15 +19,21 @@ PAD_SLOT_ID = -1
 
 
 def padded_size(sizes: Sequence[int], num_tokens: int) -> int | None:
-    """The size that a step runs in.
+    """The smallest of the rising `sizes` that has room for the tokens of a step; None if none has."""
+    return next((size for size in sizes if size >= num_tokens), None)
 
-    Args:
-        sizes: the ladder, rising.
-        num_tokens: tokens of the step, at least 1.
 
-    Returns the smallest size that has room for all of them; None if none has.
+def put(buffer: Tensor, values: np.ndarray, length: int, padding: int = 0) -> Tensor:
+    """Copy `values` into the first rows of `buffer`, and `padding` into those from there to `length`.
+
+    A row of `values` may be shorter than one of the buffer. Returns the buffer's first `length` rows.
     """
-    raise NotImplementedError
+    rows = buffer[: len(values)]
+    if values.ndim == 2:
+        rows = rows[:, : values.shape[1]]
+    rows.copy_(torch.from_numpy(np.ascontiguousarray(values)))
+    buffer[len(values) : length] = padding
+    return buffer[:length]
 
 
 class Captured:
@@ -60,7 +66,9 @@ class Captured:
 
         Returns the output of that capture, with this replay's numbers. Good up to the next replay.
         """
-        raise NotImplementedError
+        graph, output = self.entries[size]
+        graph.replay()
+        return output
 
 
 class CaptureRunner:
@@ -127,21 +135,26 @@ class CaptureRunner:
         raise NotImplementedError
 
     def capture(self) -> None:
-        """Capture every graph there will ever be.
-
-        Pieces for every size. The whole model for the sizes that a batch of decodes can have. In an order
-        in which each graph can use memory that the ones before it have freed.
-        """
-        raise NotImplementedError
+        """Capture every graph there will ever be: pieces for every size, and the whole model for the sizes
+        that a batch of decodes can have; in each the largest first, which leaves its memory to the others."""
+        for size in reversed(self.sizes):
+            self.capture_pieces(size)
+        for size in reversed(self.sizes):
+            if size <= self.max_num_seqs:
+                self.capture_full(size)
 
     def capture_pieces(self, size: int) -> None:
         """Capture the pieces of one size on the first `size` rows of the buffers.
 
-        `self.pieces[0]` takes ids and positions. Every piece but the last returns hidden states, cos, sin,
+        The first piece takes ids and positions. Every piece but the last returns hidden states, cos, sin,
         query, key, value and room for attention's result. Every piece but the first takes hidden states,
         cos, sin and that room. Attention is in none of them, and is not called here.
         """
-        raise NotImplementedError
+        first, *rest = self.pieces
+        rows = first.capture(size, self.input_ids[:size], self.positions[:size])
+        for piece in rest:
+            hidden_states, cos, sin, _query, _key, _value, room = rows
+            rows = piece.capture(size, hidden_states, cos, sin, room)
 
     def capture_full(self, size: int) -> None:
         """Capture `self.model.forward` for `size` requests of one token each.
@@ -159,7 +172,14 @@ class CaptureRunner:
 
         Returns hidden states `[size, hidden_size]`, the last piece's.
         """
-        raise NotImplementedError
+        first, *rest = self.pieces
+        rows = first.replay(size)
+        for piece, kv_cache in zip(rest, self.kv_caches, strict=True):
+            query, key, value, room = rows[3:]
+            self.model.attention.forward(query, key, value, kv_cache, metadata, room)
+            rows = piece.replay(size)
+        hidden_states: Tensor = rows[0]
+        return hidden_states
 
     def run(self, input_ids: np.ndarray, positions: np.ndarray, metadata: HostMetadata) -> Tensor:
         """Hidden states `[num_tokens, hidden_size]` of a step, which belong to the caller.

@@ -29,15 +29,6 @@ def one_thread() -> Iterator[None]:
 on_each_device = pytest.mark.parametrize("device", DEVICES)
 
 
-def test_a_step_is_padded_to_the_next_size(lab: ModuleType) -> None:
-    """The smallest size that has room; none for more tokens than the largest."""
-    sizes = [1, 2, 4, 8, 16]
-    right = {1: 1, 2: 2, 3: 4, 4: 4, 5: 8, 8: 8, 9: 16, 16: 16, 17: None, 400: None}
-    for num_tokens, size in right.items():
-        found = lab.padded_size(sizes, num_tokens)
-        assert found == size, f"{num_tokens} tokens run in size {size} of {sizes}, you say {found}"
-
-
 @on_each_device
 def test_a_function_is_replayed_on_new_numbers(lab: ModuleType, device: str) -> None:
     """`Captured` alone: what lies in the input at the replay is what counts."""

@@ -17,7 +17,6 @@ def predictions() -> dict[str, list[float]]:
         "code of a quiet channel": [1],
         "s, input, weight": [16, 4, 4],
         "planted again": [64, 64],
-        "products more a token": [0],
     }
 
 
@@ -28,6 +27,7 @@ def quantize_activations(x: Floats) -> tuple[Ints, Floats]:
 
 
 def quantize_weight(weight: Floats) -> tuple[Ints, Floats]:
+    """Given. Likewise for a weight: a scale for each output, `[out, 1]`."""
     return quantize_activations(weight)
 
 
@@ -42,6 +42,16 @@ def w8a8(x: Floats, weight: Floats) -> Floats:
 def plant(
     norm: Floats, weights: Sequence[Floats], channels: Sequence[int], factor: float
 ) -> tuple[Floats, list[Floats]]:
+    """The same layers with some input channels `factor` times as loud: a new norm, new weights.
+
+    Args:
+        weights: of all layers that get the norm's output.
+        channels: which channels become loud.
+        factor: a power of two, so that no digit of the outputs changes.
+
+    Returns:
+        In the dtypes that came in.
+    """
     louder = np.ones_like(norm)
     louder[list(channels)] = factor
     return norm * louder, [weight / louder for weight in weights]

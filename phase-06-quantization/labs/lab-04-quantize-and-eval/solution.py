@@ -34,16 +34,12 @@ class Format:
     zero_points: bool = False
 
 
-def predictions() -> dict[str, object]:
+def predictions() -> dict[str, str]:
     return {
         "least KL of int8, w8a8, fp8": "int8",
         "w8a8 and fp8, which loses more": "fp8",
         "least KL of int4-g128, gptq, awq": "gptq",
         "smaller groups, int4": "less KL",
-        "bits a weight, groups of 128 and of 32": (4.125, 4.5),
-        "Noor's model in int4-g128, times smaller": 2.8,
-        "Noor's blocks, 16 bits and int4-g128": (2870, 7810),
-        "refused by vLLM's CPU build": ("fp8", "int8"),
     }
 
 
@@ -66,6 +62,7 @@ def kl_divergence(reference: Array, other: Array) -> float:
 
 
 def greedy_agreement(reference: Array, other: Array) -> float:
+    """Share of the rows in which both hold the same token likeliest, 0 to 1."""
     return float((reference.argmax(axis=-1) == other.argmax(axis=-1)).mean())
 
 
@@ -78,10 +75,19 @@ def tokens_in_common(first: Sequence[int], second: Sequence[int]) -> int:
     return count
 
 
-# ---- memory --------------------------------------------------------------------------------------
+# ---- memory, given -------------------------------------------------------------------------------
 
 
 def bytes_by_layer(tensors: Mapping[str, tuple[str, Sequence[int]]]) -> dict[str, int]:
+    """Bytes of each layer of a checkpoint, with all that belongs to it: codes, scales, zero points …
+
+    Args:
+        tensors: type and shape by name, as a safetensors file lists them. The layer is the name without
+            its last part: `model.norm` for `model.norm.weight`.
+
+    Raises:
+        KeyError: a type that is not in `BYTES`.
+    """
     found: dict[str, int] = {}
     for name, (dtype, shape) in tensors.items():
         layer = name.rpartition(".")[0]
@@ -90,6 +96,11 @@ def bytes_by_layer(tensors: Mapping[str, tuple[str, Sequence[int]]]) -> dict[str
 
 
 def linear_bytes(out_features: int, in_features: int, fmt: Format) -> int:
+    """Bytes of a linear layer's codes, scales and zero points, by arithmetic alone.
+
+    Codes and zero points are packed without gaps. `in_features` is a multiple of the group size, and the
+    codes fill whole bytes.
+    """
     groups = out_features * (in_features // (fmt.group_size or in_features))
     bits = out_features * in_features * fmt.bits
     if fmt.zero_points:
@@ -98,6 +109,15 @@ def linear_bytes(out_features: int, in_features: int, fmt: Format) -> int:
 
 
 def kv_blocks(memory: float, weights: float, block_bytes: int, utilization: float = 0.92) -> int:
+    """Whole KV cache blocks that fit beside the weights, at most; 0 where the weights do not fit.
+
+    Args:
+        memory: bytes of the card.
+        weights: bytes of the model.
+        block_bytes: of one block, over all layers.
+        utilization: the share of the memory that vLLM may take for all of it, `gpu_memory_utilization`.
+            What a step needs besides (activations, graphs) is left out.
+    """
     return max(0, int((memory * utilization - weights) // block_bytes))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -33,8 +34,8 @@ class Format:
     zero_points: bool = False
 
 
-def predictions() -> dict[str, object]:
-    """Your answers to the questions of the README, under its names; several numbers or names as a tuple."""
+def predictions() -> dict[str, str]:
+    """Your answers to the questions of the README, under its names."""
     raise NotImplementedError
 
 
@@ -76,7 +77,7 @@ def kl_divergence(reference: Array, other: Array) -> float:
 
 def greedy_agreement(reference: Array, other: Array) -> float:
     """Share of the rows in which both hold the same token likeliest, 0 to 1."""
-    raise NotImplementedError
+    return float((reference.argmax(axis=-1) == other.argmax(axis=-1)).mean())
 
 
 def tokens_in_common(first: Sequence[int], second: Sequence[int]) -> int:
@@ -87,7 +88,7 @@ def tokens_in_common(first: Sequence[int], second: Sequence[int]) -> int:
     raise NotImplementedError
 
 
-# ---- memory --------------------------------------------------------------------------------------
+# ---- memory, given -------------------------------------------------------------------------------
 
 
 def bytes_by_layer(tensors: Mapping[str, tuple[str, Sequence[int]]]) -> dict[str, int]:
@@ -100,7 +101,11 @@ def bytes_by_layer(tensors: Mapping[str, tuple[str, Sequence[int]]]) -> dict[str
     Raises:
         KeyError: a type that is not in `BYTES`.
     """
-    raise NotImplementedError
+    found: dict[str, int] = {}
+    for name, (dtype, shape) in tensors.items():
+        layer = name.rpartition(".")[0]
+        found[layer] = found.get(layer, 0) + BYTES[dtype] * math.prod(shape)
+    return found
 
 
 def linear_bytes(out_features: int, in_features: int, fmt: Format) -> int:
@@ -109,7 +114,11 @@ def linear_bytes(out_features: int, in_features: int, fmt: Format) -> int:
     Codes and zero points are packed without gaps. `in_features` is a multiple of the group size, and the
     codes fill whole bytes.
     """
-    raise NotImplementedError
+    groups = out_features * (in_features // (fmt.group_size or in_features))
+    bits = out_features * in_features * fmt.bits
+    if fmt.zero_points:
+        bits += groups * fmt.bits
+    return bits // 8 + groups * fmt.scale_bytes
 
 
 def kv_blocks(memory: float, weights: float, block_bytes: int, utilization: float = 0.92) -> int:
@@ -122,7 +131,7 @@ def kv_blocks(memory: float, weights: float, block_bytes: int, utilization: floa
         utilization: the share of the memory that vLLM may take for all of it, `gpu_memory_utilization`.
             What a step needs besides (activations, graphs) is left out.
     """
-    raise NotImplementedError
+    return max(0, int((memory * utilization - weights) // block_bytes))
 
 
 # ---- judging -------------------------------------------------------------------------------------

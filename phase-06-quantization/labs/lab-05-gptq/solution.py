@@ -36,11 +36,15 @@ def predictions() -> dict[str, list[float]]:
         "two equal inputs": [0.8, 0.2],
         "codes that differ": [0],
         "columns that make up": [127, 0],
-        "bytes of H": [822_083_584],
     }
 
 
 def hessian(x: Floats) -> Floats:
+    """H, `[in, in]`, of the inputs `x` `[n, in]`. Given.
+
+    Of the mean, over the tokens, of an output's squared error it is the matrix of second derivatives by
+    the weights of the output's row. All rows have the same one. float64, whatever `x` is.
+    """
     wide = np.asarray(x, np.float64)
     return 2 / len(wide) * (wide.T @ wide)
 
@@ -50,6 +54,11 @@ def output_error(change: Floats, h: Floats) -> float:
 
 
 def damped(h: Floats, damp: float) -> Floats:
+    """A new H that has an inverse. Given.
+
+    The mean of H's diagonal, times `damp`, is added to each entry of the diagonal. The entry of an input that
+    was always 0 becomes 1.
+    """
     out = h + damp * np.diag(h).mean() * np.eye(len(h))
     dead = np.diag(h) == 0
     out[dead, dead] = 1
@@ -61,27 +70,49 @@ def compensation(error: Floats, inverse: Floats) -> Floats:
 
 
 def factor(h: Floats) -> Floats:
+    """U, upper triangular, with U.T @ U the inverse of `h`. The diagonal is above 0. Given.
+
+    Row j of U, from the diagonal on, is the first row of the inverse of `h[j:, j:]`, but for a factor. So
+    U has what `compensation` needs of all those inverses.
+    """
     out: Floats = np.linalg.cholesky(np.linalg.inv(h)).T
     return out
+
+
+def round_columns(rest: Floats, u: Floats, group_size: int) -> tuple[Ints, Floats]:
+    codes = np.empty(rest.shape, np.int32)
+    scales = []
+    for j in range(len(u)):
+        if j % group_size == 0:
+            scales.append(choose_scale(rest[:, j : j + group_size]))
+        codes[:, j] = to_codes(rest[:, j : j + 1], scales[-1])[:, 0]
+        error = rest[:, j] - codes[:, j] * scales[-1][:, 0]
+        rest[:, j + 1 :] += compensation(error, u[j:, j:])
+    return codes, np.hstack(scales)
 
 
 def gptq(
     weight: Floats, h: Floats, group_size: int, damp: float = 0.01, act_order: bool = False
 ) -> Quantized:
+    """A whole layer, by your `round_columns`. Given.
+
+    The column of an input that was always 0 is set to 0 first.
+
+    Args:
+        weight: `[out, in]`; it stays as it is, and so does `h`.
+        h: from `hessian`, not damped yet.
+        group_size: columns to a scale; divides `in`.
+        act_order: take the columns by falling diagonal of `h`. Then a group is a stretch of that order.
+
+    Returns:
+        In the order of the weight's columns.
+    """
     rest = np.array(weight, np.float64)
     rest[:, np.diag(h) == 0] = 0
     order = np.arange(len(h))
     if act_order:
         order = np.argsort(-np.diag(h), kind="stable")
-    rest = rest[:, order]
     u = factor(damped(h, damp)[np.ix_(order, order)])
-    codes = np.empty(rest.shape, np.int32)
-    scales = []
-    for j in range(len(h)):
-        if j % group_size == 0:
-            scales.append(choose_scale(rest[:, j : j + group_size]))
-        codes[:, j] = to_codes(rest[:, j : j + 1], scales[-1])[:, 0]
-        error = rest[:, j] - codes[:, j] * scales[-1][:, 0]
-        rest[:, j + 1 :] -= np.outer(error / u[j, j], u[j, j + 1 :])
+    codes, scale = round_columns(rest[:, order], u, group_size)
     place = np.argsort(order)
-    return Quantized(codes[:, place], np.hstack(scales), place // group_size)
+    return Quantized(codes[:, place], scale, place // group_size)

@@ -53,7 +53,7 @@ class Quantized(NamedTuple):
 
 
 def predictions() -> dict[str, list[float]]:
-    """Your answers to the four questions of the README, under the names that stand there."""
+    """Your answers to the three questions of the README, under the names that stand there."""
     raise NotImplementedError
 
 
@@ -61,12 +61,13 @@ def predictions() -> dict[str, list[float]]:
 
 
 def hessian(x: Floats) -> Floats:
-    """H, `[in, in]`, of the inputs `x` `[n, in]`.
+    """H, `[in, in]`, of the inputs `x` `[n, in]`. Given.
 
     Of the mean, over the tokens, of an output's squared error it is the matrix of second derivatives by
     the weights of the output's row. All rows have the same one. float64, whatever `x` is.
     """
-    raise NotImplementedError
+    wide = np.asarray(x, np.float64)
+    return 2 / len(wide) * (wide.T @ wide)
 
 
 def output_error(change: Floats, h: Floats) -> float:
@@ -80,12 +81,15 @@ def output_error(change: Floats, h: Floats) -> float:
 
 
 def damped(h: Floats, damp: float) -> Floats:
-    """A new H that has an inverse.
+    """A new H that has an inverse. Given.
 
     The mean of H's diagonal, times `damp`, is added to each entry of the diagonal. The entry of an input that
     was always 0 becomes 1.
     """
-    raise NotImplementedError
+    out = h + damp * np.diag(h).mean() * np.eye(len(h))
+    dead = np.diag(h) == 0
+    out[dead, dead] = 1
+    return out
 
 
 # ---- what makes up for it ------------------------------------------------------------------------
@@ -107,10 +111,27 @@ def compensation(error: Floats, inverse: Floats) -> Floats:
 
 
 def factor(h: Floats) -> Floats:
-    """U, upper triangular, with U.T @ U the inverse of `h`. The diagonal is above 0.
+    """U, upper triangular, with U.T @ U the inverse of `h`. The diagonal is above 0. Given.
 
     Row j of U, from the diagonal on, is the first row of the inverse of `h[j:, j:]`, but for a factor. So
     U has what `compensation` needs of all those inverses.
+    """
+    out: Floats = np.linalg.cholesky(np.linalg.inv(h)).T
+    return out
+
+
+def round_columns(rest: Floats, u: Floats, group_size: int) -> tuple[Ints, Floats]:
+    """Round column by column; after each one, let those that are left make up for its error.
+
+    A group's scale is chosen when its first column comes, for what its columns have become by then.
+
+    Args:
+        rest: `[out, in]`, the weight, columns in the order in which they are rounded. Yours to change.
+        u: from `factor`, of the same columns.
+        group_size: columns to a scale; divides `in`.
+
+    Returns:
+        codes, integers, `[out, in]`, and scale, `[out, groups]`.
     """
     raise NotImplementedError
 
@@ -118,10 +139,9 @@ def factor(h: Floats) -> Floats:
 def gptq(
     weight: Floats, h: Floats, group_size: int, damp: float = 0.01, act_order: bool = False
 ) -> Quantized:
-    """Round column by column; after each one, let those that are left make up for its error.
+    """A whole layer, by your `round_columns`. Given.
 
-    A group's scale is chosen when its first column comes, for what its columns have become by then. The
-    column of an input that was always 0 is set to 0 first.
+    The column of an input that was always 0 is set to 0 first.
 
     Args:
         weight: `[out, in]`; it stays as it is, and so does `h`.
@@ -132,4 +152,12 @@ def gptq(
     Returns:
         In the order of the weight's columns.
     """
-    raise NotImplementedError
+    rest = np.array(weight, np.float64)
+    rest[:, np.diag(h) == 0] = 0
+    order = np.arange(len(h))
+    if act_order:
+        order = np.argsort(-np.diag(h), kind="stable")
+    u = factor(damped(h, damp)[np.ix_(order, order)])
+    codes, scale = round_columns(rest[:, order], u, group_size)
+    place = np.argsort(order)
+    return Quantized(codes[:, place], scale, place // group_size)

@@ -26,12 +26,19 @@ def predictions() -> dict[str, list[float]]:
         "largest numbers": [448, 57_344, 6],
         "numbers from 1 to 2": [8, 4, 2],
         "17, 19, 21": [16, 20, 20],
-        "bits a number": [4.25, 4.5],
-        "bytes of a token": [65_536, 67_584],
     }
 
 
 def decode(fmt: Format, code: int) -> float:
+    """The number of a code, exactly. Given, on your `largest_code`.
+
+    With M mantissa bits, a stored exponent e and a stored mantissa m:
+
+        e > 0    (1 + m / 2^M) * 2^(e - bias)
+        e = 0    (m / 2^M) * 2^(1 - bias)
+
+    The sign stays, on 0 too. For what is no number: `math.nan`, and `math.inf` with its sign.
+    """
     sign = code >> (fmt.exponent_bits + fmt.mantissa_bits)
     exponent = (code >> fmt.mantissa_bits) & ((1 << fmt.exponent_bits) - 1)
     mantissa = code & ((1 << fmt.mantissa_bits) - 1)
@@ -52,41 +59,43 @@ def largest_code(fmt: Format) -> int:
     return ones - {"ieee": 1 << fmt.mantissa_bits, "nan": 1, "none": 0}[fmt.specials]
 
 
-def encode(fmt: Format, x: float, saturate: bool) -> int:
+def encode_magnitude(fmt: Format, x: float, saturate: bool) -> int:
     largest = largest_code(fmt)
-    sign = math.copysign(1.0, x) < 0
-    if math.isnan(x):
-        if fmt.specials == "none":
-            raise ValueError(f"{fmt.name} has no code for NaN")
-        nan = largest + (1 if fmt.specials == "nan" else 1 + (1 << (fmt.mantissa_bits - 1)))
-        return nan | (sign << (fmt.exponent_bits + fmt.mantissa_bits))
-    magnitude = abs(x)
     code = largest + 1
-    if magnitude < math.inf:
+    if x < math.inf:
         exponent = 1 - fmt.bias  # below the smallest normal number the steps stay as they are there
-        if magnitude:
-            exponent = max(exponent, math.frexp(magnitude)[1] - 1)
-        steps = round(math.ldexp(magnitude, fmt.mantissa_bits - exponent))  # half to even
+        if x:
+            exponent = max(exponent, math.frexp(x)[1] - 1)
+        steps = round(math.ldexp(x, fmt.mantissa_bits - exponent))  # half to even
         code = ((exponent - 1 + fmt.bias) << fmt.mantissa_bits) + steps
     if code > largest:
         code = largest if saturate or fmt.specials == "none" else largest + 1
-    return code | (sign << (fmt.exponent_bits + fmt.mantissa_bits))
+    return code
+
+
+def encode(fmt: Format, x: float, saturate: bool) -> int:
+    """The code of x. Given, on your `encode_magnitude`: the sign, and NaN.
+
+    The sign stays, on 0 too. A NaN stays one, with its sign, saturating or not: in `nan` exponent and
+    mantissa all ones, in `ieee` exponent all ones and of the mantissa the top bit alone. Raises ValueError
+    for a NaN where `specials` is `none`.
+    """
+    sign = int(math.copysign(1.0, x) < 0) << (fmt.exponent_bits + fmt.mantissa_bits)
+    if not math.isnan(x):
+        return encode_magnitude(fmt, abs(x), saturate) | sign
+    if fmt.specials == "none":
+        raise ValueError(f"{fmt.name} has no code for NaN")
+    quiet = 1 if fmt.specials == "nan" else 1 + (1 << (fmt.mantissa_bits - 1))
+    return largest_code(fmt) + quiet | sign
 
 
 def decode_scale(code: int) -> float:
+    """Given: E8M0, the scale of MX formats: code c from 0 to 254 is 2^(c - 127), and 255 is NaN."""
     return math.nan if code == 255 else math.ldexp(1.0, code - 127)
 
 
-def encode_scale(x: float) -> int:
-    if not x > 0:
-        return 255
-    if x == math.inf:
-        return 254
-    fraction, exponent = math.frexp(x)  # 0.5 <= fraction < 1
-    return min(exponent - 1 + (fraction >= 0.75) + 127, 254)
-
-
 def pack(codes: list[int]) -> bytes:
+    """Given: codes of 4 bits, an even number of them, two a byte: the first of a pair in the low half."""
     return bytes(low | (high << 4) for low, high in zip(codes[::2], codes[1::2], strict=True))
 
 

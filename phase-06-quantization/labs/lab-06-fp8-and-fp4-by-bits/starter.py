@@ -6,6 +6,7 @@ holds too, so nothing is rounded before you round it.
 
 from __future__ import annotations
 
+import math
 from typing import Literal, NamedTuple
 
 
@@ -36,7 +37,7 @@ E2M1 = Format("E2M1", 2, 1, 1, "none")
 
 
 def predictions() -> dict[str, list[float]]:
-    """Your answers to the five questions of the README, under the names that stand there."""
+    """Your answers to the three questions of the README, under the names that stand there."""
     raise NotImplementedError
 
 
@@ -44,7 +45,7 @@ def predictions() -> dict[str, list[float]]:
 
 
 def decode(fmt: Format, code: int) -> float:
-    """The number of a code, exactly.
+    """The number of a code, exactly. Given, on your `largest_code`.
 
     With M mantissa bits, a stored exponent e and a stored mantissa m:
 
@@ -53,7 +54,19 @@ def decode(fmt: Format, code: int) -> float:
 
     The sign stays, on 0 too. For what is no number: `math.nan`, and `math.inf` with its sign.
     """
-    raise NotImplementedError
+    sign = code >> (fmt.exponent_bits + fmt.mantissa_bits)
+    exponent = (code >> fmt.mantissa_bits) & ((1 << fmt.exponent_bits) - 1)
+    mantissa = code & ((1 << fmt.mantissa_bits) - 1)
+    magnitude = code - (sign << (fmt.exponent_bits + fmt.mantissa_bits))
+    if magnitude > largest_code(fmt):
+        infinite = fmt.specials == "ieee" and mantissa == 0
+        number = math.inf if infinite else math.nan
+    elif exponent == 0:
+        number = math.ldexp(mantissa, 1 - fmt.bias - fmt.mantissa_bits)
+    else:
+        whole = (1 << fmt.mantissa_bits) + mantissa
+        number = math.ldexp(whole, exponent - fmt.bias - fmt.mantissa_bits)
+    return -number if sign else number
 
 
 def largest_code(fmt: Format) -> int:
@@ -61,45 +74,49 @@ def largest_code(fmt: Format) -> int:
     raise NotImplementedError
 
 
-def encode(fmt: Format, x: float, saturate: bool) -> int:
+def encode_magnitude(fmt: Format, x: float, saturate: bool) -> int:
     """The code of the number nearest to x; of two that are equally near, the one whose last bit is 0.
 
-    x may lie beyond the largest number. What still rounds to it, as if there were one more number behind
-    it, a step further, gets its code. Of what does not, and of the infinities:
+    x is at least 0, and may lie beyond the largest number. What still rounds to it, as if there were one more
+    number behind it, a step further, gets its code. Of what does not, and of infinity:
 
-    - with `saturate`, the code of the largest number, with x's sign;
-    - without: in `ieee` an infinity, in `nan` NaN, both with x's sign. `none` has neither, and saturates.
-
-    A NaN stays one, with its sign, saturating or not: in `nan` exponent and mantissa all ones, in `ieee`
-    exponent all ones and of the mantissa the top bit alone. Raises ValueError for a NaN where `specials` is
-    `none`.
+    - with `saturate`, the code of the largest number;
+    - without: in `ieee` infinity, in `nan` NaN, either of which is one past the largest. `none` has neither,
+      and saturates.
     """
     raise NotImplementedError
 
 
-# ---- a scale -------------------------------------------------------------------------------------
+def encode(fmt: Format, x: float, saturate: bool) -> int:
+    """The code of x. Given, on your `encode_magnitude`: the sign, and NaN.
+
+    The sign stays, on 0 too. A NaN stays one, with its sign, saturating or not: in `nan` exponent and
+    mantissa all ones, in `ieee` exponent all ones and of the mantissa the top bit alone. Raises ValueError
+    for a NaN where `specials` is `none`.
+    """
+    sign = int(math.copysign(1.0, x) < 0) << (fmt.exponent_bits + fmt.mantissa_bits)
+    if not math.isnan(x):
+        return encode_magnitude(fmt, abs(x), saturate) | sign
+    if fmt.specials == "none":
+        raise ValueError(f"{fmt.name} has no code for NaN")
+    quiet = 1 if fmt.specials == "nan" else 1 + (1 << (fmt.mantissa_bits - 1))
+    return largest_code(fmt) + quiet | sign
+
+
+# ---- a scale, given ------------------------------------------------------------------------------
 
 
 def decode_scale(code: int) -> float:
-    """E8M0, the scale of MX formats: code c from 0 to 254 is 2^(c - 127), and 255 is NaN."""
-    raise NotImplementedError
-
-
-def encode_scale(x: float) -> int:
-    """The code of the nearest power of two, for an x of at least 2^-126. Half-way, at 1.5 times a power of
-    two, it is the larger one.
-
-    What is past 2^127 saturates, infinity too. 0, anything negative and NaN get the code of NaN.
-    """
-    raise NotImplementedError
+    """Given: E8M0, the scale of MX formats: code c from 0 to 254 is 2^(c - 127), and 255 is NaN."""
+    return math.nan if code == 255 else math.ldexp(1.0, code - 127)
 
 
 # ---- blocks --------------------------------------------------------------------------------------
 
 
 def pack(codes: list[int]) -> bytes:
-    """Codes of 4 bits, an even number of them, two a byte: the first of a pair in the low half."""
-    raise NotImplementedError
+    """Given: codes of 4 bits, an even number of them, two a byte: the first of a pair in the low half."""
+    return bytes(low | (high << 4) for low, high in zip(codes[::2], codes[1::2], strict=True))
 
 
 def encode_mxfp4(block: list[float]) -> tuple[bytes, int]:

@@ -35,7 +35,7 @@ def draw(outputs: int, inputs: int, device: str) -> tuple[Any, Any, Any]:
 
 def main() -> None:
     args = options(__doc__)  # for the CPU it sets TRITON_INTERPRET, before triton is imported
-    lab = load(args.impl, Path(__file__).parent, "unpack", "w4a16_kernel")
+    lab = load(args.impl, Path(__file__).parent, "unpack", "multiply_tile")
     import torch
 
     small = args.device == "cpu"

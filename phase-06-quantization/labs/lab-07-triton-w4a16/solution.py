@@ -19,6 +19,44 @@ def unpack(packed, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr):
 
 
 @triton.jit
+def multiply_tile(
+    x_ptr,
+    packed_ptr,
+    scale_ptr,
+    tile,
+    row,
+    output,
+    in_rows,
+    in_outputs,
+    x_stride,
+    packed_stride,
+    scale_stride,
+    GROUP: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+):
+    TILES: tl.constexpr = (GROUP + BLOCK_K - 1) // BLOCK_K  # of a group
+    group = tile // TILES
+    before = tile % TILES * BLOCK_K  # inputs of the group in earlier tiles
+    start = group * GROUP + before
+    place = tl.arange(0, BLOCK_K)
+    word = tl.arange(0, BLOCK_K // 8)
+    in_packed = in_outputs[:, None]
+    in_x = in_rows[:, None]
+    if GROUP % BLOCK_K != 0:
+        in_packed = in_packed & (before + word * 8 < GROUP)[None, :]
+        in_x = in_x & (before + place < GROUP)[None, :]
+    packed_at = output[:, None] * packed_stride + (start // 8 + word)[None, :]
+    packed = tl.load(packed_ptr + packed_at, mask=in_packed, other=0)
+    x_at = row[:, None] * x_stride + (start + place)[None, :]
+    x = tl.load(x_ptr + x_at, mask=in_x, other=0.0)
+    scale = tl.load(scale_ptr + output * scale_stride + group, mask=in_outputs, other=0.0)
+    weight = unpack(packed, BLOCK_N, BLOCK_K).to(x.dtype)
+    products = tl.dot(weight, tl.trans(x), input_precision="ieee")
+    return products * scale.to(tl.float32)[:, None]
+
+
+@triton.jit
 def w4a16_kernel(
     out_ptr,
     x_ptr,
@@ -36,34 +74,28 @@ def w4a16_kernel(
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
 ):
-    TILES: tl.constexpr = (GROUP + BLOCK_K - 1) // BLOCK_K  # of a group
+    """BLOCK_N outputs of BLOCK_M rows, from the inputs of one split. Given, on your `multiply_tile`.
+
+    Program (j, s, i): outputs j * BLOCK_N and following, split s, rows i * BLOCK_M and following.
+
+    There are num_tiles tiles in all, and split s has the tiles s * tiles_per_split and following, that many
+    of them; the last splits may have fewer, or none. The sum goes to out_ptr, which is
+    [splits, num_rows, out_features] without gaps: float32 where there are several splits, out itself where
+    there is one.
+    """
     output = (tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)).to(tl.int64)
-    row = tl.program_id(2) * BLOCK_M + tl.arange(0, BLOCK_M)
+    row = (tl.program_id(2) * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)
     in_outputs = output < out_features
     in_rows = row < num_rows
-    place = tl.arange(0, BLOCK_K)
-    word = tl.arange(0, BLOCK_K // 8)
     first = tl.program_id(1) * tiles_per_split
     last = tl.minimum(first + tiles_per_split, num_tiles)
 
     acc = tl.zeros([BLOCK_N, BLOCK_M], tl.float32)
     for tile in range(first, last):
-        group = tile // TILES
-        before = tile % TILES * BLOCK_K  # inputs of the group in earlier tiles
-        start = group * GROUP + before
-        in_packed = in_outputs[:, None]
-        in_x = in_rows[:, None]
-        if GROUP % BLOCK_K != 0:
-            in_packed = in_packed & (before + word * 8 < GROUP)[None, :]
-            in_x = in_x & (before + place < GROUP)[None, :]
-        packed_at = output[:, None] * packed_stride + (start // 8 + word)[None, :]
-        packed = tl.load(packed_ptr + packed_at, mask=in_packed, other=0)
-        x_at = row[:, None] * x_stride + (start + place)[None, :]
-        x = tl.load(x_ptr + x_at, mask=in_x, other=0.0)
-        scale = tl.load(scale_ptr + output * scale_stride + group, mask=in_outputs, other=0.0)
-        weight = unpack(packed, BLOCK_N, BLOCK_K).to(x.dtype)
-        products = tl.dot(weight, tl.trans(x), input_precision="ieee")
-        acc += products * scale.to(tl.float32)[:, None]
+        acc += multiply_tile(
+            x_ptr, packed_ptr, scale_ptr, tile, row, output, in_rows, in_outputs,
+            x_stride, packed_stride, scale_stride, GROUP, BLOCK_N, BLOCK_K,
+        )  # fmt: skip
 
     split = tl.program_id(1).to(tl.int64)
     at = (split * num_rows + row[None, :]) * out_features + output[:, None]

@@ -1,7 +1,7 @@
 """Lab 06-07: a linear layer with 4-bit weights, in Triton.
 
-`unpack` and `w4a16_kernel` are yours; the function that starts them is given, and so is the kernel that adds
-splits. What Triton is stands in lab 02-06's README.
+`unpack` and `multiply_tile` are yours. Given are the kernel that walks over the tiles with them, the one that
+adds splits, and the function that starts both. What Triton is stands in lab 02-06's README.
 
 Shapes; the last axis of each has stride 1:
 
@@ -37,6 +37,40 @@ def unpack(packed, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr):
 
 
 @triton.jit
+def multiply_tile(
+    x_ptr,
+    packed_ptr,
+    scale_ptr,
+    tile,
+    row,
+    output,
+    in_rows,
+    in_outputs,
+    x_stride,
+    packed_stride,
+    scale_stride,
+    GROUP: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+):
+    """What the inputs of one tile add to BLOCK_N outputs of BLOCK_M rows: float32 [BLOCK_N, BLOCK_M].
+
+    The inputs are walked over in tiles of BLOCK_K. Each group has tiles of its own, GROUP / BLOCK_K of them,
+    rounded up; where it does not come out even, the last tile of a group ends where the group does. So all
+    inputs of a tile share one scale. `tile` is a tile's number, counted from the first group's first.
+
+    Load the words, the rows of x and a scale for each output, each once; unpack; multiply with tl.dot, the
+    weights on the left, in x's dtype, input_precision="ieee"; multiply the result by the scales, in float32.
+
+    row, output: int64 [BLOCK_M] and [BLOCK_N], the numbers of this program's rows and outputs. in_rows and
+    in_outputs are False where there is no such row or output: such lanes must load nothing, and what you
+    return for them is not stored. BLOCK_N and BLOCK_K are powers of two, at least 16; GROUP is any multiple
+    of 8. The strides count elements from one row of x, of words or of scales to the next.
+    """
+    raise NotImplementedError
+
+
+@triton.jit
 def w4a16_kernel(
     out_ptr,
     x_ptr,
@@ -54,25 +88,32 @@ def w4a16_kernel(
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
 ):
-    """BLOCK_N outputs of BLOCK_M rows, from the inputs of one split.
+    """BLOCK_N outputs of BLOCK_M rows, from the inputs of one split. Given, on your `multiply_tile`.
 
     Program (j, s, i): outputs j * BLOCK_N and following, split s, rows i * BLOCK_M and following.
 
-    The inputs are walked over in tiles of BLOCK_K. Each group has tiles of its own, GROUP / BLOCK_K of them,
-    rounded up; where it does not come out even, the last tile of a group ends where the group does. So all
-    inputs of a tile share one scale. There are num_tiles tiles in all, and split s has the tiles
-    s * tiles_per_split and following, that many of them; the last splits may have fewer, or none.
-
-    For each tile: load the words, the rows of x and a scale for each output, each once; unpack; multiply with
-    tl.dot, the weights on the left, in x's dtype, input_precision="ieee"; multiply the result by the scales,
-    in float32; add. The sum goes to out_ptr, which is [splits, num_rows, out_features] without gaps: float32
-    where there are several splits, out itself where there is one.
-
-    BLOCK_M, BLOCK_N and BLOCK_K are powers of two, at least 16. num_rows and out_features are any number and
-    GROUP is any multiple of 8, so the last program of each kind may have lanes that must load and store
-    nothing. The strides count elements; make output numbers tl.int64 before you multiply.
+    There are num_tiles tiles in all, and split s has the tiles s * tiles_per_split and following, that many
+    of them; the last splits may have fewer, or none. The sum goes to out_ptr, which is
+    [splits, num_rows, out_features] without gaps: float32 where there are several splits, out itself where
+    there is one.
     """
-    raise NotImplementedError
+    output = (tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)).to(tl.int64)
+    row = (tl.program_id(2) * BLOCK_M + tl.arange(0, BLOCK_M)).to(tl.int64)
+    in_outputs = output < out_features
+    in_rows = row < num_rows
+    first = tl.program_id(1) * tiles_per_split
+    last = tl.minimum(first + tiles_per_split, num_tiles)
+
+    acc = tl.zeros([BLOCK_N, BLOCK_M], tl.float32)
+    for tile in range(first, last):
+        acc += multiply_tile(
+            x_ptr, packed_ptr, scale_ptr, tile, row, output, in_rows, in_outputs,
+            x_stride, packed_stride, scale_stride, GROUP, BLOCK_N, BLOCK_K,
+        )  # fmt: skip
+
+    split = tl.program_id(1).to(tl.int64)
+    at = (split * num_rows + row[None, :]) * out_features + output[:, None]
+    tl.store(out_ptr + at, acc, mask=in_rows[None, :] & in_outputs[:, None])
 
 
 @triton.jit

@@ -11,7 +11,7 @@ from course.kernels.lab import Kernels, runs_alone
 
 pytestmark = [pytest.mark.torch, pytest.mark.triton]
 W4A16 = Kernels(
-    "w4a16", ["unpack", "w4a16_kernel"], "a kernel that is right, without races and frugal"
+    "w4a16", ["unpack", "multiply_tile"], "a kernel that is right, without races and frugal"
 )
 
 

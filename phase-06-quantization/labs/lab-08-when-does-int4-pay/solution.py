@@ -84,32 +84,44 @@ FP8 = Scheme("fp8", 8, "fp8")
 
 
 def predictions() -> dict[str, float]:
-    """Five guesses."""
+    """Four guesses."""
     return {
         "times faster, alone": 3.2,
         "times faster, sixty-four decode": 1.8,
         "times faster, the same with a chunk": 1.0,
         "tokens from which the linears gain nothing": 404,
-        "times faster with fp8, the same with a chunk": 1.8,
     }
 
 
-# ---- bytes ---------------------------------------------------------------------------------------
+# ---- bytes, given --------------------------------------------------------------------------------
 
 
 def bits_per_weight(bits: int, group_size: int, scale_bits: int = 16, zero_bits: int = 0) -> float:
-    """A group shares one scale and one zero point."""
+    """Bits that a weight takes in memory, its share of the scale and the zero point of its group included.
+
+    Args:
+        bits: of the weight itself.
+        group_size: weights that share one scale, and one zero point where there are some.
+        scale_bits, zero_bits: of one scale and of one zero point; 0 for none.
+    """
     return bits + (scale_bits + zero_bits) / group_size
 
 
 def linear_weights(model: Model) -> int:
-    """q, k, v and o, then gate, up and down, in each layer."""
+    """How many weights the linears of all layers have: the matrices for q, k, v and o, gate, up and down.
+
+    Neither the embedding nor the head is among them, nor are the norms.
+    """
     q, kv = model.heads * model.head_size, model.kv_heads * model.head_size
     return model.layers * model.hidden * (2 * q + 2 * kv + 3 * model.mlp)
 
 
 def resident_bytes(model: Model, scheme: Scheme) -> float:
-    """The linears in the scheme's bits, everything else in 16."""
+    """Bytes of the whole model in memory.
+
+    The linears are stored as the scheme says. In 16 bits stay the embedding, the head (the same table
+    where `tied`) and the norms: two vectors of `hidden` a layer, and one behind the last layer.
+    """
     tables = (1 if model.tied else 2) * model.vocab * model.hidden
     norms = (2 * model.layers + 1) * model.hidden
     return linear_weights(model) * scheme.bits / 8 + 2 * (tables + norms)
@@ -118,13 +130,21 @@ def resident_bytes(model: Model, scheme: Scheme) -> float:
 def people_at_once(
     card: Card, model: Model, scheme: Scheme, context: int, kv_bytes: float = 2
 ) -> int:
-    """What 0.92 of the memory leaves, in caches of this length."""
+    """How many requests have room for their K and V at the same time; 0 where the model does not even fit.
+
+    vLLM takes 0.92 of the card's memory by default, and the cache gets what the model leaves of it.
+    (Activations and graphs take something too, which is left out here.)
+
+    Args:
+        context: tokens each of them has in the cache, at least 1.
+        kv_bytes: of one number in the cache.
+    """
     room = 0.92 * card.memory - resident_bytes(model, scheme)
     return max(0, int(room // (context * kv_bytes_per_token(model, kv_bytes))))
 
 
 def kv_bytes_per_token(model: Model, kv_bytes: float = 2) -> float:
-    """K and V in each KV head of each layer (lab 00-04)."""
+    """Bytes that one token takes up in the KV cache, over all layers (lab 00-04)."""
     return 2 * model.layers * model.kv_heads * model.head_size * kv_bytes
 
 
@@ -132,7 +152,14 @@ def kv_bytes_per_token(model: Model, kv_bytes: float = 2) -> float:
 
 
 def product_rate(card: Card, scheme: Scheme) -> float:
-    """Without tensor cores for fp8 the weights become 16-bit numbers; int8 has no such way out."""
+    """Given: operations a second at which the linears are multiplied.
+
+    A card without tensor cores for fp8 multiplies in 16 bits: there fp8 is a way to store weights, no more.
+    For int8 there is no such way out.
+
+    Raises:
+        ValueError: int8 on a card that has none; the message names the scheme and the card.
+    """
     if scheme.product == "int8":
         if card.int8 is None:
             raise ValueError(f"{scheme.name}: {card.name} has no int8 product")
@@ -153,7 +180,10 @@ def linears_seconds(card: Card, scheme: Scheme, weights: int, tokens: int) -> tu
 
 
 def head_seconds(card: Card, model: Model, rows: int) -> tuple[float, float]:
-    """In 16 bits, and only for rows of which a token is chosen."""
+    """Given: seconds of the head, `hidden` by `vocab` in 16 bits, of `rows` tokens: by reading, by computing.
+
+    Where no row asks for a token the head is not run at all.
+    """
     if rows == 0:
         return 0.0, 0.0
     size = model.vocab * model.hidden
@@ -163,7 +193,12 @@ def head_seconds(card: Card, model: Model, rows: int) -> tuple[float, float]:
 def attention_seconds(
     card: Card, model: Model, step: Sequence[Request], kv_bytes: float = 2
 ) -> tuple[float, float]:
-    """Each request reads its own cache, and each new token meets all tokens up to itself."""
+    """Given: seconds of attention over all layers and requests of a step: by reading, by computing.
+
+    Each request reads the K and V of its own tokens once, those that are new included. A new token
+    attends to every cached one, to the new ones before it and to itself, and for each of these it costs
+    4 operations for every number of a head, in all query heads and layers, in 16 bits.
+    """
     tokens = sum(request.cached + request.new for request in step)
     pairs = sum(one.new * one.cached + one.new * (one.new + 1) // 2 for one in step)
     read = tokens * kv_bytes_per_token(model, kv_bytes) / card.bandwidth
@@ -204,7 +239,17 @@ def regime(
 
 
 def mixed_step(people: int, context: int, prompt: int, budget: int) -> list[Request]:
-    """Phase 03: those who decode come first, and the prompt gets what is left."""
+    """Given: a step in which people decode and one prompt is computed as far as there is room (phase 03).
+
+    Who decodes comes first, a token each; the prompt gets what is left of the budget. A chunk that is not
+    the prompt's end asks for no token. A step never has more tokens than the budget, and no request is in
+    it without a token.
+
+    Args:
+        people: who decode, each with `context` tokens in the cache; 0 for none.
+        prompt: tokens of the one that comes, none of them computed yet.
+        budget: tokens of a step, `max_num_batched_tokens`.
+    """
     decodes = [Request(1, context)] * min(people, budget)
     chunk = min(prompt, budget - len(decodes))
     return [*decodes, Request(chunk, 0, sampled=chunk == prompt)] if chunk else decodes

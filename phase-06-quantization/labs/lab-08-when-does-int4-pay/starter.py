@@ -83,11 +83,11 @@ FP8 = Scheme("fp8", 8, "fp8")
 
 
 def predictions() -> dict[str, float]:
-    """Your answers to the five questions of the README, under its names."""
+    """Your answers to the four questions of the README, under its names."""
     raise NotImplementedError
 
 
-# ---- bytes ---------------------------------------------------------------------------------------
+# ---- bytes, given --------------------------------------------------------------------------------
 
 
 def bits_per_weight(bits: int, group_size: int, scale_bits: int = 16, zero_bits: int = 0) -> float:
@@ -98,7 +98,7 @@ def bits_per_weight(bits: int, group_size: int, scale_bits: int = 16, zero_bits:
         group_size: weights that share one scale, and one zero point where there are some.
         scale_bits, zero_bits: of one scale and of one zero point; 0 for none.
     """
-    raise NotImplementedError
+    return bits + (scale_bits + zero_bits) / group_size
 
 
 def linear_weights(model: Model) -> int:
@@ -106,7 +106,8 @@ def linear_weights(model: Model) -> int:
 
     Neither the embedding nor the head is among them, nor are the norms.
     """
-    raise NotImplementedError
+    q, kv = model.heads * model.head_size, model.kv_heads * model.head_size
+    return model.layers * model.hidden * (2 * q + 2 * kv + 3 * model.mlp)
 
 
 def resident_bytes(model: Model, scheme: Scheme) -> float:
@@ -115,7 +116,9 @@ def resident_bytes(model: Model, scheme: Scheme) -> float:
     The linears are stored as the scheme says. In 16 bits stay the embedding, the head (the same table
     where `tied`) and the norms: two vectors of `hidden` a layer, and one behind the last layer.
     """
-    raise NotImplementedError
+    tables = (1 if model.tied else 2) * model.vocab * model.hidden
+    norms = (2 * model.layers + 1) * model.hidden
+    return linear_weights(model) * scheme.bits / 8 + 2 * (tables + norms)
 
 
 def people_at_once(
@@ -130,12 +133,13 @@ def people_at_once(
         context: tokens each of them has in the cache, at least 1.
         kv_bytes: of one number in the cache.
     """
-    raise NotImplementedError
+    room = 0.92 * card.memory - resident_bytes(model, scheme)
+    return max(0, int(room // (context * kv_bytes_per_token(model, kv_bytes))))
 
 
 def kv_bytes_per_token(model: Model, kv_bytes: float = 2) -> float:
     """Bytes that one token takes up in the KV cache, over all layers (lab 00-04)."""
-    raise NotImplementedError
+    return 2 * model.layers * model.kv_heads * model.head_size * kv_bytes
 
 
 # ---- seconds of one part -------------------------------------------------------------------------
@@ -143,7 +147,7 @@ def kv_bytes_per_token(model: Model, kv_bytes: float = 2) -> float:
 
 
 def product_rate(card: Card, scheme: Scheme) -> float:
-    """Operations a second at which the linears are multiplied.
+    """Given: operations a second at which the linears are multiplied.
 
     A card without tensor cores for fp8 multiplies in 16 bits: there fp8 is a way to store weights, no more.
     For int8 there is no such way out.
@@ -151,7 +155,13 @@ def product_rate(card: Card, scheme: Scheme) -> float:
     Raises:
         ValueError: int8 on a card that has none; the message names the scheme and the card.
     """
-    raise NotImplementedError
+    if scheme.product == "int8":
+        if card.int8 is None:
+            raise ValueError(f"{scheme.name}: {card.name} has no int8 product")
+        return card.int8
+    if scheme.product == "fp8" and card.fp8 is not None:
+        return card.fp8
+    return card.flops
 
 
 def linears_seconds(card: Card, scheme: Scheme, weights: int, tokens: int) -> tuple[float, float]:
@@ -168,23 +178,29 @@ def linears_seconds(card: Card, scheme: Scheme, weights: int, tokens: int) -> tu
 
 
 def head_seconds(card: Card, model: Model, rows: int) -> tuple[float, float]:
-    """Seconds of the head, `hidden` by `vocab` in 16 bits, for `rows` tokens: by reading, by computing.
+    """Given: seconds of the head, `hidden` by `vocab` in 16 bits, of `rows` tokens: by reading, by computing.
 
     Where no row asks for a token the head is not run at all.
     """
-    raise NotImplementedError
+    if rows == 0:
+        return 0.0, 0.0
+    size = model.vocab * model.hidden
+    return 2 * size / card.bandwidth, 2 * size * rows / card.flops
 
 
 def attention_seconds(
     card: Card, model: Model, step: Sequence[Request], kv_bytes: float = 2
 ) -> tuple[float, float]:
-    """Seconds of attention over all layers and requests of a step: by reading, by computing.
+    """Given: seconds of attention over all layers and requests of a step: by reading, by computing.
 
     Each request reads the K and V of its own tokens once, those that are new included. A new token
     attends to every cached one, to the new ones before it and to itself, and for each of these it costs
     4 operations for every number of a head, in all query heads and layers, in 16 bits.
     """
-    raise NotImplementedError
+    tokens = sum(request.cached + request.new for request in step)
+    pairs = sum(one.new * one.cached + one.new * (one.new + 1) // 2 for one in step)
+    read = tokens * kv_bytes_per_token(model, kv_bytes) / card.bandwidth
+    return read, 4 * model.layers * model.heads * model.head_size * pairs / card.flops
 
 
 # ---- a step --------------------------------------------------------------------------------------
@@ -226,7 +242,7 @@ def regime(
 
 
 def mixed_step(people: int, context: int, prompt: int, budget: int) -> list[Request]:
-    """A step in which people decode and one prompt is computed as far as there is room (phase 03).
+    """Given: a step in which people decode and one prompt is computed as far as there is room (phase 03).
 
     Who decodes comes first, a token each; the prompt gets what is left of the budget. A chunk that is not
     the prompt's end asks for no token. A step never has more tokens than the budget, and no request is in
@@ -237,7 +253,9 @@ def mixed_step(people: int, context: int, prompt: int, budget: int) -> list[Requ
         prompt: tokens of the one that comes, none of them computed yet.
         budget: tokens of a step, `max_num_batched_tokens`.
     """
-    raise NotImplementedError
+    decodes = [Request(1, context)] * min(people, budget)
+    chunk = min(prompt, budget - len(decodes))
+    return [*decodes, Request(chunk, 0, sampled=chunk == prompt)] if chunk else decodes
 
 
 # ---- when it pays --------------------------------------------------------------------------------

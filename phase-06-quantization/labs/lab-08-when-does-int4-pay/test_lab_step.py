@@ -11,7 +11,6 @@ from types import ModuleType
 import pytest
 
 from course.learner.labs import load_support
-from mini_vllm import EngineConfig, LLMEngine, SamplingParams
 
 support = load_support(__file__)
 same = support.same
@@ -86,41 +85,6 @@ def test_at_the_ridge_it_computes(lab: ModuleType) -> None:
     got = [lab.regime(card, model, lab.FP16, [lab.Request(n)]) for n in (127, 128)]
     want = [("linears", "memory"), ("linears", "compute")]
     assert got == want, f"a ridge of 128: memory with 127 tokens, compute with 128, not {got}"
-
-
-@pytest.mark.parametrize(("people", "prompt"), [(3, 40), (3, 13), (3, 5), (0, 40), (5, 11)])
-def test_the_engine_shares_its_step_so(lab: ModuleType, people: int, prompt: int) -> None:
-    """`mini_vllm`'s own scheduler with a budget of 16, asked for the step in which the prompt comes."""
-    config = EngineConfig(
-        num_gpu_blocks=64, max_num_batched_tokens=16, max_num_seqs=8, enable_prefix_caching=False
-    )
-    engine = LLMEngine(config=config)
-    params = SamplingParams(temperature=0, max_tokens=9, ignore_eos=True)
-    for i in range(people):
-        engine.add_request(f"p{i}", {"prompt_token_ids": [40 + i, 41]}, params)
-    if people:
-        engine.step()
-    engine.add_request("new", {"prompt_token_ids": [50] * prompt}, params)
-    scheduled = engine.engine_core.scheduler.schedule().num_scheduled_tokens
-    step = lab.mixed_step(people, 2, prompt, 16)
-    got = [request.new for request in step]
-    want = [scheduled[name] for name in sorted(scheduled, key="new".__eq__)]
-    assert got == want, f"{people} decode, a prompt of {prompt}, budget 16: {want}, not {got}"
-    asked = [request.sampled for request in step]
-    ends = [True] * people + [scheduled["new"] == prompt]
-    assert asked == ends, f"a chunk that is not the last asks for no token: {ends}, not {asked}"
-    cached = [request.cached for request in step]
-    assert cached == [2] * people + [0], f"who decodes has 2 tokens cached, the new one 0: {cached}"
-
-
-def test_a_full_step_has_no_room(lab: ModuleType) -> None:
-    """As many who decode as the budget, or more."""
-    for people in (16, 20):
-        got = lab.mixed_step(people, 7, 40, 16)
-        want = [lab.Request(1, 7)] * 16
-        assert got == want, (
-            f"{people} who decode in a budget of 16: 16 requests of one token, not {len(got)}: {got}"
-        )
 
 
 # ---- when it pays --------------------------------------------------------------------------------

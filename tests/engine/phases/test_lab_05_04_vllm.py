@@ -66,15 +66,12 @@ for table in list(grid.tables())[::20]:
     a, b = grid.answer(theirs, table), grid.answer(yours, table)
     assert a == b, f"{support.about(table)}: {support.first_difference(a, b)}"
     cells += grid.CELLS
-for one in grid.resolves():
-    assert grid.answer(theirs, one) == grid.answer(yours, one), one
-    cells += 1
 print(f"LAB {cells:,} cells")
 """
 
 
 @pytest.mark.vllm
 def test_vllm_dispatches_as_the_lab_does() -> None:
-    """vLLM's dispatcher and downgrades, asked here and now, cell by cell."""
+    """vLLM's dispatcher, asked here and now, cell by cell."""
     out = output_of("-c", ASK, IMPL, LAB / "support.py")
-    assert "LAB 454,160 cells" in out, out
+    assert "LAB 450,560 cells" in out, out
