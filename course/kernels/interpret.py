@@ -20,16 +20,6 @@ MOST_FAILED = 3  # cases; a kernel that is wrong in so many is judged
 MOST_FINDINGS = 3  # of one judge about one file; the rest says the same
 
 
-LAST = (
-    "the numbers of the call before come out again: an answer, or what it is made of, was kept from call to "
-    "call"
-)
-KEPT = (
-    "right when it is called for the first time with this shape, and wrong when it is called again: "
-    "something is kept from call to call, a workspace or counter that is not reset, a copy, or a plan"
-)
-
-
 class Interpreted:
     """Judges files on the cases of one problem. What is the same for all files is computed once."""
 
@@ -138,14 +128,14 @@ class Interpreted:
             if found:  # or is it wrong with these numbers anyway?
                 ran = self.runner.run(number, "whole", order)
                 case.flip()
-                found = self._wrong(flipped, ran, KEPT) or found
+                found = self._wrong(flipped, ran, right.KEPT) or found
                 case.flip()
             yield ran, flipped, found
         if case.other:
             other = self.others.setdefault(number, case.other())
             ran = self.runner.run(number, "again", ORDERS[number % len(ORDERS)])
             same = first is not None and ran.got is not None and torch.equal(first, ran.got)
-            note = LAST if same else KEPT
+            note = right.LAST if same else right.KEPT
             yield ran, other, self._wrong(other, ran, note)
 
     def _wrong(self, case: Case, ran: Ran, note: str = "") -> list[Finding]:

@@ -16,6 +16,14 @@ if TYPE_CHECKING:
     from course.kernels.runner import Ran
 
 JUDGE = "right"
+LAST = (
+    "the numbers of the call before come out again: an answer, or what it is made of, was kept from call to "
+    "call"
+)
+KEPT = (
+    "right when it is called for the first time with this shape, and wrong when it is called again: "
+    "something is kept from call to call, a workspace or counter that is not reset, a copy, or a plan"
+)
 SPREAD = 1 << 30  # bytes
 
 
@@ -34,7 +42,7 @@ def snapshot(case: Case) -> dict[str, torch.Tensor]:
 
 def judge_case(case: Case, ran: Ran, explain: Any, note: str = "") -> Iterator[Finding]:
     """What is wrong with one run, the cause first: an access outside, then the numbers, then who made them.
-    `note` is said of numbers that nothing else explains."""
+    `note`, `LAST` or `KEPT`, is said of a second call whose numbers no mistake explains."""
     launches = ran.launches
     outside = list(_outside(case, launches))
     yield from outside
@@ -138,9 +146,10 @@ def _differs(case: Case, ran: Ran, bad: torch.Tensor, explain: Any, note: str) -
         share += f" and {int(bad.any(2).any(0).sum())} of {bad.shape[1]} heads"
     place = ", ".join(map(str, index))
     message = f"out[{place}] is {value:.6g} and must be {wanted:.6g} ({share}; {case.label})."
-    rule = explain(case, got) or _from_the_log(case, ran, index)
-    if note:
-        rule = f"{note}. The second call by itself: {rule}" if rule else note
+    named = None if note == LAST else explain(case, got)
+    rule = named or _from_the_log(case, ran, index)
+    if note and not named:
+        rule = note
     if rule:
         message += f" It looks like this: {rule}."
     figures = {"index": list(index), "got": value, "expected": wanted, "case": case.label}

@@ -2,7 +2,7 @@
 
     python tests/authors/kernel_proof.py [WORD ...]
 
-With words, only what has one of them in its name. The whole takes five minutes of processor time:
+With words, only what has one of them in its name. The whole takes some twenty minutes of processor time:
 the interpreter runs each kernel, and those whose fault shows in machine code are compiled. Exit status 1 if
 anything is amiss. `kernel_faults/` holds the correct kernels and, in faults.txt, the faults.
 """
