@@ -6,7 +6,8 @@
     report = judge("my_kernel.py", problem="decode")
     assert report.ok, report.refusals()
 
-Four judges. *right*: run by Triton's interpreter on ragged cases, against float64 and vLLM's own kernel.
+Four judges. *right*: run by Triton's interpreter on ragged cases, each shape twice, against float64 and
+vLLM's own kernel.
 *races*: no address that one program writes may be touched by another, unless both do so atomically.
 *bytes*: loaded and stored, against the least that the shape needs. *compiled*: ahead of time for four
 architectures, spills, shared memory and the width of loads read from the machine code, beside vLLM's.

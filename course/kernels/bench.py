@@ -6,6 +6,7 @@ each. This one imports neither torch nor Triton.
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import json
 import os
@@ -23,6 +24,15 @@ TIMEOUT = (
     600.0  # seconds for a child and one file; a kernel that never ends should not hang a terminal
 )
 ROOT = Path(__file__).resolve().parents[2]
+Starts = list[
+    list[list[str]]
+]  # a list a case, a start a launch; course.kernels.starts has the form
+# What the interpreter was seen to start, by file, its content and problem: the compiler must see the same.
+_interpreted: dict[tuple[Path, str, str], Starts] = {}
+ONLY_INTERPRETED = (
+    "what runs in the interpreter is not what is compiled: the same call differs in {}. A kernel must not "
+    "ask who runs it, TRITON_INTERPRET for instance: then nothing that was seen here holds on a GPU"
+)
 
 
 class BenchError(ValueError):
@@ -57,15 +67,47 @@ def judge_many(
     wanted = [judge for judge in JUDGES if judge in judges]
     findings: dict[Path, list[Finding]] = {file: [] for file in files}
     interpreted = [judge for judge in wanted if judge in INTERPRETED]
-    for group, interpret in ((interpreted, True), (["compiled"], False)):
-        if set(group) & set(wanted):
-            found = _child(files, problem, group, interpret=interpret, vllm=vllm)
-            for file in files:
-                findings[file] += found[file]
+    if interpreted:
+        for file, (found, starts) in _child(
+            files, problem, interpreted, interpret=True, vllm=vllm
+        ).items():
+            findings[file] += found
+            _interpreted[_key(file, problem)] = starts
+    if "compiled" in wanted:
+        if unseen := [file for file in files if _key(file, problem) not in _interpreted]:
+            seen = _child(unseen, problem, [], interpret=True, vllm=False)
+            _interpreted.update({_key(file, problem): seen[file][1] for file in unseen})
+        for file, (found, starts) in _child(
+            files, problem, ["compiled"], interpret=False, vllm=vllm
+        ).items():
+            findings[file] += found
+            if said := _differ(_interpreted[_key(file, problem)], starts):
+                findings[file].append(Finding("compiled", False, ONLY_INTERPRETED.format(said)))
     return [
         Report(str(path), problem, tuple(findings[file]))
         for path, file in zip(paths, files, strict=True)
     ]
+
+
+def _key(file: Path, problem: str) -> tuple[Path, str, str]:
+    return file, hashlib.sha256(file.read_bytes()).hexdigest(), problem
+
+
+def _differ(interpreted: Starts, compiled: Starts) -> str | None:
+    """The first thing that the two children saw differently, in words, or None."""
+    for ours, theirs in zip(interpreted, compiled, strict=False):
+        for one, other in zip(ours, theirs, strict=False):
+            if one == other:
+                continue
+            if one[:2] == other[:2]:
+                what = "the grid" if one[2] != other[2] else "the arguments"
+                return f"{what} of {one[0]}"
+            if one[0] == other[0]:
+                return f"the source of {one[0]}, or a number that it reads from its file"
+            return f"{one[0]} in the one and {other[0]} in the other"
+        if len(ours) != len(theirs):
+            return f"{len(ours)} launches in the one and {len(theirs)} in the other"
+    return None
 
 
 def _refuse(files: Sequence[Path], problem: str, judges: Sequence[str]) -> None:
@@ -104,7 +146,8 @@ def _environment(interpret: bool) -> dict[str, str]:
 
 def _child(
     files: Sequence[Path], problem: str, judges: Sequence[str], *, interpret: bool, vllm: bool
-) -> dict[Path, tuple[Finding, ...]]:
+) -> dict[Path, tuple[tuple[Finding, ...], Starts]]:
+    """Findings and starts by file."""
     request = {
         "files": [str(file) for file in files],
         "problem": problem,
@@ -131,11 +174,16 @@ def _child(
         lines = answer.read_text(encoding="utf-8").splitlines() if answer.is_file() else []
     if not lines:  # the worker's first line says that it is ready
         raise BenchError(f"the bench itself failed ({ended}): {last}")
-    results: list[list[dict[str, Any]]] = [json.loads(line) for line in lines[1:]]
-    found = {file: from_data(result) for file, result in zip(files, results, strict=False)}
+    results: list[dict[str, Any]] = [json.loads(line) for line in lines[1:]]
+    found = {
+        file: (from_data(result["findings"]), result["starts"])
+        for file, result in zip(files, results, strict=False)
+    }
     for file in files[len(results) :]:
         gone = Finding(
-            judges[0], False, f"the process that ran the kernel died: {ended} {last}".strip()
+            judges[0] if judges else "compiled",
+            False,
+            f"the process that ran the kernel died: {ended} {last}".strip(),
         )
-        found[file] = (gone,)
+        found[file] = (gone,), []
     return found

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from course.kernels import beside, races, right, traffic
-from course.kernels.loading import Entry, Refused, call, load_entry
-from course.kernels.memory import memory_of
+from course.kernels.loading import Refused, stand_in_driver
 from course.kernels.problems.case import Case
-from course.kernels.record import ORDERS, Recorder, lighten
+from course.kernels.record import ORDERS, lighten
 from course.kernels.report import Finding
+from course.kernels.runner import GoneError, Ran, Runner
+from course.kernels.starts import Start
 
 MOST_FAILED = 3  # cases; a kernel that is wrong in so many is judged
 MOST_FINDINGS = 3  # of one judge about one file; the rest says the same
@@ -27,13 +28,21 @@ class Interpreted:
         torch.use_deterministic_algorithms(True, warn_only=True)
         torch.set_num_threads(1)
         lighten()
+        stand_in_driver()
         self.problem, self.judges = problem, tuple(judges)
-        self.cases: list[Case] = problem.cases() if {"right", "races"} & set(self.judges) else []
-        self.long: Case | None = problem.traffic() if "bytes" in self.judges else None
+        cases: list[Case] = problem.cases()
+        self.cases = cases if {"right", "races"} & set(self.judges) else []
+        self.long: Case = problem.traffic()
+        self.others: dict[int, Case] = {}
+        self.flipped: Case | None = None
+        # Before any answer is computed: the process that runs the kernels must not hold one.
+        seen = [case.inputs for case in (*cases, self.long, problem.shape())]
+        self.runner = Runner(problem.ENTRY, [*self.cases, self.long], seen)
         self.vllm, self.alone = beside.Beside({}, {}), beside.why_not(vllm)
         if not self.alone:
+            long = self.long if "bytes" in self.judges else None
             try:
-                self.vllm = beside.ask_vllm(problem, self.cases, self.long)
+                self.vllm = beside.ask_vllm(problem, self.cases, long)
             except beside.DisagreementError:
                 raise
             except (
@@ -41,49 +50,55 @@ class Interpreted:
             ) as error:  # a build of vLLM that cannot do it here; the kernel can be judged
                 self.alone = f"not to be run here, {type(error).__name__}: {error}"
 
-    def judge(self, path: Path) -> list[Finding]:
-        """Every finding about one file, in the order of the judges."""
+    def judge(self, path: Path) -> tuple[list[Finding], list[list[Start]]]:
+        """Every finding about one file, in the order of the judges; and what it starts, by case."""
+        starts: list[list[Start]] = []
         try:
-            entry = load_entry(path, self.problem.ENTRY)
-            found = [*self._numbers(entry, path), *self._bytes(entry, path)]
-        except Refused as refused:
-            first, *others = self.judges
+            self.runner.open(path)
+            starts = self.runner.starts()
+            found = [*self._numbers(), *self._bytes()]
+        except (Refused, GoneError) as error:
+            message = str(error)
+            if isinstance(error, GoneError):
+                message = f"the process that ran the kernel died: {message}"
             unable = "not judged, because the kernel did not run"
-            return [
-                Finding(first, False, str(refused)),
-                *(Finding(j, None, unable) for j in others),
-            ]
-        return [finding for judge in self.judges for finding in found if finding.judge == judge]
+            found = [Finding(judge, None, unable) for judge in self.judges]
+            found[:1] = [Finding(judge, False, message) for judge in self.judges[:1]]
+        finally:
+            self.runner.close()
+        ordered = [f for judge in self.judges for f in found if f.judge == judge]
+        return ordered, starts
 
-    def _numbers(self, entry: Entry, path: Path) -> list[Finding]:
+    def _numbers(self) -> list[Finding]:
         """The judges `right` and `races`, on case after case, in another order of programs each time."""
         numbers: list[Finding] = []
         raced: list[Finding] = []
         tried = failed = 0
+        configs = 1
         far: dict[str, float] = {}
         for tried, case in enumerate(self.cases, 1):
-            got, recorder = self._run(entry, path, case, ORDERS[tried % len(ORDERS)])
-            raced += races.judge_races(recorder.launches, case.label)
-            wrong = list(right.judge_case(case, got, recorder, self.problem.explain))
-            if not wrong and hasattr(self.problem, "rules"):
-                said = self.problem.rules(case, recorder.launches, got)
-                wrong = [Finding("right", False, f"{text} ({case.label}).") for text in said]
+            wrong: list[Finding] = []
+            for ran, right_ones, found in self._calls(tried - 1, case):
+                configs = max(configs, ran.configs)
+                raced += races.judge_races(ran.launches, right_ones.label)
+                wrong = found
+                if wrong:
+                    break
+                if right_ones is case and ran.got is not None:
+                    self._measure(far, tried - 1, case, ran.got)
             numbers += wrong
             failed += bool(wrong)
             if failed == MOST_FAILED:
                 break
-            if not wrong:
-                kind = str(got.dtype).removeprefix("torch.")
-                far[kind] = max(far.get(kind, 0.0), _error(got, case.expected))
-                for form, outputs in self.vllm.outputs.items():
-                    if tried <= len(outputs):
-                        name = f"{kind}, vLLM {form}"
-                        far[name] = max(far.get(name, 0.0), _error(got, outputs[tried - 1]))
-        figures = {"cases": tried, "failed": failed, "error": far}
+        if not tried:
+            return []
+        figures = {"cases": tried, "failed": failed, "error": far, "configs": configs}
         if failed:
             how_many = f"{failed} of {tried} cases fail"
         else:
-            how_many = f"{tried} ragged cases"
+            how_many = f"{tried} ragged cases, each twice"
+            if configs > 1:
+                how_many += f", {configs} configurations"
             form = next(iter(beside.forms(self.problem)))
             numbers = [Finding("right", True, f"{how_many}: {_praise(far, self.alone, form)}")]
         numbers[:1] = [
@@ -94,23 +109,73 @@ class Interpreted:
             raced = [Finding("races", True, none, {"cases": tried})]
         return [*_telling(numbers, how_many), *_telling(raced, "")]
 
-    def _bytes(self, entry: Entry, path: Path) -> list[Finding]:
-        if self.long is None:
-            return []
-        _, recorder = self._run(entry, path, self.long, ORDERS[0])
-        return [traffic.judge_bytes(self.long, recorder.launches, self.problem, self.vllm.bytes)]
+    def _calls(self, number: int, case: Case) -> Iterator[tuple[Ran, Case, list[Finding]]]:
+        """One call after the other with the shape of a case, each with the case that has its answer, and what
+        is wrong with it: with each configuration, with inputs that are right only while kernels run, and
+        with other numbers."""
+        order = ORDERS[(number + 1) % len(ORDERS)]
+        ran = self.runner.run(number, "first", order)
+        first = ran.got
+        yield ran, case, self._wrong(case, ran)
+        for config in range(1, ran.configs):
+            ran = self.runner.run(number, "first", order, config)
+            found = [_of_config(f, config) for f in self._wrong(case, ran)]
+            yield ran, case, found
+        if number == 0 and case.flip:
+            flipped = self.flipped = self.flipped or case.flipped()
+            ran = self.runner.run(number, "flipped", order)
+            found = list(right.judge_flipped(flipped, ran, self.problem.NEEDED))
+            if found:  # or is it wrong with these numbers anyway?
+                ran = self.runner.run(number, "whole", order)
+                case.flip()
+                found = self._wrong(flipped, ran, right.KEPT) or found
+                case.flip()
+            yield ran, flipped, found
+        if case.other:
+            other = self.others.setdefault(number, case.other())
+            ran = self.runner.run(number, "again", ORDERS[number % len(ORDERS)])
+            same = first is not None and ran.got is not None and torch.equal(first, ran.got)
+            note = right.LAST if same else right.KEPT
+            yield ran, other, self._wrong(other, ran, note)
 
-    def _run(self, entry: Entry, path: Path, case: Case, order: str) -> tuple[Any, Recorder]:
-        """The kernel's answer and its log. What it wrote to its inputs is noted in the log, and undone."""
-        before = right.snapshot(case)
-        recorder = Recorder(case.inputs, order)
-        with recorder.watching():
-            got = call(entry, case.inputs, path)
-        for name, memory in before.items():
-            if not torch.equal(memory_of(case.inputs[name]), memory):
-                recorder.overwritten.append(name)
-                memory_of(case.inputs[name]).copy_(memory)
-        return got, recorder
+    def _wrong(self, case: Case, ran: Ran, note: str = "") -> list[Finding]:
+        found = list(right.judge_case(case, ran, self.problem.explain, note))
+        if not found and hasattr(self.problem, "rules"):
+            said = self.problem.rules(case, ran.launches, ran.got)
+            found = [Finding("right", False, f"{text} ({case.label}).") for text in said]
+        return found
+
+    def _measure(self, far: dict[str, float], number: int, case: Case, got: torch.Tensor) -> None:
+        """The largest errors so far, by dtype."""
+        kind = str(got.dtype).removeprefix("torch.")
+        far[kind] = max(far.get(kind, 0.0), _error(got, case.expected))
+        for form, outputs in self.vllm.outputs.items():
+            if number < len(outputs):
+                name = f"{kind}, vLLM {form}"
+                far[name] = max(far.get(name, 0.0), _error(got, outputs[number]))
+
+    def _bytes(self) -> list[Finding]:
+        """The judge `bytes`; of several configurations, on that which asks for most."""
+        if "bytes" not in self.judges:
+            return []
+        number, found = len(self.cases), []
+        configs = ran = None
+        for config in range(64):
+            ran = self.runner.run(number, "first", ORDERS[0], config)
+            configs = ran.configs
+            finding = traffic.judge_bytes(self.long, ran.launches, self.problem, self.vllm.bytes)
+            found.append(finding if configs == 1 else _of_config(finding, config))
+            if config + 1 >= configs:
+                break
+        refused = [finding for finding in found if not finding.ok]
+        return (refused or found)[:1]
+
+
+def _of_config(finding: Finding, config: int) -> Finding:
+    if finding.ok:
+        return finding
+    message = f"configuration {config + 1} of the autotuner: {finding.message}"
+    return Finding(finding.judge, finding.ok, message, finding.figures)
 
 
 def _error(got: torch.Tensor, reference: torch.Tensor) -> float:

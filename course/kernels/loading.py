@@ -21,6 +21,10 @@ class Refused(Exception):
     """The kernel cannot be run at all; the message says why."""
 
 
+# Of an autotuned kernel's configurations, the one to take, and the most that any kernel here has.
+CHOICE = SimpleNamespace(number=0, most=1)
+
+
 def stand_in_for_a_gpu() -> None:
     """What a launcher may ask the device for, answered without one (a GPU of sm_80 with 108 processors)."""
     properties = SimpleNamespace(multi_processor_count=108, major=8, minor=0, name="none")
@@ -29,8 +33,60 @@ def stand_in_for_a_gpu() -> None:
     torch.cuda.current_device = lambda: 0
     from triton.runtime.autotuner import Autotuner
 
-    # No clock here: of several configurations the first is taken.
-    Autotuner._bench = lambda self, *args, config, **meta: 0.0
+    # No clock here: the bench asks for one configuration after the other.
+    run = Autotuner.run
+
+    def tuned(tuner: Any, *args: Any, **kwargs: Any) -> Any:
+        CHOICE.most = max(CHOICE.most, len(tuner.configs))
+        tuner.cache.clear()
+        return run(tuner, *args, **kwargs)
+
+    def chosen(tuner: Any, *args: Any, config: Any, **meta: Any) -> float:
+        return float(config is not tuner.configs[min(CHOICE.number, len(tuner.configs) - 1)])
+
+    def no_disk(tuner: Any, key: Any, configs: Any, bench: Any) -> bool:
+        bench()
+        return False
+
+    Autotuner.run, Autotuner._bench, Autotuner.check_disk_cache = tuned, chosen, no_disk
+
+
+class StandIn:
+    """As much of a driver as compiling needs."""
+
+    def __init__(self, capability: int) -> None:
+        self.capability = capability
+
+    def get_current_target(self) -> Any:
+        from triton.backends.compiler import GPUTarget
+
+        return GPUTarget("cuda", self.capability, 32)
+
+    def get_current_device(self) -> int:
+        return self.capability  # Triton keeps what it has compiled by device
+
+    def get_current_stream(self, device: Any = None) -> int:
+        return 0
+
+    def get_active_torch_device(self) -> torch.device:
+        return torch.device("cpu")
+
+    def map_python_to_cpp_type(self, kind: str) -> str:
+        from triton.backends.nvidia.driver import ty_to_cpp
+
+        return ty_to_cpp(kind)  # type: ignore[no-any-return]
+
+    @staticmethod
+    def is_active() -> bool:
+        return True
+
+
+def stand_in_driver(capability: int = 80) -> None:
+    """Makes a launcher that asks Triton's driver see a GPU of this capability."""
+    import triton
+
+    triton.runtime.driver.set_active(StandIn(capability))
+    torch.cuda.get_device_capability = lambda device=None: divmod(capability, 10)
 
 
 def load_entry(path: Path, entry: str) -> Entry:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from types import FrameType
@@ -19,7 +19,7 @@ import numpy as np
 import torch
 import triton.runtime.interpreter as interpreter
 
-from course.kernels.memory import Array, Region, nearest, sort_out
+from course.kernels.memory import Array, Region, memory_of, nearest, sort_out
 
 Program = tuple[int, int, int]
 ORDERS = ("first to last", "last to first", "shuffled")
@@ -70,10 +70,19 @@ class Launch:
 class Recorder:
     """Records every launch inside of `with Recorder(...).watching():`.
 
-    `inputs` are the tensors that the kernel is called with, by name.
+    `inputs` are the tensors that the kernel is called with, by name. `around`, if given, is called when a
+    launch begins and when it ends.
     """
 
-    def __init__(self, inputs: dict[str, Any], order: str = ORDERS[0]) -> None:
+    def __init__(
+        self,
+        inputs: dict[str, Any],
+        order: str = ORDERS[0],
+        around: Callable[[], None] | None = None,
+    ) -> None:
+        self._around = around or (lambda: None)
+        # What the latest launch that stored there left in a tensor of the file's own, by its memory's address
+        self.left: dict[int, torch.Tensor] = {}
         self.launches: list[Launch] = []
         self.overwritten: list[str] = []  # inputs that were not the same afterwards
         self._order = order
@@ -127,9 +136,37 @@ class Recorder:
             code = kernel.fn.__code__
             self.launches.append(Launch(kernel.fn.__name__, code.co_filename, regions))
             self._permuted = []
-            return original(kernel, *args, grid=grid, warmup=warmup, **kwargs)
+            self._around()
+            try:
+                return original(kernel, *args, grid=grid, warmup=warmup, **kwargs)
+            finally:
+                self._around()
+                self._leave(named)
 
         return run
+
+    def _leave(self, named: dict[str, Any]) -> None:
+        """Keep what the launch has stored to."""
+        stored = {a.region.name for a in self.launches[-1].accesses if a.kind != "load"}
+        for name in stored & named.keys():
+            tensor = named[name]
+            if isinstance(tensor, torch.Tensor) and not self._is_known(tensor):
+                memory = memory_of(tensor)
+                self.left[memory.data_ptr()] = memory.clone()
+
+    def lasts(self, got: torch.Tensor) -> bool:
+        """Whether `got` is still what the kernels left there."""
+        memory = memory_of(got)
+        left = self.left.get(memory.data_ptr())
+        if left is None or left.shape != memory.shape:
+            return False
+        where = got.storage_offset(), got.shape, got.stride()
+
+        def seen(bytes_: torch.Tensor) -> torch.Tensor:
+            there = bytes_.view(got.dtype).as_strided(where[1], where[2], where[0])
+            return there.contiguous().view(torch.uint8)
+
+        return bool(torch.equal(seen(left), seen(memory)))
 
     def _is_known(self, tensor: torch.Tensor) -> bool:
         return tensor.untyped_storage().data_ptr() in self._known

@@ -13,6 +13,7 @@ _LABEL = re.compile(r"^(\.L_x_\d+):")
 _INSTRUCTION = re.compile(r"^\s*/\*[0-9a-f]+\*/\s+(.*?);")
 _GUARD = re.compile(r"^@!?U?P\w+\s+")
 _BACK = re.compile(r"\bBRA\b.*`\((\.L_x_\d+)\)")
+_SOURCE = re.compile(r'^\s*//## File "[^"]*", line (\d+)')
 _RESOURCE = re.compile(r"\b(REG|STACK|SHARED|LOCAL):(\d+)")
 TENSOR_CORE = ("HMMA", "HGMMA", "QGMMA", "IMMA", "UTCHMMA", "UTCQMMA", "UTCIMMA")
 
@@ -31,6 +32,16 @@ class MachineCode:
     tensor_core: int
     instructions: int
     loop: dict[str, int] = field(default_factory=dict)  # those of the main loop, by name
+    # line of the kernel's file -> width in bits -> global loads, of those in `loads`
+    lines: dict[int, dict[int, int]] = field(default_factory=dict)
+
+    def narrow(self) -> dict[int, int]:
+        """Line of the kernel's file -> bits that it loads in pieces of less than 128."""
+        found = {
+            line: sum(width * count for width, count in widths.items() if width < 128)
+            for line, widths in self.lines.items()
+        }
+        return {line: bits for line, bits in found.items() if bits}
 
     @property
     def wide(self) -> float:
@@ -49,42 +60,55 @@ def disassemble(cubin: bytes, tools: Path) -> tuple[str, str]:
             command = [str(tools / tool), *options, file.name]
             return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
-        return run("cuobjdump", "--dump-resource-usage"), run("nvdisasm", "-c")
+        return run("cuobjdump", "--dump-resource-usage"), run("nvdisasm", "-c", "-g")
 
 
 def read(resources: str, code: str) -> MachineCode:
     """Count what matters in the two texts of `disassemble`."""
     used = {name: int(value) for name, value in _RESOURCE.findall(resources)}
-    instructions, loop = _main_loop(code)
+    found, loop = _main_loop(code)
+    instructions = [one for one, _ in found]
     kinds = Counter(one.split()[0].split(".")[0] for one in instructions)
+    chosen = loop if _loads([one for one, _ in loop]) else found
+    lines: dict[int, Counter[int]] = {}
+    for one, line in chosen:
+        for width, count in _loads([one]).items():
+            lines.setdefault(line, Counter())[width] += count
     return MachineCode(
         registers=used.get("REG", 0),
         stack=used.get("STACK", 0),
         local=used.get("LOCAL", 0),
         spills=kinds["LDL"] + kinds["STL"],
-        loads=_loads(loop) or _loads(instructions),
+        loads=_loads([one for one, _ in chosen]),
         tensor_core=sum(kinds[name] for name in TENSOR_CORE),
         instructions=len(instructions),
-        loop=dict(Counter(one.split()[0].split(".")[0] for one in loop)),
+        loop=dict(Counter(one.split()[0].split(".")[0] for one, _ in loop)),
+        lines={line: dict(widths) for line, widths in lines.items()},
     )
 
 
-def _main_loop(code: str) -> tuple[list[str], list[str]]:
-    """All instructions, and those of the loop with the most bytes loaded ([] where none loads)."""
+def _main_loop(code: str) -> tuple[list[tuple[str, int]], list[tuple[str, int]]]:
+    """All instructions, each with the line that it comes from, and those of the loop with the most bytes
+    loaded ([] where none loads)."""
     labels: dict[str, int] = {}
-    instructions: list[str] = []
+    instructions: list[tuple[str, int]] = []
+    source = 0
     for line in code.splitlines():
         if label := _LABEL.match(line):
             labels[label[1]] = len(instructions)
+        elif place := _SOURCE.match(line):
+            source = int(place[1])
         elif found := _INSTRUCTION.match(line):
-            instructions.append(_GUARD.sub("", found[1]))
-    best: list[str] = []
-    for end, instruction in enumerate(instructions):
+            instructions.append((_GUARD.sub("", found[1]), source))
+    best: list[tuple[str, int]] = []
+    most = 0
+    for end, (instruction, _) in enumerate(instructions):
         jump = _BACK.search(instruction)
         if jump and labels.get(jump[1], end + 1) <= end:
             body = instructions[labels[jump[1]] : end + 1]
-            if _bits(_loads(body)) > _bits(_loads(best)):
-                best = body
+            bits = _bits(_loads([one for one, _ in body]))
+            if bits > most:
+                best, most = body, bits
     return instructions, best
 
 

@@ -34,7 +34,9 @@ def main(request: dict[str, Any], answer: Path) -> None:
     with answer.open("w", encoding="utf-8") as out:
         print('"ready"', file=out, flush=True)
         for file in request["files"]:
-            print(json.dumps(to_data(judge.judge(Path(file)))), file=out, flush=True)
+            findings, starts = judge.judge(Path(file))
+            answered = {"findings": to_data(findings), "starts": starts}
+            print(json.dumps(answered), file=out, flush=True)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from pathlib import Path
 import kernel_proof as proof
 import pytest
 
-from course.kernels import JUDGES, BenchError, Finding, Report, bench, judge, sass
+from course.kernels import JUDGES, BenchError, Finding, Report, bench, judge, sass, ttir
 from course.kernels.report import from_data, to_data
 from course.learner.cli import main
 from course.learner.grade import engine_digest
@@ -36,6 +36,15 @@ QUICK = (
     "not_split_at_all",
     "codes_without_their_offset",
     "words_read_twice",
+    "splits_behind_the_32nd_lost",
+    "context_cut_at_2048",
+    "answer_kept_by_shape",
+    "divided_by_torch",
+    "torch_answers_and_a_kernel_copies",
+    "answer_found_by_gc",
+    "constant_of_the_file_when_interpreted",
+    "nothing_rescaled",
+    "second_configuration_forgets_keys",
 )
 
 kernels = [pytest.mark.torch, pytest.mark.triton]
@@ -57,7 +66,10 @@ def needs(*markers: pytest.MarkDecorator) -> pytest.MarkDecorator:
 
 @needs(*kernels)
 def test_correct_kernels_are_accepted() -> None:
-    names = ("split.py", "last_merges.py", "one.py", "two_stages.py", "chunks.py", "nibbles.py")
+    names = (
+        "split.py", "last_merges.py", "tuned.py", "one.py", "two_stages.py", "keeps_memory.py",
+        "chunks.py", "nibbles.py",
+    )  # fmt: skip
     for report in proof.correct(names, judges=("right", "races"), vllm=False):
         assert report.ok, f"{report.path} is correct\n{report.refusals()}"
 
@@ -182,7 +194,9 @@ CODE = """
 .L_x_1:
         /*0010*/              @!P0 LDG.E.128 R4, desc[UR4][R2.64] ;
         /*0020*/                   LDGSTS.E.BYPASS.128 [R9], desc[UR4][R2.64] ;
+	//## File "/k.py", line 27
         /*0030*/                   LDG.E.U16 R4, desc[UR4][R2.64] ;
+	//## File "/k.py", line 31
         /*0040*/                   HMMA.16816.F32 R12, R4, R8, R12 ;
         /*0050*/                   STL [R1], R4 ;
         /*0060*/               @P1 BRA `(.L_x_1) ;
@@ -196,3 +210,42 @@ def test_machine_code_is_counted() -> None:
     assert code.loads == {16: 1, 128: 2}, "of the loop alone"
     assert code.wide == pytest.approx(256 / 272)
     assert code.instructions == 8
+    assert code.narrow() == {27: 16}, "the line of the file that loads 16 bits at a time"
+
+
+TTIR = """
+module {
+    %acc = scf.for %i = %c0 to %n step %c1 iter_args(%sum = %zero, %next = %first) -> (tensor<64xf16>) {
+      %s = tt.splat %scales_ptr : !tt.ptr<f16> -> tensor<64x!tt.ptr<f16>> loc(#loc3)
+      %p = tt.addptr %s, %i64 : tensor<64x!tt.ptr<f16>>, tensor<64xi32> loc(#loc3)
+      %x = tt.load %p, %mask, %zero : tensor<64x!tt.ptr<f16>> loc(#loc4)
+      %d = tt.dot %a, %b, %c, inputPrecision = tf32 : tensor<16x64xf32> * tensor<64x16xf32> loc(#loc5)
+      %e = tt.dot %f, %g, %h : tensor<16x64xf16> * tensor<64x16xf16> -> tensor<16x16xf32> loc(#loc4)
+      %new = arith.addf %sum, %x : tensor<64xf16> loc(#loc6)
+      scf.yield %new, %x : tensor<64xf16>, tensor<64xf16> loc(#loc1)
+    } loc(#loc1)
+}
+#loc1 = loc("/k.py":9:4)
+#loc2 = loc("/k.py":21:8)
+#loc3 = loc("s"(#loc2))
+#loc4 = loc("x"(#loc2))
+#loc5 = loc("/k.py":23:8)
+#loc6 = loc(callsite("/venv/triton/language/standard.py":7:1 at "/k.py":24:8))
+"""
+
+
+def test_tritons_own_code_is_read() -> None:
+    text = ttir.Text(TTIR)
+    assert text.rounded_products() == [23], "not the product of float16"
+    assert text.half_sums() == [24], "not what is merely loaded ahead"
+    assert list(text.loads()) == [ttir.Load(21, "scales_ptr", 64, 16)]
+
+
+def test_what_the_two_children_start_is_compared() -> None:
+    one, other = ["k", "source", "[1, 1, 1]", "TILE=16"], ["k", "source", "[1, 1, 1]", "TILE=32"]
+    assert bench._differ([[one]], [[one]]) is None
+    assert bench._differ([[one], [one]], [[one], [other]]) == "the arguments of k"
+    assert bench._differ([[one]], [[["k", "changed", *one[2:]]]]) == (
+        "the source of k, or a number that it reads from its file"
+    )
+    assert bench._differ([[one]], [[one, one]]) == "1 launches in the one and 2 in the other"

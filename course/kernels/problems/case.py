@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,15 +13,20 @@ import torch
 if TYPE_CHECKING:
     from course.kernels.record import Launch
 
+Answer = tuple[torch.Tensor, torch.Tensor]  # float64, and how far from it an honest kernel may be
+
 
 @dataclass
 class Case:
-    """Inputs in guarded memory, the float64 answer, and how far from it an honest kernel may be."""
+    """Inputs in guarded memory, and how to work out what must come out.
+
+    The answer is computed when it is first asked for. The process that runs a kernel never asks, so there is
+    none in it that the kernel's file could find.
+    """
 
     label: str  # "float16, heads 8 over 2, lengths 37 1 64"
     inputs: dict[str, Any]  # the entry's arguments by name, in order
-    expected: torch.Tensor  # float64
-    tolerance: torch.Tensor  # like `expected`
+    answer: Callable[[], Answer]  # from the inputs as they are now
     least: dict[str, int]  # bytes that any kernel must move, by tensor; "out" for the answer
     # Of an input that is written in part: which of its leading indices hold something.
     live: dict[str, torch.Tensor]
@@ -28,12 +35,56 @@ class Case:
     # read the same ones.
     distinct: dict[str, int] = field(default_factory=dict)
     first_axis: str = "sequences"  # what the rows of the answer are, where it has three axes
+    # The same shape with other numbers, and other lengths where there are any: for the second call.
+    other: Callable[[], Case] | None = None
+    # Turns the numbers of the large inputs into others, where they lie; twice is back.
+    flip: Callable[[], None] | None = None
+    entries: tuple[int, ...] = ()  # of `block_table`: how many each row needs
+
+    @cached_property
+    def _answer(self) -> Answer:
+        return self.answer()
+
+    @property
+    def expected(self) -> torch.Tensor:
+        return self._answer[0]
+
+    @property
+    def tolerance(self) -> torch.Tensor:
+        return self._answer[1]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """That of the first input, and of the answer."""
+        found: torch.dtype = next(iter(self.inputs.values())).dtype
+        return found
+
+    def flipped(self) -> Case:
+        """This case with the answer that belongs to flipped inputs."""
+        assert self.flip is not None
+        self.flip()
+        answer = self.answer()
+        self.flip()
+        fields = {**vars(self), "answer": lambda: answer, "other": None, "flip": None}
+        fields.pop("_answer", None)
+        return Case(**fields)
+
+    def take(self, other: Case) -> dict[str, Any]:
+        """The arguments for a second call: the numbers of `other`, in the memory of this case."""
+        given = dict(other.inputs)
+        for name, tensor in self.inputs.items():
+            if isinstance(tensor, torch.Tensor):
+                tensor.copy_(other.inputs[name])
+                given[name] = tensor
+        return given
 
 
-def stored_by_kernels(launches: list[Launch], got: torch.Tensor) -> bool:
-    """Whether kernels stored every number of the answer, and torch none."""
+def stored_by_kernels(
+    launches: list[Launch], address: int, got: torch.Tensor, strides: tuple[int, ...]
+) -> bool:
+    """Whether kernels stored every number of the answer, which began at `address`."""
     stored = [a.addresses for one in launches for a in one.accesses if a.kind != "load"]
     index = np.indices(got.shape).reshape(got.ndim, -1)
-    offsets = sum(i * s for i, s in zip(index, got.stride(), strict=True))
-    wanted = got.data_ptr() + np.asarray(offsets) * got.element_size()
+    offsets = sum(i * s for i, s in zip(index, strides, strict=True))
+    wanted = address + np.asarray(offsets) * got.element_size()
     return bool(np.isin(wanted, np.concatenate(stored) if stored else []).all())

@@ -44,6 +44,12 @@ _CASES = (
     Spec((64, 129), query_lens=(32, 65), heads=2, kv_heads=1, head_size=32, layout="apart", seed=6),
     Spec((66, 9), query_lens=(18, 3), heads=2, kv_heads=1, head_size=32, block_size=4,
          dtype=torch.float16, layout="far", seed=8),
+    # The limits: 16 query heads a KV head, 4,096 keys, the heads of a model; and a scale that is no root.
+    Spec((60, 40), query_lens=(9, 40), heads=16, kv_heads=1, scale=0.2, seed=9),
+    Spec((4096, 2000), query_lens=(5, 3), heads=2, kv_heads=1, head_size=32, seed=10),
+    Spec((1000, 700), query_lens=(12, 33), heads=4, kv_heads=1, head_size=32, dtype=torch.float16,
+         narrow=True, seed=11),
+    Spec((40, 17), query_lens=(12, 17), heads=32, kv_heads=8, head_size=128, dtype=torch.float16, seed=12),
 )  # fmt: skip
 _TRAFFIC = Spec((320, 250), query_lens=(320, 90), heads=8, dtype=torch.float16, seed=7)
 # A chunk of Llama-3-8B, the second of a long prompt.
@@ -59,7 +65,7 @@ def traffic() -> Case:
 
 
 def shape() -> Case:
-    return _case(_SHAPE, answered=False)
+    return _case(_SHAPE)
 
 
 def vllm(case: Case, segments: int) -> torch.Tensor:
@@ -68,7 +74,7 @@ def vllm(case: Case, segments: int) -> torch.Tensor:
     )
 
 
-def _case(spec: Spec, answered: bool = True) -> Case:
+def _case(spec: Spec) -> Case:
     drawn = paged.draw(spec)
     starts = torch.tensor(spec.starts, dtype=torch.int32)
     inputs = {
@@ -80,14 +86,11 @@ def _case(spec: Spec, answered: bool = True) -> Case:
         "query_start_loc": guarded(starts),
         "scale": drawn.scale,
     }
-    # A case that is only compiled for is too large for float64, and needs no answer.
-    empty = torch.empty(0, dtype=torch.float64)
-    expected, tolerance = answer(drawn, spec.starts) if answered else (empty, empty)
     once = paged.least(spec)
     return Case(
-        spec.label, inputs, expected, tolerance, least(spec), paged.live(spec, drawn),
-        {"paged": drawn, "starts": spec.starts},
-        distinct={name: once[name] for name in NEEDED}, first_axis="tokens",
+        spec.label, inputs, lambda: answer(drawn, spec.starts), least(spec), paged.live(spec, drawn),
+        {"paged": drawn, "starts": spec.starts}, other=lambda: _case(spec.other()), flip=drawn.flip,
+        entries=drawn.entries, distinct={name: once[name] for name in NEEDED}, first_axis="tokens",
     )  # fmt: skip
 
 
@@ -122,7 +125,7 @@ def answer(
     """
     size, kv_heads = drawn.keys.shape[1:3]
     heads = drawn.query.shape[1]
-    scale, epsilon = wrong.get("scale", drawn.scale), EPSILON[drawn.query.dtype]
+    scale, epsilon = paged.scale_of(drawn, wrong), EPSILON[drawn.query.dtype]
     of_head = torch.arange(heads) * kv_heads // heads
     if wrong.get("modulo"):
         of_head = torch.arange(heads) % kv_heads
@@ -133,7 +136,9 @@ def answer(
         taken = slice(0, starts[i + 1] - starts[i]) if wrong.get("front") else rows
         query = drawn.query[taken].double()
         at = torch.arange(length + 1)  # one more, for who looks too far
-        block = at // size if wrong.get("no_table") else drawn.table[i, at // size].long()
+        row = (i + wrong.get("row", 0)) % len(drawn.seq_lens)
+        entry = (at // size + wrong.get("shift", 0)).clamp(0, drawn.table.shape[1] - 1)
+        block = at // size if wrong.get("no_table") else drawn.table[row, entry].long()
         block = block % drawn.keys.shape[0]
         key, value = (c[block, at % size][:, of_head].double() for c in (drawn.keys, drawn.values))
         last = wrong.get("last", lambda j, n, s: s - n + j)(
@@ -144,7 +149,8 @@ def answer(
         shown[0] = True
         key, value, hidden = key[shown], value[shown], hidden[:, shown]
         scores = torch.einsum("qhd,khd->hqk", query, key) * scale
-        weights = scores.masked_fill(hidden, float("-inf")).softmax(-1)
+        visible = scores.masked_fill(hidden, float("-inf"))
+        weights = wrong["online"](visible) if "online" in wrong else visible.softmax(-1)
         if "zeros" in wrong:
             # So many keys more, of score 0 and V 0: they take their share of the sum.
             zeros = wrong["zeros"](torch.arange(len(query)), len(query), length)
@@ -157,6 +163,9 @@ def answer(
         out[rows] = torch.einsum("hqk,khd->qhd", weights, value)
         out[rows] = out[rows].masked_fill(spoilt[:, None, None], float("nan"))
         spread = torch.einsum("hqk,khd->qhd", weights, value.abs()) + out[rows].abs()
+        if drawn.narrow:
+            squares = torch.einsum("hqk,khd->qhd", weights.square(), value.square())
+            spread = 4 * squares.sqrt() + out[rows].abs()
         largest = scores.masked_fill(hidden, 0).abs().amax(-1).T[:, :, None]
         tolerance[rows] = epsilon * spread * (1 + largest / 4)
     return out, tolerance
@@ -167,7 +176,9 @@ _BLOCKS = (2, 4, 8, 9, 10, 16, 21, 32, 64)  # tokens of a program, as one may ch
 # What an output looks like that one mistake has made: in words, and what `answer` does for it. `last` gives
 # the last key that token j of a chunk of n in a sequence of s sees.
 MISTAKES: list[tuple[str, dict[str, Any]]] = [
-    (words, wrong) for words, wrong in paged.MISTAKES if {*wrong} & {"scale", "no_table", "modulo"}
+    (words, wrong)
+    for words, wrong in paged.MISTAKES
+    if {*wrong} & {"scale", "no_table", "modulo", "shift", "row"}
 ]
 MISTAKES += [
     (
@@ -226,6 +237,9 @@ def _behind(end: torch.Tensor, position: torch.Tensor, tile: int) -> torch.Tenso
     return (torch.minimum(position + 1, tile_end) - end).clamp(min=0)
 
 
+MISTAKES += paged.online_mistakes()
+
+
 def explain(case: Case, got: torch.Tensor) -> str | None:
     """The one mistake that gives `got`, or None."""
     drawn, starts = case.about["paged"], case.about["starts"]
@@ -236,4 +250,4 @@ def explain(case: Case, got: torch.Tensor) -> str | None:
         tells = (expected - case.expected).abs() > 8 * tolerance
         if tells.any() and bool((near | anything).all()):
             return words
-    return None
+    return paged.nearly(case, got)

@@ -45,14 +45,14 @@ def chunk_prefill(
         v_at = block * v_block + (at % BLOCK) * v_slot + kv * v_head
         k = tl.load(k_ptr + k_at[:, None] + dims[None, :], mask=inside[:, None], other=0.0)
         v = tl.load(v_ptr + v_at[:, None] + dims[None, :], mask=inside[:, None], other=0.0)
-        scores = tl.dot(q, tl.trans(k)) * scale
+        scores = tl.dot(q, tl.trans(k), input_precision="ieee") * scale
         seen = at[None, :] <= (old + tokens)[:, None]
         scores = tl.where(seen, scores, float("-inf"))
         new_top = tl.maximum(top, tl.max(scores, 1))
         weights = tl.exp(scores - new_top[:, None])
         shrink = tl.exp(top - new_top)
         total = total * shrink + tl.sum(weights, 1)
-        acc = acc * shrink[:, None] + tl.dot(weights.to(v.dtype), v)
+        acc = acc * shrink[:, None] + tl.dot(weights.to(v.dtype), v, input_precision="ieee")
         top = new_top
     out_at = (begin + tokens) * (tl.num_programs(0) * GROUP * HEAD) + heads * HEAD
     tl.store(out_ptr + out_at[:, None] + dims[None, :], acc / total[:, None], mask=real[:, None])

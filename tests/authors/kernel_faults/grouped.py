@@ -38,7 +38,7 @@ def grouped_decode(
             mask=ok[None, :],
             other=0.0,
         )
-        s_ij = tl.where(ok[None, :], tl.dot(q, k) * scale_log2, -1e30)
+        s_ij = tl.where(ok[None, :], tl.dot(q, k, input_precision="ieee") * scale_log2, -1e30)
         new_max = tl.maximum(row_max, tl.max(s_ij, 1))
         alpha = tl.exp2(row_max - new_max)
         p = tl.exp2(s_ij - new_max[:, None])
@@ -53,7 +53,7 @@ def grouped_decode(
             mask=ok[:, None],
             other=0.0,
         )
-        acc += tl.dot(p.to(v.dtype), v)
+        acc += tl.dot(p.to(v.dtype), v, input_precision="ieee")
         row_max = new_max
     acc = acc / row_sum[:, None]
     o_ptrs = out_ptr + (s * tl.num_programs(0) * G + kv * G + m_i[:, None]) * D + d_i[None, :]

@@ -35,13 +35,13 @@ def decode_part(
             v_at = block * v_block + (at % BLOCK) * v_slot + kv * v_head
             k = tl.load(k_ptr + k_at[:, None] + dims[None, :], mask=inside[:, None], other=0.0)
             v = tl.load(v_ptr + v_at[:, None] + dims[None, :], mask=inside[:, None], other=0.0)
-            scores = tl.dot(q, tl.trans(k)) * scale
+            scores = tl.dot(q, tl.trans(k), input_precision="ieee") * scale
             scores = tl.where(inside[None, :], scores, float("-inf"))
             new_top = tl.maximum(top, tl.max(scores, 1))
             weights = tl.exp(scores - new_top[:, None])
             shrink = tl.exp(top - new_top)
             total = total * shrink + tl.sum(weights, 1)
-            acc = acc * shrink[:, None] + tl.dot(weights.to(v.dtype), v)
+            acc = acc * shrink[:, None] + tl.dot(weights.to(v.dtype), v, input_precision="ieee")
             top = new_top
         row = (seq * tl.num_programs(1) * GROUP + heads) * tl.num_programs(2) + split
         tl.store(

@@ -1,0 +1,116 @@
+"""Read Triton's own intermediate code (TTIR) of a compiled kernel: text in, sentences out.
+
+It still has the shapes and types of the tiles, and the line of the file that each operation comes from, and
+the compiler has taken its decisions about them already: how float32 is multiplied, for instance.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+_LOC = re.compile(r"^(#loc\d*) = loc\((.*)\)$", re.M)
+_LINE = re.compile(r'"([^"]+)":(\d+):\d+')
+_AT = re.compile(r"loc\((#loc\d*)\)\s*$")
+_OP = re.compile(r"^\s*(%[\w$.-]+)(?::\d+)? = ([\w.]+) ?(.*)$")
+_CARRIED = re.compile(r"(%[\w$.-]+) = (%[\w$.-]+)")
+_NAME = re.compile(r"%[\w$.-]+(?:#\d+)?")
+_HALF = re.compile(r"^(?:tensor<(?:\d+x)+)?(?:f16|bf16)>?$")
+_TF32 = re.compile(r"inputPrecision = tf32 : tensor<[\dx]+xf32>")
+_LANES = re.compile(r"tensor<((?:\d+x)+)!tt\.ptr<\w*?(\d+)>")
+_SUMS = {"arith.addf", "arith.truncf", "tt.dot", "math.fma", "arith.mulf"}
+
+
+@dataclass(frozen=True)
+class Load:
+    """A `tl.load` of a whole tile."""
+
+    line: int
+    argument: str  # of the kernel
+    lanes: int
+    bits: int  # of one
+
+
+class Text:
+    """The code of one kernel."""
+
+    def __init__(self, text: str) -> None:
+        self.lines = text.splitlines()
+        self._locs = dict(_LOC.findall(text))
+        self._from: dict[str, str] = {}  # a value -> the first that it is made of
+        self._made: dict[str, str] = {}  # a value -> the operation that makes it
+        for line in self.lines:
+            for name, first in _CARRIED.findall(line.partition("iter_args(")[2]):
+                self._from[name] = first
+            if found := _OP.match(line):
+                name, operation, rest = found.groups()
+                self._made[name] = operation
+                if names := _NAME.findall(rest):
+                    self._from.setdefault(name, names[0])
+
+    def line_of(self, text: str) -> int:
+        """The line of the kernel's file that a line of the code comes from; 0 if that is not known."""
+        at = _AT.search(text)
+        return self._resolve(at[1]) if at else 0
+
+    def _resolve(self, name: str, deep: int = 0) -> int:
+        said = self._locs.get(name, "")
+        # Of a call, the place in the kernel's own file: the other one may be Triton's.
+        places = [(file, int(line)) for file, line in _LINE.findall(said)]
+        own = [line for file, line in places if "/triton/" not in file]
+        if own:
+            return own[-1]
+        for inner in reversed(re.findall(r"#loc\d*", said)) if deep < 9 else ():
+            if line := self._resolve(inner, deep + 1):
+                return line
+        return 0
+
+    def argument(self, name: str) -> str:
+        """The kernel's argument that a pointer is made of."""
+        for _ in range(99):
+            if name not in self._from:
+                break
+            name = self._from[name]
+        return name.removeprefix("%")
+
+    def loads(self) -> Iterator[Load]:
+        for line in self.lines:
+            found = _OP.match(line)
+            if found and found[2] == "tt.load" and (tile := _LANES.search(line)):
+                lanes = 1
+                for size in tile[1].rstrip("x").split("x"):
+                    lanes *= int(size)
+                pointer = _NAME.search(found[3])
+                assert pointer is not None
+                yield Load(self.line_of(line), self.argument(pointer[0]), lanes, int(tile[2]))
+
+    def rounded_products(self) -> list[int]:
+        """The lines whose float32 product a GPU rounds to TF32, ten bits of fraction."""
+        return sorted({self.line_of(line) for line in self.lines if _TF32.search(line)})
+
+    def half_sums(self) -> list[int]:
+        """The lines that add up in half precision: within a tile, or from one turn of a loop to the next."""
+        found: set[int] = set()
+        reducing = False
+        for line in self.lines:
+            if '"tt.reduce"' in line:
+                reducing = True
+            elif reducing and "tt.reduce.return" in line:
+                reducing = False
+            elif reducing and re.search(r"arith\.addf .*: b?f16\b", line):
+                found.add(self.line_of(line))
+            if line.strip().startswith("scf.yield "):
+                values, _, kinds = line.strip().removeprefix("scf.yield ").partition(" : ")
+                names = values.split(", ")
+                types = re.sub(r"\s*loc\(.*", "", kinds).split(", ")
+                for name, kind in zip(names, types, strict=False):
+                    if _HALF.match(kind.strip()) and self._made.get(name) in _SUMS:
+                        found.add(self._where(name))
+        return sorted(found)
+
+    def _where(self, name: str) -> int:
+        for line in self.lines:
+            if line.strip().startswith(f"{name} = "):
+                return self.line_of(line)
+        return 0
