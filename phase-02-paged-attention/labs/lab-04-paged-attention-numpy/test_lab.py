@@ -28,7 +28,8 @@ def test_the_predictions_hold(lab: ModuleType) -> None:
         ),
         "rows read, and of these read twice": (
             [23, 8],
-            "How many tokens does each see by now? A shared slot is read by both: how many of its readings are second ones?",
+            "How many tokens does each see by now? A shared slot is read by both: how many of its readings "
+            "are second ones?",
         ),
         "denominator after each piece": (
             [1.5, 1.75],
