@@ -59,7 +59,7 @@ def query_scale() -> str:
     class Config:
         pass
 
-    method, layer = BaseKVCacheMethod(Config()), torch.nn.Module()  # type: ignore[arg-type]
+    method, layer = BaseKVCacheMethod(Config()), torch.nn.Module()
     layer.kv_cache_dtype, layer.calculate_kv_scales = "fp8", False
     for name in ("_q_scale", "_k_scale", "_v_scale", "_prob_scale"):
         setattr(layer, name, torch.tensor(1.0))

@@ -1,4 +1,4 @@
-"""Three faults of vLLM's CPU build, each by a run of all of it: a mixture of experts, a cache in FP8, and who says so.
+"""Three faults of vLLM's CPU build, each by a run of it: a mixture of experts, a cache in FP8, a silent log.
 
     python -m course.faults.cpu
 
