@@ -1,4 +1,4 @@
-"""Worlds that go wrong at the pin; the first two are told again in `tests/engine/parity/test_on_purpose.py`."""
+"""Worlds that go wrong at the pin; two are told again in `tests/engine/parity/test_on_purpose.py`."""
 
 from __future__ import annotations
 
@@ -63,9 +63,9 @@ DOUBLED = World(
 )
 """One request, three plans in flight as with three pipeline stages, and two forced resets in a row."""
 
-DEADLY = replace(
-    DOUBLED, jobs=(Job(_words(10, 12), max_tokens=12),), name="deadly"
-).with_settings(max_num_batched_tokens=8)
+DEADLY = replace(DOUBLED, jobs=(Job(_words(10, 12), max_tokens=12),), name="deadly").with_settings(
+    max_num_batched_tokens=8
+)
 """The same with a prompt that comes back in chunks, which leave no placeholder for a token."""
 
 SYNC = (WITHDRAWN, BYSTANDER, EQUALS)
