@@ -43,6 +43,7 @@ AFTER_PHASES = (
     "GLOSSARY.md",
     "mini_vllm/README.md",
     "UPSTREAM_PIN.md",
+    "FOUND_IN_VLLM.md",
 )
 AFTER_LABS = ("STORIES.md", "EXERCISES.md", "INTERVIEW.md", "CHEATSHEET.md")
 PICTURES = {".png", ".svg", ".jpg", ".jpeg", ".gif", ".webp"}

@@ -34,7 +34,9 @@ class EngineConfig:
         16).
         num_gpu_blocks: blocks in the pool, the null block included. None: as many as
             `kv_cache_memory_bytes` holds, decided when the model is known.
-        kv_cache_memory_bytes: memory for the KV cache, used only if `num_gpu_blocks` is None.
+        kv_cache_memory_bytes: memory for the KV cache, used only if `num_gpu_blocks` is None. A page of
+            it becomes resident when a block is first written, and the free queue goes once round the
+            pool before a block is used again: a server grows by all of it, and then no more.
         kv_cache_dtype: how K and V are kept (`vllm/config/cache.py:18`): `auto` in float32, `fp8` and
             `fp8_e4m3` as E4M3, `fp8_e5m2`, and with a scale for each token and head `int8_per_token_head`
             and `fp8_per_token_head` (`layers/quantization/kv_cache.py`). Only `auto` with torch and Triton.

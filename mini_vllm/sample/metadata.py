@@ -33,6 +33,14 @@ def make_generator(sampling_params: SamplingParams) -> np.random.Generator | Non
     return np.random.Generator(np.random.PCG64(sampling_params.seed % 2**64))
 
 
+def to_float32(values: Sequence[float]) -> FloatArray:
+    """Parameters as the sampler computes with them: a temperature of 1e300 is infinite, and draws from
+    all tokens alike, as at the pin (`vllm/v1/worker/gpu_input_batch.py:386 in InputBatch.add_request`).
+    """
+    with np.errstate(over="ignore"):
+        return np.array(values, np.float32)
+
+
 class SamplingRow(Protocol):
     """What the sampler reads of a request that samples in this step."""
 
@@ -109,9 +117,9 @@ class PenaltyState:
         chosen = [rows[i] for i in indices]
         params = [row.sampling_params for row in chosen]
         self.rows = np.array(indices, np.int64)
-        self.presence = np.array([p.presence_penalty for p in params], np.float32)
-        self.frequency = np.array([p.frequency_penalty for p in params], np.float32)
-        self.repetition = np.array([p.repetition_penalty for p in params], np.float32)
+        self.presence = to_float32([p.presence_penalty for p in params])
+        self.frequency = to_float32([p.frequency_penalty for p in params])
+        self.repetition = to_float32([p.repetition_penalty for p in params])
         prompts = [row.prompt_token_ids for row in chosen]
         _, self.prompt_mask = get_token_bin_counts_and_mask(prompts, vocab_size)
         self._outputs = [row.output_token_ids for row in chosen]
@@ -201,7 +209,7 @@ class SamplingMetadata:
             shape=(len(rows), vocab_size),
             all_greedy=all_greedy,
             all_random=not all_greedy and min(temperatures) >= _SAMPLING_EPS,
-            temperature=None if all_greedy else np.array(temperatures, np.float32),
+            temperature=None if all_greedy else to_float32(temperatures),
             top_p=_column([p.top_p for p in params], off=1.0),
             top_k=None,
             min_p=_column([p.min_p for p in params], off=0.0),
@@ -236,11 +244,11 @@ class SamplingMetadata:
             metadata.logit_bias = (
                 np.array(row_ids, np.int64),
                 np.array(token_ids, np.int64),
-                np.array(values, np.float32),
+                to_float32(values),
             )
         return metadata
 
 
 def _column(values: list[float], off: float) -> FloatArray | None:
     """One parameter of all rows, or None where every row has it off."""
-    return None if values.count(off) == len(values) else np.array(values, np.float32)
+    return None if values.count(off) == len(values) else to_float32(values)

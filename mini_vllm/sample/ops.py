@@ -188,8 +188,10 @@ def apply_penalties(
     """
     output_mask = output_bin_counts > 0
     penalty = np.where(prompt_mask | output_mask, repetition_penalties[:, None], np.float32(1))
-    # Times the reciprocal, not divided: the same rounding as at the pin.
-    logits = logits * np.where(logits > 0, np.float32(1) / penalty, penalty)
+    # Times the reciprocal, not divided: the same rounding as at the pin. A penalty may be so small
+    # that it is 0 in float32.
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        logits = logits * np.where(logits > 0, np.float32(1) / penalty, penalty)
     logits -= frequency_penalties[:, None] * output_bin_counts
     logits -= presence_penalties[:, None] * output_mask
     return logits
