@@ -268,7 +268,11 @@ class SlidingWindowManager(SingleTypeKVCacheManager):
 
 class ChunkedLocalAttentionManager(SingleTypeKVCacheManager):
     """A token sees its own chunk's tokens before it, and no other chunk
-    (`vllm/v1/core/single_type_kv_cache_manager.py:692 ChunkedLocalAttentionManager`)."""
+    (`vllm/v1/core/single_type_kv_cache_manager.py:692 ChunkedLocalAttentionManager`).
+
+    Right only where a chunk is a number of whole blocks. With chunks of 8 tokens and blocks of 3, two blocks
+    before position 8 count as hits, and tokens 6 and 7 then attend to null blocks. vLLM does the same.
+    """
 
     def __init__(self, kv_cache_spec: ChunkedLocalAttentionSpec, *args: Any, **kwargs: Any) -> None:
         super().__init__(kv_cache_spec, *args, **kwargs)

@@ -263,6 +263,14 @@ def test_a_chunk_that_is_over_counts_as_a_hit_whoever_holds_it() -> None:
     assert (hits.get_block_ids(), num_tokens) == (([0, 0, 0, 0],), 16)
 
 
+def test_a_chunk_that_is_no_whole_blocks_is_found_in_part() -> None:
+    """As in vLLM: token 6 comes next, and of its chunk, 0 to 7, there is nothing."""
+    manager = manager_of(ChunkedLocalAttentionSpec(3, attention_chunk_size=8))
+    request = Request("a", list(range(9)), SamplingParams(), arrival_time=0.0, block_size=3)
+    hits, num_tokens = manager.get_computed_blocks(request)
+    assert (hits.get_block_ids(), num_tokens) == (([0, 0],), 6)
+
+
 # -- how much is needed -----------------------------------------------------------------------------
 
 
