@@ -81,17 +81,21 @@ def make_plan(md: AttentionMetadata) -> Plan:
     """
     query_lens = np.diff(md.query_start_loc)
     decodes = np.flatnonzero(query_lens == 1)
-    seq_lens, block_table, before = md.seq_lens[decodes], md.block_table[decodes], None
-    if md.sliding_window is not None:
-        seq_lens, block_table, before = cut_to_window(md, md.sliding_window, seq_lens, block_table)
+    seq_lens, window = md.seq_lens[decodes], md.sliding_window
+    if window is not None:  # from the first block of each window on
+        first_tokens = np.maximum(seq_lens - window, 0)
+        first_blocks = first_tokens // md.block_size
+        seq_lens = seq_lens - first_blocks * md.block_size
     order = np.argsort(-seq_lens, kind="stable")
     decodes, seq_lens = decodes[order], seq_lens[order]
     rows = md.query_start_loc[decodes].astype(np.intp)
-    block_ids = block_table[order].astype(np.intp)
+    block_ids = md.block_table[decodes].astype(np.intp)
+    if window is not None:
+        block_ids = cut_off_front(block_ids, first_blocks[order], seq_lens, md.block_size)
     positions = np.arange(block_ids.shape[1] * md.block_size)
     hidden = positions >= seq_lens[:, None]
-    if before is not None:
-        hidden |= positions < before[order][:, None]
+    if window is not None:
+        hidden |= positions < (first_tokens % md.block_size)[order][:, None]
     bias = np.where(hidden, np.float32(-np.inf), np.float32(0))[:, None, None]
     decode_tiles = []
     first = 0
@@ -118,23 +122,21 @@ def make_plan(md: AttentionMetadata) -> Plan:
     return Plan(decode_tiles, query_tiles)
 
 
-def cut_to_window(
-    md: AttentionMetadata,
-    window: int,
+def cut_off_front(
+    block_ids: NDArray[np.intp],
+    first_blocks: NDArray[np.int32],
     seq_lens: NDArray[np.int32],
-    block_table: NDArray[np.int32],
-) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int32]]:
-    """Requests of one query each, from the first block of their window on: lengths, tables, and how many
-    tokens at the front of that block lie before the window."""
-    first_tokens = np.maximum(seq_lens - window, 0)
-    first_blocks = first_tokens // md.block_size
-    seq_lens = seq_lens - first_blocks * md.block_size
-    width = -(-int(seq_lens.max(initial=0)) // md.block_size)
-    columns = first_blocks[:, None] + np.arange(width, dtype=np.int32)
-    columns = np.minimum(
-        columns, block_table.shape[1] - 1
-    )  # past the end of a shorter one anything will do
-    return seq_lens, np.take_along_axis(block_table, columns, 1), first_tokens % md.block_size
+    block_size: int,
+) -> NDArray[np.intp]:
+    """Tables without each request's first `first_blocks` entries, as wide as the longest of what is left.
+
+    Args:
+        seq_lens: tokens from that block on.
+    """
+    width = -(-int(seq_lens.max(initial=0)) // block_size)
+    columns = first_blocks[:, None] + np.arange(width)
+    # Past the end of a shorter one anything will do.
+    return np.take_along_axis(block_ids, np.minimum(columns, block_ids.shape[1] - 1), 1)
 
 
 def attend_by_vectors(query: Array, key: Array, value: Array, bias: Array | None) -> Array:
