@@ -146,7 +146,6 @@ class PagedAttention:
         for i, seq_len in enumerate(attn_metadata.seq_lens.tolist()):
             start, end = query_start_loc[i], query_start_loc[i + 1]
             block_ids = attn_metadata.block_table[i]
-            output[start:end] = attend_request(
-                query[start:end], kv_cache, block_ids, seq_len, window
-            )
+            attended = attend_request(query[start:end], kv_cache, block_ids, seq_len, window)
+            output[start:end] = attended
         return output

@@ -13,9 +13,10 @@ from functools import partial
 
 from mini_vllm.attention.registry import get_backend
 from mini_vllm.config.engine import EngineConfig
+from mini_vllm.core.block_pool import BlockPool
 from mini_vllm.core.hybrid_kv_cache_manager import HybridKVCacheManager
 from mini_vllm.core.kv_cache_groups import block_bytes, get_kv_cache_config
-from mini_vllm.core.kv_cache_manager import KVCacheManager
+from mini_vllm.core.kv_cache_interface import KVCacheConfig
 from mini_vllm.core.request import Request, RequestStatus
 from mini_vllm.core.sched.async_scheduler import AsyncScheduler
 from mini_vllm.core.sched.output import EngineCoreOutput
@@ -79,14 +80,28 @@ def resolve_config(
     return config
 
 
-def _check_default_parts(parts: EngineParts) -> None:
-    """Raises ValueError if one of the parts is another's that knows nothing of KV cache groups."""
+def _hybrid_parts(
+    parts: EngineParts, pool: KVCacheConfig, model: LlamaForCausalLM, config: EngineConfig
+) -> EngineParts:
+    """The parts, with the manager that knows this pool's groups, made as the usual one is.
+
+    Raises ValueError for a setting, or another's part, that knows nothing of groups.
+    """
+    check_hybrid(model, config)
     for name in ("block_pool", "kv_cache_manager"):
         if getattr(parts, name) is not getattr(DEFAULT_PARTS, name):
             raise ValueError(
                 f"parts.{name} ({getattr(parts, name)!r}) is for one KV cache group of full attention, and "
                 "this model attends to a sliding window"
             )
+
+    def make_manager(
+        num_blocks: int, block_size: int, max_model_len: int, caching: bool, block_pool: BlockPool
+    ) -> HybridKVCacheManager:
+        budget = config.token_budget
+        return HybridKVCacheManager(pool, max_model_len, budget, caching, block_pool)
+
+    return dataclasses.replace(parts, kv_cache_manager=make_manager)
 
 
 class EngineCore:
@@ -109,28 +124,17 @@ class EngineCore:
         if config.cudagraph_mode != "NONE":
             graph_parts = {n: getattr(parts, n) for n in ("graph_runner", "cudagraph_dispatcher")}
             runner_cls = partial(backend.get_graph_model_runner_cls(), **graph_parts)
-        make_manager: Callable[..., KVCacheManager] = partial(
-            parts.kv_cache_manager,
+        pool = get_kv_cache_config(model.config, config.block_size, config.num_gpu_blocks)
+        if not pool.is_plain:  # a sliding window, or several KV cache groups
+            runner_cls, parts = HybridModelRunner, _hybrid_parts(parts, pool, model, config)
+        self.model_runner = runner_cls(model, config, parts.sampler(config.seed))
+        self.kv_cache_manager = parts.kv_cache_manager(
             config.num_gpu_blocks,
             config.block_size,
             config.max_model_len,
             config.enable_prefix_caching,
+            parts.block_pool(config.num_gpu_blocks, config.enable_prefix_caching),
         )
-        pool = get_kv_cache_config(model.config, config.block_size, config.num_gpu_blocks)
-        if not pool.is_plain:
-            check_hybrid(model, config)
-            _check_default_parts(parts)
-            runner_cls = HybridModelRunner
-            make_manager = partial(
-                HybridKVCacheManager,
-                pool,
-                config.max_model_len,
-                config.token_budget,
-                config.enable_prefix_caching,
-            )
-        self.model_runner = runner_cls(model, config, parts.sampler(config.seed))
-        block_pool = parts.block_pool(config.num_gpu_blocks, config.enable_prefix_caching)
-        self.kv_cache_manager = make_manager(block_pool)
         ahead = config.async_scheduling
         self.scheduler = parts.make_scheduler(config, self.kv_cache_manager)
         self.batch_queue: BatchQueue | None = None
