@@ -5,8 +5,8 @@ Mirrors three layers of vLLM at once, because the miniature has one kind of atte
 (`kv_cache_coordinator.py`) and `FullAttentionManager`
 (`vllm/v1/core/single_type_kv_cache_manager.py:481 FullAttentionManager`).
 
-Left out: several KV cache groups, sliding windows and what they free early, lookahead slots for
-draft tokens, tokens loaded by a KV connector, encoder tokens.
+Several KV cache groups, and windows, which free blocks early, are in `hybrid_kv_cache_manager.py`.
+Left out: lookahead slots for draft tokens, tokens loaded by a KV connector, encoder tokens.
 """
 
 from __future__ import annotations

@@ -4,8 +4,9 @@ Mirrors the block half of `vllm/v1/core/kv_cache_utils.py` (`KVCacheBlock` 116,
 `FreeKVCacheBlockQueue` 164, `hash_block_tokens` 541). It stands below `request.py`, which hashes its
 own blocks, and `block_pool.py`, which publishes them; neither needs the other to run.
 
-Left out: the group id in the hash key (hybrid models), the extra hash keys of LoRA, multi-modal
-inputs and prompt embeddings, and everything that plans the cache's size and groups.
+How layers form groups, which upstream has in the same file, is in `kv_cache_groups.py`.
+
+Left out: the extra hash keys of LoRA, multi-modal inputs and prompt embeddings.
 """
 
 from __future__ import annotations
@@ -18,6 +19,23 @@ from typing import Any, NewType, Protocol
 
 BlockHash = NewType("BlockHash", bytes)
 """32 bytes that stand for the contents of one full block and of every block before it."""
+
+
+def make_block_hash_with_group_id(block_hash: BlockHash, group_id: int) -> BlockHash:
+    """What a block of one KV cache group is published under, where there are several: layers of another
+    group put other K and V of the same tokens into a block of their own
+    (`vllm/v1/core/kv_cache_utils.py:55 make_block_hash_with_group_id`)."""
+    return BlockHash(block_hash + group_id.to_bytes(4, "big"))
+
+
+def get_block_hash(key: BlockHash) -> BlockHash:
+    """The key without the group's id (`vllm/v1/core/kv_cache_utils.py:67 get_block_hash`)."""
+    return BlockHash(key[:-4])
+
+
+def get_group_id(key: BlockHash) -> int:
+    """The id in the key (`vllm/v1/core/kv_cache_utils.py:72 get_group_id`)."""
+    return int.from_bytes(key[-4:], "big")
 
 
 def _init_none_hash() -> BlockHash:

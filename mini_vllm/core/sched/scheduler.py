@@ -29,6 +29,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 from mini_vllm.config.engine import EngineConfig
 from mini_vllm.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
@@ -377,9 +378,11 @@ class Scheduler:
         `num_computed_tokens` has not moved yet: it tells what was computed before the step. No
         other request can hold these blocks, since only an admission takes hits.
         """
-        block_ids = self.kv_cache_manager.get_block_ids(request.request_id)
+        block_ids: Any = self.kv_cache_manager.get_block_ids(request.request_id)
         num_computed_blocks = request.num_computed_tokens // self.config.block_size
-        self.kv_cache_manager.evict_blocks(set(block_ids[num_computed_blocks:]))
+        tables = block_ids if isinstance(block_ids, tuple) else (block_ids,)  # one a group
+        for table in tables:
+            self.kv_cache_manager.evict_blocks(set(table[num_computed_blocks:]))
 
     def _preempt_request(self, request: Request) -> None:
         """Free the request's blocks and queue it again; its tokens stay, their KV is recomputed.
