@@ -107,7 +107,7 @@ def stale(say: Say) -> None:
     Gil, unimportant and with chunks of 7, stands before Hal. In step 7 he is granted the blocks of his last
     chunk, and then Hal needs one. The last line is `mini_vllm`'s.
     """
-    config: Config = CONFIG | {  # type: ignore[assignment]
+    config: Config = CONFIG | {
         "policy": "priority", "num_blocks": 16, "long_prefill_token_threshold": 7,
     }  # fmt: skip
     for who, parts in (("", vllm_parts(config)), ("mini_vllm, ", mini_parts(config))):
