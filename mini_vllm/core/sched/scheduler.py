@@ -285,7 +285,7 @@ class Scheduler:
                 self._preempt_request(preempted_req)
                 step.preempted_reqs.append(preempted_req)
                 if preempted_req is request:
-                    break
+                    break  # it has lost its own blocks
             if new_blocks is None:
                 break
 
