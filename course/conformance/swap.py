@@ -62,7 +62,6 @@ def pairs() -> list[tuple[Any, Any]]:
     import mini_vllm.core.kv_cache_utils as m_utils
     import mini_vllm.core.request as m_request
     import mini_vllm.core.sched.request_queue as m_queue
-    import mini_vllm.core.sched.scheduler as m_scheduler
     import mini_vllm.core.sched.utils as m_sched_utils
     import mini_vllm.core.stats as m_core_stats
     import mini_vllm.outputs as m_outputs
@@ -82,7 +81,7 @@ def pairs() -> list[tuple[Any, Any]]:
         (v_async.AsyncScheduler, schedulers.AsyncScheduler),
         (v_queue.SchedulingPolicy, m_queue.SchedulingPolicy),
         (v_queue.create_request_queue, m_queue.create_request_queue),
-        (v_sched_utils.check_stop, m_scheduler.check_stop),
+        (v_sched_utils.check_stop, m_sched_utils.check_stop),
         (v_sched_utils.check_sequence_repetition, m_sched_utils.check_sequence_repetition),
         (v_params.RepetitionDetectionParams, m_params.RepetitionDetectionParams),
         (v_manager.KVCacheManager, core.KVCacheManager),

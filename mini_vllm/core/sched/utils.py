@@ -1,12 +1,13 @@
-"""Whether an output has begun to repeat itself.
+"""Whether a request ends with the token that it was just given.
 
-Mirrors the first half of `vllm/v1/core/sched/utils.py`; the second, `check_stop`, stands in `scheduler.py`.
+Mirrors `vllm/v1/core/sched/utils.py` (`check_sequence_repetition` 28, `check_stop` 94). Left out: pooling.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from mini_vllm.core.request import Request, RequestStatus
 from mini_vllm.sampling_params import RepetitionDetectionParams
 
 
@@ -26,4 +27,32 @@ def check_sequence_repetition(token_ids: Sequence[int], params: RepetitionDetect
         end = token_ids[len(token_ids) - length :]
         if end[size:] == end[:-size]:
             return True
+    return False
+
+
+def check_stop(request: Request, max_model_len: int) -> bool:
+    """Whether the token just appended ends the request; sets its status and stop reason.
+
+    The order of the checks is `vllm/v1/core/sched/utils.py:94 check_stop`: `min_tokens` first of
+    all, then EOS, stop token ids, length, repetition. Stop strings are not seen here but where text is made.
+    """
+    num_output_tokens = len(request.output_token_ids)
+    if num_output_tokens < request.min_tokens:
+        return False
+    last_token_id = request.output_token_ids[-1]
+    if last_token_id == request.eos_token_id:
+        request.status = RequestStatus.FINISHED_STOPPED
+        return True
+    if last_token_id in request.stop_token_ids:
+        request.status = RequestStatus.FINISHED_STOPPED
+        request.stop_reason = last_token_id
+        return True
+    if num_output_tokens >= request.max_tokens or request.num_tokens >= max_model_len:
+        request.status = RequestStatus.FINISHED_LENGTH_CAPPED
+        return True
+    detection = request.repetition_detection
+    if detection is not None and check_sequence_repetition(request.output_token_ids, detection):
+        request.status = RequestStatus.FINISHED_REPETITION
+        request.stop_reason = "repetition_detected"
+        return True
     return False

@@ -19,9 +19,7 @@ from tests.engine.helpers.slot_identity import (
     UPSTREAM_ASYNC_PARTS,
     UPSTREAM_PARTS,
     NoProgress,
-    SlotMemory,
     World,
-    WrongSlot,
     aimed_world,
     any_world,
     fuzz,
@@ -29,6 +27,7 @@ from tests.engine.helpers.slot_identity import (
     run_world,
     worlds,
 )
+from tests.engine.helpers.slot_memory import SlotMemory, WrongSlot
 from tests.engine.helpers.thorough import either
 
 

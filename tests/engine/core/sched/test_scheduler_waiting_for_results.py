@@ -6,8 +6,7 @@ from __future__ import annotations
 import pytest
 
 from mini_vllm.core.request import RequestStatus
-from mini_vllm.core.sched.scheduler import check_stop
-from mini_vllm.core.sched.utils import check_sequence_repetition
+from mini_vllm.core.sched.utils import check_sequence_repetition, check_stop
 from mini_vllm.sampling_params import RepetitionDetectionParams
 from tests.engine.helpers.scheduler_helpers import apart, setup, text
 from tests.engine.helpers.workloads import make_request, make_scheduler, step
