@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from mini_vllm import LLM, AsyncLLM, EngineConfig, LLMEngine, SamplingParams
+from tests.engine.helpers.async_helpers import Gate, collect, run, serving
 from tests.engine.helpers.engine_helpers import random_model
 
 PROMPTS = [[7] * 9, [8, 9] * 11, [3, 4, 5]]
@@ -45,20 +46,25 @@ def test_there_is_no_connector_to_reset() -> None:
 
 
 def test_the_asynchronous_front_takes_the_same_arguments() -> None:
-    async def both() -> tuple[bool, bool, list[int]]:
-        engine = AsyncLLM()
-        try:
-            stream = engine.generate("The KV cache", PARAMS, "a")
-            await anext(stream)
-            held = await engine.reset_prefix_cache()
-            forced = await engine.reset_prefix_cache(reset_running_requests=True)
-            async for output in stream:
-                last = output
-            return held, forced, list(last.outputs[0].token_ids)
-        finally:
-            engine.shutdown()
+    gate = Gate()
+    gate.hold_at = 4  # in the middle of its life, however busy the machine is
 
-    held, forced, token_ids = asyncio.run(both())
+    async def main(async_llm: AsyncLLM) -> tuple[bool, bool, list[list[int]]]:
+        stream = async_llm.generate("hello", PARAMS, "a")
+        outputs = asyncio.create_task(collect(stream))
+        while not gate.reached.is_set():
+            await asyncio.sleep(0.0005)
+        held = asyncio.create_task(async_llm.reset_prefix_cache())
+        forced = asyncio.create_task(async_llm.reset_prefix_cache(reset_running_requests=True))
+        await asyncio.sleep(0)
+        gate.open.set()
+        without = await collect(async_llm.generate("hello", PARAMS, "b"))
+        ends = [(await outputs)[-1], without[-1]]
+        return await held, await forced, [[*end.outputs[0].token_ids] for end in ends]
+
+    with serving(stats=gate) as async_llm:
+        held, forced, (with_reset, without_reset) = run(main(async_llm))
     assert not held
     assert forced
-    assert token_ids == list(LLM().generate("The KV cache", PARAMS)[0].outputs[0].token_ids)
+    assert with_reset == without_reset
+    assert len(with_reset) == PARAMS.max_tokens
