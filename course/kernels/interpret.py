@@ -124,7 +124,7 @@ class Interpreted:
         if number == 0 and case.flip:
             flipped = self.flipped = self.flipped or case.flipped()
             ran = self.runner.run(number, "flipped", order)
-            found = list(right.judge_flipped(flipped, ran, self.problem.NEEDED))
+            found = list(right.judge_flipped(flipped, ran))
             if found:  # or is it wrong with these numbers anyway?
                 ran = self.runner.run(number, "whole", order)
                 case.flip()

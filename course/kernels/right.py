@@ -89,21 +89,18 @@ def _not_theirs(ran: Ran) -> str:
     )
 
 
-def judge_flipped(case: Case, ran: Ran, names: tuple[str, ...]) -> Iterator[Finding]:
+def judge_flipped(case: Case, ran: Ran) -> Iterator[Finding]:
     """What made the answer, where the large inputs had these numbers only while kernels ran. `case` has the
     answer that belongs to them."""
     loaded = {access.region.name for launch in ran.launches for access in launch.accesses}
-    if not loaded & set(names) or ran.got is None or ran.got.shape != case.expected.shape:
+    if set(case.flips) - loaded or ran.got is None or ran.got.shape != case.expected.shape:
         return  # judge `bytes` says what is to be said of a copy
     if bool(((ran.got.double() - case.expected).abs() <= case.tolerance).all()):
         return
-    what = " and ".join(
-        name for name in names if case.live.get(name) is not None or len(names) == 1
-    )
     message = (
-        f"the answer does not come from what the kernels read: {what or names[0]} held other numbers while "
-        "they ran, and the answer did not follow. Was it, or a part of it, made before they started, or "
-        f"between them, by torch? ({case.label})"
+        f"the answer does not come from what the kernels read: {' and '.join(case.flips)} held other numbers "
+        "while they ran, and the answer did not follow. Was it, or a part of it, made before they started, "
+        f"or between them, by torch? ({case.label})"
     )
     yield Finding(JUDGE, False, message)
 

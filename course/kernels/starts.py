@@ -57,6 +57,9 @@ def starts(
     return found
 
 
+_GPU = torch.device("cuda", 0)  # made here: inside of `_Elsewhere` it would be the CPU
+
+
 class _OnGPU(torch.Tensor):
     """A tensor that says it is on a GPU. Its numbers are here."""
 
@@ -64,7 +67,7 @@ class _OnGPU(torch.Tensor):
 
     @property
     def device(self) -> torch.device:
-        return torch.device("cuda", 0)
+        return _GPU
 
     def get_device(self) -> int:
         return 0

@@ -39,6 +39,7 @@ class Case:
     other: Callable[[], Case] | None = None
     # Turns the numbers of the large inputs into others, where they lie; twice is back.
     flip: Callable[[], None] | None = None
+    flips: tuple[str, ...] = ("key_cache", "value_cache")  # which
     entries: tuple[int, ...] = ()  # of `block_table`: how many each row needs
 
     @cached_property

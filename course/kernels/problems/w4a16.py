@@ -147,7 +147,7 @@ def _case(spec: Spec) -> Case:
         about["vllm needs"] = [about["vllm"][0]]
     return Case(
         spec.label, inputs, lambda: answer(drawn), least, {}, about,
-        other=lambda: _case(replace(spec, seed=spec.seed + 1000)), flip=flip,
+        other=lambda: _case(replace(spec, seed=spec.seed + 1000)), flip=flip, flips=("weight_packed",),
     )  # fmt: skip
 
 
