@@ -11,9 +11,10 @@ import torch
 from course.kernels import beside, races, right, traffic
 from course.kernels.loading import Refused, stand_in_driver
 from course.kernels.problems.case import Case
+from course.kernels.ran import Ran
 from course.kernels.record import ORDERS, lighten
 from course.kernels.report import Finding
-from course.kernels.runner import GoneError, Ran, Runner
+from course.kernels.runner import GoneError, Runner
 from course.kernels.starts import Start
 
 MOST_FAILED = 3  # cases; a kernel that is wrong in so many is judged

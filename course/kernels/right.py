@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from course.kernels.memory import memory_of
 from course.kernels.problems.case import Case, stored_by_kernels
+from course.kernels.ran import Ran
 from course.kernels.record import Launch
 from course.kernels.report import Finding
-
-if TYPE_CHECKING:
-    from course.kernels.runner import Ran
 
 JUDGE = "right"
 LAST = (

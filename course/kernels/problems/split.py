@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from course.kernels.problems import paged
+from course.kernels.problems import mistakes, paged
 from course.kernels.problems.case import Case
 from course.kernels.problems.paged import Paged, Spec
 from course.kernels.record import Launch
@@ -215,9 +215,9 @@ def explain(case: Case, got: torch.Tensor) -> str | None:
                 f"more (tiles of {tile}): the mask must end where the split does"
             )
     right = paged.answer(drawn)[0]
-    for words, wrong in paged.online_mistakes(split):
+    for words, wrong in mistakes.online_mistakes(split):
         expected, tolerance = paged.answer(drawn, **wrong)
         near = (got.double() - expected).abs() <= 4 * tolerance
         if bool(near.all()) and bool(((expected - right).abs() > 8 * tolerance).any()):
             return words
-    return paged.explain(drawn, got) or paged.nearly(case, got)
+    return mistakes.explain(drawn, got) or mistakes.nearly(case, got)
