@@ -2,7 +2,10 @@
 
 Each class or function here takes what vLLM's of the same name takes. It hands on what the engine has, says
 `Missing` to what it has not, and gives answers in vLLM's forms: a tuple with one run of blocks per KV cache
-group, where the engine has one group and no tuple. Nothing here decides anything.
+group, where the engine's manager of one group has no tuple. Nothing here decides anything.
+
+A model with one group of full attention gets `KVCacheManager`, as in the engine, and any other
+`HybridKVCacheManager`. Keys of the hash index carry the group's id with the second, and none with the first.
 """
 
 from __future__ import annotations
@@ -13,13 +16,16 @@ from types import SimpleNamespace
 from typing import Any
 
 import vllm.v1.core.kv_cache_utils as v_utils
+import vllm.v1.kv_cache_interface as v_interface
 from vllm.v1.core.kv_cache_manager import KVCacheBlocks as TheirBlocks
-from vllm.v1.kv_cache_interface import FullAttentionSpec
 
 import mini_vllm.core.block_pool as m_pool
+import mini_vllm.core.hybrid_kv_cache_manager as m_hybrid
+import mini_vllm.core.kv_cache_interface as m_interface
 import mini_vllm.core.kv_cache_manager as m_manager
 import mini_vllm.core.kv_cache_utils as m_utils
 import mini_vllm.core.request as m_request
+import mini_vllm.core.single_type_kv_cache_manager as m_single
 from course.conformance.missing import Missing, refuse
 
 # -- block hashes -----------------------------------------------------------------------------------
@@ -58,17 +64,16 @@ class BlockHasher:
         return self._hash(request)
 
 
-# The engine has one group, whose number is not part of a key.
-def make_block_hash_with_group_id(block_hash: Any, group_id: int) -> Any:
-    return block_hash
+# A key without a group's id is the hash itself, and both of vLLM's hash functions give as many bytes.
+_HASH_BYTES = 32
 
 
 def get_block_hash(key: Any) -> Any:
-    return key
+    return m_utils.get_block_hash(key) if len(key) > _HASH_BYTES else key
 
 
 def get_group_id(key: Any) -> int:
-    return 0
+    return m_utils.get_group_id(key) if len(key) > _HASH_BYTES else 0
 
 
 # -- requests ---------------------------------------------------------------------------------------
@@ -147,10 +152,134 @@ class Request(m_request.Request):
             super().append_output_token_ids(token_id)
 
 
+# -- what layers keep -------------------------------------------------------------------------------
+
+
+def kv_cache_spec(theirs: Any) -> m_interface.KVCacheSpec:
+    """The engine's spec for a layer; `Missing` for a kind that it has not."""
+    kind = type(theirs)
+    refuse(
+        Mamba=isinstance(theirs, v_interface.MambaSpec),
+        encoder__decoder=isinstance(theirs, v_interface.CrossAttentionSpec),
+    )
+    sizes = theirs.block_size, theirs.num_kv_heads, theirs.head_size
+    if kind is v_interface.SlidingWindowSpec:
+        return m_interface.SlidingWindowSpec(*sizes, sliding_window=theirs.sliding_window)
+    if kind is v_interface.ChunkedLocalAttentionSpec:
+        chunk_size = theirs.attention_chunk_size
+        return m_interface.ChunkedLocalAttentionSpec(*sizes, attention_chunk_size=chunk_size)
+    if (
+        kind is not v_interface.FullAttentionSpec
+        or theirs.sliding_window
+        or theirs.attention_chunk_size
+    ):
+        raise Missing(kind.__name__)
+    return m_interface.FullAttentionSpec(*sizes)
+
+
+def kv_cache_config(theirs: Any) -> m_interface.KVCacheConfig:
+    """The engine's groups; `Missing` where their blocks differ in size, or one is of another kind."""
+    groups = [
+        m_interface.KVCacheGroupSpec(group.layer_names, kv_cache_spec(group.kv_cache_spec))
+        for group in theirs.kv_cache_groups
+    ]
+    sizes = {group.kv_cache_spec.block_size for group in groups}
+    refuse(groups_whose_blocks_differ_in_size=len(sizes) > 1)
+    return m_interface.KVCacheConfig(theirs.num_blocks, groups)
+
+
+class _SingleTypeManager(m_single.SingleTypeKVCacheManager):
+    """vLLM's arguments before those of a manager of one kind of attention."""
+
+    def __init__(
+        self,
+        kv_cache_spec: Any,
+        block_pool: Any,
+        enable_caching: bool,
+        kv_cache_group_id: int,
+        dcp_world_size: int = 1,
+        pcp_world_size: int = 1,
+        max_admission_blocks_per_request: int | None = None,
+    ) -> None:
+        refuse(context_parallelism=dcp_world_size > 1 or pcp_world_size > 1)
+        cap = max_admission_blocks_per_request
+        super().__init__(_spec(kv_cache_spec), block_pool, kv_cache_group_id, cap)
+
+    @classmethod
+    def find_longest_cache_hit(
+        cls,
+        block_hashes: Any,
+        max_length: int,
+        kv_cache_group_ids: Any,
+        block_pool: Any,
+        kv_cache_spec: Any,
+        use_eagle: bool = False,
+        alignment_tokens: int | None = None,
+        **rest: Any,
+    ) -> Any:
+        spec = _spec(kv_cache_spec)
+        refuse(
+            speculative_decoding=use_eagle,
+            groups_whose_blocks_differ_in_size=alignment_tokens not in (None, spec.block_size),
+        )
+        find: Any = super().find_longest_cache_hit
+        return find(block_hashes, max_length, kv_cache_group_ids, block_pool, spec)
+
+    def get_num_blocks_to_allocate(
+        self,
+        request_id: str,
+        num_tokens: int,
+        new_computed_blocks: Any,
+        total_computed_tokens: int,
+        num_tokens_main_model: int,
+        apply_admission_cap: bool = False,
+    ) -> int:
+        refuse(speculative_decoding=num_tokens_main_model != num_tokens)
+        return super().get_num_blocks_to_allocate(
+            request_id, num_tokens, new_computed_blocks, total_computed_tokens, apply_admission_cap
+        )
+
+    def allocate_new_computed_blocks(
+        self,
+        request_id: str,
+        new_computed_blocks: Any,
+        num_local_computed_tokens: int,
+        num_external_computed_tokens: int,
+    ) -> None:
+        refuse(KV_connector=num_external_computed_tokens)
+        super().allocate_new_computed_blocks(
+            request_id, new_computed_blocks, num_local_computed_tokens
+        )
+
+    def allocate_new_blocks(
+        self, request_id: str, num_tokens: int, num_tokens_main_model: int
+    ) -> Any:
+        refuse(speculative_decoding=num_tokens_main_model != num_tokens)
+        return super().allocate_new_blocks(request_id, num_tokens)
+
+
+_spec = kv_cache_spec  # where an argument has its name
+
+
+class SlidingWindowManager(_SingleTypeManager, m_single.SlidingWindowManager):
+    """`mini_vllm`'s manager of layers with a window."""
+
+
+class ChunkedLocalAttentionManager(_SingleTypeManager, m_single.ChunkedLocalAttentionManager):
+    """`mini_vllm`'s manager of layers with chunks."""
+
+
 # -- pool and manager -------------------------------------------------------------------------------
 
 
 class BlockPool(m_pool.BlockPool):
+    """The engine's pool, whose managers pass neither groups nor vLLM's other arguments.
+
+    A test that does speaks of groups; only beside a manager that has none are its groups dropped.
+    """
+
+    has_groups = True
+
     def __init__(
         self,
         num_gpu_blocks: int,
@@ -166,10 +295,12 @@ class BlockPool(m_pool.BlockPool):
         super().__init__(num_gpu_blocks, enable_caching)
 
     def get_cached_block(self, block_hash: Any, kv_cache_group_ids: Any = None) -> Any:
+        if kv_cache_group_ids is None:
+            return super().get_cached_block(block_hash)
+        if self.has_groups:
+            return super().get_cached_blocks(block_hash, kv_cache_group_ids)
         found = super().get_cached_block(block_hash)
-        if kv_cache_group_ids is None or found is None:  # None given: the engine's own manager asks
-            return found
-        return [found]
+        return None if found is None else [found]
 
     def cache_full_blocks(
         self,
@@ -178,32 +309,50 @@ class BlockPool(m_pool.BlockPool):
         num_cached_blocks: int,
         num_full_blocks: int,
         block_size: int | None = None,
-        kv_cache_group_id: int = 0,
+        kv_cache_group_id: int | None = None,
         block_mask: Any = None,
     ) -> None:
-        refuse(several_KV_cache_groups=kv_cache_group_id, sliding_window=block_mask)
-        super().cache_full_blocks(request, blocks, num_cached_blocks, num_full_blocks)
-
-
-def only_spec(kv_cache_config: Any) -> Any:
-    """The layers' one kind of KV cache; `Missing` where there are several, or another kind."""
-    specs = [group.kv_cache_spec for group in kv_cache_config.kv_cache_groups]
-    if len(specs) != 1:
-        raise Missing("several KV cache groups")
-    (spec,) = specs
-    if type(spec) is not FullAttentionSpec or spec.sliding_window or spec.attention_chunk_size:
-        raise Missing("sliding window")
-    return spec
+        refuse(groups_whose_blocks_differ_in_size=block_mask)
+        run = request, blocks, num_cached_blocks, num_full_blocks
+        if kv_cache_group_id is None or not self.has_groups:
+            super().cache_full_blocks(*run)
+        else:
+            super().cache_full_blocks_of_group(*run, kv_cache_group_id)
 
 
 class InnerManager(m_manager.KVCacheManager):
-    """The engine's manager, with the inner parts of vLLM's at which tests look."""
+    """The engine's manager of one group, with the inner parts of vLLM's at which tests look."""
 
     @property
     def coordinator(self) -> Any:
         tables = defaultdict(list, self.req_to_blocks)
         single = SimpleNamespace(req_to_blocks=tables, num_cached_block=self.num_cached_block)
         return SimpleNamespace(single_type_managers=[single], block_pool=self.block_pool)
+
+
+def make_manager(
+    config: m_interface.KVCacheConfig,
+    max_model_len: int,
+    max_num_batched_tokens: int | None,
+    enable_caching: bool,
+    block_pool: BlockPool,
+) -> m_manager.KVCacheManager:
+    """The manager that the engine takes for these groups."""
+    block_pool.has_groups = not config.is_plain
+    if config.is_plain:
+        block_size = config.kv_cache_groups[0].kv_cache_spec.block_size
+        return InnerManager(0, block_size, max_model_len, enable_caching, block_pool)
+    return m_hybrid.HybridKVCacheManager(
+        config, max_model_len, max_num_batched_tokens, enable_caching, block_pool
+    )
+
+
+def in_groups(ids: Any) -> tuple[list[int], ...]:
+    """Block ids as vLLM has them, a list a group."""
+    return ids if isinstance(ids, tuple) else (ids,)
+
+
+_config = kv_cache_config  # where an argument has its name
 
 
 class KVCacheManager:
@@ -225,8 +374,9 @@ class KVCacheManager:
             speculative_decoding=use_eagle,
             context_parallelism=dcp_world_size > 1 or pcp_world_size > 1,
         )
-        spec = only_spec(kv_cache_config)
-        refuse(hashes_finer_than_a_block=hash_block_size != spec.block_size)
+        config = _config(kv_cache_config)
+        block_size = config.kv_cache_groups[0].kv_cache_spec.block_size
+        refuse(hashes_finer_than_a_block=hash_block_size != block_size)
         self.block_pool = BlockPool(
             kv_cache_config.num_blocks,
             enable_caching,
@@ -235,8 +385,11 @@ class KVCacheManager:
             metrics_collector,
         )
         self.enable_caching, self.log_stats = enable_caching, log_stats
-        self.ours = InnerManager(0, spec.block_size, max_model_len, enable_caching, self.block_pool)
-        self.empty_kv_cache_blocks = TheirBlocks(((),))
+        self.ours = make_manager(
+            config, max_model_len, max_num_batched_tokens, enable_caching, self.block_pool
+        )
+        self.is_plain = config.is_plain
+        self.empty_kv_cache_blocks = TheirBlocks(tuple(() for _ in config.kv_cache_groups))
 
     def __getattr__(
         self, name: str
@@ -248,7 +401,17 @@ class KVCacheManager:
         return self.ours.prefix_cache_stats if self.log_stats else None
 
     def _as_theirs(self, blocks: m_manager.KVCacheBlocks) -> Any:
-        return TheirBlocks((blocks.blocks,)) if blocks.blocks else self.empty_kv_cache_blocks
+        if not blocks.blocks:
+            return self.empty_kv_cache_blocks
+        return TheirBlocks((blocks.blocks,) if self.is_plain else blocks.blocks)
+
+    def _as_ours(self, blocks: Any) -> m_manager.KVCacheBlocks | None:
+        if self.is_plain:
+            return blocks and (m_manager.KVCacheBlocks(blocks.blocks[0]) or None)
+        return blocks and m_hybrid.HybridKVCacheBlocks(blocks.blocks)
+
+    def new_step_starts(self) -> None:
+        """Nothing: vLLM's tells its managers of Mamba."""
 
     def get_computed_blocks(self, request: Any) -> tuple[Any, int]:
         blocks, num_computed_tokens = self.ours.get_computed_blocks(request)
@@ -271,9 +434,9 @@ class KVCacheManager:
             KV_connector=num_external_computed_tokens or delay_cache_blocks,
             multi__modal_inputs=num_encoder_tokens,
         )
-        hits = new_computed_blocks and m_manager.KVCacheBlocks(new_computed_blocks.blocks[0])
+        hits = self._as_ours(new_computed_blocks)
         blocks = self.ours.allocate_slots(
-            request, num_new_tokens, num_new_computed_tokens, hits or None, full_sequence_must_fit
+            request, num_new_tokens, num_new_computed_tokens, hits, full_sequence_must_fit
         )
         return None if blocks is None else self._as_theirs(blocks)
 
@@ -281,7 +444,7 @@ class KVCacheManager:
         return self._as_theirs(self.ours.get_blocks(request_id))
 
     def get_block_ids(self, request_id: str) -> tuple[list[int], ...]:
-        return (self.ours.get_block_ids(request_id),)
+        return in_groups(self.ours.get_block_ids(request_id))
 
     def get_num_common_prefix_blocks(self, request_id: str) -> list[int]:
         raise Missing("cascade attention")
