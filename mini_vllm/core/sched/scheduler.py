@@ -27,6 +27,7 @@ and each step lets the second catch up with the first, as far as budget and bloc
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -44,6 +45,7 @@ from mini_vllm.core.sched.output import (
 from mini_vllm.core.sched.request_queue import SchedulingPolicy, create_request_queue
 from mini_vllm.core.sched.utils import check_sequence_repetition
 from mini_vllm.core.stats import SchedulerStats
+from mini_vllm.distributed.kv_events import KVEventBatch, KVEventPublisher
 
 
 def check_stop(request: Request, max_model_len: int) -> bool:
@@ -128,6 +130,7 @@ class Scheduler:
         self.finished_req_ids: set[str] = set()
         self.reset_preempted_req_ids: set[str] = set()  # between two steps; the worker must hear
         self.num_preemptions = 0  # since start, over all requests
+        self.kv_event_publisher: KVEventPublisher | None = None
 
     # -- requests come and go ---------------------------------------------------------------------
 
@@ -441,7 +444,17 @@ class Scheduler:
             outputs.append(output)
         if stopped_running_reqs:
             self.running = [r for r in self.running if r not in stopped_running_reqs]
+        if self.kv_event_publisher is not None:
+            self.publish_kv_events(self.kv_event_publisher)
         return outputs
+
+    def publish_kv_events(self, publisher: KVEventPublisher) -> None:
+        """Hand on what has happened to the prefix cache since the last call, if anything has.
+
+        Source: `vllm/v1/core/sched/scheduler.py:1554 in Scheduler.update_from_output`.
+        """
+        if events := self.kv_cache_manager.take_events():
+            publisher(KVEventBatch(time.time(), events))
 
     def _update_request_with_output(
         self, request: Request, new_token_ids: list[int]
