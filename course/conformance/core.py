@@ -20,6 +20,7 @@ import vllm.v1.kv_cache_interface as v_interface
 from vllm.v1.core.kv_cache_manager import KVCacheBlocks as TheirBlocks
 
 import mini_vllm.core.block_pool as m_pool
+import mini_vllm.core.event_block_pool as m_events
 import mini_vllm.core.hybrid_kv_cache_manager as m_hybrid
 import mini_vllm.core.kv_cache_interface as m_interface
 import mini_vllm.core.kv_cache_manager as m_manager
@@ -225,7 +226,7 @@ class _SingleTypeManager(m_single.SingleTypeKVCacheManager):
         find: Any = super().find_longest_cache_hit
         return find(block_hashes, max_length, kv_cache_group_ids, block_pool, spec)
 
-    def get_num_blocks_to_allocate(
+    def get_num_blocks_to_allocate(  # type: ignore[override]
         self,
         request_id: str,
         num_tokens: int,
@@ -239,7 +240,7 @@ class _SingleTypeManager(m_single.SingleTypeKVCacheManager):
             request_id, num_tokens, new_computed_blocks, total_computed_tokens, apply_admission_cap
         )
 
-    def allocate_new_computed_blocks(
+    def allocate_new_computed_blocks(  # type: ignore[override]
         self,
         request_id: str,
         new_computed_blocks: Any,
@@ -251,7 +252,7 @@ class _SingleTypeManager(m_single.SingleTypeKVCacheManager):
             request_id, new_computed_blocks, num_local_computed_tokens
         )
 
-    def allocate_new_blocks(
+    def allocate_new_blocks(  # type: ignore[override]
         self, request_id: str, num_tokens: int, num_tokens_main_model: int
     ) -> Any:
         refuse(speculative_decoding=num_tokens_main_model != num_tokens)
@@ -272,27 +273,13 @@ class ChunkedLocalAttentionManager(_SingleTypeManager, m_single.ChunkedLocalAtte
 # -- pool and manager -------------------------------------------------------------------------------
 
 
-class BlockPool(m_pool.BlockPool):
+class _BlockPool(m_pool.BlockPool):
     """The engine's pool, whose managers pass neither groups nor vLLM's other arguments.
 
     A test that does speaks of groups; only beside a manager that has none are its groups dropped.
     """
 
     has_groups = True
-
-    def __init__(
-        self,
-        num_gpu_blocks: int,
-        enable_caching: bool,
-        hash_block_size: int | None = None,
-        enable_kv_cache_events: bool = False,
-        metrics_collector: Any = None,
-    ) -> None:
-        refuse(
-            KV_cache_events=enable_kv_cache_events,
-            block_lifetime_metrics=metrics_collector is not None,
-        )
-        super().__init__(num_gpu_blocks, enable_caching)
 
     def get_cached_block(self, block_hash: Any, kv_cache_group_ids: Any = None) -> Any:
         if kv_cache_group_ids is None:
@@ -320,6 +307,23 @@ class BlockPool(m_pool.BlockPool):
             super().cache_full_blocks_of_group(*run, kv_cache_group_id)
 
 
+class _EventBlockPool(_BlockPool, m_events.EventBlockPool):
+    """The engine's pool that keeps events."""
+
+
+def BlockPool(
+    num_gpu_blocks: int,
+    enable_caching: bool,
+    hash_block_size: int = 16,
+    enable_kv_cache_events: bool = False,
+    metrics_collector: Any = None,
+) -> _BlockPool:
+    refuse(block_lifetime_metrics=metrics_collector is not None)
+    if enable_kv_cache_events:
+        return _EventBlockPool(num_gpu_blocks, enable_caching, hash_block_size)
+    return _BlockPool(num_gpu_blocks, enable_caching)
+
+
 class InnerManager(m_manager.KVCacheManager):
     """The engine's manager of one group, with the inner parts of vLLM's at which tests look."""
 
@@ -335,7 +339,7 @@ def make_manager(
     max_model_len: int,
     max_num_batched_tokens: int | None,
     enable_caching: bool,
-    block_pool: BlockPool,
+    block_pool: _BlockPool,
 ) -> m_manager.KVCacheManager:
     """The manager that the engine takes for these groups."""
     block_pool.has_groups = not config.is_plain
@@ -448,6 +452,3 @@ class KVCacheManager:
 
     def get_num_common_prefix_blocks(self, request_id: str) -> list[int]:
         raise Missing("cascade attention")
-
-    def take_events(self) -> Any:
-        raise Missing("KV cache events")

@@ -40,6 +40,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pairs() -> list[tuple[Any, Any]]:
     """What of vLLM's is exchanged for what."""
     import vllm
+    import vllm.distributed.kv_events as v_events
     import vllm.outputs as v_outputs
     import vllm.sampling_params as v_params
     import vllm.v1.core.block_pool as v_pool
@@ -59,12 +60,14 @@ def pairs() -> list[tuple[Any, Any]]:
     import vllm.v1.sample.sampler as v_sampler
 
     import mini_vllm.core.block_pool as m_pool
+    import mini_vllm.core.kv_cache_manager as m_manager
     import mini_vllm.core.kv_cache_utils as m_utils
     import mini_vllm.core.request as m_request
     import mini_vllm.core.sched.request_queue as m_queue
     import mini_vllm.core.sched.scheduler as m_scheduler
     import mini_vllm.core.sched.utils as m_sched_utils
     import mini_vllm.core.stats as m_core_stats
+    import mini_vllm.distributed.kv_events as m_events
     import mini_vllm.outputs as m_outputs
     import mini_vllm.sampling_params as m_params
     from course.conformance import core, front, schedulers
@@ -92,6 +95,10 @@ def pairs() -> list[tuple[Any, Any]]:
         (v_encoder.EncoderCacheManager, stub("multi-modal inputs")),
         (v_encoder.EncoderDecoderCacheManager, stub("encoder-decoder")),
         (v_pool.BlockPool, core.BlockPool),
+        (v_events.BlockStored, m_events.BlockStored),
+        (v_events.BlockRemoved, m_events.BlockRemoved),
+        (v_events.AllBlocksCleared, m_events.AllBlocksCleared),
+        (v_manager.logger, m_manager.logger),
         (v_pool.BlockHashToBlockMap, m_pool.BlockHashToBlockMap),
         (v_utils.KVCacheBlock, m_utils.KVCacheBlock),
         (v_utils.FreeKVCacheBlockQueue, m_utils.FreeKVCacheBlockQueue),
