@@ -1,7 +1,7 @@
 """`BlockPool` that reports what enters and leaves its index of hashes.
 
 Upstream asks at each of these places whether events are wanted
-(`vllm/v1/core/block_pool.py:160 in BlockPool.__init__`). Here that is a class of its own, so that an engine
+(`vllm/v1/core/block_pool.py:179 in BlockPool.__init__`). Here that is a class of its own, so that an engine
 without events runs no line for them.
 """
 
@@ -83,7 +83,7 @@ class EventBlockPool(BlockPool):
         kv_cache_group_id: int,
     ) -> None:
         """One event for the run, whatever its length
-        (`vllm/v1/core/block_pool.py:286 in BlockPool.cache_full_blocks`)."""
+        (`vllm/v1/core/block_pool.py:285 in BlockPool.cache_full_blocks`)."""
         if num_cached_blocks >= num_full_blocks:
             return
         hashes, size = request.block_hashes, self.block_size

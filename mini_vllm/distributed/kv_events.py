@@ -14,20 +14,20 @@ from dataclasses import dataclass
 from typing import Any
 
 MEDIUM_GPU = "GPU"
-"""Where the engine's own blocks are, also on a CPU (`vllm/distributed/kv_events.py:49`)."""
+"""Where the engine's own blocks are, also on a CPU (`vllm/distributed/kv_events.py:46`)."""
 
 ExternalBlockHash = int | bytes
 
 
 @dataclass
 class KVCacheEvent:
-    """Something that happened to the prefix cache (`vllm/distributed/kv_events.py:37 KVCacheEvent`)."""
+    """Something that happened to the prefix cache (`vllm/distributed/kv_events.py:36 KVCacheEvent`)."""
 
 
 @dataclass
 class BlockStored(KVCacheEvent):
     """Blocks that follow each other can be found from now on
-    (`vllm/distributed/kv_events.py:52 BlockStored`).
+    (`vllm/distributed/kv_events.py:49 BlockStored`).
 
     Attributes:
         block_hashes: of the blocks stored; those out of a window are left out.
@@ -55,7 +55,7 @@ class BlockStored(KVCacheEvent):
 
 @dataclass
 class BlockRemoved(KVCacheEvent):
-    """Blocks can no longer be found (`vllm/distributed/kv_events.py:96 BlockRemoved`)."""
+    """Blocks can no longer be found (`vllm/distributed/kv_events.py:93 BlockRemoved`)."""
 
     block_hashes: list[ExternalBlockHash]
     medium: str | None
@@ -64,12 +64,12 @@ class BlockRemoved(KVCacheEvent):
 
 @dataclass
 class AllBlocksCleared(KVCacheEvent):
-    """The prefix cache is empty (`vllm/distributed/kv_events.py:111 AllBlocksCleared`)."""
+    """The prefix cache is empty (`vllm/distributed/kv_events.py:108 AllBlocksCleared`)."""
 
 
 @dataclass
 class KVEventBatch:
-    """A step's events (`vllm/distributed/kv_events.py:115 KVEventBatch`).
+    """A step's events (`vllm/distributed/kv_events.py:112 KVEventBatch`).
 
     Attributes:
         ts: seconds since 1970.
