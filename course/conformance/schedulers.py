@@ -14,7 +14,7 @@ import mini_vllm.core.sched.output as m_output
 import mini_vllm.core.sched.request_queue as m_queue
 import mini_vllm.core.sched.scheduler as m_scheduler
 from course.conformance.core import BlockPool, in_groups, make_manager
-from course.conformance.core import kv_cache_config as our_groups
+from course.conformance.groups import kv_cache_config as our_groups
 from course.conformance.missing import Missing, refuse
 from mini_vllm.config.engine import EngineConfig
 from mini_vllm.core.kv_cache_interface import KVCacheConfig

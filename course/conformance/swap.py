@@ -70,7 +70,7 @@ def pairs() -> list[tuple[Any, Any]]:
     import mini_vllm.distributed.kv_events as m_events
     import mini_vllm.outputs as m_outputs
     import mini_vllm.sampling_params as m_params
-    from course.conformance import core, front, schedulers
+    from course.conformance import core, front, groups, schedulers
 
     stub = front.raise_missing
     return [
@@ -89,8 +89,8 @@ def pairs() -> list[tuple[Any, Any]]:
         (v_sched_utils.check_sequence_repetition, m_sched_utils.check_sequence_repetition),
         (v_params.RepetitionDetectionParams, m_params.RepetitionDetectionParams),
         (v_manager.KVCacheManager, core.KVCacheManager),
-        (v_single.SlidingWindowManager, core.SlidingWindowManager),
-        (v_single.ChunkedLocalAttentionManager, core.ChunkedLocalAttentionManager),
+        (v_single.SlidingWindowManager, groups.SlidingWindowManager),
+        (v_single.ChunkedLocalAttentionManager, groups.ChunkedLocalAttentionManager),
         (v_single.CrossAttentionManager, stub("encoder-decoder")),
         (v_encoder.EncoderCacheManager, stub("multi-modal inputs")),
         (v_encoder.EncoderDecoderCacheManager, stub("encoder-decoder")),

@@ -9,6 +9,7 @@ wants to know passes a function (`EngineParts.kv_event_publisher`).
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -82,3 +83,10 @@ class KVEventBatch:
 
 KVEventPublisher = Callable[[KVEventBatch], None]
 """Who is told. Called in the engine's thread, between two steps."""
+
+
+def publish_kv_events(publisher: KVEventPublisher, events: list[KVCacheEvent]) -> None:
+    """Send what has happened since the last call, if anything has
+    (`vllm/v1/core/sched/scheduler.py:1566 in Scheduler.update_from_output`)."""
+    if events:
+        publisher(KVEventBatch(time.time(), events))

@@ -27,7 +27,6 @@ and each step lets the second catch up with the first, as far as budget and bloc
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -45,7 +44,7 @@ from mini_vllm.core.sched.output import (
 from mini_vllm.core.sched.request_queue import SchedulingPolicy, create_request_queue
 from mini_vllm.core.sched.utils import check_sequence_repetition
 from mini_vllm.core.stats import SchedulerStats
-from mini_vllm.distributed.kv_events import KVEventBatch, KVEventPublisher
+from mini_vllm.distributed.kv_events import KVEventPublisher, publish_kv_events
 
 
 def check_stop(request: Request, max_model_len: int) -> bool:
@@ -445,16 +444,8 @@ class Scheduler:
         if stopped_running_reqs:
             self.running = [r for r in self.running if r not in stopped_running_reqs]
         if self.kv_event_publisher is not None:
-            self.publish_kv_events(self.kv_event_publisher)
+            publish_kv_events(self.kv_event_publisher, self.kv_cache_manager.take_events())
         return outputs
-
-    def publish_kv_events(self, publisher: KVEventPublisher) -> None:
-        """Hand on what has happened to the prefix cache since the last call, if anything has.
-
-        Source: `vllm/v1/core/sched/scheduler.py:1554 in Scheduler.update_from_output`.
-        """
-        if events := self.kv_cache_manager.take_events():
-            publisher(KVEventBatch(time.time(), events))
 
     def _update_request_with_output(
         self, request: Request, new_token_ids: list[int]
