@@ -2,7 +2,10 @@
 
 Each class or function here takes what vLLM's of the same name takes. It hands on what the engine has, says
 `Missing` to what it has not, and gives answers in vLLM's forms: a tuple with one run of blocks per KV cache
-group, where the engine has one group and no tuple. Nothing here decides anything.
+group, where the engine's manager of one group has no tuple. Nothing here decides anything.
+
+A model with one group of full attention gets `KVCacheManager`, as in the engine, and any other
+`HybridKVCacheManager`. Keys of the hash index carry the group's id with the second, and none with the first.
 """
 
 from __future__ import annotations
@@ -14,12 +17,15 @@ from typing import Any
 
 import vllm.v1.core.kv_cache_utils as v_utils
 from vllm.v1.core.kv_cache_manager import KVCacheBlocks as TheirBlocks
-from vllm.v1.kv_cache_interface import FullAttentionSpec
 
 import mini_vllm.core.block_pool as m_pool
+import mini_vllm.core.event_block_pool as m_events
+import mini_vllm.core.hybrid_kv_cache_manager as m_hybrid
+import mini_vllm.core.kv_cache_interface as m_interface
 import mini_vllm.core.kv_cache_manager as m_manager
 import mini_vllm.core.kv_cache_utils as m_utils
 import mini_vllm.core.request as m_request
+from course.conformance.groups import kv_cache_config as our_groups
 from course.conformance.missing import Missing, refuse
 
 # -- block hashes -----------------------------------------------------------------------------------
@@ -58,17 +64,16 @@ class BlockHasher:
         return self._hash(request)
 
 
-# The engine has one group, whose number is not part of a key.
-def make_block_hash_with_group_id(block_hash: Any, group_id: int) -> Any:
-    return block_hash
+# A key without a group's id is the hash itself, and both of vLLM's hash functions give as many bytes.
+_HASH_BYTES = 32
 
 
 def get_block_hash(key: Any) -> Any:
-    return key
+    return m_utils.get_block_hash(key) if len(key) > _HASH_BYTES else key
 
 
 def get_group_id(key: Any) -> int:
-    return 0
+    return m_utils.get_group_id(key) if len(key) > _HASH_BYTES else 0
 
 
 # -- requests ---------------------------------------------------------------------------------------
@@ -150,26 +155,21 @@ class Request(m_request.Request):
 # -- pool and manager -------------------------------------------------------------------------------
 
 
-class BlockPool(m_pool.BlockPool):
-    def __init__(
-        self,
-        num_gpu_blocks: int,
-        enable_caching: bool,
-        hash_block_size: int | None = None,
-        enable_kv_cache_events: bool = False,
-        metrics_collector: Any = None,
-    ) -> None:
-        refuse(
-            KV_cache_events=enable_kv_cache_events,
-            block_lifetime_metrics=metrics_collector is not None,
-        )
-        super().__init__(num_gpu_blocks, enable_caching)
+class _BlockPool(m_pool.BlockPool):
+    """The engine's pool, whose managers pass neither groups nor vLLM's other arguments.
+
+    A test that does speaks of groups; only beside a manager that has none are its groups dropped.
+    """
+
+    has_groups = True
 
     def get_cached_block(self, block_hash: Any, kv_cache_group_ids: Any = None) -> Any:
+        if kv_cache_group_ids is None:
+            return super().get_cached_block(block_hash)
+        if self.has_groups:
+            return super().get_cached_blocks(block_hash, kv_cache_group_ids)
         found = super().get_cached_block(block_hash)
-        if kv_cache_group_ids is None or found is None:  # None given: the engine's own manager asks
-            return found
-        return [found]
+        return None if found is None else [found]
 
     def cache_full_blocks(
         self,
@@ -178,32 +178,64 @@ class BlockPool(m_pool.BlockPool):
         num_cached_blocks: int,
         num_full_blocks: int,
         block_size: int | None = None,
-        kv_cache_group_id: int = 0,
+        kv_cache_group_id: int | None = None,
         block_mask: Any = None,
     ) -> None:
-        refuse(several_KV_cache_groups=kv_cache_group_id, sliding_window=block_mask)
-        super().cache_full_blocks(request, blocks, num_cached_blocks, num_full_blocks)
+        refuse(groups_whose_blocks_differ_in_size=block_mask)
+        run = request, blocks, num_cached_blocks, num_full_blocks
+        if kv_cache_group_id is None or not self.has_groups:
+            super().cache_full_blocks(*run)
+        else:
+            super().cache_full_blocks_of_group(*run, kv_cache_group_id)
 
 
-def only_spec(kv_cache_config: Any) -> Any:
-    """The layers' one kind of KV cache; `Missing` where there are several, or another kind."""
-    specs = [group.kv_cache_spec for group in kv_cache_config.kv_cache_groups]
-    if len(specs) != 1:
-        raise Missing("several KV cache groups")
-    (spec,) = specs
-    if type(spec) is not FullAttentionSpec or spec.sliding_window or spec.attention_chunk_size:
-        raise Missing("sliding window")
-    return spec
+class _EventBlockPool(_BlockPool, m_events.EventBlockPool):
+    """The engine's pool that keeps events."""
+
+
+def BlockPool(
+    num_gpu_blocks: int,
+    enable_caching: bool,
+    hash_block_size: int = 16,
+    enable_kv_cache_events: bool = False,
+    metrics_collector: Any = None,
+) -> _BlockPool:
+    refuse(block_lifetime_metrics=metrics_collector is not None)
+    if enable_kv_cache_events:
+        return _EventBlockPool(num_gpu_blocks, enable_caching, hash_block_size)
+    return _BlockPool(num_gpu_blocks, enable_caching)
 
 
 class InnerManager(m_manager.KVCacheManager):
-    """The engine's manager, with the inner parts of vLLM's at which tests look."""
+    """The engine's manager of one group, with the inner parts of vLLM's at which tests look."""
 
     @property
     def coordinator(self) -> Any:
         tables = defaultdict(list, self.req_to_blocks)
         single = SimpleNamespace(req_to_blocks=tables, num_cached_block=self.num_cached_block)
         return SimpleNamespace(single_type_managers=[single], block_pool=self.block_pool)
+
+
+def make_manager(
+    config: m_interface.KVCacheConfig,
+    max_model_len: int,
+    max_num_batched_tokens: int | None,
+    enable_caching: bool,
+    block_pool: _BlockPool,
+) -> m_manager.KVCacheManager:
+    """The manager that the engine takes for these groups."""
+    block_pool.has_groups = not config.is_plain
+    if config.is_plain:
+        block_size = config.kv_cache_groups[0].kv_cache_spec.block_size
+        return InnerManager(0, block_size, max_model_len, enable_caching, block_pool)
+    return m_hybrid.HybridKVCacheManager(
+        config, max_model_len, max_num_batched_tokens, enable_caching, block_pool
+    )
+
+
+def in_groups(ids: Any) -> tuple[list[int], ...]:
+    """Block ids as vLLM has them, a list a group."""
+    return ids if isinstance(ids, tuple) else (ids,)
 
 
 class KVCacheManager:
@@ -225,8 +257,9 @@ class KVCacheManager:
             speculative_decoding=use_eagle,
             context_parallelism=dcp_world_size > 1 or pcp_world_size > 1,
         )
-        spec = only_spec(kv_cache_config)
-        refuse(hashes_finer_than_a_block=hash_block_size != spec.block_size)
+        config = our_groups(kv_cache_config)
+        block_size = config.kv_cache_groups[0].kv_cache_spec.block_size
+        refuse(hashes_finer_than_a_block=hash_block_size != block_size)
         self.block_pool = BlockPool(
             kv_cache_config.num_blocks,
             enable_caching,
@@ -235,8 +268,11 @@ class KVCacheManager:
             metrics_collector,
         )
         self.enable_caching, self.log_stats = enable_caching, log_stats
-        self.ours = InnerManager(0, spec.block_size, max_model_len, enable_caching, self.block_pool)
-        self.empty_kv_cache_blocks = TheirBlocks(((),))
+        self.ours = make_manager(
+            config, max_model_len, max_num_batched_tokens, enable_caching, self.block_pool
+        )
+        self.is_plain = config.is_plain
+        self.empty_kv_cache_blocks = TheirBlocks(tuple(() for _ in config.kv_cache_groups))
 
     def __getattr__(
         self, name: str
@@ -248,7 +284,17 @@ class KVCacheManager:
         return self.ours.prefix_cache_stats if self.log_stats else None
 
     def _as_theirs(self, blocks: m_manager.KVCacheBlocks) -> Any:
-        return TheirBlocks((blocks.blocks,)) if blocks.blocks else self.empty_kv_cache_blocks
+        if not blocks.blocks:
+            return self.empty_kv_cache_blocks
+        return TheirBlocks((blocks.blocks,) if self.is_plain else blocks.blocks)
+
+    def _as_ours(self, blocks: Any) -> m_manager.KVCacheBlocks | None:
+        if self.is_plain:
+            return blocks and (m_manager.KVCacheBlocks(blocks.blocks[0]) or None)
+        return blocks and m_hybrid.HybridKVCacheBlocks(blocks.blocks)
+
+    def new_step_starts(self) -> None:
+        """Nothing: vLLM's tells its managers of Mamba."""
 
     def get_computed_blocks(self, request: Any) -> tuple[Any, int]:
         blocks, num_computed_tokens = self.ours.get_computed_blocks(request)
@@ -271,9 +317,9 @@ class KVCacheManager:
             KV_connector=num_external_computed_tokens or delay_cache_blocks,
             multi__modal_inputs=num_encoder_tokens,
         )
-        hits = new_computed_blocks and m_manager.KVCacheBlocks(new_computed_blocks.blocks[0])
+        hits = self._as_ours(new_computed_blocks)
         blocks = self.ours.allocate_slots(
-            request, num_new_tokens, num_new_computed_tokens, hits or None, full_sequence_must_fit
+            request, num_new_tokens, num_new_computed_tokens, hits, full_sequence_must_fit
         )
         return None if blocks is None else self._as_theirs(blocks)
 
@@ -281,10 +327,7 @@ class KVCacheManager:
         return self._as_theirs(self.ours.get_blocks(request_id))
 
     def get_block_ids(self, request_id: str) -> tuple[list[int], ...]:
-        return (self.ours.get_block_ids(request_id),)
+        return in_groups(self.ours.get_block_ids(request_id))
 
     def get_num_common_prefix_blocks(self, request_id: str) -> list[int]:
         raise Missing("cascade attention")
-
-    def take_events(self) -> Any:
-        raise Missing("KV cache events")

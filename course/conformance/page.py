@@ -54,8 +54,9 @@ too.{reasons}
 ## What it proves
 
 Where a test passes, the engine gives the blocks, order, counts and victims that vLLM's authors wrote down
-for vLLM: for text models with full attention and one KV cache group. What no test asks, it does not prove.
-The recorded workloads of [PROOF.md](PROOF.md) have more steps, these tests more corners.
+for vLLM: for text models whose layers attend to all tokens, to a sliding window or to chunks, in one KV cache
+group or in several with blocks of one size. What no test asks, it does not prove. The recorded workloads of
+[PROOF.md](PROOF.md) have more steps, these tests more corners.
 
 ## Run it
 

@@ -13,9 +13,11 @@ import mini_vllm.core.sched.async_scheduler as m_async
 import mini_vllm.core.sched.output as m_output
 import mini_vllm.core.sched.request_queue as m_queue
 import mini_vllm.core.sched.scheduler as m_scheduler
-from course.conformance.core import BlockPool, InnerManager, only_spec
+from course.conformance.core import BlockPool, in_groups, make_manager
+from course.conformance.groups import kv_cache_config as our_groups
 from course.conformance.missing import Missing, refuse
 from mini_vllm.config.engine import EngineConfig
+from mini_vllm.core.kv_cache_interface import KVCacheConfig
 
 FINISH_REASONS = {
     None: None,
@@ -53,7 +55,7 @@ _PARTS = {
 }
 
 
-def engine_config(vllm_config: Any, kv_cache_config: Any) -> EngineConfig:
+def engine_config(vllm_config: Any, pool: KVCacheConfig) -> EngineConfig:
     """The engine's settings for vLLM's; `Missing` for a feature that is on."""
     theirs, parallel = vllm_config.scheduler_config, vllm_config.parallel_config
     model = vllm_config.model_config
@@ -72,8 +74,8 @@ def engine_config(vllm_config: Any, kv_cache_config: Any) -> EngineConfig:
         # vLLM holds the budget against another field, SchedulerConfig.max_model_len, which tests set low.
         max_model_len = min(max_model_len, budget)
     return EngineConfig(
-        block_size=only_spec(kv_cache_config).block_size,
-        num_gpu_blocks=kv_cache_config.num_blocks,
+        block_size=pool.kv_cache_groups[0].kv_cache_spec.block_size,
+        num_gpu_blocks=pool.num_blocks,
         max_model_len=max_model_len,
         max_num_seqs=theirs.max_num_seqs,
         max_num_batched_tokens=budget,
@@ -102,13 +104,14 @@ class _Face(m_scheduler.Scheduler):
         log_stats: bool = False,
         **rest: Any,
     ) -> None:
-        config = engine_config(vllm_config, kv_cache_config)
+        groups = our_groups(kv_cache_config)
+        config = engine_config(vllm_config, groups)
         assert config.num_gpu_blocks is not None
         assert config.max_model_len is not None
         caching = config.enable_prefix_caching
         pool = BlockPool(config.num_gpu_blocks, caching)
         super().__init__(
-            config, InnerManager(0, config.block_size, config.max_model_len, caching, pool)
+            config, make_manager(groups, config.max_model_len, config.token_budget, caching, pool)
         )
         fcfs = config.scheduling_policy == "fcfs"
         self.waiting = FCFSRequestQueue() if fcfs else PriorityRequestQueue()
@@ -139,7 +142,7 @@ class _Face(m_scheduler.Scheduler):
                     mm_features=[],
                     sampling_params=new.sampling_params,
                     pooling_params=None,
-                    block_ids=(new.block_ids,),
+                    block_ids=in_groups(new.block_ids),
                     num_computed_tokens=new.num_computed_tokens,
                     lora_request=None,
                 )
@@ -150,7 +153,9 @@ class _Face(m_scheduler.Scheduler):
                 resumed_req_ids=cached.resumed_req_ids,
                 new_token_ids=[],
                 all_token_ids={},
-                new_block_ids=[None if ids is None else (ids,) for ids in cached.new_block_ids],
+                new_block_ids=[
+                    None if ids is None else in_groups(ids) for ids in cached.new_block_ids
+                ],
                 num_computed_tokens=cached.num_computed_tokens,
                 num_output_tokens=counts,
             ),

@@ -40,6 +40,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pairs() -> list[tuple[Any, Any]]:
     """What of vLLM's is exchanged for what."""
     import vllm
+    import vllm.distributed.kv_events as v_events
     import vllm.outputs as v_outputs
     import vllm.sampling_params as v_params
     import vllm.v1.core.block_pool as v_pool
@@ -59,14 +60,16 @@ def pairs() -> list[tuple[Any, Any]]:
     import vllm.v1.sample.sampler as v_sampler
 
     import mini_vllm.core.block_pool as m_pool
+    import mini_vllm.core.kv_cache_manager as m_manager
     import mini_vllm.core.kv_cache_utils as m_utils
     import mini_vllm.core.request as m_request
     import mini_vllm.core.sched.request_queue as m_queue
     import mini_vllm.core.sched.utils as m_sched_utils
     import mini_vllm.core.stats as m_core_stats
+    import mini_vllm.distributed.kv_events as m_events
     import mini_vllm.outputs as m_outputs
     import mini_vllm.sampling_params as m_params
-    from course.conformance import core, front, schedulers
+    from course.conformance import core, front, groups, schedulers
 
     stub = front.raise_missing
     return [
@@ -85,12 +88,16 @@ def pairs() -> list[tuple[Any, Any]]:
         (v_sched_utils.check_sequence_repetition, m_sched_utils.check_sequence_repetition),
         (v_params.RepetitionDetectionParams, m_params.RepetitionDetectionParams),
         (v_manager.KVCacheManager, core.KVCacheManager),
-        (v_single.SlidingWindowManager, stub("sliding window")),
-        (v_single.ChunkedLocalAttentionManager, stub("chunked local attention")),
+        (v_single.SlidingWindowManager, groups.SlidingWindowManager),
+        (v_single.ChunkedLocalAttentionManager, groups.ChunkedLocalAttentionManager),
         (v_single.CrossAttentionManager, stub("encoder-decoder")),
         (v_encoder.EncoderCacheManager, stub("multi-modal inputs")),
         (v_encoder.EncoderDecoderCacheManager, stub("encoder-decoder")),
         (v_pool.BlockPool, core.BlockPool),
+        (v_events.BlockStored, m_events.BlockStored),
+        (v_events.BlockRemoved, m_events.BlockRemoved),
+        (v_events.AllBlocksCleared, m_events.AllBlocksCleared),
+        (v_manager.logger, m_manager.logger),
         (v_pool.BlockHashToBlockMap, m_pool.BlockHashToBlockMap),
         (v_utils.KVCacheBlock, m_utils.KVCacheBlock),
         (v_utils.FreeKVCacheBlockQueue, m_utils.FreeKVCacheBlockQueue),
@@ -98,7 +105,7 @@ def pairs() -> list[tuple[Any, Any]]:
         (v_utils.hash_block_tokens, core.hash_block_tokens),
         (v_utils.get_request_block_hasher, core.BlockHasher),
         (v_utils.generate_block_hash_extra_keys, core.generate_block_hash_extra_keys),
-        (v_utils.make_block_hash_with_group_id, core.make_block_hash_with_group_id),
+        (v_utils.make_block_hash_with_group_id, m_utils.make_block_hash_with_group_id),
         (v_utils.get_block_hash, core.get_block_hash),
         (v_utils.get_group_id, core.get_group_id),
         (v_stats.PrefixCacheStats, m_core_stats.PrefixCacheStats),

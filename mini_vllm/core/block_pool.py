@@ -6,7 +6,7 @@ free queue and their hashes are in `kv_cache_utils.py`, as upstream.
 Where a model has several KV cache groups the hashes below carry the group's id
 (`make_block_hash_with_group_id`); with one group of full attention they do not, and nobody asks.
 
-Left out: KV events, block lifetime metrics.
+Left out: block lifetime metrics. KV cache events are in `event_block_pool.py`.
 
 Invariants, checked by `BlockPool.check_invariants` (and by the tests, by these names):
 
@@ -35,6 +35,7 @@ from mini_vllm.core.kv_cache_utils import (
 
 if TYPE_CHECKING:
     from mini_vllm.core.request import Request
+    from mini_vllm.distributed.kv_events import KVCacheEvent
 
 
 class BlockHashToBlockMap:
@@ -237,6 +238,10 @@ class BlockPool:
         for block in self.blocks:
             block.reset_hash()
         return True
+
+    def take_events(self) -> list[KVCacheEvent]:
+        """None: this pool keeps no record."""
+        return []
 
     def get_num_free_blocks(self) -> int:
         return self.free_block_queue.num_free_blocks

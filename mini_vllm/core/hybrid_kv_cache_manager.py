@@ -150,6 +150,11 @@ class HybridKVCacheManager(KVCacheManager):
         """A tuple of lists, one a group; 0 stands for a block out of the window."""
         return self.get_blocks(request_id).get_block_ids()
 
+    @property
+    def kv_cache_event_metadata(self) -> tuple[tuple[str, int | None], ...]:
+        specs = [group.kv_cache_spec for group in self.kv_cache_config.kv_cache_groups]
+        return tuple((spec.kind, getattr(spec, "sliding_window", None)) for spec in specs)
+
     def max_blocks_needed(self, request: Request) -> int:
         """The most blocks this request can come to hold, over all groups."""
         last = min(request.num_prompt_tokens + request.max_tokens, self.max_model_len) - 1

@@ -9,6 +9,7 @@ Left out: MLA, Mamba, cross attention, layers whose blocks differ in size, cache
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from mini_vllm.utils.math import cdiv
 
@@ -20,6 +21,9 @@ class KVCacheSpec:
     Attributes:
         block_size: tokens in a block.
     """
+
+    kind: ClassVar[str] = "unknown"
+    """vLLM's name of it (`vllm/v1/kv_cache_interface.py:81 KVCacheSpecKind`)."""
 
     block_size: int
     num_kv_heads: int = 1
@@ -41,12 +45,15 @@ class KVCacheSpec:
 class FullAttentionSpec(KVCacheSpec):
     """Every token stays (`vllm/v1/kv_cache_interface.py:188 FullAttentionSpec`)."""
 
+    kind = "full_attention"
+
 
 @dataclass(frozen=True, kw_only=True)
 class SlidingWindowSpec(KVCacheSpec):
     """A token attends to the last `sliding_window`, itself among them
     (`vllm/v1/kv_cache_interface.py:435 SlidingWindowSpec`)."""
 
+    kind = "sliding_window"
     sliding_window: int
 
     def max_admission_blocks_per_request(
@@ -63,6 +70,7 @@ class ChunkedLocalAttentionSpec(KVCacheSpec):
     """The sequence is cut into chunks, and a token attends to its own chunk's beginning
     (`vllm/v1/kv_cache_interface.py:407 ChunkedLocalAttentionSpec`). No model here has such layers."""
 
+    kind = "chunked_local_attention"
     attention_chunk_size: int
 
     def max_admission_blocks_per_request(

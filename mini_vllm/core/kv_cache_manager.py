@@ -11,13 +11,18 @@ Left out: lookahead slots for draft tokens, tokens loaded by a KV connector, enc
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 
 from mini_vllm.core.block_pool import BlockPool
+from mini_vllm.core.kv_cache_interface import FullAttentionSpec
 from mini_vllm.core.kv_cache_utils import KVCacheBlock
 from mini_vllm.core.request import Request
 from mini_vllm.core.stats import PrefixCacheStats
+from mini_vllm.distributed.kv_events import BlockStored, KVCacheEvent
 from mini_vllm.utils.math import cdiv
+
+logger = logging.getLogger(__name__)
 
 
 class KVCacheBlocks:
@@ -227,6 +232,27 @@ class KVCacheManager:
         """Forget the hashes of these blocks
         (`vllm/v1/core/kv_cache_manager.py:452 KVCacheManager.evict_blocks`)."""
         self.block_pool.evict_blocks(block_ids)
+
+    def take_events(self) -> list[KVCacheEvent]:
+        """The pool's events since the last call, and with each run of stored blocks what their group is.
+
+        Source: `vllm/v1/core/kv_cache_manager.py:510 KVCacheManager.take_events`.
+        """
+        events = self.block_pool.take_events()
+        for event in events:
+            if not isinstance(event, BlockStored) or event.group_idx is None:
+                continue
+            if not 0 <= event.group_idx < len(self.kv_cache_event_metadata):
+                logger.warning("Group index `%s` not in KV cache metadata", event.group_idx)
+                continue
+            kind, window = self.kv_cache_event_metadata[event.group_idx]
+            event.kv_cache_spec_kind, event.kv_cache_spec_sliding_window = kind, window
+        return events
+
+    @property
+    def kv_cache_event_metadata(self) -> tuple[tuple[str, int | None], ...]:
+        """Kind and window of each group."""
+        return ((FullAttentionSpec.kind, None),)
 
     def reset_prefix_cache(self) -> bool:
         if not self.block_pool.reset_prefix_cache():

@@ -133,7 +133,7 @@ class EngineCore:
             config.block_size,
             config.max_model_len,
             config.enable_prefix_caching,
-            parts.block_pool(config.num_gpu_blocks, config.enable_prefix_caching),
+            parts.make_block_pool(config),
         )
         ahead = config.async_scheduling
         self.scheduler = parts.make_scheduler(config, self.kv_cache_manager)

@@ -44,6 +44,7 @@ from mini_vllm.core.sched.output import (
 from mini_vllm.core.sched.request_queue import SchedulingPolicy, create_request_queue
 from mini_vllm.core.sched.utils import check_stop
 from mini_vllm.core.stats import SchedulerStats
+from mini_vllm.distributed.kv_events import KVEventPublisher, publish_kv_events
 
 
 @dataclass(slots=True)
@@ -100,6 +101,7 @@ class Scheduler:
         self.finished_req_ids: set[str] = set()
         self.reset_preempted_req_ids: set[str] = set()  # between two steps; the worker must hear
         self.num_preemptions = 0  # since start, over all requests
+        self.kv_event_publisher: KVEventPublisher | None = None
 
     # -- requests come and go ---------------------------------------------------------------------
 
@@ -413,6 +415,8 @@ class Scheduler:
             outputs.append(output)
         if stopped_running_reqs:
             self.running = [r for r in self.running if r not in stopped_running_reqs]
+        if self.kv_event_publisher is not None:
+            publish_kv_events(self.kv_event_publisher, self.kv_cache_manager.take_events())
         return outputs
 
     def _update_request_with_output(
