@@ -1,6 +1,6 @@
 """Slots for requests: which blocks each holds, what it can reuse, whether it fits.
 
-Mirrors three layers of vLLM at once, because the miniature has one kind of attention:
+Mirrors three layers of vLLM at once, because one group of full attention needs no more than one:
 `KVCacheManager` (`vllm/v1/core/kv_cache_manager.py`), `UnitaryKVCacheCoordinator`
 (`kv_cache_coordinator.py`) and `FullAttentionManager`
 (`vllm/v1/core/single_type_kv_cache_manager.py:481 FullAttentionManager`).
