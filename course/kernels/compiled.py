@@ -151,6 +151,9 @@ class Compiled:
         text = f"{text} ({self.case.label}). {warned}".rstrip()
         return [Finding(JUDGE, True, text, figures)], seen
 
+    def end(self) -> None:
+        """No more files."""
+
     def _look(self, entry: Entry, path: Path) -> tuple[list[list[Start]], list[str]]:
         """What starts on each case, and what is wrong with how it is chosen."""
         stand_in_driver()

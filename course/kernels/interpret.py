@@ -70,6 +70,10 @@ class Interpreted:
         ordered = [f for judge in self.judges for f in found if f.judge == judge]
         return ordered, starts
 
+    def end(self) -> None:
+        """No more files."""
+        self.runner.end()
+
     def _numbers(self) -> list[Finding]:
         """The judges `right` and `races`, on case after case, in another order of programs each time."""
         numbers: list[Finding] = []

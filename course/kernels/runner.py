@@ -39,7 +39,8 @@ class Runner:
 
     def __init__(self, entry: str, cases: list[Case], seen: list[dict[str, Any]]) -> None:
         self._mine, theirs = Pipe()
-        if os.fork():
+        self._process = os.fork()
+        if self._process:
             theirs.close()
             return
         self._mine.close()
@@ -67,6 +68,11 @@ class Runner:
         self._mine.send_bytes(pickle.dumps(None))
         while pickle.loads(self._mine.recv_bytes())[0] != "gone":
             pass
+
+    def end(self) -> None:
+        """No more files."""
+        self._mine.close()
+        os.waitpid(self._process, 0)
 
     def _ask(self, what: Any) -> Any:
         self._mine.send_bytes(pickle.dumps(what))

@@ -37,6 +37,7 @@ def main(request: dict[str, Any], answer: Path) -> None:
             findings, starts = judge.judge(Path(file))
             answered = {"findings": to_data(findings), "starts": starts}
             print(json.dumps(answered), file=out, flush=True)
+    judge.end()
 
 
 if __name__ == "__main__":
