@@ -114,4 +114,5 @@ for ops in ("none", "all"):
         [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=300
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[-2:] == ["none forward_native", "all forward_cuda"]
+    said = [line for line in done.stdout.splitlines() if "forward" in line]  # beside vLLM's log
+    assert said == ["none forward_native", "all forward_cuda"]
