@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from course.kernels.memory import memory_of
-from course.kernels.problems.case import Case, stored_by_kernels
+from course.kernels.problems.case import Case, Ran, stored_by_kernels
 from course.kernels.record import Launch
 from course.kernels.report import Finding
-
-if TYPE_CHECKING:
-    from course.kernels.runner import Ran
 
 JUDGE = "right"
 LAST = (
@@ -102,7 +99,7 @@ def judge_flipped(case: Case, ran: Ran) -> Iterator[Finding]:
         "while they ran, and the answer did not follow. Was it, or a part of it, made before they started, "
         f"or between them, by torch? ({case.label})"
     )
-    yield Finding(JUDGE, False, message)
+    yield Finding(JUDGE, False, message, {"elsewhere": True})
 
 
 def _outside(case: Case, launches: list[Launch]) -> Iterator[Finding]:

@@ -11,7 +11,6 @@ import os
 import pickle
 import signal
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing import Pipe
 from pathlib import Path
@@ -23,32 +22,11 @@ from triton.runtime.interpreter import InterpretedFunction
 from course.kernels import right
 from course.kernels.loading import CHOICE, Entry, Refused, call, load_entry
 from course.kernels.memory import memory_of
-from course.kernels.problems.case import Case
-from course.kernels.record import Launch, Recorder
+from course.kernels.problems.case import Case, Ran
+from course.kernels.record import Recorder
 from course.kernels.starts import Start, starts
 
 TIMEOUT = 540  # seconds for one call
-
-
-@dataclass
-class Ran:
-    """What one call of a kernel gave: plain data, from the process that ran it."""
-
-    returned: str = ""  # the type of what it returned
-    got: torch.Tensor | None = None  # the result, if it is a tensor
-    address: int = 0  # where its first number lay
-    strides: tuple[int, ...] = ()
-    lasts: bool = False  # it is as the kernels left it
-    launches: list[Launch] = field(default_factory=list)
-    overwritten: list[str] = field(default_factory=list)  # inputs that changed
-    configs: int = 1  # of the kernel with the most
-
-    def stored(self) -> bool:
-        """Whether kernels stored every number of the result, and nothing changed it afterwards."""
-        from course.kernels.problems.case import stored_by_kernels
-
-        assert self.got is not None
-        return self.lasts and stored_by_kernels(self.launches, self.address, self.got, self.strides)
 
 
 class GoneError(Exception):

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from course.kernels.memory import guarded
-from course.kernels.problems import paged
+from course.kernels.problems import online, paged
 from course.kernels.problems.case import Case
 from course.kernels.problems.paged import EPSILON, Paged, Spec
 
@@ -237,7 +237,7 @@ def _behind(end: torch.Tensor, position: torch.Tensor, tile: int) -> torch.Tenso
     return (torch.minimum(position + 1, tile_end) - end).clamp(min=0)
 
 
-MISTAKES += paged.online_mistakes()
+MISTAKES += online.mistakes()
 
 
 def explain(case: Case, got: torch.Tensor) -> str | None:
