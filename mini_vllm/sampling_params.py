@@ -4,7 +4,7 @@ Mirrors `vllm/sampling_params.py`: field names, order, defaults, what the constr
 and what it refuses. What is accepted here, vLLM accepts too, with the same fields afterwards. The
 other way round does not hold, on purpose:
 
-* Parameters the miniature does not act on (`bad_words`, `structured_outputs` and the others in
+* Parameters the miniature does not act on (`structured_outputs` and the others in
   `surface.json`) pass at values that ask for nothing.
 * vLLM checks few types. It takes `temperature=nan`, `max_tokens=1.5`, `seed="a"` or
   `ignore_eos="no"` and fails later or means something odd. All of that is an error here.
@@ -16,13 +16,12 @@ from __future__ import annotations
 
 import difflib
 import logging
-import math
 import os
-from collections.abc import Iterable
+from dataclasses import dataclass
 from enum import Enum, IntEnum
-from numbers import Real
-from typing import Any, TypeGuard
+from typing import Any, Protocol
 
+from mini_vllm.utils import values
 from mini_vllm.utils.outside import short
 from mini_vllm.utils.surface import entries, is_harmless, refusal
 
@@ -33,6 +32,10 @@ _SAMPLING_EPS = 1e-5
 _MAX_TEMP = 1e-2
 """The least positive temperature; lower ones are raised to it
 (`vllm/sampling_params.py:26 _MAX_TEMP`)."""
+
+
+class _Encoder(Protocol):
+    def encode(self, text: str, add_special_tokens: bool) -> list[int]: ...
 
 
 class SamplingType(IntEnum):
@@ -53,6 +56,36 @@ class RequestOutputKind(Enum):
     """What is new since the last output."""
     FINAL_ONLY = 2
     """Nothing until the request has finished."""
+
+
+@dataclass
+class RepetitionDetectionParams:
+    """When an output repeats itself so much that it ends
+    (`vllm/sampling_params.py:115 RepetitionDetectionParams`).
+
+    Attributes:
+        max_pattern_size: the longest pattern to look for, in tokens; 0 is off.
+        min_pattern_size: the shortest; 0 is 1.
+        min_count: so many times in a row, at least 2.
+
+    Raises ValueError for a negative size, a longest pattern below the shortest, or a count below 2.
+    """
+
+    max_pattern_size: int = 0
+    min_pattern_size: int = 0
+    min_count: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.min_pattern_size <= self.max_pattern_size:
+            raise ValueError(
+                "repetition_detection needs 0 <= min_pattern_size <= max_pattern_size, got "
+                f"{short(self.min_pattern_size)} and {short(self.max_pattern_size)}."
+            )
+        if self.max_pattern_size > 0 and self.min_count < 2:
+            raise ValueError(
+                "repetition_detection needs a min_count of at least 2, got "
+                f"{short(self.min_count)}."
+            )
 
 
 class SamplingParams:
@@ -76,6 +109,10 @@ class SamplingParams:
         stop: string or strings that end the generation.
         stop_token_ids: token ids that end the generation.
         ignore_eos: go on after the end-of-sequence token.
+        bad_words: words that are not to be generated: of a word of several tokens, the last is barred
+            where the others stand before it.
+        repetition_detection: end the request, with the reason `repetition`, when the end of its output
+            is one pattern again and again.
         max_tokens: tokens to generate at most, at least 1; None leaves it to `max_model_len`.
         min_tokens: no token that would end the generation is drawn before so many tokens.
         logprobs: return the log probabilities of so many likeliest tokens and of the token drawn;
@@ -83,6 +120,8 @@ class SamplingParams:
         prompt_logprobs: the same for each prompt token.
         detokenize: turn the token ids into text; stop strings need it.
         skip_special_tokens: leave special tokens out of the text.
+        spaces_between_special_tokens: in vLLM, put a space between two special tokens that are kept,
+            where the tokenizer's decoder does. The decoders here put none, so it changes nothing.
         include_stop_str_in_output: end the text with the stop string that was hit.
         output_kind: what the outputs on the way carry.
         logit_bias: token id to a number that is added to its logit.
@@ -104,12 +143,13 @@ class SamplingParams:
 
     # fmt: off
     __slots__ = (
-        "_all_stop_token_ids", "_eos_token_id", "allowed_token_ids", "detokenize",
-        "frequency_penalty", "ignore_eos", "include_stop_str_in_output", "logit_bias", "logprobs",
-        "max_tokens", "min_p", "min_tokens", "n", "output_kind", "output_text_buffer_length",
-        "presence_penalty", "prompt_logprobs", "repetition_penalty", "seed",
-        "skip_reading_prefix_cache", "skip_special_tokens", "stop", "stop_token_ids",
-        "temperature", "top_k", "top_p",
+        "_all_stop_token_ids", "_bad_words_token_ids", "_eos_token_id", "allowed_token_ids",
+        "bad_words", "detokenize", "frequency_penalty", "ignore_eos",
+        "include_stop_str_in_output", "logit_bias", "logprobs", "max_tokens", "min_p",
+        "min_tokens", "n", "output_kind", "output_text_buffer_length",
+        "presence_penalty", "prompt_logprobs", "repetition_detection", "repetition_penalty", "seed",
+        "skip_reading_prefix_cache", "skip_special_tokens", "spaces_between_special_tokens", "stop",
+        "stop_token_ids", "temperature", "top_k", "top_p",
     )
     # fmt: on
 
@@ -136,47 +176,62 @@ class SamplingParams:
         *,
         detokenize: bool = True,
         skip_special_tokens: bool = True,
+        spaces_between_special_tokens: bool = True,
         include_stop_str_in_output: bool = False,
         output_kind: RequestOutputKind = RequestOutputKind.CUMULATIVE,
         logit_bias: dict[int, float] | None = None,
         allowed_token_ids: list[int] | None = None,
+        bad_words: list[str] | None = None,
         skip_reading_prefix_cache: bool | None = None,
+        repetition_detection: RepetitionDetectionParams | None = None,
         **unknown: Any,
     ) -> None:
         if unknown:
             _refuse_unknown(unknown)
-        if not _is_int(n):
+        if not values.is_int(n):
             raise ValueError(f"n must be an integer, got {short(n)} of type {type(n).__name__}.")
         self.n = n
-        self.presence_penalty = _number("presence_penalty", presence_penalty)
-        self.frequency_penalty = _number("frequency_penalty", frequency_penalty)
-        self.repetition_penalty = _number("repetition_penalty", repetition_penalty)
-        self.temperature = _number("temperature", temperature)
-        self.top_p = _number("top_p", top_p)
-        self.top_k = _integer("top_k", top_k)
-        self.min_p = _number("min_p", min_p)
-        self.seed = None if seed is None or seed == -1 else _integer("seed", seed)
-        self.stop = _strings("stop", stop)
-        self.stop_token_ids = _token_ids("stop_token_ids", stop_token_ids) or []
-        self.ignore_eos = _flag("ignore_eos", ignore_eos)
-        self.max_tokens = None if max_tokens is None else _integer("max_tokens", max_tokens)
-        self.min_tokens = _integer("min_tokens", min_tokens)
-        self.logprobs = _count("logprobs", logprobs)
-        self.prompt_logprobs = _count("prompt_logprobs", prompt_logprobs)
-        self.detokenize = _flag("detokenize", detokenize)
-        self.skip_special_tokens = _flag("skip_special_tokens", skip_special_tokens)
+        self.presence_penalty = values.number("presence_penalty", presence_penalty)
+        self.frequency_penalty = values.number("frequency_penalty", frequency_penalty)
+        self.repetition_penalty = values.number("repetition_penalty", repetition_penalty)
+        self.temperature = values.number("temperature", temperature)
+        self.top_p = values.number("top_p", top_p)
+        self.top_k = values.integer("top_k", top_k)
+        self.min_p = values.number("min_p", min_p)
+        self.seed = None if seed is None or seed == -1 else values.integer("seed", seed)
+        self.stop = values.strings("stop", stop)
+        self.stop_token_ids = values.token_ids("stop_token_ids", stop_token_ids) or []
+        self.ignore_eos = values.flag("ignore_eos", ignore_eos)
+        self.max_tokens = None if max_tokens is None else values.integer("max_tokens", max_tokens)
+        self.min_tokens = values.integer("min_tokens", min_tokens)
+        self.logprobs = values.count("logprobs", logprobs)
+        self.prompt_logprobs = values.count("prompt_logprobs", prompt_logprobs)
+        self.detokenize = values.flag("detokenize", detokenize)
+        self.skip_special_tokens = values.flag("skip_special_tokens", skip_special_tokens)
+        spaces = spaces_between_special_tokens
+        self.spaces_between_special_tokens = values.flag("spaces_between_special_tokens", spaces)
         hit_stays = include_stop_str_in_output
-        self.include_stop_str_in_output = _flag("include_stop_str_in_output", hit_stays)
+        self.include_stop_str_in_output = values.flag("include_stop_str_in_output", hit_stays)
         if not isinstance(output_kind, RequestOutputKind):
-            raise _wrong_type("output_kind", "a RequestOutputKind", output_kind)
+            raise values.wrong_type("output_kind", "a RequestOutputKind", output_kind)
         self.output_kind = output_kind
-        self.logit_bias = None if logit_bias is None else _biases(logit_bias)
-        self.allowed_token_ids = _token_ids("allowed_token_ids", allowed_token_ids)
+        self.logit_bias = None if logit_bias is None else values.biases(logit_bias)
+        self.allowed_token_ids = values.token_ids("allowed_token_ids", allowed_token_ids)
         self.skip_reading_prefix_cache: bool = (
             self.prompt_logprobs is not None
             if skip_reading_prefix_cache is None
-            else _flag("skip_reading_prefix_cache", skip_reading_prefix_cache)
+            else values.flag("skip_reading_prefix_cache", skip_reading_prefix_cache)
         )
+
+        if isinstance(bad_words, str):
+            raise values.wrong_type("bad_words", "a list of strings", bad_words)
+        self.bad_words = values.strings("bad_words", bad_words)
+        self._bad_words_token_ids: list[list[int]] | None = None
+        if not isinstance(repetition_detection, RepetitionDetectionParams | None):
+            raise values.wrong_type(
+                "repetition_detection", "RepetitionDetectionParams", repetition_detection
+            )
+        self.repetition_detection = repetition_detection
 
         # Before the greedy test, as at the pin: 1e-6 samples at 0.01, only 0 is greedy.
         if 0 < self.temperature < _MAX_TEMP:
@@ -269,9 +324,11 @@ class SamplingParams:
                 )
         if self.allowed_token_ids is not None and not self.allowed_token_ids:
             raise ValueError("allowed_token_ids must be None or hold a token id, got [].")
-        _check_vocabulary("logit_bias", self.logit_bias or (), vocab_size)
-        _check_vocabulary("allowed_token_ids", self.allowed_token_ids or (), vocab_size)
-        _check_vocabulary("stop_token_ids", self.stop_token_ids, vocab_size)
+        values.check_vocabulary("logit_bias", self.logit_bias or (), vocab_size)
+        values.check_vocabulary("allowed_token_ids", self.allowed_token_ids or (), vocab_size)
+        values.check_vocabulary("stop_token_ids", self.stop_token_ids, vocab_size)
+        for word in self._bad_words_token_ids or ():
+            values.check_vocabulary(f"bad_words={short(self.bad_words)}", word, vocab_size)
 
     def update_from_generation_config(
         self, generation_config: dict[str, Any], eos_token_id: int | None = None
@@ -299,6 +356,32 @@ class SamplingParams:
         self._all_stop_token_ids |= others
         if others and not self.ignore_eos:
             self.stop_token_ids = sorted(others.union(self.stop_token_ids))
+
+    def update_from_tokenizer(self, tokenizer: _Encoder) -> None:
+        """Find the token ids of each bad word, as it stands at the beginning of a text and, where that
+        makes another first token and no more tokens, after a space
+        (`vllm/sampling_params.py:586 SamplingParams.update_from_tokenizer`).
+
+        Raises ValueError for a word of nothing but spaces.
+        """
+        if not self.bad_words:
+            return
+        found: list[list[int]] = []
+        for bad_word in self.bad_words:
+            word = bad_word.lstrip()
+            plain = tokenizer.encode(word, add_special_tokens=False)
+            if not plain:
+                raise ValueError(f"bad_words must hold words, got {short(bad_word)}.")
+            spaced = tokenizer.encode(" " + word, add_special_tokens=False)
+            found.append(plain)
+            if spaced[0] != plain[0] and len(spaced) == len(plain):
+                found.append(spaced)
+        self._bad_words_token_ids = found
+
+    @property
+    def bad_words_token_ids(self) -> list[list[int]] | None:
+        """What `update_from_tokenizer` has found; None before."""
+        return self._bad_words_token_ids
 
     @property
     def sampling_type(self) -> SamplingType:
@@ -352,84 +435,3 @@ def _refuse_unknown(unknown: dict[str, Any]) -> None:
         near = difflib.get_close_matches(name, [*PARAMETERS, *entries("SamplingParams")], n=1)
         hint = f" Did you mean {near[0]!r}?" if near else f" It takes {', '.join(PARAMETERS)}."
         raise TypeError(f"SamplingParams has no parameter {short(name)}.{hint}")
-
-
-def _wrong_type(name: str, rule: str, value: object) -> TypeError:
-    return TypeError(f"{name} must be {rule}, got {short(value)} of type {type(value).__name__}.")
-
-
-def _is_int(value: object) -> TypeGuard[int]:
-    # A bool passes for an int in Python, yet n=True is a slip. vLLM lets it through.
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _integer(name: str, value: object) -> int:
-    if not _is_int(value):
-        raise _wrong_type(name, "an integer", value)
-    return value
-
-
-def _count(name: str, value: object) -> int | None:
-    """A number of logprobs: True is 1
-    (`vllm/sampling_params.py:423 in SamplingParams.__post_init__`), and so False is 0."""
-    if isinstance(value, bool):
-        return int(value)
-    return None if value is None else _integer(name, value)
-
-
-def _number(name: str, value: object) -> float:
-    if not isinstance(value, float):
-        if isinstance(value, bool) or not isinstance(value, Real):
-            raise _wrong_type(name, "a number", value)
-        try:
-            value = float(value)
-        except OverflowError:
-            value = math.inf
-    if not math.isfinite(value):
-        raise ValueError(f"{name} must be a finite number, got {value}.")
-    return value
-
-
-def _flag(name: str, value: object) -> bool:
-    if not isinstance(value, bool):
-        raise _wrong_type(name, "True or False", value)
-    return value
-
-
-def _strings(name: str, value: object) -> list[str]:
-    strings = [] if value is None else [value] if isinstance(value, str) else value
-    if not isinstance(strings, list) or not all(isinstance(s, str) for s in strings):
-        raise _wrong_type(name, "a string or a list of strings", value)
-    if "" in strings:
-        raise ValueError(f"{name} must not hold an empty string, got {short(value)}.")
-    return strings.copy()
-
-
-def _token_ids(name: str, value: object) -> list[int] | None:
-    if value is None:
-        return None
-    if not isinstance(value, list):
-        raise _wrong_type(name, "a list of integers", value)
-    if not all(map(_is_int, value)):
-        raise ValueError(f"{name} must hold integers only, got {short(value)}.")
-    return value.copy()
-
-
-def _biases(value: object) -> dict[int, float]:
-    if not isinstance(value, dict):
-        raise _wrong_type("logit_bias", "a dict of token id to number", value)
-    biases = {}
-    for token_id, bias in value.items():
-        key = _integer("each key of logit_bias", token_id)
-        # -inf bars the token, which is sound. Any other non-finite number spoils the row.
-        biases[key] = bias if bias == -math.inf else _number(f"logit_bias[{key}]", bias)
-    return biases
-
-
-def _check_vocabulary(name: str, token_ids: Iterable[int], vocab_size: int) -> None:
-    outside = [token_id for token_id in token_ids if not 0 <= token_id < vocab_size]
-    if outside:
-        raise ValueError(
-            f"{name} holds token ids outside the vocabulary, {short(outside)}: valid ids are 0 to "
-            f"{vocab_size - 1}."
-        )

@@ -18,7 +18,7 @@ from anna import EVERYBODY, PROMPTS, WANTED, ask, new_engine
 
 
 def ours() -> tuple[Any, Any, Any, Any]:
-    from mini_vllm.core.sched.scheduler import check_stop
+    from mini_vllm.core.sched.utils import check_stop
 
     engine = new_engine(max_num_seqs=4, budget=16, blocks=6)
     ask(engine, *EVERYBODY)

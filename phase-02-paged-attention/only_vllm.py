@@ -1,4 +1,4 @@
-"""What the deep dive shows of vLLM alone: it has no counterpart in `mini_vllm`.
+"""What the deep dive shows of vLLM alone.
 
     python phase-02-paged-attention/only_vllm.py             all scenes
     python phase-02-paged-attention/only_vllm.py published   one
@@ -25,29 +25,16 @@ SETTINGS = {
     "VLLM_LOGGING_LEVEL": "ERROR",
     "TORCH_COMPILE_DISABLE": "1",
 }
-LONG = list(range(10, 34))
 
 
-def specs(*windows: int | None) -> list[Any]:
-    """A KV cache spec for each group: full attention for None, else a sliding window."""
+def manager(**options: Any) -> Any:
+    """vLLM's `KVCacheManager` over 20 blocks of 4, for one group of full attention."""
     import torch
-    from vllm.v1.kv_cache_interface import FullAttentionSpec, SlidingWindowSpec
-
-    shape: Any = {"block_size": 4, "num_kv_heads": 1, "head_size": 1, "dtype": torch.float32}
-    return [
-        FullAttentionSpec(**shape)
-        if window is None
-        else SlidingWindowSpec(**shape, sliding_window=window)
-        for window in windows
-    ]
-
-
-def manager(*windows: int | None, **options: Any) -> Any:
-    """vLLM's `KVCacheManager` over 20 blocks of 4, with a group for each of `windows`."""
     from vllm.v1.core.kv_cache_manager import KVCacheManager
-    from vllm.v1.kv_cache_interface import KVCacheConfig, KVCacheGroupSpec
+    from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
 
-    groups = [KVCacheGroupSpec([f"layer.{i}"], spec) for i, spec in enumerate(specs(*windows))]
+    spec = FullAttentionSpec(block_size=4, num_kv_heads=1, head_size=1, dtype=torch.float32)
+    groups = [KVCacheGroupSpec(["layer.0"], spec)]
     config = KVCacheConfig(num_blocks=20, kv_cache_tensors=[], kv_cache_groups=groups)
     return KVCacheManager(config, max_model_len=32, hash_block_size=4, **options)
 
@@ -70,17 +57,6 @@ def with_async(parts: Parts) -> Parts:
     return replace(
         parts, scheduler=scheduler, block_ids=lambda name: list(tables.get_block_ids(name)[0])
     )
-
-
-def window(say: Say) -> None:
-    """24 tokens in steps of 8, in a group with full attention and one with a window of 8."""
-    request = World(vllm_parts(CONFIG)).ask("long", LONG)
-    made = manager(None, 8)
-    for _ in range(3):
-        made.allocate_slots(request, 8)
-        request.num_computed_tokens += 8
-        full, sliding = made.get_block_ids("long")
-        say(f"{request.num_computed_tokens:2} tokens: full {ids(full):20} window {ids(sliding)}")
 
 
 def published(say: Say) -> None:
@@ -111,7 +87,7 @@ def _state(name: str, what: str, world: World, request: Any) -> str:
 def events(say: Say) -> None:
     """What a manager with KV events reports of Ada's blocks."""
     request = World(vllm_parts(CONFIG)).ask("ada", ADA)
-    made = manager(None, enable_kv_cache_events=True)
+    made = manager(enable_kv_cache_events=True)
 
     def report(when: str) -> None:
         said = [type(event).__name__ for event in made.take_events()]
@@ -148,7 +124,7 @@ def slots(say: Say) -> None:
         say(f"blocks of {block_size}, kernel {kernel_size}: {given} becomes {row}, slots {found}")
 
 
-SCENES = {scene.__name__: scene for scene in (window, published, events, slots)}
+SCENES = {scene.__name__: scene for scene in (published, events, slots)}
 
 
 def scene(name: str) -> list[str]:

@@ -1,7 +1,7 @@
 """Noon one step ahead, on vLLM's `AsyncScheduler` and on `mini_vllm`'s: what the deep dive shows of both.
 
     python phase-03-scheduler/both_ahead.py                all topics
-    python phase-03-scheduler/both_ahead.py ahead wasted   some
+    python phase-03-scheduler/both_ahead.py slowly wasted   some
 
 As `both_schedulers.py`, whose people and `World` these are, but with two steps in flight.
 """
@@ -11,8 +11,9 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from typing import Any
+from unittest.mock import patch
 
-from both_schedulers import Say, World, ids_of, main, new_request, said_of, tokens
+from both_schedulers import Say, World, ids_of, main, new_request, said_of
 
 from course.parity.decisions import mini_parts
 from course.parity.traces import EOS, Config, Parts
@@ -31,20 +32,33 @@ def vllm_ahead(config: Config) -> Parts:
     return vllm_parts(config, async_scheduling=True)
 
 
-def ahead(make: Make, say: Say) -> None:
-    """Noon with two steps in flight: each is scheduled before the result of the one before is in."""
+def slowly(make: Make, say: Say) -> None:
+    """Eve's first three steps with two in flight: her counters as computed/tokens+placeholders before a step,
+    after the base class has advanced the counter, and with the placeholder."""
     world = make()
-    say("step  newest result  computes                  placeholders after it")
-    for number in range(1, 11):
+
+    def state() -> str:
+        eve = world.requests["eve"]
+        return f"{eve.num_computed_tokens}/{eve.num_tokens}+{eve.num_output_placeholders}"
+
+    between: list[str] = []
+    [base] = [cls for cls in type(world.scheduler).__mro__ if cls.__name__ == "Scheduler"]
+    advance = base._update_after_schedule
+
+    def advance_and_note(scheduler: Any, scheduler_output: Any) -> None:
+        advance(scheduler, scheduler_output)
+        between.append(state())
+
+    say("step  before  gets  counter moved  placeholder left")
+    for number in range(1, 4):
         world.arrive()
-        computes = tokens(world.schedule())
-        open_places = {n: r.num_output_placeholders for n, r in world.requests.items()}
-        listed = ", ".join(f"{name} {n}" for name, n in open_places.items() if n)
-        known = f"of step {number - 2}" if number > 2 else "none"
-        if number in (1, 2, 3, 7, 8, 9, 10):
-            say(f"{number:4}  {known:13}  {computes:24}  {listed}")
+        before = state()
+        with patch.object(base, "_update_after_schedule", advance_and_note):
+            gets = world.schedule().num_scheduled_tokens["eve"]
+        say(f"{number:4}  {before:7} {gets:4}  {between[-1]:13}  {state()}")
         if len(world.in_flight) == 2:
             world.update()
+            say(f"      result of step {number - 1}: {state()}")
 
 
 def wasted(make: Make, say: Say) -> None:
@@ -74,7 +88,7 @@ def wasted(make: Make, say: Say) -> None:
         say(f"{title:20}  computes {', '.join(computed):10}  answer {list(eve.output_token_ids)}")
 
 
-TOPICS = {topic.__name__: topic for topic in (ahead, wasted)}
+TOPICS = {topic.__name__: topic for topic in (slowly, wasted)}
 
 
 def topic(name: str) -> list[str]:

@@ -135,7 +135,7 @@ def counters(make: Callable[..., World], say: Say) -> None:
     result. Left out are steps in which he only waits."""
     world = make()
     say("step  before it        gets  once scheduled   with its result")
-    for number in (6, 7, 8, 9, 13, 14, 15, 16, 21):
+    for number in (7, 8, 9, 13):
         world.steps_before(number)
         world.arrive()
         before = world.state("gil")
@@ -145,25 +145,9 @@ def counters(make: Callable[..., World], say: Say) -> None:
         say(f"{number:4}  {before:15}  {gets:>4}  {scheduled:15}  {world.state('gil')}")
 
 
-def running(make: Callable[..., World], say: Say) -> None:
-    """What each of the running list lacks and gets, with a threshold of 8 and a budget of 16."""
-    world = make(long_prefill_token_threshold=8)
-    say("step  in order: what each gets of what it lacks   left")
-    for number in range(4, 8):
-        world.steps_before(number)
-        world.arrive()
-        there = world.running()
-        lacks = {n: r.num_tokens - r.num_computed_tokens for n, r in world.requests.items()}
-        given = world.schedule().num_scheduled_tokens
-        listed = ", ".join(f"{name} {given.get(name, 0)} of {lacks[name]}" for name in there)
-        left = CONFIG["max_num_batched_tokens"] - sum(given[n] for n in there)
-        say(f"{number:4}  {listed:42}  {left:4}")
-        world.update()
-
-
 def victims(make: Callable[..., World], say: Say) -> None:
     """Every question for slots in a step that preempts, and what a victim had."""
-    for policy, eve, number in (("fcfs", 0, 9), ("fcfs", 0, 16), ("priority", 5, 9)):
+    for policy, eve, number in (("fcfs", 0, 9), ("priority", 5, 9)):
         world = make({"eve": eve}, policy=policy)
         world.steps_before(number)
         world.arrive()
@@ -191,7 +175,7 @@ def waiting(make: Callable[..., World], say: Say) -> None:
     """The queue before a step, who is admitted with how many tokens found, and what the step leaves."""
     world = make()
     say("step  queue before  admitted, with the tokens found  left: budget  slots  blocks")
-    for number in (4, 6, 7, 9, 10, 13, 17, 21):
+    for number in (4, 7, 9, 10, 21):
         world.steps_before(number)
         world.arrive()
         queue, there = world.waiting(), world.running()
@@ -264,7 +248,7 @@ def new_request(parts: Parts, prompt: list[int], limits: dict[str, Any]) -> Any:
     return type(like)(request_id="x", prompt_token_ids=prompt, sampling_params=params, **more)
 
 
-TOPICS = {topic.__name__: topic for topic in (counters, running, victims, waiting, wire)}
+TOPICS = {topic.__name__: topic for topic in (counters, victims, waiting, wire)}
 
 
 Topic = Callable[[Callable[..., World], Say], None]

@@ -5,7 +5,7 @@ The people and the settings are noon's. The page imports this module by its name
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from noon import COMES, PROMPTS, WANTED, got, greedy, new_engine, prompt_ids, run
@@ -122,6 +122,27 @@ def noon_with(scheduler: Any, name: str, first: int, last: int) -> list[int]:
     return [got(step, name) for step in run(_engine(scheduler))[first - 1 : last]]
 
 
+def print_table(*rows: Sequence[object]) -> None:
+    """The first column to the left, the others to the right."""
+    wide = [max(len(str(row[i])) for row in rows) for i in range(len(rows[0]))]
+    for row in rows:
+        first, *others = (str(cell) for cell in row)
+        cells = [cell.rjust(width) for cell, width in zip(others, wide[1:], strict=True)]
+        print("  ".join([first.ljust(wide[0]), *cells]))
+
+
+def compare(name: str, first: int, last: int, *schedulers: Any) -> None:
+    """Print what each of noon's steps `first` to `last` computes for somebody, a row for each scheduler."""
+    rows = [(s.__name__, *(n or "-" for n in noon_with(s, name, first, last))) for s in schedulers]
+    print_table(("step", *range(first, last + 1)), *rows)
+
+
+def compare_totals(*schedulers: Any) -> None:
+    """Print the tokens that noon computes in all, and its steps."""
+    rows = [(scheduler.__name__, *all_computed(scheduler)) for scheduler in schedulers]
+    print_table(("all of noon", "tokens", "steps"), *rows)
+
+
 def all_computed(scheduler: Any) -> tuple[int, int]:
     """Tokens that noon computes in all, and its steps."""
     steps = run(_engine(scheduler))
@@ -167,6 +188,24 @@ def fay_ends(scheduler: Any, crowd_until: int) -> tuple[int, int, int]:
     return last, preempted, sum(got(step, "fay") for step in recorder.steps)
 
 
+CROWDS = (10, 30, 60)
+"""The last step in which one more like Hal asks."""
+
+
+def fay_in_a_crowd(*schedulers: Any) -> None:
+    """Print how Fay fares in three crowds (`fay_ends`)."""
+    rows = [(s.__name__, until, *fay_ends(s, until)) for s in schedulers for until in CROWDS]
+    print_table(
+        ("scheduler", "newcomers until", "Fay's last token", "preempted", "computed"), *rows
+    )
+
+
+def gil_in_a_crowd(*schedulers: Any) -> None:
+    """Print the step of Gil's last token in three crowds (`gil_ends`)."""
+    rows = [(s.__name__, *(gil_ends(s, until) for until in CROWDS)) for s in schedulers]
+    print_table(("newcomers until", *CROWDS), *rows)
+
+
 def gil_says(scheduler: Any = Scheduler) -> str:
     """Gil's answer at noon."""
     engine = _engine(scheduler)
@@ -186,16 +225,22 @@ def _alone(scheduler: Any) -> Parts:
     return mini_parts(CONFIG, scheduler)
 
 
-def schedule_twice(scheduler: Any = Scheduler) -> list[tuple[int, int]]:
-    """Fay alone, two steps in a row: the first position that each computes, and how many."""
+def schedule_twice(*schedulers: Any) -> None:
+    """Fay alone, two steps in a row without a result between them: print the positions that each computes."""
     from both_schedulers import World
 
-    world = World(_alone(scheduler), comes={"fay": 1})
-    world.arrive()
-    outputs = [world.schedule(), world.schedule()]
-    begins = [outputs[0].scheduled_new_reqs[0].num_computed_tokens]
-    begins += outputs[1].scheduled_cached_reqs.num_computed_tokens
-    return [(b, o.total_num_scheduled_tokens) for b, o in zip(begins, outputs, strict=True)]
+    rows = []
+    for scheduler in schedulers:
+        world = World(_alone(scheduler), comes={"fay": 1})
+        world.arrive()
+        outputs = [world.schedule(), world.schedule()]
+        begins = [outputs[0].scheduled_new_reqs[0].num_computed_tokens]
+        begins += outputs[1].scheduled_cached_reqs.num_computed_tokens
+        ends = [b + o.total_num_scheduled_tokens for b, o in zip(begins, outputs, strict=True)]
+        rows.append([f"{b} to {e - 1}" for b, e in zip(begins, ends, strict=True)])
+    names = [scheduler.__name__ for scheduler in schedulers]
+    table = [(name, *row) for name, row in zip(names, rows, strict=True)]
+    print_table(("positions", "step 1", "step 2"), *table)
 
 
 def fay_leaves(scheduler: Any = Scheduler) -> str:

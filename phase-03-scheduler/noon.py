@@ -89,6 +89,18 @@ def show(first: int = 1, last: int = 99, steps: tuple[StepTrace, ...] | None = N
         print("  ".join(line))
 
 
+def grid(first: int, last: int) -> None:
+    """Print who gets how many tokens in steps `first` to `last`, a row each: `-` waits, `x` is preempted."""
+    print("step " + "".join(f"{number:>3}" for number in range(first, last + 1)))
+    for name in PROMPTS:
+        ends = max(step.index for step in noon() if got(step, name))
+        cells = []
+        for step in noon()[first - 1 : last]:
+            waits = "x" if name in step.preempted else "-"
+            cells.append(str(got(step, name) or (waits if step.index <= ends else "")))
+        print(f"{name}  " + "".join(f"{cell:>3}" for cell in cells).rstrip())
+
+
 def beside_eve(first: int = 1, last: int = 10, **settings: Any) -> list[int]:
     """The tokens that each of these steps computes for everybody; Eve gets one of hers in each."""
     return [sum(got(step, name) for name in PROMPTS) for step in noon(**settings)[first - 1 : last]]

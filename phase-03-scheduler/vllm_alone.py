@@ -16,6 +16,7 @@ from typing import Any
 
 from both_schedulers import CONFIG, Say, World, flat, names, tokens
 
+from course.parity.decisions import mini_parts
 from course.parity.record import vllm_parts
 from course.parity.traces import Arrival, Config, Parts
 
@@ -100,6 +101,36 @@ def say_queues(world: World, say: Say) -> None:
     )
 
 
+def stale(say: Say) -> None:
+    """A victim that this step had already served: what is in the cache of Gil's tokens, and what is written.
+
+    Gil, unimportant and with chunks of 7, stands before Hal. In step 7 he is granted the blocks of his last
+    chunk, and then Hal needs one. The last line is `mini_vllm`'s.
+    """
+    config: Config = CONFIG | {
+        "policy": "priority", "num_blocks": 16, "long_prefill_token_threshold": 7,
+    }  # fmt: skip
+    for who, parts in (("", vllm_parts(config)), ("mini_vllm, ", mini_parts(config))):
+        world = World(parts, {"gil": 5}, {"gil": 1, "hal": 2})
+        world.steps_before(6)
+        written = world.requests["gil"].num_computed_tokens
+        for number in range(6, 9):
+            world.arrive()
+            scheduler_output = world.schedule()
+            given = scheduler_output.num_scheduled_tokens.get("gil", 0)
+            gil = world.requests["gil"]
+            line = f"{who}step {number}: {tokens(scheduler_output)}; "
+            if number < 8:
+                written += given
+                found = world.manager.get_computed_blocks(gil)[1]
+                line += f"gil has {written} written, {found} in the cache"
+            else:
+                line += f"gil goes on after {gil.num_computed_tokens - given}"
+            if not who or number == 8:
+                say(line)
+            world.update()
+
+
 def twice(say: Say) -> None:
     """Two steps in a row for Eve, without a result between them, by either scheduler."""
     for parts in (vllm_parts(CONFIG), with_async(vllm_parts(CONFIG))):
@@ -109,7 +140,7 @@ def twice(say: Say) -> None:
         say(f"{type(world.scheduler).__name__:14}  {', then '.join(steps)}; {world.state('eve')}")
 
 
-SHOWN = (skipped, twice)
+SHOWN = (stale, skipped, twice)
 TOPICS = {topic.__name__: topic for topic in SHOWN}
 
 

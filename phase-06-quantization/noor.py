@@ -144,6 +144,20 @@ def steps_ms(tokens: int) -> list[float]:
     return [round(step_ms(tokens, bits, fast, sampled=min(tokens, 64)), 1) for bits, fast in shapes]
 
 
+def compare_steps(*loads: tuple[int, float, int]) -> None:
+    """Print what a step of decode takes, with 2,000 tokens in the cache for each person, one load a line.
+
+    Args:
+        loads: people, bits of a weight of the linears, bits of a number in the cache.
+    """
+    print("people  weight bits  cache bits  weights ms  cache ms  step ms")
+    for rows, bits, kv_bits in loads:
+        weights = step_ms(rows, bits)
+        step = step_ms(rows, bits, context=2000, kv_bits=kv_bits)
+        times = f"{weights:12.1f}{step - weights:10.1f}{step:9.1f}"
+        print(f"{rows:6}{bits:13g}{kv_bits:12}{times}")
+
+
 def tokens_per_second(bits: float = 16) -> float:
     """What Noor can have at most when she is alone."""
     return round(1e3 / step_ms(bits=bits), 1)
@@ -278,13 +292,13 @@ def token_error(share: str) -> float:
 def with_cache(kv_cache_dtype: str, prompt: str = "The KV cache") -> tuple[int, str]:
     """Blocks that 10 MB of cache come to in the shipped engine, and what it says then, greedily.
 
-    30 tokens: at the 32nd, with `int8_per_token_head`, two are so close that rounding decides.
+    30 tokens: of the page's first prompt the integer cache changes the 32nd, on some processors alone.
     """
     llm = LLM(kv_cache_dtype=kv_cache_dtype, kv_cache_memory_bytes=10_000_000)
     blocks = llm.llm_engine.config.num_gpu_blocks
     assert blocks is not None
     [output] = llm.generate([prompt], SamplingParams(temperature=0, max_tokens=30))
-    return blocks, output.outputs[0].text
+    return blocks, output.outputs[0].text.strip()
 
 
 # --- what it costs in quality ---
@@ -362,6 +376,18 @@ def measure() -> Iterator[Measured]:
 def quality() -> dict[str, Measured]:
     """What was measured, by name, from quality.json."""
     return {one["name"]: Measured(**one) for one in json.loads(QUALITY.read_text("utf-8"))}
+
+
+def gptq_perplexity(texts: list[str]) -> float:
+    """Perplexity of the shipped model in 4 bits by GPTQ, groups of 128, calibrated on these texts."""
+    with tempfile.TemporaryDirectory() as folder:
+        calibration = Path(folder) / "texts.json"
+        calibration.write_text(json.dumps(texts), "utf-8")
+        quantize_checkpoint(
+            DEFAULT_MODEL, Path(folder) / "made", "gptq-g128", calibration=calibration
+        )
+        made = load_model(Path(folder) / "made")
+    return evaluate(made, load_documents(HELD_OUT, DEFAULT_MODEL)).perplexity
 
 
 def compare(*names: str) -> None:

@@ -341,9 +341,11 @@ def draw_pays() -> Drawing:
             ms = step_ms(round(rows), bits, fast, sampled=min(64, round(rows)))
             points.append((x(rows), y(ms)))
         d.path(points, "bold" if css != "to" else "to", 3 if css == "bold" else 2)
-    most = x(people(INT4))
-    d.path([(most, top), (most, bottom)], "dash", 1.5)
-    d.text(most - 8, top + 14, f"{people(INT4)} people, a token each", "m", "end")
+    alone, more = people(INT4), people(INT4, kv_bits=8)
+    for rows in (alone, more):
+        d.path([(x(rows), top), (x(rows), bottom)], "dash", 1.5)
+    d.text(x(alone) - 8, top + 14, f"{alone} people, a token each", "m", "end")
+    d.text(x(more) + 8, top + 14, f"{more}, cache 8", "m")
     last = 2048
     d.text(right + 8, y(step_ms(last, sampled=64)) + 5, "16 and 4 bits", "m")
     d.text(right + 8, y(step_ms(last, 8, True, sampled=64)) + 9, "8, both sides", "m")

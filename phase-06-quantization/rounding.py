@@ -5,8 +5,10 @@ The page imports this module by its name: start Python in this folder.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import product
 
 import numpy as np
 from noor import Array, down_inputs, error, matrix, seen, weights
@@ -40,6 +42,18 @@ def gptq_steps(row: Floats, hessian: Floats) -> list[Floats]:
         row[rest] -= change * np.linalg.solve(hessian[rest, rest], hessian[rest, j])
         steps.append(row.copy())
     return steps
+
+
+def squared_error(codes: Sequence[float], row: Floats, hessian: Floats) -> float:
+    """By how much the outputs of all tokens are off, squared and added up."""
+    change = np.asarray(codes) - row
+    return round(float(change @ hessian @ change), 2)
+
+
+def best_codes(row: Floats, hessian: Floats) -> tuple[int, ...]:
+    """The best of all codes from -2 to 4, by trying every combination."""
+    every = product(range(-2, 5), repeat=len(row))
+    return min(every, key=lambda codes: squared_error(codes, row, hessian))
 
 
 @cache
@@ -93,11 +107,10 @@ def smoothed(alpha: float = 0.5) -> tuple[Channels, Channels]:
     return Channels(inputs, columns), Channels(inputs / s, columns * s)
 
 
-def smoothed_errors() -> tuple[tuple[float, float, float], tuple[float, float, float]]:
-    """What 8 bits on both sides do to this product, before and after smoothing.
+def print_smoothed_errors() -> None:
+    """Print what 8 bits on both sides do to this product, before and after smoothing.
 
-    Returns:
-        Percent by which the inputs of the other channels are off, the weights, and the output.
+    In percent: how far the inputs of the other channels are off, the weights, and the output.
     """
     fold = norm_folds(load_config(DEFAULT_MODEL))[0]
     inputs = seen()[fold.linears[0]].rows.copy()
@@ -106,14 +119,13 @@ def smoothed_errors() -> tuple[tuple[float, float, float], tuple[float, float, f
     before, _ = smoothed()
     s = smoothing_scales(before.inputs, before.columns, 0.5).astype(np.float32)
     others = np.arange(len(s)) != PLANTED
-    found = []
-    for x, w in ((inputs, weight), (inputs / s, weight * s)):
+    print("percent off   other inputs   weights   output")
+    for name, x, w in (("as it is", inputs, weight), ("smoothed", inputs / s, weight * s)):
         codes, scale = quantize_per_token_int8(x)
         stored = round_to_nearest(w, QuantArgs(8, strategy="channel")).dequantize()
         off = error(x[:, others], (codes * scale)[:, others])
         output = error(inputs @ weight.T, (codes * scale) @ stored.T)
-        found.append((off, error(w, stored), output))
-    return found[0], found[1]
+        print(f"{name:11}{off:15}{error(w, stored):10}{output:9}")
 
 
 # --- rotation ---

@@ -13,7 +13,7 @@ from mini_vllm.layers.quantization.float_formats import E2M1, MXFP4_BLOCK, NVFP4
 
 def draw_columns() -> Drawing:
     """GPTQ's steps: the example of the page in numbers, then a real row, each with what has moved."""
-    d = Drawing("GPTQ rounds a column, and moves the columns that are left", 546)
+    d = Drawing("GPTQ rounds a column, and moves the columns that are left", 350)
     left, wide, high = 40, 74, 34
     rows = [WEIGHTS, *gptq_steps(WEIGHTS, INPUTS.T @ INPUTS)]
     for step, row in enumerate(rows):
@@ -32,26 +32,19 @@ def draw_columns() -> Drawing:
         d.text(left + 3 * wide + 10, y + 22, words.replace("-", "−"), "m")
     real = moved_by_gptq()
     unit, tall = 4.3, 26.0
-    d.text(
-        left,
-        216,
-        "a row of 128 weights of the shipped model, moved by so many steps of its grid",
-        "m",
-    )
-    for strip, done in enumerate((32, 64, 96)):
-        middle = 278 + strip * 100
-        d.text(left, middle - 40, f"after {done} columns", "s")
-        for steps in (-1, 1):
-            y = middle - steps * tall
-            d.path([(left, y), (left + 128 * unit, y)], "thin")
-            d.text(left - 8, y + 5, f"{steps:+d}".replace("-", "−"), "s", "end")
-        for j, moved in enumerate(real[done - 1]):
-            shown = min(abs(moved), 1.3) * tall
-            top = middle - shown if moved > 0 else middle
-            d.box(left + j * unit, top, unit - 1, shown, "A" if j < done else "B", 0)
-    d.text(
-        left, 534, "blue: rounded, fixed; orange: not rounded yet, moved to make up for errors", "m"
-    )
+    done, middle = 64, 278
+    words = f"a row of the shipped model after {done} of 128 columns: moved, in steps"
+    d.text(left, 216, words, "m")
+    for steps in (-1, 1):
+        y = middle - steps * tall
+        d.path([(left, y), (left + 128 * unit, y)], "thin")
+        d.text(left - 8, y + 5, f"{steps:+d}".replace("-", "−"), "s", "end")
+    for j, moved in enumerate(real[done - 1]):
+        shown = min(abs(moved), 1.3) * tall
+        top = middle - shown if moved > 0 else middle
+        d.box(left + j * unit, top, unit - 1, shown, "A" if j < done else "B", 0)
+    words = "blue: rounded, fixed; orange: not rounded yet, moved to make up for errors"
+    d.text(left, 338, words, "m")
     return d
 
 

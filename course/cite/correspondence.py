@@ -265,7 +265,7 @@ GROUPS: dict[str, tuple[Pair, ...]] = {
         Pair("stop?", f"{_SCHEDULER} Scheduler._update_request_with_output",
              "`vllm/v1/core/sched/scheduler.py:1661 in Scheduler._update_request_with_output`",
              "stopped = check_stop(", "check_stop"),
-        Pair("the order of the stop checks", f"{_SCHEDULER} check_stop",
+        Pair("the order of the stop checks", "mini_vllm/core/sched/utils.py check_stop",
              "vllm/v1/core/sched/utils.py check_stop"),
         Pair("the reason, for the user", f"{_SCHEDULER} Scheduler.update_from_output",
              "`vllm/v1/core/sched/scheduler.py:1477 in Scheduler.update_from_output`",

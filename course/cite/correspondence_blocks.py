@@ -128,7 +128,7 @@ BLOCKS: dict[str, tuple[Pair, ...]] = {
              "num_tokens_to_cache = min(", "num_tokens_to_cache"),
         Pair("what is full", f"{_MANAGER} KVCacheManager.cache_blocks",
              f"`{_SINGLE}:299 in SingleTypeKVCacheManager.cache_blocks`",
-             "num_full_blocks = num_computed_tokens", "num_full_blocks"),
+             "num_full_blocks = ", "num_full_blocks"),
         Pair("free, the tail first", f"{_MANAGER} KVCacheManager.free",
              f"`{_SINGLE}:350 in SingleTypeKVCacheManager.free`",
              "free_blocks(reversed(blocks))", "reversed"),

@@ -48,6 +48,22 @@ def evict_uncomputed(engine: Engine) -> None:
     scheduler._preempt_request = preempt_cleanly
 
 
+def add_up_what_is_void(engine: Engine) -> None:
+    """In a forced reset, add to the tokens that are still to be dropped; upstream begins anew."""
+    scheduler = engine.scheduler
+    reset = scheduler.reset_prefix_cache
+
+    def reset_and_add(reset_running_requests: bool = False) -> Any:
+        running = list(scheduler.running) if reset_running_requests else []
+        before = [getattr(request, "async_tokens_to_discard", 0) for request in running]
+        done = reset(reset_running_requests=reset_running_requests)
+        for request, count in zip(running, before, strict=True):
+            request.async_tokens_to_discard += count
+        return done
+
+    scheduler.reset_prefix_cache = reset_and_add
+
+
 def company(engine: Engine) -> None:
     """Let `schedule()` count one request more than there are.
 
@@ -69,9 +85,11 @@ def company(engine: Engine) -> None:
 
 WITHDRAWN = "a victim of the same step leaves published blocks that nobody computed"
 EQUAL = "equals preempt each other"
+TWICE = "a second forced reset forgets what the first was to drop"
 CAUSES = (
     Cause(WITHDRAWN, evict_uncomputed),
     Cause(EQUAL, world=lambda world: replace(world, distinct=True)),
+    Cause(TWICE, add_up_what_is_void),
 )
 COMPANY = Cause("as if there were one request more", company)
 UNKNOWN = "unknown"

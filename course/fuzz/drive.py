@@ -1,7 +1,7 @@
 """A world from its first turn to its last, and what is checked on the way.
 
 A turn is one call of the engine's step: `EngineCore.step` in mode `sync`, and
-`EngineCore.step_with_batch_queue` with two places in the others, written out here because the
+`EngineCore.step_with_batch_queue`, with two places as a rule, in the others, written out here because the
 original wants an executor and a model (`vllm/v1/engine/core.py`).
 """
 
@@ -18,7 +18,6 @@ from course.fuzz.engines import Engine, Leak
 from course.fuzz.memory import Memory, Plan, Wrong, WrongPlan, WrongSlot
 from course.fuzz.world import Job, World, answer
 
-QUEUE = 2  # batches in flight at most, as with one device and async scheduling
 QUIET = 40  # turns in which nothing at all happens while somebody waits
 
 Make = Callable[[World], Engine]
@@ -114,7 +113,7 @@ class Run:
             happened.preempted = sorted(plan.preempted)
             self.preemptions += len(plan.preempted)
             self.queue.append((output, plan, self.memory.execute(plan)))
-            if plan.entries and len(self.queue) < QUEUE and not self._is_done():
+            if plan.entries and len(self.queue) < self.world.in_flight and not self._is_done():
                 self._abort(late)
                 return
         elif not self.queue:

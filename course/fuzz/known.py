@@ -53,5 +53,20 @@ EQUALS = World(
 )
 """Two siblings that need 9 slots each, in a pool of 9."""
 
+DOUBLED = World(
+    Settings(block_size=16, num_blocks=10),
+    (Job(_words(10, 3), max_tokens=12),),
+    mode="async",
+    resets=((3, True), (4, True)),
+    in_flight=3,
+    name="doubled",
+)
+"""One request, three plans in flight as with three pipeline stages, and two forced resets in a row."""
+
+DEADLY = replace(DOUBLED, jobs=(Job(_words(10, 12), max_tokens=12),), name="deadly").with_settings(
+    max_num_batched_tokens=8
+)
+"""The same with a prompt that comes back in chunks, which leave no placeholder for a token."""
+
 SYNC = (WITHDRAWN, BYSTANDER, EQUALS)
-KNOWN = (*SYNC, *(replace(world, mode="async") for world in SYNC))
+KNOWN = (*SYNC, *(replace(world, mode="async") for world in SYNC), DOUBLED, DEADLY)

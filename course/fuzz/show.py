@@ -10,7 +10,7 @@ from course.fuzz.world import Job, Settings, World
 
 WORDS = {
     "sync": "Scheduler, one batch at a time",
-    "async": "AsyncScheduler, two batches in flight, the device never done early",
+    "async": "AsyncScheduler, {} batches in flight, the device never done early",
     "early": "AsyncScheduler, the device always done when the engine looks",
     "mixed": "AsyncScheduler, the device done in some turns",
 }
@@ -20,7 +20,8 @@ def script(world: World) -> str:
     """The settings that matter, and what happens before which turn."""
     plain = asdict(Settings(num_blocks=0))
     changed = {k: v for k, v in asdict(world.settings).items() if v != plain[k]}
-    lines = [f"{WORDS[world.mode]}; {', '.join(f'{k}={v}' for k, v in changed.items())}"]
+    how = WORDS[world.mode].format(world.in_flight)
+    lines = [f"{how}; {', '.join(f'{k}={v}' for k, v in changed.items())}"]
     events: list[tuple[int, str]] = []
     for index, job in enumerate(world.jobs):
         ids = ", ".join(f"{child}_{index}" for child in range(job.n))

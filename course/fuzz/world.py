@@ -70,6 +70,8 @@ class World:
         probes: at the end, does every job come again, with its answer as a part of its prompt, to
             read what was left in the cache?
         distinct: do siblings arrive one after the other? vLLM gives them one time.
+        in_flight: batches in flight at most, in modes other than `sync`. With one device two; with
+            pipeline stages as many as there are.
         name: where it came from.
     """
 
@@ -80,6 +82,7 @@ class World:
     resets: tuple[tuple[int, bool], ...] = ()
     probes: bool = False
     distinct: bool = False
+    in_flight: int = 2
     name: str = field(default="", compare=False)
 
     @property

@@ -10,7 +10,8 @@ import torch
 
 from course.kernels import beside, races, right, traffic
 from course.kernels.loading import Refused, stand_in_driver
-from course.kernels.problems.case import Case, Ran
+from course.kernels.problems.case import Case
+from course.kernels.ran import Ran
 from course.kernels.record import ORDERS, lighten
 from course.kernels.report import Finding
 from course.kernels.runner import GoneError, Runner
@@ -36,7 +37,7 @@ class Interpreted:
         self.others: dict[int, Case] = {}
         self.flipped: Case | None = None
         # Before any answer is computed: the process that runs the kernels must not hold one.
-        seen = [case.inputs for case in (*cases, self.long)]
+        seen = [case.inputs for case in (*cases, self.long, problem.shape())]
         self.runner = Runner(problem.ENTRY, [*self.cases, self.long], seen)
         self.vllm, self.alone = beside.Beside({}, {}), beside.why_not(vllm)
         if not self.alone:

@@ -105,6 +105,12 @@ def show_next(desk: Desk, lab: Lab) -> None:
     desk.say(f"Lab {lab.id}: {lab.title}", "bold")
     desk.say(f"{lab.tag} ({TAGS[lab.tag]}), about {lab.minutes} minutes")
     missing = [name for name in lab.prerequisites if not desk.progress.labs.get(name, NOTHING).done]
+    if desk.track is not None and lab in desk.track.labs:
+        there = {other.id for other in desk.track.labs}
+        without = [name for name in missing if name not in there]
+        missing = [name for name in missing if name in there]
+        if without:
+            desk.say(f"It builds on {', '.join(without)}, which this track does without.")
     if missing:
         desk.say(f"It builds on {', '.join(missing)}, not done yet.")
     rows: list[tuple[str, str | Text]] = []

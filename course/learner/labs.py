@@ -231,9 +231,15 @@ def _near(part: str, labs: list[Lab]) -> list[Lab]:
 def find_root(start: Path | None = None) -> Path:
     """The repository that `start` (default: the current folder) lies in.
 
-    Raises CourseError outside of one.
+    Raises CourseError outside of one, and in a folder that has been deleted.
     """
-    start = (start or Path.cwd()).resolve()
+    try:
+        start = (start or Path.cwd()).resolve()
+    except FileNotFoundError:
+        raise CourseError(
+            "the folder you are in has been deleted. Go to the course's repository and run the "
+            "command again."
+        ) from None
     for folder in (start, *start.parents):
         project = folder / "pyproject.toml"
         if project.is_file() and re.search(

@@ -242,7 +242,7 @@ def _explained(group: list[Line]) -> Iterable[RenderableType]:
     test = line.shown
     pins = Text(test.doc or test.base)
     if line.num > 1:
-        case = test.name.partition("[")[2].rstrip("]")
+        case = test.name.partition("[")[2].removesuffix("]")
         pins.append(f"  ({line.num_bad} of {line.num} cases, the first: {case})", style="dim")
     pins.append(f"  {test.base}", style="dim")
     yield pins

@@ -12,6 +12,8 @@ MOST_LINES = 8
 MOST_CHARACTERS = 560
 _CLOSING = {"(": ")", "[": "]", "{": "}"}
 _NUMBER = re.compile(r"(?<![\w.])[-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?(?![\w.])")
+_PROSE = re.compile(r"(?:[A-Za-z]{2,}[,.:;]? ){2}[A-Za-z]{2,}")  # three words in a row
+_QUOTED = re.compile(r"(?<![A-Za-z0-9])(['\"]).*?\1", re.DOTALL)
 _ASKED = re.compile(
     r"[,;:]? (?:for|with|of)\b[\w ]*"
 )  # between a value and what it was computed of
@@ -75,16 +77,26 @@ def _values(text: str, tolerance: Tolerance) -> str:
 
 
 def _spans(text: str) -> Iterator[tuple[int, int]]:
-    """Where the outermost bracketed values of `text` stand, the name of a class before them included."""
+    """Where the outermost bracketed values of `text` stand, the name of a class before them included.
+
+    A parenthesis in a sentence is no value; the values in it are.
+    """
     index = 0
     while index < len(text):
         end = _end(text, index) if text[index] in _CLOSING else None
-        if end is None:
+        if end is None or _is_prose(text, index, end):
             index += 1
             continue
         start = index - len((re.search(r"[\w.]*$", text[:index]) or [""])[0])
         yield start, end
         index = end
+
+
+def _is_prose(text: str, start: int, end: int) -> bool:
+    """Whether the brackets hold words of the sentence around them and no value."""
+    if text[start] != "(" or text[start - 1 : start].strip():
+        return False
+    return _PROSE.search(_QUOTED.sub("''", text[start:end])) is not None
 
 
 def _end(text: str, start: int) -> int | None:

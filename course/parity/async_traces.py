@@ -24,7 +24,7 @@ class Plan(TypedDict):
     turn: int
     scheduled: dict[str, int]
     preempted: list[str]
-    blocks: dict[str, list[int]]
+    blocks: dict[str, Any]
     placeholders: dict[str, int]
     running: list[str]
     free: int

@@ -28,6 +28,7 @@ from course.parity.traces import (
     EOS,
     Arrival,
     Config,
+    Group,
     Parts,
     Run,
     Trace,
@@ -69,6 +70,8 @@ SHAPES: dict[str, dict[str, Any]] = {
     "no-cache": {"caching": [False], "spare": [0, 2, 1.0]},
     "stop-tokens": {"stop": (0, 4)},
     "conversations": {"caching": [True], "block_size": [1, 2, 3, 4], "spare": [1, 1.0, 4.0]},
+    "windows": {"groups": ["full w", "full w", "full w", "w", "full w w", "full w v", "w v"]},
+    "chunks": {"groups": ["full c", "c", "full c c"], "block_size": [1, 2, 4, 8]},
 }
 
 
@@ -100,6 +103,9 @@ def workload(seed: int, shape: str = "mixed") -> Workload:
     # Enough for the longest request alone (vLLM would wait for ever otherwise), seldom for all.
     longest = max(min(len(q["prompt"]) + q["max_tokens"], max_model_len) for q in requests)
     need = -(-longest // block_size)
+    groups = _groups(rng, rng.choice(ranges["groups"])) if "groups" in ranges else []
+    if groups:
+        need = sum(_blocks_at_most(g, longest, block_size, budget, max_model_len) for g in groups)
     spare = draw("spare", [0, 1, 3, 1.0, 4.0])
     num_blocks = 1 + need + (spare if isinstance(spare, int) else int(spare * need))
     config: Config = {
@@ -114,7 +120,33 @@ def workload(seed: int, shape: str = "mixed") -> Workload:
         "enable_chunked_prefill": draw("chunked", [True]),
         "scheduler_reserve_full_isl": draw("gate", [True]),
     }
+    if groups:
+        config["kv_cache_groups"] = groups
     return {"seed": seed, "config": config, "requests": requests}
+
+
+def _groups(rng: random.Random, letters: str) -> list[Group]:
+    """Groups from a word for each: `w` and `v` are windows of two sizes, `c` is a chunk of tokens."""
+    window, other = rng.sample([1, 2, 3, 5, 8, 9, 16, 17, 33, 64, 100], 2)
+    kinds: dict[str, Group] = {
+        "full": {"type": "full", "size": 0},
+        "w": {"type": "sliding_window", "size": window},
+        "v": {"type": "sliding_window", "size": other},
+        "c": {"type": "chunked_local", "size": rng.choice([4, 8, 16, 40])},
+    }
+    return [kinds[letter] for letter in letters.split()]
+
+
+def _blocks_at_most(
+    group: Group, num_tokens: int, block_size: int, budget: int, max_model_len: int
+) -> int:
+    """What a request of `num_tokens` tokens can hold of one group while it is alone."""
+    every = -(-num_tokens // block_size)
+    if group["type"] == "full":
+        return every
+    sliding = group["type"] == "sliding_window"
+    at_once = min(group["size"] - sliding + budget, max_model_len)
+    return min(every, -(-at_once // block_size) + sliding)
 
 
 def _requests(rng: random.Random, count: int, gaps: list[int], max_model_len: int) -> list[Arrival]:
@@ -178,7 +210,13 @@ def vllm_parts(config: Config, async_scheduling: bool = False) -> Parts:
     from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
     from vllm.v1.core.sched.async_scheduler import AsyncScheduler
     from vllm.v1.core.sched.scheduler import Scheduler
-    from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
+    from vllm.v1.kv_cache_interface import (
+        ChunkedLocalAttentionSpec,
+        FullAttentionSpec,
+        KVCacheConfig,
+        KVCacheGroupSpec,
+        SlidingWindowSpec,
+    )
     from vllm.v1.outputs import ModelRunnerOutput
     from vllm.v1.request import Request, RequestStatus
     from vllm.v1.structured_output import StructuredOutputManager
@@ -210,15 +248,26 @@ def vllm_parts(config: Config, async_scheduling: bool = False) -> Parts:
             async_scheduling=async_scheduling,
         ),
     )
-    spec = FullAttentionSpec(
-        block_size=block_size, num_kv_heads=1, head_size=1, dtype=torch.float32
-    )
+    sizes: dict[str, Any] = {
+        "block_size": block_size, "num_kv_heads": 1, "head_size": 1, "dtype": torch.float32
+    }  # fmt: skip
+    groups = config.get("kv_cache_groups")
+    specs: list[Any] = []
+    for group in groups or [{"type": "full", "size": 0}]:
+        if group["type"] == "full":
+            specs.append(FullAttentionSpec(**sizes))
+        elif group["type"] == "sliding_window":
+            specs.append(SlidingWindowSpec(**sizes, sliding_window=group["size"]))
+        else:
+            specs.append(ChunkedLocalAttentionSpec(**sizes, attention_chunk_size=group["size"]))
     scheduler = (AsyncScheduler if async_scheduling else Scheduler)(
         vllm_config=vllm_config,
         kv_cache_config=KVCacheConfig(
             num_blocks=config["num_blocks"],
             kv_cache_tensors=[],
-            kv_cache_groups=[KVCacheGroupSpec(["layer"], spec)],
+            kv_cache_groups=[
+                KVCacheGroupSpec([f"layer.{i}"], spec) for i, spec in enumerate(specs)
+            ],
         ),
         structured_output_manager=StructuredOutputManager(vllm_config),
         block_size=block_size,
@@ -251,10 +300,14 @@ def vllm_parts(config: Config, async_scheduling: bool = False) -> Parts:
             sampled_token_ids=sampled,
         )
 
+    def block_ids(request_id: str) -> Any:
+        tables = [list(ids) for ids in scheduler.kv_cache_manager.get_block_ids(request_id)]
+        return tables if groups else tables[0]
+
     return Parts(
         scheduler=scheduler,
         make_request=make_request,
-        block_ids=lambda request_id: list(scheduler.kv_cache_manager.get_block_ids(request_id)[0]),
+        block_ids=block_ids,
         make_output=make_output,
         aborted=RequestStatus.FINISHED_ABORTED,
     )

@@ -8,7 +8,8 @@ One JSON object a line:
 
     seed, config, requests, steps, outputs, final, preemptions
 
-`config` may say `enable_chunked_prefill` and `scheduler_reserve_full_isl`; both default to true.
+`config` may say `enable_chunked_prefill` and `scheduler_reserve_full_isl`; both default to true. It may
+name `kv_cache_groups`; then `blocks` has a list of tables for each request, one a group.
 Sampling is a pure function of a request's index and its length, so every engine sees equal tokens.
 """
 
@@ -18,16 +19,24 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NotRequired, TypedDict
+from typing import Any, Literal, NotRequired, TypedDict
 
 from mini_vllm.utils.outside import decode, gunzip, parse_json, read_bytes, short
 
 EOS = 2
+GROUP_TYPES = ("full", "sliding_window", "chunked_local")
 _MASK = 0xFFFFFFFF
 
 
 class TraceError(ValueError):
     """A file that is no trace, with the place and the rule it breaks."""
+
+
+class Group(TypedDict):
+    """A KV cache group. `size` is the window's or the chunk's, in tokens; 0 with full attention."""
+
+    type: Literal["full", "sliding_window", "chunked_local"]
+    size: int
 
 
 class Config(TypedDict):
@@ -43,6 +52,7 @@ class Config(TypedDict):
     policy: str
     enable_chunked_prefill: NotRequired[bool]
     scheduler_reserve_full_isl: NotRequired[bool]
+    kv_cache_groups: NotRequired[list[Group]]
 
 
 class Arrival(TypedDict):
@@ -67,7 +77,7 @@ class Decision(TypedDict):
 
     scheduled: dict[str, int]
     preempted: list[str]
-    blocks: dict[str, list[int]]
+    blocks: dict[str, Any]
     running: list[str]
     finished: dict[str, str]
     free: int
@@ -144,7 +154,7 @@ class Parts:
 
     scheduler: Any
     make_request: Callable[[Arrival, int], Any]
-    block_ids: Callable[[str], list[int]]
+    block_ids: Callable[[str], Any]
     make_output: Callable[[list[str], list[list[int]]], Any]
     aborted: Any  # RequestStatus.FINISHED_ABORTED
 
@@ -256,6 +266,12 @@ def _check(where: str, trace: Any) -> None:
 
     need(trace, _TRACE, "trace")
     need(trace["config"], _CONFIG, "config")
+    for i, group in enumerate(trace["config"].get("kv_cache_groups", ())):
+        need(group, {"type": (str,), "size": (int,)}, f"group {i}")
+        if group["type"] not in GROUP_TYPES:
+            raise TraceError(
+                f"{where}: group {i} is none of {', '.join(GROUP_TYPES)}: {short(group)}"
+            )
     for i, q in enumerate(trace["requests"]):
         need(q, _ARRIVAL, f"request {i}")
     if not is_async(trace):

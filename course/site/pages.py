@@ -38,10 +38,12 @@ from course.site.viewer import (
 HOME, FIRST = "README.md", ("README.md", "SETUP.md")
 AFTER_PHASES = (
     "PROOF.md",
+    "CONFORMANCE.md",
     "ASSUMPTIONS.md",
     "GLOSSARY.md",
     "mini_vllm/README.md",
     "UPSTREAM_PIN.md",
+    "FOUND_IN_VLLM.md",
 )
 AFTER_LABS = ("STORIES.md", "EXERCISES.md", "INTERVIEW.md", "CHEATSHEET.md")
 PICTURES = {".png", ".svg", ".jpg", ".jpeg", ".gif", ".webp"}

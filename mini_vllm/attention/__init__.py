@@ -4,7 +4,8 @@ Mirrors `vllm/v1/attention/`: `metadata.py` says what a step looks like, `paged.
 read, `tiled.py` the one that runs by default, and `online.py` goes over the keys tile by tile as a GPU's
 kernel does; tests hold the three equal. `layers/quantization/kv_cache.py` puts a cache in 8 bits
 around any of them.
-Left out: sliding windows, ALiBi, soft caps, encoder and cross attention, cascade attention.
+`paged.py` and `tiled.py` know sliding windows (`AttentionMetadata.sliding_window`).
+Left out: ALiBi, soft caps, encoder and cross attention, cascade attention.
 
 Invariants, which the tests check by name:
 
@@ -12,7 +13,7 @@ Invariants, which the tests check by name:
 - **write-then-read**: a step stores its own K and V before any row attends, so a token sees itself,
   and a request sees what another request of the same step wrote into a shared block.
 - **causal-offset**: query `j` of a request with `s` tokens and `n` queries stands at position
-  `s - n + j` and attends to positions `0 .. s - n + j`.
+  `s - n + j` and attends to positions `0 .. s - n + j`, with a window of w to the last w of them.
 - **nothing-outside**: entries of the table past a request's last block, and offsets past its last
   token, cannot reach a result, not even when they hold NaN.
 """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,6 +28,9 @@ class AttentionMetadata:
         block_size: tokens per block.
         max_query_len: longest query of the step; computed when 0.
         max_seq_len: longest context of the step; computed when 0.
+        sliding_window: a query attends to so many tokens at most, itself among them; None: to all. Entries
+            of the table before the first query's window are not read.
+        layers: where layers differ (KV cache groups), the metadata of each; empty: this serves them all.
     """
 
     query_start_loc: NDArray[np.int32]
@@ -36,6 +40,8 @@ class AttentionMetadata:
     block_size: int
     max_query_len: int = 0
     max_seq_len: int = 0
+    sliding_window: int | None = None
+    layers: Sequence[AttentionMetadata] = field(default=(), repr=False)
     plan: Any = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:

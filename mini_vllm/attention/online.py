@@ -111,6 +111,8 @@ class OnlineAttention(PagedAttention):
     Raises ValueError where one of them is below 1.
     """
 
+    supports_sliding_window = False
+
     def __init__(self, tile: int = 64, query_tile: int = 32) -> None:
         for name, size in (("tile", tile), ("query_tile", query_tile)):
             if size < 1:

@@ -57,7 +57,11 @@ def attend(query: Array, key: Array, value: Array, bias: Array | None) -> Array:
 
 
 def attend_request(
-    query: Array, kv_cache: Array, block_ids: NDArray[np.int32], seq_len: int
+    query: Array,
+    kv_cache: Array,
+    block_ids: NDArray[np.int32],
+    seq_len: int,
+    sliding_window: int | None = None,
 ) -> Array:
     """Causal attention of one request's newest tokens to all of its tokens.
 
@@ -66,6 +70,7 @@ def attend_request(
         kv_cache: one layer's cache; it holds all of them already.
         block_ids: `[max_blocks]`, the request's row of the block table.
         seq_len: tokens of the request up to the last query.
+        sliding_window: tokens that a query attends to at most, itself among them; None: all before it.
 
     Returns:
         float32 `[n, num_heads * D]`.
@@ -73,21 +78,34 @@ def attend_request(
     n, num_heads, head_size = query.shape
     _, block_size, _, num_kv_heads, _ = kv_cache.shape
     num_blocks = -(-seq_len // block_size)
-    # [num_blocks, block_size, 2, ...] -> [seq_len, 2, ...]: the last block may be partly filled.
-    kv = kv_cache[block_ids[:num_blocks]].reshape(-1, 2, num_kv_heads, head_size)[:seq_len]
-    # [num_kv_heads, 1, seq_len, D]: one K and V for all query heads of a group.
+    # The first token that any of the queries sees: the first one's window reaches back the farthest.
+    first = 0 if sliding_window is None else max(0, seq_len - n - sliding_window + 1)
+    first_block, in_block = divmod(first, block_size)
+    # [num_blocks, block_size, 2, ...] -> [keys, 2, ...]: the last block may be partly filled.
+    kv = kv_cache[block_ids[first_block:num_blocks]].reshape(-1, 2, num_kv_heads, head_size)
+    kv = kv[in_block : in_block + seq_len - first]
+    # [num_kv_heads, 1, keys, D]: one K and V for all query heads of a group.
     k, v = kv.transpose(1, 2, 0, 3)[:, :, None]
     # [n, num_heads, D] -> [num_kv_heads, group, n, D]
     q = query.reshape(n, num_kv_heads, -1, head_size).transpose(1, 2, 0, 3)
-    position = np.arange(seq_len - n, seq_len)
-    future = np.arange(seq_len) > position[:, None]
-    bias = np.where(future, np.float32(-np.inf), np.float32(0)) if n > 1 else None
+    position = np.arange(seq_len - n, seq_len)[:, None]
+    key_position = np.arange(first, seq_len)
+    hidden = key_position > position
+    if sliding_window is not None:
+        hidden |= key_position <= position - sliding_window
+    bias = np.where(hidden, np.float32(-np.inf), np.float32(0)) if n > 1 else None
     out = attend(q * np.float32(head_size**-0.5), k, v, bias)
     return out.transpose(2, 0, 1, 3).reshape(n, num_heads * head_size)
 
 
 class PagedAttention:
-    """Paged attention in plain form (Kwon et al., 2023, section 4.1)."""
+    """Paged attention in plain form (Kwon et al., 2023, section 4.1).
+
+    `supports_sliding_window` is what a model with windows asks a backend; one without the name has none
+    (`vllm/v1/attention/backend.py:55 AttentionBackend`).
+    """
+
+    supports_sliding_window = True
 
     @staticmethod
     def get_kv_cache_shape(
@@ -124,8 +142,10 @@ class PagedAttention:
         num_tokens, num_heads, head_size = query.shape
         output = np.empty((num_tokens, num_heads * head_size), np.float32)
         query_start_loc = attn_metadata.query_start_loc.tolist()
+        window = attn_metadata.sliding_window
         for i, seq_len in enumerate(attn_metadata.seq_lens.tolist()):
             start, end = query_start_loc[i], query_start_loc[i + 1]
             block_ids = attn_metadata.block_table[i]
-            output[start:end] = attend_request(query[start:end], kv_cache, block_ids, seq_len)
+            attended = attend_request(query[start:end], kv_cache, block_ids, seq_len, window)
+            output[start:end] = attended
         return output

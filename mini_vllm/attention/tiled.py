@@ -44,8 +44,9 @@ class DecodeTile:
     Attributes:
         rows: intp `[r]`, their rows in the flat batch.
         block_ids: intp `[r, num_blocks]`; past a request's last block anything.
-        bias: float32 `[r, 1, 1, num_blocks * block_size]`, -inf past a request's last token.
-        padding: intp `[p]`, the gathered tokens that are past it, counted through the tile.
+        bias: float32 `[r, 1, 1, num_blocks * block_size]`, -inf past a request's last token, and before its
+            window.
+        padding: intp `[p]`, the gathered tokens that this hides, counted through the tile.
     """
 
     rows: NDArray[np.intp]
@@ -80,12 +81,22 @@ def make_plan(md: AttentionMetadata) -> Plan:
     """
     query_lens = np.diff(md.query_start_loc)
     decodes = np.flatnonzero(query_lens == 1)
-    decodes = decodes[np.argsort(-md.seq_lens[decodes], kind="stable")]
+    seq_lens, window = md.seq_lens[decodes], md.sliding_window
+    if window is not None:  # from the first block of each window on
+        first_tokens = np.maximum(seq_lens - window, 0)
+        first_blocks = first_tokens // md.block_size
+        seq_lens = seq_lens - first_blocks * md.block_size
+    order = np.argsort(-seq_lens, kind="stable")
+    decodes, seq_lens = decodes[order], seq_lens[order]
     rows = md.query_start_loc[decodes].astype(np.intp)
-    seq_lens = md.seq_lens[decodes]
     block_ids = md.block_table[decodes].astype(np.intp)
-    past_end = np.arange(block_ids.shape[1] * md.block_size) >= seq_lens[:, None]
-    bias = np.where(past_end, np.float32(-np.inf), np.float32(0))[:, None, None]
+    if window is not None:
+        block_ids = cut_off_front(block_ids, first_blocks[order], seq_lens, md.block_size)
+    positions = np.arange(block_ids.shape[1] * md.block_size)
+    hidden = positions >= seq_lens[:, None]
+    if window is not None:
+        hidden |= positions < (first_tokens % md.block_size)[order][:, None]
+    bias = np.where(hidden, np.float32(-np.inf), np.float32(0))[:, None, None]
     decode_tiles = []
     first = 0
     while first < len(decodes):
@@ -97,7 +108,7 @@ def make_plan(md: AttentionMetadata) -> Plan:
                 rows[tile],
                 block_ids[tile, :num_blocks],
                 bias[tile, ..., :keys],
-                np.flatnonzero(past_end[tile, :keys]),
+                np.flatnonzero(hidden[tile, :keys]),
             )
         )
         first = tile.stop
@@ -109,6 +120,23 @@ def make_plan(md: AttentionMetadata) -> Plan:
             seq_len = int(md.seq_lens[request]) - (end - last)
             query_tiles.append(QueryTile(first, last, request, seq_len))
     return Plan(decode_tiles, query_tiles)
+
+
+def cut_off_front(
+    block_ids: NDArray[np.intp],
+    first_blocks: NDArray[np.int32],
+    seq_lens: NDArray[np.int32],
+    block_size: int,
+) -> NDArray[np.intp]:
+    """Tables without each request's first `first_blocks` entries, as wide as the longest of what is left.
+
+    Args:
+        seq_lens: tokens from that block on.
+    """
+    width = -(-int(seq_lens.max(initial=0)) // block_size)
+    columns = first_blocks[:, None] + np.arange(width)
+    # Past the end of a shorter one anything will do.
+    return np.take_along_axis(block_ids, np.minimum(columns, block_ids.shape[1] - 1), 1)
 
 
 def attend_by_vectors(query: Array, key: Array, value: Array, bias: Array | None) -> Array:
@@ -170,7 +198,9 @@ class TiledAttention(PagedAttention):
         for piece in plan.query_tiles:
             rows = slice(piece.start, piece.end)
             block_ids = attn_metadata.block_table[piece.request]
-            output[rows] = attend_request(query[rows], kv_cache, block_ids, piece.seq_len)
+            output[rows] = attend_request(
+                query[rows], kv_cache, block_ids, piece.seq_len, attn_metadata.sliding_window
+            )
         return output
 
     def _attend_decodes(self, query: Array, kv_cache: Array, tile: DecodeTile) -> Array:

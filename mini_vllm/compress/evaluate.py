@@ -70,6 +70,8 @@ def check_documents(model: LlamaForCausalLM, documents: Sequence[Document]) -> N
     only such as the model has an embedding for: a tokenizer may have more."""
     if not documents:
         raise ValueError("documents is empty: give at least one")
+    if model.config.architecture != "LlamaForCausalLM":
+        raise ValueError(f"a {model.config.architecture} cannot be evaluated: only a Llama can")
     most = model.config.max_position_embeddings
     for i, ids in enumerate(documents):
         if not 2 <= len(ids) <= most:

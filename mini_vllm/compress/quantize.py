@@ -230,6 +230,10 @@ def quantize_checkpoint(
         raise ValueError(f"method {chosen.name} looks at no text, so it takes no calibration file")
     folder, out = Path(folder), Path(out)
     config = load_config(folder)
+    if config.architecture != "LlamaForCausalLM":
+        raise ValueError(
+            f"{short(str(folder), 300)} is a {config.architecture}: only a LlamaForCausalLM can be quantised"
+        )
     if config.quantization_config:
         raise ValueError(
             f"{short(str(folder), 300)} is quantised already: its config.json has a quantization_config"

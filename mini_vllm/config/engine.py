@@ -34,7 +34,9 @@ class EngineConfig:
         16).
         num_gpu_blocks: blocks in the pool, the null block included. None: as many as
             `kv_cache_memory_bytes` holds, decided when the model is known.
-        kv_cache_memory_bytes: memory for the KV cache, used only if `num_gpu_blocks` is None.
+        kv_cache_memory_bytes: memory for the KV cache, used only if `num_gpu_blocks` is None. A page of
+            it becomes resident when a block is first written, and the free queue goes once round the
+            pool before a block is used again: a server grows by all of it, and then no more.
         kv_cache_dtype: how K and V are kept (`vllm/config/cache.py:18`): `auto` in float32, `fp8` and
             `fp8_e4m3` as E4M3, `fp8_e5m2`, and with a scale for each token and head `int8_per_token_head`
             and `fp8_per_token_head` (`layers/quantization/kv_cache.py`). Only `auto` with torch and Triton.
@@ -59,6 +61,8 @@ class EngineConfig:
             (`vllm/config/vllm.py:230`).
         cudagraph_capture_sizes: tokens of the batches to capture; None: vLLM's ladder for
             `max_num_seqs`. What is above the token budget is left out.
+        stream_interval: tokens that a streamed delta has at least, but for a request's first and last
+            (`vllm/config/scheduler.py:151 SchedulerConfig.stream_interval`).
         max_logprobs: most logprobs a request may ask for; -1: the whole vocabulary.
         seed: of the generator that serves requests without a seed of their own.
 
@@ -81,6 +85,7 @@ class EngineConfig:
     attention: Literal["numpy", "torch", "triton"] = "numpy"
     cudagraph_mode: str = "NONE"
     cudagraph_capture_sizes: Sequence[int] | None = None
+    stream_interval: int = 1
     max_logprobs: int = 20
     seed: int = 0
 
@@ -89,6 +94,7 @@ class EngineConfig:
         self._check_int("kv_cache_memory_bytes", 1, 2**63 - 1)
         self._check_int("max_num_seqs", 1)
         self._check_int("long_prefill_token_threshold", 0)
+        self._check_int("stream_interval", 1)
         self._check_int("max_logprobs", -1)
         self._check_int("seed", 0, 2**64 - 1)
         for name, least in (

@@ -1,5 +1,7 @@
 """The settings of a Llama, as `config.json` gives them, checked.
 
+`mistral.py` and `gemma3.py` have what others add to them.
+
 Stands apart from the checkpoint's reader because the model needs the settings and the reader needs
 the model. Mirrors what vLLM takes from transformers' `LlamaConfig` through
 `vllm/config/model.py`.
@@ -10,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from types import MappingProxyType
-from typing import Any
+from typing import Any, ClassVar, Self
 
 from mini_vllm.utils.outside import short
 
@@ -19,7 +21,8 @@ class CheckpointError(ValueError):
     """A folder that cannot be served; the message names the file, the value and the rule."""
 
 
-SUPPORTED_ARCHITECTURES = ("LlamaForCausalLM",)
+SUPPORTED_ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM", "Gemma3ForCausalLM")
+"""Each has a class of settings, in `models/registry.py`."""
 SUPPORTED_DTYPES = ("float32", "float16", "bfloat16")
 SUPPORTED_ROPE_TYPES = ("default", "linear", "llama3")
 _ROPE_KEYS: Mapping[str, tuple[str, ...]] = {
@@ -56,6 +59,8 @@ class LlamaConfig:
             from `config.json`.
     """
 
+    architecture: ClassVar[str] = "LlamaForCausalLM"
+
     vocab_size: int = 32000
     hidden_size: int = 4096
     intermediate_size: int = 11008
@@ -82,6 +87,17 @@ class LlamaConfig:
         if self.rope_type == "linear":
             return int(self.max_position_embeddings * self.rope_scaling["factor"])
         return self.max_position_embeddings
+
+    @property
+    def sliding_windows(self) -> tuple[int | None, ...]:
+        """For each layer, how many tokens a token attends to at most, itself among them; None: to all."""
+        return (None,) * self.num_hidden_layers
+
+    @property
+    def norm_sizes(self) -> Mapping[str, int]:
+        """The norms of a layer, by the name of their weight, and how many numbers that has."""
+        names = ("input_layernorm", "post_attention_layernorm")
+        return {f"{name}.weight": self.hidden_size for name in names}
 
     def __post_init__(self) -> None:
         for f in fields(self):
@@ -126,20 +142,41 @@ class LlamaConfig:
                 )
 
     @classmethod
-    def from_dict(cls, raw: Mapping[str, Any]) -> LlamaConfig:
+    def from_dict(cls, raw: Mapping[str, Any]) -> Self:
         """Check and normalise the content of `config.json`.
 
         Raises:
             CheckpointError: an unsupported architecture, activation, rope type, dtype or sliding
                 window, or a size that is no positive integer.
         """
-        _check_supported(raw)
-        rope_theta, rope_type, rope_scaling = _rope(raw)
+        _check_supported(raw, cls.architecture)
+        cls._check_kind(raw)
+        values = cls._values(raw)
+        values["eos_token_ids"] = as_ids(raw.get("eos_token_id"), "config.json")
+        bos = values.get("bos_token_id")
+        if bos is not None and (type(bos) is not int or bos < 0):
+            raise CheckpointError(f"bos_token_id must be a token id or null, got {short(bos)}")
+        return cls(**values)
+
+    @classmethod
+    def _check_kind(cls, raw: Mapping[str, Any]) -> None:
+        """Refuse what this architecture may say and this model cannot do."""
+        if raw.get("sliding_window"):
+            raise CheckpointError(
+                f"sliding_window {short(raw['sliding_window'])} is not supported: a Llama's attention "
+                f"reads the whole context"
+            )
+        check_activation(raw, "hidden_act", ("silu", "swish"))
+
+    @classmethod
+    def _values(cls, raw: Mapping[str, Any]) -> dict[str, Any]:
+        """What the file says, by field; not yet checked by `__post_init__`."""
+        rope_theta, rope_type, rope_scaling = read_rope(raw)
         values: dict[str, Any] = {
             f.name: raw[f.name] for f in fields(cls) if raw.get(f.name) is not None
         }
         values["dtype"] = raw.get("dtype") or raw.get("torch_dtype") or "float32"
-        values["quantization_config"] = MappingProxyType(_object(raw, "quantization_config"))
+        values["quantization_config"] = MappingProxyType(read_object(raw, "quantization_config"))
         heads = values.get("num_attention_heads", cls.num_attention_heads)
         hidden = values.get("hidden_size", cls.hidden_size)
         values.setdefault("num_key_value_heads", heads)
@@ -150,43 +187,59 @@ class LlamaConfig:
                     f"({short(heads)}) where config.json gives no head_dim"
                 )
             values["head_dim"] = hidden // heads
-        values["eos_token_ids"] = as_ids(raw.get("eos_token_id"), "config.json")
-        bos = values.get("bos_token_id")
-        if bos is not None and (type(bos) is not int or bos < 0):
-            raise CheckpointError(f"bos_token_id must be a token id or null, got {short(bos)}")
         values.update(rope_theta=rope_theta, rope_type=rope_type, rope_scaling=rope_scaling)
-        return cls(**values)
+        return values
 
 
-def _check_supported(raw: Mapping[str, Any]) -> None:
+def _check_supported(raw: Mapping[str, Any], wanted: str) -> None:
     architectures = raw.get("architectures") or []
+    supported = ", ".join(SUPPORTED_ARCHITECTURES)
     if not isinstance(architectures, list):
         raise CheckpointError(
             f"architectures must be a list of names, got {short(architectures)}; "
-            f"supported: {', '.join(SUPPORTED_ARCHITECTURES)}"
+            f"supported: {supported}"
         )
-    if not any(name in SUPPORTED_ARCHITECTURES for name in architectures):
+    if wanted not in architectures:
         raise CheckpointError(
-            f"architectures {short(architectures)} are not supported; "
-            f"supported: {', '.join(SUPPORTED_ARCHITECTURES)}"
+            f"architectures {short(architectures)} are not supported; supported: {supported}"
         )
     dtype = raw.get("dtype") or raw.get("torch_dtype") or "float32"
     if dtype not in SUPPORTED_DTYPES:
         raise CheckpointError(
             f"dtype {short(dtype)} is not supported; supported: {', '.join(SUPPORTED_DTYPES)}"
         )
-    if raw.get("sliding_window"):
+
+
+def check_activation(raw: Mapping[str, Any], key: str, supported: tuple[str, ...]) -> None:
+    """Raises CheckpointError unless the file names one of these there, or nothing."""
+    if raw.get(key, supported[0]) not in supported:
         raise CheckpointError(
-            f"sliding_window {short(raw['sliding_window'])} is not supported: attention reads the "
-            f"whole context"
-        )
-    if raw.get("hidden_act", "silu") not in ("silu", "swish"):
-        raise CheckpointError(
-            f"hidden_act {short(raw['hidden_act'])} is not supported; supported: silu"
+            f"{key} {short(raw[key])} is not supported; supported: {supported[0]}"
         )
 
 
-def _object(raw: Mapping[str, Any], key: str) -> dict[str, Any]:
+def check_no(raw: Mapping[str, Any], keys: tuple[str, ...], architecture: str) -> None:
+    """Raises CheckpointError if the file turns one of these on."""
+    for key in keys:
+        if raw.get(key):
+            raise CheckpointError(f"{key} {short(raw[key])} is not supported for {architecture}")
+
+
+def read_window(raw: Mapping[str, Any], default: int) -> int | None:
+    """`sliding_window`: `default` where the file has none; null and 0 turn it off
+    (`vllm/config/model.py:673 in ModelConfig.__post_init__`)."""
+    window = raw.get("sliding_window", default)
+    if window is None or (type(window) is int and window == 0):
+        return None
+    if type(window) is not int or not 1 <= window <= MOST:
+        raise CheckpointError(
+            f"sliding_window must be null or an integer of at least 1 and at most {MOST}, got "
+            f"{short(window)}"
+        )
+    return window
+
+
+def read_object(raw: Mapping[str, Any], key: str) -> dict[str, Any]:
     """The JSON object under `key`; an empty one where there is none or null."""
     value = raw.get(key)
     if value is not None and not isinstance(value, dict):
@@ -199,13 +252,13 @@ def _is_size(value: object) -> bool:
     return type(value) in (int, float) and 0 < value <= _FLOAT32_MAX  # type: ignore[operator]
 
 
-def _rope(raw: Mapping[str, Any]) -> tuple[float, str, Mapping[str, float]]:
+def read_rope(raw: Mapping[str, Any]) -> tuple[float, str, Mapping[str, float]]:
     """`(rope_theta, rope_type, scaling)` from either spelling.
 
     transformers 5 writes one dictionary `rope_parameters`; before, `rope_theta` stood at the
     top and `rope_scaling` held the rest, with `type` for `rope_type` in the oldest files.
     """
-    rope = _object(raw, "rope_parameters") or _object(raw, "rope_scaling")
+    rope = read_object(raw, "rope_parameters") or read_object(raw, "rope_scaling")
     if nested := [key for key, value in rope.items() if isinstance(value, dict)]:
         raise CheckpointError(
             f"rope_parameters for {short(nested[0])} alone are not supported: all layers of a "

@@ -3,7 +3,10 @@
 Mirrors `vllm/v1/core/block_pool.py` (`BlockHashToBlockMap` 34, `BlockPool` 130). The blocks, their
 free queue and their hashes are in `kv_cache_utils.py`, as upstream.
 
-Left out: KV cache groups (hybrid models), KV events, block lifetime metrics.
+Where a model has several KV cache groups the hashes below carry the group's id
+(`make_block_hash_with_group_id`); with one group of full attention they do not, and nobody asks.
+
+Left out: block lifetime metrics. KV cache events are in `event_block_pool.py`.
 
 Invariants, checked by `BlockPool.check_invariants` (and by the tests, by these names):
 
@@ -23,10 +26,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from mini_vllm.core.kv_cache_utils import BlockHash, FreeKVCacheBlockQueue, KVCacheBlock
+from mini_vllm.core.kv_cache_utils import (
+    BlockHash,
+    FreeKVCacheBlockQueue,
+    KVCacheBlock,
+    make_block_hash_with_group_id,
+)
 
 if TYPE_CHECKING:
     from mini_vllm.core.request import Request
+    from mini_vllm.distributed.kv_events import KVCacheEvent
 
 
 class BlockHashToBlockMap:
@@ -132,6 +141,41 @@ class BlockPool:
             block.block_hash = block_hash = hashes[i]
             publish(block_hash, block)
 
+    def get_cached_blocks(
+        self, block_hash: BlockHash, kv_cache_group_ids: Sequence[int]
+    ) -> list[KVCacheBlock] | None:
+        """A block for each of these groups that holds this content; None if one of them has none.
+
+        Source: `vllm/v1/core/block_pool.py:184 BlockPool.get_cached_block`.
+        """
+        found = []
+        for group_id in kv_cache_group_ids:
+            block = self.get_cached_block(make_block_hash_with_group_id(block_hash, group_id))
+            if block is None:
+                return None
+            found.append(block)
+        return found
+
+    def cache_full_blocks_of_group(
+        self,
+        request: Request,
+        blocks: Sequence[KVCacheBlock],
+        num_cached_blocks: int,
+        num_full_blocks: int,
+        kv_cache_group_id: int,
+    ) -> None:
+        """As `cache_full_blocks`, for one group's table. Null blocks stand for what is out of the window."""
+        hashes = request.block_hashes
+        assert len(hashes) >= num_full_blocks, "I3: a block without a hash is not full"
+        for i in range(num_cached_blocks, num_full_blocks):
+            block = blocks[i]
+            if block.is_null:
+                continue
+            assert block.block_hash is None, f"block {block.block_id} is published already"
+            key = make_block_hash_with_group_id(hashes[i], kv_cache_group_id)
+            block.block_hash = key
+            self.cached_block_hash_to_block.insert(key, block)
+
     def get_new_blocks(self, num_blocks: int) -> list[KVCacheBlock]:
         """Take `num_blocks` from the front of the free queue, forgetting what they held.
 
@@ -194,6 +238,10 @@ class BlockPool:
         for block in self.blocks:
             block.reset_hash()
         return True
+
+    def take_events(self) -> list[KVCacheEvent]:
+        """None: this pool keeps no record."""
+        return []
 
     def get_num_free_blocks(self) -> int:
         return self.free_block_queue.num_free_blocks

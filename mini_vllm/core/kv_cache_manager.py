@@ -1,23 +1,28 @@
 """Slots for requests: which blocks each holds, what it can reuse, whether it fits.
 
-Mirrors three layers of vLLM at once, because the miniature has one kind of attention:
+Mirrors three layers of vLLM at once, because one group of full attention needs no more than one:
 `KVCacheManager` (`vllm/v1/core/kv_cache_manager.py`), `UnitaryKVCacheCoordinator`
 (`kv_cache_coordinator.py`) and `FullAttentionManager`
 (`vllm/v1/core/single_type_kv_cache_manager.py:481 FullAttentionManager`).
 
-Left out: several KV cache groups, sliding windows and what they free early, lookahead slots for
-draft tokens, tokens loaded by a KV connector, encoder tokens.
+Several KV cache groups, and windows, which free blocks early, are in `hybrid_kv_cache_manager.py`.
+Left out: lookahead slots for draft tokens, tokens loaded by a KV connector, encoder tokens.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 
 from mini_vllm.core.block_pool import BlockPool
+from mini_vllm.core.kv_cache_interface import FullAttentionSpec
 from mini_vllm.core.kv_cache_utils import KVCacheBlock
 from mini_vllm.core.request import Request
 from mini_vllm.core.stats import PrefixCacheStats
+from mini_vllm.distributed.kv_events import BlockStored, KVCacheEvent
 from mini_vllm.utils.math import cdiv
+
+logger = logging.getLogger(__name__)
 
 
 class KVCacheBlocks:
@@ -175,7 +180,7 @@ class KVCacheManager:
             blocks.extend(new_blocks.blocks)
 
         if self.enable_caching:
-            num_tokens_to_cache = min(num_tokens_then, request.num_tokens)
+            num_tokens_to_cache = min(num_tokens_need_slot, request.num_tokens)
             if num_tokens_to_cache // self.block_size > self.num_cached_block.get(request_id, 0):
                 self.cache_blocks(request, num_tokens_to_cache)
         return new_blocks
@@ -188,7 +193,7 @@ class KVCacheManager:
         """
         if not self.enable_caching:
             return
-        num_full_blocks = num_computed_tokens // self.block_size
+        num_full_blocks = min(num_computed_tokens, self.max_model_len) // self.block_size
         num_cached_blocks = self.num_cached_block.get(request.request_id, 0)
         if num_cached_blocks < num_full_blocks:
             blocks = self.req_to_blocks[request.request_id]
@@ -227,6 +232,27 @@ class KVCacheManager:
         """Forget the hashes of these blocks
         (`vllm/v1/core/kv_cache_manager.py:452 KVCacheManager.evict_blocks`)."""
         self.block_pool.evict_blocks(block_ids)
+
+    def take_events(self) -> list[KVCacheEvent]:
+        """The pool's events since the last call, and with each run of stored blocks what their group is.
+
+        Source: `vllm/v1/core/kv_cache_manager.py:510 KVCacheManager.take_events`.
+        """
+        events = self.block_pool.take_events()
+        for event in events:
+            if not isinstance(event, BlockStored) or event.group_idx is None:
+                continue
+            if not 0 <= event.group_idx < len(self.kv_cache_event_metadata):
+                logger.warning("Group index `%s` not in KV cache metadata", event.group_idx)
+                continue
+            kind, window = self.kv_cache_event_metadata[event.group_idx]
+            event.kv_cache_spec_kind, event.kv_cache_spec_sliding_window = kind, window
+        return events
+
+    @property
+    def kv_cache_event_metadata(self) -> tuple[tuple[str, int | None], ...]:
+        """Kind and window of each group."""
+        return ((FullAttentionSpec.kind, None),)
 
     def reset_prefix_cache(self) -> bool:
         if not self.block_pool.reset_prefix_cache():

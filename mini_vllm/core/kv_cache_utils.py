@@ -4,8 +4,9 @@ Mirrors the block half of `vllm/v1/core/kv_cache_utils.py` (`KVCacheBlock` 116,
 `FreeKVCacheBlockQueue` 164, `hash_block_tokens` 541). It stands below `request.py`, which hashes its
 own blocks, and `block_pool.py`, which publishes them; neither needs the other to run.
 
-Left out: the group id in the hash key (hybrid models), the extra hash keys of LoRA, multi-modal
-inputs and prompt embeddings, and everything that plans the cache's size and groups.
+How layers form groups, which upstream has in the same file, is in `kv_cache_groups.py`.
+
+Left out: the extra hash keys of LoRA, multi-modal inputs and prompt embeddings.
 """
 
 from __future__ import annotations
@@ -13,11 +14,28 @@ from __future__ import annotations
 import hashlib
 import os
 from array import array
-from collections.abc import Iterator, Sequence
-from typing import NewType
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NewType, Protocol
 
 BlockHash = NewType("BlockHash", bytes)
 """32 bytes that stand for the contents of one full block and of every block before it."""
+
+
+def make_block_hash_with_group_id(block_hash: BlockHash, group_id: int) -> BlockHash:
+    """What a block of one KV cache group is published under, where there are several: layers of another
+    group put other K and V of the same tokens into a block of their own
+    (`vllm/v1/core/kv_cache_utils.py:55 make_block_hash_with_group_id`)."""
+    return BlockHash(block_hash + group_id.to_bytes(4, "big"))
+
+
+def get_block_hash(key: BlockHash) -> BlockHash:
+    """The key without the group's id (`vllm/v1/core/kv_cache_utils.py:67 get_block_hash`)."""
+    return BlockHash(key[:-4])
+
+
+def get_group_id(key: BlockHash) -> int:
+    """The id in the key (`vllm/v1/core/kv_cache_utils.py:72 get_group_id`)."""
+    return int.from_bytes(key[-4:], "big")
 
 
 def _init_none_hash() -> BlockHash:
@@ -32,10 +50,19 @@ NONE_HASH: BlockHash = _init_none_hash()
 (`vllm/v1/core/kv_cache_utils.py:97 init_none_hash`), so that nobody can craft colliding prompts."""
 
 
+def init_none_hash(hash_fn: Callable[[Any], bytes]) -> None:
+    """Draw `NONE_HASH` anew, with a hash function of one's own where PYTHONHASHSEED is set
+    (`vllm/v1/core/kv_cache_utils.py:97 init_none_hash`). Before any block is hashed."""
+    global NONE_HASH
+    seed = os.environ.get("PYTHONHASHSEED")
+    NONE_HASH = BlockHash(os.urandom(32) if seed is None else hash_fn(seed))
+
+
 def hash_block_tokens(
     parent_block_hash: BlockHash | None,
     curr_block_token_ids: Sequence[int],
     extra_keys: tuple[str, ...] | None = None,
+    hash_function: Callable[[Any], bytes] | None = None,
 ) -> BlockHash:
     """Hash one full block, chained to the block before it.
 
@@ -45,14 +72,60 @@ def hash_block_tokens(
         parent_block_hash: the hash of the block before, None for the first block.
         curr_block_token_ids: the block's token ids, exactly `block_size` of them.
         extra_keys: what else must be equal for the KV to be shared (here: the cache salt).
+        hash_function: bytes for a tuple of the three, as upstream, where it is the first argument
+            (`vllm/utils/hashing.py` has five to choose from). None: SHA-256 over the ids packed as
+            8-byte integers, which says the same as upstream's over a pickled tuple and is faster.
 
-    Source: `vllm/v1/core/kv_cache_utils.py:541 hash_block_tokens`. Upstream pickles a tuple and
-    hashes that; here the ids are packed as 8-byte integers, which says the same and is faster.
+    Source: `vllm/v1/core/kv_cache_utils.py:541 hash_block_tokens`.
     """
+    if hash_function is not None:
+        parts = parent_block_hash or NONE_HASH, tuple(curr_block_token_ids), extra_keys
+        return BlockHash(hash_function(parts))
     content = (parent_block_hash or NONE_HASH) + array("q", curr_block_token_ids).tobytes()
     if extra_keys is not None:
         content += b"".join(b"\0" + key.encode() for key in extra_keys)
     return BlockHash(hashlib.sha256(content).digest())
+
+
+class HashedRequest(Protocol):
+    """What a block hasher reads of a request."""
+
+    all_token_ids: list[int]
+    block_hashes: list[BlockHash]
+    cache_salt: str | None
+    num_tokens: int
+
+
+def generate_block_hash_extra_keys(
+    request: HashedRequest, start_token_idx: int
+) -> tuple[str, ...] | None:
+    """What beside the tokens a block's hash holds: the salt, in the first block; the chain carries it on
+    (`vllm/v1/core/kv_cache_utils.py:503 generate_block_hash_extra_keys`)."""
+    return (request.cache_salt,) if request.cache_salt and start_token_idx == 0 else None
+
+
+def get_request_block_hasher(
+    block_size: int, caching_hash_fn: Callable[[Any], bytes] | None = None
+) -> Callable[[HashedRequest], list[BlockHash]]:
+    """What hashes a request's full blocks that have no hash yet, each once in its life.
+
+    A request that is given none brings its own, which does the same with the default hash.
+    Source: `vllm/v1/core/kv_cache_utils.py:637 get_request_block_hasher`.
+    """
+
+    def request_block_hasher(request: HashedRequest) -> list[BlockHash]:
+        start = len(request.block_hashes) * block_size
+        parent = request.block_hashes[-1] if request.block_hashes else None
+        new_block_hashes: list[BlockHash] = []
+        while start + block_size <= request.num_tokens:
+            extra_keys = generate_block_hash_extra_keys(request, start)
+            token_ids = request.all_token_ids[start : start + block_size]
+            parent = hash_block_tokens(parent, token_ids, extra_keys, caching_hash_fn)
+            new_block_hashes.append(parent)
+            start += block_size
+        return new_block_hashes
+
+    return request_block_hasher
 
 
 class KVCacheBlock:

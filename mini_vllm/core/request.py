@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import enum
 import time
+from collections.abc import Callable
 
 from mini_vllm.core.kv_cache_utils import BlockHash, hash_block_tokens
 from mini_vllm.sampling_params import SamplingParams
@@ -26,6 +27,7 @@ class RequestStatus(enum.IntEnum):
     FINISHED_STOPPED = enum.auto()
     FINISHED_LENGTH_CAPPED = enum.auto()
     FINISHED_ABORTED = enum.auto()
+    FINISHED_REPETITION = enum.auto()
 
     def __str__(self) -> str:
         return self.name
@@ -36,7 +38,7 @@ class RequestStatus(enum.IntEnum):
 
     @staticmethod
     def get_finished_reason(status: RequestStatus) -> str | None:
-        """`stop`, `length` or `abort`; None while the request lives
+        """`stop`, `length`, `abort` or `repetition`; None while the request lives
         (`vllm/v1/request.py:349 _FINISHED_REASON_MAP`)."""
         return _FINISHED_REASON_MAP.get(status)
 
@@ -45,6 +47,7 @@ _FINISHED_REASON_MAP = {
     RequestStatus.FINISHED_STOPPED: "stop",
     RequestStatus.FINISHED_LENGTH_CAPPED: "length",
     RequestStatus.FINISHED_ABORTED: "abort",
+    RequestStatus.FINISHED_REPETITION: "repetition",
 }
 
 
@@ -65,6 +68,7 @@ class Request:
         priority: lower runs first (only under the `priority` policy).
         cache_salt: keeps this request's prefix cache apart from other salts'.
         block_size: tokens in a block, to hash full blocks; None if prefix caching is off.
+        block_hasher: hashes them in another way (`get_request_block_hasher`), for this `block_size`.
 
     Source: `vllm/v1/request.py:59 Request`.
     """
@@ -72,6 +76,7 @@ class Request:
     __slots__ = (
         "all_token_ids",
         "arrival_time",
+        "block_hasher",
         "block_hashes",
         "block_size",
         "cache_salt",
@@ -88,6 +93,7 @@ class Request:
         "output_token_ids",
         "priority",
         "prompt_token_ids",
+        "repetition_detection",
         "request_id",
         "sampling_params",
         "skip_reading_prefix_cache",
@@ -105,6 +111,7 @@ class Request:
         priority: int = 0,
         cache_salt: str | None = None,
         block_size: int | None = None,
+        block_hasher: Callable[[Request], list[BlockHash]] | None = None,
     ) -> None:
         if not prompt_token_ids:
             raise ValueError("The decoder prompt cannot be empty")
@@ -135,9 +142,11 @@ class Request:
         self.min_tokens: int = sampling_params.min_tokens
         self.eos_token_id: int | None = sampling_params.eos_token_id
         self.stop_token_ids: frozenset[int] = frozenset(sampling_params.stop_token_ids or ())
+        self.repetition_detection = sampling_params.repetition_detection
         self.skip_reading_prefix_cache = bool(sampling_params.skip_reading_prefix_cache)
 
         self.block_size = block_size
+        self.block_hasher = block_hasher
         self.block_hashes: list[BlockHash] = []
         self.update_block_hashes()
 
@@ -156,6 +165,9 @@ class Request:
         (`vllm/v1/core/kv_cache_utils.py:525 in generate_block_hash_extra_keys`).
         """
         if self.block_size is None:
+            return
+        if self.block_hasher is not None:
+            self.block_hashes.extend(self.block_hasher(self))
             return
         start = len(self.block_hashes) * self.block_size
         while start + self.block_size <= self.num_tokens:

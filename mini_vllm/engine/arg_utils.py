@@ -53,6 +53,7 @@ class EngineArgs:
     cudagraph_mode: str | None = None
     cudagraph_capture_sizes: list[int] | None = None
     enforce_eager: bool = False
+    stream_interval: int | None = None
     max_logprobs: int | None = None
     seed: int | None = None
     disable_log_stats: bool = False
@@ -84,6 +85,10 @@ class EngineArgs:
             )
         if self.enforce_eager:
             settings["cudagraph_mode"] = "NONE"
+        budget = self.max_num_batched_tokens
+        if self.max_num_seqs is None and isinstance(budget, int):
+            # A small budget lowers the default (`vllm/engine/arg_utils.py:2558`).
+            settings["max_num_seqs"] = min(EngineConfig.max_num_seqs, max(budget, 1))
         return EngineConfig(**{n: v for n, v in settings.items() if n in known and v is not None})
 
     @staticmethod

@@ -58,9 +58,8 @@ class AsyncLLM:
             in peace. If it raises, the engine dies.
         max_loop_share: the share of time, above 0 and at most 1, that the event loop may spend on
             passing on what it is woken for. Where it needs more, streams are woken less often and
-            get longer deltas. First and last outputs of a request never wait. Upstream has a fixed
-            interval in tokens instead
-            (`vllm/config/scheduler.py:151 SchedulerConfig.stream_interval`).
+            get longer deltas. First and last outputs of a request never wait. Upstream has
+            `EngineConfig.stream_interval`, a fixed number of tokens, instead.
 
     Attributes:
         engine: the engine. Nobody else may touch it before `shutdown` has returned.
@@ -164,25 +163,29 @@ class AsyncLLM:
                 raise TypeError(f"request ids must be strings, got {one!r}")
         self._thread.send(partial(self._thread.abort, ids))
 
-    async def reset_prefix_cache(self) -> bool:
-        """Forget all cached prefixes, between two steps; False while requests hold blocks.
+    async def reset_prefix_cache(
+        self, reset_running_requests: bool = False, reset_connector: bool = False
+    ) -> bool:
+        """Forget all cached prefixes, between two steps; False while requests hold blocks, unless
+        those are reset too.
 
         Raises EngineDeadError if the engine takes no commands any more.
         Source: `vllm/v1/engine/async_llm.py:921 AsyncLLM.reset_prefix_cache`.
         """
         loop = self._bind_loop()
-        done: asyncio.Future[bool] = loop.create_future()
+        told: asyncio.Future[bool] = loop.create_future()
 
         def tell(result: bool) -> None:
-            if not done.done():
-                done.set_result(result)
+            if not told.done():
+                told.set_result(result)
 
         def reset() -> None:
-            loop.call_soon_threadsafe(tell, self.engine.reset_prefix_cache())
+            done = self.engine.reset_prefix_cache(reset_running_requests, reset_connector)
+            loop.call_soon_threadsafe(tell, done)
 
         if not self._thread.send(reset):
             raise self.dead_error
-        return await done
+        return await told
 
     async def check_health(self) -> None:
         """Raises EngineDeadError if the engine has died, EngineShutdownError if it was shut down."""

@@ -13,6 +13,10 @@ from functools import partial
 
 from mini_vllm.attention.registry import get_backend
 from mini_vllm.config.engine import EngineConfig
+from mini_vllm.core.block_pool import BlockPool
+from mini_vllm.core.hybrid_kv_cache_manager import HybridKVCacheManager
+from mini_vllm.core.kv_cache_groups import block_bytes, get_kv_cache_config
+from mini_vllm.core.kv_cache_interface import KVCacheConfig
 from mini_vllm.core.request import Request, RequestStatus
 from mini_vllm.core.sched.async_scheduler import AsyncScheduler
 from mini_vllm.core.sched.output import EngineCoreOutput
@@ -21,10 +25,10 @@ from mini_vllm.engine.parts import DEFAULT_PARTS, EngineParts
 from mini_vllm.engine.step_record import StepRecord, StepResult
 from mini_vllm.executor.uniproc_executor import UniProcExecutor
 from mini_vllm.layers.quantization.config import get_quantization_config
-from mini_vllm.layers.quantization.kv_cache import page_size_bytes
 from mini_vllm.models.llama import LlamaForCausalLM
 from mini_vllm.tokenizer import Tokenizer
 from mini_vllm.utils.math import cdiv
+from mini_vllm.worker.hybrid_model_runner import HybridModelRunner, check_hybrid
 from mini_vllm.worker.memory import check_memory
 from mini_vllm.worker.model_runner import ModelRunner
 
@@ -59,7 +63,7 @@ def resolve_config(
         quantization = get_quantization_config(model.config.quantization_config)
         config = dataclasses.replace(config, kv_cache_dtype=quantization.kv_cache_dtype)
     if config.num_gpu_blocks is None:
-        page = page_size_bytes(model.config, config.block_size, config.kv_cache_dtype)
+        page = block_bytes(model.config, config.block_size, config.kv_cache_dtype)
         num_gpu_blocks = config.kv_cache_memory_bytes // page
         if num_gpu_blocks < 2:
             raise ValueError(
@@ -67,10 +71,37 @@ def resolve_config(
                 f"blocks of {page} bytes; at least 2 are needed"
             )
         # No use for more than all running requests can fill.
-        most = config.max_num_seqs * cdiv(max_model_len, config.block_size) + 1
+        groups = get_kv_cache_config(
+            model.config, config.block_size, num_gpu_blocks
+        ).kv_cache_groups
+        most = config.max_num_seqs * cdiv(max_model_len, config.block_size) * len(groups) + 1
         config = dataclasses.replace(config, num_gpu_blocks=min(num_gpu_blocks, most))
     check_memory(config, model.config)
     return config
+
+
+def _hybrid_parts(
+    parts: EngineParts, pool: KVCacheConfig, model: LlamaForCausalLM, config: EngineConfig
+) -> EngineParts:
+    """The parts, with the manager that knows this pool's groups, made as the usual one is.
+
+    Raises ValueError for a setting, or another's part, that knows nothing of groups.
+    """
+    check_hybrid(model, config)
+    for name in ("block_pool", "kv_cache_manager"):
+        if getattr(parts, name) is not getattr(DEFAULT_PARTS, name):
+            raise ValueError(
+                f"parts.{name} ({getattr(parts, name)!r}) is for one KV cache group of full attention, and "
+                "this model attends to a sliding window"
+            )
+
+    def make_manager(
+        num_blocks: int, block_size: int, max_model_len: int, caching: bool, block_pool: BlockPool
+    ) -> HybridKVCacheManager:
+        budget = config.token_budget
+        return HybridKVCacheManager(pool, max_model_len, budget, caching, block_pool)
+
+    return dataclasses.replace(parts, kv_cache_manager=make_manager)
 
 
 class EngineCore:
@@ -93,13 +124,16 @@ class EngineCore:
         if config.cudagraph_mode != "NONE":
             graph_parts = {n: getattr(parts, n) for n in ("graph_runner", "cudagraph_dispatcher")}
             runner_cls = partial(backend.get_graph_model_runner_cls(), **graph_parts)
+        pool = get_kv_cache_config(model.config, config.block_size, config.num_gpu_blocks)
+        if not pool.is_plain:  # a sliding window, or several KV cache groups
+            runner_cls, parts = HybridModelRunner, _hybrid_parts(parts, pool, model, config)
         self.model_runner = runner_cls(model, config, parts.sampler(config.seed))
         self.kv_cache_manager = parts.kv_cache_manager(
             config.num_gpu_blocks,
             config.block_size,
             config.max_model_len,
             config.enable_prefix_caching,
-            parts.block_pool(config.num_gpu_blocks, config.enable_prefix_caching),
+            parts.make_block_pool(config),
         )
         ahead = config.async_scheduling
         self.scheduler = parts.make_scheduler(config, self.kv_cache_manager)
@@ -121,6 +155,21 @@ class EngineCore:
 
     def abort_requests(self, request_ids: Iterable[str]) -> None:
         self.scheduler.finish_requests(request_ids, RequestStatus.FINISHED_ABORTED)
+
+    def reset_prefix_cache(
+        self, reset_running_requests: bool = False, reset_connector: bool = False
+    ) -> bool:
+        """Forget all cached prefixes; False, and nothing done, while requests hold blocks.
+
+        With `reset_running_requests` those lose their blocks first, and compute everything again. There
+        is no connector to reset: asked to, it says False, as upstream without one
+        (`vllm/v1/core/sched/scheduler.py:1896 Scheduler.reset_prefix_cache`).
+        """
+        if reset_running_requests:
+            done = self.scheduler.reset_prefix_cache(reset_running_requests=True)
+        else:
+            done = self.kv_cache_manager.reset_prefix_cache()
+        return done and not reset_connector
 
     def step(self) -> list[EngineCoreOutput]:
         """Schedule, execute, update.

@@ -199,8 +199,12 @@ class InputProcessor:
             raise TypeError(f"sampling_params must be SamplingParams, got {type(params).__name__}")
         if params.stop and (self.tokenizer is None or not params.detokenize):
             raise ValueError(f"stop strings {params.stop!r} need a tokenizer and detokenize=True")
-        params.verify(self.vocab_size, self.config.max_logprobs)
         params = params.clone()
+        if params.bad_words:
+            if self.tokenizer is None:
+                raise ValueError(f"bad_words {short(params.bad_words)} need a tokenizer")
+            params.update_from_tokenizer(self.tokenizer)
+        params.verify(self.vocab_size, self.config.max_logprobs)
         if params.max_tokens is None:
             params.max_tokens = self.max_model_len - prompt_len
         if prompt_len + params.min_tokens > self.max_model_len:

@@ -62,7 +62,7 @@ class LLMEngine:
         self.input_processor = InputProcessor(
             self.config, model.config.vocab_size, tokenizer, model.config.eos_token_ids
         )
-        self.output_processor = OutputProcessor(tokenizer)
+        self.output_processor = OutputProcessor(tokenizer, self.config.stream_interval)
         self.metrics: EngineMetrics | None = None
         if log_stats:
             core = self.engine_core
@@ -200,9 +200,12 @@ class LLMEngine:
     def get_num_unfinished_requests(self) -> int:
         return self.engine_core.scheduler.get_num_unfinished_requests()
 
-    def reset_prefix_cache(self) -> bool:
-        """Forget all cached prefixes; False, and nothing done, while requests hold blocks."""
-        return self.engine_core.kv_cache_manager.reset_prefix_cache()
+    def reset_prefix_cache(
+        self, reset_running_requests: bool = False, reset_connector: bool = False
+    ) -> bool:
+        """As `EngineCore.reset_prefix_cache`
+        (`vllm/v1/engine/llm_engine.py:337 LLMEngine.reset_prefix_cache`)."""
+        return self.engine_core.reset_prefix_cache(reset_running_requests, reset_connector)
 
     def stream(
         self, prompt: PromptType, params: SamplingParams, request_id: str = "0"

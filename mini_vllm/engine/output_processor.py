@@ -56,13 +56,15 @@ class ParentRequest:
     ) -> tuple[list[CompletionOutput], bool]:
         """What to pass on now, and whether all children have finished.
 
-        FINAL_ONLY waits for the last child and then gives all, by index.
+        FINAL_ONLY waits for the last child and then gives all, by index. The other kinds pass a child's
+        last output on once (`vllm/v1/engine/parallel_sampling.py:100 ParentRequest.get_outputs`).
         """
+        given_already = output.finished() and child_id not in self.child_requests
         if output.finished():
             self.child_requests.discard(child_id)
         finished = not self.child_requests
         if self.sampling_params.output_kind is not RequestOutputKind.FINAL_ONLY:
-            return [output], finished
+            return ([] if given_already else [output]), finished
         self.finished_outputs[output.index] = output
         if not finished:
             return [], False
@@ -166,6 +168,8 @@ class RequestState:
         self.logprobs_processor = LogprobsProcessor(tokenizer, params)
         self.num_cached_tokens: int | None = None
         self.stats: RequestStateStats | None = None  # kept up to date by whoever counts
+        self.stream_interval = 1
+        self.sent_tokens_offset = 0  # tokens that deltas have given
 
     @property
     def external_id(self) -> str:
@@ -183,6 +187,18 @@ class RequestState:
         if not finished and self.output_kind is RequestOutputKind.FINAL_ONLY:
             return None
         delta = self.output_kind is RequestOutputKind.DELTA
+        if delta and self.stream_interval > 1:
+            # The first token, the last, and between them so many at a time
+            # (`vllm/v1/engine/output_processor.py:272 RequestState.make_request_output`).
+            token_ids = self.detokenizer.token_ids
+            new_token_ids = token_ids[self.sent_tokens_offset :]
+            if (
+                not finished
+                and self.sent_tokens_offset
+                and len(new_token_ids) < self.stream_interval
+            ):
+                return None
+            self.sent_tokens_offset = len(token_ids)
         processor = self.logprobs_processor
         logprobs = processor.logprobs
         if logprobs is not None:
@@ -225,11 +241,15 @@ class OutputProcessorOutput:
 class OutputProcessor:
     """All requests' front-end state, and the one loop over a step's outputs.
 
+    Args:
+        stream_interval: a delta has at least so many tokens, but for a request's first and last.
+
     Source: `vllm/v1/engine/output_processor.py:417 OutputProcessor`.
     """
 
-    def __init__(self, tokenizer: Tokenizer | None) -> None:
+    def __init__(self, tokenizer: Tokenizer | None, stream_interval: int = 1) -> None:
         self.tokenizer = tokenizer
+        self.stream_interval = stream_interval
         self.request_states: dict[str, RequestState] = {}
         self.parent_requests: dict[str, ParentRequest] = {}
 
@@ -243,6 +263,7 @@ class OutputProcessor:
         return request_id in self.request_states or request_id in self.parent_requests
 
     def add_request(self, state: RequestState) -> None:
+        state.stream_interval = self.stream_interval
         self.request_states[state.request_id] = state
         if state.parent is not None:
             self.parent_requests[state.parent.request_id] = state.parent

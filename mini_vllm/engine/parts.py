@@ -13,11 +13,13 @@ from dataclasses import dataclass
 from mini_vllm.attention.backend import AttentionBackend
 from mini_vllm.config.engine import EngineConfig
 from mini_vllm.core.block_pool import BlockPool
+from mini_vllm.core.event_block_pool import EventBlockPool
 from mini_vllm.core.kv_cache_manager import KVCacheManager
 from mini_vllm.core.sched.async_scheduler import AsyncScheduler
 from mini_vllm.core.sched.output import ModelRunnerOutput
 from mini_vllm.core.sched.scheduler import Scheduler
 from mini_vllm.cudagraph import CudagraphDispatcher, GraphRunner
+from mini_vllm.distributed.kv_events import KVEventPublisher
 from mini_vllm.engine.batch_queue import never_done_early
 from mini_vllm.sample.sampler import Sampler
 
@@ -39,6 +41,9 @@ class EngineParts:
         done_early: `(future)`, with `async_scheduling`: is the result of the only plan in flight there
             already, and to be taken in before a second is made? vLLM asks `Future.done`, right after
             it has begun. By default nobody asks, so equal requests are planned equally in every run.
+        kv_event_publisher: `(batch)`, after each step in which something has entered the prefix cache or
+            left it. None: no events are made. In the place of vLLM's `kv_events_config`
+            (`vllm/config/kv_events.py:11 KVEventsConfig`), whose publisher sends them over the network.
     """
 
     block_pool: Callable[..., BlockPool] = BlockPool
@@ -49,11 +54,32 @@ class EngineParts:
     graph_runner: Callable[..., GraphRunner] = GraphRunner
     cudagraph_dispatcher: Callable[..., CudagraphDispatcher] = CudagraphDispatcher
     done_early: Callable[[Future[ModelRunnerOutput]], bool] = never_done_early
+    kv_event_publisher: KVEventPublisher | None = None
 
     def make_scheduler(self, config: EngineConfig, kv_cache_manager: KVCacheManager) -> Scheduler:
         """The scheduler for these settings."""
         usual = AsyncScheduler if config.async_scheduling else Scheduler
-        return (self.scheduler or usual)(config, kv_cache_manager)
+        scheduler = (self.scheduler or usual)(config, kv_cache_manager)
+        if self.kv_event_publisher is not None:
+            scheduler.kv_event_publisher = self.kv_event_publisher
+        return scheduler
+
+    def make_block_pool(self, config: EngineConfig) -> BlockPool:
+        """The block pool for these settings.
+
+        Raises ValueError if events are wanted of another's pool, which makes none.
+        """
+        if self.kv_event_publisher is None:
+            return self.block_pool(config.num_gpu_blocks, config.enable_prefix_caching)
+        if self.block_pool is not BlockPool:
+            raise ValueError(
+                f"parts.kv_event_publisher needs the engine's own block pool, and parts.block_pool is "
+                f"{self.block_pool!r}"
+            )
+        assert config.num_gpu_blocks is not None
+        return EventBlockPool(
+            config.num_gpu_blocks, config.enable_prefix_caching, config.block_size
+        )
 
 
 DEFAULT_PARTS = EngineParts()

@@ -70,9 +70,15 @@ class LLM:
         """The engine's numbers. Raises ValueError unless `disable_log_stats=False` was given."""
         return self.llm_engine.get_metrics()
 
-    def reset_prefix_cache(self) -> bool:
-        """Forget all cached prefixes; False, and nothing done, while requests hold blocks."""
-        return self.llm_engine.reset_prefix_cache()
+    def reset_prefix_cache(
+        self, reset_running_requests: bool = False, reset_connector: bool = False
+    ) -> bool:
+        """Forget all cached prefixes; False, and nothing done, while requests hold blocks.
+
+        With `reset_running_requests` those compute everything again
+        (`vllm/entrypoints/llm.py:799 LLM.reset_prefix_cache`).
+        """
+        return self.llm_engine.reset_prefix_cache(reset_running_requests, reset_connector)
 
     def get_default_sampling_params(self) -> SamplingParams:
         """What `generate` uses where it is given none: the checkpoint's own, or plain defaults."""

@@ -1,9 +1,11 @@
 """What stands between the two halves of an MLP.
 
-Mirrors `vllm/model_executor/layers/activation.py`. Left out: every activation but SiLU.
+Mirrors `vllm/model_executor/layers/activation.py`. Left out: every activation but SiLU and GELU by tanh.
 """
 
 from __future__ import annotations
+
+import math
 
 import numpy as np
 
@@ -21,4 +23,14 @@ def silu_and_mul(gate_up: Array) -> Array:
     gate, up = gate_up[:, :size], gate_up[:, size:]
     with np.errstate(over="ignore"):
         activated: Array = gate / (1 + np.exp(-gate)) * up
+    return activated
+
+
+def gelu_tanh_and_mul(gate_up: Array) -> Array:
+    """`gelu(gate) * up`, as `silu_and_mul`; GELU is approximated with tanh
+    (`vllm/model_executor/layers/activation.py:355 GeluAndMul.forward_native`)."""
+    size = gate_up.shape[-1] // 2
+    gate, up = gate_up[:, :size], gate_up[:, size:]
+    inner = np.float32(math.sqrt(2 / math.pi)) * (gate + np.float32(0.044715) * gate * gate * gate)
+    activated: Array = np.float32(0.5) * gate * (1 + np.tanh(inner)) * up
     return activated

@@ -23,3 +23,11 @@ class RMSNorm:
         variance = (x * x).sum(axis=-1, keepdims=True) / x.shape[-1]
         normed: Array = x / np.sqrt(variance + self.eps) * self.weight
         return normed
+
+
+class GemmaRMSNorm(RMSNorm):
+    """Scaled by `1 + weight`: what is stored is how far the scale is from 1
+    (`vllm/model_executor/layers/layernorm.py:133 GemmaRMSNorm`)."""
+
+    def __init__(self, weight: Array, eps: float) -> None:
+        super().__init__(weight + np.float32(1), eps)

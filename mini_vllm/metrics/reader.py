@@ -167,7 +167,8 @@ class EngineMetrics:
     ) -> None:
         """Take down one step, before its text is made. `seconds`: since it was scheduled."""
         now = self._clock()
-        iteration = IterationStats(num_preempted_reqs=len(scheduler_output.preempted_req_ids))
+        lost = len(scheduler_output.preempted_req_ids) + len(scheduler_output.reset_req_ids)
+        iteration = IterationStats(num_preempted_reqs=lost)
         for new in scheduler_output.scheduled_new_reqs:
             request = self._requests.get(new.req_id)
             if request is not None:

@@ -1,4 +1,4 @@
-"""A Hugging Face Llama checkpoint folder, read and checked."""
+"""A Hugging Face checkpoint folder, read and checked."""
 
 from mini_vllm.config.model import CheckpointError, LlamaConfig
 from mini_vllm.model_loader.loader import (

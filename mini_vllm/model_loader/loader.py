@@ -1,4 +1,4 @@
-"""A Hugging Face Llama checkpoint folder: `config.json` and `*.safetensors` to numpy arrays.
+"""A Hugging Face checkpoint folder: `config.json` and `*.safetensors` to numpy arrays.
 
 Mirrors vLLM's default loader (`vllm/model_executor/model_loader/default_loader.py`) and the
 weight names of `vllm/model_executor/models/llama.py:436 LlamaModel.load_weights`. Left out: pickled
@@ -22,6 +22,7 @@ from mini_vllm.layers.quantization.base import Parameter
 from mini_vllm.layers.quantization.config import get_quantization_config
 from mini_vllm.model_loader.safetensors_file import read_safetensors
 from mini_vllm.models.llama import LlamaForCausalLM
+from mini_vllm.models.registry import MODELS, read_config
 from mini_vllm.sampling_params import SamplingParams
 from mini_vllm.utils.outside import parse_json, read_bytes, short
 
@@ -70,7 +71,7 @@ def load_config(folder: str | Path) -> LlamaConfig:
             raise CheckpointError(f"{generation}: {error}") from error
         raw["eos_token_id"] = eos
     try:
-        config = LlamaConfig.from_dict(raw)
+        config = read_config(raw)
         get_quantization_config(config.quantization_config)
     except CheckpointError as error:
         raise CheckpointError(f"{path}: {error}") from error
@@ -202,8 +203,8 @@ def _expected_tensors(config: LlamaConfig) -> Iterator[tuple[str, Parameter]]:
         if quantization.kv_cache_dtype != "auto":
             for name in "kv":
                 yield f"{prefix}self_attn.{name}_scale", Parameter((1,), optional=True)
-        yield f"{prefix}input_layernorm.weight", Parameter((hidden,))
-        yield f"{prefix}post_attention_layernorm.weight", Parameter((hidden,))
+        for name, size in config.norm_sizes.items():
+            yield f"{prefix}{name}", Parameter((size,))
     yield "model.norm.weight", Parameter((hidden,))
     if not config.tie_word_embeddings:
         yield "lm_head.weight", Parameter((config.vocab_size, hidden))
@@ -275,12 +276,20 @@ def load_model(
     """Read the checkpoint in `folder` and build the model, with `attention` as its backend.
 
     Args:
-        model_cls: called with config, weights and `attention`; `mini_vllm.gpu.llama` has another.
+        model_cls: called with config, weights and `attention`; `mini_vllm.gpu.llama` has another. The default
+            stands for whichever of `models/registry.py` the checkpoint is of.
 
     Raises:
         CheckpointError: see `load_config`, `load_weights` and `check_weights`.
     """
     config = load_config(folder)
+    if config.architecture != "LlamaForCausalLM":
+        if model_cls is not LlamaForCausalLM:
+            raise CheckpointError(
+                f"{folder}: {config.architecture} runs with attention='numpy' only: torch tensors have "
+                "a Llama alone"
+            )
+        model_cls = MODELS[config.architecture]
     weights = load_weights(folder, quantized=bool(config.quantization_config))
     try:
         check_weights(config, weights)
@@ -322,6 +331,11 @@ def get_model(
             f"parts.attention ({make_attention!r}) is for a model that the engine loads from a "
             "folder; a loaded model keeps the backend that it was made with: give it to "
             "LlamaForCausalLM or load_model"
+        )
+    if attention != "numpy" and model.config.architecture != "LlamaForCausalLM":
+        raise ValueError(
+            f"attention={attention!r} is for a Llama, and the loaded model is a "
+            f"{model.config.architecture}, which runs with attention='numpy' only"
         )
     path = f"{type(model).__module__}.{type(model).__name__}"
     # A class that nobody registered, such as a wrapper around one of these, is taken at its word.

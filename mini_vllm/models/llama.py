@@ -152,6 +152,8 @@ class LlamaForCausalLM:
         quant_config: how the linears are stored; None: as `config` says.
     """
 
+    decoder_layer: type[LlamaDecoderLayer] = LlamaDecoderLayer
+
     def __init__(
         self,
         config: LlamaConfig,
@@ -166,7 +168,7 @@ class LlamaForCausalLM:
         self.attention: AttentionBackend = TiledAttention() if attention is None else attention
         self.embed_tokens = np.asarray(weights["model.embed_tokens.weight"])
         self.layers = [
-            LlamaDecoderLayer(config, weights, f"model.layers.{i}", quant_config)
+            self.decoder_layer(config, weights, f"model.layers.{i}", quant_config)
             for i in range(config.num_hidden_layers)
         ]
         self.norm = RMSNorm(weights["model.norm.weight"], config.rms_norm_eps)

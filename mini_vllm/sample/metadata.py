@@ -15,6 +15,7 @@ from mini_vllm.sample.ops import (
     BoolArray,
     FloatArray,
     IntArray,
+    apply_bad_words,
     apply_penalties,
     get_token_bin_counts_and_mask,
 )
@@ -30,6 +31,14 @@ def make_generator(sampling_params: SamplingParams) -> np.random.Generator | Non
     if sampling_params.sampling_type != SamplingType.RANDOM_SEED or sampling_params.seed is None:
         return None
     return np.random.Generator(np.random.PCG64(sampling_params.seed % 2**64))
+
+
+def to_float32(values: Sequence[float]) -> FloatArray:
+    """Parameters as the sampler computes with them: a temperature of 1e300 is infinite, and draws from
+    all tokens alike, as at the pin (`vllm/v1/worker/gpu_input_batch.py:386 in InputBatch.add_request`).
+    """
+    with np.errstate(over="ignore"):
+        return np.array(values, np.float32)
 
 
 class SamplingRow(Protocol):
@@ -75,6 +84,22 @@ class MinTokensState:
         self.logits_slice = reqs, tok_ids
 
 
+class BadWordsState:
+    """The rows with bad words: each row's words as token ids, and its outputs (live)."""
+
+    def __init__(self, rows: Sequence[SamplingRow]) -> None:
+        self.entries = [
+            (i, words, row.output_token_ids)
+            for i, row in enumerate(rows)
+            if (words := row.sampling_params.bad_words_token_ids)
+        ]
+
+    def apply(self, logits: FloatArray) -> FloatArray:
+        """`apply_bad_words` with the outputs as they are now."""
+        bad_words_token_ids = {i: words for i, words, _ in self.entries}
+        return apply_bad_words(logits, bad_words_token_ids, {i: ids for i, _, ids in self.entries})
+
+
 class PenaltyState:
     """Token counts of the rows that use a penalty, kept up to date as their outputs grow.
 
@@ -92,9 +117,9 @@ class PenaltyState:
         chosen = [rows[i] for i in indices]
         params = [row.sampling_params for row in chosen]
         self.rows = np.array(indices, np.int64)
-        self.presence = np.array([p.presence_penalty for p in params], np.float32)
-        self.frequency = np.array([p.frequency_penalty for p in params], np.float32)
-        self.repetition = np.array([p.repetition_penalty for p in params], np.float32)
+        self.presence = to_float32([p.presence_penalty for p in params])
+        self.frequency = to_float32([p.frequency_penalty for p in params])
+        self.repetition = to_float32([p.repetition_penalty for p in params])
         prompts = [row.prompt_token_ids for row in chosen]
         _, self.prompt_mask = get_token_bin_counts_and_mask(prompts, vocab_size)
         self._outputs = [row.output_token_ids for row in chosen]
@@ -150,6 +175,7 @@ class SamplingMetadata:
     """The most logprobs that a row asks for; 0 is the drawn token's only."""
     allowed_token_ids_mask: BoolArray | None
     """[n, V], True where a token is barred."""
+    bad_words: BadWordsState | None
     min_tokens: MinTokensState | None
     logit_bias: tuple[IntArray, IntArray, FloatArray] | None
     """The arguments of `apply_logit_bias` after the logits."""
@@ -183,7 +209,7 @@ class SamplingMetadata:
             shape=(len(rows), vocab_size),
             all_greedy=all_greedy,
             all_random=not all_greedy and min(temperatures) >= _SAMPLING_EPS,
-            temperature=None if all_greedy else np.array(temperatures, np.float32),
+            temperature=None if all_greedy else to_float32(temperatures),
             top_p=_column([p.top_p for p in params], off=1.0),
             top_k=None,
             min_p=_column([p.min_p for p in params], off=0.0),
@@ -196,6 +222,7 @@ class SamplingMetadata:
                 None if not counts else vocab_size if -1 in counts else min(max(counts), vocab_size)
             ),
             allowed_token_ids_mask=None,
+            bad_words=BadWordsState(rows) if any(p.bad_words_token_ids for p in params) else None,
             min_tokens=MinTokensState(rows, vocab_size)
             if any(p.min_tokens for p in params)
             else None,
@@ -217,11 +244,11 @@ class SamplingMetadata:
             metadata.logit_bias = (
                 np.array(row_ids, np.int64),
                 np.array(token_ids, np.int64),
-                np.array(values, np.float32),
+                to_float32(values),
             )
         return metadata
 
 
 def _column(values: list[float], off: float) -> FloatArray | None:
     """One parameter of all rows, or None where every row has it off."""
-    return None if values.count(off) == len(values) else np.array(values, np.float32)
+    return None if values.count(off) == len(values) else to_float32(values)

@@ -3,7 +3,7 @@
 Mirrors `vllm/v1/sample/ops/` (top-k, top-p, penalties, logprobs), the static methods of
 `vllm/v1/sample/sampler.py` and the arithmetic of `vllm/v1/sample/logits_processor/builtin.py`.
 `sampler.py` puts them in order and hands them on under its own name. Left out: the Triton,
-FlashInfer, ROCm and XPU variants of top-k and top-p, and bad words.
+FlashInfer, ROCm and XPU variants of top-k and top-p.
 
 Every function returns a new array, or its input untouched where there is nothing to do. Upstream
 may write into the logits it is given. Shapes below: n rows, V tokens in the vocabulary.
@@ -96,6 +96,29 @@ def gather_logprobs(
     return LogprobsLists(ids, np.concatenate((own, values), axis=1), ranks)
 
 
+def apply_bad_words(
+    logits: FloatArray,
+    bad_words_token_ids: Mapping[int, Sequence[Sequence[int]]],
+    past_tokens_ids: Mapping[int, Sequence[int]],
+) -> FloatArray:
+    """Bar the last token of each bad word whose other tokens the row's output ends with.
+
+    Args:
+        logits: [n, V].
+        bad_words_token_ids: row to its words, each a list of at least one token id.
+        past_tokens_ids: row to the tokens generated so far.
+
+    Source: `vllm/v1/sample/ops/bad_words.py:30 apply_bad_words`.
+    """
+    logits = logits.copy()
+    for row, words in bad_words_token_ids.items():
+        past = past_tokens_ids[row]
+        for *begun, last in words:
+            if len(begun) <= len(past) and list(past[len(past) - len(begun) :]) == begun:
+                logits[row, last] = NEG_INF
+    return logits
+
+
 def apply_logit_bias(
     logits: FloatArray, rows: IntArray, token_ids: IntArray, biases: FloatArray
 ) -> FloatArray:
@@ -165,8 +188,10 @@ def apply_penalties(
     """
     output_mask = output_bin_counts > 0
     penalty = np.where(prompt_mask | output_mask, repetition_penalties[:, None], np.float32(1))
-    # Times the reciprocal, not divided: the same rounding as at the pin.
-    logits = logits * np.where(logits > 0, np.float32(1) / penalty, penalty)
+    # Times the reciprocal, not divided: the same rounding as at the pin. A penalty may be so small
+    # that it is 0 in float32.
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        logits = logits * np.where(logits > 0, np.float32(1) / penalty, penalty)
     logits -= frequency_penalties[:, None] * output_bin_counts
     logits -= presence_penalties[:, None] * output_mask
     return logits

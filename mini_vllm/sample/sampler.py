@@ -5,11 +5,11 @@ for) and the state that `logits_processor/builtin.py` keeps. The steps themselve
 `ops.py`. Their order decides results, so it is upstream's:
 
 1. logprobs, from the raw logits;
-2. what can change the argmax: allowed token ids, `min_tokens`, `logit_bias`, penalties;
+2. what can change the argmax: allowed token ids, bad words, `min_tokens`, `logit_bias`, penalties;
 3. the argmax, for greedy rows;
 4. what cannot change it: temperature, `min_p`, `top_k` and `top_p`; then the draw.
 
-Left out: bad words, thinking budgets, speculative tokens, custom logits processors, the other
+Left out: thinking budgets, speculative tokens, custom logits processors, the other
 `logprobs_mode`s, `logprob_token_ids`. Two differences: token ids come as int64 [n] instead of
 int32 [n, 1], and the random stream is numpy's, so seeded draws repeat here but are not vLLM's.
 
@@ -92,6 +92,8 @@ class Sampler:
         metadata = sampling_metadata
         if metadata.allowed_token_ids_mask is not None:
             logits = mask_logits(logits, metadata.allowed_token_ids_mask)
+        if metadata.bad_words is not None:
+            logits = metadata.bad_words.apply(logits)
         if metadata.min_tokens is not None:
             metadata.min_tokens.update_state()
             logits = apply_min_tokens(logits, *metadata.min_tokens.logits_slice)

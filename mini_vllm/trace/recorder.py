@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from mini_vllm.core.hybrid_kv_cache_manager import HybridKVCacheManager
 from mini_vllm.core.request import Request, RequestStatus
 from mini_vllm.core.sched.output import EngineCoreOutput, NewRequestData, SchedulerOutput
 from mini_vllm.core.stats import PrefixCacheStats
@@ -55,6 +56,8 @@ class TraceRecorder:
         engine: the engine to watch.
         title, about: the heading and the first lines of the page.
 
+    Raises ValueError for a model with a sliding window.
+
     Attributes:
         steps: what was recorded so far.
         requests: those seen so far, in order of arrival.
@@ -63,6 +66,11 @@ class TraceRecorder:
     def __init__(self, engine: LLMEngine, title: str = "", about: str = "") -> None:
         self.engine = engine
         self.core = engine.engine_core
+        if isinstance(self.core.kv_cache_manager, HybridKVCacheManager):
+            raise ValueError(
+                "a trace shows one block table for each request, and this model, which attends to a sliding "
+                "window, is not served so: it cannot be traced"
+            )
         self.title, self.about = title, about
         self.steps: list[StepTrace] = []
         self.requests: list[RequestInfo] = []
@@ -228,7 +236,8 @@ class TraceRecorder:
             [*scheduler.running, *scheduler.waiting, *output.scheduled_new_reqs]
         )
         self._before = []
-        for request_id in output.preempted_req_ids:
+        preempted = output.preempted_req_ids | output.reset_req_ids
+        for request_id in preempted:
             living[request_id].table = []
 
         computed: dict[str, int] = {}
@@ -277,7 +286,7 @@ class TraceRecorder:
             execute_time=execute_time,
             update_time=update_time,
             scheduled=scheduled,
-            preempted=sorted(output.preempted_req_ids),
+            preempted=sorted(preempted),
             running=[r.request_id for r in scheduler.running],
             waiting=[r.request_id for r in scheduler.waiting],
             free_blocks=self._pool.get_num_free_blocks(),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from mini_vllm.config.engine import EngineConfig
 from mini_vllm.config.model import LlamaConfig
-from mini_vllm.layers.quantization.kv_cache import page_size_bytes
+from mini_vllm.core.kv_cache_groups import block_bytes
 from mini_vllm.utils.memory import machine_memory
 from mini_vllm.utils.outside import short
 
@@ -23,7 +23,7 @@ def check_memory(config: EngineConfig, model: LlamaConfig) -> None:
         config: `num_gpu_blocks` and `max_model_len` must be set.
     """
     assert config.num_gpu_blocks is not None and config.max_model_len is not None
-    page = page_size_bytes(model, config.block_size, config.kv_cache_dtype)
+    page = block_bytes(model, config.block_size, config.kv_cache_dtype)
     row = 4 * config.max_model_len + 4 * -(-config.max_model_len // config.block_size) + 100
     needs = {
         "num_gpu_blocks": config.num_gpu_blocks * (page + _BYTES_A_BLOCK),

@@ -128,7 +128,7 @@ class ModelRunner:
             if req_id in self.requests:
                 self._release_row(self.requests.pop(req_id))
                 self.num_prompt_logprobs.pop(req_id, None)
-        for req_id in scheduler_output.preempted_req_ids:
+        for req_id in scheduler_output.preempted_req_ids | scheduler_output.reset_req_ids:
             self._release_row(self.requests[req_id])
 
         cached = scheduler_output.scheduled_cached_reqs

@@ -67,8 +67,8 @@ class Tab:
     def js(self, code: str) -> Any:
         return self.driver.execute_script(code)
 
-    def wait(self, condition: str, seconds: float = 10) -> Any:
-        """What the JavaScript expression gives once it is true."""
+    def wait(self, condition: str, seconds: float = 90) -> Any:
+        """What the JavaScript expression gives once it is true. A busy machine is given time."""
         end = time.monotonic() + seconds
         while not (value := self.js(f"return {condition}")):
             assert time.monotonic() < end, f"never came true: {condition}"
@@ -93,7 +93,7 @@ class Tab:
         time.sleep(pause)  # colours fade into each other
         folder = Path(spec.submodule_search_locations[0])
         self.js((folder / "axe.min.js").read_text(encoding="utf-8"))
-        self.driver.set_script_timeout(60)
+        self.driver.set_script_timeout(300)
         found = self.driver.execute_async_script(
             "const done = arguments[0];"
             "axe.run(document, { iframes: false, resultTypes: ['violations'] }).then(({ violations }) =>"
@@ -121,7 +121,7 @@ class Page(Tab):
         )
         self.driver.get("about:blank")
         self.driver.get(path.as_uri() + fragment)
-        self.wait("window.viewer?.firstDrawn || document.querySelector('main')", 20)
+        self.wait("window.viewer?.firstDrawn || document.querySelector('main')")
 
     def colours(self, scheme: str) -> None:
         feature = {"name": "prefers-color-scheme", "value": scheme}

@@ -141,5 +141,5 @@ FAULTS: dict[str, tuple[Any, str]] = {
     "free order": (_with_manager(HeadFirst), "Order of blocks: "),
     "no hits": (_with_manager(NoHits), "Hit length: "),
     "short hits": (_with_manager(ShortHits), "Hit length: "),
-    "drops tokens": (DropsTokens, "ValueError: num_new_tokens must be greater than 0"),
+    "drops tokens": (DropsTokens, "Budget: running requests come first"),
 }

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import http.server
+import json
 import re
 import shutil
 import subprocess
@@ -111,24 +111,7 @@ def address(uri: str) -> str:
     return folder.removesuffix(".md") + "/"
 
 
-NO_WORDS = (
-    b'{"config": {"fields": {}, "lang": ["en"], "pipeline": [], "separator": "-"}, "docs": []}'
-)
-
-
 class Quiet(http.server.SimpleHTTPRequestHandler):
-    """`server.search` says whether the page's search gets the site's words, or none."""
-
-    def do_GET(self) -> None:
-        if self.server.search or not self.path.endswith("/search_index.json"):  # type: ignore[attr-defined]
-            super().do_GET()
-            return
-        self.send_response(200)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Cache-Control", "no-store")
-        self.end_headers()
-        self.wfile.write(NO_WORDS)
-
     def log_message(self, format: str, *args: Any) -> None:
         pass
 
@@ -136,32 +119,34 @@ class Quiet(http.server.SimpleHTTPRequestHandler):
 class Browser(Tab):
     """Chromium on the built site."""
 
-    def __init__(self, driver: Any, base: str, server: Any) -> None:
+    def __init__(self, driver: Any, base: str) -> None:
         super().__init__(driver, base)
-        self.base, self.server = base, server
-
-    @contextlib.contextmanager
-    def without_search(self) -> Iterator[None]:
-        """For visits to many pages: each would read all the site's words for its search, half a second."""
-        self.server.search = False
-        try:
-            yield
-        finally:
-            self.server.search = True
+        self.base = base
 
     def visit(self, page: str) -> None:
         self.driver.get(self.base + page.removeprefix("/"))
+
+    def draw(self) -> None:
+        """Have the page's diagrams drawn: that waits until the first of them is near."""
+        self.js("document.querySelector('pre.diagram')?.scrollIntoView()")
+        self.wait("document.querySelectorAll('pre.diagram').length === 0")
+
+    def fetched(self, name: str) -> bool:
+        """Has the page asked for a file of this name?"""
+        entries = "performance.getEntriesByType('resource')"
+        return bool(
+            self.js(f"return {entries}.some(e => e.name.endsWith({json.dumps('/' + name)}))")
+        )
 
 
 @pytest.fixture(scope="module")
 def chromium(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     handler = functools.partial(Quiet, directory=str(built))
     server: Any = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    server.search = True
     with chromium_driver(tmp_path_factory.mktemp("chromium")) as driver:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         try:
-            yield Browser(driver, f"http://127.0.0.1:{server.server_port}/", server)
+            yield Browser(driver, f"http://127.0.0.1:{server.server_port}/")
         finally:
             server.shutdown()
             server.server_close()

@@ -14,6 +14,7 @@ PHASE = ROOT / "phase-02-paged-attention"
 sys.path.insert(0, str(PHASE))  # `only_vllm` imports its neighbour by name
 both = load_module(PHASE / "both_pools.py", "phase_02_both_pools")
 only = load_module(PHASE / "only_vllm.py", "phase_02_only_vllm")
+two_kinds = load_module(PHASE / "two_kinds.py", "phase_02_two_kinds")
 sys.path.remove(str(PHASE))
 PAGE = read_page(PHASE / "01-deep-dive.md")
 SHOWN = {
@@ -38,7 +39,9 @@ def printed(script: str, *scenes: str) -> list[str]:
 
 def shown(script: str) -> dict[str, list[str]]:
     """Scene -> what the page shows of it."""
-    return {name: lines for (file, name), lines in SHOWN.items() if file == script}
+    return {
+        name: lines for (file, *scene), lines in SHOWN.items() if file == script for name in scene
+    }
 
 
 def test_the_page_shows_every_scene() -> None:
@@ -51,6 +54,18 @@ def test_mini_vllms_half(name: str) -> None:
     title, *lines = shown("both_pools.py")[name]
     assert title == f"{name}, vLLM and mini_vllm alike"
     assert lines == [f"  {line}".rstrip() for line in both.scene(name)]
+
+
+def test_two_kinds_of_layers() -> None:
+    assert SHOWN["two_kinds.py",] == printed("two_kinds.py")
+    world = two_kinds.after_a_stranger(two_kinds.mini_parts(two_kinds.TWO_KINDS))
+    world.manager.check_invariants()
+
+
+@pytest.mark.vllm
+def test_two_kinds_of_layers_in_vllm() -> None:
+    _, *lines = printed("two_kinds.py", "vllm")
+    assert lines == SHOWN["two_kinds.py",][1:]
 
 
 @pytest.mark.vllm

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -268,3 +270,43 @@ def test_contract_says_what_breaks_it(totals: Lab, capsys: Capsys) -> None:
     ran = Ran(capsys, "contract", "totals")
     assert ran.status == 1
     assert "at least 3 mistakes, has 0" in ran.out
+
+
+# -- where its output goes, and where it is started -------------------------------------------------
+
+
+def run_course(*argv: str, shell: str = "", cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
+    """`course` as a process, in a shell that redirects its output as `shell` says."""
+    command = " ".join(["exec", shlex.quote(sys.executable), "-m", "course", *argv, shell])
+    return subprocess.run(
+        ["bash", "-o", "pipefail", "-c", command], cwd=cwd, capture_output=True, text=True,
+        env=os.environ | {"PYTHONPATH": str(ROOT)}, check=False, timeout=60,
+    )  # fmt: skip
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+@pytest.mark.parametrize("command", ["list", "next"])
+def test_a_full_disk_is_one_line(command: str) -> None:
+    ran = run_course(command, shell="> /dev/full")
+    assert ran.stderr == "course: [Errno 28] No space left on device\n"
+    assert ran.returncode == 2
+
+
+def test_a_pipe_whose_reader_has_gone_ends_it_in_silence() -> None:
+    assert run_course("list", shell="| true").stderr == ""
+
+
+def test_a_deleted_folder_is_named(tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    ran = run_course("list", cwd=gone)
+    assert "is not inside the course's repository" in ran.stderr
+    line = f"cd {shlex.quote(str(gone))} && rmdir {shlex.quote(str(gone))} && "
+    line += f"exec {shlex.quote(sys.executable)} -m course list"
+    ran = subprocess.run(
+        ["bash", "-c", line], capture_output=True, text=True, check=False, timeout=60,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    assert ran.stderr.splitlines()[-1].startswith("course: the folder you are in has been deleted")
+    assert "Traceback" not in ran.stderr
+    assert ran.returncode == 2

@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 from course_helpers import (
@@ -31,7 +32,7 @@ from course.learner.judge import grade
 from course.learner.labs import Course, Lab
 from course.learner.progress import Progress
 from course.learner.report import show_grade
-from course.learner.results import LabRun
+from course.learner.results import LabRun, TestResult
 
 Capsys = pytest.CaptureFixture[str]
 
@@ -152,6 +153,18 @@ def test_a_failure_shows_the_teaching_message(cases: dict[str, Case]) -> None:
     assert "(1 of 3 cases, the first: 9-5)" in case.line
     assert "assert " not in case.text
     assert "2 of 3 tests pass, 1 fail." in case.text
+
+
+def test_a_case_whose_name_has_brackets_is_shown_whole(tmp_path: Path) -> None:
+    course = make_repository(tmp_path)
+    cases = [
+        TestResult(f"test_chunks[{name}]", "test_chunks", outcome="failed", message="no")
+        for name in ("[4, 4, 5]", "[12, 1]")
+    ]
+    out = io.StringIO()
+    failed = Grade(course.labs[0], LabRun(cases), None, frozenset())
+    show_grade(Console(file=out, width=100), course, failed)
+    assert "(2 of 2 cases, the first: [4, 4, 5])" in " ".join(out.getvalue().split())
 
 
 def test_what_is_not_written_does_not_hide_a_known_mistake(cases: dict[str, Case]) -> None:

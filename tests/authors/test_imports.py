@@ -22,7 +22,7 @@ ONLY_GPU = {"torch", "triton"}
 # needs what stands under it and nothing else. A new room takes its place here.
 ROOMS = (
     "entrypoints", "trace", "engine", "executor", "gpu", "worker", "sim", "compress", "tokenizer", "metrics",
-    "cudagraph", "model_loader", "core", "models", "sample", "layers", "attention", "config",
+    "cudagraph", "model_loader", "core", "distributed", "models", "sample", "layers", "attention", "config",
     "sampling_params", "outputs", "inputs", "utils", "version",
 )  # fmt: skip
 

@@ -86,6 +86,8 @@ raise SystemExit(main(sys.argv[2:]))
         ("mini_vllm.entrypoints.cli", "mini_vllm.engine.async_llm", ["serve", "--port", "0"]),
         ("course.learner.cli", "typer", ["list"]),
         ("course.learner.cli", "course.learner.labs", ["list"]),
+        ("course.learner.cli", "numpy", ["assemble"]),
+        ("course.learner.cli", "numpy._core.multiarray", ["assemble"]),
     ],
 )
 def test_while_it_loads(module: str, name: str, argv: list[str]) -> None:
@@ -103,3 +105,23 @@ def test_while_it_loads(module: str, name: str, argv: list[str]) -> None:
     command = "course" if module.startswith("course") else "mini-vllm"
     assert done.stderr.decode() == f"{command}: interrupted\n"
     assert done.returncode == 130
+
+
+def test_what_numpy_makes_of_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An ImportError, where the signal comes while its compiled part imports a module of Python's."""
+    from course.learner import cli
+
+    def load(argv: list[str] | None) -> int:
+        try:
+            raise KeyboardInterrupt
+        except KeyboardInterrupt as error:
+            raise ImportError("numpy._core.multiarray failed to import") from error
+
+    monkeypatch.setattr(cli, "_run", load)
+    assert cli.main(["assemble"]) == 130
+    assert capsys.readouterr().err == "course: interrupted\n"
+    monkeypatch.setattr(cli, "_run", lambda argv: importlib.import_module("no_such_module"))
+    with pytest.raises(ImportError, match="no_such_module"):
+        cli.main(["assemble"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from types import ModuleType
 from typing import Any
 
@@ -17,6 +18,11 @@ LAB = ROOT / "phase-04-attention-backends/labs/lab-07-greedy-yet-different"
 @pytest.fixture(scope="module")
 def lab() -> ModuleType:
     return load_module(LAB / "starter.py", "test_lab_04_07_starter")
+
+
+@pytest.fixture(scope="module")
+def launcher() -> ModuleType:
+    return load_module(LAB / "launcher.py", "test_lab_04_07_launcher")
 
 
 def numbers(seed: int, *shape: int) -> Any:
@@ -106,13 +112,13 @@ def test_rms_norm_is_the_norm() -> None:
     assert error < 1e-5, f"off by {error:.1e}: x / sqrt(mean(x * x) + eps) * weight"
 
 
-def test_keys_in_turn(lab: ModuleType) -> None:
+def test_keys_in_turn(launcher: ModuleType) -> None:
     """Whole tiles, dealt out to the segments: what one program reads one after the other."""
     for seq_len, segments, tile, want in (
         (4000, 16, 16, 256), (4000, 1, 32, 4000), (4001, 1, 32, 4032), (256, 16, 16, 16), (257, 16, 16, 32),
         (1, 16, 16, 16), (32, 1, 32, 32), (33, 1, 32, 64), (4096, 16, 16, 256), (4097, 16, 16, 272),
     ):  # fmt: skip
-        got = lab.keys_in_turn(seq_len, lab.Launch(segments, tile))
+        got = launcher.keys_in_turn(seq_len, launcher.Launch(segments, tile))
         assert got == want, (
             f"{seq_len} keys in {segments} segments of whole tiles of {tile}: the longest reads {want}, "
             f"not {got}"
@@ -127,3 +133,30 @@ def test_each_query_head_has_its_k_and_v(lab: ModuleType) -> None:
     for head in range(4):
         assert np.array_equal(k[head], key[:, head // 2]), f"K of query head {head}"
         assert np.array_equal(v[head], value[:, head // 2].T), f"V of query head {head}"
+
+
+def test_segments_for_few_who_decode(launcher: ModuleType) -> None:
+    """16 segments up to the threshold, and none beyond it, in a prefill, or where invariance is asked for."""
+    for line in json.loads((LAB / "pin.json").read_text(encoding="utf-8"))["launches"]:
+        case = (
+            line["num_seqs"],
+            line["max_query_len"],
+            line["num_kv_heads"],
+            line["batch_invariant"],
+        )
+        got, want = tuple(launcher.launch(*case)), (line["segments"], line["tile"])
+        assert got == want, (
+            f"{case[0]} requests, at most {case[1]} rows each, {case[2]} KV heads, batch invariant "
+            f"{case[3]}: vLLM's "
+            f"launcher takes {want[0]} segments and tiles of {want[1]}, you say {got[0]} and {got[1]}"
+        )
+
+
+def test_the_threshold_is_rounded_down(launcher: ModuleType) -> None:
+    """128 // 10 KV heads is 12, as `seq_threshold_3D` is calculated in `triton_attn.py`."""
+    for num_seqs, want in ((12, (16, 16)), (13, (1, 32))):
+        got = tuple(launcher.launch(num_seqs, 1, 10, False))
+        assert got == want, (
+            f"{num_seqs} requests decode, 10 KV heads: the threshold is 128 // 10 = 12, so (segments, "
+            f"tile) is {want}, not {got}"
+        )

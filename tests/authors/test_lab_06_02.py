@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from types import ModuleType
 
 import numpy as np
@@ -88,3 +91,35 @@ def test_which_shapes_a_kernel_takes(lab: ModuleType) -> None:
         assert list(refused) == expected, (
             f"{kernel}, [{out}, {inp}] in groups of {size}: {expected} break a rule, you say {refused}"
         )
+
+
+@pytest.mark.vllm
+def test_with_amx_vllm_packs_awqs_words_another_way() -> None:
+    """Without it 16 outputs lie together in words, with it bytes of 4-bit codes and their sums."""
+    code = """
+from types import SimpleNamespace
+from unittest.mock import patch
+import torch
+from vllm.model_executor.layers.quantization.cpu_wna16 import CPUAWQLinearMethod
+
+method = CPUAWQLinearMethod(SimpleNamespace(weight_bits=4, pack_factor=8, zero_point=True))
+for amx in (False, True):
+    layer = torch.nn.Module()
+    for name, shape in ("qweight", (64, 8)), ("qzeros", (2, 8)):
+        words = torch.randint(-(2**31), 2**31 - 1, shape, dtype=torch.int32)
+        layer.register_parameter(name, torch.nn.Parameter(words, requires_grad=False))
+    layer.scales = torch.nn.Parameter(torch.rand(2, 64).bfloat16(), requires_grad=False)
+    with patch("torch.cpu._is_amx_tile_supported", lambda: amx):
+        method.process_weights_after_loading(layer)
+    packed = layer.packed_weight if amx else layer.qweight
+    print(amx, packed.dtype, tuple(packed.shape))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=300,
+        env=os.environ | {"VLLM_CPU_INT4_W4A8": "1"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-2:] == [
+        "False torch.int32 (4, 128)",
+        "True torch.uint8 (2, 2, 640)",
+    ]

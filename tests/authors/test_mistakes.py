@@ -225,6 +225,19 @@ def test_what_a_test_takes_for_equal_does_not_differ() -> None:
     assert "differ" not in shorten(f"should be {wanted}, got {got}", [1e-6, 1e-8])
 
 
+def test_a_parenthesis_of_a_sentence_is_left_whole() -> None:
+    """Lab 03-01 explains a step in brackets; a tuple of texts is a value, and so is a list in a sentence."""
+    said = (
+        "each piece takes one. (In the third two are free when Gil asks. The rest of his prompt wants three, "
+        "but this piece wants one.)"
+    )
+    assert len(said) > LONG
+    assert shorten(f"7 blocks: {said} Yours: [1]") == f"7 blocks: {said} Yours: [1]"
+    assert shorten(f"only ({list(range(99))}, which is too long)").count(",") < 40
+    names = tuple(f"one of the names {n}" for n in range(40))
+    assert len(shorten(f"only {names}")) < 120
+
+
 def test_what_was_asked_is_compared_with_nothing() -> None:
     """Lab 03-05 names two answers and then, longer than these, the question."""
     asked = [list(range(20)), list(range(30))]

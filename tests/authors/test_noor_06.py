@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import random
 import statistics
+import string
 
 from course.docs.pages import ROOT
 from course.learner.labs import load_module
@@ -31,3 +34,17 @@ def test_a_grid_and_the_checkpoint_of_that_grid_measure_the_same() -> None:
         plain, checkpoint = quality[f"int4 {group}"], quality[f"int4-g{group}"]
         assert plain.perplexity == checkpoint.perplexity
         assert (plain.kl, plain.agreement) == (checkpoint.kl, checkpoint.agreement)
+
+
+def test_gptq_needs_enough_text_and_the_right_one() -> None:
+    noor = load_module(PHASE / "noor.py", "phase_06_noor")
+    texts = json.loads(noor.CALIBRATION.read_text("utf-8"))
+    documents = noor.load_documents(noor.CALIBRATION, noor.DEFAULT_MODEL)
+    assert (len(texts), sum(map(len, documents))) == (128, 12_475)
+    draw = random.Random(0)
+    letters = string.ascii_lowercase + " "
+    foreign = ["".join(draw.choice(letters) for _ in range(200)) for _ in range(128)]
+    nearest = noor.quality()["int4 128"].perplexity
+    assert abs(noor.gptq_perplexity(foreign) - nearest) < 0.005
+    assert round(nearest, 2) == 1.44
+    assert abs(noor.gptq_perplexity(texts[:1]) - 1.58) < 0.01

@@ -27,7 +27,7 @@ def test_every_diagram_is_drawn(browser: Browser, html: dict[str, Html]) -> None
     assert names, "no page has a diagram"
     for name in names:
         browser.visit(name)
-        browser.wait("document.querySelectorAll('pre.diagram').length === 0")
+        browser.draw()
         drawn = "[...document.querySelectorAll('div.diagram svg')]"
         assert browser.js(f"return {drawn}.length") > 0, name
         assert browser.js(f"return {drawn}.every(s => s.getBoundingClientRect().width > 50)"), name
@@ -88,16 +88,19 @@ def test_a_term_is_explained_under_the_pointer(browser: Browser) -> None:
 def test_light_and_dark(browser: Browser, html: dict[str, Html]) -> None:
     """The switch turns the page, and its diagrams with it; the choice is kept."""
     browser.visit(pages_with(html, "diagram")[0])
-    browser.wait("document.querySelectorAll('div.diagram svg').length > 0")
+    browser.draw()
     scheme = "document.body.dataset.mdColorScheme"
     look = "getComputedStyle(document.body).backgroundColor"
     light, drawing = browser.js(f"return {look}"), "document.querySelector('div.diagram svg').id"
     before = browser.js(f"return {drawing}")
-    assert browser.js(f"return {scheme}") == "default"
-    browser.js(
+    press = (
         "[...document.querySelectorAll('form[data-md-component=palette] label')]"
         ".find(l => l.checkVisibility()).click()"
     )
+    assert browser.js(f"return {scheme}") == "default"
+    browser.js(press)  # from the system's to light, and from light to dark
+    browser.wait(f"{scheme} === 'default'")
+    browser.js(press)
     browser.wait(f"{scheme} === 'slate'")
     browser.wait(f"{look} !== {json.dumps(light)}")
     browser.wait(f"{drawing} !== {json.dumps(before)}")
@@ -105,16 +108,62 @@ def test_light_and_dark(browser: Browser, html: dict[str, Html]) -> None:
     browser.wait(f"{scheme} === 'slate'")
 
 
+def test_the_palette_follows_the_system(browser: Browser) -> None:
+    browser.visit("/")
+    scheme = "document.body.dataset.mdColorScheme"
+    for wish, name in (("dark", "slate"), ("light", "default"), ("dark", "slate")):
+        features = [{"name": "prefers-color-scheme", "value": wish}]
+        browser.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+        browser.wait(f"{scheme} === {json.dumps(name)}")
+    browser.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
+    browser.wait(f"{scheme} === 'default'")
+
+
+def test_what_is_large_comes_when_it_is_wanted(browser: Browser, html: dict[str, Html]) -> None:
+    """The words of all pages when somebody searches, Mermaid when a diagram is near."""
+    from selenium.webdriver.common.by import By
+
+    for name in pages_with(html, "diagram"):
+        browser.visit(name)
+        browser.wait("document.readyState === 'complete'")
+        top = "document.querySelector('pre.diagram')?.getBoundingClientRect().top"
+        if browser.js(f"return {top} > 3 * innerHeight"):
+            break
+    else:
+        raise AssertionError("each page's diagrams are near its beginning")
+    browser.js("return new Promise(done => setTimeout(done, 300))")
+    assert not browser.fetched("mermaid.tiny.js")
+    assert not browser.fetched("search_index.json")
+    browser.draw()
+    assert browser.fetched("mermaid.tiny.js")
+    browser.driver.find_element(By.CSS_SELECTOR, ".md-search__input").click()
+    browser.wait("performance.getEntriesByType('resource').some(e => /search_index/.test(e.name))")
+    browser.visit("/GLOSSARY/?h=block")
+    browser.wait("document.querySelector('article mark')")
+
+
+def test_code_scrolls_and_never_wraps(browser: Browser, html: dict[str, Html]) -> None:
+    wraps = (
+        "[...document.querySelectorAll('pre, pre > code')]"
+        ".filter(e => !['pre', 'nowrap'].includes(getComputedStyle(e).whiteSpace))"
+        ".map(e => e.innerText.slice(0, 60))"
+    )
+    for width in (390, 1280):
+        browser.size(width, 844)
+        for page in map(address, read_site(ROOT).order):
+            browser.visit(page)
+            assert browser.js(f"return {wraps}") == [], f"{page} at {width} px"
+
+
 def test_no_page_is_wider_than_a_phone(browser: Browser, html: dict[str, Html]) -> None:
     browser.size(390, 844)
     wide = []
     diagrams = pages_with(html, "diagram")
-    with browser.without_search():
-        for page in map(address, read_site(ROOT).order):
-            browser.visit(page)
-            if page in diagrams:
-                browser.wait("document.querySelectorAll('pre.diagram').length === 0")
-            width = browser.js("return document.documentElement.scrollWidth")
-            wide += [f"{page}: {width} px"] if width > 390 else []
+    for page in map(address, read_site(ROOT).order):
+        browser.visit(page)
+        if page in diagrams:
+            browser.draw()
+        width = browser.js("return document.documentElement.scrollWidth")
+        wide += [f"{page}: {width} px"] if width > 390 else []
     assert not wide, "\n".join(wide)
     assert browser.js("return document.querySelector('label[for=__drawer]').checkVisibility()")

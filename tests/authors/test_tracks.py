@@ -98,6 +98,26 @@ def test_a_track_is_set_followed_and_left(tracked: Course, capsys: Capsys) -> No
     assert "2 of 3 labs done" in Ran(capsys).out
 
 
+def test_what_a_track_leaves_out_is_not_asked_for(tracked: Course, capsys: Capsys) -> None:
+    """A lab's prerequisites outside of the track are named as such; those on it are still to be done."""
+    readme = tracked.labs[1].readme
+    text = readme.read_text()
+    assert text.count("prerequisites: [") == 1
+    lines = [
+        'prerequisites: ["00-01", "01-02"]' if line.startswith("prerequisites:") else line
+        for line in text.split("\n")
+    ]
+    readme.write_text("\n".join(lines))
+    Ran(capsys, "track", "short")
+    out = Ran(capsys, "next").out
+    assert "It builds on 01-02, which this track does without." in out
+    assert "It builds on 00-01, not done yet." in out
+    Ran(capsys, "track", WHOLE)
+    solve(tracked.labs[0])
+    assert Ran(capsys, "grade", "00-01").status == 0
+    assert "It builds on 01-02, not done yet." in Ran(capsys, "next").out
+
+
 def test_an_unknown_track_is_refused_by_name(tracked: Course, capsys: Capsys) -> None:
     ran = Ran(capsys, "track", "long")
     assert ran.status == 2

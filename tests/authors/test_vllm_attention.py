@@ -92,3 +92,27 @@ def test_vllms_half(script: str) -> None:
     topics = SHOWN[script]
     printed = [line.rstrip() for line in output_of(PHASE / script, *topics).splitlines()]
     assert printed == [line for lines in topics.values() for line in lines]
+
+
+@pytest.mark.vllm
+def test_a_compiled_model_does_not_call_the_norms_own_kernel() -> None:
+    """Lab 04-07: `custom_ops` is `none` by default, and `all` at `-O0` (the deep dive of phase 05)."""
+    code = """
+from unittest.mock import patch
+from vllm.config import CompilationConfig, VllmConfig, set_current_vllm_config
+from vllm.model_executor import custom_op
+from vllm.model_executor.layers.layernorm import RMSNorm
+
+for ops in ("none", "all"):
+    config = VllmConfig(compilation_config=CompilationConfig(custom_ops=[ops]))
+    with set_current_vllm_config(config), patch.object(custom_op, "current_platform") as platform:
+        for name in ("is_rocm", "is_cpu", "is_tpu", "is_xpu", "is_out_of_tree"):
+            getattr(platform, name).return_value = False
+        print(ops, RMSNorm(8)._forward_method.__name__)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    said = [line for line in done.stdout.splitlines() if "forward" in line]  # beside vLLM's log
+    assert said == ["none forward_native", "all forward_cuda"]

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import torch
 
-from course.kernels.problems import paged
+from course.kernels.problems import mistakes, paged
 from course.kernels.problems.case import Case
 from course.kernels.problems.paged import Spec
 
@@ -60,4 +60,4 @@ def vllm(case: Case, segments: int) -> torch.Tensor:
 
 
 def explain(case: Case, got: torch.Tensor) -> str | None:
-    return paged.explain(case.about["paged"], got) or paged.nearly(case, got)
+    return mistakes.explain(case.about["paged"], got) or mistakes.nearly(case, got)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import torch
 
-from course.kernels.problems import paged
+from course.kernels.problems import mistakes, paged
 from course.kernels.problems.case import Case
 from course.kernels.problems.paged import Spec
 
@@ -56,7 +56,7 @@ def vllm(case: Case, segments: int) -> torch.Tensor:
 
 
 def explain(case: Case, got: torch.Tensor) -> str | None:
-    return paged.explain(case.about["paged"], got[None]) or paged.nearly(case, got)
+    return mistakes.explain(case.about["paged"], got[None]) or mistakes.nearly(case, got)
 
 
 def _one(spec: Spec) -> Case:

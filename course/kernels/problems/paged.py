@@ -7,7 +7,6 @@ requests left.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import accumulate
@@ -16,7 +15,6 @@ from typing import Any
 import torch
 
 from course.kernels.memory import guarded, spread
-from course.kernels.problems import online
 from course.kernels.problems.case import Case
 
 EPSILON = {
@@ -221,106 +219,6 @@ def scale_of(paged: Paged, wrong: dict[str, Any]) -> float:
     """The scale, or what `wrong` makes of it and the head size."""
     found: float = wrong.get("scale", lambda scale, size: scale)(paged.scale, paged.query.shape[-1])
     return found
-
-
-def tile_tail(tile: int) -> Callable[[int], int]:
-    """How many keys are missing from the last tile."""
-    return lambda length: -length % tile
-
-
-# What an output looks like that one mistake has made: the mistake in words, and what `answer` does for it.
-MISTAKES: list[tuple[str, dict[str, Any]]] = [
-    ("the scores are not multiplied by the scale", {"scale": lambda scale, size: 1.0}),
-    (
-        "the scores are multiplied by 1/head_size, where 1/sqrt(head_size) belongs: `scale` has the root "
-        "already, and is applied once",
-        {"scale": lambda scale, size: 1 / size},
-    ),
-    ("the scale is applied twice", {"scale": lambda scale, size: scale * scale}),
-    (
-        "the scores are multiplied by 1/sqrt(head_size), and not by the scale that the call hands over",
-        {"scale": lambda scale, size: size**-0.5},
-    ),
-    (
-        "the scores are divided by the scale; they are multiplied by it",
-        {"scale": lambda scale, size: 1 / scale},
-    ),
-    (
-        "exp2 is taken of scores as they are: 2**x is exp(x) only for scores times log2(e), 1.4427",
-        {"scale": lambda scale, size: scale * online.LN_2},
-    ),
-    (
-        "exp is taken of scores that are multiplied by log2(e), which only exp2 wants",
-        {"scale": lambda scale, size: scale * online.LOG2_E},
-    ),
-    (
-        "the table is off by one: entry i + 1 of a row is read for logical block i",
-        {"shift": 1},
-    ),
-    (
-        "the table is off by one: entry i - 1 of a row is read for logical block i",
-        {"shift": -1},
-    ),
-    ("the table's row is off by one: sequence i reads the row of sequence i + 1", {"row": 1}),
-    ("the table's row is off by one: sequence i reads the row of sequence i - 1", {"row": -1}),
-    ("the table is not followed: logical block i is read as physical block i", {"no_table": True}),
-    (
-        "query head h reads KV head h % num_kv_heads; it is h // (num_heads // num_kv_heads)",
-        {"modulo": True},
-    ),
-    (
-        "the last token of each sequence is left out, but seq_len counts this step's token already",
-        {"longer": -1},
-    ),
-    (
-        "a last block that is not full is left out: the number of blocks is rounded down",
-        {"drop": lambda length, size: length % size},
-    ),
-]
-MISTAKES += [
-    (
-        "keys behind the end enter the softmax with score 0, as lanes do that were masked off with other=0; "
-        f"their scores must be -inf (tiles of {tile})",
-        {"zeros": tile_tail(tile)},
-    )
-    for tile in (4, 8, 16, 32, 64, 128)
-]
-
-
-MISTAKES += online.mistakes()
-MISTAKES += [
-    (
-        f"only the {which} {count} keys of a sequence are seen",
-        {"online": online.only(**{which: count})},
-    )
-    for count in (16, 32, 64, 128, 256, 512, 1024, 2048)
-    for which in ("first", "last")
-]
-HALF = (
-    "the numbers are right to some three digits: something on their way is kept in half precision, a sum, a "
-    "weight or a part"
-)
-
-
-def nearly(case: Case, got: torch.Tensor) -> str | None:
-    """`HALF`, for float32 that is as exact as float16 can be."""
-    loose = EPSILON[torch.float16] / EPSILON[torch.float32] * case.tolerance
-    if case.dtype == torch.float32 and bool(((got.double() - case.expected).abs() <= loose).all()):
-        return HALF
-    return None
-
-
-def explain(paged: Paged, got: torch.Tensor) -> str | None:
-    """The one mistake that gives `got`, or None."""
-    right = answer(paged)[0]
-    for words, wrong in MISTAKES:
-        expected, tolerance = answer(paged, **wrong)
-        anything = expected.isnan()  # it read poison
-        near = (got.double() - expected).abs() <= 4 * tolerance
-        tells = (expected - right).abs() > 8 * tolerance
-        if tells.any() and bool((near | anything).all()):
-            return words
-    return None
 
 
 def least(spec: Spec) -> dict[str, int]:

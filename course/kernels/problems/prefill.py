@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from course.kernels.memory import guarded
-from course.kernels.problems import online, paged
+from course.kernels.problems import mistakes, paged
 from course.kernels.problems.case import Case
 from course.kernels.problems.paged import EPSILON, Paged, Spec
 
@@ -177,7 +177,7 @@ _BLOCKS = (2, 4, 8, 9, 10, 16, 21, 32, 64)  # tokens of a program, as one may ch
 # the last key that token j of a chunk of n in a sequence of s sees.
 MISTAKES: list[tuple[str, dict[str, Any]]] = [
     (words, wrong)
-    for words, wrong in paged.MISTAKES
+    for words, wrong in mistakes.MISTAKES
     if {*wrong} & {"scale", "no_table", "modulo", "shift", "row"}
 ]
 MISTAKES += [
@@ -237,7 +237,7 @@ def _behind(end: torch.Tensor, position: torch.Tensor, tile: int) -> torch.Tenso
     return (torch.minimum(position + 1, tile_end) - end).clamp(min=0)
 
 
-MISTAKES += online.mistakes()
+MISTAKES += mistakes.online_mistakes()
 
 
 def explain(case: Case, got: torch.Tensor) -> str | None:
@@ -250,4 +250,4 @@ def explain(case: Case, got: torch.Tensor) -> str | None:
         tells = (expected - case.expected).abs() > 8 * tolerance
         if tells.any() and bool((near | anything).all()):
             return words
-    return paged.nearly(case, got)
+    return mistakes.nearly(case, got)

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from course.kernels.problems import online, paged
+from course.kernels.problems import mistakes, paged
 from course.kernels.problems.case import Case
 from course.kernels.problems.paged import Paged, Spec
 from course.kernels.record import Launch
@@ -177,7 +177,7 @@ MERGES: list[tuple[str, Any]] = [
     (
         "the parts are weighed by powers of 2 of maxima that are in powers of e: exp2 wants scores times "
         "log2(e)",
-        lambda s: _weighed(s, s.weight.log2().mul(online.LN_2**2).exp()),
+        lambda s: _weighed(s, s.weight.log2().mul(0.6931471805599453**2).exp()),
     ),
     ("only the first split enters the result", lambda s: s.first(1).merged()),
     (
@@ -215,9 +215,9 @@ def explain(case: Case, got: torch.Tensor) -> str | None:
                 f"more (tiles of {tile}): the mask must end where the split does"
             )
     right = paged.answer(drawn)[0]
-    for words, wrong in online.mistakes(split):
+    for words, wrong in mistakes.online_mistakes(split):
         expected, tolerance = paged.answer(drawn, **wrong)
         near = (got.double() - expected).abs() <= 4 * tolerance
         if bool(near.all()) and bool(((expected - right).abs() > 8 * tolerance).any()):
             return words
-    return paged.explain(drawn, got) or paged.nearly(case, got)
+    return mistakes.explain(drawn, got) or mistakes.nearly(case, got)

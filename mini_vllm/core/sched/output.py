@@ -62,6 +62,8 @@ class SchedulerOutput:
     """One step's decisions (`vllm/v1/core/sched/output.py:181 SchedulerOutput`).
 
     `num_scheduled_tokens` is in scheduling order: running requests first, then those admitted.
+    `reset_req_ids` is not upstream: its worker drops every request that a step leaves out, and finds
+    the block table of one that returns among what it still knows; ours keeps the table in a row.
     """
 
     scheduled_new_reqs: list[NewRequestData]
@@ -70,6 +72,9 @@ class SchedulerOutput:
     total_num_scheduled_tokens: int
     preempted_req_ids: set[str]
     finished_req_ids: set[str]  # finished since the last step; the worker forgets them
+    reset_req_ids: set[str] = field(
+        default_factory=set
+    )  # lost their blocks to `reset_prefix_cache`
 
 
 @dataclass(slots=True)

@@ -29,6 +29,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 from mini_vllm.config.engine import EngineConfig
 from mini_vllm.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
@@ -41,30 +42,9 @@ from mini_vllm.core.sched.output import (
     SchedulerOutput,
 )
 from mini_vllm.core.sched.request_queue import SchedulingPolicy, create_request_queue
+from mini_vllm.core.sched.utils import check_stop
 from mini_vllm.core.stats import SchedulerStats
-
-
-def check_stop(request: Request, max_model_len: int) -> bool:
-    """Whether the token just appended ends the request; sets its status and stop reason.
-
-    The order of the checks is `vllm/v1/core/sched/utils.py:94 check_stop`: `min_tokens` first of
-    all, then EOS, stop token ids, length. Stop strings are not seen here but where text is made.
-    """
-    num_output_tokens = len(request.output_token_ids)
-    if num_output_tokens < request.min_tokens:
-        return False
-    last_token_id = request.output_token_ids[-1]
-    if last_token_id == request.eos_token_id:
-        request.status = RequestStatus.FINISHED_STOPPED
-        return True
-    if last_token_id in request.stop_token_ids:
-        request.status = RequestStatus.FINISHED_STOPPED
-        request.stop_reason = last_token_id
-        return True
-    if num_output_tokens >= request.max_tokens or request.num_tokens >= max_model_len:
-        request.status = RequestStatus.FINISHED_LENGTH_CAPPED
-        return True
-    return False
+from mini_vllm.distributed.kv_events import KVEventPublisher, publish_kv_events
 
 
 @dataclass(slots=True)
@@ -121,6 +101,7 @@ class Scheduler:
         self.finished_req_ids: set[str] = set()
         self.reset_preempted_req_ids: set[str] = set()  # between two steps; the worker must hear
         self.num_preemptions = 0  # since start, over all requests
+        self.kv_event_publisher: KVEventPublisher | None = None
 
     # -- requests come and go ---------------------------------------------------------------------
 
@@ -223,10 +204,6 @@ class Scheduler:
         assert total_num_scheduled_tokens <= self.max_num_scheduled_tokens
         assert step.token_budget >= 0
         assert len(self.running) <= self.max_num_running_reqs
-        preempted_req_ids = {request.request_id for request in step.preempted_reqs}
-        if self.reset_preempted_req_ids:
-            preempted_req_ids |= self.reset_preempted_req_ids
-            self.reset_preempted_req_ids = set()
         scheduler_output = SchedulerOutput(
             scheduled_new_reqs=[
                 NewRequestData.from_request(
@@ -237,9 +214,11 @@ class Scheduler:
             scheduled_cached_reqs=self._make_cached_request_data(step),
             num_scheduled_tokens=step.num_scheduled_tokens,
             total_num_scheduled_tokens=total_num_scheduled_tokens,
-            preempted_req_ids=preempted_req_ids,
+            preempted_req_ids={request.request_id for request in step.preempted_reqs},
             finished_req_ids=self.finished_req_ids,
+            reset_req_ids=self.reset_preempted_req_ids,
         )
+        self.reset_preempted_req_ids = set()
         self._update_after_schedule(scheduler_output)
         return scheduler_output
 
@@ -257,9 +236,12 @@ class Scheduler:
             if 0 < self.long_prefill_token_threshold < num_new_tokens:
                 num_new_tokens = self.long_prefill_token_threshold
             num_new_tokens = min(num_new_tokens, step.token_budget)
-            if num_new_tokens <= 0:  # only with async scheduling: its newest token is in flight
+            if num_new_tokens > 1:  # the last position is never an input
+                room = self.max_model_len - 1 - request.num_computed_tokens
+                num_new_tokens = room if room < num_new_tokens else num_new_tokens
+            if num_new_tokens <= 0:  # its newest token is in flight
                 num_new_tokens = self._num_tokens_ahead(request)
-                if num_new_tokens == 0:
+                if num_new_tokens <= 0:
                     req_index += 1
                     continue
 
@@ -277,7 +259,7 @@ class Scheduler:
                 self._preempt_request(preempted_req)
                 step.preempted_reqs.append(preempted_req)
                 if preempted_req is request:
-                    break
+                    break  # it has lost its own blocks
             if new_blocks is None:
                 break
 
@@ -289,11 +271,10 @@ class Scheduler:
             req_index += 1
 
     def _num_tokens_ahead(self, request: Request) -> int:
-        """0 or 1: what to compute of a running request that misses nothing (`AsyncScheduler`).
-
-        Raises ValueError: with synchronous steps each brings a token, and the token is missing.
+        """What to compute of a running request that lacks nothing: 0, it waits for its result
+        (`vllm/v1/core/sched/scheduler.py:423 in Scheduler.schedule`). `AsyncScheduler` may say 1.
         """
-        raise ValueError(f"num_new_tokens must be greater than 0: nothing to compute of {request}")
+        return 0
 
     def _schedule_waiting(self, step: _Step) -> None:
         """Admit from the head of the queue until something runs out.
@@ -371,9 +352,11 @@ class Scheduler:
         `num_computed_tokens` has not moved yet: it tells what was computed before the step. No
         other request can hold these blocks, since only an admission takes hits.
         """
-        block_ids = self.kv_cache_manager.get_block_ids(request.request_id)
+        block_ids: Any = self.kv_cache_manager.get_block_ids(request.request_id)
         num_computed_blocks = request.num_computed_tokens // self.config.block_size
-        self.kv_cache_manager.evict_blocks(set(block_ids[num_computed_blocks:]))
+        tables = block_ids if isinstance(block_ids, tuple) else (block_ids,)  # one a group
+        for table in tables:
+            self.kv_cache_manager.evict_blocks(set(table[num_computed_blocks:]))
 
     def _preempt_request(self, request: Request) -> None:
         """Free the request's blocks and queue it again; its tokens stay, their KV is recomputed.
@@ -432,6 +415,8 @@ class Scheduler:
             outputs.append(output)
         if stopped_running_reqs:
             self.running = [r for r in self.running if r not in stopped_running_reqs]
+        if self.kv_event_publisher is not None:
+            publish_kv_events(self.kv_event_publisher, self.kv_cache_manager.take_events())
         return outputs
 
     def _update_request_with_output(

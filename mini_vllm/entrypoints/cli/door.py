@@ -59,10 +59,10 @@ def guarded(run: Callable[[TextIO], int]) -> int:
         out.flush()
         return status
     except BrokenPipeError:  # the reader of a pipe has seen enough
-        _drop(out)
+        drop(out)
         return 0
     except (KeyboardInterrupt, ImportError) as error:
-        if not _is_interrupt(error):
+        if not is_interrupt(error):
             raise
         if out.isatty():
             out.write("\n")  # the terminal's line ends in text, and in ^C
@@ -78,18 +78,18 @@ def guarded(run: Callable[[TextIO], int]) -> int:
     except (ValueError, TypeError, OSError) as error:
         say(str(error))
         if isinstance(error, OSError):
-            _drop(out)
+            drop(out)
         return 2
 
 
-def _is_interrupt(error: BaseException | None) -> bool:
+def is_interrupt(error: BaseException | None) -> bool:
     """Ctrl-C, or what became of it: numpy makes an ImportError of one that comes while it loads."""
     while error is not None and not isinstance(error, KeyboardInterrupt):
         error = error.__cause__ or error.__context__
     return error is not None
 
 
-def _drop(out: TextIO) -> None:
+def drop(out: TextIO) -> None:
     """Let what is still to be written go nowhere: Python writes it at its end, and would complain."""
     try:
         out.flush()

@@ -23,6 +23,7 @@ _ENGINE_FLAGS: dict[str, tuple[type, str]] = {
     "max_num_seqs": (int, "most requests running at once"),
     "max_num_batched_tokens": (int, "token budget of a step"),
     "long_prefill_token_threshold": (int, "most tokens for one request in a step; 0: no limit"),
+    "stream_interval": (int, "tokens in a streamed delta, but for the first and the last (1)"),
     "max_logprobs": (int, "most logprobs a request may ask for (20); -1: the whole vocabulary"),
 }
 

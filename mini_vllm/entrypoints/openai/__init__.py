@@ -22,7 +22,7 @@ they take vLLM's: `top_k`, `min_p`, `repetition_penalty`, `ignore_eos`, `min_tok
 `return_token_ids` and more (`protocol.py`). What vLLM has and the miniature has not is refused by
 name, never ignored. Other unknown fields are ignored, as in vLLM.
 
-Errors are `{"error": {"message", "type", "param", "code"}}` with status 400, 401, 404, 405 or 413; an
+Errors are `{"error": {"message", "type", "param", "code"}}` with status 400, 401, 404, 405, 413 or 415; an
 error in HTTP itself has 400, 408, 414, 431 or 503 and ends the connection. What a client may cost
 before, while and after it sends a request is limited by `ServerSettings`, each with a flag of its name.
 A client that goes away aborts its request; one that has only said that it sends no more is answered.

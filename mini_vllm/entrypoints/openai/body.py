@@ -17,8 +17,10 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel
 from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
-from mini_vllm.entrypoints.openai.errors import ApiError, bad_request, short
+from mini_vllm.entrypoints.openai.errors import ApiError, JsonBytes, bad_request, short
 
 T = TypeVar("T")
 ModelT = TypeVar("ModelT", bound=BaseModel)
@@ -50,10 +52,17 @@ class BodyReader:
     ) -> T:
         """What `make` makes of the body as a `model`: all that a request needs before it runs.
 
-        Raises ApiError: 413 for a body that is too long, 400 for a media type other than JSON and
-        for what is no JSON object; pydantic's ValidationError for an object that does not fit; and
-        what `make` raises.
+        Raises ApiError: 413 for a body that is too long, 415 for one that is compressed, 400 for a
+        media type other than JSON and for what is no JSON object; pydantic's ValidationError for an
+        object that does not fit; and what `make` raises.
         """
+        coding = request.headers.get("content-encoding", "").strip().lower()
+        if coding not in ("", "identity"):
+            # vLLM does not look at the field, and calls what is compressed malformed JSON.
+            message = (
+                f"a request body may not be compressed, its Content-Encoding is {short(coding)}"
+            )
+            raise ApiError(415, message, None, {"accept-encoding": "identity"})
         media_type = request.headers.get("content-type", "").split(";", 1)[0].strip().lower()
         if media_type != "application/json":
             # Also what keeps web pages of other origins from calling a server on this machine.
@@ -76,14 +85,14 @@ class BodyReader:
         limit = self.max_body_bytes
         declared = request.headers.get("content-length", "")
         if declared.isdecimal() and int(declared[:20]) > limit:
-            raise _too_long(f"{short(int(declared[:20]))} bytes", limit)
+            raise _TooLong(f"{short(int(declared[:20]))} bytes", limit)
         parts: list[bytes] = []
         size, big = 0, False
         try:
             async for part in request.stream():
                 size += len(part)
                 if size > limit:
-                    raise _too_long("more", limit)
+                    raise _TooLong("more", limit, size)
                 parts.append(part)
                 if size > _BIG and not big:
                     big = True  # and the client waits too: nobody takes what it sends
@@ -93,11 +102,46 @@ class BodyReader:
         return b"".join(parts)
 
 
-def _too_long(got: str, limit: int) -> ApiError:
-    # What is still to come is not read: the connection cannot be used again.
-    return ApiError(
-        413, f"the request body may have {limit} bytes, got {got}", None, {"connection": "close"}
-    )
+class _TooLong(ApiError):
+    """413: said at once, while the client may still be sending.
+
+    To close a connection on what has not been read resets it, and a client that sends its whole body
+    before it reads an answer never sees this one. So what comes is taken and thrown away, to twice
+    the limit together with what was read, and only then is the connection closed.
+    """
+
+    def __init__(self, got: str, limit: int, read: int = 0) -> None:
+        message = f"the request body may have {limit} bytes, got {got}"
+        super().__init__(413, message, None, {"connection": "close"})
+        self._most = 2 * limit - read
+
+    def response(self) -> Response:
+        return _AnswerFirst(self.body(), self.status, self.headers, self._most)
+
+
+class _AnswerFirst(JsonBytes):
+    """Sent whole, though not yet ended; the end comes when the request's has, or after `most` bytes."""
+
+    def __init__(
+        self, content: Any, status_code: int, headers: dict[str, str] | None, most: int
+    ) -> None:
+        super().__init__(content, status_code, headers)
+        self._most = most
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        start = {
+            "type": "http.response.start",
+            "status": self.status_code,
+            "headers": self.raw_headers,
+        }
+        await send(start)
+        await send({"type": "http.response.body", "body": self.body, "more_body": True})
+        left, more = self._most, True
+        while more and left > 0:
+            message = await receive()
+            left -= len(message.get("body", b""))
+            more = message.get("more_body", False)
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
 def _check_size(text: str) -> None:

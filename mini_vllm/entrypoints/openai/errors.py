@@ -26,6 +26,7 @@ _TYPES = {
     408: "RequestTimeoutError",
     413: "RequestEntityTooLargeError",
     414: "RequestURITooLongError",
+    415: "UnsupportedMediaTypeError",
     431: "RequestHeaderFieldsTooLargeError",
     500: "InternalServerError",
     503: "ServiceUnavailableError",

@@ -93,17 +93,20 @@ def cache_router(serving: Serving) -> APIRouter:
 
     @router.post("/reset_prefix_cache", response_class=Response, responses=error_responses(400))
     async def reset_prefix_cache(request: Request) -> Response:
+        asked = {}
         for name in ("reset_running_requests", "reset_external"):
             value = request.query_params.get(name, "false").lower()
-            if value in _TRUE:
-                raise bad_request(
-                    f"{name}={value}: vLLM 0.22.1 has this; mini_vllm has not, because a running "
-                    "request keeps its blocks, and no cache lies outside the process.",
-                    name,
-                )
-            if value not in _FALSE:
+            if value not in _TRUE and value not in _FALSE:
                 raise bad_request(f"{name} must be true or false, got {short(value)}", name)
-        await serving.llm.reset_prefix_cache()  # as upstream, nobody is told whether it could
+            asked[name] = value in _TRUE
+        if asked["reset_external"]:
+            raise bad_request(
+                "reset_external=true: vLLM 0.22.1 has this; mini_vllm has not, because no cache lies "
+                "outside the process.",
+                "reset_external",
+            )
+        # As upstream, nobody is told whether it could.
+        await serving.llm.reset_prefix_cache(asked["reset_running_requests"])
         return Response(status_code=200)
 
     return router

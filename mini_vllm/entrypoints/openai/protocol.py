@@ -17,6 +17,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
 
 from mini_vllm.entrypoints.openai.errors import bad_request, short
+from mini_vllm.sampling_params import RepetitionDetectionParams
 from mini_vllm.utils.surface import is_harmless, refusal
 
 _INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
@@ -59,6 +60,7 @@ Int64 = Annotated[int, Field(ge=_INT64_MIN, le=_INT64_MAX)]
 TokenIds = Annotated[list[int], Field(fail_fast=True), _not_too_many(_MAX_ENTRIES)]
 Biases = Annotated[dict[str, float], _not_too_many(_MAX_ENTRIES)]
 Stops = Annotated[str | list[str], _not_too_many(_MAX_STOPS)]
+Words = Annotated[list[str], _not_too_many(_MAX_ENTRIES)]
 Objects = Annotated[list[dict[str, Any]], Field(fail_fast=True), _not_too_many(_MAX_ENTRIES)]
 # Checked one by one in `prompts.py`: pydantic would try each form in turn and list every failure.
 Prompt = Annotated[Any, WithJsonSchema(_PROMPT_SCHEMA)]
@@ -111,6 +113,7 @@ class SamplingFields(RequestBody):
     ignore_eos: bool = False
     min_tokens: Annotated[int, _bounds(minimum=0)] = 0
     skip_special_tokens: bool = True
+    spaces_between_special_tokens: bool = True
     truncate_prompt_tokens: Annotated[int, Field(ge=-1, le=_INT64_MAX)] | None = None
     truncation_side: Literal["left", "right"] | None = None
     prompt_logprobs: Annotated[int | None, _bounds(minimum=-1)] = None
@@ -120,6 +123,7 @@ class SamplingFields(RequestBody):
     return_tokens_as_token_ids: bool | None = None
     return_token_ids: bool | None = None
     cache_salt: Annotated[str, Field(min_length=1)] | None = None
+    repetition_detection: RepetitionDetectionParams | None = None
 
     def check(self) -> None:
         """Rules that join fields. Raises ApiError."""
@@ -146,6 +150,13 @@ class CompletionRequest(SamplingFields):
     logprobs: Annotated[int | None, _bounds(minimum=0)] = None
     max_tokens: Annotated[int | None, _bounds(minimum=0)] = 16
     add_special_tokens: bool = True
+
+    @model_validator(mode="before")
+    @classmethod
+    def refuse_bad_words(cls, data: Any) -> Any:
+        if isinstance(data, dict) and data.get("bad_words"):
+            raise bad_request("bad_words is a field of /v1/chat/completions only", "bad_words")
+        return data
 
     def check(self) -> None:
         super().check()
@@ -181,6 +192,7 @@ class ChatCompletionRequest(SamplingFields):
     add_generation_prompt: bool = True
     continue_final_message: bool = False
     add_special_tokens: bool = False
+    bad_words: Words = []
     documents: Objects | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     return_prompt_text: bool | None = None

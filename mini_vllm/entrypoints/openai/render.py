@@ -19,7 +19,7 @@ _UNLESS_GREEDY = ("top_p", "min_p")
 _WHERE_OTHER: dict[str, Any] = {
     "n": 1, "top_k": 0, "seed": None, "ignore_eos": False, "max_tokens": 16, "min_tokens": 0,
     "logprobs": None, "prompt_logprobs": None, "skip_special_tokens": True,
-    "include_stop_str_in_output": False, "allowed_token_ids": None,
+    "spaces_between_special_tokens": True, "include_stop_str_in_output": False, "allowed_token_ids": None,
 }  # fmt: skip
 
 
@@ -51,6 +51,6 @@ def _plain(params: SamplingParams) -> dict[str, Any]:
         "stop_token_ids": params.stop_token_ids,
         "output_kind": params.output_kind.value,
         "skip_clone": True,
-        "bad_words": [],
+        "bad_words": params.bad_words,
         "skip_reading_prefix_cache": params.skip_reading_prefix_cache,
     }

@@ -109,17 +109,18 @@ def check_group_size(in_features: int, group_size: int) -> None:
     """Refuse a group that does not go evenly into a row of `in_features` weights.
 
     Raises:
-        ValueError: with the powers of two that would fit. A kernel may take fewer of them.
+        ValueError: with sizes that would fit: powers of two, and the whole row. Other divisors do,
+            too; a kernel may take fewer.
     """
     _check_int("group_size", group_size)
     if group_size >= 1 and in_features % group_size == 0:
         return
-    fits = [2**k for k in range(4, 15) if in_features % 2**k == 0]
+    fits = [2**k for k in range(3, 15) if in_features % 2**k == 0]
     if in_features not in fits:
         fits.append(in_features)
     raise ValueError(
         f"group_size {group_size} does not divide the {in_features} inputs of the layer; "
-        f"it admits {', '.join(map(str, fits))}"
+        f"{', '.join(map(str, fits))} would, among others"
     )
 
 

@@ -99,7 +99,8 @@ FORMATS: dict[str, PerTensor | PerTokenHead] = {
 
 
 def page_size_bytes(model: LlamaConfig, block_size: int, kv_cache_dtype: str = "auto") -> int:
-    """Bytes of a block in all layers: its tokens' K and V, and the scales that lie among them.
+    """Bytes of a block in all layers: its tokens' K and V, and the scales that lie among them. (Where layers
+    form groups a block has fewer: `KVCacheConfig.block_bytes`.)
 
     Source: `vllm/v1/kv_cache_interface.py:152 AttentionSpec.page_size_bytes`, times the layers.
     """

@@ -1,6 +1,6 @@
 """Lab 01-05: how requests end. The reference solution.
 
-The core sees token ids and checks them in `check_stop`, as `core/sched/scheduler.py` does. The front
+The core sees token ids and checks them in `check_stop`, as `core/sched/utils.py` does. The front
 end sees text and looks for stop strings in it, as `mini_vllm/engine/detokenizer.py` does.
 """
 

@@ -35,7 +35,8 @@ class KVCacheManager:
 
     Attributes:
         req_to_blocks: request id -> its block table, in order. Absent: it holds nothing.
-        num_cached_block: request id -> how many blocks at the front of its table are published.
+        num_cached_block: request id -> how many blocks at the front of its table are published, found
+            ones included; 0 if none is. Absent: it holds nothing.
 
     Source: `vllm/v1/core/kv_cache_manager.py:110 KVCacheManager`.
     """
@@ -89,8 +90,8 @@ class KVCacheManager:
     ) -> KVCacheBlocks | None:
         """Slots for the next `num_new_tokens` tokens; the blocks newly taken, or None if they do not fit.
 
-        1. How many blocks are missing? `num_missing_blocks`, below, for the tokens computed so far (in
-           the cache, too) and the new ones.
+        1. How many blocks are missing? `num_missing_blocks`, below, for the tokens computed so far
+           (`request.num_computed_tokens` and `num_new_computed_tokens`) and the new ones.
         2. Does it fit? A block that was found and is free leaves the free queue with the others, so
            it counts like a new one. With `full_sequence_must_fit` the same question is asked first
            for the request's whole sequence (`request.num_tokens`), of which this step may compute a part.

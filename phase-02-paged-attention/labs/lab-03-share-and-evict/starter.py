@@ -23,8 +23,8 @@ full block) and `skip_reading_prefix_cache`.
 
 The scene: blocks 1 to 9 are free, in that order, four tokens each. Ada (10 tokens) and Bo (the same first
 8, then 2 of his own) are admitted in one step. Eve only looks: her prompt begins with 4 tokens of her own and
-goes on with Ada's fifth to tenth. Ada leaves, then Bo. Cy comes with 28 tokens and leaves again. Then Ada
-comes a second time. Nobody generates a token in between.
+goes on with Ada's fifth to tenth. Ada leaves, then Bo. Cy comes with 28 tokens of his own and leaves
+again. Then Ada comes a second time. Nobody generates a token in between.
 """
 
 from __future__ import annotations
@@ -53,7 +53,8 @@ class KVCacheManager:
 
     Attributes:
         req_to_blocks: request id -> its block table, in order. Absent: it holds nothing.
-        num_cached_block: request id -> how many blocks at the front of its table are published.
+        num_cached_block: request id -> how many blocks at the front of its table are published, found
+            ones included; 0 if none is. Absent: it holds nothing.
 
     Source: `vllm/v1/core/kv_cache_manager.py:110 KVCacheManager`.
     """
@@ -99,8 +100,8 @@ class KVCacheManager:
     ) -> KVCacheBlocks | None:
         """Slots for the next `num_new_tokens` tokens; the blocks newly taken, or None if they do not fit.
 
-        1. How many blocks are missing? `num_missing_blocks`, below, for the tokens computed so far (in
-           the cache, too) and the new ones.
+        1. How many blocks are missing? `num_missing_blocks`, below, for the tokens computed so far
+           (`request.num_computed_tokens` and `num_new_computed_tokens`) and the new ones.
         2. Does it fit? A block that was found and is free leaves the free queue with the others, so
            it counts like a new one. With `full_sequence_must_fit` the same question is asked first
            for the request's whole sequence (`request.num_tokens`), of which this step may compute a part.

@@ -13,6 +13,26 @@ EVE = [90, 91, 92, 93, *ADA[4:]]
 CY = list(range(100, 128))
 
 
+def grant(manager: Any, request: Request, num_tokens: int, *more: Any) -> Any:
+    """`allocate_slots`; where the pool refuses to publish a block, the error says why."""
+    try:
+        return manager.allocate_slots(request, num_tokens, *more)
+    except AssertionError as error:
+        name, size, said = request.request_id, manager.block_size, str(error)
+        if said.startswith("I3"):
+            full = request.num_tokens // size
+            raise AssertionError(
+                f"{name} has {request.num_tokens} tokens, which fill {full} block{'s' * (full != 1)} of "
+                f"{size}, and yours publishes more: a slot whose token is not there yet cannot be hashed"
+            ) from error
+        if said.endswith("is published already"):
+            raise AssertionError(
+                f"{said}, and yours publishes it for {name} once more: what a request found counts as "
+                "published, and so does what it has published itself"
+            ) from error
+        raise
+
+
 def what_happens(manager_class: Any) -> dict[str, Any]:
     """Play the scene on a new manager of this class; the answers, by their names in `predictions`."""
     manager = manager_class(10, 4, 64)
@@ -24,7 +44,7 @@ def what_happens(manager_class: Any) -> dict[str, Any]:
     def come(name: str, prompt: list[int]) -> Request:
         request = ask(name, prompt)
         hits, num_hits = manager.get_computed_blocks(request)
-        got = manager.allocate_slots(request, request.num_tokens - num_hits, num_hits, hits)
+        got = grant(manager, request, request.num_tokens - num_hits, num_hits, hits)
         assert got is not None, f"{name} needs fewer blocks than are free, and was refused"
         request.num_computed_tokens = request.num_tokens
         return request

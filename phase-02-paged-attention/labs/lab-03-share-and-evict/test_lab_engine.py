@@ -39,7 +39,7 @@ def test_random_traffic_block_for_block(lab: ModuleType) -> None:
             for manager, request in zip((ours, yours), pair, strict=True):
                 hits, num_hits = manager.get_computed_blocks(request)
                 n = min(new, request.num_tokens - num_hits)
-                blocks = manager.allocate_slots(request, n, num_hits, hits, gate)
+                blocks = support.grant(manager, request, n, num_hits, hits, gate)
                 got.append(None if blocks is None else manager.get_block_ids(str(step)))
                 request.num_computed_tokens = num_hits + n
             what = f"call {step}, a request of {len(prompt)} tokens"
@@ -51,7 +51,7 @@ def test_random_traffic_block_for_block(lab: ModuleType) -> None:
             for manager, request in zip((ours, yours), pair, strict=True):
                 if request.num_computed_tokens == request.num_tokens:
                     request.append_output_token_ids(3 + step % 2)
-                blocks = manager.allocate_slots(request, 1)
+                blocks = support.grant(manager, request, 1)
                 got.append(None if blocks is None else blocks.get_block_ids())
                 request.num_computed_tokens += blocks is not None
             what = f"call {step}, one token more"

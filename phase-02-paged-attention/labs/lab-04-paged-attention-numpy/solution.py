@@ -22,7 +22,7 @@ def predictions() -> dict[str, list[float]]:
         "slots of Ada's prompt": [28, 29, 30, 31, 8, 9, 10, 11, 20, 21],
         "slots of the decode step": [22, 39],
         "rows read, and of these read twice": [23, 8],
-        "denominator after each block": [1.5, 1.75],
+        "denominator after each piece": [1.5, 1.75],
     }
 
 

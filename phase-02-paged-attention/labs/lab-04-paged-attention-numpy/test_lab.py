@@ -28,9 +28,10 @@ def test_the_predictions_hold(lab: ModuleType) -> None:
         ),
         "rows read, and of these read twice": (
             [23, 8],
-            "How many tokens does each see by now, and how many of them are in a block of both tables?",
+            "How many tokens does each see by now? A shared slot is read by both: how many of its readings "
+            "are second ones?",
         ),
-        "denominator after each block": (
+        "denominator after each piece": (
             [1.5, 1.75],
             "When the maximum grows, by which factor is every earlier term too large?",
         ),
@@ -68,7 +69,7 @@ def test_slot_mapping_of_a_flat_batch(lab: ModuleType) -> None:
     got = lab.slot_mapping(table, start, lens, 4)
     assert list(got) == want, (
         f"Ada writes position 10, Bo 6 to 9, Cy 0 to 4: slots {want}. Yours: {np.asarray(got).tolist()}. "
-        "A request's first new position is its length after the step minus its new tokens"
+        "`slot_mapping` is given, and asks your `slot_of` for each"
     )
     assert got.dtype == np.int64, (
         f"slots are int64, a large cache has more than 2**31; yours {got.dtype}"
@@ -245,7 +246,8 @@ def test_chunks_see_what_the_whole_prompt_sees(lab: ModuleType, chunks: list[int
     support.expect_close(
         np.concatenate(rows),
         support.dense(query, *keys),
-        f"chunks of {chunks}. Query j of a chunk of n is at position seq_len - n + j and sees no later one",
+        f"chunks of {chunks}: a row sees a token that comes after it, or misses one. Which position has the "
+        "first new row?",
         "A slot that nobody wrote holds NaN, so a token was written to another place or the read went too "
         "far; or a query sees no key at all, and not even its own",
     )

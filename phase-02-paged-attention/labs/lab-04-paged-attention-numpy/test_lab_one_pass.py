@@ -96,12 +96,18 @@ def test_one_pass_is_two_passes(lab: ModuleType, name: str) -> None:
         support.dense(q[None], k, v)[0]
         for q, k, v in zip(case.query, case.keys, case.values, strict=True)
     ]
-    support.expect_close(got, np.stack(want), f"{name}, lengths {lens}")
+    if_nan = support.POISON
+    if name == "loud":
+        if_nan = f"Scores are in the hundreds here, so exp may have overflowed. Or: {if_nan}"
+    support.expect_close(got, np.stack(want), f"{name}, lengths {lens}", if_nan)
     *arguments, scale = case.arguments
     arguments[0] = arguments[0] / 3
     got = lab.paged_decode_one_pass(*arguments, 3 * scale)
     support.expect_close(
-        got, np.stack(want), f"{name}, lengths {lens}, a third of the query and 3 times the scale"
+        got,
+        np.stack(want),
+        f"{name}, lengths {lens}, a third of the query and 3 times the scale",
+        if_nan,
     )
 
 

@@ -38,7 +38,8 @@ class Scheduler(given.Scheduler):
       `num_computed_tokens` on. You do not move it.
 
     Of the `step` you read `token_budget`, what is left of it, the whole budget at first. `_serve` and
-    `_admit` write into it. A request has `num_tokens` and `num_computed_tokens`.
+    `_admit` write into it. A request has `num_tokens` (prompt and
+    answer so far) and `num_computed_tokens`.
     """
 
     def _serve(self, step: Any, request: Any, num_new_tokens: int, new_blocks: Any) -> None:
@@ -66,6 +67,7 @@ class Scheduler(given.Scheduler):
 
         Each gets what is missing, clamped: ask for the slots, then `_serve`. If there are no blocks for
         somebody, the loop ends: those behind get nothing either. (To take blocks from others is lab 03-04.)
+        `schedule` calls the other loop all the same.
         """
         raise NotImplementedError
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import TracebackType
+from traceback import walk_tb
+from types import FrameType
 from typing import Any, TypeVar
 
 from mini_vllm import EngineConfig
+from mini_vllm.core import kv_cache_manager
 from mini_vllm.core.request import Request
 from mini_vllm.core.sched import scheduler as given
 from mini_vllm.core.sched.output import ModelRunnerOutput, SchedulerOutput
@@ -48,12 +50,17 @@ def explained(scheduler: Any, call: Callable[[], T]) -> T:
     try:
         return call()
     except KeyError as error:
-        if _raised_in(error.__traceback__) != given.__file__:
+        if _frames(error)[-1].f_code.co_filename != given.__file__:
             raise
         raise AssertionError(
             f"`schedule` makes the plan from the step, and finds no entry for {error} in "
             "`req_to_new_blocks`: whoever is served or admitted needs what `allocate_slots` gave"
         ) from error
+    except ValueError as error:
+        frames = _frames(error)
+        if frames[-1].f_code.co_filename != kv_cache_manager.__file__:
+            raise
+        raise AssertionError(_too_few(frames)) from error
     except AssertionError as error:
         if error.args:
             raise
@@ -64,11 +71,25 @@ def explained(scheduler: Any, call: Callable[[], T]) -> T:
         raise AssertionError(f"the plan holds more than the {budget} tokens of a step") from error
 
 
-def _raised_in(traceback: TracebackType | None) -> str | None:
-    """The file of the innermost frame."""
-    while traceback is not None and traceback.tb_next is not None:
-        traceback = traceback.tb_next
-    return None if traceback is None else traceback.tb_frame.f_code.co_filename
+def _frames(error: BaseException) -> list[FrameType]:
+    """From `explained` down to where it was raised."""
+    return [frame for frame, _ in walk_tb(error.__traceback__)]
+
+
+def _too_few(frames: list[FrameType]) -> str:
+    """In words, the call of `allocate_slots` that was refused for its number of tokens."""
+    request, num_new_tokens = (frames[-1].f_locals[name] for name in ("request", "num_new_tokens"))
+    name = request.request_id
+    said = f"allocate_slots is called with {num_new_tokens} tokens for {name}"
+    made_by = [frame.f_locals for frame in frames if frame.f_code.co_filename == given.__file__]
+    step = next((names["step"] for names in made_by if "step" in names), None)
+    if step is not None and step.token_budget <= 0:
+        return f"{said} when the step's budget is used up: {step.num_scheduled_tokens}"
+    missing = request.num_tokens - request.num_computed_tokens
+    return (
+        f"{said}, who has {request.num_tokens} tokens, {request.num_computed_tokens} of them computed, and "
+        f"so lacks {missing}"
+    )
 
 
 def _plan(scheduler: Any) -> SchedulerOutput:

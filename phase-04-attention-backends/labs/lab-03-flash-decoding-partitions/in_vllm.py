@@ -1,6 +1,8 @@
 """vLLM's own merge of parts and its 16 segments, under Triton's interpreter: no GPU needed.
 
 python phase-04-attention-backends/labs/lab-03-flash-decoding-partitions/in_vllm.py
+
+It needs vLLM (SETUP.md).
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ os.environ |= {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": "", "VLLM_LOGGIN
 
 import math
 import warnings
+from importlib.util import find_spec
 
 NUM_HEADS, NUM_KV_HEADS, HEAD_SIZE, BLOCK_SIZE, SEGMENTS = 4, 2, 64, 16, 16
 
@@ -77,6 +80,8 @@ def merged(
 
 
 def main() -> None:
+    if find_spec("vllm") is None:
+        raise SystemExit("vllm is not installed here; see SETUP.md")
     for seq_len in (203, 300, 4096):
         print(f"{seq_len:5,} tokens: keys in {segments_with_keys(seq_len)} of {SEGMENTS} segments")
     print()

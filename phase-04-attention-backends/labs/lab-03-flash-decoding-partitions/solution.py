@@ -93,22 +93,6 @@ def from_lse(out: Floats, lse: Floats) -> State:
     return State(m, some.astype(float), np.where(some[:, None], out, 0.0))
 
 
-def merge_outputs(
-    out_a: Floats, lse_a: Floats, out_b: Floats, lse_b: Floats
-) -> tuple[Floats, Floats]:
-    none_a, none_b = ~np.isfinite(lse_a), ~np.isfinite(lse_b)
-    lse_a, lse_b = np.where(none_a, -np.inf, lse_a), np.where(none_b, -np.inf, lse_b)
-    largest = _finite(np.maximum(lse_a, lse_b))
-    of_a, of_b = np.exp(lse_a - largest), np.exp(lse_b - largest)
-    both = of_a + of_b
-    some = both > 0
-    share_a = np.divide(of_a, both, out=np.zeros_like(both), where=some)[:, None]
-    share_b = np.divide(of_b, both, out=np.zeros_like(both), where=some)[:, None]
-    out_a, out_b = np.where(none_a[:, None], 0.0, out_a), np.where(none_b[:, None], 0.0, out_b)
-    lse = np.log(both, out=np.full_like(both, -np.inf), where=some) + largest
-    return out_a * share_a + out_b * share_b, lse
-
-
 def segments(seq_len: int, tile: int, num_segments: int = 16) -> tuple[int, int]:
     keys = -(-seq_len // (num_segments * tile)) * tile
     return keys, -(-seq_len // keys)

@@ -71,7 +71,7 @@ def finish(state: State) -> Floats:
 
 
 def total(state: State, row: int) -> tuple[Fraction, list[Fraction]]:
-    """What does not depend on m: the sums of `2 ** score` and of `2 ** score * value`, as exact fractions.
+    """The two quantities of the README's proof, the one of the weights first, as exact fractions.
 
     A float is a fraction, `Fraction(0.75)` for instance, and `Fraction(2) ** -3` is one eighth.
 
@@ -128,27 +128,6 @@ def to_lse(state: State) -> tuple[Floats, Floats]:
 def from_lse(out: Floats, lse: Floats) -> State:
     """A state from those two. A row without a key has lse -inf, or +inf, and anything as its output."""
     raise NotImplementedError
-
-
-def merge_outputs(
-    out_a: Floats, lse_a: Floats, out_b: Floats, lse_b: Floats
-) -> tuple[Floats, Floats]:
-    """Two parts merged in this form, without going through a state: output and log-sum-exp of both (given).
-
-    An lse may be 10,000. Where a row has no key it is -inf or +inf, with anything as the output; if a row has
-    none in either part, the result is 0 and -inf.
-    """
-    none_a, none_b = ~np.isfinite(lse_a), ~np.isfinite(lse_b)
-    lse_a, lse_b = np.where(none_a, -np.inf, lse_a), np.where(none_b, -np.inf, lse_b)
-    largest = _finite(np.maximum(lse_a, lse_b))
-    of_a, of_b = np.exp(lse_a - largest), np.exp(lse_b - largest)
-    both = of_a + of_b
-    some = both > 0
-    share_a = np.divide(of_a, both, out=np.zeros_like(both), where=some)[:, None]
-    share_b = np.divide(of_b, both, out=np.zeros_like(both), where=some)[:, None]
-    out_a, out_b = np.where(none_a[:, None], 0.0, out_a), np.where(none_b[:, None], 0.0, out_b)
-    lse = np.log(both, out=np.full_like(both, -np.inf), where=some) + largest
-    return out_a * share_a + out_b * share_b, lse
 
 
 # ---- when it pays --------------------------------------------------------------------------------

@@ -43,18 +43,6 @@ class Rows(NamedTuple):
     value: Array
 
 
-class Launch(NamedTuple):
-    """How vLLM's Triton backend cuts the keys of a request.
-
-    Attributes:
-        segments: programs that share them, each with a piece; 1 for one program that reads all.
-        tile: keys that a program takes at once.
-    """
-
-    segments: int
-    tile: int
-
-
 AS_BEFORE, RARER, GONE = "as before", "rarer", "gone"
 
 
@@ -203,21 +191,3 @@ def _attend(query: Array, key: Array, value: Array, scale: np.float32) -> Array:
         above = fixed_sum(weights[:, None] * v[..., :sees])
         out[row] = above / fixed_sum(weights)[:, None]
     return out
-
-
-def launch(num_seqs: int, max_query_len: int, num_kv_heads: int, batch_invariant: bool) -> Launch:
-    """Segments only where everybody decodes, few do, and nobody asked for invariance."""
-    few = num_seqs <= 128 // num_kv_heads
-    if max_query_len == 1 and few and not batch_invariant:
-        return Launch(16, 16)
-    return Launch(1, 32)
-
-
-def keys_in_turn(seq_len: int, how: Launch) -> int:
-    """Keys that the busiest program of a request reads one after the other, padding of its last tile
-    included. Given.
-
-    Tiles are dealt out whole. All segments get the same number of tiles, the least that is enough, from
-    the first on; so the last ones may have fewer, or none.
-    """
-    return -(-seq_len // (how.segments * how.tile)) * how.tile

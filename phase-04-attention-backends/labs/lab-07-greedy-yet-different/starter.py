@@ -48,18 +48,6 @@ class Rows(NamedTuple):
     value: Array
 
 
-class Launch(NamedTuple):
-    """How vLLM's Triton backend cuts the keys of a request.
-
-    Attributes:
-        segments: programs that share them, each with a piece; 1 for one program that reads all.
-        tile: keys that a program takes at once.
-    """
-
-    segments: int
-    tile: int
-
-
 AS_BEFORE, RARER, GONE = "as before", "rarer", "gone"
 """What a setting does to the answers that change: as many, fewer, none. One that still changes is not
 `gone`.
@@ -105,6 +93,8 @@ def same_stages(alone: Sequence[Stage], beside: Sequence[Stage]) -> None:
 
 def first_difference(alone: Sequence[Stage], beside: Sequence[Stage]) -> Difference | None:
     """The first stage, in the order of the computation, at which two runs are not equal to the bit.
+
+    0.0 and -0.0 count as equal, as in `ulps`.
 
     Args:
         alone, beside: what each part of the model returned for one request: names, and float32 arrays.
@@ -222,31 +212,3 @@ def attend(requests: Sequence[Rows], scale: float) -> list[Array]:
         float32 `[m, num_heads, D]` for each request, in their order.
     """
     raise NotImplementedError
-
-
-# -- Your work: at the pin.
-
-
-def launch(num_seqs: int, max_query_len: int, num_kv_heads: int, batch_invariant: bool) -> Launch:
-    """What vLLM's Triton backend chooses at 0.22.1, for a model in 16 or 32 bits on CUDA, without graphs.
-
-    Read the end of `unified_attention` in `vllm/v1/attention/ops/triton_unified_attention.py`, and where
-    `triton_attn.py` beside the backends sets the threshold.
-
-    Args:
-        num_seqs: requests in the step.
-        max_query_len: the most rows that one of them has.
-        num_kv_heads: KV heads on this GPU.
-        batch_invariant: `VLLM_BATCH_INVARIANT=1`.
-    """
-    raise NotImplementedError
-
-
-def keys_in_turn(seq_len: int, how: Launch) -> int:
-    """Keys that the busiest program of a request reads one after the other, padding of its last tile
-    included. Given.
-
-    Tiles are dealt out whole. All segments get the same number of tiles, the least that is enough, from
-    the first on; so the last ones may have fewer, or none.
-    """
-    return -(-seq_len // (how.segments * how.tile)) * how.tile

@@ -290,33 +290,3 @@ def test_a_norm_knows_no_batch(lab: ModuleType) -> None:
             f"{n} rows, {lies} in memory: {len(differ)} have other bits than alone, the first is row "
             f"{differ[0]}"
         )
-
-
-# -- How vLLM's Triton backend cuts.
-
-
-def test_segments_for_few_who_decode(lab: ModuleType) -> None:
-    """16 segments up to the threshold, and none beyond it, in a prefill, or where invariance is asked for."""
-    for line in support.captured("pin")["launches"]:
-        case = (
-            line["num_seqs"],
-            line["max_query_len"],
-            line["num_kv_heads"],
-            line["batch_invariant"],
-        )
-        got, want = tuple(lab.launch(*case)), (line["segments"], line["tile"])
-        assert got == want, (
-            f"{case[0]} requests, at most {case[1]} rows each, {case[2]} KV heads, batch invariant "
-            f"{case[3]}: vLLM's "
-            f"launcher takes {want[0]} segments and tiles of {want[1]}, you say {got[0]} and {got[1]}"
-        )
-
-
-def test_the_threshold_is_rounded_down(lab: ModuleType) -> None:
-    """128 // 10 KV heads is 12, as `seq_threshold_3D` is calculated in `triton_attn.py`."""
-    for num_seqs, want in ((12, (16, 16)), (13, (1, 32))):
-        got = tuple(lab.launch(num_seqs, 1, 10, False))
-        assert got == want, (
-            f"{num_seqs} requests decode, 10 KV heads: the threshold is 128 // 10 = 12, so (segments, "
-            f"tile) is {want}, not {got}"
-        )

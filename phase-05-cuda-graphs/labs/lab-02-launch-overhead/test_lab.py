@@ -93,10 +93,12 @@ def test_pieces_reach_from_layer_to_layer(lab: ModuleType) -> None:
         pieces = sum(1 for inside, _ in itertools.groupby(flat, lambda one: one[1]) if inside)
         alone = sum(not inside for _, inside in flat)
         got = lab.launches(kernels, "PIECEWISE")
+        depth = "1 layer" if layers == 1 else f"{layers} layers"
+        held = "1 kernel" if split == 1 else f"{split} kernels"
         assert got == pieces + alone, (
-            f"{layers} layers with {split} kernels that no piece holds: {pieces} pieces and {alone} between "
-            f"them are {pieces + alone} launches, not {got}. The last kernels of a layer and the first of "
-            "the next are in one piece"
+            f"{depth} with {held} that no piece holds, {before} before and {after} after: "
+            f"{pieces + alone} launches, not {got}. How far does a piece reach, and what is each kernel "
+            "between two pieces?"
         )
     got = lab.launches(lab.Kernels(4, beside=3), "PIECEWISE") - lab.launches(
         lab.Kernels(4, beside=0), "PIECEWISE"

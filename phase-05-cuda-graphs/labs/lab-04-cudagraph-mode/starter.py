@@ -75,8 +75,8 @@ class CudagraphDispatcher:
         raise NotImplementedError
 
     def _descriptor(self, num_tokens: int, uniform: bool) -> BatchDescriptor:
-        """The key of a FULL graph that holds so many tokens, at most the top size, whether there is that
-        graph or not. Good for keys and for look-ups alike."""
+        """The key of a FULL graph that holds so many tokens, whether there is that graph or not. Good for
+        keys and for look-ups alike. `num_tokens` is never above the top size."""
         raise NotImplementedError
 
     def dispatch(
@@ -97,8 +97,11 @@ class CudagraphDispatcher:
             uniform_decode: see the function above.
             invalid_modes: what this step must not run as.
 
-        Raises ValueError if `invalid_modes` holds all three; or if it holds NONE, and a step that the ladder
-        holds finds no graph (with the count). But above the top, and in mode NONE, it is NONE without asking.
+        Raises ValueError if `invalid_modes` holds all three, whatever the step.
+
+        After that, a step above the top, or in mode NONE, runs as NONE, and nobody asks whether NONE is
+        invalid. In a step that the ladder holds, ValueError with the count if no graph is found and NONE is
+        invalid.
         """
         raise NotImplementedError
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -94,6 +95,11 @@ def test_the_predictions_hold(lab: ModuleType) -> None:
         f"eight questions; these stand in one of the README and your answers only: {apart}"
     )
     for name, (fact, ask) in facts.items():
+        shape = re.fullmatch(r"(NONE|PIECEWISE|FULL) [1-9]\d*", str(said[name]))
+        assert shape, (
+            f"{name}: {said[name]!r} has another form than asked for, before anything is compared: NONE, "
+            "PIECEWISE or FULL, a blank, and the rows in digits alone"
+        )
         wrong = wrong_in(said[name], fact)
         assert not wrong, f"{name}: {wrong}. {ask}"
 

@@ -102,7 +102,8 @@ def compensation(error: Floats, inverse: Floats) -> Floats:
 
     Args:
         error: `[out]`, the first column before rounding minus after.
-        inverse: `[k, k]`, the inverse of H for these k inputs.
+        inverse: `[k, k]`, the inverse of H for these k inputs. Only its first row matters, and a multiple of
+            it will do.
 
     Returns:
         `[out, k - 1]`, for the second column and those behind it.

@@ -143,7 +143,6 @@ def kv_bytes_per_token(model: Model, kv_bytes: float = 2) -> float:
 
 
 # ---- seconds of one part -------------------------------------------------------------------------
-# Each gives two numbers: how long the part takes if reading alone counts, and if computing alone counts.
 
 
 def product_rate(card: Card, scheme: Scheme) -> float:
@@ -162,6 +161,10 @@ def product_rate(card: Card, scheme: Scheme) -> float:
     if scheme.product == "fp8" and card.fp8 is not None:
         return card.fp8
     return card.flops
+
+
+# Each of the three below gives two numbers: how long the part takes if reading alone counts, and if computing
+# alone counts.
 
 
 def linears_seconds(card: Card, scheme: Scheme, weights: int, tokens: int) -> tuple[float, float]:

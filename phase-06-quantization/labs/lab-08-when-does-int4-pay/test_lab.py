@@ -20,14 +20,14 @@ ANSWERS: dict[str, tuple[float, float, str]] = {
         "embedding is a table of which one row is read",
     ),
     "times faster, sixty-four decode": (
-        1.79, 0.12, "64 caches of 1,000 tokens are 8.4 GB, in both; add them below and above",
+        1.79, 0.12, "how many bytes are 64 caches of 1,000 tokens, and in which of the two are they fewer?",
     ),
     "times faster, the same with a chunk": (
         1.0, 0.05, "what do 2,048 tokens in a step wait for, and in how many bits is multiplied?",
     ),
     "tokens from which the linears gain nothing": (
         404, 0.03,
-        "from there the product in 16 bits computes as long as it reads; do the 4 bits come into it?",
+        "just before it, which of the two still reads and which computes? When do both compute?",
     ),
 }  # fmt: skip
 

@@ -109,16 +109,15 @@ def test_how_long_all_is_gained(lab: ModuleType) -> None:
             a_token = 2 * (1 + scheme.dequant) / rate
             last = got * a_token <= read * (1 + 1e-12) < (got + 1) * a_token
             assert last, (
-                f"{scheme.name}, {scheme.dequant:g} for dequantising, {rate / 1e12:g} TFLOP/s: a weight is "
-                f"read as long as {read / a_token:.6g} tokens compute with it; the last "
-                f"that fits is not {got}"
+                f"{scheme.name}, {scheme.dequant:g} for dequantising, {rate / 1e12:g} TFLOP/s: {got} is not "
+                "the last number of tokens for which computing takes no longer than reading"
             )
     got = lab.full_gain_until(support.plain_card(lab, flops=128e12, bandwidth=1e12), lab.FP16)
     assert got == 128, f"a ridge of 128 itself still counts: 128, not {got}"
 
 
 def test_where_4_bits_stop_to_pay(lab: ModuleType) -> None:
-    """The ridge of 16 bits over 1 + d, whatever the bits."""
+    """Where 4 bits stop paying, with and without dequantising."""
     for card in cards(lab):
         ridge = card.flops / card.bandwidth  # type: ignore[attr-defined]
         for dequant in (0.0, 0.1, 0.25, 1.0):
@@ -127,8 +126,8 @@ def test_where_4_bits_stop_to_pay(lab: ModuleType) -> None:
                 want = math.ceil(ridge / (1 + dequant))
                 got = lab.break_even(card, scheme)
                 assert got == want, (
-                    f"ridge {ridge:.1f}, {bits} bits, {dequant:g} for dequantising: 16 bits read a weight as "
-                    f"long as {want} tokens compute with it, not {got}"
+                    f"ridge {ridge:.1f}, {bits} bits, {dequant:g} for dequantising: no faster from {want} "
+                    f"tokens on, not {got}. Which of the two still reads there?"
                 )
 
 
@@ -141,7 +140,7 @@ def test_equally_long_is_no_faster(lab: ModuleType) -> None:
 
 
 def test_8_bits_never_stop(lab: ModuleType) -> None:
-    """Half the bytes and twice the rate; but without tensor cores it is like 4 bits."""
+    """8 bits beside 16, on a card with tensor cores for them and on one without."""
     for scheme in (lab.W8A8, lab.FP8):
         got = lab.break_even(lab.L4, scheme)
         assert got is None, (
@@ -152,7 +151,7 @@ def test_8_bits_never_stop(lab: ModuleType) -> None:
 
 
 def test_4_bits_beside_8(lab: ModuleType) -> None:
-    """Half of the ridge, because 8 bits read half as long."""
+    """Two schemes that both read less than 16 bits, beside each other."""
     got = lab.break_even(lab.L4, lab.W4A16, lab.FP8)
     assert got == 202, f"on an L4 fp8 is as fast as 4 bits from 202 tokens on, not {got}"
     got = lab.break_even(lab.L4, lab.FP8, lab.W4A16)
@@ -163,11 +162,13 @@ def test_4_bits_beside_8(lab: ModuleType) -> None:
 
 
 def test_unpacking_never_pays(lab: ModuleType) -> None:
-    """It reads and writes more than 16 bits would have read."""
+    """A scheme that unpacks first, on any card."""
     scheme = lab.Scheme("unpacked", 4.125, unpacks_first=True)
     for card in cards(lab):
         got = lab.break_even(card, scheme)
-        assert got == 1, f"4.125 + 16 + 16 bits instead of 16: no faster from 1 on, not {got}"
+        assert got == 1, (
+            f"no faster from 1 token on, not {got}. How many bytes does it move for one weight?"
+        )
 
 
 def test_the_search_ends(lab: ModuleType) -> None:
@@ -185,11 +186,11 @@ def test_the_search_ends(lab: ModuleType) -> None:
 # ---- what others have seen -----------------------------------------------------------------------
 
 WHY = {
-    "A": "1,000 prompts of 32 tokens and no second token: thousands of tokens in a step, and a ridge of 295",
-    "B": "the same file, so the same bytes and operations, five times slower. What did the flag change?",
-    "C": "1 to 4 people on a card whose ridge is in the hundreds, and a gain of nearly 3",
-    "D": "256 tokens in a step are past most cards' ridge; can memory explain half of the speed?",
-    "E": "eight times slower. Dequantising would have to take nine times as long as the product",
+    "A": "1,000 prompts of 32 tokens and no second token: how many tokens has a step? Where is the ridge?",
+    "B": "the same file on both sides. Which bytes or operations does the flag change?",
+    "C": "how many tokens has a step of 1 to 4 people? How near is the gain to that in bytes?",
+    "D": "which `dequant` gives one half?",
+    "E": "which `dequant` would make it eight times slower?",
 }
 
 

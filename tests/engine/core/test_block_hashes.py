@@ -10,7 +10,9 @@ import mini_vllm.core.request as request_module
 from mini_vllm.core import kv_cache_utils
 from mini_vllm.core.kv_cache_utils import (
     BlockHash,
+    get_request_block_hasher,
     hash_block_tokens,
+    init_none_hash,
 )
 from mini_vllm.core.request import Request
 from mini_vllm.sampling_params import SamplingParams
@@ -118,3 +120,48 @@ def test_hash_root_is_random_unless_the_hash_seed_is_set(monkeypatch: pytest.Mon
         else:
             monkeypatch.setenv("PYTHONHASHSEED", value)
         assert root() != root()
+
+
+# -- another hash ---------------------------------------------------------------------------------
+
+
+def spell(parts: Any) -> bytes:
+    """A hash that can be read: what it is given, written out."""
+    return repr(parts).encode()
+
+
+def test_a_hash_function_of_ones_own_gets_parent_tokens_and_keys() -> None:
+    assert hash_block_tokens(BlockHash(b"p"), [1, 2], None, spell) == b"(b'p', (1, 2), None)"
+    first = hash_block_tokens(None, [1, 2], ("salt",), spell)
+    assert first == spell((kv_cache_utils.NONE_HASH, (1, 2), ("salt",)))
+
+
+def test_a_request_is_hashed_by_the_hasher_that_it_is_given() -> None:
+    hasher = get_request_block_hasher(2, spell)
+    params = SamplingParams(max_tokens=8)
+    request = Request("r", [1, 2, 3, 4, 5], params, block_size=2, block_hasher=hasher)
+    first = spell((kv_cache_utils.NONE_HASH, (1, 2), None))
+    assert request.block_hashes == [first, spell((first, (3, 4), None))]
+    request.append_output_token_ids(6)
+    assert request.block_hashes[2] == spell((request.block_hashes[1], (5, 6), None))
+
+
+@pytest.mark.parametrize("salt", [None, "salt"])
+def test_the_default_hasher_says_what_a_request_says_by_itself(salt: str | None) -> None:
+    request = request_of(list(range(11)), salt=salt)
+    fresh = request_of([0], salt=salt)
+    fresh.all_token_ids, fresh.num_tokens = list(range(11)), 11
+    assert get_request_block_hasher(4)(fresh) == request.block_hashes
+
+
+def test_the_first_parent_can_come_from_that_hash_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kv_cache_utils, "NONE_HASH", kv_cache_utils.NONE_HASH)
+    monkeypatch.setenv("PYTHONHASHSEED", "7")
+    init_none_hash(spell)
+    assert kv_cache_utils.NONE_HASH == b"'7'"
+    monkeypatch.delenv("PYTHONHASHSEED")
+    init_none_hash(spell)
+    drawn = kv_cache_utils.NONE_HASH
+    init_none_hash(spell)
+    assert len(drawn) == 32
+    assert drawn != kv_cache_utils.NONE_HASH

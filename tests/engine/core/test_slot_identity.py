@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
 import pytest
 
+from mini_vllm.core import block_pool
 from mini_vllm.core.sched.output import CachedRequestData, NewRequestData, SchedulerOutput
+from mini_vllm.core.single_type_kv_cache_manager import SlidingWindowManager
 from mini_vllm.engine.parts import EngineParts
 from mini_vllm.sampling_params import SamplingParams
 from tests.engine.helpers.faults import FAULTS
@@ -13,9 +19,7 @@ from tests.engine.helpers.slot_identity import (
     UPSTREAM_ASYNC_PARTS,
     UPSTREAM_PARTS,
     NoProgress,
-    SlotMemory,
     World,
-    WrongSlot,
     aimed_world,
     any_world,
     fuzz,
@@ -23,6 +27,7 @@ from tests.engine.helpers.slot_identity import (
     run_world,
     worlds,
 )
+from tests.engine.helpers.slot_memory import SlotMemory, WrongSlot
 from tests.engine.helpers.thorough import either
 
 
@@ -40,6 +45,53 @@ def test_every_read_finds_it_with_two_plans_in_flight_too() -> None:
     assert not wrong, "\n".join(wrong)
     assert steps >= wanted
     assert count > wanted // 60, "few worlds: each takes absurdly long"
+
+
+@pytest.mark.parametrize("parts", [EngineParts(), ASYNC_PARTS], ids=["sync", "async"])
+def test_every_read_finds_it_in_models_of_several_kv_cache_groups_too(parts: EngineParts) -> None:
+    wanted = either(1500, 12_000)
+    steps, count, wrong = fuzz(wanted, 0, parts, groups=True)
+    assert not wrong, "\n".join(wrong)
+    assert steps >= wanted
+    assert count > wanted // 60, "few worlds: each takes absurdly long"
+
+
+def _window_a_token_short(patch: pytest.MonkeyPatch) -> None:
+    """The window's first token counts as skipped."""
+    patch.setattr(
+        SlidingWindowManager,
+        "get_num_skipped_tokens",
+        lambda self, n: max(0, n - self.sliding_window + 2),
+    )
+
+
+def _hash_without_the_group(patch: pytest.MonkeyPatch) -> None:
+    """One group's block is found for another."""
+    patch.setattr(
+        block_pool, "make_block_hash_with_group_id", lambda block_hash, group_id: block_hash
+    )
+
+
+def _run_of_hits_a_block_short(patch: pytest.MonkeyPatch) -> None:
+    """A window is found although its first block is not."""
+    find = SlidingWindowManager.find_longest_cache_hit.__func__  # type: ignore[attr-defined]
+
+    def short(cls: Any, hashes: Any, length: int, ids: Any, pool: Any, spec: Any) -> Any:
+        less = max(1, spec.sliding_window - spec.block_size)
+        return find(cls, hashes, length, ids, pool, replace(spec, sliding_window=less))
+
+    patch.setattr(SlidingWindowManager, "find_longest_cache_hit", classmethod(short))
+
+
+@pytest.mark.parametrize(
+    "plant", [_window_a_token_short, _hash_without_the_group, _run_of_hits_a_block_short]
+)
+def test_it_finds_a_fault_planted_in_groups(
+    plant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(monkeypatch)
+    drawn = (world for _, (_, world) in zip(range(90), worlds(0, True), strict=False))
+    assert any(reads_a_wrong_slot(world, EngineParts()) for world in drawn), "it goes unseen"
 
 
 def test_the_worlds_hold_what_goes_wrong() -> None:

@@ -205,7 +205,7 @@ class SchedulerLife(RuleBasedStateMachine):
 
     def follow_tables(self, output: Any) -> None:
         """The worker's tables, kept from what it is told alone, equal the manager's (I2)."""
-        for i in output.preempted_req_ids:
+        for i in [*output.preempted_req_ids, *output.reset_req_ids]:
             self.shadows[i].table = []
         for new in output.scheduled_new_reqs:
             self.shadows[new.req_id].table = list(new.block_ids)

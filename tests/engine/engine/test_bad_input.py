@@ -110,7 +110,8 @@ REQUESTS = [
     Bad("seed text", ("seed", "'a'"), params={"seed": "a"}, error=TypeError, vllm="later"),
     Bad("mistyped name", ("temprature", "temperature"), params={"temprature": 1}, error=TypeError),
     Bad("unknown name", ("beams",), params={"beams": 4}, error=TypeError),
-    Bad("left out", ("bad_words",), params={"bad_words": ["x"]}, vllm="it has this one"),
+    Bad("left out", ("flat_logprobs",), params={"flat_logprobs": True}, vllm="it has this one"),
+    Bad("a bad word of spaces", ("bad_words", "'  '"), params={"bad_words": ["  "]}, vllm="IndexError"),
 ]  # fmt: skip
 BY_NAME = [pytest.param(bad, id=bad.name) for bad in REQUESTS]
 

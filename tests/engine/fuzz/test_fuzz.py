@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from course.fuzz.causes import EQUAL, UNKNOWN, cause_of, goes_wrong
+from course.fuzz.causes import EQUAL, TWICE, UNKNOWN, cause_of, goes_wrong
 from course.fuzz.causes import WITHDRAWN as PLANTED
 from course.fuzz.command import RESULTS, main
 from course.fuzz.draw import GENERATORS, named, worlds
 from course.fuzz.drive import NoProgress, WrongPlan, WrongSlot, WrongTokens, play
 from course.fuzz.engines import Engine, Leak, Mini, engine_of, release
 from course.fuzz.hunt import SCHEDULERS, hunt, kind_of
-from course.fuzz.known import BYSTANDER, EQUALS, KNOWN, WITHDRAWN
+from course.fuzz.known import BYSTANDER, DEADLY, DOUBLED, EQUALS, KNOWN, WITHDRAWN
 from course.fuzz.memory import Entry, Memory, Plan, Wrong
 from course.fuzz.shrink import shrink, size
 from course.fuzz.world import EOS, Job, Settings, World, answer, prefixes, world_of
@@ -280,9 +280,22 @@ def test_vllm_goes_wrong_where_it_is_known_to(world: World) -> None:
     def vllm(which: World) -> Engine:
         return engine_of("vllm", which)
 
-    cause = EQUAL if world.name == "equals" else PLANTED
+    causes = {"equals": EQUAL, "doubled": TWICE, "deadly": TWICE}
     assert goes_wrong(world, vllm) is not None
-    assert cause_of(world, vllm) == cause
+    assert cause_of(world, vllm) == causes.get(world.name, PLANTED)
+
+
+@pytest.mark.vllm
+def test_a_second_reset_doubles_a_token_or_ends_the_engine() -> None:
+    """`DOUBLED`'s second token comes twice; with two plans in flight both worlds end well."""
+
+    def vllm(which: World) -> Engine:
+        return engine_of("vllm", which)
+
+    assert str(goes_wrong(DOUBLED, vllm)).startswith("0_0 gave [2, 3, 3, 5")
+    assert "AssertionError" in str(goes_wrong(DEADLY, vllm))
+    for world in (DOUBLED, DEADLY):
+        assert goes_wrong(replace(world, in_flight=2), vllm) is None
 
 
 @pytest.mark.vllm

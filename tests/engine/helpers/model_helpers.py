@@ -83,8 +83,9 @@ class Step:
         """Attend on a copy of the cache, with fresh metadata; what numpy warns of is an error."""
         md = self.metadata
         fresh = AttentionMetadata(
-            md.query_start_loc, md.seq_lens, md.block_table, md.slot_mapping, md.block_size
-        )
+            md.query_start_loc, md.seq_lens, md.block_table, md.slot_mapping, md.block_size,
+            sliding_window=md.sliding_window,
+        )  # fmt: skip
         with np.errstate(all="raise", under="ignore"):
             return backend.forward(self.query, self.key, self.value, self.kv_cache.copy(), fresh)
 

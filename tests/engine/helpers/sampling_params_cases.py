@@ -57,8 +57,10 @@ GOOD: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"logit_bias": {}}, {"logit_bias": {}}),
     ({"logit_bias": {5: 1000, 6: -INF}}, {"logit_bias": {5: 1000.0, 6: -INF}}),
     ({"allowed_token_ids": [1, 1]}, {"allowed_token_ids": [1, 1]}),
-    ({"bad_words": None, "extra_args": None, "spaces_between_special_tokens": True}, {"n": 1}),
-    ({"bad_words": []}, {"n": 1}),
+    ({"bad_words": None, "extra_args": None}, {"bad_words": []}),
+    ({"bad_words": []}, {"bad_words": []}),
+    ({"bad_words": ["x", " y"]}, {"bad_words": ["x", " y"]}),
+    ({"spaces_between_special_tokens": False}, {"spaces_between_special_tokens": False}),
 ]
 
 # (arguments, the error, words of its message). Refused here and by vLLM.
@@ -98,6 +100,7 @@ BAD: list[tuple[dict[str, Any], type[Exception], list[str]]] = [
     ({"stop": 5}, TypeError, ["stop", "5", "list of strings"]),
     ({"stop": ["a", 3]}, TypeError, ["stop", "['a', 3]"]),
     ({"stop": "ab", "detokenize": False}, ValueError, ["stop=['ab']", "detokenize=True"]),
+    ({"bad_words": [""]}, ValueError, ["bad_words", "empty string"]),
     ({"stop_token_ids": [1.0]}, ValueError, ["stop_token_ids", "[1.0]", "integers"]),
     ({"stop_token_ids": ["1"]}, ValueError, ["stop_token_ids", "['1']"]),
     ({"max_tokens": 0}, ValueError, ["max_tokens must be at least 1", "got 0"]),
@@ -148,7 +151,6 @@ STRICTER: list[tuple[dict[str, Any], type[Exception], list[str]]] = [
     ({"allowed_token_ids": (1,)}, TypeError, ["allowed_token_ids", "(1,)", "tuple"]),
     ({"allowed_token_ids": ["a"]}, ValueError, ["allowed_token_ids", "['a']"]),
     ({"stop_token_ids": [True]}, ValueError, ["stop_token_ids", "[True]"]),
-    ({"bad_words": ["x"]}, ValueError, ["bad_words=['x']", "mini_vllm has not, because"]),
     (
         {"flat_logprobs": True},
         ValueError,
@@ -159,7 +161,7 @@ STRICTER: list[tuple[dict[str, Any], type[Exception], list[str]]] = [
         ValueError,
         ["logprob_token_ids=[1]", "mini_vllm has not, because"],
     ),
-    ({"spaces_between_special_tokens": False}, ValueError, ["spaces_between_special_tokens"]),
+    ({"spaces_between_special_tokens": 0}, TypeError, ["spaces_between_special_tokens"]),
     ({"extra_args": {"a": 1}}, ValueError, ["extra_args"]),
     ({"thinking_token_budget": 5}, ValueError, ["thinking_token_budget=5"]),
 ]
@@ -167,6 +169,7 @@ STRICTER: list[tuple[dict[str, Any], type[Exception], list[str]]] = [
 # vLLM asserts here and we raise a TypeError: refused by both, with different types.
 ASSERTED: list[dict[str, Any]] = [
     {"stop": ("a",)},
+    {"bad_words": "x"},
     {"stop_token_ids": (1, 2)},
     {"stop_token_ids": 5},
 ]

@@ -5,6 +5,7 @@ As a program (see `course.parity.tokens_run.run_worker`) it keeps real vLLM in a
 
 from __future__ import annotations
 
+import importlib
 import json
 import sys
 from pathlib import Path
@@ -16,29 +17,32 @@ SETTINGS: dict[str, Any] = {"block_size": 16, "max_model_len": 64}
 NUM_TOKENS = 12
 
 
-def play(engine: str, situations: list[list[dict[str, Any]]]) -> list[list[int]]:
-    """For each situation, the tokens of a request with seed 7; a situation: its neighbours' params."""
+def make_engine(engine: str, log_stats: bool = False) -> Any:
+    """An `LLMEngine` with the shipped model, on a CPU; with `log_stats` it counts."""
     if engine == "vllm":
         import vllm
         from vllm.v1.executor.uniproc_executor import UniProcExecutor
 
-        llm_engine: Any = vllm.LLM(
+        return vllm.LLM(
             str(DEFAULT_MODEL),
             dtype="float32",
             enforce_eager=True,
             async_scheduling=False,
             distributed_executor_backend=UniProcExecutor,
             num_gpu_blocks_override=64,
+            disable_log_stats=not log_stats,
             **SETTINGS,
         ).llm_engine
-        params_type: Any = vllm.SamplingParams
-    else:
-        import mini_vllm
+    import mini_vllm
 
-        llm_engine = mini_vllm.LLMEngine(
-            config=mini_vllm.EngineConfig(num_gpu_blocks=64, **SETTINGS)
-        )
-        params_type = mini_vllm.SamplingParams
+    config = mini_vllm.EngineConfig(num_gpu_blocks=64, **SETTINGS)
+    return mini_vllm.LLMEngine(config=config, log_stats=log_stats)
+
+
+def play(engine: str, situations: list[list[dict[str, Any]]]) -> list[list[int]]:
+    """For each situation, the tokens of a request with seed 7; a situation: its neighbours' params."""
+    llm_engine = make_engine(engine)
+    params_type: Any = importlib.import_module(engine).SamplingParams
     answers = []
     for number, beside in enumerate(situations):
         for index, knobs in enumerate([{"seed": 7}, *beside]):

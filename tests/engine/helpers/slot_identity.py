@@ -1,11 +1,13 @@
 """Does every read of the KV cache find what it thinks it finds? A fuzz without a model.
 
     python -m tests.engine.helpers.slot_identity [STEPS] [--seed N] [--upstream] [--async-scheduling]
+                                                 [--groups]
 
-The memory here holds no keys and values. Each slot remembers the token written to it, its position and
-everything before it, the cache salt included. A step writes what the scheduler's output tells a worker
-to write, through the block tables as a worker holds them, and then every scheduled request reads all
-its positions. What a read finds must be the request's own sequence.
+The memory (`slot_memory.py`) holds no keys and values. Each slot remembers the token written to it, its
+position and everything before it, the cache salt included. A step writes what the scheduler's output tells
+a worker to write, through the block tables as a worker holds them, and then every scheduled request reads
+all its positions. What a read finds must be the request's own sequence. With several KV cache groups each
+has its table, writes to its own blocks of the one memory, and reads only what its kind of attention sees.
 
 Worlds are drawn in two ways: any workload in a tiny pool; and one aimed at preemption in the middle of
 a step, where chance alone hardly hits (under `priority`: a prompt in chunks at low importance, a pool
@@ -18,133 +20,45 @@ import argparse
 import random
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from mini_vllm.config.engine import EngineConfig
+from mini_vllm.core.hybrid_kv_cache_manager import HybridKVCacheManager
+from mini_vllm.core.kv_cache_interface import (
+    ChunkedLocalAttentionSpec,
+    FullAttentionSpec,
+    KVCacheConfig,
+    KVCacheGroupSpec,
+    KVCacheSpec,
+    SlidingWindowSpec,
+)
 from mini_vllm.core.request import RequestStatus
 from mini_vllm.core.sched.async_scheduler import AsyncScheduler
-from mini_vllm.core.sched.output import ModelRunnerOutput, SchedulerOutput
+from mini_vllm.core.sched.output import SchedulerOutput
+from mini_vllm.core.sched.scheduler import Scheduler
 from mini_vllm.core.sched.upstream_scheduler import UpstreamAsyncScheduler, UpstreamScheduler
 from mini_vllm.engine.parts import EngineParts
+from tests.engine.helpers.slot_memory import FULL, MAX_MODEL_LEN, Group, SlotMemory, WrongSlot
 from tests.engine.helpers.workloads import DEFAULT_PARTS, make_request, scheduler_of
 
 STEPS = 1_000_000
-MAX_MODEL_LEN = 48
 MAX_TOKENS = 12
 UPSTREAM_PARTS = EngineParts(scheduler=UpstreamScheduler)
 ASYNC_PARTS = EngineParts(scheduler=AsyncScheduler)
 UPSTREAM_ASYNC_PARTS = EngineParts(scheduler=UpstreamAsyncScheduler)
 
 
-class WrongSlot(AssertionError):
-    """A read found another sequence than the reader's own."""
+GROUPS: list[list[Group]] = [
+    [FULL, ("window", 3)], [FULL, ("window", 8)], [FULL, ("window", 1)], [("window", 5)],
+    [FULL, ("window", 6), ("window", 6)], [("window", 4), ("window", 9)], [FULL, ("chunk", 8)],
+]  # fmt: skip
+"""What `with_groups` draws from."""
 
 
 class NoProgress(AssertionError):
     """A workload that should have ended long ago still runs."""
-
-
-# -- the memory -----------------------------------------------------------------------------------
-
-
-@dataclass
-class Row:
-    """What a worker knows of a request: its tokens, as prefixes, and its block table."""
-
-    prefixes: np.ndarray  # at each position, the number of the prefix that ends there
-    num_tokens: int = 0
-    table: list[int] = field(default_factory=list)
-    num_prompt_tokens: int = 0
-
-
-class SlotMemory:
-    """A KV cache of prefix numbers, and the worker that writes and reads it.
-
-    A prefix is a salt and the tokens after it. Equal prefixes have equal numbers, others have not:
-    a number tells token, position and all that came before. 0 is a slot never written.
-    """
-
-    def __init__(self, num_blocks: int, block_size: int, vocabulary: int) -> None:
-        self.block_size = block_size
-        self.vocabulary = vocabulary
-        self.slots = np.zeros((num_blocks, block_size), np.int64)
-        self.rows: dict[str, Row] = {}
-        self.salts: dict[str, str | None] = {}
-        self._numbers: dict[tuple[Any, int], int] = {}
-
-    def _append(self, request_id: str, token_id: int) -> None:
-        row = self.rows[request_id]
-        last = row.prefixes[row.num_tokens - 1] if row.num_tokens else self.salts[request_id]
-        number = self._numbers.setdefault((last, token_id), len(self._numbers) + 1)
-        row.prefixes[row.num_tokens] = number
-        row.num_tokens += 1
-
-    def execute(self, output: SchedulerOutput) -> ModelRunnerOutput:
-        """One step of a worker. Raises WrongSlot at a read that finds something else."""
-        for request_id in output.finished_req_ids:
-            self.rows.pop(request_id, None)
-        for request_id in output.preempted_req_ids:
-            self.rows[request_id].table = []
-        starts: dict[str, int] = {}
-        for new in output.scheduled_new_reqs:
-            self.rows[new.req_id] = Row(np.zeros(MAX_MODEL_LEN, np.int64), 0, list(new.block_ids))
-            for token_id in new.prompt_token_ids:
-                self._append(new.req_id, token_id)
-            self.rows[new.req_id].num_prompt_tokens = len(new.prompt_token_ids)
-            starts[new.req_id] = new.num_computed_tokens
-        cached = output.scheduled_cached_reqs
-        for request_id, block_ids, start in zip(
-            cached.req_ids, cached.new_block_ids, cached.num_computed_tokens, strict=True
-        ):
-            row = self.rows[request_id]
-            if request_id in cached.resumed_req_ids:
-                row.table = []
-            row.table.extend(block_ids or ())
-            starts[request_id] = start
-        for request_id, count in zip(cached.req_ids, cached.num_output_tokens, strict=False):
-            if request_id in cached.resumed_req_ids:  # whose newest token may have been dropped
-                row = self.rows[request_id]
-                row.num_tokens = row.num_prompt_tokens + count
-
-        # As in a layer: all writes of a step come before its first read.
-        for request_id, num_tokens in output.num_scheduled_tokens.items():
-            self._write(request_id, starts[request_id], starts[request_id] + num_tokens)
-        sampled: list[list[int]] = []
-        for request_id, num_tokens in output.num_scheduled_tokens.items():
-            end = starts[request_id] + num_tokens
-            self._read(request_id, end)
-            row = self.rows[request_id]
-            sampled.append([])
-            if end == row.num_tokens:
-                sampled[-1].append(3 + int(row.prefixes[end - 1]) * 7 % self.vocabulary)
-                if end < MAX_MODEL_LEN:
-                    self._append(request_id, sampled[-1][0])
-        ids = list(output.num_scheduled_tokens)
-        return ModelRunnerOutput(ids, {r: i for i, r in enumerate(ids)}, sampled)
-
-    def _write(self, request_id: str, start: int, end: int) -> None:
-        row = self.rows[request_id]
-        if end > len(row.table) * self.block_size:
-            raise WrongSlot(f"{request_id} has no slot for position {end - 1}: table {row.table}")
-        for position in range(start, end):
-            block_id = row.table[position // self.block_size]
-            self.slots[block_id, position % self.block_size] = row.prefixes[position]
-
-    def _read(self, request_id: str, end: int) -> None:
-        row = self.rows[request_id]
-        found = self.slots[row.table].reshape(-1)[:end]
-        wrong = found != row.prefixes[:end]
-        if wrong.any():
-            position = int(wrong.argmax())
-            block_id = row.table[position // self.block_size]
-            raise WrongSlot(
-                f"{request_id} reads position {position} in block {block_id}: "
-                + ("never written" if not found[position] else "written for another sequence")
-            )
 
 
 # -- worlds ---------------------------------------------------------------------------------------
@@ -171,6 +85,7 @@ class World:
     jobs: list[Job]
     vocabulary: int = 3
     reset: int = -1  # before this step all running requests are preempted, and the cache forgotten
+    groups: Sequence[Group] = (FULL,)
 
 
 def any_world(seed: int, policy: str | None = None) -> World:
@@ -255,6 +170,60 @@ def aimed_world(seed: int) -> World:
     return World(settings, jobs, 50)
 
 
+def with_groups(world: World, seed: int) -> World:
+    """The same workload in a model of several KV cache groups, in a pool that just serves them.
+
+    A chunk is a number of whole blocks: else neither vLLM nor this engine is right (see
+    `ChunkedLocalAttentionManager`).
+    """
+    rng = random.Random(f"groups {seed}")
+    size = world.settings["block_size"]
+    groups = [
+        (kind, -(-tokens // size) * size if kind == "chunk" else tokens)
+        for kind, tokens in rng.choice(GROUPS)
+    ]
+    least = _least_pool(world.jobs, world.settings["block_size"])
+    spare = world.settings["num_gpu_blocks"] - least
+    needed = 1 + sum(_most_blocks(world, group) for group in groups)
+    settings = world.settings | {"num_gpu_blocks": needed + spare + rng.choice([0, 0, 0, 2])}
+    return World(settings, world.jobs, world.vocabulary, world.reset, groups)
+
+
+def _most_blocks(world: World, group: Group) -> int:
+    """What the longest request can hold of a group."""
+    block_size = world.settings["block_size"]
+    every = _least_pool(world.jobs, block_size) - 1
+    if group == FULL:
+        return every
+    budget = world.settings["max_num_batched_tokens"]
+    spec = _spec(group, block_size)
+    return min(every, spec.max_admission_blocks_per_request(budget, MAX_MODEL_LEN))
+
+
+def _spec(group: Group, block_size: int) -> KVCacheSpec:
+    kind, size = group
+    if kind == "window":
+        return SlidingWindowSpec(block_size, sliding_window=size)
+    if kind == "chunk":
+        return ChunkedLocalAttentionSpec(block_size, attention_chunk_size=size)
+    return FullAttentionSpec(block_size)
+
+
+def _scheduler_of(world: World, parts: EngineParts, config: EngineConfig) -> Scheduler:
+    if list(world.groups) == [FULL]:
+        return scheduler_of(parts, config)
+    assert config.num_gpu_blocks is not None
+    specs = [_spec(group, config.block_size) for group in world.groups]
+    groups = [KVCacheGroupSpec([str(i)], spec) for i, spec in enumerate(specs)]
+    manager = HybridKVCacheManager(
+        KVCacheConfig(config.num_gpu_blocks, groups),
+        MAX_MODEL_LEN,
+        config.token_budget,
+        config.enable_prefix_caching,
+    )
+    return parts.make_scheduler(config, manager)
+
+
 def _least_pool(jobs: list[Job], block_size: int) -> int:
     """The null block, and what the longest request needs when it is alone."""
     longest = max(min(len(job.prompt) + job.max_tokens, MAX_MODEL_LEN) for job in jobs)
@@ -268,9 +237,9 @@ def run_world(world: World, parts: EngineParts = DEFAULT_PARTS) -> int:
     Raises WrongSlot or NoProgress.
     """
     config = EngineConfig(max_model_len=MAX_MODEL_LEN, **world.settings)
-    scheduler = scheduler_of(parts, config)
+    scheduler = _scheduler_of(world, parts, config)
     assert config.num_gpu_blocks is not None
-    memory = SlotMemory(config.num_gpu_blocks, config.block_size, world.vocabulary)
+    memory = SlotMemory(config.num_gpu_blocks, config.block_size, world.vocabulary, world.groups)
     # Alone, one after the other and a token a step, they would take this long.
     alone = sum(job.n * (len(job.prompt) + job.max_tokens) for job in world.jobs)
     limit = 50 + 20 * alone
@@ -306,12 +275,18 @@ def run_world(world: World, parts: EngineParts = DEFAULT_PARTS) -> int:
     return step
 
 
-def worlds(seed: int) -> Iterator[tuple[str, World]]:
+def worlds(seed: int, groups: bool = False) -> Iterator[tuple[str, World]]:
     """Without end: both policies in turn, and as many aimed ones; each with a name to find it by."""
     while True:
-        yield f"any_world({seed}, 'fcfs')", any_world(seed, "fcfs")
-        yield f"any_world({seed}, 'priority')", any_world(seed, "priority")
-        yield f"aimed_world({seed})", aimed_world(seed)
+        for name, world in (
+            (f"any_world({seed}, 'fcfs')", any_world(seed, "fcfs")),
+            (f"any_world({seed}, 'priority')", any_world(seed, "priority")),
+            (f"aimed_world({seed})", aimed_world(seed)),
+        ):
+            if groups:
+                yield f"with_groups({name}, {seed})", with_groups(world, seed)
+            else:
+                yield name, world
         seed += 1
 
 
@@ -320,6 +295,7 @@ def fuzz(
     seed: int = 0,
     parts: EngineParts = DEFAULT_PARTS,
     report: Callable[[str], None] | None = None,
+    groups: bool = False,
 ) -> tuple[int, int, list[str]]:
     """Run worlds until they have taken `num_steps` steps: steps, worlds, and what went wrong.
 
@@ -327,7 +303,7 @@ def fuzz(
     """
     steps = count = 0
     wrong: list[str] = []
-    for name, world in worlds(seed):
+    for name, world in worlds(seed, groups):
         if steps >= num_steps:
             break
         count += 1
@@ -349,12 +325,13 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0, help="the first world (0)")
     parser.add_argument("--upstream", action="store_true", help="with vLLM 0.22.1's own behaviour")
     parser.add_argument("--async-scheduling", action="store_true", help="two plans in flight")
+    parser.add_argument("--groups", action="store_true", help="models of several KV cache groups")
     args = parser.parse_args(argv)
     start = time.process_time()
     parts = UPSTREAM_PARTS if args.upstream else DEFAULT_PARTS
     if args.async_scheduling:
         parts = UPSTREAM_ASYNC_PARTS if args.upstream else ASYNC_PARTS
-    steps, count, wrong = fuzz(args.steps, args.seed, parts, print)
+    steps, count, wrong = fuzz(args.steps, args.seed, parts, print, args.groups)
     spent = time.process_time() - start
     print(f"{steps:,} steps, {count:,} worlds, {len(wrong)} violations, {spent:.0f} s of CPU")
     return 1 if wrong else 0

@@ -14,6 +14,7 @@ from mini_vllm import EngineConfig, LLMEngine, SamplingParams
 from mini_vllm.core.stats import CachingMetrics, PrefixCacheStats, SchedulerStats
 from mini_vllm.metrics.stats import IterationStats
 from mini_vllm.trace import TraceRecorder
+from tests.engine.helpers import abort_counts
 
 SIX = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True)
 
@@ -164,3 +165,22 @@ def test_vllms_scheduler_counts_the_same_in_each_step() -> None:
             preempted += stats.prefix_cache_stats.preempted_requests
     assert looked_up > 300, "the workloads look up often"
     assert preempted > 20, "and victims do"
+
+
+# -- who is counted ---------------------------------------------------------------------------------
+
+COUNTED = {"stop": 0, "length": 1, "abort": 0, "error": 0, "repetition": 0}
+
+
+def test_an_aborted_request_counts_nowhere() -> None:
+    """The counter has a label for it, which stays 0: the output processor forgets the request before the
+    core could report its end (`vllm/v1/engine/output_processor.py:450 OutputProcessor.abort_requests`)."""
+    assert abort_counts.play("mini_vllm") == COUNTED
+
+
+@pytest.mark.vllm
+def test_nor_in_real_vllm() -> None:
+    from course.parity.tokens_run import run_worker
+
+    found = run_worker("tests.engine.helpers.abort_counts", ["vllm"], None)
+    assert found == COUNTED

@@ -12,13 +12,15 @@ from course.parity import explain, mini_parts
 from course.parity import replay as replay_trace
 from course.parity.record import SHAPES, record, vllm_parts, workload
 from course.parity.rules import moment
-from course.parity.traces import Arrival, Config, Trace, Workload, read_traces
+from course.parity.traces import Arrival, Config, Trace, Workload, is_async, read_traces
 from mini_vllm.core.sched.async_scheduler import AsyncScheduler
+from mini_vllm.core.single_type_kv_cache_manager import SlidingWindowManager
 from tests.engine.helpers.thorough import THOROUGH
 
 ROOT = Path(__file__).resolve().parents[3]
 GOLDEN = ROOT / "tests" / "golden" / "scheduler-0.22.1.jsonl.gz"
 ASYNC_GOLDEN = GOLDEN.with_name("async-scheduler-0.22.1.jsonl.gz")
+GROUPS_GOLDEN = GOLDEN.with_name("kv-cache-groups-0.22.1.jsonl.gz")
 SHARED = ROOT.parent / "shared" / "golden"
 FULL_GOLDEN = SHARED / GOLDEN.name
 FULL_ASYNC_GOLDEN = SHARED / ASYNC_GOLDEN.name
@@ -72,6 +74,50 @@ def test_the_async_golden_file_has_what_it_is_for() -> None:
     assert ASYNC_GOLDEN.stat().st_size < 60_000
 
 
+def test_mini_vllm_decides_as_vllm_did_with_several_kv_cache_groups(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert parity.main([str(GROUPS_GOLDEN)]) == 0
+    assert "40 traces, 6,037 steps, 0 differences" in capsys.readouterr().out
+
+
+def test_the_file_with_groups_has_what_it_is_for() -> None:
+    traces = [trace for _, trace in read_traces(str(GROUPS_GOLDEN))]
+    seen = {
+        (
+            " ".join(group["type"] for group in trace["config"]["kv_cache_groups"]),
+            is_async(trace),
+            trace["config"]["policy"],
+        )
+        for trace in traces
+    }
+    for ahead in (False, True):
+        for policy in ("fcfs", "priority"):
+            kinds_then = {kinds for kinds, *mode in seen if mode == [ahead, policy]}
+            assert kinds_then >= {"full sliding_window", "sliding_window"}
+    assert {kinds for kinds, *_ in seen} >= {
+        "sliding_window sliding_window", "full sliding_window sliding_window", "full chunked_local",
+        "chunked_local",
+    }  # fmt: skip
+    assert {t["config"]["block_size"] for t in traces} == {1, 2, 4, 8, 16}
+    assert sum(sum(t["preemptions"].values()) for t in traces) > 100
+    # Blocks out of a window, and hits that begin with such.
+    tables = [b for t in traces for s in t["steps"] for b in s.get("blocks", {}).values()]
+    assert sum(any(0 in table for table in of_groups) for of_groups in tables) > 1000
+    assert GROUPS_GOLDEN.stat().st_size < 120_000
+
+
+def test_a_difference_with_groups_is_shown_side_by_side(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A window that never gives anything back."""
+    monkeypatch.setattr(SlidingWindowManager, "get_num_skipped_tokens", lambda self, n: 0)
+    assert parity.main([str(GROUPS_GOLDEN)]) == 1
+    out = capsys.readouterr().out
+    assert "blocks in vLLM" in out
+    assert "[0, " in out
+
+
 def test_the_golden_file_has_what_it_is_for(golden: list[tuple[str, Trace]]) -> None:
     configs = [trace["config"] for _, trace in golden]
     assert {c["policy"] for c in configs} == {"fcfs", "priority"}
@@ -89,6 +135,9 @@ def test_vllm_itself_takes_the_recorded_decisions(golden: list[tuple[str, Trace]
         assert record(trace, vllm_parts(trace["config"])) == trace, where
     for where, trace in read_traces(str(ASYNC_GOLDEN)):
         assert record(trace, vllm_parts(trace["config"], True), True) == trace, where
+    for where, trace in read_traces(str(GROUPS_GOLDEN)):
+        ahead = is_async(trace)
+        assert record(trace, vllm_parts(trace["config"], ahead), ahead) == trace, where
 
 
 @pytest.mark.vllm

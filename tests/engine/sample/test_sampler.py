@@ -218,3 +218,28 @@ def test_the_inputs_stay_as_they_are() -> None:
     np.testing.assert_array_equal(logits, before)
     np.testing.assert_array_equal(probs, probs_before)
     assert k.tolist() == [3] * 4
+
+
+# ---- numbers that float32 does not have ----------------------------------------------------------
+
+
+def test_a_temperature_beyond_float32_draws_from_all_tokens_alike_without_a_warning() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        rows = [
+            Row(SamplingParams(temperature=1e300, seed=0)),
+            Row(SamplingParams(temperature=1.0)),
+        ]
+        metadata = SamplingMetadata.build(rows, VOCAB)
+        assert metadata.temperature is not None
+        assert metadata.temperature.tolist() == [INF, 1.0]
+        logits = ops.apply_temperature(random_logits(0, 2), metadata.temperature, all_random=True)
+    assert np.ptp(ops.softmax(logits)[0]) == 0
+
+
+@pytest.mark.parametrize("penalty", [1e300, 1e-300])
+def test_a_penalty_beyond_float32_is_no_warning(penalty: float) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        rows = [Row(SamplingParams(repetition_penalty=penalty), [1, 2], [3])]
+        Sampler()(random_logits(0, 1), SamplingMetadata.build(rows, VOCAB))

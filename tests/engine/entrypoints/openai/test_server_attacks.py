@@ -221,6 +221,12 @@ def test_bodies_of_8_mb(server: ServerThere) -> None:
         assert server.send("/v1/chat/completions", message.encode()).status == 400
 
 
+def test_a_body_of_9_mb_is_answered_and_not_reset(server: ServerThere) -> None:
+    with withstands(server):
+        for _ in range(3):
+            assert server.send("/v1/completions", b" " * 9_000_000).status == 413
+
+
 def test_many_bodies_at_once(server: ServerThere) -> None:
     """Each within the limit, none complete: the server takes a few, and the others wait."""
     with withstands(server), contextlib.ExitStack() as stack:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -117,6 +119,7 @@ BAD_COMPLETIONS: list[tuple[str, Any, str | None, str]] = [
     ("use_beam_search", True, "use_beam_search", "mini_vllm has not, because"),
     ("response_format", {"type": "json_object"}, "response_format", "mini_vllm has not, because"),
     ("structured_outputs", {"regex": "x"}, "structured_outputs", "mini_vllm has not, because"),
+    ("bad_words", ["x"], "bad_words", "/v1/chat/completions only"),
 ]
 BAD_CHATS: list[tuple[str, Any, str | None, str]] = [
     ("messages", None, "messages", "got None"),
@@ -140,7 +143,8 @@ BAD_CHATS: list[tuple[str, Any, str | None, str]] = [
     ("continue_final_message", True, "continue_final_message", "cannot both"),
     ("chat_template", "x", "chat_template", "mini_vllm has not, because"),
     ("chat_template_kwargs", {"chat_template": "x"}, "chat_template", "mini_vllm has not, because"),
-    ("bad_words", ["x"], "bad_words", "mini_vllm has not, because"),
+    ("bad_words", "x", "bad_words", "got 'x'"),
+    ("bad_words", [""], "bad_words", "empty string"),
     ("temperature", -1, "temperature", "-1"),
     ("n", 9, "n", "9 sequences"),
 ]  # fmt: skip
@@ -262,6 +266,42 @@ def test_a_long_body_is_refused_before_it_is_read(server: ServerHere) -> None:
     assert server.send("/v1/completions", b" " * (LIMIT + 1)).status == 413
     spaces = b'{"prompt": "x"}'.ljust(LIMIT)
     assert server.send("/v1/completions", spaces).status == 200, "the limit itself is allowed"
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+def test_who_sends_it_all_first_still_reads_the_refusal(server: ServerHere, chunked: bool) -> None:
+    """A connection closed on what it has not read is reset, and the answer with it."""
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    size = 2 * LIMIT - 1000
+    if chunked:
+        start, parts = b"Transfer-Encoding: chunked\r\n\r\n", [b"3e8\r\n%s\r\n" % (b" " * 1000)]
+    else:
+        start, parts = b"Content-Length: %d\r\n\r\n" % size, [b" " * 1000]
+    for _ in range(5):
+        with socket.create_connection(("127.0.0.1", server.port), timeout=10) as sock:
+            sock.sendall(head + start)
+            for part in parts * (size // 1000):
+                sock.sendall(part)
+                time.sleep(0.0005)
+            sock.sendall(b"0\r\n\r\n" if chunked else b"")
+            answer = b""
+            while part := sock.recv(4096):
+                answer += part
+            assert answer.startswith(b"HTTP/1.1 413")
+            assert json.loads(answer.partition(b"\r\n\r\n")[2])["error"]["code"] == 413
+
+
+@pytest.mark.parametrize("coding", ["gzip", "br", "GZIP, identity"])
+def test_a_compressed_body_is_refused_by_name(server: ServerHere, coding: str) -> None:
+    answer = server.send(
+        "/v1/completions", gzip.compress(b'{"prompt": "x"}'), headers={"Content-Encoding": coding}
+    )
+    assert answer.status == 415
+    assert answer.headers["accept-encoding"] == "identity"
+    assert coding.lower() in answer.error["message"]
+    body = {"prompt": "x", "max_tokens": 1}
+    answer = server.send("/v1/completions", body, headers={"Content-Encoding": "identity"})
+    assert answer.status == 200
 
 
 def test_a_client_that_leaves_in_the_middle_of_its_body(server: ServerHere) -> None:

@@ -178,11 +178,14 @@ def test_arguments_without_a_meaning_are_refused(keywords: dict[str, Any], words
 
 def test_a_group_that_does_not_fit_is_refused_with_those_that_do() -> None:
     check_group_size(384, 128)
+    check_group_size(200, 8)
+    with pytest.raises(ValueError, match=r"16 does not divide the 200 .*; 8, 200 would, among"):
+        check_group_size(200, 16)
     with pytest.raises(
-        ValueError, match=r"256 does not divide the 384 inputs .* 16, 32, 64, 128, 384"
+        ValueError, match=r"256 does not divide the 384 inputs .* 8, 16, 32, 64, 128, 384 would"
     ):
         check_group_size(384, 256)
-    with pytest.raises(ValueError, match=r"admits 16, 32, 64, 128$"):
+    with pytest.raises(ValueError, match=r"; 8, 16, 32, 64, 128 would, among others$"):
         choose_scales(weights(0, 2, 128), QuantArgs(4, strategy="group", group_size=48))
     with pytest.raises(ValueError, match="group_size -1 does not divide"):
         check_group_size(128, -1)

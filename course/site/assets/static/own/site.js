@@ -1,5 +1,5 @@
-// Diagrams (Mermaid) and formulas (KaTeX), both fetched only by pages that have something for them; the
-// frames of runs; and what the theme leaves out for people who copy, or read by keyboard or ear.
+// Diagrams (Mermaid) and formulas (KaTeX), both fetched only by pages that have something for them, Mermaid,
+// which is large, when the first diagram is near; the frames of runs; and what the theme leaves out for people who copy, or read by keyboard or ear.
 (() => {
   "use strict";
   const vendor = new URL("../vendor/", document.currentScript.src);
@@ -32,6 +32,13 @@
   async function diagrams() {
     const found = [...document.querySelectorAll("pre.diagram")];
     if (found.length === 0) return;
+    await new Promise((resolve) => {
+      const near = new IntersectionObserver((seen) => {
+        if (seen.some((each) => each.isIntersecting)) resolve();
+      }, { rootMargin: "100%" });
+      for (const pre of found) near.observe(pre);
+      addEventListener("beforeprint", resolve);
+    });
     await script("mermaid/mermaid.tiny.js");
     const drawn = found.map((pre) => {
       const box = document.createElement("div");

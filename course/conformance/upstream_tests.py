@@ -1,0 +1,117 @@
+"""vLLM's tests: where they are, or how to get them, and a folder to run them in."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+from pathlib import Path
+
+from mini_vllm.config.engine import DEFAULT_MODEL
+
+RELEASE = "0.22.1"
+# Those of tests/v1 that speak of what the engine has, and need neither a GPU nor a model of some size.
+FILES = (
+    "core/test_async_scheduler.py",
+    "core/test_kv_cache_utils.py",
+    "core/test_output.py",
+    "core/test_prefix_caching.py",
+    "core/test_priority_scheduler_random.py",
+    "core/test_repetition_detection.py",
+    "core/test_reset_prefix_cache_e2e.py",
+    "core/test_scheduler.py",
+    "core/test_scheduler_e2e.py",
+    "core/test_single_type_kv_cache_manager.py",
+    "cudagraph/test_cudagraph_dispatch.py",
+    "engine/test_output_processor.py",
+    "engine/test_parallel_sampling.py",
+    "metrics/test_stats.py",
+    "sample/test_sampler.py",
+    "sample/test_sampling_params_e2e.py",
+    "test_request.py",
+)
+MODELS = (
+    "facebook/opt-125m",
+    "hmellor/tiny-random-LlamaForCausalLM",
+    "meta-llama/Llama-3.2-1B",
+    "Qwen/Qwen3-0.6B",
+)
+LONGEST = 2048  # tokens that those models take, which some tests count on
+_ROOT = Path(__file__).parents[2]
+
+
+def cache_folder() -> Path:
+    """Where a fetched archive's tests are kept."""
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "mini-vllm" / f"vllm-{RELEASE}-tests"
+
+
+def find_tests(named: Path | None = None) -> Path:
+    """The folder `tests` of vLLM's source: the one named, that of `upstream/vllm`, or a fetched one.
+
+    Raises ValueError if the folder named holds no tests of vLLM's, or if they cannot be fetched.
+    """
+    if named is not None:
+        for folder in (named, named / "tests"):
+            if (folder / "v1" / "core").is_dir():
+                return folder
+        raise ValueError(f"{named} holds no tests of vLLM's: v1/core is not in it")
+    return local_tests() or fetch_tests(cache_folder())
+
+
+def local_tests() -> Path | None:
+    """The folder of those that are here already; None if there is none."""
+    for folder in (_ROOT / "upstream" / "vllm" / "tests", cache_folder()):
+        if (folder / "v1" / "core").is_dir():
+            return folder
+    return None
+
+
+def fetch_tests(to: Path) -> Path:
+    """Fetch vLLM's source archive with pip, and keep its tests in `to`.
+
+    pip asks an archive for its metadata before it hands it out. So this takes an environment with torch and
+    the packages that UPSTREAM_PIN.md names for it.
+
+    Raises ValueError with the end of pip's words if it fails.
+    """
+    settings = {"VLLM_TARGET_DEVICE": "empty", "VLLM_VERSION_OVERRIDE": RELEASE}
+    with tempfile.TemporaryDirectory() as folder:
+        command = [
+            sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary", "vllm",
+            "--no-build-isolation", "--dest", folder, f"vllm=={RELEASE}",
+        ]  # fmt: skip
+        done = subprocess.run(command, env=os.environ | settings, capture_output=True, text=True)
+        archives = sorted(Path(folder).glob("vllm-*.tar.gz"))
+        if done.returncode or not archives:
+            raise ValueError(
+                f"vLLM's source archive could not be fetched (see UPSTREAM_PIN.md): {done.stderr[-600:]}"
+            )
+        with tarfile.open(archives[0]) as archive:
+            tests = [m for m in archive.getmembers() if m.name.split("/")[1:2] == ["tests"]]
+            archive.extractall(folder, members=tests, filter="data")
+        found = archives[0].with_name(archives[0].name.removesuffix(".tar.gz")) / "tests"
+        to.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copytree(found, to, dirs_exist_ok=True)
+    return to
+
+
+def make_workspace(tests: Path, folder: Path) -> None:
+    """A folder for a run: vLLM's tests alone, so that its source does not hide the installed package, and a
+    model under each name that they ask for. It is the shipped one, whose limit is raised to what they expect.
+    """
+    shutil.copytree(tests, folder / "tests")
+    (folder / "pytest.ini").write_text("[pytest]\n")  # so that no file further up is taken for it
+    for name in MODELS:
+        model = folder / name
+        shutil.copytree(DEFAULT_MODEL, model)
+        for file, limit in (
+            ("config.json", "max_position_embeddings"),
+            ("tokenizer_config.json", "model_max_length"),
+        ):
+            settings = json.loads((model / file).read_text())
+            (model / file).write_text(json.dumps(settings | {limit: LONGEST}))

@@ -1,0 +1,1 @@
+"""What an engine tells other machines. Mirrors the part of `vllm/distributed/` about the prefix cache."""

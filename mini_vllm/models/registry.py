@@ -1,0 +1,37 @@
+"""Which settings and which model an architecture has, by the name that `config.json` gives it.
+
+Mirrors `vllm/model_executor/models/registry.py`. The models are for numpy; torch tensors have a Llama alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from mini_vllm.config.gemma3 import Gemma3Config
+from mini_vllm.config.mistral import MistralConfig
+from mini_vllm.config.model import LlamaConfig
+from mini_vllm.models.gemma3 import Gemma3ForCausalLM
+from mini_vllm.models.llama import LlamaForCausalLM
+from mini_vllm.models.mistral import MistralForCausalLM
+
+MODELS: dict[str, type[LlamaForCausalLM]] = {
+    "LlamaForCausalLM": LlamaForCausalLM,
+    "MistralForCausalLM": MistralForCausalLM,
+    "Gemma3ForCausalLM": Gemma3ForCausalLM,
+}
+CONFIGS: dict[str, type[LlamaConfig]] = {
+    config.architecture: config for config in (LlamaConfig, MistralConfig, Gemma3Config)
+}
+
+
+def read_config(raw: Mapping[str, Any]) -> LlamaConfig:
+    """The settings in a `config.json`, by the first of its architectures that there is a model for.
+
+    Raises CheckpointError if there is none, or if the file asks for what the model cannot do.
+    """
+    names = raw.get("architectures")
+    known = (
+        [n for n in names if isinstance(n, str) and n in CONFIGS] if isinstance(names, list) else []
+    )
+    return CONFIGS[known[0] if known else "LlamaForCausalLM"].from_dict(raw)
