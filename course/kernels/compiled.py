@@ -160,7 +160,7 @@ class Compiled:
         wrong: list[str] = []
         kernels: dict[int, Any] = {}
         torch.use_deterministic_algorithms(True, warn_only=True)
-        inputs = [case.inputs for case in (*self.cases, self.case)]
+        inputs = [case.inputs for case in self.cases]
         seen = [starts(JITFunction, entry, one, path, kernels) for one in inputs]
         torch.use_deterministic_algorithms(False)
         for kernel in kernels.values():
@@ -280,7 +280,7 @@ def _code_of_triton(launch: Callable[[], Any], config: int) -> list[tuple[str, s
 
 def _unseen(built: list[Built], seen: list[list[Start]]) -> Iterator[str]:
     """Kernels that the interpreter was not asked to run on any case."""
-    known = {start[1] for case in seen[:-1] for start in case if start[0] != "raised"}
+    known = {start[1] for case in seen for start in case if start[0] != "raised"}
     for one in {one.source: one for one in built if one.source not in known}.values():
         yield (
             f"{one.name} starts for the shape that is compiled, and on none of the cases that are "

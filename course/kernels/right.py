@@ -100,7 +100,7 @@ def judge_flipped(case: Case, ran: Ran) -> Iterator[Finding]:
         "while they ran, and the answer did not follow. Was it, or a part of it, made before they started, "
         f"or between them, by torch? ({case.label})"
     )
-    yield Finding(JUDGE, False, message)
+    yield Finding(JUDGE, False, message, {"elsewhere": True})
 
 
 def _outside(case: Case, launches: list[Launch]) -> Iterator[Finding]:

@@ -41,7 +41,6 @@ QUICK = (
     "divided_by_torch",
     "torch_answers_and_a_kernel_copies",
     "nothing_rescaled",
-    "second_configuration_forgets_keys",
 )
 
 kernels = [pytest.mark.torch, pytest.mark.triton]
