@@ -128,8 +128,9 @@ class Browser(Tab):
 
     def draw(self) -> None:
         """Have the page's diagrams drawn: that waits until the first of them is near."""
-        self.js("document.querySelector('pre.diagram')?.scrollIntoView()")
-        self.wait("document.querySelectorAll('pre.diagram').length === 0")
+        there = "document.querySelector('pre.diagram')"
+        # Again and again: what loads above it may push it away.
+        self.wait(f"({there}?.scrollIntoView(), {there} === null)")
 
     def fetched(self, name: str) -> bool:
         """Has the page asked for a file of this name?"""

@@ -24,7 +24,7 @@ def test_axe_finds_nothing_serious(browser: Browser, scheme: str) -> None:
     found = []
     for page in EIGHT:
         browser.visit(page)
-        browser.wait("document.querySelectorAll('pre.diagram').length === 0")
+        browser.draw()
         browser.js(f"document.body.dataset.mdColorScheme = '{scheme}'")
         found += [f"{page or 'home'}: {line}" for line in browser.axe()]
     assert not found, "\n".join(found)

@@ -6,13 +6,12 @@ import importlib.util
 
 import pytest
 
-from benchmarks.sim_vllm import compare
-from course.parity.record import SHAPES
+from benchmarks.sim_vllm import ONE_GROUP, compare
 
 pytestmark = pytest.mark.vllm
 
 
-@pytest.mark.parametrize("seed", range(len(SHAPES)))  # one of each
+@pytest.mark.parametrize("seed", range(len(ONE_GROUP)))  # one of each
 def test_both_schedulers_make_the_same_plans(seed: int) -> None:
     difference, plans, _ = compare(seed, async_scheduling=False)
     assert difference is None, difference
@@ -23,7 +22,7 @@ def test_both_schedulers_make_the_same_plans(seed: int) -> None:
     importlib.util.find_spec("mini_vllm.core.sched.async_scheduler") is None,
     reason="there is no mini_vllm.core.sched.async_scheduler",
 )
-@pytest.mark.parametrize("seed", range(len(SHAPES)))
+@pytest.mark.parametrize("seed", range(len(ONE_GROUP)))
 def test_so_do_both_asynchronous_ones(seed: int) -> None:
     difference, plans, _ = compare(seed, async_scheduling=True)
     assert difference is None, difference
