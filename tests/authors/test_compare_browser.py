@@ -230,7 +230,7 @@ def test_another_file_is_chosen(page: Page, vllms: str) -> None:
 
 
 def test_the_page_without_a_tree_has_links(page: Page) -> None:
-    html, _, _ = compare_page(["mini_vllm/core/sched/scheduler.py"], None, Index())
+    html, _, _ = compare_page(["mini_vllm/core/sched/utils.py"], None, Index())
     opened(page, html)
     assert page.js(LEVEL)[2:] == [0, 0]
     page.press("j")
