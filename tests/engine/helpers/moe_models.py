@@ -15,7 +15,7 @@ from typing import Any
 from mini_vllm.config.engine import DEFAULT_MODEL
 
 SIZES: dict[str, Any] = {
-    "vocab_size": 264, "hidden_size": 96, "intermediate_size": 128, "num_hidden_layers": 3,
+    "vocab_size": 264, "hidden_size": 128, "intermediate_size": 128, "num_hidden_layers": 3,
     "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 512,
     "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": None,
 }  # fmt: skip
@@ -23,11 +23,11 @@ EXPERTS: dict[str, Any] = {"num_experts": 8, "moe_intermediate_size": 64}
 # By kind, the name of the classes and what is said besides `SIZES`. A layer of a Qwen's is dense.
 KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen2": ("Qwen2", {}),
-    "qwen3": ("Qwen3", {"head_dim": 32}),
+    "qwen3": ("Qwen3", {"head_dim": 64}),
     "mixtral": ("Mixtral", {"num_local_experts": 8, "num_experts_per_tok": 2}),
     "qwen2moe": ("Qwen2Moe", {**EXPERTS, "num_experts_per_tok": 3, "shared_expert_intermediate_size": 96,
                               "mlp_only_layers": [1]}),
-    "qwen3moe": ("Qwen3Moe", {**EXPERTS, "num_experts_per_tok": 2, "norm_topk_prob": True, "head_dim": 32,
+    "qwen3moe": ("Qwen3Moe", {**EXPERTS, "num_experts_per_tok": 2, "norm_topk_prob": True, "head_dim": 64,
                               "decoder_sparse_step": 2}),
 }  # fmt: skip
 
