@@ -75,8 +75,9 @@ def test_the_layer_reads_gate_up_and_down_from_their_places(
 ) -> None:
     config = read_config(
         {
-            "architectures": ["MixtralForCausalLM"], "vocab_size": 11, "hidden_size": 8, "intermediate_size": 6,
-            "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1, "num_local_experts": 5,
+            "architectures": ["MixtralForCausalLM"], "vocab_size": 11, "hidden_size": 8,
+            "intermediate_size": 6, "num_hidden_layers": 1, "num_attention_heads": 2,
+            "num_key_value_heads": 1, "num_local_experts": 5,
         }
     )  # fmt: skip
     assert isinstance(config, MixtralConfig)
