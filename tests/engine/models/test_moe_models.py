@@ -79,7 +79,7 @@ def test_transformers_has_these_defaults(name: str) -> None:
     ):  # fmt: skip
         assert getattr(ours, field) == getattr(theirs, field), field
     assert ours.rope_theta == theirs.rope_parameters["rope_theta"]
-    if "Qwen3" == name:
+    if name == "Qwen3":
         assert ours.head_dim == theirs.head_dim
     if isinstance(ours, MoeConfig):
         assert ours.num_experts_per_tok == theirs.num_experts_per_tok
