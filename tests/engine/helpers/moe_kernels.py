@@ -91,9 +91,9 @@ def compare_experts(cases: int = 500) -> str:
         w2 = rng.normal(0, inner**-0.5, (num_experts, hidden, inner)).astype(np.float32)
         renormalize = bool(rng.integers(2))
         weights, ids = fused_topk(logits, k, renormalize)
-        stacks = [np.ascontiguousarray(w.swapaxes(1, 2)) for w in (w13, w2)]
-        ours = fused_experts(x, *stacks, weights, ids)
-        plain = reference_experts(x, *stacks, weights, ids)
+        w13_in_out, w2_in_out = (np.ascontiguousarray(w.swapaxes(1, 2)) for w in (w13, w2))
+        ours = fused_experts(x, w13_in_out, w2_in_out, weights, ids)
+        plain = reference_experts(x, w13_in_out, w2_in_out, weights, ids)
 
         layer: Any = torch.nn.Module()
         layer.w13_weight = torch.nn.Parameter(torch.from_numpy(w13), requires_grad=False)
