@@ -1,6 +1,6 @@
 """What a mixture of experts adds to a model's settings, and the settings of a Mixtral.
 
-Mirrors what vLLM takes from transformers' configurations. Left out: quantised experts, a bonus or a bias in
+Mirrors what vLLM takes from transformers' configurations. Left out: quantised experts, biases in
 the router.
 """
 
@@ -26,14 +26,15 @@ class MoeConfig(LlamaConfig):
     """Settings of models whose layers have experts.
 
     Attributes:
-        num_experts: of a layer.
-        num_experts_per_tok: of these, how many a token goes to.
-        moe_intermediate_size: an expert's inner numbers.
+        num_experts: experts per layer.
+        num_experts_per_tok: how many of them a token goes to.
+        moe_intermediate_size: an expert's `intermediate_size`.
         norm_topk_prob: whether the weights of a token's experts are made to sum to 1.
-        decoder_sparse_step: every so manieth layer has experts.
-        mlp_only_layers: layers that have none whatever the step says, from 0.
+        decoder_sparse_step: layer i, from 0, has experts if i + 1 is a multiple of it.
+        mlp_only_layers: layers that have none, whatever the step says.
     """
 
+    # How the checkpoint names the mixture in a layer, and gate, up and down in an expert.
     moe_name: ClassVar[str] = "mlp"
     expert_projections: ClassVar[tuple[str, str, str]] = ("gate_proj", "up_proj", "down_proj")
 

@@ -3,7 +3,7 @@
 Mirrors `vllm/model_executor/layers/fused_moe/cpu_fused_moe.py`, whose form in torch sorts as `fused_experts`
 does. Left out: biases, activations other than SiLU, experts on other ranks.
 
-Shapes below: n tokens of H numbers, E experts of I inner numbers, k experts a token.
+Shapes below: n tokens of H numbers, E experts of I inner numbers, k experts per token.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ def reference_experts(
 ) -> Array:
     """Each expert computes its tokens, and adds what it says of them, times its weight.
 
-    An expert's tokens are picked by a mask, so a token is read k times, and no order is needed. Nobody's
-    engine runs this: it is here to be read, and to hold `fused_experts` against.
+    A mask picks each expert's tokens, so nothing has to be sorted. The engine does not run this form: it is
+    the one to read first, and the one that `fused_experts` is tested against.
 
     Args:
         x: float32 `[n, H]`.

@@ -17,7 +17,7 @@ from mini_vllm.layers.fused_moe.fused_moe import fused_experts
 from mini_vllm.layers.fused_moe.router import fused_topk
 
 MOE_ROWS = 512
-"""Rows that go through the layer together, as `MLP_ROWS` of a dense model's."""
+"""Rows that go through the layer together; `MLP_ROWS` in `models/llama.py` says why."""
 
 
 class SharedExperts(Protocol):
@@ -33,7 +33,7 @@ class FusedMoE:
         config: sizes, and the tensors' names.
         weights: tensors by Hugging Face name; there a matrix is `[out, in]`.
         prefix: of the whole layer; that of the mixture is `config.moe_name` behind it.
-        shared_experts: added to what the experts say.
+        shared_experts: its output is added to that of the experts.
 
     Attributes:
         gate: float32 `[H, E]`, the router.

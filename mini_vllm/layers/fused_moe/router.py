@@ -29,11 +29,11 @@ def top(scores: Array, k: int) -> Ids:
 
 
 def fused_topk(gating_output: Array, topk: int, renormalize: bool) -> tuple[Array, Ids]:
-    """Softmax over all experts, then the best of them.
+    """Softmax over all experts, then each token's `topk` best.
 
     Args:
         gating_output: float32 `[n, E]`, the router's logits.
-        topk: experts a token.
+        topk: experts per token.
         renormalize: divide by the sum of those taken, so that a row's weights sum to 1. Without it they sum
             to less, by what the experts not taken would have had.
 
