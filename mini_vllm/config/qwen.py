@@ -80,8 +80,8 @@ class Qwen2Config(LlamaConfig):
 class Qwen3Config(Qwen2Config):
     """The fields of a Qwen 3's `config.json`; defaults are those of Hugging Face's `Qwen3Config`.
 
-    No bias, and a norm for each head of q and k. `attention_bias: true` is refused: with it transformers gives
-    `o_proj` a bias too, which vLLM skips without a word
+    No bias, and a norm for each head of q and k. `attention_bias: true` is refused: transformers gives
+    `o_proj` a bias too then, which vLLM skips without a word
     (`vllm/model_executor/models/qwen3.py:110 in Qwen3Attention.__init__`,
     `vllm/model_executor/models/qwen2.py:477 in Qwen2Model.load_weights`).
     """
