@@ -1,6 +1,6 @@
 """The settings of a Llama, as `config.json` gives them, checked.
 
-`mistral.py` and `gemma3.py` have what others add to them.
+The other files here have what other architectures add to them.
 
 Stands apart from the checkpoint's reader because the model needs the settings and the reader needs
 the model. Mirrors what vLLM takes from transformers' `LlamaConfig` through
@@ -9,7 +9,7 @@ the model. Mirrors what vLLM takes from transformers' `LlamaConfig` through
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from types import MappingProxyType
 from typing import Any, ClassVar, Self
@@ -21,7 +21,10 @@ class CheckpointError(ValueError):
     """A folder that cannot be served; the message names the file, the value and the rule."""
 
 
-SUPPORTED_ARCHITECTURES = ("LlamaForCausalLM", "MistralForCausalLM", "Gemma3ForCausalLM")
+SUPPORTED_ARCHITECTURES = (
+    "LlamaForCausalLM", "MistralForCausalLM", "Gemma3ForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM",
+    "MixtralForCausalLM", "Qwen2MoeForCausalLM", "Qwen3MoeForCausalLM",
+)  # fmt: skip
 """Each has a class of settings, in `models/registry.py`."""
 SUPPORTED_DTYPES = ("float32", "float16", "bfloat16")
 SUPPORTED_ROPE_TYPES = ("default", "linear", "llama3")
@@ -99,6 +102,29 @@ class LlamaConfig:
         names = ("input_layernorm", "post_attention_layernorm")
         return {f"{name}.weight": self.hidden_size for name in names}
 
+    @property
+    def o_proj_bias(self) -> bool:
+        """Whether attention's last projection has a bias; `attention_bias` says it of q, k and v."""
+        return self.attention_bias
+
+    def linears(self, layer: int) -> Iterator[tuple[str, int, int, bool]]:
+        """The projections of a layer: name, numbers out, numbers in, and whether there is a bias."""
+        hidden, bias = self.hidden_size, self.attention_bias
+        q_size = self.num_attention_heads * self.head_dim
+        kv_size = self.num_key_value_heads * self.head_dim
+        yield "self_attn.q_proj", q_size, hidden, bias
+        yield "self_attn.k_proj", kv_size, hidden, bias
+        yield "self_attn.v_proj", kv_size, hidden, bias
+        yield "self_attn.o_proj", hidden, q_size, self.o_proj_bias
+        yield from self.mlp_linears(layer)
+
+    def mlp_linears(self, layer: int) -> Iterator[tuple[str, int, int, bool]]:
+        """Those of the layer's second half."""
+        hidden, inner = self.hidden_size, self.intermediate_size
+        yield "mlp.gate_proj", inner, hidden, self.mlp_bias
+        yield "mlp.up_proj", inner, hidden, self.mlp_bias
+        yield "mlp.down_proj", hidden, inner, self.mlp_bias
+
     def __post_init__(self) -> None:
         for f in fields(self):
             value = getattr(self, f.name)
@@ -171,7 +197,7 @@ class LlamaConfig:
     @classmethod
     def _values(cls, raw: Mapping[str, Any]) -> dict[str, Any]:
         """What the file says, by field; not yet checked by `__post_init__`."""
-        rope_theta, rope_type, rope_scaling = read_rope(raw)
+        rope_theta, rope_type, rope_scaling = read_rope(raw, cls.rope_theta)
         values: dict[str, Any] = {
             f.name: raw[f.name] for f in fields(cls) if raw.get(f.name) is not None
         }
@@ -252,8 +278,10 @@ def _is_size(value: object) -> bool:
     return type(value) in (int, float) and 0 < value <= _FLOAT32_MAX  # type: ignore[operator]
 
 
-def read_rope(raw: Mapping[str, Any]) -> tuple[float, str, Mapping[str, float]]:
-    """`(rope_theta, rope_type, scaling)` from either spelling.
+def read_rope(
+    raw: Mapping[str, Any], default: float = LlamaConfig.rope_theta
+) -> tuple[float, str, Mapping[str, float]]:
+    """`(rope_theta, rope_type, scaling)` from either spelling; `default` where neither has a base.
 
     transformers 5 writes one dictionary `rope_parameters`; before, `rope_theta` stood at the
     top and `rope_scaling` held the rest, with `type` for `rope_type` in the oldest files.
@@ -276,7 +304,7 @@ def read_rope(raw: Mapping[str, Any]) -> tuple[float, str, Mapping[str, float]]:
             f"partial_rotary_factor {short(partial)} is not supported; supported: 1.0"
         )
     given = (rope.get("rope_theta"), raw.get("rope_theta"))
-    theta = next((value for value in given if value is not None), LlamaConfig.rope_theta)
+    theta = next((value for value in given if value is not None), default)
     scaling = {key: rope[key] for key in _ROPE_KEYS[rope_type] if key in rope}
     return theta, rope_type, MappingProxyType(scaling)
 

@@ -34,13 +34,31 @@ from mini_vllm.attention.backend import Array, AttentionBackend
 from mini_vllm.cudagraph.graph import Kernel
 from mini_vllm.layers.activation import silu_and_mul
 from mini_vllm.layers.rotary_embedding import apply_rotary_emb
-from mini_vllm.models.llama import LlamaForCausalLM
+from mini_vllm.models.llama import LlamaAttention, LlamaDecoderLayer, LlamaForCausalLM, LlamaMLP
 
 Ints = NDArray[np.int32]
 
 
+def check_kernels(model: LlamaForCausalLM) -> None:
+    """Raises ValueError where a layer does what the kernels below do not: norms in attention, or experts."""
+    for layer in model.layers:
+        pairs: list[tuple[Any, Any]] = [
+            (layer, LlamaDecoderLayer), (layer.self_attn, LlamaAttention), (layer.mlp, LlamaMLP)
+        ]  # fmt: skip
+        for part, usual in pairs:
+            if type(part).forward is not usual.forward:
+                raise ValueError(
+                    f"a {model.config.architecture} runs with cudagraph_mode 'NONE' only: a graph's kernels "
+                    f"are a Llama's, and this model has a {type(part).__name__}"
+                )
+
+
 def build_program(model: LlamaForCausalLM, block_size: int) -> list[Kernel]:
-    """The model's forward pass. The last kernel writes `normed`, the hidden states after the last norm."""
+    """The model's forward pass. The last kernel writes `normed`, the hidden states after the last norm.
+
+    Raises ValueError for a model whose layers are not a Llama's.
+    """
+    check_kernels(model)
     c = model.config
     hidden, head_dim = c.hidden_size, c.head_dim
     q_size, kv_size = c.num_attention_heads * head_dim, c.num_key_value_heads * head_dim
@@ -55,6 +73,7 @@ def build_program(model: LlamaForCausalLM, block_size: int) -> list[Kernel]:
     for i, layer in enumerate(model.layers):
         cache, of_layer = f"kv_cache.{i}", f"layers.{i}."
         attn, mlp = layer.self_attn, layer.mlp
+        assert isinstance(mlp, LlamaMLP)
         inner = mlp.gate_up_proj.output_size
         for name, function, inputs, output, width in (
             ("input_layernorm", layer.input_layernorm, ("hidden_states",), "normed", hidden),

@@ -174,23 +174,12 @@ def expected_tensors(config: LlamaConfig) -> dict[str, tuple[int, ...]]:
 
 
 def _expected_tensors(config: LlamaConfig) -> Iterator[tuple[str, Parameter]]:
-    hidden, inner = config.hidden_size, config.intermediate_size
-    q_size = config.num_attention_heads * config.head_dim
-    kv_size = config.num_key_value_heads * config.head_dim
-    linears = {
-        "self_attn.q_proj": (q_size, hidden, config.attention_bias),
-        "self_attn.k_proj": (kv_size, hidden, config.attention_bias),
-        "self_attn.v_proj": (kv_size, hidden, config.attention_bias),
-        "self_attn.o_proj": (hidden, q_size, config.attention_bias),
-        "mlp.gate_proj": (inner, hidden, config.mlp_bias),
-        "mlp.up_proj": (inner, hidden, config.mlp_bias),
-        "mlp.down_proj": (hidden, inner, config.mlp_bias),
-    }
+    hidden = config.hidden_size
     quantization = get_quantization_config(config.quantization_config)
     yield "model.embed_tokens.weight", Parameter((config.vocab_size, hidden))
     for i in range(config.num_hidden_layers):
         prefix = f"model.layers.{i}."
-        for name, (out, inp, bias) in linears.items():
+        for name, out, inp, bias in config.linears(i):
             method = quantization.get_quant_method(f"{prefix}{name}")
             try:
                 tensors = method.create_weights(inp, out)

@@ -27,6 +27,7 @@ from mini_vllm.layers.rotary_embedding import apply_rotary_emb, rope_inv_freq
 
 if TYPE_CHECKING:
     from mini_vllm.config.model import LlamaConfig
+    from mini_vllm.layers.fused_moe.layer import FusedMoE
     from mini_vllm.layers.quantization.base import QuantizationConfig
 
 MLP_ROWS = 512
@@ -37,7 +38,10 @@ shipped model took 26 ms of processor time in one piece, 17.5 ms in pieces of 51
 
 class LlamaMLP:
     """The feed-forward half of a layer
-    (`vllm/model_executor/models/llama.py:81 LlamaMLP`)."""
+    (`vllm/model_executor/models/llama.py:81 LlamaMLP`).
+
+    `intermediate_size` is `config`'s, unless another is given.
+    """
 
     def __init__(
         self,
@@ -45,8 +49,9 @@ class LlamaMLP:
         weights: Mapping[str, Array],
         prefix: str,
         quant_config: QuantizationConfig,
+        intermediate_size: int | None = None,
     ) -> None:
-        hidden, inner = config.hidden_size, config.intermediate_size
+        hidden, inner = config.hidden_size, intermediate_size or config.intermediate_size
         gate_up = {f"{prefix}.gate_proj": inner, f"{prefix}.up_proj": inner}
         self.gate_up_proj = Linear(weights, hidden, gate_up, config.mlp_bias, quant_config)
         down = {f"{prefix}.down_proj": hidden}
@@ -78,7 +83,9 @@ class LlamaAttention:
         q_size, kv_size = self.num_heads * self.head_dim, self.num_kv_heads * self.head_dim
         qkv = {f"{prefix}.q_proj": q_size, f"{prefix}.k_proj": kv_size, f"{prefix}.v_proj": kv_size}
         self.qkv_proj = Linear(weights, hidden, qkv, bias, quant_config)
-        self.o_proj = Linear(weights, q_size, {f"{prefix}.o_proj": hidden}, bias, quant_config)
+        self.o_proj = Linear(
+            weights, q_size, {f"{prefix}.o_proj": hidden}, config.o_proj_bias, quant_config
+        )
         # What a cache of codes divides K and V by (`quantization/kv_cache.py`). Where a file has but one
         # scale it serves both, and where it has none, as upstream, it is 1.
         k_scale = weights.get(f"{prefix}.k_scale", weights.get(f"{prefix}.v_scale", np.ones(1)))
@@ -107,7 +114,12 @@ class LlamaAttention:
 
 class LlamaDecoderLayer:
     """Attention, then the MLP, each on a normed copy and added to what came in
-    (`vllm/model_executor/models/llama.py:253 LlamaDecoderLayer`)."""
+    (`vllm/model_executor/models/llama.py:253 LlamaDecoderLayer`).
+
+    Models that differ in a half say which class it is, or make it.
+    """
+
+    attention_cls: type[LlamaAttention] = LlamaAttention
 
     def __init__(
         self,
@@ -118,11 +130,21 @@ class LlamaDecoderLayer:
     ) -> None:
         eps = config.rms_norm_eps
         self.input_layernorm = RMSNorm(weights[f"{prefix}.input_layernorm.weight"], eps)
-        self.self_attn = LlamaAttention(config, weights, f"{prefix}.self_attn", quant_config)
+        self.self_attn = self.attention_cls(config, weights, f"{prefix}.self_attn", quant_config)
         self.post_attention_layernorm = RMSNorm(
             weights[f"{prefix}.post_attention_layernorm.weight"], eps
         )
-        self.mlp = LlamaMLP(config, weights, f"{prefix}.mlp", quant_config)
+        self.mlp = self.make_mlp(config, weights, prefix, quant_config)
+
+    def make_mlp(
+        self,
+        config: LlamaConfig,
+        weights: Mapping[str, Array],
+        prefix: str,
+        quant_config: QuantizationConfig,
+    ) -> LlamaMLP | FusedMoE:
+        """What stands in the layer's second half; `prefix` is the layer's."""
+        return LlamaMLP(config, weights, f"{prefix}.mlp", quant_config)
 
     def forward(
         self,

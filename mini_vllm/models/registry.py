@@ -11,18 +11,34 @@ from typing import Any
 from mini_vllm.config.gemma3 import Gemma3Config
 from mini_vllm.config.mistral import MistralConfig
 from mini_vllm.config.model import LlamaConfig
+from mini_vllm.config.moe import MixtralConfig
+from mini_vllm.config.qwen import Qwen2Config, Qwen2MoeConfig, Qwen3Config, Qwen3MoeConfig
 from mini_vllm.models.gemma3 import Gemma3ForCausalLM
 from mini_vllm.models.llama import LlamaForCausalLM
 from mini_vllm.models.mistral import MistralForCausalLM
+from mini_vllm.models.mixtral import MixtralForCausalLM
+from mini_vllm.models.qwen2 import Qwen2ForCausalLM
+from mini_vllm.models.qwen2_moe import Qwen2MoeForCausalLM
+from mini_vllm.models.qwen3 import Qwen3ForCausalLM
+from mini_vllm.models.qwen3_moe import Qwen3MoeForCausalLM
 
 MODELS: dict[str, type[LlamaForCausalLM]] = {
     "LlamaForCausalLM": LlamaForCausalLM,
     "MistralForCausalLM": MistralForCausalLM,
     "Gemma3ForCausalLM": Gemma3ForCausalLM,
+    "Qwen2ForCausalLM": Qwen2ForCausalLM,
+    "Qwen3ForCausalLM": Qwen3ForCausalLM,
+    "MixtralForCausalLM": MixtralForCausalLM,
+    "Qwen2MoeForCausalLM": Qwen2MoeForCausalLM,
+    "Qwen3MoeForCausalLM": Qwen3MoeForCausalLM,
 }
 CONFIGS: dict[str, type[LlamaConfig]] = {
-    config.architecture: config for config in (LlamaConfig, MistralConfig, Gemma3Config)
-}
+    config.architecture: config
+    for config in (
+        LlamaConfig, MistralConfig, Gemma3Config, Qwen2Config, Qwen3Config, MixtralConfig, Qwen2MoeConfig,
+        Qwen3MoeConfig,
+    )
+}  # fmt: skip
 
 
 def read_config(raw: Mapping[str, Any]) -> LlamaConfig:

@@ -1,0 +1,1 @@
+"""A mixture of experts. Mirrors `vllm/model_executor/layers/fused_moe/`."""
