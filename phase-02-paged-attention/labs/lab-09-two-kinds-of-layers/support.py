@@ -77,7 +77,9 @@ def publish(
     pool, request = manager.block_pool, ask("published", prompt)
     for group_id, positions in enumerate(there):
         blocks = pool.get_new_blocks(len(request.block_hashes))
-        pool.cache_full_blocks_of_group(request, blocks, 0, len(blocks), group_id)
+        pool.cache_full_blocks_of_group(
+            request, blocks, 0, len(blocks), group_id, request.block_hashes
+        )
         gone = [block for i, block in enumerate(blocks) if i not in positions]
         pool.evict_blocks({block.block_id for block in gone})
         pool.free_blocks(reversed(blocks))
