@@ -317,7 +317,9 @@ class ChunkedLocalAttentionManager(SingleTypeKVCacheManager):
     (`vllm/v1/core/single_type_kv_cache_manager.py:692 ChunkedLocalAttentionManager`).
 
     Right only where a chunk is a number of whole blocks. With chunks of 8 tokens and blocks of 3, two blocks
-    before position 8 count as hits, and tokens 6 and 7 then attend to null blocks. vLLM does the same.
+    before position 8 count as hits, and tokens 6 and 7 would then attend to null blocks. vLLM's manager says
+    the same, but no token is computed so: its attention asserts that chunks are whole blocks
+    (`vllm/v1/attention/backends/utils.py:325 in make_local_attention_virtual_batches`).
     """
 
     def __init__(self, kv_cache_spec: ChunkedLocalAttentionSpec, *args: Any, **kwargs: Any) -> None:
