@@ -10,7 +10,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from course.authors.weigh import EXEMPT, LIMITS, PAGES, LabWeight, PhaseWeight
+from course.authors.weigh import ALLOWANCES, EXEMPT, LIMITS, PAGES, LabWeight, PhaseWeight
 
 _OVER = "bold red"
 _LAB_COLUMNS = {
@@ -58,6 +58,9 @@ def _show_phase(console: Console, weight: PhaseWeight) -> None:
     console.print(Text(f"Phase {phase.number:02}  {phase.title}", style="bold"))
     if why := EXEMPT.get(phase.number):
         console.print(f"Not held to the limits: {why}.")
+    for (number, what), (most, why) in ALLOWANCES.items():
+        if number == phase.number:
+            console.print(f"{what} may be up to {most}: {why}.")
     table = _table("", "is", "at most")
     table.add_column("")
     for what in PAGES:

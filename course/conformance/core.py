@@ -10,6 +10,7 @@ A model with one group of full attention gets `KVCacheManager`, as in the engine
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -162,6 +163,7 @@ class _BlockPool(m_pool.BlockPool):
     """
 
     has_groups = True
+    hash_block_size = 16
 
     def get_cached_block(self, block_hash: Any, kv_cache_group_ids: Any = None) -> Any:
         if kv_cache_group_ids is None:
@@ -181,12 +183,14 @@ class _BlockPool(m_pool.BlockPool):
         kv_cache_group_id: int | None = None,
         block_mask: Any = None,
     ) -> None:
-        refuse(groups_whose_blocks_differ_in_size=block_mask)
         run = request, blocks, num_cached_blocks, num_full_blocks
         if kv_cache_group_id is None or not self.has_groups:
             super().cache_full_blocks(*run)
-        else:
-            super().cache_full_blocks_of_group(*run, kv_cache_group_id)
+            return
+        hashes = request.block_hashes
+        if block_size is not None and block_size != self.hash_block_size:
+            hashes = m_utils.BlockHashListWithBlockSize(hashes, block_size // self.hash_block_size)
+        super().cache_full_blocks_of_group(*run, kv_cache_group_id, hashes, block_mask)
 
 
 class _EventBlockPool(_BlockPool, m_events.EventBlockPool):
@@ -201,9 +205,11 @@ def BlockPool(
     metrics_collector: Any = None,
 ) -> _BlockPool:
     refuse(block_lifetime_metrics=metrics_collector is not None)
+    pool = _BlockPool(num_gpu_blocks, enable_caching)
     if enable_kv_cache_events:
-        return _EventBlockPool(num_gpu_blocks, enable_caching, hash_block_size)
-    return _BlockPool(num_gpu_blocks, enable_caching)
+        pool = _EventBlockPool(num_gpu_blocks, enable_caching, hash_block_size)
+    pool.hash_block_size = hash_block_size
+    return pool
 
 
 class InnerManager(m_manager.KVCacheManager):
@@ -233,6 +239,11 @@ def make_manager(
     )
 
 
+def hash_size(config: m_interface.KVCacheConfig) -> int:
+    """Tokens in the blocks that requests are hashed in."""
+    return math.gcd(*(group.kv_cache_spec.block_size for group in config.kv_cache_groups))
+
+
 def in_groups(ids: Any) -> tuple[list[int], ...]:
     """Block ids as vLLM has them, a list a group."""
     return ids if isinstance(ids, tuple) else (ids,)
@@ -258,7 +269,7 @@ class KVCacheManager:
             context_parallelism=dcp_world_size > 1 or pcp_world_size > 1,
         )
         config = our_groups(kv_cache_config)
-        block_size = config.kv_cache_groups[0].kv_cache_spec.block_size
+        block_size = hash_size(config)
         refuse(hashes_finer_than_a_block=hash_block_size != block_size)
         self.block_pool = BlockPool(
             kv_cache_config.num_blocks,

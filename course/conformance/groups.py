@@ -34,13 +34,11 @@ def kv_cache_spec(theirs: Any) -> m_interface.KVCacheSpec:
 
 
 def kv_cache_config(theirs: Any) -> m_interface.KVCacheConfig:
-    """The engine's groups; `Missing` where their blocks differ in size, or one is of another kind."""
+    """The engine's groups; `Missing` where one is of another kind."""
     groups = [
         m_interface.KVCacheGroupSpec(group.layer_names, kv_cache_spec(group.kv_cache_spec))
         for group in theirs.kv_cache_groups
     ]
-    sizes = {group.kv_cache_spec.block_size for group in groups}
-    refuse(groups_whose_blocks_differ_in_size=len(sizes) > 1)
     return m_interface.KVCacheConfig(theirs.num_blocks, groups)
 
 
@@ -62,7 +60,7 @@ class _SingleTypeManager(m_single.SingleTypeKVCacheManager):
         super().__init__(_spec(kv_cache_spec), block_pool, kv_cache_group_id, cap)
 
     @classmethod
-    def find_longest_cache_hit(
+    def find_longest_cache_hit(  # type: ignore[override]
         cls,
         block_hashes: Any,
         max_length: int,
@@ -74,12 +72,11 @@ class _SingleTypeManager(m_single.SingleTypeKVCacheManager):
         **rest: Any,
     ) -> Any:
         spec = _spec(kv_cache_spec)
-        refuse(
-            speculative_decoding=use_eagle,
-            groups_whose_blocks_differ_in_size=alignment_tokens not in (None, spec.block_size),
-        )
+        refuse(speculative_decoding=use_eagle)
         find: Any = super().find_longest_cache_hit
-        return find(block_hashes, max_length, kv_cache_group_ids, block_pool, spec)
+        return find(
+            block_hashes, max_length, kv_cache_group_ids, block_pool, spec, alignment_tokens or 1
+        )
 
     def get_num_blocks_to_allocate(  # type: ignore[override]
         self,
@@ -117,9 +114,11 @@ class _SingleTypeManager(m_single.SingleTypeKVCacheManager):
 _spec = kv_cache_spec  # where an argument has its name
 
 
-class SlidingWindowManager(_SingleTypeManager, m_single.SlidingWindowManager):
+class SlidingWindowManager(_SingleTypeManager, m_single.SlidingWindowManager):  # type: ignore[misc]
     """`mini_vllm`'s manager of layers with a window."""
 
 
-class ChunkedLocalAttentionManager(_SingleTypeManager, m_single.ChunkedLocalAttentionManager):
+class ChunkedLocalAttentionManager(  # type: ignore[misc]
+    _SingleTypeManager, m_single.ChunkedLocalAttentionManager
+):
     """`mini_vllm`'s manager of layers with chunks."""

@@ -55,8 +55,9 @@ too.{reasons}
 
 Where a test passes, the engine gives the blocks, order, counts and victims that vLLM's authors wrote down
 for vLLM: for text models whose layers attend to all tokens, to a sliding window or to chunks, in one KV cache
-group or in several with blocks of one size. What no test asks, it does not prove. The recorded workloads of
-[PROOF.md](PROOF.md) have more steps, these tests more corners.
+group or in several, whose blocks may differ in size. (Such blocks the engine plans for; no model that it runs
+has them.) What no test asks, it does not prove. The recorded workloads of [PROOF.md](PROOF.md) have more
+steps, these tests more corners.
 
 ## Run it
 

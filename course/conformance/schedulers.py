@@ -13,7 +13,7 @@ import mini_vllm.core.sched.async_scheduler as m_async
 import mini_vllm.core.sched.output as m_output
 import mini_vllm.core.sched.request_queue as m_queue
 import mini_vllm.core.sched.scheduler as m_scheduler
-from course.conformance.core import BlockPool, in_groups, make_manager
+from course.conformance.core import BlockPool, hash_size, in_groups, make_manager
 from course.conformance.groups import kv_cache_config as our_groups
 from course.conformance.missing import Missing, refuse
 from mini_vllm.config.engine import EngineConfig
@@ -74,7 +74,7 @@ def engine_config(vllm_config: Any, pool: KVCacheConfig) -> EngineConfig:
         # vLLM holds the budget against another field, SchedulerConfig.max_model_len, which tests set low.
         max_model_len = min(max_model_len, budget)
     return EngineConfig(
-        block_size=pool.kv_cache_groups[0].kv_cache_spec.block_size,
+        block_size=hash_size(pool),
         num_gpu_blocks=pool.num_blocks,
         max_model_len=max_model_len,
         max_num_seqs=theirs.max_num_seqs,

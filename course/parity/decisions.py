@@ -99,9 +99,9 @@ def engine_config(config: Config) -> EngineConfig:
 
 def hybrid_manager(config: Config) -> HybridKVCacheManager:
     """The manager for a trace's `kv_cache_groups`."""
-    block_size = config["block_size"]
     specs: list[KVCacheSpec] = []
     for group in config["kv_cache_groups"]:
+        block_size = group.get("block_size", config["block_size"])
         if group["type"] == "full":
             specs.append(FullAttentionSpec(block_size))
         elif group["type"] == "sliding_window":

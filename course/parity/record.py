@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import random
 import sys
@@ -71,6 +72,11 @@ SHAPES: dict[str, dict[str, Any]] = {
     "stop-tokens": {"stop": (0, 4)},
     "conversations": {"caching": [True], "block_size": [1, 2, 3, 4], "spare": [1, 1.0, 4.0]},
     "windows": {"groups": ["full w", "full w", "full w", "w", "full w w", "full w v", "w v"]},
+    "block-sizes": {
+        "groups": ["full w", "full w", "full w w", "full w v", "w v", "w full"],
+        "block_size": [1, 2, 4],
+        "multiples": [1, 1, 2, 3, 4],
+    },
     "chunks": {"groups": ["full c", "c", "full c c"], "block_size": [1, 2, 4, 8]},
 }
 
@@ -104,6 +110,10 @@ def workload(seed: int, shape: str = "mixed") -> Workload:
     longest = max(min(len(q["prompt"]) + q["max_tokens"], max_model_len) for q in requests)
     need = -(-longest // block_size)
     groups = _groups(rng, rng.choice(ranges["groups"])) if "groups" in ranges else []
+    if "multiples" in ranges:
+        for group in groups:
+            group["block_size"] = block_size * draw("multiples", [])
+        rng.choice(groups)["block_size"] = block_size  # the others' greatest common divisor
     if groups:
         need = sum(_blocks_at_most(g, longest, block_size, budget, max_model_len) for g in groups)
     spare = draw("spare", [0, 1, 3, 1.0, 4.0])
@@ -134,13 +144,14 @@ def _groups(rng: random.Random, letters: str) -> list[Group]:
         "v": {"type": "sliding_window", "size": other},
         "c": {"type": "chunked_local", "size": rng.choice([4, 8, 16, 40])},
     }
-    return [kinds[letter] for letter in letters.split()]
+    return [kinds[letter].copy() for letter in letters.split()]
 
 
 def _blocks_at_most(
     group: Group, num_tokens: int, block_size: int, budget: int, max_model_len: int
 ) -> int:
     """What a request of `num_tokens` tokens can hold of one group while it is alone."""
+    block_size = group.get("block_size", block_size)
     every = -(-num_tokens // block_size)
     if group["type"] == "full":
         return every
@@ -248,12 +259,11 @@ def vllm_parts(config: Config, async_scheduling: bool = False) -> Parts:
             async_scheduling=async_scheduling,
         ),
     )
-    sizes: dict[str, Any] = {
-        "block_size": block_size, "num_kv_heads": 1, "head_size": 1, "dtype": torch.float32
-    }  # fmt: skip
+    layer: dict[str, Any] = {"num_kv_heads": 1, "head_size": 1, "dtype": torch.float32}
     groups = config.get("kv_cache_groups")
     specs: list[Any] = []
     for group in groups or [{"type": "full", "size": 0}]:
+        sizes = {**layer, "block_size": group.get("block_size", block_size)}
         if group["type"] == "full":
             specs.append(FullAttentionSpec(**sizes))
         elif group["type"] == "sliding_window":
@@ -270,7 +280,8 @@ def vllm_parts(config: Config, async_scheduling: bool = False) -> Parts:
             ],
         ),
         structured_output_manager=StructuredOutputManager(vllm_config),
-        block_size=block_size,
+        block_size=math.lcm(*(spec.block_size for spec in specs)),
+        hash_block_size=block_size,
         log_stats=False,
     )
     caching = config["enable_prefix_caching"]

@@ -15,6 +15,7 @@ Sampling is a pure function of a request's index and its length, so every engine
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -33,10 +34,14 @@ class TraceError(ValueError):
 
 
 class Group(TypedDict):
-    """A KV cache group. `size` is the window's or the chunk's, in tokens; 0 with full attention."""
+    """A KV cache group. `size` is the window's or the chunk's, in tokens; 0 with full attention.
+
+    `block_size` is the config's where it is not there; otherwise a multiple of it.
+    """
 
     type: Literal["full", "sliding_window", "chunked_local"]
     size: int
+    block_size: NotRequired[int]
 
 
 class Config(TypedDict):
@@ -272,6 +277,11 @@ def _check(where: str, trace: Any) -> None:
             raise TraceError(
                 f"{where}: group {i} is none of {', '.join(GROUP_TYPES)}: {short(group)}"
             )
+    sizes = [group.get("block_size", 0) for group in trace["config"].get("kv_cache_groups", ())]
+    if any(sizes) and math.gcd(*sizes) != trace["config"]["block_size"]:
+        raise TraceError(
+            f"{where}: 'block_size' of the config must be the greatest common divisor of its groups': {sizes}"
+        )
     for i, q in enumerate(trace["requests"]):
         need(q, _ARRIVAL, f"request {i}")
     if not is_async(trace):

@@ -163,16 +163,22 @@ class BlockPool:
         num_cached_blocks: int,
         num_full_blocks: int,
         kv_cache_group_id: int,
+        block_hashes: Sequence[BlockHash],
+        block_mask: Sequence[bool] | None = None,
     ) -> None:
-        """As `cache_full_blocks`, for one group's table. Null blocks stand for what is out of the window."""
-        hashes = request.block_hashes
-        assert len(hashes) >= num_full_blocks, "I3: a block without a hash is not full"
+        """As `cache_full_blocks`, for one group's table. Null blocks stand for what is out of the window.
+
+        Args:
+            block_hashes: the request's, of blocks as large as the group's.
+            block_mask: of each of the blocks to publish, whether it is; None: all are.
+        """
+        assert len(block_hashes) >= num_full_blocks, "I3: a block without a hash is not full"
         for i in range(num_cached_blocks, num_full_blocks):
             block = blocks[i]
-            if block.is_null:
+            if block.is_null or (block_mask and not block_mask[i - num_cached_blocks]):
                 continue
             assert block.block_hash is None, f"block {block.block_id} is published already"
-            key = make_block_hash_with_group_id(hashes[i], kv_cache_group_id)
+            key = make_block_hash_with_group_id(block_hashes[i], kv_cache_group_id)
             block.block_hash = key
             self.cached_block_hash_to_block.insert(key, block)
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from mini_vllm.core.block_pool import BlockPool
 from mini_vllm.core.kv_cache_utils import (
     BlockHash,
+    BlockHashListWithBlockSize,
     KVCacheBlock,
     generate_block_hash_extra_keys,
     get_block_hash,
@@ -40,7 +41,8 @@ class EventBlockPool(BlockPool):
     """As `BlockPool`; `take_events` gives what has happened since the last call, oldest first.
 
     Args:
-        block_size: tokens in a block, which the events name.
+        block_size: tokens in a block, which the events name; where groups have blocks of different sizes, in
+            those that requests are hashed in.
     """
 
     def __init__(
@@ -59,7 +61,9 @@ class EventBlockPool(BlockPool):
         num_full_blocks: int,
     ) -> None:
         super().cache_full_blocks(request, blocks, num_cached_blocks, num_full_blocks)
-        self._report_stored(request, blocks, num_cached_blocks, num_full_blocks, 0)
+        hashes = request.block_hashes
+        stored = [i for i in range(num_cached_blocks, num_full_blocks) if not blocks[i].is_null]
+        self._report_stored(request, hashes, num_cached_blocks, num_full_blocks, stored, 0)
 
     def cache_full_blocks_of_group(
         self,
@@ -68,26 +72,35 @@ class EventBlockPool(BlockPool):
         num_cached_blocks: int,
         num_full_blocks: int,
         kv_cache_group_id: int,
+        block_hashes: Sequence[BlockHash],
+        block_mask: Sequence[bool] | None = None,
     ) -> None:
         self._keys_have_groups = True
-        run = request, blocks, num_cached_blocks, num_full_blocks, kv_cache_group_id
-        super().cache_full_blocks_of_group(*run)
-        self._report_stored(*run)
+        first, end, group_id = num_cached_blocks, num_full_blocks, kv_cache_group_id
+        super().cache_full_blocks_of_group(
+            request, blocks, first, end, group_id, block_hashes, block_mask
+        )
+        stored = [i for i in range(first, end) if not blocks[i].is_null]
+        if block_mask:
+            stored = [i for i in stored if block_mask[i - first]]
+        self._report_stored(request, block_hashes, first, end, stored, group_id)
 
     def _report_stored(
         self,
         request: Request,
-        blocks: Sequence[KVCacheBlock],
+        hashes: Sequence[BlockHash],
         num_cached_blocks: int,
         num_full_blocks: int,
+        stored: Sequence[int],
         kv_cache_group_id: int,
     ) -> None:
         """One event for the run, whatever its length
         (`vllm/v1/core/block_pool.py:285 in BlockPool.cache_full_blocks`)."""
         if num_cached_blocks >= num_full_blocks:
             return
-        hashes, size = request.block_hashes, self.block_size
-        stored = [i for i in range(num_cached_blocks, num_full_blocks) if not blocks[i].is_null]
+        size = self.block_size
+        if isinstance(hashes, BlockHashListWithBlockSize):
+            size *= hashes.scale_factor
         extra_keys = [generate_block_hash_extra_keys(request, i * size) for i in stored]
         parent = hashes[num_cached_blocks - 1] if num_cached_blocks else None
         self.kv_event_queue.append(

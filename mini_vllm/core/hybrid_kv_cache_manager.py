@@ -158,15 +158,19 @@ class HybridKVCacheManager(KVCacheManager):
     def max_blocks_needed(self, request: Request) -> int:
         """The most blocks this request can come to hold, over all groups."""
         last = min(request.num_prompt_tokens + request.max_tokens, self.max_model_len) - 1
-        num_blocks = cdiv(max(last, request.num_prompt_tokens), self.block_size)
-        caps = [m.max_admission_blocks_per_request for m in self.coordinator.single_type_managers]
-        return sum(num_blocks if cap is None else min(num_blocks, cap) for cap in caps)
+        num_tokens, need = max(last, request.num_prompt_tokens), 0
+        for manager in self.coordinator.single_type_managers:
+            num_blocks = cdiv(num_tokens, manager.block_size)
+            cap = manager.max_admission_blocks_per_request
+            need += num_blocks if cap is None else min(num_blocks, cap)
+        return need
 
     def check_invariants(self) -> None:
         """Assert I1 to I4 over pool and tables. O(blocks): for tests, not for the step."""
         self.block_pool.check_invariants()
         references: dict[int, int] = {}
         group_of: dict[int, int] = {}
+        alignment = self.coordinator.lcm_block_size
         for manager in self.coordinator.single_type_managers:
             group_id = manager.kv_cache_group_id
             for request_id, blocks in manager.req_to_blocks.items():
@@ -184,7 +188,7 @@ class HybridKVCacheManager(KVCacheManager):
                     assert one == group_id, f"two groups hold {block}"
                     if block.ref_cnt > 1:
                         assert position < num_cached, f"I3: shared but not published: {block}"
-                    if position < num_cached:
+                    if position < num_cached and manager.serves_hits(position, alignment):
                         assert block.block_hash is not None, f"I3: published unhashed: {block}"
                         assert get_group_id(block.block_hash) == group_id, (
                             f"another's hash: {block}"

@@ -3,17 +3,27 @@
 Mirrors `vllm/v1/core/kv_cache_coordinator.py`. A request's next token goes through all layers, so what one
 group has computed serves only where every other group has it too.
 
-Left out: Mamba, draft tokens, context parallelism, groups whose blocks differ in size.
+Blocks of all groups take the same memory. Where the layers of one group keep less for a token than those of
+another, its blocks hold more tokens instead. No model here has such layers: the engine plans for them, and
+has none to run. Chunked local attention beside such groups is refused with prefix caching on, as in vLLM.
+
+Left out: Mamba, draft tokens, context parallelism.
 """
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 from mini_vllm.core.block_pool import BlockPool
-from mini_vllm.core.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheSpec
-from mini_vllm.core.kv_cache_utils import BlockHash, KVCacheBlock
+from mini_vllm.core.kv_cache_interface import (
+    ChunkedLocalAttentionSpec,
+    FullAttentionSpec,
+    KVCacheConfig,
+    KVCacheSpec,
+)
+from mini_vllm.core.kv_cache_utils import BlockHash, BlockHashListWithBlockSize, KVCacheBlock
 from mini_vllm.core.request import Request
 from mini_vllm.core.single_type_kv_cache_manager import (
     Hits,
@@ -31,7 +41,11 @@ class KVCacheCoordinator(ABC):
         max_num_batched_tokens: the token budget of a step: what a window can be ahead of.
         block_pool: the pool of all groups.
 
-    Raises ValueError if the groups' blocks differ in size.
+    Attributes:
+        block_size: tokens in the blocks that requests are hashed in: the greatest common divisor of the sizes
+            (`vllm/v1/core/kv_cache_utils.py:571 resolve_kv_cache_block_sizes`).
+        lcm_block_size: every multiple of it ends a block in each group.
+
     Source: `vllm/v1/core/kv_cache_coordinator.py:28 KVCacheCoordinator`.
     """
 
@@ -45,11 +59,8 @@ class KVCacheCoordinator(ABC):
         self.kv_cache_config = kv_cache_config
         self.block_pool = block_pool
         specs = [group.kv_cache_spec for group in kv_cache_config.kv_cache_groups]
-        if len({spec.block_size for spec in specs}) != 1:
-            raise ValueError(
-                f"groups whose blocks differ in size are not supported: {[s.block_size for s in specs]}"
-            )
-        self.block_size = specs[0].block_size
+        self.block_size = math.gcd(*(spec.block_size for spec in specs))
+        self.lcm_block_size = math.lcm(*(spec.block_size for spec in specs))
         self.single_type_managers: tuple[SingleTypeKVCacheManager, ...] = tuple(
             get_manager_for_kv_cache_spec(
                 spec, max_num_batched_tokens, max_model_len, block_pool, group_id
@@ -148,6 +159,16 @@ class HybridKVCacheCoordinator(KVCacheCoordinator):
         block_pool: BlockPool,
     ) -> None:
         super().__init__(kv_cache_config, max_model_len, max_num_batched_tokens, block_pool)
+        specs = [group.kv_cache_spec for group in kv_cache_config.kv_cache_groups]
+        for spec in specs:
+            if (
+                isinstance(spec, ChunkedLocalAttentionSpec)
+                and spec.block_size != self.lcm_block_size
+            ):
+                raise ValueError(
+                    "with prefix caching, groups whose blocks differ in size cannot stand beside chunked "
+                    f"local attention: {[spec.block_size for spec in specs]}"
+                )
         ids_of: dict[KVCacheSpec, list[int]] = {}
         for group_id, group in enumerate(kv_cache_config.kv_cache_groups):
             ids_of.setdefault(group.kv_cache_spec, []).append(group_id)
@@ -155,6 +176,24 @@ class HybridKVCacheCoordinator(KVCacheCoordinator):
         self.attention_groups = sorted(
             ids_of.items(), key=lambda item: not isinstance(item[0], FullAttentionSpec)
         )
+
+    def hashes_for(
+        self, spec: KVCacheSpec, block_hashes: Sequence[BlockHash]
+    ) -> Sequence[BlockHash]:
+        """A request's hashes, of blocks as large as those of this kind."""
+        if spec.block_size == self.block_size:
+            return block_hashes
+        return BlockHashListWithBlockSize(block_hashes, spec.block_size // self.block_size)
+
+    def cache_blocks(self, request: Request, num_computed_tokens: int) -> None:
+        """Not beyond the last place where a hit can end.
+
+        Source: `vllm/v1/core/kv_cache_coordinator.py:487 HybridKVCacheCoordinator.cache_blocks`.
+        """
+        num_tokens = num_computed_tokens // self.lcm_block_size * self.lcm_block_size
+        for manager in self.single_type_managers:
+            block_hashes = self.hashes_for(manager.kv_cache_spec, request.block_hashes)
+            manager.cache_blocks(request, num_tokens, block_hashes, self.lcm_block_size)
 
     def find_longest_cache_hit(
         self, block_hashes: Sequence[BlockHash], max_cache_hit_length: int
@@ -176,14 +215,15 @@ class HybridKVCacheCoordinator(KVCacheCoordinator):
             length = hit_length
             for spec, group_ids in self.attention_groups:
                 if spec in asked and isinstance(spec, FullAttentionSpec):
-                    length = length // self.block_size * self.block_size
+                    length = length // spec.block_size * spec.block_size
                     continue
                 asked.add(spec)
                 find = self.single_type_managers[group_ids[0]].find_longest_cache_hit
-                found = find(block_hashes, length, group_ids, self.block_pool, spec)
+                hashes = self.hashes_for(spec, block_hashes)
+                found = find(hashes, length, group_ids, self.block_pool, spec, self.lcm_block_size)
                 for group_id, blocks in zip(group_ids, found, strict=True):
                     hits[group_id] = blocks
-                length = len(found[0]) * self.block_size
+                length = len(found[0]) * spec.block_size
             if length >= hit_length:
                 break
             hit_length = length
@@ -192,7 +232,7 @@ class HybridKVCacheCoordinator(KVCacheCoordinator):
         spec, group_ids = self.attention_groups[0]
         if isinstance(spec, FullAttentionSpec):
             for group_id in group_ids:
-                del hits[group_id][hit_length // self.block_size :]
+                del hits[group_id][hit_length // spec.block_size :]
         return tuple(hits), hit_length
 
 

@@ -3,7 +3,7 @@
 Mirrors `vllm/v1/kv_cache_interface.py`. A **KV cache group** is layers that share a block table, because
 they keep the same tokens: those with full attention all of them, those with a window only the last ones.
 
-Left out: MLA, Mamba, cross attention, layers whose blocks differ in size, caches in 8 bits.
+Left out: MLA, Mamba, cross attention, caches in 8 bits.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ import hashlib
 import os
 from array import array
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NewType, Protocol
+from typing import Any, NewType, Protocol, overload
 
 BlockHash = NewType("BlockHash", bytes)
 """32 bytes that stand for the contents of one full block and of every block before it."""
@@ -94,6 +94,38 @@ class HashedRequest(Protocol):
     block_hashes: list[BlockHash]
     cache_salt: str | None
     num_tokens: int
+
+
+class BlockHashListWithBlockSize(Sequence[BlockHash]):
+    """The hashes of larger blocks: a block's is the hashes of the smaller ones in it, one after the other.
+
+    Made as they are asked for, because a look-up asks for few.
+
+    Args:
+        block_hashes: those of the smaller blocks.
+        scale_factor: how many of them make a larger one.
+
+    Source: `vllm/v1/core/kv_cache_utils.py:2079 BlockHashListWithBlockSize`.
+    """
+
+    def __init__(self, block_hashes: Sequence[BlockHash], scale_factor: int) -> None:
+        self.block_hashes = block_hashes
+        self.scale_factor = scale_factor
+
+    def __len__(self) -> int:
+        return len(self.block_hashes) // self.scale_factor
+
+    @overload
+    def __getitem__(self, index: int) -> BlockHash: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[BlockHash]: ...
+
+    def __getitem__(self, index: int | slice) -> BlockHash | list[BlockHash]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        first = range(len(self))[index] * self.scale_factor
+        return BlockHash(b"".join(self.block_hashes[first : first + self.scale_factor]))
 
 
 def generate_block_hash_extra_keys(

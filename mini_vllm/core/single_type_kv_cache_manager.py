@@ -7,14 +7,17 @@ Where a token does not see all the tokens before it, whole blocks fall out of it
 before the step takes new ones, and the null block stands in their place, so that a position still finds its
 block at `position // block_size`. The worker is not told: it never looks there again.
 
-Left out: Mamba, cross attention, attention sinks, draft tokens, tokens that a connector loads, groups whose
-blocks differ in size.
+Groups may have blocks of different sizes. A hit then ends where a block ends in every group: at a multiple of
+`alignment_tokens`, the least common multiple of the sizes.
+
+Left out: Mamba, cross attention, attention sinks, draft tokens, tokens that a connector loads.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from itertools import islice
 from typing import Any
 
 from mini_vllm.core.block_pool import BlockPool
@@ -70,9 +73,11 @@ class SingleTypeKVCacheManager(ABC):
         kv_cache_group_ids: Sequence[int],
         block_pool: BlockPool,
         kv_cache_spec: Any,
+        alignment_tokens: int = 1,
     ) -> Hits:
         """The longest cached prefix of at most `max_length` tokens that all these groups hold, as far as
-        attention of this kind will read it: the null block stands for what it will not.
+        attention of this kind will read it: the null block stands for what it will not. Its length is a
+        multiple of `alignment_tokens`.
 
         Source:
         `vllm/v1/core/single_type_kv_cache_manager.py:373 SingleTypeKVCacheManager.find_longest_cache_hit`.
@@ -142,8 +147,21 @@ class SingleTypeKVCacheManager(ABC):
         blocks.extend(new_blocks)
         return new_blocks
 
-    def cache_blocks(self, request: Request, num_tokens: int) -> None:
-        """Publish the full blocks among the request's first `num_tokens` tokens.
+    def serves_hits(self, position: int, alignment_tokens: int) -> bool:
+        """Whether any hit that ends at a multiple of `alignment_tokens` reads the block at this position."""
+        return True
+
+    def cache_blocks(
+        self,
+        request: Request,
+        num_tokens: int,
+        block_hashes: Sequence[BlockHash] | None = None,
+        alignment_tokens: int = 1,
+    ) -> None:
+        """Publish the full blocks among the request's first `num_tokens` tokens that can serve a hit.
+
+        Args:
+            block_hashes: the request's, of blocks as large as the group's; None: as it has them.
 
         Source: `vllm/v1/core/single_type_kv_cache_manager.py:278 SingleTypeKVCacheManager.cache_blocks`.
         """
@@ -151,12 +169,20 @@ class SingleTypeKVCacheManager(ABC):
         num_cached_blocks = self.num_cached_block.get(request_id, 0)
         num_full_blocks = num_tokens // self.block_size
         if num_cached_blocks < num_full_blocks:
+            block_mask = None
+            if alignment_tokens > self.block_size:
+                block_mask = [
+                    self.serves_hits(i, alignment_tokens)
+                    for i in range(num_cached_blocks, num_full_blocks)
+                ]
             self.block_pool.cache_full_blocks_of_group(
                 request,
                 self.req_to_blocks[request_id],
                 num_cached_blocks,
                 num_full_blocks,
                 self.kv_cache_group_id,
+                request.block_hashes if block_hashes is None else block_hashes,
+                block_mask,
             )
             self.num_cached_block[request_id] = num_full_blocks
 
@@ -189,6 +215,13 @@ class SingleTypeKVCacheManager(ABC):
         self.block_pool.free_blocks(removed)
 
 
+def _cut(runs: Hits, block_size: int, alignment_tokens: int) -> None:
+    """Shorten runs of blocks to a multiple of `alignment_tokens`."""
+    num_tokens = len(runs[0]) * block_size // alignment_tokens * alignment_tokens
+    for run in runs:
+        del run[num_tokens // block_size :]
+
+
 class FullAttentionManager(SingleTypeKVCacheManager):
     """Nothing is ever out of sight
     (`vllm/v1/core/single_type_kv_cache_manager.py:481 FullAttentionManager`)."""
@@ -201,15 +234,17 @@ class FullAttentionManager(SingleTypeKVCacheManager):
         kv_cache_group_ids: Sequence[int],
         block_pool: BlockPool,
         kv_cache_spec: FullAttentionSpec,
+        alignment_tokens: int = 1,
     ) -> Hits:
         """From the left to the first miss: hashes are chained, so what follows cannot be a hit."""
         computed: Hits = tuple([] for _ in kv_cache_group_ids)
-        for block_hash in block_hashes[: max_length // kv_cache_spec.block_size]:
+        for block_hash in islice(block_hashes, max_length // kv_cache_spec.block_size):
             found = block_pool.get_cached_blocks(block_hash, kv_cache_group_ids)
             if found is None:
                 break
             for run, block in zip(computed, found, strict=True):
                 run.append(block)
+        _cut(computed, kv_cache_spec.block_size, alignment_tokens)
         return computed
 
 
@@ -229,6 +264,7 @@ class SlidingWindowManager(SingleTypeKVCacheManager):
         kv_cache_group_ids: Sequence[int],
         block_pool: BlockPool,
         kv_cache_spec: SlidingWindowSpec,
+        alignment_tokens: int = 1,
     ) -> Hits:
         """From the right, until as many blocks in a row are hits as the next token's window reaches back.
 
@@ -237,8 +273,9 @@ class SlidingWindowManager(SingleTypeKVCacheManager):
         `vllm/v1/core/single_type_kv_cache_manager.py:548 SlidingWindowManager.find_longest_cache_hit`.
         """
         # The next token is in its window itself.
-        num_needed = cdiv(kv_cache_spec.sliding_window - 1, kv_cache_spec.block_size)
-        num_blocks = max_length // kv_cache_spec.block_size
+        block_size = kv_cache_spec.block_size
+        num_needed = cdiv(kv_cache_spec.sliding_window - 1, block_size)
+        num_blocks = max_length // block_size
         computed: Hits = tuple([block_pool.null_block] * num_blocks for _ in kv_cache_group_ids)
         in_a_row = 0
         for i in range(num_blocks - 1, -1, -1):
@@ -246,6 +283,8 @@ class SlidingWindowManager(SingleTypeKVCacheManager):
             if found is None:
                 in_a_row = 0
                 continue
+            if not in_a_row and (i + 1) * block_size % alignment_tokens:
+                continue  # no hit ends here
             for run, block in zip(computed, found, strict=True):
                 run[i] = block
             in_a_row += 1
@@ -256,6 +295,13 @@ class SlidingWindowManager(SingleTypeKVCacheManager):
         for run in computed:
             del run[in_a_row:]
         return computed
+
+    def serves_hits(self, position: int, alignment_tokens: int) -> bool:
+        """Only if it is among the blocks that the window needs before such an end
+        (`vllm/v1/core/single_type_kv_cache_manager.py:641 SlidingWindowManager._cache_block_mask`)."""
+        blocks_between = alignment_tokens // self.block_size
+        num_needed = cdiv(self.sliding_window - 1, self.block_size)
+        return blocks_between <= 1 or position % blocks_between >= blocks_between - num_needed
 
     def get_num_skipped_tokens(self, num_computed_tokens: int) -> int:
         """The next token, at position n, sees positions from `n - sliding_window + 1` on.
@@ -271,7 +317,9 @@ class ChunkedLocalAttentionManager(SingleTypeKVCacheManager):
     (`vllm/v1/core/single_type_kv_cache_manager.py:692 ChunkedLocalAttentionManager`).
 
     Right only where a chunk is a number of whole blocks. With chunks of 8 tokens and blocks of 3, two blocks
-    before position 8 count as hits, and tokens 6 and 7 then attend to null blocks. vLLM does the same.
+    before position 8 count as hits, and tokens 6 and 7 would then attend to null blocks. vLLM's manager says
+    the same, but no token is computed so: its attention asserts that chunks are whole blocks
+    (`vllm/v1/attention/backends/utils.py:325 in make_local_attention_virtual_batches`).
     """
 
     def __init__(self, kv_cache_spec: ChunkedLocalAttentionSpec, *args: Any, **kwargs: Any) -> None:
@@ -286,6 +334,7 @@ class ChunkedLocalAttentionManager(SingleTypeKVCacheManager):
         kv_cache_group_ids: Sequence[int],
         block_pool: BlockPool,
         kv_cache_spec: ChunkedLocalAttentionSpec,
+        alignment_tokens: int = 1,
     ) -> Hits:
         """Chunks that are over count as hits, whoever holds them; in the last one, up to the first miss."""
         size = kv_cache_spec.attention_chunk_size

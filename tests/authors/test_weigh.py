@@ -16,6 +16,7 @@ from course_helpers import (
 )
 
 from course.authors.weigh import (
+    ALLOWANCES,
     EXEMPT,
     LIMITS,
     PhaseWeight,
@@ -247,6 +248,29 @@ def test_an_exempt_phase_may_be_heavy(heavy: Course) -> None:
         phase.guide.write_text("word " * 9000)
     assert breaches(heavy, weigh(heavy, first)) == []
     assert len(breaches(heavy, weigh(heavy, held))) == 1
+
+
+def test_an_allowance_is_for_one_phase_and_one_limit(
+    heavy: Course, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    phase = heavy.phases[-1]
+    phase.guide.write_text("word " * 3501)
+    monkeypatch.setitem(ALLOWANCES, (phase.number, "guide"), (3501, "a word more"))
+    assert found(heavy) == []
+    phase.guide.write_text("word " * 3502)
+    assert len(found(heavy)) == 1, "it says how much"
+    phase.guide.write_text("word")
+    (phase.folder / "01-deep-dive.md").write_text("word " * 3501)
+    assert len(found(heavy)) == 1, "it says of what"
+
+
+def test_every_allowance_is_needed_and_used_up(real: tuple[Course, list[PhaseWeight]]) -> None:
+    course, weights = real
+    for (number, what), (most, why) in ALLOWANCES.items():
+        (weight,) = [each for each in weights if each.phase.number == number]
+        assert why
+        values = [measure.value for measure in weight.measures(course) if measure.what == what]
+        assert max(values) == most > LIMITS[what].most, (number, what, values)
 
 
 def test_every_exempt_phase_is_there(real: tuple[Course, list[PhaseWeight]]) -> None:

@@ -13,6 +13,7 @@ from course.parity import replay as replay_trace
 from course.parity.record import SHAPES, record, vllm_parts, workload
 from course.parity.rules import moment
 from course.parity.traces import Arrival, Config, Trace, Workload, is_async, read_traces
+from mini_vllm.core.kv_cache_coordinator import KVCacheCoordinator
 from mini_vllm.core.sched.async_scheduler import AsyncScheduler
 from mini_vllm.core.single_type_kv_cache_manager import SlidingWindowManager
 from tests.engine.helpers.thorough import THOROUGH
@@ -21,6 +22,7 @@ ROOT = Path(__file__).resolve().parents[3]
 GOLDEN = ROOT / "tests" / "golden" / "scheduler-0.22.1.jsonl.gz"
 ASYNC_GOLDEN = GOLDEN.with_name("async-scheduler-0.22.1.jsonl.gz")
 GROUPS_GOLDEN = GOLDEN.with_name("kv-cache-groups-0.22.1.jsonl.gz")
+SIZES_GOLDEN = GOLDEN.with_name("kv-cache-block-sizes-0.22.1.jsonl.gz")
 SHARED = ROOT.parent / "shared" / "golden"
 FULL_GOLDEN = SHARED / GOLDEN.name
 FULL_ASYNC_GOLDEN = SHARED / ASYNC_GOLDEN.name
@@ -107,6 +109,21 @@ def test_the_file_with_groups_has_what_it_is_for() -> None:
     assert GROUPS_GOLDEN.stat().st_size < 120_000
 
 
+def test_mini_vllm_decides_as_vllm_did_with_blocks_of_different_sizes(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert parity.main([str(SIZES_GOLDEN)]) == 0
+    assert "9 traces, 1,328 steps, 0 differences" in capsys.readouterr().out
+    traces = [trace for _, trace in read_traces(str(SIZES_GOLDEN))]
+    groups = [trace["config"]["kv_cache_groups"] for trace in traces]
+    assert all(len({group["block_size"] for group in each}) > 1 for each in groups)
+    assert {is_async(trace) for trace in traces} == {False, True}
+    assert sum(sum(t["preemptions"].values()) for t in traces) > 40
+    anywhere = property(lambda self: 1, lambda self, value: None)
+    monkeypatch.setattr(KVCacheCoordinator, "lcm_block_size", anywhere, raising=False)
+    assert parity.main([str(SIZES_GOLDEN)]) == 1, "they see a hit that ends within another's block"
+
+
 def test_a_difference_with_groups_is_shown_side_by_side(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -135,9 +152,10 @@ def test_vllm_itself_takes_the_recorded_decisions(golden: list[tuple[str, Trace]
         assert record(trace, vllm_parts(trace["config"])) == trace, where
     for where, trace in read_traces(str(ASYNC_GOLDEN)):
         assert record(trace, vllm_parts(trace["config"], True), True) == trace, where
-    for where, trace in read_traces(str(GROUPS_GOLDEN)):
-        ahead = is_async(trace)
-        assert record(trace, vllm_parts(trace["config"], ahead), ahead) == trace, where
+    for file in (GROUPS_GOLDEN, SIZES_GOLDEN):
+        for where, trace in read_traces(str(file)):
+            ahead = is_async(trace)
+            assert record(trace, vllm_parts(trace["config"], ahead), ahead) == trace, where
 
 
 @pytest.mark.vllm
