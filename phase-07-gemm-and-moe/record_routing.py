@@ -16,6 +16,7 @@ The tokens are given, not sampled: what is recorded is the routing and nothing o
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import os
 import platform
@@ -107,7 +108,8 @@ def record(folder: Path) -> dict[str, Any]:
         "torch": torch.__version__,
         "transformers": transformers.__version__,
     }
-    made = {"command": COMMAND, "versions": versions}
+    weights = hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
+    made = {"command": COMMAND, "versions": versions, "weights": weights}
     return {"made": made, "tokens_in_a_step": ROWS, "experts_per_token": TOP_K, "counts": counts}
 
 

@@ -34,7 +34,10 @@ def test_the_predictions_hold(lab: ModuleType) -> None:
             "a token chooses an expert once at most, so what share of all choices can one have? And what "
             "share is a GPU's?",
         ),
-        "window and step": ([1.0, 1.6], "add both steps up; then look at one, where the mean is 50"),
+        "window and step": (
+            [1.0, 1.6],
+            "add both steps up; then look at one, where the mean is 50",
+        ),
     }
     got = lab.predictions()
     assert got.keys() == want.keys(), f"the names are {sorted(want)}, yours {sorted(got)}"
@@ -166,7 +169,9 @@ def test_placements_are_vllms(lab: ModuleType) -> None:
         load, slots, gpus = np.array(case["load"]), case["slots"], case["gpus"]
         what = f"{len(load)} experts, {slots} slots, {gpus} GPUs"
         _, copies = lab.replicate_experts(load.copy(), slots)
-        assert plain(copies) == case["copies"], f"{what}: copies {plain(copies)}, not {case['copies']}"
+        assert plain(copies) == case["copies"], (
+            f"{what}: copies {plain(copies)}, not {case['copies']}"
+        )
         if "pack" in case:
             pack, place = lab.balanced_packing(load.copy(), gpus)
             assert plain(pack) == case["pack"], f"{what}: packs {plain(pack)}, not {case['pack']}"
@@ -195,9 +200,13 @@ def test_no_more_slots_than_needed(lab: ModuleType) -> None:
         (2, 1.5, 8), (2, 1.2, 10), (2, 1.06, 12), (4, 1.2, 12), (4, 1.1, 16), (3, 1.2, 12), (8, 1.05, 16),
     ):  # fmt: skip
         got = lab.fewest_slots(TENS, gpus, limit)
-        assert got == want, f"90 and seven tens on {gpus} GPUs, limit {limit}: {want} slots, not {got}"
+        assert got == want, (
+            f"90 and seven tens on {gpus} GPUs, limit {limit}: {want} slots, not {got}"
+        )
     even = lab.fewest_slots(np.full(8, 10), 3, 1.125)
     assert even == 9, f"3 GPUs cannot share 8 slots, but 9; 30 over 80 / 3 is 1.125: 9, not {even}"
+    most = lab.fewest_slots(np.array([50, 20, 10, 10]), 3, 1.05)
+    assert most is None, f"six slots give 1.11, nine are more than two per expert: None, not {most}"
     hopeless = lab.fewest_slots(np.array([1000, 1, 1, 1]), 4, 1.01)
     assert hopeless is None, f"one expert of 1000 on 4 GPUs, limit 1.01: {hopeless}, not None"
 
