@@ -118,6 +118,7 @@ def in_vllm(folder: Path) -> dict[str, NDArray[Any]]:
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     from vllm import LLM, SamplingParams
     from vllm.model_executor.layers.fused_moe import cpu_fused_moe
+    from vllm.v1.executor.uniproc_executor import UniProcExecutor
 
     calls: list[NDArray[Any]] = []
     select = cpu_fused_moe.select_experts
@@ -129,7 +130,7 @@ def in_vllm(folder: Path) -> dict[str, NDArray[Any]]:
 
     llm = LLM(
         str(folder), dtype="float32", enforce_eager=True, max_model_len=512,
-        enable_prefix_caching=False,
+        enable_prefix_caching=False, distributed_executor_backend=UniProcExecutor,
     )  # fmt: skip
     cpu_fused_moe.select_experts = noted
     counts = {}

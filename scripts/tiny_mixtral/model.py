@@ -90,6 +90,18 @@ class Mixtral(Llama):
                     mixture.w3[e].copy_(up[kept])
                     mixture.w2[e].copy_(down[:, kept] * (gate.shape[0] / WIDTH))
 
+    def start_from_checkpoint(self, weights: dict[str, Tensor]) -> None:
+        """Take over what `checkpoint` has written."""
+        own = {name: torch.empty_like(weight) for name, weight in self.state_dict().items()}
+        for name, weight in own.items():
+            *path, last = f"model.{name}".replace(".mlp.", ".block_sparse_moe.").split(".")
+            if last in ("w1", "w2", "w3"):
+                for e in range(EXPERTS):
+                    weight[e] = weights[".".join([*path, "experts", str(e), last, "weight"])]
+            else:
+                weight.copy_(weights[".".join([*path, last])])
+        self.load_state_dict(own)
+
     def checkpoint(self) -> dict[str, Tensor]:
         """The weights under the names of a Hugging Face checkpoint, in bfloat16."""
         named: dict[str, Tensor] = {}

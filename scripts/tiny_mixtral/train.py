@@ -1,6 +1,8 @@
 """Train the shipped tiny Mixtral, from the tiny Llama's weights, and write its checkpoint folder.
 
-    python -m scripts.tiny_mixtral.train --out mini_vllm/checkpoints/tiny-mixtral
+    python -m scripts.tiny_mixtral.train --out first-leg --stop 1200
+    python -m scripts.tiny_mixtral.train --out mini_vllm/checkpoints/tiny-mixtral --start first-leg \\
+        --seed 21 --steps 900 --lr 1.5e-3 --warm-up 50
 
 Needs torch and safetensors; runs on one core of a CPU. The products run in bfloat16, weights and
 optimiser are float32, and the result is rounded to bfloat16.
@@ -60,10 +62,14 @@ def save(model: Mixtral, folder: Path, log: dict[str, Any]) -> None:
 
 
 def parse_args() -> argparse.Namespace:
-    """The command line; the defaults are those of the shipped checkpoint."""
+    """The command line; the shipped checkpoint's is above."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--out", type=Path, required=True, help="checkpoint folder to write")
-    parser.add_argument("--steps", type=int, default=3200)
+    parser.add_argument(
+        "--start", type=Path, help="go on from this folder, not from the tiny Llama"
+    )
+    parser.add_argument("--steps", type=int, default=3200, help="length of the schedule")
+    parser.add_argument("--stop", type=int, help="end after this many steps of the schedule")
     parser.add_argument("--tokens", type=int, default=4096, help="tokens in a step")
     parser.add_argument("--lr", type=float, default=2e-3, help="peak learning rate")
     parser.add_argument("--warm-up", type=int, default=100)
@@ -81,8 +87,11 @@ def main() -> None:
     torch.set_num_threads(args.threads)
     torch.manual_seed(args.seed)
     model = Mixtral()
-    dense = load_file(DENSE / "model.safetensors")
-    model.start_from_dense({k.removeprefix("model."): v for k, v in dense.items()})
+    if args.start is None:
+        dense = load_file(DENSE / "model.safetensors")
+        model.start_from_dense({k.removeprefix("model."): v for k, v in dense.items()})
+    else:
+        model.start_from_checkpoint(load_file(args.start / "model.safetensors"))
     matrices = [p for p in model.parameters() if p.dim() > 1]
     vectors = [p for p in model.parameters() if p.dim() < 2]
     groups = [
@@ -107,9 +116,13 @@ def main() -> None:
         "balance": [],
         "held_out": [[0, measure(model, held_out)]],
     }
+    if args.start is not None:
+        before = (args.start / "training_log.json").read_text(encoding="utf-8")
+        log = {"before": json.loads(before)} | log
     started, processor = time.monotonic(), time.process_time()
     recent = balance_recent = 0.0
-    for step in range(args.steps):
+    last = args.stop or args.steps
+    for step in range(last):
         for group in optimiser.param_groups:
             group["lr"] = learning_rate(step, args.steps, args.lr, args.warm_up)
         # As for the tiny Llama: one step of four has long rows whose documents see those before them.
@@ -139,7 +152,7 @@ def main() -> None:
                 f"{seconds:.0f} s, {time.process_time() - processor:.0f} s of processor time",
                 flush=True,
             )
-        if done % args.save_every == 0 or done == args.steps:
+        if done % args.save_every == 0 or done == last:
             log["held_out"].append([done, measure(model, held_out)])
             log["documents_seen"], log["tokens_seen"] = train.documents, train.tokens
             log["wall_seconds"] = round(time.monotonic() - started)
