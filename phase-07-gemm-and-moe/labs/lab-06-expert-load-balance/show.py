@@ -19,7 +19,7 @@ import support
 from course.learner.labs import load_module
 
 HERE = Path(__file__).parent
-ROWS = ((2, 8), (2, 10), (4, 8), (4, 12))
+ROWS = ((2, 8), (4, 8), (4, 12))
 MIXTRAL_EXPERT = 3 * 4096 * 14336 * 2  # bytes of one expert of Mixtral-8x7B in bfloat16
 
 
