@@ -80,11 +80,11 @@ def test_each_expert_works_and_texts_differ() -> None:
 
 @pytest.mark.vllm
 def test_vllm_and_transformers_continue_alike() -> None:
-    """Greedy, float32: 24 prompts, token for token."""
+    """Greedy, float32: 12 prompts, token for token."""
     pytest.importorskip("transformers")
     from scripts.tiny_mixtral import compare
 
     tokenizer = compare.AutoTokenizer.from_pretrained(FOLDER)
-    ids = [tokenizer(prompt).input_ids for prompt in compare.prompts()[::6]]
+    ids = [tokenizer(prompt).input_ids for prompt in compare.prompts()[::12]]
     ours, _ = compare.in_transformers(FOLDER, ids)
     assert compare.in_vllm(FOLDER, ids) == ours
