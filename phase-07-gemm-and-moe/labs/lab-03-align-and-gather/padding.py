@@ -20,12 +20,12 @@ support = load_module(HERE / "support.py", "lab_07_03_support")
 
 def main(which: str = "starter") -> None:
     lab = load_module(HERE / f"{which}.py", f"lab_07_03_{which}")
-    print("                          blocks of 16             blocks of 64")
-    print("experts  tokens  pairs    rows  padding  list      rows  padding  list")
+    print("                   blocks of 16             blocks of 64")
+    print("experts  tokens    rows  padding  list      rows  padding  list")
     for experts, top_k in ((8, 2), (128, 8)):
-        for tokens in (1, 4, 16, 64, 256, 1024):
+        for tokens in (1, 16, 64, 256):
             rng = np.random.RandomState(0)
-            told = f"{experts:7}{tokens:8}{tokens * top_k:7}"
+            told = f"{experts:7}{tokens:8}"
             for block in (16, 64):
                 lists = [
                     lab.assign(support.choose(tokens, top_k, experts, rng), block, experts)
