@@ -170,11 +170,7 @@ def _from_the_log(case: Case, ran: Ran, index: tuple[int, ...]) -> str | None:
         written = live[tuple(torch.from_numpy(i) for i in place[: live.ndim])].numpy()
         if not written.all():
             where = access.region.label(int(access.addresses[~written][0]))
-            return (
-                f"line {access.line} loads {where}, which no sequence has written: it lies behind the end "
-                "of its sequence, or in a block of nobody. Mask it off; it may hold anything, even NaN, and "
-                "0 times NaN is NaN"
-            )
+            return f"line {access.line} loads {where}, {case.dead}"
     if not got.isnan().any():
         return None
     strides = zip(index, ran.strides, strict=True)

@@ -45,6 +45,9 @@ PROBLEM_OF = {
     "keeps_memory.py": "split-decode",
     "chunks.py": "prefill",
     "nibbles.py": "w4a16",
+    "experts_left.py": "fused-moe",
+    "walks_outputs.py": "fused-moe",
+    "wraps_outputs.py": "fused-moe",
 }
 # What is asked for a fault of each judge: that judge, and those that come before it.
 ASKED = {judge: JUDGES[: number + 1] for number, judge in enumerate(JUDGES)}

@@ -41,6 +41,8 @@ QUICK = (
     "divided_by_torch",
     "torch_answers_and_a_kernel_copies",
     "nothing_rescaled",
+    "next_expert",
+    "blocks_behind_the_end_masked",
 )
 
 kernels = [pytest.mark.torch, pytest.mark.triton]
@@ -64,7 +66,7 @@ def needs(*markers: pytest.MarkDecorator) -> pytest.MarkDecorator:
 def test_correct_kernels_are_accepted() -> None:
     names = (
         "split.py", "one.py", "two_stages.py", "keeps_memory.py",
-        "chunks.py", "nibbles.py",
+        "chunks.py", "nibbles.py", "walks_outputs.py",
     )  # fmt: skip
     for report in proof.correct(names, judges=("right", "races"), vllm=False):
         assert report.ok, f"{report.path} is correct\n{report.refusals()}"

@@ -29,6 +29,7 @@ PROBLEMS = {
     "split-decode": "course.kernels.problems.split",
     "prefill": "course.kernels.problems.prefill",
     "w4a16": "course.kernels.problems.w4a16",
+    "fused-moe": "course.kernels.problems.fused_moe",
 }
 # What times the kernels of a problem on a GPU, if not benchmarks.attention.
-BENCHMARKS = {"w4a16": "benchmarks.quantization"}
+BENCHMARKS = {"w4a16": "benchmarks.quantization", "fused-moe": "benchmarks.moe"}

@@ -41,6 +41,11 @@ class Case:
     flip: Callable[[], None] | None = None
     flips: tuple[str, ...] = ("key_cache", "value_cache")  # which
     entries: tuple[int, ...] = ()  # of `block_table`: how many each row needs
+    # What to say of an index that is not live.
+    dead: str = (
+        "which no sequence has written: it lies behind the end of its sequence, or in a block of nobody. "
+        "Mask it off; it may hold anything, even NaN, and 0 times NaN is NaN"
+    )
 
     @cached_property
     def _answer(self) -> Answer:

@@ -125,8 +125,8 @@ def pack(codes: torch.Tensor) -> torch.Tensor:
 def _case(spec: Spec) -> Case:
     drawn = draw(spec)
     inputs = {
-        "x": _rows_of_wider(drawn.x, float("nan")),
-        "weight_packed": _rows_of_wider(pack(drawn.codes), -1),
+        "x": rows_of_wider(drawn.x, float("nan")),
+        "weight_packed": rows_of_wider(pack(drawn.codes), -1),
         "weight_scale": guarded(drawn.scale),
     }
 
@@ -152,7 +152,7 @@ def _case(spec: Spec) -> Case:
     )  # fmt: skip
 
 
-def _rows_of_wider(tensor: torch.Tensor, poison: float) -> torch.Tensor:
+def rows_of_wider(tensor: torch.Tensor, poison: float) -> torch.Tensor:
     """The same, as the first columns of a wider tensor: 16 numbers of poison stand between its rows."""
     gap = torch.full((len(tensor), 16), poison, dtype=tensor.dtype)
     return guarded(torch.cat([tensor, gap], 1))[:, : tensor.shape[1]]
