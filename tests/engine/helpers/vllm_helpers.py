@@ -71,7 +71,12 @@ def output_of(*command: object, **environment: str) -> str:
         done = warm.run(arguments, env)
     else:
         done = subprocess.run(
-            [sys.executable, *arguments], cwd=ROOT, env=env, capture_output=True, text=True, check=False
+            [sys.executable, *arguments],
+            cwd=ROOT,
+            env=env,
+            capture_output=True,
+            text=True,
+            check=False,
         )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]
     return done.stdout

@@ -52,7 +52,10 @@ EARLY = ("TRITON_INTERPRET", "TORCHINDUCTOR", "TORCHDYNAMO")
 
 def fits(command: Sequence[str], env: Mapping[str, str]) -> bool:
     """May this script run in a fork? Not if it, or its environment, says something of `EARLY`."""
-    if not CAN_FORK or env.get("OMP_NUM_THREADS") != "1" or any(map(env.get, EARLY)):
+    same = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    if not CAN_FORK or any(map(env.get, EARLY)):
+        return False
+    if any(env.get(name) != value for name, value in same.items()):
         return False
     return not any(name in _source(command) for name in EARLY)
 
@@ -114,6 +117,7 @@ def _become(request: dict[str, Any]) -> None:
     for number, path in ((0, os.devnull), (1, request["out"]), (2, request["err"])):
         flags = os.O_RDONLY if number == 0 else os.O_WRONLY | os.O_CREAT
         os.dup2(os.open(path, flags, 0o600), number)
+    sys.stdin = os.fdopen(0, encoding="utf-8")  # the old one may hold the next request
     sys.meta_path.insert(0, _Late())  # type: ignore[arg-type]
     what, *rest = request["command"]
     if what == "-m":
