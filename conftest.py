@@ -36,8 +36,11 @@ import pytest
 
 # Matrix products on one thread, as in the engine, here and in the processes that tests start. With small
 # ones a second thread mostly waits, and waiting takes as much of the processor as work does. OpenBLAS reads
-# this once, when numpy is loaded.
+# this once, when numpy is loaded, and torch when it is; vLLM's workers count the cores again unless they are
+# told not to.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
 
 
 def _missing_package(name: str) -> str | None:

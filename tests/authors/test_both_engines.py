@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from collections.abc import Iterable
 
 import pytest
 
 from course.docs.pages import ROOT, read_page
 from course.learner.labs import load_module
+from tests.engine.helpers.vllm_helpers import output_of
 
 SCRIPT = ROOT / "phase-00-foundations" / "both_engines.py"
 both = load_module(SCRIPT, "phase_00_both_engines")
@@ -50,8 +49,5 @@ def test_mini_vllms_half(name: str) -> None:
 
 @pytest.mark.vllm
 def test_both_halves() -> None:
-    done = subprocess.run(
-        [sys.executable, str(SCRIPT)], capture_output=True, text=True, check=False, cwd=ROOT
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    check_same((line for lines in SHOWN.values() for line in lines), done.stdout.splitlines())
+    said = output_of(SCRIPT).splitlines()
+    check_same((line for lines in SHOWN.values() for line in lines), said)

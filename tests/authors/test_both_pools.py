@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 
 import pytest
 
 from course.docs.pages import ROOT, read_page
 from course.learner.labs import load_module
+from tests.engine.helpers.vllm_helpers import output_of
 
 PHASE = ROOT / "phase-02-paged-attention"
 sys.path.insert(0, str(PHASE))  # `only_vllm` imports its neighbour by name
@@ -26,15 +26,7 @@ SHOWN = {
 
 
 def printed(script: str, *scenes: str) -> list[str]:
-    done = subprocess.run(
-        [sys.executable, str(PHASE / script), *scenes],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=ROOT,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    return [line.rstrip() for line in done.stdout.splitlines()]
+    return [line.rstrip() for line in output_of(PHASE / script, *scenes).splitlines()]
 
 
 def shown(script: str) -> dict[str, list[str]]:

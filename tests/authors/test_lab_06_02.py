@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from types import ModuleType
 
 import numpy as np
@@ -12,6 +9,7 @@ import pytest
 
 from course.docs.pages import ROOT
 from course.learner.labs import load_module
+from tests.engine.helpers.vllm_helpers import output_of
 
 LAB = ROOT / "phase-06-quantization/labs/lab-02-int4-groups-and-packing"
 support = load_module(LAB / "support.py", "test_lab_06_02_support")
@@ -114,12 +112,7 @@ for amx in (False, True):
     packed = layer.packed_weight if amx else layer.qweight
     print(amx, packed.dtype, tuple(packed.shape))
 """
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=300,
-        env=os.environ | {"VLLM_CPU_INT4_W4A8": "1"},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines()[-2:] == [
+    assert output_of("-c", code, VLLM_CPU_INT4_W4A8="1").splitlines()[-2:] == [
         "False torch.int32 (4, 128)",
         "True torch.uint8 (2, 2, 640)",
     ]

@@ -318,9 +318,10 @@ def run_lives(life: type[SchedulerLife], max_examples: int) -> None:
 
 def test_thousands_of_random_steps_keep_every_invariant() -> None:
     run_lives(SchedulerLife, either(30, 200))
-    # A machine that hardly did anything would show nothing.
+    # A machine that hardly did anything would show nothing. Hypothesis draws other lives where other modules
+    # are loaded, so these are well below what was counted.
     least = either(
         {"steps": 500, "preempted": 8, "aborted": 60, "finished": 30},
-        {"steps": 4000, "preempted": 160, "aborted": 360, "finished": 480},
+        {"steps": 3500, "preempted": 100, "aborted": 300, "finished": 400},
     )
     assert all(TOTALS[name] > number for name, number in least.items()), TOTALS

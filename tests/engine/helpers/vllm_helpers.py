@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.engine.helpers import warm
+
 ROOT = Path(__file__).resolve().parents[3]
 NO_FOUR_BITS = (
     "vLLM's CPU build has its 4-bit kernel (cpu_gemm_wna16) for processors with AVX-512 only; the extension "
@@ -52,7 +54,7 @@ def skip_unless_right(bits: int) -> None:
 
 
 def output_of(*command: object, **environment: str) -> str:
-    """What a Python script prints that is started in the repository's root.
+    """What a Python script prints that is started in the repository's root, in a process of its own.
 
     Variables of vLLM, torch and Triton's interpreter are not handed on: other tests of this process may
     have set some. `environment` is set on top.
@@ -63,9 +65,18 @@ def output_of(*command: object, **environment: str) -> str:
         if not name.startswith(("VLLM_", "TORCH", "TRITON_INTERPRET"))
     }
     env |= {"PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"}
-    done = subprocess.run(
-        [sys.executable, *map(str, command)],
-        cwd=ROOT, env=env | environment, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    env |= {"VLLM_CPU_OMP_THREADS_BIND": "nobind"} | environment
+    arguments = [str(part) for part in command]
+    if warm.fits(arguments, env):
+        done = warm.run(arguments, env)
+    else:
+        done = subprocess.run(
+            [sys.executable, *arguments],
+            cwd=ROOT,
+            env=env,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]
     return done.stdout

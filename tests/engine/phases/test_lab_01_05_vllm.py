@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import random
-import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -15,6 +13,7 @@ import pytest
 
 from mini_vllm.core.request import Request, RequestStatus
 from mini_vllm.sampling_params import SamplingParams
+from tests.engine.helpers.vllm_helpers import output_of
 
 pytestmark = pytest.mark.vllm
 
@@ -181,9 +180,6 @@ def test_eos_comes_after_min_tokens_at_the_soonest() -> None:
         "VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
         "TORCH_COMPILE_DISABLE": "1", "OMP_NUM_THREADS": "1",
     }  # fmt: skip
-    done = subprocess.run(
-        [sys.executable, "-c", WANTS_EOS, str(model)],
-        env=os.environ | quiet, capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    ended = [line for line in done.stdout.splitlines() if line.startswith("ENDED")]
+    printed = output_of("-c", WANTS_EOS, model, **quiet)
+    ended = [line for line in printed.splitlines() if line.startswith("ENDED")]
     assert ended == ["ENDED 1 stop", "ENDED 2 stop", "ENDED 5 stop"]
