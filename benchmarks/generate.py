@@ -7,6 +7,9 @@ EOS ignored, so that every engine computes the same number of tokens. Rounds alt
 engines, the ones that wait are stopped (SIGSTOP), the best round counts. Engines that are not
 installed are left out.
 
+`mini_vllm` runs on the kernels of numpy's BLAS that fit the processor: where OpenBLAS does not know it
+and would take AVX2's on one with AVX-512, `OPENBLAS_CORETYPE` is set (`--core-type default` leaves it).
+
 vLLM runs twice: eager (`enforce_eager=True`) and compiled, which is its default and takes a minute or
 two to load where its cache is cold.
 """
@@ -28,6 +31,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from benchmarks import machine
+from mini_vllm.utils.blas import faster_core_type
 
 MODEL = Path(__file__).parent.parent / "mini_vllm" / "checkpoints" / "tiny-llama"
 MAX_MODEL_LEN = 1024
@@ -121,14 +125,14 @@ def worker_main(name: str, model: str) -> int:
 
 
 class Engine:
-    """A worker process, stopped while it is not its turn."""
+    """A worker process, stopped while it is not its turn; `env` is added to its environment."""
 
-    def __init__(self, name: str, model: str) -> None:
+    def __init__(self, name: str, model: str, env: dict[str, str]) -> None:
         self.name = name
         command = [sys.executable, "-W", "ignore", "-m", "benchmarks.generate", "--worker", name]
         self._process = subprocess.Popen(
             [*command, "--model", model], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL, text=True, start_new_session=True,
+            stderr=subprocess.DEVNULL, text=True, start_new_session=True, env=os.environ | env,
         )  # fmt: skip
         self._read()
         self._signal(signal.SIGSTOP)
@@ -163,13 +167,19 @@ class Engine:
 
 
 def measure(
-    names: list[str], model: str, rounds: int, input_len: int, output_len: int
+    names: list[str],
+    model: str,
+    rounds: int,
+    input_len: int,
+    output_len: int,
+    core_type: str | None,
 ) -> list[dict[str, Any]]:
     rng = random.Random(0)
     engines = []
     for name in names:
         print(f"starting {name}", file=sys.stderr)
-        engines.append(Engine(name, model))
+        chosen = core_type is not None and name == "mini_vllm"
+        engines.append(Engine(name, model, {"OPENBLAS_CORETYPE": str(core_type)} if chosen else {}))
     print("measuring", file=sys.stderr, flush=True)
     rows = []
     try:
@@ -220,6 +230,10 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument(
         "--save", action="store_true", help="write benchmarks/results/generate.json"
     )
+    parser.add_argument(
+        "--core-type",
+        help="OPENBLAS_CORETYPE for mini_vllm; `default` leaves it (what fits the processor)",
+    )
     args = parser.parse_args(argv)
     if args.worker:
         return worker_main(args.worker, args.model)
@@ -229,10 +243,15 @@ def main(argv: list[str] | None = None) -> int:
         names += ["vLLM eager, in-process"] if args.in_process else []
     if importlib.util.find_spec("transformers") is not None:
         names.append("HF")
-    rows = measure(names, args.model, args.rounds, args.input_len, args.output_len)
+    core_type = None if args.core_type == "default" else args.core_type or faster_core_type()
+    if core_type is not None:
+        print(f"mini_vllm with OPENBLAS_CORETYPE={core_type}", file=sys.stderr)
+    lengths = args.input_len, args.output_len
+    rows = measure(names, args.model, args.rounds, *lengths, core_type)
     print(machine.table(rows))
     if args.save:
         command = f"python -m benchmarks.generate --input-len {args.input_len} --output-len {args.output_len}"
+        command += f" --core-type {core_type or 'default'}"
         print(machine.save("generate", command, rows))
     return 0
 

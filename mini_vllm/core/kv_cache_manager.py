@@ -151,10 +151,13 @@ class KVCacheManager:
             raise ValueError(f"num_new_tokens must be greater than 0, got {num_new_tokens}")
         request_id = request.request_id
         blocks = self.req_to_blocks.get(request_id, [])
-        hits = new_computed_blocks.blocks if new_computed_blocks is not None else ()
+        hits: Sequence[KVCacheBlock] = ()
+        num_evictable_blocks = 0
+        if new_computed_blocks is not None:
+            hits = new_computed_blocks.blocks
+            # Free hits leave the free queue when they are touched, so they count as taken from it.
+            num_evictable_blocks = sum([block.ref_cnt == 0 for block in hits])
         num_blocks = len(blocks) + len(hits)
-        # Free hits leave the free queue when they are touched, so they count as taken from it.
-        num_evictable_blocks = sum([block.ref_cnt == 0 for block in hits]) if hits else 0
         if full_sequence_must_fit:
             full_num_tokens = min(request.num_tokens, self.max_model_len)
             need = cdiv(full_num_tokens, self.block_size) - num_blocks + num_evictable_blocks
@@ -180,8 +183,9 @@ class KVCacheManager:
             blocks.extend(new_blocks.blocks)
 
         if self.enable_caching:
-            num_tokens_to_cache = min(num_tokens_need_slot, request.num_tokens)
-            if num_tokens_to_cache // self.block_size > self.num_cached_block.get(request_id, 0):
+            num_full_blocks = num_tokens_need_slot // self.block_size
+            if num_full_blocks > self.num_cached_block.get(request_id, 0):
+                num_tokens_to_cache = min(num_tokens_need_slot, request.num_tokens)
                 self.cache_blocks(request, num_tokens_to_cache)
         return new_blocks
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager
 from functools import cache
+from importlib import import_module
 
 import numpy  # noqa: F401 - its BLAS must be loaded before the controller looks for it
 from threadpoolctl import ThreadpoolController
@@ -42,6 +43,20 @@ def has_small_matrix_kernels() -> bool:
     if not libraries or libraries[0]["internal_api"] != "openblas":
         return True
     return libraries[0].get("architecture") in ("SkylakeX", "Cooperlake", "SapphireRapids")
+
+
+def faster_core_type() -> str | None:
+    """What to put into `OPENBLAS_CORETYPE` before Python starts, for kernels as wide as its vectors.
+
+    OpenBLAS knows processors by name. One that is newer than the library gets AVX2 kernels though it may
+    have AVX-512, which vLLM's CPU backend uses wherever it is. None: the kernels fit, or cannot be told.
+    """
+    libraries = _controller().info()
+    if not libraries or libraries[0].get("architecture") not in ("Haswell", "Zen"):
+        return None
+    has = import_module("numpy._core._multiarray_umath").__cpu_features__
+    needs = ("AVX512F", "AVX512CD", "AVX512BW", "AVX512DQ", "AVX512VL")
+    return "SkylakeX" if all(has.get(name) for name in needs) else None
 
 
 def blas_threads(count: int) -> AbstractContextManager[object]:

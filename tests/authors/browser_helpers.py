@@ -56,7 +56,7 @@ class Tab:
 
     def __init__(self, driver: Any, *ours: str) -> None:
         self.driver = driver
-        # Headless or behind another window, a page has no focus by itself, and nothing on it gets a focus event.
+        # Headless or behind another window, a page has no focus, and nothing on it gets a focus event.
         driver.execute_cdp_cmd("Emulation.setFocusEmulationEnabled", {"enabled": True})
         self.ours = (*ours, "data:", "blob:", "chrome:")
 

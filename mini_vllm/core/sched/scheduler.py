@@ -235,10 +235,10 @@ class Scheduler:
             num_new_tokens = request.num_tokens - request.num_computed_tokens
             if 0 < self.long_prefill_token_threshold < num_new_tokens:
                 num_new_tokens = self.long_prefill_token_threshold
-            num_new_tokens = min(num_new_tokens, step.token_budget)
-            if num_new_tokens > 1:  # the last position is never an input
+            # One token fits: there is budget. The last position is never an input.
+            if num_new_tokens > 1:
                 room = self.max_model_len - 1 - request.num_computed_tokens
-                num_new_tokens = room if room < num_new_tokens else num_new_tokens
+                num_new_tokens = min(num_new_tokens, step.token_budget, room)
             if num_new_tokens <= 0:  # its newest token is in flight
                 num_new_tokens = self._num_tokens_ahead(request)
                 if num_new_tokens <= 0:
