@@ -200,8 +200,8 @@ def masked_experts(
 ) -> NDArray[np.float32]:
     """What one GPU computes of all tokens: its own experts' part, to be added to the others'.
 
-    A pair whose expert is elsewhere counts nothing. (Here it is computed all the same, with expert 0; a kernel
-    skips it.)
+    A pair whose expert is elsewhere counts nothing. (Here it is computed all the same, with expert 0; a
+    kernel skips it.)
 
     Args:
         w13, w2: of the experts that this GPU holds.
@@ -212,8 +212,13 @@ def masked_experts(
     return fused_experts(x, w13, w2, weights, np.maximum(here, 0))
 
 
+def copy_of(token: int, copies: int) -> int:
+    """Which of an expert's copies a token uses, by its place in the batch, as vLLM's EPLB hashes it."""
+    return (token * 2654435769 & 0xFFFFFFFF) % copies
+
+
 def busiest(tokens: int, gpus: int = 2, experts: int = 8, active: int = 2) -> float:
-    """Experts that the busiest GPU reads in a layer: mean of 20,000 drawn steps, routers without favourites."""
+    """Experts that the busiest GPU reads in a layer: the mean of 20,000 drawn steps, no expert favoured."""
     rng = np.random.default_rng(0)
     each = experts // gpus
     most = 0
