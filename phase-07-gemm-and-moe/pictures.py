@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 
 from bill import DENSE_13, DENSE_47, MIXTRAL, aligned, six_tokens, step_ms, touched
+from touched import counted
 
 from course.docs.drawing import Drawing, write_all
 
@@ -148,9 +149,13 @@ def draw_touched() -> Drawing:
         d.path([(x(t), y(touched(t, experts, active) / experts)) for t in fine], "bold", 1.5)
         for tokens in (1, 4, 16, 64, 256):
             d.dot(x(tokens), y(touched(tokens, experts, active) / experts), css)
-        d.dot(296, 180 + row * 24, css)
-        d.text(308, 185 + row * 24, words, "m")
-    d.text(left, 318, "routers without favourites; tokens that choose independently", "m")
+        d.dot(296, 156 + row * 24, css)
+        d.text(308, 161 + row * 24, words, "m")
+    for tokens in (1, 4, 16, 64):
+        d.dot(x(tokens), y(counted("sums", tokens) / 8), "D")
+    d.dot(296, 228, "D")
+    d.text(308, 233, "counted: tiny Mixtral, sums", "m")
+    d.text(left, 318, "curves: routers without favourites, tokens that choose independently", "m")
     return d
 
 
