@@ -109,7 +109,7 @@ DENSE_47 = replace(MIXTRAL, name="dense, 47 billion", active=8)
 def touched(tokens: float, experts: int = 8, active: int = 2) -> float:
     """Experts of a layer that a batch uses on average, if a router has no favourites."""
     missed_by_one = 1 - active / experts
-    return experts * (1 - missed_by_one**tokens)
+    return float(experts * (1 - missed_by_one**tokens))
 
 
 def step_bytes(tokens: float, model: Model = MIXTRAL) -> float:
