@@ -1,0 +1,137 @@
+"""Lab 07-06: where the experts lie, and when a second copy of one pays. Your work: every
+NotImplementedError.
+
+A slot holds the weights of one expert. GPU g of G has the g-th of G equal, contiguous parts of the slots.
+`phy2log` says which expert each slot holds; with as many slots as experts nobody has a copy. Loads are
+token counts: how often an expert was chosen.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+
+# ---- before you write anything -------------------------------------------------------------------
+
+
+def predictions() -> dict[str, list[float]]:
+    """Your answers to the four questions of the README, under the names that stand there."""
+    raise NotImplementedError
+
+
+# ---- where the experts lie -----------------------------------------------------------------------
+
+
+def expert_map(num_gpus: int, gpu: int, num_experts: int) -> tuple[int, Array]:
+    """What one GPU holds under the placement `linear`, before anything is balanced.
+
+    GPU 0 has the first experts, GPU 1 the next ones, and so on. Where they cannot have equally many, the
+    first GPUs have one more.
+
+    Returns:
+        how many experts the GPU holds, and int32 [num_experts]: which of the GPU's own each expert is,
+        counted from 0, and -1 for those that lie elsewhere.
+    """
+    raise NotImplementedError
+
+
+# ---- what is balanced ----------------------------------------------------------------------------
+
+
+def window_load(window: Array, phy2log: Array, num_experts: int) -> Array:
+    """Each expert's tokens over all steps of the window, its copies together.
+
+    Args:
+        window: int [steps, slots], the tokens that each slot had in each step.
+        phy2log: int [slots], the expert in each slot while the window was recorded.
+
+    Returns:
+        int64 [num_experts].
+    """
+    raise NotImplementedError
+
+
+def gpu_tokens(load: Array, phy2log: Array, num_gpus: int) -> Array:
+    """Tokens on each GPU, float64 [num_gpus], if the copies of an expert share its tokens evenly."""
+    copies = np.bincount(phy2log, minlength=len(load))
+    tokens: Array = (load / copies)[phy2log].reshape(num_gpus, -1).sum(axis=1)
+    return tokens
+
+
+def imbalance(load: Array, phy2log: Array, num_gpus: int) -> float:
+    """The busiest GPU's tokens over the mean of all GPUs; 1.0 is perfect, and so is no load at all."""
+    raise NotImplementedError
+
+
+def experts_read(load: Array, phy2log: Array, num_gpus: int) -> int:
+    """How many experts' weights the GPU that reads most of them reads in this step.
+
+    A slot is read if its expert has any token in the step, and not otherwise.
+
+    Args:
+        load: int [experts], the tokens of one step.
+    """
+    raise NotImplementedError
+
+
+# ---- balancing -----------------------------------------------------------------------------------
+
+
+def balanced_packing(load: Array, num_packs: int) -> tuple[Array, Array]:
+    """Put items into packs of equally many items, so that the packs' loads come out alike.
+
+    Greedy: the heaviest item first, each into the pack that is the lightest so far, the first of several
+    equally light ones. A full pack takes no more. Equally heavy items: the lower number first.
+
+    Packs of one item are not sorted: item i is in pack i.
+
+    Args:
+        load: [items]; `num_packs` divides the number of items.
+
+    Returns:
+        the pack of each item, and its place in it: 0 for the item that was put in first. int64 [items] both.
+    """
+    raise NotImplementedError
+
+
+def replicate_experts(load: Array, num_slots: int) -> tuple[Array, Array]:
+    """Give every expert a slot, and each slot that is left to the expert whose copies have most to do.
+
+    Slot i < len(load) holds expert i. For each further slot in turn: the expert with the most tokens per
+    copy, as the copies stand by then, the first of several equal ones.
+
+    Returns:
+        the expert in each slot, int64 [num_slots], and how many copies each expert has, int64 [experts].
+    """
+    raise NotImplementedError
+
+
+def rebalance(load: Array, num_slots: int, num_gpus: int) -> Array:
+    """The placement for this load: copies first, then packs of slots, one pack per GPU.
+
+    A slot weighs its expert's tokens per copy. The slots of pack 0 come first, in the order in which they
+    were put in, then those of pack 1, and so on.
+
+    Args:
+        num_slots: at least len(load), and a multiple of num_gpus.
+
+    Returns:
+        phy2log, int64 [num_slots].
+    """
+    raise NotImplementedError
+
+
+def fewest_slots(load: Array, num_gpus: int, limit: float) -> int | None:
+    """The least number of slots with which the balanced placement keeps to the limit.
+
+    From one slot per expert to two, only numbers that the GPUs can share equally. The placement is that of
+    `rebalance`, and it keeps to the limit if its `imbalance` under this load is not above it.
+
+    Returns:
+        None if no number does.
+    """
+    raise NotImplementedError
