@@ -125,11 +125,17 @@ def worker_main(name: str, model: str) -> int:
 
 
 class Engine:
-    """A worker process, stopped while it is not its turn; `env` is added to its environment."""
+    """A worker process, stopped while it is not its turn.
 
-    def __init__(self, name: str, model: str, env: dict[str, str]) -> None:
+    Args:
+        name: of a worker that `module` knows.
+        model: checkpoint folder.
+        env: added to its environment.
+    """
+
+    def __init__(self, name: str, model: str, env: dict[str, str], module: str) -> None:
         self.name = name
-        command = [sys.executable, "-W", "ignore", "-m", "benchmarks.generate", "--worker", name]
+        command = [sys.executable, "-W", "ignore", "-m", module, "--worker", name]
         self._process = subprocess.Popen(
             [*command, "--model", model], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL, text=True, start_new_session=True, env=os.environ | env,
@@ -173,13 +179,15 @@ def measure(
     input_len: int,
     output_len: int,
     core_type: str | None,
+    module: str = "benchmarks.generate",
 ) -> list[dict[str, Any]]:
     rng = random.Random(0)
     engines = []
     for name in names:
         print(f"starting {name}", file=sys.stderr)
-        chosen = core_type is not None and name == "mini_vllm"
-        engines.append(Engine(name, model, {"OPENBLAS_CORETYPE": str(core_type)} if chosen else {}))
+        chosen = core_type is not None and name.startswith("mini_vllm")
+        env = {"OPENBLAS_CORETYPE": str(core_type)} if chosen else {}
+        engines.append(Engine(name, model, env, module))
     print("measuring", file=sys.stderr, flush=True)
     rows = []
     try:
