@@ -1,4 +1,4 @@
-"""Generated tokens a second of a mixture of experts: `mini_vllm` beside vLLM's CPU backend and Hugging Face's.
+"""Generated tokens a second of a mixture of experts: `mini_vllm` beside vLLM on the CPU, and transformers.
 
     python -m benchmarks.moe [--save]
 
@@ -28,7 +28,7 @@ PLAIN = "mini_vllm plain"
 def plain_worker(model: str) -> Generate:
     from mini_vllm.layers.fused_moe import fused_moe, layer
 
-    layer.fused_experts = fused_moe.reference_experts
+    vars(layer)["fused_experts"] = fused_moe.reference_experts
     return generate.mini_worker(model)
 
 
