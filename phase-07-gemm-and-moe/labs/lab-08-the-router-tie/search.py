@@ -32,6 +32,7 @@ sys.path.append(str(ROOT))  # the repository, where it is not installed
 from course.learner.labs import load_module  # noqa: E402
 from course.learner.stubs import run_script  # noqa: E402
 from mini_vllm.layers.fused_moe import layer as moe_layer  # noqa: E402
+from mini_vllm.layers.fused_moe.router import fused_topk  # noqa: E402
 from mini_vllm.model_loader import load_model  # noqa: E402
 from mini_vllm.tokenizer import Tokenizer  # noqa: E402
 from mini_vllm.utils.blas import blas_threads  # noqa: E402
@@ -70,7 +71,7 @@ class Kitchen:
         self.steps = load_module(lab, "lab_04_07_support_for_08")
         self.model, self.tokenizer = load_model(folder), Tokenizer.from_folder(folder)
         self._log: list[tuple[Array, Array]] = []
-        self._plain = moe_layer.fused_topk
+        self._plain = fused_topk
 
     def __enter__(self) -> Kitchen:
         def tapped(logits: Array, top_k: int, renormalize: bool) -> tuple[Array, Array]:

@@ -110,9 +110,9 @@ def test_equal_ones_go_to_the_lower_index(lab: ModuleType) -> None:
             f"not {got}"
         )
     step = 2.0**-21  # between float32 numbers just above 4
-    logits = np.array([4 + 2 * step, 4, 0], np.float32)
+    near = np.array([4 + 2 * step, 4, 0], np.float32)
     for share, want in ((0.9, False), (1.2, True)):
-        got = lab.can_turn(logits, 1, share * step)
+        got = lab.can_turn(near, 1, share * step)
         assert got == want, (
             f"4 and a number two steps of {step:.2g} above it, noise {share} of a step: {want}, not {got}: "
             "how exact are sums beside 4 in float32?"

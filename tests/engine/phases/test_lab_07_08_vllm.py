@@ -26,7 +26,7 @@ def test_only_tritons_experts_declare_it() -> None:
         except ImportError:  # needs a package that this build lacks
             continue
 
-    def below(cls: type) -> set[type]:
+    def below(cls: Any) -> set[Any]:
         return {cls}.union(*(below(one) for one in cls.__subclasses__()))
 
     found = {cls for cls in below(FusedMoEExperts) if cls._supports_batch_invariance()}
@@ -41,7 +41,8 @@ def test_the_order_of_a_sum_changes_at_65_tokens(monkeypatch: pytest.MonkeyPatch
     from vllm.model_executor.layers.fused_moe.fused_moe import get_default_config
 
     def block_k(tokens: int) -> int:
-        return get_default_config(tokens, 8, 14336, 4096, 2, None)["BLOCK_SIZE_K"]
+        found: int = get_default_config(tokens, 8, 14336, 4096, 2, None)["BLOCK_SIZE_K"]
+        return found
 
     assert [block_k(tokens) for tokens in (1, 64, 65, 8192)] == [128, 128, 64, 64]
     monkeypatch.setattr(envs, "VLLM_BATCH_INVARIANT", True, raising=False)
