@@ -22,7 +22,7 @@ def tiled_matmul(x: Any, w: Any, out: Any, tile: Tile) -> None:
     """Store `x @ w` into `out`, tile by tile.
 
     All three are `Counted` (support.py): `x.load(slice(0, 16), slice(32, 64))` brings a tile into fast
-    memory as a numpy array, `out.store(rows, columns, values)` writes one back.
+    memory as a numpy array, `out.store(rows, columns, values)` writes one back. `x.shape` costs nothing.
 
     Args:
         x: `[M, K]`, in slow memory.

@@ -67,7 +67,8 @@ def moe_reference(x: Array, w13: Any, w2: Any, weights: Array, ids: Ints) -> Arr
 
     Args:
         x: `[T, H]`.
-        w13, w2: `[E, 2 * I, H]` and `[E, H, I]`. `w13[e]` reads expert e from memory.
+        w13, w2: `[E, 2 * I, H]` and `[E, H, I]`. `w13[e]` reads expert e from memory; `len` and `shape` read
+            nothing.
         weights, ids: `[T, k]` each, as `route` gives them.
     """
     raise NotImplementedError
@@ -87,6 +88,7 @@ def moe_grouped(x: Array, w13: Any, w2: Any, weights: Array, ids: Ints) -> Array
     """What `moe_reference` returns, with each expert read at most once, and not at all without tokens.
 
     Walk over the experts. Each takes the rows of its pairs through the index list, and puts what comes out
-    into the pairs' places in an array `[T * k, H]`. Then each token adds up its k places, weighted.
+    into the pairs' places in an array `[T * k, H]`. Then each token adds up its k places, weighted. A batch
+    may be empty.
     """
     raise NotImplementedError

@@ -117,6 +117,11 @@ def test_a_token_stays_in_its_best_groups(lab: ModuleType) -> None:
             f"odds 30 1 | 20 2 | 18 17 | 6 6, {kept} groups kept: the weights are shares of all 100, "
             f"{(odds[0, want] / 100).round(2).tolist()}, not {weights[0].round(3).tolist()}"
         )
+    _, ids = lab.route_in_groups(np.array([[-1, -200, 0, -200]], np.float32), 2, False, 2, 1)
+    assert np.asarray(ids).tolist() == [[2, 3]], (
+        "logits -1 -200 | 0 -200, one group kept: experts [2, 3], though expert 3 has a probability of 0 in "
+        f"float32; not {np.asarray(ids)[0].tolist()}"
+    )
     weights, _ = lab.route_in_groups(np.log(odds), 2, True, 4, 2)
     assert np.allclose(weights, [[0.6, 0.4]], atol=1e-6), (
         f"renormalised, 30 and 20 are weighted 0.6 and 0.4, not {weights[0].round(3).tolist()}"
@@ -158,6 +163,7 @@ def test_a_token_is_the_weighted_sum_of_its_experts(
         weights = rng.uniform(0.1, 1, (tokens, top_k)).astype(np.float32)
         got = getattr(lab, name)(x, w13, w2, weights, ids)
         assert got.shape == x.shape, f"{name}: a layer returns {x.shape}, not {got.shape}"
+        assert got.dtype == np.float32, f"{name}: a layer returns float32, not {got.dtype}"
         want = support.exact(x, w13, w2, weights, ids)
         worst = int(np.abs(got - want).max(1).argmax())
         assert apart(got, want) < 1e-5, (

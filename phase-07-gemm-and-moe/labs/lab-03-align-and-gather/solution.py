@@ -28,7 +28,7 @@ def predictions() -> dict[str, Any]:
 
 
 def longest_list(num_pairs: int, num_experts: int, block_size: int) -> int:
-    """Room for the list before anybody has counted: what `num_pairs` pairs need at most."""
+    """Room for the list before anybody has counted: a bound, as vLLM's."""
     return num_pairs + min(num_pairs, num_experts) * (block_size - 1)
 
 

@@ -22,10 +22,10 @@ def predictions() -> dict[str, Any]:
 
 
 def longest_list(num_pairs: int, num_experts: int, block_size: int) -> int:
-    """Room for the list before anybody has counted: what `num_pairs` pairs need at most.
+    """Room for the list before anybody has counted: a bound, not the longest list there can be.
 
-    Each expert that has a pair pads its last block, by block_size - 1 at most. With fewer pairs than experts,
-    not every expert has one.
+    The pairs, and block_size - 1 rows of padding for each expert that may have one. With fewer pairs than
+    experts, not every expert has one. There may be no batch that fills it, and it need not be whole blocks.
     """
     raise NotImplementedError
 
@@ -76,7 +76,8 @@ def gather_gemm(
     Args:
         x: `[rows, K]`. Pair p reads row p // top_k. A layer's first product gets a row for each token. Its
             second has a row for each pair already, and is called with a top_k of 1.
-        w: `[experts, N, K]`; `w[e]` reads expert e from memory, once for each of its blocks.
+        w: `[experts, N, K]`; `w[e]` reads expert e from memory, once for each of its blocks. `w.shape` reads
+            nothing.
         sorted_pairs, block_experts, num_padded: from `assign`.
     """
     raise NotImplementedError

@@ -32,21 +32,22 @@ def test_the_predictions_hold(lab: ModuleType) -> None:
         f"five questions; these stand in one of the README and your answers only: {apart}"
     )
     for name, (fact, ask) in facts.items():
-        wrong = wrong_in(said[name], fact)
+        wrong = wrong_in(said[name], fact, 0.5 if name.startswith("padding") else 0)
         assert not wrong, f"{name}: {wrong}. {ask}"
 
 
 # ---- the room ------------------------------------------------------------------------------------
 
 
-def test_the_room_suffices_and_is_no_larger_than_it_must_be(lab: ModuleType) -> None:
+def test_the_room_is_a_bound_that_needs_no_count(lab: ModuleType) -> None:
     """Fewer pairs than experts need less."""
     for pairs, experts, block, want in (
         (128, 8, 16, 248), (6, 8, 16, 96), (8, 8, 16, 128), (9, 8, 16, 129), (100, 64, 1, 100),
     ):  # fmt: skip
         got = lab.longest_list(pairs, experts, block)
         assert got == want, (
-            f"{pairs} pairs, {experts} experts, blocks of {block}: room for {want}, not {got}"
+            f"{pairs} pairs, {experts} experts, blocks of {block}: room for {want}, not {got}. How many "
+            "experts can have a pair, and what does each pad at most?"
         )
 
 
@@ -130,6 +131,9 @@ def test_a_small_batch_has_no_list(lab: ModuleType) -> None:
         pairs, of_blocks, used = lab.assign(ids, 16, experts)
         case = f"{tokens} tokens with {top_k} of {experts} experts"
         assert (pairs is None) == alone, f"{case}: {'no list' if alone else 'a list'}"
+        assert np.asarray(of_blocks).dtype == np.int32, (
+            f"{case}: the blocks' experts are int32, not {np.asarray(of_blocks).dtype}"
+        )
         if alone:
             assert np.asarray(of_blocks).tolist() == ids.ravel().tolist(), (
                 f"{case}: block b has the expert of pair b, {ids.ravel().tolist()}, not "
@@ -163,6 +167,7 @@ def test_each_pair_gets_its_experts_product(
         assert got.shape == (ids.size, 12), (
             f"{ids.size} pairs give [{ids.size}, 12], not {list(got.shape)}"
         )
+        assert got.dtype == np.float32, f"products are float32, not {got.dtype}"
         of_pairs = np.repeat(x, per_row, axis=0).astype(np.float64)
         want = np.einsum("pk,pnk->pn", of_pairs, w[ids.ravel()])
         wrong = np.flatnonzero(~(np.abs(got - want).max(1) < 1e-4))

@@ -128,8 +128,9 @@ def rebalance(load: Array, num_slots: int, num_gpus: int) -> Array:
 def fewest_slots(load: Array, num_gpus: int, limit: float) -> int | None:
     """The least number of slots with which the balanced placement keeps to the limit.
 
-    From one slot per expert to two, only numbers that the GPUs can share equally. The placement is that of
-    `rebalance`, and it keeps to the limit if its `imbalance` under this load is not above it.
+    From len(load) slots to twice as many, both included, and only numbers that the GPUs can share equally.
+    The placement is that of `rebalance`, and it keeps to the limit if its `imbalance` under this load is not
+    above it.
 
     Returns:
         None if no number does.

@@ -72,7 +72,9 @@ def test_maps_are_vllms(lab: ModuleType) -> None:
             assert int(got[0]) == held, (
                 f"GPU {gpu} of {gpus} holds {held} of {experts} experts, you say {got[0]}"
             )
-            assert plain(got[1]) == local, f"{experts} experts, GPU {gpu} of {gpus}: not vLLM's map"
+            assert plain(got[1]) == local, (
+                f"{experts} experts, GPU {gpu} of {gpus}: vLLM's map is {local}, not {plain(got[1])}"
+            )
     assert plain(lab.expert_map(1, 0, 4)[1]) == [0, 1, 2, 3], "one GPU holds everything"
 
 
@@ -114,11 +116,12 @@ def test_weights_are_read_once_per_step(lab: ModuleType) -> None:
         ([0, 1, 6, 7, 2, 3, 4, 5], 2, 4),
         ([0, 1, 2, 3, 0, 4, 5, 6, 7, 0], 2, 3),
         (list(range(8)), 1, 4),
+        ([0, 0, 1, 6, 2, 3, 4, 5, 7, 2], 2, 4),
     ]
     for phy2log, gpus, want in cases:
         got = lab.experts_read(step, np.array(phy2log), gpus)
         assert got == want, (
-            f"tokens {step.tolist()} in slots {phy2log} on {gpus} GPUs: one of them reads {want} experts, "
+            f"tokens {step.tolist()} in slots {phy2log} on {gpus} GPUs: one of them reads {want} slots, "
             f"the others no more; you say {got}"
         )
 
@@ -132,20 +135,24 @@ def test_packs_by_hand(lab: ModuleType) -> None:
     assert plain(pack) == [0, 1, 1, 1, 1, 0, 0, 0], (
         f"90 and seven tens in two packs of four: [0, 1, 1, 1, 1, 0, 0, 0], not {plain(pack)}"
     )
-    assert plain(place) == [0, 0, 1, 2, 3, 1, 2, 3], f"places in the packs: {plain(place)}"
+    assert plain(place) == [0, 0, 1, 2, 3, 1, 2, 3], (
+        f"each pack counts its items from 0 as they come: [0, 0, 1, 2, 3, 1, 2, 3], not {plain(place)}"
+    )
     pack, place = lab.balanced_packing(np.array([1, 7, 3, 5, 2, 6]), 3)
     assert plain(pack) == [0, 0, 2, 2, 1, 1], (
         f"1, 7, 3, 5, 2, 6 in three packs: [0, 0, 2, 2, 1, 1], not {plain(pack)}"
     )
     assert plain(place) == [1, 0, 1, 0, 1, 0], (
-        f"the item that came first into its pack has place 0: {plain(place)}"
+        f"7, 6 and 5 come first into their packs: places [1, 0, 1, 0, 1, 0], not {plain(place)}"
     )
 
 
 def test_packs_of_one_stay(lab: ModuleType) -> None:
     """Nothing to choose, so nothing moves: item i is in pack i."""
     pack, place = lab.balanced_packing(np.array([3, 9, 1, 5]), 4)
-    assert plain(pack) == [0, 1, 2, 3], f"four items in four packs lie in {plain(pack)}"
+    assert plain(pack) == [0, 1, 2, 3], (
+        f"3, 9, 1, 5 in four packs: item i stays in pack i, they are not sorted; not {plain(pack)}"
+    )
     assert plain(place) == [0, 0, 0, 0], f"each is the first of its pack, not {plain(place)}"
 
 
@@ -175,7 +182,9 @@ def test_placements_are_vllms(lab: ModuleType) -> None:
         if "pack" in case:
             pack, place = lab.balanced_packing(load.copy(), gpus)
             assert plain(pack) == case["pack"], f"{what}: packs {plain(pack)}, not {case['pack']}"
-            assert plain(place) == case["place"], f"{what}: places {plain(place)}"
+            assert plain(place) == case["place"], (
+                f"{what}: places {plain(place)}, not {case['place']}"
+            )
         placed = plain(lab.rebalance(load.copy(), slots, gpus))
         assert placed == case["placed"], f"{what}: slots hold {placed}, not {case['placed']}"
 
@@ -188,6 +197,11 @@ def test_a_placement_by_hand(lab: ModuleType) -> None:
     )
     assert placed == [0, 1, 3, 1, 1, 2], (
         f"loads 40, 100, 31, 20 on two GPUs: slots hold [0, 1, 3, 1, 1, 2], not {placed}"
+    )
+    placed = plain(lab.rebalance(np.array([33, 100, 31, 20]), 6, 2))
+    assert placed == [1, 1, 3, 1, 0, 2], (
+        "loads 33, 100, 31, 20 on two GPUs: a third of 100 is more than 33, so slots hold "
+        f"[1, 1, 3, 1, 0, 2], not {placed}"
     )
 
 
