@@ -45,6 +45,7 @@ def found(lab: ModuleType, window: int, there: Sequence[int], max_length: int = 
     [(6, 0, 0), (6, 5, 0), (6, 6, 1), (6, 24, 19), (8, 8, 1), (8, 7, 0), (1, 5, 5), (64, 40, 0)],
 )
 def test_skipped_tokens(lab: ModuleType, window: int, computed: int, skipped: int) -> None:
+    """Out of sight is what lies a whole window before the next token, itself counted."""
     got = window_of(lab, window)[0].get_num_skipped_tokens(computed)
     assert got == skipped, (
         f"{computed} tokens are computed, so the next is at position {computed}. It sees {window} tokens, "
@@ -72,6 +73,7 @@ def test_whole_blocks_are_given_back(lab: ModuleType) -> None:
 
 
 def test_the_latest_is_given_back_first(lab: ModuleType) -> None:
+    """The free queue gets the newest of them first, so the oldest is the last to be evicted."""
     own, manager = window_of(lab, 6)
     support.compute(manager, support.ask("ada", PROMPT), 16)
     own.remove_skipped_blocks("ada", 16)
@@ -85,6 +87,7 @@ def test_the_latest_is_given_back_first(lab: ModuleType) -> None:
 
 
 def test_what_is_gone_is_not_given_back_again(lab: ModuleType) -> None:
+    """A null block in the table was given back before, and what lies before it too."""
     own, manager = window_of(lab, 6)
     support.compute(manager, support.ask("ada", PROMPT), 20)
     for computed in (16, 17, 20):
@@ -154,6 +157,7 @@ def test_a_table_may_be_shorter_than_what_is_skipped(lab: ModuleType) -> None:
 def test_what_a_window_finds(
     lab: ModuleType, window: int, there: Sequence[int], length: int, needed: list[int]
 ) -> None:
+    """A run of cached blocks that covers the window is a hit, whatever is missing before it."""
     run = found(lab, window, there)
     said = f"a window of {window}, blocks of 4, of a prompt's ten blocks those at {list(there)} are cached"
     assert len(run) == length, (
@@ -169,6 +173,7 @@ def test_what_a_window_finds(
 
 
 def test_no_longer_than_asked_for(lab: ModuleType) -> None:
+    """A hit ends where the search was told to end."""
     for max_length in (23, 24, 27):
         run = found(lab, 6, range(10), max_length)
         assert len(run) == max_length // 4, (
@@ -177,6 +182,7 @@ def test_no_longer_than_asked_for(lab: ModuleType) -> None:
 
 
 def test_all_groups_with_this_window_must_have_it(lab: ModuleType) -> None:
+    """A block counts only if each group of this kind has it."""
     manager = support.make(lab, 6, 6, num_blocks=40)
     own = manager.coordinator.single_type_managers[0]
     request = support.publish(manager, PROMPT, [[2, 3, 6, 7], [2, 3, 7]])
@@ -212,6 +218,7 @@ def test_all_groups_with_this_window_must_have_it(lab: ModuleType) -> None:
 def test_what_all_kinds_find(
     lab: ModuleType, windows: tuple[int, ...], there: Sequence[Sequence[int]], length: int
 ) -> None:
+    """The hit is the longest that every kind of layer can serve."""
     manager = support.make(lab, *windows, num_blocks=40)
     request = support.publish(manager, PROMPT, there)
     runs, tokens = manager.coordinator.find_longest_cache_hit(request.block_hashes, 39)
@@ -234,6 +241,7 @@ def test_what_all_kinds_find(
 
 
 def test_your_predictions(lab: ModuleType) -> None:
+    """What you predicted is what the engine does."""
     happened, predicted = support.what_happens(None), lab.predictions()
     for name, value in happened.items():
         assert name in predicted, f"predictions() has no answer under {name!r}"
@@ -245,6 +253,7 @@ def test_your_predictions(lab: ModuleType) -> None:
 
 
 def test_it_happens_on_yours(lab: ModuleType) -> None:
+    """It happens in a manager on your two classes."""
     happened, yours = support.what_happens(None), support.what_happens(lab)
     for name, value in happened.items():
         assert yours[name] == value, f"{name}: {value} on mini_vllm, {yours[name]} on yours"
