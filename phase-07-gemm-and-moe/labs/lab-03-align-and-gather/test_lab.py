@@ -74,7 +74,9 @@ def test_an_expert_without_tokens_takes_no_block(lab: ModuleType) -> None:
     """And one with a block and a bit takes two."""
     ids = np.array([[3], [3], [1], [3], [3], [3]], np.int32)
     pairs, experts, used = lab.align(ids, 4, 4)
-    assert used == 12, f"experts 1 and 3 of four have 1 and 5 pairs: 12 rows in blocks of 4, not {used}"
+    assert used == 12, (
+        f"experts 1 and 3 of four have 1 and 5 pairs: 12 rows in blocks of 4, not {used}"
+    )
     assert np.asarray(experts)[:3].tolist() == [1, 3, 3], (
         f"three blocks, of experts [1, 3, 3], not {np.asarray(experts)[:3].tolist()}"
     )

@@ -39,7 +39,9 @@ def wraps_outputs(
     if ROUTED:
         acc *= tl.load(routing + p, mask=valid, other=0.0)[:, None]
     tl.store(
-        y + p[:, None] * N + j[None, :], acc.to(y.dtype.element_ty), mask=valid[:, None] & (j < N)[None, :]
+        y + p[:, None] * N + j[None, :],
+        acc.to(y.dtype.element_ty),
+        mask=valid[:, None] & (j < N)[None, :],
     )
 
 
