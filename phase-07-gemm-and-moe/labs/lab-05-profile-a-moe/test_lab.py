@@ -129,12 +129,16 @@ def test_parts_by_name_and_shape(lab: ModuleType) -> None:
         (192, 64, "qkv"), (64, 128, "o"), (16, 64, "router"), (128, 64, "head"), (100, 64, None),
         (64, 64, None),
     ):  # fmt: skip
-        event = lab.Event("_C::onednn_mm", 0.0, 1.0, ((7, out), (7, into)))
+        event = lab.Event("_C::onednn_mm", 0.0, 1.0, ((7, out), (7, into), (3, 3)))
         got = lab.part_of(event, model)
         assert got == want, (
             f"4 heads of 32, one KV head, 64 hidden, 16 experts, 100 tokens: {into} in and {out} out is "
             f"{want}, not {got}"
         )
+    for vocab, width in ((128, 128), (129, 192)):
+        event = lab.Event("_C::onednn_mm", 0.0, 1.0, ((7, width), (7, 64)))
+        got = lab.part_of(event, model._replace(vocab=vocab))
+        assert got == "head", f"a vocabulary of {vocab}, {width} out: 'head', not {got!r}"
     got = lab.part_of(lab.Event("_C::cpu_fused_moe", 0.0, 1.0, ((7, 64), (7, 64))), model)
     assert got == "experts", f"the experts' call: 'experts', not {got!r}"
     got = lab.part_of(lab.Event("aten::mul", 0.0, 1.0, ((7, 192), (7, 64))), model)
@@ -212,7 +216,8 @@ def test_what_it_waits_for(lab: ModuleType) -> None:
     """The longer of two, if that explains the time."""
     for flops, read, seconds, want in (
         (1e9, 1e9, 1e-2, "memory"), (1e12, 1e9, 0.12, "compute"), (1e9, 1e9, 2.9e-2, "memory"),
-        (1e9, 1e9, 3.1e-2, "neither"), (1e11, 1e9, 1e-2, "compute"), (1e11, 1e9, 3.1e-2, "neither"),
+        (1e9, 1e9, 0.03, "memory"), (1e9, 1e9, 3.1e-2, "neither"), (1e11, 1e9, 1e-2, "compute"),
+        (1e11, 1e9, 3.1e-2, "neither"),
     ):  # fmt: skip
         got = lab.waits_for(flops, read, 1e13, 1e11, seconds)
         assert got == want, (
