@@ -125,15 +125,14 @@ def worker_main(name: str, model: str) -> int:
 
 
 class Engine:
-    """A worker process, stopped while it is not its turn.
+    """A worker process, stopped while it is not its turn; `env` is added to its environment.
 
-    Args:
-        name: of a worker that `module` knows.
-        model: checkpoint folder.
-        env: added to its environment.
+    `module` is run with `--worker NAME --model MODEL`.
     """
 
-    def __init__(self, name: str, model: str, env: dict[str, str], module: str) -> None:
+    def __init__(
+        self, name: str, model: str, env: dict[str, str], module: str = "benchmarks.generate"
+    ) -> None:
         self.name = name
         command = [sys.executable, "-W", "ignore", "-m", module, "--worker", name]
         self._process = subprocess.Popen(
@@ -180,7 +179,15 @@ def measure(
     output_len: int,
     core_type: str | None,
     module: str = "benchmarks.generate",
+    hf_most: int = 1,
 ) -> list[dict[str, Any]]:
+    """A row per number of requests at a time; `names[0]` is what the others are compared with.
+
+    Args:
+        core_type: OPENBLAS_CORETYPE for the engines whose name begins with mini_vllm.
+        module: whose workers they are.
+        hf_most: with more requests than this Hugging Face's `generate` is left out.
+    """
     rng = random.Random(0)
     engines = []
     for name in names:
@@ -200,7 +207,7 @@ def measure(
                 ]
                 answers: dict[str, list[list[int]]] = {}
                 for engine in engines:
-                    if engine.name == "HF" and concurrent > 1:
+                    if engine.name == "HF" and concurrent > hf_most:
                         continue
                     seconds, answers[engine.name] = engine.round(prompts, output_len)
                     rate = concurrent * output_len / seconds
@@ -208,11 +215,9 @@ def measure(
                         best[engine.name] = max(best.get(engine.name, 0.0), rate)
             row: dict[str, Any] = {"concurrent": concurrent}
             row |= {f"{name} tok/s": best.get(name) for name in names}
-            ours = best["mini_vllm"]
+            ours = best[names[0]]
             row |= {f"/ {name}": ours / best[name] if name in best else None for name in names[1:]}
-            same = [
-                out == answers["mini_vllm"] for name, out in answers.items() if name != "mini_vllm"
-            ]
+            same = [out == answers[names[0]] for name, out in answers.items() if name != names[0]]
             row["same tokens"] = "yes" if all(same) else "no"
             rows.append(row)
     finally:

@@ -154,8 +154,8 @@ def choose(
 
 
 def blocks_per_expert(tokens: int, experts: Experts, block_m: int) -> int:
-    """An expert in use has at least one row."""
-    rows = max(1, math.ceil(tokens * experts.top_k / experts.count))
+    """Rows are rounded up, and blocks are."""
+    rows = math.ceil(tokens * experts.top_k / experts.count)
     return math.ceil(rows / block_m)
 
 

@@ -152,7 +152,7 @@ def blocks_per_expert(tokens: int, experts: Experts, block_m: int) -> int:
     """Blocks of `block_m` rows that each expert in use has, if all of them have equally many rows.
 
     That is how often each of its weights is asked for: every block needs all of them. A token has a row
-    with each of its `top_k` experts. Rows are rounded up; an expert in use has at least one.
+    with each of its `top_k` experts. Rows are rounded up.
     """
     raise NotImplementedError
 

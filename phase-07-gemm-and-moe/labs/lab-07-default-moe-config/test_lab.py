@@ -222,7 +222,7 @@ def test_blocks_per_expert(lab: ModuleType) -> None:
     """Rows are rounded up, then blocks are."""
     many = lab.Experts(128, 768, 8)
     for tokens, experts, block, want in (
-        (1, lab.MIXTRAL, 16, 1), (64, lab.MIXTRAL, 16, 1), (65, lab.MIXTRAL, 16, 2),
+        (1, lab.MIXTRAL, 16, 1), (1, lab.MIXTRAL, 1, 1), (64, lab.MIXTRAL, 16, 1), (65, lab.MIXTRAL, 16, 2),
         (256, lab.MIXTRAL, 64, 1), (257, lab.MIXTRAL, 64, 2), (1, many, 64, 1), (8192, many, 32, 16),
         (8192, many, 128, 4),
     ):  # fmt: skip

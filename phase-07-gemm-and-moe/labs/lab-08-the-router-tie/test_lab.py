@@ -123,7 +123,7 @@ def test_a_layer_is_mixed(lab: ModuleType) -> None:
     """Softmax over the chosen, against float64 by hand."""
     rng = np.random.default_rng(1)
     for experts, k in ((8, 2), (8, 1), (16, 4)):
-        logits = rng.standard_normal(experts).astype(np.float32)
+        logits = rng.standard_normal(experts).astype(np.float32) + 60  # exp(120) is too large
         outputs = rng.standard_normal((experts, 5)).astype(np.float32)
         best = sorted(range(experts), key=lambda i: -logits[i])[:k]
         total = sum(math.exp(float(logits[i])) for i in best)
@@ -135,17 +135,17 @@ def test_a_layer_is_mixed(lab: ModuleType) -> None:
 
 
 def test_the_jump_is_what_mix_does(lab: ModuleType) -> None:
-    """Two logits 1e-6 apart change places, and the layer's output moves as predicted."""
+    """Two logits 4e-6 apart change places, and the layer's output moves as predicted."""
     rng = np.random.default_rng(2)
     for k in (1, 2, 3):
-        logits = np.array([0.3, -1, 1.2, 0.9, -0.5, 2.0], np.float32)
+        logits = np.array([0.3, -1, 1.2, 0.9, -0.5, 2.0], np.float32) + np.float32(60)
         order = np.argsort(-logits)
-        logits[order[k]] = logits[order[k - 1]] - np.float32(1e-6)
+        logits[order[k]] = np.nextafter(logits[order[k - 1]], np.float32(0))
         outputs = rng.standard_normal((6, 7)).astype(np.float32)
         turned = logits.copy()
         turned[[order[k - 1], order[k]]] = logits[[order[k], order[k - 1]]]
         want = float(np.abs(lab.mix(turned, outputs, k) - lab.mix(logits, outputs, k)).max())
-        same(lab.jump(logits, outputs, k), want, f"{k} of 6 experts, a tie of 1e-6", rel=1e-3)
+        same(lab.jump(logits, outputs, k), want, f"{k} of 6 experts, a tie of 4e-6", rel=1e-3)
 
 
 def test_a_smaller_gap_is_no_smaller_jump(lab: ModuleType) -> None:
@@ -205,6 +205,9 @@ def test_verdicts_by_hand(lab: ModuleType) -> None:
     ):  # fmt: skip
         got = lab.verdict(one, support.made(lab, router, logits, experts), NOISE)
         assert got == want, f"{what}: {want!r}, not {got!r}"
+    moved = support.made(lab, ROUTER, [1.0, 0.25, 0.0]), support.made(lab, ROUTER, [1.0, 0.5, 0.0])
+    got = lab.verdict(*moved, 0.25)
+    assert got == "noise", f"a logit moved by 0.25, noise 0.25, which is at most that: not {got!r}"
 
 
 def test_a_later_turn_follows_from_the_first(lab: ModuleType) -> None:
