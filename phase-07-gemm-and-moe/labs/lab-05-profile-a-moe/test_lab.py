@@ -33,7 +33,9 @@ def facts(lab: ModuleType) -> dict[str, tuple[float, float]]:
     """Each answer and how far off it may be, from the recording where that can say it."""
     found = support.profile()
     calls = found["batches"]["16"]["calls"]
-    assert all(batch["calls"] == calls for batch in found["batches"].values())
+    assert all(batch["calls"] == calls for batch in found["batches"].values()), (
+        "the recording: a step has the same calls whatever the batch"
+    )
     alone = lab.work(lab.ILSES, 1, 2)
     share = alone["experts"][1] / sum(read for _, read in alone.values())
     touched = {n: found["batches"][n]["touched"] for n in ("1", "16")}
