@@ -27,6 +27,8 @@ TAGS = {
     "GPU-REQ": "the last step needs a GPU",
 }
 PIECES = ("README.md", "starter.py", "solution.py", "test_lab.py", "mistakes.toml")
+SPELLINGS = {"cuda": "CUDA", "gemm": "GEMM", "moe": "MoE"}
+"""Words of a phase's name that are no plain words."""
 _REQUIRED = {"phase", "lab", "title", "tag", "minutes", "prerequisites"}
 _OPTIONAL = {"part", "class", "builds", "seconds", "path"}
 _PHASE_FOLDER = re.compile(r"phase-(\d{2})-([a-z0-9]+(?:-[a-z0-9]+)*)")
@@ -127,7 +129,8 @@ class Phase:
 
     @property
     def title(self) -> str:
-        return self.slug.replace("-", " ").capitalize().replace("Cuda", "CUDA")
+        words = self.slug.replace("-", " ").capitalize().split()
+        return " ".join(SPELLINGS.get(word.lower(), word) for word in words)
 
     @property
     def guide(self) -> Path:
