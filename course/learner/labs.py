@@ -26,6 +26,8 @@ TAGS = {
     "GPU-OPT": "a laptop is enough; a GPU shows more",
     "GPU-REQ": "the last step needs a GPU",
 }
+# Names a file that names the files on which the tests of a lab run, where `course.kernels.lab` is to know.
+TOGETHER = "COURSE_KERNELS_TOGETHER"
 PIECES = ("README.md", "starter.py", "solution.py", "test_lab.py", "mistakes.toml")
 _REQUIRED = {"phase", "lab", "title", "tag", "minutes", "prerequisites"}
 _OPTIONAL = {"part", "class", "builds", "seconds", "path"}
