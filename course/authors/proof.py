@@ -124,7 +124,8 @@ def behaviour(course: Course, labs: Sequence[Lab], full: bool = False) -> dict[s
                 tasks += _mistake_tasks(course, lab, Path(folder), full)
             except (CourseError, SyntaxError):
                 continue  # `pages_and_code` says what is amiss
-        runs = cached_runs(course.root, [(task.lab, task.job) for task in tasks])
+        jobs = [(task.lab, task.job) for task in tasks]
+        runs = cached_runs(course.root, jobs, together=True)
     for task, run in zip(tasks, runs, strict=True):
         found[task.lab.id] += task.check(run)
     return found

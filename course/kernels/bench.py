@@ -29,6 +29,7 @@ Starts = list[
 ]  # a list a case, a start a launch; course.kernels.starts has the form
 # What the interpreter was seen to start, by file, its content and problem: the compiler must see the same.
 _interpreted: dict[tuple[Path, str, str], Starts] = {}
+DIED = "the process that ran the kernel died: "
 ONLY_INTERPRETED = (
     "what runs in the interpreter is not what is compiled: the same call differs in {}. A kernel must not "
     "ask who runs it, TRITON_INTERPRET for instance: then nothing that was seen here holds on a GPU"
@@ -183,7 +184,7 @@ def _child(
         gone = Finding(
             judges[0] if judges else "compiled",
             False,
-            f"the process that ran the kernel died: {ended} {last}".strip(),
+            f"{DIED}{ended} {last}".strip(),
         )
         found[file] = (gone,), []
     return found

@@ -1,7 +1,7 @@
 """vLLM's own Triton kernel on the cases of a problem, as a second opinion and a yardstick.
 
 The interpreter takes half a minute for it, and it gives the same every time. So what it gave is kept in
-`.course/kernels`, under the hash of all that it depends on.
+`.course/kernels`, under the hash of all that it depends on, or in the folder that MINI_VLLM_KERNELS names.
 """
 
 from __future__ import annotations
@@ -90,11 +90,12 @@ def _place(problem: Any, cases: list[Case], long: Case | None) -> Path | None:
     key = hashlib.sha256()
     vllm = importlib.util.find_spec("vllm")
     assert vllm is not None
-    folder = getattr(problem, "THEIR_FOLDER", "v1/attention/ops")
-    kernels = Path(next(iter(vllm.submodule_search_locations or []))) / folder
+    theirs = getattr(problem, "THEIR_FOLDER", "v1/attention/ops")
+    kernels = Path(next(iter(vllm.submodule_search_locations or []))) / theirs
     for place in (Path(__file__).parent, Path(problem.__file__).parent, kernels):
         for source in sorted(place.glob("*.py")):
             key.update(source.read_bytes())
     versions = torch.__version__, triton.__version__, np.__version__
     key.update(repr((problem.ENTRY, len(cases), long is not None, versions)).encode())
-    return state_folder(root) / "kernels" / f"{key.hexdigest()[:16]}.pt"
+    folder = os.environ.get("MINI_VLLM_KERNELS") or state_folder(root) / "kernels"
+    return Path(folder) / f"{key.hexdigest()[:16]}.pt"

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from course.kernels import beside, races, right, traffic
+from course.kernels.bench import DIED
 from course.kernels.loading import Refused, stand_in_driver
 from course.kernels.problems.case import Case
 from course.kernels.ran import Ran
@@ -61,7 +62,7 @@ class Interpreted:
         except (Refused, GoneError) as error:
             message = str(error)
             if isinstance(error, GoneError):
-                message = f"the process that ran the kernel died: {message}"
+                message = f"{DIED}{message}"
             unable = "not judged, because the kernel did not run"
             found = [Finding(judge, None, unable) for judge in self.judges]
             found[:1] = [Finding(judge, False, message) for judge in self.judges[:1]]

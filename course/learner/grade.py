@@ -64,11 +64,13 @@ def run_jobs(
     on_done: Callable[[int, LabRun], None] | None = None,
     on_test: Callable[[LabRun], None] | None = None,
     env: Mapping[str, str] | None = None,
+    together: bool = False,
 ) -> list[LabRun]:
     """Run the jobs, and return what came of each, in the order of the jobs.
 
     `on_done` hears of each one as it ends. `on_test`, of a single job, hears a few times a second what
-    the tests have said so far. `env` is added to the environment of the tests.
+    the tests have said so far. `env` is added to the environment of the tests. With `together` the kernels of
+    one lab are judged in one process, as far as they can be.
     """
     if importlib.util.find_spec("pytest") is None:
         raise CourseError(
@@ -98,6 +100,7 @@ def run_jobs(
         ]
         if CAN_FORK and len(jobs) > 1:
             request = {"root": str(root), "jobs": batch, "parallel": parallel, "serve": True}
+            request["together"] = together
             with _runner(root, env, quiet=True) as process:
                 assert process.stdin is not None
                 assert process.stdout is not None
@@ -289,11 +292,12 @@ def cached_runs(
     fresh: bool = False,
     on_done: Callable[[int, LabRun], None] | None = None,
     on_test: Callable[[LabRun], None] | None = None,
+    together: bool = False,
 ) -> list[LabRun]:
     """What came of the jobs, from the cache where the same files have been run before.
 
-    `on_wait` hears how many have to be run now. With `fresh` all of them are. `on_done` and `on_test` are
-    as in `run_jobs`.
+    `on_wait` hears how many have to be run now. With `fresh` all of them are. `on_done`, `on_test` and
+    `together` are as in `run_jobs`.
     """
     files = [_file(root, lab, job) for lab, job in jobs]
     runs: list[LabRun | None] = [None if fresh else _read_cached(file) for file in files]
@@ -302,7 +306,8 @@ def cached_runs(
         if on_wait is not None:
             on_wait(len(open_))
         parallel = min(2, os.cpu_count() or 1)
-        new = run_jobs(root, [jobs[index][1] for index in open_], parallel, on_done, on_test)
+        asked = [jobs[index][1] for index in open_]
+        new = run_jobs(root, asked, parallel, on_done, on_test, together=together)
         for index, run in zip(open_, new, strict=True):
             runs[index] = run
             _cache(files[index], run)

@@ -26,6 +26,8 @@ TAGS = {
     "GPU-OPT": "a laptop is enough; a GPU shows more",
     "GPU-REQ": "the last step needs a GPU",
 }
+# Names a file that names the files on which the tests of a lab run, where `course.kernels.lab` is to know.
+TOGETHER = "COURSE_KERNELS_TOGETHER"
 PIECES = ("README.md", "starter.py", "solution.py", "test_lab.py", "mistakes.toml")
 SPELLINGS = {"cuda": "CUDA", "gemm": "GEMM", "moe": "MoE"}
 """Words of a phase's name that are no plain words."""

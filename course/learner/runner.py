@@ -7,7 +7,8 @@ and `test_limit` in seconds, `stop_at` (outcomes after which the rest is left), 
 `order` (seconds a test took before; the quick ones go first), `first` (tests that go before all others,
 which are left if one of these does not pass), `only` (tests besides which none is run).
 A single job is a pytest session in this process. With `"serve": true` each job is a fork of a
-session that has collected its lab's tests; that needs a system with a dependable fork.
+session that has collected its lab's tests; that needs a system with a dependable fork. With
+`"together": true` besides, `course.kernels.lab` hears which files of a lab there are.
 
 A session writes its events as lines of JSON while it runs, so that what an endless loop or a crash
 leaves behind can still be read. On standard output comes one line for each job of a batch that has
@@ -32,7 +33,7 @@ from typing import Any, TextIO
 
 import pytest
 
-from course.learner.labs import is_test_file
+from course.learner.labs import TOGETHER, is_test_file
 from course.learner.own_words import own_words
 from course.learner.refuse import AnswerImportedError
 from course.learner.tolerances import tolerance_of
@@ -419,6 +420,10 @@ def serve(batch: dict[str, Any]) -> None:
         for index, job in enumerate(batch["jobs"]):
             groups.setdefault(job["folder"], []).append((index, job))
         for folder, jobs in groups.items():
+            if batch.get("together"):
+                place = Path(f"{jobs[0][1]['out']}.kernels")
+                place.write_text(json.dumps([job["impl"] for _, job in jobs]), encoding="utf-8")
+                os.environ[TOGETHER] = str(place)
             forker = Forker(jobs, int(batch["parallel"]), report)
             # Not capture=fd: its files would be shared by all forks.
             pytest.main([*_arguments(batch["root"], folder), "--capture=sys"], plugins=[forker])

@@ -3,28 +3,28 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.engine.helpers.vllm_helpers import output_of
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "tracks" / "change_vllm"
 PAGE = ROOT / "tracks" / "change-vllm.md"
 TARGET = "vllm/v1/core/sched/scheduler.py"
 CHILD = """\
-import importlib.util, sys
+import importlib.util, os, sys
 import pytest, vllm.config
 name, path, test = "vllm.v1.core.sched.scheduler", *sys.argv[1:]
+os.chdir(os.path.dirname(path))
 spec = importlib.util.spec_from_file_location(name, path)
 module = sys.modules[name] = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(module)
 import vllm.v1.core.sched
 vllm.v1.core.sched.scheduler = module
-sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", "--noconftest", "-c", "/dev/null", "--tb=line", test]))
+pytest.main(["-q", "-p", "no:cacheprovider", "--noconftest", "-c", "/dev/null", "--tb=line", test])
 """
 
 
@@ -63,15 +63,9 @@ def test_its_test_fails_at_the_pin_and_passes_with_the_patch(
     # The test asks for a model by a name of the hub; a folder of that name comes first.
     (tmp_path / "facebook").mkdir()
     (tmp_path / "facebook" / "opt-125m").symlink_to(ROOT / "mini_vllm/checkpoints/tiny-llama")
-    ran = subprocess.run(
-        [sys.executable, "-c", CHILD, str(file), str(FOLDER / "test_preempted_blocks.py")],
-        cwd=tmp_path,
-        env={**os.environ, "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1"},
-        capture_output=True,
-        text=True,
-    )
+    ran = output_of("-c", CHILD, file, FOLDER / "test_preempted_blocks.py")
     if with_patch:
-        assert "2 passed" in ran.stdout, ran.stdout + ran.stderr
+        assert "2 passed" in ran, ran
     else:
-        assert "2 failed" in ran.stdout, ran.stdout + ran.stderr
-        assert ran.stdout.count("AssertionError: 10 tokens found, 8 computed") >= 2
+        assert "2 failed" in ran, ran
+        assert ran.count("AssertionError: 10 tokens found, 8 computed") >= 2

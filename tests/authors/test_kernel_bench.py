@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import kernel_proof as proof
 import pytest
 
-from course.kernels import JUDGES, BenchError, Finding, Report, bench, judge, sass, ttir
+from course.kernels import JUDGES, BenchError, Finding, Report, bench, judge, lab, sass, ttir
 from course.kernels.report import from_data, to_data
 from course.learner.cli import main
 from course.learner.grade import engine_digest
@@ -116,6 +118,47 @@ def test_a_file_without_the_entry_is_said_to_be_one(tmp_path: Path) -> None:
 
 
 # -- without torch --------------------------------------------------------------------------------
+
+
+def test_the_first_that_asks_has_all_files_of_a_lab_judged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But those that are not written; and whoever stands behind a process that died is asked alone."""
+    right, dead, open_, other = (
+        tmp_path / f"{name}.py" for name in ("right", "dead", "open", "other")
+    )
+    for file in (right, dead, other):
+        file.write_text("def k():\n    return 1\n")
+    open_.write_text("def k():\n    raise NotImplementedError\n")
+    place = tmp_path / "files"
+    place.write_text(json.dumps([str(file) for file in (right, open_, dead)]))
+    asked: list[list[str]] = []
+
+    def together(paths: list[str], problem: str, judges: object, *, vllm: bool) -> list[Report]:
+        asked.append([Path(path).name for path in paths])
+        said = {str(right): Finding("right", True, "well", {"cases": 2}),
+                str(dead): Finding("right", False, f"{bench.DIED}exit status 1")}  # fmt: skip
+        return [Report(path, problem, (said[path],)) for path in paths]
+
+    def alone(path: str, problem: str, judges: object, *, vllm: bool) -> Report:
+        asked.append([Path(path).name])
+        return Report(path, problem, (Finding("right", False, "alone"),))
+
+    monkeypatch.setattr(lab, "judge_many", together)
+    monkeypatch.setattr(lab, "ask", alone)
+
+    def said(file: Path, judges: tuple[str, ...] = lab.FIRST) -> str:
+        module = ModuleType("lab")
+        module.__file__ = str(file)
+        [finding] = lab.Kernels("decode", ["k"], "").report(module, judges, False).findings
+        return finding.message
+
+    assert said(right) == "alone"
+    monkeypatch.setenv(lab.TOGETHER, str(place))
+    assert (said(right), said(dead), said(other)) == ("well", "alone", "alone")
+    assert said(right, ("compiled",)) == "alone"
+    wanted = ["right.py"], ["right.py", "dead.py"], ["dead.py"], ["other.py"], ["right.py"]
+    assert asked == list(wanted)
 
 
 def test_every_fault_can_be_planted() -> None:

@@ -10,8 +10,6 @@ from __future__ import annotations
 import ast
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -19,6 +17,8 @@ from typing import Any
 import pytest
 
 from course.learner.labs import load_module
+from tests.engine.helpers import vllm_helpers
+from tests.engine.helpers.vllm_helpers import output_of
 
 LABS = Path(__file__).resolve().parents[3] / "phase-01-architecture" / "labs"
 FIRST, SECOND = LABS / "lab-01-trace-a-request", LABS / "lab-02-read-the-real-loop"
@@ -77,8 +77,11 @@ def test_the_capture_names_no_place() -> None:
 
 
 @pytest.mark.vllm
-def test_the_real_loop_live(capture: ModuleType, lab: ModuleType) -> None:
+def test_the_real_loop_live(
+    capture: ModuleType, lab: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """vLLM on the shipped checkpoint: 68 events and every token as mini_vllm; the log; the capture."""
+    monkeypatch.setattr(capture, "subprocess", vllm_helpers.Forking)
     listening = capture.listening
     _, records, log = capture.in_process(CHOICE)
     theirs = listening.to_events(records)
@@ -119,16 +122,13 @@ print("CORE", type(core.scheduler).__name__, core.vllm_config.scheduler_config.a
 @pytest.mark.vllm
 def test_the_log_says_enabled_before_the_cpu_platform_decides(capture: ModuleType) -> None:
     """In one process the only line says enabled, and the scheduler that runs is the synchronous one."""
-    env = os.environ | capture.QUIET
-    env |= {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_LOGGING_LEVEL": "INFO"}
-    env |= {"TORCH_COMPILE_DISABLE": "1", "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, "-c", ASKS_NOTHING, str(capture.engines.MODEL)],
-        env=env, capture_output=True, text=True, check=True,
+    done = output_of(
+        "-c", "import sys\nsys.stderr = sys.stdout\n" + ASKS_NOTHING, capture.engines.MODEL,
+        VLLM_ENABLE_V1_MULTIPROCESSING="0", VLLM_LOGGING_LEVEL="INFO", OMP_NUM_THREADS="1", **capture.QUIET,
     )  # fmt: skip
-    said = re.findall(r"Asynchronous scheduling is (\w+)", done.stdout + done.stderr)
+    said = re.findall(r"Asynchronous scheduling is (\w+)", done)
     assert said == ["enabled"]
-    assert "CORE Scheduler False" in done.stdout
+    assert "CORE Scheduler False" in done
 
 
 def test_with_two_processes_both_print_the_line(capture: ModuleType) -> None:

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from course.learner.labs import load_module
+from tests.engine.helpers import vllm_helpers
 
 ROOT = Path(__file__).resolve().parents[3]
 LAB = ROOT / "phase-02-paged-attention" / "labs" / "lab-05-real-vllm-blocks"
@@ -76,8 +77,11 @@ def test_what_the_page_says_of_the_counters(captured: dict[str, Any]) -> None:
 
 
 @pytest.mark.vllm
-def test_predictions_live(capture: ModuleType, captured: dict[str, Any]) -> None:
+def test_predictions_live(
+    capture: ModuleType, captured: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Nine fresh starts: what vLLM says and does is what the functions say, and what was captured."""
+    monkeypatch.setattr(capture, "subprocess", vllm_helpers.Forking)
     import torch
 
     lab = capture.load_lab(CHOICE)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +11,7 @@ import pytest
 
 from course.learner.labs import load_module
 from course.parity.decisions import mini_parts
+from tests.engine.helpers.vllm_helpers import output_of
 
 ROOT = Path(__file__).resolve().parents[3]
 LABS = ROOT / "phase-02-paged-attention" / "labs"
@@ -86,22 +85,10 @@ def test_mini_vllm_refuses_what_the_mend_refuses() -> None:
                 assert by_engine == by_lab, (engine, prompt, most)
 
 
-def run_script(name: str, *args: str) -> str:
-    done = subprocess.run(
-        [sys.executable, str(LAB / name), *args],
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    return done.stdout
-
-
 @pytest.mark.vllm
 def test_real_vllm_still_hangs() -> None:
     """The solution's test fails on vLLM's own scheduler."""
-    said = run_script("against_vllm.py")
+    said = output_of(LAB / "against_vllm.py")
     assert "vLLM 0.22.1: your test fails, as it should" in said
     [block] = [
         b
@@ -114,5 +101,5 @@ def test_real_vllm_still_hangs() -> None:
 @pytest.mark.vllm
 def test_the_incident_happens_again(tmp_path: Path) -> None:
     """Recorded anew, it is the committed trace, line for line."""
-    run_script("capture.py", "--out", str(tmp_path), "--pause", "0")
+    output_of(LAB / "capture.py", "--out", tmp_path, "--pause", "0")
     assert read(tmp_path) == read(LAB / "incident")

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from course.learner.labs import load_module
+from tests.engine.helpers import vllm_helpers
 
 ROOT = Path(__file__).resolve().parents[3]
 LAB = ROOT / "phase-03-scheduler" / "labs" / "lab-06-prefix-cache-hitrate"
@@ -81,8 +82,11 @@ def test_what_the_page_says_of_the_long_wait(captured: dict[tuple[str, str], Any
 
 
 @pytest.mark.vllm
-def test_predictions_live(capture: ModuleType, captured: dict[tuple[str, str], Any]) -> None:
+def test_predictions_live(
+    capture: ModuleType, captured: dict[tuple[str, str], Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Seven fresh starts: the meters show what the functions say, and what was captured."""
+    monkeypatch.setattr(capture, "subprocess", vllm_helpers.Forking)
     import torch
 
     lab = capture.load_lab(CHOICE)
