@@ -87,3 +87,33 @@ def test_the_front_page_has_the_measured_gain_of_a_crowd() -> None:
     assert crowd["concurrent"] == 64
     assert f"{compiled:.1f} times as many tokens" in words
     assert f"{eager:.1f} times with `enforce_eager`" in words
+
+
+def test_the_mixtures_result_is_of_equal_tokens() -> None:
+    """Of the committed run: all engines at 1, 16 and 64 requests, and all gave the same tokens."""
+    rows = json.loads((machine.RESULTS / "moe.json").read_text())["rows"]
+    assert [row["concurrent"] for row in rows] == [1, 16, 64]
+    for row in rows:
+        assert row["same tokens"] == "yes"
+        assert {"/ mini_vllm, reference", "/ vLLM eager", "/ vLLM compiled", "/ HF"} <= set(row)
+
+
+def test_the_plain_experts_are_the_ones_that_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The worker of `benchmarks.moe` puts `reference_experts` into the layer."""
+    from benchmarks import generate, moe
+    from mini_vllm.layers.fused_moe import layer
+
+    seen: list[int] = []
+
+    def counted(*args: object) -> object:
+        seen.append(1)
+        return moe_reference(*args)  # type: ignore[arg-type]
+
+    moe_reference = moe.reference_experts
+    monkeypatch.setattr(layer, "fused_experts", layer.fused_experts)  # put back at the end
+    monkeypatch.setattr(moe, "reference_experts", counted)
+    prompts = [[1, 40, 41, 42]]
+    plain = generate.mini_worker(str(moe.MODEL))(prompts, 5)
+    assert not seen
+    assert moe.reference_worker(str(moe.MODEL))(prompts, 5) == plain
+    assert len(seen) == 4 * 5, "four layers, five steps"
