@@ -76,7 +76,9 @@ def _run_of_hits_a_block_short(patch: pytest.MonkeyPatch) -> None:
     """A window is found although its first block is not."""
     find = SlidingWindowManager.find_longest_cache_hit.__func__  # type: ignore[attr-defined]
 
-    def short(cls: Any, hashes: Any, length: int, ids: Any, pool: Any, spec: Any, *more: Any) -> Any:
+    def short(
+        cls: Any, hashes: Any, length: int, ids: Any, pool: Any, spec: Any, *more: Any
+    ) -> Any:
         less = max(1, spec.sliding_window - spec.block_size)
         return find(cls, hashes, length, ids, pool, replace(spec, sliding_window=less), *more)
 

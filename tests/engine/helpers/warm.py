@@ -80,7 +80,9 @@ def _server() -> subprocess.Popen[str]:
         cwd=ROOT, env=env | {"PYTHONPATH": str(ROOT)}, text=True, encoding="utf-8",
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
     )  # fmt: skip
-    atexit.register(server.wait)  # after the next line, so that its processor time counts as the tests'
+    atexit.register(
+        server.wait
+    )  # after the next line, so that its processor time counts as the tests'
     atexit.register(server.kill)
     return server
 
