@@ -117,3 +117,15 @@ def test_the_plain_experts_are_the_ones_that_run(monkeypatch: pytest.MonkeyPatch
     assert not seen
     assert moe.reference_worker(str(moe.MODEL))(prompts, 5) == plain
     assert len(seen) == 4 * 5, "four layers, five steps"
+
+
+def test_neither_kernel_of_experts_spills_from_sm_80_on() -> None:
+    """`benchmarks.moe_kernel`: both at every size, and on sm_75 vLLM's spills wherever the lab's does."""
+    rows = json.loads((machine.RESULTS / "moe-kernel.json").read_text())["rows"]
+    spills = {(row["tokens"], row["kernel"], row["GPU"]): row["spills"] for row in rows}
+    assert {tokens for tokens, *_ in spills} == {1, 16, 64, 256, 1024, 4096}
+    for (tokens, kernel, gpu), count in spills.items():
+        if gpu != "sm_75":
+            assert count == 0, (tokens, kernel, gpu)
+        elif kernel == "the lab's":
+            assert count < spills[tokens, "vLLM's", gpu], tokens

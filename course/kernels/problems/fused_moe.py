@@ -292,8 +292,11 @@ def explain(case: Case, got: torch.Tensor) -> str | None:
 # -- vLLM's kernel ----------------------------------------------------------------------------------
 
 
-def vllm(case: Case, segments: int) -> torch.Tensor:
-    """`fused_moe_kernel` of vLLM's on a case, started as its layers start it; `segments` means nothing."""
+def vllm(case: Case, segments: int, **tile: int) -> torch.Tensor:
+    """`fused_moe_kernel` of vLLM's on a case, started as its layers start it; `segments` means nothing.
+
+    `tile` changes the configuration: the names are vLLM's.
+    """
     import triton.language as tl
     from vllm.model_executor.layers.fused_moe import fused_moe
 
@@ -304,7 +307,7 @@ def vllm(case: Case, segments: int) -> torch.Tensor:
     config = {
         "BLOCK_SIZE_M": given["block_size"], "BLOCK_SIZE_N": 64, "BLOCK_SIZE_K": 64, "GROUP_SIZE_M": 1,
         "SPLIT_K": 1, "num_warps": 4, "num_stages": 3,
-    }  # fmt: skip
+    } | tile  # fmt: skip
     fused_moe.invoke_fused_moe_triton_kernel(
         x, w, out, None, None, weights, given["sorted_pairs"], given["block_experts"], given["num_padded"],
         weights is not None, given["top_k"], config,
