@@ -187,7 +187,7 @@ def test_vllms_scheduler_stands_beside_ours(page: Page, vllms: str) -> None:
     page.js("go(pairs.findIndex((button) => button.textContent === 'cap: budget'))")
     ours, theirs = page.js("return ['.ours', '.theirs'].map((side) => "
                            "document.querySelector(`${side} .now code`).textContent.trim())")  # fmt: skip
-    assert ours == "num_new_tokens = min(num_new_tokens, step.token_budget)"
+    assert ours == "num_new_tokens = min(num_new_tokens, step.token_budget, room)"
     assert theirs == "num_new_tokens = min(num_new_tokens, token_budget)"
     names = page.js("return [...document.querySelectorAll('.fold')].map((f) => f.textContent)")
     assert any("encoder_inputs_to_schedule" in name for name in names)

@@ -78,7 +78,10 @@
       const theme = document.body.dataset.mdColorScheme === "slate" ? "dark" : "light";
       frame.contentWindow?.postMessage({ theme }, "*");
     };
-    for (const frame of frames) frame.addEventListener("load", () => tell(frame));
+    const heard = new Set(); // frames that have spoken since they were loaded: they listen, too
+    for (const frame of frames) {
+      frame.addEventListener("load", () => { heard.delete(frame); tell(frame); });
+    }
     new MutationObserver(() => frames.forEach(tell))
       .observe(document.body, { attributeFilter: ["data-md-color-scheme"] });
     frames.forEach(tell);
@@ -86,6 +89,10 @@
     window.addEventListener("message", (event) => {
       const frame = frames.find((each) => each.contentWindow === event.source);
       const { viewerHeight: height, viewerWidth: width } = event.data ?? {};
+      if (frame && !heard.has(frame)) {
+        heard.add(frame);
+        tell(frame); // what was said at its load may have come before its script was ready
+      }
       if (!frame || frame.closest(".fixed") || !(height > 0 && height < 10000)) return;
       const border = frame.offsetHeight - frame.clientHeight;
       const before = widths.get(frame) === width ? frame.offsetHeight : 0;
