@@ -195,7 +195,8 @@ class BlockPool:
             )
         taken = self.free_block_queue.popleft_n(num_blocks)
         for block in taken:
-            self._maybe_evict_cached_block(block)
+            if block.block_hash is not None:
+                self._maybe_evict_cached_block(block)
             assert block.ref_cnt == 0, "I1: a block of the free queue is referenced"
             block.ref_cnt = 1
         return taken

@@ -164,8 +164,9 @@ class KVCacheManager:
             if need > self.block_pool.get_num_free_blocks():
                 return None
         total_computed_tokens = request.num_computed_tokens + num_new_computed_tokens
-        num_tokens_then = total_computed_tokens + num_new_tokens
-        num_tokens_need_slot = min(num_tokens_then, self.max_model_len)
+        num_tokens_need_slot = total_computed_tokens + num_new_tokens
+        if num_tokens_need_slot > self.max_model_len:
+            num_tokens_need_slot = self.max_model_len
         num_new_blocks = cdiv(num_tokens_need_slot, self.block_size) - num_blocks
         need = num_new_blocks + num_evictable_blocks
         if need > 0 and need > self.block_pool.get_num_free_blocks():
