@@ -39,7 +39,7 @@ GROUPS: dict[str, tuple[Pair, ...]] = {
              "q_and_k, v = qkv[", "split"),
         Pair("turn Q and K", f"{_LLAMA} LlamaAttention.forward",
              "`vllm/model_executor/models/llama.py:230 in LlamaAttention.forward`",
-             "apply_rotary_emb(q_and_k", "rotary_emb"),
+             "apply_rotary_emb(", "rotary_emb"),
         Pair("write K and V, attend", f"{_LLAMA} LlamaAttention.forward",
              "`vllm/model_executor/models/llama.py:231 in LlamaAttention.forward`",
              "attn.forward(q, k, v", "attn"),

@@ -46,7 +46,7 @@ def check_kernels(model: LlamaForCausalLM) -> None:
             (layer, LlamaDecoderLayer), (layer.self_attn, LlamaAttention), (layer.mlp, LlamaMLP)
         ]  # fmt: skip
         for part, usual in pairs:
-            if type(part).forward is not usual.forward:
+            if type(part) is not usual:
                 raise ValueError(
                     f"a {model.config.architecture} runs with cudagraph_mode 'NONE' only: a graph's kernels "
                     f"are a Llama's, and this model has a {type(part).__name__}"

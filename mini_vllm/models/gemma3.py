@@ -20,7 +20,7 @@ from mini_vllm.attention.backend import Array, AttentionBackend
 from mini_vllm.config.gemma3 import Gemma3Config
 from mini_vllm.layers.activation import gelu_tanh_and_mul
 from mini_vllm.layers.layernorm import GemmaRMSNorm
-from mini_vllm.layers.rotary_embedding import apply_rotary_emb, rope_inv_freq
+from mini_vllm.layers.rotary_embedding import rope_inv_freq
 from mini_vllm.models.llama import (
     MLP_ROWS,
     LlamaAttention,
@@ -59,22 +59,9 @@ class Gemma3Attention(LlamaAttention):
         # A backend divides the scores by the root of head_dim; here something else may be asked for.
         self.q_scale = np.float32((config.head_dim / config.query_pre_attn_scalar) ** 0.5)
 
-    def forward(
-        self,
-        cos_sin: tuple[Array, Array],
-        hidden_states: Array,
-        attn: AttentionBackend,
-        kv_cache: Array,
-        attn_metadata: AttentionMetadata,
-    ) -> Array:
-        qkv = self.qkv_proj(hidden_states).reshape(len(hidden_states), -1, self.head_dim)
-        first_v = self.num_heads + self.num_kv_heads
-        q, k, v = np.split(qkv, [self.num_heads, first_v], axis=1)
-        q = apply_rotary_emb(self.q_norm(q), *cos_sin)
-        k = apply_rotary_emb(self.k_norm(k), *cos_sin)
-        if self.q_scale != 1:
-            q = q * self.q_scale
-        return self.o_proj(attn.forward(q, k, v, kv_cache, attn_metadata))
+    def norm_heads(self, q_and_k: Array) -> Array:
+        q, k = q_and_k[:, : self.num_heads], q_and_k[:, self.num_heads :]
+        return np.concatenate((self.q_norm(q) * self.q_scale, self.k_norm(k)), axis=1)
 
 
 class Gemma3DecoderLayer(LlamaDecoderLayer):

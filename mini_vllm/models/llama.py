@@ -106,10 +106,15 @@ class LlamaAttention:
     ) -> Array:
         qkv = self.qkv_proj(hidden_states).reshape(len(hidden_states), -1, self.head_dim)
         q_and_k, v = qkv[:, : -self.num_kv_heads], qkv[:, -self.num_kv_heads :]
-        q_and_k = apply_rotary_emb(q_and_k, *cos_sin)
+        q_and_k = apply_rotary_emb(self.norm_heads(q_and_k), *cos_sin)
         q, k = q_and_k[:, : self.num_heads], q_and_k[:, self.num_heads :]
         attn_output = attn.forward(q, k, v, kv_cache, attn_metadata)
         return self.o_proj(attn_output)
+
+    def norm_heads(self, q_and_k: Array) -> Array:
+        """What becomes of the heads of q and k, `[n, num_heads + num_kv_heads, D]`, before they are turned:
+        nothing here; Qwen 3 and Gemma 3 norm each of them."""
+        return q_and_k
 
 
 class LlamaDecoderLayer:

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from mini_vllm.attention import AttentionMetadata
-from mini_vllm.attention.backend import Array, AttentionBackend
+import numpy as np
+
+from mini_vllm.attention.backend import Array
 from mini_vllm.layers.layernorm import RMSNorm
-from mini_vllm.layers.rotary_embedding import apply_rotary_emb
 from mini_vllm.models.llama import LlamaAttention, LlamaDecoderLayer, LlamaForCausalLM
 
 if TYPE_CHECKING:
@@ -33,20 +33,9 @@ class Qwen3Attention(LlamaAttention):
         self.q_norm = RMSNorm(weights[f"{prefix}.q_norm.weight"], config.rms_norm_eps)
         self.k_norm = RMSNorm(weights[f"{prefix}.k_norm.weight"], config.rms_norm_eps)
 
-    def forward(
-        self,
-        cos_sin: tuple[Array, Array],
-        hidden_states: Array,
-        attn: AttentionBackend,
-        kv_cache: Array,
-        attn_metadata: AttentionMetadata,
-    ) -> Array:
-        qkv = self.qkv_proj(hidden_states).reshape(len(hidden_states), -1, self.head_dim)
-        first_v = self.num_heads + self.num_kv_heads
-        q, k, v = qkv[:, : self.num_heads], qkv[:, self.num_heads : first_v], qkv[:, first_v:]
-        q = apply_rotary_emb(self.q_norm(q), *cos_sin)
-        k = apply_rotary_emb(self.k_norm(k), *cos_sin)
-        return self.o_proj(attn.forward(q, k, v, kv_cache, attn_metadata))
+    def norm_heads(self, q_and_k: Array) -> Array:
+        q, k = q_and_k[:, : self.num_heads], q_and_k[:, self.num_heads :]
+        return np.concatenate((self.q_norm(q), self.k_norm(k)), axis=1)
 
 
 class Qwen3DecoderLayer(LlamaDecoderLayer):
