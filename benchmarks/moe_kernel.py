@@ -15,7 +15,6 @@ import argparse
 import importlib.util
 import os
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,44 +27,26 @@ FILE = (
 TOKENS = (1, 16, 64, 256, 1024, 4096)
 
 
-class _At:
-    """The bench's problem, at another shape."""
-
-    def __init__(self, problem: Any, case: Any) -> None:
-        self._problem, self._case = problem, case
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._problem, name)
-
-    def shape(self) -> Any:
-        return self._case
-
-
-def choose_tile(tokens: int, experts: int, outputs: int, inputs: int, top_k: int) -> dict[str, int]:
-    """vLLM's default for a step of so many tokens, without a tuned file."""
-    from vllm.model_executor.layers.fused_moe.fused_moe import get_default_config
-
-    tile: dict[str, int] = get_default_config(tokens, experts, outputs // 2, inputs, top_k, None)
-    return tile
-
-
 def compile_at(tokens: int, file: Path) -> Iterator[dict[str, Any]]:
     """A row for each kernel and architecture."""
+    from vllm.model_executor.layers.fused_moe.fused_moe import get_default_config
+
     from course.kernels.compiled import Compiled
     from course.kernels.loading import call, load_entry
     from course.kernels.problems import fused_moe as problem
 
-    spec = problem._SHAPE
-    tile = choose_tile(tokens, spec.experts, spec.outputs, spec.inputs, spec.top_k)
-    case = problem._case(replace(spec, tokens=tokens, block=tile["BLOCK_SIZE_M"]))
-    bench = Compiled(_At(problem, case), vllm=False)
+    bench = Compiled(problem, vllm=False)
+    experts, outputs, inputs = bench.case.inputs["w"].shape
+    top_k = bench.case.inputs["top_k"]
+    tile = get_default_config(tokens, experts, outputs // 2, inputs, top_k, None)
+    bench.case = case = problem.shape(tokens, tile["BLOCK_SIZE_M"])
     entry = load_entry(file, problem.ENTRY)
     launches = {
         "the lab's": partial(call, entry, case.inputs, file),
         "vLLM's": partial(problem.vllm, case, 0, **tile),
     }
     for whose, launch in launches.items():
-        for built in bench._build(whose, launch):
+        for built in bench.build(whose, launch):
             yield {
                 "tokens": tokens,
                 "rows of a tile": tile["BLOCK_SIZE_M"],

@@ -100,7 +100,7 @@ class Compiled:
         self.alone = beside.why_not(vllm)
         for form, segments in beside.forms(problem).items() if not self.alone else ():
             try:
-                self.vllm += self._build(f"vLLM {form}", partial(problem.vllm, self.case, segments))
+                self.vllm += self.build(f"vLLM {form}", partial(problem.vllm, self.case, segments))
             except Exception as error:  # a build of vLLM that cannot do it here
                 self.alone = f"not to be compiled here, {type(error).__name__}: {error}"
 
@@ -118,7 +118,7 @@ class Compiled:
             built: list[Built] = []
             for config in range(64):
                 made = list(
-                    self._build("yours", partial(call, entry, self.case.inputs, path), config)
+                    self.build("yours", partial(call, entry, self.case.inputs, path), config)
                 )
                 built += made
                 if config + 1 >= CHOICE.most:
@@ -196,7 +196,7 @@ class Compiled:
             for name, lines in found.items()
         ]
 
-    def _build(self, whose: str, launch: Callable[[], Any], config: int = 0) -> Iterator[Built]:
+    def build(self, whose: str, launch: Callable[[], Any], config: int = 0) -> Iterator[Built]:
         """Everything that `launch` starts, compiled for each architecture and never run."""
         inputs = {
             value.untyped_storage().data_ptr(): name

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from course.parity.tokens_run import lift_the_fault
 from scripts.tiny_llama.evaluate import FOLDER as PROMPTS
 from scripts.tiny_llama.evaluate import LISTS
 
@@ -49,25 +50,13 @@ def in_transformers(folder: Path, ids: list[list[int]]) -> tuple[list[list[int]]
     return texts, torch.cat(gaps, dim=1)
 
 
-def _run_without_avx512() -> None:
-    """Give vLLM's plain mixture a SiLU of its own: the one it makes asks for a configuration not yet set."""
-    from vllm.model_executor.layers.fused_moe import cpu_fused_moe
-
-    def silu_and_mul(x: torch.Tensor) -> torch.Tensor:
-        gate, up = x.chunk(2, dim=-1)
-        return torch.nn.functional.silu(gate) * up
-
-    functions = cpu_fused_moe._CPU_MOE_ACT_FN
-    functions[next(kind for kind in functions if kind.name == "SILU")] = silu_and_mul
-
-
 def in_vllm(folder: Path, ids: list[list[int]]) -> list[list[int]]:
     """The continuation of each prompt, all in one batch and in this process."""
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     from vllm import LLM, SamplingParams
     from vllm.v1.executor.uniproc_executor import UniProcExecutor
 
-    _run_without_avx512()
+    lift_the_fault()
     llm = LLM(
         str(folder), dtype="float32", enforce_eager=True, max_model_len=512,
         distributed_executor_backend=UniProcExecutor,

@@ -93,8 +93,8 @@ def traffic() -> Case:
     return _case(_TRAFFIC)
 
 
-def shape() -> Case:
-    return _case(_SHAPE)
+def shape(tokens: int = _SHAPE.tokens, block: int = _SHAPE.block) -> Case:
+    return _case(replace(_SHAPE, tokens=tokens, block=block))
 
 
 def choose(spec: Spec, rng: torch.Generator) -> torch.Tensor:

@@ -145,7 +145,7 @@ def compiled() -> list[dict[str, Any]]:
     given = inputs(64, 8, 128, torch.float16)
     case = SimpleNamespace(inputs=given, about={}, label="64 tokens")
     problem = SimpleNamespace(shape=lambda: case, NEEDED=("key", "value"))
-    built = Compiled(problem, vllm=False)._build("ours", lambda: reshape_and_cache(**given))
+    built = Compiled(problem, vllm=False).build("ours", lambda: reshape_and_cache(**given))
     return [one.row() | {"wide": one.code.wide} for one in built]
 
 

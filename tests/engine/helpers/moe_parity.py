@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 from course.parity.tokens import compare, make_prompts, make_scenarios, report
-from course.parity.tokens_run import run_scenarios
+from course.parity.tokens_run import lift_the_fault, run_scenarios
 from mini_vllm.tokenizer import Tokenizer
 from tests.engine.helpers.moe_kernels import compare_experts, compare_routers
 from tests.engine.helpers.moe_models import KINDS, make
@@ -21,21 +21,6 @@ from tests.engine.helpers.moe_models import KINDS, make
 POOL = 34
 """Blocks: enough for the longest request, which vLLM asks for, and little more."""
 TOLERANCE = 1e-4
-
-
-def lift_the_fault() -> None:
-    """Let a mixture run where vLLM's grouped kernel is missing (no AVX-512, or sizes that are no multiples
-    of 32): there its SiLU is made of a class that asks for a configuration which nobody has set."""
-    import torch
-    from torch.nn.functional import silu
-    from vllm.model_executor.layers.fused_moe import cpu_fused_moe
-
-    def silu_and_mul(x: torch.Tensor) -> torch.Tensor:
-        gate, up = x.chunk(2, dim=-1)
-        return silu(gate) * up
-
-    functions = cpu_fused_moe._CPU_MOE_ACT_FN
-    functions[next(kind for kind in functions if kind.name == "SILU")] = silu_and_mul
 
 
 def main(folder: Path, count: int, which: str, kinds: list[str]) -> None:
