@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import gc
 import importlib.util
+import json
 import random
 import time
 from collections.abc import Callable
@@ -67,8 +68,12 @@ class TimedScheduler:
 
 def drive(
     work: Workload, make_parts: Callable[[Config], Parts]
-) -> tuple[TimedScheduler, list[Any]]:
-    """Run a workload to its end; the timed scheduler and every decision."""
+) -> tuple[TimedScheduler, list[str]]:
+    """Run a workload to its end; the timed scheduler and every decision, as JSON.
+
+    As text, because Python's collector runs inside the timed calls and would go through whatever else is
+    kept: the benchmark's own records would be timed as the scheduler's.
+    """
     parts = make_parts(work["config"])
     timed = TimedScheduler(parts.scheduler)
     run = Run(work, replace(parts, scheduler=timed))
@@ -78,7 +83,7 @@ def drive(
     gc.freeze()
     while not run.done:
         run.arrive()
-        decisions.append(run.decide())
+        decisions.append(json.dumps(run.decide(), sort_keys=True))
     return timed, decisions
 
 
@@ -158,7 +163,7 @@ def compare(name: str, works: list[Workload], with_vllm: bool, repeat: int) -> d
         ours += best["ours"]
         theirs += best["theirs"]
         steps += timed.steps
-        scheduled += sum(len(d["scheduled"]) for d in decisions)
+        scheduled += sum(len(json.loads(d)["scheduled"]) for d in decisions)
     return {
         "workload": name,
         "steps": steps,

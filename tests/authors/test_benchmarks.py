@@ -24,7 +24,7 @@ def golden() -> list[dict[str, object]]:
 def test_the_timed_scheduler_takes_the_recorded_decisions() -> None:
     for trace in golden():
         timed, decisions = drive(trace, mini_parts)  # type: ignore[arg-type]
-        assert decisions == trace["steps"]
+        assert [json.loads(decision) for decision in decisions] == trace["steps"]
         assert timed.steps == len(decisions)
         assert timed.spent > 0
 
