@@ -3,17 +3,18 @@
 Mirrors the parts of `vllm/config/{cache,scheduler,model}.py` and `vllm/engine/arg_utils.py` that the
 miniature uses, under the same names, in one flat dataclass.
 
-Left out: naming a device, parallelism, LoRA, speculative decoding, connectors. `num_gpu_blocks`
+Left out: naming a device, parallelism, LoRA, connectors. `num_gpu_blocks`
 keeps its name although the blocks are in ordinary memory here; so does vLLM's CPU backend.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
+from mini_vllm.config.speculative import SpeculativeConfig
 from mini_vllm.utils.outside import short
 
 DEFAULT_MODEL = Path(__file__).parents[1] / "checkpoints" / "tiny-llama"
@@ -61,6 +62,8 @@ class EngineConfig:
             (`vllm/config/vllm.py:230`).
         cudagraph_capture_sizes: tokens of the batches to capture; None: vLLM's ladder for
             `max_num_seqs`. What is above the token budget is left out.
+        speculative_config: who drafts tokens that the model then only checks; None: nobody. A
+            dictionary is taken as `SpeculativeConfig.from_dict` takes it.
         stream_interval: tokens that a streamed delta has at least, but for a request's first and last
             (`vllm/config/scheduler.py:151 SchedulerConfig.stream_interval`).
         max_logprobs: most logprobs a request may ask for; -1: the whole vocabulary.
@@ -85,6 +88,7 @@ class EngineConfig:
     attention: Literal["numpy", "torch", "triton"] = "numpy"
     cudagraph_mode: str = "NONE"
     cudagraph_capture_sizes: Sequence[int] | None = None
+    speculative_config: SpeculativeConfig | Mapping[str, Any] | None = None
     stream_interval: int = 1
     max_logprobs: int = 20
     seed: int = 0
@@ -136,6 +140,7 @@ class EngineConfig:
             )
 
         self._check_cudagraphs()
+        self._check_speculative()
 
     def _check_kv_cache_dtype(self) -> None:
         if self.kv_cache_dtype not in KV_CACHE_DTYPES:
@@ -147,6 +152,30 @@ class EngineConfig:
             raise ValueError(
                 f"kv_cache_dtype {self.kv_cache_dtype!r} is for attention='numpy': the model of torch "
                 f"tensors that attention={self.attention!r} runs keeps K and V in its own dtype"
+            )
+
+    def _check_speculative(self) -> None:
+        if self.speculative_config is None:
+            return
+        if isinstance(self.speculative_config, Mapping):
+            spec = SpeculativeConfig.from_dict(self.speculative_config)
+            object.__setattr__(self, "speculative_config", spec)
+        spec = self.speculation
+        assert spec is not None
+        if self.attention != "numpy" or self.cudagraph_mode != "NONE":
+            raise ValueError(
+                f"speculative_config is for attention='numpy' without graphs, got attention="
+                f"{self.attention!r} and cudagraph_mode={self.cudagraph_mode!r}"
+            )
+        if self.async_scheduling and spec.method == "ngram":
+            raise ValueError(
+                "async_scheduling goes with speculation by EAGLE heads and draft models only, got method "
+                "'ngram': it reads tokens that are still in flight"
+            )
+        if self.max_num_scheduled_tokens <= 0:
+            raise ValueError(
+                f"max_num_batched_tokens ({self.token_budget}) leaves no token to schedule beside one row a "
+                f"request for the draft model: with max_num_seqs {self.max_num_seqs} it must be greater"
             )
 
     def _check_cudagraphs(self) -> None:
@@ -189,3 +218,19 @@ class EngineConfig:
             return self.max_num_batched_tokens
         least = 4096 if self.enable_chunked_prefill else max(4096, self.max_model_len or 0)
         return max(least, self.max_num_seqs)
+
+    @property
+    def speculation(self) -> SpeculativeConfig | None:
+        """`speculative_config`, once checked."""
+        assert not isinstance(self.speculative_config, Mapping)
+        return self.speculative_config
+
+    @property
+    def max_num_scheduled_tokens(self) -> int:
+        """What the scheduler may give out in a step: the budget, less the rows that drafting adds
+        (`vllm/config/vllm.py:1547 in VllmConfig`)."""
+        if self.speculation is None:
+            return self.token_budget
+        return (
+            self.token_budget - self.speculation.max_num_new_slots_for_drafting * self.max_num_seqs
+        )

@@ -6,7 +6,7 @@ Mirrors three layers of vLLM at once, because one group of full attention needs 
 (`vllm/v1/core/single_type_kv_cache_manager.py:481 FullAttentionManager`).
 
 Several KV cache groups, and windows, which free blocks early, are in `hybrid_kv_cache_manager.py`.
-Left out: lookahead slots for draft tokens, tokens loaded by a KV connector, encoder tokens.
+Left out: tokens loaded by a KV connector, encoder tokens.
 """
 
 from __future__ import annotations
@@ -53,6 +53,8 @@ class KVCacheManager:
         max_model_len: no request is ever given slots beyond this many tokens.
         enable_caching: prefix caching.
         block_pool: the pool to use, for instance a learner's own.
+        use_eagle: an EAGLE head drafts. Its layer needs the hidden state before each token, and a prefix
+            hit computes none, so a request gives up the last block that it hits and computes that again.
 
     Source: `vllm/v1/core/kv_cache_manager.py:110 KVCacheManager`.
     """
@@ -64,7 +66,9 @@ class KVCacheManager:
         max_model_len: int,
         enable_caching: bool = True,
         block_pool: BlockPool | None = None,
+        use_eagle: bool = False,
     ) -> None:
+        self.use_eagle = use_eagle
         self.block_size = block_size
         self.max_model_len = max_model_len
         self.enable_caching = enable_caching
@@ -108,6 +112,8 @@ class KVCacheManager:
             if block is None:
                 break  # hashes are chained: what follows a miss cannot be a hit
             hits.append(block)
+        if self.use_eagle and hits:
+            hits.pop()  # `vllm/v1/core/single_type_kv_cache_manager.py:519`
         num_computed_tokens = len(hits) * self.block_size
         self.prefix_cache_stats.record(
             request.num_tokens, num_computed_tokens, request.num_preemptions > 0
@@ -123,6 +129,7 @@ class KVCacheManager:
         num_new_computed_tokens: int = 0,
         new_computed_blocks: KVCacheBlocks | None = None,
         full_sequence_must_fit: bool = False,
+        num_lookahead_tokens: int = 0,
     ) -> KVCacheBlocks | None:
         """Give the request slots for its next `num_new_tokens` tokens; None if they do not fit.
 
@@ -135,13 +142,14 @@ class KVCacheManager:
         3. Touch the hits before taking new blocks, which could otherwise evict them.
         4. Take what is missing from the front of the free queue.
         5. Publish the blocks that this step fills (I5), now, so that a request admitted later in
-           the same `schedule()` can share them.
+           the same `schedule()` can share them. Drafts are not published: they may be wrong.
 
         Args:
             request: `num_computed_tokens` tells where its new tokens begin.
             num_new_tokens: at least 1.
             num_new_computed_tokens: tokens in `new_computed_blocks`.
             new_computed_blocks: prefix hits, for a request that holds nothing yet.
+            num_lookahead_tokens: slots beyond those tokens, for a drafter that writes KV of its own.
 
         Returns: the newly taken blocks (hits not among them), possibly none.
         Raises ValueError if `num_new_tokens` is below 1.
@@ -164,7 +172,8 @@ class KVCacheManager:
             if need > self.block_pool.get_num_free_blocks():
                 return None
         total_computed_tokens = request.num_computed_tokens + num_new_computed_tokens
-        num_tokens_need_slot = total_computed_tokens + num_new_tokens
+        num_tokens_main_model = total_computed_tokens + num_new_tokens
+        num_tokens_need_slot = num_tokens_main_model + num_lookahead_tokens
         if num_tokens_need_slot > self.max_model_len:
             num_tokens_need_slot = self.max_model_len
         num_new_blocks = cdiv(num_tokens_need_slot, self.block_size) - num_blocks
@@ -184,9 +193,9 @@ class KVCacheManager:
             blocks.extend(new_blocks.blocks)
 
         if self.enable_caching:
-            num_full_blocks = num_tokens_need_slot // self.block_size
+            num_full_blocks = num_tokens_main_model // self.block_size
             if num_full_blocks > self.num_cached_block.get(request_id, 0):
-                num_tokens_to_cache = min(num_tokens_need_slot, request.num_tokens)
+                num_tokens_to_cache = min(num_tokens_main_model, request.num_tokens)
                 self.cache_blocks(request, num_tokens_to_cache)
         return new_blocks
 
@@ -224,13 +233,14 @@ class KVCacheManager:
     def get_block_ids(self, request_id: str) -> list[int]:
         return self.get_blocks(request_id).get_block_ids()
 
-    def max_blocks_needed(self, request: Request) -> int:
+    def max_blocks_needed(self, request: Request, num_extra_slots: int = 0) -> int:
         """The most blocks this request can come to hold.
 
         It ends when it has `max_tokens` outputs or `max_model_len` tokens, and the last token
-        sampled is never computed, so it needs no slot.
+        sampled is never computed, so it needs no slot. `num_extra_slots`: drafts need some past it.
         """
-        last = min(request.num_prompt_tokens + request.max_tokens, self.max_model_len) - 1
+        last = request.num_prompt_tokens + request.max_tokens + num_extra_slots
+        last = min(last, self.max_model_len) - 1
         return cdiv(max(last, request.num_prompt_tokens), self.block_size)
 
     def evict_blocks(self, block_ids: set[int]) -> None:

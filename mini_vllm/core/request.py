@@ -1,7 +1,7 @@
 """One request, from arrival to its last token, as the scheduler sees it.
 
 Mirrors `vllm/v1/request.py` (`Request` 59, `RequestStatus` 315). Left out: pooling, multi-modal
-features, LoRA, structured output, streaming input, draft tokens, KV transfer.
+features, LoRA, structured output, streaming input, KV transfer.
 """
 
 from __future__ import annotations
@@ -97,6 +97,7 @@ class Request:
         "request_id",
         "sampling_params",
         "skip_reading_prefix_cache",
+        "spec_token_ids",
         "status",
         "stop_reason",
         "stop_token_ids",
@@ -132,6 +133,9 @@ class Request:
         self.num_computed_tokens = 0
         self.num_cached_tokens = -1  # prefix hits at the last admission before output
         self.num_preemptions = 0
+
+        # Drafts that the next step is to check. Without speculation there are never any.
+        self.spec_token_ids: list[int] = []
 
         # Of async scheduling (`AsyncScheduler`). With synchronous steps they keep these values.
         self.num_output_placeholders = 0  # tokens being sampled, whose results are not in yet
@@ -176,6 +180,11 @@ class Request:
             token_ids = self.all_token_ids[start : start + self.block_size]
             self.block_hashes.append(hash_block_tokens(parent, token_ids, extra_keys))
             start += self.block_size
+
+    @property
+    def num_tokens_with_spec(self) -> int:
+        """Tokens that exist, and drafts (`vllm/v1/request.py:243`)."""
+        return self.num_tokens + len(self.spec_token_ids)
 
     @property
     def num_output_tokens(self) -> int:

@@ -85,6 +85,36 @@ class CachingMetrics:
 
 
 @dataclass(slots=True)
+class SpecDecodingStats:
+    """Drafts since the stats were made last (`vllm/v1/spec_decode/metrics.py:17 SpecDecodingStats`).
+
+    Attributes:
+        num_spec_tokens: most drafted tokens a request and step.
+        num_drafts: times that a request had drafts to check.
+        num_draft_tokens, num_accepted_tokens: tokens in them, and how many of those were accepted.
+        num_accepted_tokens_per_pos: drafts whose token at this position was accepted.
+    """
+
+    num_spec_tokens: int
+    num_drafts: int = 0
+    num_draft_tokens: int = 0
+    num_accepted_tokens: int = 0
+    num_accepted_tokens_per_pos: list[int] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        if not self.num_accepted_tokens_per_pos:
+            self.num_accepted_tokens_per_pos = [0] * self.num_spec_tokens
+
+    def observe_draft(self, num_draft_tokens: int, num_accepted_tokens: int) -> None:
+        """Count one request's drafts of one step."""
+        self.num_drafts += 1
+        self.num_draft_tokens += num_draft_tokens
+        self.num_accepted_tokens += num_accepted_tokens
+        for position in range(num_accepted_tokens):
+            self.num_accepted_tokens_per_pos[position] += 1
+
+
+@dataclass(slots=True)
 class SchedulerStats:
     """The scheduler after a step (`vllm/v1/metrics/stats.py:171 SchedulerStats`).
 
@@ -93,9 +123,11 @@ class SchedulerStats:
         num_waiting_reqs: requests that wait, preempted ones among them.
         kv_cache_usage: share of usable KV blocks that are held, 0.0 to 1.0.
         prefix_cache_stats: look-ups since the stats were made last.
+        spec_decoding_stats: drafts since then; None where there were none.
     """
 
     num_running_reqs: int = 0
     num_waiting_reqs: int = 0
     kv_cache_usage: float = 0.0
     prefix_cache_stats: PrefixCacheStats = field(default_factory=PrefixCacheStats)
+    spec_decoding_stats: SpecDecodingStats | None = None

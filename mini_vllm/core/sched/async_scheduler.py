@@ -10,8 +10,10 @@ the value first, puts it there. What needs the value waits for it: EOS, stop tok
 So a request that ends by EOS has been planned once more by then, and that row's result is dropped,
 while one that ends by its length has not, since lengths can be counted.
 
-Left out: draft tokens (a plan leaves one placeholder, never several), structured output, pipeline
-parallelism (two plans are on their way, never more).
+With drafts a plan leaves one placeholder more for each, and the worker fills them too: with what it has
+drafted. What is rejected is taken back from the counts when the result comes.
+
+Left out: structured output, pipeline parallelism (two plans are on their way, never more).
 """
 
 from __future__ import annotations
@@ -48,6 +50,7 @@ class AsyncScheduler(Scheduler):
         # that come for this id, even if somebody else has taken it by then. Upstream counts them in
         # the request, as its ids end in random characters and never meet again.
         self.async_tokens_to_discard: dict[str, int] = {}
+        self._spec_token_placeholders = [-1] * self.num_spec_tokens
 
     def reset_prefix_cache(self, reset_running_requests: bool = False) -> bool:
         """As `Scheduler.reset_prefix_cache`. Tokens on their way to the running requests were
@@ -74,24 +77,29 @@ class AsyncScheduler(Scheduler):
         return data
 
     def _num_tokens_ahead(self, request: Request) -> int:
-        """What the next plan is to compute of a running request whose newest token is in flight: that
-        token, as if it were there.
+        """What the next plan is to compute of a running request whose newest tokens are in flight: those
+        tokens, as if they were there, and drafts for what comes after.
 
-        0 if a result must come first, because the token in flight is the last: by `max_tokens`
-        (`vllm/v1/core/sched/scheduler.py:369 in Scheduler.schedule`), or by `max_model_len`, whose last
-        token is never an input (396).
+        0 if a result must come first, because even with all drafts rejected the token in flight is the
+        last: by `max_tokens` (`vllm/v1/core/sched/scheduler.py:369 in Scheduler.schedule`), or by
+        `max_model_len`, whose last token is never an input (396).
         """
         num_computed_tokens = request.num_computed_tokens
         num_output_placeholders = request.num_output_placeholders
         if num_output_placeholders > 0:
-            # Between two turns one token is in flight. With it there is one more than is computed.
+            # Computed, less the drafts among it, and one more: what there is at the least.
             num_tokens_then = num_computed_tokens + 2 - num_output_placeholders
             if num_tokens_then >= request.num_prompt_tokens + request.max_tokens:
                 return 0
         return min(
-            request.num_tokens + num_output_placeholders - num_computed_tokens,
+            request.num_tokens_with_spec + num_output_placeholders - num_computed_tokens,
             self.max_model_len - 1 - num_computed_tokens,
         )
+
+    @property
+    def _max_num_extra_slots(self) -> int:
+        """Two plans' drafts: those of the one in flight count as accepted."""
+        return super()._max_num_extra_slots + self.num_spec_tokens
 
     def _update_after_schedule(self, scheduler_output: SchedulerOutput) -> None:
         """Advance the counters, and leave a placeholder where the plan samples a token."""
@@ -103,6 +111,10 @@ class AsyncScheduler(Scheduler):
             )
             if not request.is_prefill_chunk:
                 request.num_output_placeholders += 1
+                if self.num_spec_tokens:
+                    drafts = scheduler_output.scheduled_spec_decode_tokens.get(req_id, ())
+                    request.num_output_placeholders += len(drafts)
+                    request.spec_token_ids = self._spec_token_placeholders
 
     def update_from_output(
         self, scheduler_output: SchedulerOutput, model_runner_output: ModelRunnerOutput
@@ -128,13 +140,13 @@ class AsyncScheduler(Scheduler):
     def _update_request_with_output(
         self, request: Request, new_token_ids: list[int]
     ) -> tuple[list[int], bool]:
-        """Put the token in its placeholder's place, and publish the blocks that are known now.
+        """Put the tokens in their placeholders' places, and publish the blocks that are known now.
 
         One that was preempted in between keeps the token, and may end by it while it waits.
         """
         status_before_update = request.status
         new_token_ids, stopped = super()._update_request_with_output(request, new_token_ids)
-        request.num_output_placeholders -= 1
+        request.num_output_placeholders -= len(new_token_ids)
         assert request.num_output_placeholders >= 0
         if status_before_update is RequestStatus.RUNNING:
             num_known_tokens = request.num_computed_tokens - request.num_output_placeholders

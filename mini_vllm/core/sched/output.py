@@ -75,11 +75,15 @@ class SchedulerOutput:
     reset_req_ids: set[str] = field(
         default_factory=set
     )  # lost their blocks to `reset_prefix_cache`
+    scheduled_spec_decode_tokens: dict[str, list[int]] = field(
+        default_factory=dict
+    )  # drafts among the scheduled tokens, at their end; -1 where the worker alone knows them
 
 
 @dataclass(slots=True)
 class ModelRunnerOutput:
-    """What the worker sends back (`vllm/v1/outputs.py`): per request no token or one.
+    """What the worker sends back (`vllm/v1/outputs.py`): per request no token or one, and with drafts
+    those that were accepted before it.
 
     Logprobs come by request id, since only rows that have caught up are sampled here. `cudagraph_stats`
     says how the step ran, where there are graphs.
@@ -91,6 +95,14 @@ class ModelRunnerOutput:
     logprobs: dict[str, LogprobsLists] = field(default_factory=dict)
     prompt_logprobs_dict: dict[str, LogprobsLists] = field(default_factory=dict)
     cudagraph_stats: CUDAGraphStat | None = None
+
+
+@dataclass(slots=True)
+class DraftTokenIds:
+    """What was drafted in a step for the next, as parallel lists (`vllm/v1/outputs.py:297 DraftTokenIds`)."""
+
+    req_ids: list[str]
+    draft_token_ids: list[list[int]]
 
 
 @dataclass(slots=True)

@@ -7,7 +7,7 @@ this one. What it sends to the worker is in `output.py`.
 This is the synchronous scheduler, which hears of each step's tokens before it decides the next. What
 changes when it does not, a GPU's default at the pin, stands in `async_scheduler.py`.
 
-Left out: draft tokens, encoder inputs, LoRA limits, KV connectors, structured output, Mamba's block
+Left out: encoder inputs, LoRA limits, KV connectors, structured output, Mamba's block
 alignment, pausing, cascade attention's common prefix. Without those no waiting request is ever
 skipped, so there is no `skipped_waiting` queue.
 
@@ -29,6 +29,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from mini_vllm.config.engine import EngineConfig
@@ -36,6 +37,7 @@ from mini_vllm.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
 from mini_vllm.core.request import Request, RequestStatus
 from mini_vllm.core.sched.output import (
     CachedRequestData,
+    DraftTokenIds,
     EngineCoreOutput,
     ModelRunnerOutput,
     NewRequestData,
@@ -43,7 +45,7 @@ from mini_vllm.core.sched.output import (
 )
 from mini_vllm.core.sched.request_queue import SchedulingPolicy, create_request_queue
 from mini_vllm.core.sched.utils import check_stop
-from mini_vllm.core.stats import SchedulerStats
+from mini_vllm.core.stats import SchedulerStats, SpecDecodingStats
 from mini_vllm.distributed.kv_events import KVEventPublisher, publish_kv_events
 
 
@@ -62,6 +64,7 @@ class _Step:
     scheduled_resumed_reqs: list[Request] = field(default_factory=list)
     scheduled_running_reqs: list[Request] = field(default_factory=list)
     preempted_reqs: list[Request] = field(default_factory=list)
+    scheduled_spec_decode_tokens: dict[str, list[int]] = field(default_factory=dict)
 
 
 class Scheduler:
@@ -86,14 +89,19 @@ class Scheduler:
         self.config = config
         self.max_model_len = config.max_model_len
         self.max_num_running_reqs = config.max_num_seqs
-        self.max_num_scheduled_tokens = config.token_budget
+        self.max_num_scheduled_tokens = config.max_num_scheduled_tokens
         self.long_prefill_token_threshold = config.long_prefill_token_threshold
         self.policy = SchedulingPolicy(config.scheduling_policy)
+        spec = config.speculation
+        self.num_spec_tokens = spec.num_spec_tokens if spec else 0
+        self.num_lookahead_tokens = spec.num_lookahead_tokens if spec else 0
+        self.spec_decoding_stats: SpecDecodingStats | None = None  # since `make_stats`
         self.kv_cache_manager = kv_cache_manager or KVCacheManager(
             config.num_gpu_blocks,
             config.block_size,
             config.max_model_len,
             config.enable_prefix_caching,
+            use_eagle=spec is not None and spec.use_eagle(),
         )
         self.requests: dict[str, Request] = {}
         self.waiting = create_request_queue(self.policy)
@@ -114,7 +122,8 @@ class Scheduler:
         """
         if request.request_id in self.requests:
             raise ValueError(f"request id {request.request_id!r} is already in use")
-        needed = self.kv_cache_manager.max_blocks_needed(request)
+        extra = (self._max_num_extra_slots,) if self.num_spec_tokens else ()
+        needed = self.kv_cache_manager.max_blocks_needed(request, *extra)
         usable = self.kv_cache_manager.block_pool.num_gpu_blocks - 1
         if needed > usable:
             raise ValueError(
@@ -166,8 +175,13 @@ class Scheduler:
         (`vllm/v1/core/sched/scheduler.py:1968 Scheduler.make_stats`)."""
         manager = self.kv_cache_manager
         prefix_cache_stats = manager.make_prefix_cache_stats()
+        spec_decoding_stats, self.spec_decoding_stats = self.spec_decoding_stats, None
         return SchedulerStats(
-            len(self.running), len(self.waiting), manager.usage, prefix_cache_stats
+            len(self.running),
+            len(self.waiting),
+            manager.usage,
+            prefix_cache_stats,
+            spec_decoding_stats,
         )
 
     def has_requests(self) -> bool:
@@ -217,6 +231,7 @@ class Scheduler:
             preempted_req_ids={request.request_id for request in step.preempted_reqs},
             finished_req_ids=self.finished_req_ids,
             reset_req_ids=self.reset_preempted_req_ids,
+            scheduled_spec_decode_tokens=step.scheduled_spec_decode_tokens,
         )
         self.reset_preempted_req_ids = set()
         self._update_after_schedule(scheduler_output)
@@ -229,10 +244,15 @@ class Scheduler:
         important), which starts over later. If that is itself, nothing is left for those behind it
         either (`vllm/v1/core/sched/scheduler.py:364 in Scheduler.schedule`).
         """
+        allocate_slots = self.kv_cache_manager.allocate_slots
+        if self.num_lookahead_tokens:
+            allocate_slots = partial(allocate_slots, num_lookahead_tokens=self.num_lookahead_tokens)
         req_index = 0
         while step.token_budget > 0 and req_index < len(self.running):
             request = self.running[req_index]
             num_new_tokens = request.num_tokens - request.num_computed_tokens
+            if num_new_tokens <= 0 or request.spec_token_ids:
+                num_new_tokens = self._num_tokens_ahead(request)
             if 0 < self.long_prefill_token_threshold < num_new_tokens:
                 num_new_tokens = self.long_prefill_token_threshold
             # One token fits: there is budget. The last position is never an input.
@@ -240,20 +260,17 @@ class Scheduler:
                 room = self.max_model_len - 1 - request.num_computed_tokens
                 num_new_tokens = min(num_new_tokens, step.token_budget, room)
             if num_new_tokens <= 0:  # its newest token is in flight
-                num_new_tokens = self._num_tokens_ahead(request)
-                if num_new_tokens <= 0:
-                    req_index += 1
-                    continue
+                req_index += 1
+                continue
 
-            while (
-                new_blocks := self.kv_cache_manager.allocate_slots(request, num_new_tokens)
-            ) is None:
+            while (new_blocks := allocate_slots(request, num_new_tokens)) is None:
                 preempted_req = self._pop_victim()
                 if preempted_req in step.scheduled_running_reqs:  # only under PRIORITY
                     preempted_req_id = preempted_req.request_id
                     step.scheduled_running_reqs.remove(preempted_req)
                     step.token_budget += step.num_scheduled_tokens.pop(preempted_req_id)
                     step.req_to_new_blocks.pop(preempted_req_id)
+                    step.scheduled_spec_decode_tokens.pop(preempted_req_id, None)
                     self._evict_uncomputed_blocks(preempted_req)
                     req_index -= 1
                 self._preempt_request(preempted_req)
@@ -269,12 +286,34 @@ class Scheduler:
             step.num_scheduled_tokens[request_id] = num_new_tokens
             step.token_budget -= num_new_tokens
             req_index += 1
+            if request.spec_token_ids:
+                self._schedule_drafts(step, request, num_new_tokens)
 
     def _num_tokens_ahead(self, request: Request) -> int:
-        """What to compute of a running request that lacks nothing: 0, it waits for its result
-        (`vllm/v1/core/sched/scheduler.py:423 in Scheduler.schedule`). `AsyncScheduler` may say 1.
+        """What to compute of a running request that has drafts, or that lacks nothing; 0: it waits for
+        its result (`vllm/v1/core/sched/scheduler.py:385 in Scheduler.schedule`). `AsyncScheduler` counts
+        what is in flight, too.
         """
-        return 0
+        return request.num_tokens_with_spec - request.num_computed_tokens
+
+    def _schedule_drafts(self, step: _Step, request: Request, num_new_tokens: int) -> None:
+        """Record which of the request's drafts found room in the step; the others are forgotten
+        (`vllm/v1/core/sched/scheduler.py:502 in Scheduler.schedule`)."""
+        num_scheduled_spec_tokens = (
+            num_new_tokens
+            + request.num_computed_tokens
+            - request.num_tokens
+            - request.num_output_placeholders
+        )
+        if num_scheduled_spec_tokens > 0:
+            spec_token_ids = request.spec_token_ids[:num_scheduled_spec_tokens]
+            step.scheduled_spec_decode_tokens[request.request_id] = spec_token_ids
+        request.spec_token_ids = []
+
+    @property
+    def _max_num_extra_slots(self) -> int:
+        """Slots that a request may need past its last token: for drafts, and for their drafter."""
+        return self.num_spec_tokens + self.num_lookahead_tokens
 
     def _schedule_waiting(self, step: _Step) -> None:
         """Admit from the head of the queue until something runs out.
@@ -367,6 +406,7 @@ class Scheduler:
         self.kv_cache_manager.free(request)
         request.status = RequestStatus.PREEMPTED
         request.num_computed_tokens = 0
+        request.spec_token_ids = []
         request.num_preemptions += 1
         self.num_preemptions += 1
         self.waiting.prepend_request(request)
@@ -377,6 +417,28 @@ class Scheduler:
         for req_id, num_scheduled_token in scheduler_output.num_scheduled_tokens.items():
             self.requests[req_id].num_computed_tokens += num_scheduled_token
         self.finished_req_ids = set()
+        if self.num_spec_tokens:
+            self._note_prefill_chunks(scheduler_output)
+
+    def _note_prefill_chunks(self, scheduler_output: SchedulerOutput) -> None:
+        for req_id in scheduler_output.num_scheduled_tokens:
+            request = self.requests[req_id]
+            request.is_prefill_chunk = request.num_computed_tokens < (
+                request.num_tokens + request.num_output_placeholders
+            )
+
+    def update_draft_token_ids(self, draft_token_ids: DraftTokenIds) -> None:
+        """Take in what was drafted for the next step. Under asynchronous scheduling nobody calls this:
+        the worker keeps the drafts, and a plan has placeholders for them.
+
+        Who is in the middle of its prompt drafts nothing
+        (`vllm/v1/core/sched/scheduler.py:1691 Scheduler.update_draft_token_ids`).
+        """
+        drafts = zip(draft_token_ids.req_ids, draft_token_ids.draft_token_ids, strict=True)
+        for req_id, spec_token_ids in drafts:
+            request = self.requests.get(req_id)
+            if request is not None:
+                request.spec_token_ids = [] if request.is_prefill_chunk else spec_token_ids
 
     def update_from_output(
         self, scheduler_output: SchedulerOutput, model_runner_output: ModelRunnerOutput
@@ -391,6 +453,7 @@ class Scheduler:
         req_id_to_index = model_runner_output.req_id_to_index
         logprobs = model_runner_output.logprobs
         prompt_logprobs_dict = model_runner_output.prompt_logprobs_dict
+        scheduled_spec_decode_tokens = scheduler_output.scheduled_spec_decode_tokens
         for req_id in scheduler_output.num_scheduled_tokens:
             request = self.requests.get(req_id)
             if request is None:
@@ -398,6 +461,9 @@ class Scheduler:
             new_token_ids = sampled_token_ids[req_id_to_index[req_id]]
             if not new_token_ids:
                 continue  # a prefill chunk that has not caught up
+            if scheduled_spec_decode_tokens and req_id in scheduled_spec_decode_tokens:
+                num_draft_tokens = len(scheduled_spec_decode_tokens[req_id])
+                self._take_back_rejected(request, num_draft_tokens, len(new_token_ids) - 1)
             new_token_ids, stopped = self._update_request_with_output(request, new_token_ids)
             # Two of its seven fields; the others are set below, for the few tokens that need them,
             # because a call that names all seven takes three times as long.
@@ -419,11 +485,32 @@ class Scheduler:
             publish_kv_events(self.kv_event_publisher, self.kv_cache_manager.take_events())
         return outputs
 
+    def _take_back_rejected(
+        self, request: Request, num_draft_tokens: int, num_accepted: int
+    ) -> None:
+        """Count a request's drafts, and take the rejected ones back: as a number. Their KV stays where it
+        is, past the end, and the tokens that come are written over it
+        (`vllm/v1/core/sched/scheduler.py:1371 in Scheduler.update_from_output`).
+        """
+        num_rejected = num_draft_tokens - num_accepted
+        if request.num_computed_tokens > 0:  # 0: preempted while the step was computed
+            request.num_computed_tokens -= num_rejected
+        if request.num_output_placeholders > 0:
+            request.num_output_placeholders -= num_rejected
+        if self.spec_decoding_stats is None:
+            self.spec_decoding_stats = SpecDecodingStats(self.num_spec_tokens)
+        self.spec_decoding_stats.observe_draft(num_draft_tokens, num_accepted)
+
     def _update_request_with_output(
         self, request: Request, new_token_ids: list[int]
     ) -> tuple[list[int], bool]:
-        """Append the sampled token. Returns what is to be sent on, and whether the request stops
+        """Append the sampled tokens. Returns what is to be sent on, and whether the request stops
         (`vllm/v1/core/sched/scheduler.py:1649 Scheduler._update_request_with_output`)."""
-        request.append_output_token_ids(new_token_ids[0])
-        stopped = check_stop(request, self.max_model_len)
+        stopped = False
+        for num_new, output_token_id in enumerate(new_token_ids, 1):
+            request.append_output_token_ids(output_token_id)
+            stopped = check_stop(request, self.max_model_len)
+            if stopped:
+                del new_token_ids[num_new:]  # accepted, but past the end
+                break
         return new_token_ids, stopped

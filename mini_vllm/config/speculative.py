@@ -1,0 +1,202 @@
+"""What is to be guessed, by whom, and how the guesses are judged: `speculative_config`.
+
+Mirrors the part of `vllm/config/speculative.py:74 SpeculativeConfig` that the miniature acts on. Left out:
+Medusa, suffix decoding, MTP, `ngram_gpu`, DFlash, drafting in parallel, a drafter split over devices.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from mini_vllm.utils.outside import short
+
+METHODS = ("ngram", "draft_model", "eagle", "eagle3")
+MAX_SPEC_LEN = 128
+"""Most drafts a request that the rejection sampler takes (`vllm/v1/sample/rejection_sampler.py:34`)."""
+
+
+def acceptance_length_to_rates(length: float, num_speculative_tokens: int) -> tuple[float, ...]:
+    """The rates by position that give this mean acceptance length with the least variance: ones, then the
+    fraction, then zeros (`vllm/config/speculative.py:212`)."""
+    num_drafts = length - 1
+    num_full = int(num_drafts)
+    rates = [1.0] * num_full + [num_drafts - num_full]
+    rates += [0.0] * (num_speculative_tokens - num_full - 1)
+    return tuple(rates[:num_speculative_tokens])
+
+
+@dataclass(frozen=True)
+class SpeculativeConfig:
+    """Settings of speculative decoding.
+
+    Attributes:
+        method: `ngram`, `draft_model`, `eagle` or `eagle3`. None: `eagle` or `eagle3` where the model's
+            name says so; vLLM refuses what it cannot tell, and so does this.
+        model: the drafter's checkpoint folder; not for `ngram`.
+        num_speculative_tokens: most drafts a request and step.
+        prompt_lookup_max, prompt_lookup_min: longest and shortest n-gram that is looked up; None: as the
+            other, or 5 where both are.
+        draft_sample_method: `greedy`: drafts are the drafter's argmax, and judged as if it had been
+            certain of them. `probabilistic`: drafts are drawn, and judged by the drafter's probabilities.
+        rejection_sample_method: `standard`, or `synthetic`: accept by given rates, whatever the
+            drafts, to try what a better drafter would bring. The text is then not the model's.
+        synthetic_acceptance_rates: for each position, the share of drafts in which it and all before it
+            are accepted; never rising.
+        synthetic_acceptance_length: instead of rates, accepted tokens a draft plus one.
+        max_model_len: longest sequence that the drafter drafts for; None: as the model's.
+
+    Raises ValueError naming the field, its value and the rule.
+    """
+
+    num_speculative_tokens: int | None = None
+    method: str | None = None
+    model: str | Path | None = None
+    prompt_lookup_max: int | None = None
+    prompt_lookup_min: int | None = None
+    draft_sample_method: str = "greedy"
+    rejection_sample_method: str = "standard"
+    synthetic_acceptance_rates: Sequence[float] | None = None
+    synthetic_acceptance_length: float | None = None
+    max_model_len: int | None = None
+
+    def __post_init__(self) -> None:
+        self._check_method()
+        self._check_int("num_speculative_tokens", MAX_SPEC_LEN)
+        if self.max_model_len is not None:
+            self._check_int("max_model_len")
+        self._check_choice("draft_sample_method", ("greedy", "probabilistic"))
+        self._check_choice("rejection_sample_method", ("standard", "synthetic"))
+        if self.method == "ngram":
+            self._check_prompt_lookup()
+        self._check_synthetic()
+
+    def _set(self, name: str, value: object) -> None:
+        object.__setattr__(self, name, value)
+
+    def _check_method(self) -> None:
+        if self.method is None and self.model is not None:
+            name = str(self.model).lower()
+            if "eagle-" in name:
+                self._set("method", "eagle")
+            elif "eagle3" in name:
+                self._set("method", "eagle3")
+        if self.method not in METHODS:
+            raise ValueError(
+                f"speculative_config: method must be one of {', '.join(METHODS)}, got "
+                f"{short(self.method)}"
+            )
+        if self.method != "ngram" and self.model is None:
+            raise ValueError(
+                f"speculative_config: method {self.method!r} needs a model, the drafter's checkpoint, "
+                "got None"
+            )
+
+    def _check_int(self, name: str, most: int = 2**31 - 1) -> None:
+        value = getattr(self, name)
+        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
+            raise ValueError(
+                f"speculative_config: {name} must be an integer from 1 to {most}, got {short(value)}"
+            )
+
+    def _check_choice(self, name: str, choices: tuple[str, ...]) -> None:
+        if getattr(self, name) not in choices:
+            raise ValueError(
+                f"speculative_config: {name} must be {' or '.join(map(repr, choices))}, got "
+                f"{short(getattr(self, name))}"
+            )
+
+    def _check_prompt_lookup(self) -> None:
+        if self.prompt_lookup_min is None and self.prompt_lookup_max is None:
+            self._set("prompt_lookup_min", 5)
+            self._set("prompt_lookup_max", 5)
+        elif self.prompt_lookup_min is None:
+            self._set("prompt_lookup_min", self.prompt_lookup_max)
+        elif self.prompt_lookup_max is None:
+            self._set("prompt_lookup_max", self.prompt_lookup_min)
+        self._check_int("prompt_lookup_min")
+        self._check_int("prompt_lookup_max")
+        assert self.prompt_lookup_min is not None and self.prompt_lookup_max is not None
+        if self.prompt_lookup_min > self.prompt_lookup_max:
+            raise ValueError(
+                f"speculative_config: prompt_lookup_min ({self.prompt_lookup_min}) must not be above "
+                f"prompt_lookup_max ({self.prompt_lookup_max})"
+            )
+
+    def _check_synthetic(self) -> None:
+        rates, length = self.synthetic_acceptance_rates, self.synthetic_acceptance_length
+        n = self.num_speculative_tokens
+        assert n is not None
+        if self.rejection_sample_method != "synthetic":
+            if rates is not None or length is not None:
+                raise ValueError(
+                    "speculative_config: synthetic_acceptance_rates and synthetic_acceptance_length are "
+                    "only for rejection_sample_method 'synthetic', which is "
+                    f"{self.rejection_sample_method!r}"
+                )
+            return
+        if (rates is None) == (length is None):
+            raise ValueError(
+                "speculative_config: rejection_sample_method 'synthetic' needs exactly one of "
+                f"synthetic_acceptance_rates ({rates}) and synthetic_acceptance_length ({length})"
+            )
+        if length is not None:
+            if not 1 <= length <= n + 1:
+                raise ValueError(
+                    f"speculative_config: synthetic_acceptance_length must be from 1 to {n + 1}, got "
+                    f"{short(length)}"
+                )
+            self._set("synthetic_acceptance_rates", acceptance_length_to_rates(length, n))
+            self._set("synthetic_acceptance_length", None)
+            return
+        assert rates is not None
+        falls = all(a >= b for a, b in zip([1.0, *rates], [*rates, 0.0], strict=True))
+        if len(rates) != n or not falls:
+            raise ValueError(
+                f"speculative_config: synthetic_acceptance_rates must be {n} numbers from 0 to 1 that "
+                f"never rise, got {short(list(rates))}"
+            )
+        self._set("synthetic_acceptance_rates", tuple(rates))
+
+    @classmethod
+    def from_dict(cls, settings: Mapping[str, Any]) -> SpeculativeConfig:
+        """From the dictionary that vLLM's `LLM` and `--speculative-config` take.
+
+        Raises ValueError for a key that is none of the fields.
+        """
+        known = [field.name for field in fields(cls)]
+        for name in settings:
+            if name not in known:
+                raise ValueError(
+                    f"speculative_config: unknown key {short(name)}; there are {', '.join(known)}"
+                )
+        return cls(**settings)
+
+    @property
+    def num_spec_tokens(self) -> int:
+        """`num_speculative_tokens`, which is set."""
+        assert self.num_speculative_tokens is not None
+        return self.num_speculative_tokens
+
+    def use_eagle(self) -> bool:
+        """The drafter reads the model's hidden states (`vllm/config/speculative.py:1059`)."""
+        return self.method in ("eagle", "eagle3")
+
+    def uses_draft_model(self) -> bool:
+        """The drafter is a whole model (`vllm/config/speculative.py:1065`)."""
+        return self.method == "draft_model"
+
+    @property
+    def num_lookahead_tokens(self) -> int:
+        """Slots past a step's tokens that the drafter's own forward passes write: `num_speculative_tokens`
+        for a drafter with a KV cache, else 0 (`vllm/v1/core/sched/scheduler.py:213`)."""
+        return self.num_spec_tokens if self.method != "ngram" else 0
+
+    @property
+    def max_num_new_slots_for_drafting(self) -> int:
+        """Rows a request that drafting adds to the batch: 1 for a draft model, whose first pass takes the
+        new token beside those of the step; an EAGLE head takes it in the place of the first
+        (`vllm/config/speculative.py:1036`)."""
+        return int(self.uses_draft_model())
