@@ -11,6 +11,7 @@ from typing import Protocol
 
 import numpy as np
 
+from mini_vllm.sample.generator import TorchGenerator
 from mini_vllm.sample.ops import (
     BoolArray,
     FloatArray,
@@ -22,15 +23,15 @@ from mini_vllm.sample.ops import (
 from mini_vllm.sampling_params import _SAMPLING_EPS, SamplingParams, SamplingType
 
 
-def make_generator(sampling_params: SamplingParams) -> np.random.Generator | None:
+def make_generator(sampling_params: SamplingParams) -> TorchGenerator | None:
     """A request's own random stream, or None where it has no seed or is greedy.
 
-    A negative seed counts from 2**64 down. Source:
+    Source:
     `vllm/v1/worker/gpu_model_runner.py:1195 in GPUModelRunner._update_states`.
     """
     if sampling_params.sampling_type != SamplingType.RANDOM_SEED or sampling_params.seed is None:
         return None
-    return np.random.Generator(np.random.PCG64(sampling_params.seed % 2**64))
+    return TorchGenerator(sampling_params.seed)
 
 
 def to_float32(values: Sequence[float]) -> FloatArray:
@@ -54,7 +55,7 @@ class SamplingRow(Protocol):
         ...
 
     @property
-    def generator(self) -> np.random.Generator | None: ...
+    def generator(self) -> TorchGenerator | None: ...
 
 
 class MinTokensState:
@@ -170,7 +171,7 @@ class SamplingMetadata:
     top_k: IntArray | None
     """[n], V in rows that do not use it."""
     min_p: FloatArray | None
-    generators: dict[int, np.random.Generator]
+    generators: dict[int, TorchGenerator]
     max_num_logprobs: int | None
     """The most logprobs that a row asks for; 0 is the drawn token's only."""
     allowed_token_ids_mask: BoolArray | None

@@ -18,6 +18,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from mini_vllm.sample.generator import TorchGenerator, exponential_from_bits
 from mini_vllm.sampling_params import _SAMPLING_EPS
 
 FloatArray = npt.NDArray[np.float32]
@@ -278,7 +279,7 @@ def apply_top_k_top_p(logits: FloatArray, k: IntArray | None, p: FloatArray | No
 
 
 def random_sample(
-    probs: FloatArray, generators: Mapping[int, np.random.Generator], rng: np.random.Generator
+    probs: FloatArray, generators: Mapping[int, TorchGenerator], rng: TorchGenerator
 ) -> IntArray:
     """Draw one token per row: divide by exponential noise, take the argmax.
 
@@ -292,14 +293,55 @@ def random_sample(
     and an exponential with rate p is one with rate 1 divided by p.
     Source: `vllm/v1/sample/ops/topk_topp_sampler.py:395 random_sample`.
     """
-    noise = np.empty(probs.shape)
-    if len(generators) != len(probs):
-        rng.standard_exponential(out=noise)
-    for row, generator in generators.items():
-        generator.standard_exponential(out=noise[row])
-    # numpy can draw an exact 0 (one in 2**23 in float32, hence float64; one in 2**53 there), and
-    # 0 / 0 would let a barred token win.
-    np.maximum(noise, np.finfo(np.float64).tiny, out=noise)
-    with np.errstate(invalid="ignore"):
-        winners: IntArray = np.divide(probs, noise, out=noise).argmax(axis=-1)
+    n, vocab_size = probs.shape
+    chunk = max(1, _NUMBERS_AT_A_TIME // vocab_size)
+    winners = np.empty(n, np.int64)
+    for start in range(0, n, chunk):
+        some = probs[start : start + chunk]
+        if len(generators) < n:
+            draws = rng.draw_53_bits(some.size).reshape(some.shape)
+        else:
+            draws = np.empty(some.shape, np.int64)
+        for i in range(len(some)) if generators else ():
+            generator = generators.get(start + i)
+            if generator is not None:
+                draws[i] = generator.draw_53_bits(vocab_size)
+        winners[start : start + chunk] = race(some, draws)
     return winners
+
+
+_NUMBERS_AT_A_TIME = 1 << 15
+"""Rows are drawn for together while their noise stays in a core's cache."""
+
+
+def race(probs: FloatArray, draws: IntArray) -> IntArray:
+    """The argmax of each row of `probs / exponential_from_bits(draws)`, the first among equals; [n, V].
+
+    A logarithm for every token of the vocabulary would cost more than all the rest. But -log(1 - u) is at
+    least u, so p / u bounds the quotient from above, and only the few tokens whose bound reaches the quotient
+    of the best one need theirs.
+    """
+    rows = np.arange(len(probs))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        bounds = probs / draws.astype(np.float32)
+    best = bounds.argmax(axis=-1)
+    winners: IntArray = best.copy()
+    reached = _quotients(probs[rows, best], draws[rows, best])
+    # Two roundings to float32 on either side are far less than 1e-6.
+    line = reached * np.float32((1 - 1e-6) * 2.0**-53)
+    row_ids, tokens = np.divmod(np.flatnonzero(bounds >= line[:, None]), probs.shape[1])
+    quotients = _quotients(probs[row_ids, tokens], draws[row_ids, tokens])
+    order = np.lexsort(
+        (-tokens, quotients, row_ids)
+    )  # a row's largest last, of equals the first token
+    winners[row_ids[order]] = tokens[order]
+    for row in np.flatnonzero(~np.isfinite(bounds[rows, best])):  # a draw of 0, or a row of NaN
+        winners[row] = _quotients(probs[row], draws[row]).argmax()
+    return winners
+
+
+def _quotients(probs: FloatArray, draws: IntArray) -> FloatArray:
+    """`probs` over their noise. Noise of exactly 0 is raised: 0 / 0 would let a barred token win."""
+    noise = np.maximum(exponential_from_bits(draws), np.finfo(np.float32).tiny)
+    quotients: FloatArray = probs / noise
+    return quotients

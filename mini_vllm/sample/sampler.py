@@ -10,8 +10,7 @@ for) and the state that `logits_processor/builtin.py` keeps. The steps themselve
 4. what cannot change it: temperature, `min_p`, `top_k` and `top_p`; then the draw.
 
 Left out: thinking budgets, speculative tokens, custom logits processors, the other
-`logprobs_mode`s, `logprob_token_ids`. Two differences: token ids come as int64 [n] instead of
-int32 [n, 1], and the random stream is numpy's, so seeded draws repeat here but are not vLLM's.
+`logprobs_mode`s, `logprob_token_ids`. Token ids come as int64 [n] instead of int32 [n, 1].
 
 Shapes below: n rows, V tokens in the vocabulary.
 """
@@ -22,9 +21,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mini_vllm.sample.metadata import (
-    SamplingMetadata,
-)
+from mini_vllm.sample.generator import TorchGenerator
+from mini_vllm.sample.metadata import SamplingMetadata
 from mini_vllm.sample.ops import (
     FloatArray,
     IntArray,
@@ -61,7 +59,7 @@ class Sampler:
     """
 
     def __init__(self, seed: int = 0) -> None:
-        self.rng = np.random.default_rng(seed)
+        self.rng = TorchGenerator(seed)
 
     def __call__(self, logits: FloatArray, sampling_metadata: SamplingMetadata) -> SamplerOutput:
         """Sample one token per row of the [n, V] logits, which stay as they are.

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from mini_vllm.sample import ops
+from mini_vllm.sample.generator import TorchGenerator
 from mini_vllm.sample.metadata import PenaltyState, SamplingMetadata
 from mini_vllm.sample.sampler import Sampler
 from mini_vllm.sampling_params import SamplingParams
@@ -212,7 +213,7 @@ def test_the_inputs_stay_as_they_are() -> None:
     ops.apply_min_tokens(logits, np.arange(4), k)
     probs = ops.softmax(logits)
     probs_before = probs.copy()
-    ops.random_sample(probs, {}, np.random.default_rng(0))
+    ops.random_sample(probs, {}, TorchGenerator(0))
     params = SamplingParams(temperature=0.5, top_k=3, logit_bias={1: 5}, repetition_penalty=2)
     Sampler()(logits, SamplingMetadata.build(rows_of(*[params] * 4), VOCAB))
     np.testing.assert_array_equal(logits, before)

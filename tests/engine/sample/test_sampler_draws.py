@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any
 
 import numpy as np
 import pytest
 
 from mini_vllm.sample import ops
+from mini_vllm.sample.generator import TorchGenerator, exponential_from_bits
 from mini_vllm.sample.metadata import SamplingMetadata, make_generator
 from mini_vllm.sample.sampler import Sampler
 from mini_vllm.sampling_params import SamplingParams
@@ -73,7 +73,7 @@ def test_many_draws_follow_the_distribution(params: SamplingParams) -> None:
 def test_the_first_draws_of_many_seeds_follow_the_distribution() -> None:
     probs = ops.softmax(np.tile(np.array(LOGITS_8, np.float32), (4000, 1)))
     generators = {i: make_generator(SamplingParams(seed=i)) for i in range(4000)}
-    drawn = ops.random_sample(probs, generators, np.random.default_rng(0))  # type: ignore[arg-type]
+    drawn = ops.random_sample(probs, generators, TorchGenerator(0))  # type: ignore[arg-type]
     statistic, freedom = chi_square(drawn, slow_softmax(LOGITS_8))
     assert statistic < CHI_SQUARE_0_001[freedom]
 
@@ -81,26 +81,37 @@ def test_the_first_draws_of_many_seeds_follow_the_distribution() -> None:
 def test_rows_without_a_seed_draw_freely_beside_rows_with_one() -> None:
     n = 8000
     probs = ops.softmax(np.tile(np.array(LOGITS_8, np.float32), (n, 1)))
-    generators = {i: np.random.default_rng(i) for i in range(0, n, 8)}
-    drawn = ops.random_sample(probs, generators, np.random.default_rng(1))
+    generators = {i: TorchGenerator(i) for i in range(0, n, 8)}
+    drawn = ops.random_sample(probs, generators, TorchGenerator(n))
     unseeded = np.delete(drawn, list(generators))
     statistic, freedom = chi_square(unseeded, slow_softmax(LOGITS_8))
     assert statistic < CHI_SQUARE_0_001[freedom]
-    again = ops.random_sample(probs, {}, np.random.default_rng(1))
+    again = ops.random_sample(probs, {}, TorchGenerator(n))
     assert again[1:8].tolist() == drawn[1:8].tolist(), "a seeded row must not shift the others"
 
 
 def test_noise_that_is_exactly_zero_draws_no_barred_token() -> None:
-    class Silent(np.random.Generator):
-        """numpy's ziggurat can return an exact 0, too rarely to wait for it."""
-
-        def standard_exponential(self, *args: Any, out: Any = None, **kwargs: Any) -> Any:
-            out[...] = 0
-
+    """A draw of 0 comes once in 2**53 numbers, too rarely to wait for it."""
     probs = np.array([[0, 0, 0.25, 0.75]], np.float32)
-    silent = Silent(np.random.PCG64(0))
-    assert ops.random_sample(probs, {}, silent).tolist() == [3]
-    assert ops.random_sample(probs, {0: silent}, np.random.default_rng(0)).tolist() == [3]
+    assert ops.race(probs, np.zeros((1, 4), np.int64)).tolist() == [3]
+    assert ops.race(probs, np.array([[0, 1 << 52, 0, 1 << 40]])).tolist() == [2]
+
+
+def test_the_race_is_won_by_the_largest_quotient() -> None:
+    """Against the sum done in full: flat rows and sharp ones, barred tokens, equal draws, draws of 0."""
+    rng = np.random.default_rng(0)
+    for _ in range(either(200, 5000)):
+        n, vocab_size = int(rng.integers(1, 6)), int(rng.choice([2, 3, 8, 264, 3000]))
+        logits = rng.standard_normal((n, vocab_size)) * rng.choice([0.1, 1, 5, 30])
+        logits = np.round(logits, int(rng.integers(0, 7))).astype(np.float32)
+        logits[:, 1:][rng.random((n, vocab_size - 1)) < rng.choice([0, 0.6])] = -np.inf
+        probs = ops.softmax(logits)
+        draws = rng.integers(0, 1 << 53, (n, vocab_size))
+        if rng.random() < 0.3:
+            draws[:] = draws[:, :1]
+        draws[0, 0] *= int(rng.integers(2))
+        noise = np.maximum(exponential_from_bits(draws), np.finfo(np.float32).tiny)
+        assert ops.race(probs, draws).tolist() == (probs / noise).argmax(axis=1).tolist()
 
 
 def test_a_row_that_bars_everything_draws_token_0() -> None:
@@ -166,7 +177,7 @@ def test_a_token_takes_one_vector_of_noise_from_its_generator() -> None:
     for step in range(4):
         sampler(random_logits(step, 2), metadata)
         by_hand.standard_exponential(VOCAB)
-        assert row.generator.bit_generator.state == by_hand.bit_generator.state
+    assert row.generator.random(3).tolist() == by_hand.random(3).tolist()
 
 
 def test_only_rows_that_draw_with_a_seed_get_a_generator() -> None:
@@ -176,5 +187,5 @@ def test_only_rows_that_draw_with_a_seed_get_a_generator() -> None:
     for seed in (0, -(2**63), 2**64 - 1):
         assert make_generator(SamplingParams(seed=seed)) is not None
     rows = rows_of(SamplingParams(seed=1), SamplingParams(temperature=0))
-    rows[1].generator = np.random.default_rng(1)  # a greedy row's is not used up
+    rows[1].generator = TorchGenerator(1)  # a greedy row's is not used up
     assert list(SamplingMetadata.build(rows, VOCAB).generators) == [0]
