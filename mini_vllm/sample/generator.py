@@ -49,7 +49,8 @@ class TorchGenerator:
 
     def random(self, n: int) -> npt.NDArray[np.float64]:
         """[n] numbers from 0 up to, not including, 1: `torch.empty(n, dtype=torch.float64).uniform_()`."""
-        return self.draw_53_bits(n) * 2.0**-53
+        uniforms: npt.NDArray[np.float64] = np.multiply(self.draw_53_bits(n), 2.0**-53)
+        return uniforms
 
     def standard_exponential(self, size: int | tuple[int, ...]) -> npt.NDArray[np.float32]:
         """Exponential numbers of this shape, float32: `torch.empty(size).exponential_()`.
