@@ -34,6 +34,10 @@ _MAX_TEMP = 1e-2
 (`vllm/sampling_params.py:26 _MAX_TEMP`)."""
 
 
+MAX_LOGPROB_TOKEN_IDS = 128
+"""Longest `logprob_token_ids` (`vllm/sampling_params.py:28 MAX_LOGPROB_TOKEN_IDS`)."""
+
+
 class _Encoder(Protocol):
     def encode(self, text: str, add_special_tokens: bool) -> list[int]: ...
 
@@ -118,6 +122,8 @@ class SamplingParams:
         logprobs: return the log probabilities of so many likeliest tokens and of the token drawn;
             -1 is the whole vocabulary, None is off, True is 1.
         prompt_logprobs: the same for each prompt token.
+        logprob_token_ids: return the log probabilities of these tokens, at most 128, in the place of the
+            likeliest ones.
         detokenize: turn the token ids into text; stop strings need it.
         skip_special_tokens: leave special tokens out of the text.
         spaces_between_special_tokens: in vLLM, put a space between two special tokens that are kept,
@@ -126,6 +132,7 @@ class SamplingParams:
         output_kind: what the outputs on the way carry.
         logit_bias: token id to a number that is added to its logit.
         allowed_token_ids: the only token ids that may be drawn.
+        extra_args: what a logits processor of your own reads; nobody else does.
         skip_reading_prefix_cache: compute the whole prompt; where None, True exactly where
             `prompt_logprobs` asks for something.
         unknown: catches every other name, for an error that helps.
@@ -144,8 +151,8 @@ class SamplingParams:
     # fmt: off
     __slots__ = (
         "_all_stop_token_ids", "_bad_words_token_ids", "_eos_token_id", "allowed_token_ids",
-        "bad_words", "detokenize", "frequency_penalty", "ignore_eos",
-        "include_stop_str_in_output", "logit_bias", "logprobs", "max_tokens", "min_p",
+        "bad_words", "detokenize", "extra_args", "frequency_penalty", "ignore_eos",
+        "include_stop_str_in_output", "logit_bias", "logprob_token_ids", "logprobs", "max_tokens", "min_p",
         "min_tokens", "n", "output_kind", "output_text_buffer_length",
         "presence_penalty", "prompt_logprobs", "repetition_detection", "repetition_penalty", "seed",
         "skip_reading_prefix_cache", "skip_special_tokens", "spaces_between_special_tokens", "stop",
@@ -153,7 +160,7 @@ class SamplingParams:
     )
     # fmt: on
 
-    # Positions are shared with vLLM up to prompt_logprobs. The field after that is left out, so
+    # Positions are shared with vLLM up to logprob_token_ids. The field after that is left out, so
     # the rest goes by name only: no argument can land in another parameter than it would there.
     def __init__(
         self,
@@ -173,6 +180,7 @@ class SamplingParams:
         min_tokens: int = 0,
         logprobs: int | None = None,
         prompt_logprobs: int | None = None,
+        logprob_token_ids: list[int] | None = None,
         *,
         detokenize: bool = True,
         skip_special_tokens: bool = True,
@@ -184,6 +192,7 @@ class SamplingParams:
         bad_words: list[str] | None = None,
         skip_reading_prefix_cache: bool | None = None,
         repetition_detection: RepetitionDetectionParams | None = None,
+        extra_args: dict[str, Any] | None = None,
         **unknown: Any,
     ) -> None:
         if unknown:
@@ -206,6 +215,7 @@ class SamplingParams:
         self.min_tokens = values.integer("min_tokens", min_tokens)
         self.logprobs = values.count("logprobs", logprobs)
         self.prompt_logprobs = values.count("prompt_logprobs", prompt_logprobs)
+        self.logprob_token_ids = values.token_ids("logprob_token_ids", logprob_token_ids)
         self.detokenize = values.flag("detokenize", detokenize)
         self.skip_special_tokens = values.flag("skip_special_tokens", skip_special_tokens)
         spaces = spaces_between_special_tokens
@@ -232,6 +242,9 @@ class SamplingParams:
                 "repetition_detection", "RepetitionDetectionParams", repetition_detection
             )
         self.repetition_detection = repetition_detection
+        if not isinstance(extra_args, dict | None):
+            raise values.wrong_type("extra_args", "a dictionary", extra_args)
+        self.extra_args = extra_args
 
         # Before the greedy test, as at the pin: 1e-6 samples at 0.01, only 0 is greedy.
         if 0 < self.temperature < _MAX_TEMP:
@@ -322,11 +335,23 @@ class SamplingParams:
                     f"{name}={short(wanted)} asks for more log probabilities than the allowed {limit} "
                     f"(max_logprobs={max_logprobs}, vocabulary size {vocab_size})."
                 )
+        if self.logprob_token_ids is not None:
+            count = len(self.logprob_token_ids)
+            if count > MAX_LOGPROB_TOKEN_IDS:
+                raise ValueError(
+                    f"logprob_token_ids may hold at most {MAX_LOGPROB_TOKEN_IDS} token ids, got {count}."
+                )
+            if self.logprobs is not None and self.logprobs != count:
+                raise ValueError(
+                    f"logprobs must be the number of logprob_token_ids ({count}) where both are set, got "
+                    f"{short(self.logprobs)}."
+                )
         if self.allowed_token_ids is not None and not self.allowed_token_ids:
             raise ValueError("allowed_token_ids must be None or hold a token id, got [].")
         values.check_vocabulary("logit_bias", self.logit_bias or (), vocab_size)
         values.check_vocabulary("allowed_token_ids", self.allowed_token_ids or (), vocab_size)
         values.check_vocabulary("stop_token_ids", self.stop_token_ids, vocab_size)
+        values.check_vocabulary("logprob_token_ids", self.logprob_token_ids or (), vocab_size)
         for word in self._bad_words_token_ids or ():
             values.check_vocabulary(f"bad_words={short(self.bad_words)}", word, vocab_size)
 
@@ -377,6 +402,14 @@ class SamplingParams:
             if spaced[0] != plain[0] and len(spaced) == len(plain):
                 found.append(spaced)
         self._bad_words_token_ids = found
+
+    @property
+    def num_logprobs(self) -> int | None:
+        """Log probabilities to return beside the drawn token's; None: none at all
+        (`vllm/sampling_params.py:648 SamplingParams.num_logprobs`)."""
+        if self.logprobs is not None:
+            return self.logprobs
+        return len(self.logprob_token_ids) if self.logprob_token_ids else None
 
     @property
     def bad_words_token_ids(self) -> list[list[int]] | None:

@@ -23,6 +23,7 @@ DEFAULT_KV_CACHE_BYTES = 128 * 1024**2
 KV_CACHE_DTYPES = (
     "auto", "fp8", "fp8_e4m3", "fp8_e5m2", "int8_per_token_head", "fp8_per_token_head",
 )  # fmt: skip
+LOGPROBS_MODES = ("raw_logprobs", "raw_logits", "processed_logprobs", "processed_logits")
 CUDAGRAPH_MODES = ("NONE", "PIECEWISE", "FULL", "FULL_DECODE_ONLY", "FULL_AND_PIECEWISE")
 
 
@@ -66,6 +67,10 @@ class EngineConfig:
             dictionary is taken as `SpeculativeConfig.from_dict` takes it.
         stream_interval: tokens that a streamed delta has at least, but for a request's first and last
             (`vllm/config/scheduler.py:151 SchedulerConfig.stream_interval`).
+        logprobs_mode: what the logprobs of a sampled token are: `raw_logprobs`, `raw_logits`,
+            `processed_logprobs` or `processed_logits` (`sample/sampler.py`).
+        logits_processors: classes of your own, or their names as `module:Class`, that change a batch's
+            logits (`sample/logits_processor/`).
         max_logprobs: most logprobs a request may ask for; -1: the whole vocabulary.
         seed: of the generator that serves requests without a seed of their own.
 
@@ -90,6 +95,8 @@ class EngineConfig:
     cudagraph_capture_sizes: Sequence[int] | None = None
     speculative_config: SpeculativeConfig | Mapping[str, Any] | None = None
     stream_interval: int = 1
+    logprobs_mode: str = "raw_logprobs"
+    logits_processors: Sequence[str | type[Any]] | None = None
     max_logprobs: int = 20
     seed: int = 0
 
@@ -124,6 +131,15 @@ class EngineConfig:
         if self.attention not in ("numpy", "torch", "triton"):
             raise ValueError(
                 f"attention must be 'numpy', 'torch' or 'triton', got {short(self.attention)}"
+            )
+        if self.logprobs_mode not in LOGPROBS_MODES:
+            raise ValueError(
+                f"logprobs_mode must be one of {', '.join(LOGPROBS_MODES)}, got "
+                f"{short(self.logprobs_mode)}"
+            )
+        if isinstance(self.logits_processors, str):
+            raise ValueError(
+                f"logits_processors must be a list of classes or names, got {short(self.logits_processors)}"
             )
         self._check_kv_cache_dtype()
         budget = self.token_budget

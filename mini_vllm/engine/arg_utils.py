@@ -54,6 +54,8 @@ class EngineArgs:
     cudagraph_capture_sizes: list[int] | None = None
     enforce_eager: bool = False
     stream_interval: int | None = None
+    logprobs_mode: str | None = None
+    logits_processors: list[Any] | None = None
     max_logprobs: int | None = None
     seed: int | None = None
     disable_log_stats: bool = False

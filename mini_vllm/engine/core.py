@@ -127,7 +127,9 @@ class EngineCore:
         pool = get_kv_cache_config(model.config, config.block_size, config.num_gpu_blocks)
         if not pool.is_plain:  # a sliding window, or several KV cache groups
             runner_cls, parts = HybridModelRunner, _hybrid_parts(parts, pool, model, config)
-        self.model_runner = runner_cls(model, config, parts.sampler(config.seed))
+        mode = config.logprobs_mode  # another's sampler need know no other mode than the usual
+        kwargs = {} if mode == "raw_logprobs" else {"logprobs_mode": mode}
+        self.model_runner = runner_cls(model, config, parts.sampler(config.seed, **kwargs))
         self.kv_cache_manager = parts.kv_cache_manager(
             config.num_gpu_blocks,
             config.block_size,

@@ -20,6 +20,10 @@ import numpy as np
 from mini_vllm.config.engine import EngineConfig
 from mini_vllm.core.request import Request
 from mini_vllm.inputs import TextPrompt, TokensPrompt
+from mini_vllm.sample.logits_processor.load import (
+    load_logitsprocs,
+    validate_logits_processors_parameters,
+)
 from mini_vllm.sampling_params import SamplingParams
 from mini_vllm.tokenizer import Tokenizer
 from mini_vllm.utils.outside import short
@@ -85,6 +89,7 @@ class InputProcessor:
         self.vocab_size = vocab_size
         self.tokenizer = tokenizer
         self.eos_token_ids = list(eos_token_ids)
+        self.logitsprocs = load_logitsprocs(config.logits_processors)
 
     def process_inputs(
         self,
@@ -205,6 +210,7 @@ class InputProcessor:
                 raise ValueError(f"bad_words {short(params.bad_words)} need a tokenizer")
             params.update_from_tokenizer(self.tokenizer)
         params.verify(self.vocab_size, self.config.max_logprobs)
+        validate_logits_processors_parameters(self.logitsprocs, params)
         if params.max_tokens is None:
             params.max_tokens = self.max_model_len - prompt_len
         if prompt_len + params.min_tokens > self.max_model_len:

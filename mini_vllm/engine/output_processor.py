@@ -76,7 +76,7 @@ class LogprobsProcessor:
 
     def __init__(self, tokenizer: Tokenizer | None, params: SamplingParams) -> None:
         self.tokenizer = tokenizer
-        wanted = params.logprobs is not None
+        wanted = params.num_logprobs is not None
         self.logprobs: SampleLogprobs | None = [] if wanted else None
         self.cumulative_logprob: float | None = 0.0 if wanted else None
         self.prompt_logprobs: PromptLogprobs | None = (

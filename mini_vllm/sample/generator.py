@@ -10,6 +10,8 @@ CPU and not to a GPU's.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
@@ -27,7 +29,8 @@ class TorchGenerator:
     def __init__(self, seed: int) -> None:
         bit_generator = np.random.MT19937()
         # numpy's older interface seeds MT19937 by the rule of its authors, and so does torch.
-        bit_generator.state = np.random.RandomState(seed & 0xFFFFFFFF).get_state(legacy=False)
+        state: Any = np.random.RandomState(seed & 0xFFFFFFFF).get_state(legacy=False)
+        bit_generator.state = state
         self._generator = np.random.Generator(bit_generator)
         self._ahead = np.empty(0, np.int64)  # drawn and not handed out
 

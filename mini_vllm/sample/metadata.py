@@ -12,6 +12,7 @@ from typing import Protocol
 import numpy as np
 
 from mini_vllm.sample.generator import TorchGenerator
+from mini_vllm.sample.logits_processor import LogitsProcessors
 from mini_vllm.sample.ops import (
     BoolArray,
     FloatArray,
@@ -172,6 +173,7 @@ class SamplingMetadata:
     """[n], V in rows that do not use it."""
     min_p: FloatArray | None
     generators: dict[int, TorchGenerator]
+    logprob_token_ids: dict[int, list[int]]
     max_num_logprobs: int | None
     """The most logprobs that a row asks for; 0 is the drawn token's only."""
     allowed_token_ids_mask: BoolArray | None
@@ -181,14 +183,21 @@ class SamplingMetadata:
     logit_bias: tuple[IntArray, IntArray, FloatArray] | None
     """The arguments of `apply_logit_bias` after the logits."""
     penalties: PenaltyState | None
+    logitsprocs: LogitsProcessors
 
     @classmethod
-    def build(cls, rows: Sequence[SamplingRow], vocab_size: int) -> SamplingMetadata:
+    def build(
+        cls,
+        rows: Sequence[SamplingRow],
+        vocab_size: int,
+        logitsprocs: LogitsProcessors | None = None,
+    ) -> SamplingMetadata:
         """Collect the parameters of the rows that sample together.
 
         Args:
             rows: the requests, in the order of the logits' rows.
             vocab_size: V.
+            logitsprocs: another's processors; they hear of the rows by `update_state`.
 
         Raises:
             ValueError: a token id outside the vocabulary, in the prompt or output of a row
@@ -205,7 +214,7 @@ class SamplingMetadata:
             for i, p in enumerate(params)
             if p.presence_penalty or p.frequency_penalty or p.repetition_penalty != 1.0
         ]
-        counts = [p.logprobs for p in params if p.logprobs is not None]
+        counts = [p.logprobs for p in params if p.logprobs is not None and not p.logprob_token_ids]
         metadata = cls(
             shape=(len(rows), vocab_size),
             all_greedy=all_greedy,
@@ -219,6 +228,9 @@ class SamplingMetadata:
                 for i, row in enumerate(rows)
                 if row.generator is not None and temperatures[i] >= _SAMPLING_EPS
             },
+            logprob_token_ids={
+                i: p.logprob_token_ids for i, p in enumerate(params) if p.logprob_token_ids
+            },
             max_num_logprobs=(
                 None if not counts else vocab_size if -1 in counts else min(max(counts), vocab_size)
             ),
@@ -229,6 +241,7 @@ class SamplingMetadata:
             else None,
             logit_bias=None,
             penalties=PenaltyState(rows, penalised, vocab_size) if penalised else None,
+            logitsprocs=logitsprocs or LogitsProcessors(),
         )
         if any(0 < p.top_k < vocab_size for p in params):
             metadata.top_k = np.array(

@@ -97,6 +97,30 @@ def gather_logprobs(
     return LogprobsLists(ids, np.concatenate((own, values), axis=1), ranks)
 
 
+def gather_specific_token_logprobs(
+    logprobs: FloatArray, logprob_token_ids: Mapping[int, Sequence[int]], sampled: IntArray
+) -> LogprobsLists:
+    """What a row asks for by token id, beside the token drawn
+    (`vllm/v1/sample/sampler.py:146 Sampler.gather_specific_token_logprobs`).
+
+    Args:
+        logprobs: [n, V] float32.
+        logprob_token_ids: row to the token ids that it asks for; rows without get the drawn token alone.
+        sampled: [n].
+
+    Shorter rows are filled up with token 0 and -inf. The ranks are those of the drawn tokens.
+    """
+    n, width = len(logprobs), 1 + max(map(len, logprob_token_ids.values()))
+    token_ids, valid = np.zeros((n, width), np.int64), np.zeros((n, width), np.bool_)
+    token_ids[:, 0], valid[:, 0] = sampled, True
+    for row, wanted in logprob_token_ids.items():
+        token_ids[row, 1 : len(wanted) + 1] = wanted
+        valid[row, 1 : len(wanted) + 1] = True
+    gathered = mask_logits(np.take_along_axis(logprobs, token_ids, axis=1), ~valid)
+    ranks = np.count_nonzero(logprobs >= gathered[:, :1], axis=1)
+    return LogprobsLists(token_ids.astype(np.int32), gathered, ranks)
+
+
 def apply_bad_words(
     logits: FloatArray,
     bad_words_token_ids: Mapping[int, Sequence[Sequence[int]]],
@@ -343,5 +367,5 @@ def race(probs: FloatArray, draws: IntArray) -> IntArray:
 def _quotients(probs: FloatArray, draws: IntArray) -> FloatArray:
     """`probs` over their noise. Noise of exactly 0 is raised: 0 / 0 would let a barred token win."""
     noise = np.maximum(exponential_from_bits(draws), np.finfo(np.float32).tiny)
-    quotients: FloatArray = probs / noise
+    quotients: FloatArray = np.divide(probs, noise, dtype=np.float32)
     return quotients

@@ -31,6 +31,7 @@ from mini_vllm.config.engine import EngineConfig
 from mini_vllm.core.sched.output import ModelRunnerOutput, NewRequestData, SchedulerOutput
 from mini_vllm.layers.quantization.kv_cache import QuantizedAttention, QuantizedKVCache
 from mini_vllm.models.llama import LlamaForCausalLM
+from mini_vllm.sample.logits_processor.load import build_logitsprocs, load_logitsprocs
 from mini_vllm.sample.metadata import SamplingMetadata, make_generator
 from mini_vllm.sample.ops import LogprobsLists, compute_logprobs, gather_logprobs
 from mini_vllm.sample.sampler import Sampler
@@ -85,6 +86,7 @@ class ModelRunner:
             model.attention = QuantizedAttention(model.attention)
         self.model = model
         self.sampler = sampler
+        self.logitsprocs = build_logitsprocs(config, load_logitsprocs(config.logits_processors))
         self.block_size = config.block_size
         self.vocab_size = model.config.vocab_size
         shape = model.attention.get_kv_cache_shape(
@@ -286,13 +288,17 @@ class ModelRunner:
         """Sample one token a row; int64 [len(req_ids)]. Adds the logprobs asked for to `result`."""
         states = [self.requests[req_id] for req_id in req_ids]
         if self._metadata is None or self._metadata[0] != states:
-            self._metadata = (states, SamplingMetadata.build(states, self.vocab_size))
+            metadata = SamplingMetadata.build(states, self.vocab_size, self.logitsprocs)
+            self._metadata = (states, metadata)
+        if self.logitsprocs:
+            self.logitsprocs.update_state(states)
         out = self.sampler(logits, self._metadata[1])
-        if out.logprobs is not None:
-            lists = out.logprobs
+        if out.logprobs is not None or out.specific_logprobs is not None:
             for i, state in enumerate(states):
-                wanted = state.sampling_params.logprobs
-                if wanted is not None:
+                wanted = state.sampling_params.num_logprobs
+                specific = state.sampling_params.logprob_token_ids
+                lists = out.specific_logprobs if specific else out.logprobs
+                if wanted is not None and lists is not None:
                     columns = (self.vocab_size if wanted == -1 else wanted) + 1
                     result.logprobs[state.req_id] = LogprobsLists(
                         lists.logprob_token_ids[i : i + 1, :columns],

@@ -72,7 +72,7 @@ def test_a_raised_temperature_is_announced(caplog: pytest.LogCaptureFixture) -> 
 def test_positions_end_where_vllm_has_a_field_more() -> None:
     assert SamplingParams(1, 0.0, 0.0, 1.0, 0.5).temperature == 0.5
     with pytest.raises(TypeError, match="positional"):
-        SamplingParams(*[getattr(SamplingParams(), name) for name in PARAMETERS[:17]])  # type: ignore[misc]
+        SamplingParams(*[getattr(SamplingParams(), name) for name in PARAMETERS[:18]])  # type: ignore[misc]
 
 
 def test_sampling_type() -> None:

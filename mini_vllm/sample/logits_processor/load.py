@@ -1,0 +1,79 @@
+"""Finding the classes of logits processors, and making one of each.
+
+Mirrors `build_logitsprocs` and what it calls in `vllm/v1/sample/logits_processor/__init__.py`. A class
+need not be a subclass of ours, so that a file written for vLLM need not be written again: it must have
+the interface's methods.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from importlib.metadata import entry_points
+from typing import Any
+
+from mini_vllm.sample.logits_processor.interface import LogitsProcessor
+from mini_vllm.sample.logits_processor.state import LogitsProcessors
+from mini_vllm.sampling_params import SamplingParams
+from mini_vllm.utils.outside import short
+
+LOGITSPROCS_GROUP = "vllm.logits_processors"
+"""The group of entry points in which a package announces its processors."""
+_METHODS = ("apply", "is_argmax_invariant", "update_state")
+
+
+def load_logitsprocs(
+    logits_processors: Sequence[str | type[Any]] | None,
+) -> list[type[LogitsProcessor]]:
+    """The installed ones, then those given: classes, or their names as `module:Class`.
+
+    Raises ValueError for a name of another form or something that is no processor, RuntimeError if one
+    cannot be imported (`vllm/v1/sample/logits_processor/__init__.py:160 _load_custom_logitsprocs`).
+    """
+    classes: list[type[LogitsProcessor]] = []
+    for entry_point in entry_points(group=LOGITSPROCS_GROUP):
+        try:
+            classes.append(_check(entry_point.load(), entry_point.name))
+        except ImportError as error:
+            raise RuntimeError(f"logits processor plug-in {entry_point.name}: {error}") from error
+    for given in logits_processors or ():
+        classes.append(_check(_load(given) if isinstance(given, str) else given, given))
+    return classes
+
+
+def _load(name: str) -> Any:
+    module_path, colon, qualname = name.partition(":")
+    if not (module_path and colon and qualname):
+        raise ValueError(f"a logits processor is named as module:Class, got {short(name)}")
+    try:
+        found: Any = importlib.import_module(module_path)
+        for attribute in qualname.split("."):
+            found = getattr(found, attribute)
+    except (ImportError, AttributeError) as error:
+        raise RuntimeError(f"logits processor {short(name)} cannot be loaded: {error}") from error
+    return found
+
+
+def _check(found: Any, name: object) -> type[LogitsProcessor]:
+    missing = [method for method in _METHODS if not callable(getattr(found, method, None))]
+    if not isinstance(found, type) or missing:
+        raise ValueError(
+            f"a logits processor must be a class with the methods {', '.join(_METHODS)}, got "
+            f"{short(name)}" + (f" without {', '.join(missing)}" if missing else "")
+        )
+    return found
+
+
+def build_logitsprocs(config: Any, classes: Sequence[type[LogitsProcessor]]) -> LogitsProcessors:
+    """One processor of each class (`vllm/v1/sample/logits_processor/__init__.py:184 build_logitsprocs`)."""
+    return LogitsProcessors(cls(config, "cpu", False) for cls in classes)
+
+
+def validate_logits_processors_parameters(
+    classes: Sequence[type[LogitsProcessor]], sampling_params: SamplingParams
+) -> None:
+    """Ask every class whether it can serve a request; raises what it raises."""
+    for cls in classes:
+        validate = getattr(cls, "validate_params", None)
+        if validate is not None:
+            validate(sampling_params)

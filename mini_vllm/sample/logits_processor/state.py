@@ -1,0 +1,99 @@
+"""The processors of an engine, and what they are told when the batch has changed.
+
+Mirrors `vllm/v1/sample/logits_processor/state.py`. Upstream a batch keeps its rows: who comes takes a free
+one, who leaves lets the last row move into the gap, and each such event is noted as it happens
+(`BatchUpdateBuilder`). Here the rows of a step are the requests that sample in it, in the scheduler's
+order; what has happened in between follows from comparing them with those of the step before. A processor
+that is right for every `BatchUpdate` cannot tell the two apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+from mini_vllm.sample.logits_processor.interface import (
+    AddedRequest,
+    BatchUpdate,
+    LogitsProcessor,
+    MoveDirectionality,
+    MovedRequest,
+)
+from mini_vllm.sampling_params import SamplingParams
+
+
+class BatchRow(Protocol):
+    """What a processor hears of a request."""
+
+    @property
+    def sampling_params(self) -> SamplingParams: ...
+    @property
+    def prompt_token_ids(self) -> list[int]: ...
+    @property
+    def output_token_ids(self) -> list[int]: ...
+
+
+def make_batch_update(before: Sequence[BatchRow], rows: Sequence[BatchRow]) -> BatchUpdate | None:
+    """What turns the one batch into the other; None: they are the same.
+
+    New requests take the lowest rows that others have left, then new ones at the end, as upstream's do.
+    Then rows move until each is where it belongs.
+    """
+    if len(before) == len(rows) and all(a is b for a, b in zip(before, rows, strict=True)):
+        return None
+    wanted, known = {id(row) for row in rows}, {id(row) for row in before}
+    places: list[BatchRow | None] = [row if id(row) in wanted else None for row in before]
+    removed = [i for i, row in enumerate(places) if row is None]
+    free, added = iter(removed), list[AddedRequest]()
+    for row in rows:
+        if id(row) in known:
+            continue
+        place = next(free, len(places))
+        if place == len(places):
+            places.append(None)
+        places[place] = row
+        added.append((place, row.sampling_params, row.prompt_token_ids, row.output_token_ids))
+    moved: list[MovedRequest] = []
+    for target, row in enumerate(rows):
+        if places[target] is row:
+            continue
+        source = next(i for i, other in enumerate(places) if other is row)
+        displaced = places[target]
+        direction = (
+            MoveDirectionality.UNIDIRECTIONAL if displaced is None else MoveDirectionality.SWAP
+        )
+        moved.append((source, target, direction))
+        places[target], places[source] = row, displaced
+    return BatchUpdate(len(rows), removed, added, moved)
+
+
+class LogitsProcessors:
+    """The processors, by when they come
+    (`vllm/v1/sample/logits_processor/state.py:148 LogitsProcessors`).
+
+    Attributes:
+        argmax_invariant: after temperature and min-p, before top-k and top-p.
+        non_argmax_invariant: after `min_tokens` and `logit_bias`, before the penalties.
+    """
+
+    def __init__(self, logitsprocs: Iterable[LogitsProcessor] = ()) -> None:
+        self.argmax_invariant: list[LogitsProcessor] = []
+        self.non_argmax_invariant: list[LogitsProcessor] = []
+        for processor in logitsprocs:
+            invariant = processor.is_argmax_invariant()
+            (self.argmax_invariant if invariant else self.non_argmax_invariant).append(processor)
+        self._rows: list[BatchRow] = []
+
+    @property
+    def all(self) -> list[LogitsProcessor]:
+        return self.argmax_invariant + self.non_argmax_invariant
+
+    def __bool__(self) -> bool:
+        return bool(self.argmax_invariant or self.non_argmax_invariant)
+
+    def update_state(self, rows: Sequence[BatchRow]) -> None:
+        """Tell every processor which requests are in which rows now."""
+        batch_update = make_batch_update(self._rows, rows)
+        self._rows = list(rows)
+        for processor in self.all:
+            processor.update_state(batch_update)
