@@ -451,6 +451,36 @@ class SamplingParams:
         return f"SamplingParams({fields})"
 
 
+@dataclass
+class BeamSearchParams:
+    """A beam search (`vllm/sampling_params.py:977 BeamSearchParams`).
+
+    Attributes:
+        beam_width: beams that are kept, and returned.
+        max_tokens: most output tokens.
+        ignore_eos: EOS ends no beam.
+        temperature: with which each step draws its token. Log probabilities are the model's own, so that
+            matters only where that token is not among the likeliest.
+        length_penalty: above 0 the length counts in a beam's favour; 0: the sum of log probabilities ranks.
+        include_stop_str_in_output: keep EOS in what the server answers.
+
+    Raises ValueError for a width or a number of tokens below 1.
+    """
+
+    beam_width: int
+    max_tokens: int
+    ignore_eos: bool = False
+    temperature: float = 0.0
+    length_penalty: float = 1.0
+    include_stop_str_in_output: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("beam_width", "max_tokens"):
+            value = getattr(self, name)
+            if not values.is_int(value) or value < 1:
+                raise ValueError(f"{name} must be an integer of at least 1, got {short(value)}.")
+
+
 PARAMETERS: tuple[str, ...] = tuple(
     name for name in SamplingParams.__init__.__annotations__ if name not in ("unknown", "return")
 )

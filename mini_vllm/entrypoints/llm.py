@@ -1,6 +1,6 @@
 """The offline front door: `LLM(...).generate(prompts, params)`, called as vLLM's is.
 
-Mirrors `vllm/entrypoints/llm.py:66 LLM` and `offline_utils.py`. Left out: pooling, beam search, LoRA,
+Mirrors `vllm/entrypoints/llm.py:66 LLM` and `offline_utils.py`. Left out: pooling, LoRA,
 multi-modal inputs, sleep, weight transfer: `surface.json` has every name and the reason.
 """
 
@@ -18,10 +18,15 @@ from mini_vllm.engine.arg_utils import EngineArgs
 from mini_vllm.engine.input_processor import PromptType
 from mini_vllm.engine.llm_engine import LLMEngine
 from mini_vllm.engine.parts import DEFAULT_PARTS, EngineParts
+from mini_vllm.entrypoints.beam_search import (
+    BeamSearchInstance,
+    BeamSearchOutput,
+    one_token_params,
+)
 from mini_vllm.metrics.reader import Metric
 from mini_vllm.model_loader import load_default_sampling_params
 from mini_vllm.outputs import RequestOutput
-from mini_vllm.sampling_params import RequestOutputKind, SamplingParams
+from mini_vllm.sampling_params import BeamSearchParams, RequestOutputKind, SamplingParams
 from mini_vllm.utils.surface import missing_attribute, take_harmless
 
 Messages = Sequence[Mapping[str, Any]]
@@ -109,6 +114,52 @@ class LLM:
         """
         take_harmless("generate", unused, "LLM.generate", ("use_tqdm", "priority"))
         return self._run(self._add_requests(prompts, sampling_params, priority), use_tqdm)
+
+    def beam_search(
+        self,
+        prompts: PromptType | Sequence[PromptType],
+        params: BeamSearchParams,
+        lora_request: None = None,
+        use_tqdm: bool = False,
+        concurrency_limit: int | None = None,
+    ) -> list[BeamSearchOutput]:
+        """The `params.beam_width` best continuations of each prompt that a beam search finds, best first.
+
+        Args:
+            prompts: as in `generate`.
+            concurrency_limit: prompts that are searched for at once; None: all.
+            lora_request, use_tqdm: at values that ask for nothing; no progress is shown.
+
+        Raises ValueError without a tokenizer, whose EOS ends a beam, or where the width asks for more
+        logprobs than `max_logprobs`.
+        Source: `vllm/entrypoints/generate/beam_search/offline.py:27 BeamSearchOfflineMixin.beam_search`.
+        """
+        take_harmless("generate", {"lora_request": lora_request}, "LLM.beam_search", ())
+        tokenizer = self.llm_engine.tokenizer
+        if tokenizer is None:
+            raise ValueError("beam_search needs a tokenizer: its EOS ends a beam, got None")
+        read = [self.llm_engine.input_processor.process_prompt(p) for p in _as_prompt_list(prompts)]
+        eos_token_id = tokenizer.eos_token_id if tokenizer.eos_token_id is not None else -1
+        instances = [BeamSearchInstance(p.token_ids, params, eos_token_id) for p in read]
+        limit = concurrency_limit or len(instances)
+        for start in range(0, len(instances), limit):
+            some = list(zip(instances, read, strict=True))[start : start + limit]
+            for _ in range(params.max_tokens):
+                beams = [
+                    {"prompt_token_ids": beam.tokens, "cache_salt": prompt.cache_salt}
+                    for instance, prompt in some
+                    for beam in instance.beams
+                ]
+                if not beams:
+                    break
+                outputs = iter(self.generate(beams, one_token_params(params), use_tqdm=False))
+                for instance, _prompt in some:
+                    instance.advance([next(outputs).outputs[0].logprobs for _ in instance.beams])
+        found = [BeamSearchOutput(instance.get_best()) for instance in instances]
+        for output in found:
+            for beam in output.sequences:
+                beam.text = tokenizer.decode(beam.tokens)
+        return found
 
     def chat(
         self,
