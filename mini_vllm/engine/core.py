@@ -32,7 +32,10 @@ from mini_vllm.utils.math import cdiv
 from mini_vllm.worker.hybrid_model_runner import HybridModelRunner, check_hybrid
 from mini_vllm.worker.memory import check_memory
 from mini_vllm.worker.model_runner import ModelRunner
-from mini_vllm.worker.spec_decode_runner import SpecDecodeModelRunner
+from mini_vllm.worker.spec_decode_runner import (
+    HybridSpecDecodeModelRunner,
+    SpecDecodeModelRunner,
+)
 
 
 class EngineDeadError(RuntimeError):
@@ -132,8 +135,9 @@ class EngineCore:
             runner_cls, parts = HybridModelRunner, _hybrid_parts(parts, pool, model, config)
         spec = config.speculation
         if spec is not None:
+            hybrid = runner_cls is HybridModelRunner
             runner_cls = partial(
-                SpecDecodeModelRunner,
+                HybridSpecDecodeModelRunner if hybrid else SpecDecodeModelRunner,
                 make_drafter=parts.drafter,
                 make_rejection_sampler=parts.rejection_sampler,
             )

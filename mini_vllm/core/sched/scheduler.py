@@ -475,6 +475,8 @@ class Scheduler:
                 stopped_running_reqs.add(request)
             if logprobs:
                 output.new_logprobs = logprobs.get(req_id)
+                if output.new_logprobs is not None:
+                    output.new_logprobs = output.new_logprobs.first(len(new_token_ids))
             if prompt_logprobs_dict:
                 output.new_prompt_logprobs_tensors = prompt_logprobs_dict.get(req_id)
             output.num_cached_tokens = request.num_cached_tokens
