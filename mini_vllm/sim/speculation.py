@@ -5,8 +5,8 @@ it where `rejection_sample_method` is `synthetic`. The scheduler is told of draf
 (`vllm/v1/engine/core.py:463 in EngineCore.post_step`), so rows, slots and blocks are the real ones.
 
 A verified draft is a row of the step like any other, and the step's cost prices it. Drafting is priced here:
-a pass of the drafter over all rows of the step, from which it takes the first draft, and a pass over one row a
-request for each draft more. N-grams have no passes. Their price is that rows are verified, and that
+a pass of the drafter over all rows of the step, from which it takes the first draft, and for each further
+draft a pass over one row a request. N-grams have no passes. Their price is that rows are verified, and that
 asynchronous scheduling is off (`vllm/config/vllm.py:947 in VllmConfig.__post_init__`).
 
 Left out: the CPU's time for looking n-grams up, and the room that a drafter's weights and KV take away.

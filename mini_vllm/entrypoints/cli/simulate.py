@@ -41,8 +41,8 @@ examples:
   mini-vllm simulate --dataset lengths.csv --request-rate 10 --plot run.png --json run.json
   mini-vllm simulate --cost my-engine.json --num-gpu-blocks 4000 --max-model-len 4096
   mini-vllm simulate --cost h100-llama-3.2-1b --cudagraph-mode FULL_AND_PIECEWISE --launch-us 5
-  mini-vllm simulate --draft-cost a100-eagle-llama-3-8b --speculative-config '{"method": "eagle", "model": "any",
-    "num_speculative_tokens": 3, "rejection_sample_method": "synthetic", "synthetic_acceptance_rates": [0.7, 0.5, 0.4]}'
+  mini-vllm simulate --speculative-config '{"method": "ngram", "num_speculative_tokens": 3,
+    "rejection_sample_method": "synthetic", "synthetic_acceptance_rates": [0.7, 0.5, 0.4]}'
 """
 
 

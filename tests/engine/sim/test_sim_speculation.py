@@ -1,4 +1,4 @@
-"""Drafts in the simulator: what is accepted and counted, what rows and passes cost, and the command's flags."""
+"""Drafts in the simulator: what is accepted and counted, what rows and passes cost, the flags."""
 
 from __future__ import annotations
 
