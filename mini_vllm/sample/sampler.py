@@ -11,6 +11,7 @@ for) and the state that `logits_processor/builtin.py` keeps. The steps themselve
 4. what cannot change it: temperature, `min_p`, others' processors of this kind, `top_k` and `top_p`; then
    the draw.
 
+Rows with speculative tokens go through `rejection_sampler.py` first.
 Left out: thinking budgets. Token ids come as int64 [n] instead of int32 [n, 1].
 
 Shapes below: n rows, V tokens in the vocabulary.
@@ -45,10 +46,10 @@ from mini_vllm.sampling_params import _SAMPLING_EPS
 
 @dataclass(slots=True)
 class SamplerOutput:
-    """One sampled token per row (`vllm/v1/outputs.py`)."""
+    """One sampled token per row, or with drafts as many as are kept (`vllm/v1/outputs.py`)."""
 
     sampled_token_ids: IntArray
-    """[n]"""
+    """[n]; from the rejection sampler [n, most drafts + 1]."""
     logprobs: LogprobsLists | None = None
     """None where no row asked for any."""
     specific_logprobs: LogprobsLists | None = None
@@ -100,8 +101,9 @@ class Sampler:
             output.specific_logprobs = gather_specific_token_logprobs(reported, wanted, sampled)
         return output
 
+    @staticmethod
     def apply_logits_processors(
-        self, logits: FloatArray, sampling_metadata: SamplingMetadata
+        logits: FloatArray, sampling_metadata: SamplingMetadata
     ) -> FloatArray:
         """The steps that can change the argmax, on [n, V]
         (`vllm/v1/sample/sampler.py:366 Sampler.apply_logits_processors`)."""
