@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from mini_vllm.engine.input_processor import PromptDict
 from mini_vllm.outputs import CompletionOutput, Logprob
 from mini_vllm.sampling_params import BeamSearchParams, SamplingParams
 
@@ -38,6 +39,13 @@ class BeamSearchSequence:
     text: str | None = None
     finish_reason: str | None = None
     stop_reason: int | str | None = None
+
+    def to_prompt(self, cache_salt: str | None = None) -> PromptDict:
+        """The prompt of the request that extends this beam."""
+        prompt: PromptDict = {"prompt_token_ids": self.tokens}
+        if cache_salt is not None:
+            prompt["cache_salt"] = cache_salt
+        return prompt
 
 
 @dataclass

@@ -145,8 +145,8 @@ class LLM:
         for start in range(0, len(instances), limit):
             some = list(zip(instances, read, strict=True))[start : start + limit]
             for _ in range(params.max_tokens):
-                beams = [
-                    {"prompt_token_ids": beam.tokens, "cache_salt": prompt.cache_salt}
+                beams: list[PromptType] = [
+                    beam.to_prompt(prompt.cache_salt)
                     for instance, prompt in some
                     for beam in instance.beams
                 ]

@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 from mini_vllm.attention import AttentionMetadata
 from mini_vllm.config.engine import EngineConfig
 from mini_vllm.models.llama import LlamaForCausalLM
+from mini_vllm.sample.generator import TorchGenerator
 from mini_vllm.sample.metadata import SamplingMetadata
 from mini_vllm.sample.ops import FloatArray, apply_temperature, random_sample, softmax
 from mini_vllm.sampling_params import _SAMPLING_EPS
@@ -81,7 +82,7 @@ class SpecDecodeBaseProposer:
         self.block_size = config.block_size
         self.kv_caches: list[Any] = []
         # A stream of its own, whatever seeds the requests have: they are for the model's draws.
-        self.rng = np.random.default_rng([config.seed, 1])
+        self.rng = TorchGenerator(config.seed + 1)
         self._enable_probabilistic_draft_probs = (
             spec.rejection_sample_method == "standard"
             and spec.draft_sample_method == "probabilistic"
@@ -219,7 +220,7 @@ class SpecDecodeBaseProposer:
 
 
 def compute_probs_and_sample_next_token(
-    logits: FloatArray, sampling_metadata: SamplingMetadata, rng: np.random.Generator
+    logits: FloatArray, sampling_metadata: SamplingMetadata, rng: TorchGenerator
 ) -> tuple[Ints, FloatArray]:
     """Draw from the `[m, V]` logits with each request's temperature, and nothing else that it asks for:
     what is drawn only has to be judged by what it was drawn from
