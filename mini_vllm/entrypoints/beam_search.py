@@ -96,8 +96,8 @@ class BeamSearchInstance:
         all beams' best token be EOS, there are still enough others.
 
         Args:
-            answers: per beam, the logprobs of its request's one token; None or empty: it could not be run, at
-                the model's longest length, and the beam is lost, as at the pin.
+            answers: per beam, the logprobs of its request's one token; None or empty: it was broken off, and
+                the beam is lost, as at the pin.
         """
         candidates: list[BeamSearchSequence] = []
         for beam, answer in zip(self.beams, answers, strict=True):

@@ -79,7 +79,9 @@ def build_logitsprocs(
                 f"{', '.join(str(each) for each in logits_processors)}"
             )
         return LogitsProcessors()
-    return LogitsProcessors(cls(config, "cpu", False) for cls in load_logitsprocs(logits_processors))
+    return LogitsProcessors(
+        cls(config, "cpu", False) for cls in load_logitsprocs(logits_processors)
+    )
 
 
 def validate_logits_processors_parameters(

@@ -109,7 +109,11 @@ def play(engine: str, named: bool) -> dict[str, Any]:
     if engine == "vllm":
         from vllm.v1.executor.uniproc_executor import UniProcExecutor
 
-        more = {"dtype": "float32", "distributed_executor_backend": UniProcExecutor}
+        more = {
+            "dtype": "float32",
+            "distributed_executor_backend": UniProcExecutor,
+            "gpu_memory_utilization": 0.3,
+        }
     llm = module.LLM(
         str(DEFAULT_MODEL),
         enforce_eager=True,

@@ -206,7 +206,11 @@ HERE = "tests.engine.helpers.logits_processors"
     [
         ("ForcePhrase", ValueError, "named as module:Class, got 'ForcePhrase'"),
         (f"{HERE}:", ValueError, "named as module:Class"),
-        ("no.such.module:Class", RuntimeError, "'no.such.module:Class' cannot be loaded: No module"),
+        (
+            "no.such.module:Class",
+            RuntimeError,
+            "'no.such.module:Class' cannot be loaded: No module",
+        ),
         (f"{HERE}:Missing", RuntimeError, "cannot be loaded: module .* has no attribute 'Missing'"),
         (f"{HERE}:requests", ValueError, "a class with the methods apply, is_argmax_invariant"),
         (SamplingParams, ValueError, "without apply, is_argmax_invariant, update_state"),
