@@ -148,7 +148,7 @@ def to_completion(
         text=text,
         token_ids=token_ids,
         cumulative_logprob=beam.cum_logprob,
-        logprobs=beam.logprobs,
+        logprobs=beam.logprobs[: len(token_ids)],
         finish_reason=beam.finish_reason or "length",
         stop_reason=beam.stop_reason,
     )

@@ -244,7 +244,7 @@ def test_with_drafts_no_processor_is_given() -> None:
         logits_processors=[both.ForcePhrase],
         speculative_config={"method": "ngram", "num_speculative_tokens": 2},
     )
-    with pytest.raises(ValueError, match="cannot be used with a speculative_config, got .*Phrase"):
+    with pytest.raises(ValueError, match=r"cannot be used with a speculative_config, got .*Phrase"):
         build_logitsprocs(config, config.logits_processors)
     assert not build_logitsprocs(config, None)
 
