@@ -29,7 +29,7 @@ def load_logitsprocs(
 
     Raises ValueError for a name of another form, for one that cannot be imported (a RuntimeError at the
     pin), and for something that is no processor
-    (`vllm/v1/sample/logits_processor/__init__.py:160 _load_custom_logitsprocs`).
+    (`vllm/v1/sample/logits_processor/__init__.py:158 _load_custom_logitsprocs`).
     """
     classes: list[type[LogitsProcessor]] = []
     for entry_point in entry_points(group=LOGITSPROCS_GROUP):
