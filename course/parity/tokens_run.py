@@ -36,6 +36,9 @@ class Scenario:
     prompts: list[list[int]]
     max_tokens: list[int]
     alone: bool = False
+    sampling: list[dict[str, Any]] | None = None
+    """What each prompt asks of the sampler; None: greedy."""
+    top: int = TOP
 
 
 @dataclass
@@ -63,7 +66,7 @@ class Result:
 def run_scenarios(
     model: str, scenarios: Sequence[Scenario], real: bool, attention: str = "numpy"
 ) -> list[Result]:
-    """Run scenarios through `vllm.LLM` (`real`) or `mini_vllm.LLM` with `attention`, greedily.
+    """Run scenarios through `vllm.LLM` (`real`) or `mini_vllm.LLM` with `attention`.
 
     Scenarios that follow each other with the same settings share an engine, and so its cache.
     """
@@ -76,7 +79,11 @@ def run_scenarios(
             settings = scenario.settings
             llm, before = _make_llm(model, settings, real, attention), 0
             drafts_before = _drafts(llm)
-        params = [llm.greedy(max_tokens) for max_tokens in scenario.max_tokens]
+        knobs = scenario.sampling or [{"temperature": 0}] * len(scenario.prompts)
+        params = [
+            llm.params(max_tokens=max_tokens, logprobs=scenario.top, **asked)
+            for max_tokens, asked in zip(scenario.max_tokens, knobs, strict=True)
+        ]
         prompts = [{"prompt_token_ids": prompt} for prompt in scenario.prompts]
         start = time.perf_counter()
         if scenario.alone:
@@ -129,7 +136,7 @@ def lift_the_fault() -> None:
 
 
 def _make_llm(model: str, settings: dict[str, Any], real: bool, attention: str) -> Any:
-    """An `LLM`, with `greedy(max_tokens)` and `preemptions()` (since its start) added."""
+    """An `LLM`, with `params`, its `SamplingParams`, and `preemptions()` (since its start) added."""
     llm: Any
     settings = copy.deepcopy(settings)  # vLLM writes into `speculative_config`
     counts_drafts = "speculative_config" in settings
@@ -172,7 +179,7 @@ def _make_llm(model: str, settings: dict[str, Any], real: bool, attention: str) 
         llm.preemptions = lambda: core.scheduler.num_preemptions
         params = mini_vllm.SamplingParams
     llm.counts_drafts = counts_drafts
-    llm.greedy = lambda max_tokens: params(temperature=0, max_tokens=max_tokens, logprobs=TOP)
+    llm.params = params
     return llm
 
 
