@@ -85,7 +85,7 @@ GROUPS: dict[str, tuple[Pair, ...]] = {
     "sampler": (
         Pair("logprobs, of the raw logits", f"{_SAMPLER} Sampler.__call__",
              "`vllm/v1/sample/sampler.py:83 in Sampler.forward`",
-             "else compute_logprobs(logits)", "compute_logprobs"),
+             "reported = compute_logprobs(reported)", "compute_logprobs"),
         Pair("allowed ids, bad words, minimum length, bias, penalties",
              f"{_SAMPLER} Sampler.apply_logits_processors",
              "vllm/v1/sample/sampler.py Sampler.apply_logits_processors"),
