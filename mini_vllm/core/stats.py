@@ -86,7 +86,7 @@ class CachingMetrics:
 
 @dataclass(slots=True)
 class SpecDecodingStats:
-    """Drafts since the stats were made last (`vllm/v1/spec_decode/metrics.py:17 SpecDecodingStats`).
+    """Drafts since the stats were made last (`vllm/v1/spec_decode/metrics.py:18 SpecDecodingStats`).
 
     Attributes:
         num_spec_tokens: most drafted tokens a request and step.
@@ -112,6 +112,14 @@ class SpecDecodingStats:
         self.num_accepted_tokens += num_accepted_tokens
         for position in range(num_accepted_tokens):
             self.num_accepted_tokens_per_pos[position] += 1
+
+    def add(self, stats: SpecDecodingStats) -> None:
+        """Count what others have counted."""
+        self.num_drafts += stats.num_drafts
+        self.num_draft_tokens += stats.num_draft_tokens
+        self.num_accepted_tokens += stats.num_accepted_tokens
+        for position, number in enumerate(stats.num_accepted_tokens_per_pos):
+            self.num_accepted_tokens_per_pos[position] += number
 
 
 @dataclass(slots=True)

@@ -2,7 +2,7 @@
 
 Names, labels, buckets and what is counted when: `vllm/v1/metrics/loggers.py:404 PrometheusStatLogger`
 and `vllm/v1/metrics/stats.py:325 IterationStats`. Not here: what belongs to features left out (LoRA,
-multi-modal caches, KV connectors, speculative decoding, sleep).
+multi-modal caches, KV connectors, sleep).
 
 vLLM observes prometheus-client's own histograms, once a token. Here the engine thread counts into
 plain lists, and a collector turns them into metrics when somebody asks: a token costs a fraction of a
@@ -11,8 +11,9 @@ microsecond.
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.metrics_core import (
@@ -23,17 +24,21 @@ from prometheus_client.metrics_core import (
 )
 from prometheus_client.registry import Collector
 
+from mini_vllm.core.stats import SpecDecodingStats
 from mini_vllm.engine.async_llm import AsyncLLM
 from mini_vllm.engine.step_record import StepRecord
 from mini_vllm.metrics.reader import (
+    ACCEPTED_PER_POS,
     FINISH_REASONS,
     FIRST_TOKEN_BUCKETS,
     LATENCY_BUCKETS,
     BucketCounts,
     build_1_2_5_buckets,
+    spec_decode_counters,
 )
 from mini_vllm.outputs import CompletionOutput
 from mini_vllm.sampling_params import SamplingParams
+from mini_vllm.spec_decode.metrics import SpecDecodingLogging
 
 # fmt: off
 _BETWEEN = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0,
@@ -129,6 +134,10 @@ class EngineMetrics(Collector):
             "request_decode_time_seconds": BucketCounts(LATENCY_BUCKETS),
             "request_prefill_kv_computed_tokens": BucketCounts(lengths),
         }
+        spec = config.speculation
+        self.spec_decoding = SpecDecodingStats(spec.num_spec_tokens) if spec else None
+        self._spec_logging = SpecDecodingLogging()
+        self._spec_lock = threading.Lock()  # the engine thread counts, another logs
         self.registry = CollectorRegistry()
         self.registry.register(self)
         ProcessCollector(registry=self.registry)
@@ -151,8 +160,10 @@ class EngineMetrics(Collector):
                 sequence.scheduled = started
                 sequence.num_prompt_tokens = len(new.prompt_token_ids)
         prompt_tokens = 0
+        generated = 0
         last, repeated = 0.0, 0  # most of a batch had its last token in the same step
         for output in record.outputs:
+            generated += len(output.new_token_ids)
             sequence = sequences.get(output.request_id)
             if sequence is None:
                 continue
@@ -169,12 +180,24 @@ class EngineMetrics(Collector):
                 prompt_tokens += sequence.num_prompt_tokens
                 self.prompt_tokens_cached += sequence.cached
             sequence.last = now
-            sequence.num_tokens += 1
+            sequence.num_tokens += len(output.new_token_ids)
         if repeated:
             self.inter_token_latency.observe(now - last, repeated)
         self.prompt_tokens += prompt_tokens
-        self.generation_tokens += len(record.outputs)
-        self.iteration_tokens.observe(prompt_tokens + len(record.outputs))
+        self.generation_tokens += generated
+        self.iteration_tokens.observe(prompt_tokens + generated)
+        drafts = record.scheduler_stats.spec_decoding_stats
+        if drafts is not None:
+            assert self.spec_decoding is not None
+            with self._spec_lock:
+                self.spec_decoding.add(drafts)
+                self._spec_logging.observe(drafts)
+
+    def log(self, log_fn: Callable[..., None]) -> None:
+        """Say how the drafts did since the last time, if there were any
+        (`vllm/v1/metrics/loggers.py:217 LoggingStatLogger.log`). Called in any thread."""
+        with self._spec_lock:
+            self._spec_logging.log(log_fn)
 
     def count_finished(self, done: _Sequence, reason: str, params: SamplingParams) -> None:
         """Take down a completion that ended by itself. Called in the event loop's thread."""
@@ -228,6 +251,8 @@ class EngineMetrics(Collector):
             family = CounterMetricFamily(f"vllm:{name}", text, labels=("model_name", "engine"))
             family.add_metric(self._labels, value)
             yield family
+        if self.spec_decoding is not None:
+            yield from self._spec_decoding_metrics(self.spec_decoding)
         computed = self.prompt_tokens - self.prompt_tokens_cached
         by_source = zip(_SOURCES, (computed, self.prompt_tokens_cached, 0), strict=True)
         yield self._split(
@@ -247,6 +272,19 @@ class EngineMetrics(Collector):
         for name, histogram in self.by_request.items():
             text = f"Per finished request: {name.replace('_', ' ')}."
             yield self._histogram(name, text, histogram)
+
+    def _spec_decoding_metrics(self, stats: SpecDecodingStats) -> Iterator[Metric]:
+        for name, text, value in spec_decode_counters(stats):
+            family = CounterMetricFamily(f"vllm:{name}", text, labels=("model_name", "engine"))
+            family.add_metric(self._labels, value)
+            yield family
+        by_position = [(str(p), n) for p, n in enumerate(stats.num_accepted_tokens_per_pos)]
+        yield self._split(
+            ACCEPTED_PER_POS,
+            "Accepted tokens by their place in the draft.",
+            "position",
+            by_position,
+        )
 
     def _gauge(self, name: str, text: str, value: float) -> Metric:
         family = GaugeMetricFamily(f"vllm:{name}", text, labels=("model_name", "engine"))
