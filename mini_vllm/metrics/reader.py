@@ -29,7 +29,6 @@ LATENCY_BUCKETS = (
     0.3, 0.5, 0.8, 1.0, 1.5, 2.0, 2.5, 5.0, 10.0, 15.0, 20.0, 30.0, 40.0, 50.0, 60.0, 120.0, 240.0,
     480.0, 960.0, 1920.0, 7680.0)
 # fmt: on
-ACCEPTED_PER_POS = "spec_decode_num_accepted_tokens_per_pos"
 FINISH_REASONS = ("stop", "length", "abort", "error", "repetition")
 
 
@@ -60,8 +59,8 @@ class Counter(Metric):
 
 @dataclass
 class Vector(Metric):
-    """Counters in a row, which Prometheus does not know: one metric alone is read so, the accepted drafts
-    by position (`vllm/v1/metrics/reader.py:32 Vector`)."""
+    """Counters in a row, which Prometheus does not know: one metric alone is read so, the accepted tokens
+    by position in the draft (`vllm/v1/metrics/reader.py:32 Vector`)."""
 
     values: list[int]
 
@@ -106,14 +105,14 @@ class BucketCounts:
         return rows
 
 
-def spec_decode_counters(stats: SpecDecodingStats) -> list[tuple[str, str, int]]:
-    """Name, help and value of vLLM's counters of drafts, but for those by position
+def spec_decode_counters(stats: SpecDecodingStats) -> dict[str, int]:
+    """By name, what vLLM counts of drafts beside the tokens by position
     (`vllm/v1/spec_decode/metrics.py:121 SpecDecodingProm`)."""
-    return [
-        ("spec_decode_num_drafts", "Drafts that were checked.", stats.num_drafts),
-        ("spec_decode_num_draft_tokens", "Tokens in those drafts.", stats.num_draft_tokens),
-        ("spec_decode_num_accepted_tokens", "Those that were accepted.", stats.num_accepted_tokens),
-    ]
+    return {
+        "spec_decode_num_drafts": stats.num_drafts,
+        "spec_decode_num_draft_tokens": stats.num_draft_tokens,
+        "spec_decode_num_accepted_tokens": stats.num_accepted_tokens,
+    }
 
 
 @dataclass(slots=True)
@@ -155,8 +154,9 @@ class EngineMetrics:
         self._counters = dict.fromkeys(
             ("prefix_cache_queries", "prefix_cache_hits", "prompt_tokens", "generation_tokens"), 0
         )
-        spec = config.speculation
-        self._drafts = SpecDecodingStats(spec.num_spec_tokens) if spec else None
+        self._spec_decoding: SpecDecodingStats | None = None
+        if config.speculation is not None:
+            self._spec_decoding = SpecDecodingStats(config.speculation.num_spec_tokens)
         self._success = dict.fromkeys(FINISH_REASONS, 0)
         assert config.max_model_len is not None
         lengths = build_1_2_5_buckets(config.max_model_len)
@@ -213,9 +213,8 @@ class EngineMetrics:
         counters["generation_tokens"] += iteration.num_generation_tokens
         counters["prefix_cache_queries"] += scheduler_stats.prefix_cache_stats.queries
         counters["prefix_cache_hits"] += scheduler_stats.prefix_cache_stats.hits
-        if scheduler_stats.spec_decoding_stats is not None:
-            assert self._drafts is not None
-            self._drafts.add(scheduler_stats.spec_decoding_stats)
+        if self._spec_decoding is not None and scheduler_stats.spec_decoding_stats is not None:
+            self._spec_decoding.add(scheduler_stats.spec_decoding_stats)
         self._step = scheduler_stats, iteration
 
     def observe_outputs(self, outputs: Sequence[RequestOutput]) -> None:
@@ -255,19 +254,18 @@ class EngineMetrics:
             "kv_cache_usage_perc": self._kv_cache_manager.usage,
         }
         counters = {"num_preemptions": scheduler.num_preemptions, **self._counters}
+        if self._spec_decoding is not None:
+            counters |= spec_decode_counters(self._spec_decoding)
         found: list[Metric] = [Gauge(f"vllm:{n}", dict(self._labels), v) for n, v in gauges.items()]
         found += [Counter(f"vllm:{n}", dict(self._labels), v) for n, v in counters.items()]
         found += [
             Counter("vllm:request_success", {**self._labels, "finished_reason": reason}, count)
             for reason, count in self._success.items()
         ]
-        if self._drafts is not None:
-            found += [
-                Counter(f"vllm:{name}", dict(self._labels), value)
-                for name, _, value in spec_decode_counters(self._drafts)
-            ]
-            per_pos = list(self._drafts.num_accepted_tokens_per_pos)
-            found.append(Vector(f"vllm:{ACCEPTED_PER_POS}", dict(self._labels), per_pos))
+        if self._spec_decoding is not None:
+            per_pos = list(self._spec_decoding.num_accepted_tokens_per_pos)
+            name = "vllm:spec_decode_num_accepted_tokens_per_pos"
+            found.append(Vector(name, dict(self._labels), per_pos))
         for name, counts in self._histograms.items():
             rows = [(bound, int(count)) for bound, count in counts.cumulative()]
             found.append(

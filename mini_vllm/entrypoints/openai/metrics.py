@@ -28,7 +28,6 @@ from mini_vllm.core.stats import SpecDecodingStats
 from mini_vllm.engine.async_llm import AsyncLLM
 from mini_vllm.engine.step_record import StepRecord
 from mini_vllm.metrics.reader import (
-    ACCEPTED_PER_POS,
     FINISH_REASONS,
     FIRST_TOKEN_BUCKETS,
     LATENCY_BUCKETS,
@@ -115,6 +114,11 @@ class EngineMetrics(Collector):
 
         # The engine thread's.
         self.prompt_tokens = self.prompt_tokens_cached = self.generation_tokens = 0
+        self.spec_decoding: SpecDecodingStats | None = None
+        if config.speculation is not None:
+            self.spec_decoding = SpecDecodingStats(config.speculation.num_spec_tokens)
+        self._spec_logging = SpecDecodingLogging()
+        self._spec_lock = threading.Lock()  # the engine thread counts, another logs
         self.iteration_tokens = BucketCounts(_STEP)
         self.time_to_first_token = BucketCounts(FIRST_TOKEN_BUCKETS)
         self.inter_token_latency = BucketCounts(_BETWEEN)
@@ -134,10 +138,6 @@ class EngineMetrics(Collector):
             "request_decode_time_seconds": BucketCounts(LATENCY_BUCKETS),
             "request_prefill_kv_computed_tokens": BucketCounts(lengths),
         }
-        spec = config.speculation
-        self.spec_decoding = SpecDecodingStats(spec.num_spec_tokens) if spec else None
-        self._spec_logging = SpecDecodingLogging()
-        self._spec_lock = threading.Lock()  # the engine thread counts, another logs
         self.registry = CollectorRegistry()
         self.registry.register(self)
         ProcessCollector(registry=self.registry)
@@ -159,11 +159,11 @@ class EngineMetrics(Collector):
             if sequence is not None:
                 sequence.scheduled = started
                 sequence.num_prompt_tokens = len(new.prompt_token_ids)
-        prompt_tokens = 0
-        generated = 0
+        prompt_tokens = new_tokens = 0
         last, repeated = 0.0, 0  # most of a batch had its last token in the same step
         for output in record.outputs:
-            generated += len(output.new_token_ids)
+            num_new_tokens = len(output.new_token_ids)
+            new_tokens += num_new_tokens
             sequence = sequences.get(output.request_id)
             if sequence is None:
                 continue
@@ -180,18 +180,17 @@ class EngineMetrics(Collector):
                 prompt_tokens += sequence.num_prompt_tokens
                 self.prompt_tokens_cached += sequence.cached
             sequence.last = now
-            sequence.num_tokens += len(output.new_token_ids)
+            sequence.num_tokens += num_new_tokens
         if repeated:
             self.inter_token_latency.observe(now - last, repeated)
         self.prompt_tokens += prompt_tokens
-        self.generation_tokens += generated
-        self.iteration_tokens.observe(prompt_tokens + generated)
-        drafts = record.scheduler_stats.spec_decoding_stats
-        if drafts is not None:
-            assert self.spec_decoding is not None
+        self.generation_tokens += new_tokens
+        self.iteration_tokens.observe(prompt_tokens + new_tokens)
+        drafted = record.scheduler_stats.spec_decoding_stats
+        if self.spec_decoding is not None and drafted is not None:
             with self._spec_lock:
-                self.spec_decoding.add(drafts)
-                self._spec_logging.observe(drafts)
+                self.spec_decoding.add(drafted)
+                self._spec_logging.observe(drafted)
 
     def log(self, log_fn: Callable[..., None]) -> None:
         """Say how the drafts did since the last time, if there were any
@@ -252,7 +251,7 @@ class EngineMetrics(Collector):
             family.add_metric(self._labels, value)
             yield family
         if self.spec_decoding is not None:
-            yield from self._spec_decoding_metrics(self.spec_decoding)
+            yield from self._collect_spec_decoding(self.spec_decoding)
         computed = self.prompt_tokens - self.prompt_tokens_cached
         by_source = zip(_SOURCES, (computed, self.prompt_tokens_cached, 0), strict=True)
         yield self._split(
@@ -273,18 +272,17 @@ class EngineMetrics(Collector):
             text = f"Per finished request: {name.replace('_', ' ')}."
             yield self._histogram(name, text, histogram)
 
-    def _spec_decoding_metrics(self, stats: SpecDecodingStats) -> Iterator[Metric]:
-        for name, text, value in spec_decode_counters(stats):
+    def _collect_spec_decoding(self, stats: SpecDecodingStats) -> Iterator[Metric]:
+        for name, value in spec_decode_counters(stats).items():
+            text = f"{name.removeprefix('spec_decode_num_').replace('_', ' ').capitalize()}."
             family = CounterMetricFamily(f"vllm:{name}", text, labels=("model_name", "engine"))
             family.add_metric(self._labels, value)
             yield family
-        by_position = [(str(p), n) for p, n in enumerate(stats.num_accepted_tokens_per_pos)]
+        per_pos = list(enumerate(stats.num_accepted_tokens_per_pos))
         yield self._split(
-            ACCEPTED_PER_POS,
-            "Accepted tokens by their place in the draft.",
-            "position",
-            by_position,
-        )
+            "spec_decode_num_accepted_tokens_per_pos", "Accepted tokens by position in the draft.",
+            "position", [(str(position), count) for position, count in per_pos],
+        )  # fmt: skip
 
     def _gauge(self, name: str, text: str, value: float) -> Metric:
         family = GaugeMetricFamily(f"vllm:{name}", text, labels=("model_name", "engine"))
