@@ -39,18 +39,18 @@ class SpecDecodingLogging:
         self.reset()
 
     def reset(self) -> None:
-        self._sum: SpecDecodingStats | None = None
+        self.total: SpecDecodingStats | None = None  # since the last line; None: no drafts
         self._since = self._clock()
 
     def observe(self, stats: SpecDecodingStats) -> None:
         """Take in what one step counted."""
-        if self._sum is None:
-            self._sum = SpecDecodingStats(stats.num_spec_tokens)
-        self._sum.add(stats)
+        if self.total is None:
+            self.total = SpecDecodingStats(stats.num_spec_tokens)
+        self.total.add(stats)
 
     def log(self, log_fn: Callable[..., Any] = logger.info) -> None:
         """Give `log_fn` a format and its arguments, unless there was no draft since the last time."""
-        total = self._sum
+        total = self.total
         if total is None:
             return
         elapsed = self._clock() - self._since
