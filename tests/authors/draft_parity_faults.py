@@ -93,7 +93,9 @@ class PublishesDrafts(Scheduler):
 class NothingTakenBack(Scheduler):
     """Counts rejected drafts as computed."""
 
-    def _take_back_rejected(self, request: Request, num_draft_tokens: int, num_accepted: int) -> None:
+    def _take_back_rejected(
+        self, request: Request, num_draft_tokens: int, num_accepted: int
+    ) -> None:
         pass
 
 
@@ -163,7 +165,9 @@ class NoPlaceholdersForDrafts(AsyncScheduler):
 class KeepsPlaceholders(AsyncScheduler):
     """Takes rejected drafts off the computed tokens, and not off the placeholders."""
 
-    def _take_back_rejected(self, request: Request, num_draft_tokens: int, num_accepted: int) -> None:
+    def _take_back_rejected(
+        self, request: Request, num_draft_tokens: int, num_accepted: int
+    ) -> None:
         before = request.num_output_placeholders
         super()._take_back_rejected(request, num_draft_tokens, num_accepted)
         request.num_output_placeholders = before
@@ -172,7 +176,9 @@ class KeepsPlaceholders(AsyncScheduler):
 class TakesFromVictims(AsyncScheduler):
     """Takes the rejected drafts of a request that was preempted since then off its computed tokens."""
 
-    def _take_back_rejected(self, request: Request, num_draft_tokens: int, num_accepted: int) -> None:
+    def _take_back_rejected(
+        self, request: Request, num_draft_tokens: int, num_accepted: int
+    ) -> None:
         computed = request.num_computed_tokens
         super()._take_back_rejected(request, num_draft_tokens, num_accepted)
         request.num_computed_tokens = computed - (num_draft_tokens - num_accepted)
@@ -213,7 +219,10 @@ ASYNC_FAULTS: dict[str, tuple[Any, str]] = {
     "no placeholders for drafts": (NoPlaceholdersForDrafts, "one for each draft in it"),
     "victims keep their drafts": (VictimsKeepTheirDrafts, "A victim's drafts are gone"),
     "keeps placeholders": (KeepsPlaceholders, "Drafts: a running request's drafts are tokens"),
-    "takes from victims": (TakesFromVictims, "From a request that was preempted in between nothing"),
+    "takes from victims": (
+        TakesFromVictims,
+        "From a request that was preempted in between nothing",
+    ),
     "counts drafts as accepted": (CountsDraftsAsAccepted, "Drafts: a running request's drafts"),
     "plans no drafts": (PlansNoDrafts, "Drafts: a running request's drafts are tokens of the step"),
 }
