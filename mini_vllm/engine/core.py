@@ -135,6 +135,7 @@ class EngineCore:
         if not pool.is_plain:  # a sliding window, or several KV cache groups
             runner_cls, parts = HybridModelRunner, _hybrid_parts(parts, pool, model, config)
         spec = config.speculation
+        self.use_spec_decode = spec is not None
         if spec is not None:
             hybrid = runner_cls is HybridModelRunner
             runner_cls = partial(
@@ -234,7 +235,7 @@ class EngineCore:
         model_output = self.model_runner.execute_model(scheduler_output)
         t2 = time.perf_counter()
         outputs = self.scheduler.update_from_output(scheduler_output, model_output)
-        if self.scheduler.num_spec_tokens:
+        if self.use_spec_decode:
             self._update_drafts(scheduler_output)
         t3 = time.perf_counter()
         self._tell_observers(
