@@ -73,6 +73,7 @@ class RequestState:
     most_computed: int = 0  # ever: below it a request computes again what it had
     table: list[int] = field(default_factory=list)
     num_output_placeholders: int = 0  # with asynchronous scheduling: tokens in flight
+    num_drafts: int = 0  # for the next step to check
 
     @property
     def rank(self) -> tuple[int, float]:
@@ -96,7 +97,7 @@ class Explainer:
 
     Args:
         config: fields of `EngineConfig` by name, `num_gpu_blocks`, `max_model_len` and
-            `max_num_batched_tokens` given.
+            `max_num_batched_tokens` given; `speculative_config` as a dictionary, or None.
         cached: blocks that hold cached content when the run begins.
 
     Attributes:
@@ -116,6 +117,12 @@ class Explainer:
         self.chunked: bool = config["enable_chunked_prefill"]
         self.whole_must_fit: bool = config["scheduler_reserve_full_isl"]
         self.plans_ahead: bool = config.get("async_scheduling", False)
+        spec = config.get("speculative_config") or {"method": "ngram"}
+        self.num_lookahead_tokens = 0
+        if spec["method"] != "ngram":
+            self.num_lookahead_tokens = spec["num_speculative_tokens"]
+        if spec["method"] == "draft_model":  # its first pass has a row more for each request
+            self.budget -= self.max_num_seqs
         self.states: dict[str, RequestState] = {}
         self.running: list[str] = []
         self.waiting: list[str] = []
@@ -222,10 +229,17 @@ class Explainer:
             reasons[part.request_id], part.why = reason, reason.words
             left -= part.num_scheduled_tokens
             self._hold(state, part.block_ids)
-            state.num_computed_tokens = part.num_computed_tokens + part.num_scheduled_tokens
-            state.most_computed = max(state.most_computed, state.num_computed_tokens)
-            if self.plans_ahead and state.num_computed_tokens >= state.num_tokens + placeholders:
-                state.num_output_placeholders += 1
+            computed = part.num_computed_tokens + part.num_scheduled_tokens
+            num_drafts = len(part.draft_token_ids)
+            # That much it has for good; with asynchronous scheduling it is not known yet what was rejected.
+            state.most_computed = max(
+                state.most_computed, computed - num_drafts + part.num_accepted_tokens
+            )
+            state.num_computed_tokens = computed
+            if not self.plans_ahead:
+                state.num_computed_tokens -= part.num_rejected_tokens
+            elif computed >= state.num_tokens + placeholders:
+                state.num_output_placeholders += 1 + num_drafts
         for request_id in before:
             if request_id not in reasons:
                 idle = walk.idle.get(request_id) or walk.end
@@ -255,19 +269,25 @@ class Explainer:
         step.cached_blocks = sum(block not in self.refs for block in self.cached)
         step.shared_blocks = sum(refs > 1 for refs in self.refs.values())
 
-    def taken_in(self, request_id: str, new_token_ids: list[int]) -> None:
+    def taken_in(self, request_id: str, new_token_ids: list[int], num_rejected: int = 0) -> None:
         """With asynchronous scheduling: the result of a plan in flight came for this request."""
         state = self.states[request_id]
         state.num_tokens += len(new_token_ids)
-        state.num_output_placeholders -= len(new_token_ids)
+        state.num_output_placeholders -= len(new_token_ids) + num_rejected
+        if state.num_computed_tokens:
+            state.num_computed_tokens -= num_rejected
 
     def _missing(self, state: RequestState) -> int:
-        """The tokens that a running request misses, those in flight counted as if it had them."""
+        """The tokens that a running request misses, those in flight counted as if it had them, and the
+        drafts that it has to check."""
         computed, placeholders = state.num_computed_tokens, state.num_output_placeholders
-        missing = state.num_tokens + placeholders - computed
-        if not placeholders:
+        missing = state.num_tokens + placeholders + state.num_drafts - computed
+        if not placeholders and not state.num_drafts:
             return missing
-        if computed + 2 - placeholders >= state.info.num_prompt_tokens + state.info.max_tokens:
+        if (
+            placeholders
+            and computed + 2 - placeholders >= state.info.num_prompt_tokens + state.info.max_tokens
+        ):
             return 0
         return min(missing, self.max_model_len - 1 - computed)
 
@@ -279,8 +299,12 @@ class Explainer:
             missing = state.num_tokens - num_computed
         tokens = missing
         num_tokens = state.num_tokens + state.num_output_placeholders
-        if missing == 1 and num_tokens > state.info.num_prompt_tokens:
-            reason = Reason("rest", DECODE)
+        num_drafts = missing - (num_tokens - num_computed) if state.num_drafts else 0
+        if missing - num_drafts == 1 and num_tokens > state.info.num_prompt_tokens:
+            words = f"{DECODE}, and {count(num_drafts, 'draft')} to check" if num_drafts else DECODE
+            if num_drafts < state.num_drafts:
+                words += f"; max_model_len has no room for {state.num_drafts}"
+            reason = Reason("rest", words)
         else:
             reason = Reason("rest", AGAIN if num_computed < state.most_computed else REST)
         if 0 < self.threshold < tokens:
@@ -315,7 +339,8 @@ class Explainer:
                 at += 1
                 continue
             tokens, reason = self._clamp(state, state.num_computed_tokens, left, missing)
-            slots = min(state.num_computed_tokens + tokens, self.max_model_len)
+            slots = state.num_computed_tokens + tokens + self.num_lookahead_tokens
+            slots = min(slots, self.max_model_len)
             need = max(-(slots // -self.block_size) - len(state.table), 0)
             while need > free:
                 victim, place = running[-1], "it is the last of the running list"
