@@ -331,8 +331,8 @@ class TraceRecorder:
         if self.core.config.speculation is None:
             return
         for request in self.core.scheduler.requests.values():
-            if (state := self._explainer.states.get(request.request_id)) is not None:
-                state.num_drafts = len(request.spec_token_ids)
+            if request.request_id in self._explainer.states:
+                self._explainer.drafted(request.request_id, len(request.spec_token_ids))
 
     def _hash_changes(self, fresh: set[int]) -> tuple[list[int], list[int]]:
         """The blocks whose cached content was dropped in this step, and those published in it."""

@@ -118,7 +118,7 @@ def test_the_text_says_what_became_of_them() -> None:
                     f"{part.num_rejected_tokens} rejected, sampled "
                     + " ".join(map(str, part.new_token_ids))
                 ) in text
-    assert "one decode token, and 4 drafts to check" in text
+    assert "one decode token and 4 drafts, drafted" in text
 
 
 def test_drafts_survive_the_data_and_impossible_ones_are_refused() -> None:
