@@ -77,11 +77,11 @@ class Words {
     const { draft_token_ids: drafts, num_accepted_tokens: accepted } = part;
     const lines = [];
     const list = (tokens) => tokens.map((token) => this.piece(token)).join(", ");
-    if (accepted) lines.push(`${plural(accepted, "draft")} accepted: ${list(drafts.slice(0, accepted))}`);
+    if (accepted) lines.push(`${plural(accepted, "draft token")} accepted: ${list(drafts.slice(0, accepted))}`);
     if (rejectedOf(part)) {
       const tokens = drafts.slice(accepted); // -1: only the worker knew them
       const which = tokens.includes(-1) ? "" : `: ${list(tokens)}`;
-      lines.push(`${plural(tokens.length, "draft")} rejected${which}`);
+      lines.push(`${plural(tokens.length, "draft token")} rejected${which}`);
     }
     // The accepted drafts are sampled tokens, too, and stand there already.
     const fresh = part.new_token_ids.slice(accepted);
@@ -130,7 +130,7 @@ class Words {
     ];
     const { accepted, rejected } = model.drafts[s];
     if (accepted + rejected) {
-      facts.push(`${plural(accepted + rejected, "draft")} checked: ${accepted} accepted, ${rejected} rejected`);
+      facts.push(`${plural(accepted + rejected, "draft token")} checked: ${accepted} accepted, ${rejected} rejected`);
     }
     if (model.timed) {
       const times = [step.schedule_time, step.execute_time, step.update_time];

@@ -140,4 +140,4 @@ def test_the_page_is_written(tmp_path: Path) -> None:
 
     _, trace = play(NGRAM, max_tokens=8)
     write_trace(trace, tmp_path / "drafts.html")
-    assert "draft accepted" in (tmp_path / "drafts.html").read_text(encoding="utf-8")
+    assert "draft token accepted" in (tmp_path / "drafts.html").read_text(encoding="utf-8")
