@@ -6,8 +6,9 @@
 each method: n-grams, and the shipped draft model and EAGLE head where they are there. Every one is a process
 of its own with the same prompts: the beginnings of texts that neither model nor drafter was trained on.
 Greedy, EOS ignored, synchronous scheduling. Rounds alternate, those that wait are stopped (SIGSTOP), the best
-round counts. `/ without` is the speedup over the same engine without drafts; steps, rows and acceptance are
-counts of one round, and the same in each.
+round counts. `/ without` is the speedup over the same engine without drafts, `CPU / without` the same by the
+processor time of all threads, which a busy machine disturbs less. Steps, rows and acceptance are counts of
+one round, and the same in each.
 """
 
 from __future__ import annotations
@@ -124,11 +125,11 @@ def worker_main(name: str, num_speculative_tokens: int) -> int:
     for line in sys.stdin:
         round_ = json.loads(line)
         before, steps, rows = _counters(llm.get_metrics()), tally.steps, tally.rows
-        start = time.perf_counter()
+        start, cpu = time.perf_counter(), time.process_time()
         outputs = run(round_["prompts"], round_["max_tokens"])
-        seconds = time.perf_counter() - start
+        seconds, cpu = time.perf_counter() - start, time.process_time() - cpu
         answer = {
-            "seconds": seconds, "outputs": outputs, "steps": tally.steps - steps,
+            "seconds": seconds, "cpu": cpu, "outputs": outputs, "steps": tally.steps - steps,
             "rows": tally.rows - rows, "before": before, "after": _counters(llm.get_metrics()),
         }  # fmt: skip
         print(json.dumps(answer), file=reply, flush=True)
@@ -194,6 +195,7 @@ def measure(
     try:
         for batch in BATCHES:
             best: dict[str, float] = {}
+            least: dict[str, float] = {}  # of processor time
             answers: dict[str, dict[str, Any]] = {}
             for number in range(rounds + 1):
                 for engine in engines:
@@ -201,7 +203,9 @@ def measure(
                     rate = batch * output_len / answer["seconds"]
                     if number:  # the first round warms up
                         best[engine.name] = max(best.get(engine.name, 0.0), rate)
-            rows += [make_row(name, batch, best, answers) for name in names]
+                        cpu = answer["cpu"]
+                        least[engine.name] = min(least.get(engine.name, cpu), cpu)
+            rows += [make_row(name, batch, best, least, answers) for name in names]
             print(f"batch {batch} measured", file=sys.stderr, flush=True)
     finally:
         for engine in engines:
@@ -212,7 +216,11 @@ def measure(
 
 
 def make_row(
-    name: str, batch: int, best: dict[str, float], answers: dict[str, dict[str, Any]]
+    name: str,
+    batch: int,
+    best: dict[str, float],
+    least: dict[str, float],
+    answers: dict[str, dict[str, Any]],
 ) -> dict[str, Any]:
     """One line of the table; what no drafts have is None."""
     engine, method = name.split(":")
@@ -221,7 +229,8 @@ def make_row(
     plain = zip(answer["outputs"], answers["mini_vllm:none"]["outputs"], strict=True)
     row: dict[str, Any] = {
         "engine": engine, "method": method, "concurrent": batch, "tok/s": best[name],
-        "/ without": best[name] / best[f"{engine}:none"], "steps": answer["steps"],
+        "/ without": best[name] / best[f"{engine}:none"],
+        "CPU / without": least[f"{engine}:none"] / least[name], "steps": answer["steps"],
         "steps / without": answer["steps"] / without["steps"],
         "tokens / step": tokens / answer["steps"], "rows / step": answer["rows"] / answer["steps"],
         "acceptance length": None, "acceptance %": None, "by position %": None,

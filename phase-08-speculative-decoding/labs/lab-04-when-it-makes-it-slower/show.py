@@ -34,7 +34,7 @@ def implementation(choice: str | None = None) -> ModuleType:
 
 
 def show_gains(lab: ModuleType) -> None:
-    print(f"{'batch':22}" + "".join(f"{batch:8}   " for batch in BATCHES))
+    print((f"{'batch':22}" + "".join(f"{batch:8}   " for batch in BATCHES)).rstrip())
     print(f"{'server':16}{'text':6}" + "    gain  k" * len(BATCHES))
     for name, settings in support.servers().items():
         for text in TEXTS:
