@@ -7,17 +7,20 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from course.parity import mini_parts
 from course.parity.traces import Arrival, Config, Parts
+from mini_vllm.config.engine import EngineConfig
 from mini_vllm.core.sched.async_scheduler import AsyncScheduler
 from mini_vllm.core.sched.upstream_scheduler import UpstreamAsyncScheduler, UpstreamScheduler
 from mini_vllm.engine.parts import EngineParts
 from mini_vllm.sampling_params import SamplingParams
-from tests.engine.helpers import reset_with_drafts
+from mini_vllm.worker.hybrid_model_runner import check_hybrid
+from tests.engine.helpers import reset_with_drafts, windows_with_drafts
 from tests.engine.helpers.preempted_mid_step import play
 from tests.engine.helpers.seeds_beside import play as play_seeded
 from tests.engine.helpers.workloads import (
@@ -291,6 +294,47 @@ def test_real_vllm_loses_it() -> None:
     from course.parity.record import vllm_parts
 
     check_lost(lambda config: vllm_parts(config, True))
+
+
+# -- a window, with drafts in flight -----------------------------------------------------------------
+
+
+def check_given_back_too_early(make_parts: Callable[[Config], Parts]) -> None:
+    """What vLLM 0.22.1 decides: blocks are given back that the same plan reads if drafts are rejected."""
+    found = [windows_with_drafts.read_after_giving_back(make_parts, k) for k in (1, 2, 3, 5)]
+    assert found == GIVEN_BACK
+
+
+GIVEN_BACK = [(10, 1), (21, 4), (26, 7), (28, 0)]
+"""With 1, 2, 3 and 5 drafts: blocks given back and read, and those of them that went to another request."""
+
+
+def test_the_scheduler_alone_decides_as_vllm_does() -> None:
+    """So the engine refuses what would read them."""
+    check_given_back_too_early(lambda config: mini_parts(config, AsyncScheduler))
+
+
+def test_the_engine_refuses_drafts_in_flight_beside_a_window() -> None:
+    """By name. Synchronous scheduling knows what was accepted, and goes."""
+    model: Any = SimpleNamespace(
+        config=SimpleNamespace(architecture="MistralForCausalLM"),
+        attention=SimpleNamespace(supports_sliding_window=True),
+    )
+    spec = {"method": "eagle", "num_speculative_tokens": 3, "model": "a drafter"}
+    check_hybrid(model, EngineConfig(speculative_config=spec))
+    config = EngineConfig(speculative_config=spec, async_scheduling=True)
+    with pytest.raises(
+        ValueError, match="async_scheduling does not go with speculation for this Mistral"
+    ):
+        check_hybrid(model, config)
+
+
+@pytest.mark.vllm
+def test_real_vllm_gives_back_what_it_reads() -> None:
+    """The same, on vLLM's own `AsyncScheduler`."""
+    from course.parity.record import vllm_parts
+
+    check_given_back_too_early(lambda config: vllm_parts(config, True))
 
 
 # -- seeds ----------------------------------------------------------------------------------------
