@@ -98,8 +98,9 @@ def _hybrid_parts(
     def make_manager(
         num_blocks: int, block_size: int, max_model_len: int, caching: bool, block_pool: BlockPool
     ) -> HybridKVCacheManager:
-        budget = config.token_budget
-        return HybridKVCacheManager(pool, max_model_len, budget, caching, block_pool)
+        budget, spec = config.token_budget, config.speculation
+        use_eagle = spec is not None and spec.use_eagle()
+        return HybridKVCacheManager(pool, max_model_len, budget, caching, block_pool, use_eagle)
 
     return dataclasses.replace(parts, kv_cache_manager=make_manager)
 
