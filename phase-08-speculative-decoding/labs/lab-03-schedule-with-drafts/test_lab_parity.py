@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import ModuleType
 
 import pytest
 
-from course.learner.labs import load_support
+import course.parity
+from course.parity.decisions import explain, replay
+from course.parity.traces import is_async, read_traces
 from mini_vllm import EngineConfig, LLMEngine, SamplingParams
 from mini_vllm.engine.parts import EngineParts
 
-support = load_support(__file__)
+GOLDEN = Path(course.parity.__file__).parents[2] / "tests/golden/drafts-0.22.1.jsonl.gz"
 
 
 @pytest.mark.parametrize("ahead", [False, True], ids=["sync", "async"])
 def test_the_same_decisions_as_vllm(lab: ModuleType, ahead: bool) -> None:
-    """Twelve recorded workloads of each scheduler, by three methods, under both policies."""
-    traces = [trace for trace in support.read_traces() if trace["ahead"] is ahead]
-    assert len(traces) == 12, f"twelve traces, not {len(traces)}"
-    for trace in traces:
-        found = support.first_difference(trace, lab)
-        assert not found, found
+    """Thirty recorded workloads of each scheduler, by three methods, under both policies."""
+    traces = [
+        (where, trace) for where, trace in read_traces(str(GOLDEN)) if is_async(trace) is ahead
+    ]
+    assert len(traces) == 30, f"thirty traces, not {len(traces)}"
+    scheduler_class = lab.AsyncScheduler if ahead else lab.Scheduler
+    for where, trace in traces:
+        found = replay(Path(where).name, trace, scheduler_class)
+        assert found is None, explain(found, scheduler_class)
 
 
 def test_without_speculation_nothing_changes(lab: ModuleType) -> None:
