@@ -102,10 +102,10 @@ class AsyncScheduler(Scheduler):
             num_tokens_then = num_computed_tokens + 2 - num_output_placeholders
             if num_tokens_then >= request.num_prompt_tokens + request.max_tokens:
                 return 0
-        return min(
-            request.num_tokens_with_spec + num_output_placeholders - num_computed_tokens,
-            self.max_model_len - 1 - num_computed_tokens,
-        )
+        num_new_tokens = request.num_tokens + num_output_placeholders - num_computed_tokens
+        if self.num_spec_tokens:
+            num_new_tokens += len(request.spec_token_ids)
+        return min(num_new_tokens, self.max_model_len - 1 - num_computed_tokens)
 
     @property
     def _extra_slots(self) -> dict[str, int]:
@@ -118,6 +118,7 @@ class AsyncScheduler(Scheduler):
     def _update_after_schedule(self, scheduler_output: SchedulerOutput) -> None:
         """Advance the counters, and leave a placeholder where the plan samples a token."""
         super()._update_after_schedule(scheduler_output)
+        drafting = self.num_spec_tokens > 0
         for req_id in scheduler_output.num_scheduled_tokens:
             request = self.requests[req_id]
             request.is_prefill_chunk = (
@@ -125,7 +126,7 @@ class AsyncScheduler(Scheduler):
             )
             if not request.is_prefill_chunk:
                 request.num_output_placeholders += 1
-                if self.num_spec_tokens:
+                if drafting:
                     self._leave_draft_placeholders(request, scheduler_output)
 
     def _leave_draft_placeholders(
@@ -171,10 +172,11 @@ class AsyncScheduler(Scheduler):
         """
         status_before_update = request.status
         new_token_ids, stopped = super()._update_request_with_output(request, new_token_ids)
-        request.num_output_placeholders -= len(new_token_ids)
-        assert request.num_output_placeholders >= 0
+        request.num_output_placeholders -= 1
         if self.num_spec_tokens:
+            request.num_output_placeholders -= len(new_token_ids) - 1
             self._results_in_flight[request.request_id] -= 1
+        assert request.num_output_placeholders >= 0
         if status_before_update is RequestStatus.RUNNING:
             num_known_tokens = request.num_computed_tokens - request.num_output_placeholders
             self.kv_cache_manager.cache_blocks(request, num_known_tokens)
