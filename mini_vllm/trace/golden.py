@@ -12,8 +12,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from mini_vllm.trace.reasons import Explainer, Reason
+from mini_vllm.trace.reasons import Explainer
 from mini_vllm.trace.types import RequestInfo, RequestStep, StepTrace, Trace
+from mini_vllm.trace.words import Reason
 from mini_vllm.utils.outside import decode, gunzip, parse_json, read_bytes, short
 
 _KEYS = ("seed", "config", "requests", "steps", "outputs")
@@ -302,6 +303,8 @@ class Recording:
             self.tables[request_id] = table if table != before else before
             published += self._publish(request_id, num_computed + tokens)
             new, reason = self._outcome(request_id, step)
+            drafts = step.get("drafts", {}).get(request_id, ())
+            accepted = step["sampled"][request_id] - 1 if drafts and "sampled" in step else 0
             scheduled.append(
                 RequestStep(
                     request_id,
@@ -311,6 +314,8 @@ class Recording:
                     self.tables[request_id],
                     new,
                     reason,
+                    draft_token_ids=list(drafts),
+                    num_accepted_tokens=accepted,
                 )
             )
         self.running = list(step["running"])
