@@ -264,7 +264,9 @@ def _shown_drafts(drafts: dict[str, list[int]]) -> str:
     return f"{num_drafts} drafts of {drafted} tokens, {accepted} accepted, by position {per_pos}: {shares}"
 
 
-def report(comparisons: Sequence[Comparison], most: int = 10) -> str:
+def report(
+    comparisons: Sequence[Comparison], most: int = 10, engines: str = "mini_vllm and vLLM"
+) -> str:
     """Totals a scenario, then what differs and the near ties, at most `most` lines of each."""
     lines = []
     for c in comparisons:
@@ -273,7 +275,7 @@ def report(comparisons: Sequence[Comparison], most: int = 10) -> str:
             f"{len(c.mismatches)} mismatches, logprobs within {c.max_logprob_difference:.1e}, "
             f"{len(c.near_ties)} near ties, {c.cached_tokens} prompt tokens from the prefix cache, "
             f"preemptions {c.preemptions[0]} and {c.preemptions[1]}, "
-            f"{c.seconds[0]:.1f} s and {c.seconds[1]:.1f} s (mini_vllm and vLLM)"
+            f"{c.seconds[0]:.1f} s and {c.seconds[1]:.1f} s ({engines})"
         )
         if c.drafts:
             lines.append(f"{'':10} {_shown_drafts(c.drafts)}")

@@ -199,7 +199,7 @@ def _make_llm(model: str, settings: dict[str, Any], real: bool, attention: str) 
 
         if attention == "triton":
             _interpret_without_a_gpu()
-        if settings.get("async_scheduling"):
+        if settings.get("async_scheduling") and not settings.pop("two_in_flight", False):
             # vLLM computes a plan where it hands it over, and finds the result there at once.
             wait = mini_vllm.EngineParts(done_early=lambda future: future.result() is not None)
             settings["parts"] = wait

@@ -2,31 +2,31 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
-
 import pytest
 
+from course.parity import drafts
 from course.parity.tokens import Comparison, compare, make_scenarios, report, run_comparison
 from course.parity.tokens_run import Completion, Result
 from mini_vllm.config.engine import DEFAULT_MODEL
 
-CHECKPOINTS = Path(DEFAULT_MODEL).parent
-METHODS: dict[str, dict[str, Any]] = {
-    "ngram": {"prompt_lookup_min": 2, "prompt_lookup_max": 3},
-    "draft_model": {"model": str(DEFAULT_MODEL)},
-    "eagle": {"model": str(CHECKPOINTS / "tiny-llama-eagle")},
-}
-
 
 @pytest.mark.vllm
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", drafts.METHODS)
 def test_tokens_and_counters_equal_vllms(method: str) -> None:
     """Some prompts together, in chunks; some alone, on what is cached; some in a small pool."""
-    spec = {"method": method, "num_speculative_tokens": 3, **METHODS[method]}
+    spec = {"method": method, "num_speculative_tokens": 3, **drafts.METHODS[method]}
     found = run_comparison(str(DEFAULT_MODEL), 32, 8, 16, longest=200, speculative_config=spec)
     assert all(c.equal for c in found), report(found)
     assert all(c.drafts["accepted_tokens"][0] > 0 for c in found), report(found)
+
+
+def test_drafts_change_no_token_of_the_shipped_model() -> None:
+    """Every method, in a few prompts; `python -m course.parity.drafts` takes 200."""
+    found = drafts.run_comparison(count=8, max_tokens=8)
+    assert [c.name for c in found][:3] == ["ngram, together", "ngram, alone", "ngram, preempted"]
+    assert len(found) == 15, "three methods, of which two also run ahead, three scenarios each"
+    assert all(c.equal for c in found), report(found)
+    assert all(c.drafts["draft_tokens"][0] for c in found if "ngram" not in c.name)
 
 
 def test_scenarios_and_report_of_drafts() -> None:
