@@ -1,0 +1,126 @@
+"""The pictures of this phase's pages, drawn from `drafts.py`'s figures and from runs of the shipped model.
+
+python phase-08-speculative-decoding/pictures.py
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from drafts import HEAD_RATES, NGRAM_RATES, breaks_even, gain, rows_of
+
+from course.docs.drawing import Drawing, write_all
+
+
+def draw_gain() -> Drawing:
+    """How many times as fast each person's text comes, against people: the head, and a bad drafter."""
+    left, right, top, bottom = 62, 480, 34, 250
+    d = Drawing("What three drafts bring, against the people on the card", 316)
+
+    def x(people: float) -> float:
+        return left + math.log2(people) / 8 * (right - left)
+
+    def y(times: float) -> float:
+        return bottom - times / 2.4 * (bottom - top)
+
+    for times in (0, 0.5, 1, 1.5, 2):
+        d.path([(left, y(times)), (right, y(times))], "bold" if times == 1 else "thin")
+        d.text(left - 8, y(times) + 5, times, "s", "end")
+    d.text(12, 20, "times as fast as without drafts", "m")
+    for power in range(9):
+        d.text(x(2**power), bottom + 20, 2**power, "s", "middle")
+    d.text(right, bottom + 42, "people", "m", "end")
+    fine = [2 ** (step / 16) for step in range(129)]
+    for css, rates, weights in (("A", HEAD_RATES, None), ("B", NGRAM_RATES, 0.0)):
+        more = {} if weights is None else {"drafter": weights}
+        d.path([(x(p), y(gain(p, rates, **more))) for p in fine], "bold", 2)
+        for power in range(9):
+            d.dot(x(2**power), y(gain(2**power, rates, **more)), css)
+        even = breaks_even(rates, **more)
+        d.path([(x(even), y(1)), (x(even), bottom)], "dash")
+        d.text(x(even) + 4, bottom - 6, even, css + " s")
+    d.dot(right + 14, 60, "A")
+    d.text(right + 26, 65, "EAGLE head", "m")
+    d.dot(right + 14, 86, "B")
+    d.text(right + 26, 91, "n-gram lookup", "m")
+    d.text(left, bottom + 60, "derived from data sheets, without reading the KV cache", "m")
+    return d
+
+
+def draw_verify() -> Drawing:
+    """The rows of one step: inputs, what the model says, what was drafted, and what is kept."""
+    rows = rows_of("ens")
+    d = Drawing("One step with three drafts: four rows go in, three tokens come out", 262)
+    left, wide, high = 150, 96, 36
+    for name, at in (("goes in", 48), ("the model says", 110), ("was drafted", 158)):
+        d.text(left - 14, at + 23, name, "m", "end")
+    for i, row in enumerate(rows):
+        at = left + i * wide
+        d.text(at + wide / 2 - 10, 34, f"row {row.number}", "s", "middle")
+        wrong = row.verdict == ""
+        d.cell(at, 48, wide - 20, high, show(row.token), "none" if wrong else "A")
+        d.arrow(at + wide / 2 - 10, 86, at + wide / 2 - 10, 108)
+        colour = {"accepted": "A", "own token": "B", "": "none"}[row.verdict]
+        d.cell(at, 110, wide - 20, high, show(row.says), colour)
+        if row.drafted:
+            d.cell(at, 158, wide - 20, high, show(row.drafted), "none")
+        word = {"accepted": "accepted", "own token": "not equal", "": "thrown away"}[row.verdict]
+        d.text(at + wide / 2 - 10, 214, word, "s", "middle")
+    d.text(left, 246, "what the step brings: e, n, and a space of the model's own", "m")
+    return d
+
+
+def show(token: str) -> str:
+    """A letter as it is drawn; a space as the word."""
+    return "space" if token == " " else token
+
+
+def draw_overlap() -> Drawing:
+    """p and q of three tokens side by side, and what they have in common."""
+    p, q = np.array([0.5, 0.3, 0.2]), np.array([0.2, 0.7, 0.1])
+    d = Drawing("What the model's and the drafter's probabilities have in common", 336)
+    left, top, bottom, wide = 60, 40, 220, 150
+    tall = (bottom - top) / 0.75
+
+    for share in (0, 0.25, 0.5, 0.75):
+        d.path([(left, bottom - share * tall), (left + 3 * wide, bottom - share * tall)], "thin")
+        d.text(left - 8, bottom - share * tall + 5, share, "s", "end")
+    for i, name in enumerate(("mat", "sofa", "roof")):
+        at = left + 22 + i * wide
+        both = min(p[i], q[i])
+        for place, (share, css) in enumerate(((p[i], "A"), (q[i], "B"))):
+            d.box(at + place * 54, bottom - share * tall, 50, share * tall, css)
+            d.box(at + place * 54, bottom - both * tall, 50, both * tall, "C", 0)
+            letter = "p" if place == 0 else "q"
+            d.text(
+                at + place * 54 + 25,
+                bottom - share * tall - 6,
+                f"{letter} {share:.1f}",
+                "s",
+                "middle",
+            )
+        d.text(at + 52, bottom + 22, name, "m", "middle")
+    legend = (
+        ("C", "in both: what is accepted"),
+        ("B", "q has more: what is rejected"),
+        ("A", "p has more: what is drawn instead"),
+    )
+    for row, (css, words) in enumerate(legend):
+        d.dot(left + 6, bottom + 50 + row * 22, css)
+        d.text(left + 18, bottom + 55 + row * 22, words, "m")
+    common = float(np.minimum(p, q).sum())
+    d.text(
+        left + 290,
+        bottom + 55,
+        f"in common: {' + '.join(f'{m:.1f}' for m in np.minimum(p, q))} = {common:.1f}",
+        "m",
+    )
+    return d
+
+
+PICTURES = {"gain": draw_gain, "verify": draw_verify, "overlap": draw_overlap}
+
+
+if __name__ == "__main__":
+    write_all(__file__, PICTURES)
