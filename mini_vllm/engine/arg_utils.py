@@ -52,6 +52,7 @@ class EngineArgs:
     attention: str | None = None
     cudagraph_mode: str | None = None
     cudagraph_capture_sizes: list[int] | None = None
+    speculative_config: dict[str, Any] | None = None
     enforce_eager: bool = False
     stream_interval: int | None = None
     max_logprobs: int | None = None

@@ -19,18 +19,20 @@ from mini_vllm.core.kv_cache_groups import block_bytes, get_kv_cache_config
 from mini_vllm.core.kv_cache_interface import KVCacheConfig
 from mini_vllm.core.request import Request, RequestStatus
 from mini_vllm.core.sched.async_scheduler import AsyncScheduler
-from mini_vllm.core.sched.output import EngineCoreOutput
+from mini_vllm.core.sched.output import EngineCoreOutput, SchedulerOutput
 from mini_vllm.engine.batch_queue import BatchQueue
 from mini_vllm.engine.parts import DEFAULT_PARTS, EngineParts
 from mini_vllm.engine.step_record import StepRecord, StepResult
 from mini_vllm.executor.uniproc_executor import UniProcExecutor
 from mini_vllm.layers.quantization.config import get_quantization_config
 from mini_vllm.models.llama import LlamaForCausalLM
+from mini_vllm.spec_decode.loading import drafter_block_bytes
 from mini_vllm.tokenizer import Tokenizer
 from mini_vllm.utils.math import cdiv
 from mini_vllm.worker.hybrid_model_runner import HybridModelRunner, check_hybrid
 from mini_vllm.worker.memory import check_memory
 from mini_vllm.worker.model_runner import ModelRunner
+from mini_vllm.worker.spec_decode_runner import SpecDecodeModelRunner
 
 
 class EngineDeadError(RuntimeError):
@@ -64,6 +66,7 @@ def resolve_config(
         config = dataclasses.replace(config, kv_cache_dtype=quantization.kv_cache_dtype)
     if config.num_gpu_blocks is None:
         page = block_bytes(model.config, config.block_size, config.kv_cache_dtype)
+        page += drafter_block_bytes(config.speculation, config.block_size, config.kv_cache_dtype)
         num_gpu_blocks = config.kv_cache_memory_bytes // page
         if num_gpu_blocks < 2:
             raise ValueError(
@@ -127,6 +130,13 @@ class EngineCore:
         pool = get_kv_cache_config(model.config, config.block_size, config.num_gpu_blocks)
         if not pool.is_plain:  # a sliding window, or several KV cache groups
             runner_cls, parts = HybridModelRunner, _hybrid_parts(parts, pool, model, config)
+        spec = config.speculation
+        if spec is not None:
+            runner_cls = partial(
+                SpecDecodeModelRunner,
+                make_drafter=parts.drafter,
+                make_rejection_sampler=parts.rejection_sampler,
+            )
         self.model_runner = runner_cls(model, config, parts.sampler(config.seed))
         self.kv_cache_manager = parts.kv_cache_manager(
             config.num_gpu_blocks,
@@ -134,6 +144,7 @@ class EngineCore:
             config.max_model_len,
             config.enable_prefix_caching,
             parts.make_block_pool(config),
+            **({"use_eagle": True} if spec is not None and spec.use_eagle() else {}),
         )
         ahead = config.async_scheduling
         self.scheduler = parts.make_scheduler(config, self.kv_cache_manager)
@@ -218,11 +229,22 @@ class EngineCore:
         model_output = self.model_runner.execute_model(scheduler_output)
         t2 = time.perf_counter()
         outputs = self.scheduler.update_from_output(scheduler_output, model_output)
+        if self.scheduler.num_spec_tokens:
+            self._update_drafts(scheduler_output)
         t3 = time.perf_counter()
         self._tell_observers(
             StepResult(scheduler_output, model_output, outputs, t1 - t0, t2 - t1, t3 - t2)
         )
         return outputs
+
+    def _update_drafts(self, scheduler_output: SchedulerOutput) -> None:
+        """Hand the scheduler what was drafted in a step, for the next one's plan
+        (`vllm/v1/engine/core.py:463 EngineCore.post_step`)."""
+        if scheduler_output.total_num_scheduled_tokens == 0:
+            return
+        draft_token_ids = self.model_runner.take_draft_token_ids()
+        if draft_token_ids is not None:
+            self.scheduler.update_draft_token_ids(draft_token_ids)
 
     def _tell_observers(self, result: StepResult) -> None:
         """Count a step that is over, and hand its record to whoever observes."""

@@ -21,7 +21,10 @@ from mini_vllm.core.sched.scheduler import Scheduler
 from mini_vllm.cudagraph import CudagraphDispatcher, GraphRunner
 from mini_vllm.distributed.kv_events import KVEventPublisher
 from mini_vllm.engine.batch_queue import never_done_early
+from mini_vllm.models.llama import LlamaForCausalLM
+from mini_vllm.sample.rejection_sampler import RejectionSampler
 from mini_vllm.sample.sampler import Sampler
+from mini_vllm.worker.spec_decode_runner import Drafter, make_drafter
 
 
 @dataclass(frozen=True)
@@ -30,10 +33,13 @@ class EngineParts:
 
     Attributes:
         block_pool: `(num_gpu_blocks, enable_caching)`.
-        kv_cache_manager: `(num_gpu_blocks, block_size, max_model_len, enable_caching, block_pool)`.
+        kv_cache_manager: `(num_gpu_blocks, block_size, max_model_len, enable_caching, block_pool)`;
+            with an EAGLE head `use_eagle=True`, too.
         scheduler: `(config, kv_cache_manager)`. None: `Scheduler`, or with `async_scheduling`
             `AsyncScheduler`; with that, another must be one too.
         sampler: `(seed)`.
+        drafter: `(config, model)`, with `speculative_config`: who drafts; see `make_drafter`.
+        rejection_sampler: `(sampler, speculative_config)`, likewise: who judges the drafts.
         attention: `()`; only for a model that the engine loads: a loaded one has its own. None: the
             backend that `EngineConfig.attention` names.
         graph_runner: `(kernels, runtime_mode, counter, pool)`; only where `cudagraph_mode` asks for graphs.
@@ -50,6 +56,8 @@ class EngineParts:
     kv_cache_manager: Callable[..., KVCacheManager] = KVCacheManager
     scheduler: Callable[..., Scheduler] | None = None
     sampler: Callable[..., Sampler] = Sampler
+    drafter: Callable[[EngineConfig, LlamaForCausalLM], Drafter] = make_drafter
+    rejection_sampler: Callable[..., RejectionSampler] = RejectionSampler
     attention: Callable[[], AttentionBackend] | None = None
     graph_runner: Callable[..., GraphRunner] = GraphRunner
     cudagraph_dispatcher: Callable[..., CudagraphDispatcher] = CudagraphDispatcher

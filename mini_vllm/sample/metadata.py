@@ -5,8 +5,9 @@ Mirrors `vllm/v1/sample/metadata.py` and the state that `vllm/v1/sample/logits_p
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -57,6 +58,10 @@ class SamplingRow(Protocol):
     def generator(self) -> np.random.Generator | None: ...
 
 
+RepeatedRows = Sequence[tuple[int, list[int]]]
+"""For each new row the row that it is taken from, and the tokens that follow that row's outputs."""
+
+
 class MinTokensState:
     """The rows that may not stop yet
     (`vllm/v1/sample/logits_processor/builtin.py:167 MinTokensLogitsProcessor`).
@@ -83,6 +88,17 @@ class MinTokensState:
         reqs, tok_ids = np.array(pairs, np.int64).reshape(-1, 2).T
         self.logits_slice = reqs, tok_ids
 
+    def repeat_rows(self, rows: RepeatedRows) -> MinTokensState:
+        """The same for other rows; see `SamplingMetadata.repeat_rows`."""
+        repeated = copy.copy(self)
+        repeated.min_toks = {}
+        for new, (row, tokens) in enumerate(rows):
+            if row in self.min_toks:
+                min_tokens, output_token_ids, stop_token_ids = self.min_toks[row]
+                repeated.min_toks[new] = min_tokens, [*output_token_ids, *tokens], stop_token_ids
+        repeated.update_state()
+        return repeated
+
 
 class BadWordsState:
     """The rows with bad words: each row's words as token ids, and its outputs (live)."""
@@ -98,6 +114,17 @@ class BadWordsState:
         """`apply_bad_words` with the outputs as they are now."""
         bad_words_token_ids = {i: words for i, words, _ in self.entries}
         return apply_bad_words(logits, bad_words_token_ids, {i: ids for i, _, ids in self.entries})
+
+    def repeat_rows(self, rows: RepeatedRows) -> BadWordsState:
+        """The same for other rows; see `SamplingMetadata.repeat_rows`."""
+        repeated = copy.copy(self)
+        entries = {i: (words, ids) for i, words, ids in self.entries}
+        repeated.entries = [
+            (new, entries[row][0], [*entries[row][1], *tokens])
+            for new, (row, tokens) in enumerate(rows)
+            if row in entries
+        ]
+        return repeated
 
 
 class PenaltyState:
@@ -136,6 +163,22 @@ class PenaltyState:
             tokens += fresh
             self._counted[row] = len(ids)
         np.add.at(self.output_bin_counts, (rows, tokens), 1)
+
+    def repeat_rows(self, rows: RepeatedRows) -> PenaltyState:
+        """The same for other rows; see `SamplingMetadata.repeat_rows`."""
+        self.update_state()
+        entries = {row: entry for entry, row in enumerate(self.rows.tolist())}
+        chosen = [
+            (new, entries[row], tokens) for new, (row, tokens) in enumerate(rows) if row in entries
+        ]
+        repeated = copy.copy(self)
+        repeated.rows = np.array([new for new, _, _ in chosen], np.int64)
+        taken = np.array([entry for _, entry, _ in chosen], np.int64)
+        for name in ("prompt_mask", "output_bin_counts", "presence", "frequency", "repetition"):
+            setattr(repeated, name, getattr(self, name)[taken])
+        repeated._outputs = [[*self._outputs[entry], *tokens] for _, entry, tokens in chosen]
+        repeated._counted = [self._counted[entry] for entry in taken]
+        return repeated
 
     def apply(self, logits: FloatArray) -> FloatArray:
         """`apply_penalties` on this state's rows of the [n, V] logits."""
@@ -247,6 +290,37 @@ class SamplingMetadata:
                 to_float32(values),
             )
         return metadata
+
+    def repeat_rows(self, rows: RepeatedRows) -> SamplingMetadata:
+        """The metadata of rows that are taken from these, each as it is after some more tokens.
+
+        This is how speculative decoding asks for the draft at a request's place i: as a row of that
+        request whose outputs end with the i drafts before it. At the pin each of the arrays is
+        repeated by itself (`vllm/v1/sample/rejection_sampler.py:285
+        RejectionSampler.apply_logits_processors`).
+
+        Args:
+            rows: for each new row the row that it is taken from, and the tokens that follow that row's
+                outputs.
+
+        The new rows have no generators, no `logit_bias`, and do not see outputs that come later.
+        """
+        taken = np.array([row for row, _ in rows], np.int64)
+        mask = self.allowed_token_ids_mask
+        return replace(
+            self,
+            shape=(len(rows), self.shape[1]),
+            temperature=None if self.temperature is None else self.temperature[taken],
+            top_p=None if self.top_p is None else self.top_p[taken],
+            top_k=None if self.top_k is None else self.top_k[taken],
+            min_p=None if self.min_p is None else self.min_p[taken],
+            generators={},
+            allowed_token_ids_mask=None if mask is None else mask[taken],
+            bad_words=None if self.bad_words is None else self.bad_words.repeat_rows(rows),
+            min_tokens=None if self.min_tokens is None else self.min_tokens.repeat_rows(rows),
+            logit_bias=None,
+            penalties=None if self.penalties is None else self.penalties.repeat_rows(rows),
+        )
 
 
 def _column(values: list[float], off: float) -> FloatArray | None:

@@ -9,7 +9,8 @@ for) and the state that `logits_processor/builtin.py` keeps. The steps themselve
 3. the argmax, for greedy rows;
 4. what cannot change it: temperature, `min_p`, `top_k` and `top_p`; then the draw.
 
-Left out: thinking budgets, speculative tokens, custom logits processors, the other
+Rows with speculative tokens go through `rejection_sampler.py` first.
+Left out: thinking budgets, custom logits processors, the other
 `logprobs_mode`s, `logprob_token_ids`. Two differences: token ids come as int64 [n] instead of
 int32 [n, 1], and the random stream is numpy's, so seeded draws repeat here but are not vLLM's.
 
@@ -45,10 +46,10 @@ from mini_vllm.sampling_params import _SAMPLING_EPS
 
 @dataclass(slots=True)
 class SamplerOutput:
-    """One sampled token per row (`vllm/v1/outputs.py`)."""
+    """One sampled token per row, or with drafts as many as are kept (`vllm/v1/outputs.py`)."""
 
     sampled_token_ids: IntArray
-    """[n]"""
+    """[n]; from the rejection sampler [n, most drafts + 1]."""
     logprobs: LogprobsLists | None = None
     """None where no row asked for any."""
 
@@ -84,8 +85,9 @@ class Sampler:
             return SamplerOutput(sampled)
         return SamplerOutput(sampled, gather_logprobs(logprobs, num_logprobs, sampled))
 
+    @staticmethod
     def apply_logits_processors(
-        self, logits: FloatArray, sampling_metadata: SamplingMetadata
+        logits: FloatArray, sampling_metadata: SamplingMetadata
     ) -> FloatArray:
         """The steps that can change the argmax, on [n, V]
         (`vllm/v1/sample/sampler.py:366 Sampler.apply_logits_processors`)."""

@@ -12,7 +12,7 @@ sampled is written into the request's row at once, so the next step, which begin
 its input there; upstream keeps it on the device, as `prev_sampled_token_ids`, for the same purpose
 (`vllm/v1/worker/gpu_model_runner.py:3591 in GPUModelRunner._bookkeeping_sync`).
 
-Left out: multi-modal inputs, LoRA, draft tokens, CUDA graphs, parallelism. Upstream also samples rows
+Left out: multi-modal inputs, LoRA, CUDA graphs, parallelism. Drafts are `spec_decode_runner.py`'s. Upstream also samples rows
 that are still in the middle of their prompt and throws the token away; here only rows that have caught
 up are sampled.
 """
@@ -28,7 +28,12 @@ import numpy as np
 
 from mini_vllm.attention import AttentionMetadata
 from mini_vllm.config.engine import EngineConfig
-from mini_vllm.core.sched.output import ModelRunnerOutput, NewRequestData, SchedulerOutput
+from mini_vllm.core.sched.output import (
+    DraftTokenIds,
+    ModelRunnerOutput,
+    NewRequestData,
+    SchedulerOutput,
+)
 from mini_vllm.layers.quantization.kv_cache import QuantizedAttention, QuantizedKVCache
 from mini_vllm.models.llama import LlamaForCausalLM
 from mini_vllm.sample.metadata import SamplingMetadata, make_generator
@@ -66,6 +71,32 @@ class CachedRequestState:
         self.prompt_logprobs: list[LogprobsLists] = []  # of the chunks up to now
 
 
+def with_kv_cache_dtype(model: LlamaForCausalLM, kv_cache_dtype: str) -> LlamaForCausalLM:
+    """The model, attending over a cache of such numbers. Who gave it may run it over a plain cache, too."""
+    if kv_cache_dtype != "auto":
+        model = copy.copy(model)
+        model.attention = QuantizedAttention(model.attention)
+    return model
+
+
+def kv_cache_shape(model: LlamaForCausalLM, num_blocks: int, block_size: int) -> tuple[int, ...]:
+    """Shape of one layer's cache, as the model's attention wants it."""
+    config = model.config
+    return model.attention.get_kv_cache_shape(
+        num_blocks, block_size, config.num_key_value_heads, config.head_dim
+    )
+
+
+def allocate_kv_caches(
+    model: LlamaForCausalLM, shape: tuple[int, ...], kv_cache_dtype: str
+) -> list[Any]:
+    """One cache a layer, of zeros. Raises MemoryError or ValueError where there is no room."""
+    if kv_cache_dtype != "auto":
+        scales = [(layer.self_attn.k_scale, layer.self_attn.v_scale) for layer in model.layers]
+        return [QuantizedKVCache(shape, kv_cache_dtype, *pair) for pair in scales]
+    return [np.zeros(shape, np.float32) for _ in model.layers]
+
+
 class ModelRunner:
     """Executes steps. Owns the KV cache arrays, one a layer.
 
@@ -80,19 +111,11 @@ class ModelRunner:
     def __init__(self, model: LlamaForCausalLM, config: EngineConfig, sampler: Sampler) -> None:
         assert config.num_gpu_blocks is not None and config.max_model_len is not None
         self.kv_cache_dtype = config.kv_cache_dtype
-        if self.kv_cache_dtype != "auto":
-            model = copy.copy(model)  # who gave it may run it over a plain cache, too
-            model.attention = QuantizedAttention(model.attention)
-        self.model = model
+        self.model = model = with_kv_cache_dtype(model, self.kv_cache_dtype)
         self.sampler = sampler
         self.block_size = config.block_size
         self.vocab_size = model.config.vocab_size
-        shape = model.attention.get_kv_cache_shape(
-            config.num_gpu_blocks,
-            config.block_size,
-            model.config.num_key_value_heads,
-            model.config.head_dim,
-        )
+        shape = kv_cache_shape(model, config.num_gpu_blocks, config.block_size)
         rows = config.max_num_seqs
         max_blocks = cdiv(config.max_model_len, self.block_size)
         try:
@@ -226,6 +249,10 @@ class ModelRunner:
             result.sampled_token_ids[index[req_id]].append(token)
         return result
 
+    def take_draft_token_ids(self) -> DraftTokenIds | None:
+        """What was drafted for the next step: nothing (`SpecDecodeModelRunner` does)."""
+        return None
+
     def _prepare_inputs(
         self, rows: np.ndarray, num_scheduled_tokens: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, AttentionMetadata]:
@@ -263,12 +290,7 @@ class ModelRunner:
 
     def _allocate_kv_caches(self, shape: tuple[int, ...]) -> list[Any]:
         """One cache a layer, of zeros. Raises MemoryError or ValueError where there is no room."""
-        if self.kv_cache_dtype != "auto":
-            scales = [
-                (layer.self_attn.k_scale, layer.self_attn.v_scale) for layer in self.model.layers
-            ]
-            return [QuantizedKVCache(shape, self.kv_cache_dtype, *pair) for pair in scales]
-        return [np.zeros(shape, np.float32) for _ in range(self.model.config.num_hidden_layers)]
+        return allocate_kv_caches(self.model, shape, self.kv_cache_dtype)
 
     def _model_forward(
         self, input_ids: np.ndarray, positions: np.ndarray, attn_metadata: AttentionMetadata
@@ -285,9 +307,7 @@ class ModelRunner:
     ) -> np.ndarray:
         """Sample one token a row; int64 [len(req_ids)]. Adds the logprobs asked for to `result`."""
         states = [self.requests[req_id] for req_id in req_ids]
-        if self._metadata is None or self._metadata[0] != states:
-            self._metadata = (states, SamplingMetadata.build(states, self.vocab_size))
-        out = self.sampler(logits, self._metadata[1])
+        out = self.sampler(logits, self._sampling_metadata(states))
         if out.logprobs is not None:
             lists = out.logprobs
             for i, state in enumerate(states):
@@ -300,6 +320,12 @@ class ModelRunner:
                         lists.sampled_token_ranks[i : i + 1],
                     )
         return out.sampled_token_ids
+
+    def _sampling_metadata(self, states: list[CachedRequestState]) -> SamplingMetadata:
+        """What these requests ask of the sampler: made anew when others come together."""
+        if self._metadata is None or self._metadata[0] != states:
+            self._metadata = (states, SamplingMetadata.build(states, self.vocab_size))
+        return self._metadata[1]
 
     def _get_prompt_logprobs_dict(
         self, index: dict[str, int], attn_metadata: AttentionMetadata, hidden_states: Any

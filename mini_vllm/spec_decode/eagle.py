@@ -1,0 +1,75 @@
+"""Drafts by an EAGLE head: one layer that reads what the model thought of a token, and the token after it.
+
+Mirrors `vllm/v1/spec_decode/eagle.py:10 EagleProposer`. The head's first pass has as many tokens as the
+model's: each of the model's hidden states, at its position, with the token that came after it. The further
+passes have no states of the model's for their tokens, and read the head's own.
+
+An EAGLE-3 head reads the states of three layers instead of the last one's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from mini_vllm.config.engine import EngineConfig
+from mini_vllm.models.llama import LlamaForCausalLM
+from mini_vllm.sample.ops import FloatArray, IntArray
+from mini_vllm.spec_decode.llm_base_proposer import DraftInputs, SpecDecodeBaseProposer
+
+
+def get_eagle3_default_aux_hidden_state_layers(num_layers: int) -> tuple[int, int, int]:
+    """Before which layers of the model an EAGLE-3 head listens, unless its `config.json` says it
+    (`vllm/model_executor/models/interfaces.py:1295`)."""
+    return (2, num_layers // 2, num_layers - 3)
+
+
+class EagleProposer(SpecDecodeBaseProposer):
+    """Drafts by running a head k times a step.
+
+    Args:
+        config: `speculative_config` has the method `eagle` or `eagle3`.
+        target: the model whose tokens are drafted.
+        model: the head.
+
+    Attributes:
+        aux_layers: the layers before which an EAGLE-3 head listens, in their order; empty for EAGLE.
+    """
+
+    pass_hidden_states_to_model = True
+
+    def __init__(self, config: EngineConfig, target: LlamaForCausalLM, model: Any) -> None:
+        super().__init__(config, model, model.config.max_model_len)
+        assert config.speculation is not None
+        self.aux_layers: tuple[int, ...] = ()
+        if config.speculation.method == "eagle3":
+            num_layers = target.config.num_hidden_layers
+            layers = model.aux_hidden_state_layers
+            layers = layers or get_eagle3_default_aux_hidden_state_layers(num_layers)
+            # Upstream collects them on the way up, each once.
+            self.aux_layers = tuple(sorted(set(layers) & set(range(num_layers + 1))))
+
+    def combine_hidden_states(self, aux_hidden_states: dict[int, FloatArray]) -> FloatArray:
+        """One state a token of those that an EAGLE-3 head listens to."""
+        states = [aux_hidden_states[layer] for layer in self.aux_layers]
+        combined: FloatArray = self.model.combine_hidden_states(np.concatenate(states, axis=-1))
+        return combined
+
+    def set_inputs_first_pass(self, inputs: DraftInputs, next_token_ids: IntArray) -> DraftInputs:
+        """The tokens one place on, [a1, b1, b2] with next tokens a2, b3 to [a2, b2, b3], where their
+        states stand."""
+        input_ids = np.roll(inputs.input_ids, -1)
+        input_ids[inputs.last_indices] = next_token_ids
+        return replace(inputs, input_ids=input_ids)
+
+    def _run(self, inputs: DraftInputs) -> tuple[FloatArray, FloatArray]:
+        last_hidden_states, hidden_states = self.model.forward(
+            inputs.input_ids,
+            inputs.positions,
+            inputs.hidden_states,
+            self.kv_caches,
+            inputs.attn_metadata,
+        )
+        return last_hidden_states, hidden_states

@@ -1,0 +1,34 @@
+"""Drafters from their checkpoints.
+
+What `vllm/v1/spec_decode/llm_base_proposer.py:1184 SpecDecodeBaseProposer.load_model` does: a draft model is
+read like any model; an EAGLE head takes embedding and LM head from the model where its checkpoint has none.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mini_vllm.config.speculative import SpeculativeConfig
+from mini_vllm.core.kv_cache_groups import block_bytes
+from mini_vllm.model_loader import load_config, load_model
+from mini_vllm.models.llama import LlamaForCausalLM
+
+
+def load_drafter(spec: SpeculativeConfig, target: LlamaForCausalLM) -> Any:
+    """The draft model, or the head, in `spec.model`.
+
+    Raises CheckpointError where the folder holds none that can be run.
+    """
+    assert spec.model is not None
+    if spec.uses_draft_model():
+        return load_model(spec.model)
+    raise NotImplementedError(spec.method)
+
+
+def drafter_block_bytes(
+    spec: SpeculativeConfig | None, block_size: int, kv_cache_dtype: str
+) -> int:
+    """Bytes that the drafter's layers add to a block of the KV cache; 0 for a drafter that has none."""
+    if spec is None or spec.model is None or spec.method == "ngram":
+        return 0
+    return block_bytes(load_config(spec.model), block_size, kv_cache_dtype)
