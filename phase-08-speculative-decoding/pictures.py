@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from drafts import HEAD_RATES, NGRAM_RATES, breaks_even, gain, rows_of
+from drafts import WITH_HEAD, WITH_LOOKUP, rows_of
 
 from course.docs.drawing import Drawing, write_all
 
@@ -32,14 +32,19 @@ def draw_gain() -> Drawing:
         d.text(x(2**power), bottom + 20, 2**power, "s", "middle")
     d.text(right, bottom + 42, "people", "m", "end")
     fine = [2 ** (step / 16) for step in range(129)]
-    for css, rates, weights in (("A", HEAD_RATES, None), ("B", NGRAM_RATES, 0.0)):
-        more = {} if weights is None else {"drafter": weights}
-        d.path([(x(p), y(gain(p, rates, **more))) for p in fine], "bold", 2)
+    for css, drafting in (("A", WITH_HEAD), ("B", WITH_LOOKUP)):
+        d.path([(x(p), y(drafting.gain(p))) for p in fine], "bold", 2)
         for power in range(9):
-            d.dot(x(2**power), y(gain(2**power, rates, **more)), css)
-        even = breaks_even(rates, **more)
+            d.dot(x(2**power), y(drafting.gain(2**power)), css)
+        even = drafting.breaks_even()
         d.path([(x(even), y(1)), (x(even), bottom)], "dash")
-        d.text(x(even) + 4, bottom - 6, even, css + " s")
+        d.text(
+            x(even) + (4 if css == "A" else -4),
+            bottom - 6,
+            even,
+            css + " s",
+            "start" if css == "A" else "end",
+        )
     d.dot(right + 14, 60, "A")
     d.text(right + 26, 65, "EAGLE head", "m")
     d.dot(right + 14, 86, "B")
@@ -50,7 +55,7 @@ def draw_gain() -> Drawing:
 
 def draw_verify() -> Drawing:
     """The rows of one step: inputs, what the model says, what was drafted, and what is kept."""
-    rows = rows_of("ens")
+    rows = rows_of("ues")
     d = Drawing("One step with three drafts: four rows go in, three tokens come out", 262)
     left, wide, high = 150, 96, 36
     for name, at in (("goes in", 48), ("the model says", 110), ("was drafted", 158)):
@@ -67,7 +72,7 @@ def draw_verify() -> Drawing:
             d.cell(at, 158, wide - 20, high, show(row.drafted), "none")
         word = {"accepted": "accepted", "own token": "not equal", "": "thrown away"}[row.verdict]
         d.text(at + wide / 2 - 10, 214, word, "s", "middle")
-    d.text(left, 246, "what the step brings: e, n, and a space of the model's own", "m")
+    d.text(left, 246, "what the step brings: u, e, and an n of the model's own", "m")
     return d
 
 
