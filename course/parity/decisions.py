@@ -43,6 +43,7 @@ from course.parity.traces import (
     read_traces,
 )
 from mini_vllm.config.engine import EngineConfig
+from mini_vllm.config.speculative import SpeculativeConfig
 from mini_vllm.core.hybrid_kv_cache_manager import HybridKVCacheManager
 from mini_vllm.core.kv_cache_interface import (
     ChunkedLocalAttentionSpec,
@@ -54,13 +55,16 @@ from mini_vllm.core.kv_cache_interface import (
 )
 from mini_vllm.core.request import Request, RequestStatus
 from mini_vllm.core.sched.async_scheduler import AsyncScheduler
-from mini_vllm.core.sched.output import ModelRunnerOutput
+from mini_vllm.core.sched.output import DraftTokenIds, ModelRunnerOutput
 from mini_vllm.core.sched.scheduler import Scheduler
 from mini_vllm.sampling_params import SamplingParams
 
 _FROM_FILE = "_parity_"  # begins the module names of --scheduler PATH
 # In the order in which one decision causes the next, so that the first to differ is the cause.
 FIELDS = ("preempted", "scheduled", "blocks", "finished", "running", "free")
+DRAFT_FIELDS = (
+    "preempted", "scheduled", "drafts", "blocks", "finished", "computed", "running", "free",
+)  # with speculation  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -94,7 +98,17 @@ def engine_config(config: Config) -> EngineConfig:
         scheduling_policy=config["policy"],  # type: ignore[arg-type]  # EngineConfig checks it
         enable_chunked_prefill=config.get("enable_chunked_prefill", True),
         scheduler_reserve_full_isl=config.get("scheduler_reserve_full_isl", True),
+        speculative_config=_speculation(config),
     )
+
+
+def _speculation(config: Config) -> SpeculativeConfig | None:
+    """The drafter's checkpoint is named and not there: a scheduler does not ask for it."""
+    spec = config.get("speculative_config")
+    if spec is None:
+        return None
+    model = None if spec["method"] == "ngram" else "a drafter"
+    return SpeculativeConfig(**spec, model=model)
 
 
 def hybrid_manager(config: Config) -> HybridKVCacheManager:
@@ -114,6 +128,7 @@ def hybrid_manager(config: Config) -> HybridKVCacheManager:
         config["max_model_len"],
         config["max_num_batched_tokens"],
         config["enable_prefix_caching"],
+        use_eagle=config.get("speculative_config", {}).get("method") == "eagle",
     )
 
 
@@ -153,11 +168,13 @@ def mini_parts(config: Config, scheduler_class: Any = Scheduler) -> Parts:
         block_ids=lambda request_id: list(scheduler.kv_cache_manager.get_block_ids(request_id)),
         make_output=make_output,
         aborted=RequestStatus.FINISHED_ABORTED,
+        make_drafts=DraftTokenIds,
     )
 
 
 def _differing(expected: Any, actual: Any) -> tuple[str, ...]:
-    unlike = [name for name in FIELDS if expected[name] != actual[name]]
+    fields = DRAFT_FIELDS if "drafts" in expected else FIELDS
+    unlike = [name for name in fields if expected[name] != actual[name]]
     if "scheduled" not in unlike and list(expected["scheduled"]) != list(actual["scheduled"]):
         unlike.insert(unlike.index("preempted") + 1 if "preempted" in unlike else 0, "scheduled")
     return tuple(unlike)

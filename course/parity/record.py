@@ -32,6 +32,7 @@ from course.parity.traces import (
     Group,
     Parts,
     Run,
+    Speculation,
     Trace,
     TraceError,
     Workload,
@@ -41,6 +42,7 @@ from course.parity.traces import (
 )
 
 STEP_LIMIT = 100_000
+METHODS = ["ngram", "draft_model", "eagle"]
 
 # What each shape draws from. Blocks are given as spare room over the longest request alone:
 # a number of blocks, or a share of that request's need.
@@ -78,6 +80,28 @@ SHAPES: dict[str, dict[str, Any]] = {
         "multiples": [1, 1, 2, 3, 4],
     },
     "chunks": {"groups": ["full c", "c", "full c c"], "block_size": [1, 2, 4, 8]},
+    "drafts": {"drafts": METHODS, "resets": True},
+    "drafts-tight": {"drafts": METHODS, "spare": [0, 1, 0.5], "policy": ["fcfs", "priority"]},
+    "drafts-priority": {"drafts": METHODS, "policy": ["priority"], "spare": [1, 0.5, 1.0]},
+    "drafts-short-model": {"drafts": METHODS, "max_model_len": [48, 64]},
+    "drafts-stop-tokens": {"drafts": METHODS, "stop": (0, 4)},
+    "drafts-conversations": {
+        "drafts": METHODS,
+        "caching": [True],
+        "block_size": [1, 2, 3, 4],
+        "spare": [1, 1.0, 4.0],
+        "resets": True,
+    },
+    "drafts-windows": {
+        "drafts": METHODS,
+        "groups": ["full w", "full w", "w", "full w w", "full w v", "w v"],
+    },
+    "drafts-block-sizes": {
+        "drafts": METHODS,
+        "groups": ["full w", "full w", "full w w", "full w v", "w v", "w full"],
+        "block_size": [1, 2, 4],
+        "multiples": [1, 1, 2, 3, 4],
+    },
 }
 
 
@@ -108,6 +132,12 @@ def workload(seed: int, shape: str = "mixed") -> Workload:
             q["stop_token_ids"] = rng.sample(range(3, 51), rng.randint(*ranges["stop"]))
     # Enough for the longest request alone (vLLM would wait for ever otherwise), seldom for all.
     longest = max(min(len(q["prompt"]) + q["max_tokens"], max_model_len) for q in requests)
+    spec: Speculation | None = None
+    if "drafts" in ranges:
+        spec = {"method": draw("drafts", []), "num_speculative_tokens": rng.randint(1, 5)}
+        budget = max(budget, 2 * max_num_seqs)  # a draft model has a row a request of it
+        # Two plans' drafts past the end, and the drafter's slots past those.
+        longest = min(longest + 3 * spec["num_speculative_tokens"], max_model_len)
     need = -(-longest // block_size)
     groups = _groups(rng, rng.choice(ranges["groups"])) if "groups" in ranges else []
     if "multiples" in ranges:
@@ -115,7 +145,9 @@ def workload(seed: int, shape: str = "mixed") -> Workload:
             group["block_size"] = block_size * draw("multiples", [])
         rng.choice(groups)["block_size"] = block_size  # the others' greatest common divisor
     if groups:
-        need = sum(_blocks_at_most(g, longest, block_size, budget, max_model_len) for g in groups)
+        at_once = budget + (spec["num_speculative_tokens"] if spec else 0)
+        need = sum(_blocks_at_most(g, longest, block_size, at_once, max_model_len) for g in groups)
+        need += len(groups) * (spec is not None)
     spare = draw("spare", [0, 1, 3, 1.0, 4.0])
     num_blocks = 1 + need + (spare if isinstance(spare, int) else int(spare * need))
     config: Config = {
@@ -132,7 +164,13 @@ def workload(seed: int, shape: str = "mixed") -> Workload:
     }
     if groups:
         config["kv_cache_groups"] = groups
-    return {"seed": seed, "config": config, "requests": requests}
+    work: Workload = {"seed": seed, "config": config, "requests": requests}
+    if spec is not None:
+        config["speculative_config"] = spec
+        if ranges.get("resets") and rng.random() < 0.5:
+            last = max(q["step"] for q in requests) + 20
+            work["resets"] = sorted(rng.sample(range(last), 3))
+    return work
 
 
 def _groups(rng: random.Random, letters: str) -> list[Group]:
@@ -215,7 +253,14 @@ def vllm_parts(config: Config, async_scheduling: bool = False) -> Parts:
     os.environ.setdefault("VLLM_NO_USAGE_STATS", "1")
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
     import torch
-    from vllm.config import CacheConfig, ModelConfig, SchedulerConfig, VllmConfig
+    from vllm.config import (
+        CacheConfig,
+        ModelConfig,
+        ParallelConfig,
+        SchedulerConfig,
+        SpeculativeConfig,
+        VllmConfig,
+    )
     from vllm.sampling_params import SamplingParams
     from vllm.utils.hashing import sha256
     from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
@@ -228,7 +273,7 @@ def vllm_parts(config: Config, async_scheduling: bool = False) -> Parts:
         KVCacheGroupSpec,
         SlidingWindowSpec,
     )
-    from vllm.v1.outputs import ModelRunnerOutput
+    from vllm.v1.outputs import DraftTokenIds, ModelRunnerOutput
     from vllm.v1.request import Request, RequestStatus
     from vllm.v1.structured_output import StructuredOutputManager
 
@@ -240,6 +285,18 @@ def vllm_parts(config: Config, async_scheduling: bool = False) -> Parts:
         model_config = ModelConfig(
             model=folder, dtype="float32", skip_tokenizer_init=True, max_model_len=max_model_len
         )
+        speculative_config = None
+        if spec := config.get("speculative_config"):
+            method: Any = spec["method"]
+            if method == "ngram" and async_scheduling:
+                method = "ngram_gpu"  # vLLM's other one: the only one that it takes then
+            speculative_config = SpeculativeConfig(
+                method=method,
+                num_speculative_tokens=spec["num_speculative_tokens"],
+                model=None if spec["method"] == "ngram" else folder,
+                target_model_config=model_config,
+                target_parallel_config=ParallelConfig(),
+            )
     cache_config = CacheConfig(
         block_size=block_size, enable_prefix_caching=config["enable_prefix_caching"]
     )
@@ -247,6 +304,7 @@ def vllm_parts(config: Config, async_scheduling: bool = False) -> Parts:
     vllm_config = VllmConfig(
         model_config=model_config,
         cache_config=cache_config,
+        speculative_config=speculative_config,
         scheduler_config=SchedulerConfig(
             max_model_len=max_model_len,
             is_encoder_decoder=False,
@@ -321,6 +379,7 @@ def vllm_parts(config: Config, async_scheduling: bool = False) -> Parts:
         block_ids=block_ids,
         make_output=make_output,
         aborted=RequestStatus.FINISHED_ABORTED,
+        make_drafts=DraftTokenIds,
     )
 
 
@@ -357,7 +416,7 @@ def record(work: Workload, parts: Parts, async_scheduling: bool = False) -> Trac
             _check_limit(work, run)
             run.arrive()
             steps.append(run.decide())
-    return {
+    trace: Trace = {
         "seed": work["seed"],
         "config": work["config"],
         "requests": work["requests"],
@@ -366,6 +425,9 @@ def record(work: Workload, parts: Parts, async_scheduling: bool = False) -> Trac
         "final": run.final(),
         "preemptions": run.preemptions(),
     }
+    if "resets" in work:
+        trace["resets"] = work["resets"]
+    return trace
 
 
 def _check_limit(work: Workload, run: Run) -> None:

@@ -9,7 +9,8 @@ One JSON object a line:
     seed, config, requests, steps, outputs, final, preemptions
 
 `config` may say `enable_chunked_prefill` and `scheduler_reserve_full_isl`; both default to true. It may
-name `kv_cache_groups`; then `blocks` has a list of tables for each request, one a group.
+name `kv_cache_groups`; then `blocks` has a list of tables for each request, one a group. It may have a
+`speculative_config`; then a step says what was drafted, too (`drafted`, `verified`).
 Sampling is a pure function of a request's index and its length, so every engine sees equal tokens.
 """
 
@@ -44,6 +45,13 @@ class Group(TypedDict):
     block_size: NotRequired[int]
 
 
+class Speculation(TypedDict):
+    """Who drafts, and how many tokens a request and step."""
+
+    method: Literal["ngram", "draft_model", "eagle"]
+    num_speculative_tokens: int
+
+
 class Config(TypedDict):
     """The engine's settings of a workload. `num_blocks` counts the null block."""
 
@@ -58,6 +66,7 @@ class Config(TypedDict):
     enable_chunked_prefill: NotRequired[bool]
     scheduler_reserve_full_isl: NotRequired[bool]
     kv_cache_groups: NotRequired[list[Group]]
+    speculative_config: NotRequired[Speculation]
 
 
 class Arrival(TypedDict):
@@ -78,6 +87,10 @@ class Decision(TypedDict):
 
     `scheduled` is in scheduling order. `blocks` is read right after `schedule()`; `running`,
     `finished` and `free` after the sampled tokens have been taken in.
+
+    With speculation only: `drafts`, those among the scheduled tokens; `computed`, what the scheduled
+    requests that live on have computed in the end; and what the step was answered: `sampled`, how many
+    tokens came of it, and `proposed`, how many are drafted for the next.
     """
 
     scheduled: dict[str, int]
@@ -86,14 +99,23 @@ class Decision(TypedDict):
     running: list[str]
     finished: dict[str, str]
     free: int
+    drafts: NotRequired[dict[str, list[int]]]
+    computed: NotRequired[dict[str, int]]
+    sampled: NotRequired[dict[str, int]]
+    proposed: NotRequired[dict[str, int]]
 
 
 class Workload(TypedDict):
-    """What is to be done, without what was decided."""
+    """What is to be done, without what was decided.
+
+    Before each step in `resets` the prefix cache is emptied and who runs starts anew. Asynchronous
+    scheduling leaves them out: with drafts in flight vLLM goes wrong there.
+    """
 
     seed: int
     config: Config
     requests: list[Arrival]
+    resets: NotRequired[list[int]]
 
 
 class Trace(Workload):
@@ -142,14 +164,44 @@ _DECISION: Kinds = {
     "finished": (dict,),
     "free": (int,),
 }
+_DRAFTS: Kinds = dict.fromkeys(("drafts", "computed", "sampled", "proposed"), (dict,))
+_SPECULATION: Kinds = {"method": (str,), "num_speculative_tokens": (int,)}
+
+
+def _mixed(h: int) -> int:
+    h &= _MASK
+    h ^= h >> 15
+    h = h * 2246822519 & _MASK
+    return h ^ h >> 13
+
+
+def drafted(req_index: int, pos: int, most: int, vary: bool = False) -> list[int]:
+    """What is drafted for the positions from `pos` on: `most` tokens, or with `vary` up to as many.
+
+    A draft is right by chance, of a request's own: 0.2, 0.5, 0.8, 0.95 or always. Right or wrong, it is
+    the same whenever this position is drafted."""
+    if vary:
+        most = _mixed(req_index * 40503 + pos * 2654435761 + 7) % (most + 1)
+    chance = (20, 50, 80, 95, 100)[req_index % 5]
+    tokens = []
+    for at in range(pos, pos + most):
+        right = _mixed(req_index * 97531 + at * 2654435761 + 99) % 100 < chance
+        tokens.append(token(req_index, at) if right else 51)
+    return tokens
+
+
+def verified(req_index: int, pos: int, drafts: list[int]) -> list[int]:
+    """The drafts from position `pos` on that are the tokens there, up to the first that is not, and the
+    token after them."""
+    accepted = 0
+    while accepted < len(drafts) and drafts[accepted] == token(req_index, pos + accepted):
+        accepted += 1
+    return [token(req_index, at) for at in range(pos, pos + accepted + 1)]
 
 
 def token(req_index: int, pos: int) -> int:
     """The token at position `pos` of the request with this index: EOS one time in 29."""
-    h = (req_index * 2654435761 + pos * 40503 + 12345) & _MASK
-    h ^= h >> 15
-    h = h * 2246822519 & _MASK
-    h ^= h >> 13
+    h = _mixed(req_index * 2654435761 + pos * 40503 + 12345)
     return EOS if h % 29 == 0 else 3 + h % 48
 
 
@@ -162,6 +214,7 @@ class Parts:
     block_ids: Callable[[str], Any]
     make_output: Callable[[list[str], list[list[int]]], Any]
     aborted: Any  # RequestStatus.FINISHED_ABORTED
+    make_drafts: Callable[[list[str], list[list[int]]], Any]  # a DraftTokenIds
 
 
 class Run:
@@ -174,7 +227,9 @@ class Run:
         self.parts = parts
         self.step = 0
         self.live: dict[str, Any] = {}
+        self.spec = workload["config"].get("speculative_config")
         self._index = {q["id"]: i for i, q in enumerate(workload["requests"])}
+        self._resets = set(workload.get("resets", ()))
         self._pending = sorted(workload["requests"], key=lambda q: (q["step"], q["id"]))[::-1]
         self._aborts: dict[int, list[str]] = {}
         for q in workload["requests"]:
@@ -197,6 +252,8 @@ class Run:
             request = self.live.get(request_id)
             if request is not None and not request.is_finished():
                 scheduler.finish_requests(request_id, self.parts.aborted)
+        if self.step in self._resets:
+            scheduler.reset_prefix_cache(reset_running_requests=True)
 
     def decide(self) -> Decision:
         """Schedule a step, sample for the requests that have caught up, take the tokens in."""
@@ -204,15 +261,17 @@ class Run:
         out = scheduler.schedule()
         scheduled = dict(out.num_scheduled_tokens)
         blocks = {request_id: self.parts.block_ids(request_id) for request_id in scheduled}
+        drafts = {i: list(ids) for i, ids in out.scheduled_spec_decode_tokens.items()}
         sampled: list[list[int]] = []
         for request_id in scheduled:
             request = live[request_id]
             caught_up = request.num_computed_tokens >= request.num_tokens
-            index = self._index[request_id]
-            sampled.append([token(index, request.num_tokens)] if caught_up else [])
+            index, drafted = self._index[request_id], drafts.get(request_id, [])
+            sampled.append(verified(index, request.num_tokens, drafted) if caught_up else [])
+        num_sampled = {i: len(ids) for i, ids in zip(scheduled, sampled, strict=True)}
         scheduler.update_from_output(out, self.parts.make_output(list(scheduled), sampled))
         self.step += 1
-        return {
+        decision: Decision = {
             "scheduled": scheduled,
             "preempted": sorted(out.preempted_req_ids or ()),
             "blocks": blocks,
@@ -220,6 +279,22 @@ class Run:
             "finished": {i: live[i].status.name for i in scheduled if live[i].is_finished()},
             "free": scheduler.kv_cache_manager.block_pool.get_num_free_blocks(),
         }
+        if self.spec is not None:
+            computed = {
+                i: live[i].num_computed_tokens for i in scheduled if i in scheduler.requests
+            }
+            decision |= {"drafts": drafts, "computed": computed, "sampled": num_sampled}
+            decision["proposed"] = self._propose(list(scheduled), self.spec)
+        return decision
+
+    def _propose(self, ids: list[str], spec: Speculation) -> dict[str, int]:
+        """Draft for all that were in the step, as a worker does: for prompts that go on, too, and for
+        those that have ended with it."""
+        vary, most = spec["method"] == "ngram", spec["num_speculative_tokens"]
+        drafts = [drafted(self._index[i], self.live[i].num_tokens, most, vary) for i in ids]
+        num_drafts = {i: len(tokens) for i, tokens in zip(ids, drafts, strict=True)}
+        self.parts.scheduler.update_draft_token_ids(self.parts.make_drafts(ids, drafts))
+        return num_drafts
 
     def outputs(self) -> dict[str, list[int]]:
         return {request_id: list(r.output_token_ids) for request_id, r in self.live.items()}
@@ -284,15 +359,19 @@ def _check(where: str, trace: Any) -> None:
         )
     for i, q in enumerate(trace["requests"]):
         need(q, _ARRIVAL, f"request {i}")
+    with_drafts = "speculative_config" in trace["config"]
+    if with_drafts:
+        need(trace["config"]["speculative_config"], _SPECULATION, "speculative_config")
     if not is_async(trace):
         for i, step in enumerate(trace["steps"]):
-            need(step, _DECISION, f"step {i}")
+            need(step, _DECISION | (_DRAFTS if with_drafts else {}), f"step {i}")
         return
     for i, call in enumerate(trace["steps"]):
         need(call, {"call": (str,)}, f"call {i}")
         if call["call"] not in _CALLS:
             raise TraceError(f"{where}: call {i} is neither schedule nor update: {short(call)}")
-        need(call, _CALLS[call["call"]], f"call {i}")
+        kinds = _CALLS[call["call"]]
+        need(call, kinds | (_CALL_DRAFTS[call["call"]] if with_drafts else {}), f"call {i}")
 
 
 # What a trace of asynchronous scheduling has in the place of steps: see `course.parity.async_traces`.
@@ -307,6 +386,12 @@ _CALLS: dict[str, Kinds] = {
         "free": (int,),
     },
     "update": {"running": (list,), "finished": (dict,), "free": (int,)},
+}
+
+
+_CALL_DRAFTS: dict[str, Kinds] = {
+    "schedule": {"drafts": (dict,)},
+    "update": {"computed": (dict,), "sampled": (dict,)},
 }
 
 

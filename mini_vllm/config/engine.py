@@ -158,8 +158,8 @@ class EngineConfig:
         if self.speculative_config is None:
             return
         if isinstance(self.speculative_config, Mapping):
-            spec = SpeculativeConfig.from_dict(self.speculative_config)
-            object.__setattr__(self, "speculative_config", spec)
+            checked = SpeculativeConfig.from_dict(self.speculative_config)
+            object.__setattr__(self, "speculative_config", checked)
         spec = self.speculation
         assert spec is not None
         if self.attention != "numpy" or self.cudagraph_mode != "NONE":

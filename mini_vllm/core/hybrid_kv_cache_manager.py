@@ -49,6 +49,7 @@ class HybridKVCacheManager(KVCacheManager):
         max_num_batched_tokens: the token budget of a step; None: no less than `max_model_len`.
         enable_caching: prefix caching.
         block_pool: the pool to use; None: a new one.
+        use_eagle: as `KVCacheManager`'s, in every group.
 
     Source: `vllm/v1/core/kv_cache_manager.py:110 KVCacheManager`.
     """
@@ -60,6 +61,7 @@ class HybridKVCacheManager(KVCacheManager):
         max_num_batched_tokens: int | None = None,
         enable_caching: bool = True,
         block_pool: BlockPool | None = None,
+        use_eagle: bool = False,
     ) -> None:
         self.kv_cache_config = kv_cache_config
         self.max_model_len = max_model_len
@@ -72,6 +74,7 @@ class HybridKVCacheManager(KVCacheManager):
             self.max_num_batched_tokens,
             enable_caching,
             self.block_pool,
+            use_eagle,
         )
         self.block_size = self.coordinator.block_size
         self._nothing: tuple[Sequence[KVCacheBlock], ...] = tuple(
@@ -99,6 +102,7 @@ class HybridKVCacheManager(KVCacheManager):
         num_new_computed_tokens: int = 0,
         new_computed_blocks: KVCacheBlocks | None = None,
         full_sequence_must_fit: bool = False,
+        num_lookahead_tokens: int = 0,
     ) -> KVCacheBlocks | None:
         """As `KVCacheManager.allocate_slots`, with one step more, before the second question whether it
         fits: blocks that have fallen out of the window are given back. That stays so if the answer is None.
@@ -123,7 +127,7 @@ class HybridKVCacheManager(KVCacheManager):
             if need > self.block_pool.get_num_free_blocks():
                 return None
         num_tokens_then = total_computed_tokens + num_new_tokens
-        num_tokens_need_slot = min(num_tokens_then, self.max_model_len)
+        num_tokens_need_slot = min(num_tokens_then + num_lookahead_tokens, self.max_model_len)
         coordinator.remove_skipped_blocks(request_id, total_computed_tokens)
         need = coordinator.get_num_blocks_to_allocate(
             request_id, num_tokens_need_slot, runs, num_computed_tokens
@@ -155,14 +159,18 @@ class HybridKVCacheManager(KVCacheManager):
         specs = [group.kv_cache_spec for group in self.kv_cache_config.kv_cache_groups]
         return tuple((spec.kind, getattr(spec, "sliding_window", None)) for spec in specs)
 
-    def max_blocks_needed(self, request: Request) -> int:
+    def max_blocks_needed(
+        self, request: Request, num_draft_slots: int = 0, num_lookahead_tokens: int = 0
+    ) -> int:
         """The most blocks this request can come to hold, over all groups."""
-        last = min(request.num_prompt_tokens + request.max_tokens, self.max_model_len) - 1
-        num_tokens, need = max(last, request.num_prompt_tokens), 0
+        num_tokens = self._max_slots_needed(request, num_draft_slots, num_lookahead_tokens)
+        need = 0
         for manager in self.coordinator.single_type_managers:
             num_blocks = cdiv(num_tokens, manager.block_size)
             cap = manager.max_admission_blocks_per_request
-            need += num_blocks if cap is None else min(num_blocks, cap)
+            if cap is not None:
+                num_blocks = min(num_blocks, cap + cdiv(num_lookahead_tokens, manager.block_size))
+            need += num_blocks
         return need
 
     def check_invariants(self) -> None:

@@ -7,7 +7,10 @@ Blocks of all groups take the same memory. Where the layers of one group keep le
 another, its blocks hold more tokens instead. No model here has such layers: the engine plans for them, and
 has none to run. Chunked local attention beside such groups is refused with prefix caching on, as in vLLM.
 
-Left out: Mamba, draft tokens, context parallelism.
+With an EAGLE head every group gives up the last block that it hits, as `KVCacheManager` says; vLLM marks
+single groups as EAGLE's for one family of models only.
+
+Left out: Mamba, context parallelism.
 """
 
 from __future__ import annotations
@@ -40,6 +43,7 @@ class KVCacheCoordinator(ABC):
         max_model_len: no request has more tokens than this.
         max_num_batched_tokens: the token budget of a step: what a window can be ahead of.
         block_pool: the pool of all groups.
+        use_eagle: an EAGLE head drafts.
 
     Attributes:
         block_size: tokens in the blocks that requests are hashed in: the greatest common divisor of the sizes
@@ -55,9 +59,11 @@ class KVCacheCoordinator(ABC):
         max_model_len: int,
         max_num_batched_tokens: int,
         block_pool: BlockPool,
+        use_eagle: bool = False,
     ) -> None:
         self.kv_cache_config = kv_cache_config
         self.block_pool = block_pool
+        self.use_eagle = use_eagle
         specs = [group.kv_cache_spec for group in kv_cache_config.kv_cache_groups]
         self.block_size = math.gcd(*(spec.block_size for spec in specs))
         self.lcm_block_size = math.lcm(*(spec.block_size for spec in specs))
@@ -142,7 +148,13 @@ class UnitaryKVCacheCoordinator(KVCacheCoordinator):
     ) -> tuple[Hits, int]:
         (manager,) = self.single_type_managers
         hits = manager.find_longest_cache_hit(
-            block_hashes, max_cache_hit_length, [0], self.block_pool, manager.kv_cache_spec
+            block_hashes,
+            max_cache_hit_length,
+            [0],
+            self.block_pool,
+            manager.kv_cache_spec,
+            self.block_size,
+            self.use_eagle,
         )
         return hits, len(hits[0]) * self.block_size
 
@@ -157,8 +169,11 @@ class HybridKVCacheCoordinator(KVCacheCoordinator):
         max_model_len: int,
         max_num_batched_tokens: int,
         block_pool: BlockPool,
+        use_eagle: bool = False,
     ) -> None:
-        super().__init__(kv_cache_config, max_model_len, max_num_batched_tokens, block_pool)
+        super().__init__(
+            kv_cache_config, max_model_len, max_num_batched_tokens, block_pool, use_eagle
+        )
         specs = [group.kv_cache_spec for group in kv_cache_config.kv_cache_groups]
         for spec in specs:
             if (
@@ -206,6 +221,7 @@ class HybridKVCacheCoordinator(KVCacheCoordinator):
         """
         hits: list[list[KVCacheBlock]] = [[] for _ in self.single_type_managers]
         asked: set[KVCacheSpec] = set()
+        gave_up: set[KVCacheSpec] = set()  # the block that EAGLE costs, at this length
         hit_length = max_cache_hit_length
         # Full attention and one other kind: what the second finds, the first has.
         once = len(self.attention_groups) == 2 and isinstance(
@@ -220,10 +236,21 @@ class HybridKVCacheCoordinator(KVCacheCoordinator):
                 asked.add(spec)
                 find = self.single_type_managers[group_ids[0]].find_longest_cache_hit
                 hashes = self.hashes_for(spec, block_hashes)
-                found = find(hashes, length, group_ids, self.block_pool, spec, self.lcm_block_size)
+                give_up = self.use_eagle and spec not in gave_up
+                most = length
+                if give_up:  # one block more, which then goes
+                    most = min(length + spec.block_size, max_cache_hit_length)
+                found = find(
+                    hashes, most, group_ids, self.block_pool, spec, self.lcm_block_size, give_up
+                )
                 for group_id, blocks in zip(group_ids, found, strict=True):
                     hits[group_id] = blocks
-                length = len(found[0]) * spec.block_size
+                new_length = len(found[0]) * spec.block_size
+                if give_up:
+                    gave_up.add(spec)
+                elif new_length < length:
+                    gave_up.clear()
+                length = new_length
             if length >= hit_length:
                 break
             hit_length = length
@@ -242,14 +269,22 @@ def get_kv_cache_coordinator(
     max_num_batched_tokens: int,
     enable_caching: bool,
     block_pool: BlockPool,
+    use_eagle: bool = False,
 ) -> KVCacheCoordinator:
     """The coordinator for these groups
     (`vllm/v1/core/kv_cache_coordinator.py:610 get_kv_cache_coordinator`)."""
     kind: type[KVCacheCoordinator]
+    specs = [group.kv_cache_spec for group in kv_cache_config.kv_cache_groups]
+    chunked = any(isinstance(spec, ChunkedLocalAttentionSpec) for spec in specs)
+    if use_eagle and enable_caching and chunked:
+        raise ValueError(
+            "with prefix caching, an EAGLE head cannot draft for chunked local attention: a hit's last "
+            "block would have to be given up, and chunks that are over have none"
+        )
     if not enable_caching:
         kind = KVCacheCoordinatorNoPrefixCache
     elif len(kv_cache_config.kv_cache_groups) == 1:
         kind = UnitaryKVCacheCoordinator
     else:
         kind = HybridKVCacheCoordinator
-    return kind(kv_cache_config, max_model_len, max_num_batched_tokens, block_pool)
+    return kind(kv_cache_config, max_model_len, max_num_batched_tokens, block_pool, use_eagle)

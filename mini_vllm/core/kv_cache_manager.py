@@ -233,15 +233,24 @@ class KVCacheManager:
     def get_block_ids(self, request_id: str) -> list[int]:
         return self.get_blocks(request_id).get_block_ids()
 
-    def max_blocks_needed(self, request: Request, num_extra_slots: int = 0) -> int:
+    def max_blocks_needed(
+        self, request: Request, num_draft_slots: int = 0, num_lookahead_tokens: int = 0
+    ) -> int:
         """The most blocks this request can come to hold.
 
         It ends when it has `max_tokens` outputs or `max_model_len` tokens, and the last token
-        sampled is never computed, so it needs no slot. `num_extra_slots`: drafts need some past it.
+        sampled is never computed, so it needs no slot. Drafts may stand past that end, and their
+        drafter's slots past them.
         """
-        last = request.num_prompt_tokens + request.max_tokens + num_extra_slots
+        num_tokens = self._max_slots_needed(request, num_draft_slots, num_lookahead_tokens)
+        return cdiv(num_tokens, self.block_size)
+
+    def _max_slots_needed(
+        self, request: Request, num_draft_slots: int, num_lookahead_tokens: int
+    ) -> int:
+        last = request.num_prompt_tokens + request.max_tokens + num_draft_slots
         last = min(last, self.max_model_len) - 1
-        return cdiv(max(last, request.num_prompt_tokens), self.block_size)
+        return min(max(last, request.num_prompt_tokens) + num_lookahead_tokens, self.max_model_len)
 
     def evict_blocks(self, block_ids: set[int]) -> None:
         """Forget the hashes of these blocks

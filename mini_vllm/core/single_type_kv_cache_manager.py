@@ -10,7 +10,7 @@ block at `position // block_size`. The worker is not told: it never looks there 
 Groups may have blocks of different sizes. A hit then ends where a block ends in every group: at a multiple of
 `alignment_tokens`, the least common multiple of the sizes.
 
-Left out: Mamba, cross attention, attention sinks, draft tokens, tokens that a connector loads.
+Left out: Mamba, cross attention, attention sinks, tokens that a connector loads.
 """
 
 from __future__ import annotations
@@ -74,10 +74,11 @@ class SingleTypeKVCacheManager(ABC):
         block_pool: BlockPool,
         kv_cache_spec: Any,
         alignment_tokens: int = 1,
+        use_eagle: bool = False,
     ) -> Hits:
         """The longest cached prefix of at most `max_length` tokens that all these groups hold, as far as
         attention of this kind will read it: the null block stands for what it will not. Its length is a
-        multiple of `alignment_tokens`.
+        multiple of `alignment_tokens`. With `use_eagle` the last block of it is given up.
 
         Source:
         `vllm/v1/core/single_type_kv_cache_manager.py:373 SingleTypeKVCacheManager.find_longest_cache_hit`.
@@ -222,6 +223,11 @@ def _cut(runs: Hits, block_size: int, alignment_tokens: int) -> None:
         del run[num_tokens // block_size :]
 
 
+def _drop_last(runs: Hits) -> None:
+    for run in runs:
+        del run[-1:]
+
+
 class FullAttentionManager(SingleTypeKVCacheManager):
     """Nothing is ever out of sight
     (`vllm/v1/core/single_type_kv_cache_manager.py:481 FullAttentionManager`)."""
@@ -235,6 +241,7 @@ class FullAttentionManager(SingleTypeKVCacheManager):
         block_pool: BlockPool,
         kv_cache_spec: FullAttentionSpec,
         alignment_tokens: int = 1,
+        use_eagle: bool = False,
     ) -> Hits:
         """From the left to the first miss: hashes are chained, so what follows cannot be a hit."""
         computed: Hits = tuple([] for _ in kv_cache_group_ids)
@@ -244,6 +251,8 @@ class FullAttentionManager(SingleTypeKVCacheManager):
                 break
             for run, block in zip(computed, found, strict=True):
                 run.append(block)
+        if use_eagle:
+            _drop_last(computed)
         _cut(computed, kv_cache_spec.block_size, alignment_tokens)
         return computed
 
@@ -265,6 +274,7 @@ class SlidingWindowManager(SingleTypeKVCacheManager):
         block_pool: BlockPool,
         kv_cache_spec: SlidingWindowSpec,
         alignment_tokens: int = 1,
+        use_eagle: bool = False,
     ) -> Hits:
         """From the right, until as many blocks in a row are hits as the next token's window reaches back.
 
@@ -274,7 +284,7 @@ class SlidingWindowManager(SingleTypeKVCacheManager):
         """
         # The next token is in its window itself.
         block_size = kv_cache_spec.block_size
-        num_needed = cdiv(kv_cache_spec.sliding_window - 1, block_size)
+        num_needed = cdiv(kv_cache_spec.sliding_window - 1, block_size) + use_eagle
         num_blocks = max_length // block_size
         computed: Hits = tuple([block_pool.null_block] * num_blocks for _ in kv_cache_group_ids)
         in_a_row = 0
@@ -283,7 +293,7 @@ class SlidingWindowManager(SingleTypeKVCacheManager):
             if found is None:
                 in_a_row = 0
                 continue
-            if not in_a_row and (i + 1) * block_size % alignment_tokens:
+            if not in_a_row and (i + 1 - use_eagle) * block_size % alignment_tokens:
                 continue  # no hit ends here
             for run, block in zip(computed, found, strict=True):
                 run[i] = block
@@ -291,9 +301,14 @@ class SlidingWindowManager(SingleTypeKVCacheManager):
             if in_a_row >= num_needed:
                 for run in computed:
                     del run[i + in_a_row :]
-                return computed
-        for run in computed:
-            del run[in_a_row:]
+                break
+        else:
+            for run in computed:
+                del run[in_a_row:]
+            _cut(computed, block_size, alignment_tokens)
+        if use_eagle:
+            _drop_last(computed)
+            _cut(computed, block_size, alignment_tokens)
         return computed
 
     def serves_hits(self, position: int, alignment_tokens: int) -> bool:
@@ -335,6 +350,7 @@ class ChunkedLocalAttentionManager(SingleTypeKVCacheManager):
         block_pool: BlockPool,
         kv_cache_spec: ChunkedLocalAttentionSpec,
         alignment_tokens: int = 1,
+        use_eagle: bool = False,
     ) -> Hits:
         """Chunks that are over count as hits, whoever holds them; in the last one, up to the first miss."""
         size = kv_cache_spec.attention_chunk_size

@@ -113,6 +113,14 @@ class SpecDecodingStats:
         for position in range(num_accepted_tokens):
             self.num_accepted_tokens_per_pos[position] += 1
 
+    def add(self, other: SpecDecodingStats) -> None:
+        """Count what another has counted, too."""
+        self.num_drafts += other.num_drafts
+        self.num_draft_tokens += other.num_draft_tokens
+        self.num_accepted_tokens += other.num_accepted_tokens
+        for position, count in enumerate(other.num_accepted_tokens_per_pos):
+            self.num_accepted_tokens_per_pos[position] += count
+
 
 @dataclass(slots=True)
 class SchedulerStats:

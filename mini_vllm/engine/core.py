@@ -32,7 +32,10 @@ from mini_vllm.utils.math import cdiv
 from mini_vllm.worker.hybrid_model_runner import HybridModelRunner, check_hybrid
 from mini_vllm.worker.memory import check_memory
 from mini_vllm.worker.model_runner import ModelRunner
-from mini_vllm.worker.spec_decode_runner import SpecDecodeModelRunner
+from mini_vllm.worker.spec_decode_runner import (
+    HybridSpecDecodeModelRunner,
+    SpecDecodeModelRunner,
+)
 
 
 class EngineDeadError(RuntimeError):
@@ -101,8 +104,9 @@ def _hybrid_parts(
     def make_manager(
         num_blocks: int, block_size: int, max_model_len: int, caching: bool, block_pool: BlockPool
     ) -> HybridKVCacheManager:
-        budget = config.token_budget
-        return HybridKVCacheManager(pool, max_model_len, budget, caching, block_pool)
+        budget, spec = config.token_budget, config.speculation
+        use_eagle = spec is not None and spec.use_eagle()
+        return HybridKVCacheManager(pool, max_model_len, budget, caching, block_pool, use_eagle)
 
     return dataclasses.replace(parts, kv_cache_manager=make_manager)
 
@@ -132,8 +136,9 @@ class EngineCore:
             runner_cls, parts = HybridModelRunner, _hybrid_parts(parts, pool, model, config)
         spec = config.speculation
         if spec is not None:
+            hybrid = runner_cls is HybridModelRunner
             runner_cls = partial(
-                SpecDecodeModelRunner,
+                HybridSpecDecodeModelRunner if hybrid else SpecDecodeModelRunner,
                 make_drafter=parts.drafter,
                 make_rejection_sampler=parts.rejection_sampler,
             )

@@ -69,17 +69,23 @@ class IncrementalDetokenizer:
                 joins the ids, but its text is left out unless `include_stop_str_in_output`.
         """
         stream = self._stream
+        num_new_tokens = len(new_token_ids)
         self.token_ids.extend(new_token_ids)
         if stream is None:
             return None
         if stop_terminated and not self.include_stop_str_in_output:
             new_token_ids = new_token_ids[:-1]
         text = self.output_text
+        checked = len(text)  # up to here no stop string counts
+        num_tokens = len(self.token_ids) - num_new_tokens
         for token_id in new_token_ids:
             text += stream.step(token_id)
-        new_char_count = len(text) - len(self.output_text)
+            num_tokens += 1
+            if num_tokens <= self.min_tokens:
+                checked = len(text)
+        new_char_count = len(text) - checked
         self.output_text = text
-        if not self.stop or len(self.token_ids) <= self.min_tokens:
+        if not self.stop:
             return None
         found = check_stop_strings(text, new_char_count, self.stop, self.include_stop_str_in_output)
         if found is None:

@@ -17,7 +17,7 @@ from mini_vllm.config.engine import EngineConfig
 from mini_vllm.core.kv_cache_manager import KVCacheManager
 from mini_vllm.core.sched.output import EngineCoreOutput, SchedulerOutput
 from mini_vllm.core.sched.scheduler import Scheduler
-from mini_vllm.core.stats import SchedulerStats
+from mini_vllm.core.stats import SchedulerStats, SpecDecodingStats
 from mini_vllm.metrics.stats import IterationStats
 from mini_vllm.outputs import RequestOutput, RequestStateStats
 
@@ -55,6 +55,13 @@ class Counter(Metric):
     """A number that only grows."""
 
     value: int
+
+
+@dataclass
+class Vector(Metric):
+    """Counters that belong together: accepted tokens by their position in the draft."""
+
+    values: list[int]
 
 
 @dataclass
@@ -97,6 +104,16 @@ class BucketCounts:
         return rows
 
 
+def spec_decode_counters(stats: SpecDecodingStats) -> dict[str, int]:
+    """By name, what vLLM counts of drafts beside the tokens by position
+    (`vllm/v1/spec_decode/metrics.py:121 SpecDecodingProm`)."""
+    return {
+        "spec_decode_num_drafts": stats.num_drafts,
+        "spec_decode_num_draft_tokens": stats.num_draft_tokens,
+        "spec_decode_num_accepted_tokens": stats.num_accepted_tokens,
+    }
+
+
 @dataclass(slots=True)
 class _Request:
     stats: RequestStateStats
@@ -136,6 +153,9 @@ class EngineMetrics:
         self._counters = dict.fromkeys(
             ("prefix_cache_queries", "prefix_cache_hits", "prompt_tokens", "generation_tokens"), 0
         )
+        self._spec_decoding: SpecDecodingStats | None = None
+        if config.speculation is not None:
+            self._spec_decoding = SpecDecodingStats(config.speculation.num_spec_tokens)
         self._success = dict.fromkeys(FINISH_REASONS, 0)
         assert config.max_model_len is not None
         lengths = build_1_2_5_buckets(config.max_model_len)
@@ -192,6 +212,8 @@ class EngineMetrics:
         counters["generation_tokens"] += iteration.num_generation_tokens
         counters["prefix_cache_queries"] += scheduler_stats.prefix_cache_stats.queries
         counters["prefix_cache_hits"] += scheduler_stats.prefix_cache_stats.hits
+        if self._spec_decoding is not None and scheduler_stats.spec_decoding_stats is not None:
+            self._spec_decoding.add(scheduler_stats.spec_decoding_stats)
         self._step = scheduler_stats, iteration
 
     def observe_outputs(self, outputs: Sequence[RequestOutput]) -> None:
@@ -231,12 +253,18 @@ class EngineMetrics:
             "kv_cache_usage_perc": self._kv_cache_manager.usage,
         }
         counters = {"num_preemptions": scheduler.num_preemptions, **self._counters}
+        if self._spec_decoding is not None:
+            counters |= spec_decode_counters(self._spec_decoding)
         found: list[Metric] = [Gauge(f"vllm:{n}", dict(self._labels), v) for n, v in gauges.items()]
         found += [Counter(f"vllm:{n}", dict(self._labels), v) for n, v in counters.items()]
         found += [
             Counter("vllm:request_success", {**self._labels, "finished_reason": reason}, count)
             for reason, count in self._success.items()
         ]
+        if self._spec_decoding is not None:
+            per_pos = list(self._spec_decoding.num_accepted_tokens_per_pos)
+            name = "vllm:spec_decode_num_accepted_tokens_per_pos"
+            found.append(Vector(name, dict(self._labels), per_pos))
         for name, counts in self._histograms.items():
             rows = [(bound, int(count)) for bound, count in counts.cumulative()]
             found.append(

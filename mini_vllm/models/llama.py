@@ -212,7 +212,6 @@ class LlamaForCausalLM:
         positions: NDArray[np.integer[Any]],
         kv_caches: list[Array],
         attn_metadata: AttentionMetadata,
-        aux_hidden_states: dict[int, Array] | None = None,
     ) -> Array:
         """Hidden states of one flat batch; writes its K and V into `kv_caches`.
 
@@ -221,8 +220,6 @@ class LlamaForCausalLM:
             positions: `[n]`, place of each token in its own request.
             kv_caches: one cache per layer.
             attn_metadata: which rows and which blocks belong to whom.
-            aux_hidden_states: filled, where given, with what goes into each layer, by its index, and with
-                what comes out of the last, before the norm. An EAGLE-3 head reads some of them.
 
         Returns:
             float32 `[n, hidden_size]` after the last norm.
@@ -234,13 +231,9 @@ class LlamaForCausalLM:
         angles = positions.astype(np.float32)[:, None, None] * self.inv_freq
         cos_sin = np.cos(angles), np.sin(angles)
         for layer, kv_cache in zip(self.layers, kv_caches, strict=True):
-            if aux_hidden_states is not None:
-                aux_hidden_states[len(aux_hidden_states)] = hidden_states
             hidden_states = layer.forward(
                 cos_sin, hidden_states, self.attention, kv_cache, attn_metadata
             )
-        if aux_hidden_states is not None:
-            aux_hidden_states[len(aux_hidden_states)] = hidden_states
         return self.norm(hidden_states)
 
     def compute_logits(self, hidden_states: Array) -> Array:

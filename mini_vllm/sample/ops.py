@@ -67,6 +67,15 @@ class LogprobsLists(NamedTuple):
     sampled_token_ranks: IntArray
     """[n], 1 is the likeliest; tokens that tie share the worst rank among them."""
 
+    def first(self, num_positions: int) -> LogprobsLists:
+        """Those of the first positions (`vllm/v1/outputs.py:39 LogprobsLists.slice_request`)."""
+        if num_positions >= len(self.logprobs):
+            return self
+        n = num_positions
+        return LogprobsLists(
+            self.logprob_token_ids[:n], self.logprobs[:n], self.sampled_token_ranks[:n]
+        )
+
 
 def gather_logprobs(
     logprobs: FloatArray, num_logprobs: int, token_ids: npt.NDArray[np.integer]

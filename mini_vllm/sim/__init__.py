@@ -2,16 +2,25 @@
 
 In reading order: `cost.py` says what a step costs, `lengths.py` and `workload.py` make the requests,
 `simulator.py` is the loop, `metrics.py` and `sketch.py` write down what came of it; `calibrate.py` fits
-a cost to steps that were timed, and `graphs.py` adds launches, and CUDA graphs, to a derived one. On the
-command line it is `mini-vllm simulate`.
+a cost to steps that were timed, and `graphs.py` adds launches, and CUDA graphs, to a derived one.
+`speculation.py` drafts, and accepts by given rates. On the command line it is `mini-vllm simulate`.
 """
 
 from mini_vllm.sim.calibrate import TimedStep, calibrate
-from mini_vllm.sim.cost import LinearCost, RooflineCost, StepCost, StepWork, load_cost, work_of
+from mini_vllm.sim.cost import (
+    LinearCost,
+    MoeRooflineCost,
+    RooflineCost,
+    StepCost,
+    StepWork,
+    load_cost,
+    work_of,
+)
 from mini_vllm.sim.graphs import GraphCost, GraphTally, with_graphs
 from mini_vllm.sim.lengths import Lengths, arrival_times
 from mini_vllm.sim.metrics import ServingMetrics
 from mini_vllm.sim.simulator import SimParts, Simulator, mini_parts
+from mini_vllm.sim.speculation import Speculation
 from mini_vllm.sim.workload import SimRequest, dataset_requests, random_requests, read_dataset
 
 __all__ = [
@@ -19,11 +28,13 @@ __all__ = [
     "GraphTally",
     "Lengths",
     "LinearCost",
+    "MoeRooflineCost",
     "RooflineCost",
     "ServingMetrics",
     "SimParts",
     "SimRequest",
     "Simulator",
+    "Speculation",
     "StepCost",
     "StepWork",
     "TimedStep",

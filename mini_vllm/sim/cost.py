@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -239,12 +239,51 @@ class RooflineCost:
         """Nothing, likewise."""
         return 0.0
 
+    def params_read(self, num_tokens: int) -> float:
+        """Of the parameters, those that a step of so many tokens reads: all."""
+        return self.params
+
+    @property
+    def params_used(self) -> int:
+        """Of the parameters, those that one token is multiplied with: all."""
+        return self.params
+
     def device(self, work: StepWork) -> float:
         if not work.num_tokens:
             return 0.0
-        size = self.params * self.bytes_per_param + work.kv_tokens * self.kv_bytes_per_token
-        operations = 2 * self.params * work.num_tokens + work.attention_pairs * self.flops_per_pair
+        size = self.params_read(work.num_tokens) * self.bytes_per_param
+        size += work.kv_tokens * self.kv_bytes_per_token
+        operations = 2 * self.params_used * work.num_tokens
+        operations += work.attention_pairs * self.flops_per_pair
         return max(size / self.bandwidth, operations / self.flops)
+
+
+@dataclass(frozen=True)
+class MoeRooflineCost(RooflineCost):
+    """The same for a mixture of experts: a step reads the experts that its tokens choose, so what it reads
+    grows with its tokens, until all experts are in use.
+
+    Attributes:
+        params: those outside the experts, which every step reads.
+        num_experts, num_experts_per_tok: of a layer, and of these, how many a token goes to.
+        params_per_expert: of one expert, all layers together.
+    """
+
+    num_experts: int = 0
+    num_experts_per_tok: int = 0
+    params_per_expert: int = 0
+
+    def experts_read(self, num_tokens: int) -> float:
+        """Experts of a layer that so many tokens use on average, if the router has no favourites."""
+        missed_by_one = 1 - self.num_experts_per_tok / self.num_experts
+        return self.num_experts * (1 - missed_by_one**num_tokens)
+
+    def params_read(self, num_tokens: int) -> float:
+        return self.params + self.experts_read(num_tokens) * self.params_per_expert
+
+    @property
+    def params_used(self) -> int:
+        return self.params + self.num_experts_per_tok * self.params_per_expert
 
 
 def _llama(
@@ -265,16 +304,53 @@ def _llama(
         peak: of the card, dense: operations and bytes a second.
     """
     layers, heads, kv_heads, head_size = shape
-    flops, bandwidth = peak
     kv_bytes = 2 * layers * kv_heads * head_size * 2
-    room = 0.92 * 80 * 1024**3 - 2 * params
-    sheet = f"{flops / 1e12:g} TFLOP/s, {bandwidth / 1e9:,.0f} GB/s"
     return RooflineCost(
-        name=f"{card.split()[0].lower()}-{model.lower()}",
-        source=f"derived, not measured: {model} in 16 bits under the roofline of an {card} ({sheet})",
-        flops=flops, bandwidth=bandwidth, params=params, bytes_per_param=2,
+        name=_preset_name(model, card),
+        source=_sheet_source(model, card, peak),
+        flops=peak[0], bandwidth=peak[1], params=params, bytes_per_param=2,
         kv_bytes_per_token=kv_bytes, flops_per_pair=4 * layers * heads * head_size, num_layers=layers,
-        num_kv_tokens=int(room / kv_bytes), max_model_len=max_model_len,
+        num_kv_tokens=int((0.92 * 80 * 1024**3 - 2 * params) / kv_bytes), max_model_len=max_model_len,
+    )  # fmt: skip
+
+
+def _preset_name(model: str, card: str) -> str:
+    return f"{card.split()[0].lower()}-{model.lower()}"
+
+
+def _sheet_source(model: str, card: str, peak: tuple[float, float]) -> str:
+    sheet = f"{peak[0] / 1e12:g} TFLOP/s, {peak[1] / 1e9:,.0f} GB/s"
+    return f"derived, not measured: {model} in 16 bits under the roofline of an {card} ({sheet})"
+
+
+def _eagle_head(target: RooflineCost, card: str, peak: tuple[float, float]) -> RooflineCost:
+    """The drafter for Llama-3-8B that EAGLE trains: one of its layers, a matrix that joins an embedding and
+    a hidden state, and the model's own last matrix, which each of its passes reads, too."""
+    layer = 4096 * (2 * 4096 + 2 * 1024 + 3 * 14336)
+    return replace(
+        target,
+        name=_preset_name("eagle-llama-3-8b", card),
+        source=_sheet_source("an EAGLE head for Llama-3-8B", card, peak),
+        params=layer + 2 * 4096 * 4096 + 128_256 * 4096,
+        kv_bytes_per_token=target.kv_bytes_per_token // target.num_layers,
+        flops_per_pair=target.flops_per_pair // target.num_layers,
+        num_layers=1,
+    )
+
+
+def _mixtral(card: str, peak: tuple[float, float], memory: float) -> MoeRooflineCost:
+    """Mixtral-8x7B in 16 bits, as phase 07 counts it: the embedding's rows are left out."""
+    layers, expert = 32, 3 * 4096 * 14336
+    around = layers * (2 * 4096 * (4096 + 1024) + 8 * 4096 + 2 * 4096) + 4096 + 32_000 * 4096
+    kv_bytes = 2 * layers * 8 * 128 * 2
+    room = 0.92 * memory - 2 * (around + 8 * layers * expert + 32_000 * 4096)
+    return MoeRooflineCost(
+        name=_preset_name("Mixtral-8x7B", card),
+        source=_sheet_source("Mixtral-8x7B", card, peak),
+        flops=peak[0], bandwidth=peak[1], params=around, bytes_per_param=2,
+        kv_bytes_per_token=kv_bytes, flops_per_pair=4 * layers * 32 * 128, num_layers=layers,
+        num_kv_tokens=int(room / kv_bytes), max_model_len=32_768,
+        num_experts=8, num_experts_per_tok=2, params_per_expert=layers * expert,
     )  # fmt: skip
 
 
@@ -283,12 +359,17 @@ def _llama(
 _A100, _H100 = ("A100 80GB SXM", (312e12, 2.039e12)), ("H100 SXM", (989.5e12, 3.35e12))
 _LLAMA_3_8B = ("Llama-3-8B", 8_030_261_248, (32, 32, 8, 128), 8192)  # counted in phase 00's guide
 _LLAMA_3_2_1B = ("Llama-3.2-1B", 1_235_814_400, (16, 32, 8, 64), 131_072)
-DERIVED = {
+_H200 = ("H200 SXM", (989.5e12, 4.8e12))
+DERIVED: dict[str, RooflineCost] = {
     cost.name: cost
     for cost in (
         _llama(*_LLAMA_3_8B, *_A100),
         _llama(*_LLAMA_3_8B, *_H100),
+        _llama(*_LLAMA_3_2_1B, *_A100),
         _llama(*_LLAMA_3_2_1B, *_H100),
+        _eagle_head(_llama(*_LLAMA_3_8B, *_A100), *_A100),
+        _eagle_head(_llama(*_LLAMA_3_8B, *_H100), *_H100),
+        _mixtral(*_H200, memory=141e9),
     )
 }
 

@@ -157,12 +157,22 @@ class ServingMetrics:
         self.cached_tokens += cached
         self.busy += device
 
-    def tokens(self, lives: Sequence[Live], now: float) -> None:
-        """Each of these requests got its next token."""
+    def tokens(
+        self, lives: Sequence[Live], now: float, counts: Sequence[int] | None = None
+    ) -> None:
+        """Each of these requests got its next token, or as many as `counts` says.
+
+        Tokens that come together are one gap, as one chunk of a stream is to `vllm bench serve`.
+        """
+        num_tokens = len(lives) if counts is None else sum(counts)
         gaps: dict[float, int] = {}
-        for live in lives:
-            live.made += 1
-            if live.made == 1:
+        for index, live in enumerate(lives):
+            count = 1 if counts is None else counts[index]
+            if not count:
+                continue
+            first = live.made == 0
+            live.made += count
+            if first:
                 live.first = now
                 self.sketches["ttft"].add(now - live.arrival)
             else:
@@ -173,8 +183,8 @@ class ServingMetrics:
         for gap, times in gaps.items():
             self.sketches["itl"].add(gap, times)
         if lives:
-            self._seconds.note(now, 2, len(lives))
-            self.output_tokens += len(lives)
+            self._seconds.note(now, 2, num_tokens)
+            self.output_tokens += num_tokens
             self.end = now
 
     def finished(self, live: Live) -> None:

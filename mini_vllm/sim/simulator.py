@@ -22,11 +22,12 @@ from typing import Any
 
 from mini_vllm.config.engine import EngineConfig
 from mini_vllm.core.request import Request
-from mini_vllm.core.sched.output import ModelRunnerOutput
+from mini_vllm.core.sched.output import DraftTokenIds, ModelRunnerOutput
 from mini_vllm.core.sched.scheduler import Scheduler
 from mini_vllm.sampling_params import SamplingParams
 from mini_vllm.sim.cost import StepCost, work_of
 from mini_vllm.sim.metrics import Live, ServingMetrics
+from mini_vllm.sim.speculation import Speculation
 from mini_vllm.sim.workload import SimRequest
 
 BATCH_QUEUE_SIZE = 2
@@ -95,6 +96,7 @@ class _Batch:
     req_ids: list[str]
     samples: list[bool]  # whether the request gets a token of it
     done: float  # when the device is through
+    num_draft_tokens: int = 0  # a request, for the step after
 
 
 class Simulator:
@@ -110,6 +112,7 @@ class Simulator:
         metrics: where the run is written down.
         observe: called with each plan and the time at which it was made, right after `schedule()`.
         seed: of the draws from the cost's scatter, one for each plan that has tokens.
+        speculation: drafts; the scheduler must have been made with the same `speculative_config`.
     """
 
     def __init__(
@@ -119,12 +122,14 @@ class Simulator:
         metrics: ServingMetrics,
         observe: Callable[[Any, float], None] | None = None,
         seed: int = 0,
+        speculation: Speculation | None = None,
     ) -> None:
         self.parts = parts
         self.cost = cost
         self.metrics = metrics
         self.now = 0.0
         self.num_preemptions = 0
+        self.speculation = speculation
         self._observe = observe
         self._random = random.Random(seed)
         self._live: dict[str, Live] = {}
@@ -209,6 +214,10 @@ class Simulator:
         self.num_preemptions += len(plan.preempted_req_ids or ())
         factor = self._factor() if work.num_tokens else 1.0
         device = factor * self.cost.device(work)
+        num_draft_tokens = 0
+        if self.speculation is not None:
+            num_draft_tokens = self._num_draft_tokens(self.speculation)
+            device += factor * self.speculation.drafting(work, num_draft_tokens)
         cached = sum([new.num_computed_tokens for new in plan.scheduled_new_reqs])
         self.metrics.planned(work, device, cached)
         self.metrics.state(
@@ -222,7 +231,13 @@ class Simulator:
         # From the first launch on the device computes, and it cannot end before the last.
         self.now += factor * self.cost.launching(work)
         self._device_free = max(begin + device, self.now)
-        return _Batch(plan, req_ids, samples, self._device_free)
+        return _Batch(plan, req_ids, samples, self._device_free, num_draft_tokens)
+
+    def _num_draft_tokens(self, speculation: Speculation) -> int:
+        """Drafts a request for the next step; a plan that is made ahead has placeholders for all."""
+        if self.parts.async_scheduling:
+            return speculation.config.num_spec_tokens
+        return speculation.num_draft_tokens(self.parts.scheduler)
 
     def _factor(self) -> float:
         """How much longer than expected this step takes."""
@@ -251,14 +266,37 @@ class Simulator:
                 lives.append(one)
             else:
                 sampled.append([])
+        if self.speculation is not None:
+            self._accept_drafts(self.speculation, batch, sampled)
         scheduler.update_from_output(batch.plan, self.parts.make_output(batch.req_ids, sampled))
-        self.metrics.tokens(lives, self.now)
+        if self.speculation is None:
+            self.metrics.tokens(lives, self.now)
+        else:  # what was accepted past the end does not count
+            counts = [one.request.num_output_tokens - one.made for one in lives]
+            self.metrics.tokens(lives, self.now, counts)
+            if not self.parts.async_scheduling:
+                self._hand_over_drafts(lives, batch.num_draft_tokens)
         requests = scheduler.requests
         for one in lives:
             req_id = one.request.request_id
             if req_id not in requests:
                 del live[req_id]
                 self.metrics.finished(one)
+
+    def _accept_drafts(
+        self, speculation: Speculation, batch: _Batch, sampled: list[list[int]]
+    ) -> None:
+        """Put the drafts that are accepted in front of the tokens that were sampled."""
+        drafts = batch.plan.scheduled_spec_decode_tokens
+        for req_id, tokens in zip(batch.req_ids, sampled, strict=True):
+            if tokens and req_id in drafts:
+                tokens *= 1 + speculation.judge(req_id, len(drafts[req_id]))
+
+    def _hand_over_drafts(self, lives: list[Live], num_draft_tokens: int) -> None:
+        """Tell the scheduler what was drafted (`vllm/v1/engine/core.py:463 in EngineCore.post_step`)."""
+        req_ids = [one.request.request_id for one in lives]
+        drafts = [[one.token] * num_draft_tokens for one in lives]
+        self.parts.scheduler.update_draft_token_ids(DraftTokenIds(req_ids, drafts))
 
 
 @contextmanager

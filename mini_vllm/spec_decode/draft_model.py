@@ -12,8 +12,8 @@ import numpy as np
 from mini_vllm.attention import AttentionMetadata
 from mini_vllm.config.engine import EngineConfig
 from mini_vllm.models.llama import LlamaForCausalLM
-from mini_vllm.sample.ops import FloatArray, IntArray
-from mini_vllm.spec_decode.llm_base_proposer import DraftInputs, SpecDecodeBaseProposer
+from mini_vllm.sample.ops import FloatArray
+from mini_vllm.spec_decode.llm_base_proposer import DraftInputs, Ints, SpecDecodeBaseProposer
 
 
 class DraftModelProposer(SpecDecodeBaseProposer):
@@ -45,7 +45,7 @@ class DraftModelProposer(SpecDecodeBaseProposer):
             )
         super().__init__(config, model, model.config.max_model_len)
 
-    def set_inputs_first_pass(self, inputs: DraftInputs, next_token_ids: IntArray) -> DraftInputs:
+    def set_inputs_first_pass(self, inputs: DraftInputs, next_token_ids: Ints) -> DraftInputs:
         """The step's tokens, and behind each request's the next: [2, 3] tokens become [3, 4]."""
         md = inputs.attn_metadata
         query_start_loc = md.query_start_loc
@@ -54,7 +54,7 @@ class DraftModelProposer(SpecDecodeBaseProposer):
         positions = np.insert(inputs.positions, ends, md.seq_lens)
         new_slots = self._slots(md.block_table, np.arange(len(ends)), md.seq_lens)
         attn_metadata = AttentionMetadata(
-            query_start_loc=query_start_loc + np.arange(len(query_start_loc), dtype=np.int32),
+            query_start_loc=(query_start_loc + np.arange(len(ends) + 1)).astype(np.int32),
             seq_lens=md.seq_lens + 1,
             block_table=md.block_table,
             slot_mapping=np.insert(md.slot_mapping, ends, new_slots),

@@ -16,14 +16,8 @@ import numpy as np
 
 from mini_vllm.config.engine import EngineConfig
 from mini_vllm.models.llama import LlamaForCausalLM
-from mini_vllm.sample.ops import FloatArray, IntArray
-from mini_vllm.spec_decode.llm_base_proposer import DraftInputs, SpecDecodeBaseProposer
-
-
-def get_eagle3_default_aux_hidden_state_layers(num_layers: int) -> tuple[int, int, int]:
-    """Before which layers of the model an EAGLE-3 head listens, unless its `config.json` says it
-    (`vllm/model_executor/models/interfaces.py:1295`)."""
-    return (2, num_layers // 2, num_layers - 3)
+from mini_vllm.sample.ops import FloatArray
+from mini_vllm.spec_decode.llm_base_proposer import DraftInputs, Ints, SpecDecodeBaseProposer
 
 
 class EagleProposer(SpecDecodeBaseProposer):
@@ -35,7 +29,8 @@ class EagleProposer(SpecDecodeBaseProposer):
         model: the head.
 
     Attributes:
-        aux_layers: the layers before which an EAGLE-3 head listens, in their order; empty for EAGLE.
+        use_aux_hidden_state: the head is an EAGLE-3's, and reads what the target's
+            `aux_hidden_state_layers` take in.
     """
 
     pass_hidden_states_to_model = True
@@ -43,21 +38,15 @@ class EagleProposer(SpecDecodeBaseProposer):
     def __init__(self, config: EngineConfig, target: LlamaForCausalLM, model: Any) -> None:
         super().__init__(config, model, model.config.max_model_len)
         assert config.speculation is not None
-        self.aux_layers: tuple[int, ...] = ()
-        if config.speculation.method == "eagle3":
-            num_layers = target.config.num_hidden_layers
-            layers = model.aux_hidden_state_layers
-            layers = layers or get_eagle3_default_aux_hidden_state_layers(num_layers)
-            # Upstream collects them on the way up, each once.
-            self.aux_layers = tuple(sorted(set(layers) & set(range(num_layers + 1))))
+        self.use_aux_hidden_state = config.speculation.method == "eagle3"
 
-    def combine_hidden_states(self, aux_hidden_states: dict[int, FloatArray]) -> FloatArray:
-        """One state a token of those that an EAGLE-3 head listens to."""
-        states = [aux_hidden_states[layer] for layer in self.aux_layers]
-        combined: FloatArray = self.model.combine_hidden_states(np.concatenate(states, axis=-1))
+    def combine_hidden_states(self, aux_hidden_states: list[FloatArray]) -> FloatArray:
+        """One state a token of the several that an EAGLE-3 head reads."""
+        states = np.concatenate(aux_hidden_states, axis=-1)
+        combined: FloatArray = self.model.combine_hidden_states(states)
         return combined
 
-    def set_inputs_first_pass(self, inputs: DraftInputs, next_token_ids: IntArray) -> DraftInputs:
+    def set_inputs_first_pass(self, inputs: DraftInputs, next_token_ids: Ints) -> DraftInputs:
         """The tokens one place on, [a1, b1, b2] with next tokens a2, b3 to [a2, b2, b3], where their
         states stand."""
         input_ids = np.roll(inputs.input_ids, -1)
@@ -68,8 +57,8 @@ class EagleProposer(SpecDecodeBaseProposer):
         last_hidden_states, hidden_states = self.model.forward(
             inputs.input_ids,
             inputs.positions,
-            inputs.hidden_states,
             self.kv_caches,
             inputs.attn_metadata,
+            inputs.hidden_states,
         )
         return last_hidden_states, hidden_states

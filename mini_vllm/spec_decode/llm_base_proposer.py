@@ -31,9 +31,11 @@ from mini_vllm.attention import AttentionMetadata
 from mini_vllm.config.engine import EngineConfig
 from mini_vllm.models.llama import LlamaForCausalLM
 from mini_vllm.sample.metadata import SamplingMetadata
-from mini_vllm.sample.ops import FloatArray, IntArray, apply_temperature, random_sample, softmax
+from mini_vllm.sample.ops import FloatArray, apply_temperature, random_sample, softmax
 from mini_vllm.sampling_params import _SAMPLING_EPS
 from mini_vllm.utils.math import cdiv
+
+Ints = NDArray[np.integer[Any]]
 
 
 @dataclass
@@ -47,11 +49,11 @@ class DraftInputs:
         last_indices: [n], each request's last token, after which a draft stands.
     """
 
-    input_ids: IntArray
-    positions: IntArray
+    input_ids: Ints
+    positions: Ints
     hidden_states: FloatArray | None
     attn_metadata: AttentionMetadata
-    last_indices: IntArray
+    last_indices: Ints
 
 
 class SpecDecodeBaseProposer:
@@ -72,7 +74,7 @@ class SpecDecodeBaseProposer:
     def __init__(self, config: EngineConfig, model: LlamaForCausalLM, max_model_len: int) -> None:
         spec = config.speculation
         assert spec is not None and config.max_model_len is not None
-        self.model = model
+        self.model: Any = model
         self.num_speculative_tokens = spec.num_spec_tokens
         limits = (max_model_len, config.max_model_len, spec.max_model_len or config.max_model_len)
         self.max_model_len = min(limits)
@@ -92,15 +94,15 @@ class SpecDecodeBaseProposer:
 
     def propose(
         self,
-        target_token_ids: IntArray,
-        target_positions: IntArray,
+        target_token_ids: Ints,
+        target_positions: Ints,
         target_hidden_states: FloatArray | None,
-        next_token_ids: IntArray,
-        num_rejected_tokens: IntArray,
-        drafting: IntArray,
+        next_token_ids: Ints,
+        num_rejected_tokens: Ints,
+        drafting: Ints,
         attn_metadata: AttentionMetadata,
         sampling_metadata: SamplingMetadata | None,
-    ) -> IntArray:
+    ) -> Ints:
         """Drafts, `[m, k]` (`vllm/v1/spec_decode/llm_base_proposer.py:427 SpecDecodeBaseProposer.propose`).
 
         Args:
@@ -140,11 +142,11 @@ class SpecDecodeBaseProposer:
 
     def prepare_inputs(
         self,
-        token_ids: IntArray,
-        positions: IntArray,
+        token_ids: Ints,
+        positions: Ints,
         hidden_states: FloatArray | None,
         attn_metadata: AttentionMetadata,
-        num_rejected_tokens: IntArray,
+        num_rejected_tokens: Ints,
     ) -> DraftInputs:
         """The step's tokens without the rejected ones, which stand at the end of their requests
         (`vllm/v1/spec_decode/llm_base_proposer.py:1027 SpecDecodeBaseProposer.prepare_inputs`)."""
@@ -169,7 +171,7 @@ class SpecDecodeBaseProposer:
         )
         return DraftInputs(token_ids, positions, hidden_states, kept_md, query_start_loc[1:] - 1)
 
-    def set_inputs_first_pass(self, inputs: DraftInputs, next_token_ids: IntArray) -> DraftInputs:
+    def set_inputs_first_pass(self, inputs: DraftInputs, next_token_ids: Ints) -> DraftInputs:
         """What the first pass takes, from the step's tokens and each request's next one
         (`vllm/v1/spec_decode/llm_base_proposer.py:698 SpecDecodeBaseProposer.set_inputs_first_pass`)."""
         raise NotImplementedError
@@ -180,8 +182,8 @@ class SpecDecodeBaseProposer:
 
     def _one_token_each(
         self,
-        token_ids: IntArray,
-        positions: IntArray,
+        token_ids: Ints,
+        positions: Ints,
         hidden_states: FloatArray,
         block_table: NDArray[np.int32],
     ) -> DraftInputs:
@@ -199,7 +201,7 @@ class SpecDecodeBaseProposer:
         return DraftInputs(token_ids, positions, states, attn_metadata, requests)
 
     def _slots(
-        self, block_table: NDArray[np.int32], requests: IntArray, positions: IntArray
+        self, block_table: NDArray[np.int32], requests: Ints, positions: Ints
     ) -> NDArray[np.int64]:
         block_numbers = block_table[requests, positions // self.block_size].astype(np.int64)
         slots: NDArray[np.int64] = block_numbers * self.block_size + positions % self.block_size
@@ -207,7 +209,7 @@ class SpecDecodeBaseProposer:
 
     def _sample_draft_tokens(
         self, hidden_states: FloatArray, sampling_metadata: SamplingMetadata
-    ) -> tuple[IntArray, FloatArray | None]:
+    ) -> tuple[Ints, FloatArray | None]:
         """One draft a request `[m]`, and with `probabilistic` what it was drawn from `[m, V]`
         (`vllm/v1/spec_decode/llm_base_proposer.py:414 SpecDecodeBaseProposer._sample_draft_tokens`)."""
         logits = self.model.compute_logits(hidden_states)
@@ -218,7 +220,7 @@ class SpecDecodeBaseProposer:
 
 def compute_probs_and_sample_next_token(
     logits: FloatArray, sampling_metadata: SamplingMetadata, rng: np.random.Generator
-) -> tuple[IntArray, FloatArray]:
+) -> tuple[Ints, FloatArray]:
     """Draw from the `[m, V]` logits with each request's temperature, and nothing else that it asks for:
     what is drawn only has to be judged by what it was drawn from
     (`vllm/v1/spec_decode/llm_base_proposer.py:1654 compute_probs_and_sample_next_token`)."""

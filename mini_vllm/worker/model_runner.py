@@ -12,9 +12,9 @@ sampled is written into the request's row at once, so the next step, which begin
 its input there; upstream keeps it on the device, as `prev_sampled_token_ids`, for the same purpose
 (`vllm/v1/worker/gpu_model_runner.py:3591 in GPUModelRunner._bookkeeping_sync`).
 
-Left out: multi-modal inputs, LoRA, CUDA graphs, parallelism. Drafts are `spec_decode_runner.py`'s. Upstream also samples rows
-that are still in the middle of their prompt and throws the token away; here only rows that have caught
-up are sampled.
+Left out: multi-modal inputs, LoRA, CUDA graphs, parallelism. Drafts are `spec_decode_runner.py`'s.
+Upstream also samples rows that are still in the middle of their prompt and throws the token away; here
+only rows that have caught up are sampled.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The model runner of an engine that speculates.
 
-Mirrors what `vllm/v1/worker/gpu_model_runner.py` does where there is a `speculative_config`: `_sample` 3481,
-`_bookkeeping_sync` 3514, `sample_tokens` 4320, `propose_draft_token_ids` 4751. `model_runner.py` knows nothing
-of any of this.
+Mirrors what `vllm/v1/worker/gpu_model_runner.py` does where there is a `speculative_config`: `_sample`
+3481, `_bookkeeping_sync` 3514, `sample_tokens` 4320, `propose_draft_token_ids` 4751. `model_runner.py` knows
+nothing of any of this.
 
 A request's drafts stand in its row behind its tokens, and are inputs like them. Each of them, and the token
 before them, gives a row of logits. What the rejection sampler keeps is written over them. What it
@@ -26,16 +26,17 @@ from mini_vllm.config.engine import EngineConfig
 from mini_vllm.core.sched.output import DraftTokenIds, ModelRunnerOutput, SchedulerOutput
 from mini_vllm.models.llama import LlamaForCausalLM
 from mini_vllm.sample.metadata import SamplingMetadata
-from mini_vllm.sample.ops import FloatArray, IntArray, LogprobsLists
+from mini_vllm.sample.ops import FloatArray, LogprobsLists
 from mini_vllm.sample.rejection_sampler import RejectionSampler
 from mini_vllm.sample.sampler import Sampler
 from mini_vllm.spec_decode.draft_model import DraftModelProposer
 from mini_vllm.spec_decode.eagle import EagleProposer
-from mini_vllm.spec_decode.llm_base_proposer import SpecDecodeBaseProposer
+from mini_vllm.spec_decode.llm_base_proposer import Ints, SpecDecodeBaseProposer
 from mini_vllm.spec_decode.loading import load_drafter
 from mini_vllm.spec_decode.metadata import SpecDecodeMetadata
 from mini_vllm.spec_decode.ngram_proposer import NgramProposer
 from mini_vllm.utils.math import cdiv
+from mini_vllm.worker.hybrid_model_runner import HybridModelRunner
 from mini_vllm.worker.model_runner import (
     CachedRequestState,
     ModelRunner,
@@ -100,7 +101,7 @@ class SpecDecodeModelRunner(ModelRunner):
         assert config.num_gpu_blocks is not None
         self.num_spec_tokens = spec.num_spec_tokens
         self.rejection_sampler = make_rejection_sampler(sampler, spec)
-        self.drafter = drafter = make_drafter(config, model)
+        self.drafter = drafter = make_drafter(config, self.model)
         self.effective_drafter_max_model_len = config.max_model_len
         if isinstance(drafter, SpecDecodeBaseProposer):
             self.effective_drafter_max_model_len = drafter.max_model_len
@@ -137,7 +138,7 @@ class SpecDecodeModelRunner(ModelRunner):
         self._draft_token_ids.pop(state.req_id, None)
         self._draft_probs.pop(state.req_id, None)
 
-    def _put_drafts(self, req_ids: list[str], scheduled: dict[str, list[int]]) -> IntArray:
+    def _put_drafts(self, req_ids: list[str], scheduled: dict[str, list[int]]) -> Ints:
         """Write the drafts that are to be checked behind the tokens of their requests. Returns how many each
         request has, `[len(req_ids)]`."""
         num_draft_tokens = np.zeros(len(req_ids), np.int64)
@@ -207,14 +208,14 @@ class SpecDecodeModelRunner(ModelRunner):
         return result
 
     def _forward_for_drafter(
-        self, input_ids: IntArray, positions: IntArray, attn_metadata: AttentionMetadata
+        self, input_ids: Ints, positions: Ints, attn_metadata: AttentionMetadata
     ) -> tuple[Any, Any]:
         """The hidden states of the step's tokens, and those that an EAGLE head reads."""
         drafter = self.drafter
-        if not isinstance(drafter, EagleProposer) or not drafter.aux_layers:
+        if not isinstance(drafter, EagleProposer) or not drafter.use_aux_hidden_state:
             hidden_states = self._model_forward(input_ids, positions, attn_metadata)
             return hidden_states, hidden_states
-        aux_hidden_states: dict[int, Any] = {}
+        aux_hidden_states: list[Any] = []
         hidden_states = self.model.forward(
             input_ids, positions, self.kv_caches, attn_metadata, aux_hidden_states
         )
@@ -278,11 +279,11 @@ class SpecDecodeModelRunner(ModelRunner):
     def _propose_by_model(
         self,
         req_ids: list[str],
-        rows: IntArray,
-        inputs: tuple[IntArray, IntArray, AttentionMetadata],
+        rows: Ints,
+        inputs: tuple[Ints, Ints, AttentionMetadata],
         target_hidden_states: Any,
-        num_rejected_tokens: IntArray,
-        caught_up: IntArray,
+        num_rejected_tokens: Ints,
+        caught_up: Ints,
         sampling_metadata: SamplingMetadata | None,
     ) -> None:
         """Let a model draft
@@ -330,3 +331,22 @@ class SpecDecodeModelRunner(ModelRunner):
             return None
         drafts = [self._draft_token_ids.get(req_id, []) for req_id in self._draft_req_ids]
         return DraftTokenIds(self._draft_req_ids, drafts)
+
+
+class HybridSpecDecodeModelRunner(SpecDecodeModelRunner, HybridModelRunner):
+    """The same for a model with windows, where drafts come without a model.
+
+    vLLM lets a drafter's layers join one of the groups; here a drafter with a KV cache has the block table of
+    full attention, of which there must be one.
+    """
+
+    def __init__(
+        self, model: LlamaForCausalLM, config: EngineConfig, sampler: Sampler, **parts: Any
+    ) -> None:
+        super().__init__(model, config, sampler, **parts)
+        spec = config.speculation
+        if isinstance(self.drafter, SpecDecodeBaseProposer) and spec is not None:
+            raise ValueError(
+                f"speculative_config: method {spec.method!r} is not supported for this "
+                f"{model.config.architecture}, which attends to a sliding window: only 'ngram' is"
+            )

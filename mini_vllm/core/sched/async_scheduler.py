@@ -46,11 +46,13 @@ class AsyncScheduler(Scheduler):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        # Request id -> tokens on their way that are void. Results come in order, so they are the next
-        # that come for this id, even if somebody else has taken it by then. Upstream counts them in
-        # the request, as its ids end in random characters and never meet again.
+        # Request id -> results on their way that are void: with drafts a result is several tokens.
+        # Results come in order, so they are the next that come for this id, even if somebody else has
+        # taken it by then. Upstream counts them in the request, as its ids end in random characters
+        # and never meet again; and it counts tokens (see `_discard_latest_async_tokens`).
         self.async_tokens_to_discard: dict[str, int] = {}
         self._spec_token_placeholders = [-1] * self.num_spec_tokens
+        self._results_in_flight: dict[str, int] = {}  # by request id; kept with drafts only
 
     def reset_prefix_cache(self, reset_running_requests: bool = False) -> bool:
         """As `Scheduler.reset_prefix_cache`. Tokens on their way to the running requests were
@@ -61,10 +63,19 @@ class AsyncScheduler(Scheduler):
         return super().reset_prefix_cache(reset_running_requests)
 
     def _discard_latest_async_tokens(self, request: Request) -> None:
-        if request.num_output_placeholders:
+        """Drop the results that are on their way to the request.
+
+        Without drafts a result is one token. vLLM counts tokens with drafts too, drops one result for
+        each of them, and so loses results that hold
+        (`vllm/v1/core/sched/scheduler.py:1923 in Scheduler.reset_prefix_cache`,
+        `vllm/v1/core/sched/async_scheduler.py:40 in AsyncScheduler._update_request_with_output`).
+        """
+        num_results = request.num_output_placeholders
+        if self.num_spec_tokens:
+            num_results = self._results_in_flight.pop(request.request_id, 0)
+        if num_results:
             before = self.async_tokens_to_discard.get(request.request_id, 0)
-            in_flight = before + request.num_output_placeholders
-            self.async_tokens_to_discard[request.request_id] = in_flight
+            self.async_tokens_to_discard[request.request_id] = before + num_results
             request.num_output_placeholders = 0
 
     def _make_cached_request_data(self, step: _Step) -> CachedRequestData:
@@ -97,9 +108,12 @@ class AsyncScheduler(Scheduler):
         )
 
     @property
-    def _max_num_extra_slots(self) -> int:
+    def _extra_slots(self) -> dict[str, int]:
         """Two plans' drafts: those of the one in flight count as accepted."""
-        return super()._max_num_extra_slots + self.num_spec_tokens
+        extra = super()._extra_slots
+        if extra:
+            extra["num_draft_slots"] *= 2
+        return extra
 
     def _update_after_schedule(self, scheduler_output: SchedulerOutput) -> None:
         """Advance the counters, and leave a placeholder where the plan samples a token."""
@@ -112,9 +126,20 @@ class AsyncScheduler(Scheduler):
             if not request.is_prefill_chunk:
                 request.num_output_placeholders += 1
                 if self.num_spec_tokens:
-                    drafts = scheduler_output.scheduled_spec_decode_tokens.get(req_id, ())
-                    request.num_output_placeholders += len(drafts)
-                    request.spec_token_ids = self._spec_token_placeholders
+                    self._leave_draft_placeholders(request, scheduler_output)
+
+    def _leave_draft_placeholders(
+        self, request: Request, scheduler_output: SchedulerOutput
+    ) -> None:
+        """One more for each draft of this plan, and as many as can be for those of the next."""
+        req_id = request.request_id
+        drafts = scheduler_output.scheduled_spec_decode_tokens.get(req_id, ())
+        request.num_output_placeholders += len(drafts)
+        request.spec_token_ids = self._spec_token_placeholders
+        self._results_in_flight[req_id] = self._results_in_flight.get(req_id, 0) + 1
+
+    def _note_prefill_chunks(self, scheduler_output: SchedulerOutput) -> None:
+        """Nothing: `_update_after_schedule` says it of every request, with drafts and without."""
 
     def update_from_output(
         self, scheduler_output: SchedulerOutput, model_runner_output: ModelRunnerOutput
@@ -148,6 +173,8 @@ class AsyncScheduler(Scheduler):
         new_token_ids, stopped = super()._update_request_with_output(request, new_token_ids)
         request.num_output_placeholders -= len(new_token_ids)
         assert request.num_output_placeholders >= 0
+        if self.num_spec_tokens:
+            self._results_in_flight[request.request_id] -= 1
         if status_before_update is RequestStatus.RUNNING:
             num_known_tokens = request.num_computed_tokens - request.num_output_placeholders
             self.kv_cache_manager.cache_blocks(request, num_known_tokens)

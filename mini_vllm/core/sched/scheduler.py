@@ -35,9 +35,9 @@ from typing import Any
 from mini_vllm.config.engine import EngineConfig
 from mini_vllm.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
 from mini_vllm.core.request import Request, RequestStatus
+from mini_vllm.core.sched.drafts import DraftScheduling
 from mini_vllm.core.sched.output import (
     CachedRequestData,
-    DraftTokenIds,
     EngineCoreOutput,
     ModelRunnerOutput,
     NewRequestData,
@@ -45,7 +45,7 @@ from mini_vllm.core.sched.output import (
 )
 from mini_vllm.core.sched.request_queue import SchedulingPolicy, create_request_queue
 from mini_vllm.core.sched.utils import check_stop
-from mini_vllm.core.stats import SchedulerStats, SpecDecodingStats
+from mini_vllm.core.stats import SchedulerStats
 from mini_vllm.distributed.kv_events import KVEventPublisher, publish_kv_events
 
 
@@ -67,7 +67,7 @@ class _Step:
     scheduled_spec_decode_tokens: dict[str, list[int]] = field(default_factory=dict)
 
 
-class Scheduler:
+class Scheduler(DraftScheduling):
     """Decides each step; owns the requests from `add_request` until they finish.
 
     Args:
@@ -93,9 +93,7 @@ class Scheduler:
         self.long_prefill_token_threshold = config.long_prefill_token_threshold
         self.policy = SchedulingPolicy(config.scheduling_policy)
         spec = config.speculation
-        self.num_spec_tokens = spec.num_spec_tokens if spec else 0
-        self.num_lookahead_tokens = spec.num_lookahead_tokens if spec else 0
-        self.spec_decoding_stats: SpecDecodingStats | None = None  # since `make_stats`
+        self._set_speculation(spec)
         self.kv_cache_manager = kv_cache_manager or KVCacheManager(
             config.num_gpu_blocks,
             config.block_size,
@@ -122,8 +120,7 @@ class Scheduler:
         """
         if request.request_id in self.requests:
             raise ValueError(f"request id {request.request_id!r} is already in use")
-        extra = (self._max_num_extra_slots,) if self.num_spec_tokens else ()
-        needed = self.kv_cache_manager.max_blocks_needed(request, *extra)
+        needed = self.kv_cache_manager.max_blocks_needed(request, **self._extra_slots)
         usable = self.kv_cache_manager.block_pool.num_gpu_blocks - 1
         if needed > usable:
             raise ValueError(
@@ -296,25 +293,6 @@ class Scheduler:
         """
         return request.num_tokens_with_spec - request.num_computed_tokens
 
-    def _schedule_drafts(self, step: _Step, request: Request, num_new_tokens: int) -> None:
-        """Record which of the request's drafts found room in the step; the others are forgotten
-        (`vllm/v1/core/sched/scheduler.py:502 in Scheduler.schedule`)."""
-        num_scheduled_spec_tokens = (
-            num_new_tokens
-            + request.num_computed_tokens
-            - request.num_tokens
-            - request.num_output_placeholders
-        )
-        if num_scheduled_spec_tokens > 0:
-            spec_token_ids = request.spec_token_ids[:num_scheduled_spec_tokens]
-            step.scheduled_spec_decode_tokens[request.request_id] = spec_token_ids
-        request.spec_token_ids = []
-
-    @property
-    def _max_num_extra_slots(self) -> int:
-        """Slots that a request may need past its last token: for drafts, and for their drafter."""
-        return self.num_spec_tokens + self.num_lookahead_tokens
-
     def _schedule_waiting(self, step: _Step) -> None:
         """Admit from the head of the queue until something runs out.
 
@@ -420,26 +398,6 @@ class Scheduler:
         if self.num_spec_tokens:
             self._note_prefill_chunks(scheduler_output)
 
-    def _note_prefill_chunks(self, scheduler_output: SchedulerOutput) -> None:
-        for req_id in scheduler_output.num_scheduled_tokens:
-            request = self.requests[req_id]
-            request.is_prefill_chunk = request.num_computed_tokens < (
-                request.num_tokens + request.num_output_placeholders
-            )
-
-    def update_draft_token_ids(self, draft_token_ids: DraftTokenIds) -> None:
-        """Take in what was drafted for the next step. Under asynchronous scheduling nobody calls this:
-        the worker keeps the drafts, and a plan has placeholders for them.
-
-        Who is in the middle of its prompt drafts nothing
-        (`vllm/v1/core/sched/scheduler.py:1691 Scheduler.update_draft_token_ids`).
-        """
-        drafts = zip(draft_token_ids.req_ids, draft_token_ids.draft_token_ids, strict=True)
-        for req_id, spec_token_ids in drafts:
-            request = self.requests.get(req_id)
-            if request is not None:
-                request.spec_token_ids = [] if request.is_prefill_chunk else spec_token_ids
-
     def update_from_output(
         self, scheduler_output: SchedulerOutput, model_runner_output: ModelRunnerOutput
     ) -> list[EngineCoreOutput]:
@@ -475,6 +433,8 @@ class Scheduler:
                 stopped_running_reqs.add(request)
             if logprobs:
                 output.new_logprobs = logprobs.get(req_id)
+                if output.new_logprobs is not None:
+                    output.new_logprobs = output.new_logprobs.first(len(new_token_ids))
             if prompt_logprobs_dict:
                 output.new_prompt_logprobs_tensors = prompt_logprobs_dict.get(req_id)
             output.num_cached_tokens = request.num_cached_tokens
@@ -484,22 +444,6 @@ class Scheduler:
         if self.kv_event_publisher is not None:
             publish_kv_events(self.kv_event_publisher, self.kv_cache_manager.take_events())
         return outputs
-
-    def _take_back_rejected(
-        self, request: Request, num_draft_tokens: int, num_accepted: int
-    ) -> None:
-        """Count a request's drafts, and take the rejected ones back: as a number. Their KV stays where it
-        is, past the end, and the tokens that come are written over it
-        (`vllm/v1/core/sched/scheduler.py:1371 in Scheduler.update_from_output`).
-        """
-        num_rejected = num_draft_tokens - num_accepted
-        if request.num_computed_tokens > 0:  # 0: preempted while the step was computed
-            request.num_computed_tokens -= num_rejected
-        if request.num_output_placeholders > 0:
-            request.num_output_placeholders -= num_rejected
-        if self.spec_decoding_stats is None:
-            self.spec_decoding_stats = SpecDecodingStats(self.num_spec_tokens)
-        self.spec_decoding_stats.observe_draft(num_draft_tokens, num_accepted)
 
     def _update_request_with_output(
         self, request: Request, new_token_ids: list[int]

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from mini_vllm.config.engine import CUDAGRAPH_MODES, KV_CACHE_DTYPES, EngineConfig
+from mini_vllm.utils.outside import parse_json, short
 
 if TYPE_CHECKING:
     from mini_vllm.engine.llm_engine import LLMEngine
@@ -118,6 +119,21 @@ def add_engine_flags(parser: argparse.ArgumentParser, with_model: bool = True) -
         "--scheduling-policy", choices=("fcfs", "priority"), default="fcfs",
         help="order of waiting requests (fcfs)",
     )  # fmt: skip
+    group.add_argument(
+        "--speculative-config", "-sc", type=json_object, metavar="JSON",
+        help="who drafts tokens, how many, and how they are judged, as vLLM takes it (nobody)",
+    )  # fmt: skip
+
+
+def json_object(text: str) -> dict[str, Any]:
+    """A flag's value that is a JSON object."""
+    try:
+        value = parse_json(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"not JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise argparse.ArgumentTypeError(f"must be a JSON object, got {short(text)}")
+    return value
 
 
 def _my_parts() -> EngineParts:
@@ -156,6 +172,7 @@ def make_config(args: argparse.Namespace) -> EngineConfig:
         kv_cache_dtype=getattr(args, "kv_cache_dtype", "auto"),
         cudagraph_mode="NONE" if eager else getattr(args, "cudagraph_mode", "NONE"),
         cudagraph_capture_sizes=getattr(args, "cudagraph_capture_sizes", None),
+        speculative_config=args.speculative_config,
         seed=getattr(args, "engine_seed", 0),
     )
 

@@ -25,7 +25,7 @@ from mini_vllm.entrypoints.cli.flags import (
 from mini_vllm.utils.outside import short
 
 if TYPE_CHECKING:
-    from mini_vllm.sim import ServingMetrics, SimParts, SimRequest, StepCost
+    from mini_vllm.sim import ServingMetrics, SimParts, SimRequest, Speculation, StepCost
     from mini_vllm.sim.graphs import GraphTally
 
 MOST_PROMPTS = 100_000_000
@@ -41,6 +41,8 @@ examples:
   mini-vllm simulate --dataset lengths.csv --request-rate 10 --plot run.png --json run.json
   mini-vllm simulate --cost my-engine.json --num-gpu-blocks 4000 --max-model-len 4096
   mini-vllm simulate --cost h100-llama-3.2-1b --cudagraph-mode FULL_AND_PIECEWISE --launch-us 5
+  mini-vllm simulate --speculative-config '{"method": "ngram", "num_speculative_tokens": 3,
+    "rejection_sample_method": "synthetic", "synthetic_acceptance_rates": [0.7, 0.5, 0.4]}'
 """
 
 
@@ -101,6 +103,10 @@ def add_simulate_parser(commands: Any) -> None:
         help="microseconds a launch; needs --cudagraph-mode (5)",
     )  # fmt: skip
     parser.add_argument(
+        "--draft-cost", metavar="COST",
+        help="with --speculative-config: what a pass of the drafter costs, as --cost; not for ngram",
+    )  # fmt: skip
+    parser.add_argument(
         "--goodput", nargs="+", default=[], metavar="NAME:MS",
         help="limits that a good request keeps: ttft, tpot, e2el in milliseconds",
     )  # fmt: skip
@@ -128,7 +134,7 @@ def run_simulate(args: argparse.Namespace, out: TextIO) -> int:
     metrics = ServingMetrics(parse_goodput(args.goodput), percentiles)
     config = _config(args, cost)
     cost, tally = _graphs(args, cost, config)
-    parts = _parts(config)
+    parts, speculation = _parts(config), _speculation(args, config)
     requests, num_prompts, rate = _requests(args)
     if args.json not in (None, "-"):
         check_target("--json", Path(args.json))
@@ -143,13 +149,15 @@ def run_simulate(args: argparse.Namespace, out: TextIO) -> int:
         def observe(plan: Any, now: float) -> None:
             tally.add(work_of(plan, parts.scheduler.requests))
 
-    simulator = Simulator(parts, cost, metrics, observe, seed=args.seed)
+    simulator = Simulator(parts, cost, metrics, observe, args.seed, speculation)
     simulator.run(requests)
     if metrics.failed == num_prompts:
         raise ValueError(f"every request was refused; the first: {metrics.first_failure}")
     result = metrics.result(simulator.num_preemptions)
     if tally is not None:
         result |= tally.result()
+    if speculation is not None:
+        result |= speculation.result()
     if args.json is not None:
         settings = {
             "cost": {"name": cost.name, "source": cost.source},
@@ -239,6 +247,22 @@ def _graphs(
         cost, config, LAUNCH_S if args.launch_us is None else args.launch_us / 1e6
     )
     return counted, GraphTally(counted)
+
+
+def _speculation(args: argparse.Namespace, config: EngineConfig) -> Speculation | None:
+    """Who drafts, and at what cost. Raises ValueError for flags that do not go together."""
+    from mini_vllm.sim import Speculation, load_cost
+
+    spec = config.speculation
+    if spec is None:
+        if args.draft_cost is not None:
+            raise ValueError(f"--draft-cost {short(args.draft_cost)} needs a --speculative-config")
+        return None
+    if (spec.method == "ngram") != (args.draft_cost is None):
+        needs = "has no passes that cost anything: leave" if spec.method == "ngram" else "needs"
+        raise ValueError(f"speculative_config: method {spec.method!r} {needs} --draft-cost")
+    drafter = None if args.draft_cost is None else load_cost(args.draft_cost)
+    return Speculation(spec, drafter, args.seed)
 
 
 def _parts(config: EngineConfig) -> SimParts:
@@ -336,6 +360,16 @@ def table(
         row(f"Median {short_name} (ms):", result[f"median_{name}_ms"])
         for p in metrics.percentiles:
             row(f"P{p:g} {short_name} (ms):", result[f"p{p:g}_{name}_ms"])
+    if "spec_decode_num_drafts" in result:
+        lines.append(f"{'Speculative Decoding':-^50}")
+        row("Acceptance rate (%):", result["spec_decode_acceptance_rate"])
+        row("Acceptance length:", result["spec_decode_acceptance_length"])
+        row("Drafts:", result["spec_decode_num_drafts"])
+        row("Draft tokens:", result["spec_decode_draft_tokens"])
+        row("Accepted tokens:", result["spec_decode_accepted_tokens"])
+        lines.append("Per-position acceptance (%):")
+        for position, rate in enumerate(result["spec_decode_per_position_acceptance_rates"]):
+            row(f"  Position {position}:", 100 * rate)
     lines.append(f"{'Scheduler':-^50}")
     row("Steps:", result["num_steps"])
     row("Empty steps:", result["empty_steps"])

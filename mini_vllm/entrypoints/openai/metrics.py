@@ -2,7 +2,7 @@
 
 Names, labels, buckets and what is counted when: `vllm/v1/metrics/loggers.py:404 PrometheusStatLogger`
 and `vllm/v1/metrics/stats.py:325 IterationStats`. Not here: what belongs to features left out (LoRA,
-multi-modal caches, KV connectors, speculative decoding, sleep).
+multi-modal caches, KV connectors, sleep).
 
 vLLM observes prometheus-client's own histograms, once a token. Here the engine thread counts into
 plain lists, and a collector turns them into metrics when somebody asks: a token costs a fraction of a
@@ -23,6 +23,7 @@ from prometheus_client.metrics_core import (
 )
 from prometheus_client.registry import Collector
 
+from mini_vllm.core.stats import SpecDecodingStats
 from mini_vllm.engine.async_llm import AsyncLLM
 from mini_vllm.engine.step_record import StepRecord
 from mini_vllm.metrics.reader import (
@@ -31,6 +32,7 @@ from mini_vllm.metrics.reader import (
     LATENCY_BUCKETS,
     BucketCounts,
     build_1_2_5_buckets,
+    spec_decode_counters,
 )
 from mini_vllm.outputs import CompletionOutput
 from mini_vllm.sampling_params import SamplingParams
@@ -110,6 +112,9 @@ class EngineMetrics(Collector):
 
         # The engine thread's.
         self.prompt_tokens = self.prompt_tokens_cached = self.generation_tokens = 0
+        self.spec_decoding: SpecDecodingStats | None = None
+        if config.speculation is not None:
+            self.spec_decoding = SpecDecodingStats(config.speculation.num_spec_tokens)
         self.iteration_tokens = BucketCounts(_STEP)
         self.time_to_first_token = BucketCounts(FIRST_TOKEN_BUCKETS)
         self.inter_token_latency = BucketCounts(_BETWEEN)
@@ -150,9 +155,11 @@ class EngineMetrics(Collector):
             if sequence is not None:
                 sequence.scheduled = started
                 sequence.num_prompt_tokens = len(new.prompt_token_ids)
-        prompt_tokens = 0
+        prompt_tokens = new_tokens = 0
         last, repeated = 0.0, 0  # most of a batch had its last token in the same step
         for output in record.outputs:
+            num_new_tokens = len(output.new_token_ids)
+            new_tokens += num_new_tokens
             sequence = sequences.get(output.request_id)
             if sequence is None:
                 continue
@@ -169,12 +176,15 @@ class EngineMetrics(Collector):
                 prompt_tokens += sequence.num_prompt_tokens
                 self.prompt_tokens_cached += sequence.cached
             sequence.last = now
-            sequence.num_tokens += 1
+            sequence.num_tokens += num_new_tokens
         if repeated:
             self.inter_token_latency.observe(now - last, repeated)
         self.prompt_tokens += prompt_tokens
-        self.generation_tokens += len(record.outputs)
-        self.iteration_tokens.observe(prompt_tokens + len(record.outputs))
+        self.generation_tokens += new_tokens
+        self.iteration_tokens.observe(prompt_tokens + new_tokens)
+        drafted = record.scheduler_stats.spec_decoding_stats
+        if self.spec_decoding is not None and drafted is not None:
+            self.spec_decoding.add(drafted)
 
     def count_finished(self, done: _Sequence, reason: str, params: SamplingParams) -> None:
         """Take down a completion that ended by itself. Called in the event loop's thread."""
@@ -228,6 +238,8 @@ class EngineMetrics(Collector):
             family = CounterMetricFamily(f"vllm:{name}", text, labels=("model_name", "engine"))
             family.add_metric(self._labels, value)
             yield family
+        if self.spec_decoding is not None:
+            yield from self._collect_spec_decoding(self.spec_decoding)
         computed = self.prompt_tokens - self.prompt_tokens_cached
         by_source = zip(_SOURCES, (computed, self.prompt_tokens_cached, 0), strict=True)
         yield self._split(
@@ -247,6 +259,18 @@ class EngineMetrics(Collector):
         for name, histogram in self.by_request.items():
             text = f"Per finished request: {name.replace('_', ' ')}."
             yield self._histogram(name, text, histogram)
+
+    def _collect_spec_decoding(self, stats: SpecDecodingStats) -> Iterator[Metric]:
+        for name, value in spec_decode_counters(stats).items():
+            text = f"{name.removeprefix('spec_decode_num_').replace('_', ' ').capitalize()}."
+            family = CounterMetricFamily(f"vllm:{name}", text, labels=("model_name", "engine"))
+            family.add_metric(self._labels, value)
+            yield family
+        per_pos = list(enumerate(stats.num_accepted_tokens_per_pos))
+        yield self._split(
+            "spec_decode_num_accepted_tokens_per_pos", "Accepted tokens by position in the draft.",
+            "position", [(str(position), count) for position, count in per_pos],
+        )  # fmt: skip
 
     def _gauge(self, name: str, text: str, value: float) -> Metric:
         family = GaugeMetricFamily(f"vllm:{name}", text, labels=("model_name", "engine"))

@@ -1,0 +1,104 @@
+"""What the scheduler does about drafts: tokens that somebody guessed, and that a step only checks.
+
+A draft is a token of the step like any other: it counts in `num_scheduled_tokens`, it needs a slot and it
+is paid for from the budget. So `Scheduler` plans it in its one loop, and what is left for drafts alone
+stands here: cut them to the room that there is, take the rejected ones back, and take new ones in. The
+lines are those of `vllm/v1/core/sched/scheduler.py`, where they stand inside `schedule` and
+`update_from_output`.
+
+Nothing of it is called without speculation.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from mini_vllm.config.speculative import SpeculativeConfig
+from mini_vllm.core.request import Request
+from mini_vllm.core.sched.output import DraftTokenIds, SchedulerOutput
+from mini_vllm.core.stats import SpecDecodingStats
+
+
+class _Step(Protocol):
+    scheduled_spec_decode_tokens: dict[str, list[int]]
+
+
+class DraftScheduling:
+    """`Scheduler`'s part about drafts.
+
+    Attributes:
+        num_spec_tokens: most drafts a request and step; 0: nobody drafts.
+        num_lookahead_tokens: slots past a step's tokens, which the drafter's own passes write.
+        spec_decoding_stats: drafts since `make_stats` was called last; None where there were none.
+    """
+
+    requests: dict[str, Request]
+    num_spec_tokens = 0
+    num_lookahead_tokens = 0
+    spec_decoding_stats: SpecDecodingStats | None = None
+
+    def _set_speculation(self, spec: SpeculativeConfig | None) -> None:
+        if spec is not None:
+            self.num_spec_tokens = spec.num_spec_tokens
+            self.num_lookahead_tokens = spec.num_lookahead_tokens
+
+    @property
+    def _extra_slots(self) -> dict[str, int]:
+        """What a request may need past its last token, as `max_blocks_needed` takes it."""
+        if not self.num_spec_tokens:
+            return {}
+        return {
+            "num_draft_slots": self.num_spec_tokens,
+            "num_lookahead_tokens": self.num_lookahead_tokens,
+        }
+
+    def _schedule_drafts(self, step: _Step, request: Request, num_new_tokens: int) -> None:
+        """Record which of the request's drafts found room in the step; the others are forgotten
+        (`vllm/v1/core/sched/scheduler.py:502 in Scheduler.schedule`)."""
+        num_scheduled_spec_tokens = (
+            num_new_tokens
+            + request.num_computed_tokens
+            - request.num_tokens
+            - request.num_output_placeholders
+        )
+        if num_scheduled_spec_tokens > 0:
+            spec_token_ids = request.spec_token_ids[:num_scheduled_spec_tokens]
+            step.scheduled_spec_decode_tokens[request.request_id] = spec_token_ids
+        request.spec_token_ids = []
+
+    def _note_prefill_chunks(self, scheduler_output: SchedulerOutput) -> None:
+        """Who is in the middle of its prompt after this step: it samples nothing, and drafts nothing."""
+        for req_id in scheduler_output.num_scheduled_tokens:
+            request = self.requests[req_id]
+            request.is_prefill_chunk = request.num_computed_tokens < (
+                request.num_tokens + request.num_output_placeholders
+            )
+
+    def _take_back_rejected(
+        self, request: Request, num_draft_tokens: int, num_accepted: int
+    ) -> None:
+        """Count a request's drafts, and take the rejected ones back: as a number. Their KV stays where it
+        is, past the end, and the tokens that come are written over it
+        (`vllm/v1/core/sched/scheduler.py:1371 in Scheduler.update_from_output`).
+        """
+        num_rejected = num_draft_tokens - num_accepted
+        if request.num_computed_tokens > 0:  # 0: preempted while the step was computed
+            request.num_computed_tokens -= num_rejected
+        if request.num_output_placeholders > 0:
+            request.num_output_placeholders -= num_rejected
+        if self.spec_decoding_stats is None:
+            self.spec_decoding_stats = SpecDecodingStats(self.num_spec_tokens)
+        self.spec_decoding_stats.observe_draft(num_draft_tokens, num_accepted)
+
+    def update_draft_token_ids(self, draft_token_ids: DraftTokenIds) -> None:
+        """Take in what was drafted for the next step. Under asynchronous scheduling nobody calls this:
+        the worker keeps the drafts, and a plan has placeholders for them.
+
+        Who is in the middle of its prompt drafts nothing
+        (`vllm/v1/core/sched/scheduler.py:1691 Scheduler.update_draft_token_ids`).
+        """
+        drafts = zip(draft_token_ids.req_ids, draft_token_ids.draft_token_ids, strict=True)
+        for req_id, spec_token_ids in drafts:
+            request = self.requests.get(req_id)
+            if request is not None:
+                request.spec_token_ids = [] if request.is_prefill_chunk else spec_token_ids

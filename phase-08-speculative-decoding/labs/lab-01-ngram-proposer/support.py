@@ -1,0 +1,86 @@
+"""Given: random texts and what vLLM drafts for them, runs that it has counted, a proposer's settings."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from mini_vllm import EngineConfig
+
+ANSWERS = Path(__file__).resolve().parent / "answers.json"
+NUM_RECORDED = 400
+
+
+@dataclass
+class Case:
+    """A text, and how it is to be looked up."""
+
+    tokens: list[int]
+    min_n: int
+    max_n: int
+    k: int
+    max_model_len: int
+
+
+def random_cases(number: int, seed: int = 8) -> Iterator[Case]:
+    """Texts of 1 to 40 tokens over two to six different ones; every fourth ends near `max_model_len`."""
+    rng = np.random.RandomState(seed)
+    for index in range(number):
+        length = int(rng.randint(1, 41))
+        min_n, max_n = sorted(rng.randint(1, 6, size=2).tolist())
+        limit = length + int(rng.randint(0, 4)) if index % 4 == 0 else 64
+        tokens = rng.randint(0, rng.randint(2, 7), size=length).tolist()
+        yield Case(tokens, min_n, max_n, int(rng.randint(1, 7)), limit)
+
+
+def recorded() -> list[tuple[Case, list[int]]]:
+    """The first cases, and what vLLM's own function drafted for them (`in_vllm.py --record`)."""
+    answers = json.loads(ANSWERS.read_text())["drafts"]
+    return list(zip(random_cases(len(answers)), answers, strict=True))
+
+
+@dataclass
+class Run:
+    """A prompt that vLLM has answered at temperature 0, with drafts and without, on the shipped model.
+
+    Attributes:
+        prompt, k, min_n, max_n, max_tokens: what was asked.
+        text: the prompt's tokens, max_tokens of answer, and k more.
+        num_prompt_tokens: how many of them are the prompt.
+        num_steps and so on: what was counted with drafts.
+    """
+
+    prompt: str
+    k: int
+    min_n: int
+    max_n: int
+    max_tokens: int
+    text: list[int]
+    num_prompt_tokens: int
+    num_steps: int
+    num_drafts: int
+    num_draft_tokens: int
+    num_accepted_tokens: int
+    num_accepted_tokens_per_pos: list[int]
+
+
+def recorded_runs() -> list[Run]:
+    """vLLM's runs (`in_vllm.py --record`)."""
+    return [Run(**run) for run in json.loads(ANSWERS.read_text())["runs"]]
+
+
+def make_config(k: int, min_n: int, max_n: int, max_model_len: int = 64) -> EngineConfig:
+    """Settings with speculation by n-grams."""
+    return EngineConfig(
+        max_model_len=max_model_len,
+        speculative_config={
+            "method": "ngram",
+            "num_speculative_tokens": k,
+            "prompt_lookup_min": min_n,
+            "prompt_lookup_max": max_n,
+        },
+    )
