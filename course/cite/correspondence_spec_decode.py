@@ -38,9 +38,9 @@ SPEC_DECODE: dict[str, tuple[Pair, ...]] = {
         Pair("not during a prompt", f"{_SCHED} DraftScheduling.update_draft_token_ids",
              f"{_THEIR_SCHED} Scheduler.update_draft_token_ids",
              "request.spec_token_ids = [] if request.is_prefill_chunk"),
-        Pair("placeholders, asynchronously", f"{_ASYNC} AsyncScheduler._update_after_schedule",
+        Pair("placeholders, asynchronously", f"{_ASYNC} AsyncScheduler._leave_draft_placeholders",
              f"`{_THEIR_ASYNC}:35 in AsyncScheduler._update_after_schedule`",
-             "self._spec_token_placeholders", "_spec_token_placeholders"),
+             "request.spec_token_ids = self._spec_token_placeholders", "_spec_token_placeholders"),
     ),
     "spec_runner": (
         Pair("drafts behind the tokens", f"{_RUNNER} SpecDecodeModelRunner._put_drafts",
