@@ -1,7 +1,7 @@
 """Do `mini_vllm` and real vLLM give the same tokens? Run both on one checkpoint and compare.
 
     python -m course.parity.tokens [--model DIR] [--prompts N] [--alone N] [--max-tokens N] [--seed S]
-                            [--attention numpy|torch|triton] [--json FILE]
+                            [--attention numpy|torch|triton] [--speculative-config JSON] [--json FILE]
 
 The same seeded prompts go through both engines, greedily, in float32:
 
@@ -14,6 +14,10 @@ each token. A token that differs is shown with its prompt, its position and what
 thought of both tokens: two near equal log probabilities are a tie that float32 broke two ways, and
 a wide gap is a bug. A position where the best two tokens lie within 1e-4 is listed as a near tie,
 equal or not. One prompt in ten may run eight times as long, so that some texts come to their end.
+
+With `--speculative-config` both engines draft, and the counts of their drafts are compared: how many there
+were, of how many tokens, how many of those were accepted, and at which position. A folder that the JSON
+names as `model` is that of the draft model or head.
 
 Greedy only. With a temperature the two draw different numbers, and vLLM's CPU build ignores a request's
 seed unless every row of its batch has one, where `mini_vllm` honours each
@@ -33,6 +37,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 from course.parity.tokens_run import TOP, Completion, Result, Scenario, run_engine
 
@@ -67,6 +72,7 @@ class Comparison:
     preemptions: tuple[int, int] = (0, 0)
     cached_tokens: int = 0
     seconds: tuple[float, float] = (0.0, 0.0)
+    drafts: dict[str, list[int]] = field(default_factory=dict)
 
     @property
     def equal(self) -> bool:
@@ -132,16 +138,22 @@ def make_prompts(
 
 
 def make_scenarios(
-    prompts: Sequence[list[int]], alone: int = 40, max_tokens: int = 24, pool: int = 64
+    prompts: Sequence[list[int]],
+    alone: int = 40,
+    max_tokens: int = 24,
+    pool: int = 64,
+    speculative_config: dict[str, Any] | None = None,
 ) -> list[Scenario]:
     """The three scenarios; `alone` of the prompts run one by one, `pool` blocks are too few."""
-    normal = {
+    normal: dict[str, Any] = {
         "max_num_batched_tokens": 96,
         "max_num_seqs": 48,
         "num_gpu_blocks_override": 1200,
         "enable_prefix_caching": True,
         "enable_chunked_prefill": True,
     }
+    if speculative_config is not None:
+        normal["speculative_config"] = speculative_config
     scarce = {**normal, "num_gpu_blocks_override": pool, "max_num_seqs": 16}
     stride = max(1, len(prompts) // max(alone, 1))
     everyone = list(prompts)
@@ -167,6 +179,7 @@ def compare(scenario: Scenario, mini: Result, real: Result) -> Comparison:
         scenario.name,
         preemptions=(mini.preemptions, real.preemptions),
         seconds=(mini.seconds, real.seconds),
+        drafts=mini.drafts,
     )
     if len(mini.completions) != len(real.completions):
         found.mismatches.append(
@@ -176,6 +189,10 @@ def compare(scenario: Scenario, mini: Result, real: Result) -> Comparison:
         found.mismatches.append(
             f"{mini.preemptions} preemptions in mini_vllm, {real.preemptions} in vLLM"
         )
+    for name in sorted(mini.drafts.keys() | real.drafts.keys()):
+        counted, theirs_counted = mini.drafts.get(name), real.drafts.get(name)
+        if counted != theirs_counted:
+            found.mismatches.append(f"{name}: {counted} in mini_vllm, {theirs_counted} in vLLM")
     for number, (ours, theirs) in enumerate(zip(mini.completions, real.completions, strict=False)):
         prompt = scenario.prompts[number]
         where = f"prompt {number} ({len(prompt)} tokens, {_shown(prompt)})"
@@ -235,6 +252,13 @@ def _shown(prompt: Sequence[int]) -> str:
     return f"[{head}{', …' if len(prompt) > 6 else ''}]"
 
 
+def _shown_drafts(drafts: dict[str, list[int]]) -> str:
+    (num_drafts,), (drafted,) = drafts["drafts"], drafts["draft_tokens"]
+    (accepted,), per_pos = drafts["accepted_tokens"], drafts["accepted_tokens_per_pos"]
+    shares = ", ".join(f"{100 * count / max(num_drafts, 1):.1f} %" for count in per_pos)
+    return f"{num_drafts} drafts of {drafted} tokens, {accepted} accepted, by position {per_pos}: {shares}"
+
+
 def report(comparisons: Sequence[Comparison], most: int = 10) -> str:
     """Totals a scenario, then what differs and the near ties, at most `most` lines of each."""
     lines = []
@@ -246,6 +270,8 @@ def report(comparisons: Sequence[Comparison], most: int = 10) -> str:
             f"preemptions {c.preemptions[0]} and {c.preemptions[1]}, "
             f"{c.seconds[0]:.1f} s and {c.seconds[1]:.1f} s (mini_vllm and vLLM)"
         )
+        if c.drafts:
+            lines.append(f"{'':10} {_shown_drafts(c.drafts)}")
     for title, name in (("mismatch", "mismatches"), ("near tie", "near_ties")):
         for c in comparisons:
             items = getattr(c, name)
@@ -266,12 +292,14 @@ def run_comparison(
     attention: str = "numpy",
     pool: int = 64,
     longest: int = 400,
+    speculative_config: dict[str, Any] | None = None,
 ) -> list[Comparison]:
     """Make the prompts, run both engines on all scenarios, compare.
 
     Args:
         attention: `mini_vllm`'s backend; without a GPU, `triton` runs under Triton's interpreter.
         pool, longest: see `make_scenarios` and `make_prompts`.
+        speculative_config: both engines', or None.
     """
     from mini_vllm.model_loader import load_config
     from mini_vllm.tokenizer import Tokenizer
@@ -279,7 +307,7 @@ def run_comparison(
     tokenizer = Tokenizer.from_folder(model)
     vocab_size = load_config(model).vocab_size
     prompts = make_prompts(tokenizer.encode, vocab_size, count, seed, longest)
-    scenarios = make_scenarios(prompts, alone, max_tokens, pool)
+    scenarios = make_scenarios(prompts, alone, max_tokens, pool, speculative_config)
     mini = run_engine("mini_vllm", model, scenarios, attention)
     real = run_engine("vllm", model, scenarios)
     return [compare(*each) for each in zip(scenarios, mini, real, strict=True)]
@@ -288,6 +316,7 @@ def run_comparison(
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point; the exit code is in the module's docstring."""
     from mini_vllm.config.engine import DEFAULT_MODEL
+    from mini_vllm.entrypoints.cli.flags import json_object
 
     parser = argparse.ArgumentParser(
         prog="python -m course.parity.tokens",
@@ -302,6 +331,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--attention", choices=("numpy", "torch", "triton"), default="numpy",
         help="what computes attention and model in mini_vllm (numpy)",
     )  # fmt: skip
+    parser.add_argument(
+        "--speculative-config", type=json_object, metavar="JSON",
+        help="who drafts, in both engines (nobody)",
+    )  # fmt: skip
     parser.add_argument("--json", metavar="FILE", help="also write the comparison here")
     args = parser.parse_args(argv)
     if min(args.prompts, args.alone, args.max_tokens) < 1:
@@ -312,7 +345,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         found = run_comparison(
             args.model, args.prompts, args.alone, args.max_tokens, args.seed,
-            attention=args.attention,
+            attention=args.attention, speculative_config=args.speculative_config,
         )  # fmt: skip
     except (ValueError, OSError, RuntimeError) as error:
         print(f"course.parity.tokens: {error}", file=sys.stderr)

@@ -11,6 +11,7 @@ threads that wait for each other cost far more than they bring on a model this s
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import subprocess
@@ -18,7 +19,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,8 @@ class Result:
     completions: list[Completion]
     preemptions: int
     seconds: float
+    drafts: dict[str, Any] = field(default_factory=dict)
+    """With speculation, what the engine's metrics counted: by name, without `vllm:spec_decode_num_`."""
 
 
 def run_scenarios(
@@ -66,12 +69,13 @@ def run_scenarios(
     """
     llm: Any = None
     settings: dict[str, Any] | None = None
-    before = 0
+    before, drafts_before = 0, {}
     results = []
     for scenario in scenarios:
         if scenario.settings != settings:
             settings = scenario.settings
             llm, before = _make_llm(model, settings, real, attention), 0
+            drafts_before = _drafts(llm)
         params = [llm.greedy(max_tokens) for max_tokens in scenario.max_tokens]
         prompts = [{"prompt_token_ids": prompt} for prompt in scenario.prompts]
         start = time.perf_counter()
@@ -83,10 +87,27 @@ def run_scenarios(
         else:
             outputs = llm.generate(prompts, params, use_tqdm=False)
         seconds = time.perf_counter() - start
-        after = llm.preemptions()
-        results.append(Result([_completion(output) for output in outputs], after - before, seconds))
-        before = after
+        after, drafts_after = llm.preemptions(), _drafts(llm)
+        completions = [_completion(output) for output in outputs]
+        drafts = {
+            name: [a - b for a, b in zip(counts, drafts_before[name], strict=True)]
+            for name, counts in drafts_after.items()
+        }
+        results.append(Result(completions, after - before, seconds, drafts))
+        before, drafts_before = after, drafts_after
     return results
+
+
+def _drafts(llm: Any) -> dict[str, list[int]]:
+    """What the engine has counted of drafts; nothing without speculation."""
+    if not llm.counts_drafts:
+        return {}
+    prefix = "vllm:spec_decode_num_"
+    return {
+        metric.name.removeprefix(prefix): list(getattr(metric, "values", None) or [metric.value])
+        for metric in llm.get_metrics()
+        if metric.name.startswith(prefix)
+    }
 
 
 def lift_the_fault() -> None:
@@ -110,6 +131,10 @@ def lift_the_fault() -> None:
 def _make_llm(model: str, settings: dict[str, Any], real: bool, attention: str) -> Any:
     """An `LLM`, with `greedy(max_tokens)` and `preemptions()` (since its start) added."""
     llm: Any
+    settings = copy.deepcopy(settings)  # vLLM writes into `speculative_config`
+    counts_drafts = "speculative_config" in settings
+    if counts_drafts:
+        settings["disable_log_stats"] = False
     if real:
         import vllm
         from vllm.platforms import current_platform
@@ -146,6 +171,7 @@ def _make_llm(model: str, settings: dict[str, Any], real: bool, attention: str) 
         core = llm.llm_engine.engine_core
         llm.preemptions = lambda: core.scheduler.num_preemptions
         params = mini_vllm.SamplingParams
+    llm.counts_drafts = counts_drafts
     llm.greedy = lambda max_tokens: params(temperature=0, max_tokens=max_tokens, logprobs=TOP)
     return llm
 
@@ -189,6 +215,7 @@ def run_engine(
             ],
             result["preemptions"],
             result["seconds"],
+            result["drafts"],
         )
         for result in run_worker("course.parity.tokens_run", [engine], job)
     ]

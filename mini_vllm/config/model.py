@@ -102,6 +102,15 @@ class LlamaConfig:
         names = ("input_layernorm", "post_attention_layernorm")
         return {f"{name}.weight": self.hidden_size for name in names}
 
+    def layer_norm_sizes(self, layer: int) -> Mapping[str, int]:
+        """Those of one layer."""
+        return self.norm_sizes
+
+    @property
+    def qkv_input_size(self) -> int:
+        """Numbers of a row that attention's first projections take."""
+        return self.hidden_size
+
     @property
     def o_proj_bias(self) -> bool:
         """Whether attention's last projection has a bias; `attention_bias` says it of q, k and v."""
@@ -112,9 +121,9 @@ class LlamaConfig:
         hidden, bias = self.hidden_size, self.attention_bias
         q_size = self.num_attention_heads * self.head_dim
         kv_size = self.num_key_value_heads * self.head_dim
-        yield "self_attn.q_proj", q_size, hidden, bias
-        yield "self_attn.k_proj", kv_size, hidden, bias
-        yield "self_attn.v_proj", kv_size, hidden, bias
+        yield "self_attn.q_proj", q_size, self.qkv_input_size, bias
+        yield "self_attn.k_proj", kv_size, self.qkv_input_size, bias
+        yield "self_attn.v_proj", kv_size, self.qkv_input_size, bias
         yield "self_attn.o_proj", hidden, q_size, self.o_proj_bias
         yield from self.mlp_linears(layer)
 

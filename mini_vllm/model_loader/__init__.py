@@ -1,6 +1,7 @@
 """A Hugging Face checkpoint folder, read and checked."""
 
 from mini_vllm.config.model import CheckpointError, LlamaConfig
+from mini_vllm.model_loader.drafter import load_eagle, load_eagle_config
 from mini_vllm.model_loader.loader import (
     check_weights,
     expected_tensors,
@@ -20,6 +21,8 @@ __all__ = [
     "get_model",
     "load_config",
     "load_default_sampling_params",
+    "load_eagle",
+    "load_eagle_config",
     "load_model",
     "load_weights",
     "read_json",

@@ -8,7 +8,7 @@ weight names of `vllm/model_executor/models/llama.py:436 LlamaModel.load_weights
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -38,13 +38,8 @@ def read_json(path: Path) -> dict[str, Any]:
     return value
 
 
-def load_config(folder: str | Path) -> LlamaConfig:
-    """Read and check `config.json` and, for the ids that end a text, `generation_config.json`.
-
-    Raises:
-        CheckpointError: `folder` does not exist, is no checkpoint, or its model is not supported.
-    """
-    folder = Path(folder)
+def require_checkpoint(folder: Path) -> Path:
+    """The path of its `config.json`; CheckpointError where there is none."""
     try:
         is_folder = folder.is_dir()
     except OSError:  # a name that is too long, for instance
@@ -58,6 +53,17 @@ def load_config(folder: str | Path) -> LlamaConfig:
         raise CheckpointError(
             f"model folder {short(str(folder), 300)} is no checkpoint: it has no config.json"
         )
+    return path
+
+
+def load_config(folder: str | Path) -> LlamaConfig:
+    """Read and check `config.json` and, for the ids that end a text, `generation_config.json`.
+
+    Raises:
+        CheckpointError: `folder` does not exist, is no checkpoint, or its model is not supported.
+    """
+    folder = Path(folder)
+    path = require_checkpoint(folder)
     raw = read_json(path)
     generation = folder / "generation_config.json"
     if generation.is_file():
@@ -175,8 +181,16 @@ def expected_tensors(config: LlamaConfig) -> dict[str, tuple[int, ...]]:
 
 def _expected_tensors(config: LlamaConfig) -> Iterator[tuple[str, Parameter]]:
     hidden = config.hidden_size
-    quantization = get_quantization_config(config.quantization_config)
     yield "model.embed_tokens.weight", Parameter((config.vocab_size, hidden))
+    yield from tensors_of_layers(config)
+    yield "model.norm.weight", Parameter((hidden,))
+    if not config.tie_word_embeddings:
+        yield "lm_head.weight", Parameter((config.vocab_size, hidden))
+
+
+def tensors_of_layers(config: LlamaConfig) -> Iterator[tuple[str, Parameter]]:
+    """Name and shape of every tensor of the decoder layers."""
+    quantization = get_quantization_config(config.quantization_config)
     for i in range(config.num_hidden_layers):
         prefix = f"model.layers.{i}."
         for name, out, inp, bias in config.linears(i):
@@ -192,15 +206,18 @@ def _expected_tensors(config: LlamaConfig) -> Iterator[tuple[str, Parameter]]:
         if quantization.kv_cache_dtype != "auto":
             for name in "kv":
                 yield f"{prefix}self_attn.{name}_scale", Parameter((1,), optional=True)
-        for name, size in config.norm_sizes.items():
+        for name, size in config.layer_norm_sizes(i).items():
             yield f"{prefix}{name}", Parameter((size,))
-    yield "model.norm.weight", Parameter((hidden,))
-    if not config.tie_word_embeddings:
-        yield "lm_head.weight", Parameter((config.vocab_size, hidden))
 
 
-def check_weights(config: LlamaConfig, weights: Mapping[str, NDArray[Any]]) -> None:
+def check_weights(
+    config: LlamaConfig,
+    weights: Mapping[str, NDArray[Any]],
+    tensors: Iterable[tuple[str, Parameter]] | None = None,
+) -> None:
     """Every expected tensor is there, in its shape and finite, and none that would be ignored.
+
+    `tensors` are those of a model of this configuration, or the given ones.
 
     Skipped as vLLM skips them
     (`vllm/model_executor/models/llama.py:448 in LlamaModel.load_weights`): rotary tables saved by
@@ -209,7 +226,7 @@ def check_weights(config: LlamaConfig, weights: Mapping[str, NDArray[Any]]) -> N
     """
     expected: set[str] = set()
     # One by one: there are as many as config.json says there are layers, and that may be any number.
-    for name, parameter in _expected_tensors(config):
+    for name, parameter in _expected_tensors(config) if tensors is None else tensors:
         expected.add(name)
         if name not in weights:
             if parameter.optional:

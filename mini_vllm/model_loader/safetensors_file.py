@@ -18,8 +18,9 @@ from mini_vllm.utils.memory import machine_memory
 from mini_vllm.utils.outside import short
 
 FLOATS = ("F32", "F16", "BF16")
-INTEGERS = {"I8": "<i1", "U8": "<u1", "I32": "<i4", "I64": "<i8", "F8_E4M3": "<u1"}
-"""What quantised weights, their zero points and orders are stored as; of FP8 the bytes."""
+INTEGERS = {"I8": "<i1", "U8": "<u1", "I32": "<i4", "I64": "<i8", "F8_E4M3": "<u1", "BOOL": "?"}
+"""What quantised weights, their zero points and orders are stored as, of FP8 the bytes; and the maps
+between the vocabularies of an EAGLE-3 head and its target."""
 
 
 def read_safetensors(path: Path, quantized: bool = False) -> dict[str, NDArray[Any]]:

@@ -129,6 +129,7 @@ class Gemma3ForCausalLM(LlamaForCausalLM):
         positions: NDArray[np.integer[Any]],
         kv_caches: list[Array],
         attn_metadata: AttentionMetadata,
+        aux_hidden_states: list[Array] | None = None,
     ) -> Array:
         """As `LlamaForCausalLM.forward`; `attn_metadata.layers` has each layer's own, where they differ.
 
@@ -138,10 +139,14 @@ class Gemma3ForCausalLM(LlamaForCausalLM):
         at = positions.astype(np.float32)[:, None, None]
         cos_sins = [(np.cos(a), np.sin(a)) for a in (at * self.inv_freq, at * self.local_inv_freq)]
         per_layer = attn_metadata.layers or [attn_metadata] * len(self.layers)
-        for layer, is_sliding, kv_cache, metadata in zip(
-            self.layers, self.is_sliding, kv_caches, per_layer, strict=True
+        for i, (layer, is_sliding, kv_cache, metadata) in enumerate(
+            zip(self.layers, self.is_sliding, kv_caches, per_layer, strict=True)
         ):
+            if aux_hidden_states is not None and i in self.aux_hidden_state_layers:
+                aux_hidden_states.append(hidden_states)
             hidden_states = layer.forward(
                 cos_sins[is_sliding], hidden_states, self.attention, kv_cache, metadata
             )
+        if aux_hidden_states is not None and len(self.layers) in self.aux_hidden_state_layers:
+            aux_hidden_states.append(hidden_states)
         return self.norm(hidden_states)

@@ -10,7 +10,7 @@ Shapes below: n tokens in the batch, D numbers a head.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -82,7 +82,7 @@ class LlamaAttention:
         hidden, bias = config.hidden_size, config.attention_bias
         q_size, kv_size = self.num_heads * self.head_dim, self.num_kv_heads * self.head_dim
         qkv = {f"{prefix}.q_proj": q_size, f"{prefix}.k_proj": kv_size, f"{prefix}.v_proj": kv_size}
-        self.qkv_proj = Linear(weights, hidden, qkv, bias, quant_config)
+        self.qkv_proj = Linear(weights, config.qkv_input_size, qkv, bias, quant_config)
         self.o_proj = Linear(
             weights, q_size, {f"{prefix}.o_proj": hidden}, config.o_proj_bias, quant_config
         )
@@ -134,12 +134,18 @@ class LlamaDecoderLayer:
         quant_config: QuantizationConfig,
     ) -> None:
         eps = config.rms_norm_eps
-        self.input_layernorm = RMSNorm(weights[f"{prefix}.input_layernorm.weight"], eps)
+        self.input_layernorm = self.make_input_layernorm(config, weights, prefix)
         self.self_attn = self.attention_cls(config, weights, f"{prefix}.self_attn", quant_config)
         self.post_attention_layernorm = RMSNorm(
             weights[f"{prefix}.post_attention_layernorm.weight"], eps
         )
         self.mlp = self.make_mlp(config, weights, prefix, quant_config)
+
+    def make_input_layernorm(
+        self, config: LlamaConfig, weights: Mapping[str, Array], prefix: str
+    ) -> Callable[[Array], Array]:
+        """What attention's input goes through first; `prefix` is the layer's."""
+        return RMSNorm(weights[f"{prefix}.input_layernorm.weight"], config.rms_norm_eps)
 
     def make_mlp(
         self,
@@ -203,6 +209,8 @@ class LlamaForCausalLM:
         sizes = {head: config.vocab_size}
         self.lm_head = Linear(weights, config.hidden_size, sizes, False, NoQuantizationConfig())
         self.inv_freq = rope_inv_freq(config)
+        self.aux_hidden_state_layers: tuple[int, ...] = ()
+        """Of these layers, an EAGLE-3 head wants the input; `num_hidden_layers`: of the last norm."""
 
     # Weights near float32's limit overflow to inf and NaN here as they do on any device, without a word.
     @np.errstate(over="ignore", invalid="ignore")
@@ -212,6 +220,7 @@ class LlamaForCausalLM:
         positions: NDArray[np.integer[Any]],
         kv_caches: list[Array],
         attn_metadata: AttentionMetadata,
+        aux_hidden_states: list[Array] | None = None,
     ) -> Array:
         """Hidden states of one flat batch; writes its K and V into `kv_caches`.
 
@@ -220,6 +229,8 @@ class LlamaForCausalLM:
             positions: `[n]`, place of each token in its own request.
             kv_caches: one cache per layer.
             attn_metadata: which rows and which blocks belong to whom.
+            aux_hidden_states: takes the hidden states that `aux_hidden_state_layers` names, from
+                the lowest layer to the highest. Upstream returns them beside the others.
 
         Returns:
             float32 `[n, hidden_size]` after the last norm.
@@ -227,15 +238,28 @@ class LlamaForCausalLM:
         Source: `vllm/model_executor/models/llama.py:395 LlamaModel.forward`.
         """
         hidden_states: Array = self.embed_tokens[input_ids]
-        # The angles of this step's positions. Upstream looks them up in a table of every position.
-        angles = positions.astype(np.float32)[:, None, None] * self.inv_freq
-        cos_sin = np.cos(angles), np.sin(angles)
-        for layer, kv_cache in zip(self.layers, kv_caches, strict=True):
+        cos_sin = self.get_cos_sin(positions)
+        for i, (layer, kv_cache) in enumerate(zip(self.layers, kv_caches, strict=True)):
+            if aux_hidden_states is not None and i in self.aux_hidden_state_layers:
+                aux_hidden_states.append(hidden_states)
             hidden_states = layer.forward(
                 cos_sin, hidden_states, self.attention, kv_cache, attn_metadata
             )
+        if aux_hidden_states is not None and len(self.layers) in self.aux_hidden_state_layers:
+            aux_hidden_states.append(hidden_states)
         return self.norm(hidden_states)
+
+    def get_cos_sin(self, positions: NDArray[np.integer[Any]]) -> tuple[Array, Array]:
+        """The turns of this step's positions. Upstream looks them up in a table of every position."""
+        angles = positions.astype(np.float32)[:, None, None] * self.inv_freq
+        return np.cos(angles), np.sin(angles)
 
     def compute_logits(self, hidden_states: Array) -> Array:
         """float32 `[n, vocab_size]` from hidden states `[n, hidden_size]`."""
         return self.lm_head(hidden_states)
+
+    def get_eagle3_default_aux_hidden_state_layers(self) -> tuple[int, ...]:
+        """An early layer, the middle one and a late one. In models of few layers two may be the same, which
+        then gives one state for both (`vllm/model_executor/models/interfaces.py:1370`)."""
+        n = self.config.num_hidden_layers
+        return 2, n // 2, n - 3

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from mini_vllm.config.eagle import Eagle3LlamaConfig, EagleLlamaConfig
 from mini_vllm.config.gemma3 import Gemma3Config
 from mini_vllm.config.mistral import MistralConfig
 from mini_vllm.config.model import LlamaConfig
@@ -15,6 +16,8 @@ from mini_vllm.config.moe import MixtralConfig
 from mini_vllm.config.qwen import Qwen2Config, Qwen2MoeConfig, Qwen3Config, Qwen3MoeConfig
 from mini_vllm.models.gemma3 import Gemma3ForCausalLM
 from mini_vllm.models.llama import LlamaForCausalLM
+from mini_vllm.models.llama_eagle import EagleLlamaForCausalLM
+from mini_vllm.models.llama_eagle3 import Eagle3LlamaForCausalLM
 from mini_vllm.models.mistral import MistralForCausalLM
 from mini_vllm.models.mixtral import MixtralForCausalLM
 from mini_vllm.models.qwen2 import Qwen2ForCausalLM
@@ -39,6 +42,18 @@ CONFIGS: dict[str, type[LlamaConfig]] = {
         Qwen3MoeConfig,
     )
 }  # fmt: skip
+
+EAGLE_MODELS: dict[str, type[EagleLlamaForCausalLM]] = {
+    "EagleLlamaForCausalLM": EagleLlamaForCausalLM,
+    "Eagle3LlamaForCausalLM": Eagle3LlamaForCausalLM,
+}
+"""Heads, which work beside a target and never alone."""
+EAGLE_CONFIGS: dict[str, type[EagleLlamaConfig]] = {
+    "EagleLlamaForCausalLM": EagleLlamaConfig,
+    "Eagle3LlamaForCausalLM": Eagle3LlamaConfig,
+    "LlamaForCausalLMEagle3": Eagle3LlamaConfig,
+}
+"""By any of the names that the same head goes by."""
 
 
 def read_config(raw: Mapping[str, Any]) -> LlamaConfig:

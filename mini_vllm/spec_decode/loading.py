@@ -6,29 +6,36 @@ read like any model; an EAGLE head takes embedding and LM head from the model wh
 
 from __future__ import annotations
 
-from typing import Any
-
+from mini_vllm.config.model import LlamaConfig
 from mini_vllm.config.speculative import SpeculativeConfig
 from mini_vllm.core.kv_cache_groups import block_bytes
-from mini_vllm.model_loader import load_config, load_model
+from mini_vllm.model_loader import load_config, load_eagle, load_eagle_config, load_model
 from mini_vllm.models.llama import LlamaForCausalLM
 
 
-def load_drafter(spec: SpeculativeConfig, target: LlamaForCausalLM) -> Any:
+def load_drafter(spec: SpeculativeConfig, target: LlamaForCausalLM) -> LlamaForCausalLM:
     """The draft model, or the head, in `spec.model`.
 
     Raises CheckpointError where the folder holds none that can be run.
     """
-    assert spec.model is not None
+    assert spec.model is not None and spec.method is not None
     if spec.uses_draft_model():
         return load_model(spec.model)
-    raise NotImplementedError(spec.method)
+    return load_eagle(spec.model, spec.method, target)
+
+
+def drafter_config(spec: SpeculativeConfig | None) -> LlamaConfig | None:
+    """The settings of a drafter that has a model; None for n-grams, and without speculation."""
+    if spec is None or spec.model is None or spec.method is None or spec.method == "ngram":
+        return None
+    if spec.use_eagle():
+        return load_eagle_config(spec.model, spec.method)
+    return load_config(spec.model)
 
 
 def drafter_block_bytes(
     spec: SpeculativeConfig | None, block_size: int, kv_cache_dtype: str
 ) -> int:
     """Bytes that the drafter's layers add to a block of the KV cache; 0 for a drafter that has none."""
-    if spec is None or spec.model is None or spec.method == "ngram":
-        return 0
-    return block_bytes(load_config(spec.model), block_size, kv_cache_dtype)
+    config = drafter_config(spec)
+    return 0 if config is None else block_bytes(config, block_size, kv_cache_dtype)
