@@ -15,9 +15,14 @@ import numpy as np
 import runs
 from numpy.typing import NDArray
 
+from mini_vllm import SamplingParams
 from mini_vllm.core.request import Request
+from mini_vllm.core.sched.output import DraftTokenIds, SchedulerOutput
 from mini_vllm.core.sched.scheduler import Scheduler
+from mini_vllm.engine.core import EngineCore
 from mini_vllm.sample import rejection_sampler as judge
+from mini_vllm.spec_decode.eagle import EagleProposer
+from mini_vllm.spec_decode.llm_base_proposer import DraftInputs
 from mini_vllm.spec_decode.metadata import SpecDecodeMetadata
 
 
@@ -26,6 +31,24 @@ def first_difference(found: list[int]) -> int | None:
     right = runs.plain().token_ids
     pairs = zip(found, right, strict=False)
     return next((i for i, (a, b) in enumerate(pairs, 1) if a != b), None)
+
+
+# --- 1: the order of a step ---
+
+
+def handed_over_late() -> int:
+    """The scheduler gets the drafts of the step before. Returns how many of the head's are accepted."""
+    waiting: list[DraftTokenIds] = []
+
+    def late(self: EngineCore, scheduler_output: SchedulerOutput) -> None:
+        made = self.model_runner.take_draft_token_ids()
+        assert made is not None
+        waiting.append(made)
+        if len(waiting) > 1:
+            self.scheduler.update_draft_token_ids(waiting.pop(0))
+
+    with patch.object(EngineCore, "_update_drafts", late):
+        return runs.run(runs.EAGLE).accepted_tokens
 
 
 # --- 2: the scheduler ---
@@ -111,13 +134,42 @@ def not_struck_out() -> list[float]:
         return drawn()
 
 
+# --- 5: the drafter ---
+
+
+def token_of_its_own_state() -> int:
+    """The head gets each hidden state with its own token, and not with the next. Returns how many drafts are
+    accepted."""
+
+    def as_they_are(
+        self: EagleProposer, inputs: DraftInputs, next_token_ids: NDArray[Any]
+    ) -> DraftInputs:
+        return inputs
+
+    with patch.object(EagleProposer, "set_inputs_first_pass", as_they_are):
+        return runs.run(runs.EAGLE).accepted_tokens
+
+
+# --- 6: the counters ---
+
+
+def counted_and_kept(max_tokens: int) -> str:
+    """What the counters say of a text that is cut, and what came."""
+    made = runs.run(runs.EAGLE, sampling=SamplingParams(temperature=0, max_tokens=max_tokens))
+    steps, accepted, kept = len(made.steps), made.accepted_tokens, len(made.token_ids)
+    return f"{steps} steps + {accepted} accepted = {steps + accepted}, for {kept} tokens"
+
+
 if __name__ == "__main__":
     broken: Callable[[], object]
     for broken in (
+        handed_over_late,
         not_taken_back,
         judged_one_row_late,
         bonus_from_the_first_row,
         drawn,
         not_struck_out,
+        token_of_its_own_state,
     ):
         print(broken.__name__, broken())
+    print(counted_and_kept(42))

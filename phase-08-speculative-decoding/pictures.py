@@ -8,9 +8,11 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import runs
 from drafts import WITH_HEAD, WITH_LOOKUP, rows_of
 
 from course.docs.drawing import Drawing, write_all
+from mini_vllm import LLMEngine
 
 
 def draw_gain() -> Drawing:
@@ -124,7 +126,33 @@ def draw_overlap() -> Drawing:
     return d
 
 
-PICTURES = {"gain": draw_gain, "verify": draw_verify, "overlap": draw_overlap}
+def draw_text() -> Drawing:
+    """The guide's text twice, letter by letter: accepted drafts in blue."""
+    decode = LLMEngine().tokenizer.decode  # type: ignore[union-attr]
+    d = Drawing("Who found each letter: n-gram lookup, and the EAGLE head", 292)
+    left, wide, high, columns = 12, 10, 22, 62
+    top = 36
+    for name, made in (("n-gram lookup", runs.ngram()), ("EAGLE head", runs.head())):
+        accepted = made.accepted_tokens
+        d.text(left, top - 12, f"{name}: {len(made.steps)} steps, {accepted} letters drafted", "m")
+        place = 0
+        for step in made.steps:
+            for i, token in enumerate(step.tokens):
+                at, row = left + place % columns * wide, top + place // columns * high
+                if i < step.accepted:
+                    d.box(at, row, wide, high - 3, "A", 0)
+                letter = decode([token])
+                if letter.strip() and len(letter) == 1:
+                    css = "m on" if i < step.accepted else "m"
+                    d.text(at + wide / 2, row + 15, letter, css, "middle")
+                place += 1
+        top += high * -(-place // columns) + 52
+    d.dot(left + 6, top - 30, "A")
+    d.text(left + 18, top - 25, "an accepted draft; all others are the model's own tokens", "m")
+    return d
+
+
+PICTURES = {"gain": draw_gain, "verify": draw_verify, "overlap": draw_overlap, "text": draw_text}
 
 
 if __name__ == "__main__":

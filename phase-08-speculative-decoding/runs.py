@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+import mini_vllm
 from mini_vllm import EngineConfig, LLMEngine, SamplingParams
 from mini_vllm.config.speculative import SpeculativeConfig
 from mini_vllm.engine.parts import EngineParts
@@ -25,6 +27,13 @@ NGRAM: dict[str, Any] = {
     "num_speculative_tokens": 3,
     "prompt_lookup_max": 5,
     "prompt_lookup_min": 2,
+}
+
+CHECKPOINTS = Path(mini_vllm.__file__).parent / "checkpoints"
+EAGLE: dict[str, Any] = {
+    "method": "eagle",
+    "model": CHECKPOINTS / "tiny-llama-eagle",
+    "num_speculative_tokens": 3,
 }
 
 
@@ -135,6 +144,12 @@ def ngram() -> Run:
     return run(NGRAM)
 
 
+@functools.cache
+def head() -> Run:
+    """The guide's text with the EAGLE head."""
+    return run(EAGLE)
+
+
 def show_steps(made: Run, first: int, last: int) -> None:
     """Print steps `first` to `last`: what was drafted and what came of it."""
     decode = LLMEngine().tokenizer.decode  # type: ignore[union-attr]
@@ -172,6 +187,6 @@ def lookup(text: list[int], most: int, least: int, k: int = 3) -> list[int]:
 
 
 if __name__ == "__main__":
-    for made in (plain(), ngram()):
+    for made in (plain(), ngram(), head()):
         print(len(made.steps), "steps", made.drafts, made.draft_tokens, made.accepted_tokens)
         print(made.text)
