@@ -177,12 +177,10 @@ def rows_of(draft: str, text: str = TEXT) -> list[Row]:
 
 def check(draft: str) -> None:
     """Print the rows of a step that checks a draft."""
-    print("row   in    the model says   the draft says")
+    print("row   in    model   draft")
     for row in rows_of(draft):
         drafted = repr(row.drafted) if row.drafted else ""
-        print(
-            f"{row.number}   {row.token!r}   {row.says!r:14}   {drafted:14}   {row.verdict}".rstrip()
-        )
+        print(f"{row.number}   {row.token!r}   {row.says!r:5}   {drafted:5}   {row.verdict}".rstrip())
 
 
 # --- the two rules, worked out ---
