@@ -51,8 +51,15 @@ LM_HEAD = 128_256 * 4096
 LAYER = 4096 * (2 * 4096 + 2 * 1024) + 3 * 4096 * 14336
 HEAD = LAYER + 2 * 4096 * 4096 + LM_HEAD
 """What a pass of an EAGLE head for it reads: one layer, the matrix before it, and the model's LM head."""
-HEAD_RATES = (0.72, 0.59, 0.46)
-"""By position, how often the drafts of the course's own head are accepted."""
+ACCEPTANCE: dict[str, Any] = json.loads(
+    (HERE.parent / "scripts" / "tiny_llama_drafters" / "acceptance.json").read_text("utf-8")
+)
+"""What real vLLM accepts of the course's own drafters, for the tiny Llama on prompts that it has not seen."""
+_EAGLE = ACCEPTANCE["methods"]["eagle"]
+HEAD_RATES = tuple(
+    accepted / _EAGLE["num_drafts"] for accepted in _EAGLE["num_accepted_tokens_per_pos"]
+)
+"""By position, how often the EAGLE head's drafts are accepted."""
 
 
 # --- the bill ---
@@ -117,8 +124,8 @@ def bill(*crowds: int, drafting: Drafting) -> None:
 
 WITH_HEAD = serial(HEAD_RATES)
 """A head for Eve's model, if it guesses as well as the course's own does for the tiny Llama."""
-WITH_LOOKUP = Drafting(tokens=185 / 159, rows=1 + 171 / 159)
-"""N-gram lookup, as on the guide's text: 185 tokens in 159 steps, 171 drafted."""
+WITH_POOR_HEAD = serial((0.2, 0.2**2, 0.2**3))
+"""The same head, if its guesses are right one time in five."""
 
 
 def mixtral_ms(tokens: int) -> float:
@@ -180,7 +187,9 @@ def check(draft: str) -> None:
     print("row   in    model   draft")
     for row in rows_of(draft):
         drafted = repr(row.drafted) if row.drafted else ""
-        print(f"{row.number}   {row.token!r}   {row.says!r:5}   {drafted:5}   {row.verdict}".rstrip())
+        print(
+            f"{row.number}   {row.token!r}   {row.says!r:5}   {drafted:5}   {row.verdict}".rstrip()
+        )
 
 
 # --- the two rules, worked out ---

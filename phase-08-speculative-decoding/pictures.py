@@ -9,14 +9,14 @@ import math
 
 import numpy as np
 import runs
-from drafts import WITH_HEAD, WITH_LOOKUP, rows_of
+from drafts import WITH_HEAD, WITH_POOR_HEAD, rows_of
 
 from course.docs.drawing import Drawing, write_all
 from mini_vllm import LLMEngine
 
 
 def draw_gain() -> Drawing:
-    """How many times as fast each person's text comes, against people: the head, and a bad drafter."""
+    """How many times as fast each person's text comes, against people: a good head, and a poor one."""
     left, right, top, bottom = 62, 480, 34, 250
     d = Drawing("What three drafts bring, against the people on the card", 316)
 
@@ -34,23 +34,17 @@ def draw_gain() -> Drawing:
         d.text(x(2**power), bottom + 20, 2**power, "s", "middle")
     d.text(right, bottom + 42, "people", "m", "end")
     fine = [2 ** (step / 16) for step in range(129)]
-    for css, drafting in (("A", WITH_HEAD), ("B", WITH_LOOKUP)):
+    for css, drafting in (("A", WITH_HEAD), ("B", WITH_POOR_HEAD)):
         d.path([(x(p), y(drafting.gain(p))) for p in fine], "bold", 2)
         for power in range(9):
             d.dot(x(2**power), y(drafting.gain(2**power)), css)
-        even = drafting.breaks_even()
-        d.path([(x(even), y(1)), (x(even), bottom)], "dash")
-        d.text(
-            x(even) + (4 if css == "A" else -4),
-            bottom - 6,
-            even,
-            css + " s",
-            "start" if css == "A" else "end",
-        )
+    even = WITH_HEAD.breaks_even()
+    d.path([(x(even), y(1)), (x(even), bottom)], "dash")
+    d.text(x(even) - 4, bottom - 6, even, "A s", "end")
     d.dot(right + 14, 60, "A")
-    d.text(right + 26, 65, "EAGLE head", "m")
+    d.text(right + 26, 65, f"{WITH_HEAD.tokens:.2f} tokens a step", "m")
     d.dot(right + 14, 86, "B")
-    d.text(right + 26, 91, "n-gram lookup", "m")
+    d.text(right + 26, 91, f"{WITH_POOR_HEAD.tokens:.2f} tokens a step", "m")
     d.text(left, bottom + 60, "derived from data sheets, without reading the KV cache", "m")
     return d
 
