@@ -244,7 +244,7 @@ class EngineCore:
 
     def _update_drafts(self, scheduler_output: SchedulerOutput) -> None:
         """Hand the scheduler what was drafted in a step, for the next one's plan
-        (`vllm/v1/engine/core.py:463 EngineCore.post_step`)."""
+        (`vllm/v1/engine/core.py:459 EngineCore.post_step`)."""
         if scheduler_output.total_num_scheduled_tokens == 0:
             return
         draft_token_ids = self.model_runner.take_draft_token_ids()

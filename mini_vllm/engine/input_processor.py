@@ -20,7 +20,7 @@ import numpy as np
 from mini_vllm.config.engine import EngineConfig
 from mini_vllm.core.request import Request
 from mini_vllm.inputs import TextPrompt, TokensPrompt
-from mini_vllm.sampling_params import SamplingParams
+from mini_vllm.sampling_params import _SAMPLING_EPS, SamplingParams
 from mini_vllm.tokenizer import Tokenizer
 from mini_vllm.utils.outside import short
 from mini_vllm.utils.surface import refusal
@@ -205,6 +205,8 @@ class InputProcessor:
                 raise ValueError(f"bad_words {short(params.bad_words)} need a tokenizer")
             params.update_from_tokenizer(self.tokenizer)
         params.verify(self.vocab_size, self.config.max_logprobs)
+        if self.config.speculation is not None:
+            _check_goes_with_drafts(params)
         if params.max_tokens is None:
             params.max_tokens = self.max_model_len - prompt_len
         if prompt_len + params.min_tokens > self.max_model_len:
@@ -239,6 +241,17 @@ class InputProcessor:
             priority=priority,
             cache_salt=prompt.cache_salt,
             block_size=self.config.block_size if self.config.enable_prefix_caching else None,
+        )
+
+
+def _check_goes_with_drafts(params: SamplingParams) -> None:
+    """Refuse what nobody applies to the rows of drafts
+    (`vllm/sampling_params.py:780 SamplingParams._validate_spec_decode`)."""
+    if params.min_p > _SAMPLING_EPS or params.logit_bias:
+        name = "min_p" if params.min_p > _SAMPLING_EPS else "logit_bias"
+        raise ValueError(
+            f"{name} ({short(getattr(params, name))}) is not supported with speculative decoding, and "
+            "neither is " + ("logit_bias" if name == "min_p" else "min_p")
         )
 
 
