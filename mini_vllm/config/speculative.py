@@ -17,12 +17,13 @@ from mini_vllm.utils.surface import refusal, take_harmless
 
 METHODS = ("ngram", "draft_model", "eagle", "eagle3")
 MAX_SPEC_LEN = 128
-"""Most drafts a request that the rejection sampler takes (`vllm/v1/sample/rejection_sampler.py:34`)."""
+"""Most drafts a request that the rejection sampler takes
+(`vllm/v1/sample/rejection_sampler.py:34 MAX_SPEC_LEN`)."""
 
 
 def acceptance_length_to_rates(length: float, num_speculative_tokens: int) -> tuple[float, ...]:
     """The rates by position that give this mean acceptance length with the least variance: ones, then the
-    fraction, then zeros (`vllm/config/speculative.py:212`)."""
+    fraction, then zeros (`vllm/config/speculative.py:212 SpeculativeConfig._acceptance_length_to_rates`)."""
     num_drafts = length - 1
     num_full = int(num_drafts)
     rates = [1.0] * num_full + [num_drafts - num_full]
@@ -139,7 +140,7 @@ class SpeculativeConfig:
 
     def _detect_method(self) -> str | None:
         """What the method is, by what is given of method and model
-        (`vllm/config/speculative.py:515 in SpeculativeConfig.__post_init__`)."""
+        (`vllm/config/speculative.py:516 SpeculativeConfig.__post_init__`)."""
         method, model = self.method, self.model
         if isinstance(model, str) and "." in model and "/" not in model:
             return "custom_class"  # vLLM takes such a name for a class of the caller's
@@ -238,11 +239,13 @@ class SpeculativeConfig:
         return self.num_speculative_tokens
 
     def use_eagle(self) -> bool:
-        """The drafter reads the model's hidden states (`vllm/config/speculative.py:1059`)."""
+        """The drafter reads the model's hidden states
+        (`vllm/config/speculative.py:1059 SpeculativeConfig.use_eagle`)."""
         return self.method in ("eagle", "eagle3")
 
     def uses_draft_model(self) -> bool:
-        """The drafter is a whole model (`vllm/config/speculative.py:1065`)."""
+        """The drafter is a whole model
+        (`vllm/config/speculative.py:1065 SpeculativeConfig.uses_draft_model`)."""
         return self.method == "draft_model"
 
     @property
@@ -255,5 +258,5 @@ class SpeculativeConfig:
     def max_num_new_slots_for_drafting(self) -> int:
         """Rows a request that drafting adds to the batch: 1 for a draft model, whose first pass takes the
         new token beside those of the step; an EAGLE head takes it in the place of the first
-        (`vllm/config/speculative.py:1036`)."""
+        (`vllm/config/speculative.py:1036 SpeculativeConfig.max_num_new_slots_for_drafting`)."""
         return int(self.uses_draft_model())

@@ -302,6 +302,8 @@ class Recording:
             self.tables[request_id] = table if table != before else before
             published += self._publish(request_id, num_computed + tokens)
             new, reason = self._outcome(request_id, step)
+            drafts = step.get("drafts", {}).get(request_id, ())
+            accepted = step["sampled"][request_id] - 1 if drafts and "sampled" in step else 0
             scheduled.append(
                 RequestStep(
                     request_id,
@@ -311,6 +313,8 @@ class Recording:
                     self.tables[request_id],
                     new,
                     reason,
+                    draft_token_ids=list(drafts),
+                    num_accepted_tokens=accepted,
                 )
             )
         self.running = list(step["running"])

@@ -455,6 +455,6 @@ class Scheduler(DraftScheduling):
             request.append_output_token_ids(output_token_id)
             stopped = check_stop(request, self.max_model_len)
             if stopped:
-                del new_token_ids[num_new:]  # accepted, but past the end
+                new_token_ids = new_token_ids[:num_new]  # accepted, but past the end
                 break
         return new_token_ids, stopped

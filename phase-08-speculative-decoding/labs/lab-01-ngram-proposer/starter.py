@@ -105,7 +105,7 @@ def replay(
     The first pass computes the prompt, checks nothing and gives one token. Each later pass has the tokens
     known so far and the drafts for them. Drafts are accepted from the first on, up to the first that is not
     the text's next token; then the pass adds one token of the model's own. It ends when at least
-    max_tokens are there.
+    max_tokens are there. All this is far from the proposer's max_model_len.
 
     Args:
         text: the prompt and what the model says after it at temperature 0, at least proposer.k tokens more
