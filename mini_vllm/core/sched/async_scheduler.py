@@ -49,7 +49,7 @@ class AsyncScheduler(Scheduler):
         # Request id -> results on their way that are void: with drafts a result is several tokens.
         # Results come in order, so they are the next that come for this id, even if somebody else has
         # taken it by then. Upstream counts them in the request, as its ids end in random characters
-        # and never meet again; and it counts tokens (see `_discard_latest_async_tokens`).
+        # and never meet again.
         self.async_tokens_to_discard: dict[str, int] = {}
         self._spec_token_placeholders = [-1] * self.num_spec_tokens
         self._results_in_flight: dict[str, int] = {}  # by request id; kept with drafts only
@@ -63,20 +63,20 @@ class AsyncScheduler(Scheduler):
         return super().reset_prefix_cache(reset_running_requests)
 
     def _discard_latest_async_tokens(self, request: Request) -> None:
-        """Drop the results that are on their way to the request.
-
-        Without drafts a result is one token. vLLM counts tokens with drafts too, drops one result for
-        each of them, and so loses results that hold
-        (`vllm/v1/core/sched/scheduler.py:1923 in Scheduler.reset_prefix_cache`,
-        `vllm/v1/core/sched/async_scheduler.py:40 in AsyncScheduler._update_request_with_output`).
-        """
-        num_results = request.num_output_placeholders
-        if self.num_spec_tokens:
-            num_results = self._results_in_flight.pop(request.request_id, 0)
+        """Drop the results that are on their way to the request."""
+        num_results = self._num_results_in_flight(request)
         if num_results:
             before = self.async_tokens_to_discard.get(request.request_id, 0)
             self.async_tokens_to_discard[request.request_id] = before + num_results
-            request.num_output_placeholders = 0
+        request.num_output_placeholders = 0
+        self._results_in_flight.pop(request.request_id, None)
+
+    def _num_results_in_flight(self, request: Request) -> int:
+        """Without drafts a result is one token. vLLM counts tokens with drafts too, drops one result for
+        each of them, and so loses results that hold (see `upstream_scheduler.py`)."""
+        if self.num_spec_tokens:
+            return self._results_in_flight.get(request.request_id, 0)
+        return request.num_output_placeholders
 
     def _make_cached_request_data(self, step: _Step) -> CachedRequestData:
         """Tells the worker how many of the tokens that it has sampled hold: it may have dropped ones."""
