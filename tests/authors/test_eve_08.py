@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from types import ModuleType
 
@@ -14,6 +15,7 @@ from mini_vllm import EngineConfig
 from mini_vllm.config.speculative import SpeculativeConfig
 
 PHASE = ROOT / "phase-08-speculative-decoding"
+CHECKPOINTS = ROOT / "mini_vllm" / "checkpoints"
 GUIDE = (PHASE / "00-guide.md").read_text("utf-8")
 
 
@@ -89,6 +91,16 @@ def test_the_steps_that_the_guide_names(runs: ModuleType) -> None:
     assert f"with drafts in {ngram.drafts} of {len(ngram.steps)} steps" in GUIDE
     assert f"{ngram.mean_acceptance_length:.2f}" == "1.46"
     assert f"{len(ngram.token_ids) / len(ngram.steps):.2f}" == "1.16"
+
+
+def test_the_heads_rates_are_those_that_vllm_counted(drafts: ModuleType) -> None:
+    """And what the mini-build says of its size and its training."""
+    build = (PHASE / "02-mini-build.md").read_text("utf-8")
+    log = json.loads((CHECKPOINTS / "tiny-llama-eagle" / "training_log.json").read_text("utf-8"))
+    assert f"{log['parameters']:,} weights and learned from {log['rows']:,} texts" in build
+    assert log["processor_seconds"] < 180
+    assert drafts.ACCEPTANCE["methods"]["eagle"]["equal_texts"] == drafts.ACCEPTANCE["prompts"]
+    assert drafts.HEAD_RATES[0] > 0.7
 
 
 def test_a_draft_model_takes_a_slot_per_request_off_the_budget() -> None:
