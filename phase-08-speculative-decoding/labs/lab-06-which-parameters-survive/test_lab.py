@@ -77,6 +77,12 @@ def test_pairs_are_what_a_server_with_the_fault_writes(lab: ModuleType, fault: s
         assert got.sum() == pytest.approx(1, abs=1e-9), (
             f"fault {fault}: probabilities of all pairs add up to 1, yours to {got.sum():.4f}"
         )
+        if fault == "shared u":
+            firsts = got.sum(axis=1)
+            assert np.allclose(firsts, model[0], atol=1e-9), (
+                f"fault {fault}: first tokens are right, {model[0].round(3).tolist()}, and yours come with "
+                f"{firsts.round(3).tolist()}"
+            )
         tokens = support.Box(*model, seed=100 + seed, fault=fault, share=1.0).draw(60_000)
         counted = np.zeros((vocab, vocab))
         np.add.at(counted, (tokens[:, 0], tokens[:, 1]), 1 / 60_000)
@@ -114,6 +120,10 @@ def test_draws_needed(lab: ModuleType) -> None:
     got = lab.draws_needed(fair, loaded)
     assert got == want, (
         f"a coin with 0.6 heads instead of 0.5: w2 is 0.04, one degree of freedom, {want} draws; not {got}"
+    )
+    some = lab.draws_needed(fair, 0.75 * fair + 0.25 * loaded)
+    assert abs(some / got - 16) < 0.1, (
+        f"a quarter of the difference takes 16 times the draws: {got} become {some}"
     )
     rng = np.random.RandomState(3)
     for case in range(3):
