@@ -17,7 +17,8 @@ from course.parity.async_traces import Call, Plan
 from course.parity.traces import Decision, Trace, is_async
 from mini_vllm.trace.golden import Recording
 from mini_vllm.trace.golden_async import AsyncRecording
-from mini_vllm.trace.reasons import Explainer, Reason
+from mini_vllm.trace.reasons import Explainer
+from mini_vllm.trace.words import Reason
 
 UNKNOWN = Reason("against", "no reason is known")
 BROKEN = (KeyError, IndexError, TypeError, AttributeError, ValueError)

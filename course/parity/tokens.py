@@ -320,7 +320,7 @@ def run_comparison(
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point; the exit code is in the module's docstring."""
     from mini_vllm.config.engine import DEFAULT_MODEL
-    from mini_vllm.entrypoints.cli.flags import json_object
+    from mini_vllm.engine.arg_utils import json_object
 
     parser = argparse.ArgumentParser(
         prog="python -m course.parity.tokens",

@@ -12,8 +12,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from mini_vllm.trace.reasons import Explainer, Reason
+from mini_vllm.trace.reasons import Explainer
 from mini_vllm.trace.types import RequestInfo, RequestStep, StepTrace, Trace
+from mini_vllm.trace.words import Reason
 from mini_vllm.utils.outside import decode, gunzip, parse_json, read_bytes, short
 
 _KEYS = ("seed", "config", "requests", "steps", "outputs")

@@ -14,52 +14,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 from mini_vllm.trace.types import RequestInfo, StepTrace
-
-DECODE = "one decode token"
-DRAFTS = "one decode token and "
-REST = "the rest of its prompt"
-AGAIN = "the rest of its tokens, computed again after a preemption"
-ENDS = " ends it"
-IN_FLIGHT = "its last token is being sampled already: the result has to come first"
+from mini_vllm.trace.words import (
+    AGAIN,
+    DECODE,
+    DRAFTS,
+    IN_FLIGHT,
+    REST,
+    Reason,
+    against,
+    are,
+    count,
+)
 
 
 def _speculation(config: dict[str, Any]) -> dict[str, Any]:
     """`speculative_config` as a dictionary, whichever it is; empty without one."""
     spec = config.get("speculative_config") or {}
     return dict(spec) if isinstance(spec, Mapping) else dict(vars(spec))
-
-
-class Reason(NamedTuple):
-    """Why a request got what it got.
-
-    Attributes:
-        rule: the rule that settled it. Of tokens: `rest` (it gets all it misses), `threshold`,
-            `budget`; with speculation `drafts` (all of them, too) and `end` too. Of having none:
-            `victim`, `spent`, `ends`, `preempted`, `slots`, `chunks`, `gate`, `queue`; with
-            asynchronous scheduling `flight` and `lost` too. `against`: none of vLLM's.
-        words: the rule in this case, with its numbers.
-        room: for an admitted request, that there was room for it.
-    """
-
-    rule: str
-    words: str
-    room: str = ""
-
-
-def against(words: str) -> Reason:
-    return Reason("against", f"not by vLLM's rules{words}")
-
-
-def count(n: int, noun: str) -> str:
-    """`1 block`, `2 blocks`."""
-    return f"{n} {noun}{'' if n == 1 else 's'}"
-
-
-def _are(n: int) -> str:
-    return f"{n} is" if n == 1 else f"{n} are"
 
 
 def kind_of(num_computed: int, num_tokens: int, info: RequestInfo, most_computed: int) -> str:
@@ -389,7 +363,7 @@ class Explainer:
                     left += walk.tokens[victim]
                     back = f"; the {count(walk.tokens.pop(victim), 'token')} it had go back"
                     at -= 1
-                words = f"{whose} needs {count(need, 'more block')} and {_are(free)} free; {place}"
+                words = f"{whose} needs {count(need, 'more block')} and {are(free)} free; {place}"
                 walk.victims[victim] = Reason("victim", f"{words}, and frees {freed}{back}")
                 free += freed
                 if victim == request_id:
@@ -440,7 +414,7 @@ class Explainer:
         if missing > left and not self.chunked:
             words = (
                 f"its {missing} tokens must fit into one step, for chunked prefill is off, and "
-                f"{_are(left)} left of the budget of {self.budget}"
+                f"{are(left)} left of the budget of {self.budget}"
             )
             return Reason("chunks", words)
         whole = self.whole_must_fit
@@ -451,7 +425,7 @@ class Explainer:
         what = f"it needs {count(need, 'free block')} for {count(fit, 'token')}"
         if in_use:
             what += f" ({count(in_use, 'more block')} would be a prefix hit that others hold)"
-        what += f", and {_are(self.free)} free"
+        what += f", and {are(self.free)} free"
         if need > self.free:
             return Reason("gate" if whole else "blocks", f"not enough free blocks: {what}")
         return Reason("", f"{what}; {slots}; {left} tokens are left of the budget")

@@ -27,9 +27,10 @@ from mini_vllm.core.stats import PrefixCacheStats
 from mini_vllm.engine.batch_queue import Batch
 from mini_vllm.engine.llm_engine import LLMEngine
 from mini_vllm.engine.step_record import StepRecord
-from mini_vllm.trace.reasons import ENDS, Explainer
+from mini_vllm.trace.reasons import Explainer
 from mini_vllm.trace.text import runs_of, to_text
 from mini_vllm.trace.types import RequestInfo, RequestStep, StepTrace, Trace
+from mini_vllm.trace.words import ENDS
 
 __all__ = [
     "RequestInfo", "RequestStep", "StepTrace", "Trace", "TraceRecorder", "check_trace_path",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from mini_vllm.trace.reasons import DECODE, ENDS, REST
 from mini_vllm.trace.types import StepTrace
+from mini_vllm.trace.words import DECODE, ENDS, REST
 
 
 def to_text(steps: list[StepTrace]) -> str:
