@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import combinations
 from typing import Any
 
 from course.fuzz.drive import Make, play
@@ -169,9 +170,25 @@ def goes_wrong(world: World, make: Make, repair: Cause | None = None) -> Wrong |
     return None
 
 
+def both(one: Cause, other: Cause) -> Cause:
+    """Two repairs at once, for a world that two faults spoil."""
+
+    def engine(made: Engine) -> None:
+        for cause in (one, other):
+            if cause.engine is not None:
+                cause.engine(made)
+
+    def changed(world: World) -> World:
+        for cause in (one, other):
+            world = cause.world(world) if cause.world is not None else world
+        return world
+
+    return Cause(f"{one.name}; and {other.name}", engine, changed)
+
+
 def cause_of(world: World, make: Make) -> str:
-    """The name of the first repair that helps; `UNKNOWN` if none does."""
-    for cause in CAUSES:
+    """The name of the first repair that helps, or of two at once; `UNKNOWN` if none do."""
+    for cause in (*CAUSES, *(both(*pair) for pair in combinations(CAUSES, 2))):
         if goes_wrong(world, make, cause) is None:
             return cause.name
     return UNKNOWN

@@ -151,9 +151,9 @@ class Run:
         return mode in ("sync", "early") or (mode == "mixed" and hash((self.turn, 5)) % 3 == 0)
 
     def _add(self, ids: list[str], job: Job, at: float) -> None:
-        for child, request_id in enumerate(ids):
+        for request_id in ids:
+            arrival = at + len(self.jobs) / 4096 if self.world.distinct else at
             self.jobs[request_id], self.given[request_id] = job, []
-            arrival = at + child / 64 if self.world.distinct else at
             self.engine.add(request_id, job, arrival)
 
     def _abort(self, ids: list[str]) -> None:

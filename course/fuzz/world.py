@@ -96,7 +96,7 @@ class World:
         resets: (turn, are running requests preempted?): calls of `reset_prefix_cache` before turns.
         probes: at the end, does every job come again, with its answer as a part of its prompt, to
             read what was left in the cache?
-        distinct: do siblings arrive one after the other? vLLM gives them one time.
+        distinct: does each request arrive at a time of its own? vLLM gives siblings one time.
         in_flight: batches in flight at most, in modes other than `sync`. With one device two; with
             pipeline stages as many as there are.
         speculation: who drafts; None: nobody.
