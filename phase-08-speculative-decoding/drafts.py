@@ -67,7 +67,8 @@ HEAD_RATES = tuple(
 
 def pass_ms(rows: float, weights: float = PARAMS) -> float:
     """Milliseconds of a forward pass: reading its weights or computing its rows, whichever is longer."""
-    return 1e3 * max(2 * weights / BANDWIDTH, rows * 2 * weights / FLOPS)
+    reading: float = 2 * weights / BANDWIDTH
+    return 1e3 * max(reading, rows * 2 * weights / FLOPS)
 
 
 @dataclass(frozen=True)

@@ -35,6 +35,10 @@ EAGLE: dict[str, Any] = {
     "model": CHECKPOINTS / "tiny-llama-eagle",
     "num_speculative_tokens": 3,
 }
+DRAFT_MODEL: dict[str, Any] = EAGLE | {
+    "method": "draft_model",
+    "model": CHECKPOINTS / "tiny-llama-draft",
+}
 
 
 @dataclass(frozen=True)
@@ -148,6 +152,12 @@ def ngram() -> Run:
 def head() -> Run:
     """The guide's text with the EAGLE head."""
     return run(EAGLE)
+
+
+@functools.cache
+def small() -> Run:
+    """The guide's text with the draft model."""
+    return run(DRAFT_MODEL)
 
 
 def show_steps(made: Run, first: int, last: int) -> None:

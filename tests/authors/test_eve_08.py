@@ -99,6 +99,9 @@ def test_the_heads_rates_are_those_that_vllm_counted(drafts: ModuleType) -> None
     log = json.loads((CHECKPOINTS / "tiny-llama-eagle" / "training_log.json").read_text("utf-8"))
     assert f"{log['parameters']:,} weights and learned from {log['rows']:,} texts" in build
     assert log["processor_seconds"] < 180
+    small = json.loads((CHECKPOINTS / "tiny-llama-draft" / "training_log.json").read_text("utf-8"))
+    assert f"one layer with {small['parameters']:,} weights" in build
+    assert small["rows"] == log["rows"]
     assert drafts.ACCEPTANCE["methods"]["eagle"]["equal_texts"] == drafts.ACCEPTANCE["prompts"]
     assert drafts.HEAD_RATES[0] > 0.7
 
