@@ -43,8 +43,8 @@ _SHEETS: dict[str, dict[str, Any]] = {
     for folder in HERE.parent.glob("phase-00-*/labs/lab-04-*")
     for sheet in json.loads((folder / "gpus.json").read_text("utf-8"))
 }
-FLOPS = _SHEETS["A100 80GB SXM"]["printed_tflops"] * 1e12
-BANDWIDTH = _SHEETS["A100 80GB SXM"]["bandwidth_gb_s"] * 1e9
+FLOPS: float = _SHEETS["A100 80GB SXM"]["printed_tflops"] * 1e12
+BANDWIDTH: float = _SHEETS["A100 80GB SXM"]["bandwidth_gb_s"] * 1e9
 PARAMS = 8_030_261_248
 """Llama-3-8B's weights, counted in phase 00."""
 LM_HEAD = 128_256 * 4096
@@ -67,8 +67,7 @@ HEAD_RATES = tuple(
 
 def pass_ms(rows: float, weights: float = PARAMS) -> float:
     """Milliseconds of a forward pass: reading its weights or computing its rows, whichever is longer."""
-    reading: float = 2 * weights / BANDWIDTH
-    return 1e3 * max(reading, rows * 2 * weights / FLOPS)
+    return 1e3 * max(2 * weights / BANDWIDTH, rows * 2 * weights / FLOPS)
 
 
 @dataclass(frozen=True)

@@ -132,11 +132,13 @@ def draw_text() -> Drawing:
         place = 0
         for step in made.steps:
             for i, token in enumerate(step.tokens):
+                if place + 1 >= len(made.token_ids):  # the last is EOS, and what came behind it
+                    break
                 at, row = left + place % columns * wide, top + place // columns * high
                 if i < step.accepted:
                     d.box(at, row, wide, high - 3, "A", 0)
                 letter = decode([token])
-                if letter.strip() and len(letter) == 1:
+                if letter.strip():
                     css = "m on" if i < step.accepted else "m"
                     d.text(at + wide / 2, row + 15, letter, css, "middle")
                 place += 1

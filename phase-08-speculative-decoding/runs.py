@@ -8,6 +8,7 @@ The pages import this module by its name: start Python in this folder.
 from __future__ import annotations
 
 import functools
+import itertools
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -158,6 +159,12 @@ def head() -> Run:
 def small() -> Run:
     """The guide's text with the draft model."""
     return run(DRAFT_MODEL)
+
+
+def differing(made: Run) -> int:
+    """How many tokens are not those of the text without drafts."""
+    pairs = itertools.zip_longest(made.token_ids, plain().token_ids)
+    return sum(a != b for a, b in pairs)
 
 
 def show_steps(made: Run, first: int, last: int) -> None:
