@@ -2,7 +2,7 @@
 
     python -m course.parity.tokens [--model DIR] [--prompts N] [--alone N] [--max-tokens N] [--seed S]
                             [--attention numpy|torch|triton] [--speculative-config JSON]
-                            [--keep-stale-tables] [--json FILE]
+                            [--async-scheduling] [--keep-stale-tables] [--json FILE]
 
 The same seeded prompts go through both engines, greedily, in float32:
 
@@ -145,6 +145,7 @@ def make_scenarios(
     max_tokens: int = 24,
     pool: int = 64,
     speculative_config: dict[str, Any] | None = None,
+    async_scheduling: bool = False,
 ) -> list[Scenario]:
     """The three scenarios; `alone` of the prompts run one by one, `pool` blocks are too few."""
     normal: dict[str, Any] = {
@@ -156,6 +157,8 @@ def make_scenarios(
     }
     if speculative_config is not None:
         normal["speculative_config"] = speculative_config
+    if async_scheduling:
+        normal["async_scheduling"] = True
     scarce = {**normal, "num_gpu_blocks_override": pool, "max_num_seqs": 16}
     stride = max(1, len(prompts) // max(alone, 1))
     everyone = list(prompts)
@@ -295,6 +298,7 @@ def run_comparison(
     pool: int = 64,
     longest: int = 400,
     speculative_config: dict[str, Any] | None = None,
+    async_scheduling: bool = False,
     keep_stale_tables: bool = False,
 ) -> list[Comparison]:
     """Make the prompts, run both engines on all scenarios, compare.
@@ -302,7 +306,7 @@ def run_comparison(
     Args:
         attention: `mini_vllm`'s backend; without a GPU, `triton` runs under Triton's interpreter.
         pool, longest: see `make_scenarios` and `make_prompts`.
-        speculative_config: both engines', or None.
+        speculative_config, async_scheduling: both engines'.
         keep_stale_tables: vLLM as it is; see `tokens_run.clear_stale_tables`.
     """
     from mini_vllm.model_loader import load_config
@@ -311,7 +315,9 @@ def run_comparison(
     tokenizer = Tokenizer.from_folder(model)
     vocab_size = load_config(model).vocab_size
     prompts = make_prompts(tokenizer.encode, vocab_size, count, seed, longest)
-    scenarios = make_scenarios(prompts, alone, max_tokens, pool, speculative_config)
+    scenarios = make_scenarios(
+        prompts, alone, max_tokens, pool, speculative_config, async_scheduling
+    )
     mini = run_engine("mini_vllm", model, scenarios, attention)
     real = run_engine("vllm", model, scenarios, keep_stale_tables=keep_stale_tables)
     return [compare(*each) for each in zip(scenarios, mini, real, strict=True)]
@@ -340,6 +346,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         help="who drafts, in both engines (nobody)",
     )  # fmt: skip
     parser.add_argument(
+        "--async-scheduling", action="store_true", help="plan ahead, in both engines (off)"
+    )
+    parser.add_argument(
         "--keep-stale-tables", action="store_true",
         help="leave a fault of vLLM's that spoils drafts: counters may differ",
     )  # fmt: skip
@@ -354,7 +363,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         found = run_comparison(
             args.model, args.prompts, args.alone, args.max_tokens, args.seed,
             attention=args.attention, speculative_config=args.speculative_config,
-            keep_stale_tables=args.keep_stale_tables,
+            async_scheduling=args.async_scheduling, keep_stale_tables=args.keep_stale_tables,
         )  # fmt: skip
     except (ValueError, OSError, RuntimeError) as error:
         print(f"course.parity.tokens: {error}", file=sys.stderr)

@@ -179,7 +179,7 @@ def _make_llm(model: str, settings: dict[str, Any], real: bool, attention: str) 
             dtype="float32",
             enforce_eager=True,
             block_size=16,
-            async_scheduling=False,
+            async_scheduling=settings.pop("async_scheduling", False),
             distributed_executor_backend=UniProcExecutor,  # else a worker's process imports vLLM again
             **settings,
         )
@@ -199,6 +199,10 @@ def _make_llm(model: str, settings: dict[str, Any], real: bool, attention: str) 
 
         if attention == "triton":
             _interpret_without_a_gpu()
+        if settings.get("async_scheduling"):
+            # vLLM computes a plan where it hands it over, and finds the result there at once.
+            wait = mini_vllm.EngineParts(done_early=lambda future: future.result() is not None)
+            settings["parts"] = wait
         llm = mini_vllm.LLM(model, block_size=16, attention=attention, **settings)
         core = llm.llm_engine.engine_core
         llm.preemptions = lambda: core.scheduler.num_preemptions

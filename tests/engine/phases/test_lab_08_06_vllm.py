@@ -14,7 +14,7 @@ from types import ModuleType
 import pytest
 
 from course.learner.labs import load_module
-from tests.engine.helpers.vllm_helpers import ROOT
+from tests.engine.helpers.vllm_helpers import ROOT, output_of
 
 LAB = ROOT / "phase-08-speculative-decoding" / "labs" / "lab-06-which-parameters-survive"
 CHOICE = os.environ.get("LAB_IMPL", "").strip() or "solution"
@@ -46,3 +46,10 @@ def test_the_cpu_build_is_the_biased_one(
     accused = {name.strip(): int(rest.split()[0]) for name, rest in lines}
     assert accused["vLLM, CPU as it is"] >= 15, accused
     assert accused["mini_vllm"] == accused["vLLM, expand mended"] == 0, accused
+
+
+def test_a_user_of_the_cpu_build_sees_it() -> None:
+    """The whole engine: some text comes far more often, or far less, with drafts than without."""
+    lines = output_of(LAB / "end_to_end.py").splitlines()[1:]
+    apart = [abs(int(line.split()[-2]) - int(line.split()[-1])) for line in lines]
+    assert max(apart) > 150, lines  # of 1,000; by chance 90 once in 10,000 runs
