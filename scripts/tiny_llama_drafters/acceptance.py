@@ -115,10 +115,15 @@ def main() -> None:
         whole = {
             "made": describe() | {"command": command},
             "settings": settings,
+            "lists": list(LISTS),
             "prompts": len(plain),
             "tokens": sum(map(len, plain)),
             "methods": results,
         }
+        if RESULT.is_file():  # of methods that were not asked for now, what was found before
+            before = json.loads(RESULT.read_text(encoding="utf-8"))
+            if all(before[key] == whole[key] for key in ("made", "settings", "tokens")):
+                whole["methods"] = before["methods"] | results
         RESULT.write_text(json.dumps(whole, indent=1) + "\n", encoding="utf-8")
 
 
