@@ -10,10 +10,16 @@ from course.cite.pair import Pair
 _SCHED, _ASYNC = "mini_vllm/core/sched/drafts.py", "mini_vllm/core/sched/async_scheduler.py"
 _CORE, _RUNNER = "mini_vllm/engine/core.py", "mini_vllm/worker/spec_decode_runner.py"
 _METADATA, _JUDGE = "mini_vllm/spec_decode/metadata.py", "mini_vllm/sample/rejection_sampler.py"
-_NGRAM, _BASE = "mini_vllm/spec_decode/ngram_proposer.py", "mini_vllm/spec_decode/llm_base_proposer.py"
+_NGRAM, _BASE = (
+    "mini_vllm/spec_decode/ngram_proposer.py",
+    "mini_vllm/spec_decode/llm_base_proposer.py",
+)
 _EAGLE, _MODELS = "mini_vllm/spec_decode/eagle.py", "mini_vllm/models"
 _STATS = "mini_vllm/core/stats.py"
-_THEIR_SCHED, _THEIR_ASYNC = "vllm/v1/core/sched/scheduler.py", "vllm/v1/core/sched/async_scheduler.py"
+_THEIR_SCHED, _THEIR_ASYNC = (
+    "vllm/v1/core/sched/scheduler.py",
+    "vllm/v1/core/sched/async_scheduler.py",
+)
 _THEIR_CORE, _THEIR_RUNNER = "vllm/v1/engine/core.py", "vllm/v1/worker/gpu_model_runner.py"
 _THEIR_JUDGE, _THEIRS = "vllm/v1/sample/rejection_sampler.py", "vllm/v1/spec_decode"
 _THEIR_BASE, _THEIR_MODELS = f"{_THEIRS}/llm_base_proposer.py", "vllm/model_executor/models"
