@@ -172,4 +172,4 @@ if __name__ == "__main__":
         token_of_its_own_state,
     ):
         print(broken.__name__, broken())
-    print(counted_and_kept(42))
+    print(counted_and_kept(40))
