@@ -78,8 +78,8 @@ def run_scenarios(
     settings: dict[str, Any] | None = None
     before, drafts_before = 0, {}
     results = []
-    drafts = any("speculative_config" in scenario.settings for scenario in scenarios)
-    if real and drafts and not keep_stale_tables:
+    speculates = any("speculative_config" in scenario.settings for scenario in scenarios)
+    if real and speculates and not keep_stale_tables:
         clear_stale_tables()
     for scenario in scenarios:
         if scenario.settings != settings:
