@@ -14,6 +14,7 @@ from course.cite.correspondence_cudagraph import CUDAGRAPH
 from course.cite.correspondence_moe import MOE
 from course.cite.correspondence_quantization import QUANTIZATION
 from course.cite.correspondence_scheduler import SCHEDULER
+from course.cite.correspondence_spec_decode import SPEC_DECODE
 from course.cite.pair import Pair
 
 _LLM, _ENGINE = "mini_vllm/entrypoints/llm.py", "mini_vllm/engine/llm_engine.py"
@@ -169,7 +170,7 @@ GROUPS: dict[str, tuple[Pair, ...]] = {
              "num_new_tokens = min(", "token_budget"),
         Pair("ask for blocks", f"{_SCHEDULER} Scheduler._schedule_running",
              "`vllm/v1/core/sched/scheduler.py:444 in Scheduler.schedule`",
-             "self.kv_cache_manager.allocate_slots(", "allocate_slots"),
+             ":= allocate_slots(", "allocate_slots"),
         Pair("none: choose a victim", f"{_SCHEDULER} Scheduler._schedule_running",
              "`vllm/v1/core/sched/scheduler.py:481 in Scheduler.schedule`",
              "preempted_req = self._pop_victim()", "pop"),
@@ -389,5 +390,5 @@ GROUPS: dict[str, tuple[Pair, ...]] = {
              "vllm/v1/engine/output_processor.py OutputProcessor.propagate_error",
              "for collector in list(self._streams.values()):"),
     ),
-} | BLOCKS | SCHEDULER | ATTENTION | CUDAGRAPH | QUANTIZATION | MOE
+} | BLOCKS | SCHEDULER | ATTENTION | CUDAGRAPH | QUANTIZATION | MOE | SPEC_DECODE
 # fmt: on

@@ -1,4 +1,4 @@
-"""One interface over the schedulers that can be driven: vLLM's two, and `mini_vllm`'s.
+"""One interface over the schedulers that can be driven: vLLM's two (`engine_vllm`), and `mini_vllm`'s.
 
 Covers vLLM 0.20.0 to 0.32.0. What moved in between is in here and nowhere else: the V2 runner's plans
 bring a resumed request as a new one, and from 0.27 on a pool may take blocks back a step later.
@@ -6,264 +6,16 @@ bring a resumed request as a new one, and from 0.27 on a pool may take blocks ba
 
 from __future__ import annotations
 
-import copy
 import functools
 import importlib
 import importlib.util
-from abc import ABC, abstractmethod
 from typing import Any
 
-from course.fuzz.memory import Entry, Plan, Wrong
+from course.fuzz.engine import Engine
+from course.fuzz.memory import Plan
 from course.fuzz.world import EOS, Job, Settings, World
 
 ENGINES = ("vllm", "mini_vllm")
-
-
-class Leak(Wrong):
-    """All requests have ended, and something is still held."""
-
-
-class Engine(ABC):
-    """A scheduler with its KV cache manager, and the requests it was given.
-
-    Attributes:
-        scheduler: the object under test.
-        requests: every request that was added, by id; ended ones too.
-        salts: request id -> salt.
-    """
-
-    def __init__(self, world: World, scheduler: Any) -> None:
-        self.settings = world.settings
-        self.scheduler = scheduler
-        self.requests: dict[str, Any] = {}
-        self.salts: dict[str, int] = {}
-
-    # -- what differs between engines
-
-    @abstractmethod
-    def _request(self, request_id: str, job: Job, arrival_time: float) -> Any:
-        """A request of the engine's own class."""
-
-    @abstractmethod
-    def _block_ids(self, given: Any) -> list[int]:
-        """The ids in what a plan says of blocks."""
-
-    @abstractmethod
-    def _output(self, request_ids: list[str], sampled: list[list[int]]) -> Any:
-        """What a worker sends back."""
-
-    @abstractmethod
-    def _aborted(self) -> Any:
-        """The status of a request that was aborted."""
-
-    @abstractmethod
-    def reset_prefix_cache(self, running: bool) -> None:
-        """Forget the prefixes; with `running`, preempt who runs first."""
-
-    # -- what does not
-
-    def add(self, request_id: str, job: Job, arrival_time: float) -> None:
-        request = self._request(request_id, job, arrival_time)
-        self.requests[request_id], self.salts[request_id] = request, job.salt
-        self.scheduler.add_request(request)
-
-    def abort(self, request_ids: list[str]) -> None:
-        self.scheduler.finish_requests(request_ids, self._aborted())
-
-    @property
-    def has_requests(self) -> bool:
-        """Is there anything to schedule, or an end that no plan has told the worker of?"""
-        return bool(
-            self.scheduler.has_unfinished_requests()
-            or getattr(self.scheduler, "finished_req_ids", ())
-        )
-
-    def schedule(self) -> tuple[Any, Plan]:
-        """vLLM's own output, to be given back to `update`, and the same for the worker."""
-        output = self.scheduler.schedule()
-        entries, counts = [], output.num_scheduled_tokens
-        for new in output.scheduled_new_reqs:
-            # The V2 runner is told all tokens of a resumed request here, the V1 runner below.
-            tokens = getattr(new, "prefill_token_ids", None) or new.prompt_token_ids
-            block_ids, start = self._block_ids(new.block_ids), new.num_computed_tokens
-            entries.append(
-                Entry(new.req_id, list(tokens), block_ids, True, start, counts[new.req_id])
-            )
-        cached = output.scheduled_cached_reqs
-        told = getattr(cached, "all_token_ids", {})
-        for request_id, given, start in zip(
-            cached.req_ids, cached.new_block_ids, cached.num_computed_tokens, strict=True
-        ):
-            entries.append(
-                Entry(
-                    request_id,
-                    told.get(request_id),
-                    [] if given is None else self._block_ids(given),
-                    request_id in cached.resumed_req_ids,
-                    start,
-                    counts[request_id],
-                )
-            )
-        order = {request_id: i for i, request_id in enumerate(counts)}
-        entries.sort(key=lambda entry: order[entry.request_id])
-        return output, Plan(
-            entries, set(output.finished_req_ids), set(output.preempted_req_ids or ())
-        )
-
-    def update(self, output: Any, plan: Plan, sampled: list[list[int]]) -> dict[str, list[int]]:
-        """Tell the scheduler what a batch gave; what it passes on to the users."""
-        request_ids = [entry.request_id for entry in plan.entries]
-        given = self.scheduler.update_from_output(output, self._output(request_ids, sampled))
-        return {one.request_id: list(one.new_token_ids) for one in self._news(given)}
-
-    def _news(self, given: Any) -> list[Any]:
-        return [one for outputs in given.values() for one in outputs.outputs]
-
-    @property
-    def pool(self) -> Any:
-        return self.scheduler.kv_cache_manager.block_pool
-
-    def check_drained(self) -> None:
-        """Raise Leak unless nothing is held any more."""
-        scheduler, pool = self.scheduler, self.pool
-        left = sorted(scheduler.requests)
-        if left or scheduler.running or len(scheduler.waiting):
-            raise Leak(f"requests {left} are still known")
-        free = pool.get_num_free_blocks()
-        if free != self.settings.num_blocks - 1:
-            raise Leak(f"{free} of {self.settings.num_blocks - 1} blocks are free")
-        held = [b.block_id for b in pool.blocks if b.ref_cnt and not b.is_null]
-        if held:
-            raise Leak(f"blocks {held} have references")
-        for name, kept in self._tables().items():
-            if kept:
-                raise Leak(f"{name} still holds {sorted(kept)}")
-
-    def _tables(self) -> dict[str, Any]:
-        managers = self.scheduler.kv_cache_manager.coordinator.single_type_managers
-        names = ("req_to_blocks", "num_cached_block")
-        return {name: getattr(m, name, {}) for m in managers for name in names}
-
-
-# -- vLLM -------------------------------------------------------------------------------------------
-
-
-@functools.cache
-def _template() -> Any:
-    """A `VllmConfig` to copy: to make one takes longer than to run a world."""
-    from course.parity.record import vllm_parts
-
-    parts = vllm_parts(
-        {
-            "block_size": 2, "num_blocks": 8, "max_num_seqs": 1, "max_num_batched_tokens": 64,
-            "long_prefill_token_threshold": 0, "enable_prefix_caching": True, "max_model_len": 48,
-            "policy": "fcfs",
-        }
-    )  # fmt: skip
-    return parts.scheduler
-
-
-class Vllm(Engine):
-    """vLLM's own classes, whichever release `import vllm` finds."""
-
-    def __init__(self, world: World) -> None:
-        import torch
-        from vllm.v1.core.sched.async_scheduler import AsyncScheduler
-        from vllm.v1.core.sched.scheduler import Scheduler
-        from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
-
-        s, template = world.settings, _template()
-        size = s.block_size
-        config = copy.copy(template.vllm_config)
-        config.model_config = _changed(config.model_config, max_model_len=s.max_model_len)
-        config.cache_config = _changed(
-            config.cache_config,
-            block_size=size,
-            enable_prefix_caching=s.enable_prefix_caching,
-            num_gpu_blocks=s.num_blocks,
-        )
-        config.scheduler_config = _changed(
-            config.scheduler_config,
-            max_model_len=s.max_model_len,
-            max_num_seqs=s.max_num_seqs,
-            max_num_batched_tokens=s.max_num_batched_tokens,
-            max_num_scheduled_tokens=None,
-            long_prefill_token_threshold=s.long_prefill_token_threshold,
-            enable_chunked_prefill=s.enable_chunked_prefill,
-            scheduler_reserve_full_isl=s.scheduler_reserve_full_isl,
-            policy=s.policy,
-            async_scheduling=world.mode != "sync",
-        )
-        spec = FullAttentionSpec(block_size=size, num_kv_heads=1, head_size=1, dtype=torch.float32)
-        scheduler = (Scheduler if world.mode == "sync" else AsyncScheduler)(
-            vllm_config=config,
-            kv_cache_config=KVCacheConfig(
-                num_blocks=s.num_blocks,
-                kv_cache_tensors=[],
-                kv_cache_groups=[KVCacheGroupSpec(["layer"], spec)],
-            ),
-            structured_output_manager=template.structured_output_manager,
-            block_size=size,
-            log_stats=False,
-        )
-        self._hasher = _hasher(size) if s.enable_prefix_caching else None
-        super().__init__(world, scheduler)
-
-    def _request(self, request_id: str, job: Job, arrival_time: float) -> Any:
-        from vllm.sampling_params import SamplingParams
-        from vllm.v1.request import Request
-
-        params = SamplingParams(
-            max_tokens=job.max_tokens, ignore_eos=job.ignore_eos, stop_token_ids=list(job.stop)
-        )
-        params.update_from_generation_config({}, EOS)
-        return Request(
-            request_id=request_id,
-            prompt_token_ids=list(job.prompt),
-            sampling_params=params,
-            pooling_params=None,
-            arrival_time=arrival_time,
-            priority=job.priority,
-            cache_salt=str(job.salt) if job.salt else None,
-            block_hasher=self._hasher,
-        )
-
-    def _block_ids(self, given: Any) -> list[int]:
-        return list(given[0])
-
-    def _output(self, request_ids: list[str], sampled: list[list[int]]) -> Any:
-        from vllm.v1.outputs import ModelRunnerOutput
-
-        index = {request_id: i for i, request_id in enumerate(request_ids)}
-        return ModelRunnerOutput(
-            req_ids=request_ids, req_id_to_index=index, sampled_token_ids=sampled
-        )
-
-    def _aborted(self) -> Any:
-        from vllm.v1.request import RequestStatus
-
-        return RequestStatus.FINISHED_ABORTED
-
-    def reset_prefix_cache(self, running: bool) -> None:
-        self.scheduler.reset_prefix_cache(reset_running_requests=running)
-
-
-@functools.cache
-def _hasher(block_size: int) -> Any:
-    from vllm.utils.hashing import sha256
-    from vllm.v1.core.kv_cache_utils import get_request_block_hasher
-
-    return get_request_block_hasher(block_size, sha256)
-
-
-def _changed(config: Any, **values: Any) -> Any:
-    changed = copy.copy(config)
-    for name, value in values.items():
-        setattr(changed, name, value)
-    return changed
-
-
-# -- mini_vllm --------------------------------------------------------------------------------------
 
 
 class Mini(Engine):
@@ -273,11 +25,18 @@ class Mini(Engine):
         self, world: World, scheduler_class: Any = None, manager_class: Any = None
     ) -> None:
         from mini_vllm.config.engine import EngineConfig
+        from mini_vllm.config.speculative import SpeculativeConfig
         from mini_vllm.core.kv_cache_manager import KVCacheManager
 
         if scheduler_class is None:
             scheduler_class = _mini_scheduler(world.mode)
         s: Settings = world.settings
+        spec, speculative_config = world.speculation, None
+        if spec is not None:
+            model = None if spec.method == "ngram" else "a drafter"
+            speculative_config = SpeculativeConfig(
+                method=spec.method, num_speculative_tokens=spec.k, model=model
+            )
         config = EngineConfig(
             block_size=s.block_size,
             num_gpu_blocks=s.num_blocks,
@@ -289,8 +48,12 @@ class Mini(Engine):
             enable_chunked_prefill=s.enable_chunked_prefill,
             scheduler_reserve_full_isl=s.scheduler_reserve_full_isl,
             scheduling_policy=s.policy,  # type: ignore[arg-type]
+            speculative_config=speculative_config,
         )
-        manager = (manager_class or KVCacheManager)(
+        manager_class = manager_class or KVCacheManager
+        if spec is not None and spec.method == "eagle":
+            manager_class = functools.partial(manager_class, use_eagle=True)
+        manager = manager_class(
             s.num_blocks, s.block_size, s.max_model_len, s.enable_prefix_caching
         )
         super().__init__(world, scheduler_class(config, manager))
@@ -324,6 +87,11 @@ class Mini(Engine):
 
     def _news(self, given: Any) -> list[Any]:
         return list(given)
+
+    def _drafts(self, request_ids: list[str], drafts: list[list[int]]) -> Any:
+        from mini_vllm.core.sched.output import DraftTokenIds
+
+        return DraftTokenIds(request_ids, drafts)
 
     def _aborted(self) -> Any:
         from mini_vllm.core.request import RequestStatus
@@ -377,7 +145,11 @@ def engine_of(name: str, world: World) -> Engine:
     """A fresh engine for a world. Raises ValueError for an unknown name, ImportError without vLLM."""
     if name not in ENGINES:
         raise ValueError(f"unknown engine {name!r}; one of {', '.join(ENGINES)}")
-    return Vllm(world) if name == "vllm" else Mini(world)
+    if name == "mini_vllm":
+        return Mini(world)
+    from course.fuzz.engine_vllm import Vllm
+
+    return Vllm(world)
 
 
 def release(name: str) -> str:

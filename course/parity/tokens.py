@@ -1,8 +1,8 @@
 """Do `mini_vllm` and real vLLM give the same tokens? Run both on one checkpoint and compare.
 
     python -m course.parity.tokens [--model DIR] [--prompts N] [--alone N] [--max-tokens N] [--seed S]
-                            [--attention numpy|torch|triton] [--speculative-config JSON] [--sampled]
-                            [--json FILE]
+                            [--attention numpy|torch|triton] [--speculative-config JSON]
+                            [--async-scheduling] [--keep-stale-tables] [--sampled] [--json FILE]
 
 The same seeded prompts go through both engines, greedily, in float32:
 
@@ -18,7 +18,8 @@ equal or not. One prompt in ten may run eight times as long, so that some texts 
 
 With `--speculative-config` both engines draft, and the counts of their drafts are compared: how many there
 were, of how many tokens, how many of those were accepted, and at which position. A folder that the JSON
-names as `model` is that of the draft model or head.
+names as `model` is that of the draft model or head. A fault of vLLM's that spoils drafts, but no token,
+is lifted, unless `--keep-stale-tables` is given (FOUND_IN_VLLM.md, 13).
 
 With `--sampled` every prompt has a temperature, a seed and some of top-k, top-p, min-p and the penalties,
 at random, and no prompt comes in chunks (`course.parity.sampled` says why). A token that differs is then
@@ -149,6 +150,7 @@ def make_scenarios(
     max_tokens: int = 24,
     pool: int = 64,
     speculative_config: dict[str, Any] | None = None,
+    async_scheduling: bool = False,
     knobs: Sequence[dict[str, Any]] | None = None,
 ) -> list[Scenario]:
     """The three scenarios; `alone` of the prompts run one by one, `pool` blocks are too few.
@@ -164,6 +166,8 @@ def make_scenarios(
     }
     if speculative_config is not None:
         normal["speculative_config"] = speculative_config
+    if async_scheduling:
+        normal["async_scheduling"] = True
     if knobs is not None:
         normal |= SAMPLED_SETTINGS
     scarce = {**normal, "num_gpu_blocks_override": pool, "max_num_seqs": 16}
@@ -304,7 +308,9 @@ def _shown_drafts(drafts: dict[str, list[int]]) -> str:
     return f"{num_drafts} drafts of {drafted} tokens, {accepted} accepted, by position {per_pos}: {shares}"
 
 
-def report(comparisons: Sequence[Comparison], most: int = 10) -> str:
+def report(
+    comparisons: Sequence[Comparison], most: int = 10, engines: str = "mini_vllm and vLLM"
+) -> str:
     """Totals a scenario, then what differs and the near ties, at most `most` lines of each."""
     lines = []
     for c in comparisons:
@@ -315,7 +321,7 @@ def report(comparisons: Sequence[Comparison], most: int = 10) -> str:
             f"{len(c.near_ties)} near ties ({share:.3f} %), "
             f"{c.cached_tokens} prompt tokens from the prefix cache, "
             f"preemptions {c.preemptions[0]} and {c.preemptions[1]}, "
-            f"{c.seconds[0]:.1f} s and {c.seconds[1]:.1f} s (mini_vllm and vLLM)"
+            f"{c.seconds[0]:.1f} s and {c.seconds[1]:.1f} s ({engines})"
         )
         if c.drafts:
             lines.append(f"{'':10} {_shown_drafts(c.drafts)}")
@@ -340,6 +346,8 @@ def run_comparison(
     pool: int = 64,
     longest: int = 400,
     speculative_config: dict[str, Any] | None = None,
+    async_scheduling: bool = False,
+    keep_stale_tables: bool = False,
     sampled: bool = False,
 ) -> list[Comparison]:
     """Make the prompts, run both engines on all scenarios, compare.
@@ -347,7 +355,8 @@ def run_comparison(
     Args:
         attention: `mini_vllm`'s backend; without a GPU, `triton` runs under Triton's interpreter.
         pool, longest: see `make_scenarios` and `make_prompts`.
-        speculative_config: both engines', or None.
+        speculative_config, async_scheduling: both engines'.
+        keep_stale_tables: vLLM as it is; see `tokens_run.clear_stale_tables`.
         sampled: at random temperatures and seeds; then `longest` is at most 256.
     """
     from mini_vllm.model_loader import load_config
@@ -358,16 +367,18 @@ def run_comparison(
     longest = min(longest, 256) if sampled else longest
     prompts = make_prompts(tokenizer.encode, vocab_size, count, seed, longest)
     knobs = make_knobs(count, seed) if sampled else None
-    scenarios = make_scenarios(prompts, alone, max_tokens, pool, speculative_config, knobs)
+    scenarios = make_scenarios(
+        prompts, alone, max_tokens, pool, speculative_config, async_scheduling, knobs
+    )
     mini = run_engine("mini_vllm", model, scenarios, attention)
-    real = run_engine("vllm", model, scenarios)
+    real = run_engine("vllm", model, scenarios, keep_stale_tables=keep_stale_tables)
     return [compare(*each, vocab_size) for each in zip(scenarios, mini, real, strict=True)]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point; the exit code is in the module's docstring."""
     from mini_vllm.config.engine import DEFAULT_MODEL
-    from mini_vllm.entrypoints.cli.flags import json_object
+    from mini_vllm.engine.arg_utils import json_object
 
     parser = argparse.ArgumentParser(
         prog="python -m course.parity.tokens",
@@ -387,6 +398,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         help="who drafts, in both engines (nobody)",
     )  # fmt: skip
     parser.add_argument(
+        "--async-scheduling", action="store_true", help="plan ahead, in both engines (off)"
+    )
+    parser.add_argument(
+        "--keep-stale-tables", action="store_true",
+        help="leave a fault of vLLM's that spoils drafts: counters may differ",
+    )  # fmt: skip
+    parser.add_argument(
         "--sampled", action="store_true", help="at random temperatures and seeds, not greedily"
     )
     parser.add_argument("--json", metavar="FILE", help="also write the comparison here")
@@ -402,6 +420,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         found = run_comparison(
             args.model, args.prompts, args.alone, args.max_tokens, args.seed,
             attention=args.attention, speculative_config=args.speculative_config,
+            async_scheduling=args.async_scheduling, keep_stale_tables=args.keep_stale_tables,
             sampled=args.sampled,
         )  # fmt: skip
     except (ValueError, OSError, RuntimeError) as error:

@@ -6,9 +6,11 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
+import pytest
 
 from course.learner.labs import load_support
 from course.learner.predictions import wrong_in
+from mini_vllm import EngineConfig
 
 support = load_support(__file__)
 COUNTERS = (
@@ -22,7 +24,7 @@ def test_the_predictions_hold(lab: ModuleType) -> None:
         "one length": ([7, 1], "Where does 5 6 stand first, and what comes after it there?"),
         "two lengths": ([8, 2], "Which three tokens does the text end with, and where else are they?"),
         "a rhythm": ([5, 3], "Where do the two copies end, and how many tokens follow each of them?"),
-        "near the limit": ([3, 0], "How many tokens has the request with the last draft?"),
+        "near the limit": ([3, 0], "How long is a request with all its drafts, and how long may it be?"),
         "steps": (
             [20, 6], "Which tokens have two before them that stood there already, and what does a pass add "
             "to those it accepts?",
@@ -31,7 +33,7 @@ def test_the_predictions_hold(lab: ModuleType) -> None:
     said = lab.predictions()
     apart = sorted(facts.keys() ^ said.keys())
     assert not apart, (
-        f"five questions; these stand in one of the README and your answers only: {apart}"
+        f"the names are {sorted(facts)}; missing from your answers, or not asked for: {apart}"
     )
     for name, (fact, ask) in facts.items():
         wrong = wrong_in(said[name], fact)
@@ -148,6 +150,15 @@ def test_drafts_are_lists_of_plain_numbers(lab: ModuleType) -> None:
     )
 
 
+def test_the_proposer_is_for_ngram(lab: ModuleType) -> None:
+    """Given: with another drafter's settings, or none, it says so."""
+    eagle = {"method": "eagle", "model": "a-head", "num_speculative_tokens": 3}
+    for spec in (None, eagle):
+        config = EngineConfig(max_model_len=64, speculative_config=spec)
+        with pytest.raises(ValueError, match="needs the method 'ngram'"):
+            lab.NgramProposer(config)
+
+
 # ---- what it brings ------------------------------------------------------------------------------
 
 
@@ -194,4 +205,19 @@ def test_vllm_has_counted_the_same(lab: ModuleType) -> None:
             assert got == want, (
                 f"{name}: vLLM has counted {want} for {run.prompt!r} with k {run.k} and max_tokens "
                 f"{run.max_tokens}, you {got}"
+            )
+
+
+def test_in_the_engine_the_text_stays_and_vllms_counters_come_out(lab: ModuleType) -> None:
+    """Two of those prompts again, with your proposer in the running engine."""
+    runs = support.recorded_runs()
+    for run in (runs[0], runs[3]):
+        answer, counted = support.run_engine(lab.NgramProposer, run)
+        assert answer == run.text[run.num_prompt_tokens :][: run.max_tokens], (
+            f"the answer to {run.prompt!r} has changed: whatever the drafts are, it may not"
+        )
+        for name in COUNTERS:
+            got, want = counted[name], getattr(run, name)
+            assert got == want, (
+                f"{name}: vLLM has counted {want} for {run.prompt!r}, the engine with your proposer {got}"
             )
