@@ -109,7 +109,9 @@ async def find_strange_beam(
         for beam in outputs[-1].outputs:
             whole = {"prompt_token_ids": [*prompt, *beam.token_ids]}
             read = SamplingParams(max_tokens=1, prompt_logprobs=0)
-            async for answer in serving.engine_client.generate(whole, read, f"{number}-read-{beam.index}"):
+            async for answer in serving.engine_client.generate(
+                whole, read, f"{number}-read-{beam.index}"
+            ):
                 positions = answer.prompt_logprobs[len(prompt) :]
             own = sum(p[t].logprob for p, t in zip(positions, beam.token_ids, strict=True))
             if abs(own - beam.cumulative_logprob) > 0.01:
