@@ -19,7 +19,9 @@ def test_the_oracles_seconds_are_what_the_simulator_takes(name: str) -> None:
     """`python show.py --record` writes them; of the other workloads the page shows what follows."""
     parts = support.HELD_OUT["one user does"]
     found = support.ask_oracle(solution, support.servers()[name], parts)
-    assert found == pytest.approx(support.recorded()[f"{name}: one user does"])
+    recorded = support.recorded()[f"{name}: one user does"]
+    assert found[:3] == pytest.approx(recorded[:3])
+    assert found.best_k == recorded.best_k
 
 
 def test_the_page_shows_what_the_script_prints(

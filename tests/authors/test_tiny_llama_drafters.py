@@ -160,10 +160,10 @@ def test_what_lab_08_05_says_of_its_recording() -> None:
         f"all {len(places):,} places in the texts its first guess is right at "
         f"{100 * sum(map(bool, places)) / len(places):.0f} %, and in the drafts of k = 3 in "
         f"{100 * lab.acceptance_rates(counted[3])[0]:.0f} %",
-        f"right at the next place in {100 * sum(after_a_miss) / len(after_a_miss):.0f} %, else in "
+        f"the next is right in {100 * sum(after_a_miss) / len(after_a_miss):.0f} %, after a right one in "
         f"{100 * sum(after_a_hit) / len(after_a_hit):.0f} %",
-        f"{lab.mean_acceptance_length(counted[3]):.2f} tokens per draft, "
-        f"{kept['plain']['steps'] / kept['runs']['3']['steps']:.1f} times fewer steps",
+        f"{lab.mean_acceptance_length(counted[3]):.2f} tokens per draft, yet only a factor of "
+        f"{kept['plain']['steps'] / kept['runs']['3']['steps']:.1f} in steps",
         f"takes {kept['plain']['steps']} steps, with k = 3 it takes {kept['runs']['3']['steps']}",
         f"and {lab.thrown_away(counted[3], len(requests), tokens)} of the tokens came after",
         f"With k = 5 these are {lab.thrown_away(counted[5], len(requests), tokens)}",
