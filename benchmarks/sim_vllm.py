@@ -23,8 +23,10 @@ from course.parity.traces import Config
 from mini_vllm.sim import LinearCost, ServingMetrics, SimParts, SimRequest, Simulator, mini_parts
 from mini_vllm.sim.cost import StepCost
 
-ONE_GROUP = sorted(name for name, ranges in SHAPES.items() if "groups" not in ranges)
-"""Shapes of workloads that the simulator plays: it has one KV cache group of full attention."""
+ONE_GROUP = sorted(
+    name for name, ranges in SHAPES.items() if not {"groups", "drafts"} & ranges.keys()
+)
+"""Shapes of workloads that the simulator plays: it has one KV cache group of full attention, no drafts."""
 
 Plan = tuple[float, list[tuple[str, int]], list[str]]
 """When it was made, (request, tokens) in scheduling order, who was preempted."""

@@ -28,7 +28,8 @@ from mini_vllm.utils.surface import entries, is_harmless, refusal
 logger = logging.getLogger(__name__)
 
 _SAMPLING_EPS = 1e-5
-"""Below this temperature a request is greedy (`vllm/sampling_params.py:25 _SAMPLING_EPS`)."""
+"""Below this temperature a request is greedy; a min_p up to it counts as none
+(`vllm/sampling_params.py:25 _SAMPLING_EPS`)."""
 _MAX_TEMP = 1e-2
 """The least positive temperature; lower ones are raised to it
 (`vllm/sampling_params.py:26 _MAX_TEMP`)."""

@@ -169,7 +169,7 @@ GROUPS: dict[str, tuple[Pair, ...]] = {
              "num_new_tokens = min(", "token_budget"),
         Pair("ask for blocks", f"{_SCHEDULER} Scheduler._schedule_running",
              "`vllm/v1/core/sched/scheduler.py:444 in Scheduler.schedule`",
-             "self.kv_cache_manager.allocate_slots(", "allocate_slots"),
+             ":= allocate_slots(", "allocate_slots"),
         Pair("none: choose a victim", f"{_SCHEDULER} Scheduler._schedule_running",
              "`vllm/v1/core/sched/scheduler.py:481 in Scheduler.schedule`",
              "preempted_req = self._pop_victim()", "pop"),

@@ -113,7 +113,7 @@ BLOCKS: dict[str, tuple[Pair, ...]] = {
              "num_evictable_blocks = sum(", "num_evictable_blocks"),
         Pair("up to which token", f"{_MANAGER} KVCacheManager.allocate_slots",
              f"`{_THEIR_MANAGER}:363 in KVCacheManager.allocate_slots`",
-             "num_tokens_need_slot = total", "num_tokens_need_slot"),
+             "num_tokens_main_model = total", "num_tokens_need_slot"),
         Pair("it does not fit: None", f"{_MANAGER} KVCacheManager.allocate_slots",
              f"`{_THEIR_MANAGER}:387 in KVCacheManager.allocate_slots`",
              "if need > 0 and need >", "get_num_free_blocks"),

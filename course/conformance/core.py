@@ -116,7 +116,6 @@ class Request(m_request.Request):
         refuse(empty_prompts=not prompt_token_ids)
         assert prompt_token_ids is not None
         self.mm_features: list[Any] = []
-        self.spec_token_ids: list[int] = []
         super().__init__(
             request_id,
             prompt_token_ids,
@@ -228,14 +227,15 @@ def make_manager(
     max_num_batched_tokens: int | None,
     enable_caching: bool,
     block_pool: _BlockPool,
+    use_eagle: bool = False,
 ) -> m_manager.KVCacheManager:
     """The manager that the engine takes for these groups."""
     block_pool.has_groups = not config.is_plain
     if config.is_plain:
         block_size = config.kv_cache_groups[0].kv_cache_spec.block_size
-        return InnerManager(0, block_size, max_model_len, enable_caching, block_pool)
+        return InnerManager(0, block_size, max_model_len, enable_caching, block_pool, use_eagle)
     return m_hybrid.HybridKVCacheManager(
-        config, max_model_len, max_num_batched_tokens, enable_caching, block_pool
+        config, max_model_len, max_num_batched_tokens, enable_caching, block_pool, use_eagle
     )
 
 
@@ -264,10 +264,7 @@ class KVCacheManager:
         pcp_world_size: int = 1,
         metrics_collector: Any = None,
     ) -> None:
-        refuse(
-            speculative_decoding=use_eagle,
-            context_parallelism=dcp_world_size > 1 or pcp_world_size > 1,
-        )
+        refuse(context_parallelism=dcp_world_size > 1 or pcp_world_size > 1)
         config = our_groups(kv_cache_config)
         block_size = hash_size(config)
         refuse(hashes_finer_than_a_block=hash_block_size != block_size)
@@ -280,7 +277,12 @@ class KVCacheManager:
         )
         self.enable_caching, self.log_stats = enable_caching, log_stats
         self.ours = make_manager(
-            config, max_model_len, max_num_batched_tokens, enable_caching, self.block_pool
+            config,
+            max_model_len,
+            max_num_batched_tokens,
+            enable_caching,
+            self.block_pool,
+            use_eagle,
         )
         self.is_plain = config.is_plain
         self.empty_kv_cache_blocks = TheirBlocks(tuple(() for _ in config.kv_cache_groups))
@@ -324,13 +326,17 @@ class KVCacheManager:
         full_sequence_must_fit: bool = False,
     ) -> Any:
         refuse(
-            speculative_decoding=num_lookahead_tokens,
             KV_connector=num_external_computed_tokens or delay_cache_blocks,
             multi__modal_inputs=num_encoder_tokens,
         )
         hits = self._as_ours(new_computed_blocks)
         blocks = self.ours.allocate_slots(
-            request, num_new_tokens, num_new_computed_tokens, hits, full_sequence_must_fit
+            request,
+            num_new_tokens,
+            num_new_computed_tokens,
+            hits,
+            full_sequence_must_fit,
+            num_lookahead_tokens,
         )
         return None if blocks is None else self._as_theirs(blocks)
 

@@ -32,7 +32,6 @@ _SIGNS = (
     (r"llava|image|multi.?modal|encoder_cache|mm_features", "multi-modal inputs"),
     (r"structured_output|grammar|WAITING_FOR_STRUCTURED|FINISHED_ERROR", "structured output"),
     (r"WAITING_FOR_REMOTE_KVS|kv_transfer|extra_args", "KV connector"),
-    (r"spec_token|draft|num_lookahead", "speculative decoding"),
     (r"lora", "LoRA"),
 )
 

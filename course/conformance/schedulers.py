@@ -17,6 +17,7 @@ from course.conformance.core import BlockPool, hash_size, in_groups, make_manage
 from course.conformance.groups import kv_cache_config as our_groups
 from course.conformance.missing import Missing, refuse
 from mini_vllm.config.engine import EngineConfig
+from mini_vllm.config.speculative import METHODS, SpeculativeConfig
 from mini_vllm.core.kv_cache_interface import KVCacheConfig
 
 FINISH_REASONS = {
@@ -47,9 +48,7 @@ _PARTS = {
     "structured_output_manager": "structured output",
     "get_grammar_bitmask": "structured output",
     "skipped_waiting": "structured output",  # who waits there waits for a grammar or a connector
-    "update_draft_token_ids": "speculative decoding",
-    "update_draft_token_ids_in_output": "speculative decoding",
-    "num_lookahead_tokens": "speculative decoding",
+    "update_draft_token_ids_in_output": "structured output",  # drops what a grammar forbids
     "set_pause_state": "pausing",
     "pause_state": "pausing",
 }
@@ -62,13 +61,15 @@ def engine_config(vllm_config: Any, pool: KVCacheConfig) -> EngineConfig:
     refuse(
         KV_connector=vllm_config.kv_transfer_config,
         encoder_cache_connector=vllm_config.ec_transfer_config,
-        speculative_decoding=vllm_config.speculative_config,
         LoRA=vllm_config.lora_config,
         pipeline_parallelism=parallel.pipeline_parallel_size > 1,
         multi__modal_inputs=model.is_multimodal_model,
         encoder__decoder=model.is_encoder_decoder,
     )
+    spec = speculation(vllm_config.speculative_config)
     budget = theirs.max_num_scheduled_tokens or theirs.max_num_batched_tokens
+    if spec is not None:  # the engine takes a draft model's rows off by itself
+        budget += spec.max_num_new_slots_for_drafting * theirs.max_num_seqs
     max_model_len = model.max_model_len
     if not theirs.enable_chunked_prefill:
         # vLLM holds the budget against another field, SchedulerConfig.max_model_len, which tests set low.
@@ -84,7 +85,17 @@ def engine_config(vllm_config: Any, pool: KVCacheConfig) -> EngineConfig:
         enable_prefix_caching=bool(vllm_config.cache_config.enable_prefix_caching),
         scheduling_policy=theirs.policy,
         scheduler_reserve_full_isl=theirs.scheduler_reserve_full_isl,
+        speculative_config=spec,
     )
+
+
+def speculation(theirs: Any) -> SpeculativeConfig | None:
+    """The engine's settings of a drafter for vLLM's; `Missing` for one that it has not."""
+    if theirs is None:
+        return None
+    refuse(other_drafters=theirs.method not in METHODS)
+    model = None if theirs.method == "ngram" else "a drafter"
+    return SpeculativeConfig(theirs.num_speculative_tokens, theirs.method, model)
 
 
 class _Face(m_scheduler.Scheduler):
@@ -110,9 +121,11 @@ class _Face(m_scheduler.Scheduler):
         assert config.max_model_len is not None
         caching = config.enable_prefix_caching
         pool = BlockPool(config.num_gpu_blocks, caching)
-        super().__init__(
-            config, make_manager(groups, config.max_model_len, config.token_budget, caching, pool)
+        eagle = config.speculation is not None and config.speculation.use_eagle()
+        manager = make_manager(
+            groups, config.max_model_len, config.token_budget, caching, pool, eagle
         )
+        super().__init__(config, manager)
         fcfs = config.scheduling_policy == "fcfs"
         self.waiting = FCFSRequestQueue() if fcfs else PriorityRequestQueue()
         self.vllm_config, self.log_stats = vllm_config, log_stats
@@ -161,7 +174,7 @@ class _Face(m_scheduler.Scheduler):
             ),
             num_scheduled_tokens=ours.num_scheduled_tokens,
             total_num_scheduled_tokens=ours.total_num_scheduled_tokens,
-            scheduled_spec_decode_tokens={},
+            scheduled_spec_decode_tokens=ours.scheduled_spec_decode_tokens,
             scheduled_encoder_inputs={},
             num_common_prefix_blocks=[0],
             finished_req_ids=ours.finished_req_ids,
@@ -173,11 +186,7 @@ class _Face(m_scheduler.Scheduler):
 
     def update_from_output(self, scheduler_output: Any, model_runner_output: Any) -> Any:
         sampled = model_runner_output.sampled_token_ids
-        refuse(
-            speculative_decoding=any(scheduler_output.scheduled_spec_decode_tokens.values())
-            or any(len(token_ids) > 1 for token_ids in sampled),
-            KV_connector=model_runner_output.kv_connector_output is not None,
-        )
+        refuse(KV_connector=model_runner_output.kv_connector_output is not None)
         ours = getattr(scheduler_output, "ours", None)
         if ours is None:  # written by hand in the test
             ours = m_output.SchedulerOutput(
@@ -187,6 +196,7 @@ class _Face(m_scheduler.Scheduler):
                 scheduler_output.total_num_scheduled_tokens,
                 set(),
                 scheduler_output.finished_req_ids,
+                scheduled_spec_decode_tokens=scheduler_output.scheduled_spec_decode_tokens,
             )
         result = m_output.ModelRunnerOutput(
             model_runner_output.req_ids, model_runner_output.req_id_to_index, sampled

@@ -6,8 +6,10 @@ not without, the repair names the cause. That is a proof of sorts: reading alone
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import combinations
 from typing import Any
 
 from course.fuzz.drive import Make, play
@@ -64,6 +66,59 @@ def add_up_what_is_void(engine: Engine) -> None:
     scheduler.reset_prefix_cache = reset_and_add
 
 
+def count_results(engine: Engine) -> None:
+    """In a forced reset, drop as many results as are on their way; upstream counts their tokens."""
+    scheduler = engine.scheduler
+    schedule, update = scheduler.schedule, scheduler.update_from_output
+    reset, on_their_way = scheduler.reset_prefix_cache, Counter[str]()
+
+    def schedule_and_count() -> Any:
+        output = schedule()
+        for request_id in output.num_scheduled_tokens:
+            if not scheduler.requests[request_id].is_prefill_chunk:
+                on_their_way[request_id] += 1
+        return output
+
+    def update_and_count(output: Any, result: Any) -> Any:
+        for request_id, tokens in zip(result.req_ids, result.sampled_token_ids, strict=True):
+            on_their_way[request_id] -= bool(tokens)
+        return update(output, result)
+
+    def reset_by_results(reset_running_requests: bool = False) -> Any:
+        running = list(scheduler.running) if reset_running_requests else []
+        done = reset(reset_running_requests=reset_running_requests)
+        for request in running:
+            request.async_tokens_to_discard = on_their_way[request.request_id]
+        return done
+
+    scheduler.schedule, scheduler.update_from_output = schedule_and_count, update_and_count
+    scheduler.reset_prefix_cache = reset_by_results
+
+
+def leave_void_results_alone(engine: Engine) -> None:
+    """Let a result that is dropped change nothing. Upstream first takes its rejected drafts back, from a
+    request that has begun anew."""
+    scheduler = engine.scheduler
+    update = scheduler.update_from_output
+
+    def update_without_void(output: Any, result: Any) -> Any:
+        sampled = list(result.sampled_token_ids)
+        for index, request_id in enumerate(result.req_ids):
+            request = scheduler.requests.get(request_id)
+            if sampled[index] and getattr(request, "async_tokens_to_discard", 0):
+                request.async_tokens_to_discard -= 1
+                sampled[index] = []
+        return update(output, replace(result, sampled_token_ids=sampled))
+
+    scheduler.update_from_output = update_without_void
+
+
+def void_results(engine: Engine) -> None:
+    """Both of the last two."""
+    leave_void_results_alone(engine)
+    count_results(engine)
+
+
 def company(engine: Engine) -> None:
     """Let `schedule()` count one request more than there are.
 
@@ -86,10 +141,14 @@ def company(engine: Engine) -> None:
 WITHDRAWN = "a victim of the same step leaves published blocks that nobody computed"
 EQUAL = "equals preempt each other"
 TWICE = "a second forced reset forgets what the first was to drop"
+COUNTED = "a forced reset drops a result for each token in flight"
+TAKEN_BACK = "a forced reset drops too many, and what they rejected is taken back all the same"
 CAUSES = (
     Cause(WITHDRAWN, evict_uncomputed),
     Cause(EQUAL, world=lambda world: replace(world, distinct=True)),
     Cause(TWICE, add_up_what_is_void),
+    Cause(COUNTED, count_results),
+    Cause(TAKEN_BACK, void_results),
 )
 COMPANY = Cause("as if there were one request more", company)
 UNKNOWN = "unknown"
@@ -111,9 +170,25 @@ def goes_wrong(world: World, make: Make, repair: Cause | None = None) -> Wrong |
     return None
 
 
+def both(one: Cause, other: Cause) -> Cause:
+    """Two repairs at once, for a world that two faults spoil."""
+
+    def engine(made: Engine) -> None:
+        for cause in (one, other):
+            if cause.engine is not None:
+                cause.engine(made)
+
+    def changed(world: World) -> World:
+        for cause in (one, other):
+            world = cause.world(world) if cause.world is not None else world
+        return world
+
+    return Cause(f"{one.name}; and {other.name}", engine, changed)
+
+
 def cause_of(world: World, make: Make) -> str:
-    """The name of the first repair that helps; `UNKNOWN` if none does."""
-    for cause in CAUSES:
+    """The name of the first repair that helps, or of two at once; `UNKNOWN` if none do."""
+    for cause in (*CAUSES, *(both(*pair) for pair in combinations(CAUSES, 2))):
         if goes_wrong(world, make, cause) is None:
             return cause.name
     return UNKNOWN

@@ -15,7 +15,7 @@ from course.fuzz.draw import named
 from course.fuzz.drive import Make
 from course.fuzz.engines import ENGINES, can_play, engine_of, release
 from course.fuzz.hunt import SCHEDULERS, hunt, kind_of
-from course.fuzz.known import KNOWN
+from course.fuzz.known import KNOWN, KNOWN_WITH_DRAFTS
 from course.fuzz.show import script, story
 from course.fuzz.world import World, world_of
 
@@ -37,7 +37,15 @@ def _run(args: argparse.Namespace) -> int:
     for scheduler in schedulers:
         for policy in policies:
             print(f"{scheduler}, {policy}", flush=True)
-            run = hunt(args.engine, scheduler, policy, args.steps, args.seed, report=_say)
+            run = hunt(
+                args.engine,
+                scheduler,
+                policy,
+                args.steps,
+                args.seed,
+                report=_say,
+                with_drafts=args.drafts,
+            )
             runs.append(run)
             print(
                 f"  {run['steps']:,} steps, {run['worlds']:,} worlds, {run['preemptions']:,} "
@@ -96,12 +104,12 @@ def _again(args: argparse.Namespace) -> int:
 def _known(args: argparse.Namespace) -> int:
     """What the worlds of `known` do here; those that end well, in company too."""
     make, found = _make(args.engine), {}
-    for world in KNOWN:
+    for world in KNOWN_WITH_DRAFTS if args.drafts else KNOWN:
         if not can_play(args.engine, world.mode):
             continue
         error = goes_wrong(world, make)
         found[f"{world.name}, {world.mode}"] = kind_of(error) if error else "ends well"
-        if error is None and args.engine == "vllm":
+        if error is None and args.engine == "vllm" and not args.drafts:
             error = goes_wrong(world, make, COMPANY)
             found[f"{world.name}, {world.mode}, {COMPANY.name}"] = (
                 kind_of(error) if error else "ends well"
@@ -127,6 +135,7 @@ def main(argv: list[str] | None = None) -> int:
     run.add_argument("--seed", type=int, default=0, help="the first world (0)")
     run.add_argument("--scheduler", choices=SCHEDULERS, help="one of them (default: both)")
     run.add_argument("--policy", choices=("fcfs", "priority"), help="one of them (default: both)")
+    run.add_argument("--drafts", action="store_true", help="worlds with speculative decoding")
     run.add_argument("--out", metavar="FILE", help="write the result as JSON")
     run.set_defaults(call=_run)
     show = commands.add_parser("show", help="one world, turn by turn")
@@ -136,6 +145,7 @@ def main(argv: list[str] | None = None) -> int:
     again.add_argument("files", nargs="*", metavar="FILE", help="(default: the committed ones)")
     again.set_defaults(call=_again)
     known = commands.add_parser("known", help="the worlds that go wrong at the pin, here")
+    known.add_argument("--drafts", action="store_true", help="those with speculative decoding")
     known.add_argument("--out", metavar="FILE", help="add the answer to a JSON file, by release")
     known.set_defaults(call=_known)
     for command in (run, show, again, known):

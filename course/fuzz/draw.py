@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from course.fuzz.world import Job, Settings, World
+from course.fuzz.world import Job, Settings, Speculation, World
 
 MAX_MODEL_LEN = 48
 MAX_TOKENS = 12
@@ -172,11 +172,42 @@ GENERATORS: dict[str, Callable[[int, str, str], World]] = {
 }
 
 
-def worlds(seed: int, modes: tuple[str, ...], policy: str) -> Iterator[World]:
+def _with_drafts(name: str) -> Callable[[int, str, str], World]:
+    """The worlds of a generator, and somebody drafts."""
+    plain = GENERATORS[name]
+
+    def drafting(seed: int, mode: str, policy: str) -> World:
+        rng = random.Random(f"drafts {name} {seed}")
+        world = plain(seed, mode, policy)
+        methods = ("ngram", "eagle", "draft_model") if mode == "sync" else ("eagle", "draft_model")
+        speculation = Speculation(
+            method=rng.choice(methods),
+            k=rng.choice([1, 1, 2, 3, 5]),
+            acceptance=rng.choice([0, 30, 60, 90, 100]),
+            short=rng.choice([0, 0, 30, 70]),
+        )
+        spare = world.settings.num_blocks - world.least_blocks
+        world = replace(world, speculation=speculation)
+        rows = speculation.rows * world.settings.max_num_seqs
+        return world.with_settings(
+            num_blocks=world.least_blocks + max(0, spare),
+            max_num_batched_tokens=world.settings.max_num_batched_tokens + rows,
+        )
+
+    return drafting
+
+
+WITH_DRAFTS = {f"drafts {name}": _with_drafts(name) for name in GENERATORS}
+
+
+def worlds(
+    seed: int, modes: tuple[str, ...], policy: str, with_drafts: bool = False
+) -> Iterator[World]:
     """Without end: of every generator in turn, in the modes in turn; each with a name to find it by."""
+    generators = WITH_DRAFTS if with_drafts else GENERATORS
     while True:
         mode = modes[seed % len(modes)]
-        for name, generator in GENERATORS.items():
+        for name, generator in generators.items():
             world = generator(seed, mode, policy)
             yield replace(world, name=f"{name} {seed} {mode} {policy}")
         seed += 1
@@ -186,6 +217,7 @@ def named(name: str) -> World:
     """The world of a name that `worlds` gave. Raises ValueError for another."""
     words = name.split()
     kind = " ".join(words[:-3])
-    if len(words) < 4 or kind not in GENERATORS or not words[-3].isdigit():
+    generators = GENERATORS | WITH_DRAFTS
+    if len(words) < 4 or kind not in generators or not words[-3].isdigit():
         raise ValueError(f"{name!r} is no name of a world, such as 'any 12 sync fcfs'")
-    return replace(GENERATORS[kind](int(words[-3]), words[-2], words[-1]), name=name)
+    return replace(generators[kind](int(words[-3]), words[-2], words[-1]), name=name)

@@ -16,7 +16,7 @@ from typing import Any
 
 from course.fuzz.engines import Engine, Leak
 from course.fuzz.memory import Memory, Plan, Wrong, WrongPlan, WrongSlot
-from course.fuzz.world import Job, World, answer
+from course.fuzz.world import Job, Speculation, World, answer
 
 QUIET = 40  # turns in which nothing at all happens while somebody waits
 
@@ -60,7 +60,14 @@ class Run:
         s = world.settings
         self.world = world
         self.engine = make(world)
-        self.memory = Memory(s.num_blocks, s.block_size, s.max_model_len, world.vocabulary)
+        self.memory = Memory(
+            s.num_blocks,
+            s.block_size,
+            s.max_model_len,
+            world.vocabulary,
+            world.speculation,
+            ahead=world.mode != "sync",
+        )
         self.memory.salts = self.engine.salts
         self.queue: deque[tuple[Any, Plan, list[list[int]]]] = deque()
         self.steps = self.turn = 0
@@ -94,6 +101,8 @@ class Run:
                 for turn, running in world.resets:
                     if turn == at:
                         self.engine.reset_prefix_cache(running)
+                        if running:
+                            self.memory.forget_tables()
             self.step(late)
             self._watch(patience)
             self.turn += 1
@@ -113,6 +122,8 @@ class Run:
             happened.preempted = sorted(plan.preempted)
             self.preemptions += len(plan.preempted)
             self.queue.append((output, plan, self.memory.execute(plan)))
+            if engine.published is not None:
+                self._check_published(engine.published)
             if plan.entries and len(self.queue) < self.world.in_flight and not self._is_done():
                 self._abort(late)
                 return
@@ -121,8 +132,18 @@ class Run:
         output, plan, sampled = self.queue.popleft()
         self._abort(late)
         happened.taken_in = engine.update(output, plan, sampled)
+        self.memory.hear(plan)
+        if self.world.speculation is not None and self.world.mode == "sync":
+            self._propose(plan, self.world.speculation)
         for request_id, tokens in happened.taken_in.items():
             self.given[request_id] += tokens
+
+    def _propose(self, plan: Plan, spec: Speculation) -> None:
+        """Drafts for the next step, or now and then, where drafts run short, not even an empty list."""
+        if hash((self.turn, 14)) % 200 < spec.short:
+            self.memory.drop_drafts(plan)
+        else:
+            self.engine.propose(plan, self.memory.proposals(plan))
 
     def _is_done(self) -> bool:
         """Is the device done with the oldest batch when the engine looks?"""
@@ -130,9 +151,9 @@ class Run:
         return mode in ("sync", "early") or (mode == "mixed" and hash((self.turn, 5)) % 3 == 0)
 
     def _add(self, ids: list[str], job: Job, at: float) -> None:
-        for child, request_id in enumerate(ids):
+        for request_id in ids:
+            arrival = at + len(self.jobs) / 4096 if self.world.distinct else at
             self.jobs[request_id], self.given[request_id] = job, []
-            arrival = at + child / 64 if self.world.distinct else at
             self.engine.add(request_id, job, arrival)
 
     def _abort(self, ids: list[str]) -> None:
@@ -145,13 +166,22 @@ class Run:
     def _check_plan(self, plan: Plan) -> None:
         s, engine = self.world.settings, self.engine
         total = sum(entry.num_tokens for entry in plan.entries)
-        if total > s.max_num_batched_tokens or len(engine.scheduler.running) > s.max_num_seqs:
+        if total > self.world.budget or len(engine.scheduler.running) > s.max_num_seqs:
             raise WrongPlan(f"{total} tokens for {len(engine.scheduler.running)} running requests")
         for entry in plan.entries:
             # A reset preempts everybody, and who is admitted again at once gets a new table (0.28 on
             # lists both in one plan).
             if entry.request_id in plan.preempted and not entry.whole_table:
                 raise WrongPlan(f"{entry.request_id} is planned and preempted at once")
+
+    def _check_published(self, published: dict[int, list[int]]) -> None:
+        """What may be found in the prefix cache is what its hash was made of: no rejected draft."""
+        size, slots = self.memory.block_size, self.memory.slots
+        for block_id, right in list(published.items()):
+            if self.engine.pool.blocks[block_id].block_hash is None:
+                del published[block_id]
+            elif slots[block_id * size : (block_id + 1) * size] != right:
+                raise WrongSlot(f"block {block_id} is published, and holds something else")
 
     def _watch(self, patience: int) -> None:
         """Raise NoProgress if no user has got anything for long, or nothing is even planned."""

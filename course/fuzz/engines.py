@@ -1,4 +1,4 @@
-"""One interface over the schedulers that can be driven: vLLM's two, and `mini_vllm`'s.
+"""One interface over the schedulers that can be driven: vLLM's two (`engine_vllm`), and `mini_vllm`'s.
 
 Covers vLLM 0.20.0 to 0.32.0. What moved in between is in here and nowhere else: the V2 runner's plans
 bring a resumed request as a new one, and from 0.27 on a pool may take blocks back a step later.
@@ -6,7 +6,6 @@ bring a resumed request as a new one, and from 0.27 on a pool may take blocks ba
 
 from __future__ import annotations
 
-import copy
 import functools
 import importlib
 import importlib.util
@@ -14,7 +13,7 @@ from abc import ABC, abstractmethod
 from typing import Any
 
 from course.fuzz.memory import Entry, Plan, Wrong
-from course.fuzz.world import EOS, Job, Settings, World
+from course.fuzz.world import EOS, Job, Settings, World, prefixes
 
 ENGINES = ("vllm", "mini_vllm")
 
@@ -30,11 +29,16 @@ class Engine(ABC):
         scheduler: the object under test.
         requests: every request that was added, by id; ended ones too.
         salts: request id -> salt.
+        published: block id -> the prefixes that its hash stands for, with speculation.
     """
 
     def __init__(self, world: World, scheduler: Any) -> None:
         self.settings = world.settings
         self.scheduler = scheduler
+        self.published: dict[int, list[int]] | None = None
+        if world.speculation is not None and world.settings.enable_prefix_caching:
+            self.published = {}
+            self._watch_publishing(self.published)
         self.requests: dict[str, Any] = {}
         self.salts: dict[str, int] = {}
 
@@ -51,6 +55,10 @@ class Engine(ABC):
     @abstractmethod
     def _output(self, request_ids: list[str], sampled: list[list[int]]) -> Any:
         """What a worker sends back."""
+
+    @abstractmethod
+    def _drafts(self, request_ids: list[str], drafts: list[list[int]]) -> Any:
+        """A `DraftTokenIds`."""
 
     @abstractmethod
     def _aborted(self) -> Any:
@@ -104,6 +112,9 @@ class Engine(ABC):
                     counts[request_id],
                 )
             )
+        drafts = getattr(output, "scheduled_spec_decode_tokens", {})
+        for entry in entries:
+            entry.drafts = list(drafts.get(entry.request_id, ()))
         order = {request_id: i for i, request_id in enumerate(counts)}
         entries.sort(key=lambda entry: order[entry.request_id])
         return output, Plan(
@@ -118,6 +129,28 @@ class Engine(ABC):
 
     def _news(self, given: Any) -> list[Any]:
         return [one for outputs in given.values() for one in outputs.outputs]
+
+    def propose(self, plan: Plan, drafts: list[list[int]]) -> None:
+        """Tell the scheduler what was drafted after a batch."""
+        given = self._drafts([entry.request_id for entry in plan.entries], drafts)
+        self.scheduler.update_draft_token_ids(given)
+
+    def _watch_publishing(self, published: dict[int, list[int]]) -> None:
+        pool, size = self.pool, self.settings.block_size
+        cache_full_blocks = pool.cache_full_blocks
+
+        def noted(*args: Any, **kwargs: Any) -> None:
+            names = ("request", "blocks", "num_cached_blocks", "num_full_blocks")
+            given = dict(zip(names, args, strict=False)) | kwargs
+            request, first, last = given["request"], given[names[2]], given[names[3]]
+            cache_full_blocks(*args, **kwargs)
+            tokens = list(request.all_token_ids)[: last * size]
+            numbers = list(prefixes(tokens, self.salts[request.request_id]))
+            for index in range(first, last):
+                block_id = given["blocks"][index].block_id
+                published[block_id] = numbers[index * size : (index + 1) * size]
+
+        pool.cache_full_blocks = noted
 
     @property
     def pool(self) -> Any:
@@ -145,124 +178,6 @@ class Engine(ABC):
         return {name: getattr(m, name, {}) for m in managers for name in names}
 
 
-# -- vLLM -------------------------------------------------------------------------------------------
-
-
-@functools.cache
-def _template() -> Any:
-    """A `VllmConfig` to copy: to make one takes longer than to run a world."""
-    from course.parity.record import vllm_parts
-
-    parts = vllm_parts(
-        {
-            "block_size": 2, "num_blocks": 8, "max_num_seqs": 1, "max_num_batched_tokens": 64,
-            "long_prefill_token_threshold": 0, "enable_prefix_caching": True, "max_model_len": 48,
-            "policy": "fcfs",
-        }
-    )  # fmt: skip
-    return parts.scheduler
-
-
-class Vllm(Engine):
-    """vLLM's own classes, whichever release `import vllm` finds."""
-
-    def __init__(self, world: World) -> None:
-        import torch
-        from vllm.v1.core.sched.async_scheduler import AsyncScheduler
-        from vllm.v1.core.sched.scheduler import Scheduler
-        from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
-
-        s, template = world.settings, _template()
-        size = s.block_size
-        config = copy.copy(template.vllm_config)
-        config.model_config = _changed(config.model_config, max_model_len=s.max_model_len)
-        config.cache_config = _changed(
-            config.cache_config,
-            block_size=size,
-            enable_prefix_caching=s.enable_prefix_caching,
-            num_gpu_blocks=s.num_blocks,
-        )
-        config.scheduler_config = _changed(
-            config.scheduler_config,
-            max_model_len=s.max_model_len,
-            max_num_seqs=s.max_num_seqs,
-            max_num_batched_tokens=s.max_num_batched_tokens,
-            max_num_scheduled_tokens=None,
-            long_prefill_token_threshold=s.long_prefill_token_threshold,
-            enable_chunked_prefill=s.enable_chunked_prefill,
-            scheduler_reserve_full_isl=s.scheduler_reserve_full_isl,
-            policy=s.policy,
-            async_scheduling=world.mode != "sync",
-        )
-        spec = FullAttentionSpec(block_size=size, num_kv_heads=1, head_size=1, dtype=torch.float32)
-        scheduler = (Scheduler if world.mode == "sync" else AsyncScheduler)(
-            vllm_config=config,
-            kv_cache_config=KVCacheConfig(
-                num_blocks=s.num_blocks,
-                kv_cache_tensors=[],
-                kv_cache_groups=[KVCacheGroupSpec(["layer"], spec)],
-            ),
-            structured_output_manager=template.structured_output_manager,
-            block_size=size,
-            log_stats=False,
-        )
-        self._hasher = _hasher(size) if s.enable_prefix_caching else None
-        super().__init__(world, scheduler)
-
-    def _request(self, request_id: str, job: Job, arrival_time: float) -> Any:
-        from vllm.sampling_params import SamplingParams
-        from vllm.v1.request import Request
-
-        params = SamplingParams(
-            max_tokens=job.max_tokens, ignore_eos=job.ignore_eos, stop_token_ids=list(job.stop)
-        )
-        params.update_from_generation_config({}, EOS)
-        return Request(
-            request_id=request_id,
-            prompt_token_ids=list(job.prompt),
-            sampling_params=params,
-            pooling_params=None,
-            arrival_time=arrival_time,
-            priority=job.priority,
-            cache_salt=str(job.salt) if job.salt else None,
-            block_hasher=self._hasher,
-        )
-
-    def _block_ids(self, given: Any) -> list[int]:
-        return list(given[0])
-
-    def _output(self, request_ids: list[str], sampled: list[list[int]]) -> Any:
-        from vllm.v1.outputs import ModelRunnerOutput
-
-        index = {request_id: i for i, request_id in enumerate(request_ids)}
-        return ModelRunnerOutput(
-            req_ids=request_ids, req_id_to_index=index, sampled_token_ids=sampled
-        )
-
-    def _aborted(self) -> Any:
-        from vllm.v1.request import RequestStatus
-
-        return RequestStatus.FINISHED_ABORTED
-
-    def reset_prefix_cache(self, running: bool) -> None:
-        self.scheduler.reset_prefix_cache(reset_running_requests=running)
-
-
-@functools.cache
-def _hasher(block_size: int) -> Any:
-    from vllm.utils.hashing import sha256
-    from vllm.v1.core.kv_cache_utils import get_request_block_hasher
-
-    return get_request_block_hasher(block_size, sha256)
-
-
-def _changed(config: Any, **values: Any) -> Any:
-    changed = copy.copy(config)
-    for name, value in values.items():
-        setattr(changed, name, value)
-    return changed
-
-
 # -- mini_vllm --------------------------------------------------------------------------------------
 
 
@@ -273,11 +188,18 @@ class Mini(Engine):
         self, world: World, scheduler_class: Any = None, manager_class: Any = None
     ) -> None:
         from mini_vllm.config.engine import EngineConfig
+        from mini_vllm.config.speculative import SpeculativeConfig
         from mini_vllm.core.kv_cache_manager import KVCacheManager
 
         if scheduler_class is None:
             scheduler_class = _mini_scheduler(world.mode)
         s: Settings = world.settings
+        spec, speculative_config = world.speculation, None
+        if spec is not None:
+            model = None if spec.method == "ngram" else "a drafter"
+            speculative_config = SpeculativeConfig(
+                method=spec.method, num_speculative_tokens=spec.k, model=model
+            )
         config = EngineConfig(
             block_size=s.block_size,
             num_gpu_blocks=s.num_blocks,
@@ -289,8 +211,12 @@ class Mini(Engine):
             enable_chunked_prefill=s.enable_chunked_prefill,
             scheduler_reserve_full_isl=s.scheduler_reserve_full_isl,
             scheduling_policy=s.policy,  # type: ignore[arg-type]
+            speculative_config=speculative_config,
         )
-        manager = (manager_class or KVCacheManager)(
+        manager_class = manager_class or KVCacheManager
+        if spec is not None and spec.method == "eagle":
+            manager_class = functools.partial(manager_class, use_eagle=True)
+        manager = manager_class(
             s.num_blocks, s.block_size, s.max_model_len, s.enable_prefix_caching
         )
         super().__init__(world, scheduler_class(config, manager))
@@ -324,6 +250,11 @@ class Mini(Engine):
 
     def _news(self, given: Any) -> list[Any]:
         return list(given)
+
+    def _drafts(self, request_ids: list[str], drafts: list[list[int]]) -> Any:
+        from mini_vllm.core.sched.output import DraftTokenIds
+
+        return DraftTokenIds(request_ids, drafts)
 
     def _aborted(self) -> Any:
         from mini_vllm.core.request import RequestStatus
@@ -377,7 +308,11 @@ def engine_of(name: str, world: World) -> Engine:
     """A fresh engine for a world. Raises ValueError for an unknown name, ImportError without vLLM."""
     if name not in ENGINES:
         raise ValueError(f"unknown engine {name!r}; one of {', '.join(ENGINES)}")
-    return Vllm(world) if name == "vllm" else Mini(world)
+    if name == "mini_vllm":
+        return Mini(world)
+    from course.fuzz.engine_vllm import Vllm
+
+    return Vllm(world)
 
 
 def release(name: str) -> str:

@@ -62,10 +62,12 @@ def hunt(
     seed: int = 0,
     make: Make | None = None,
     report: Callable[[str], None] | None = None,
+    with_drafts: bool = False,
 ) -> dict[str, Any]:
     """Run worlds until they have taken `steps` steps; what was run and found, ready for JSON.
 
-    `scheduler`: a key of `SCHEDULERS`. `make`: another way to an engine than by name.
+    `scheduler`: a key of `SCHEDULERS`. `make`: another way to an engine than by name. `with_drafts`: worlds
+    in which somebody drafts.
     """
 
     def by_name(world: World) -> Any:
@@ -75,7 +77,7 @@ def hunt(
     taken = count = preemptions = 0
     found: dict[tuple[str, str], Finding] = {}
     spoiled: dict[tuple[str, str], list[World]] = {}
-    for world in worlds(seed, SCHEDULERS[scheduler], policy):
+    for world in worlds(seed, SCHEDULERS[scheduler], policy, with_drafts):
         if taken >= steps:
             break
         count += 1

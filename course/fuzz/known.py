@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from course.fuzz.world import Job, Settings, World
+from course.fuzz.world import Job, Settings, Speculation, World
 
 
 def _words(first: int, count: int) -> tuple[int, ...]:
@@ -70,3 +70,18 @@ DEADLY = replace(DOUBLED, jobs=(Job(_words(10, 12), max_tokens=12),), name="dead
 
 SYNC = (WITHDRAWN, BYSTANDER, EQUALS)
 KNOWN = (*SYNC, *(replace(world, mode="async") for world in SYNC), DOUBLED, DEADLY)
+
+LOST = World(
+    Settings(block_size=16, num_blocks=10),
+    (Job(_words(10, 3), max_tokens=12),),
+    mode="async",
+    resets=((3, True),),
+    speculation=Speculation("eagle", k=3, acceptance=100),
+    name="lost",
+)
+"""One request, two plans in flight, drafts that are always right, and one forced reset."""
+
+TAKEN_BACK = replace(LOST, speculation=Speculation("eagle", k=3, acceptance=0), name="taken back")
+"""The same with drafts that are always wrong."""
+
+KNOWN_WITH_DRAFTS = (LOST, TAKEN_BACK)

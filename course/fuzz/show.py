@@ -22,6 +22,11 @@ def script(world: World) -> str:
     changed = {k: v for k, v in asdict(world.settings).items() if v != plain[k]}
     how = WORDS[world.mode].format(world.in_flight)
     lines = [f"{how}; {', '.join(f'{k}={v}' for k, v in changed.items())}"]
+    if (spec := world.speculation) is not None:
+        lines.append(
+            f"{spec.method} drafts {spec.k} tokens, each right {spec.acceptance} times in 100"
+            + (f"; fewer {spec.short} times in 100" if spec.short else "")
+        )
     events: list[tuple[int, str]] = []
     for index, job in enumerate(world.jobs):
         ids = ", ".join(f"{child}_{index}" for child in range(job.n))

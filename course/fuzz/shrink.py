@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from course.fuzz.world import Job, Settings, World
+from course.fuzz.world import Job, Settings, Speculation, World
 
 PLAIN = Settings(num_blocks=0)
 
@@ -62,7 +62,24 @@ def _smaller(world: World) -> Iterator[World]:
     for num_blocks in (least, world.settings.num_blocks - 1):
         if least <= num_blocks < world.settings.num_blocks:
             yield world.with_settings(num_blocks=num_blocks)
+    if world.speculation is not None:
+        yield replace(world, speculation=None)
+        for spec in _plainer_speculation(world.speculation):
+            yield replace(world, speculation=spec)
     yield from _plainer(world)
+
+
+def _plainer_speculation(spec: Speculation) -> Iterator[Speculation]:
+    for k in {spec.k // 2, spec.k - 1}:
+        if 1 <= k < spec.k:
+            yield replace(spec, k=k)
+    if spec.short:
+        yield replace(spec, short=0)
+    if spec.method != "eagle":
+        yield replace(spec, method="eagle")
+    for acceptance in (0, 100):
+        if spec.acceptance not in (0, acceptance):
+            yield replace(spec, acceptance=acceptance)
 
 
 def _smaller_job(job: Job) -> Iterator[Job]:

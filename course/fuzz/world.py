@@ -59,6 +59,33 @@ class Settings:
 
 
 @dataclass(frozen=True)
+class Speculation:
+    """Who drafts, how much, and how well.
+
+    Attributes:
+        method: `ngram`, `eagle` or `draft_model`. In modes other than `sync` one of the latter two.
+        k: tokens drafted per request and step, at most.
+        acceptance: chance per cent that a draft is right, as long as those before it are.
+        short: chance per cent that fewer than k are drafted, perhaps none; in mode `sync`.
+    """
+
+    method: str = "ngram"
+    k: int = 1
+    acceptance: int = 50
+    short: int = 0
+
+    @property
+    def lookahead(self) -> int:
+        """Slots behind a step's tokens for the drafter itself."""
+        return 0 if self.method == "ngram" else self.k
+
+    @property
+    def rows(self) -> int:
+        """Rows per request that drafting adds to a batch."""
+        return int(self.method == "draft_model")
+
+
+@dataclass(frozen=True)
 class World:
     """What happens, to whom, in which settings.
 
@@ -69,9 +96,10 @@ class World:
         resets: (turn, are running requests preempted?): calls of `reset_prefix_cache` before turns.
         probes: at the end, does every job come again, with its answer as a part of its prompt, to
             read what was left in the cache?
-        distinct: do siblings arrive one after the other? vLLM gives them one time.
+        distinct: does each request arrive at a time of its own? vLLM gives siblings one time.
         in_flight: batches in flight at most, in modes other than `sync`. With one device two; with
             pipeline stages as many as there are.
+        speculation: who drafts; None: nobody.
         name: where it came from.
     """
 
@@ -83,14 +111,25 @@ class World:
     probes: bool = False
     distinct: bool = False
     in_flight: int = 2
+    speculation: Speculation | None = None
     name: str = field(default="", compare=False)
 
     @property
     def least_blocks(self) -> int:
         """The null block, and what the longest request needs when it is alone."""
         s = self.settings
-        longest = max(min(len(j.prompt) + j.max_tokens, s.max_model_len) for j in self.jobs)
+        past = 0
+        if self.speculation is not None:  # drafts of all plans in flight, and the drafter's slots
+            plans = 1 if self.mode == "sync" else self.in_flight
+            past = plans * self.speculation.k + self.speculation.lookahead
+        longest = max(min(len(j.prompt) + j.max_tokens + past, s.max_model_len) for j in self.jobs)
         return 1 - -longest // s.block_size
+
+    @property
+    def budget(self) -> int:
+        """Tokens that a step may hold: with a draft model less than `max_num_batched_tokens`."""
+        rows = self.speculation.rows if self.speculation is not None else 0
+        return self.settings.max_num_batched_tokens - rows * self.settings.max_num_seqs
 
     @property
     def fair(self) -> bool:
@@ -102,8 +141,8 @@ class World:
             and min(lengths) >= 1
             and max(lengths) < s.max_model_len
             and s.num_blocks >= self.least_blocks
-            and s.max_num_batched_tokens >= s.max_num_seqs >= 1
-            and (s.enable_chunked_prefill or s.max_num_batched_tokens >= s.max_model_len)
+            and self.budget >= s.max_num_seqs >= 1
+            and (s.enable_chunked_prefill or self.budget >= s.max_model_len)
             and all(job.max_tokens >= 1 and job.n >= 1 for job in self.jobs)
         )
 
@@ -127,7 +166,7 @@ class World:
             "vocabulary": self.vocabulary,
             "resets": self.resets,
             "probes": self.probes,
-        }
+        } | ({"speculation": asdict(self.speculation)} if self.speculation is not None else {})
 
 
 def world_of(data: dict[str, Any]) -> World:
@@ -137,8 +176,10 @@ def world_of(data: dict[str, Any]) -> World:
         for job in data["jobs"]
     )
     resets = tuple((int(turn), bool(running)) for turn, running in data.get("resets", ()))
+    spec = Speculation(**data["speculation"]) if data.get("speculation") else None
+    settings = Settings(**data["settings"])
     return World(
-        **data | {"settings": Settings(**data["settings"]), "jobs": jobs, "resets": resets}
+        **data | {"settings": settings, "jobs": jobs, "resets": resets, "speculation": spec}
     )
 
 
@@ -160,6 +201,24 @@ def prefixes(tokens: Sequence[int], salt: int, last: int | None = None) -> Itera
 def sample(prefix: int, vocabulary: int) -> int:
     """The token that follows a prefix: what the model is here."""
     return EOS if prefix % EOS_ONE_IN == 0 else FIRST_TOKEN + prefix // 32 % vocabulary
+
+
+def drafts(prefix: int, spec: Speculation, vocabulary: int, short: bool) -> list[int]:
+    """What is drafted to follow a prefix. Behind a wrong token the drafter goes on with what it said.
+
+    `short`: fewer than k may come.
+    """
+    count = spec.k
+    if short and hash((prefix, 11)) % 100 < spec.short:
+        count = hash((prefix, 12)) % spec.k  # k - 1 at most
+    tokens: list[int] = []
+    for _ in range(count):
+        token = sample(prefix, vocabulary)
+        if hash((prefix, 13)) % 100 >= spec.acceptance:
+            token = FIRST_TOKEN + (token - FIRST_TOKEN + 1) % (vocabulary + 1)
+        tokens.append(token)
+        (prefix,) = prefixes([token], 0, prefix)
+    return tokens
 
 
 def answer(job: Job, settings: Settings, vocabulary: int) -> list[int]:

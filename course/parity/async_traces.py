@@ -52,6 +52,7 @@ FIELDS = {
     "schedule": ("preempted", "scheduled", "drafts", "blocks", "placeholders", "running", "free"),
     "update": ("finished", "computed", "running", "free"),
 }
+DRAFT_FIELDS = ("drafts", "computed")  # of those, what is there with speculation only
 
 
 class AsyncRun(Run):

@@ -319,7 +319,7 @@ def load_class(spec: str) -> Any:
     return found_class
 
 
-def _num_steps(trace: Trace, end: int | None = None) -> int:
+def steps_of(trace: Trace, end: int | None = None) -> int:
     """Steps up to entry `end` of the trace's list, without the calls that take results in."""
     return sum(step.get("call") != "update" for step in trace["steps"][:end])
 
@@ -347,8 +347,8 @@ def main(argv: list[str] | None = None) -> int:
                 found = replay(where, trace, scheduler_class)
                 traces += 1
                 requests += len(trace["requests"])
-                steps += _num_steps(trace)
-                equal += _num_steps(trace, None if found is None else found.step)
+                steps += steps_of(trace)
+                equal += steps_of(trace, None if found is None else found.step)
                 if found is not None:
                     if not differences:
                         print(explain(found, scheduler_class), end="\n\n")

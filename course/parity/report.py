@@ -78,7 +78,7 @@ def _what(call: Any) -> str:
 def _state(trace: Trace, now: Moment) -> list[str]:
     config, before = trace["config"], now.before
     lines = [
-        f"  budget {config['max_num_batched_tokens']} tokens; {before.free} of "
+        f"  budget {before.budget} tokens; {before.free} of "
         f"{config['num_blocks'] - 1} blocks free; {len(before.running)} of "
         f"{config['max_num_seqs']} sequence slots taken"
     ]
@@ -86,7 +86,7 @@ def _state(trace: Trace, now: Moment) -> list[str]:
     lines += [f"  just {what}: {' '.join(which)}" for what, which in news if which]
     by_priority, ahead = before.by_priority, before.plans_ahead
     header = ("", "id", "computed/tokens", "prompt", "blocks") + (("priority",) * by_priority)
-    header += ("in flight",) * ahead
+    header += ("in flight",) * ahead + ("drafts",) * bool(before.num_spec_tokens)
     rows = [header]
     for kind, group, most in (
         ("running", before.running, MAX_ROWS),
@@ -98,7 +98,8 @@ def _state(trace: Trace, now: Moment) -> list[str]:
             counters = f"{r.num_computed_tokens}/{r.num_tokens}"
             cells = (label, request_id, counters, str(r.info.num_prompt_tokens), ids(r.table))
             cells += (str(r.info.priority),) * by_priority
-            rows.append(cells + (str(r.num_output_placeholders),) * ahead)
+            cells += (str(r.num_output_placeholders),) * ahead
+            rows.append(cells + (str(r.num_drafts),) * bool(before.num_spec_tokens))
         if len(group) > most:
             rows.append(("", f"and {len(group) - most} more", *[""] * (len(header) - 2)))
         if not group:
@@ -138,7 +139,7 @@ def _side_by_side(expected: Any, actual: Any) -> list[str]:
 
 def _fields(expected: Any, actual: Any) -> list[str]:
     lines = []
-    for field in ("preempted", "placeholders", "running", "finished", "free"):
+    for field in ("drafts", "preempted", "placeholders", "computed", "running", "finished", "free"):
         if field not in expected:
             continue
         values = [_plain(dict(d)[field]) for d in (expected, actual)]

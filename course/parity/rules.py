@@ -17,7 +17,8 @@ from course.parity.async_traces import Call, Plan
 from course.parity.traces import Decision, Trace, is_async
 from mini_vllm.trace.golden import Recording
 from mini_vllm.trace.golden_async import AsyncRecording
-from mini_vllm.trace.reasons import Explainer, Reason
+from mini_vllm.trace.reasons import Explainer
+from mini_vllm.trace.words import Reason
 
 UNKNOWN = Reason("against", "no reason is known")
 BROKEN = (KeyError, IndexError, TypeError, AttributeError, ValueError)
@@ -34,10 +35,23 @@ RULES = {
     "whose turn it is. The list moves up by one and the place in it does not, so the next is passed "
     "over. vLLM does that with asynchronous scheduling, under priority.",
     "placeholders": "Placeholder: a plan that computes all that a request has, placeholders counted, "
-    "leaves one more; each sampled token that comes in takes one away, whether or not the request "
-    "was preempted in between.",
+    "leaves one more, and one for each draft in it; each sampled token that comes in takes one away, and so "
+    "does each draft that was rejected, whether or not the request was preempted in between.",
     "calls": "Calls: a turn plans if there is anything to do or to tell the worker. It takes in the "
     "oldest result unless the plan has tokens and two plans are not in flight yet.",
+    "drafts": "Drafts: a running request's drafts are tokens of the step, after those that it misses. What "
+    "finds no room, by threshold, budget or max_model_len, is cut off at the end and forgotten, and only "
+    "what is scheduled is recorded. A victim's drafts are gone; a prompt in chunks has none.",
+    "end": "Last position: no token is computed at position max_model_len - 1, drafts among them.",
+    "rejected": "Rejected drafts are taken back from num_computed_tokens as a number when the result comes. "
+    "Their blocks stay. From a request that was preempted in between nothing is taken.",
+    "lookahead": "Lookahead: a drafter with a KV cache of its own, an EAGLE head or a draft model, gets "
+    "num_speculative_tokens slots past the step's tokens, and n-gram none. At admission there is none, nor "
+    "past max_model_len.",
+    "given up": "EAGLE: of the blocks that a request hits it gives up the last, and computes it again, since "
+    "the head needs the hidden state before each token.",
+    "draft model": "A draft model takes one row a request of the budget: max_num_batched_tokens less "
+    "max_num_seqs are there to schedule.",
     "victim": "Victim: a running request that finds too few free blocks preempts, until it fits, ",
     "ends": "Victim: a request that has preempted itself ends the running part of the step.",
     "preempted": "Admission: in a step that preempted somebody nobody is admitted.",
@@ -142,6 +156,8 @@ def rule(now: Moment, field: str, expected: Decision | Call, actual: Decision | 
         "preempted": _preempted,
         "scheduled": _scheduled,
         "blocks": _blocks,
+        "drafts": _drafts,
+        "computed": _computed,
         "placeholders": _placeholders,
         "finished": _finished,
         "free": _free,
@@ -205,6 +221,38 @@ def _scheduled(now: Moment, expected: Decision, actual: Decision) -> Iterator[st
             yield f"The head of the queue: {now.why_waiting}."
         if subject in now.before.running:
             yield from _victims(now)
+    if now.before.by_draft_model and reason.rule in ("budget", "spent", "chunks"):
+        yield RULES["draft model"]
+
+
+def _drafts(now: Moment, expected: Any, actual: Any) -> Iterator[str]:
+    ids = {**expected["drafts"], **actual["drafts"]}
+    request_id = next(i for i in ids if expected["drafts"].get(i) != actual["drafts"].get(i))
+    theirs, ours = (d["drafts"].get(request_id, []) for d in (expected, actual))
+    yield RULES["drafts"]
+    yield f"{request_id}: in vLLM {len(theirs)} {_plain(theirs)}, here {len(ours)} {_plain(ours)}."
+    if (state := now.before.states.get(request_id)) is not None:
+        yield (
+            f"It had {state.num_drafts} drafts, and {expected['scheduled'].get(request_id, 0)} tokens are "
+            f"scheduled; {now.reasons.get(request_id, UNKNOWN).words}."
+        )
+
+
+def _plain(tokens: list[int]) -> str:
+    return f"({' '.join(map(str, tokens))})" if tokens else "drafts"
+
+
+def _computed(now: Moment, expected: Any, actual: Any) -> Iterator[str]:
+    theirs, ours = expected["computed"], actual["computed"]
+    request_id = next(i for i in {**theirs, **ours} if theirs.get(i) != ours.get(i))
+    yield RULES["rejected"]
+    drafts = expected.get("drafts", {}).get(request_id)
+    how = f", of {len(drafts)} drafts" if drafts else ""
+    sampled = expected["sampled"].get(request_id, 0)
+    yield (
+        f"{request_id}: {sampled} tokens came{how}. Computed then: in vLLM {theirs.get(request_id)}, here "
+        f"{ours.get(request_id)}."
+    )
 
 
 def _amount(now: Moment, request_id: str, theirs: int, ours: int) -> Iterator[str]:
@@ -212,6 +260,8 @@ def _amount(now: Moment, request_id: str, theirs: int, ours: int) -> Iterator[st
     reason = now.reasons.get(request_id, UNKNOWN)
     if request_id in now.before.running or reason.rule != "rest":
         yield RULES[reason.rule]
+        if now.before.num_spec_tokens and reason.rule != "drafts":
+            yield RULES["drafts"]
         yield f"{request_id}: in vLLM {theirs}, here {ours}. Why {theirs}: {reason.words}."
         return
     num_tokens, size = now.before.states[request_id].num_tokens, now.before.block_size
@@ -221,6 +271,8 @@ def _amount(now: Moment, request_id: str, theirs: int, ours: int) -> Iterator[st
         f"{request_id} has {num_tokens} tokens, so at most {(num_tokens - 1) // size * size} can be "
         f"hits. vLLM finds {hit} ({hit // size} blocks of {size}) and computes {theirs}."
     )
+    if now.before.use_eagle:
+        yield RULES["given up"]
 
 
 def _blocks(now: Moment, expected: Decision, actual: Decision) -> Iterator[str]:
@@ -233,17 +285,26 @@ def _blocks(now: Moment, expected: Decision, actual: Decision) -> Iterator[str]:
         if request_id not in running and request_id in actual["scheduled"]:
             here = len(ours) - -(actual["scheduled"][request_id] // -size)
             if hits != here:
+                same_tokens = tokens == actual["scheduled"][request_id]
+                if now.before.num_lookahead_tokens and same_tokens:
+                    yield RULES["lookahead"]
                 which = " ".join(map(str, theirs[:hits])) or "none"
                 yield RULES["hit"]
                 yield (
                     f"{request_id} is admitted in this step. In vLLM {hits} of its blocks are hits "
                     f"({which}), here {here}."
                 )
+                if now.before.use_eagle:
+                    yield RULES["given up"]
                 return
         computed = state.num_computed_tokens if state and request_id in running else hits * size
         yield RULES["length"]
+        if now.before.num_spec_tokens:
+            yield RULES["lookahead"]
+        ahead = now.before.num_lookahead_tokens if request_id in running else 0
+        past = f" + {ahead}" if ahead else ""
         yield (
-            f"{request_id}: ({computed} + {tokens}) / {size} makes {len(theirs)}; this table has "
+            f"{request_id}: ({computed} + {tokens}{past}) / {size} makes {len(theirs)}; this table has "
             f"{len(ours)}."
         )
         return

@@ -1,7 +1,8 @@
 """Do `mini_vllm` and real vLLM give the same tokens? Run both on one checkpoint and compare.
 
     python -m course.parity.tokens [--model DIR] [--prompts N] [--alone N] [--max-tokens N] [--seed S]
-                            [--attention numpy|torch|triton] [--speculative-config JSON] [--json FILE]
+                            [--attention numpy|torch|triton] [--speculative-config JSON]
+                            [--async-scheduling] [--keep-stale-tables] [--json FILE]
 
 The same seeded prompts go through both engines, greedily, in float32:
 
@@ -17,7 +18,8 @@ equal or not. One prompt in ten may run eight times as long, so that some texts 
 
 With `--speculative-config` both engines draft, and the counts of their drafts are compared: how many there
 were, of how many tokens, how many of those were accepted, and at which position. A folder that the JSON
-names as `model` is that of the draft model or head.
+names as `model` is that of the draft model or head. A fault of vLLM's that spoils drafts, but no token,
+is lifted, unless `--keep-stale-tables` is given (FOUND_IN_VLLM.md, 13).
 
 Greedy only. With a temperature the two draw different numbers, and vLLM's CPU build ignores a request's
 seed unless every row of its batch has one, where `mini_vllm` honours each
@@ -143,6 +145,7 @@ def make_scenarios(
     max_tokens: int = 24,
     pool: int = 64,
     speculative_config: dict[str, Any] | None = None,
+    async_scheduling: bool = False,
 ) -> list[Scenario]:
     """The three scenarios; `alone` of the prompts run one by one, `pool` blocks are too few."""
     normal: dict[str, Any] = {
@@ -154,6 +157,8 @@ def make_scenarios(
     }
     if speculative_config is not None:
         normal["speculative_config"] = speculative_config
+    if async_scheduling:
+        normal["async_scheduling"] = True
     scarce = {**normal, "num_gpu_blocks_override": pool, "max_num_seqs": 16}
     stride = max(1, len(prompts) // max(alone, 1))
     everyone = list(prompts)
@@ -259,7 +264,9 @@ def _shown_drafts(drafts: dict[str, list[int]]) -> str:
     return f"{num_drafts} drafts of {drafted} tokens, {accepted} accepted, by position {per_pos}: {shares}"
 
 
-def report(comparisons: Sequence[Comparison], most: int = 10) -> str:
+def report(
+    comparisons: Sequence[Comparison], most: int = 10, engines: str = "mini_vllm and vLLM"
+) -> str:
     """Totals a scenario, then what differs and the near ties, at most `most` lines of each."""
     lines = []
     for c in comparisons:
@@ -268,7 +275,7 @@ def report(comparisons: Sequence[Comparison], most: int = 10) -> str:
             f"{len(c.mismatches)} mismatches, logprobs within {c.max_logprob_difference:.1e}, "
             f"{len(c.near_ties)} near ties, {c.cached_tokens} prompt tokens from the prefix cache, "
             f"preemptions {c.preemptions[0]} and {c.preemptions[1]}, "
-            f"{c.seconds[0]:.1f} s and {c.seconds[1]:.1f} s (mini_vllm and vLLM)"
+            f"{c.seconds[0]:.1f} s and {c.seconds[1]:.1f} s ({engines})"
         )
         if c.drafts:
             lines.append(f"{'':10} {_shown_drafts(c.drafts)}")
@@ -293,13 +300,16 @@ def run_comparison(
     pool: int = 64,
     longest: int = 400,
     speculative_config: dict[str, Any] | None = None,
+    async_scheduling: bool = False,
+    keep_stale_tables: bool = False,
 ) -> list[Comparison]:
     """Make the prompts, run both engines on all scenarios, compare.
 
     Args:
         attention: `mini_vllm`'s backend; without a GPU, `triton` runs under Triton's interpreter.
         pool, longest: see `make_scenarios` and `make_prompts`.
-        speculative_config: both engines', or None.
+        speculative_config, async_scheduling: both engines'.
+        keep_stale_tables: vLLM as it is; see `tokens_run.clear_stale_tables`.
     """
     from mini_vllm.model_loader import load_config
     from mini_vllm.tokenizer import Tokenizer
@@ -307,16 +317,18 @@ def run_comparison(
     tokenizer = Tokenizer.from_folder(model)
     vocab_size = load_config(model).vocab_size
     prompts = make_prompts(tokenizer.encode, vocab_size, count, seed, longest)
-    scenarios = make_scenarios(prompts, alone, max_tokens, pool, speculative_config)
+    scenarios = make_scenarios(
+        prompts, alone, max_tokens, pool, speculative_config, async_scheduling
+    )
     mini = run_engine("mini_vllm", model, scenarios, attention)
-    real = run_engine("vllm", model, scenarios)
+    real = run_engine("vllm", model, scenarios, keep_stale_tables=keep_stale_tables)
     return [compare(*each) for each in zip(scenarios, mini, real, strict=True)]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point; the exit code is in the module's docstring."""
     from mini_vllm.config.engine import DEFAULT_MODEL
-    from mini_vllm.entrypoints.cli.flags import json_object
+    from mini_vllm.engine.arg_utils import json_object
 
     parser = argparse.ArgumentParser(
         prog="python -m course.parity.tokens",
@@ -335,6 +347,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--speculative-config", type=json_object, metavar="JSON",
         help="who drafts, in both engines (nobody)",
     )  # fmt: skip
+    parser.add_argument(
+        "--async-scheduling", action="store_true", help="plan ahead, in both engines (off)"
+    )
+    parser.add_argument(
+        "--keep-stale-tables", action="store_true",
+        help="leave a fault of vLLM's that spoils drafts: counters may differ",
+    )  # fmt: skip
     parser.add_argument("--json", metavar="FILE", help="also write the comparison here")
     args = parser.parse_args(argv)
     if min(args.prompts, args.alone, args.max_tokens) < 1:
@@ -346,6 +365,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         found = run_comparison(
             args.model, args.prompts, args.alone, args.max_tokens, args.seed,
             attention=args.attention, speculative_config=args.speculative_config,
+            async_scheduling=args.async_scheduling, keep_stale_tables=args.keep_stale_tables,
         )  # fmt: skip
     except (ValueError, OSError, RuntimeError) as error:
         print(f"course.parity.tokens: {error}", file=sys.stderr)

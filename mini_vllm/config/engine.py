@@ -176,6 +176,10 @@ class EngineConfig:
         if isinstance(self.speculative_config, Mapping):
             checked = SpeculativeConfig.from_dict(self.speculative_config)
             object.__setattr__(self, "speculative_config", checked)
+        elif not isinstance(self.speculative_config, SpeculativeConfig):
+            raise ValueError(
+                f"speculative_config must be a dictionary, got {short(self.speculative_config)}"
+            )
         spec = self.speculation
         assert spec is not None
         if self.attention != "numpy" or self.cudagraph_mode != "NONE":

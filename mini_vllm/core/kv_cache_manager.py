@@ -173,7 +173,9 @@ class KVCacheManager:
                 return None
         total_computed_tokens = request.num_computed_tokens + num_new_computed_tokens
         num_tokens_main_model = total_computed_tokens + num_new_tokens
-        num_tokens_need_slot = num_tokens_main_model + num_lookahead_tokens
+        num_tokens_need_slot = num_tokens_main_model
+        if num_lookahead_tokens:
+            num_tokens_need_slot += num_lookahead_tokens
         if num_tokens_need_slot > self.max_model_len:
             num_tokens_need_slot = self.max_model_len
         num_new_blocks = cdiv(num_tokens_need_slot, self.block_size) - num_blocks

@@ -86,7 +86,7 @@ class CachingMetrics:
 
 @dataclass(slots=True)
 class SpecDecodingStats:
-    """Drafts since the stats were made last (`vllm/v1/spec_decode/metrics.py:17 SpecDecodingStats`).
+    """Drafts since the stats were made last (`vllm/v1/spec_decode/metrics.py:18 SpecDecodingStats`).
 
     Attributes:
         num_spec_tokens: most drafted tokens a request and step.

@@ -14,10 +14,22 @@ from pathlib import Path
 from typing import Any, Self
 
 from mini_vllm.config.engine import DEFAULT_MODEL, EngineConfig
-from mini_vllm.utils.outside import short
+from mini_vllm.config.speculative import merge_shorthands
+from mini_vllm.utils.outside import parse_json, short
 from mini_vllm.utils.surface import take_harmless
 
 _RENAMED = {"num_gpu_blocks_override": "num_gpu_blocks"}
+
+
+def json_object(text: str) -> dict[str, Any]:
+    """A flag's value that is a JSON object."""
+    try:
+        value = parse_json(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"not JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise argparse.ArgumentTypeError(f"must be a JSON object, got {short(text)}")
+    return value
 
 
 @dataclass(init=False)
@@ -27,6 +39,7 @@ class EngineArgs:
     Attributes:
         model: a checkpoint folder; default: the shipped tiny Llama.
         num_gpu_blocks_override: `EngineConfig.num_gpu_blocks`, by which name it is taken too.
+        spec_method, spec_model, spec_tokens: short for three keys of `speculative_config`.
         enforce_eager: no graphs, whatever `cudagraph_mode` says
             (`vllm/config/vllm.py:1032 in VllmConfig.__post_init__`).
         disable_log_stats: count nothing: no `RequestOutput.metrics`, no `get_metrics`.
@@ -53,6 +66,9 @@ class EngineArgs:
     cudagraph_mode: str | None = None
     cudagraph_capture_sizes: list[int] | None = None
     speculative_config: dict[str, Any] | None = None
+    spec_method: str | None = None
+    spec_model: str | None = None
+    spec_tokens: int | None = None
     enforce_eager: bool = False
     stream_interval: int | None = None
     logprobs_mode: str | None = None
@@ -86,6 +102,9 @@ class EngineArgs:
             raise ValueError(
                 f"enforce_eager must be True or False, got {short(self.enforce_eager)}"
             )
+        settings["speculative_config"] = merge_shorthands(
+            self.speculative_config, self.spec_method, self.spec_model, self.spec_tokens
+        )
         if self.enforce_eager:
             settings["cudagraph_mode"] = "NONE"
         budget = self.max_num_batched_tokens
@@ -99,7 +118,9 @@ class EngineArgs:
         """Give a parser one flag a setting, by vLLM's names. Returns the parser."""
         for field in fields(EngineArgs):
             flag = "--" + field.name.replace("_", "-")
-            if "bool" in str(field.type):
+            if field.name == "speculative_config":
+                parser.add_argument(flag, "-sc", type=json_object, default=field.default)
+            elif "bool" in str(field.type):
                 action = argparse.BooleanOptionalAction
                 parser.add_argument(flag, action=action, default=field.default)
             else:

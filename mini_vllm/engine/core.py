@@ -67,9 +67,9 @@ def resolve_config(
     if config.kv_cache_dtype == "auto":  # a checkpoint may turn a cache in 8 bits on
         quantization = get_quantization_config(model.config.quantization_config)
         config = dataclasses.replace(config, kv_cache_dtype=quantization.kv_cache_dtype)
+    of_drafter = drafter_block_bytes(config.speculation, config.block_size, config.kv_cache_dtype)
     if config.num_gpu_blocks is None:
-        page = block_bytes(model.config, config.block_size, config.kv_cache_dtype)
-        page += drafter_block_bytes(config.speculation, config.block_size, config.kv_cache_dtype)
+        page = block_bytes(model.config, config.block_size, config.kv_cache_dtype) + of_drafter
         num_gpu_blocks = config.kv_cache_memory_bytes // page
         if num_gpu_blocks < 2:
             raise ValueError(
@@ -82,7 +82,7 @@ def resolve_config(
         ).kv_cache_groups
         most = config.max_num_seqs * cdiv(max_model_len, config.block_size) * len(groups) + 1
         config = dataclasses.replace(config, num_gpu_blocks=min(num_gpu_blocks, most))
-    check_memory(config, model.config)
+    check_memory(config, model.config, of_drafter)
     return config
 
 
@@ -135,6 +135,7 @@ class EngineCore:
         if not pool.is_plain:  # a sliding window, or several KV cache groups
             runner_cls, parts = HybridModelRunner, _hybrid_parts(parts, pool, model, config)
         spec = config.speculation
+        self.use_spec_decode = spec is not None
         if spec is not None:
             hybrid = runner_cls is HybridModelRunner
             runner_cls = partial(
@@ -236,7 +237,7 @@ class EngineCore:
         model_output = self.model_runner.execute_model(scheduler_output)
         t2 = time.perf_counter()
         outputs = self.scheduler.update_from_output(scheduler_output, model_output)
-        if self.scheduler.num_spec_tokens:
+        if self.use_spec_decode:
             self._update_drafts(scheduler_output)
         t3 = time.perf_counter()
         self._tell_observers(
@@ -246,7 +247,7 @@ class EngineCore:
 
     def _update_drafts(self, scheduler_output: SchedulerOutput) -> None:
         """Hand the scheduler what was drafted in a step, for the next one's plan
-        (`vllm/v1/engine/core.py:463 EngineCore.post_step`)."""
+        (`vllm/v1/engine/core.py:459 EngineCore.post_step`)."""
         if scheduler_output.total_num_scheduled_tokens == 0:
             return
         draft_token_ids = self.model_runner.take_draft_token_ids()

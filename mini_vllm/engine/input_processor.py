@@ -24,7 +24,7 @@ from mini_vllm.sample.logits_processor.load import (
     load_logitsprocs,
     validate_logits_processors_parameters,
 )
-from mini_vllm.sampling_params import SamplingParams
+from mini_vllm.sampling_params import _SAMPLING_EPS, SamplingParams
 from mini_vllm.tokenizer import Tokenizer
 from mini_vllm.utils.outside import short
 from mini_vllm.utils.surface import refusal
@@ -211,6 +211,8 @@ class InputProcessor:
             params.update_from_tokenizer(self.tokenizer)
         params.verify(self.vocab_size, self.config.max_logprobs)
         validate_logits_processors_parameters(self.logitsprocs, params)
+        if self.config.speculation is not None:
+            _check_goes_with_drafts(params)
         if params.max_tokens is None:
             params.max_tokens = self.max_model_len - prompt_len
         if prompt_len + params.min_tokens > self.max_model_len:
@@ -245,6 +247,17 @@ class InputProcessor:
             priority=priority,
             cache_salt=prompt.cache_salt,
             block_size=self.config.block_size if self.config.enable_prefix_caching else None,
+        )
+
+
+def _check_goes_with_drafts(params: SamplingParams) -> None:
+    """Refuse what nobody applies to the rows of drafts
+    (`vllm/sampling_params.py:780 SamplingParams._validate_spec_decode`)."""
+    if params.min_p > _SAMPLING_EPS or params.logit_bias:
+        name = "min_p" if params.min_p > _SAMPLING_EPS else "logit_bias"
+        raise ValueError(
+            f"{name} ({short(getattr(params, name))}) is not supported with speculative decoding, and "
+            "neither is " + ("logit_bias" if name == "min_p" else "min_p")
         )
 
 

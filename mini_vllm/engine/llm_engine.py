@@ -25,6 +25,7 @@ from mini_vllm.model_loader import get_model
 from mini_vllm.models.llama import LlamaForCausalLM
 from mini_vllm.outputs import RequestOutput
 from mini_vllm.sampling_params import SamplingParams
+from mini_vllm.spec_decode.metrics import SpecDecodingStatLogger
 from mini_vllm.tokenizer import Tokenizer
 from mini_vllm.utils.surface import missing_attribute, take_harmless
 
@@ -68,6 +69,8 @@ class LLMEngine:
             core = self.engine_core
             self.metrics = EngineMetrics(core.config, core.scheduler, core.kv_cache_manager, name)
             core.step_observers.append(self._observe_step)
+            if core.config.speculation is not None:
+                self.metrics.stat_loggers.append(SpecDecodingStatLogger())
 
     @classmethod
     def from_engine_args(cls, engine_args: EngineArgs, **kwargs: Any) -> Self:

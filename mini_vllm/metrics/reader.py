@@ -59,7 +59,8 @@ class Counter(Metric):
 
 @dataclass
 class Vector(Metric):
-    """Counters that belong together: accepted tokens by their position in the draft."""
+    """Counters in a row, which Prometheus does not know: one metric alone is read so, the accepted tokens
+    by position in the draft (`vllm/v1/metrics/reader.py:32 Vector`)."""
 
     values: list[int]
 

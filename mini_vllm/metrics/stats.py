@@ -3,7 +3,7 @@
 Mirrors `vllm/v1/metrics/stats.py`. Names and moments are vLLM's: a prompt counts in the step that brings
 its first token.
 
-Left out: what belongs to multi-modal caches, KV connectors, LoRA, drafts and graphs; block lifetimes.
+Left out: what belongs to multi-modal caches, KV connectors, LoRA and graphs; block lifetimes.
 """
 
 from __future__ import annotations

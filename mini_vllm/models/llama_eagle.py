@@ -37,7 +37,7 @@ class EagleLlamaDecoderLayer(LlamaDecoderLayer):
 
 
 class EagleLlamaForCausalLM(LlamaForCausalLM):
-    """The head (`vllm/model_executor/models/llama_eagle.py:160 EagleLlamaForCausalLM`).
+    """The head (`vllm/model_executor/models/llama_eagle.py:164 EagleLlamaForCausalLM`).
 
     Args:
         config: of the head.
@@ -99,7 +99,7 @@ class EagleLlamaForCausalLM(LlamaForCausalLM):
         Returns:
             What the LM head reads, and what the next pass takes as hidden states: here the same.
 
-        Source: `vllm/model_executor/models/llama_eagle.py:97 LlamaModel.forward`.
+        Source: `vllm/model_executor/models/llama_eagle.py:100 LlamaModel.forward`.
         """
         hidden_states = self.fc(
             np.concatenate((self.embed_tokens[input_ids], hidden_states), axis=-1)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Eagle3LlamaDecoderLayer(LlamaDecoderLayer):
-    """Source: `vllm/model_executor/models/llama_eagle3.py:39 LlamaDecoderLayer`."""
+    """Source: `vllm/model_executor/models/llama_eagle3.py:38 LlamaDecoderLayer`."""
 
     def __init__(
         self,
@@ -93,7 +93,7 @@ class Eagle3LlamaForCausalLM(EagleLlamaForCausalLM):
     ) -> tuple[Array, Array]:
         """As `EagleLlamaForCausalLM.forward`; the target's states went through `combine_hidden_states`.
 
-        Source: `vllm/model_executor/models/llama_eagle3.py:234 LlamaModel.forward`.
+        Source: `vllm/model_executor/models/llama_eagle3.py:230 LlamaModel.forward`.
         """
         (layer,), (kv_cache,) = self.layers, kv_caches
         assert isinstance(layer, Eagle3LlamaDecoderLayer)

@@ -310,8 +310,8 @@ class SamplingMetadata:
 
         This is how speculative decoding asks for the draft at a request's place i: as a row of that
         request whose outputs end with the i drafts before it. At the pin each of the arrays is
-        repeated by itself (`vllm/v1/sample/rejection_sampler.py:285
-        RejectionSampler.apply_logits_processors`).
+        repeated by itself
+        (`vllm/v1/sample/rejection_sampler.py:283 RejectionSampler.apply_logits_processors`).
 
         Args:
             rows: for each new row the row that it is taken from, and the tokens that follow that row's

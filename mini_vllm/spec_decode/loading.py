@@ -6,6 +6,8 @@ read like any model; an EAGLE head takes embedding and LM head from the model wh
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from mini_vllm.config.model import LlamaConfig
 from mini_vllm.config.speculative import SpeculativeConfig
 from mini_vllm.core.kv_cache_groups import block_bytes
@@ -25,8 +27,11 @@ def load_drafter(spec: SpeculativeConfig, target: LlamaForCausalLM) -> LlamaForC
 
 
 def drafter_config(spec: SpeculativeConfig | None) -> LlamaConfig | None:
-    """The settings of a drafter that has a model; None for n-grams, and without speculation."""
+    """The settings of a drafter that has a model; None for n-grams, without speculation, and where there is
+    no such folder: then `EngineParts` brings the drafter, or `load_drafter` says what is wrong."""
     if spec is None or spec.model is None or spec.method is None or spec.method == "ngram":
+        return None
+    if not Path(spec.model).is_dir():
         return None
     if spec.use_eagle():
         return load_eagle_config(spec.model, spec.method)

@@ -21,7 +21,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 from mini_vllm.trace.types import Trace
 from mini_vllm.utils.outside import gunzip, parse_json, short
 
-FORMAT, VERSION = "mini-vllm-trace", 3
+FORMAT, VERSION = "mini-vllm-trace", 4
 KINDS = ("prefill", "decode", "recompute")
 MOST_BLOCKS = 1 << 24  # that a page can draw
 _CONFIG = {
@@ -201,6 +201,12 @@ def _problems(trace: Trace) -> Iterator[tuple[str, str]]:
         for part in step.scheduled:
             if part.kind not in KINDS:
                 yield where, f"kind must be one of {', '.join(KINDS)}, got {short(part.kind)}"
+            drafts = len(part.draft_token_ids)
+            if not 0 <= part.num_accepted_tokens <= drafts <= part.num_scheduled_tokens:
+                yield (
+                    where,
+                    "num_accepted_tokens must be 0 to the drafts, and those 0 to the tokens",
+                )
         held = {block for part in step.scheduled for block in part.block_ids}
         for block in held.union(step.evicted, step.published, step.freed):
             if block not in blocks:

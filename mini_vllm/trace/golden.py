@@ -12,8 +12,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from mini_vllm.trace.reasons import Explainer, Reason
+from mini_vllm.trace.reasons import Explainer
 from mini_vllm.trace.types import RequestInfo, RequestStep, StepTrace, Trace
+from mini_vllm.trace.words import Reason
 from mini_vllm.utils.outside import decode, gunzip, parse_json, read_bytes, short
 
 _KEYS = ("seed", "config", "requests", "steps", "outputs")
@@ -69,8 +70,8 @@ def _recording(path: Path, lines: list[str], at: int) -> Any:
 class _Contents:
     """What the prefix cache holds, by content: names of token ids in place of hashes."""
 
-    def __init__(self, block_size: int, enabled: bool) -> None:
-        self.block_size, self.enabled = block_size, enabled
+    def __init__(self, block_size: int, enabled: bool, use_eagle: bool = False) -> None:
+        self.block_size, self.enabled, self.use_eagle = block_size, enabled, use_eagle
         self._names: dict[tuple[int, tuple[int, ...]], int] = {}  # (before, tokens) -> content
         self._chains: dict[str, list[int]] = {}  # request id -> the contents of its full blocks
         self._of: dict[int, int] = {}  # block -> content
@@ -115,7 +116,11 @@ class _Contents:
             if content not in self._where:
                 break
             found.append(self._where[content][0])
-        return found
+        return found[:-1] if self.use_eagle else found
+
+    def clear(self) -> None:
+        self._of.clear()
+        self._where.clear()
 
     def forget(self, request_id: str) -> None:
         self._chains.pop(request_id, None)
@@ -178,7 +183,9 @@ class Recording:
         }
         self.size: int = self.config["block_size"]
         self.explainer = Explainer(self.config)
-        self.contents = _Contents(self.size, self.config["enable_prefix_caching"])
+        self.spec: dict[str, Any] = self.config.get("speculative_config") or {}
+        use_eagle = self.spec.get("method") == "eagle"
+        self.contents = _Contents(self.size, self.config["enable_prefix_caching"], use_eagle)
         self.infos: dict[str, RequestInfo] = {}
         self.tokens: dict[str, list[int]] = {}  # prompt and output
         self.computed: dict[str, int] = {}
@@ -220,7 +227,8 @@ class Recording:
         info, new = self.infos[request_id], list[int]()
         if self.computed[request_id] >= info.num_prompt_tokens + len(info.output_token_ids):
             done = len(info.output_token_ids)
-            new = self.recording["outputs"][request_id][done : done + 1]
+            num_sampled = step["sampled"][request_id] if self.spec else 1
+            new = self.recording["outputs"][request_id][done : done + num_sampled]
         return new, _REASONS.get(step["finished"].get(request_id, ""))
 
     def _arrive(self, at: int) -> list[str]:
@@ -260,6 +268,12 @@ class Recording:
     def begin(self, at: int) -> tuple[list[str], list[str]]:
         """The requests that arrive before the step, and those that are aborted."""
         arrived, aborted = self._arrive(at), self._abort(at)
+        if at in self.recording.get("resets", ()):
+            for request_id in self.running:
+                self.computed[request_id], self.tables[request_id] = 0, []
+            self.waiting, self.running = self.running + self.waiting, []
+            self.contents.clear()
+            self.explainer.reset_running()
         unseen = set(arrived).intersection(aborted)  # came and left between two steps
         self.requests = [info for info in self.requests if info.request_id not in unseen]
         return [r for r in arrived if r not in unseen], [r for r in aborted if r not in unseen]
@@ -289,6 +303,8 @@ class Recording:
             self.tables[request_id] = table if table != before else before
             published += self._publish(request_id, num_computed + tokens)
             new, reason = self._outcome(request_id, step)
+            drafts = step.get("drafts", {}).get(request_id, ())
+            accepted = step["sampled"][request_id] - 1 if drafts and "sampled" in step else 0
             scheduled.append(
                 RequestStep(
                     request_id,
@@ -298,6 +314,8 @@ class Recording:
                     self.tables[request_id],
                     new,
                     reason,
+                    draft_token_ids=list(drafts),
+                    num_accepted_tokens=accepted,
                 )
             )
         self.running = list(step["running"])
@@ -319,4 +337,11 @@ class Recording:
             self.tokens[part.request_id].extend(part.new_token_ids)
             if part.finish_reason is not None:
                 self._leave(part.request_id, explainer_too=False)
+            elif self.spec:
+                states = self.explainer.states
+                self.computed[part.request_id] = states[part.request_id].num_computed_tokens
+        for request_id, num_drafts in step.get("proposed", {}).items():
+            # Who is in mid-prompt has none, whatever was drafted for it.
+            if request_id in self.infos and step["sampled"][request_id]:
+                self.explainer.drafted(request_id, num_drafts)
         return made

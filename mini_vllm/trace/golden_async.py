@@ -22,7 +22,8 @@ class AsyncRecording(Recording):
         super().__init__(recording)
         self.config["async_scheduling"] = True
         self.explainer = Explainer(self.config)
-        self._in_flight: deque[list[str]] = deque()  # of each plan: who samples with it
+        # Of each plan: who samples with it, and beside how many drafts.
+        self._in_flight: deque[dict[str, int]] = deque()
 
     def _outcome(self, request_id: str, step: Any) -> tuple[list[int], str | None]:
         return [], None
@@ -33,19 +34,22 @@ class AsyncRecording(Recording):
         made = super().step(at, step, arrived, aborted)
         after = self.explainer.states
         samplers = [i for i in step["scheduled"] if after[i].num_output_placeholders > before[i]]
-        self._in_flight.append(samplers)
+        self._in_flight.append({i: after[i].num_planned_drafts for i in samplers})
         return made
 
     def update(self, call: Any) -> None:
         """The result of the oldest plan in flight."""
-        for request_id in self._in_flight.popleft():
+        for request_id, num_drafts in self._in_flight.popleft().items():
             if request_id not in self.infos:
                 continue  # it has ended since: the row is dropped
             info = self.infos[request_id]
-            new = self.recording["outputs"][request_id][len(info.output_token_ids) :][:1]
+            num_sampled = call["sampled"][request_id] if self.spec else 1
+            new = self.recording["outputs"][request_id][len(info.output_token_ids) :][:num_sampled]
             info.output_token_ids.extend(new)
             self.tokens[request_id].extend(new)
-            self.explainer.taken_in(request_id, new)
+            self.explainer.taken_in(request_id, new, num_drafts + 1 - num_sampled)
+            if self.spec:
+                self.computed[request_id] = self.explainer.states[request_id].num_computed_tokens
             if request_id in self.running:
                 placeholders = self.explainer.states[request_id].num_output_placeholders
                 self._publish(request_id, self.computed[request_id] - placeholders)

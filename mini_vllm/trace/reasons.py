@@ -12,47 +12,28 @@ scheduler of one's own.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 from mini_vllm.trace.types import RequestInfo, StepTrace
-
-DECODE = "one decode token"
-REST = "the rest of its prompt"
-AGAIN = "the rest of its tokens, computed again after a preemption"
-ENDS = " ends it"
-IN_FLIGHT = "its last token is being sampled already: the result has to come first"
-
-
-class Reason(NamedTuple):
-    """Why a request got what it got.
-
-    Attributes:
-        rule: the rule that settled it. Of tokens: `rest` (it gets all it misses), `threshold`,
-            `budget`. Of having none: `victim`, `spent`, `ends`, `preempted`, `slots`, `chunks`,
-            `gate`, `queue`; with asynchronous scheduling `flight` and `lost` too. `against`: none
-            of vLLM's.
-        words: the rule in this case, with its numbers.
-        room: for an admitted request, that there was room for it.
-    """
-
-    rule: str
-    words: str
-    room: str = ""
+from mini_vllm.trace.words import (
+    AGAIN,
+    DECODE,
+    DRAFTS,
+    IN_FLIGHT,
+    REST,
+    Reason,
+    against,
+    are,
+    count,
+)
 
 
-def against(words: str) -> Reason:
-    return Reason("against", f"not by vLLM's rules{words}")
-
-
-def count(n: int, noun: str) -> str:
-    """`1 block`, `2 blocks`."""
-    return f"{n} {noun}{'' if n == 1 else 's'}"
-
-
-def _are(n: int) -> str:
-    return f"{n} is" if n == 1 else f"{n} are"
+def _speculation(config: dict[str, Any]) -> dict[str, Any]:
+    """`speculative_config` as a dictionary, whichever it is; empty without one."""
+    spec = config.get("speculative_config") or {}
+    return dict(spec) if isinstance(spec, Mapping) else dict(vars(spec))
 
 
 def kind_of(num_computed: int, num_tokens: int, info: RequestInfo, most_computed: int) -> str:
@@ -73,6 +54,8 @@ class RequestState:
     most_computed: int = 0  # ever: below it a request computes again what it had
     table: list[int] = field(default_factory=list)
     num_output_placeholders: int = 0  # with asynchronous scheduling: tokens in flight
+    num_drafts: int = 0  # with speculation: that the next step is to check
+    num_planned_drafts: int = 0  # of those, what found room in the last step
 
     @property
     def rank(self) -> tuple[int, float]:
@@ -116,6 +99,13 @@ class Explainer:
         self.chunked: bool = config["enable_chunked_prefill"]
         self.whole_must_fit: bool = config["scheduler_reserve_full_isl"]
         self.plans_ahead: bool = config.get("async_scheduling", False)
+        spec = _speculation(config)
+        self.num_spec_tokens = spec["num_speculative_tokens"] if spec else 0
+        self.num_lookahead_tokens = self.num_spec_tokens if spec.get("method") != "ngram" else 0
+        self.use_eagle = spec.get("method") in ("eagle", "eagle3")
+        self.by_draft_model = spec.get("method") == "draft_model"
+        if self.by_draft_model:
+            self.budget -= self.max_num_seqs  # whose first pass has a row more for each request
         self.states: dict[str, RequestState] = {}
         self.running: list[str] = []
         self.waiting: list[str] = []
@@ -155,6 +145,23 @@ class Explainer:
             if request_id in group:
                 group.remove(request_id)
 
+    def drafted(self, request_id: str, num_drafts: int) -> None:
+        """So many drafts are there for the next step."""
+        self.states[request_id].num_drafts = num_drafts
+
+    def reset_running(self) -> None:
+        """The running requests have lost their blocks, to compute everything anew, and the prefix cache is
+        empty (`reset_prefix_cache`)."""
+        for request_id in self.running:
+            self._start_anew(self.states[request_id])
+        self.waiting = self.running + self.waiting
+        self.running = []
+        self.cached.clear()
+
+    def _start_anew(self, state: RequestState) -> None:
+        self._hold(state, [])
+        state.num_computed_tokens = state.num_drafts = 0
+
     def _hold(self, state: RequestState, table: list[int]) -> None:
         """Give the request this table instead of the one it has."""
         before, refs = state.table, self.refs
@@ -189,8 +196,7 @@ class Explainer:
         for request_id in step.preempted:
             state = states[request_id]
             reasons[request_id] = walk.victims.get(request_id) or against(", which would spare it")
-            self._hold(state, [])
-            state.num_computed_tokens = 0
+            self._start_anew(state)
             num_running -= 1
         for part in step.scheduled:
             state = states[part.request_id]
@@ -224,8 +230,12 @@ class Explainer:
             self._hold(state, part.block_ids)
             state.num_computed_tokens = part.num_computed_tokens + part.num_scheduled_tokens
             state.most_computed = max(state.most_computed, state.num_computed_tokens)
-            if self.plans_ahead and state.num_computed_tokens >= state.num_tokens + placeholders:
-                state.num_output_placeholders += 1
+            ahead = state.num_computed_tokens - state.num_tokens - placeholders
+            state.num_planned_drafts = max(ahead, 0)
+            state.num_drafts = 0
+            if self.plans_ahead and ahead >= 0:
+                state.num_output_placeholders += 1 + state.num_planned_drafts
+                state.num_drafts = self.num_spec_tokens
         for request_id in before:
             if request_id not in reasons:
                 idle = walk.idle.get(request_id) or walk.end
@@ -248,26 +258,37 @@ class Explainer:
         self.cached.update(step.published)
         step.blocks_in_use = len(self.refs)
         for part in step.scheduled:
-            self.states[part.request_id].num_tokens += len(part.new_token_ids)
+            state = self.states[part.request_id]
+            state.num_tokens += len(part.new_token_ids)
+            if state.num_planned_drafts and not self.plans_ahead:
+                num_rejected = state.num_planned_drafts + 1 - len(part.new_token_ids)
+                self._take_back(state, num_rejected)
             if part.finish_reason is not None:
                 self.left(part.request_id)
         self.running, self.waiting = list(step.running), list(step.waiting)
         step.cached_blocks = sum(block not in self.refs for block in self.cached)
         step.shared_blocks = sum(refs > 1 for refs in self.refs.values())
 
-    def taken_in(self, request_id: str, new_token_ids: list[int]) -> None:
+    def _take_back(self, state: RequestState, num_rejected: int) -> None:
+        if state.num_computed_tokens:  # 0: preempted in between
+            state.num_computed_tokens -= num_rejected
+            state.most_computed = min(state.most_computed, state.num_computed_tokens)
+
+    def taken_in(self, request_id: str, new_token_ids: list[int], num_rejected: int = 0) -> None:
         """With asynchronous scheduling: the result of a plan in flight came for this request."""
         state = self.states[request_id]
+        self._take_back(state, num_rejected)
+        state.num_output_placeholders -= num_rejected
         state.num_tokens += len(new_token_ids)
         state.num_output_placeholders -= len(new_token_ids)
 
     def _missing(self, state: RequestState) -> int:
-        """The tokens that a running request misses, those in flight counted as if it had them."""
+        """The tokens that a running request misses, those in flight counted as if it had them, and
+        drafts."""
         computed, placeholders = state.num_computed_tokens, state.num_output_placeholders
-        missing = state.num_tokens + placeholders - computed
-        if not placeholders:
-            return missing
-        if computed + 2 - placeholders >= state.info.num_prompt_tokens + state.info.max_tokens:
+        missing = state.num_tokens + state.num_drafts + placeholders - computed
+        most = state.info.num_prompt_tokens + state.info.max_tokens
+        if placeholders and computed + 2 - placeholders >= most:
             return 0
         return min(missing, self.max_model_len - 1 - computed)
 
@@ -283,6 +304,12 @@ class Explainer:
             reason = Reason("rest", DECODE)
         else:
             reason = Reason("rest", AGAIN if num_computed < state.most_computed else REST)
+        num_drafts = num_computed + missing - num_tokens
+        if num_drafts > 0:
+            reason = Reason("drafts", DRAFTS + count(num_drafts, "draft"))
+            if num_drafts < state.num_drafts:
+                words = f"max_model_len {self.max_model_len} leaves room for no more"
+                reason = Reason("end", f"{reason.words} of {state.num_drafts}: {words}")
         if 0 < self.threshold < tokens:
             tokens = self.threshold
             words = f"long_prefill_token_threshold allows {tokens} a step; {missing} were missing"
@@ -315,7 +342,8 @@ class Explainer:
                 at += 1
                 continue
             tokens, reason = self._clamp(state, state.num_computed_tokens, left, missing)
-            slots = min(state.num_computed_tokens + tokens, self.max_model_len)
+            slots = state.num_computed_tokens + tokens + self.num_lookahead_tokens
+            slots = min(slots, self.max_model_len)
             need = max(-(slots // -self.block_size) - len(state.table), 0)
             while need > free:
                 victim, place = running[-1], "it is the last of the running list"
@@ -335,7 +363,7 @@ class Explainer:
                     left += walk.tokens[victim]
                     back = f"; the {count(walk.tokens.pop(victim), 'token')} it had go back"
                     at -= 1
-                words = f"{whose} needs {count(need, 'more block')} and {_are(free)} free; {place}"
+                words = f"{whose} needs {count(need, 'more block')} and {are(free)} free; {place}"
                 walk.victims[victim] = Reason("victim", f"{words}, and frees {freed}{back}")
                 free += freed
                 if victim == request_id:
@@ -386,7 +414,7 @@ class Explainer:
         if missing > left and not self.chunked:
             words = (
                 f"its {missing} tokens must fit into one step, for chunked prefill is off, and "
-                f"{_are(left)} left of the budget of {self.budget}"
+                f"{are(left)} left of the budget of {self.budget}"
             )
             return Reason("chunks", words)
         whole = self.whole_must_fit
@@ -397,7 +425,7 @@ class Explainer:
         what = f"it needs {count(need, 'free block')} for {count(fit, 'token')}"
         if in_use:
             what += f" ({count(in_use, 'more block')} would be a prefix hit that others hold)"
-        what += f", and {_are(self.free)} free"
+        what += f", and {are(self.free)} free"
         if need > self.free:
             return Reason("gate" if whole else "blocks", f"not enough free blocks: {what}")
         return Reason("", f"{what}; {slots}; {left} tokens are left of the budget")

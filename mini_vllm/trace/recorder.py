@@ -17,14 +17,20 @@ from typing import Any
 
 from mini_vllm.core.hybrid_kv_cache_manager import HybridKVCacheManager
 from mini_vllm.core.request import Request, RequestStatus
-from mini_vllm.core.sched.output import EngineCoreOutput, NewRequestData, SchedulerOutput
+from mini_vllm.core.sched.output import (
+    EngineCoreOutput,
+    ModelRunnerOutput,
+    NewRequestData,
+    SchedulerOutput,
+)
 from mini_vllm.core.stats import PrefixCacheStats
 from mini_vllm.engine.batch_queue import Batch
 from mini_vllm.engine.llm_engine import LLMEngine
 from mini_vllm.engine.step_record import StepRecord
-from mini_vllm.trace.reasons import ENDS, Explainer
+from mini_vllm.trace.reasons import Explainer
 from mini_vllm.trace.text import runs_of, to_text
 from mini_vllm.trace.types import RequestInfo, RequestStep, StepTrace, Trace
+from mini_vllm.trace.words import ENDS
 
 __all__ = [
     "RequestInfo", "RequestStep", "StepTrace", "Trace", "TraceRecorder", "check_trace_path",
@@ -84,6 +90,9 @@ class TraceRecorder:
         # None means a default here, which readers of a trace should not have to know.
         budget = self.core.config.token_budget
         self._config = asdict(self.core.config) | {"max_num_batched_tokens": budget}
+        if self._config["speculative_config"] and self._config["speculative_config"]["model"]:
+            spec = self._config["speculative_config"]
+            self._config["speculative_config"] = spec | {"model": str(spec["model"])}
         self._explainer = Explainer(self._config, self._cached)
         self._elapsed = 0.0
         self._join()
@@ -190,10 +199,12 @@ class TraceRecorder:
             life.table = life.info.blocks_before = manager.get_block_ids(request.request_id)
             is_running = request.status is RequestStatus.RUNNING
             self._explainer.found(request.request_id, life.table, is_running)
+        self._note_drafts()
 
     def _observe(self, record: StepRecord) -> None:
         times = (record.schedule_time, record.execute_time, record.update_time)
-        self._take_down(record.index, record.scheduler_output, record.outputs, *times)
+        sampled = record.model_runner_output
+        self._take_down(record.index, record.scheduler_output, record.outputs, *times, sampled)
 
     def _observe_plan(self, batch: Batch) -> None:
         self._num_plans += 1
@@ -207,8 +218,13 @@ class TraceRecorder:
         for output in record.outputs:
             request_id, ended = output.request_id, output.finish_reason
             self._living[request_id].info.output_token_ids.extend(output.new_token_ids)
-            self._explainer.taken_in(request_id, output.new_token_ids)
+            sampled = _sampled_by(request_id, record.model_runner_output)
+            drafts = record.scheduler_output.scheduled_spec_decode_tokens.get(request_id, ())
+            num_rejected = len(drafts) + 1 - len(sampled)
+            self._explainer.taken_in(request_id, output.new_token_ids, num_rejected)
             if request_id in parts:
+                parts[request_id].draft_token_ids = [*sampled[:-1], *[-1] * num_rejected]
+                parts[request_id].num_accepted_tokens = len(sampled) - 1
                 parts[request_id].new_token_ids = output.new_token_ids
                 parts[request_id].why += f", {ended}{ENDS}" if ended else ""
         if step is not None:
@@ -223,6 +239,7 @@ class TraceRecorder:
         schedule_time: float,
         execute_time: float = 0.0,
         update_time: float = 0.0,
+        sampled: ModelRunnerOutput | None = None,
     ) -> StepTrace:
         scheduler, living = self.core.scheduler, self._living
         aborted = [r for r in sorted(output.finished_req_ids) if r in living]
@@ -276,6 +293,9 @@ class TraceRecorder:
                 new_output.finish_reason if new_output else None,
             )
             life.info.output_token_ids.extend(part.new_token_ids)
+            part.draft_token_ids = list(output.scheduled_spec_decode_tokens.get(request_id, ()))
+            if part.draft_token_ids and sampled is not None:
+                part.num_accepted_tokens = len(_sampled_by(request_id, sampled)) - 1
             scheduled.append(part)
         evicted, published = self._hash_changes(fresh)
         given_back = {b for part in scheduled if part.finish_reason for b in part.block_ids}
@@ -299,12 +319,21 @@ class TraceRecorder:
             freed=self._newly_free(given_back),
         )
         self._explainer.explain(step, self._hits_of)
+        self._note_drafts()
         for part in scheduled:
             if part.finish_reason is not None:
                 del living[part.request_id]
         self.steps.append(step)
         self._elapsed += schedule_time + execute_time + update_time
         return step
+
+    def _note_drafts(self) -> None:
+        """Tell who explains how many drafts each request has for the next step to check."""
+        if self.core.config.speculation is None:
+            return
+        for request in self.core.scheduler.requests.values():
+            if request.request_id in self._explainer.states:
+                self._explainer.drafted(request.request_id, len(request.spec_token_ids))
 
     def _hash_changes(self, fresh: set[int]) -> tuple[list[int], list[int]]:
         """The blocks whose cached content was dropped in this step, and those published in it."""
@@ -359,6 +388,10 @@ class TraceRecorder:
         hits = manager.get_computed_blocks(request)[0]
         manager.prefix_cache_stats = counted
         return hits.get_block_ids()
+
+
+def _sampled_by(request_id: str, output: ModelRunnerOutput) -> list[int]:
+    return output.sampled_token_ids[output.req_id_to_index[request_id]]
 
 
 # -- files ----------------------------------------------------------------------------------------

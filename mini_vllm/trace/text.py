@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from mini_vllm.trace.reasons import DECODE, ENDS, REST
 from mini_vllm.trace.types import StepTrace
+from mini_vllm.trace.words import DECODE, ENDS, REST
 
 
 def to_text(steps: list[StepTrace]) -> str:
@@ -40,8 +40,13 @@ def _text_lines(steps: list[StepTrace]) -> Iterator[str]:
                 notes.append(f"{r.num_cached_tokens} tokens from the prefix cache")
             if r.why not in (DECODE, REST):
                 notes.append(r.why)
+            if r.draft_token_ids:
+                drafts = " ".join("?" if token < 0 else str(token) for token in r.draft_token_ids)
+                notes.append(
+                    f"drafted {drafts}: {r.num_accepted_tokens} accepted, {r.num_rejected_tokens} rejected"
+                )
             if r.new_token_ids:
-                notes.append(f"sampled {r.new_token_ids[0]}")
+                notes.append("sampled " + " ".join(map(str, r.new_token_ids)))
             if r.finish_reason:
                 notes.append(f"finished: {r.finish_reason}")
             yield f"  {r.request_id}: " + ", ".join(notes)

@@ -43,10 +43,14 @@ class RequestStep:
         num_scheduled_tokens: tokens computed in it.
         num_cached_tokens: of `num_computed_tokens`, those a prefix hit brought in this very step.
         block_ids: its block table. Steps share the list while it does not change: do not alter it.
-        new_token_ids: what it sampled: nothing in mid-prompt, else one token.
+        new_token_ids: what it sampled: nothing in mid-prompt, else one token, with drafts the accepted
+            ones and one more.
         finish_reason: set in its last step.
         why: why it got this many tokens.
         kind: `prefill`, `decode`, or `recompute`: tokens it had computed before it was preempted.
+        draft_token_ids: of the tokens computed, the last: drafts, which it only checked. With asynchronous
+            scheduling nobody but the worker knows the rejected ones: -1.
+        num_accepted_tokens: how many of those, from the first on, were accepted.
     """
 
     request_id: str
@@ -58,6 +62,12 @@ class RequestStep:
     finish_reason: str | None
     why: str = ""
     kind: str = "prefill"
+    draft_token_ids: list[int] = field(default_factory=list)
+    num_accepted_tokens: int = 0
+
+    @property
+    def num_rejected_tokens(self) -> int:
+        return len(self.draft_token_ids) - self.num_accepted_tokens
 
 
 @dataclass(slots=True)

@@ -9,6 +9,7 @@
     aliases         short flags, and the argument or flag that they mean
     SamplingParams, fields      of sampling parameters and of a request's body, with such values
     former          a body's fields that vLLM has dropped, and would pass over in silence
+    speculative, methods        keys of `speculative_config`, with such values; its methods
     generate, prompt            arguments of `generate`, `chat`, `add_request`, with such values; keys
                     of a prompt
     LLM, LLMEngine, AsyncLLM    methods

@@ -43,6 +43,12 @@ def check_hybrid(model: LlamaForCausalLM, config: EngineConfig) -> None:
                 f"{name} {value!r} is not supported for this {kind}, which attends to a sliding window: "
                 f"only {name} {plain!r} is"
             )
+    if config.async_scheduling and config.speculation is not None:
+        raise ValueError(
+            f"async_scheduling does not go with speculation for this {kind}, which attends to a sliding "
+            "window: a plan takes the drafts in flight for accepted, gives back what the window then has "
+            "passed, and reads it if they are not"
+        )
     if not getattr(model.attention, "supports_sliding_window", False):
         raise ValueError(
             f"{type(model.attention).__name__} does not support the sliding window that this {kind} "

@@ -16,14 +16,15 @@ _BYTES_A_BLOCK = 200
 """About what Python keeps of one block: the object, its place in the pool's list."""
 
 
-def check_memory(config: EngineConfig, model: LlamaConfig) -> None:
+def check_memory(config: EngineConfig, model: LlamaConfig, drafter_block_bytes: int = 0) -> None:
     """Raises ValueError naming the setting that asks for the most, if they ask for too much.
 
     Args:
         config: `num_gpu_blocks` and `max_model_len` must be set.
+        drafter_block_bytes: what a drafter's layers keep of a block.
     """
     assert config.num_gpu_blocks is not None and config.max_model_len is not None
-    page = block_bytes(model, config.block_size, config.kv_cache_dtype)
+    page = block_bytes(model, config.block_size, config.kv_cache_dtype) + drafter_block_bytes
     row = 4 * config.max_model_len + 4 * -(-config.max_model_len // config.block_size) + 100
     needs = {
         "num_gpu_blocks": config.num_gpu_blocks * (page + _BYTES_A_BLOCK),

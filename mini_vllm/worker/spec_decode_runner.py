@@ -1,7 +1,7 @@
 """The model runner of an engine that speculates.
 
 Mirrors what `vllm/v1/worker/gpu_model_runner.py` does where there is a `speculative_config`: `_sample`
-3481, `_bookkeeping_sync` 3514, `sample_tokens` 4320, `propose_draft_token_ids` 4751. `model_runner.py` knows
+3481, `_bookkeeping_sync` 3514, `sample_tokens` 4320, `propose_draft_token_ids` 4750. `model_runner.py` knows
 nothing of any of this.
 
 A request's drafts stand in its row behind its tokens, and are inputs like them. Each of them, and the token
@@ -120,7 +120,7 @@ class SpecDecodeModelRunner(ModelRunner):
         """As in `ModelRunner`; and a plan that took drafts for accepted is put right.
 
         All tokens of a request but the newest are computed. A plan says more where it counts drafts that
-        were rejected meanwhile (`vllm/v1/worker/gpu_model_runner.py:1236 in GPUModelRunner._update_states`).
+        were rejected meanwhile (`vllm/v1/worker/gpu_model_runner.py:1301 in GPUModelRunner._update_states`).
         """
         super()._update_states(scheduler_output)
         rows = [self.row_of[req_id] for req_id in scheduler_output.scheduled_cached_reqs.req_ids]
@@ -287,10 +287,11 @@ class SpecDecodeModelRunner(ModelRunner):
         sampling_metadata: SamplingMetadata | None,
     ) -> None:
         """Let a model draft
-        (`vllm/v1/worker/gpu_model_runner.py:4751 GPUModelRunner.propose_draft_token_ids`).
+        (`vllm/v1/worker/gpu_model_runner.py:4750 GPUModelRunner.propose_draft_token_ids`).
 
-        The token after a chunk of a prompt is not the chunk's next one but the prompt's last, as upstream
-        (`vllm/v1/spec_decode/llm_base_proposer.py:918`): an EAGLE head sees a wrong token there for good.
+        After a chunk of a prompt comes not its next token but the prompt's last, as upstream: an EAGLE head
+        has a wrong token there for good
+        (`vllm/v1/spec_decode/llm_base_proposer.py:913 SpecDecodeBaseProposer.prepare_next_token_ids_padded`).
         """
         drafter = self.drafter
         assert isinstance(drafter, SpecDecodeBaseProposer)
@@ -326,7 +327,7 @@ class SpecDecodeModelRunner(ModelRunner):
 
     def take_draft_token_ids(self) -> DraftTokenIds | None:
         """The drafts for the next step, of the requests of the last one; None before there are any
-        (`vllm/v1/worker/gpu_model_runner.py:4646 GPUModelRunner.take_draft_token_ids`)."""
+        (`vllm/v1/worker/gpu_model_runner.py:4637 GPUModelRunner.take_draft_token_ids`)."""
         if not self._draft_req_ids:
             return None
         drafts = [self._draft_token_ids.get(req_id, []) for req_id in self._draft_req_ids]

@@ -18,7 +18,7 @@ from async_parity_faults import FAULTS, PlansTooFar
 
 from course.parity import decisions as parity
 from course.parity import explain, mini_parts, replay
-from course.parity.async_traces import FIELDS, AsyncRun
+from course.parity.async_traces import DRAFT_FIELDS, FIELDS, AsyncRun
 from course.parity.record import SHAPES, record, workload
 from course.parity.rules import RULES, moment
 from course.parity.traces import Trace, read_traces
@@ -59,7 +59,9 @@ def _falsify(trace: Trace, kind: str, field: str) -> int:
     raise AssertionError(f"the trace has no {field}")
 
 
-@pytest.mark.parametrize(("kind", "field"), [(k, f) for k, of in FIELDS.items() for f in of])
+@pytest.mark.parametrize(
+    ("kind", "field"), [(k, f) for k, of in FIELDS.items() for f in of if f not in DRAFT_FIELDS]
+)
 def test_every_field_is_compared(golden: list[tuple[str, Trace]], kind: str, field: str) -> None:
     trace = copy.deepcopy(golden[-1][1])
     number = _falsify(trace, kind, field)

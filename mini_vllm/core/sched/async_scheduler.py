@@ -49,7 +49,7 @@ class AsyncScheduler(Scheduler):
         # Request id -> results on their way that are void: with drafts a result is several tokens.
         # Results come in order, so they are the next that come for this id, even if somebody else has
         # taken it by then. Upstream counts them in the request, as its ids end in random characters
-        # and never meet again; and it counts tokens (see `_discard_latest_async_tokens`).
+        # and never meet again.
         self.async_tokens_to_discard: dict[str, int] = {}
         self._spec_token_placeholders = [-1] * self.num_spec_tokens
         self._results_in_flight: dict[str, int] = {}  # by request id; kept with drafts only
@@ -63,20 +63,20 @@ class AsyncScheduler(Scheduler):
         return super().reset_prefix_cache(reset_running_requests)
 
     def _discard_latest_async_tokens(self, request: Request) -> None:
-        """Drop the results that are on their way to the request.
-
-        Without drafts a result is one token. vLLM counts tokens with drafts too, drops one result for
-        each of them, and so loses results that hold
-        (`vllm/v1/core/sched/scheduler.py:1923 in Scheduler.reset_prefix_cache`,
-        `vllm/v1/core/sched/async_scheduler.py:40 in AsyncScheduler._update_request_with_output`).
-        """
-        num_results = request.num_output_placeholders
-        if self.num_spec_tokens:
-            num_results = self._results_in_flight.pop(request.request_id, 0)
+        """Drop the results that are on their way to the request."""
+        num_results = self._num_results_in_flight(request)
         if num_results:
             before = self.async_tokens_to_discard.get(request.request_id, 0)
             self.async_tokens_to_discard[request.request_id] = before + num_results
-            request.num_output_placeholders = 0
+        request.num_output_placeholders = 0
+        self._results_in_flight.pop(request.request_id, None)
+
+    def _num_results_in_flight(self, request: Request) -> int:
+        """Without drafts a result is one token. vLLM counts tokens with drafts too, drops one result for
+        each of them, and so loses results that hold (see `upstream_scheduler.py`)."""
+        if self.num_spec_tokens:
+            return self._results_in_flight.get(request.request_id, 0)
+        return request.num_output_placeholders
 
     def _make_cached_request_data(self, step: _Step) -> CachedRequestData:
         """Tells the worker how many of the tokens that it has sampled hold: it may have dropped ones."""
@@ -102,10 +102,10 @@ class AsyncScheduler(Scheduler):
             num_tokens_then = num_computed_tokens + 2 - num_output_placeholders
             if num_tokens_then >= request.num_prompt_tokens + request.max_tokens:
                 return 0
-        return min(
-            request.num_tokens_with_spec + num_output_placeholders - num_computed_tokens,
-            self.max_model_len - 1 - num_computed_tokens,
-        )
+        num_new_tokens = request.num_tokens + num_output_placeholders - num_computed_tokens
+        if self.num_spec_tokens:
+            num_new_tokens += len(request.spec_token_ids)
+        return min(num_new_tokens, self.max_model_len - 1 - num_computed_tokens)
 
     @property
     def _extra_slots(self) -> dict[str, int]:
@@ -118,6 +118,7 @@ class AsyncScheduler(Scheduler):
     def _update_after_schedule(self, scheduler_output: SchedulerOutput) -> None:
         """Advance the counters, and leave a placeholder where the plan samples a token."""
         super()._update_after_schedule(scheduler_output)
+        drafting = self.num_spec_tokens > 0
         for req_id in scheduler_output.num_scheduled_tokens:
             request = self.requests[req_id]
             request.is_prefill_chunk = (
@@ -125,7 +126,7 @@ class AsyncScheduler(Scheduler):
             )
             if not request.is_prefill_chunk:
                 request.num_output_placeholders += 1
-                if self.num_spec_tokens:
+                if drafting:
                     self._leave_draft_placeholders(request, scheduler_output)
 
     def _leave_draft_placeholders(
@@ -171,10 +172,11 @@ class AsyncScheduler(Scheduler):
         """
         status_before_update = request.status
         new_token_ids, stopped = super()._update_request_with_output(request, new_token_ids)
-        request.num_output_placeholders -= len(new_token_ids)
-        assert request.num_output_placeholders >= 0
+        request.num_output_placeholders -= 1
         if self.num_spec_tokens:
+            request.num_output_placeholders -= len(new_token_ids) - 1
             self._results_in_flight[request.request_id] -= 1
+        assert request.num_output_placeholders >= 0
         if status_before_update is RequestStatus.RUNNING:
             num_known_tokens = request.num_computed_tokens - request.num_output_placeholders
             self.kv_cache_manager.cache_blocks(request, num_known_tokens)

@@ -16,6 +16,7 @@ from typing import Protocol
 from mini_vllm.config.speculative import SpeculativeConfig
 from mini_vllm.core.request import Request
 from mini_vllm.core.sched.output import DraftTokenIds, SchedulerOutput
+from mini_vllm.core.sched.utils import check_stop
 from mini_vllm.core.stats import SpecDecodingStats
 
 
@@ -33,14 +34,12 @@ class DraftScheduling:
     """
 
     requests: dict[str, Request]
-    num_spec_tokens = 0
-    num_lookahead_tokens = 0
-    spec_decoding_stats: SpecDecodingStats | None = None
+    max_model_len: int
 
     def _set_speculation(self, spec: SpeculativeConfig | None) -> None:
-        if spec is not None:
-            self.num_spec_tokens = spec.num_spec_tokens
-            self.num_lookahead_tokens = spec.num_lookahead_tokens
+        self.num_spec_tokens = spec.num_spec_tokens if spec is not None else 0
+        self.num_lookahead_tokens = spec.num_lookahead_tokens if spec is not None else 0
+        self.spec_decoding_stats: SpecDecodingStats | None = None
 
     @property
     def _extra_slots(self) -> dict[str, int]:
@@ -89,6 +88,19 @@ class DraftScheduling:
         if self.spec_decoding_stats is None:
             self.spec_decoding_stats = SpecDecodingStats(self.num_spec_tokens)
         self.spec_decoding_stats.observe_draft(num_draft_tokens, num_accepted)
+
+    def _append_beside_drafts(
+        self, request: Request, new_token_ids: list[int], stopped: bool
+    ) -> tuple[list[int], bool]:
+        """Append the tokens after the first, up to one that ends the request; what was accepted past that
+        is dropped. Returns what is left, and whether the request ends. The runner's own list stays whole:
+        whoever observes a step counts by it what was accepted."""
+        num_new = 1
+        while not stopped and num_new < len(new_token_ids):
+            request.append_output_token_ids(new_token_ids[num_new])
+            stopped = check_stop(request, self.max_model_len)
+            num_new += 1
+        return new_token_ids[:num_new], stopped
 
     def update_draft_token_ids(self, draft_token_ids: DraftTokenIds) -> None:
         """Take in what was drafted for the next step. Under asynchronous scheduling nobody calls this:

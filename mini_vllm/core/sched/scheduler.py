@@ -28,7 +28,6 @@ and each step lets the second catch up with the first, as far as budget and bloc
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -49,22 +48,34 @@ from mini_vllm.core.stats import SchedulerStats
 from mini_vllm.distributed.kv_events import KVEventPublisher, publish_kv_events
 
 
-@dataclass(slots=True)
 class _Step:
     """A step while `schedule` decides it: what is left to give out, and who got what.
 
-    Upstream keeps these as local variables of one long `schedule`, under the same names.
+    Upstream keeps these as local variables of one long `schedule`, under the same names. (Written out,
+    because the default factories of a dataclass are calls, and there is a step every few milliseconds.)
     """
 
-    token_budget: int
-    num_scheduled_tokens: dict[str, int] = field(default_factory=dict)  # in scheduling order
-    # Blocks new to the worker: those just taken, or for an admitted request its whole table.
-    req_to_new_blocks: dict[str, KVCacheBlocks] = field(default_factory=dict)
-    scheduled_new_reqs: list[Request] = field(default_factory=list)
-    scheduled_resumed_reqs: list[Request] = field(default_factory=list)
-    scheduled_running_reqs: list[Request] = field(default_factory=list)
-    preempted_reqs: list[Request] = field(default_factory=list)
-    scheduled_spec_decode_tokens: dict[str, list[int]] = field(default_factory=dict)
+    __slots__ = (
+        "num_scheduled_tokens",
+        "preempted_reqs",
+        "req_to_new_blocks",
+        "scheduled_new_reqs",
+        "scheduled_resumed_reqs",
+        "scheduled_running_reqs",
+        "scheduled_spec_decode_tokens",
+        "token_budget",
+    )
+
+    def __init__(self, token_budget: int) -> None:
+        self.token_budget = token_budget
+        self.num_scheduled_tokens: dict[str, int] = {}  # in scheduling order
+        # Blocks new to the worker: those just taken, or for an admitted request its whole table.
+        self.req_to_new_blocks: dict[str, KVCacheBlocks] = {}
+        self.scheduled_new_reqs: list[Request] = []
+        self.scheduled_resumed_reqs: list[Request] = []
+        self.scheduled_running_reqs: list[Request] = []
+        self.preempted_reqs: list[Request] = []
+        self.scheduled_spec_decode_tokens: dict[str, list[int]] = {}
 
 
 class Scheduler(DraftScheduling):
@@ -206,7 +217,7 @@ class Scheduler(DraftScheduling):
         Nobody is admitted in a step that preempted.
         Source: `vllm/v1/core/sched/scheduler.py:329 Scheduler.schedule`.
         """
-        step = _Step(token_budget=self.max_num_scheduled_tokens)
+        step = _Step(self.max_num_scheduled_tokens)
         self._schedule_running(step)
         if not step.preempted_reqs:
             self._schedule_waiting(step)
@@ -241,14 +252,15 @@ class Scheduler(DraftScheduling):
         important), which starts over later. If that is itself, nothing is left for those behind it
         either (`vllm/v1/core/sched/scheduler.py:364 in Scheduler.schedule`).
         """
-        allocate_slots = self.kv_cache_manager.allocate_slots
+        allocate_slots, drafting = self.kv_cache_manager.allocate_slots, self.num_spec_tokens > 0
         if self.num_lookahead_tokens:
             allocate_slots = partial(allocate_slots, num_lookahead_tokens=self.num_lookahead_tokens)
         req_index = 0
         while step.token_budget > 0 and req_index < len(self.running):
             request = self.running[req_index]
             num_new_tokens = request.num_tokens - request.num_computed_tokens
-            if num_new_tokens <= 0 or request.spec_token_ids:
+            # Tokens in flight, or drafts: see there.
+            if num_new_tokens <= 0 or (drafting and request.spec_token_ids):
                 num_new_tokens = self._num_tokens_ahead(request)
             if 0 < self.long_prefill_token_threshold < num_new_tokens:
                 num_new_tokens = self.long_prefill_token_threshold
@@ -283,7 +295,7 @@ class Scheduler(DraftScheduling):
             step.num_scheduled_tokens[request_id] = num_new_tokens
             step.token_budget -= num_new_tokens
             req_index += 1
-            if request.spec_token_ids:
+            if drafting and request.spec_token_ids:
                 self._schedule_drafts(step, request, num_new_tokens)
 
     def _num_tokens_ahead(self, request: Request) -> int:
@@ -384,7 +396,8 @@ class Scheduler(DraftScheduling):
         self.kv_cache_manager.free(request)
         request.status = RequestStatus.PREEMPTED
         request.num_computed_tokens = 0
-        request.spec_token_ids = []
+        if request.spec_token_ids:
+            request.spec_token_ids = []
         request.num_preemptions += 1
         self.num_preemptions += 1
         self.waiting.prepend_request(request)
@@ -450,11 +463,8 @@ class Scheduler(DraftScheduling):
     ) -> tuple[list[int], bool]:
         """Append the sampled tokens. Returns what is to be sent on, and whether the request stops
         (`vllm/v1/core/sched/scheduler.py:1649 Scheduler._update_request_with_output`)."""
-        stopped = False
-        for num_new, output_token_id in enumerate(new_token_ids, 1):
-            request.append_output_token_ids(output_token_id)
-            stopped = check_stop(request, self.max_model_len)
-            if stopped:
-                del new_token_ids[num_new:]  # accepted, but past the end
-                break
+        request.append_output_token_ids(new_token_ids[0])
+        stopped = check_stop(request, self.max_model_len)
+        if self.num_spec_tokens and len(new_token_ids) > 1:
+            return self._append_beside_drafts(request, new_token_ids, stopped)
         return new_token_ids, stopped

@@ -1,4 +1,4 @@
-"""The schedulers as vLLM 0.22.1 has them, its two faults under `priority` included.
+"""The schedulers as vLLM 0.22.1 has them, its two faults under `priority` included, and one with drafts.
 
 What they are stands at the head of `scheduler.py`. To be injected by who wants to see them happen, as
 `EngineParts(scheduler=UpstreamScheduler)`. Source:
@@ -30,4 +30,10 @@ class UpstreamScheduler(Scheduler):
 
 
 class UpstreamAsyncScheduler(UpstreamScheduler, AsyncScheduler):
-    """`AsyncScheduler` with the same two."""
+    """`AsyncScheduler` with the same two, and a third: a forced reset while drafts are in flight drops as
+    many results as tokens are on their way, one of which alone is void
+    (`vllm/v1/core/sched/scheduler.py:1923 in Scheduler.reset_prefix_cache`,
+    `vllm/v1/core/sched/async_scheduler.py:40 in AsyncScheduler._update_request_with_output`)."""
+
+    def _num_results_in_flight(self, request: Request) -> int:
+        return request.num_output_placeholders

@@ -11,7 +11,14 @@ import json
 import time
 from typing import Any, TextIO
 
-from mini_vllm.entrypoints.cli.flags import add_engine_flags, make_engine, not_negative, positive
+from mini_vllm.core.stats import SpecDecodingStats
+from mini_vllm.entrypoints.cli.flags import (
+    add_engine_flags,
+    make_engine,
+    not_negative,
+    observe_drafts,
+    positive,
+)
 from mini_vllm.sampling_params import RequestOutputKind, SamplingParams
 from mini_vllm.utils.outside import short
 
@@ -67,6 +74,7 @@ def run_bench(args: argparse.Namespace, out: TextIO) -> int:
         temperature=0, max_tokens=args.output_len, ignore_eos=True, detokenize=False,
         output_kind=RequestOutputKind.DELTA,
     )  # fmt: skip
+    drafts = observe_drafts(engine)
     start = time.perf_counter()
     for number, prompt in enumerate(prompts):
         engine.add_request(str(number), prompt.tolist(), params)
@@ -101,6 +109,11 @@ def run_bench(args: argparse.Namespace, out: TextIO) -> int:
         "steps": engine.engine_core.num_steps,
         "preemptions": engine.engine_core.scheduler.num_preemptions,
     }
+    if drafts is not None:
+        total = drafts.total or SpecDecodingStats(0)
+        figures["drafts"] = total.num_drafts
+        figures["drafted_tokens"] = total.num_draft_tokens
+        figures["accepted_tokens"] = total.num_accepted_tokens
     if args.json:
         out.write(json.dumps(figures) + "\n")
     else:

@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 from mini_vllm.config.engine import CUDAGRAPH_MODES, KV_CACHE_DTYPES, EngineConfig
-from mini_vllm.utils.outside import parse_json, short
+from mini_vllm.config.speculative import merge_shorthands
+from mini_vllm.engine.arg_utils import json_object
 
 if TYPE_CHECKING:
     from mini_vllm.engine.llm_engine import LLMEngine
     from mini_vllm.engine.parts import EngineParts
+    from mini_vllm.engine.step_record import StepRecord
+    from mini_vllm.spec_decode.metrics import SpecDecodingLogging
 
 _ENGINE_FLAGS: dict[str, tuple[type, str]] = {
     "block_size": (int, "tokens in a KV block"),
@@ -123,17 +126,20 @@ def add_engine_flags(parser: argparse.ArgumentParser, with_model: bool = True) -
         "--speculative-config", "-sc", type=json_object, metavar="JSON",
         help="who drafts tokens, how many, and how they are judged, as vLLM takes it (nobody)",
     )  # fmt: skip
-
-
-def json_object(text: str) -> dict[str, Any]:
-    """A flag's value that is a JSON object."""
-    try:
-        value = parse_json(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"not JSON: {error}") from None
-    if not isinstance(value, dict):
-        raise argparse.ArgumentTypeError(f"must be a JSON object, got {short(text)}")
-    return value
+    group.add_argument(
+        "--spec-method",
+        metavar="METHOD",
+        help="ngram, draft_model, eagle or eagle3; short for JSON's method",
+    )
+    group.add_argument(
+        "--spec-model",
+        metavar="DIR",
+        help="the drafter's checkpoint folder; short for JSON's model",
+    )
+    group.add_argument(
+        "--spec-tokens", type=positive, metavar="N",
+        help="most drafts for a request in a step; short for JSON's num_speculative_tokens",
+    )  # fmt: skip
 
 
 def _my_parts() -> EngineParts:
@@ -172,7 +178,9 @@ def make_config(args: argparse.Namespace) -> EngineConfig:
         kv_cache_dtype=getattr(args, "kv_cache_dtype", "auto"),
         cudagraph_mode="NONE" if eager else getattr(args, "cudagraph_mode", "NONE"),
         cudagraph_capture_sizes=getattr(args, "cudagraph_capture_sizes", None),
-        speculative_config=args.speculative_config,
+        speculative_config=merge_shorthands(
+            args.speculative_config, args.spec_method, args.spec_model, args.spec_tokens
+        ),
         seed=getattr(args, "engine_seed", 0),
     )
 
@@ -185,3 +193,19 @@ def make_engine(args: argparse.Namespace) -> LLMEngine:
     config = make_config(args)
     parts = _my_parts() if getattr(args, "mine", False) else DEFAULT_PARTS
     return LLMEngine(args.model or DEFAULT_MODEL, config, parts=parts)
+
+
+def observe_drafts(engine: LLMEngine) -> SpecDecodingLogging | None:
+    """Sums up what the engine's drafts bring from now on; None without speculation."""
+    if engine.config.speculation is None:
+        return None
+    from mini_vllm.spec_decode.metrics import SpecDecodingLogging
+
+    drafts = SpecDecodingLogging()
+
+    def observe(step: StepRecord) -> None:
+        if step.scheduler_stats.spec_decoding_stats is not None:
+            drafts.observe(step.scheduler_stats.spec_decoding_stats)
+
+    engine.engine_core.step_observers.append(observe)
+    return drafts

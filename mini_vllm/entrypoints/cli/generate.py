@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from mini_vllm.entrypoints.cli.door import EPILOG, say
-from mini_vllm.entrypoints.cli.flags import add_engine_flags, add_flags, make_engine
+from mini_vllm.entrypoints.cli.flags import add_engine_flags, add_flags, make_engine, observe_drafts
 from mini_vllm.sampling_params import RequestOutputKind, SamplingParams
 from mini_vllm.utils.outside import MOST_BYTES, decode, parse_json, read_bytes, short
 
@@ -163,6 +163,7 @@ def run_generate(args: argparse.Namespace, out: TextIO) -> int:
         engine.engine_core.step_observers.append(
             lambda step: _note(ran_as, step.model_runner_output.cudagraph_stats)
         )
+    drafts = observe_drafts(engine) if args.stats else None
     recorder = None
     if args.trace is not None or args.watch:
         from mini_vllm.trace import TraceRecorder
@@ -209,6 +210,8 @@ def run_generate(args: argparse.Namespace, out: TextIO) -> int:
             f"{core.config.num_gpu_blocks} KV blocks of {core.config.block_size} tokens",
             file=sys.stderr,
         )
+    if drafts is not None:
+        drafts.log(lambda text, *values: print(text % values, file=sys.stderr))
     if ran_as:
         modes = Counter(stat.runtime_mode for stat in ran_as).most_common()
         line = ", ".join(f"{count} {mode}" for mode, count in modes)

@@ -133,6 +133,10 @@ def add_serve_arguments(parser: argparse.ArgumentParser) -> None:
         help="what the HTTP server logs; info: every request (warning)",
     )  # fmt: skip
     group.add_argument(
+        "--disable-log-stats", action="store_true",
+        help="with speculation: no line every 10 seconds about its drafts",
+    )  # fmt: skip
+    group.add_argument(
         "--mine", action="store_true", help="run on the parts that you built, where their labs pass"
     )
     add_engine_flags(parser)
@@ -223,6 +227,7 @@ def run_serve(args: argparse.Namespace, out: TextIO) -> int:
                 shutdown_timeout=args.shutdown_timeout,
                 log_level=args.uvicorn_log_level,
                 started=started,
+                log_stats=not args.disable_log_stats,
             )  # fmt: skip
         finally:
             llm.shutdown(timeout=10)

@@ -158,6 +158,8 @@ class Watch:
         colour = self._colour(part.request_id)
         hits = f", {part.num_cached_tokens} cached" if part.num_cached_tokens else ""
         what = f"{part.kind} {part.num_scheduled_tokens}{hits}"
+        if part.draft_token_ids:
+            what += f", {part.num_accepted_tokens} of {len(part.draft_token_ids)} draft tokens"
         if part.finish_reason:
             what += f", {part.finish_reason}"
         text = printable(self._texts.get(part.request_id, ""))

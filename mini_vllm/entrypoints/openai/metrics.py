@@ -11,8 +11,9 @@ microsecond.
 
 from __future__ import annotations
 
+import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.metrics_core import (
@@ -36,6 +37,7 @@ from mini_vllm.metrics.reader import (
 )
 from mini_vllm.outputs import CompletionOutput
 from mini_vllm.sampling_params import SamplingParams
+from mini_vllm.spec_decode.metrics import SpecDecodingLogging
 
 # fmt: off
 _BETWEEN = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0,
@@ -115,6 +117,8 @@ class EngineMetrics(Collector):
         self.spec_decoding: SpecDecodingStats | None = None
         if config.speculation is not None:
             self.spec_decoding = SpecDecodingStats(config.speculation.num_spec_tokens)
+        self._spec_logging = SpecDecodingLogging()
+        self._spec_lock = threading.Lock()  # the engine thread counts, another logs
         self.iteration_tokens = BucketCounts(_STEP)
         self.time_to_first_token = BucketCounts(FIRST_TOKEN_BUCKETS)
         self.inter_token_latency = BucketCounts(_BETWEEN)
@@ -184,7 +188,15 @@ class EngineMetrics(Collector):
         self.iteration_tokens.observe(prompt_tokens + new_tokens)
         drafted = record.scheduler_stats.spec_decoding_stats
         if self.spec_decoding is not None and drafted is not None:
-            self.spec_decoding.add(drafted)
+            with self._spec_lock:
+                self.spec_decoding.add(drafted)
+                self._spec_logging.observe(drafted)
+
+    def log(self, log_fn: Callable[..., None]) -> None:
+        """Say how the drafts did since the last time, if there were any
+        (`vllm/v1/metrics/loggers.py:217 LoggingStatLogger.log`). Called in any thread."""
+        with self._spec_lock:
+            self._spec_logging.log(log_fn)
 
     def count_finished(self, done: _Sequence, reason: str, params: SamplingParams) -> None:
         """Take down a completion that ended by itself. Called in the event loop's thread."""

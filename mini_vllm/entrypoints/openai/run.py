@@ -17,6 +17,8 @@ import math
 import os
 import signal
 import socket
+import sys
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from types import FrameType
@@ -26,6 +28,7 @@ from fastapi import FastAPI
 
 from mini_vllm.engine.async_llm import AsyncLLM
 from mini_vllm.entrypoints.openai.connection import Connection, Door
+from mini_vllm.spec_decode.metrics import log_stats_interval
 
 logger = logging.getLogger("mini_vllm.entrypoints.openai")
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -156,6 +159,10 @@ class Server(uvicorn.Server):
         self.should_exit = True
 
 
+def _print_stats(text: str, *args: object) -> None:
+    print(f"mini-vllm: {text % args}", file=sys.stderr, flush=True)
+
+
 def serve(
     app: FastAPI,
     llm: AsyncLLM,
@@ -164,6 +171,7 @@ def serve(
     shutdown_timeout: float,
     log_level: str,
     started: Callable[[], None],
+    log_stats: bool = True,
 ) -> int:
     """Serve until a signal comes or the engine dies. Returns the exit status.
 
@@ -171,7 +179,11 @@ def serve(
         shutdown_timeout: seconds that running requests have after the signal; then they are
             broken off with an error.
         started: called when requests are taken.
+        log_stats: where there is speculation, a line every 10 seconds to stderr about its drafts.
+
+    Raises ValueError if `VLLM_LOG_STATS_INTERVAL` is no number.
     """
+    interval = log_stats_interval()
     config = make_config(app, log_level)
     server = Server(config, shutdown_timeout, app.state.serving.end_requests)
 
@@ -182,8 +194,12 @@ def serve(
             await asyncio.sleep(0.01)
         started()
         hung = False
+        logged = time.monotonic()
         while not llm.errored:
-            await asyncio.sleep(_WATCHDOG_SECONDS)
+            await asyncio.sleep(min(_WATCHDOG_SECONDS, interval))
+            if log_stats and time.monotonic() - logged >= interval:
+                logged = time.monotonic()
+                app.state.metrics.log(_print_stats)
             before, hung = hung, app.state.serving.step_hangs()
             if hung and not before:
                 logger.error("a step has run for %.0f s: /health says 503", llm.step_seconds)

@@ -4,12 +4,14 @@
 
 const KIND = { none: 0, waiting: 1, preempted: 2, prefill: 3, decode: 4, recompute: 5, stalled: 6 };
 const KIND_BITS = 15;
-const FLAG = { hit: 16, victim: 32, finished: 64, aborted: 128 };
+const FLAG = { hit: 16, victim: 32, finished: 64, aborted: 128, accepted: 256, rejected: 512 };
 async function unzipped(text) { // gzip in base64, as JSON
   const bytes = Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
   const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
   return new Response(stream).json();
 }
+
+const rejectedOf = (part) => part.draft_token_ids.length - part.num_accepted_tokens;
 
 // What of `now` is not at the same place in `before`: a table only grows while its request runs.
 function added(before, now) {
@@ -21,7 +23,7 @@ function added(before, now) {
 function arranged(data) {
   const { requests, config, steps } = data;
   const [R, S] = [requests.length, steps.length];
-  const cells = new Uint8Array(R * S); // request * S + step: a byte a cell of the timeline
+  const cells = new Uint16Array(R * S); // request * S + step: what stands in a cell of the timeline
   // What was scheduled in step s: entries first[s] to first[s + 1]; the request's row, and its part.
   const first = new Uint32Array(S + 1);
   const entry = { row: [], part: [] };
@@ -33,6 +35,7 @@ function arranged(data) {
   const arrival = new Int32Array(R).fill(S);
   const total = new Uint32Array(S); // tokens of the batch
   const decodes = new Uint32Array(S);
+  const drafts = new Array(S); // how many of the batch's drafts were accepted, how many rejected
   const wasPreempted = new Uint8Array(R);
   const used = new Set(data.cached_at_start);
   const rowOf = new Map(); // an id can be used again: its latest row
@@ -51,6 +54,7 @@ function arranged(data) {
   for (let s = 0; s < S; s++) {
     const step = steps[s];
     taken[s] = [];
+    drafts[s] = { accepted: 0, rejected: 0 };
     const aborted = step.aborted.map(row);
     for (const r of aborted) {
       hold(r, [], 0, s);
@@ -77,7 +81,12 @@ function arranged(data) {
       taken[s].push(...hold(r, part.block_ids, tokens, s));
       if (part.finish_reason !== null) hold(r, [], 0, s + 1);
       for (let i = 0; i < part.new_token_ids.length; i++) sampledIn[r].push(s);
+      const rejected = rejectedOf(part);
+      if (rejected && part.finish_reason === null) hold(r, part.block_ids, tokens - rejected, s + 1);
+      drafts[s].accepted += part.num_accepted_tokens;
+      drafts[s].rejected += rejected;
       cells[r * S + s] |= KIND[part.kind] | (part.num_cached_tokens ? FLAG.hit : 0) |
+        (part.num_accepted_tokens ? FLAG.accepted : 0) | (rejected ? FLAG.rejected : 0) |
         (part.finish_reason === null ? 0 : FLAG.finished);
       total[s] += part.num_scheduled_tokens;
       if (part.kind === "decode") decodes[s] += part.num_scheduled_tokens;
@@ -128,7 +137,7 @@ function arranged(data) {
   };
   const timed = steps.some((s) => s.schedule_time + s.execute_time + s.update_time > 0);
   return {
-    data, requests, config, steps, R, S, cells, first, entry, rows, arrival, total, decodes, timed,
+    data, requests, config, steps, R, S, cells, first, entry, rows, arrival, total, decodes, drafts, timed,
     numbers: steps.map((step) => step.index), taken, used, longest, tableIn, tokensIn, textIn, partOf, reason,
     waits,
   };

@@ -74,7 +74,18 @@ class Words {
     return [`${name}, ${step}${kind ? `: ${KIND_WORDS[kind]}` : ""}`, ...lines];
   }
   outcome(part) {
-    const lines = part.new_token_ids.map((token) => `sampled ${this.piece(token)}`);
+    const { draft_token_ids: drafts, num_accepted_tokens: accepted } = part;
+    const lines = [];
+    const list = (tokens) => tokens.map((token) => this.piece(token)).join(", ");
+    if (accepted) lines.push(`${plural(accepted, "draft token")} accepted: ${list(drafts.slice(0, accepted))}`);
+    if (rejectedOf(part)) {
+      const tokens = drafts.slice(accepted); // -1: only the worker knew them
+      const which = tokens.includes(-1) ? "" : `: ${list(tokens)}`;
+      lines.push(`${plural(tokens.length, "draft token")} rejected${which}`);
+    }
+    // The accepted drafts are sampled tokens, too, and stand there already.
+    const fresh = part.new_token_ids.slice(accepted);
+    if (fresh.length) lines.push(`sampled ${list(fresh)}`);
     if (part.finish_reason !== null) lines.push(`finished: ${shown(part.finish_reason)}`);
     return lines;
   }
@@ -117,6 +128,10 @@ class Words {
       `${model.total[s]} of ${config.max_num_batched_tokens} tokens, ${plural(n, "request")}`,
       `after it ${step.running.length} running, ${step.waiting.length} waiting`,
     ];
+    const { accepted, rejected } = model.drafts[s];
+    if (accepted + rejected) {
+      facts.push(`${plural(accepted + rejected, "draft token")} checked: ${accepted} accepted, ${rejected} rejected`);
+    }
     if (model.timed) {
       const times = [step.schedule_time, step.execute_time, step.update_time];
       const ms = times.map((seconds) => (1e3 * seconds).toFixed(2));

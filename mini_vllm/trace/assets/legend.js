@@ -18,12 +18,15 @@ function timelineLegend(model) {
   const cross = element("b", { class: "cross", "aria-hidden": "true" }, "\u2715");
   return legend("Legend of the timeline", [
     [kinds.has(KIND.prefill), swatchOf("prefill"), "prefill (tokens)"],
-    [kinds.has(KIND.decode), swatchOf("decode"), "decode (1 token)"],
+    [kinds.has(KIND.decode), swatchOf("decode"),
+      flags & (FLAG.accepted | FLAG.rejected) ? "decode (1 token and drafts)" : "decode (1 token)"],
     [kinds.has(KIND.recompute), swatchOf("recompute"), "computed again"],
     [kinds.has(KIND.waiting), swatchOf("wait"), "waiting"],
     [flags & FLAG.victim, cross, "preempted"],
     [kinds.has(KIND.preempted), swatchOf("victim"), "waiting after it"],
     [kinds.has(KIND.stalled), swatchOf("stalled"), "running, without tokens"],
+    [flags & FLAG.accepted, swatchOf("accepted"), "draft token accepted"],
+    [flags & FLAG.rejected, swatchOf("rejected"), "draft token rejected"],
     [flags & FLAG.hit, swatchOf("hit"), "prefix hit"],
     [flags & FLAG.finished, swatchOf("end"), "finished"],
     [flags & FLAG.aborted, swatchOf("abort"), "ended from outside"],

@@ -123,6 +123,7 @@ class Timeline {
         s = end;
       }
     }
+    if (cell >= 6) this.drafts(c, p, from, to, top, bottom, x);
     if (cell >= 22) this.counts(c, p, from, to, top, bottom, x);
     for (let r = top; r < bottom; r++) {
       this.marks(c, p, r, TOP + r * rowHeight - scroller.scrollTop, from, to, x);
@@ -178,6 +179,27 @@ class Timeline {
         c.moveTo(m + 4, h - 4);
         c.lineTo(m - 4, h + 4);
         c.stroke();
+      }
+    }
+  }
+  // Under the bar of a cell: a mark for each draft that it checks, a high one if it was accepted.
+  drafts(c, p, from, to, top, bottom, x) {
+    const { model: { first, entry, drafts }, cell, rowHeight, scroller } = this;
+    for (let s = from; s < to; s++) {
+      if (!drafts[s].accepted && !drafts[s].rejected) continue;
+      for (let i = first[s]; i < first[s + 1]; i++) {
+        const [r, part] = [entry.row[i], entry.part[i]];
+        const n = part.draft_token_ids.length;
+        if (!n || r < top || r >= bottom) continue;
+        const step = Math.min(5, (cell - 1) / n);
+        const size = Math.max(1, step - 1);
+        const y = TOP + (r + 1) * rowHeight - scroller.scrollTop - 1;
+        for (let d = 0; d < n; d++) {
+          const accepted = d < part.num_accepted_tokens;
+          const high = accepted ? 5 : 2;
+          c.fillStyle = accepted ? p.ink : p.alarm;
+          c.fillRect(x(s) + d * step, y - high, size, high);
+        }
       }
     }
   }

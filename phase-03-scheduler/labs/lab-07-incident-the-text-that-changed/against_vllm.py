@@ -26,7 +26,7 @@ from course.learner.stubs import run_script  # noqa: E402
 
 def vllm_engine(support: Any) -> Any:
     """The engine of support.py around vLLM's scheduler."""
-    from course.fuzz.engines import Vllm
+    from course.fuzz.engine_vllm import Vllm
 
     class VllmEngine(support.Engine):  # type: ignore[misc]
         """vLLM's scheduler, synchronous."""

@@ -1,4 +1,4 @@
-"""Given: what your drafts would have brought, on a contract with a name changed and on the model's answer.
+"""Given: what your drafts would have saved, on a contract with a name changed and on the model's answer.
 
     python bring.py [solution | starter]
 

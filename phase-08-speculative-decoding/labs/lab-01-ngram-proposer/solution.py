@@ -48,12 +48,13 @@ def draft(tokens: Sequence[int], min_n: int, max_n: int, k: int, max_model_len: 
 class NgramProposer:
     """What the engine asks after each step."""
 
-    def __init__(self, config: EngineConfig) -> None:
+    def __init__(self, config: EngineConfig, model: object = None) -> None:
         spec = config.speculation
-        assert spec is not None
-        assert spec.prompt_lookup_min is not None
-        assert spec.prompt_lookup_max is not None
-        assert config.max_model_len is not None
+        if spec is None or spec.prompt_lookup_min is None or spec.prompt_lookup_max is None:
+            raise ValueError(
+                "this drafter looks up n-grams: speculative_config needs the method 'ngram'"
+            )
+        assert config.max_model_len is not None, "the engine sets it"
         self.min_n = spec.prompt_lookup_min
         self.max_n = spec.prompt_lookup_max
         self.k = spec.num_spec_tokens

@@ -46,12 +46,13 @@ def draft(tokens: Sequence[int], min_n: int, max_n: int, k: int, max_model_len: 
 class NgramProposer:
     """What the engine asks after each step. The constructor is given."""
 
-    def __init__(self, config: EngineConfig) -> None:
+    def __init__(self, config: EngineConfig, model: object = None) -> None:
         spec = config.speculation
-        assert spec is not None
-        assert spec.prompt_lookup_min is not None
-        assert spec.prompt_lookup_max is not None
-        assert config.max_model_len is not None
+        if spec is None or spec.prompt_lookup_min is None or spec.prompt_lookup_max is None:
+            raise ValueError(
+                "this drafter looks up n-grams: speculative_config needs the method 'ngram'"
+            )
+        assert config.max_model_len is not None, "the engine sets it"
         self.min_n = spec.prompt_lookup_min
         self.max_n = spec.prompt_lookup_max
         self.k = spec.num_spec_tokens
@@ -104,7 +105,7 @@ def replay(
     The first pass computes the prompt, checks nothing and gives one token. Each later pass has the tokens
     known so far and the drafts for them. Drafts are accepted from the first on, up to the first that is not
     the text's next token; then the pass adds one token of the model's own. It ends when at least
-    max_tokens are there.
+    max_tokens are there. All this is far from the proposer's max_model_len.
 
     Args:
         text: the prompt and what the model says after it at temperature 0, at least proposer.k tokens more

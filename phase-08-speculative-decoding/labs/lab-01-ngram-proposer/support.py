@@ -6,10 +6,12 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from mini_vllm import EngineConfig
+from mini_vllm import LLM, EngineConfig, EngineParts, SamplingParams
+from mini_vllm.metrics.reader import Vector
 
 ANSWERS = Path(__file__).resolve().parent / "answers.json"
 NUM_RECORDED = 400
@@ -75,12 +77,33 @@ def recorded_runs() -> list[Run]:
 
 def make_config(k: int, min_n: int, max_n: int, max_model_len: int = 64) -> EngineConfig:
     """Settings with speculation by n-grams."""
-    return EngineConfig(
-        max_model_len=max_model_len,
-        speculative_config={
-            "method": "ngram",
-            "num_speculative_tokens": k,
-            "prompt_lookup_min": min_n,
-            "prompt_lookup_max": max_n,
-        },
+    return EngineConfig(**make_settings(k, min_n, max_n, max_model_len))
+
+
+def make_settings(k: int, min_n: int, max_n: int, max_model_len: int) -> dict[str, Any]:
+    """The same as a dictionary."""
+    spec = {"method": "ngram", "num_speculative_tokens": k}
+    spec |= {"prompt_lookup_min": min_n, "prompt_lookup_max": max_n}
+    return {"max_model_len": max_model_len, "speculative_config": spec}
+
+
+def run_engine(drafter: Any, run: Run) -> tuple[list[int], dict[str, Any]]:
+    """The engine with this drafter in it: its answer to the run's prompt, and what it has counted."""
+    llm = LLM(
+        **make_settings(run.k, run.min_n, run.max_n, 512),
+        parts=EngineParts(drafter=drafter),
+        disable_log_stats=False,
     )
+    prompt = {"prompt_token_ids": run.text[: run.num_prompt_tokens]}
+    params = SamplingParams(temperature=0, max_tokens=run.max_tokens, ignore_eos=True)
+    output = llm.generate(prompt, params, use_tqdm=False)[0]
+    counted = {
+        metric.name.removeprefix("vllm:spec_decode_"): getattr(metric, "value", None)
+        for metric in llm.get_metrics()
+    }
+    [per_pos] = [metric.values for metric in llm.get_metrics() if isinstance(metric, Vector)]
+    counted |= {
+        "num_steps": llm.llm_engine.engine_core.num_steps,
+        "num_accepted_tokens_per_pos": per_pos,
+    }
+    return list(output.outputs[0].token_ids), counted

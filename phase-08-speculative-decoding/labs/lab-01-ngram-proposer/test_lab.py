@@ -6,9 +6,11 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
+import pytest
 
 from course.learner.labs import load_support
 from course.learner.predictions import wrong_in
+from mini_vllm import EngineConfig
 
 support = load_support(__file__)
 COUNTERS = (
@@ -148,6 +150,15 @@ def test_drafts_are_lists_of_plain_numbers(lab: ModuleType) -> None:
     )
 
 
+def test_the_proposer_is_for_ngram(lab: ModuleType) -> None:
+    """Given: with another drafter's settings, or none, it says so."""
+    eagle = {"method": "eagle", "model": "a-head", "num_speculative_tokens": 3}
+    for spec in (None, eagle):
+        config = EngineConfig(max_model_len=64, speculative_config=spec)
+        with pytest.raises(ValueError, match="needs the method 'ngram'"):
+            lab.NgramProposer(config)
+
+
 # ---- what it brings ------------------------------------------------------------------------------
 
 
@@ -194,4 +205,19 @@ def test_vllm_has_counted_the_same(lab: ModuleType) -> None:
             assert got == want, (
                 f"{name}: vLLM has counted {want} for {run.prompt!r} with k {run.k} and max_tokens "
                 f"{run.max_tokens}, you {got}"
+            )
+
+
+def test_in_the_engine_the_text_stays_and_vllms_counters_come_out(lab: ModuleType) -> None:
+    """Two of those prompts again, with your proposer in the running engine."""
+    runs = support.recorded_runs()
+    for run in (runs[0], runs[3]):
+        answer, counted = support.run_engine(lab.NgramProposer, run)
+        assert answer == run.text[run.num_prompt_tokens :][: run.max_tokens], (
+            f"the answer to {run.prompt!r} has changed: whatever the drafts are, it may not"
+        )
+        for name in COUNTERS:
+            got, want = counted[name], getattr(run, name)
+            assert got == want, (
+                f"{name}: vLLM has counted {want} for {run.prompt!r}, the engine with your proposer {got}"
             )

@@ -173,3 +173,30 @@ def test_check_stop_strings_is_vllms(text: str, new: int, stop: list[str], inclu
     if expected is not None and expected[1] == -1:  # upstream's way to say: cut nothing
         expected = expected[0], len(text)
     assert check_stop_strings(text, new, stop, include) == expected
+
+
+@given(ANY_IDS, STOPS, st.integers(0, 6), st.lists(st.integers(1, 4), min_size=40, max_size=40))
+def test_several_tokens_a_step(
+    ids: list[int], stop: list[str], min_tokens: int, sizes: list[int]
+) -> None:
+    """Drafts bring several tokens at once: the same text ends at the same place, also where a stop string
+    stands in the middle of them, or where `min_tokens` is reached there."""
+    ids = [token for token in ids if token != EOS]
+    single = detokenizer(stop=stop, min_tokens=min_tokens, max_tokens=100)
+    several = detokenizer(stop=stop, min_tokens=min_tokens, max_tokens=100)
+    found = None
+    for token in ids:
+        found = single.update([token], False)
+        if found is not None:
+            break
+    start = 0
+    for size in sizes:
+        ended = several.update(ids[start : start + size], False)
+        start += size
+        if ended is not None or start >= len(ids):
+            break
+    assert (ended is None) == (found is None)
+    if (
+        found is None or len(stop) == 1
+    ):  # of several stop strings in one step the first of the list counts
+        assert several.output_text == single.output_text

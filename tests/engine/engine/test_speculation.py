@@ -11,13 +11,20 @@ from typing import Any
 import pytest
 
 from mini_vllm.config.engine import EngineConfig
+from mini_vllm.config.mistral import MistralConfig
 from mini_vllm.engine.llm_engine import LLMEngine
 from mini_vllm.engine.parts import EngineParts
+from mini_vllm.models.mistral import MistralForCausalLM
 from mini_vllm.sampling_params import SamplingParams
 from mini_vllm.spec_decode.draft_model import DraftModelProposer
 from mini_vllm.worker.model_runner import ModelRunner
 from tests.engine.helpers.detectors import poison
-from tests.engine.helpers.drafters import count_drafts, drafting_engine
+from tests.engine.helpers.drafters import (
+    count_drafts,
+    drafting_engine,
+    drafting_parts,
+    speculative_config,
+)
 from tests.engine.helpers.engine_helpers import SMALL, random_model, run
 from tests.engine.helpers.thorough import either
 from tests.engine.helpers.workloads import (
@@ -279,3 +286,46 @@ def test_a_draft_model_of_another_vocabulary_is_refused() -> None:
     config = EngineConfig(num_gpu_blocks=20, speculative_config=spec)
     with pytest.raises(ValueError, match="32 tokens for 64"):
         LLMEngine(random_model(), config, parts=parts)
+
+
+SETTINGS = {field.name: getattr(SMALL, field.name) for field in dataclasses.fields(SMALL)}
+WINDOW = MistralConfig(**SETTINGS, sliding_window=8)
+
+
+def window_engine(parts: EngineParts, **settings: Any) -> LLMEngine:
+    """A model that attends to 8 tokens."""
+    model = random_model(config=WINDOW, model_cls=MistralForCausalLM)
+    config = EngineConfig(block_size=4, num_gpu_blocks=100, max_num_seqs=8, **settings)
+    return LLMEngine(model, config, parts=parts)
+
+
+def test_models_with_windows_take_ngrams() -> None:
+    """Blocks that fall out of the window are given up by what is kept, not by what was drafted."""
+    texts = [prompt * 2 for prompt in prompts(3, 15, 8, 12)]  # something to look up
+    params = SamplingParams(temperature=0, max_tokens=30, ignore_eos=True)
+    engine = window_engine(
+        DEFAULT_PARTS, speculative_config=speculative_config("ngram"), max_num_batched_tokens=24
+    )
+    total = count_drafts(engine)
+    assert run(engine, texts, params) == run(window_engine(DEFAULT_PARTS), texts, params)
+    assert total.num_draft_tokens
+
+
+@pytest.mark.parametrize("kind", ["noisy", "eagle"])
+def test_models_with_windows_refuse_drafters_with_a_cache(kind: str) -> None:
+    """vLLM lets its layers join a group; the miniature says that it does not."""
+    with pytest.raises(ValueError, match="only 'ngram' is"):
+        window_engine(drafting_parts(kind), speculative_config=speculative_config(kind))
+
+
+def test_a_cache_in_8_bits() -> None:
+    """The drafter's cache is kept as the model's is."""
+    texts = prompts(3, 30, 8)
+    params = SamplingParams(temperature=0, max_tokens=20, ignore_eos=True)
+    plain = run(make_engine(DEFAULT_PARTS, kv_cache_dtype="fp8"), texts, params)
+    engine = drafting_engine("itself", kv_cache_dtype="fp8")
+    total = count_drafts(engine)
+    assert run(engine, texts, params) == plain
+    assert total.num_accepted_tokens > 0.9 * total.num_draft_tokens
+    runner: Any = engine.engine_core.model_runner
+    assert {type(c) for c in runner.drafter.kv_caches} == {type(c) for c in runner.kv_caches}

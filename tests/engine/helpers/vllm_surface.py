@@ -86,9 +86,17 @@ def main(_: str, answer: str) -> None:
         return [name for name in inspect.signature(function).parameters if name != "self"]
 
     actions = make_arg_parser(FlexibleArgumentParser())._actions
+    from vllm.config import speculative
+
+    keys = {}
+    for field in dataclasses.fields(speculative.SpeculativeConfig):
+        default = getattr(field.default, "default", field.default)
+        keys[field.name] = [default] if isinstance(default, bool | int | float | str | None) else []
     found = {
         "version": vllm.__version__,
         "arguments": _arguments(),
+        "speculative": keys,
+        "methods": _literals(speculative.SpeculativeMethod),
         "flags": [name for action in actions for name in action.option_strings],
         "SamplingParams": [n for n in vllm.SamplingParams.__struct_fields__ if n[0] != "_"],
         "LLM": public(vllm.LLM),

@@ -7,14 +7,20 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from course.parity.traces import Arrival
-from mini_vllm.core.sched.upstream_scheduler import UpstreamScheduler
+from course.parity import mini_parts
+from course.parity.traces import Arrival, Config, Parts
+from mini_vllm.config.engine import EngineConfig
+from mini_vllm.core.sched.async_scheduler import AsyncScheduler
+from mini_vllm.core.sched.upstream_scheduler import UpstreamAsyncScheduler, UpstreamScheduler
 from mini_vllm.engine.parts import EngineParts
 from mini_vllm.sampling_params import SamplingParams
+from mini_vllm.worker.hybrid_model_runner import check_hybrid
+from tests.engine.helpers import reset_with_drafts, windows_with_drafts
 from tests.engine.helpers.preempted_mid_step import play
 from tests.engine.helpers.seeds_beside import play as play_seeded
 from tests.engine.helpers.workloads import (
@@ -241,6 +247,94 @@ def test_real_vllm_takes_it_and_never_ends() -> None:
     assert not too_long.is_finished()
     assert too_long.num_preemptions > 0
     assert too_long.num_output_tokens < 12, scheduled
+
+
+# -- a forced reset while drafts are in flight --------------------------------------------------------
+
+
+@pytest.mark.parametrize("num_drafts", [0, 1, 3])
+@pytest.mark.parametrize("reset_before", [None, 4])
+def test_a_reset_with_drafts_in_flight_loses_nothing(
+    num_drafts: int, reset_before: int | None
+) -> None:
+    """One result is void, however many tokens are in it."""
+    parts = mini_parts(reset_with_drafts.config(num_drafts), AsyncScheduler)
+    found = reset_with_drafts.text(parts, reset_before)
+    assert found == reset_with_drafts.RIGHT, "results that hold were dropped"
+
+
+def check_lost(make_parts: Callable[[Config], Parts]) -> None:
+    """What vLLM 0.22.1 does: with one draft a token is gone, and what follows moves up; with three the text
+    is another. Without drafts, or without the reset, nothing is wrong."""
+    right = reset_with_drafts.RIGHT
+    found = {
+        (num_drafts, reset_before): reset_with_drafts.text(
+            make_parts(reset_with_drafts.config(num_drafts)), reset_before
+        )
+        for num_drafts in (0, 1, 3)
+        for reset_before in (None, 4)
+    }
+    for num_drafts, reset_before in found:
+        if not num_drafts or reset_before is None:
+            assert found[num_drafts, reset_before] == right
+    one = found[1, 4]
+    assert one[:3] == right[:3]
+    assert one[3:12] == right[4:13], "a token is lost"
+    assert found[3, 4] != right
+
+
+def test_with_upstreams_way_of_counting_a_token_is_lost() -> None:
+    """`UpstreamAsyncScheduler` counts as vLLM does."""
+    check_lost(lambda config: mini_parts(config, UpstreamAsyncScheduler))
+
+
+@pytest.mark.vllm
+def test_real_vllm_loses_it() -> None:
+    """The same, on vLLM's own `AsyncScheduler`."""
+    from course.parity.record import vllm_parts
+
+    check_lost(lambda config: vllm_parts(config, True))
+
+
+# -- a window, with drafts in flight -----------------------------------------------------------------
+
+
+def check_given_back_too_early(make_parts: Callable[[Config], Parts]) -> None:
+    """What vLLM 0.22.1 decides: blocks are given back that the same plan reads if drafts are rejected."""
+    found = [windows_with_drafts.read_after_giving_back(make_parts, k) for k in (1, 2, 3, 5)]
+    assert found == GIVEN_BACK
+
+
+GIVEN_BACK = [(10, 1), (21, 4), (26, 7), (28, 0)]
+"""With 1, 2, 3 and 5 drafts: blocks given back and read, and those of them that went to another request."""
+
+
+def test_the_scheduler_alone_decides_as_vllm_does() -> None:
+    """So the engine refuses what would read them."""
+    check_given_back_too_early(lambda config: mini_parts(config, AsyncScheduler))
+
+
+def test_the_engine_refuses_drafts_in_flight_beside_a_window() -> None:
+    """By name. Synchronous scheduling knows what was accepted, and goes."""
+    model: Any = SimpleNamespace(
+        config=SimpleNamespace(architecture="MistralForCausalLM"),
+        attention=SimpleNamespace(supports_sliding_window=True),
+    )
+    spec = {"method": "eagle", "num_speculative_tokens": 3, "model": "a drafter"}
+    check_hybrid(model, EngineConfig(speculative_config=spec))
+    config = EngineConfig(speculative_config=spec, async_scheduling=True)
+    with pytest.raises(
+        ValueError, match="async_scheduling does not go with speculation for this Mistral"
+    ):
+        check_hybrid(model, config)
+
+
+@pytest.mark.vllm
+def test_real_vllm_gives_back_what_it_reads() -> None:
+    """The same, on vLLM's own `AsyncScheduler`."""
+    from course.parity.record import vllm_parts
+
+    check_given_back_too_early(lambda config: vllm_parts(config, True))
 
 
 # -- seeds ----------------------------------------------------------------------------------------

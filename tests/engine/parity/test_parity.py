@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from course.parity import decisions as parity
-from course.parity import explain, mini_parts
+from course.parity import explain, fresh, mini_parts
 from course.parity import replay as replay_trace
 from course.parity.record import SHAPES, record, vllm_parts, workload
 from course.parity.rules import moment
@@ -23,6 +23,7 @@ GOLDEN = ROOT / "tests" / "golden" / "scheduler-0.22.1.jsonl.gz"
 ASYNC_GOLDEN = GOLDEN.with_name("async-scheduler-0.22.1.jsonl.gz")
 GROUPS_GOLDEN = GOLDEN.with_name("kv-cache-groups-0.22.1.jsonl.gz")
 SIZES_GOLDEN = GOLDEN.with_name("kv-cache-block-sizes-0.22.1.jsonl.gz")
+DRAFTS_GOLDEN = GOLDEN.with_name("drafts-0.22.1.jsonl.gz")
 SHARED = ROOT.parent / "shared" / "golden"
 FULL_GOLDEN = SHARED / GOLDEN.name
 FULL_ASYNC_GOLDEN = SHARED / ASYNC_GOLDEN.name
@@ -124,6 +125,48 @@ def test_mini_vllm_decides_as_vllm_did_with_blocks_of_different_sizes(
     assert parity.main([str(SIZES_GOLDEN)]) == 1, "they see a hit that ends within another's block"
 
 
+def test_mini_vllm_decides_as_vllm_did_with_drafts(capsys: pytest.CaptureFixture[str]) -> None:
+    """Both schedulers, both policies; n-gram, draft model and EAGLE; one KV cache group and several."""
+    assert parity.main([str(DRAFTS_GOLDEN)]) == 0, "another decision than vLLM's"
+    said = "60 traces, 3,893 steps, 0 differences"
+    assert said in capsys.readouterr().out
+    assert said in (ROOT / "PROOF.md").read_text(encoding="utf-8"), "PROOF.md quotes it"
+
+
+def test_the_file_with_drafts_has_what_it_is_for() -> None:
+    """All that changes what becomes of a draft is in it."""
+    traces = [trace for _, trace in read_traces(str(DRAFTS_GOLDEN))]
+    for ahead in (False, True):
+        some = [t for t in traces if is_async(t) == ahead]
+        configs = [t["config"] for t in some]
+        assert len(some) == 30
+        assert {c["policy"] for c in configs} == {"fcfs", "priority"}
+        assert {c["enable_prefix_caching"] for c in configs} == {True, False}
+        specs = [c["speculative_config"] for c in configs]
+        assert {s["method"] for s in specs} == {"ngram", "draft_model", "eagle"}
+        assert {s["num_speculative_tokens"] for s in specs} == {1, 2, 3, 4, 5}
+        assert sum(sum(t["preemptions"].values()) for t in some) > 80
+        assert sum("FINISHED_ABORTED" in t["final"].values() for t in some) >= 4
+        assert any(c["max_model_len"] < 100 for c in configs)
+        assert any("kv_cache_groups" in c for c in configs)
+    assert sum("resets" in t for t in traces) >= 4
+    steps = [s for t in traces for s in t["steps"]]
+    drafts = [tokens for s in steps for tokens in s.get("drafts", {}).values()]
+    assert {len(tokens) for tokens in drafts} == {1, 2, 3, 4, 5}
+    assert {-1} < {token for tokens in drafts for token in tokens}
+    # A stop in the middle of accepted drafts: more tokens came than the request kept.
+    cut = 0
+    for trace in traces:
+        sampled: dict[str, int] = {}
+        for step in trace["steps"]:
+            for request_id, count in step.get("sampled", {}).items():
+                sampled[request_id] = sampled.get(request_id, 0) + count
+        ended = [i for i, how in trace["final"].items() if how != "FINISHED_ABORTED"]
+        cut += sum(sampled[i] > len(trace["outputs"][i]) for i in ended)
+    assert cut > 10
+    assert DRAFTS_GOLDEN.stat().st_size < 150_000
+
+
 def test_a_difference_with_groups_is_shown_side_by_side(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -152,7 +195,7 @@ def test_vllm_itself_takes_the_recorded_decisions(golden: list[tuple[str, Trace]
         assert record(trace, vllm_parts(trace["config"])) == trace, where
     for where, trace in read_traces(str(ASYNC_GOLDEN)):
         assert record(trace, vllm_parts(trace["config"], True), True) == trace, where
-    for file in (GROUPS_GOLDEN, SIZES_GOLDEN):
+    for file in (GROUPS_GOLDEN, SIZES_GOLDEN, DRAFTS_GOLDEN):
         for where, trace in read_traces(str(file)):
             ahead = is_async(trace)
             assert record(trace, vllm_parts(trace["config"], ahead), ahead) == trace, where
@@ -169,6 +212,15 @@ def test_fresh_workloads_from_the_real_classes(shape: str, async_scheduling: boo
         trace = record(work, vllm_parts(work["config"], async_scheduling), async_scheduling)
         found = replay_trace(f"{shape} {seed}", trace)
         assert found is None, explain(found)
+
+
+@pytest.mark.vllm
+def test_the_command_for_workloads_that_nobody_has_run(capsys: pytest.CaptureFixture[str]) -> None:
+    """What PROOF.md tells a reader to run, in small."""
+    assert fresh.main(["7", "1"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("16 workloads, ")
+    assert " 0 differences, and " in out
 
 
 def _lost_turn() -> Workload:

@@ -288,6 +288,22 @@ def test_a_seed_gives_the_same_tokens_in_any_batch() -> None:
         assert alone(draft_count) == among(draft_count)
 
 
+def test_a_seed_repeats_itself_but_not_the_tokens_without_drafts() -> None:
+    """With drafts a step draws other numbers from the request's stream."""
+    logits = np.tile(random_logits(6, 1, 8), (2, 1))
+
+    def tokens(drafts: list[int]) -> list[int]:
+        row = rows_of(SamplingParams(temperature=1.0, seed=11))[0]
+        kept: list[int] = []
+        while len(kept) < 30:
+            kept += run([row], [drafts], logits[: len(drafts) + 1])[1][0]
+        return kept[:30]
+
+    assert tokens([1]) == tokens([1])
+    assert tokens([]) == tokens([])
+    assert tokens([1]) != tokens([])
+
+
 def test_synthetic_acceptance_ignores_the_drafts() -> None:
     """Greedy and random rows: each place's share of accepted drafts is its rate."""
     rates = [0.9, 0.45, 0.0]

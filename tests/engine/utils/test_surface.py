@@ -12,6 +12,7 @@ import pytest
 import mini_vllm
 from course.parity.tokens_run import run_worker
 from mini_vllm import LLM, AsyncLLM, EngineArgs, LLMEngine, SamplingParams
+from mini_vllm.config.speculative import METHODS, SpeculativeConfig
 from mini_vllm.entrypoints.cli.flags import add_engine_flags
 from mini_vllm.entrypoints.cli.serve import add_serve_arguments
 from mini_vllm.sampling_params import PARAMETERS
@@ -68,7 +69,6 @@ def test_true_is_no_1() -> None:
         ({"tensor_parallel_size": 2}, "tensor_parallel_size=2: " + VOICE),
         ({"quantization": "fp8"}, "quantization='fp8': " + VOICE + "it computes in float32"),
         ({"enable_lora": True}, "enable_lora=True: " + VOICE + "it has no adapters"),
-        ({"speculative_config": {"method": "ngram"}}, VOICE),
         ({"tokenizer": "elsewhere"}, "tokenizer='elsewhere': " + VOICE),
     ],
 )
@@ -157,6 +157,31 @@ def test_a_missing_endpoint_is_found_by_its_path() -> None:
     assert find_endpoint("/v1/nonsense") is None
 
 
+@pytest.mark.parametrize(
+    ("key", "harmless", "refused"),
+    [
+        ("quantization", None, "fp8"),
+        ("draft_tensor_parallel_size", 1, 2),
+        ("tensor_parallel_size", None, 1),
+        ("disable_padded_drafter_batch", False, True),
+        ("parallel_drafting", False, True),
+        ("attention_backend", "auto", "FLASH_ATTN"),
+        ("revision", None, "main"),
+    ],
+)
+def test_keys_of_speculation_pass_where_they_change_nothing(
+    key: str, harmless: object, refused: object
+) -> None:
+    """`enforce_eager` and what belongs to other methods may say anything."""
+    spec = {"method": "ngram", "num_speculative_tokens": 3, "enforce_eager": True}
+    spec |= {"suffix_decoding_max_tree_depth": 7, key: harmless}
+    config = EngineArgs(speculative_config=spec).create_engine_config()
+    assert config.speculation is not None
+    assert config.speculation.method == "ngram"
+    with pytest.raises(ValueError, match=f"speculative_config: {key}=.*because"):
+        EngineArgs(speculative_config=spec | {key: refused}).create_engine_config()
+
+
 # -- against the installed vLLM -------------------------------------------------------------------
 
 
@@ -183,6 +208,16 @@ def test_arguments(theirs: dict[str, Any]) -> None:
     for name, default in theirs["arguments"].items():
         if name in listed and default:
             assert is_harmless("arguments", name, default[0]), f"{name}={default[0]!r} is refused"
+
+
+@pytest.mark.vllm
+def test_keys_and_methods_of_speculation(theirs: dict[str, Any]) -> None:
+    ours = {field.name for field in dataclasses.fields(SpeculativeConfig)}
+    _check("speculative", set(theirs["speculative"]), ours, set(entries("speculative")))
+    for name, default in theirs["speculative"].items():
+        if name not in ours and default:
+            assert is_harmless("speculative", name, default[0]), f"{name}={default[0]!r} is refused"
+    _check("methods", set(theirs["methods"]), set(METHODS), set(entries("methods")))
 
 
 @pytest.mark.vllm

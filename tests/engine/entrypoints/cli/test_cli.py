@@ -297,10 +297,12 @@ def test_help_of_the_whole(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_flags_carry_vllms_names() -> None:
-    """A flag is a field of `SamplingParams` or `EngineConfig`, or one of the command's own."""
+    """A flag is a field of `SamplingParams` or `EngineConfig`, or one of the command's own, or short for
+    keys of a field."""
     own = {
         "prompts_file", "json", "trace", "watch", "watch_delay", "stats", "stop_token_id", "model", "help",
-        "mine", "enforce_eager", "num_prompts", "input_len", "output_len",
+        "mine", "enforce_eager", "num_prompts", "input_len", "output_len", "spec_method", "spec_model",
+        "spec_tokens",
     }  # fmt: skip
     known = {*PARAMETERS, *(f.name for f in fields(EngineConfig))} | own
     for command in ("generate", "bench"):

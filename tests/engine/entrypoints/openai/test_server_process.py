@@ -63,6 +63,27 @@ def test_the_metrics_count_what_happened() -> None:
         assert 'block_size="16"' in info
 
 
+def test_drafts_are_counted_and_two_parameters_refused_beside_them() -> None:
+    """The counters by position add up; a line in the log is made of the same counts."""
+    spec = {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_min": 1}
+    with serve_here(EngineConfig(speculative_config=spec)) as server:
+        server.complete(prompt="a a a a a a", max_tokens=20, ignore_eos=True)
+        sample = server.metrics()
+        accepted = sample["vllm:spec_decode_num_accepted_tokens_total"]
+        drafted = sample["vllm:spec_decode_num_draft_tokens_total"]
+        by_position = [
+            sample[f'vllm:spec_decode_num_accepted_tokens_per_pos_total{{position="{place}"}}']
+            for place in range(3)
+        ]
+        assert sum(by_position) == accepted <= drafted
+        assert sample["vllm:spec_decode_num_drafts_total"] > 0
+        assert sample["vllm:generation_tokens_total"] == 20
+        for name, value in (("min_p", 0.1), ("logit_bias", {"9": 1})):
+            answer = server.complete(prompt="a", max_tokens=1, temperature=1, **{name: value})
+            assert answer.status == 400
+            assert "not supported with speculative decoding" in answer.error["message"]
+
+
 def test_the_metrics_are_valid_and_show_the_load() -> None:
     from prometheus_client.parser import text_string_to_metric_families
 

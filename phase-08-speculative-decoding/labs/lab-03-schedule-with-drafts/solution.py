@@ -1,0 +1,244 @@
+"""Lab 08-03: the reference solution."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from mini_vllm.core.request import Request, RequestStatus
+from mini_vllm.core.sched import async_scheduler as ahead
+from mini_vllm.core.sched import scheduler as given
+from mini_vllm.core.sched.output import DraftTokenIds
+from mini_vllm.core.sched.utils import check_stop
+from mini_vllm.core.stats import SpecDecodingStats
+
+
+def predictions() -> dict[str, Any]:
+    """Your guesses at the six questions of the README, under the names that stand there."""
+    return {
+        "after one accepted": (12, 11),
+        "room for six": {"eve": 3, "gil": 1},
+        "near the end": 2,
+        "blocks": {"ngram": 4, "eagle": 5},
+        "the second is EOS": 2,
+        "preempted in flight": (12, 0),
+    }
+
+
+def lookahead(method: str, num_speculative_tokens: int) -> int:
+    """How many slots past a step's tokens the drafter itself will write to.
+
+    The step's own drafts are not meant: they are tokens of the step and get slots as such.
+
+    Args:
+        method: `ngram`, `draft_model`, `eagle` or `eagle3`. The last three are models with a KV cache of
+            their own, addressed by the same block table; `ngram` looks into the text.
+        num_speculative_tokens: k, the most tokens drafted per request and step.
+    """
+    return 0 if method == "ngram" else num_speculative_tokens
+
+
+class Scheduler(given.Scheduler):
+    """The engine's scheduler, with your handling of drafts.
+
+    What you need of a request:
+
+    - `num_tokens`: prompt and answer so far. `spec_token_ids`: the drafts that follow it, often none.
+      `num_tokens_with_spec`: both together.
+    - `num_computed_tokens`: how many tokens, drafts included, earlier steps were given.
+    - `num_output_placeholders`: tokens that steps in flight may still add. Always 0 with this class; see
+      `AsyncScheduler` at the end of the file.
+    - `is_prefill_chunk`: its last step did not reach the end of what it has, so nothing was sampled.
+
+    `schedule()` calls `_schedule_running` with a fresh `step` and then moves `num_computed_tokens` on by
+    what the step gives. You do not move it forward, but you will move it back.
+    """
+
+    def __init__(self, config: Any, kv_cache_manager: Any = None) -> None:
+        """(given)"""
+        super().__init__(config, kv_cache_manager)
+        spec = config.speculation
+        if spec is not None:
+            self.num_lookahead_tokens = lookahead(spec.method, spec.num_spec_tokens)
+
+    # ---- schedule() --------------------------------------------------------------------------------
+
+    def _schedule_running(self, step: Any) -> None:
+        """Your loop of lab 03-04, which now asks the methods below (given)."""
+        allocate_slots = self.kv_cache_manager.allocate_slots
+        if self.num_lookahead_tokens:
+            allocate_slots = partial(allocate_slots, num_lookahead_tokens=self.num_lookahead_tokens)
+        req_index = 0
+        while step.token_budget > 0 and req_index < len(self.running):
+            request = self.running[req_index]
+            num_new_tokens = 0
+            if not self._ends_with_what_is_in_flight(request):
+                num_new_tokens = self._num_new_tokens(request, step.token_budget)
+            if num_new_tokens == 0:
+                req_index += 1
+                continue
+            while (new_blocks := allocate_slots(request, num_new_tokens)) is None:
+                preempted_req = self._pop_victim()
+                if preempted_req in step.scheduled_running_reqs:
+                    self._unschedule(step, preempted_req)
+                    self._evict_uncomputed_blocks(preempted_req)
+                    req_index -= 1
+                self._preempt_request(preempted_req)
+                step.preempted_reqs.append(preempted_req)
+                if preempted_req is request:
+                    return
+            step.scheduled_running_reqs.append(request)
+            step.req_to_new_blocks[request.request_id] = new_blocks
+            step.num_scheduled_tokens[request.request_id] = num_new_tokens
+            step.token_budget -= num_new_tokens
+            req_index += 1
+            self._schedule_drafts(step, request, num_new_tokens)
+
+    def _ends_with_what_is_in_flight(self, request: Request) -> bool:
+        """Even if all drafts in flight are rejected, they bring the last token (given; False here)."""
+        if request.num_output_placeholders == 0:
+            return False
+        least = request.num_computed_tokens + 2 - request.num_output_placeholders
+        return least >= request.num_prompt_tokens + request.max_tokens
+
+    def _num_new_tokens(self, request: Request, token_budget: int) -> int:
+        """How many tokens a running request gets in this step, drafts among them; 0 if it gets none.
+
+        What it lacks, counted to the end of its drafts. Its placeholders stand between its tokens and its
+        drafts, and count like tokens that are there. Three limits:
+
+        - `self.long_prefill_token_threshold`, unless that is 0;
+        - `token_budget`, what is left of the step, at least 1;
+        - `self.max_model_len`: a sequence is never longer, and its last token is never an input.
+        """
+        num_new_tokens = (
+            request.num_tokens_with_spec
+            + request.num_output_placeholders
+            - request.num_computed_tokens
+        )
+        if 0 < self.long_prefill_token_threshold < num_new_tokens:
+            num_new_tokens = self.long_prefill_token_threshold
+        room = self.max_model_len - 1 - request.num_computed_tokens
+        return min(num_new_tokens, token_budget, room)
+
+    def _schedule_drafts(self, step: Any, request: Request, num_new_tokens: int) -> None:
+        """Record which of the request's drafts found room among its `num_new_tokens` tokens.
+
+        The step's tokens begin at position `request.num_computed_tokens`. They are tokens, then
+        placeholders, then drafts, and whatever found no room was cut off at the end.
+
+        `step.scheduled_spec_decode_tokens` maps a request id to the list of drafts that found room. A
+        request with none has no entry. No draft is kept for a later step: by then the request has other
+        tokens. Give the request a new empty list; `AsyncScheduler` shares one list among requests.
+        """
+        end = request.num_computed_tokens + num_new_tokens
+        num_drafts = end - request.num_tokens - request.num_output_placeholders
+        if num_drafts > 0 and request.spec_token_ids:
+            drafts = request.spec_token_ids[:num_drafts]
+            step.scheduled_spec_decode_tokens[request.request_id] = drafts
+        request.spec_token_ids = []
+
+    def _unschedule(self, step: Any, request: Request) -> None:
+        """Take a request out of the step that served it, because it has become a victim.
+
+        As in lab 03-04 it leaves `step.scheduled_running_reqs` and `step.req_to_new_blocks`, and its
+        tokens go from `step.num_scheduled_tokens` back to `step.token_budget`. Now something more may
+        have been recorded for it.
+        """
+        request_id = request.request_id
+        step.scheduled_running_reqs.remove(request)
+        step.req_to_new_blocks.pop(request_id)
+        step.token_budget += step.num_scheduled_tokens.pop(request_id)
+        step.scheduled_spec_decode_tokens.pop(request_id, None)
+
+    def _preempt_request(self, request: Request) -> None:
+        """Free the victim's blocks and put it at the head of the queue, as in lab 03-04.
+
+        `self.kv_cache_manager.free(request)`, `request.status`, `request.num_computed_tokens`, both counts
+        `num_preemptions` (the request's and the scheduler's), `self.waiting.prepend_request(request)`. The
+        request keeps its tokens. It comes back through the queue, where nobody asks for drafts, so it may
+        keep none.
+        """
+        self.kv_cache_manager.free(request)
+        request.status = RequestStatus.PREEMPTED
+        request.num_computed_tokens = 0
+        request.spec_token_ids = []
+        request.num_preemptions += 1
+        self.num_preemptions += 1
+        self.waiting.prepend_request(request)
+
+    # ---- between two steps -------------------------------------------------------------------------
+
+    def update_draft_token_ids(self, draft_token_ids: DraftTokenIds) -> None:
+        """Take in what the drafter proposes for the next step.
+
+        Args:
+            draft_token_ids: `req_ids` and, parallel to it, `draft_token_ids`, a list of tokens for each.
+
+        The drafter proposes for every request of the step it saw. Some of them are in the middle of their
+        prompt, and what follows that is known: they get an empty list. Some have ended in the meantime and
+        are no longer in `self.requests` (id to request): pass them over.
+        """
+        drafts = zip(draft_token_ids.req_ids, draft_token_ids.draft_token_ids, strict=True)
+        for request_id, spec_token_ids in drafts:
+            request = self.requests.get(request_id)
+            if request is None:
+                continue
+            request.spec_token_ids = [] if request.is_prefill_chunk else spec_token_ids
+
+    # ---- update_from_output() ----------------------------------------------------------------------
+
+    def _take_back_rejected(
+        self, request: Request, num_draft_tokens: int, num_accepted: int
+    ) -> None:
+        """`update_from_output` calls this for a request that had drafts in the step (given)."""
+        self._take_back(request, num_draft_tokens, num_accepted + 1)
+        if self.spec_decoding_stats is None:
+            self.spec_decoding_stats = SpecDecodingStats(self.num_spec_tokens)
+        self.spec_decoding_stats.observe_draft(num_draft_tokens, num_accepted)
+
+    def _take_back(self, request: Request, num_draft_tokens: int, num_generated: int) -> None:
+        """Let the request be as if its rejected drafts had never been in the step.
+
+        Args:
+            num_draft_tokens: drafts that it had in the step.
+            num_generated: tokens that the step gives it: the drafts accepted, and one that the model
+                sampled after them. At least 1. They are not appended yet.
+
+        `num_computed_tokens` counts all drafts of the step, and where it is not 0 so does
+        `num_output_placeholders`. A request that was preempted after it was scheduled has
+        `num_computed_tokens` 0 and nothing to take back there.
+        """
+        num_accepted = num_generated - 1
+        num_rejected = num_draft_tokens - num_accepted
+        if request.num_computed_tokens > 0:
+            request.num_computed_tokens -= num_rejected
+        if request.num_output_placeholders > 0:
+            request.num_output_placeholders -= num_rejected
+
+    def _update_request_with_output(
+        self, request: Request, new_token_ids: list[int]
+    ) -> tuple[list[int], bool]:
+        """Append the step's tokens to the request, up to the one that ends it.
+
+        `request.append_output_token_ids(token)` appends one token. `check_stop(request,
+        self.max_model_len)` then says whether that token ends the request, and sets its status if so.
+
+        Returns: the tokens that the user gets, the ending one included; and whether the request has ended.
+        """
+        kept: list[int] = []
+        for token in new_token_ids:
+            request.append_output_token_ids(token)
+            kept.append(token)
+            if check_stop(request, self.max_model_len):
+                return kept, True
+        return kept, False
+
+
+class AsyncScheduler(ahead.AsyncScheduler, Scheduler):
+    """Your methods under asynchronous scheduling, with two plans in flight (given).
+
+    A plan is made before the result of the plan before is known. That plan leaves a placeholder for the
+    token it samples and one for each of its drafts, as if all were to be accepted. Drafts are -1 here: only
+    the worker knows them, and `update_draft_token_ids` is never called.
+    """

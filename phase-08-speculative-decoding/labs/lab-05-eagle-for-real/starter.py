@@ -1,0 +1,122 @@
+"""Lab 08-05: what an EAGLE head brings, predicted, and read from vLLM's counters. Your turn."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+
+class Counters(NamedTuple):
+    """Given: vLLM's counters of speculative decoding, added up over a run.
+
+    Attributes:
+        drafts: `num_drafts`, one for each request and step in which drafts were verified.
+        draft_tokens: `num_draft_tokens`, the tokens that were verified.
+        accepted: `num_accepted_tokens` of them.
+        per_position: `num_accepted_tokens_per_pos`: in how many drafts the first token was accepted, the
+            first two, and so on.
+    """
+
+    drafts: int
+    draft_tokens: int
+    accepted: int
+    per_position: tuple[int, ...]
+
+
+class Run(NamedTuple):
+    """Given: requests that were served together.
+
+    Attributes:
+        steps: of the engine that computed anything; the prefills share one.
+        counters: over all requests.
+    """
+
+    steps: int
+    counters: Counters
+
+
+def predictions() -> dict[str, float]:
+    """Your answers to the questions of the README, under its names."""
+    raise NotImplementedError
+
+
+# ---- from acceptance to counters -----------------------------------------------------------------
+
+
+def serve_one(right: Sequence[int], num_tokens: int, k: int) -> Counters:
+    """The counters of one request that generates `num_tokens`, with k speculative tokens.
+
+    The prefill brings the first token. From then on every step verifies k guesses.
+
+    Args:
+        right: `right[i]` is how many guesses in a row would be right, if the head guessed when i + 1 tokens
+            of the text are known. It may be more than k, and may reach past the end of the text:
+            vLLM counts what it accepts before it looks whether the request is finished.
+    """
+    raise NotImplementedError
+
+
+def serve(requests: Sequence[tuple[Sequence[int], int]], k: int) -> Run:
+    """All requests at once: each is a pair of `right` and `num_tokens`, as for `serve_one`.
+
+    Nobody waits: all prefills are in the first step, and every unfinished request is in every step.
+    """
+    raise NotImplementedError
+
+
+# ---- from counters to numbers --------------------------------------------------------------------
+
+
+def acceptance_rates(counters: Counters) -> list[float]:
+    """For each position, the share of drafts in which it and all before it were accepted."""
+    raise NotImplementedError
+
+
+def mean_acceptance_length(counters: Counters) -> float:
+    """What vLLM's log line calls so: the tokens that a draft brings, the one after the accepted ones among
+    them."""
+    raise NotImplementedError
+
+
+def draft_acceptance_rate(counters: Counters) -> float:
+    """Of the tokens that were guessed and verified, the share that was accepted."""
+    raise NotImplementedError
+
+
+def thrown_away(counters: Counters, num_requests: int, num_tokens: int) -> int:
+    """Tokens that were accepted or sampled past the end of a text, and that nobody has seen.
+
+    Args:
+        num_tokens: in all texts together.
+    """
+    raise NotImplementedError
+
+
+# ---- from acceptance alone -----------------------------------------------------------------------
+
+
+def expected_drafts(rates: Sequence[float], num_requests: int, num_tokens: int) -> float:
+    """How many drafts to expect with as many speculative tokens as there are rates.
+
+    Only the rates are known: `acceptance_rates` of some other run. Ends of texts are left out.
+    """
+    raise NotImplementedError
+
+
+def fewest_guesses(rates: Sequence[float], wanted: float) -> int | None:
+    """The smallest k that brings `wanted` tokens per draft; None if no k up to `len(rates)` does."""
+    raise NotImplementedError
+
+
+def synthetic_accepted(rates: Sequence[float], uniforms: Sequence[float]) -> int:
+    """How many guesses `rejection_sample_method="synthetic"` accepts, whatever they are.
+
+    vLLM walks along the draft and stops at the first rejection. At each position it draws a number from
+    [0, 1) and accepts if that is below a chance. The chances are such that over many drafts `rates` comes
+    out, as `acceptance_rates` would count it.
+
+    Args:
+        rates: by position, never rising.
+        uniforms: what it draws, one for each position.
+    """
+    raise NotImplementedError
