@@ -46,10 +46,10 @@ PAIRS: dict[str, Fields] = {
     },
     "penalties and top_k": {"output": [0, 1], "presence_penalty": 2.0, "top_k": 2},
     "penalties and top_p": {"prompt": [0], "repetition_penalty": 2.0, "top_p": 0.5},
-    "temperature and min_p": {"temperature": 2.0, "min_p": 0.35},
+    "temperature and min_p": {"temperature": 0.5, "min_p": 0.3},
     "temperature and top_p": {"temperature": 0.5, "top_p": 0.8},
-    "min_p and top_p": {"min_p": 0.2, "top_p": 0.85},
-    "top_k and top_p": {"top_k": 3, "top_p": 0.7},
+    "min_p and top_p": {"min_p": 0.3, "top_p": 0.75},
+    "top_k and top_p": {"top_k": 2, "top_p": 0.6},
 }  # fmt: skip
 """Two stages at a time on the README's row: in the other order each leaves something else."""
 

@@ -1,4 +1,4 @@
-"""Lab 09-01 beside vLLM: the solution's stages and order are vLLM's, and the recorded answers are still true."""
+"""Lab 09-01 beside vLLM: the solution's stages and order are its own, and the recorded answers still true."""
 
 from __future__ import annotations
 
