@@ -82,9 +82,9 @@ def random_stage(name: str, seed: int) -> tuple[Array, Fields]:
     rng = np.random.RandomState([seed, sum(map(ord, name))])
     logits = (3 * rng.standard_normal(VOCAB)).astype(np.float32)
     if name == "top_k":
-        logits = (logits / 2).round()  # with ties
+        logits = (logits / 2).round().astype(np.float32)  # with ties
     if name != "temperature" and rng.randint(3) == 0:
-        logits[rng.randint(VOCAB)] = -np.inf
+        logits[rng.randint(VOCAB)] = np.float32(-np.inf)
     output = some(rng, rng.randint(0, 8))
     knobs: dict[str, Fields] = {
         "allowed ids": {"allowed_token_ids": some(rng, rng.randint(1, 5))},

@@ -86,7 +86,7 @@ class Streams:
     def discard(self, req_id: str) -> None:
         """The token that was drawn for this request last is thrown away: its next noise is the same again.
 
-        Nothing for a request without a seed.
+        Nothing for a request without a seed, or for one that is over.
         """
         raise NotImplementedError
 

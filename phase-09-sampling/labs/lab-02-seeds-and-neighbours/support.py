@@ -78,7 +78,7 @@ class Draws:
         self.scheme, self.make_row = scheme, make_row
         self.execute, self.sample = runner.execute_model, runner._sample
         self.drawn: dict[str, Array] = {}
-        self.most_rows = self.discarded = self.preempted = 0
+        self.discarded = self.preempted = 0
         runner.execute_model = self.execute_model  # type: ignore[method-assign]
         runner._sample = self.take_noise  # type: ignore[method-assign]
 
@@ -107,7 +107,6 @@ class Draws:
             rows.append(self.make_row(req_id, state.sampling_params.seed, position))
         noise = self.scheme.noise(rows, self.runner.vocab_size)
         self.drawn = dict(zip(self.scheduled, noise, strict=True))
-        self.most_rows = max(self.most_rows, len(rows))
 
     def take_noise(self, logits: Any, req_ids: Sequence[str], result: Any) -> Any:
         """The runner's own `_sample`, with the noise of its rows."""

@@ -219,7 +219,10 @@ def test_the_engine_on_your_streams(lab: ModuleType, name: str) -> None:
     """Always the tokens that real vLLM gives the request alone (recorded.json)."""
     want = support.recorded()["()"]
     situation = lab.Situation(**SERVED[name])
-    got, _ = support.serve(lab.Streams(0), situation, lab.Row)
+    got, draws = support.serve(lab.Streams(0), situation, lab.Row)
+    happened = {"thrown away": draws.discarded > 0, "preempted": draws.preempted > 0}
+    meant = {"thrown away": "chunks" in name, "preempted": name == "preempted"}
+    assert happened == meant, f"given: {name}, {situation} is to show {meant}, and shows {happened}"
     assert got == want, (
         f"{name}, {situation}: the request with seed 7 gets {got}; in vLLM alone it gets {want}"
     )
