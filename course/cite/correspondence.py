@@ -14,6 +14,7 @@ from course.cite.correspondence_cudagraph import CUDAGRAPH
 from course.cite.correspondence_moe import MOE
 from course.cite.correspondence_quantization import QUANTIZATION
 from course.cite.correspondence_scheduler import SCHEDULER
+from course.cite.correspondence_spec_decode import SPEC_DECODE
 from course.cite.pair import Pair
 
 _LLM, _ENGINE = "mini_vllm/entrypoints/llm.py", "mini_vllm/engine/llm_engine.py"
@@ -389,5 +390,5 @@ GROUPS: dict[str, tuple[Pair, ...]] = {
              "vllm/v1/engine/output_processor.py OutputProcessor.propagate_error",
              "for collector in list(self._streams.values()):"),
     ),
-} | BLOCKS | SCHEDULER | ATTENTION | CUDAGRAPH | QUANTIZATION | MOE
+} | BLOCKS | SCHEDULER | ATTENTION | CUDAGRAPH | QUANTIZATION | MOE | SPEC_DECODE
 # fmt: on
