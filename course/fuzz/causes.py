@@ -13,7 +13,7 @@ from itertools import combinations
 from typing import Any
 
 from course.fuzz.drive import Make, play
-from course.fuzz.engines import Engine
+from course.fuzz.engine import Engine
 from course.fuzz.memory import Wrong
 from course.fuzz.world import World
 

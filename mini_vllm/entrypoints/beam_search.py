@@ -22,7 +22,7 @@ from mini_vllm.sampling_params import BeamSearchParams, SamplingParams
 
 @dataclass
 class BeamSearchSequence:
-    """A beam (`vllm/entrypoints/generate/beam_search/utils.py:20 BeamSearchSequence`).
+    """A beam (`vllm/entrypoints/generate/beam_search/utils.py:19 BeamSearchSequence`).
 
     Attributes:
         tokens: prompt and output.

@@ -47,7 +47,11 @@ def test_the_releases_of_the_forced_resets_are_those_that_were_run() -> None:
 
 @pytest.mark.vllm
 @pytest.mark.parametrize(
-    "arguments", [["cpu", "mixture"], ["cpu", "cache"], ["cpu", "silence"], ["cards"]]
+    "arguments",
+    [
+        ["cpu", "mixture"], ["cpu", "cache"], ["cpu", "silence"], ["cards"],
+        ["sampling", "beams"], ["sampling", "neighbour"],
+    ],
 )
 def test_the_page_shows_what_the_commands_print(arguments: list[Any]) -> None:
     module, *topics = arguments

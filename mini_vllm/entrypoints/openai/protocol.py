@@ -59,6 +59,10 @@ Int64 = Annotated[int, Field(ge=_INT64_MIN, le=_INT64_MAX)]
 # fail_fast: of thousands of bad entries the first is told; the others need no error of their own.
 TokenIds = Annotated[list[int], Field(fail_fast=True), _not_too_many(_MAX_ENTRIES)]
 Biases = Annotated[dict[str, float], _not_too_many(_MAX_ENTRIES)]
+_Plain = str | int | float
+Extras = Annotated[dict[str, _Plain | list[_Plain]], _not_too_many(_MAX_ENTRIES)]
+"""What logits processors of your own read, as `SamplingParams.extra_args`. Completions have no lists there at
+the pin."""
 Stops = Annotated[str | list[str], _not_too_many(_MAX_STOPS)]
 Words = Annotated[list[str], _not_too_many(_MAX_ENTRIES)]
 Objects = Annotated[list[dict[str, Any]], Field(fail_fast=True), _not_too_many(_MAX_ENTRIES)]
@@ -126,6 +130,7 @@ class SamplingFields(RequestBody):
     return_token_ids: bool | None = None
     cache_salt: Annotated[str, Field(min_length=1)] | None = None
     repetition_detection: RepetitionDetectionParams | None = None
+    vllm_xargs: Extras | None = None
 
     def check(self) -> None:
         """Rules that join fields. Raises ApiError."""

@@ -20,7 +20,7 @@ from mini_vllm.sampling_params import SamplingParams
 
 class MoveDirectionality(Enum):
     """Whether a row that moves leaves its place empty, or changes places with another
-    (`vllm/v1/sample/logits_processor/interface.py:15 MoveDirectionality`).
+    (`vllm/v1/sample/logits_processor/interface.py:17 MoveDirectionality`).
 
     Equal to vLLM's of the same name, with which a processor that was written for vLLM compares.
     """

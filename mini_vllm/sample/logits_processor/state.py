@@ -39,7 +39,7 @@ def make_batch_update(before: Sequence[BatchRow], rows: Sequence[BatchRow]) -> B
     New requests take the lowest rows that others have left, then new ones at the end, as upstream's do.
     Then rows move until each is where it belongs. A row that somebody else has come into is not called
     removed, as upstream: there a processor may hear of `added` before `removed`, and vLLM's own do
-    (`vllm/v1/sample/logits_processor/builtin.py:246 process_dict_updates`).
+    (`vllm/v1/sample/logits_processor/builtin.py:294 process_dict_updates`).
     """
     if len(before) == len(rows) and all(a is b for a, b in zip(before, rows, strict=True)):
         return None

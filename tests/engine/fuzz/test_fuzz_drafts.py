@@ -12,7 +12,8 @@ from course.fuzz.causes import COUNTED, EQUAL, TAKEN_BACK, WITHDRAWN, cause_of, 
 from course.fuzz.command import RESULTS, main
 from course.fuzz.draw import WITH_DRAFTS, named, worlds
 from course.fuzz.drive import Run, WrongPlan, WrongSlot, WrongTokens, play
-from course.fuzz.engines import Engine, Mini, engine_of
+from course.fuzz.engine import Engine
+from course.fuzz.engines import Mini, engine_of
 from course.fuzz.hunt import SCHEDULERS, hunt
 from course.fuzz.known import KNOWN_WITH_DRAFTS, LOST
 from course.fuzz.known import TAKEN_BACK as TAKEN_BACK_WORLD

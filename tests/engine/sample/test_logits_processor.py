@@ -202,24 +202,20 @@ HERE = "tests.engine.helpers.logits_processors"
 
 
 @pytest.mark.parametrize(
-    ("given", "error", "words"),
+    ("given", "words"),
     [
-        ("ForcePhrase", ValueError, "named as module:Class, got 'ForcePhrase'"),
-        (f"{HERE}:", ValueError, "named as module:Class"),
-        (
-            "no.such.module:Class",
-            RuntimeError,
-            "'no.such.module:Class' cannot be loaded: No module",
-        ),
-        (f"{HERE}:Missing", RuntimeError, "cannot be loaded: module .* has no attribute 'Missing'"),
-        (f"{HERE}:requests", ValueError, "a class with the methods apply, is_argmax_invariant"),
-        (SamplingParams, ValueError, "without apply, is_argmax_invariant, update_state"),
+        ("ForcePhrase", "named as module:Class, got 'ForcePhrase'"),
+        (f"{HERE}:", "named as module:Class"),
+        ("no.such.module:Class", "'no.such.module:Class' cannot be loaded: No module"),
+        (f"{HERE}:Missing", "cannot be loaded: module .* has no attribute 'Missing'"),
+        (f"{HERE}:requests", "a class with the methods apply, is_argmax_invariant"),
+        (SamplingParams, "without apply, is_argmax_invariant, update_state"),
     ],
 )
-def test_what_is_no_processor_is_named(given: Any, error: type[Exception], words: str) -> None:
-    with pytest.raises(error, match=words):
+def test_what_is_no_processor_is_named(given: Any, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
         load_logitsprocs([given])
-    with pytest.raises(error, match=words):
+    with pytest.raises(ValueError, match=words):
         mini_vllm.LLM(logits_processors=[given], num_gpu_blocks=8)
 
 
@@ -235,7 +231,7 @@ def test_installed_processors_come_first(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(load, "entry_points", lambda group: points)
     assert load_logitsprocs([f"{HERE}:ForcePhrase"]) == [both.SayNothingTwice, both.ForcePhrase]
     points[:] = [EntryPoint("lost", "no.such.module:Class", group)]
-    with pytest.raises(RuntimeError, match="plug-in lost: No module"):
+    with pytest.raises(ValueError, match="plug-in lost: No module"):
         load_logitsprocs([])
 
 

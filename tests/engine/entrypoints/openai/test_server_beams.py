@@ -9,7 +9,7 @@ import pytest
 for package in ("fastapi", "uvicorn", "prometheus_client", "jinja2"):
     pytest.importorskip(package)
 
-from mini_vllm import LLM  # noqa: E402
+from mini_vllm import LLM, EngineConfig  # noqa: E402
 from mini_vllm.sampling_params import BeamSearchParams  # noqa: E402
 from tests.engine.helpers.beam_searches import EOS, make_prompts  # noqa: E402
 from tests.engine.helpers.server_helpers import ServerHere, open_request, serve_here  # noqa: E402
@@ -139,3 +139,17 @@ def test_a_client_that_leaves_ends_its_search(server: ServerHere) -> None:
     server.wait_until(server.engine.has_unfinished_requests, "a step of the search runs")
     sock.close()
     server.check_unharmed()
+
+
+def test_a_processor_of_ones_own_hears_what_a_request_asks(offline: LLM) -> None:
+    """`--logits-processors` at the server, and `vllm_xargs` in a body."""
+    name = "tests.engine.helpers.logits_processors:ForcePhrase"
+    with serve_here(EngineConfig(logits_processors=[name])) as running:
+        asked = {"phrase": [40, 50, 60], "at": 1}
+        answer = running.complete(
+            prompt="The KV cache", max_tokens=5, return_token_ids=True, vllm_xargs=asked
+        )
+        assert answer.json["choices"][0]["token_ids"][1:4] == [40, 50, 60]
+        refused = running.complete(prompt="The KV cache", vllm_xargs={"phrase": [], "at": 0})
+        assert refused.status == 400
+        assert "phrase must hold a token" in refused.error["message"]
