@@ -23,7 +23,7 @@ def _probs(logits: draws.Row) -> dict[str, float]:
 
 def draw_knobs() -> Drawing:
     """The likeliest letters after "Why " under six settings."""
-    d = Drawing("What temperature, top-k, top-p and min-p make of one distribution", 412)
+    d = Drawing("What temperature, top-k, top-p and min-p make of one distribution", 416)
     panels = (
         ("temperature 0.5", (temperature(0.5),)),
         ("temperature 1: as it is", ()),
@@ -32,7 +32,7 @@ def draw_knobs() -> Drawing:
         ("top_p 0.8", (top_p(0.8),)),
         ("min_p 0.1", (min_p(0.1),)),
     )
-    wide, high, tall = 208, 198, 130
+    wide, high, tall = 208, 206, 130
     for i, (name, stages) in enumerate(panels):
         left, top = 16 + i % 3 * wide, 14 + i // 3 * high
         logits = after(row(), *stages)
@@ -51,7 +51,7 @@ def draw_knobs() -> Drawing:
 
 def draw_order() -> Drawing:
     """min_p 0.2 and top_p 0.8 in both orders, with the probabilities that each works on."""
-    d = Drawing("The same two knobs in both orders keep other letters", 246)
+    d = Drawing("The same two knobs in both orders keep other letters", 206)
     cuts = {"min_p 0.2": min_p(0.2), "top_p 0.8": top_p(0.8)}
     for line, (name, order) in enumerate(
         (("as vLLM", ("min_p 0.2", "top_p 0.8")), ("the other way", ("top_p 0.8", "min_p 0.2")))
