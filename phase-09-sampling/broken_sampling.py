@@ -37,7 +37,7 @@ def text(beside: Sequence[dict[str, Any]] = (), llm: LLM | None = None, **asked:
 
 # --- 1: what the batch is told ---
 
-FREQUENCY = {"temperature": 0, "frequency_penalty": 1.5}
+FREQUENCY: dict[str, Any] = {"temperature": 0, "frequency_penalty": 1.5}
 
 
 def copied_outputs() -> str:
@@ -126,7 +126,7 @@ def heard(before: str, now: str) -> str:
 
 # --- 3: what can change the likeliest token ---
 
-REPETITION = {"temperature": 0, "repetition_penalty": 1.3}
+REPETITION: dict[str, Any] = {"temperature": 0, "repetition_penalty": 1.3}
 
 
 def penalties_behind_the_line() -> str:

@@ -1,6 +1,6 @@
 """One row of logits, the knobs, and the draw. Set-up for the pages.
 
-The row is what the shipped Llama says after "Why ". Every stage is the engine's own (`mini_vllm/sample/ops.py`).
+The row is what the shipped Llama says after "Why ". Every stage is the engine's (`mini_vllm/sample/ops.py`).
 
 The pages import this module by its name: start Python in this folder.
 

@@ -27,7 +27,9 @@ class Nothing(AdapterLogitsProcessor):
 def main() -> None:
     engine = LLMEngine(config=EngineConfig(logits_processors=[Nothing]))
     engine.add_request("bo", "Why ", SamplingParams(temperature=0, max_tokens=2))
-    engine.add_request("gil", "Why ", SamplingParams(temperature=1.0, seed=7, min_p=0.02, max_tokens=4))
+    engine.add_request(
+        "gil", "Why ", SamplingParams(temperature=1.0, seed=7, min_p=0.02, max_tokens=4)
+    )
     breakpoint()  # noqa: T100
     while engine.has_unfinished_requests():
         engine.step()

@@ -36,7 +36,8 @@ def _llm() -> Any:
 
 
 def neighbours(say: Say) -> None:
-    """Gil's request with seed 7, alone and beside one of Bo's."""
+    """Gil's request with seed 7, alone and beside one of Bo's. The shared stream is set before each."""
+    import torch
     from vllm import SamplingParams
 
     llm = _llm()
@@ -47,10 +48,11 @@ def neighbours(say: Say) -> None:
         "beside one without a seed": [{"temperature": 1.0}],
         "beside a greedy one": [{"temperature": 0.0}],
     }
-    for name, others in beside.items():
+    for number, (name, others) in enumerate(beside.items()):
         params = [SamplingParams(temperature=1.0, seed=7, max_tokens=40)]
         params += [SamplingParams(max_tokens=40, **other) for other in others]
         prompts = [PROMPT] + ["What is a block?"] * len(others)
+        torch.manual_seed(number)
         output = llm.generate(prompts, params, use_tqdm=False)[0]
         say(f"{name:30}{output.outputs[0].text}")
 
