@@ -13,6 +13,7 @@ from course.cite.correspondence_blocks import BLOCKS
 from course.cite.correspondence_cudagraph import CUDAGRAPH
 from course.cite.correspondence_moe import MOE
 from course.cite.correspondence_quantization import QUANTIZATION
+from course.cite.correspondence_sampling import SAMPLING
 from course.cite.correspondence_scheduler import SCHEDULER
 from course.cite.correspondence_spec_decode import SPEC_DECODE
 from course.cite.pair import Pair
@@ -390,5 +391,5 @@ GROUPS: dict[str, tuple[Pair, ...]] = {
              "vllm/v1/engine/output_processor.py OutputProcessor.propagate_error",
              "for collector in list(self._streams.values()):"),
     ),
-} | BLOCKS | SCHEDULER | ATTENTION | CUDAGRAPH | QUANTIZATION | MOE | SPEC_DECODE
+} | BLOCKS | SCHEDULER | ATTENTION | CUDAGRAPH | QUANTIZATION | MOE | SPEC_DECODE | SAMPLING
 # fmt: on
