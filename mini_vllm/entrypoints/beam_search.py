@@ -96,8 +96,8 @@ class BeamSearchInstance:
         all beams' best token be EOS, there are still enough others.
 
         Args:
-            answers: per beam, the logprobs of its request's one token; None or empty: it could not be run, at
-                the model's longest length, and the beam is lost, as at the pin.
+            answers: per beam, the logprobs of its request's one token; None or empty: it was broken off, and
+                the beam is lost, as at the pin.
         """
         candidates: list[BeamSearchSequence] = []
         for beam, answer in zip(self.beams, answers, strict=True):
@@ -148,7 +148,7 @@ def to_completion(
         text=text,
         token_ids=token_ids,
         cumulative_logprob=beam.cum_logprob,
-        logprobs=beam.logprobs,
+        logprobs=beam.logprobs[: len(token_ids)],
         finish_reason=beam.finish_reason or "length",
         stop_reason=beam.stop_reason,
     )

@@ -108,6 +108,8 @@ class SamplingFields(RequestBody):
     top_k: Annotated[int | None, _bounds(minimum=-1)] = None
     min_p: Annotated[float | None, _bounds(minimum=0, maximum=1)] = None
     repetition_penalty: Annotated[float | None, _bounds(exclusiveMinimum=0)] = None
+    use_beam_search: bool = False
+    length_penalty: float = 1.0
     stop_token_ids: TokenIds | None = None
     include_stop_str_in_output: bool = False
     ignore_eos: bool = False
@@ -129,6 +131,11 @@ class SamplingFields(RequestBody):
         """Rules that join fields. Raises ApiError."""
         if self.stream_options is not None and not self.stream:
             raise bad_request("stream_options can only be given with stream=true", "stream_options")
+        if self.use_beam_search and self.stream:
+            raise bad_request(
+                "use_beam_search cannot be had with stream=true: which beam is best is known at the end",
+                "use_beam_search",
+            )
         wanted = self.prompt_logprobs
         if wanted is not None:
             if wanted < -1:
@@ -162,6 +169,11 @@ class CompletionRequest(SamplingFields):
         super().check()
         if self.logprobs is not None and self.logprobs < 0:
             raise bad_request(f"logprobs must be at least 0, got {self.logprobs}", "logprobs")
+        if self.use_beam_search and self.echo and self.logprobs is not None:
+            raise bad_request(
+                "echo with logprobs cannot be had with use_beam_search: a search does not score the prompt",
+                "echo",
+            )
 
 
 class ChatMessageParam(BaseModel):

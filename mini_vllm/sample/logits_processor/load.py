@@ -64,9 +64,24 @@ def _check(found: Any, name: object) -> type[LogitsProcessor]:
     return found
 
 
-def build_logitsprocs(config: Any, classes: Sequence[type[LogitsProcessor]]) -> LogitsProcessors:
-    """One processor of each class (`vllm/v1/sample/logits_processor/__init__.py:184 build_logitsprocs`)."""
-    return LogitsProcessors(cls(config, "cpu", False) for cls in classes)
+def build_logitsprocs(
+    config: Any, logits_processors: Sequence[str | type[Any]] | None
+) -> LogitsProcessors:
+    """One processor of each class that is installed or given.
+
+    With speculation none: the installed ones stay away, and ValueError is raised for one that is given
+    (`vllm/v1/sample/logits_processor/__init__.py:184 build_logitsprocs`).
+    """
+    if config.speculative_config is not None:
+        if logits_processors:
+            raise ValueError(
+                "logits_processors cannot be used with a speculative_config, got "
+                f"{', '.join(str(each) for each in logits_processors)}"
+            )
+        return LogitsProcessors()
+    return LogitsProcessors(
+        cls(config, "cpu", False) for cls in load_logitsprocs(logits_processors)
+    )
 
 
 def validate_logits_processors_parameters(
