@@ -338,6 +338,28 @@ def test_the_argmax_changes(lab: ModuleType) -> None:
     assert got is False, f"a forced token is hardly ever the model's likeliest: False, not {got}"
 
 
+def test_what_true_would_mean(lab: ModuleType) -> None:
+    """The README's last question: an engine that believes it."""
+    calls = []
+
+    class Claims(lab.SayAfter):  # type: ignore[name-defined, misc]
+        def is_argmax_invariant(self) -> bool:
+            return True
+
+        def apply(self, logits: Any) -> Any:
+            calls.append(len(logits))
+            return super().apply(logits)
+
+    llm = support.make_llm("mini_vllm", Claims, 64)
+    asked = [support.Asked([1, 20, 30], 10, None)]
+    support.answers(llm, asked)
+    assert not calls, (
+        f"a greedy batch does not ask such a processor, and asked it {len(calls)} times"
+    )
+    llm.generate([[1, 20, 30]], SamplingParams(temperature=1.0, max_tokens=10), use_tqdm=False)
+    assert calls, "a batch that draws asks it in each step"
+
+
 # ---- everything ----------------------------------------------------------------------------------
 
 
