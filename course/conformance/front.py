@@ -26,6 +26,7 @@ import mini_vllm.sample.sampler as m_sampler
 import mini_vllm.sampling_params as m_params
 from course.conformance.missing import Missing, refuse
 from mini_vllm.core.sched.output import EngineCoreOutput
+from mini_vllm.sample.logits_processor import LogitsProcessors
 from mini_vllm.tokenizer import Tokenizer
 
 
@@ -87,6 +88,7 @@ class Sampler:
             top_k=None,
             min_p=None,
             generators={},
+            logprob_token_ids={},
             max_num_logprobs=None,
             allowed_token_ids_mask=None if mask is None else mask.cpu().numpy(),
             bad_words=m_metadata.BadWordsState(rows) if bad_words else None,
@@ -95,6 +97,7 @@ class Sampler:
             penalties=None
             if theirs.no_penalties
             else m_metadata.PenaltyState(rows, everyone, vocab_size),
+            logitsprocs=LogitsProcessors(),
         )
         changed = self.ours.apply_logits_processors(logits.cpu().numpy(), metadata)
         return torch.from_numpy(np.ascontiguousarray(changed))
