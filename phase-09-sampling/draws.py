@@ -109,9 +109,10 @@ def penalised(
     prompt_ids, output_ids = [[token(c) for c in text] for text in (prompt, output)]
     _, prompt_mask = ops.get_token_bin_counts_and_mask([prompt_ids], len(logits))
     counts, _ = ops.get_token_bin_counts_and_mask([output_ids], len(logits))
-    return ops.apply_penalties(
+    changed: Row = ops.apply_penalties(
         logits[None], prompt_mask, counts, _one(presence), _one(frequency), _one(repetition)
     )[0]
+    return changed
 
 
 def push(letters: str, **asked: Any) -> dict[str, float]:
