@@ -108,6 +108,7 @@ class Parent:
     """
 
     def __init__(self, n: int, output_kind: RequestOutputKind) -> None:
+        """All n children are running, and nothing has come from any of them."""
         raise NotImplementedError
 
     def take(self, output: CompletionOutput) -> tuple[list[CompletionOutput], bool]:
