@@ -1,0 +1,123 @@
+"""Lab 09-03: n completions of one prompt, as n ordinary requests. Your work: every NotImplementedError.
+
+Child i of a request is its completion with index i. P is the number of tokens in the prompt.
+"""
+
+from __future__ import annotations
+
+import copy  # noqa: F401
+from dataclasses import dataclass
+from typing import Any
+
+from mini_vllm.outputs import CompletionOutput
+from mini_vllm.sampling_params import RequestOutputKind, SamplingParams
+
+BLOCK_SIZE = 16
+
+
+@dataclass(frozen=True)
+class Case:
+    """Given: a request with n completions, and the server that it comes to.
+
+    Nobody else is served, there are blocks enough, and prompts may come in chunks.
+
+    Attributes:
+        num_prompt_tokens: P.
+        n: how many completions are asked for.
+        max_num_seqs: this many requests run at once. The others wait until one finishes.
+        max_num_batched_tokens: the token budget of a step, at least `max_num_seqs`.
+        served_before: another request had the same prompt and has finished. Else the cache is empty.
+        prompt_logprobs: the request asks for them. Such a request reads nothing from the cache, for a
+            logprob needs its token computed. It writes as any other does.
+    """
+
+    num_prompt_tokens: int
+    n: int
+    max_num_seqs: int = 8
+    max_num_batched_tokens: int = 512
+    served_before: bool = False
+    prompt_logprobs: bool = False
+
+
+def predictions() -> dict[str, Any]:
+    """Your answers to the README's five questions, under the names that stand there."""
+    raise NotImplementedError
+
+
+# ---- the children --------------------------------------------------------------------------------
+
+
+def child_params(params: SamplingParams, index: int) -> SamplingParams:
+    """The parameters of child `index`: an ordinary request with one completion.
+
+    A seed, where there is one, becomes seed + index. All else is as in `params`, which stay as they are.
+    """
+    raise NotImplementedError
+
+
+def same_children(first: SamplingParams, second: SamplingParams) -> list[tuple[int, int]]:
+    """Which children of two requests with one prompt are sure to say the same.
+
+    Args:
+        first, second: may differ in `n` and `seed`, and in nothing else. Without a seed a request draws
+            from a stream that is shared by all.
+
+    Returns:
+        Pairs (i, j), sorted: child i of the first and child j of the second.
+    """
+    raise NotImplementedError
+
+
+# ---- what they share -----------------------------------------------------------------------------
+
+
+def cached_tokens(case: Case) -> list[int]:
+    """The prompt tokens that each child finds in the prefix cache, by index.
+
+    The cache holds full blocks only, and a request takes at most P - 1 of its tokens from there: the last
+    one is computed, for its logits. A request's full blocks are in the cache from the moment it is scheduled,
+    and stay there after it finishes.
+    """
+    raise NotImplementedError
+
+
+def cached_share(case: Case) -> float:
+    """Which share of all children's prompt tokens, n * P, comes from the cache."""
+    raise NotImplementedError
+
+
+def first_step(case: Case) -> list[int]:
+    """The prompt tokens that the engine's first step computes, for each child that is in it.
+
+    Children are admitted by index, until the slots or the budget are used up. Each gets what its prompt
+    still lacks, or what is left of the budget. A child that gets nothing is not in the list.
+    """
+    raise NotImplementedError
+
+
+# ---- their outputs -------------------------------------------------------------------------------
+
+
+class Parent:
+    """Makes one request's answer of its children's outputs.
+
+    Args:
+        n: how many children there are.
+        output_kind: FINAL_ONLY: the caller gets one list, when all have finished. With the other kinds
+            outputs are passed on as they come.
+    """
+
+    def __init__(self, n: int, output_kind: RequestOutputKind) -> None:
+        """All n children are running, and nothing has come from any of them."""
+        raise NotImplementedError
+
+    def take(self, output: CompletionOutput) -> tuple[list[CompletionOutput], bool]:
+        """What to pass on now, and whether the request has finished, which is when all children have.
+
+        FINAL_ONLY: nothing until the last child has finished, and then all n, by index. The other kinds:
+        this output alone, but nothing for a child that had finished before.
+
+        Args:
+            output: one child's; `output.index` says whose, `output.finished()` whether it is the last.
+        """
+        raise NotImplementedError
