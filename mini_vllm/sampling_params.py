@@ -407,7 +407,7 @@ class SamplingParams:
     @property
     def num_logprobs(self) -> int | None:
         """Log probabilities to return beside the drawn token's; None: none at all
-        (`vllm/sampling_params.py:648 SamplingParams.num_logprobs`)."""
+        (`vllm/sampling_params.py:649 SamplingParams.num_logprobs`)."""
         if self.logprobs is not None:
             return self.logprobs
         return len(self.logprob_token_ids) if self.logprob_token_ids else None

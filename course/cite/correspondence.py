@@ -14,6 +14,7 @@ from course.cite.correspondence_cudagraph import CUDAGRAPH
 from course.cite.correspondence_moe import MOE
 from course.cite.correspondence_quantization import QUANTIZATION
 from course.cite.correspondence_scheduler import SCHEDULER
+from course.cite.correspondence_spec_decode import SPEC_DECODE
 from course.cite.pair import Pair
 
 _LLM, _ENGINE = "mini_vllm/entrypoints/llm.py", "mini_vllm/engine/llm_engine.py"
@@ -85,7 +86,7 @@ GROUPS: dict[str, tuple[Pair, ...]] = {
     "sampler": (
         Pair("logprobs, of the raw logits", f"{_SAMPLER} Sampler.__call__",
              "`vllm/v1/sample/sampler.py:83 in Sampler.forward`",
-             "else compute_logprobs(logits)", "compute_logprobs"),
+             "reported = compute_logprobs(reported)", "compute_logprobs"),
         Pair("allowed ids, bad words, minimum length, bias, penalties",
              f"{_SAMPLER} Sampler.apply_logits_processors",
              "vllm/v1/sample/sampler.py Sampler.apply_logits_processors"),
@@ -389,5 +390,5 @@ GROUPS: dict[str, tuple[Pair, ...]] = {
              "vllm/v1/engine/output_processor.py OutputProcessor.propagate_error",
              "for collector in list(self._streams.values()):"),
     ),
-} | BLOCKS | SCHEDULER | ATTENTION | CUDAGRAPH | QUANTIZATION | MOE
+} | BLOCKS | SCHEDULER | ATTENTION | CUDAGRAPH | QUANTIZATION | MOE | SPEC_DECODE
 # fmt: on

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from course.fuzz.engines import Engine, Leak
+from course.fuzz.engine import Engine, Leak
 from course.fuzz.memory import Memory, Plan, Wrong, WrongPlan, WrongSlot
 from course.fuzz.world import Job, Speculation, World, answer
 

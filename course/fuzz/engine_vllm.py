@@ -6,7 +6,7 @@ import copy
 import functools
 from typing import Any
 
-from course.fuzz.engines import Engine
+from course.fuzz.engine import Engine
 from course.fuzz.world import EOS, Job, World
 
 

@@ -39,9 +39,10 @@ RULES = {
     "does each draft that was rejected, whether or not the request was preempted in between.",
     "calls": "Calls: a turn plans if there is anything to do or to tell the worker. It takes in the "
     "oldest result unless the plan has tokens and two plans are not in flight yet.",
-    "drafts": "Drafts: a running request's drafts are tokens of the step, after those that it misses. What "
-    "finds no room, by threshold, budget or max_model_len, is cut off at the end and forgotten, and only "
-    "what is scheduled is recorded. A victim's drafts are gone; a prompt in chunks has none.",
+    "drafts": "Drafts: a running request's drafts are tokens of the step, after its own and its "
+    "placeholders. What finds no room, by threshold, budget or max_model_len, is cut off at the end and "
+    "forgotten, and only what is scheduled is recorded. A victim's drafts are gone; a prompt in chunks has "
+    "none.",
     "end": "Last position: no token is computed at position max_model_len - 1, drafts among them.",
     "rejected": "Rejected drafts are taken back from num_computed_tokens as a number when the result comes. "
     "Their blocks stay. From a request that was preempted in between nothing is taken.",

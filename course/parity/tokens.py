@@ -2,7 +2,7 @@
 
     python -m course.parity.tokens [--model DIR] [--prompts N] [--alone N] [--max-tokens N] [--seed S]
                             [--attention numpy|torch|triton] [--speculative-config JSON]
-                            [--async-scheduling] [--keep-stale-tables] [--json FILE]
+                            [--async-scheduling] [--keep-stale-tables] [--sampled] [--json FILE]
 
 The same seeded prompts go through both engines, greedily, in float32:
 
@@ -21,8 +21,11 @@ were, of how many tokens, how many of those were accepted, and at which position
 names as `model` is that of the draft model or head. A fault of vLLM's that spoils drafts, but no token,
 is lifted, unless `--keep-stale-tables` is given (FOUND_IN_VLLM.md, 13).
 
-Greedy only. With a temperature the two draw different numbers, and vLLM's CPU build ignores a request's
-seed unless every row of its batch has one, where `mini_vllm` honours each
+With `--sampled` every prompt has a temperature, a seed and some of top-k, top-p, min-p and the penalties,
+at random, and no prompt comes in chunks (`course.parity.sampled` says why). A token that differs is then
+shown with what both engines drew from, the noise of both tokens and how close their race was. Without a
+seed the two engines draw different numbers, and vLLM's CPU build ignores a request's seed unless every row
+of its batch has one, where `mini_vllm` honours each
 (`vllm/v1/sample/ops/topk_topp_sampler.py:178 in TopKTopPSampler.forward_cpu`).
 
 Exit code 0: equal, 1: not, 2: bad arguments, no vLLM, or no such model. Each engine runs in a
@@ -41,6 +44,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from course.parity.sampled import SAMPLED_TOP, Race, make_knobs
+from course.parity.sampled import SETTINGS as SAMPLED_SETTINGS
 from course.parity.tokens_run import TOP, Completion, Result, Scenario, run_engine
 
 TOLERANCE = 1e-3
@@ -146,8 +151,12 @@ def make_scenarios(
     pool: int = 64,
     speculative_config: dict[str, Any] | None = None,
     async_scheduling: bool = False,
+    knobs: Sequence[dict[str, Any]] | None = None,
 ) -> list[Scenario]:
-    """The three scenarios; `alone` of the prompts run one by one, `pool` blocks are too few."""
+    """The three scenarios; `alone` of the prompts run one by one, `pool` blocks are too few.
+
+    With `knobs`, one a prompt, they are sampled, and each prompt by the same ones everywhere.
+    """
     normal: dict[str, Any] = {
         "max_num_batched_tokens": 96,
         "max_num_seqs": 48,
@@ -159,27 +168,43 @@ def make_scenarios(
         normal["speculative_config"] = speculative_config
     if async_scheduling:
         normal["async_scheduling"] = True
+    if knobs is not None:
+        normal |= SAMPLED_SETTINGS
     scarce = {**normal, "num_gpu_blocks_override": pool, "max_num_seqs": 16}
     stride = max(1, len(prompts) // max(alone, 1))
-    everyone = list(prompts)
+    everyone = list(range(len(prompts)))
     some = everyone[::stride][:alone]
-    long = [prompt for prompt in everyone if len(prompt) > 40][:80]
+    long = [number for number in everyone if len(prompts[number]) > 40][:80]
 
     def lengths(count: int) -> list[int]:
         return [max_tokens * (8 if i % 10 == 0 else 1) for i in range(count)]
 
+    def scenario(
+        name: str, settings: dict[str, Any], numbers: list[int], one_by_one: bool
+    ) -> Scenario:
+        sampling = None if knobs is None else [knobs[number] for number in numbers]
+        return Scenario(
+            name, settings, [prompts[number] for number in numbers], lengths(len(numbers)),
+            one_by_one, sampling, TOP if knobs is None else SAMPLED_TOP,
+        )  # fmt: skip
+
     return [
-        Scenario("together", normal, everyone, lengths(len(everyone))),
-        Scenario("alone", normal, some, lengths(len(some)), alone=True),
-        Scenario("preempted", scarce, long, lengths(len(long))),
+        scenario("together", normal, everyone, False),
+        scenario("alone", normal, some, True),
+        scenario("preempted", scarce, long, False),
     ]
 
 
 # -- comparing ------------------------------------------------------------------------------------
 
 
-def compare(scenario: Scenario, mini: Result, real: Result) -> Comparison:
-    """Compare what the two engines made of a scenario; see the module's docstring."""
+def compare(
+    scenario: Scenario, mini: Result, real: Result, vocab_size: int | None = None
+) -> Comparison:
+    """Compare what the two engines made of a scenario; see the module's docstring.
+
+    A sampled scenario needs the `vocab_size`.
+    """
     found = Comparison(
         scenario.name,
         preemptions=(mini.preemptions, real.preemptions),
@@ -203,14 +228,26 @@ def compare(scenario: Scenario, mini: Result, real: Result) -> Comparison:
         where = f"prompt {number} ({len(prompt)} tokens, {_shown(prompt)})"
         found.requests += 1
         found.cached_tokens += ours.num_cached_tokens or 0
-        found.mismatches += [f"{where}: {text}" for text in _differences(ours, theirs, found)]
-        found.near_ties += [f"{where}: {text}" for text in _near_ties(theirs)]
+        race = None
+        if scenario.sampling is not None and vocab_size is not None:
+            race = Race(scenario.sampling[number]["seed"], vocab_size)
+            where += f", {_shown_knobs(scenario.sampling[number])}"
+        differences = _differences(ours, theirs, found, race)
+        found.mismatches += [f"{where}: {text}" for text in differences]
+        ties = _near_ties(theirs) if race is None else race.near_ties(theirs)
+        found.near_ties += [f"{where}: {text}" for text in ties]
     return found
 
 
-def _differences(ours: Completion, theirs: Completion, found: Comparison) -> Iterator[str]:
+def _differences(
+    ours: Completion, theirs: Completion, found: Comparison, race: Race | None
+) -> Iterator[str]:
     pairs = zip(ours.token_ids, theirs.token_ids, strict=False)
     for position, (mine, other) in enumerate(pairs):
+        if mine != other and race is not None:
+            shown = race.describe(ours, theirs, position, mine, other)
+            yield f"output token {position}: mini_vllm {mine}, vLLM {other}; {shown}"
+            return
         if mine != other:
             tie = ", a near tie" if any(_near_ties(theirs, position)) else ""
             yield (
@@ -257,6 +294,13 @@ def _shown(prompt: Sequence[int]) -> str:
     return f"[{head}{', …' if len(prompt) > 6 else ''}]"
 
 
+def _shown_knobs(knobs: dict[str, Any]) -> str:
+    return ", ".join(
+        f"{name}={value:.3g}" if isinstance(value, float) else f"{name}={value}"
+        for name, value in knobs.items()
+    )
+
+
 def _shown_drafts(drafts: dict[str, list[int]]) -> str:
     (num_drafts,), (drafted,) = drafts["drafts"], drafts["draft_tokens"]
     (accepted,), per_pos = drafts["accepted_tokens"], drafts["accepted_tokens_per_pos"]
@@ -270,10 +314,12 @@ def report(
     """Totals a scenario, then what differs and the near ties, at most `most` lines of each."""
     lines = []
     for c in comparisons:
+        share = 100 * len(c.near_ties) / max(c.tokens, 1)
         lines.append(
             f"{c.name:10} {c.requests:4} requests {c.tokens:6} tokens equal, "
             f"{len(c.mismatches)} mismatches, logprobs within {c.max_logprob_difference:.1e}, "
-            f"{len(c.near_ties)} near ties, {c.cached_tokens} prompt tokens from the prefix cache, "
+            f"{len(c.near_ties)} near ties ({share:.3f} %), "
+            f"{c.cached_tokens} prompt tokens from the prefix cache, "
             f"preemptions {c.preemptions[0]} and {c.preemptions[1]}, "
             f"{c.seconds[0]:.1f} s and {c.seconds[1]:.1f} s ({engines})"
         )
@@ -302,6 +348,7 @@ def run_comparison(
     speculative_config: dict[str, Any] | None = None,
     async_scheduling: bool = False,
     keep_stale_tables: bool = False,
+    sampled: bool = False,
 ) -> list[Comparison]:
     """Make the prompts, run both engines on all scenarios, compare.
 
@@ -310,19 +357,22 @@ def run_comparison(
         pool, longest: see `make_scenarios` and `make_prompts`.
         speculative_config, async_scheduling: both engines'.
         keep_stale_tables: vLLM as it is; see `tokens_run.clear_stale_tables`.
+        sampled: at random temperatures and seeds; then `longest` is at most 256.
     """
     from mini_vllm.model_loader import load_config
     from mini_vllm.tokenizer import Tokenizer
 
     tokenizer = Tokenizer.from_folder(model)
     vocab_size = load_config(model).vocab_size
+    longest = min(longest, 256) if sampled else longest
     prompts = make_prompts(tokenizer.encode, vocab_size, count, seed, longest)
+    knobs = make_knobs(count, seed) if sampled else None
     scenarios = make_scenarios(
-        prompts, alone, max_tokens, pool, speculative_config, async_scheduling
+        prompts, alone, max_tokens, pool, speculative_config, async_scheduling, knobs
     )
     mini = run_engine("mini_vllm", model, scenarios, attention)
     real = run_engine("vllm", model, scenarios, keep_stale_tables=keep_stale_tables)
-    return [compare(*each) for each in zip(scenarios, mini, real, strict=True)]
+    return [compare(*each, vocab_size) for each in zip(scenarios, mini, real, strict=True)]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -354,10 +404,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--keep-stale-tables", action="store_true",
         help="leave a fault of vLLM's that spoils drafts: counters may differ",
     )  # fmt: skip
+    parser.add_argument(
+        "--sampled", action="store_true", help="at random temperatures and seeds, not greedily"
+    )
     parser.add_argument("--json", metavar="FILE", help="also write the comparison here")
     args = parser.parse_args(argv)
     if min(args.prompts, args.alone, args.max_tokens) < 1:
         parser.error("--prompts, --alone and --max-tokens must be at least 1")
+    if args.sampled and args.speculative_config is not None:
+        parser.error("--sampled and --speculative-config: drafts are judged by other draws")
     if importlib.util.find_spec("vllm") is None:
         print("course.parity.tokens: vllm is not installed; see SETUP.md", file=sys.stderr)
         return 2
@@ -366,6 +421,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             args.model, args.prompts, args.alone, args.max_tokens, args.seed,
             attention=args.attention, speculative_config=args.speculative_config,
             async_scheduling=args.async_scheduling, keep_stale_tables=args.keep_stale_tables,
+            sampled=args.sampled,
         )  # fmt: skip
     except (ValueError, OSError, RuntimeError) as error:
         print(f"course.parity.tokens: {error}", file=sys.stderr)

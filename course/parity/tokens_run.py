@@ -36,6 +36,9 @@ class Scenario:
     prompts: list[list[int]]
     max_tokens: list[int]
     alone: bool = False
+    sampling: list[dict[str, Any]] | None = None
+    """What each prompt asks of the sampler; None: greedy."""
+    top: int = TOP
 
 
 @dataclass
@@ -67,7 +70,7 @@ def run_scenarios(
     attention: str = "numpy",
     keep_stale_tables: bool = False,
 ) -> list[Result]:
-    """Run scenarios through `vllm.LLM` (`real`) or `mini_vllm.LLM` with `attention`, greedily.
+    """Run scenarios through `vllm.LLM` (`real`) or `mini_vllm.LLM` with `attention`.
 
     With speculation vLLM's block tables are cleared when a row gets another request, unless
     `keep_stale_tables`; see `clear_stale_tables`.
@@ -78,15 +81,19 @@ def run_scenarios(
     settings: dict[str, Any] | None = None
     before, drafts_before = 0, {}
     results = []
-    drafts = any("speculative_config" in scenario.settings for scenario in scenarios)
-    if real and drafts and not keep_stale_tables:
+    speculates = any("speculative_config" in scenario.settings for scenario in scenarios)
+    if real and speculates and not keep_stale_tables:
         clear_stale_tables()
     for scenario in scenarios:
         if scenario.settings != settings:
             settings = scenario.settings
             llm, before = _make_llm(model, settings, real, attention), 0
             drafts_before = _drafts(llm)
-        params = [llm.greedy(max_tokens) for max_tokens in scenario.max_tokens]
+        knobs = scenario.sampling or [{"temperature": 0}] * len(scenario.prompts)
+        params = [
+            llm.params(max_tokens=max_tokens, logprobs=scenario.top, **asked)
+            for max_tokens, asked in zip(scenario.max_tokens, knobs, strict=True)
+        ]
         prompts = [{"prompt_token_ids": prompt} for prompt in scenario.prompts]
         start = time.perf_counter()
         if scenario.alone:
@@ -161,7 +168,7 @@ def clear_stale_tables() -> None:
 
 
 def _make_llm(model: str, settings: dict[str, Any], real: bool, attention: str) -> Any:
-    """An `LLM`, with `greedy(max_tokens)` and `preemptions()` (since its start) added."""
+    """An `LLM`, with `params`, its `SamplingParams`, and `preemptions()` (since its start) added."""
     llm: Any
     settings = copy.deepcopy(settings)  # vLLM writes into `speculative_config`
     counts_drafts = "speculative_config" in settings
@@ -208,7 +215,7 @@ def _make_llm(model: str, settings: dict[str, Any], real: bool, attention: str) 
         llm.preemptions = lambda: core.scheduler.num_preemptions
         params = mini_vllm.SamplingParams
     llm.counts_drafts = counts_drafts
-    llm.greedy = lambda max_tokens: params(temperature=0, max_tokens=max_tokens, logprobs=TOP)
+    llm.params = params
     return llm
 
 

@@ -26,6 +26,7 @@ from mini_vllm.engine.step_record import StepRecord, StepResult
 from mini_vllm.executor.uniproc_executor import UniProcExecutor
 from mini_vllm.layers.quantization.config import get_quantization_config
 from mini_vllm.models.llama import LlamaForCausalLM
+from mini_vllm.sample.sampler import Sampler
 from mini_vllm.spec_decode.loading import drafter_block_bytes
 from mini_vllm.tokenizer import Tokenizer
 from mini_vllm.utils.math import cdiv
@@ -111,6 +112,13 @@ def _hybrid_parts(
     return dataclasses.replace(parts, kv_cache_manager=make_manager)
 
 
+def make_sampler(parts: EngineParts, config: EngineConfig) -> Sampler:
+    """The sampler of these parts; another's need know no mode of logprobs but the usual one."""
+    if config.logprobs_mode == "raw_logprobs":
+        return parts.sampler(config.seed)
+    return parts.sampler(config.seed, logprobs_mode=config.logprobs_mode)
+
+
 class EngineCore:
     """Scheduler and model runner, and the loop body that joins them.
 
@@ -143,9 +151,7 @@ class EngineCore:
                 make_drafter=parts.drafter,
                 make_rejection_sampler=parts.rejection_sampler,
             )
-        mode = config.logprobs_mode  # another's sampler need know no other mode than the usual
-        kwargs = {} if mode == "raw_logprobs" else {"logprobs_mode": mode}
-        self.model_runner = runner_cls(model, config, parts.sampler(config.seed, **kwargs))
+        self.model_runner = runner_cls(model, config, make_sampler(parts, config))
         self.kv_cache_manager = parts.kv_cache_manager(
             config.num_gpu_blocks,
             config.block_size,

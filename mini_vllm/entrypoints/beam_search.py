@@ -1,6 +1,6 @@
 """Beam search: keep the likeliest few beginnings, extend each by one token, and so on.
 
-Mirrors `vllm/entrypoints/generate/beam_search/` (`offline.py:27 beam_search`, `online.py:28`, `utils.py`).
+Mirrors `vllm/entrypoints/generate/beam_search/` (`offline.py`, `online.py`, `utils.py`).
 The engine knows nothing of beams. Each step of each beam is a request of its own, for one token and the
 log probabilities of the likeliest ones, and prefix caching alone spares it from computing the beam anew.
 
@@ -22,7 +22,7 @@ from mini_vllm.sampling_params import BeamSearchParams, SamplingParams
 
 @dataclass
 class BeamSearchSequence:
-    """A beam (`vllm/entrypoints/generate/beam_search/utils.py:20 BeamSearchSequence`).
+    """A beam (`vllm/entrypoints/generate/beam_search/utils.py:19 BeamSearchSequence`).
 
     Attributes:
         tokens: prompt and output.
@@ -96,8 +96,8 @@ class BeamSearchInstance:
         all beams' best token be EOS, there are still enough others.
 
         Args:
-            answers: per beam, the logprobs of its request's one token; None or empty: it could not be run, at
-                the model's longest length, and the beam is lost, as at the pin.
+            answers: per beam, the logprobs of its request's one token; None or empty: it was broken off, and
+                the beam is lost, as at the pin.
         """
         candidates: list[BeamSearchSequence] = []
         for beam, answer in zip(self.beams, answers, strict=True):
@@ -139,7 +139,7 @@ def to_completion(
     index: int, beam: BeamSearchSequence, instance: BeamSearchInstance, text: str
 ) -> CompletionOutput:
     """A beam as the server answers it: output alone, and without its EOS unless that is asked for
-    (`vllm/entrypoints/generate/beam_search/online.py:190`)."""
+    (`vllm/entrypoints/generate/beam_search/online.py:212 in BeamSearchOnlineMixin.beam_search`)."""
     token_ids = beam.tokens[instance.num_prompt_tokens :]
     if beam.finish_reason == "stop" and not instance.params.include_stop_str_in_output:
         token_ids = token_ids[:-1]
@@ -148,7 +148,7 @@ def to_completion(
         text=text,
         token_ids=token_ids,
         cumulative_logprob=beam.cum_logprob,
-        logprobs=beam.logprobs,
+        logprobs=beam.logprobs[: len(token_ids)],
         finish_reason=beam.finish_reason or "length",
         stop_reason=beam.stop_reason,
     )

@@ -59,7 +59,7 @@ def gumbel_noise(seed: int, position: int, token_ids: npt.ArrayLike) -> FloatArr
         position: of the sequence's last computed token, whose logits are sampled from.
         token_ids: any shape.
 
-    Source: `vllm/v1/worker/gpu/sample/gumbel.py:77 gumbel_block_argmax`.
+    Source: `vllm/v1/worker/gpu/sample/gumbel.py:79 gumbel_block_argmax`.
     """
     gumbel_seed = int(philox(seed, position))
     u = np.maximum(uniform(gumbel_seed, token_ids), _TINY)

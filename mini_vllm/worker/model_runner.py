@@ -36,7 +36,7 @@ from mini_vllm.core.sched.output import (
 )
 from mini_vllm.layers.quantization.kv_cache import QuantizedAttention, QuantizedKVCache
 from mini_vllm.models.llama import LlamaForCausalLM
-from mini_vllm.sample.logits_processor.load import build_logitsprocs, load_logitsprocs
+from mini_vllm.sample.logits_processor.load import build_logitsprocs
 from mini_vllm.sample.metadata import SamplingMetadata, make_generator
 from mini_vllm.sample.ops import LogprobsLists, compute_logprobs, gather_logprobs
 from mini_vllm.sample.sampler import Sampler
@@ -114,7 +114,7 @@ class ModelRunner:
         self.kv_cache_dtype = config.kv_cache_dtype
         self.model = model = with_kv_cache_dtype(model, self.kv_cache_dtype)
         self.sampler = sampler
-        self.logitsprocs = build_logitsprocs(config, load_logitsprocs(config.logits_processors))
+        self.logitsprocs = build_logitsprocs(config, config.logits_processors)
         self.block_size = config.block_size
         self.vocab_size = model.config.vocab_size
         shape = kv_cache_shape(model, config.num_gpu_blocks, config.block_size)

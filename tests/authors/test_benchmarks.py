@@ -6,6 +6,7 @@ import json
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from benchmarks import ideas, machine
@@ -129,3 +130,19 @@ def test_neither_kernel_of_experts_spills_from_sm_80_on() -> None:
             assert count == 0, (tokens, kernel, gpu)
         elif kernel == "the lab's":
             assert count < spills[tokens, "vLLM's", gpu], tokens
+
+
+def test_a_sampler_step_is_timed_in_every_case() -> None:
+    """`benchmarks.sampler`: each case runs, and every step appends a token to every row."""
+    from benchmarks import sampler
+
+    rows = sampler.make_rows(sampler.CASES["seeds, penalties"], 3, 50)
+    logits = np.random.default_rng(0).standard_normal((3, 50)).astype(np.float32)
+    step = sampler.mini_step(rows, logits)
+    step()
+    step()
+    assert {len(row.output_token_ids) for row in rows} == {sampler.NUM_OUTPUT_TOKENS + 2}
+    assert [row.sampling_params.seed for row in rows] == [1, 2, 3]
+    table = sampler.measure(3, 50, 1)
+    assert [line["case"] for line in table] == list(sampler.CASES)
+    assert all("mini_vllm, ms" in line for line in table)

@@ -47,7 +47,11 @@ def test_the_releases_of_the_forced_resets_are_those_that_were_run() -> None:
 
 @pytest.mark.vllm
 @pytest.mark.parametrize(
-    "arguments", [["cpu", "mixture"], ["cpu", "cache"], ["cpu", "silence"], ["cards"]]
+    "arguments",
+    [
+        ["cpu", "mixture"], ["cpu", "cache"], ["cpu", "silence"], ["cards"],
+        ["sampling", "beams"], ["sampling", "neighbour"],
+    ],
 )
 def test_the_page_shows_what_the_commands_print(arguments: list[Any]) -> None:
     module, *topics = arguments
@@ -65,3 +69,9 @@ def test_the_page_shows_what_the_commands_print(arguments: list[Any]) -> None:
 def test_the_page_shows_what_the_known_worlds_do() -> None:
     printed = output_of("-m", "course.fuzz", "known").splitlines()
     assert printed[-8:] == shown("python -m course.fuzz known")
+
+
+@pytest.mark.vllm
+def test_the_page_shows_what_the_known_worlds_with_drafts_do() -> None:
+    printed = output_of("-m", "course.fuzz", "known", "--drafts").splitlines()
+    assert printed[-2:] == shown("python -m course.fuzz known --drafts")

@@ -21,9 +21,9 @@ ONLY_GPU = {"torch", "triton"}
 # The rooms of `mini_vllm` from the top down. A room imports from those below it only, so whoever reads one
 # needs what stands under it and nothing else. A new room takes its place here.
 ROOMS = (
-    "entrypoints", "trace", "engine", "executor", "gpu", "worker", "spec_decode", "sim", "compress", "tokenizer", "metrics",
-    "cudagraph", "model_loader", "core", "distributed", "models", "sample", "layers", "attention", "config",
-    "sampling_params", "outputs", "inputs", "utils", "version",
+    "entrypoints", "trace", "engine", "executor", "gpu", "worker", "spec_decode", "sim", "compress",
+    "tokenizer", "metrics", "cudagraph", "model_loader", "core", "distributed", "models", "sample", "layers",
+    "attention", "config", "sampling_params", "outputs", "inputs", "utils", "version",
 )  # fmt: skip
 
 # Imports that break a rule and wait for their file to move: (importer, imported).

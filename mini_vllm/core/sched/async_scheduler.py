@@ -28,7 +28,8 @@ from mini_vllm.core.sched.output import (
     ModelRunnerOutput,
     SchedulerOutput,
 )
-from mini_vllm.core.sched.scheduler import Scheduler, _Step
+from mini_vllm.core.sched.scheduler import Scheduler
+from mini_vllm.core.sched.step import _Step
 
 
 class AsyncScheduler(Scheduler):

@@ -11,17 +11,12 @@ Nothing of it is called without speculation.
 
 from __future__ import annotations
 
-from typing import Protocol
-
 from mini_vllm.config.speculative import SpeculativeConfig
 from mini_vllm.core.request import Request
 from mini_vllm.core.sched.output import DraftTokenIds, SchedulerOutput
+from mini_vllm.core.sched.step import _Step
 from mini_vllm.core.sched.utils import check_stop
 from mini_vllm.core.stats import SpecDecodingStats
-
-
-class _Step(Protocol):
-    scheduled_spec_decode_tokens: dict[str, list[int]]
 
 
 class DraftScheduling:

@@ -32,7 +32,7 @@ from functools import partial
 from typing import Any
 
 from mini_vllm.config.engine import EngineConfig
-from mini_vllm.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
+from mini_vllm.core.kv_cache_manager import KVCacheManager
 from mini_vllm.core.request import Request, RequestStatus
 from mini_vllm.core.sched.drafts import DraftScheduling
 from mini_vllm.core.sched.output import (
@@ -43,39 +43,10 @@ from mini_vllm.core.sched.output import (
     SchedulerOutput,
 )
 from mini_vllm.core.sched.request_queue import SchedulingPolicy, create_request_queue
+from mini_vllm.core.sched.step import _Step
 from mini_vllm.core.sched.utils import check_stop
 from mini_vllm.core.stats import SchedulerStats
 from mini_vllm.distributed.kv_events import KVEventPublisher, publish_kv_events
-
-
-class _Step:
-    """A step while `schedule` decides it: what is left to give out, and who got what.
-
-    Upstream keeps these as local variables of one long `schedule`, under the same names. (Written out,
-    because the default factories of a dataclass are calls, and there is a step every few milliseconds.)
-    """
-
-    __slots__ = (
-        "num_scheduled_tokens",
-        "preempted_reqs",
-        "req_to_new_blocks",
-        "scheduled_new_reqs",
-        "scheduled_resumed_reqs",
-        "scheduled_running_reqs",
-        "scheduled_spec_decode_tokens",
-        "token_budget",
-    )
-
-    def __init__(self, token_budget: int) -> None:
-        self.token_budget = token_budget
-        self.num_scheduled_tokens: dict[str, int] = {}  # in scheduling order
-        # Blocks new to the worker: those just taken, or for an admitted request its whole table.
-        self.req_to_new_blocks: dict[str, KVCacheBlocks] = {}
-        self.scheduled_new_reqs: list[Request] = []
-        self.scheduled_resumed_reqs: list[Request] = []
-        self.scheduled_running_reqs: list[Request] = []
-        self.preempted_reqs: list[Request] = []
-        self.scheduled_spec_decode_tokens: dict[str, list[int]] = {}
 
 
 class Scheduler(DraftScheduling):

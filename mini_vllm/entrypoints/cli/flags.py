@@ -9,7 +9,7 @@ import argparse
 import sys
 from typing import TYPE_CHECKING, cast
 
-from mini_vllm.config.engine import CUDAGRAPH_MODES, KV_CACHE_DTYPES, EngineConfig
+from mini_vllm.config.engine import CUDAGRAPH_MODES, KV_CACHE_DTYPES, LOGPROBS_MODES, EngineConfig
 from mini_vllm.config.speculative import merge_shorthands
 from mini_vllm.engine.arg_utils import json_object
 
@@ -94,6 +94,14 @@ def add_engine_flags(parser: argparse.ArgumentParser, with_model: bool = True) -
             "--kv-cache-dtype", choices=KV_CACHE_DTYPES, default="auto",
             help="how K and V are kept: in float32 (auto), or in 8 bits",
         )  # fmt: skip
+        group.add_argument(
+            "--logprobs-mode", choices=LOGPROBS_MODES, default="raw_logprobs",
+            help="what logprobs are: before all stages of sampling, or what is drawn from (raw_logprobs)",
+        )  # fmt: skip
+        group.add_argument(
+            "--logits-processors", nargs="+", metavar="MODULE:CLASS",
+            help="classes of your own that change a batch's logits (those that are installed)",
+        )  # fmt: skip
         add_cudagraph_flags(
             group, dest="cudagraph_mode", default="NONE",
             text="which steps run as CUDA graphs; with numpy: as simulated ones (NONE)",
@@ -176,6 +184,8 @@ def make_config(args: argparse.Namespace) -> EngineConfig:
         scheduler_reserve_full_isl=args.scheduler_reserve_full_isl,
         attention=getattr(args, "attention", "numpy"),
         kv_cache_dtype=getattr(args, "kv_cache_dtype", "auto"),
+        logprobs_mode=getattr(args, "logprobs_mode", "raw_logprobs"),
+        logits_processors=getattr(args, "logits_processors", None),
         cudagraph_mode="NONE" if eager else getattr(args, "cudagraph_mode", "NONE"),
         cudagraph_capture_sizes=getattr(args, "cudagraph_capture_sizes", None),
         speculative_config=merge_shorthands(

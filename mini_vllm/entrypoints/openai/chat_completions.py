@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from mini_vllm.entrypoints.beam_search import one_token_params
+from mini_vllm.entrypoints.openai.beams import answer, beam_search_params
 from mini_vllm.entrypoints.openai.chat import ChatTemplate, conversation_message
 from mini_vllm.entrypoints.openai.errors import bad_request
 from mini_vllm.entrypoints.openai.logprobs import LogprobFormatter, prompt_logprobs
@@ -66,15 +68,21 @@ class ChatCompletion:
             template.render(body), body, max_tokens, body.add_special_tokens
         )
         wanted = body.prompt_logprobs
-        params = sampling_params(
-            body,
-            serving.defaults,
-            max_tokens=max_tokens,
-            room=serving.max_model_len - len(prompt["prompt_token_ids"]),
-            logprobs=self.top_logprobs,
-            prompt_logprobs=body.top_logprobs if wanted is None and body.echo else wanted,
-        )
-        self.entry = EngineInput(prompt, params, serving.engine_id(self.id), body.priority)
+        room = serving.max_model_len - len(prompt["prompt_token_ids"])
+        request_id = serving.engine_id(self.id)
+        if body.use_beam_search:
+            beams = beam_search_params(body, serving.defaults, max_tokens, room)
+            self.entry = EngineInput(prompt, one_token_params(beams), request_id, 0, beams)
+        else:
+            params = sampling_params(
+                body,
+                serving.defaults,
+                max_tokens=max_tokens,
+                room=room,
+                logprobs=self.top_logprobs,
+                prompt_logprobs=body.top_logprobs if wanted is None and body.echo else wanted,
+            )
+            self.entry = EngineInput(prompt, params, request_id, body.priority)
         serving.check_output_values([self.entry], bool(body.return_token_ids))
 
     def response(self) -> EngineResponse:
@@ -84,7 +92,7 @@ class ChatCompletion:
 
     async def _full(self, channel: Channel) -> None:
         body = self.body
-        final = await self.serving.run(self.entry)
+        final = await answer(self.serving, self.entry)
         content = {
             "id": self.id,
             "object": "chat.completion",

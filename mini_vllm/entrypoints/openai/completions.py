@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from mini_vllm.entrypoints.beam_search import one_token_params
+from mini_vllm.entrypoints.openai.beams import answer, beam_search_params
 from mini_vllm.entrypoints.openai.logprobs import LogprobFormatter, prompt_logprobs
 from mini_vllm.entrypoints.openai.prompts import count_prompts, sampling_params
 from mini_vllm.entrypoints.openai.protocol import CompletionRequest
@@ -52,15 +54,20 @@ class Completion:
             prompt, body, max_tokens, body.add_special_tokens
         )
         wanted = body.prompt_logprobs
+        room = serving.max_model_len - len(engine_prompt["prompt_token_ids"])
+        request_id = serving.engine_id(self.id)
+        if body.use_beam_search:
+            beams = beam_search_params(body, serving.defaults, max_tokens, room)
+            return EngineInput(engine_prompt, one_token_params(beams), request_id, 0, beams)
         params = sampling_params(
             body,
             serving.defaults,
             max_tokens=max_tokens,
-            room=serving.max_model_len - len(engine_prompt["prompt_token_ids"]),
+            room=room,
             logprobs=body.logprobs,
             prompt_logprobs=body.logprobs if wanted is None and self.echo else wanted,
         )
-        return EngineInput(engine_prompt, params, serving.engine_id(self.id), body.priority)
+        return EngineInput(engine_prompt, params, request_id, body.priority)
 
     def response(self) -> EngineResponse:
         return self.serving.response(self._stream if self.body.stream else self._full)
@@ -68,7 +75,7 @@ class Completion:
     # -- all at once ------------------------------------------------------------------------------
 
     async def _full(self, channel: Channel) -> None:
-        finals = await run_all([self.serving.run(entry) for entry in self.entries])
+        finals = await run_all([answer(self.serving, entry) for entry in self.entries])
         content = {
             "id": self.id,
             "object": "text_completion",

@@ -12,6 +12,7 @@ import os
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
+from mini_vllm.entrypoints.openai.beams import refuse_beams
 from mini_vllm.entrypoints.openai.chat import ChatTemplate
 from mini_vllm.entrypoints.openai.chat_completions import ChatCompletion
 from mini_vllm.entrypoints.openai.completions import Completion
@@ -64,6 +65,7 @@ def render_router(serving: Serving) -> APIRouter:
     )
     async def render_chat_completion(request: Request) -> Response:
         def make(body: ChatCompletionRequest) -> Response:
+            refuse_beams(body)
             entry = ChatCompletion(serving, template, body, None).entry
             return JsonBytes(rendered(body, entry))
 
@@ -72,6 +74,7 @@ def render_router(serving: Serving) -> APIRouter:
     @router.post("/v1/completions/render", **json_body(CompletionRequest), response_class=Response)
     async def render_completion(request: Request) -> Response:
         def make(body: CompletionRequest) -> Response:
+            refuse_beams(body)
             entries = Completion(serving, body, None).entries
             return JsonBytes([rendered(body, entry) for entry in entries])
 

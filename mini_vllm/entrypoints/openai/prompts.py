@@ -210,6 +210,7 @@ def sampling_params(
         output_kind=RequestOutputKind.DELTA if body.stream else RequestOutputKind.FINAL_ONLY,
         logit_bias=_biases(body.logit_bias),
         allowed_token_ids=_distinct(body.allowed_token_ids),
+        extra_args=body.vllm_xargs or None,
     )
 
 

@@ -59,6 +59,10 @@ Int64 = Annotated[int, Field(ge=_INT64_MIN, le=_INT64_MAX)]
 # fail_fast: of thousands of bad entries the first is told; the others need no error of their own.
 TokenIds = Annotated[list[int], Field(fail_fast=True), _not_too_many(_MAX_ENTRIES)]
 Biases = Annotated[dict[str, float], _not_too_many(_MAX_ENTRIES)]
+_Plain = str | int | float
+Extras = Annotated[dict[str, _Plain | list[_Plain]], _not_too_many(_MAX_ENTRIES)]
+"""What logits processors of your own read, as `SamplingParams.extra_args`. Completions have no lists there at
+the pin."""
 Stops = Annotated[str | list[str], _not_too_many(_MAX_STOPS)]
 Words = Annotated[list[str], _not_too_many(_MAX_ENTRIES)]
 Objects = Annotated[list[dict[str, Any]], Field(fail_fast=True), _not_too_many(_MAX_ENTRIES)]
@@ -108,6 +112,8 @@ class SamplingFields(RequestBody):
     top_k: Annotated[int | None, _bounds(minimum=-1)] = None
     min_p: Annotated[float | None, _bounds(minimum=0, maximum=1)] = None
     repetition_penalty: Annotated[float | None, _bounds(exclusiveMinimum=0)] = None
+    use_beam_search: bool = False
+    length_penalty: float = 1.0
     stop_token_ids: TokenIds | None = None
     include_stop_str_in_output: bool = False
     ignore_eos: bool = False
@@ -124,11 +130,17 @@ class SamplingFields(RequestBody):
     return_token_ids: bool | None = None
     cache_salt: Annotated[str, Field(min_length=1)] | None = None
     repetition_detection: RepetitionDetectionParams | None = None
+    vllm_xargs: Extras | None = None
 
     def check(self) -> None:
         """Rules that join fields. Raises ApiError."""
         if self.stream_options is not None and not self.stream:
             raise bad_request("stream_options can only be given with stream=true", "stream_options")
+        if self.use_beam_search and self.stream:
+            raise bad_request(
+                "use_beam_search cannot be had with stream=true: which beam is best is known at the end",
+                "use_beam_search",
+            )
         wanted = self.prompt_logprobs
         if wanted is not None:
             if wanted < -1:
@@ -162,6 +174,11 @@ class CompletionRequest(SamplingFields):
         super().check()
         if self.logprobs is not None and self.logprobs < 0:
             raise bad_request(f"logprobs must be at least 0, got {self.logprobs}", "logprobs")
+        if self.use_beam_search and self.echo and self.logprobs is not None:
+            raise bad_request(
+                "echo with logprobs cannot be had with use_beam_search: a search does not score the prompt",
+                "echo",
+            )
 
 
 class ChatMessageParam(BaseModel):

@@ -20,6 +20,7 @@ _WHERE_OTHER: dict[str, Any] = {
     "n": 1, "top_k": 0, "seed": None, "ignore_eos": False, "max_tokens": 16, "min_tokens": 0,
     "logprobs": None, "prompt_logprobs": None, "skip_special_tokens": True,
     "spaces_between_special_tokens": True, "include_stop_str_in_output": False, "allowed_token_ids": None,
+    "extra_args": None,
 }  # fmt: skip
 
 

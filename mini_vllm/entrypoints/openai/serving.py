@@ -26,7 +26,7 @@ from mini_vllm.entrypoints.openai.settings import ServerSettings
 from mini_vllm.entrypoints.openai.stream import Channel, EngineResponse
 from mini_vllm.model_loader import load_default_sampling_params
 from mini_vllm.outputs import RequestOutput
-from mini_vllm.sampling_params import SamplingParams
+from mini_vllm.sampling_params import BeamSearchParams, SamplingParams
 from mini_vllm.version import __version__
 
 logger = logging.getLogger("mini_vllm.entrypoints.openai")
@@ -41,6 +41,16 @@ class EngineInput:
     params: SamplingParams
     request_id: str
     priority: int
+    beams: BeamSearchParams | None = None
+    """A search to run in the place of the request; `params` are then those of its steps."""
+
+    @property
+    def size(self) -> tuple[int, int, int | None]:
+        """Sequences, most tokens in each, and logprobs that are asked for with each token."""
+        params, beams = self.params, self.beams
+        if beams is not None:
+            return beams.beam_width, beams.max_tokens, params.logprobs
+        return params.n, params.max_tokens or 0, params.logprobs
 
 
 class Serving:
@@ -112,25 +122,22 @@ class Serving:
         total = 0
         for entry in entries:
             params = entry.params
-            values = (params.max_tokens or 0) * per_token(params.logprobs)
+            n, max_tokens, logprobs = entry.size
+            values = max_tokens * per_token(logprobs)
             if with_prompt or params.prompt_logprobs is not None:
                 values += len(entry.prompt["prompt_token_ids"]) * per_token(params.prompt_logprobs)
-            total += params.n * values
+            total += n * values
         if total > most:
-            asked = max(
-                (entry.params for entry in entries), key=lambda params: params.max_tokens or 0
-            )
-            prompt_values = (
-                ""
-                if asked.prompt_logprobs is None
-                else (f", prompt_logprobs={asked.prompt_logprobs}")
-            )
+            longest = max(entries, key=lambda entry: entry.size[1])
+            n, max_tokens, logprobs = longest.size
+            asked = longest.params.prompt_logprobs
+            prompt_values = "" if asked is None else f", prompt_logprobs={asked}"
             raise bad_request(
-                f"{len(entries)} prompts, n={asked.n}, max_tokens={asked.max_tokens}, "
-                f"logprobs={asked.logprobs}{prompt_values}: up to {total} values in the answer, more "
+                f"{len(entries)} prompts, n={n}, max_tokens={max_tokens}, "
+                f"logprobs={logprobs}{prompt_values}: up to {total} values in the answer, more "
                 f"than this server's limit of {most}. A sequence counts tokens x (logprobs + 1), with "
                 "its prompt's where they are asked for",
-                "n" if asked.n > 1 else "logprobs" if asked.logprobs else "max_tokens",
+                "n" if n > 1 else "logprobs" if logprobs else "max_tokens",
             )
 
     def step_hangs(self) -> bool:

@@ -34,7 +34,7 @@ def process_dict_updates(
 ) -> bool:
     """Keep a dictionary from row to state in step with the batch; True if something changed.
 
-    Source: `vllm/v1/sample/logits_processor/builtin.py:246 process_dict_updates`.
+    Source: `vllm/v1/sample/logits_processor/builtin.py:294 process_dict_updates`.
     """
     if batch_update is None:
         return False

@@ -20,10 +20,19 @@ from mini_vllm.sampling_params import SamplingParams
 
 class MoveDirectionality(Enum):
     """Whether a row that moves leaves its place empty, or changes places with another
-    (`vllm/v1/sample/logits_processor/interface.py:15 MoveDirectionality`)."""
+    (`vllm/v1/sample/logits_processor/interface.py:17 MoveDirectionality`).
+
+    Equal to vLLM's of the same name, with which a processor that was written for vLLM compares.
+    """
 
     UNIDIRECTIONAL = auto()
     SWAP = auto()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Enum) and str(self) == str(other)
+
+    def __hash__(self) -> int:
+        return hash(str(self))
 
 
 RemovedRequest = int
@@ -36,8 +45,8 @@ MovedRequest = tuple[int, int, MoveDirectionality]
 
 @dataclass(frozen=True)
 class BatchUpdate:
-    """What changed in the batch since the last step (`vllm/v1/sample/logits_processor/interface.py:37
-    BatchUpdate`).
+    """What changed in the batch since the last step
+    (`vllm/v1/sample/logits_processor/interface.py:37 BatchUpdate`).
 
     To be applied in this order: `removed`, `added`, `moved`. What is added to a row replaces who was
     there, and so does a move in one direction.

@@ -27,15 +27,16 @@ def load_logitsprocs(
 ) -> list[type[LogitsProcessor]]:
     """The installed ones, then those given: classes, or their names as `module:Class`.
 
-    Raises ValueError for a name of another form or something that is no processor, RuntimeError if one
-    cannot be imported (`vllm/v1/sample/logits_processor/__init__.py:160 _load_custom_logitsprocs`).
+    Raises ValueError for a name of another form, for one that cannot be imported (a RuntimeError at the
+    pin), and for something that is no processor
+    (`vllm/v1/sample/logits_processor/__init__.py:158 _load_custom_logitsprocs`).
     """
     classes: list[type[LogitsProcessor]] = []
     for entry_point in entry_points(group=LOGITSPROCS_GROUP):
         try:
             classes.append(_check(entry_point.load(), entry_point.name))
         except ImportError as error:
-            raise RuntimeError(f"logits processor plug-in {entry_point.name}: {error}") from error
+            raise ValueError(f"logits processor plug-in {entry_point.name}: {error}") from error
     for given in logits_processors or ():
         classes.append(_check(_load(given) if isinstance(given, str) else given, given))
     return classes
@@ -50,7 +51,7 @@ def _load(name: str) -> Any:
         for attribute in qualname.split("."):
             found = getattr(found, attribute)
     except (ImportError, AttributeError) as error:
-        raise RuntimeError(f"logits processor {short(name)} cannot be loaded: {error}") from error
+        raise ValueError(f"logits processor {short(name)} cannot be loaded: {error}") from error
     return found
 
 
@@ -64,9 +65,24 @@ def _check(found: Any, name: object) -> type[LogitsProcessor]:
     return found
 
 
-def build_logitsprocs(config: Any, classes: Sequence[type[LogitsProcessor]]) -> LogitsProcessors:
-    """One processor of each class (`vllm/v1/sample/logits_processor/__init__.py:184 build_logitsprocs`)."""
-    return LogitsProcessors(cls(config, "cpu", False) for cls in classes)
+def build_logitsprocs(
+    config: Any, logits_processors: Sequence[str | type[Any]] | None
+) -> LogitsProcessors:
+    """One processor of each class that is installed or given.
+
+    With speculation none: the installed ones stay away, and ValueError is raised for one that is given
+    (`vllm/v1/sample/logits_processor/__init__.py:184 build_logitsprocs`).
+    """
+    if config.speculative_config is not None:
+        if logits_processors:
+            raise ValueError(
+                "logits_processors cannot be used with a speculative_config, got "
+                f"{', '.join(str(each) for each in logits_processors)}"
+            )
+        return LogitsProcessors()
+    return LogitsProcessors(
+        cls(config, "cpu", False) for cls in load_logitsprocs(logits_processors)
+    )
 
 
 def validate_logits_processors_parameters(

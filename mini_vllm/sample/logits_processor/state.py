@@ -37,7 +37,9 @@ def make_batch_update(before: Sequence[BatchRow], rows: Sequence[BatchRow]) -> B
     """What turns the one batch into the other; None: they are the same.
 
     New requests take the lowest rows that others have left, then new ones at the end, as upstream's do.
-    Then rows move until each is where it belongs.
+    Then rows move until each is where it belongs. A row that somebody else has come into is not called
+    removed, as upstream: there a processor may hear of `added` before `removed`, and vLLM's own do
+    (`vllm/v1/sample/logits_processor/builtin.py:294 process_dict_updates`).
     """
     if len(before) == len(rows) and all(a is b for a, b in zip(before, rows, strict=True)):
         return None
@@ -45,6 +47,7 @@ def make_batch_update(before: Sequence[BatchRow], rows: Sequence[BatchRow]) -> B
     places: list[BatchRow | None] = [row if id(row) in wanted else None for row in before]
     removed = [i for i, row in enumerate(places) if row is None]
     free, added = iter(removed), list[AddedRequest]()
+    refilled: set[int] = set()
     for row in rows:
         if id(row) in known:
             continue
@@ -52,6 +55,7 @@ def make_batch_update(before: Sequence[BatchRow], rows: Sequence[BatchRow]) -> B
         if place == len(places):
             places.append(None)
         places[place] = row
+        refilled.add(place)
         added.append((place, row.sampling_params, row.prompt_token_ids, row.output_token_ids))
     moved: list[MovedRequest] = []
     for target, row in enumerate(rows):
@@ -59,12 +63,14 @@ def make_batch_update(before: Sequence[BatchRow], rows: Sequence[BatchRow]) -> B
             continue
         source = next(i for i, other in enumerate(places) if other is row)
         displaced = places[target]
-        direction = (
-            MoveDirectionality.UNIDIRECTIONAL if displaced is None else MoveDirectionality.SWAP
-        )
-        moved.append((source, target, direction))
+        if displaced is None:
+            refilled.add(target)
+            moved.append((source, target, MoveDirectionality.UNIDIRECTIONAL))
+        else:
+            moved.append((source, target, MoveDirectionality.SWAP))
         places[target], places[source] = row, displaced
-    return BatchUpdate(len(rows), removed, added, moved)
+    left = [row for row in reversed(removed) if row not in refilled]
+    return BatchUpdate(len(rows), left, added, moved)
 
 
 class LogitsProcessors:

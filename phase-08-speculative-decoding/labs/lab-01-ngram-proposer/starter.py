@@ -87,7 +87,8 @@ class Counts:
         num_drafts: passes that had drafts to check.
         num_draft_tokens: tokens in those drafts.
         num_accepted_tokens: those of them that the model would have chosen.
-        num_accepted_tokens_per_pos: k numbers: in how many drafts the first, the second ... was accepted.
+        num_accepted_tokens_per_pos: k numbers, 0 where nothing was: in how many drafts the first, the second
+            ... was accepted.
     """
 
     num_steps: int = 0
@@ -105,7 +106,7 @@ def replay(
     The first pass computes the prompt, checks nothing and gives one token. Each later pass has the tokens
     known so far and the drafts for them. Drafts are accepted from the first on, up to the first that is not
     the text's next token; then the pass adds one token of the model's own. It ends when at least
-    max_tokens are there. All this is far from the proposer's max_model_len.
+    max_tokens are there. You need not care for max_model_len here.
 
     Args:
         text: the prompt and what the model says after it at temperature 0, at least proposer.k tokens more

@@ -24,7 +24,7 @@ def test_the_predictions_hold(lab: ModuleType) -> None:
         "one length": ([7, 1], "Where does 5 6 stand first, and what comes after it there?"),
         "two lengths": ([8, 2], "Which three tokens does the text end with, and where else are they?"),
         "a rhythm": ([5, 3], "Where do the two copies end, and how many tokens follow each of them?"),
-        "near the limit": ([3, 0], "How many tokens has the request with the last draft?"),
+        "near the limit": ([3, 0], "How long is a request with all its drafts, and how long may it be?"),
         "steps": (
             [20, 6], "Which tokens have two before them that stood there already, and what does a pass add "
             "to those it accepts?",
@@ -33,7 +33,7 @@ def test_the_predictions_hold(lab: ModuleType) -> None:
     said = lab.predictions()
     apart = sorted(facts.keys() ^ said.keys())
     assert not apart, (
-        f"five questions; these stand in one of the README and your answers only: {apart}"
+        f"the names are {sorted(facts)}; missing from your answers, or not asked for: {apart}"
     )
     for name, (fact, ask) in facts.items():
         wrong = wrong_in(said[name], fact)

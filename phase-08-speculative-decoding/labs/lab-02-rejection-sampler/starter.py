@@ -37,7 +37,7 @@ def accepts(draft: int, p: Array, q: Array | None, u: float) -> bool:
     Args:
         p: [V], the model's probabilities.
         q: [V], what the draft was drawn from, or None: it counts as certain.
-        u: drawn evenly from [0, 1).
+        u: uniform in [0, 1).
     """
     raise NotImplementedError
 
@@ -71,9 +71,9 @@ def judge(
         drafts: k of them; k may be 0.
         p: [k, V], the model's distribution at each draft's place.
         q: [k, V], or None.
-        u: [k], a number for each place.
-        inv_q: [V], the request's noise: 1 over numbers drawn from the exponential distribution. A draw from
-            a distribution is the token where distribution times noise is largest.
+        u: [k], one for each place.
+        inv_q: [V], 1 over the request's noise, which is drawn from the exponential distribution. A draw from
+            a distribution is the token where distribution times inv_q is largest.
         bonus: the token after the last draft, already drawn.
     """
     raise NotImplementedError

@@ -18,6 +18,11 @@ P = np.array([0.4, 0.35, 0.15, 0.1], np.float32)
 Q = np.array([0.2, 0.2, 0.6, 0.0], np.float32)
 
 
+def show(p: np.ndarray) -> list[float]:
+    """Probabilities for a message; float32's own digits would say 0.4000000059604645."""
+    return [round(float(one), 3) for one in p]
+
+
 def test_the_predictions_hold(lab: ModuleType) -> None:
     """Three rates, two distributions, and the length of a step."""
     facts = {
@@ -39,7 +44,7 @@ def test_the_predictions_hold(lab: ModuleType) -> None:
     said = lab.predictions()
     apart = sorted(facts.keys() ^ said.keys())
     assert not apart, (
-        f"five questions; these stand in one of the README and your answers only: {apart}"
+        f"the names are {sorted(facts)}; missing from your answers, or not asked for: {apart}"
     )
     for name, (fact, ask) in facts.items():
         lists = zip(said[name], fact, strict=False) if name == "instead" else [(said[name], fact)]
@@ -57,7 +62,7 @@ def test_a_certain_draft_is_kept_with_the_models_probability(lab: ModuleType) ->
     for draft, u, want in ((0, 0.39, True), (0, 0.41, False), (2, 0.2, False), (2, 0.1, True)):
         got = lab.accepts(draft, P, None, u)
         assert got == want, (
-            f"p is {P.tolist()}: certain draft {draft} with u = {u} is {'kept' if want else 'rejected'}, "
+            f"p is {show(P)}: certain draft {draft} with u = {u} is {'kept' if want else 'rejected'}, "
             f"and you say {got}"
         )
     even = np.array([0.5, 0.25, 0.25], np.float32)
@@ -95,7 +100,7 @@ def test_what_replaces_a_certain_draft(lab: ModuleType) -> None:
         )
         assert np.allclose(together, P, atol=1e-5), (
             f"certain draft {draft} is kept {kept:.2f} of the time and replaced the rest, so that tokens 0 "
-            f"to 3 come with {P.tolist()}; with yours they come with {together.round(3).tolist()}"
+            f"to 3 come with {show(P)}; with yours they come with {show(together)}"
         )
     assert np.array_equal(p, P), "p stays as it is: the next place may share its memory"
 
@@ -111,13 +116,13 @@ def test_what_replaces_a_drawn_draft(lab: ModuleType) -> None:
         got = np.asarray(lab.replacement(draft, p, q))
         kept = np.minimum(p, q)
         together = kept + (1 - kept.sum()) * got
-        shown = f"p {p.round(2).tolist()}, q {q.round(2).tolist()}"
+        shown = f"p {show(p)}, q {show(q)}"
         assert got.min() >= 0, f"{shown}: your replacement has a probability of {got.min():.3f}"
         assert got.sum() == pytest.approx(1, abs=1e-5), (
             f"{shown}: a distribution adds up to 1, and your replacement to {got.sum():.3f}"
         )
         assert np.allclose(together, p, atol=1e-5), (
-            f"{shown}: with your replacement tokens 0 to 3 come with {together.round(3).tolist()}, not with p"
+            f"{shown}: with your replacement tokens 0 to 3 come with {show(together)}, not with p"
         )
         assert np.array_equal(p, before[0]), "p stays as it is"
         assert np.array_equal(q, before[1]), "q stays as it is"
@@ -155,18 +160,18 @@ def test_drafts_are_kept_up_to_the_first_that_is_rejected(lab: ModuleType) -> No
     for drafts, u, want in cases:
         got = lab.judge(drafts, p[: len(drafts)], None, np.array(u), EVEN, 9)
         assert list(got) == want, (
-            f"p is {P.tolist()} at every place, certain drafts {drafts}, u {u}, even noise, bonus token 9: "
+            f"p is {show(P)} at every place, certain drafts {drafts}, u {u}, inv_q all 1, bonus token 9: "
             f"{want}, not {list(got)}"
         )
 
 
 def test_a_replacement_is_drawn_with_the_requests_noise(lab: ModuleType) -> None:
-    """Distribution times noise; drawn drafts are judged place by place."""
+    """Distribution times inv_q; drawn drafts are judged place by place."""
     p = np.stack([P, P[::-1]])
     q = np.stack([Q, Q])
     got = lab.judge([2, 0], p, None, np.array([0.1, 0.9]), RISING, 9)
     assert list(got) == [2, 3], (
-        f"place 1 has p {P[::-1].tolist()}, draft 0 is rejected, noise {RISING.tolist()}: the largest "
+        f"place 1 has p {show(P[::-1])}, draft 0 is rejected, inv_q {RISING.tolist()}: the largest "
         f"product is token 3's, so [2, 3], not {list(got)}"
     )
     got = lab.judge([2, 2], p, q, np.array([0.2, 0.9]), RISING, 9)
@@ -226,7 +231,7 @@ def test_a_table_with_a_row_per_request(lab: ModuleType) -> None:
     assert isinstance(got, np.ndarray), f"an array, not {type(got).__name__}"
     assert got.dtype == np.int64, f"int64, not {got.dtype}"
     assert got.tolist() == [[0, 3, 2], [1, -1, -1], [3, -1, -1]], (
-        "request 0 is greedy and has both drafts right, request 1 draws its bonus token with the noise "
+        "request 0 is greedy and has both drafts right, request 1 draws its bonus token with bonus_inv_q "
         f"{noise.tolist()}, request 2 is greedy: [[0, 3, 2], [1, -1, -1], [3, -1, -1]], not {got.tolist()}"
     )
 

@@ -170,9 +170,10 @@ class Scheduler(given.Scheduler):
             num_generated: tokens that the step gives it: the drafts accepted, and one that the model
                 sampled after them. At least 1. They are not appended yet.
 
-        `num_computed_tokens` counts all drafts of the step, and where it is not 0 so does
-        `num_output_placeholders`. A request that was preempted after it was scheduled has
-        `num_computed_tokens` 0 and nothing to take back there.
+        `num_computed_tokens` counts all drafts of the step. So does `num_output_placeholders` under
+        asynchronous scheduling; else it is 0 and stays 0. A request that was preempted after it was
+        scheduled has `num_computed_tokens` 0, where nothing is left to take back. Its placeholders stay
+        until the result is there.
         """
         raise NotImplementedError
 

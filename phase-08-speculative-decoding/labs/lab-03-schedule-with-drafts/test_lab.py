@@ -362,6 +362,18 @@ def test_placeholders_count_like_tokens(lab: ModuleType) -> None:
     )
 
 
+def test_placeholders_stand_before_drafts(lab: ModuleType) -> None:
+    """The second plan has room for two of Eve's four tokens."""
+    scheduler, _ = in_flight(lab, "eve")
+    scheduler.max_num_scheduled_tokens = 2
+    second = scheduler.schedule()
+    got = (second.num_scheduled_tokens, second.scheduled_spec_decode_tokens)
+    assert got == ({"eve": 2}, {"eve": [-1]}), (
+        "9 tokens, 4 placeholders and 3 drafts, 12 of them computed: the next is a placeholder, and behind "
+        f"it one draft finds room. Yours: {got}"
+    )
+
+
 @pytest.mark.parametrize("accepted", [0, 1, 3])
 def test_placeholders_are_taken_back(lab: ModuleType, accepted: int) -> None:
     """The result of the first plan comes while the second is computed."""

@@ -48,15 +48,19 @@ def show_gains(lab: ModuleType) -> None:
             print(f"{name:16}{text:6}" + "".join(cells))
 
 
-def show_scores(lab: ModuleType, workloads: dict[str, list[support.Part]]) -> None:
+def show_scores(lab: ModuleType, workloads: dict[str, list[support.Part]]) -> list[str]:
+    """Prints the shares; returns the k behind them, a line for each run."""
     print(f"\n{'of the oracle':26}" + "".join(f"{name:>17}  fixed" for name in EAGLE))
+    by_part = []
     for workload, parts in workloads.items():
         cells = ""
         for name in EAGLE:
             server = support.servers()[name]
             found = support.score(lab, server, parts, support.ask_oracle(lab, server, parts))
             cells += f"{found.controller:17.2f}{found.best_fixed:7.2f}"
+            by_part.append(f"{workload}, {name}: {found.compare_k()}")
         print(f"{workload:26}{cells}")
+    return by_part
 
 
 def record() -> None:
@@ -72,7 +76,9 @@ def record() -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--impl", help="starter, solution or a file (solution)")
-    parser.add_argument("--practice", action="store_true", help="serve the other four workloads")
+    parser.add_argument(
+        "--practice", action="store_true", help="serve the other four, and show your k"
+    )
     parser.add_argument("--record", action="store_true", help="write oracle.json")
     args = parser.parse_args()
     if args.record:
@@ -80,7 +86,9 @@ def main() -> None:
         return
     lab = implementation(args.impl)
     show_gains(lab)
-    show_scores(lab, support.PRACTICE if args.practice else support.HELD_OUT)
+    by_part = show_scores(lab, support.PRACTICE if args.practice else support.HELD_OUT)
+    if args.practice:
+        print("\n" + "\n".join(by_part))
 
 
 if __name__ == "__main__":

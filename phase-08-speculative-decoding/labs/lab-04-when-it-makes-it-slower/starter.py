@@ -140,7 +140,8 @@ class Controller:
         The first call comes before anything was drafted; then one comes every eight steps.
 
         Args:
-            counters: as they stand, with `most` positions; the step that is under way is not in them yet.
+            counters: as they stand, with `most` positions; the step that is under way is not in them yet,
+                so that one of eight had the k before. You may neglect that.
             batch, context: running requests, and their mean number of tokens.
         """
         raise NotImplementedError

@@ -43,7 +43,7 @@ def servers() -> dict[str, dict[str, Any]]:
         "draft_row_s": 2 * head.params / head.flops,
     }
     mixtral = DERIVED["h200-mixtral-8x7b"]
-    assert isinstance(mixtral, MoeRooflineCost)
+    assert isinstance(mixtral, MoeRooflineCost), "Mixtral's cost counts experts"
     mixture = {
         "dense_s": mixtral.params * mixtral.bytes_per_param / mixtral.bandwidth,
         "row_s": 2 * mixtral.params_used / mixtral.flops,
@@ -144,9 +144,11 @@ class Run(Speculation):
         super().__init__(config, drafter, seed=8)
         self.lab, self.choose = lab, choose
         self.steps = self.chosen = 0
+        self.by_part: list[list[int]] = []
 
     def begin(self, part: Part) -> None:
         self._rates = list(part.conditional)
+        self.by_part.append([])
 
     def num_draft_tokens(self, scheduler: Any) -> int:
         if self.steps % EVERY == 0 and scheduler.running:
@@ -155,6 +157,7 @@ class Run(Speculation):
             self.chosen = self.choose(counters, len(scheduler.running), context)
             if type(self.chosen) is not int or not 0 <= self.chosen <= MOST:
                 raise AssertionError(f"choose() returned {self.chosen!r}, not 0 to {MOST}")
+            self.by_part[-1].append(self.chosen)
         self.steps += 1
         return self.chosen
 
@@ -176,10 +179,16 @@ def _config() -> dict[str, Any]:
     }  # fmt: skip
 
 
-def serve(
-    lab: ModuleType, server: dict[str, Any], parts: Sequence[Part], choose: Choose
-) -> tuple[list[float], Any]:
-    """Seconds of each part, and the counters at the end."""
+class Served(NamedTuple):
+    """Seconds of each part, the counters at the end, and for each part the k that were chosen in it."""
+
+    seconds: list[float]
+    stats: Any
+    chosen: list[list[int]]
+
+
+def serve(lab: ModuleType, server: dict[str, Any], parts: Sequence[Part], choose: Choose) -> Served:
+    """Serve the parts one after the other, with this controller."""
     model, drafter = costs(server)
     config = EngineConfig(
         num_gpu_blocks=16_000, max_model_len=2048, max_num_batched_tokens=100_000,
@@ -195,7 +204,7 @@ def serve(
             SimRequest(f"{index}.{i}", begin, [i] * PROMPT, part.tokens) for i in range(part.batch)
         )
         seconds.append(simulator.now - begin)
-    return seconds, run.stats
+    return Served(seconds, run.stats, run.by_part)
 
 
 def fixed(k: int) -> Choose:
@@ -213,35 +222,49 @@ class Score(NamedTuple):
         controller: the learner's.
         best_fixed: the best single k for the whole workload, known beforehand.
         off: no speculation.
+        best_k: the best k of each part.
+        chosen: the learner's, on average over each part.
     """
 
     controller: float
     best_fixed: float
     off: float
+    best_k: list[int]
+    chosen: list[float]
+
+    def compare_k(self) -> str:
+        """The best k and the learner's, part by part."""
+        return f"best k by part {self.best_k}, yours on average {self.chosen}"
 
 
 class Oracle(NamedTuple):
-    """Seconds that a workload takes with the best k of each part, with the best k for all, and with none."""
+    """Seconds that a workload takes with the best k of each part, with the best k for all, and with none;
+    and the best k of each part."""
 
     best: float
     best_fixed: float
     off: float
+    best_k: list[int]
 
 
 def ask_oracle(lab: ModuleType, server: dict[str, Any], parts: Sequence[Part]) -> Oracle:
     """All k are tried; the tests do not wait for it."""
-    by_k = [serve(lab, server, parts, fixed(k))[0] for k in range(MOST + 1)]
-    return Oracle(sum(map(min, zip(*by_k, strict=True))), min(map(sum, by_k)), sum(by_k[0]))
+    by_k = [serve(lab, server, parts, fixed(k)).seconds for k in range(MOST + 1)]
+    by_part = list(zip(*by_k, strict=True))
+    best_k = [seconds.index(min(seconds)) for seconds in by_part]
+    return Oracle(sum(map(min, by_part)), min(map(sum, by_k)), sum(by_k[0]), best_k)
 
 
 def recorded() -> dict[str, Oracle]:
     """The oracle's seconds for the held-out workloads, by "server: workload", from `show.py --record`."""
     found = json.loads((HERE / "oracle.json").read_text(encoding="utf-8"))
-    return {name: Oracle(*seconds) for name, seconds in found.items()}
+    return {name: Oracle(*values) for name, values in found.items()}
 
 
 def score(lab: ModuleType, server: dict[str, Any], parts: Sequence[Part], oracle: Oracle) -> Score:
     """How the controller of `lab` does beside the oracle."""
     controller = lab.Controller(lab.Server(**server), MOST)
-    seconds, _ = serve(lab, server, parts, controller.choose)
-    return Score(*(oracle.best / taken for taken in (sum(seconds), oracle.best_fixed, oracle.off)))
+    served = serve(lab, server, parts, controller.choose)
+    shares = [oracle.best / taken for taken in (sum(served.seconds), oracle.best_fixed, oracle.off)]
+    chosen = [round(sum(part) / len(part), 1) for part in served.chosen]
+    return Score(*shares, oracle.best_k, chosen)

@@ -24,7 +24,8 @@ def test_the_predictions_hold(lab: ModuleType) -> None:
     want = {
         "56 % of five": (
             [3.8, 36.0],
-            "of the five draft tokens, how many were accepted? And which token comes without being drafted?",
+            "of the five draft tokens, how many were accepted? Which token comes without being "
+            "drafted? And the rate is asked for in percent",
         ),
         "conditional 0.75": (
             [3.288, 0.4219],
@@ -74,7 +75,9 @@ def test_steps_are_counted_not_timed(lab: ModuleType) -> None:
     """The engine's scheduler with accepted drafts: tokens per request and step, as they came out."""
     for conditional in (support.TEXTS["chat"], support.TEXTS["edits of code"]):
         part = support.Part(60, 200, conditional)
-        _, stats = support.serve(lab, SERVERS["Llama, EAGLE"], [part], support.fixed(support.MOST))
+        stats = support.serve(
+            lab, SERVERS["Llama, EAGLE"], [part], support.fixed(support.MOST)
+        ).stats
         counted = part.batch * (part.tokens - 1) / stats.num_drafts
         want = lab.expected_tokens(lab.unconditional_rates(list(conditional)))
         assert want == pytest.approx(counted, rel=0.03), (
@@ -158,8 +161,7 @@ def test_a_step_takes_what_the_simulator_says(lab: ModuleType, name: str) -> Non
         ends = []
         for tokens in (20, 40):
             part = support.Part(batch, tokens, (0.0,) * support.MOST)
-            seconds, _ = support.serve(lab, SERVERS[name], [part], support.fixed(k))
-            ends.append(seconds[0])
+            ends.append(support.serve(lab, SERVERS[name], [part], support.fixed(k)).seconds[0])
         counted = (ends[1] - ends[0]) / 20
         got = lab.step_seconds(server, batch, k, support.PROMPT + 30 + k)
         assert got == pytest.approx(counted, rel=0.01), (
@@ -219,7 +221,8 @@ def test_close_to_the_oracle(lab: ModuleType, workload: str) -> None:
     for name, found in scored(lab, workload).items():
         assert found.controller >= SHARE, (
             f"{name}, {workload}: {found.controller:.2f} of the oracle's tokens per second, and {SHARE} is "
-            f"asked for; the best fixed k has {found.best_fixed:.2f}, no speculation {found.off:.2f}"
+            f"asked for; the best fixed k has {found.best_fixed:.2f}, no speculation {found.off:.2f}; "
+            f"{found.compare_k()}"
         )
 
 
@@ -231,7 +234,7 @@ def test_close_on_average_and_better_than_any_fixed_k(lab: ModuleType) -> None:
     for name, found in scored(lab, "one user does").items():
         assert found.controller > found.best_fixed, (
             f"{name}, one user whose text changes: {found.controller:.2f} of the oracle, and the best fixed "
-            f"k has {found.best_fixed:.2f}"
+            f"k has {found.best_fixed:.2f}; {found.compare_k()}"
         )
 
 

@@ -13,7 +13,8 @@ from course.fuzz.causes import WITHDRAWN as PLANTED
 from course.fuzz.command import RESULTS, main
 from course.fuzz.draw import GENERATORS, named, worlds
 from course.fuzz.drive import NoProgress, WrongPlan, WrongSlot, WrongTokens, play
-from course.fuzz.engines import Engine, Leak, Mini, engine_of, release
+from course.fuzz.engine import Engine, Leak
+from course.fuzz.engines import Mini, engine_of, release
 from course.fuzz.hunt import SCHEDULERS, hunt, kind_of
 from course.fuzz.known import BYSTANDER, DEADLY, DOUBLED, EQUALS, KNOWN, WITHDRAWN
 from course.fuzz.memory import Entry, Memory, Plan, Wrong

@@ -14,7 +14,8 @@ import pytest
 
 from course.fuzz.causes import EQUAL, WITHDRAWN, cause_of
 from course.fuzz.drive import play
-from course.fuzz.engines import Engine, Mini
+from course.fuzz.engine import Engine
+from course.fuzz.engines import Mini
 from course.fuzz.real import situations
 from course.fuzz.world import World
 from mini_vllm.core.sched.upstream_scheduler import UpstreamScheduler

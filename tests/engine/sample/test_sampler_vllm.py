@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,12 +12,12 @@ from mini_vllm.sample.metadata import PenaltyState, SamplingMetadata
 from mini_vllm.sample.sampler import Sampler
 from tests.engine.helpers.sampler_helpers import (
     VOCAB,
-    Row,
     generations,
     random_logits,
     random_params,
     rows_of,
 )
+from tests.engine.helpers.sampler_vllm import vllm_sampler
 
 # ---- the same of real vLLM -----------------------------------------------------------------------
 
@@ -140,73 +139,3 @@ class TestAgainstVllm:
         np.testing.assert_allclose(
             ops.softmax(ours), real.softmax(-1).numpy(), rtol=1e-5, atol=1e-7
         )
-
-
-def vllm_sampler(rows: list[Row]) -> tuple[Any, Any]:
-    """vLLM's own sampler, and its metadata for these rows as its input batch would build it."""
-    import torch
-    import vllm
-    from vllm.v1.sample.logits_processor import (
-        BatchUpdate,
-        LogitBiasLogitsProcessor,
-        LogitsProcessors,
-        MinPLogitsProcessor,
-        MinTokensLogitsProcessor,
-    )
-    from vllm.v1.sample.metadata import SamplingMetadata
-    from vllm.v1.sample.sampler import Sampler
-
-    params = []
-    for row in rows:
-        p = row.sampling_params
-        names = ("temperature", "top_k", "top_p", "min_p", "logit_bias", "min_tokens")
-        real = vllm.SamplingParams(
-            **{name: getattr(p, name) for name in names}, stop_token_ids=p.stop_token_ids
-        )
-        real.update_from_generation_config({}, p.eos_token_id)
-        # An id beyond the vocabulary is one that vLLM's scatter cannot take.
-        real.all_stop_token_ids.intersection_update(range(VOCAB))
-        params.append(real)
-    update = BatchUpdate(
-        batch_size=len(rows),
-        removed=[],
-        moved=[],
-        added=[
-            (i, p, row.prompt_token_ids, row.output_token_ids)
-            for i, (p, row) in enumerate(zip(params, rows, strict=True))
-        ],
-    )
-    config = vllm.config.VllmConfig()
-    cpu = torch.device("cpu")
-    processors = [
-        kind(config, cpu, False)
-        for kind in (MinTokensLogitsProcessor, LogitBiasLogitsProcessor, MinPLogitsProcessor)
-    ]
-    for processor in processors:
-        processor.update_state(update)
-
-    ours = [row.sampling_params for row in rows]
-    temperature = torch.tensor([p.temperature for p in ours])
-    barred = torch.zeros(len(rows), VOCAB, dtype=torch.bool)
-    for i, p in enumerate(ours):
-        if p.allowed_token_ids:
-            barred[i] = True
-            barred[i, p.allowed_token_ids] = False
-    return Sampler(), SamplingMetadata(
-        temperature=temperature,
-        all_greedy=bool((temperature == 0).all()),
-        all_random=bool((temperature > 0).all()),
-        top_p=torch.tensor([p.top_p for p in ours]),
-        top_k=torch.tensor([p.top_k if 0 < p.top_k < VOCAB else VOCAB for p in ours]),
-        generators={i: torch.Generator().manual_seed(i) for i in range(len(rows))},
-        max_num_logprobs=max((p.logprobs for p in ours if p.logprobs is not None), default=None),
-        no_penalties=False,
-        prompt_token_ids=torch.tensor([row.prompt_token_ids for row in rows]),
-        frequency_penalties=torch.tensor([p.frequency_penalty for p in ours]),
-        presence_penalties=torch.tensor([p.presence_penalty for p in ours]),
-        repetition_penalties=torch.tensor([p.repetition_penalty for p in ours]),
-        output_token_ids=[row.output_token_ids for row in rows],
-        allowed_token_ids_mask=barred,
-        bad_words_token_ids={},
-        logitsprocs=LogitsProcessors(processors),
-    )

@@ -19,6 +19,7 @@ import pytest
 
 from mini_vllm import LLM, EngineConfig, SamplingParams
 from mini_vllm.entrypoints.cli import build_parser, main
+from mini_vllm.entrypoints.cli.flags import make_config
 from mini_vllm.sampling_params import PARAMETERS
 from tests.engine.helpers.text_helpers import greedy, write_checkpoint
 
@@ -356,3 +357,27 @@ def test_first_token_within_a_second_of_process_start() -> None:
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     assert spent < 1.0, f"the first token took {spent:.2f} s of processor time"
+
+
+def test_logits_processors_and_what_logprobs_are(
+    model: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Both flags reach the engine; what is no processor ends the command with one line."""
+    args = build_parser().parse_args(
+        [
+            "generate",
+            "Hello",
+            "--logprobs-mode",
+            "processed_logits",
+            "--logits-processors",
+            "a:B",
+            "c:D",
+        ]
+    )
+    config = make_config(args)
+    assert config.logprobs_mode == "processed_logits"
+    assert config.logits_processors == ["a:B", "c:D"]
+    ran = Ran(capsys, "generate", "Hello", "--model", model, "--logits-processors", "no.such:Class")
+    assert (ran.status, ran.out) == (2, "")
+    assert "logits processor 'no.such:Class' cannot be loaded: No module" in ran.err
+    assert len(ran.err.splitlines()) == 1, ran.err
