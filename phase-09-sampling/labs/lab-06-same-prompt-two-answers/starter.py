@@ -109,7 +109,7 @@ def suspects(a: Run, b: Run) -> set[str]:
         "prefix hit": other numbers of cached tokens.
         "chunks": the prompt is cut at other places. Only cuts behind the tokens that either run had in the
             cache count: what was not computed cannot have been cut.
-        "batch": another number of requests in a step, up to that of the first differing token.
+        "batch": another number of requests in the step of a token, up to the first differing one.
     In the sampler, unless the layer is the model:
         "knobs": another temperature, top_k or top_p. A run that does not draw there has no knobs at all.
         "seed", if both draw there: other seeds, or no seed at all.

@@ -62,15 +62,15 @@ def play(lab: ModuleType, situation: Any, model: Any = None, num_tokens: int = 1
         num_gpu_blocks=128,
     )
     engine = LLMEngine(model or _model(), config, parts=parts)
-    prompt = {"prompt_token_ids": list(situation.prompt)}
+    prompt: list[int] = list(situation.prompt)
     if situation.warm:
         greedy = SamplingParams(temperature=0.0, max_tokens=1, ignore_eos=True)
         engine.add_request("before", prompt, greedy)
         while engine.has_unfinished_requests():
             engine.step()
     for number, neighbour in enumerate(situation.neighbours, start=1):
-        other = {"prompt_token_ids": prompt_of(number)}
-        engine.add_request(f"neighbour {number}", other, params_of(neighbour, num_tokens))
+        params = params_of(neighbour, num_tokens)
+        engine.add_request(f"neighbour {number}", prompt_of(number), params)
     params = SamplingParams(
         temperature=situation.temperature,
         top_k=situation.top_k,
@@ -108,7 +108,7 @@ def _watch(engine: LLMEngine, situation: Any, lab: ModuleType) -> Any:
                 done = output
     answer = done.outputs[0]
     best = [
-        tuple(sorted((one.logprob for one in row.values() if one.rank <= 2), reverse=True)[:2])
+        tuple(sorted((one.logprob for one in row.values()), reverse=True)[:2])
         for row in answer.logprobs
     ]
     assert done.num_cached_tokens == first, (done.num_cached_tokens, first)
