@@ -71,6 +71,7 @@ class Streams:
     """
 
     def __init__(self, seed: int) -> None:
+        """Nobody has a stream yet but those without a seed, who share one."""
         raise NotImplementedError
 
     def noise(self, rows: Sequence[Row], vocab: int) -> Array:
