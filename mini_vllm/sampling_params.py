@@ -150,10 +150,10 @@ class SamplingParams:
         output_kind: RequestOutputKind = RequestOutputKind.CUMULATIVE,
         logit_bias: dict[int, float] | None = None,
         allowed_token_ids: list[int] | None = None,
+        extra_args: dict[str, Any] | None = None,
         bad_words: list[str] | None = None,
         skip_reading_prefix_cache: bool | None = None,
         repetition_detection: RepetitionDetectionParams | None = None,
-        extra_args: dict[str, Any] | None = None,
         **unknown: Any,
     ) -> None:
         if unknown:
