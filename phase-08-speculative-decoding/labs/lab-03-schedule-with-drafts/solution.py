@@ -113,8 +113,8 @@ class Scheduler(given.Scheduler):
         """
         num_new_tokens = (
             request.num_tokens_with_spec
-            + request.num_output_placeholders
             - request.num_computed_tokens
+            + request.num_output_placeholders
         )
         if 0 < self.long_prefill_token_threshold < num_new_tokens:
             num_new_tokens = self.long_prefill_token_threshold

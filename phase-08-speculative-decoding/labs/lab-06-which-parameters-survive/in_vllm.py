@@ -27,20 +27,11 @@ os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
 
 HERE = Path(__file__).resolve().parent
 support = load_module(HERE / "support.py", "lab_08_06_support")
+# What the Triton kernel of this name does, as lab 08-02 has it.
+Expand = load_module(
+    HERE.parent / "lab-02-rejection-sampler" / "in_vllm.py", "lab_08_02_in_vllm"
+).Expand
 TEMPERATURE = 0.7
-
-
-class Expand:
-    """What vLLM's Triton kernel of this name does."""
-
-    def __getitem__(self, grid: Any) -> Any:
-        return self
-
-    def __call__(self, output: Any, values: Any, ends: Any, old: int, new: int, **_: Any) -> None:
-        start = 0
-        for value, end in zip(values.tolist(), ends.tolist(), strict=True):
-            output[start:end] = new if value == old else value
-            start = end
 
 
 class OfTheEngine:
