@@ -39,9 +39,8 @@ def draw_knobs() -> Drawing:
         d.text(left, top + 10, name, "m")
         bottom = top + 20 + tall
         for j, (c, p) in enumerate(_probs(logits).items()):
-            p = round(p, 3)  # another processor's last digits draw the same picture
             at = left + j * 21
-            if p > 0:
+            if p >= 5e-4:
                 d.box(at, bottom - p / 0.56 * tall, 17, p / 0.56 * tall, "A" if i == 1 else "B", 0)
             d.text(at + 8.5, bottom + 16, c, "s", "middle")
         d.path([(left - 2, bottom), (left + 188, bottom)], "thin")
@@ -94,7 +93,7 @@ def draw_race() -> Drawing:
         assert first == min(arrivals, key=lambda c: arrivals[c]), seed
         last_x, up = -99.0, 0
         for c, arrives in sorted(arrivals.items(), key=lambda pair: pair[1]):
-            at = x(min(float(f"{arrives:.3g}"), 10**2.1))
+            at = x(min(arrives, 10**2.1))
             up = 1 - up if at - last_x < 20 else 0
             last_x = at
             d.dot(at, y, "A" if c == first else "B")
