@@ -15,7 +15,7 @@ import sys
 from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib.machinery import ModuleSpec, SourceFileLoader
-from importlib.util import module_from_spec, spec_from_loader
+from importlib.util import find_spec, module_from_spec, spec_from_loader
 from pathlib import Path
 from types import ModuleType
 
@@ -373,6 +373,12 @@ def engine_parts() -> tuple[str, ...]:
                 if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name)
             )
     raise CourseError(f"{source} has no class EngineParts")
+
+
+def need_vllm() -> None:
+    """End a lab's script with a sentence where vLLM is not installed."""
+    if find_spec("vllm") is None:
+        raise SystemExit("vllm is not installed here; see SETUP.md")
 
 
 def load_module(path: Path, name: str, text: str | None = None) -> ModuleType:

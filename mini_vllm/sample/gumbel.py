@@ -30,6 +30,7 @@ def philox(seed: int, offsets: npt.ArrayLike) -> npt.NDArray[np.uint32]:
         seed: its low 64 bits are the key.
         offsets: integers of at least 0, any shape; their 64 bits are the counter.
     """
+    seed = int(seed)  # a numpy integer would overflow
     counter = np.asarray(offsets).astype(np.uint64)
     c0, c1 = counter & _LOW_32_BITS, counter >> np.uint64(32)
     c2, c3 = np.zeros_like(c0), np.zeros_like(c0)

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from course.learner.labs import load_module
+from course.learner.labs import load_module, need_vllm
 
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
 
@@ -163,6 +163,7 @@ def answers() -> dict[str, Any]:
 
 
 def main(which: str = "starter") -> None:
+    need_vllm()
     if which == "--record":
         support.ANSWERS.write_text(json.dumps(answers()) + "\n", encoding="utf-8")
         return

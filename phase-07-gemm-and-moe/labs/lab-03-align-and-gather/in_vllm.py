@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from course.learner.labs import load_module
+from course.learner.labs import load_module, need_vllm
 
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
 
@@ -111,6 +111,7 @@ def compare(lab: Any, number: int = 2000) -> list[str]:
 
 
 def main(which: str = "starter") -> None:
+    need_vllm()
     lab = load_module(HERE / f"{which}.py", f"lab_07_03_{which}")
     wrong = compare(lab)
     print(f"2,000 batches, {len(wrong)} with another assignment than vLLM's")

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from course.learner.labs import load_module
+from course.learner.labs import load_module, need_vllm
 
 for name, value in (
     ("VLLM_LOGGING_LEVEL", "ERROR"),
@@ -127,6 +127,7 @@ def record_runs() -> list[dict[str, Any]]:
 
 
 def main(which: str = "starter") -> None:
+    need_vllm()
     if which == "--record":
         drafts = [vllm_draft(case) for case in support.random_cases(support.NUM_RECORDED)]
         found = {"vllm": "0.22.1", "drafts": drafts, "runs": record_runs()}

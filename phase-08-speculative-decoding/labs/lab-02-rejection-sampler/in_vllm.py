@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from course.learner.labs import load_module
+from course.learner.labs import load_module, need_vllm
 
 os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
 
@@ -157,6 +157,7 @@ def short(value: Any) -> Any:
 
 
 def main(which: str = "starter") -> None:
+    need_vllm()
     module = use_cpu_kernels()
     if which == "--record":
         steps = [make_step(seed, 5) for seed in range(RECORDED)]

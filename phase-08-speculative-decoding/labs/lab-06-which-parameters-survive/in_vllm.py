@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from course.learner.labs import load_module
+from course.learner.labs import load_module, need_vllm
 from mini_vllm.sample.metadata import SamplingMetadata
 from mini_vllm.sample.ops import softmax
 from mini_vllm.sample.rejection_sampler import RejectionSampler
@@ -151,6 +151,7 @@ class Server:
 
 
 def main(which: str = "starter") -> None:
+    need_vllm()
     lab = load_module(HERE / f"{which}.py", f"lab_08_06_{which}")
     samplers = {
         "mini_vllm": OfTheEngine(),

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from course.learner.labs import load_module
+from course.learner.labs import load_module, need_vllm
 
 for name, value in (
     ("VLLM_LOGGING_LEVEL", "ERROR"),
@@ -200,6 +200,7 @@ RECORDED_ROWS, RECORDED_BATCHES = 12, 60
 
 
 def main(which: str = "starter") -> None:
+    need_vllm()
     vllm = Vllm()
     if which == "--record":
         text = json.dumps(record(vllm), separators=(",", ":"))

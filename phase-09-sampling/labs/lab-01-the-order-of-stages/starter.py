@@ -2,7 +2,7 @@
 every NotImplementedError.
 
 V tokens in the vocabulary; a row of logits is float32 [V]. A barred token has the logit -inf. No function
-changes the row that it is given.
+changes the row that it is given; it may return it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from mini_vllm.sample.ops import softmax  # noqa: F401
+from mini_vllm.sample.ops import softmax  # noqa: F401  # given: takes [V] as well as [n, V]
 
 Array = NDArray[np.float32]
 Ints = NDArray[np.int64]
@@ -100,7 +100,7 @@ def top_p(logits: Array, request: Request) -> Array:
     """Bar the least likely tokens, so that the others hold at least p between them.
 
     From the least likely up, a token is barred while the sum so far, its own probability included, is at most
-    1 - p (in float32). The likeliest always stays. Unlike in `top_k` a tie saves no token; which of those
+    1 - p. The likeliest always stays. Unlike in `top_k` a tie saves no token; which of those
     that tie are barred is up to you.
     """
     raise NotImplementedError
@@ -138,8 +138,8 @@ def process(logits: Array, request: Request) -> Array:
 def sample(logits: Array, requests: Sequence[Request], noise: Array) -> Ints:
     """One token per row of a batch, in which greedy requests stand beside others.
 
-    A greedy request gets the token with the largest logit, any other the one with the largest probability
-    over noise. The first among equals.
+    A greedy request gets the token with the largest logit, any other the one whose probability divided by
+    its noise is the largest. The first among equals.
 
     Args:
         logits: [n, V].

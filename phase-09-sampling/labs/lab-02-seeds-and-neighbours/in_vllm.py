@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from course.learner.labs import load_module
+from course.learner.labs import load_module, need_vllm
 
 for name, value in (
     ("VLLM_LOGGING_LEVEL", "ERROR"),
@@ -82,6 +82,7 @@ def direct() -> list[list[int]]:
 
 
 def main(which: str = "starter") -> None:
+    need_vllm()
     lab = load_module(HERE / f"{'solution' if which == '--record' else which}.py", "lab_09_02_lab")
     if which == "--record":
         tokens = {repr(one): play(lab.Situation(neighbours=one)) for one in RECORDED}

@@ -43,9 +43,10 @@ class Situation:
             own, gets 8, and leaves. A number is its seed, None: it has none, "greedy": its temperature is 0.
         token_budget: `max_num_batched_tokens`, at least 8. A prompt that does not fit into a step comes in
             chunks.
-        num_blocks: of 16 tokens each, at least 5. One is never given out. A request has room for the tokens
-            computed up to now, and where a running request finds no free block, the last in the batch is
-            preempted: it gives its blocks back, waits, and has its tokens computed again.
+        num_blocks: of 16 tokens each, at least 5. One is never given out. A request enters with blocks for
+            its prompt, and needs another after each 16 tokens. Where none is free, the last in the batch,
+            who may be the one that asks, is preempted: it gives its blocks back, waits, and has its tokens
+            computed again.
     """
 
     neighbours: tuple[int | str | None, ...] = ()
@@ -64,7 +65,8 @@ def predictions() -> dict[str, Any]:
 class Streams:
     """Where each row's noise comes from, as in model runner V1.
 
-    `TorchGenerator(seed).standard_exponential(V)` gives the next V numbers of a stream.
+    `TorchGenerator(seed).standard_exponential(V)` gives the next V numbers of a stream. It cannot be set
+    back; how you repeat a draw is up to you.
 
     Args:
         seed: of the one stream that all rows without a seed share.
@@ -87,7 +89,7 @@ class Streams:
     def discard(self, req_id: str) -> None:
         """The token that was drawn for this request last is thrown away: its next noise is the same again.
 
-        Nothing for a request without a seed, or for one that is over.
+        At most once for each draw. Nothing for a request without a seed, or for one that is over.
         """
         raise NotImplementedError
 
@@ -102,9 +104,9 @@ class Streams:
 def stateless_noise(rows: Sequence[Row], vocab: int) -> Array:
     """The noise of (seed, position), as in model runner V2: float32 [n, V].
 
-    `philox(seed, position)` is a number for the row. With that as the seed `uniform(number, token_ids)` gives
-    each token its u, evenly from [0, 1). Raised to at least `np.finfo(np.float32).tiny`, -log(u) is a draw
-    from the exponential distribution.
+    `philox(seed, position)` is a number for the row. With that as the seed, `uniform(number, np.arange(V))`
+    gives each token its u, evenly from [0, 1). Raised to at least `np.finfo(np.float32).tiny`, -log(u) is a
+    draw from the exponential distribution.
 
     Args:
         rows: all have a seed. vLLM gives a request without one a random seed when it arrives.
@@ -120,7 +122,8 @@ def experiments() -> list[Situation]:
 
     Between them they find a sampler with one stream for all requests; one that ignores all seeds in a batch
     where a row has none; one that does not take back a draw that is thrown away; one whose streams belong to
-    the seed, to the row of the batch, or to the stay in the batch, instead of the request.
+    the seed, to the row of the batch (and begin with the seed of the first request there), or to the stay in
+    the batch, instead of the request.
     """
     raise NotImplementedError
 

@@ -143,7 +143,8 @@ def test_nothing_is_left_of_a_finished_request(lab: ModuleType) -> None:
     asked.streams.discard("noor")
     asked.streams.finish("noor")
     asked.streams.discard("noor")
-    expect(asked.draw(("noor", 3))[0], 3, 1, "a new request after a discarded draw and its end")
+    what = "noor drew, had it thrown away, and ended; a new noor with seed 3"
+    expect(asked.draw(("noor", 3))[0], 3, 1, what)
 
 
 # ---- no streams ----------------------------------------------------------------------------------
@@ -164,12 +165,20 @@ def test_noise_from_seed_and_position(lab: ModuleType) -> None:
     assert got.dtype == np.float32, f"float32, not {got.dtype}"
     for row, mine in zip(rows, got, strict=True):
         want = np.exp(-gumbel_noise(row.seed, row.position, np.arange(50)))
+        later = np.exp(-gumbel_noise(row.seed, row.position + 1, np.arange(50)))
+        assert not np.allclose(mine, later, rtol=1e-4), (
+            f"seed {row.seed}, position {row.position}: yours is the noise of position {row.position + 1}"
+        )
         assert np.allclose(mine, want, rtol=1e-4), (
-            f"seed {row.seed}, position {row.position}: the first numbers are {want[:3].round(3).tolist()}, "
-            f"not {mine[:3].round(3).tolist()}"
+            f"seed {row.seed}, position {row.position}: noise begins {_short(want)}, and yours {_short(mine)}"
         )
     again = np.asarray(lab.stateless_noise(rows[::-1], 50))
     assert np.array_equal(again[::-1], got), "the same rows in another order get other noise"
+
+
+def _short(noise: Any) -> str:
+    """Its first three numbers."""
+    return " ".join(f"{float(number):.3f}" for number in noise[:3])
 
 
 def test_noise_is_never_zero(lab: ModuleType) -> None:
@@ -270,6 +279,18 @@ def test_your_experiments_notice(lab: ModuleType, fault: str) -> None:
     scheme = support.FAULTS[fault]
     situations = lab.experiments()
     changed = lab.changed_by(support.player(lab, scheme), situations)
-    assert changed, (
-        f"{scheme.__doc__.splitlines()[0]} In none of your {len(situations)} situations does that show."
+    if changed:
+        return
+    runs = [support.serve(support.Right(), one, lab.Row)[1] for one in situations]
+    missing = {
+        "no rewind": (sum(run.discarded for run in runs), "No prompt comes in chunks in any of them."),
+        "in the batch only": (
+            sum(run.preempted for run in runs),
+            "Our request is preempted in none of them. It must start beside another and lack a block later.",
+        ),
+    }  # fmt: skip
+    happened, why = missing.get(fault, (1, ""))
+    pytest.fail(
+        f"{scheme.__doc__.splitlines()[0]} In none of your {len(situations)} situations does that show. "
+        f"{'' if happened else why}".rstrip()
     )

@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from course.learner.labs import load_module
+from course.learner.labs import load_module, need_vllm
 from mini_vllm.config.engine import DEFAULT_MODEL
 
 for name, value in (
@@ -79,6 +79,7 @@ def compare(lab: Any, found: dict[str, Any]) -> tuple[int, int, float]:
 
 
 def main(which: str = "starter") -> None:
+    need_vllm()
     found = ask_vllm()
     if which == "--record":
         support.RECORDED.write_text(json.dumps(found) + "\n")

@@ -21,7 +21,7 @@ def predictions() -> dict[str, Any]:
         "forgotten": ["Bo", "Cy"],
         "said": [5, 5, 9, 5, 5, 9],
         "back": (3, 8),
-        "calls": 0,
+        "greedy": ["Noor"],
     }
 
 

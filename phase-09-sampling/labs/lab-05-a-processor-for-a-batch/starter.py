@@ -30,7 +30,7 @@ def parse_rule(sampling_params: Any) -> tuple[int, list[int]] | None:
     may stand beside them, and `extra_args` may be None.
 
     Returns:
-        (after, say), or None for a request with neither of the two.
+        (after, say), or None for a request with neither key.
 
     Raises:
         ValueError: one of the two without the other, an `after` that is no token id, a `say` that is not a
@@ -74,9 +74,9 @@ class SayAfter(LogitsProcessor):  # type: ignore[misc]
         Args:
             batch_update: None: the same requests in the same rows. Else three lists, in the order in which
                 they are to be read:
-                `removed`: rows that are empty now.
+                `removed`: rows whose owners have left, and that nobody takes in this update.
                 `added`: (row, sampling_params, prompt_token_ids, output_token_ids) for each request that
-                    comes. The last is the engine's own list, and grows.
+                    comes, with a rule or without. The last is the engine's own list, and grows.
                 `moved`: (source, target, direction). Either the two rows change places
                     (`direction == MoveDirectionality.SWAP`), or the owner of source goes to target, and
                     source is empty.

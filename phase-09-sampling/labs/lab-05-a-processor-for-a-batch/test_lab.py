@@ -30,7 +30,7 @@ def test_the_predictions_hold(lab: ModuleType) -> None:
             "A token of the phrase is no trigger. When does the model choose again, and what?",
         ),
         "back": ((3, 8), "What did she say before she was preempted, and how much of the phrase was that?"),
-        "calls": (0, "Which stage picks a greedy row's token, and does it come before or after yours?"),
+        "greedy": (["Noor"], "Which of the two has chosen her token before yours is asked?"),
     }  # fmt: skip
     said = lab.predictions()
     apart = sorted(facts.keys() ^ said.keys())
@@ -106,6 +106,21 @@ def follow(lab: ModuleType, after: int, say: list[int], favourites: list[int]) -
     return eve.output_ids
 
 
+def test_a_forced_row_has_one_token(lab: ModuleType) -> None:
+    """0 for it, -inf for the others, whatever stood there."""
+    processor, batch = support.make(lab), support.Batch()
+    processor.update_state(
+        batch.change(come=[support.Person("Eve", support.ask(3, [7]), output_ids=[3])])
+    )
+    logits = np.full((1, support.VOCABULARY), 2.0, np.float32)
+    logits[0, 7] = -np.inf  # another stage has barred it
+    got = processor.apply(logits)
+    assert got is not None, "`apply` returns the logits to go on with, and yours returns None"
+    assert support.describe(got[0], np.zeros(support.VOCABULARY)) == 7, (
+        f"token 7 gets the logit 0, all others -inf; yours: {got[0].tolist()}"
+    )
+
+
 @pytest.mark.parametrize(
     ("after", "say", "favourites", "want"),
     [
@@ -123,21 +138,6 @@ def test_after_its_trigger_a_request_says_its_phrase(
     got = follow(lab, after, say, favourites)
     assert got == want, (
         f"after {after} say {say}; the model would say {favourites}: {want}, not {got}"
-    )
-
-
-def test_a_forced_row_has_one_token(lab: ModuleType) -> None:
-    """0 for it, -inf for the others, whatever stood there."""
-    processor, batch = support.make(lab), support.Batch()
-    processor.update_state(
-        batch.change(come=[support.Person("Eve", support.ask(3, [7]), output_ids=[3])])
-    )
-    logits = np.full((1, support.VOCABULARY), 2.0, np.float32)
-    logits[0, 7] = -np.inf  # another stage has barred it
-    got = processor.apply(logits)
-    assert got is not None, "`apply` returns the logits to go on with, and yours returns None"
-    assert support.describe(got[0], np.zeros(support.VOCABULARY)) == 7, (
-        f"token 7 gets the logit 0, all others -inf; yours: {got[0].tolist()}"
     )
 
 
@@ -175,7 +175,9 @@ def expect(processor: Any, batch: Any, want: list[int | None], what: str) -> Non
         got = support.forced(processor, len(batch.rows))
     except IndexError as error:
         pytest.fail(f"{what}: {error}. The rows are {batch.names()}")
-    assert got == want, f"{what}: rows {batch.names()} are forced to {want}, not {got}"
+    assert got == want, (
+        f"{what}: rows {batch.names()} (small: no rule) are forced to {want}, not {got}"
+    )
 
 
 def test_rows_of_others_are_left_alone(lab: ModuleType) -> None:
@@ -323,13 +325,12 @@ def test_the_newest_token_may_come_late(lab: ModuleType) -> None:
     ada = support.Person("Ada", support.ask(3, [4, 5]))
     processor.update_state(batch.change(come=[ada]))
     expect(processor, batch, [None], "Ada has said nothing")
-    for token, want in ((3, 4), (4, 5), (5, None)):
+    for token, want, comes in ((3, 4, ""), (4, 5, "gil"), (5, None, ""), (3, 4, "noor")):
         ada.output_ids.append(-1)
-        processor.update_state(None)
+        processor.update_state(batch.change(come=[person(comes)]) if comes else None)
         ada.output_ids[-1] = token
-        expect(
-            processor, batch, [want], f"the -1 in the list has become {token} since `update_state`"
-        )
+        what = f"the -1 in the list has become {token} since `update_state`"
+        expect(processor, batch, [want] + [None] * (len(batch.rows) - 1), what)
 
 
 def test_the_argmax_changes(lab: ModuleType) -> None:
@@ -341,6 +342,7 @@ def test_the_argmax_changes(lab: ModuleType) -> None:
 def test_what_true_would_mean(lab: ModuleType) -> None:
     """The README's last question: an engine that believes it."""
     calls = []
+    rule: dict[str, Any] = {"extra_args": {"after": 3, "say": [7]}, "logit_bias": {3: 100.0}}
 
     class Claims(lab.SayAfter):  # type: ignore[name-defined, misc]
         def is_argmax_invariant(self) -> bool:
@@ -356,8 +358,13 @@ def test_what_true_would_mean(lab: ModuleType) -> None:
     assert not calls, (
         f"a greedy batch does not ask such a processor, and asked it {len(calls)} times"
     )
-    llm.generate([[1, 20, 30]], SamplingParams(temperature=1.0, max_tokens=10), use_tqdm=False)
-    assert calls, "a batch that draws asks it in each step"
+    params = [SamplingParams(temperature=t, max_tokens=4, **rule) for t in (0.0, 1.0)]
+    eve, noor = llm.generate([[1, 20, 30]] * 2, params, use_tqdm=False)
+    said = [list(one.outputs[0].token_ids) for one in (eve, noor)]
+    assert said == [[3, 3, 3, 3], [3, 7, 3, 7]], (
+        "both would say 3 in each step, and their rule is to say 7 after each 3. Greedy Eve chooses before "
+        f"the rule is asked, Noor after it: [3, 3, 3, 3] and [3, 7, 3, 7], not {said}"
+    )
 
 
 # ---- everything ----------------------------------------------------------------------------------
@@ -372,8 +379,8 @@ def test_random_schedules(lab: ModuleType, ahead: bool) -> None:
         except (IndexError, KeyError) as error:
             pytest.fail(f"seed {seed}: {type(error).__name__}: {error}")
         assert found is None, (
-            f"seed {seed}, step {found.step}, row {found.row}: {found.name} has said {found.output_ids} and "
-            f"is forced to {found.expected} by its own V0 processor, not to {found.got}. {found.name}: "
+            f"seed {seed}, step {found.step}, row {found.row}: {found.name} has said {found.output_ids}. Its "
+            f"own V0 processor forces {found.expected}, yours {found.got} (None: nothing). {found.name}: "
             f"{found.history}"
         )
 
