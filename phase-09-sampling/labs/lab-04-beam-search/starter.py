@@ -33,7 +33,7 @@ def predictions() -> dict[str, Any]:
 
 
 def num_candidates(beam_width: int) -> int:
-    """How many tokens the search asks for per beam: as many as vLLM. The README says what they must do."""
+    """How many tokens the search asks for per beam: vLLM's number, the README's K of `candidates`."""
     raise NotImplementedError
 
 
@@ -41,7 +41,8 @@ def score(tokens: Sequence[int], cum_logprob: float, eos: int, length_penalty: f
     """What beams are ranked by: the log probability over the length to the power of `length_penalty`.
 
     Args:
-        tokens: all of the beam's, the prompt's too. They make its length, but for an EOS in the last place.
+        tokens: all of the beam's, the prompt's too. They make its length, but for an EOS in the last place,
+            also in a search that ignores EOS.
         eos: the EOS token's id.
 
     Returns: the higher the better.
@@ -54,10 +55,11 @@ def ask_engine(llm: Any, sequences: list[list[int]], num_candidates: int) -> lis
 
     Args:
         llm: a `mini_vllm.LLM`. Its `generate` takes prompts as {"prompt_token_ids": tokens}, and keyword
-            `use_tqdm=False`.
+            `use_tqdm=False`. `SamplingParams(logprobs=k)` asks for k tokens' log probabilities. They stand in
+            `output.outputs[0].logprobs`: for each token said a dict, from token to an object with `.logprob`.
         num_candidates: of how many tokens the log probability is asked for; at temperature 0.
 
-    Returns: per sequence, those tokens and their log probabilities.
+    Returns: per sequence, those tokens and their log probabilities, as floats.
     """
     raise NotImplementedError
 
@@ -71,7 +73,7 @@ def extend(
         answers: one per beam.
         ignore_eos: EOS is a token like others, and ends nothing.
 
-    Returns: those that go on, and those that end by EOS.
+    Returns: those that go on, and those that end by EOS, which stays in their tokens.
     """
     raise NotImplementedError
 
@@ -88,10 +90,10 @@ def beam_search(
     """The best beams that the search finds.
 
     It begins with the prompt as its only beam. In each of `max_tokens` steps all beams are extended, and the
-    best `beam_width` of those that go on are the next beams. It ends before if there are none. Beams that
-    have ended only wait for the end, when all compete.
+    best `beam_width` of those that go on, by `score`, are the next beams. It ends before if there are none.
+    Beams that have ended only wait for the end, when all compete.
 
-    Returns: at most `beam_width` of all that have ended or would go on, best first.
+    Returns: the best `beam_width` of those that ended and those that the last step left, best first.
     """
     raise NotImplementedError
 
@@ -106,8 +108,9 @@ def find_worse(
 
     Args:
         make_ask: the random model of a number, to be searched in the order 0, 1, ... `num_tables` - 1.
-        widths: to be tried, narrow ones first.
+        widths: to be tried, in ascending order.
 
-    Returns: the model's number, a width, and a wider one whose best beam is less likely; None: there is none.
+    Returns: the model's number, a width, and any wider one whose best beam is less likely; None: there is
+        none.
     """
     raise NotImplementedError

@@ -225,7 +225,15 @@ def test_random_models(lab: ModuleType, length_penalty: float) -> None:
         beams = lab.beam_search(ask, [7, 9], eos=EOS, **params)
         got = [(list(beam.tokens), beam.cum_logprob) for beam in beams]
         said, asked = [tokens for tokens, _ in got], [tokens for tokens, _ in want]
-        assert said == asked, f"model {number}, prompt [7, 9], {params}: {asked}, not {said}"
+        for place, (right, mine) in enumerate(zip(want, got, strict=False), start=1):
+            assert mine[0] == right[0], (
+                f"model {number}, prompt [7, 9], {params}: beam {place} is {right[0]}, sum {right[1]:.3f}, "
+                f"and yours {mine[0]}, sum {mine[1]:.3f}. Beams are ranked by `score` in each step and in the "
+                "end; an EOS in the last place shortens a beam, even an EOS that is ignored"
+            )
+        assert len(said) == len(asked), (
+            f"model {number}: {len(asked)} beams, and yours are {len(said)}"
+        )
         assert [total for _, total in got] == pytest.approx([total for _, total in want]), (
             f"model {number}: the tokens are right, and the sums are not: {got}, not {want}"
         )
@@ -303,9 +311,12 @@ def test_the_beams_are_vllms(lab: ModuleType, llm: LLM) -> None:
         for prompt, want in zip(found["prompts"], answers, strict=True):
             beams = lab.beam_search(ask, prompt, eos=EOS, **search)
             got = outputs(beams, prompt)
-            assert got == [tokens for tokens, _ in want], (
-                f"{search}, prompt of {len(prompt)} tokens: vLLM's beams are {want}, yours {got}"
-            )
+            for place, ((theirs, total), mine) in enumerate(zip(want, got, strict=False), start=1):
+                assert mine == theirs, (
+                    f"{search}, prompt of {len(prompt)} tokens: vLLM's beam {place} says {theirs}, sum "
+                    f"{total:.3f}; yours {mine}, sum {beams[place - 1].cum_logprob:.3f}"
+                )
+            assert len(got) == len(want), f"{search}: {len(want)} beams, and yours are {len(got)}"
             sums = [beam.cum_logprob for beam in beams]
             assert sums == pytest.approx([total for _, total in want], abs=1e-3), (
                 f"{search}, prompt of {len(prompt)} tokens: vLLM's sums are {want}, yours {sums}"
