@@ -27,8 +27,8 @@ class Case:
         max_num_seqs: this many requests run at once. The others wait until one finishes.
         max_num_batched_tokens: the token budget of a step, at least `max_num_seqs`.
         served_before: another request had the same prompt and has finished. Else the cache is empty.
-        prompt_logprobs: the request asks for them. Such a request reads nothing from the cache, for a
-            logprob needs its token computed. It writes as any other does.
+        prompt_logprobs: the request asks for them. It reads nothing from the cache, because a token's
+            logprob needs the row before it computed. It writes as any other does.
     """
 
     num_prompt_tokens: int
@@ -59,8 +59,8 @@ def same_children(first: SamplingParams, second: SamplingParams) -> list[tuple[i
     """Which children of two requests with one prompt are sure to say the same.
 
     Args:
-        first, second: may differ in `n` and `seed`, and in nothing else. Without a seed a request draws
-            from a stream that is shared by all.
+        first, second: differ in `n` and `seed` at most, and draw: their temperature is above 0. A request
+            without a seed draws from a stream that all such requests share.
 
     Returns:
         Pairs (i, j), sorted: child i of the first and child j of the second.
@@ -75,14 +75,14 @@ def cached_tokens(case: Case) -> list[int]:
     """The prompt tokens that each child finds in the prefix cache, by index.
 
     The cache holds full blocks only, and a request takes at most P - 1 of its tokens from there: the last
-    one is computed, for its logits. A request's full blocks are in the cache from the moment it is scheduled,
-    and stay there after it finishes.
+    one is computed, for its logits. A block is in the cache from the step in which the scheduler gives it to
+    a request, and stays there after the request finishes.
     """
     raise NotImplementedError
 
 
 def cached_share(case: Case) -> float:
-    """Which share of all children's prompt tokens, n * P, comes from the cache."""
+    """What share of the children's n * P prompt tokens comes from the cache, from 0 to 1."""
     raise NotImplementedError
 
 
@@ -99,12 +99,12 @@ def first_step(case: Case) -> list[int]:
 
 
 class Parent:
-    """Makes one request's answer of its children's outputs.
+    """Merges the outputs of n children into one request's answer.
 
     Args:
         n: how many children there are.
-        output_kind: FINAL_ONLY: the caller gets one list, when all have finished. With the other kinds
-            outputs are passed on as they come.
+        output_kind: with FINAL_ONLY the caller gets one list, when all have finished; with the other
+            kinds, each output as it comes.
     """
 
     def __init__(self, n: int, output_kind: RequestOutputKind) -> None:
@@ -112,12 +112,12 @@ class Parent:
         raise NotImplementedError
 
     def take(self, output: CompletionOutput) -> tuple[list[CompletionOutput], bool]:
-        """What to pass on now, and whether the request has finished, which is when all children have.
+        """What to pass on now, and whether the request has finished: all its children have.
 
-        FINAL_ONLY: nothing until the last child has finished, and then all n, by index. The other kinds:
-        this output alone, but nothing for a child that had finished before.
+        FINAL_ONLY: nothing until every child has finished, and then the last output of each, by index.
+        The other kinds: this output alone; but the end of a child, if it comes again, is not passed on.
 
         Args:
-            output: one child's; `output.index` says whose, `output.finished()` whether it is the last.
+            output: one child's; `output.index` says whose, `output.finished()` whether it ends the child.
         """
         raise NotImplementedError

@@ -51,11 +51,21 @@ def test_the_predictions_hold(lab: ModuleType) -> None:
 
 # ---- the children --------------------------------------------------------------------------------
 
+ASKED: dict[str, Any] = {
+    "presence_penalty": 0.5, "frequency_penalty": 0.25, "repetition_penalty": 1.1, "temperature": 0.7,
+    "top_p": 0.9, "top_k": 40, "min_p": 0.1, "stop": ["x"], "stop_token_ids": [5], "bad_words": ["y"],
+    "include_stop_str_in_output": True, "ignore_eos": True, "max_tokens": 9, "min_tokens": 2,
+    "logprobs": 3, "prompt_logprobs": 1, "skip_special_tokens": False, "logit_bias": {6: 1.0},
+    "allowed_token_ids": [6, 7, 8], "output_kind": RequestOutputKind.DELTA, "extra_args": {"a": 1},
+    "skip_reading_prefix_cache": False,
+}  # fmt: skip
+"""Something other than the usual for whatever may be asked for."""
+
 
 def test_a_child_is_an_ordinary_request(lab: ModuleType) -> None:
     """One completion, a seed of its own, all else as the parent's, which stays as it is."""
     for seed in (7, 0):
-        parent = params(4, seed, top_p=0.9, stop_token_ids=[5], extra_args={"a": 1})
+        parent = params(4, seed, **ASKED)
         before = fields_of(parent)
         for index in (0, 1, 3, 1):
             child = lab.child_params(parent, index)
@@ -139,9 +149,9 @@ def test_your_pairs_say_the_same_in_the_engine(lab: ModuleType) -> None:
 def check_case(lab: ModuleType, case: Any, cached: list[int], first_step: list[int]) -> None:
     """Fails where the lab's numbers differ from an engine's."""
     got = list(lab.cached_tokens(case))
-    assert got == cached, f"{case}: the children find {cached} cached tokens, not {got}"
+    assert got == cached, f"{case}: the children find {cached} cached tokens, and you say {got}"
     got = list(lab.first_step(case))
-    assert got == first_step, f"{case}: the first step computes {first_step}, not {got}"
+    assert got == first_step, f"{case}: the first step computes {first_step}, and you say {got}"
 
 
 def test_cached_tokens_are_vllms(lab: ModuleType) -> None:
@@ -158,11 +168,12 @@ def test_cached_tokens_are_vllms(lab: ModuleType) -> None:
         {"num_prompt_tokens": 40, "n": 4, "max_num_batched_tokens": 50},
         {"num_prompt_tokens": 33, "n": 3, "max_num_seqs": 2, "served_before": True},
         {"num_prompt_tokens": 20, "n": 3, "max_num_batched_tokens": 44, "prompt_logprobs": True},
+        {"num_prompt_tokens": 40, "n": 2, "served_before": True, "prompt_logprobs": True},
     ],
-    ids=["chunks", "one in a step", "a chunk of a child", "served before", "prompt logprobs"],
+    ids=["chunks", "one in a step", "a chunk of a child", "served before", "logprobs", "both"],
 )
 def test_cached_tokens_are_the_engines(lab: ModuleType, fields: dict[str, Any]) -> None:
-    """Cases that vLLM's CPU build cannot be asked, prompts in chunks among them."""
+    """Cases that are not recorded. vLLM's CPU build cannot be asked for those with seeds and chunks."""
     played = support.play(tuple(fields.items()))
     check_case(lab, lab.Case(**fields), played.cached, played.first_step)
 
@@ -197,18 +208,21 @@ def take(parent: Any, one: CompletionOutput) -> tuple[list[CompletionOutput], bo
 
 
 def test_final_only_waits_for_the_last(lab: ModuleType) -> None:
-    """Children finish in any order; the caller gets them by index."""
+    """Children finish in any order; the caller gets them by index, and of each the last output."""
     parent = lab.Parent(3, RequestOutputKind.FINAL_ONLY)
     said = {index: output(index, index + 1, True) for index in range(3)}
+    for index in (2, 1, 0):
+        outputs, finished = take(parent, output(index, index, False))
+        assert (outputs, finished) == ([], False), f"child {index} has said something and goes on"
     for index in (2, 0):
         outputs, finished = take(parent, said[index])
         assert outputs == [], f"child 1 has not finished, and these are passed on: {outputs}"
         assert not finished, "child 1 has not finished"
     outputs, finished = take(parent, said[1])
     assert finished, "all children have finished"
-    assert outputs == [said[0], said[1], said[2]], (
-        f"the children by index, not {[one.index for one in outputs]}"
-    )
+    order = [one.index for one in outputs]
+    assert order == [0, 1, 2], f"the children by index, not {order}"
+    assert outputs == [said[0], said[1], said[2]], "of each child its last output is passed on"
 
 
 def test_a_child_that_reports_twice(lab: ModuleType) -> None:

@@ -56,13 +56,13 @@ def predictions() -> dict[str, Any]:
 
 
 def parts_at(a: Run, b: Run) -> int | None:
-    """The first place at which the tokens of two runs differ; None: nowhere."""
+    """The first position at which both answers have a token and the tokens differ."""
     pairs = zip(a.tokens, b.tokens, strict=False)
     return next((at for at, (one, other) in enumerate(pairs) if one != other), None)
 
 
 def draws(run: Run, at: int) -> bool:
-    """Does a random number decide about the token at `at`?"""
+    """Could another random number give another token at position `at`?"""
     knobs = run.situation
     if knobs.temperature < 1e-5:
         return False
@@ -70,14 +70,14 @@ def draws(run: Run, at: int) -> bool:
 
 
 def layer(a: Run, b: Run, at: int) -> str:
-    """Who brought the other token: "model", "sampler", or "either"."""
+    """Which layer the difference comes from: "model", "sampler", or "either"."""
     if a.best[at] == b.best[at]:
         return "sampler"
     return "either" if draws(a, at) or draws(b, at) else "model"
 
 
 def suspects(a: Run, b: Run) -> set[str]:
-    """What differs between two runs and may be why their tokens differ."""
+    """What differs between two runs and may be why they part."""
     at = parts_at(a, b)
     if at is None:
         return set()
@@ -115,7 +115,7 @@ def _in_the_sampler(a: Run, b: Run, at: int) -> set[str]:
         return found
     if one.seed != other.seed or one.seed is None:
         found.add("seed")
-    elif _ignored(one) != _ignored(other):
+    elif _ignored(one) or _ignored(other):
         found.add("neighbours")
     return found
 

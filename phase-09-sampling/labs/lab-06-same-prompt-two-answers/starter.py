@@ -22,8 +22,8 @@ class Situation:
             number is its seed, None: it has none, "greedy": its temperature is 0.
         warm: the same prompt was served before, so its full blocks are in the prefix cache.
         token_budget: `max_num_batched_tokens`; a prompt that does not fit into a step comes in chunks.
-        cpu_path: the sampler is that of vLLM's CPU build. It uses seeds in batches where every row draws and
-            has a seed, and otherwise ignores all of them.
+        cpu_path: the sampler is that of vLLM's CPU build. It uses seeds where every row of the batch draws
+            and has a seed. Otherwise it ignores all of them, and draws from a stream that all rows share.
     """
 
     prompt: tuple[int, ...] = ()
@@ -85,35 +85,36 @@ def parts_at(a: Run, b: Run) -> int | None:
 def draws(run: Run, at: int) -> bool:
     """Could another random number give another token at position `at`?
 
-    Not below a temperature of 1e-5. With top_k 1 neither, unless the two likeliest tokens have equal
-    logprobs: top_k keeps every token that is as likely as the last one kept.
+    Not below a temperature of 1e-5. Nor with top_k 1, unless the two likeliest tokens have equal logprobs
+    there: top_k keeps every token that is as likely as the last one kept. In all other cases it could; a
+    small top_p is not looked into.
     """
     raise NotImplementedError
 
 
 def layer(a: Run, b: Run, at: int) -> str:
-    """Where the difference at position `at`, the first one, came in.
+    """Which layer the difference at position `at`, the first one, comes from.
 
     Returns:
-        "sampler": the model gave both runs the same logprobs.
-        "model": it did not, and no random number could move either of the tokens.
-        "either": it did not, and the sampler may have moved them as well.
+        "sampler": the model gave both runs the same logprobs there.
+        "model": it did not, and in neither run could a random number give another token.
+        "either": it did not, and in one run at least a random number could.
     """
     raise NotImplementedError
 
 
 def suspects(a: Run, b: Run) -> set[str]:
-    """What differs between two runs and can be why they part, as names:
+    """What differs between two runs and may be why they part, by name.
 
     In the model, unless the layer is the sampler:
-        "prefix hit": other numbers of cached tokens.
-        "chunks": the prompt is cut at other places. Only cuts behind the tokens that either run had in the
-            cache count: what was not computed cannot have been cut.
-        "batch": another number of requests in the step of a token, up to the first differing one.
+        "prefix hit": they had different numbers of tokens in the cache.
+        "chunks": they cut the prompt at different places. A cut counts only if it is behind all that either
+            run had in the cache: what was not computed cannot have been cut.
+        "batch": different numbers of requests in the step of a token, up to the first differing one.
     In the sampler, unless the layer is the model:
-        "knobs": another temperature, top_k or top_p. A run that does not draw there has no knobs at all.
-        "seed", if both draw there: other seeds, or no seed at all.
-        "neighbours", if both draw there and have the same seed: it is ignored in one of them (`cpu_path`).
+        "knobs": different temperature, top_k or top_p. A run that does not draw there has no knobs at all.
+        "seed", if both draw there: their seeds differ, or neither has one.
+        "neighbours", if both draw there and have the same seed: one run at least ignores it (`cpu_path`).
 
     Where the runs do not part, nothing is suspected.
     """
@@ -126,8 +127,9 @@ def prove(play: Callable[[Situation], Run], a: Run, b: Run) -> dict[str, Proof]:
     Args:
         play: serves a situation on a fresh engine.
 
-    First both runs are repeated: where one does not give its logged tokens again, something that is no
-    setting has moved, and nothing can be proved.
+    An answer is given again where all its tokens are the same; logprobs may differ. First both runs are
+    repeated: where one does not give its logged answer again, something that is no setting has moved, and
+    nothing can be proved.
 
     Raises:
         ValueError: a repeated run gives other tokens.
