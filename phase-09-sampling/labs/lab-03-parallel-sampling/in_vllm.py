@@ -17,7 +17,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from course.learner.labs import load_module
+from course.learner.labs import load_module, need_vllm
 
 for name, value in (
     ("VLLM_LOGGING_LEVEL", "ERROR"),
@@ -83,6 +83,7 @@ def play_all(asked: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def main(which: str = "starter") -> None:
+    need_vllm()
     played = play_all(cases())
     if which == "--record":
         lines = ",\n".join(json.dumps(one, separators=(",", ":")) for one in played)

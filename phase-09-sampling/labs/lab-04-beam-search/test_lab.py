@@ -228,8 +228,8 @@ def test_random_models(lab: ModuleType, length_penalty: float) -> None:
         for place, (right, mine) in enumerate(zip(want, got, strict=False), start=1):
             assert mine[0] == right[0], (
                 f"model {number}, prompt [7, 9], {params}: beam {place} is {right[0]}, sum {right[1]:.3f}, "
-                f"and yours {mine[0]}, sum {mine[1]:.3f}. Beams are ranked by `score` in each step and in the "
-                "end; an EOS in the last place shortens a beam, even an EOS that is ignored"
+                f"and yours {mine[0]}, sum {mine[1]:.3f}. Beams are ranked by `score` in each step and at "
+                "the end; an EOS in the last place shortens a beam, even an EOS that is ignored"
             )
         assert len(said) == len(asked), (
             f"model {number}: {len(asked)} beams, and yours are {len(said)}"
