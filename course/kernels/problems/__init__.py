@@ -30,6 +30,11 @@ PROBLEMS = {
     "prefill": "course.kernels.problems.prefill",
     "w4a16": "course.kernels.problems.w4a16",
     "fused-moe": "course.kernels.problems.fused_moe",
+    "gumbel": "course.kernels.problems.gumbel",
 }
 # What times the kernels of a problem on a GPU, if not benchmarks.attention.
-BENCHMARKS = {"w4a16": "benchmarks.quantization", "fused-moe": "benchmarks.moe"}
+BENCHMARKS = {
+    "w4a16": "-m benchmarks.quantization",
+    "fused-moe": "-m benchmarks.moe",
+    "gumbel": "phase-09-sampling/labs/lab-07-triton-gumbel/show.py --device cuda",
+}
