@@ -45,6 +45,8 @@ QUICK = (
     "nothing_rescaled",
     "next_expert",
     "blocks_behind_the_end_masked",
+    "noise_by_the_lane",
+    "times_one_over_temperature",
 )
 
 kernels = [pytest.mark.torch, pytest.mark.triton]
@@ -68,7 +70,7 @@ def needs(*markers: pytest.MarkDecorator) -> pytest.MarkDecorator:
 def test_correct_kernels_are_accepted() -> None:
     names = (
         "split.py", "one.py", "two_stages.py", "keeps_memory.py",
-        "chunks.py", "nibbles.py", "walks_outputs.py",
+        "chunks.py", "nibbles.py", "walks_outputs.py", "walks_vocabulary.py",
     )  # fmt: skip
     for report in proof.correct(names, judges=("right", "races"), vllm=False):
         assert report.ok, f"{report.path} is correct\n{report.refusals()}"

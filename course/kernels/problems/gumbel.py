@@ -111,6 +111,8 @@ def _case(spec: Spec) -> Case:
     positions = rng.integers(0, 5000, spec.rows)
     if spec.mood in ("close", "one left"):
         temperature[temperature == 0] = 0.9
+    elif spec.rows > 1:
+        temperature[mapping[0]] = 0
     if spec.mood == "one left":
         zeros = [ZEROS[(spec.seed + row) % len(ZEROS)] for row in range(spec.rows - 1)]
         for row, (seed, position, _) in enumerate(zeros):
@@ -124,7 +126,7 @@ def _case(spec: Spec) -> Case:
     elif spec.mood == "close":
         for row, slot in enumerate(mapping):
             race = int(seeds[slot]), int(positions[row]), temperature[slot], spec.vocabulary
-            logits[row] = _close(rng, *race, by=row % 3 - 1)
+            logits[row] = _close(rng, *race, row)
     elif spec.mood == "one left":
         logits[np.arange(spec.vocabulary) != np.array(left)[:, None]] = -np.inf
     inputs = {
@@ -153,20 +155,24 @@ def _case(spec: Spec) -> Case:
 
 
 def _close(
-    rng: np.random.Generator, seed: int, position: int, temp: np.float32, vocabulary: int, by: int
+    rng: np.random.Generator, seed: int, position: int, temp: np.float32, vocabulary: int, row: int
 ) -> Array:
-    """Logits of a row with two tokens left, the second `by` units of the last place ahead of the first."""
+    """Logits with two tokens left. In every third row they tie; in the others the second is one unit of the
+    last place ahead, or behind. In every second row it is the token with the least noise."""
     logits = np.full(vocabulary, -np.inf, np.float32)
+    noise = gumbel_noise(seed, position, np.arange(vocabulary))
+    by = np.float32([0, np.inf, -np.inf][row % 3])
     while True:
         first, second = rng.choice(vocabulary, 2, replace=False)
-        mine, theirs = gumbel_noise(seed, position, [first, second])
-        target = mine if by == 0 else np.nextafter(mine, np.float32(by * np.inf))
-        near = np.float32((target - theirs) * temp)
-        units = near.view(np.int32) + np.arange(-64, 65, dtype=np.int32)
-        tried = units.view(np.float32)
-        hits = tried[tried / temp + theirs == target]
-        if len(hits):
-            logits[first], logits[second] = 0, rng.choice(hits)
+        second = noise.argmin() if row % 2 else second
+        target = np.nextafter(noise[first], by) if by else noise[first]
+        near = np.float32((target - noise[second]) * temp)
+        tried = (near.view(np.int32) + np.arange(-64, 65, dtype=np.int32)).view(np.float32)
+        hits = tried[tried / temp + noise[second] == target]
+        # Those that multiplying by the reciprocal rounds to something else.
+        sharp = hits[hits * (1 / temp) + noise[second] != target]
+        if first != second and len(hits):
+            logits[first], logits[second] = 0, rng.choice(sharp if len(sharp) else hits)
             return logits
 
 
@@ -295,10 +301,10 @@ MISTAKES: list[tuple[str, dict[str, Any]]] = [
         "rows with temperature 0 get noise, too; they are greedy",
         {"greedy": lambda x, noise: x + noise},
     ),
-    ("the temperature is left out", {"score": lambda x, t, noise: x + noise}),
     (
-        "logits and noise are divided by the temperature; only the logits are",
-        {"score": lambda x, t, noise: (x + noise) / t},
+        "the temperature is left out, or logits and noise are divided by it, which changes no row's order: only "
+        "the logits are",
+        {"score": lambda x, t, noise: x + noise},
     ),
     (
         "the logits are multiplied by the temperature, and they are divided by it",

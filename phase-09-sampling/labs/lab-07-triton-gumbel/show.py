@@ -101,7 +101,9 @@ def main() -> None:
     if args.json:
         print(json.dumps({"error": max(apart, wrong), "other numbers": others}))
         return
-    print(f"noise: {others} of {numbers} numbers are not numpy's, the largest difference is {apart:.0e}")
+    print(
+        f"noise: {others} of {numbers} numbers are not numpy's, the largest difference is {apart:.0e}"
+    )
     print(f"tokens: {wrong} of {rows} rows draw another one than numpy")
     if args.device == "cuda":
         print_times(lab)
