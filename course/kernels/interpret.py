@@ -194,7 +194,8 @@ def _praise(far: dict[str, float], alone: str, form: str) -> str:
     does not stand beside it. Integers are right or wrong."""
     if set(far) <= {"int64", f"int64, vLLM {form}"}:
         theirs = f"not held against vLLM's kernel, {alone}" if alone else "equal to vLLM's own"
-        return f"each number as it must be, the first {beside.CASES} cases {theirs}. No access left its tensor."
+        text = f"each number as it must be, the first {beside.CASES} cases {theirs}"
+        return f"{text}. No access left its tensor."
     text = "from float64 at most "
     text += ", ".join(f"{error:.0e} in {kind}" for kind, error in far.items() if "," not in kind)
     mark = f", vLLM {form}"

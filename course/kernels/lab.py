@@ -117,8 +117,8 @@ def runs_alone(
     other: str = "attention over a gathered copy",
     dtype: str = "float16",
 ) -> dict[str, float]:
-    """What `script`, a lab's show.py, prints as JSON; fails where it ends badly with the file of `lab`, or its
-    result, in `dtype`, is far from `other`."""
+    """What `script`, a lab's show.py, prints as JSON; fails where it ends badly with the file of `lab`, or
+    its result, in `dtype`, is far from `other`."""
     command = [sys.executable, str(script), "--impl", str(lab.__file__), "--device", device]
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     ran = subprocess.run([*command, "--json"], env=env, capture_output=True, text=True)

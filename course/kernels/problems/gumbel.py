@@ -5,9 +5,9 @@
 `logits` [rows, vocabulary], float32 or float16, any stride between rows; `idx_mapping` int32 [rows], the slot
 of each row's request; `temperature` float32 and `seeds` int64 [slots]; `positions` int64 [rows]; `tokens`
 int64 [rows]. A row's token is the first largest of logits / temperature + noise, in float32; where the
-temperature is 0, of the logits. Token t's noise is -log(-log(u)), where u is rand(randint(seed, position), t),
-raised to the smallest normal float32. `randint` and `rand` are Triton's. `block_size` is how many tokens a
-program should take, and changes nothing in the answer.
+temperature is 0, of the logits. Token t's noise is -log(-log(u)), where u is rand(randint(seed, position),
+t), raised to the smallest normal float32. `randint` and `rand` are Triton's. `block_size` is how many tokens
+a program should take, and changes nothing in the answer.
 
 So draws vLLM's model runner V2. In the interpreter log is numpy's, so the answer is exact, and in the cases
 with close races it changes with the last bit of a token's noise. A GPU has its own log and division. Left
@@ -52,8 +52,8 @@ class Spec:
     vocabulary: int
     block: int = 1024
     dtype: torch.dtype = torch.float32
-    # "random"; "negative": no logit is above 0; "equal": few values, so many tokens share the largest; "close":
-    # two tokens a row are left, and the last bit decides; "one left": one; "zeros": nothing is drawn
+    # "random"; "negative": no logit is above 0; "equal": few values, so many tokens share the largest;
+    # "close": two tokens are left in a row, and the last bit decides; "one left": one; "zeros": nothing drawn
     mood: str = "random"
     seed: int = 0
 
@@ -260,8 +260,8 @@ def _without_the_last(row: Row, scores: Array) -> int:
 # What an output looks like that one mistake has made: the mistake in words, and what `answer` does for it.
 MISTAKES: list[tuple[str, dict[str, Any]]] = [
     (
-        "the noise is drawn by a token's place in its block; then tokens of different blocks share it, and it "
-        "changes with the size of a block. It belongs to the token's id",
+        "the noise is drawn by a token's place in its block; then tokens of different blocks share it, and "
+        "it changes with the size of a block. It belongs to the token's id",
         {"offset": lambda row, tokens: tokens % row.block},
     ),
     (
@@ -302,8 +302,8 @@ MISTAKES: list[tuple[str, dict[str, Any]]] = [
         {"greedy": lambda x, noise: x + noise},
     ),
     (
-        "the temperature is left out, or logits and noise are divided by it, which changes no row's order: only "
-        "the logits are",
+        "the temperature is left out, or logits and noise are divided by it, which changes no row's order: "
+        "only the logits are",
         {"score": lambda x, t, noise: x + noise},
     ),
     (

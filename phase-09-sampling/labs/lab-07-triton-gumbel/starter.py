@@ -1,7 +1,7 @@
 """Lab 09-07: a token for each row, drawn without a state, in Triton.
 
-`block_kernel` and `row_kernel` are yours. Given is the function that starts them. What Triton is stands in lab
-02-06's README, the noise in lab 09-02.
+`block_kernel` and `row_kernel` are yours. Given is the function that starts them. What Triton is stands in
+lab 02-06's README, what the noise is in lab 09-02.
 
     logits         [rows, vocab_size], float32 or float16; the last axis has stride 1
     idx_mapping    int32 [rows], the slot of each row's request; rows may share one
@@ -11,10 +11,10 @@
     best, token    float32 and int64 [rows, num_blocks], what each program has found
     out            int64 [rows], the tokens
 
-A row's token is the first largest of `logits / temperature + noise`, computed in float32. A greedy row's is the
-first largest of its logits. Both must be what numpy's `argmax` over the whole row gives, bit for bit, for any
-block size. The noise is `-log(-log(u))`. `tl.rand(key, offset)` gives u, float32 from 0 up to 1, for a tile of
-offsets; `tl.randint(seed, position)` gives the key. Where u is below TINY, TINY takes its place.
+A row's token is the first largest of `logits / temperature + noise`, computed in float32. A greedy row's is
+the first largest of its logits. Both must be what numpy's `argmax` over the whole row gives, bit for bit, for
+any block size. The noise is `-log(-log(u))`. `tl.rand(key, offset)` gives u, float32 from 0 up to 1, for a
+tile of offsets; `tl.randint(seed, position)` gives the key. Where u is below TINY, TINY takes its place.
 """
 
 from __future__ import annotations

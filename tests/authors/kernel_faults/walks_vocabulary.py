@@ -1,4 +1,4 @@
-"""A correct `gumbel_sample`: one program for a row, which walks over the vocabulary and keeps the best so far."""
+"""A correct `gumbel_sample`: one program for a row, which walks over its logits and keeps the best."""
 
 import torch
 import triton
