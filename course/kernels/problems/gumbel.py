@@ -106,7 +106,7 @@ def _case(spec: Spec) -> Case:
     mapping = rng.permutation(slots)[: spec.rows]
     if spec.rows > 4:
         mapping[-1] = mapping[-2]  # a request with a draft token has two rows
-    temperature = rng.permutation(np.resize(np.float32(TEMPERATURES), slots))
+    temperature = rng.permutation(np.resize(np.array(TEMPERATURES, np.float32), slots))
     seeds = rng.integers(-(2**63), 2**63, slots)
     positions = rng.integers(0, 5000, spec.rows)
     if spec.mood in ("close", "one left"):
@@ -122,7 +122,7 @@ def _case(spec: Spec) -> Case:
     if spec.mood == "negative":
         logits -= 30
     elif spec.mood == "equal":
-        logits = np.float32(np.clip(logits, -1, 1).round())
+        logits = np.clip(logits, -1, 1).round()
     elif spec.mood == "close":
         for row, slot in enumerate(mapping):
             race = int(seeds[slot]), int(positions[row]), temperature[slot], spec.vocabulary
