@@ -48,9 +48,9 @@ def block_kernel(
     take temperature and noise as the module's docstring says. Store into entry (row, block) of best and
     token, which have no gaps.
 
-    tl.log works on tiles; `tl.max(tile, axis=0, return_indices=True)` gives the largest and its lane, the
-    first if there are several. logits_stride counts elements from one row to the next. BLOCK is a power of
-    two.
+    `if` takes a number, as what is loaded from one address, and `tl.where` a tile. tl.log works on tiles;
+    `tl.max(tile, axis=0, return_indices=True)` gives the largest and its lane, the first if there are
+    several. logits_stride counts elements from one row to the next. BLOCK is a power of two.
     """
     raise NotImplementedError
 
