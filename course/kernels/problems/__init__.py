@@ -19,6 +19,7 @@ and may define
     WIDE            what must be loaded 128 bits at a time, in words, if not "the caches"
     COUNTED         instructions of the main loop that the table counts
     THEIR_FOLDER     of vLLM's package, where its kernel for this stands, if not v1/attention/ops
+    READS           files of the repository, outside of this package, that its cases are made with
     rules(case, launches, got)   sentences about what the log shows, when the numbers are right
 """
 
