@@ -95,6 +95,8 @@ def _place(problem: Any, cases: list[Case], long: Case | None) -> Path | None:
     for place in (Path(__file__).parent, Path(problem.__file__).parent, kernels):
         for source in sorted(place.glob("*.py")):
             key.update(source.read_bytes())
+    for path in getattr(problem, "READS", ()):
+        key.update((root / path).read_bytes())
     versions = torch.__version__, triton.__version__, np.__version__
     key.update(repr((problem.ENTRY, len(cases), long is not None, versions)).encode())
     folder = os.environ.get("MINI_VLLM_KERNELS") or state_folder(root) / "kernels"

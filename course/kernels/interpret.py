@@ -191,17 +191,21 @@ def _error(got: torch.Tensor, reference: torch.Tensor) -> float:
 
 def _praise(far: dict[str, float], alone: str, form: str) -> str:
     """The errors of a kernel that is right, by dtype, also from this form of vLLM's; `alone` says why that
-    does not stand beside it."""
+    does not stand beside it. Integers are right or wrong."""
+    if set(far) <= {"int64", f"int64, vLLM {form}"}:
+        theirs = f"not held against vLLM's kernel, {alone}" if alone else "equal to vLLM's own"
+        text = f"each number as it must be, the first {beside.CASES} cases {theirs}"
+        return f"{text}. No access left its tensor."
     text = "from float64 at most "
     text += ", ".join(f"{error:.0e} in {kind}" for kind, error in far.items() if "," not in kind)
     mark = f", vLLM {form}"
-    theirs = [
+    errors = [
         f"{error:.0e} in {kind.removesuffix(mark)}"
         for kind, error in far.items()
         if kind.endswith(mark)
     ]
-    if theirs:
-        text += f"; from vLLM's own kernel {', '.join(theirs)}"
+    if errors:
+        text += f"; from vLLM's own kernel {', '.join(errors)}"
     else:
         text += f"; vLLM's kernel: {alone}"
     return f"{text} (shares of a case's largest number). No access left its tensor."

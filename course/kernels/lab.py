@@ -111,13 +111,19 @@ def _died(report: Report) -> bool:
 
 
 def runs_alone(
-    lab: ModuleType, script: Path, device: str, other: str = "attention over a gathered copy"
-) -> None:
-    """Fails where `script`, a lab's show.py, ends badly with the file of `lab`, or prints a result that is
-    far from `other`."""
+    lab: ModuleType,
+    script: Path,
+    device: str,
+    other: str = "attention over a gathered copy",
+    dtype: str = "float16",
+) -> dict[str, float]:
+    """What `script`, a lab's show.py, prints as JSON; fails where it ends badly with the file of `lab`, or
+    its result, in `dtype`, is far from `other`."""
     command = [sys.executable, str(script), "--impl", str(lab.__file__), "--device", device]
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     ran = subprocess.run([*command, "--json"], env=env, capture_output=True, text=True)
     assert ran.returncode == 0, f"show.py failed: {ran.stderr.strip().splitlines()[-1:]}"
-    error = json.loads(ran.stdout)["error"]
-    assert error < 2e-3, f"on {device}, in float16, your kernel is {error:.1e} away from {other}"
+    printed: dict[str, float] = json.loads(ran.stdout)
+    error = printed["error"]
+    assert error < 2e-3, f"on {device}, in {dtype}, your kernel is {error:.1e} away from {other}"
+    return printed

@@ -14,7 +14,7 @@ _VERDICTS = {
     False: Text("REFUSES", style="bold red"),
     None: Text("-", style="dim"),
 }
-NOT_HERE = "Only a GPU can say how fast it is: python -m {}."
+NOT_HERE = "Only a GPU can say how fast it is: python {}."
 
 
 def show(console: Console, report: Report) -> None:
@@ -37,7 +37,7 @@ def show(console: Console, report: Report) -> None:
     if report.refused_by:
         console.print(Text(f"Refused by {', '.join(report.refused_by)}.", style="bold red"))
     elif report.ok:
-        where = NOT_HERE.format(BENCHMARKS.get(report.problem, "benchmarks.attention"))
+        where = NOT_HERE.format(BENCHMARKS.get(report.problem, "-m benchmarks.attention"))
         console.print(Text(f"Accepted. {where}", style="bold green"))
     else:
         console.print(Text("Not judged.", style="bold yellow"))

@@ -48,6 +48,8 @@ PROBLEM_OF = {
     "experts_left.py": "fused-moe",
     "walks_outputs.py": "fused-moe",
     "wraps_outputs.py": "fused-moe",
+    "walks_vocabulary.py": "gumbel",
+    "blocks_compete.py": "gumbel",
 }
 # What is asked for a fault of each judge: that judge, and those that come before it.
 ASKED = {judge: JUDGES[: number + 1] for number, judge in enumerate(JUDGES)}

@@ -45,6 +45,8 @@ QUICK = (
     "nothing_rescaled",
     "next_expert",
     "blocks_behind_the_end_masked",
+    "noise_by_the_lane",
+    "times_one_over_temperature",
 )
 
 kernels = [pytest.mark.torch, pytest.mark.triton]
@@ -68,7 +70,7 @@ def needs(*markers: pytest.MarkDecorator) -> pytest.MarkDecorator:
 def test_correct_kernels_are_accepted() -> None:
     names = (
         "split.py", "one.py", "two_stages.py", "keeps_memory.py",
-        "chunks.py", "nibbles.py", "walks_outputs.py",
+        "chunks.py", "nibbles.py", "walks_outputs.py", "walks_vocabulary.py",
     )  # fmt: skip
     for report in proof.correct(names, judges=("right", "races"), vllm=False):
         assert report.ok, f"{report.path} is correct\n{report.refusals()}"
@@ -290,3 +292,41 @@ def test_what_the_two_children_start_is_compared() -> None:
         "the source of k, or a number that it reads from its file"
     )
     assert bench._differ([[one]], [[one, one]]) == "1 launches in the one and 2 in the other"
+
+
+@needs(*kernels)
+def test_every_named_mistake_of_a_draw_shows_in_a_case_that_vllm_runs_too() -> None:
+    """Else it could neither be refused nor be named."""
+    from course.kernels.beside import CASES
+    from course.kernels.problems import gumbel
+
+    cases = gumbel.cases()[:CASES]
+    unseen = [
+        words
+        for words, wrong in gumbel.MISTAKES
+        if all(
+            gumbel.explain(case, gumbel.answer(case.inputs, **wrong)[0]) != words for case in cases
+        )
+    ]
+    assert not unseen, unseen
+
+
+@needs(*kernels)
+def test_a_close_race_is_decided_by_the_last_bit_of_the_noise() -> None:
+    """With a neighbour of each token's noise in its place, half of the rows or more draw another token."""
+    import numpy as np
+
+    from course.kernels.problems import gumbel
+
+    [case] = [case for case in gumbel.cases() if "close races" in case.label]
+    rng = np.random.default_rng(0)
+    changed = np.zeros(len(case.expected), bool)
+    for _ in range(8):
+
+        def nudged(x, t, noise):  # type: ignore[no-untyped-def]
+            return x / t + np.nextafter(
+                noise, np.float32(rng.choice([-np.inf, np.inf], noise.shape))
+            )
+
+        changed |= (gumbel.answer(case.inputs, score=nudged)[0] != case.expected).numpy()
+    assert changed.mean() >= 0.5, f"{changed.sum()} of {len(changed)} rows"

@@ -19,6 +19,7 @@ and may define
     WIDE            what must be loaded 128 bits at a time, in words, if not "the caches"
     COUNTED         instructions of the main loop that the table counts
     THEIR_FOLDER     of vLLM's package, where its kernel for this stands, if not v1/attention/ops
+    READS           files of the repository, outside of this package, that its cases are made with
     rules(case, launches, got)   sentences about what the log shows, when the numbers are right
 """
 
@@ -30,6 +31,11 @@ PROBLEMS = {
     "prefill": "course.kernels.problems.prefill",
     "w4a16": "course.kernels.problems.w4a16",
     "fused-moe": "course.kernels.problems.fused_moe",
+    "gumbel": "course.kernels.problems.gumbel",
 }
 # What times the kernels of a problem on a GPU, if not benchmarks.attention.
-BENCHMARKS = {"w4a16": "benchmarks.quantization", "fused-moe": "benchmarks.moe"}
+BENCHMARKS = {
+    "w4a16": "-m benchmarks.quantization",
+    "fused-moe": "-m benchmarks.moe",
+    "gumbel": "phase-09-sampling/labs/lab-07-triton-gumbel/show.py --device cuda",
+}

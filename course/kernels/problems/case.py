@@ -41,6 +41,7 @@ class Case:
     flip: Callable[[], None] | None = None
     flips: tuple[str, ...] = ("key_cache", "value_cache")  # which
     entries: tuple[int, ...] = ()  # of `block_table`: how many each row needs
+    answer_dtype: torch.dtype | None = None  # if it is not the first input's
     # What to say of an index that is not live.
     dead: str = (
         "which no sequence has written: it lies behind the end of its sequence, or in a block of nobody. "
@@ -61,7 +62,9 @@ class Case:
 
     @property
     def dtype(self) -> torch.dtype:
-        """That of the first input, and of the answer."""
+        """That of the answer."""
+        if self.answer_dtype is not None:
+            return self.answer_dtype
         found: torch.dtype = next(iter(self.inputs.values())).dtype
         return found
 
