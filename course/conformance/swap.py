@@ -53,6 +53,7 @@ def pairs() -> list[tuple[Any, Any]]:
     import vllm.v1.core.sched.utils as v_sched_utils
     import vllm.v1.core.single_type_kv_cache_manager as v_single
     import vllm.v1.cudagraph_dispatcher as v_dispatcher
+    import vllm.v1.engine.logprobs as v_logprobs
     import vllm.v1.engine.output_processor as v_processor
     import vllm.v1.engine.parallel_sampling as v_parallel
     import vllm.v1.metrics.stats as v_stats
@@ -73,12 +74,13 @@ def pairs() -> list[tuple[Any, Any]]:
 
     stub = front.raise_missing
     return [
-        (vllm.LLM, mini_vllm.LLM),
+        (vllm.LLM, front.LLM),
         (vllm.LLMEngine, mini_vllm.LLMEngine),
         (vllm.EngineArgs, front.EngineArgs),
         (v_request.Request, core.Request),
         (v_request.RequestStatus, m_request.RequestStatus),
         (v_params.SamplingParams, front.SamplingParams),
+        (v_params.BeamSearchParams, m_params.BeamSearchParams),
         (v_params.RequestOutputKind, m_params.RequestOutputKind),
         (v_scheduler.Scheduler, schedulers.Scheduler),
         (v_async.AsyncScheduler, schedulers.AsyncScheduler),
@@ -115,6 +117,7 @@ def pairs() -> list[tuple[Any, Any]]:
         (v_stats.RequestStateStats, m_outputs.RequestStateStats),
         (v_outputs.CompletionOutput, m_outputs.CompletionOutput),
         (v_sampler.Sampler, front.Sampler),
+        (v_logprobs.LogprobsProcessor, front.LogprobsProcessor),
         (v_parallel.ParentRequest, front.ParentRequest),
         (v_processor.OutputProcessor, front.OutputProcessor),
         (v_processor.RequestOutputCollector, stub("queues in the output processor")),
