@@ -27,6 +27,10 @@ AREAS = {
     "engine/test_output_processor.py": "output processor",
     "engine/test_parallel_sampling.py": "several samples per prompt",
     "metrics/test_stats.py": "statistics",
+    "e2e/general/test_min_tokens.py": "a least number of tokens",
+    "engine/test_logprobs_processor.py": "logprobs",
+    "sample/test_logprobs.py": "logprobs",
+    "samplers/test_logprobs.py": "logprobs",
     "sample/test_sampler.py": "sampler",
 }
 _TEXT = """\

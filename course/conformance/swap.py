@@ -147,9 +147,19 @@ def exchange(table: list[tuple[Any, Any]], tests: Path) -> None:
                     setattr(module, key, ours[id(value)])
 
 
+def compute_in_this_process() -> None:
+    """vLLM's CPU build would start a process for each model, which takes longer than most tests."""
+    from vllm.v1.executor.abstract import Executor
+    from vllm.v1.executor.uniproc_executor import UniProcExecutor
+
+    Executor.get_class = staticmethod(lambda vllm_config: UniProcExecutor)
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_finish(session: pytest.Session) -> None:
-    if session.config.getoption("--engine") == "mini":
+    if session.config.getoption("--engine") == "vllm":
+        compute_in_this_process()
+    else:
         session.config.conformance = table = pairs()  # type: ignore[attr-defined]
         exchange(table, session.config.rootpath / "tests")
 
@@ -206,7 +216,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         features = _asked.get(test, [])
         error = _failed.get(test, "")
         one = Outcome(
-            test.removeprefix("tests/v1/"),
+            test.removeprefix("tests/").removeprefix("v1/"),
             outcome,
             test in _entered,
             features[0] if features else missing.feature_named_in(error),
