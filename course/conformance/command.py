@@ -39,6 +39,7 @@ _SETTINGS = {
     "DO_NOT_TRACK": "1",
     "VLLM_CPU_KVCACHE_SPACE": "1",
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    "OMP_NUM_THREADS": "1",  # two runs at once, on the two cores that there are
     "TORCH_COMPILE_DISABLE": "1",  # compiling vLLM's model takes longer than all its tests
 }
 _SECONDS_A_TEST = 120

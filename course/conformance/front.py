@@ -191,9 +191,7 @@ class LogprobsProcessor:
     ) -> None:
         refuse(flat_logprobs=logprobs is not None and not isinstance(logprobs, list))
         self.tokenizer = tokenizer
-        params = m_params.SamplingParams(
-            logprobs=num_logprobs, prompt_logprobs=num_prompt_logprobs
-        )
+        params = m_params.SamplingParams(logprobs=num_logprobs, prompt_logprobs=num_prompt_logprobs)
         self.ours = m_processor.LogprobsProcessor(tokenizer and self, params)  # type: ignore[arg-type]
 
     def decode(self, token_ids: list[int], skip_special_tokens: bool) -> str:

@@ -43,8 +43,8 @@ FILES = (
 LEFT_OUT = {
     "e2e/general/test_min_tokens.py::test_min_tokens_eos_behavior": "wants a text that ends: the shipped "
     "checkpoint's does in bfloat16, vLLM's choice here, and goes on in float32, in vLLM too",
-    "sample/test_logprobs.py::test_get_logprobs_and_prompt_logprobs": "vLLM fails it here: its prompts are too "
-    "long in the shipped checkpoint's tokens",
+    "sample/test_logprobs.py::test_get_logprobs_and_prompt_logprobs": "vLLM fails it here: its prompts are "
+    "too long in the shipped checkpoint's tokens",
     "sample/test_logprobs.py::test_none_logprobs": "as the one above",
     "sample/test_logprobs.py::test_zero_logprobs": "as the one above",
 }

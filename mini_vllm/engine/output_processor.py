@@ -89,9 +89,7 @@ class LogprobsProcessor:
     def update_from_output(self, output: EngineCoreOutput) -> None:
         if output.new_logprobs is not None and self.logprobs is not None:
             assert self.cumulative_logprob is not None
-            for position in self._positions(
-                output.new_logprobs, self.logprobs, self.num_logprobs
-            ):
+            for position in self._positions(output.new_logprobs, self.logprobs, self.num_logprobs):
                 self.cumulative_logprob += next(iter(position.values())).logprob
                 self.logprobs.append(position)
         if output.new_prompt_logprobs_tensors is not None and self.prompt_logprobs is not None:
@@ -153,7 +151,7 @@ class LogprobsProcessor:
             while before and decode(before[-1:]).endswith(_REPLACEMENT):
                 before.pop()  # these bytes got no text of their own: they belong to this one
             # Of a tokenizer that normalizes, the text before may read otherwise when it stands alone.
-            shared = os.path.commonprefix([decode(before), whole])
+            shared = os.path.commonprefix([decode(before), whole])  # noqa: RUF071 - character by character
             return whole[len(shared) :]
         return ""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -185,7 +185,13 @@ def test_a_characters_last_byte_keeps_all_text_that_the_tokens_before_it_did_not
     stands alone: only what the two share is that token's."""
 
     class Tokenizer:
-        texts = {(1,): "a", (1, 2): " a\ufffd", (1, 2, 3): " a€", (2,): "\ufffd", (2, 3): "€"}
+        texts: ClassVar = {
+            (1,): "a",
+            (1, 2): " a\ufffd",
+            (1, 2, 3): " a€",
+            (2,): "\ufffd",
+            (2, 3): "€",
+        }
 
         def decode(self, token_ids: list[int], skip_special_tokens: bool) -> str:
             return self.texts.get(tuple(token_ids), "\ufffd")
