@@ -258,11 +258,13 @@ class SamplingParams:
         if self.max_tokens is not None and self.max_tokens < 1:
             raise ValueError(f"max_tokens must be at least 1, got {short(self.max_tokens)}.")
         if self.min_tokens < 0:
-            raise ValueError(f"min_tokens must be at least 0, got {short(self.min_tokens)}.")
+            raise ValueError(
+                f"min_tokens must be greater than or equal to 0, got {short(self.min_tokens)}."
+            )
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
             raise ValueError(
-                f"min_tokens must not exceed max_tokens={short(self.max_tokens)}, got "
-                f"{short(self.min_tokens)}."
+                f"min_tokens must be less than or equal to max_tokens={short(self.max_tokens)}, "
+                f"got {short(self.min_tokens)}."
             )
         for name in ("logprobs", "prompt_logprobs"):
             count = getattr(self, name)

@@ -15,7 +15,14 @@ from pathlib import Path
 
 from course.conformance import table
 from course.conformance.page import PAGE, make_page
-from course.conformance.upstream_tests import FILES, RELEASE, find_tests, make_workspace
+from course.conformance.upstream_tests import (
+    FILES,
+    LEFT_OUT,
+    RELEASE,
+    find_tests,
+    make_workspace,
+    path_below_tests,
+)
 
 _ROOT = Path(__file__).parents[2]
 PACKAGES = {
@@ -32,6 +39,8 @@ _SETTINGS = {
     "DO_NOT_TRACK": "1",
     "VLLM_CPU_KVCACHE_SPACE": "1",
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    "OMP_NUM_THREADS": "1",  # two runs at once, on the two cores that there are
+    "TORCH_COMPILE_DISABLE": "1",  # compiling vLLM's model takes longer than all its tests
 }
 _SECONDS_A_TEST = 120
 
@@ -46,15 +55,17 @@ def start(
 ) -> subprocess.Popen[str]:
     """Start vLLM's tests on one of the two engines, in a process of its own.
 
-    Without vLLM's conftest.py, whose clean-up costs seconds a test; the fixtures of one folder are named.
+    Without vLLM's conftest.py, whose clean-up costs seconds a test; the fixtures that are wanted are named.
     """
     environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")}
     environment |= _SETTINGS | {"PYTHONPATH": str(_ROOT)}
     command = [
         sys.executable, "-m", "pytest", "-q", "--noconftest", "-p", "no:cacheprovider",
-        "-p", "tests.v1.engine.conftest", "-p", "course.conformance.swap",
+        "-p", "tests.v1.engine.conftest", "-p", "course.conformance.fixtures",
+        "-p", "course.conformance.swap",
         "--engine", engine, "--record", str(record), "--timeout", str(_SECONDS_A_TEST),
-        *(f"tests/v1/{file}" for file in files),
+        *(f"--deselect=tests/{path_below_tests(test)}" for test in LEFT_OUT),
+        *(f"tests/{path_below_tests(file)}" for file in files),
     ]  # fmt: skip
     return subprocess.Popen(
         command,

@@ -38,6 +38,24 @@ def EngineArgs(**given: Any) -> mini_vllm.EngineArgs:
     return mini_vllm.EngineArgs(**given)
 
 
+class LLM(mini_vllm.LLM):
+    """The engine's, without settings that say nothing to it, and with vLLM's own where tests look at them."""
+
+    def __init__(self, model: str, **given: Any) -> None:
+        for name in ("dtype", "compilation_config"):
+            given.pop(name, None)
+        super().__init__(model, **given)
+        engine: Any = self.llm_engine
+        engine.vllm_config = SimpleNamespace(
+            cache_config=SimpleNamespace(
+                gpu_memory_utilization=given.get("gpu_memory_utilization"),
+                enable_prefix_caching=given.get("enable_prefix_caching", True),
+            )
+        )
+        vocab_size = engine.input_processor.vocab_size
+        engine.model_config = SimpleNamespace(get_vocab_size=lambda: vocab_size)
+
+
 class SamplingParams(m_params.SamplingParams):
     """The engine's. Its enum is found by name: a test's decorators have taken vLLM's before the exchange."""
 
@@ -70,8 +88,7 @@ class Sampler:
     """vLLM's two methods that change logits, over the engine's sampler."""
 
     def __init__(self, logprobs_mode: str = "raw_logprobs") -> None:
-        refuse(other_logprobs_modes=logprobs_mode != "raw_logprobs")
-        self.ours = m_sampler.Sampler()
+        self.ours = m_sampler.Sampler(logprobs_mode=logprobs_mode)
 
     def _apply(self, logits: Any, theirs: Any, output_token_ids: Any, penalties_only: bool) -> Any:
         n, vocab_size = logits.shape
@@ -158,6 +175,45 @@ def _logprobs(theirs: Any) -> m_ops.LogprobsLists | None:
     return m_ops.LogprobsLists(
         ids.astype(np.int32), logprobs.astype(np.float32), ranks.reshape(len(ids))
     )
+
+
+class LogprobsProcessor:
+    """vLLM's arguments before the engine's, and the names of its steps."""
+
+    def __init__(
+        self,
+        tokenizer: Any,
+        logprobs: Any,
+        prompt_logprobs: Any,
+        cumulative_logprob: float | None,
+        num_logprobs: int | None,
+        num_prompt_logprobs: int | None,
+    ) -> None:
+        refuse(flat_logprobs=logprobs is not None and not isinstance(logprobs, list))
+        self.tokenizer = tokenizer
+        params = m_params.SamplingParams(logprobs=num_logprobs, prompt_logprobs=num_prompt_logprobs)
+        self.ours = m_processor.LogprobsProcessor(tokenizer and self, params)  # type: ignore[arg-type]
+
+    def decode(self, token_ids: list[int], skip_special_tokens: bool) -> str:
+        """The engine's call of a tokenizer as vLLM's: a test's tokenizer takes the ids alone."""
+        assert not skip_special_tokens
+        text: str = self.tokenizer.decode(token_ids)
+        return text
+
+    @property
+    def logprobs(self) -> Any:
+        return self.ours.logprobs
+
+    @property
+    def cumulative_logprob(self) -> float | None:
+        return self.ours.cumulative_logprob
+
+    def _update_sample_logprobs(self, logprobs_lists: Any) -> None:
+        output = EngineCoreOutput("", [], new_logprobs=_logprobs(logprobs_lists))
+        self.ours.update_from_output(output)
+
+    def _correct_decoded_token(self, token_id: int, context_token_ids: list[int]) -> str:
+        return self.ours._correct_decoded_token(token_id, context_token_ids)
 
 
 class OutputProcessor:

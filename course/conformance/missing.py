@@ -33,6 +33,7 @@ _SIGNS = (
     (r"structured_output|grammar|WAITING_FOR_STRUCTURED|FINISHED_ERROR", "structured output"),
     (r"WAITING_FOR_REMOTE_KVS|kv_transfer|extra_args", "KV connector"),
     (r"lora", "LoRA"),
+    (r"flat_logprobs=True", "flat logprobs"),
 )
 
 

@@ -53,6 +53,7 @@ def pairs() -> list[tuple[Any, Any]]:
     import vllm.v1.core.sched.utils as v_sched_utils
     import vllm.v1.core.single_type_kv_cache_manager as v_single
     import vllm.v1.cudagraph_dispatcher as v_dispatcher
+    import vllm.v1.engine.logprobs as v_logprobs
     import vllm.v1.engine.output_processor as v_processor
     import vllm.v1.engine.parallel_sampling as v_parallel
     import vllm.v1.metrics.stats as v_stats
@@ -73,12 +74,13 @@ def pairs() -> list[tuple[Any, Any]]:
 
     stub = front.raise_missing
     return [
-        (vllm.LLM, mini_vllm.LLM),
+        (vllm.LLM, front.LLM),
         (vllm.LLMEngine, mini_vllm.LLMEngine),
         (vllm.EngineArgs, front.EngineArgs),
         (v_request.Request, core.Request),
         (v_request.RequestStatus, m_request.RequestStatus),
         (v_params.SamplingParams, front.SamplingParams),
+        (v_params.BeamSearchParams, m_params.BeamSearchParams),
         (v_params.RequestOutputKind, m_params.RequestOutputKind),
         (v_scheduler.Scheduler, schedulers.Scheduler),
         (v_async.AsyncScheduler, schedulers.AsyncScheduler),
@@ -115,6 +117,7 @@ def pairs() -> list[tuple[Any, Any]]:
         (v_stats.RequestStateStats, m_outputs.RequestStateStats),
         (v_outputs.CompletionOutput, m_outputs.CompletionOutput),
         (v_sampler.Sampler, front.Sampler),
+        (v_logprobs.LogprobsProcessor, front.LogprobsProcessor),
         (v_parallel.ParentRequest, front.ParentRequest),
         (v_processor.OutputProcessor, front.OutputProcessor),
         (v_processor.RequestOutputCollector, stub("queues in the output processor")),
@@ -144,9 +147,19 @@ def exchange(table: list[tuple[Any, Any]], tests: Path) -> None:
                     setattr(module, key, ours[id(value)])
 
 
+def compute_in_this_process() -> None:
+    """vLLM's CPU build would start a process for each model, which takes longer than most tests."""
+    from vllm.v1.executor.abstract import Executor
+    from vllm.v1.executor.uniproc_executor import UniProcExecutor
+
+    Executor.get_class = staticmethod(lambda vllm_config: UniProcExecutor)
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_finish(session: pytest.Session) -> None:
-    if session.config.getoption("--engine") == "mini":
+    if session.config.getoption("--engine") == "vllm":
+        compute_in_this_process()
+    else:
         session.config.conformance = table = pairs()  # type: ignore[attr-defined]
         exchange(table, session.config.rootpath / "tests")
 
@@ -203,7 +216,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         features = _asked.get(test, [])
         error = _failed.get(test, "")
         one = Outcome(
-            test.removeprefix("tests/v1/"),
+            test.removeprefix("tests/").removeprefix("v1/"),
             outcome,
             test in _entered,
             features[0] if features else missing.feature_named_in(error),

@@ -19,7 +19,7 @@ class Outcome:
     """One test of one run.
 
     Attributes:
-        test: its id below `tests/v1/`.
+        test: its id below `tests/v1/`, or below `tests/`.
         outcome: passed, failed or skipped.
         entered: a line of `mini_vllm` ran in it.
         missing: the feature that it asked for in vain; None if for none.

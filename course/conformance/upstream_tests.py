@@ -14,7 +14,8 @@ from pathlib import Path
 from mini_vllm.config.engine import DEFAULT_MODEL
 
 RELEASE = "0.22.1"
-# Those of tests/v1 that speak of what the engine has, and need neither a GPU nor a model of some size.
+# Those that speak of what the engine has, and need neither a GPU nor a model of some size; below tests/v1,
+# or below tests.
 FILES = (
     "core/test_async_scheduler.py",
     "core/test_kv_cache_utils.py",
@@ -27,21 +28,40 @@ FILES = (
     "core/test_scheduler_e2e.py",
     "core/test_single_type_kv_cache_manager.py",
     "cudagraph/test_cudagraph_dispatch.py",
+    "e2e/general/test_min_tokens.py",
+    "engine/test_logprobs_processor.py",
     "engine/test_output_processor.py",
     "engine/test_parallel_sampling.py",
     "metrics/test_stats.py",
+    "sample/test_logprobs.py",
     "sample/test_sampler.py",
     "sample/test_sampling_params_e2e.py",
+    "samplers/test_logprobs.py",
     "test_request.py",
 )
+# Tests of theirs that are not run, and why.
+LEFT_OUT = {
+    "e2e/general/test_min_tokens.py::test_min_tokens_eos_behavior": "wants a text that ends: the shipped "
+    "checkpoint's does in bfloat16, vLLM's choice here, and goes on in float32, in vLLM too",
+    "sample/test_logprobs.py::test_get_logprobs_and_prompt_logprobs": "vLLM fails it here: its prompts are "
+    "too long in the shipped checkpoint's tokens",
+    "sample/test_logprobs.py::test_none_logprobs": "as the one above",
+    "sample/test_logprobs.py::test_zero_logprobs": "as the one above",
+}
 MODELS = (
     "facebook/opt-125m",
     "hmellor/tiny-random-LlamaForCausalLM",
     "meta-llama/Llama-3.2-1B",
     "Qwen/Qwen3-0.6B",
+    "distilbert/distilgpt2",
 )
 LONGEST = 2048  # tokens that those models take, which some tests count on
 _ROOT = Path(__file__).parents[2]
+
+
+def path_below_tests(name: str) -> str:
+    """Where a file or test of the table stands below vLLM's folder `tests`."""
+    return name if name.startswith("samplers/") else f"v1/{name}"
 
 
 def cache_folder() -> Path:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 
-from mini_vllm import RequestOutput
+from mini_vllm import RequestOutput, SamplingParams
+from mini_vllm.core.sched.output import EngineCoreOutput
+from mini_vllm.engine.output_processor import LogprobsProcessor
+from mini_vllm.sample.ops import LogprobsLists
 from tests.engine.helpers.text_helpers import (
     FIRST_BYTE,
     PROMPT,
@@ -159,3 +162,42 @@ def test_decoded_tokens_give_a_split_character_to_its_last_byte() -> None:
     one = final(params).outputs[0]
     texts = [p[t].decoded_token for p, t in zip(one.logprobs or (), one.token_ids, strict=True)]
     assert texts == ["a", "", "é", "", "", "€", "<eos>"]
+
+
+@pytest.mark.parametrize(("asked", "kept"), [(0, [7]), (1, [7, 3]), (-1, [7, 3, 4, 5])])
+def test_columns_that_a_neighbour_asked_for_are_passed_over(asked: int, kept: list[int]) -> None:
+    """A row is as wide as the batch's most; a request takes its own columns of it, -1 all."""
+    row = LogprobsLists(
+        np.array([[7, 3, 4, 5]], np.int32), np.zeros((1, 4), np.float32), np.array([9])
+    )
+    processor = LogprobsProcessor(None, SamplingParams(logprobs=asked, prompt_logprobs=asked))
+    processor.update_from_output(
+        EngineCoreOutput("a", [7], new_logprobs=row, new_prompt_logprobs_tensors=row)
+    )
+    assert [list(position) for position in processor.logprobs or ()] == [kept]
+    assert [list(position) for position in (processor.prompt_logprobs or [])[1:] if position] == [
+        kept
+    ]
+
+
+def test_a_characters_last_byte_keeps_all_text_that_the_tokens_before_it_did_not_give() -> None:
+    """A tokenizer that drops the space of a text's first token gives the token before another text when it
+    stands alone: only what the two share is that token's."""
+
+    class Tokenizer:
+        texts: ClassVar = {
+            (1,): "a",
+            (1, 2): " a\ufffd",
+            (1, 2, 3): " a€",
+            (2,): "\ufffd",
+            (2, 3): "€",
+        }
+
+        def decode(self, token_ids: list[int], skip_special_tokens: bool) -> str:
+            return self.texts.get(tuple(token_ids), "\ufffd")
+
+    processor = LogprobsProcessor(Tokenizer(), SamplingParams(logprobs=0))  # type: ignore[arg-type]
+    assert processor._decode(1, []) == "a"
+    assert processor._decode(3, [1, 2]) == "€", "a byte alone before it is the character's too"
+    Tokenizer.texts |= {(2,): "b"}
+    assert processor._decode(3, [1, 2]) == "€", "no text is shared with the token before it"
