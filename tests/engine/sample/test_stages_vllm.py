@@ -2,10 +2,13 @@
 
 Where two roundings may decide (a sum beside a limit, two quotients beside each other) rows may differ that
 are as close as that; they are counted, and shown when there are too many.
+
+`STAGE_BATCHES=10000 pytest -m vllm tests/engine/sample/test_stages_vllm.py` looks at so many of each stage.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -30,7 +33,7 @@ from tests.engine.helpers.sampler_vllm import race_margin, vllm_processors, vllm
 from tests.engine.helpers.thorough import either
 
 pytestmark = pytest.mark.vllm
-BATCHES = either(40, 10_000)
+BATCHES = int(os.environ.get("STAGE_BATCHES", either(40, 2_000)))
 WHOLE = either(60, 2_000)
 NEAR = 1e-5
 """Relative distance below which two float32 results may be ordered either way."""
