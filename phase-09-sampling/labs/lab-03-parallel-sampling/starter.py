@@ -28,7 +28,8 @@ class Case:
         max_num_batched_tokens: the token budget of a step, at least `max_num_seqs`.
         served_before: another request had the same prompt and has finished. Else the cache is empty.
         prompt_logprobs: the request asks for them. It reads nothing from the cache, because a token's
-            logprob needs the row before it computed. It writes as any other does.
+            logprob comes from the row of the token before it, which must be computed. It writes as any other
+            does.
     """
 
     num_prompt_tokens: int
@@ -72,12 +73,7 @@ def same_children(first: SamplingParams, second: SamplingParams) -> list[tuple[i
 
 
 def cached_tokens(case: Case) -> list[int]:
-    """The prompt tokens that each child finds in the prefix cache, by index.
-
-    The cache holds full blocks only, and a request takes at most P - 1 of its tokens from there: the last
-    one is computed, for its logits. A block is in the cache from the step in which the scheduler gives it to
-    a request, and stays there after the request finishes.
-    """
+    """The prompt tokens that each child finds in the prefix cache, by index. The README has the rules."""
     raise NotImplementedError
 
 
@@ -90,7 +86,7 @@ def first_step(case: Case) -> list[int]:
     """The prompt tokens that the engine's first step computes, for each child that is in it.
 
     Children are admitted by index, until the slots or the budget are used up. Each gets what its prompt
-    still lacks, or what is left of the budget. A child that gets nothing is not in the list.
+    lacks after the cache, or what is left of the budget. A child that gets nothing is not in the list.
     """
     raise NotImplementedError
 
@@ -114,7 +110,8 @@ class Parent:
     def take(self, output: CompletionOutput) -> tuple[list[CompletionOutput], bool]:
         """What to pass on now, and whether the request has finished: all its children have.
 
-        FINAL_ONLY: nothing until every child has finished, and then the last output of each, by index.
+        FINAL_ONLY: nothing until every child has finished, and then the last output of each, by index. What
+        would come after that is not asked.
         The other kinds: this output alone; but the end of a child, if it comes again, is not passed on.
 
         Args:

@@ -80,7 +80,9 @@ def test_a_child_is_an_ordinary_request(lab: ModuleType) -> None:
                 for name in before
                 if name not in ("n", "seed") and getattr(child, name) != before[name]
             )
-            assert not other, f"child {index} differs from its parent in {other}"
+            assert not other, (
+                f"child {index} differs from its parent in {other}: copy it, and do not rebuild it"
+            )
 
 
 def test_without_a_seed_children_have_none(lab: ModuleType) -> None:
@@ -148,10 +150,13 @@ def test_your_pairs_say_the_same_in_the_engine(lab: ModuleType) -> None:
 
 def check_case(lab: ModuleType, case: Any, cached: list[int], first_step: list[int]) -> None:
     """Fails where the lab's numbers differ from an engine's."""
+    plain = vars(lab.Case(case.num_prompt_tokens, case.n))
+    more = [f", {name} {value}" for name, value in vars(case).items() if value != plain[name]]
+    what = f"{case.num_prompt_tokens} tokens, n = {case.n}{''.join(more)}"
     got = list(lab.cached_tokens(case))
-    assert got == cached, f"{case}: the children find {cached} cached tokens, and you say {got}"
+    assert got == cached, f"{what}: the children find {cached} cached tokens, and you say {got}"
     got = list(lab.first_step(case))
-    assert got == first_step, f"{case}: the first step computes {first_step}, and you say {got}"
+    assert got == first_step, f"{what}: the first step computes {first_step}, and you say {got}"
 
 
 def test_cached_tokens_are_vllms(lab: ModuleType) -> None:
@@ -173,13 +178,13 @@ def test_cached_tokens_are_vllms(lab: ModuleType) -> None:
     ids=["chunks", "one in a step", "a chunk of a child", "served before", "logprobs", "both"],
 )
 def test_cached_tokens_are_the_engines(lab: ModuleType, fields: dict[str, Any]) -> None:
-    """Cases that are not recorded. vLLM's CPU build cannot be asked for those with seeds and chunks."""
+    """Six more cases, with chunks among them, which are held against `mini_vllm`."""
     played = support.play(tuple(fields.items()))
     check_case(lab, lab.Case(**fields), played.cached, played.first_step)
 
 
 def test_the_share(lab: ModuleType) -> None:
-    """(n - 1) / n times the share of the prompt that full blocks hold."""
+    """Of all the children's prompt tokens, also where a prompt was served before."""
     for fields, share in (
         ({"num_prompt_tokens": 120, "n": 4}, 336 / 480),
         ({"num_prompt_tokens": 40, "n": 3, "max_num_seqs": 1}, 64 / 120),

@@ -109,9 +109,10 @@ def _cuts(run: Run, start: int) -> set[int]:
 def _in_the_sampler(a: Run, b: Run, at: int) -> set[str]:
     one, other = a.situation, b.situation
     found = set()
-    if _knobs(a, at) != _knobs(b, at):
+    drawing = draws(a, at), draws(b, at)
+    if any(drawing) and _knobs(one) != _knobs(other):
         found.add("knobs")
-    if not (draws(a, at) and draws(b, at)):
+    if not all(drawing):
         return found
     if one.seed != other.seed or one.seed is None:
         found.add("seed")
@@ -120,9 +121,8 @@ def _in_the_sampler(a: Run, b: Run, at: int) -> set[str]:
     return found
 
 
-def _knobs(run: Run, at: int) -> tuple[float, ...]:
-    knobs = run.situation
-    return (knobs.temperature, knobs.top_k, knobs.top_p) if draws(run, at) else ()
+def _knobs(situation: Situation) -> tuple[float, ...]:
+    return situation.temperature, situation.top_k, situation.top_p
 
 
 def _ignored(situation: Situation) -> bool:

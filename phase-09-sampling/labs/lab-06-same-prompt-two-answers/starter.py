@@ -85,9 +85,9 @@ def parts_at(a: Run, b: Run) -> int | None:
 def draws(run: Run, at: int) -> bool:
     """Could another random number give another token at position `at`?
 
-    Not below a temperature of 1e-5. Nor with top_k 1, unless the two likeliest tokens have equal logprobs
-    there: top_k keeps every token that is as likely as the last one kept. In all other cases it could; a
-    small top_p is not looked into.
+    No below a temperature of 1e-5. No with top_k 1, unless the two likeliest tokens have equal logprobs
+    there: top_k keeps every token that is as likely as the last one kept. Else yes; top_p is not looked at.
+    A seed says which number comes, and the question is whether another one would matter.
     """
     raise NotImplementedError
 
@@ -96,9 +96,9 @@ def layer(a: Run, b: Run, at: int) -> str:
     """Which layer the difference at position `at`, the first one, comes from.
 
     Returns:
-        "sampler": the model gave both runs the same logprobs there.
-        "model": it did not, and in neither run could a random number give another token.
-        "either": it did not, and in one run at least a random number could.
+        "sampler": the model gave both runs the same two logprobs there.
+        "model": they differ in a bit, and in neither run could another random number give another token.
+        "either": they differ in a bit, and in one run at least another random number could.
     """
     raise NotImplementedError
 
@@ -108,13 +108,14 @@ def suspects(a: Run, b: Run) -> set[str]:
 
     In the model, unless the layer is the sampler:
         "prefix hit": they had different numbers of tokens in the cache.
-        "chunks": they cut the prompt at different places. A cut counts only if it is behind all that either
-            run had in the cache: what was not computed cannot have been cut.
+        "chunks": they cut the prompt at different places. A cut is the number of prompt tokens before it,
+            and counts if it is greater than `cached` of both runs: what was not computed was not cut.
         "batch": different numbers of requests in the step of a token, up to the first differing one.
     In the sampler, unless the layer is the model:
-        "knobs": different temperature, top_k or top_p. A run that does not draw there has no knobs at all.
+        "knobs", if one run at least draws there: different temperature, top_k or top_p.
         "seed", if both draw there: their seeds differ, or neither has one.
-        "neighbours", if both draw there and have the same seed: one run at least ignores it (`cpu_path`).
+        "neighbours", if both draw there and have the same seed: in one run at least the sampler ignores it,
+            because of who stands beside it (see `cpu_path`). The neighbours themselves may be equal.
 
     Where the runs do not part, nothing is suspected.
     """
