@@ -124,6 +124,7 @@ class Compiled:
                 if config + 1 >= CHOICE.most:
                     break
             rounded = self._rounded(entry, path)
+            self._compile_other_types(entry, path)
         except Refused as refused:
             return [Finding(JUDGE, False, f"it does not compile: {refused}")], seen
         except Exception as error:
@@ -195,6 +196,23 @@ class Compiled:
             'Give that tl.dot input_precision="ieee"'
             for name, lines in found.items()
         ]
+
+    def _compile_other_types(self, entry: Entry, path: Path) -> None:
+        """In the types of the other cases it has to compile as well, which the interpreter does not ask.
+
+        Raises:
+            Refused: where it does not.
+        """
+        [name, *_] = self.problem.NEEDED
+        done = {self.case.inputs[name].dtype, torch.float32}  # `_rounded` has compiled the latter
+        for case in self.cases:
+            if (dtype := case.inputs[name].dtype) not in done:
+                done.add(dtype)
+                try:
+                    _code_of_triton(partial(call, entry, case.inputs, path), 0)
+                except Exception as error:
+                    kind = str(dtype).removeprefix("torch.")
+                    raise Refused(f"where {name} is {kind}: {in_words(error, path)}") from error
 
     def build(self, whose: str, launch: Callable[[], Any], config: int = 0) -> Iterator[Built]:
         """Everything that `launch` starts, compiled for each architecture and never run."""

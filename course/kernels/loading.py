@@ -115,8 +115,9 @@ def call(entry: Entry, inputs: dict[str, Any], path: Path) -> Any:
     try:
         return entry(*inputs.values())
     except Exception as error:
-        if isinstance(_root(error), NotImplementedError):
-            name = inspect.unwrap(entry).__name__
+        if isinstance(root := _root(error), NotImplementedError):
+            last = traceback.extract_tb(root.__traceback__)[-1]
+            name = last.name if Path(last.filename) == path else inspect.unwrap(entry).__name__
             raise Refused(f"{name} is not written yet: it raises NotImplementedError") from error
         raise Refused(in_words(error, path)) from error
 

@@ -85,7 +85,8 @@ class Region:
         if address < self.low:
             return f"{self.low - address} bytes before {self.name}"
         if address >= self.high:
-            return f"{address - self.high + 1} bytes behind the last of {self.name}"
+            far = (address - self.high) // self.itemsize + 1
+            return f"{far} element{'s' if far > 1 else ''} behind the last of {self.name}"
         if not self.given:
             return f"{self.name}, element {(address - self.low) // self.itemsize}"
         index, good = self.place(np.array([address]))

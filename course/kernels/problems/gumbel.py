@@ -54,7 +54,8 @@ class Spec:
     block: int = 1024
     dtype: torch.dtype = torch.float32
     # "random"; "negative": no logit is above 0; "equal": few values, so many tokens share the largest;
-    # "close": two tokens are left in a row, and the last bit decides; "one left": one; "zeros": nothing drawn
+    # "close": two tokens are left in a row, and the last bit of a score decides, or of one that a kernel
+    # rounds to float16; "one left": one; "zeros": nothing drawn
     mood: str = "random"
     seed: int = 0
 
@@ -76,9 +77,10 @@ _CASES = (
     Spec(6, 3000, 256),  # the same numbers, and so the same tokens
     Spec(4, 1000, mood="negative", seed=1),
     Spec(4, 2100, mood="equal", seed=2),
-    Spec(30, 2050, mood="close", seed=3),
+    Spec(30, 2050, mood="close", seed=13),
     Spec(4, 2048, mood="one left", seed=4),
     Spec(5, 1025, dtype=torch.float16, seed=5),
+    Spec(16, 1025, dtype=torch.float16, mood="close", seed=11),
     Spec(1, 16, 16, seed=6),
     # The limits: a large block, and the vocabulary of a model.
     Spec(5, 9000, 4096, mood="negative", seed=7),
@@ -114,11 +116,11 @@ def _case(spec: Spec) -> Case:
         temperature[temperature == 0] = 0.9
     elif spec.rows > 1:
         temperature[mapping[0]] = 0
-    if spec.mood == "one left":
-        zeros = [ZEROS[(spec.seed + row) % len(ZEROS)] for row in range(spec.rows - 1)]
-        for row, (seed, position, _) in enumerate(zeros):
-            seeds[mapping[row]], positions[row] = seed, position
-        left = [token for _, _, token in zeros] + [spec.vocabulary - 1]
+    some = {"one left": spec.rows - 1, "close": len(ZEROS)}.get(spec.mood, 0)
+    zeros = [ZEROS[(spec.seed + row) % len(ZEROS)] for row in range(some)]
+    for row, (seed, position, _) in enumerate(zeros):
+        seeds[mapping[row]], positions[row] = seed, position
+    left = [token for _, _, token in zeros] + [spec.vocabulary - 1]
     logits = (rng.standard_normal((spec.rows, spec.vocabulary)) * 3).astype(np.float32)
     if spec.mood == "negative":
         logits -= 30
@@ -126,8 +128,12 @@ def _case(spec: Spec) -> Case:
         logits = np.clip(logits, -1, 1).round()
     elif spec.mood == "close":
         for row, slot in enumerate(mapping):
-            race = int(seeds[slot]), int(positions[row]), temperature[slot], spec.vocabulary
-            logits[row] = _close(rng, *race, row)
+            noise = gumbel_noise(int(seeds[slot]), int(positions[row]), np.arange(spec.vocabulary))
+            first = left[row] if row < len(zeros) else None
+            if spec.dtype == torch.float32:
+                logits[row] = _close(rng, noise, temperature[slot], row, first)
+            else:
+                logits[row] = _close_in_float16(rng, noise, temperature[slot])
     elif spec.mood == "one left":
         logits[np.arange(spec.vocabulary) != np.array(left)[:, None]] = -np.inf
     inputs = {
@@ -156,16 +162,19 @@ def _case(spec: Spec) -> Case:
 
 
 def _close(
-    rng: np.random.Generator, seed: int, position: int, temp: np.float32, vocabulary: int, row: int
+    rng: np.random.Generator, noise: Array, temp: np.float32, row: int, zero: int | None
 ) -> Array:
     """Logits with two tokens left. In every third row they tie; in the others the second is one unit of the
-    last place ahead, or behind. In every second row it is the token with the least noise."""
-    logits = np.full(vocabulary, -np.inf, np.float32)
-    noise = gumbel_noise(seed, position, np.arange(vocabulary))
+    last place ahead, or behind. In every second row it is the token with the least noise; the first is
+    `zero`, if that is a token."""
+    logits = np.full(len(noise), -np.inf, np.float32)
     by = np.float32([0, np.inf, -np.inf][row % 3])
     while True:
-        first, second = rng.choice(vocabulary, 2, replace=False)
-        second = noise.argmin() if row % 2 else second
+        first, second = rng.choice(len(noise), 2, replace=False)
+        if zero is not None:
+            first = zero
+        elif row % 2:
+            second = noise.argmin()
         target = np.nextafter(noise[first], by) if by else noise[first]
         near = np.float32((target - noise[second]) * temp)
         tried = (near.view(np.int32) + np.arange(-64, 65, dtype=np.int32)).view(np.float32)
@@ -174,6 +183,20 @@ def _close(
         sharp = hits[hits * (1 / temp) + noise[second] != target]
         if first != second and len(hits):
             logits[first], logits[second] = 0, rng.choice(sharp if len(sharp) else hits)
+            return logits
+
+
+def _close_in_float16(rng: np.random.Generator, noise: Array, temp: np.float32) -> Array:
+    """Logits with two tokens left, the later one ahead by less than float16 can tell."""
+    logits = np.full(len(noise), -np.inf, np.float32)
+    while True:
+        first, second = np.sort(rng.choice(len(noise), 2, replace=False))
+        near = np.float16((noise[first] - noise[second]) * temp)
+        tried = (near.view(np.int16) + np.arange(-4, 5, dtype=np.int16)).view(np.float16)
+        scores = tried.astype(np.float32) / temp + noise[second]
+        hits = tried[(scores > noise[first]) & (np.float16(scores) == np.float16(noise[first]))]
+        if first != second and len(hits):
+            logits[first], logits[second] = 0, hits[0]
             return logits
 
 
@@ -319,9 +342,26 @@ MISTAKES: list[tuple[str, dict[str, Any]]] = [
     ("the noise is subtracted, or its sign is wrong", {"score": lambda x, t, noise: x / t - noise}),
     ("no noise is added: all rows are greedy", {"score": lambda x, t, noise: x / t}),
     (
-        "u is 0 where the one token left has its noise, so log(u) is -inf, and a token with -inf for a logit "
-        "comes out: raise u to the smallest normal float32 first",
+        "where u is 0 it stays 0, so log(u) is -inf and its token loses against all others: raise u to the "
+        "smallest normal float32 first",
         {"least": np.float32(0)},
+    ),
+    (
+        "where u is 0, another small number takes its place, so the token's noise is greater than it must "
+        "be: raise u to the smallest normal float32",
+        {"least": np.float32(1e-7)},
+    ),
+    (
+        "the scores are rounded to the type of the logits; they are float32",
+        {"score": lambda x, t, noise: np.float16(x / t + noise).astype(np.float32)},
+    ),
+    (
+        "of equal scores in a block the last lane wins; the first must",
+        {"pick": lambda row, scores: _last_lane(row, scores)},
+    ),
+    (
+        "rows with temperature 0 are divided by it, and their scores are inf or nan; they are greedy",
+        {"greedy": lambda x, noise: x / np.float32(0) + noise},
     ),
     (
         "the place in the block is returned, and not the token's id",
@@ -355,6 +395,13 @@ def _last_block(row: Row, scores: Array) -> int:
     best = blocks.max(1)
     block = len(best) - 1 - int(best[::-1].argmax())
     return block * row.block + int(blocks[block].argmax())
+
+
+def _last_lane(row: Row, scores: Array) -> int:
+    blocks = scores.reshape(-1, row.block)
+    best = int(blocks.max(1).argmax())
+    lane = row.block - 1 - int(blocks[best][::-1].argmax())
+    return best * row.block + lane
 
 
 def explain(case: Case, got: torch.Tensor) -> str | None:

@@ -27,7 +27,7 @@ class Run(NamedTuple):
     """Given: requests that were served together.
 
     Attributes:
-        steps: of the engine that computed anything; the prefills share one.
+        steps: of the engine, in which anything was computed. All prefills are in the first.
         counters: over all requests.
     """
 
@@ -87,6 +87,7 @@ def thrown_away(counters: Counters, num_requests: int, num_tokens: int) -> int:
     """Tokens that were accepted or sampled past the end of a text, and that nobody has seen.
 
     Args:
+        num_requests: each has its first token from its prefill.
         num_tokens: in all texts together.
     """
     raise NotImplementedError
@@ -98,13 +99,15 @@ def thrown_away(counters: Counters, num_requests: int, num_tokens: int) -> int:
 def expected_drafts(rates: Sequence[float], num_requests: int, num_tokens: int) -> float:
     """How many drafts to expect with as many speculative tokens as there are rates.
 
-    Only the rates are known: `acceptance_rates` of some other run. Ends of texts are left out.
+    Only the rates are known: `acceptance_rates` of some other run. Each text has its first token from its
+    prefill. That a last draft reaches past the end of its text is left out.
     """
     raise NotImplementedError
 
 
 def fewest_guesses(rates: Sequence[float], wanted: float) -> int | None:
-    """The smallest k that brings `wanted` tokens per draft; None if no k up to `len(rates)` does."""
+    """The smallest k that brings `wanted` tokens per draft, from 0 on, where the target's own token is alone.
+    None if no k up to `len(rates)` does."""
     raise NotImplementedError
 
 
@@ -116,7 +119,7 @@ def synthetic_accepted(rates: Sequence[float], uniforms: Sequence[float]) -> int
     out, as `acceptance_rates` would count it.
 
     Args:
-        rates: by position, never rising.
+        rates: by position, never rising; 0 from some position on is possible.
         uniforms: what it draws, one for each position.
     """
     raise NotImplementedError

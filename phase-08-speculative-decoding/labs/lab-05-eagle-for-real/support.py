@@ -43,4 +43,4 @@ def in_engine() -> ModuleType:
 def near(got: object, want: float, what: str, rel: float = 1e-9) -> None:
     """`got` is `want` up to rounding."""
     assert isinstance(got, int | float), f"{what}: a number is asked for, not {got!r}"
-    assert abs(got - want) <= rel * abs(want) + 1e-12, f"{what}: {got:.6g}, not {want:.6g}"
+    assert abs(got - want) <= rel * abs(want) + 1e-12, f"{what}: {want:.6g}, not {got:.6g}"

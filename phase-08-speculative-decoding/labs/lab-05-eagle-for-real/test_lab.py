@@ -49,7 +49,8 @@ def facts(lab: ModuleType) -> dict[str, tuple[float, float]]:
 def test_the_predictions_hold(lab: ModuleType, question: str) -> None:
     """Seven numbers, counted in real vLLM."""
     said = lab.predictions()
-    assert sorted(said) == sorted(ASK), f"answer {sorted(ASK)}; yours: {sorted(said)}"
+    missing, extra = sorted(ASK.keys() - said.keys()), sorted(said.keys() - ASK.keys())
+    assert not missing + extra, f"not answered: {missing}; not asked for: {extra}"
     want, room = facts(lab)[question]
     wrong = wrong_in(said[question], want, room)
     assert not wrong, f"{question}: {wrong}. Ask yourself: {ASK[question]}"
@@ -129,7 +130,8 @@ def test_the_three_numbers(lab: ModuleType) -> None:
     counters = lab.Counters(10, 50, 28, (9, 7, 6, 4, 2))
     got = lab.acceptance_rates(counters)
     assert list(got) == [0.9, 0.7, 0.6, 0.4, 0.2], (
-        f"{tuple(counters)}: rates by position, not {got}"
+        f"{tuple(counters)}: of 10 drafts 9 had the first token accepted, and so on: 0.9, 0.7, 0.6, 0.4, "
+        f"0.2, not {got}"
     )
     near(lab.mean_acceptance_length(counters), 3.8, f"{tuple(counters)}: mean acceptance length")
     near(lab.draft_acceptance_rate(counters), 0.56, f"{tuple(counters)}: draft acceptance rate")
@@ -154,7 +156,11 @@ def test_what_nobody_has_seen(lab: ModuleType) -> None:
 
 def test_expected_drafts(lab: ModuleType) -> None:
     """Tokens that drafts bring, over tokens of a draft; and near what vLLM counted."""
-    near(lab.expected_drafts([0.8, 0.5, 0.2], 2, 52), 20, "rates 0.8, 0.5, 0.2; 2 texts, 52 tokens")
+    near(
+        lab.expected_drafts([0.8, 0.5, 0.2], 2, 52),
+        20,
+        "rates 0.8, 0.5, 0.2; 2 texts, 52 tokens, 50 by drafts",
+    )
     near(lab.expected_drafts([0.0], 1, 31), 30, "nothing accepted, 31 tokens")
     near(lab.expected_drafts([1.0] * 4, 4, 104), 20, "all accepted, k = 4, 104 tokens in 4 texts")
     kept = support.recorded()
@@ -204,4 +210,7 @@ def test_synthetic_acceptance_stops_at_the_first_rejection(lab: ModuleType) -> N
         ([1.0, 0.0], [0.99, 0.0], 1), ([0.0, 0.0], [0.0, 0.0], 0), ([1.0, 1.0], [0.99, 0.99], 2),
     ):  # fmt: skip
         got = lab.synthetic_accepted(rates, uniforms)
-        assert got == want, f"rates {rates}, draws {uniforms}: {want} accepted, not {got}"
+        assert got == want, (
+            f"rates {rates}, draws {uniforms}: {want} accepted, not {got}. The second is asked only where "
+            "the first was accepted, and both are to be in the second rate"
+        )

@@ -69,7 +69,9 @@ def test_pairs_are_what_a_server_with_the_fault_writes(lab: ModuleType, fault: s
         before = [np.array(part) for part in model]
         got = pairs_by(lab, fault, model)
         for part, old in zip(model, before, strict=True):
-            assert np.array_equal(part, old), f"fault {fault}: model and drafts stay as they are"
+            assert np.array_equal(part, old), (
+                f"fault {fault}: you have changed an array that you were given"
+            )
         vocab = len(model[0])
         assert got.shape == (vocab, vocab), (
             f"fault {fault}: {vocab} rows of {vocab} for {vocab} tokens, not {got.shape}"
@@ -158,6 +160,7 @@ class Scripted:
         shift = round((self.far / each) ** 0.5)
         counts[a] += shift
         counts[b] -= shift
+        assert counts.min() >= 0, f"for {n} draws no server can be so far off: you ask for too few"
         cells = np.repeat(np.arange(len(counts)), counts)
         return np.stack(np.divmod(cells, len(self.right)), axis=1)
 

@@ -13,7 +13,7 @@ lab 02-06's README, what the noise is in lab 09-02.
 
 A row's token is the first largest of `logits / temperature + noise`, computed in float32. A greedy row's is
 the first largest of its logits. Both must be what numpy's `argmax` over the whole row gives, bit for bit, for
-any block size. The noise is `-log(-log(u))`. `tl.rand(key, offset)` gives u, float32 from 0 up to 1, for a
+any block size. The noise is `-log(-log(u))`. `tl.rand(key, offset)` gives u, float32 with 0 <= u < 1, for a
 tile of offsets; `tl.randint(seed, position)` gives the key. Where u is below TINY, TINY takes its place.
 """
 
@@ -48,9 +48,10 @@ def block_kernel(
     take temperature and noise as the module's docstring says. Store into entry (row, block) of best and
     token, which have no gaps.
 
-    `if` takes a number, as what is loaded from one address, and `tl.where` a tile. tl.log works on tiles;
-    `tl.max(tile, axis=0, return_indices=True)` gives the largest and its lane, the first if there are
-    several. logits_stride counts elements from one row to the next. BLOCK is a power of two.
+    `if` takes a number, such as one loaded from a single address; a choice lane by lane is `tl.where`. A
+    variable keeps its type through an `if`, so convert the logits where they are loaded. Use `/` and
+    `tl.log`; in the interpreter both are numpy's. `tl.max(tile, axis=0, return_indices=True)` gives the
+    largest and its lane. logits_stride counts elements from one row to the next. BLOCK is a power of two.
     """
     raise NotImplementedError
 
