@@ -2,7 +2,7 @@
 
 The servers write two tokens. `first` [V] is the model's distribution of the first, `second` [V, V] that of
 the second, a row per first token. `draft_first` is what is drafted first, `draft_second` [V] what is drafted
-after each first token. Drafts are judged as certain (the drafter gave them 1), two per step. Behind a rejected
+after each first token. Drafts count as certain (the drafter gave them 1), two per step. Behind a rejected
 draft a new step begins.
 """
 
