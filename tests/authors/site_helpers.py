@@ -124,13 +124,17 @@ class Browser(Tab):
         self.base = base
 
     def visit(self, page: str) -> None:
-        self.driver.get(self.base + page.removeprefix("/"))
+        """Go there. On a busy machine `get` may come back while the page before is still there."""
+        url = self.base + page.removeprefix("/")
+        self.driver.get(url)
+        self.wait(f"location.href === {json.dumps(url)} && document.readyState === 'complete'")
 
     def draw(self) -> None:
         """Have the page's diagrams drawn: that waits until the first of them is near."""
         there = "document.querySelector('pre.diagram')"
         # Again and again: what loads above it may push it away.
         self.wait(f"({there}?.scrollIntoView(), {there} === null)")
+        self.wait("[...document.querySelectorAll('div.diagram')].every(d => d.querySelector('svg'))")
 
     def fetched(self, name: str) -> bool:
         """Has the page asked for a file of this name?"""
