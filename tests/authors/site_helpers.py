@@ -134,7 +134,9 @@ class Browser(Tab):
         there = "document.querySelector('pre.diagram')"
         # Again and again: what loads above it may push it away.
         self.wait(f"({there}?.scrollIntoView(), {there} === null)")
-        self.wait("[...document.querySelectorAll('div.diagram')].every(d => d.querySelector('svg'))")
+        self.wait(
+            "[...document.querySelectorAll('div.diagram')].every(d => d.querySelector('svg'))"
+        )
 
     def fetched(self, name: str) -> bool:
         """Has the page asked for a file of this name?"""
