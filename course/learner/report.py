@@ -106,7 +106,7 @@ def show_run(console: Console, lab: Lab, run: LabRun) -> None:
         parts = [f"{count['pass']} of {_tests(len(lines))} pass"]
         parts += [f"{count['FAIL']} fail"] if count["FAIL"] else []
         parts += [f"{count['todo']} wait for what is not written yet"] if count["todo"] else []
-        parts += [f"{count['skip']} could not run here"] if count["skip"] else []
+        parts += [f"{count['skip']} skipped"] if count["skip"] else []
         console.print(Text(", ".join(parts) + ".", style="bold"))
 
 
