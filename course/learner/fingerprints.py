@@ -2,11 +2,12 @@
 
 `course grade` compares a learner's failures with them and so runs no mistake. A fingerprint says what it was
 taken of, as a digest: once the solution, the tests, what they share or the mistake's own lines have changed,
-it is stale and no longer counts. `course author contract --write` takes it anew.
+docstrings aside, it is stale and no longer counts. `course author contract --write` takes it anew.
 """
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import json
 import re
@@ -206,5 +207,17 @@ def _digest(mistake: Mistake, files: Sequence[str]) -> str:
     for name in files:
         path = mistake.folder / name
         content = path.read_bytes().replace(b"\r\n", b"\n") if path.is_file() else b"gone"
+        content = _without_docstrings(content) if name.endswith(".py") else content
         state.update(b"\0" + name.encode() + b"\0" + content)
     return state.hexdigest()[:16]
+
+
+def _without_docstrings(source: bytes) -> bytes:
+    """Python without its docstrings: in other words they say of a mistake what they said before."""
+    lines = source.split(b"\n")
+    owners = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, owners) and ast.get_docstring(node, clean=False) is not None:
+            first, last = node.body[0].lineno, node.body[0].end_lineno or 0
+            lines[first - 1 : last] = [b""] * (last - first + 1)
+    return b"\n".join(line for line in lines if line.strip())

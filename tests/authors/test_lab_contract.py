@@ -290,6 +290,8 @@ def test_what_is_changed_makes_a_fingerprint_stale(course: Course) -> None:
     assert [one.key for one in stale(lab.folder)] == ["starts_at_one"]
     [said] = behaviour(course, [lab])["00-01"]
     assert said.startswith("00-01: starts_at_one: no fingerprint of it as it is now")
+    _edit(lab.test, "clip goes up to low and down to high", "clip keeps to low and high")
+    assert len(stale(lab.folder)) == 1, "a docstring in other words changes no verdict"
     _edit(lab.test, "both bounds count", "both count")
     assert len(stale(lab.folder)) == 3
     assert [*take_fingerprints(course, lab)] == []
