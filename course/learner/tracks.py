@@ -201,6 +201,13 @@ def choose_track(course: Course, tracks: list[Track], name: str) -> Track | None
 
 
 # -- a track's page --------------------------------------------------------------------------------
+#
+# Between two markers the page has a line for each step, and before it the step's bridge: some words for a
+# reader who comes from another page, saying who and what the section speaks of. The lines are written from
+# the data; the bridges are the author's, and belong to the step whose line follows.
+
+_KINDS = {"00-guide.md": "guide", "01-deep-dive.md": "deep dive", "CHEATSHEET.md": "cheatsheet"}
+_LINE = re.compile(r"(?m)^\*\*\d+\. \[.*?\]\((?P<link>[^()\s]+)\)\*\* \(.*\)$")
 
 
 def link_to(step: Step, folder: Path) -> str:
@@ -211,52 +218,58 @@ def link_to(step: Step, folder: Path) -> str:
     return f"{target}#{site_slug(step.section)}" if step.section else target
 
 
-def show_steps(course: Course, track: Track) -> str:
-    """The steps as Markdown: what is to be read, joined page by page, and the labs."""
-    lines: list[str] = []
-    previous: Path | None = None
-    for step in track.steps:
-        link = f"[{step.title}]({link_to(step, track.page.parent)})"
-        minutes = f"{max(1, round(step.minutes))} min"
-        if step.lab is not None:
-            lines.append(f"- **{link}** ({minutes})")
-        elif step.section is None:
-            lines.append(f"- {link} ({minutes})")
-        else:
-            whole = Step(step.path).title
-            begin = f"- {whole}: " if step.path != previous else "    "
-            lines.append(f"{begin}{link} ({minutes})")
-        previous = step.path if step.lab is None and step.section else None
-    return "\n".join(_join(lines))
+def line_of(track: Track, number: int) -> str:
+    """The line of the step `number`, counted from 1, as it stands on the track's page."""
+    step = track.steps[number - 1]
+    phase = re.match(r"phase-(\d\d)-", step.path.parent.name)
+    place = f"phase {phase[1]}, {_KINDS.get(step.path.name, step.path.stem)}, " if phase else ""
+    title = re.sub(r"^\d+\. ", "", step.title)  # a section's number on its own page
+    link = f"[{title}]({link_to(step, track.page.parent)})"
+    minutes = step.minutes
+    shown = 5 * round(minutes / 5) if minutes > 10 else max(1, round(minutes))
+    return f"**{number}. {link}** ({place}{shown} min)"
 
 
-def _join(lines: list[str]) -> list[str]:
-    """Several sections of one page stand in one item."""
-    joined: list[str] = []
-    for line in lines:
-        if line.startswith("    "):
-            joined[-1] += f", {line.strip()}"
-        else:
-            joined.append(line)
-    return joined
+def read_bridges(track: Track) -> dict[str, str]:
+    """What the track's page says before each step, by the step's link: Markdown, "" where it says nothing.
 
-
-def page_of(course: Course, track: Track) -> str:
-    """The text of the track's page, its steps as the data say."""
+    Raises CourseError where the page lacks the markers between which the steps stand.
+    """
     text = track.page.read_text(encoding="utf-8")
-    before, begin, rest = text.partition(_BEGIN)
-    _, end, after = rest.partition(_END)
+    _, begin, rest = text.partition(_BEGIN)
+    region, end, _ = rest.partition(_END)
     if not begin or not end:
-        raise CourseError(f"{course.show(track.page)} needs the lines {_BEGIN} and {_END}")
-    return f"{before}{_BEGIN}\n\n{show_steps(course, track)}\n\n{_END}{after}"
+        raise CourseError(f"{track.page.name} needs the lines {_BEGIN} and {_END}")
+    bridges: dict[str, str] = {}
+    at = 0
+    for match in _LINE.finditer(region):
+        bridges[match["link"]] = region[at : match.start()].strip()
+        at = match.end()
+    return bridges
+
+
+def page_of(track: Track) -> str:
+    """The text of the track's page, its steps as the data say, each behind its bridge."""
+    bridges = read_bridges(track)
+    text = track.page.read_text(encoding="utf-8")
+    before, _, rest = text.partition(_BEGIN)
+    after = rest.partition(_END)[2]
+    parts = []
+    for number, step in enumerate(track.steps, 1):
+        bridge = bridges.get(link_to(step, track.page.parent), "")
+        parts += [bridge] * bool(bridge) + [line_of(track, number)]
+    steps = "\n\n".join(parts)
+    return f"{before}{_BEGIN}\n\n{steps}\n\n{_END}{after}"
 
 
 def as_json(course: Course) -> str:
-    """The tracks for the site's script: of each its title and steps, with the page's path and anchor."""
+    """The tracks for the site's script: of each its title and steps, with their page, anchor and bridge."""
     from course.docs.links import site_slug
 
-    found = {
-        track.name: {
+    found = {}
+    for track in read_tracks(course):
+        bridges = read_bridges(track)
+        found[track.name] = {
             "title": track.title,
             "page": track.page.relative_to(course.root).as_posix(),
             "steps": [
@@ -264,12 +277,11 @@ def as_json(course: Course) -> str:
                     "title": step.title,
                     "page": step.path.relative_to(course.root).as_posix(),
                     "anchor": site_slug(step.section) if step.section else "",
+                    "bridge": bridges.get(link_to(step, track.page.parent), ""),
                 }
                 for step in track.steps
             ],
         }
-        for track in read_tracks(course)
-    }
     return json.dumps(found, ensure_ascii=False)
 
 
@@ -277,7 +289,7 @@ def main() -> None:
     """Write the steps into the tracks' pages."""
     course = load_course()
     for track in read_tracks(course):
-        track.page.write_text(page_of(course, track), encoding="utf-8")
+        track.page.write_text(page_of(track), encoding="utf-8")
         print(f"{course.show(track.page)}: {len(track.steps)} steps, {track.hours:.1f} hours")
 
 

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import ast
+import contextlib
 import json
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -24,7 +29,16 @@ pytest.importorskip("rich")
 from course.docs.links import check_links
 from course.docs.pages import read_page
 from course.learner.labs import Course, CourseError, load_course
-from course.learner.tracks import WHOLE, as_json, page_of, read_tracks
+from course.learner.tracks import (
+    WHOLE,
+    Step,
+    Track,
+    as_json,
+    link_to,
+    page_of,
+    read_bridges,
+    read_tracks,
+)
 
 Capsys = pytest.CaptureFixture[str]
 
@@ -159,16 +173,35 @@ def test_a_section_ends_at_the_next_heading_of_its_level(tracked: Course) -> Non
 
 def test_the_pages_steps_are_written_from_the_data(tracked: Course) -> None:
     [track] = read_tracks(tracked)
-    text = page_of(tracked, track)
+    text = page_of(track)
     track.page.write_text(text)
-    assert "- Beginnings: [What it costs](../phase-00-beginnings/00-guide.md#what-it-costs)" in text
+    line = "**1. [What it costs](../phase-00-beginnings/00-guide.md#what-it-costs)** (phase 00, guide, 1 min)"
+    assert line in text
     assert text.index("Lab 01-01") < text.index("Lab 00-01")
-    assert page_of(tracked, track) == text, "writing it again changes nothing"
+    assert page_of(track) == text, "writing it again changes nothing"
     assert not check_links([read_page(track.page, tracked.root)], tracked.root)
     assert [s["page"] for s in json.loads(as_json(tracked))["short"]["steps"]][1:] == [
         "phase-01-parts/labs/lab-01-drawing/README.md",
         "phase-00-beginnings/labs/lab-01-totals/README.md",
     ]
+
+
+def test_a_bridge_stays_with_its_step(tracked: Course) -> None:
+    """What the author wrote before a step goes with it when the steps change their order."""
+    [track] = read_tracks(tracked)
+    text = page_of(track)
+    track.page.write_text(text.replace("**2. [Lab 01-01", "Ada draws.\n\n**2. [Lab 01-01"))
+    bridges = read_bridges(track)
+    assert [bridges[link_to(step, track.page.parent)] for step in track.steps] == [
+        "",
+        "Ada draws.",
+        "",
+    ]
+    data = tracked.root / "tracks" / "tracks.toml"
+    data.write_text(TRACK.replace('"01-01", "00-01"', '"00-01", "01-01"'))
+    [track] = read_tracks(tracked)
+    assert "Ada draws.\n\n**3. [Lab 01-01" in page_of(track)
+    assert json.loads(as_json(tracked))["short"]["steps"][2]["bridge"] == "Ada draws."
 
 
 # -- this course's own ----------------------------------------------------------------------------
@@ -181,7 +214,7 @@ TRACKS = read_tracks(COURSE)
 def test_every_track_is_under_fifteen_hours_and_its_page_shows_its_steps(track) -> None:  # type: ignore[no-untyped-def]
     assert track.hours <= 15, f"{track.name} takes {track.hours:.1f} hours"
     text = track.page.read_text(encoding="utf-8")
-    assert text == page_of(COURSE, track), "python -m course.learner.tracks writes it"
+    assert text == page_of(track), "python -m course.learner.tracks writes it"
     assert "## Your task" in text
 
 
@@ -191,6 +224,100 @@ def test_the_front_page_shows_the_tracks_with_their_hours() -> None:
     wanted = [(t.title, t.page.relative_to(ROOT).as_posix(), f"{t.hours:.0f}") for t in TRACKS]
     assert rows == wanted
     assert len(TRACKS) == 3
+
+
+# -- a section is read by somebody who comes from another page -------------------------------------
+
+PEOPLE = (
+    "Ada", "Anna", "Ben", "Bo", "Cleo", "Cy", "Dov", "Eve", "Fay", "Gil",
+    "Hal", "Ida", "Ilse", "Jon", "Kim", "Lou", "Nia", "Noor",
+)  # fmt: skip
+STEPS = [
+    pytest.param(track, number, id=f"{track.name}-{number}")
+    for track in TRACKS
+    for number in range(1, len(track.steps) + 1)
+]
+
+
+def _bridge(track: Track, step: Step) -> str:
+    return read_bridges(track).get(link_to(step, track.page.parent), "")
+
+
+def _setup(bridge: str) -> str:
+    """The statements among what a bridge has in backticks: imports, and names with their values."""
+    found = []
+    for code in re.findall(r"`([^`]+)`", bridge):
+        with contextlib.suppress(SyntaxError):
+            tree = ast.parse(code)
+            if all(
+                isinstance(node, ast.Import | ast.ImportFrom | ast.Assign) for node in tree.body
+            ):
+                found.append(code)
+    return "\n".join(found)
+
+
+def _examples(step: Step) -> str:
+    text = step.path.read_text(encoding="utf-8").split("\n")
+    return "\n".join(text[slice(*step.lines)]) if step.section else ""
+
+
+@pytest.mark.parametrize("track", TRACKS, ids=lambda track: track.name)
+def test_a_sections_examples_run_behind_its_bridge(track: Track) -> None:
+    """With what the bridge defines or imports, and without the rest of the section's page."""
+    folders: dict[Path, list[dict[str, str]]] = {}
+    for number, step in enumerate(track.steps, 1):
+        if step.lab is None and ">>>" in (text := _examples(step)):
+            setup = "\n".join(f">>> {line}" for line in _setup(_bridge(track, step)).split("\n"))
+            text = f"```python\n{setup}\n```\n\n{text}" if setup.strip(" >") else text
+            given = {"path": str(step.path), "name": f"step {number}: {step.title}", "text": text}
+            folders.setdefault(step.path.parent, []).append(given)
+    assert folders
+    failed = []
+    for folder, sections in folders.items():
+        ran = subprocess.run(
+            [sys.executable, "-c", RUN_EXAMPLES], input=json.dumps(sections), cwd=folder,
+            env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        if ran.returncode:
+            failed.append(ran.stdout + ran.stderr)
+    assert not failed, "\n".join(failed)
+
+
+RUN_EXAMPLES = """
+import json, sys
+from pathlib import Path
+from course.docs.examples import check_examples
+from course.docs.pages import Page
+wrong = []
+for section in json.load(sys.stdin):
+    page = Page(Path(section["path"]), section["name"], section["text"])
+    wrong += check_examples(page)[0]
+print(*wrong, sep="\\n")
+sys.exit(bool(wrong))
+"""
+
+
+@pytest.mark.parametrize(("track", "number"), STEPS)
+def test_a_step_stands_alone_behind_its_bridge(track: Track, number: int) -> None:
+    """Before each step the track's page says who the people in it are, and of a lab what it builds on."""
+    step = track.steps[number - 1]
+    bridge = _bridge(track, step)
+    words = len(bridge.split())
+    assert 8 <= words <= 160, f"{words} words before {step.title!r}"
+    if step.lab is not None:
+        on_track = {lab.id for lab in track.labs}
+        left_out = [name for name in step.lab.prerequisites if name not in on_track]
+        unsaid = [name for name in left_out if name not in bridge]
+        assert not unsaid, f"lab {step.lab.id} builds on {unsaid}, which the track leaves out"
+        return
+    people = {name for name in PEOPLE if re.search(rf"\b{name}\b", _examples(step))}
+    met = " ".join(
+        _bridge(track, other)
+        for other in track.steps[:number]
+        if other.path.parent == step.path.parent
+    )
+    strangers = {name for name in people if not re.search(rf"\b{name}\b", met)}
+    assert not strangers, f"{step.title!r}: who are {sorted(strangers)}?"
 
 
 def test_nothing_lies_in_the_folder_that_no_track_names() -> None:

@@ -1,0 +1,115 @@
+"""Incidents on one server, replayed by the real scheduler on a virtual clock, and what its meters show.
+
+    python tracks/pager.py             # one incident a row
+    python tracks/pager.py budget      # one load under several token budgets
+
+The server is Llama-3-8B on an A100, `mini-vllm simulate`'s preset, whose step times are derived from the
+data sheet. Each row changes one thing about the load or the settings of the first. Gauges (running, waiting,
+usage) are read in the middle of the run, as a dashboard would; times are in milliseconds.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, field
+from typing import Any
+
+from mini_vllm.config.engine import EngineConfig
+from mini_vllm.sim import (
+    Lengths,
+    ServingMetrics,
+    Simulator,
+    arrival_times,
+    load_cost,
+    mini_parts,
+    random_requests,
+)
+
+PROMPTS = 400
+
+
+@dataclass(frozen=True)
+class Incident:
+    """A load (requests per second, lengths in tokens as `mini-vllm simulate` takes them) and settings."""
+
+    name: str
+    rate: float = 12.0
+    input_len: str = "uniform:100:900"
+    output_len: str = "uniform:50:350"
+    prefix_len: int = 0
+    num_prefixes: int = 1
+    settings: dict[str, Any] = field(default_factory=dict)
+
+
+INCIDENTS = (
+    Incident("a calm day"),
+    Incident("slots full", rate=24, settings={"max_num_seqs": 32}),
+    Incident("blocks short", rate=24, settings={"num_gpu_blocks": 1500}),
+    Incident("budget full", rate=10, input_len="uniform:3000:5000", output_len="uniform:20:60"),
+    Incident("long contexts", rate=2, input_len="uniform:5000:6500", output_len="uniform:400:900"),
+    Incident("long prompts between", input_len="lognormal:200:1.2:7000"),
+    Incident("one prefix of 3,000", rate=8, prefix_len=3000),
+    Incident("a prefix each", rate=8, prefix_len=3000, num_prefixes=100_000),
+)
+
+
+def replay(incident: Incident) -> dict[str, float]:
+    """Run the incident and read its meters: gauges at the middle of the run, the rest over all of it."""
+    cost = load_cost("a100-llama-3-8b")
+    assert cost.num_kv_tokens is not None
+    settings = {
+        "num_gpu_blocks": cost.num_kv_tokens // 16,
+        "max_model_len": cost.max_model_len,
+        "max_num_seqs": 256,
+        "max_num_batched_tokens": 2048,
+    } | incident.settings
+    metrics = ServingMetrics()
+    simulator = Simulator(mini_parts(EngineConfig(**settings)), cost, metrics)
+    requests = random_requests(
+        arrival_times(PROMPTS, incident.rate),
+        Lengths.parse(incident.input_len),
+        Lengths.parse(incident.output_len),
+        incident.prefix_len,
+        incident.num_prefixes,
+    )
+    simulator.run(requests)
+    rows = metrics.timeline.rows
+    _, running, waiting, usage = rows[len(rows) // 2]
+    result = metrics.result(simulator.num_preemptions)
+    return {
+        "run": running,
+        "wait": waiting,
+        "usage": usage,
+        "preempt": result["num_preemptions"],
+        "hits": result["cached_prompt_tokens"] / result["total_input_tokens"],
+        "tok/step": result["tokens_per_step"],
+        "ms/step": 1e3 * metrics.busy / metrics.num_steps,
+        "TTFT p50": result["median_ttft_ms"],
+        "p99": result["p99_ttft_ms"],
+        "ITL p50": result["median_itl_ms"],
+        "p99 ": result["p99_itl_ms"],
+    }
+
+
+BUDGETS = tuple(
+    Incident(
+        f"{budget:,}",
+        input_len="lognormal:200:1.2:7000",
+        settings={"max_num_batched_tokens": budget, "max_num_seqs": 64},
+    )
+    for budget in (64, 128, 256, 512, 2048, 8192)
+)
+
+
+def main() -> None:
+    budget = sys.argv[1:] == ["budget"]
+    for number, incident in enumerate(BUDGETS if budget else INCIDENTS):
+        row = replay(incident)
+        if not number:
+            print(f"{'budget' if budget else '':21}" + "".join(f"{name:>9}" for name in row))
+        shown = [f"{v:>9.2f}" if n in ("usage", "hits") else f"{v:>9,.0f}" for n, v in row.items()]
+        print(f"{incident.name:21}" + "".join(shown))
+
+
+if __name__ == "__main__":
+    main()
