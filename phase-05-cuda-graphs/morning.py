@@ -297,5 +297,16 @@ def lou_reads(runner: type[GraphModelRunner] = GraphModelRunner, num_gpu_blocks:
     return text
 
 
+def two_launches() -> tuple[LaunchCounter, Graph, Values, Values]:
+    """A counter, a graph of two launches, its input x and its output z = 2 x + 1, replayed once."""
+    counter, graph = LaunchCounter(), Graph()
+    x, y, z = np.array([5.0]), np.zeros(1), np.zeros(1)
+    with counter.capture(graph):
+        counter.launch(Launch("double", lambda a: 2 * a, (x,), y))
+        counter.launch(Launch("add one", lambda a: a + 1, (y,), z))
+    counter.replay(graph)
+    return counter, graph, x, z
+
+
 if __name__ == "__main__":
     show_morning()

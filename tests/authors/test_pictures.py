@@ -1,4 +1,4 @@
-"""Every phase's pictures are what its script draws, and its pages show each of them, with words for it."""
+"""The pictures of every phase, and of the tracks, are what its script draws, and its pages show each of them, with words for it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from course.learner.labs import load_module
 
 MOST_BYTES = 150_000
 A_LENGTH = re.compile(r"-?\d+(?:\.\d+)?(?=[^<]*>)")  # a number inside a tag: the words stay exact
-SCRIPTS = sorted(ROOT.glob("phase-*/pictures.py"))
+SCRIPTS = sorted([*ROOT.glob("phase-*/pictures.py"), ROOT / "tracks" / "pictures.py"])
 
 
 def load(script: Path) -> dict[str, Callable[[], Drawing]]:

@@ -173,7 +173,7 @@ def plan_wna16(
     A program of 128 outputs reads a row of x for 64 times as many bytes of 4-bit weights, so with one row x
     costs 3 % more bytes. Splits are made until every multiprocessor has a program, but not more than four:
     each writes and reads a float32 an output and row, which with one row and 4,096 inputs is 0.4 % more
-    bytes a split. A program then keeps five tiles of 8 KiB under way.
+    bytes a split. A program then keeps four tiles of 8 KiB under way while it computes a fifth.
 
     Args:
         element_size: bytes of a number of x.
