@@ -23,7 +23,7 @@ class Event(NamedTuple):
         status: `RequestStatus` by name: WAITING, RUNNING, PREEMPTED, FINISHED_STOPPED,
             FINISHED_LENGTH_CAPPED or FINISHED_ABORTED.
         num_computed_before: tokens with KV in the cache before the step.
-        num_cached_tokens: tokens that a prefix hit brought in this very step.
+        num_cached_tokens: tokens that a prefix hit gave in this step.
         num_scheduled_tokens: tokens that the step computed for this request.
         num_computed_tokens: tokens with KV in the cache after the step.
         num_tokens: tokens that exist after the step, prompt and output.
@@ -31,7 +31,7 @@ class Event(NamedTuple):
         block_ids: the blocks it holds after the step, in order; none once it is finished.
         finish_reason: `length`, `stop` or `abort` in its last event, else None.
 
-    Before, cached and scheduled add up to `num_computed_tokens`, but for the one event in which a
+    Before, cached and scheduled add up to `num_computed_tokens`, except in the one event where a
     preemption takes everything away.
     """
 

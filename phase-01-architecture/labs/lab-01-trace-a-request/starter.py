@@ -18,7 +18,7 @@ The engine's own methods:
     engine.abort_request(request_id)
     engine.step()                 # list[RequestOutput]
 
-One step, as `Tracer.last` has it once it is over:
+One step, as `Tracer.last` holds it once the step is done:
 
     scheduler_output = record.scheduler_output
     scheduler_output.num_scheduled_tokens     # dict: id -> tokens of this step, in scheduling order
@@ -47,7 +47,7 @@ class Event(NamedTuple):
         status: `RequestStatus` by name: WAITING, RUNNING, PREEMPTED, FINISHED_STOPPED,
             FINISHED_LENGTH_CAPPED or FINISHED_ABORTED.
         num_computed_before: tokens with KV in the cache before the step.
-        num_cached_tokens: tokens that a prefix hit brought in this very step.
+        num_cached_tokens: tokens that a prefix hit gave in this step.
         num_scheduled_tokens: tokens that the step computed for this request.
         num_computed_tokens: tokens with KV in the cache after the step.
         num_tokens: tokens that exist after the step, prompt and output.
@@ -55,7 +55,7 @@ class Event(NamedTuple):
         block_ids: the blocks it holds after the step, in order; none once it is finished.
         finish_reason: `length`, `stop` or `abort` in its last event, else None.
 
-    Before, cached and scheduled add up to `num_computed_tokens`, but for the one event in which a
+    Before, cached and scheduled add up to `num_computed_tokens`, except in the one event where a
     preemption takes everything away.
     """
 
@@ -154,12 +154,12 @@ class Tracer:
     def step(self) -> list[RequestOutput]:
         """Do one step; write down an event for each request that was alive when it began.
 
-        Returns what `engine.step()` returns. Where the engine has nothing to do, that is no step and
+        Returns what `engine.step()` returns. If the engine has nothing to do, that is no step, and
         there is no event.
 
         The order within a step: the scheduled ones, in scheduling order; then those in `running` that
-        were not scheduled; then the queue, its head first. Whoever finished in the step was
-        scheduled in it, so nobody is missing.
+        were not scheduled; then the queue, its head first. A request that finished in the step was
+        scheduled in it, so none is missing.
 
         The recipe:
 
@@ -167,9 +167,9 @@ class Tracer:
            output tokens it has. Afterwards two of the three are overwritten, and the object may be
            out of reach.
         2. `engine.step()`.
-        3. For each, compare. Its new tokens are the outputs that it did not have before. For a scheduled
-           one, what `num_computed_tokens` grew by beyond `num_scheduled_tokens` came from the prefix
-           cache; for the others `num_cached_tokens` is 0.
+        3. For each, compare. Its new tokens are the outputs that it did not have before. For a
+           scheduled one, the growth of `num_computed_tokens` beyond `num_scheduled_tokens` came
+           from the prefix cache; for the others `num_cached_tokens` is 0.
         """
         raise NotImplementedError
 
@@ -190,13 +190,13 @@ def path(events: Iterable[Event], request_id: str) -> list[str]:
     """The statuses a request went through, each once as long as it lasted.
 
     For instance WAITING, RUNNING, PREEMPTED, RUNNING, FINISHED_LENGTH_CAPPED: a status that comes
-    back later stands there again.
+    back later appears again.
     """
     raise NotImplementedError
 
 
 def token_steps(events: Iterable[Event], request_id: str) -> list[int]:
-    """The step of each token that a request sampled, one number a token.
+    """The step of each token that a request sampled, one number per token.
 
     The gaps between them are the inter-token latency, counted in steps: 1 each, unless something came
     between.
@@ -208,6 +208,6 @@ def steps_to_first_token(events: Iterable[Event], request_id: str) -> int | None
     """The time to the first token, in steps: from the request's arrival, the sampling step included.
 
     1 for a request that is prefilled in the first step after it came, more if it came in chunks or
-    stood in the queue; None if it never sampled.
+    waited in the queue; None if it never sampled.
     """
     raise NotImplementedError

@@ -39,7 +39,7 @@ def test_waiting_before_the_first_step(lab: ModuleType, loaded: tuple[Any, Any])
 
 
 def test_prefill_in_one_step(lab: ModuleType, loaded: tuple[Any, Any]) -> None:
-    """A prompt that fits the budget: counter 0 to 13, and the first token in the same step."""
+    """A prompt that fits the budget takes the counter from 0 to 13 and samples in the same step."""
     t = support.tracer(lab, loaded)
     t.add_request("a", support.PROMPT, support.greedy(3))
     outputs = t.step()
@@ -85,7 +85,7 @@ def test_decode_grows_by_one(lab: ModuleType, loaded: tuple[Any, Any]) -> None:
 
 
 def test_steps_are_max_tokens(lab: ModuleType, loaded: tuple[Any, Any]) -> None:
-    """A prompt that fits one step: n tokens take n steps, and the text is the engine's."""
+    """With a prompt that fits one step, n tokens take n steps, and the text is the engine's."""
     t = support.tracer(lab, loaded)
     t.add_request("a", support.PROMPT, support.greedy(7))
     finished = []
@@ -122,7 +122,7 @@ def test_the_finish_is_recorded(lab: ModuleType, loaded: tuple[Any, Any]) -> Non
 
 
 def test_stopped_is_another_finish(lab: ModuleType, loaded: tuple[Any, Any]) -> None:
-    """A stop token ends as FINISHED_STOPPED, with the reason stop."""
+    """A stop token ends the request as FINISHED_STOPPED, with the reason stop."""
     t = support.tracer(lab, loaded)
     t.add_request("a", support.PROMPT, support.greedy(1))
     token = support.run(t)[-1].new_token_ids[0]

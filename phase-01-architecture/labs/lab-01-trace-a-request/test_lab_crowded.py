@@ -26,7 +26,7 @@ def crowded(lab: ModuleType, loaded: tuple[Any, Any]) -> Any:
 
 
 def test_counters_are_monotonic_until_preempted(lab: ModuleType, loaded: tuple[Any, Any]) -> None:
-    """num_computed_tokens grows in every step, but for one preemption; num_tokens never shrinks."""
+    """num_computed_tokens grows in every step except at a preemption; num_tokens never shrinks."""
     t = crowded(lab, loaded)
     for request_id, drops_wanted in (("a", 0), ("b", 1)):
         mine = support.of(t.events, request_id)
@@ -73,7 +73,7 @@ def test_preempted_goes_back_to_zero(lab: ModuleType, loaded: tuple[Any, Any]) -
 
 
 def test_preempted_comes_back_with_hits(lab: ModuleType, loaded: tuple[Any, Any]) -> None:
-    """On return it finds its own blocks in the prefix cache, and computes what is missing."""
+    """A preempted request that returns finds its own blocks in the cache, and computes the rest."""
     t = crowded(lab, loaded)
     mine = support.of(t.events, "b")
     falls = [i for i, e in enumerate(mine) if e.status == "PREEMPTED"]
@@ -128,7 +128,7 @@ def test_a_return_in_chunks_samples_once(lab: ModuleType, loaded: tuple[Any, Any
 
 
 def test_running_without_being_scheduled(lab: ModuleType, loaded: tuple[Any, Any]) -> None:
-    """A request can be RUNNING and get nothing in a step; it has its event all the same."""
+    """A RUNNING request that gets no tokens in a step has its event all the same."""
     t = support.tracer(
         lab, loaded, num_gpu_blocks=5, max_model_len=48, scheduling_policy="priority"
     )
@@ -156,7 +156,7 @@ def test_running_without_being_scheduled(lab: ModuleType, loaded: tuple[Any, Any
 
 
 def test_abort_while_running(lab: ModuleType, loaded: tuple[Any, Any]) -> None:
-    """An abort happens between steps: one more event, without a step, with the counters as they were."""
+    """An abort between steps adds one event, without a step, with the counters as they were."""
     t = support.tracer(lab, loaded)
     t.add_request("a", support.PROMPT, support.greedy(9))
     t.step()
@@ -175,7 +175,7 @@ def test_abort_while_running(lab: ModuleType, loaded: tuple[Any, Any]) -> None:
 
 
 def test_abort_while_waiting(lab: ModuleType, loaded: tuple[Any, Any]) -> None:
-    """A request can be gone before it ever ran."""
+    """A request that is aborted in the queue has a last event although it never ran."""
     t = support.tracer(lab, loaded)
     t.add_request("a", support.PROMPT, support.greedy(9))
     t.abort_request("a")
@@ -186,7 +186,7 @@ def test_abort_while_waiting(lab: ModuleType, loaded: tuple[Any, Any]) -> None:
 
 
 def test_an_idle_step_leaves_no_event(lab: ModuleType, loaded: tuple[Any, Any]) -> None:
-    """With nothing to do, step() is no step: the last record is not written down again."""
+    """A step() with nothing to do adds no event: the last record is not written down again."""
     t = support.tracer(lab, loaded)
     assert t.step() == [], "an engine without requests does nothing"
     assert not t.events, f"an engine without requests has no events, got {len(t.events)}"
@@ -201,7 +201,7 @@ def test_an_idle_step_leaves_no_event(lab: ModuleType, loaded: tuple[Any, Any]) 
 
 
 def test_a_refused_request_leaves_no_trace(lab: ModuleType, loaded: tuple[Any, Any]) -> None:
-    """A request that the engine refuses is in neither list."""
+    """A request that the engine refuses is neither in `requests` nor in `events`."""
     t = support.tracer(lab, loaded)
     t.add_request("a", support.PROMPT, support.greedy(1))
     kept = t.requests["a"]
@@ -220,7 +220,7 @@ def test_a_refused_request_leaves_no_trace(lab: ModuleType, loaded: tuple[Any, A
 
 
 def test_life_and_path(lab: ModuleType, loaded: tuple[Any, Any]) -> None:
-    """One request's events; and its statuses, each once as long as it lasted."""
+    """`life` gives one request's events; `path` its statuses, each once as long as it lasts."""
     t = crowded(lab, loaded)
     assert lab.life(t.events, "b") == support.of(t.events, "b"), (
         "life: this request's events, in order"
@@ -242,7 +242,7 @@ def test_life_and_path(lab: ModuleType, loaded: tuple[Any, Any]) -> None:
 
 
 def test_token_steps_show_the_gap(lab: ModuleType, loaded: tuple[Any, Any]) -> None:
-    """Tokens come one a step; the preempted request has a hole where it waited."""
+    """A request samples one token per step; a preempted one has a gap where it waited."""
     t = crowded(lab, loaded)
     got = lab.token_steps(t.events, "a")
     assert got == list(range(1, 13)), f"'a' samples in steps 1 to 12, got {got}"
@@ -270,7 +270,7 @@ def test_the_queue_counts_to_the_first_token(lab: ModuleType, loaded: tuple[Any,
 
 
 def test_steps_to_first_token(lab: ModuleType, loaded: tuple[Any, Any]) -> None:
-    """From arrival, not from step 0; chunks and the queue count."""
+    """The steps to the first token count from arrival, not from step 0; chunks and queue count."""
     t = support.tracer(lab, loaded, max_num_batched_tokens=10, max_num_seqs=2)
     t.add_request("a", support.PROMPT, support.greedy(3))
     t.step()

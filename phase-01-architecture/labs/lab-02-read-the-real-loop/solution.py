@@ -20,7 +20,7 @@ class Iteration(NamedTuple):
 
 
 class Event(Protocol):
-    """Of an event of lab 01-01, what you need here. `listening.py` makes them of what a scheduler says.
+    """What you need here of an event of lab 01-01. `listening.py` makes them from what a scheduler says.
 
     One request at one moment: step 0 for one added before the first step, then one event for each step that
     it lives through, waiting or running. Events are in the order in which things happened.

@@ -25,7 +25,7 @@ class Iteration(NamedTuple):
 
 
 class Event(Protocol):
-    """Of an event of lab 01-01, what you need here. `listening.py` makes them of what a scheduler says.
+    """What you need here of an event of lab 01-01. `listening.py` makes them from what a scheduler says.
 
     One request at one moment: step 0 for one added before the first step, then one event for each step that
     it lives through, waiting or running. Events are in the order in which things happened.
@@ -63,8 +63,8 @@ def parse_iterations(log: str) -> list[Iteration]:
 
     Iteration(3): 1 context requests, 22 context tokens, 2 generation requests, 2 generation tokens, ...
 
-    In front of it stand a level, a time and a file, and where the engine core has a process of its own, the
-    name of that.
+    In front of it are a level, a time and a file, and if the engine core has its own process, that
+    process's name.
     """
     raise NotImplementedError
 
@@ -72,7 +72,7 @@ def parse_iterations(log: str) -> list[Iteration]:
 def iterations_of(events: Iterable[Event]) -> list[Iteration]:
     """The iteration lines that a run with these events must have logged.
 
-    One line for each step that has an event, also where nothing was scheduled: then all its counts are 0.
+    One line for each step that has an event, even if nothing was scheduled: then all its counts are 0.
     Lines are numbered from 0 as they are written; step 0 is before the first step and has none.
 
     A scheduled request, and its tokens, count in one of two groups. vLLM chooses by one question: before

@@ -11,7 +11,7 @@ support = load_support(__file__)
 
 
 def test_environment(lab: ModuleType) -> None:
-    """The core stays in this process, and the log says all it has to say."""
+    """The variables keep the core in this process, and make the log say all it can."""
     got = lab.environment()
     core = got.get("VLLM_ENABLE_V1_MULTIPROCESSING")
     assert core == "0", (
@@ -27,7 +27,7 @@ def test_environment(lab: ModuleType) -> None:
 
 
 def test_iterations_of_the_capture(lab: ModuleType) -> None:
-    """22 lines among all the others, counted from 0; the worker saw as many tokens."""
+    """The capture's 22 iteration lines are read, counted from 0; the worker saw as many tokens."""
     log = support.engines.read_log("in_process")
     got = lab.parse_iterations(log)
     assert isinstance(got, list), f"return a list of Iteration, got {type(got).__name__}"
@@ -54,7 +54,7 @@ def test_iterations_of_the_capture(lab: ModuleType) -> None:
 
 
 def test_only_iteration_lines_are_read(lab: ModuleType) -> None:
-    """Whatever stands in front, numbers of any length, each start, and no line that only looks alike."""
+    """Iteration lines are read after any prefix and with any numbers; no other line is read."""
     line = (
         "(EngineCore pid=7) INFO 01-01 00:00:00 [v1/engine/core.py:407] Iteration(1203): "
         "12 context requests, 16384 context tokens, 240 generation requests, 251 generation tokens, "

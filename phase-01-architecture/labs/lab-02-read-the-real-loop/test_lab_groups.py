@@ -34,7 +34,7 @@ def test_a_prompt_is_context_until_its_first_token(lab: ModuleType) -> None:
 
 
 def test_a_request_that_has_sampled_is_generation_for_good(lab: ModuleType) -> None:
-    """A preempted request that is back computes its prompt anew, and is in the generation group."""
+    """A request back from a preemption computes its prompt anew, and counts as generation."""
     support.same_counts(
         lab.iterations_of(
             [
@@ -52,7 +52,7 @@ def test_a_request_that_has_sampled_is_generation_for_good(lab: ModuleType) -> N
 
 
 def test_a_group_counts_requests_and_their_tokens(lab: ModuleType) -> None:
-    """Several requests a step; a waiting one is in no group; each is judged by its own history."""
+    """Each of a step's requests is grouped by its own history; a waiting one is in no group."""
     events = [
         event(0, "a", 0, 0, "WAITING"), event(1, "a", 5, 0), event(1, "b", 3, 1),
         event(1, "c", 0, 0, "WAITING"), event(2, "a", 4, 1), event(2, "b", 1, 1),

@@ -65,7 +65,7 @@ class CachedRequestState:
 class ModelInputs(NamedTuple):
     """One step as flat arrays: T tokens of R requests, laid end to end in scheduling order.
 
-    `prepare_inputs` says what stands in each.
+    `prepare_inputs` says what each holds.
     """
 
     req_ids: list[str]
@@ -160,7 +160,7 @@ def prepare_inputs(
 
 
 class HandEngine:
-    """`mini_vllm.LLMEngine` without its heart: the organs are there, nobody calls them.
+    """`mini_vllm.LLMEngine` without its heart: the organs are there, but nothing calls them.
 
     Args:
         model: the model.
@@ -170,7 +170,7 @@ class HandEngine:
     Attributes:
         scheduler: decides; owns requests, block pool and counters.
         requests: request id to what the worker remembers of it. `execute_model` keeps it.
-        kv_caches: one array a layer. A slot that nobody wrote holds NaN.
+        kv_caches: one array per layer. A slot that was never written holds NaN.
         sampler: logits in, tokens out.
         output_processor: tokens in, `RequestOutput`s out.
         aborts_queue: ids that a client no longer wants, and that the core has not heard of yet.
@@ -218,7 +218,7 @@ class HandEngine:
         self.aborts_queue.extend(self.output_processor.abort_request(request_id))
 
     def process_aborts_queue(self) -> None:
-        """Tell the scheduler who has gone (`vllm/v1/engine/core.py:587`)."""
+        """Tell the scheduler which requests have gone (`vllm/v1/engine/core.py:587`)."""
         aborted, self.aborts_queue = self.aborts_queue, deque()
         self.scheduler.finish_requests(aborted, RequestStatus.FINISHED_ABORTED)
 
@@ -279,7 +279,7 @@ class HandEngine:
         return processed.request_outputs
 
     def run(self) -> dict[str, RequestOutput]:
-        """Step until nobody is left; the last output of each request that finished, by id."""
+        """Step until no request is left; returns each finished request's last output, by id."""
         finished: dict[str, RequestOutput] = {}
         while self.has_unfinished_requests():
             for output in self.step():

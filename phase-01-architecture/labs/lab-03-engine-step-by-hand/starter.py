@@ -74,7 +74,7 @@ class CachedRequestState:
 class ModelInputs(NamedTuple):
     """One step as flat arrays: T tokens of R requests, laid end to end in scheduling order.
 
-    `prepare_inputs` says what stands in each.
+    `prepare_inputs` says what each holds.
     """
 
     req_ids: list[str]
@@ -131,7 +131,7 @@ def prepare_inputs(
     """Lay the tokens of one step end to end (`vllm/v1/worker/gpu_model_runner.py:1863`).
 
     Rows are the requests in the order of `output.num_scheduled_tokens` (request id to its number of
-    tokens in this step), R of them with T tokens in all. `requests` holds others too. A request
+    tokens in this step), R of them with T tokens in all. `requests` holds other requests, too. A request
     computes its positions `num_computed_tokens`, `num_computed_tokens + 1`, … in this step.
 
     Args:
@@ -161,7 +161,7 @@ def prepare_inputs(
 
 
 class HandEngine:
-    """`mini_vllm.LLMEngine` without its heart: the organs are there, nobody calls them.
+    """`mini_vllm.LLMEngine` without its heart: the organs are there, but nothing calls them.
 
     Args:
         model: the model.
@@ -171,7 +171,7 @@ class HandEngine:
     Attributes:
         scheduler: decides; owns requests, block pool and counters.
         requests: request id to what the worker remembers of it. `execute_model` keeps it.
-        kv_caches: one array a layer. A slot that nobody wrote holds NaN.
+        kv_caches: one array per layer. A slot that was never written holds NaN.
         sampler: logits in, tokens out.
         output_processor: tokens in, `RequestOutput`s out.
         aborts_queue: ids that a client no longer wants, and that the core has not heard of yet.
@@ -219,7 +219,7 @@ class HandEngine:
         self.aborts_queue.extend(self.output_processor.abort_request(request_id))
 
     def process_aborts_queue(self) -> None:
-        """Tell the scheduler who has gone (`vllm/v1/engine/core.py:587`)."""
+        """Tell the scheduler which requests have gone (`vllm/v1/engine/core.py:587`)."""
         aborted, self.aborts_queue = self.aborts_queue, deque()
         self.scheduler.finish_requests(aborted, RequestStatus.FINISHED_ABORTED)
 
@@ -258,10 +258,10 @@ class HandEngine:
 
         What decides how you use it:
 
-        - Requests without a seed draw from one random stream. vLLM samples the rows whose token
-          nobody wants as well, and then turns their generators back. numpy's cannot be turned back
-          as easily, so a row that nobody wants must not cost a random number here.
-        - Logits are dear: a row of them is a product with the whole vocabulary.
+        - Requests without a seed draw from one random stream. vLLM also samples the rows whose
+          token is not wanted, and then rewinds their generators. numpy's cannot be rewound as
+          easily, so an unwanted row must not cost a random number here.
+        - Logits are expensive: a row of them is a product with the whole vocabulary.
         - The scheduler never tells the worker what was sampled, and the next step takes it as
           input. So the worker remembers it, in the request's state.
         - The scheduler finds a request's tokens by `req_id_to_index`, and looks for every request
@@ -276,9 +276,9 @@ class HandEngine:
         raise NotImplementedError
 
     def step(self) -> list[RequestOutput]:
-        """One beat of the engine: what was decided, computed and sampled is taken in and told.
+        """One step of the engine: decide, compute, sample, take in the results, tell the clients.
 
-        The calls, by the alphabet, and you find the order; one of them is needed twice:
+        The calls, alphabetically. You find the order in which they run; one is needed twice:
 
             self.execute_model(scheduler_output)                -> Executed | None
             self.output_processor.process_outputs(core_outputs) -> .request_outputs, .reqs_to_abort
@@ -291,12 +291,12 @@ class HandEngine:
         "The order of things" in the README has the facts that decide it.
 
         Returns: `request_outputs`. If no client is left, an empty list, and the scheduler is not
-            asked.
+            called.
         """
         raise NotImplementedError
 
     def run(self) -> dict[str, RequestOutput]:
-        """Step until nobody is left; the last output of each request that finished, by id."""
+        """Step until no request is left; returns each finished request's last output, by id."""
         finished: dict[str, RequestOutput] = {}
         while self.has_unfinished_requests():
             for output in self.step():

@@ -46,7 +46,7 @@ def worked_example(lab: ModuleType) -> Any:
 
 @pytest.mark.parametrize("name", list(WORKED))
 def test_the_worked_example(lab: ModuleType, name: str) -> None:
-    """Every array of the README's step: a decode, a chunk, the end of a prompt with prefix hits."""
+    """Every array of the README's step is right: a decode, a chunk, a prompt's end with hits."""
     inputs = worked_example(lab)
     assert list(inputs.req_ids) == WORKED["req_ids"], (
         f"the rows are {list(inputs.req_ids)}, should be A, B, C. {support.RULES['req_ids']} The scheduler's "
@@ -58,7 +58,7 @@ def test_the_worked_example(lab: ModuleType, name: str) -> None:
 
 
 def test_the_arrays_have_the_kernels_types(lab: ModuleType) -> None:
-    """int32 throughout, int64 for slots, bool for the mask."""
+    """The arrays are int32, but the slots are int64 and the mask is bool."""
     inputs = worked_example(lab)
     types = {name: str(np.asarray(getattr(inputs, name)).dtype) for name in WORKED}
     types.pop("req_ids")
@@ -72,7 +72,7 @@ def test_the_arrays_have_the_kernels_types(lab: ModuleType) -> None:
 
 
 def test_a_resumed_request_computes_its_outputs_again(lab: ModuleType) -> None:
-    """What it had sampled before the preemption is input like a prompt, and not sampled anew."""
+    """What a request sampled before a preemption is input like a prompt, and not sampled anew."""
     requests = {"a": support.state(lab, "a", [1, 50, 51], [7, 2], 0, (60, 61, 62))}
     part = lab.prepare_inputs(requests, support.decisions({"a": 5}), 4)
     support.check_array(

@@ -29,7 +29,7 @@ def small_engine(lab: ModuleType, model: Any, **kwargs: Any) -> tuple[Any, Any]:
 def test_the_stages_come_in_order(
     lab: ModuleType, model: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who must come before whom: the order of the calls in a step."""
+    """A step makes its calls in the one order that harms no client."""
     calls: list[str] = []
 
     def noted(owner: Any, name: str, label: str) -> None:
@@ -86,7 +86,7 @@ def test_the_stages_come_in_order(
 
 
 def test_a_chunk_in_mid_prompt_emits_no_token(lab: ModuleType, model: Any) -> None:
-    """A prompt of 20 under a budget of 8: two silent steps, the first token in the third."""
+    """A prompt of 20 tokens under a budget of 8 samples nothing until its third step."""
     engine, watched = small_engine(lab, model)
     engine.add_request("r", {"prompt_token_ids": list(range(1, 21))}, support.free(most=1))
     told, counters = [], []
@@ -145,7 +145,7 @@ def test_the_output_says_who_sampled(lab: ModuleType, model: Any) -> None:
 
 
 def test_an_empty_step_computes_nothing(lab: ModuleType, model: Any) -> None:
-    """A step with no tokens skips the model, but not the memory."""
+    """A step with no tokens skips the model, but still updates the worker's memory."""
     engine, watched = small_engine(lab, model)
     engine.requests["gone"] = support.state(lab, "gone", [1, 2], [3], 2)
     executed = engine.execute_model(support.decisions({}, finished=("gone",)))
@@ -163,7 +163,7 @@ def test_an_empty_step_computes_nothing(lab: ModuleType, model: Any) -> None:
 
 
 def test_an_empty_step_has_news_all_the_same(lab: ModuleType, model: Any) -> None:
-    """In a running engine: the worker hears who has finished, and the update runs."""
+    """In an empty step the worker hears which requests have finished, and the update runs."""
     engine, watched = small_engine(lab, model)
     engine.add_request("r", {"prompt_token_ids": [1, 50, 51]}, support.free(most=4))
     engine.requests["gone"] = support.state(lab, "gone", [1, 2], [3], 2)
@@ -186,7 +186,7 @@ def test_an_empty_step_has_news_all_the_same(lab: ModuleType, model: Any) -> Non
 
 
 def test_the_only_client_goes(lab: ModuleType, model: Any) -> None:
-    """The last client leaves, between two steps or during its pass: the engine is idle at once."""
+    """When the last client leaves, between steps or during a pass, the engine is idle at once."""
     engine, watched = small_engine(lab, model)
     asked: list[int] = []
     schedule = engine.scheduler.schedule
@@ -216,7 +216,7 @@ def test_the_only_client_goes(lab: ModuleType, model: Any) -> None:
 
 
 def test_an_idle_engine_returns_at_once(lab: ModuleType, model: Any) -> None:
-    """No request, no step: an empty list, and the scheduler is not asked."""
+    """An engine without requests returns an empty list, and its scheduler is not called."""
     engine, watched = small_engine(lab, model)
 
     def asked() -> None:
@@ -230,7 +230,7 @@ def test_an_idle_engine_returns_at_once(lab: ModuleType, model: Any) -> None:
 
 
 def test_a_client_that_goes_during_the_pass_gets_nothing(lab: ModuleType, model: Any) -> None:
-    """Who leaves while the model runs gets no token of that pass, and its blocks are free."""
+    """A client that leaves while the model runs gets no token of that pass, and its blocks are free."""
     engine, watched = small_engine(lab, model)
     for name in ("stays", "goes"):
         engine.add_request(name, {"prompt_token_ids": [1, 50, 51]}, support.free(most=5))
@@ -272,7 +272,7 @@ def test_an_abort_between_steps_comes_before_the_schedule(lab: ModuleType, model
 def test_a_stop_string_ends_the_request_in_the_core(
     lab: ModuleType, model: Any, tokenizer: Tokenizer
 ) -> None:
-    """The front end sees a stop string; the core has to be told, or it runs on."""
+    """The core is told of a stop string that the front end found, so the request does not run on."""
     engine = lab.HandEngine(model, EngineConfig(num_gpu_blocks=8), tokenizer)
     bias = SamplingParams(
         temperature=0, max_tokens=50, stop=["aaa"], allowed_token_ids=[8 + ord("a")]

@@ -307,7 +307,7 @@ def told_otherwise(mine: list[Any], theirs: list[Any]) -> str:
 def test_the_arrays_are_the_model_runners(
     lab: ModuleType, model: Any, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In a running engine, step by step: what `mini_vllm.ModelRunner` gives the model."""
+    """In every step of a running engine, the arrays are those of `mini_vllm.ModelRunner`."""
     work, watched = WORKLOADS[name], support.Watched(model)
     requests: dict[str, Any] = {}
     execute_model = ModelRunner.execute_model
@@ -340,7 +340,7 @@ def test_the_arrays_are_the_model_runners(
 def test_token_for_token_the_engine(
     lab: ModuleType, model: Any, tokenizer: Tokenizer, name: str
 ) -> None:
-    """A whole workload: the same arrays, tokens, texts and finish reasons in every step."""
+    """A whole workload gives the engine's arrays, tokens, texts and finish reasons in every step."""
     theirs = reference(name, model, tokenizer)
     mine = by_hand(lab, name, model, tokenizer)
     for i, (a, b) in enumerate(zip(mine.steps, theirs.steps, strict=False), 1):

@@ -25,8 +25,8 @@ class BatchStep:
         finished: the core ended them (`finish_reason`). A stop string is found by the front end,
             which aborts: it does not show here.
         preempted: lost their blocks in this step's schedule, sorted.
-        waiting: in line and not admitted, in the queue's order: the deferred ones. Who was
-            preempted stands in line again.
+        waiting: in line and not admitted, in the queue's order: the deferred ones. A preempted
+            request is in line again.
         budget: tokens the step could have computed at most.
     """
 
@@ -90,11 +90,11 @@ def is_decode(ledger: RequestLedger, num_computed_tokens: int) -> bool:
 class BatchProbe:
     """Watches an engine from now on, until `detach`. It reads, and touches nothing.
 
-    Put it on while no request runs, for it is told of a prompt once, at its admission. The engine
+    Put it on while no request runs, because it is told of a prompt once, at its admission. The engine
     may have done steps before.
 
     Attributes:
-        steps: one entry a step.
+        steps: one entry per step.
         ledgers: request id to its ledger, for requests that were admitted. An id that is used
             again starts a new one.
     """
@@ -227,7 +227,7 @@ def static_steps(num_output_tokens: Sequence[int], seats: int) -> int:
     """Steps that static batching takes for the same requests.
 
     It fills its `seats` with the next requests in line, runs them until the longest of them is
-    through, and only then lets the next ones in. Each request gets one token a step, the first in
+    finished, and only then lets the next ones in. Each request gets one token per step, the first in
     the step that computes its prompt.
 
     Args:

@@ -40,8 +40,8 @@ class BatchStep:
         finished: the core ended them (`finish_reason`). A stop string is found by the front end,
             which aborts: it does not show here.
         preempted: lost their blocks in this step's schedule, sorted.
-        waiting: in line and not admitted, in the queue's order: the deferred ones. Who was
-            preempted stands in line again.
+        waiting: in line and not admitted, in the queue's order: the deferred ones. A preempted
+            request is in line again.
         budget: tokens the step could have computed at most.
     """
 
@@ -111,11 +111,11 @@ def is_decode(ledger: RequestLedger, num_computed_tokens: int) -> bool:
 class BatchProbe:
     """Watches an engine from now on, until `detach`. It reads, and touches nothing.
 
-    Put it on while no request runs, for it is told of a prompt once, at its admission. The engine
+    Put it on while no request runs, because it is told of a prompt once, at its admission. The engine
     may have done steps before.
 
     Attributes:
-        steps: one entry a step.
+        steps: one entry per step.
         ledgers: request id to its ledger, for requests that were admitted. An id that is used
             again starts a new one.
     """
@@ -137,8 +137,8 @@ class BatchProbe:
         - `scheduled_cached_reqs`: parallel lists `req_ids` and `num_computed_tokens`, and the set
           `resumed_req_ids` of those that come back from a preemption. For them the count is a
           prefix hit too;
-        - `preempted_req_ids`: had their blocks taken while this step was planned, so with what they
-          had computed in the steps before. A step without tokens may have some, too.
+        - `preempted_req_ids`: had their blocks taken while this step was scheduled, with all that
+          they had computed in earlier steps. A step without tokens may have some, too.
 
         Change nothing in what you are given.
 
@@ -182,7 +182,7 @@ def expected_scheduled(ledger: RequestLedger) -> int:
     """The tokens that must have been computed for a request that has finished, to the token.
 
     A formula of the ledger's other entries: of prompt, sampled, cached and lost. It must equal
-    `ledger.num_scheduled`. The README says how to come to it with a pencil.
+    `ledger.num_scheduled`. The README says how to derive it with a pencil.
     """
     raise NotImplementedError
 
@@ -194,7 +194,7 @@ def time_to_first_token(steps: Sequence[BatchStep], request_id: str) -> tuple[in
     """From the first step that saw the request to its first token: steps, and tokens computed.
 
     A step sees a request that is scheduled in it or waits when it is over. Both ends count, and all
-    tokens of these steps, whoever they were computed for: the client waits for all of them.
+    tokens of these steps, for whichever request: the client waits for all of them.
 
     Raises ValueError, which names the request, if it has no token in these steps.
     """
@@ -238,7 +238,7 @@ def static_steps(num_output_tokens: Sequence[int], seats: int) -> int:
     """Steps that static batching takes for the same requests.
 
     It fills its `seats` with the next requests in line, runs them until the longest of them is
-    through, and only then lets the next ones in. Each request gets one token a step, the first in
+    finished, and only then lets the next ones in. Each request gets one token per step, the first in
     the step that computes its prompt.
 
     Args:

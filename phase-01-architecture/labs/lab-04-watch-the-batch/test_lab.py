@@ -102,7 +102,7 @@ def desk(lab: ModuleType, model: Any) -> Desk:
 
 
 def test_a_decode_computes_the_token_sampled_last(lab: ModuleType) -> None:
-    """Which of seven requests decode; a count of 1 is not enough."""
+    """`is_decode` knows which of seven requests decode; a count of 1 is not enough."""
 
     def asked(prompt: int, sampled: int, computed: int) -> Any:
         ledger = lab.RequestLedger(prompt, num_sampled=sampled)
@@ -128,7 +128,7 @@ def test_a_decode_computes_the_token_sampled_last(lab: ModuleType) -> None:
 
 
 def test_prefills_and_decodes_are_told_apart(desk: Desk) -> None:
-    """In the probe: by what the request had before the step, not by its count in it."""
+    """The probe tells prefills from decodes by what a request had before the step, not by its count."""
     first = desk.step({"a": 3, "b": 5}, new={"a": (3, 0), "b": (6, 0)}, sampled=("a",))
     assert (first.prefills, first.decodes) == (("a", "b"), ()), (
         f"two prompts begin: prefills {first.prefills}, decodes {first.decodes}, should be "
@@ -153,7 +153,7 @@ BACK = {  # in the cache when it comes back: (tokens in the step, whether it dec
 
 @pytest.mark.parametrize("found", list(BACK))
 def test_who_comes_back_reads(desk: Desk, found: int) -> None:
-    """13 of prompt, 5 sampled, back from a preemption: at once, with a hit, in chunks."""
+    """A request back from a preemption is a prefill: at once, with a hit, or in chunks."""
     desk.step({"r": 13}, new={"r": (13, 0)}, sampled=("r",))
     for computed in range(13, 17):
         step = desk.step({"r": 1}, known={"r": computed}, sampled=("r",))
@@ -175,7 +175,7 @@ def test_who_comes_back_reads(desk: Desk, found: int) -> None:
 
 
 def test_a_step_keeps_the_schedulers_order(desk: Desk) -> None:
-    """Both lists in scheduling order, whoever is new, was known or came back."""
+    """Both lists are in scheduling order, for new, known and resumed requests alike."""
     step = desk.step(
         {"c": 2, "a": 4, "b": 1}, new={"c": (2, 0), "a": (9, 0), "b": (1, 0)}, sampled=("c", "b")
     )
@@ -197,7 +197,7 @@ def test_a_step_keeps_the_schedulers_order(desk: Desk) -> None:
 
 
 def test_an_empty_step_is_a_step(desk: Desk, lab: ModuleType) -> None:
-    """Nothing scheduled: nobody reads or decodes, and what was lost is lost all the same."""
+    """In an empty step no request reads or decodes, and what was lost is lost all the same."""
     desk.step({"a": 4}, new={"a": (9, 0)})
     step = desk.step({}, preempted=("a",), waiting=("a",))
     got = (step.prefills, step.decodes)
@@ -209,7 +209,7 @@ def test_an_empty_step_is_a_step(desk: Desk, lab: ModuleType) -> None:
 
 
 def test_the_ledger_adds_up(desk: Desk) -> None:
-    """Prompt, cached, scheduled, computed, sampled, admissions; step by step."""
+    """A ledger's prompt, cached, scheduled, computed, sampled and admissions are right in every step."""
     desk.step({"a": 3}, new={"a": (12, 4)})
     ledger = desk.probe.ledgers["a"]
     got = (ledger.num_prompt_tokens, ledger.num_cached, ledger.num_scheduled,
@@ -231,7 +231,7 @@ def test_the_ledger_adds_up(desk: Desk) -> None:
 
 
 def test_a_preemption_loses_what_was_computed(desk: Desk) -> None:
-    """Lost is what was in the cache before the step; what is found again counts as cached."""
+    """A preemption loses what the cache held before the step; what is found again counts as cached."""
     desk.step({"a": 8}, new={"a": (10, 0)})
     desk.step({"a": 2}, known={"a": 8}, sampled=("a",))
     desk.step({"b": 1}, new={"b": (1, 0)}, preempted=("a",), sampled=("b",))

@@ -82,7 +82,7 @@ KINDS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("kind", list(KINDS))
 @pytest.mark.parametrize("seed", [0, 1])
 def test_every_token_is_accounted_for(lab: ModuleType, model: Any, kind: str, seed: int) -> None:
-    """The books balance: expected_scheduled is what was computed, for each request and in all."""
+    """The books balance: expected_scheduled equals what was computed, per request and in total."""
     engine, requests = busy(model, seed, **KINDS[kind])
     probe = lab.BatchProbe(engine)
     decoding = who_decodes(engine)
@@ -122,7 +122,7 @@ def test_every_token_is_accounted_for(lab: ModuleType, model: Any, kind: str, se
 
 
 def test_expected_scheduled_by_hand(lab: ModuleType) -> None:
-    """The identity on four ledgers, among them a hit larger than the loss before it."""
+    """expected_scheduled is right for four ledgers, one with a hit larger than the loss before it."""
     cases = [
         ({}, 13 + 4 - 1),
         ({"num_cached": 12}, 4),
@@ -138,7 +138,7 @@ def test_expected_scheduled_by_hand(lab: ModuleType) -> None:
 
 
 def test_the_probe_changes_nothing(lab: ModuleType, model: Any) -> None:
-    """The same decisions and tokens with the probe as without; nothing wrapped, nothing left."""
+    """Decisions and tokens are the same with the probe as without; it wraps and leaves nothing."""
     bare, requests = busy(model, 2)
     decisions: list[Any] = []
     seen: list[Any] = []
@@ -168,7 +168,7 @@ def test_the_probe_changes_nothing(lab: ModuleType, model: Any) -> None:
 
 
 def test_two_prompts_under_a_tight_budget(lab: ModuleType, model: Any) -> None:
-    """13 and 6 tokens, 8 a step: a chunk, a deferred request, a mixed step, one who leaves."""
+    """Prompts of 13 and 6 tokens at 8 per step give a chunk, a deferral, a mixed step and an end."""
     engine = LLMEngine(model, EngineConfig(max_num_batched_tokens=8, max_num_seqs=4))
     probe = lab.BatchProbe(engine)
     drive(engine, [(0, "A", prompt_of(13, 0), 4), (0, "B", prompt_of(6, 90), 4)])
@@ -203,7 +203,7 @@ def batch(lab: ModuleType, index: int, scheduled: dict[str, int], **kwargs: Any)
 
 
 def test_first_token_counts_the_wait(lab: ModuleType) -> None:
-    """From the first step that sees the request, through the one that gives the token."""
+    """The time to the first token runs from the first step that sees the request to its token's."""
     steps = [
         batch(lab, 1, {"x": 10}, sampled=("x",)),
         batch(lab, 2, {"x": 1, "y": 9}, waiting=("a",), sampled=("x", "y")),
@@ -244,7 +244,7 @@ SETTINGS: dict[str, tuple[dict[str, Any], tuple[int, int], int]] = {
 
 @pytest.mark.parametrize("name", list(SETTINGS))
 def test_behind_a_long_prompt(lab: ModuleType, model: Any, name: str) -> None:
-    """Chunks help those who decode; a request behind the long prompt needs the threshold."""
+    """Chunks help requests that decode; a request behind the long prompt needs the threshold."""
     settings, want, gap = SETTINGS[name]
     engine = LLMEngine(model, EngineConfig(max_model_len=256, max_num_seqs=4, **settings))
     probe = lab.BatchProbe(engine)

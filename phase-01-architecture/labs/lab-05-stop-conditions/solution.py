@@ -104,7 +104,7 @@ class StopStringDetector:
 def front_end_verdict(
     core_reason: str | None, core_stop_reason: int | str | None, stop_string: str | None
 ) -> Verdict:
-    """Put together what the core said of a token and what its text said."""
+    """Combine what the core said of a token with what its text said."""
     if stop_string is not None:
         return Verdict("stop", stop_string, abort_core=core_reason is None)
     return Verdict(core_reason, core_stop_reason, abort_core=False)

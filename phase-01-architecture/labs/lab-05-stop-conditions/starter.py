@@ -105,7 +105,7 @@ class StopStringDetector:
         the order in which they were given: the first that is found wins
         (`vllm/v1/engine/detokenizer.py:309`). Look only where a match would end in the new piece. A
         match further left ended in an earlier token, and was allowed to stay: that token was one of
-        the first `min_tokens`. Up to that count nothing is looked for.
+        the first `min_tokens`. Up to that count nothing is searched.
 
         On a match cut `output_text`: before the stop string, or after it with
         `include_stop_str_in_output`.
@@ -113,8 +113,8 @@ class StopStringDetector:
         Args:
             piece: the token's text, any number of characters.
             stop_terminated: the core ended the request at this token with `stop`. The token is an
-                EOS or a stop token, and its text is none of the answer: count it, and leave its piece
-                out. With `include_stop_str_in_output` it is a piece like any other.
+                EOS or a stop token, and its text is not part of the answer: count it, and leave its
+                piece out. With `include_stop_str_in_output` it is a piece like any other.
         """
         raise NotImplementedError
 
@@ -133,7 +133,7 @@ class StopStringDetector:
 def front_end_verdict(
     core_reason: str | None, core_stop_reason: int | str | None, stop_string: str | None
 ) -> Verdict:
-    """Put together what the core said of a token and what its text said.
+    """Combine what the core said of a token with what its text said.
 
     A stop string ends the request with `stop`, and is the stop reason, whatever the core said
     (`vllm/v1/engine/output_processor.py:576`). If the core said nothing it is still running

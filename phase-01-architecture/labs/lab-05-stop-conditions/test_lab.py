@@ -54,7 +54,7 @@ def test_eos_stops_generation(lab: ModuleType) -> None:
 
 
 def test_ignore_eos_runs_to_length_cap(lab: ModuleType) -> None:
-    """ignore_eos leaves eos_token_id unset: EOS is a token like any other, the cap still binds."""
+    """With ignore_eos, EOS is a token like any other, and the length cap still holds."""
     count, request = feed(
         lab, [support.EOS, support.EOS, 10, support.EOS, support.EOS], ignore_eos=True, max_tokens=4
     )
@@ -98,7 +98,7 @@ def test_max_model_len_counts_the_prompt_too(lab: ModuleType) -> None:
 
 @pytest.mark.parametrize("limit", ["max_tokens", "max_model_len"])
 def test_eos_on_the_boundary_reports_stop(lab: ModuleType, limit: str) -> None:
-    """EOS or a stop token as the very last token allowed: the answer is whole, so it is a stop."""
+    """EOS or a stop token as the very last token allowed is a stop, because the answer is whole."""
     for last in (support.EOS, 77):
         request = make_request([10, 20, last], max_tokens=3, stop_token_ids=[77])
         max_model_len = 1000
@@ -113,7 +113,7 @@ def test_eos_on_the_boundary_reports_stop(lab: ModuleType, limit: str) -> None:
 
 
 def test_stop_token_ids_give_their_id_as_reason(lab: ModuleType) -> None:
-    """A stop token ends with FINISHED_STOPPED, and says which it was."""
+    """A stop token ends the request with FINISHED_STOPPED, and its id is the stop reason."""
     count, request = feed(lab, [10, 77, 88], stop_token_ids=[88, 77])
     assert (count, request.status) == (2, RequestStatus.FINISHED_STOPPED), (
         f"77 is among the stop token ids: the request ends there as FINISHED_STOPPED; yours took "
@@ -186,7 +186,7 @@ def test_check_stop_answers_true_or_false(lab: ModuleType) -> None:
 
 
 def test_finish_reasons(lab: ModuleType) -> None:
-    """stop, length and abort, one for each status in which a request can finish."""
+    """Each status in which a request can finish has its reason: stop, length or abort."""
     for status, word in (
         (RequestStatus.FINISHED_STOPPED, "stop"),
         (RequestStatus.FINISHED_LENGTH_CAPPED, "length"),
@@ -198,7 +198,7 @@ def test_finish_reasons(lab: ModuleType) -> None:
 
 
 def test_unfinished_request_has_no_reason(lab: ModuleType) -> None:
-    """WAITING, RUNNING and PREEMPTED have none: a stream carries a reason in its last piece only."""
+    """WAITING, RUNNING and PREEMPTED have no reason: only a stream's last piece carries one."""
     for status in LIVING:
         assert lab.finish_reason(status) is None, (
             f"a request that is {status} has not finished: None, not {lab.finish_reason(status)!r}. "

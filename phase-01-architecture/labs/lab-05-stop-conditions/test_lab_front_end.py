@@ -47,7 +47,7 @@ def test_stop_string_across_tokens(lab: ModuleType) -> None:
 
 
 def test_include_stop_str_keeps_it(lab: ModuleType) -> None:
-    """include_stop_str_in_output cuts after the stop string, and what follows it in the token goes."""
+    """include_stop_str_in_output cuts after the stop string, so the token's text after it goes."""
     for texts in (["one EN", "D two"], ["one E", "ND"]):
         found, detector, _ = pieces(lab, texts, ["END"], include_stop_str_in_output=True)
         assert (found, detector.output_text) == ("END", "one END"), (
@@ -57,7 +57,7 @@ def test_include_stop_str_keeps_it(lab: ModuleType) -> None:
 
 
 def test_the_order_of_the_list_decides_within_one_token(lab: ModuleType) -> None:
-    """One token completes two stop strings: the first in the list wins, wherever it stands."""
+    """If one token completes two stop strings, the first in the list wins, wherever it stands."""
     for stop, text in (
         (["b", "ab"], "xa"),
         (["ab", "b"], "x"),
@@ -73,7 +73,7 @@ def test_the_order_of_the_list_decides_within_one_token(lab: ModuleType) -> None
 
 
 def test_the_stop_string_completed_first_wins(lab: ModuleType) -> None:
-    """Across tokens time decides: the string completed by the earlier token ends the request."""
+    """Across tokens, the stop string that an earlier token completes ends the request."""
     found, detector, count = pieces(lab, ["hello", " world"], ["world", "hello"])
     assert (found, count, detector.output_text) == ("hello", 1, ""), (
         "'hello' is complete with the first token; nobody knows yet that 'world' will come. Yours "
@@ -82,7 +82,7 @@ def test_the_stop_string_completed_first_wins(lab: ModuleType) -> None:
 
 
 def test_the_leftmost_occurrence_is_cut(lab: ModuleType) -> None:
-    """A token that brings the same stop string twice is cut at the first of them."""
+    """A token with the same stop string twice is cut at the first of them."""
     found, detector, _ = pieces(lab, ["one;two;three"], [";"])
     assert (found, detector.output_text) == (";", "one"), (
         f"'one;two;three' in one token: cut at the first ';', not {detector.output_text!r}"
@@ -113,7 +113,7 @@ def test_min_tokens_bars_stop_strings_too(lab: ModuleType) -> None:
 
 
 def test_min_tokens_of_zero_bars_nothing(lab: ModuleType) -> None:
-    """With the default the first token may end the request, and every token is counted."""
+    """With min_tokens at 0 the first token may end the request, and every token is counted."""
     found, detector, _ = pieces(lab, ["a;"], [";"])
     assert (found, detector.num_tokens) == (";", 1), (
         f"min_tokens is 0: the first token may complete a stop string; yours found {found!r} and counts "
@@ -147,7 +147,7 @@ def test_the_text_of_eos_is_not_the_answers(lab: ModuleType) -> None:
 
 
 def test_nothing_shown_is_taken_back(lab: ModuleType) -> None:
-    """While it runs, one character less than the longest stop string has is held back."""
+    """While a request runs, one character less than the longest stop string has is held back."""
     detector = lab.StopStringDetector(["END", ";"])
     assert detector.stop_buffer_length == 2, (
         f"the longest stop string has 3 characters. Its first 2 could be the end of what has come so "
@@ -184,7 +184,7 @@ def test_held_back_text_comes_with_the_end(lab: ModuleType) -> None:
 
 
 def test_nothing_is_held_back_needlessly(lab: ModuleType) -> None:
-    """No stop strings, or stop strings that stay in the text: each piece is shown at once."""
+    """Without stop strings, or with ones that stay in the text, each piece is shown at once."""
     for stop, include in (([], False), (["STOP"], True), (["x"], False)):
         detector = lab.StopStringDetector(stop, include_stop_str_in_output=include)
         detector.update("the ST")

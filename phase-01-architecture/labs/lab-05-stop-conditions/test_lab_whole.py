@@ -28,7 +28,7 @@ support = load_support(__file__)
 
 
 def test_a_stop_string_aborts_the_core(lab: ModuleType) -> None:
-    """The user hears stop, the core hears abort, unless it had ended the request itself."""
+    """At a stop string the user hears stop and the core hears abort, unless the core ended the request."""
     assert tuple(lab.front_end_verdict(None, None, "END")) == ("stop", "END", True), (
         "a stop string, and the core still runs the request: tell the user `stop` with the string as "
         "the reason, and have the core abort it. Otherwise it goes on generating, for nobody, until "
@@ -42,7 +42,7 @@ def test_a_stop_string_aborts_the_core(lab: ModuleType) -> None:
 
 
 def test_without_a_stop_string_the_cores_word_stands(lab: ModuleType) -> None:
-    """Reason and stop reason of the core are passed on; a request that goes on has neither."""
+    """Without a stop string the core's reasons are passed on; a request that goes on has none."""
     for reason, stop_reason in (("stop", None), ("stop", 77), ("length", None), (None, None)):
         verdict = tuple(lab.front_end_verdict(reason, stop_reason, None))
         assert verdict == (reason, stop_reason, False), (
@@ -81,7 +81,7 @@ def test_a_whole_request_by_script(lab: ModuleType) -> None:
 
 
 def test_a_request_that_has_not_ended_says_so(lab: ModuleType) -> None:
-    """The script is over before the request is: no reason, still RUNNING, text held back."""
+    """A request that outlives its script has no reason, is still RUNNING, and holds text back."""
     ending = lab.run_script(byte_script("abcd"), support.make_params(stop=["xyz"]))
     got = (ending.deltas, ending.finish_reason, ending.stop_reason, ending.core_status)
     assert got == (["", "", "a", "b"], None, None, RequestStatus.RUNNING), (
@@ -152,7 +152,7 @@ def run_engine(
 def test_agrees_with_the_engine(
     lab: ModuleType, model: LlamaForCausalLM, text: str, knobs: dict[str, Any]
 ) -> None:
-    """mini_vllm's engine, given the same tokens, ends at the same one, with the same words."""
+    """mini_vllm's engine, given the same tokens, ends at the same token, with the same reasons."""
     script = byte_script(text)
     outputs, request = run_engine(model, script, SamplingParams(temperature=0, **knobs))
     params = support.make_params(**knobs)
@@ -174,7 +174,7 @@ def test_agrees_with_the_engine(
 def test_your_check_stop_runs_in_the_engine(
     lab: ModuleType, model: LlamaForCausalLM, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The scheduler calls your function in the place of its own: every request ends as before."""
+    """With your check_stop in the engine's scheduler, every request ends as before."""
     for text, knobs in CASES:
         params = SamplingParams(temperature=0, **knobs)
         reference, before = run_engine(model, byte_script(text), params)
@@ -195,7 +195,7 @@ def test_your_check_stop_runs_in_the_engine(
 
 
 def test_agrees_with_the_engines_detokenizer(lab: ModuleType) -> None:
-    """300 random streams of bytes against mini_vllm's detokenizer, token by token."""
+    """300 random streams give what mini_vllm's detokenizer gives, token by token."""
     tokenizer = Tokenizer.from_folder(DEFAULT_MODEL)
     rng = random.Random(5)
     for _ in range(300):

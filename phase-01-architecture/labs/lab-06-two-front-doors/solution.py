@@ -20,7 +20,7 @@ def merge(output: RequestOutput, newer: RequestOutput) -> None:
     """Given: add the deltas of `newer` to those of `output`, so that one output says what both said.
 
     A request with `n` completions has a `CompletionOutput` for each that has news; those with the same
-    `index` belong together. Text, tokens and logprobs are joined, what says how it stands is the newer's.
+    `index` belong together. Text, tokens and logprobs are joined; the rest is the newer's.
 
     Args:
         output: changed in place. It is the front end's own, no reader has it.
@@ -86,7 +86,7 @@ class AsyncEngine:
     async def generate(
         self, prompt: PromptType, params: SamplingParams, request_id: str
     ) -> AsyncGenerator[RequestOutput, None]:
-        """Add a request and yield what is new of it, until it has finished."""
+        """Add a request and yield its new outputs until it has finished."""
         params = params.clone()
         params.output_kind = RequestOutputKind.DELTA
         collector = OutputCollector()
@@ -150,7 +150,7 @@ class AsyncEngine:
             collector.put(output)
 
     def die(self, cause: Exception) -> None:
-        """A step raised: the engine's state is no longer sound. Keep the error for those who come later."""
+        """A step raised: the engine's state is no longer sound. Keep the error for later callers."""
         self.error = EngineDeadError(f"the engine died: {cause!r}")
         self.error.__cause__ = cause
 
@@ -165,7 +165,7 @@ class AsyncEngine:
         return self
 
     async def __aexit__(self, *error: object) -> None:
-        """Let the step in flight end, then no more. Streams that are open end with EngineDeadError."""
+        """Let the step in flight end, then take no more. Streams that are open end with EngineDeadError."""
         if self.error is None:
             self.error = EngineDeadError("the engine was closed")
         self.work.set()

@@ -11,7 +11,7 @@ You have the synchronous engine, `mini_vllm.engine.llm_engine.LLMEngine`. What y
 None of these may run while another of them is running: the engine has no locks. `step` takes long; the
 others are quick.
 
-You make of it an engine that many asyncio tasks use at once, each reading a stream of its own.
+You turn it into an engine that many asyncio tasks use at once, each reading a stream of its own.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def merge(output: RequestOutput, newer: RequestOutput) -> None:
     """Given: add the deltas of `newer` to those of `output`, so that one output says what both said.
 
     A request with `n` completions has a `CompletionOutput` for each that has news; those with the same
-    `index` belong together. Text, tokens and logprobs are joined, what says how it stands is the newer's.
+    `index` belong together. Text, tokens and logprobs are joined; the rest is the newer's.
 
     Args:
         output: changed in place. It is the front end's own, no reader has it.
@@ -99,13 +99,13 @@ class AsyncEngine:
 
     Attributes:
         engine: the engine that does the work.
-        engine_lock: whoever calls the engine holds it. `run_engine` holds it for the length of a
-            step, so a new request waits for the end of the step in flight. It is fair: who waits comes
-            next.
+        engine_lock: every caller of the engine holds it. `run_engine` holds it for the length of a
+            step, so a new request waits for the end of the step in flight. It is fair: the first to
+            wait comes next.
         work: set while the engine may have something to do.
         collectors: request id to collector, of the requests that run and have a reader.
-        leavers: ids of requests whose readers left before the end. Nobody may call the engine while it
-            steps, and a reader that leaves should not wait: it writes its id here, and goes.
+        leavers: ids of requests whose readers left before the end. No task may call the engine
+            while it steps, and a reader that leaves should not wait: it writes its id here, and goes.
         error: None while all is well. Once set, nothing runs any more.
     """
 
@@ -120,7 +120,7 @@ class AsyncEngine:
     async def generate(
         self, prompt: PromptType, params: SamplingParams, request_id: str
     ) -> AsyncGenerator[RequestOutput, None]:
-        """Add a request and yield what is new of it, until it has finished.
+        """Add a request and yield its new outputs until it has finished.
 
         1. Clone `params` (the caller's stay as they are) and set the clone's `output_kind` to DELTA.
         2. With the lock: raise `error` if there is one; `abort_leavers`, so that an id that was left is
@@ -128,7 +128,7 @@ class AsyncEngine:
         3. Yield what the collector has, until an output says `finished`.
         4. However this ends (the reader breaks off, its task is cancelled, `aclose` is called, or all
            went well): if the collector registered under `request_id` is still this one, the request
-           is running for nobody. Take it out of `collectors` and note the id in `leavers`.
+           has no reader. Take it out of `collectors` and note the id in `leavers`.
 
         Args:
             prompt: a string, token ids, or a dict, as `LLMEngine.add_request` takes it.
@@ -181,7 +181,7 @@ class AsyncEngine:
             collector.put(output)
 
     def die(self, cause: Exception) -> None:
-        """A step raised: the engine's state is no longer sound. Keep the error for those who come later."""
+        """A step raised: the engine's state is no longer sound. Keep the error for later callers."""
         self.error = EngineDeadError(f"the engine died: {cause!r}")
         self.error.__cause__ = cause
 
@@ -196,7 +196,7 @@ class AsyncEngine:
         return self
 
     async def __aexit__(self, *error: object) -> None:
-        """Let the step in flight end, then no more. Streams that are open end with EngineDeadError."""
+        """Let the step in flight end, then take no more. Streams that are open end with EngineDeadError."""
         if self.error is None:
             self.error = EngineDeadError("the engine was closed")
         self.work.set()

@@ -19,7 +19,7 @@ support = load_support(__file__)
 
 
 def test_the_collector_merges_what_was_not_taken(lab: ModuleType) -> None:
-    """Three outputs for a reader that reads once: one output, with all that they said."""
+    """Three outputs become one for a reader that reads once, with all that they said."""
 
     async def main() -> None:
         collector = lab.OutputCollector()
@@ -86,7 +86,7 @@ MIXED: list[tuple[Any, SamplingParams]] = [
 def test_streams_joined_are_the_batch_outputs(
     lab: ModuleType, engine: Any, batch: Callable[..., list[RequestOutput]]
 ) -> None:
-    """Eight different requests at once: each stream's deltas, joined, are what LLM.generate returns."""
+    """The joined deltas of eight concurrent streams are what LLM.generate returns."""
     prompts, params = [p for p, _ in MIXED], [s for _, s in MIXED]
     want = [support.joined([output]) for output in batch(prompts, params)]
 
@@ -142,7 +142,7 @@ def test_text_comes_while_the_engine_runs(lab: ModuleType, engine: Any) -> None:
 
 
 def test_the_event_loop_runs_during_a_step(lab: ModuleType, engine: Any) -> None:
-    """A step that takes long leaves the event loop free: a heartbeat goes on in the middle of it."""
+    """A long step leaves the event loop free: a heartbeat goes on in the middle of it."""
 
     async def main() -> None:
         gate = support.Gate(engine, first=2)
@@ -202,7 +202,7 @@ def test_nobody_calls_the_engine_during_a_step(lab: ModuleType, engine: Any) -> 
 
 
 def test_who_gives_up_before_being_added_leaves_nothing(lab: ModuleType, engine: Any) -> None:
-    """Cancelled while it waits for the engine: the request is never run, or ended at once."""
+    """A request cancelled while it waits for the engine is never run, or ended at once."""
 
     async def main() -> None:
         gate = support.Gate(engine, first=2)

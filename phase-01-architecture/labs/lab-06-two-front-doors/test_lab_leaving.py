@@ -22,7 +22,7 @@ WAITS = (
 
 @pytest.mark.parametrize("how", ["cancel", "aclose", "break"])
 def test_leaving_frees_the_blocks(lab: ModuleType, engine: Any, how: str) -> None:
-    """A cancelled task, an aclose, a break: the request is aborted after the step in flight."""
+    """After a cancelled task, an aclose or a break, the request is aborted after the step in flight."""
     free = engine.num_free_blocks
 
     async def main() -> None:
@@ -137,7 +137,7 @@ def test_nobody_who_left_is_still_listed(lab: ModuleType, engine: Any, how: str)
 
 
 def test_leaving_during_the_last_step(lab: ModuleType, engine: Any) -> None:
-    """The request finishes in the step during which its reader leaves: there is nothing to abort."""
+    """A request that finishes in the step during which its reader leaves is not aborted."""
 
     async def main() -> None:
         gate = support.Gate(engine, first=3)
@@ -168,7 +168,7 @@ def test_leaving_during_the_last_step(lab: ModuleType, engine: Any) -> None:
 
 
 def test_an_id_that_was_left_is_free_at_once(lab: ModuleType, engine: Any) -> None:
-    """Leave, and ask again under the same id during the same step: the new request is the one that counts."""
+    """An id left and used again during the same step belongs to the new request."""
 
     async def main() -> None:
         gate = support.Gate(engine, first=3)
@@ -203,7 +203,7 @@ def test_an_id_that_was_left_is_free_at_once(lab: ModuleType, engine: Any) -> No
 
 
 def test_a_late_reader_does_not_end_its_successor(lab: ModuleType, engine: Any) -> None:
-    """Its reader lingers, its id is taken again: closing the old stream ends only the old stream."""
+    """When a finished request's id is taken again, closing the old stream ends only the old stream."""
 
     async def main() -> None:
         async with lab.AsyncEngine(engine) as front_door:

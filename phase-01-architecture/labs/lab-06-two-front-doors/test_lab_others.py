@@ -16,7 +16,7 @@ support = load_support(__file__)
 
 
 def test_a_slow_reader_stalls_nobody(lab: ModuleType, engine: Any) -> None:
-    """It reads once and pauses; the others run to their end, and one merged output waits for it."""
+    """A reader that pauses holds up no other; one merged output waits for it."""
 
     async def main() -> None:
         async with lab.AsyncEngine(engine) as front_door:
@@ -47,7 +47,7 @@ def test_a_slow_reader_stalls_nobody(lab: ModuleType, engine: Any) -> None:
 def test_a_refused_request_harms_nobody(
     lab: ModuleType, engine: Any, batch: Callable[..., list[RequestOutput]]
 ) -> None:
-    """Bad requests raise in their own caller; the stream beside them, of the same id even, is whole."""
+    """A bad request raises in its own caller; the stream beside it, even of the same id, is whole."""
     [want] = batch([support.PROMPT], [support.greedy(30)])
     bad: list[tuple[Any, SamplingParams, str, type[Exception]]] = [
         (support.PROMPT, support.greedy(3), "good", ValueError),  # the id is in use
@@ -94,7 +94,7 @@ def test_a_refused_request_harms_nobody(
 
 
 def test_a_dying_step_ends_every_stream(lab: ModuleType, engine: Any) -> None:
-    """A step raises: all readers get EngineDeadError with the cause, and so does who comes later."""
+    """When a step raises, all readers and later callers get EngineDeadError with the cause."""
 
     async def main() -> None:
         def die(record: Any) -> None:
@@ -138,7 +138,7 @@ def test_a_dying_step_ends_every_stream(lab: ModuleType, engine: Any) -> None:
 
 
 def test_a_newcomer_at_a_dying_engine_is_refused(lab: ModuleType, engine: Any) -> None:
-    """It waits for the lock while the step dies: it gets the error, and does not wait for ever."""
+    """A request that waits for the lock while the step dies gets the error, and does not wait for ever."""
 
     async def main() -> None:
         gate = support.Gate(engine, first=2)
@@ -177,7 +177,7 @@ def test_a_newcomer_at_a_dying_engine_is_refused(lab: ModuleType, engine: Any) -
 
 
 def test_an_idle_engine_sleeps_on_its_event(lab: ModuleType, engine: Any) -> None:
-    """No polling of any kind: the task that steps sets no timer, and is not woken while nobody asks."""
+    """An idle engine does not poll: the task that steps sets no timer and is not woken."""
 
     async def main() -> None:
         async with lab.AsyncEngine(engine) as front_door:
@@ -201,7 +201,7 @@ def test_an_idle_engine_sleeps_on_its_event(lab: ModuleType, engine: Any) -> Non
 
 
 def test_an_idle_engine_rests(lab: ModuleType, engine: Any) -> None:
-    """No step without work, no polling; a request that comes later wakes it."""
+    """An idle engine takes no steps and does not poll; a later request wakes it."""
 
     async def main() -> None:
         async with lab.AsyncEngine(engine) as front_door:
@@ -240,7 +240,7 @@ def test_an_idle_engine_rests(lab: ModuleType, engine: Any) -> None:
 
 
 def test_closing_ends_open_streams(lab: ModuleType, engine: Any) -> None:
-    """Leaving the context ends the step in flight, then every stream, with EngineDeadError."""
+    """Leaving the context ends the step in flight, then every open stream with EngineDeadError."""
 
     async def main() -> None:
         async with lab.AsyncEngine(engine) as front_door:
@@ -265,7 +265,7 @@ def test_closing_ends_open_streams(lab: ModuleType, engine: Any) -> None:
 
 
 def test_closing_an_idle_engine(lab: ModuleType, engine: Any) -> None:
-    """The task that steps ends although nothing ever came."""
+    """Closing an idle engine ends the task that steps, although no request ever came."""
 
     async def main() -> None:
         async with lab.AsyncEngine(engine) as front_door:
