@@ -34,9 +34,9 @@ CONTEXT = 4096
 
 
 def draw_roofline() -> Drawing:
-    """Operations a second against operations a byte, for Ida, for Jon, and for others like them."""
+    """Operations per second against operations per byte, for Ida, for Jon, and for others like them."""
     left, right, top, bottom = 84, 616, 40, 292
-    lowest, highest = 0.5, 4096.0  # operations a byte
+    lowest, highest = 0.5, 4096.0  # operations per byte
 
     def x(of: float) -> float:
         share = math.log(of / lowest) / math.log(highest / lowest)
@@ -55,7 +55,7 @@ def draw_roofline() -> Drawing:
     for power in range(0, 13, 2):
         d.path([(x(2**power), bottom), (x(2**power), bottom + 5)], "to")
         d.text(x(2**power), bottom + 22, f"{2**power:,}", "s", "middle")
-    d.text(12, 24, "trillions of operations a second, at best", "m")
+    d.text(12, 24, "trillions of operations per second, at best", "m")
     d.text(right, bottom + 42, "operations for each byte that moves", "m", "end")
     d.path(
         [(x(lowest), y(reach(lowest))), (x(A100.ridge), y(reach(A100.ridge))), (right, y(reach(4096)))],
@@ -69,7 +69,7 @@ def draw_roofline() -> Drawing:
         ("Ida, if no heads share keys", intensity(1, CONTEXT, NO_GROUPS), "D", 12, 16),
         ("Ida", intensity(1, CONTEXT), "A", 12, 16),
         ("Jon, his scores in memory", flops(CONTEXT, CONTEXT) / moved, "B", 12, 16),
-        ("DeepSeek-V3's Ida", intensity(1, CONTEXT, DEEPSEEK), "C", -14, -26),
+        ("Ida on DeepSeek-V3", intensity(1, CONTEXT, DEEPSEEK), "C", -14, -26),
         ("Jon", intensity(CONTEXT, CONTEXT), "B", -6, 24),
     ]
     for words, of, css, right_by, down in points:
@@ -116,8 +116,11 @@ def draw_split(context: int = CONTEXT) -> Drawing:
     left, cell, columns, longest = 20, 11, 36, 180
     d = Drawing("Ida's programs on 108 multiprocessors, without splits and with 16 segments", 262)
     d.text(left, 24, "108 multiprocessors", "m")
-    d.text(left + columns * cell + 32, 24, "keys in a row", "m")
-    rules = [("a program a KV head", 8, 1), ("16 segments a KV head", math.prod(programs([1])), 16)]
+    d.text(left + columns * cell + 32, 24, "keys per program", "m")
+    rules = [
+        ("one program per KV head", 8, 1),
+        ("16 segments per KV head", math.prod(programs([1])), 16),
+    ]
     for number, (words, count, parts) in enumerate(rules):
         y = 62 + number * 102
         d.text(left, y - 14, f"{words}: {count} programs", "m")
@@ -130,7 +133,7 @@ def draw_split(context: int = CONTEXT) -> Drawing:
         keys = context // parts
         bx = left + columns * cell + 32
         d.box(bx, y, longest / parts, 24, "A")
-        d.text(bx, y + 44, f"{keys:,} in each program", "m")
+        d.text(bx, y + 44, f"{keys:,} in each", "m")
     d.text(left, 246, "orange: two programs, one after the other or side by side", "m")
     return d
 
@@ -141,9 +144,9 @@ def draw_packed() -> Drawing:
     rows, tokens = block_q()
     group = rows // tokens
     d = Drawing(
-        "The 16 rows of a program's tile: 4 tokens of Jon's times 4 heads, and Ida's one", 420
+        "The 16 rows of a program's tile: 4 tokens of Jon's times 4 heads, and one of Ida's", 420
     )
-    d.text(left, 26, "16 rows of one tile; the keys of one KV head pass by all of them", "m")
+    d.text(left, 26, "16 rows of one tile, which all use the keys of one KV head", "m")
     for place, (name, filled, css) in enumerate((("Jon", tokens, "B"), ("Ida", 1, "A"))):
         px = left + place * 240
         d.text(px, 50, f"{name}'s", "m")
@@ -186,7 +189,7 @@ def draw_prefix(people: int = 10, shared: int = 2048, own: int = 256) -> Drawing
     y = top + people * row + 34
     for px, css, words in (
         (left, "C", f"{shared:,} tokens of instructions"),
-        (left + 260, "A", f"{own} of one's own"),
+        (left + 260, "A", f"{own} of each person's own"),
     ):
         d.box(px, y - 11, 12, 12, css)
         d.text(px + 18, y, words, "m")
@@ -227,7 +230,7 @@ def draw_step() -> Drawing:
         middle = left + (rows[0] + rows[-1] + 1) / 2 * cell
         target = left + place * (wide + 4) + (slots[rows[0]] % 16 + slots[rows[-1]] % 16 + 1) * 4
         d.arrow(middle, top + 12, target, y - 6)
-    d.text(left, y + 76, "blue: Ida, orange: Jon; outlined: written in a step before", "m")
+    d.text(left, y + 76, "blue: Ida, orange: Jon; outlined: written in an earlier step", "m")
     return d
 
 

@@ -1,8 +1,8 @@
 """Lab 04-01: one query over a paged cache, tile by tile. Your work: every NotImplementedError.
 
-Names of sizes below: `D` numbers a head, `num_heads` query heads, `num_kv_heads` heads of K and V. Query head
-`h` reads KV head `h // group`, with `group = num_heads // num_kv_heads`. A row is one query head of one query
-token. Everything is float64.
+Names of sizes below: `D` numbers per head, `num_heads` query heads, `num_kv_heads` heads of K and V. Query
+head `h` reads KV head `h // group`, with `group = num_heads // num_kv_heads`. A row is one query head of one
+query token. Everything is float64.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class State(NamedTuple):
 
 
 class Memory(Protocol):
-    """One request's part of the paged cache (given). Whatever you ask it for is read, and is counted."""
+    """One request's part of the paged cache (given). It reads, and counts, whatever you ask it for."""
 
     block_size: int
 
@@ -42,14 +42,14 @@ class Memory(Protocol):
         """The K in slot `slots[i]` of block `blocks[i]`: `[n, num_kv_heads, D]`."""
 
     def value(self, blocks: Ints, slots: Ints) -> Floats:
-        """The V, likewise."""
+        """The V in the same slot, likewise."""
 
 
 # ---- before you write anything -------------------------------------------------------------------
 
 
 def predictions() -> dict[str, list[float]]:
-    """Your answers to the four questions of the README, under the names that stand there."""
+    """Your answers to the four questions of the README, under the names given there."""
     raise NotImplementedError
 
 
@@ -69,7 +69,7 @@ def update(state: State, scores: Floats, value: Floats) -> State:
     """The state after one more tile of keys.
 
     Args:
-        state: as it was before. It stays as it was: the result is a new one.
+        state: the one before the tile. It stays as it was: the result is a new one.
         scores: `[..., rows, keys]`, anything up to some 10,000 on either side; -inf hides a key from a row.
             All keys that a row has been given up to now may be hidden from it.
         value: `[..., keys, D]`, finite for hidden keys, too.
@@ -88,9 +88,9 @@ def finish(state: State) -> Floats:
 def decode(query: Floats, memory: Memory, seq_len: int, scale: float, tile: int) -> Floats:
     """Attention of a request's newest token to all of its tokens.
 
-    Tile number t holds the keys at positions `t * tile` and following. No more than one tile is in hand
-    at a time: its K is one read, for all heads, and so is its V. The last tile ends with the last token, and
-    nothing is read that is not the request's.
+    Tile number t holds the keys from position `t * tile` on. No more than one tile is held at a time: its K
+    is one read, for all heads, and so is its V. The last tile ends with the last token, and nothing outside
+    the request is read.
 
     Args:
         query: `[num_heads, D]`.
@@ -99,7 +99,7 @@ def decode(query: Floats, memory: Memory, seq_len: int, scale: float, tile: int)
         tile: keys in a tile. It has nothing to do with the block size.
 
     Returns:
-        As `query`.
+        The attention of each head, in the shape of `query`.
     """
     raise NotImplementedError
 
@@ -120,9 +120,9 @@ def bytes_read(
 
 
 def numbers_held(seq_len: int, rows: int, head_size: int, tile: int) -> tuple[int, int]:
-    """Numbers that must be kept while keys go by: with a whole softmax, and with a state.
+    """How many numbers must be kept while keys go by: with a whole softmax, and with a state.
 
-    Both keep a sum of values for each row. A whole softmax keeps all scores beside it. With a state, what
-    else it holds is kept, and the scores of one full tile. Query, K and V are counted in neither.
+    Both keep a sum of values for each row. A whole softmax also keeps all scores. A state also keeps what
+    else it holds, and the scores of one full tile. Query, K and V are counted in neither.
     """
     raise NotImplementedError

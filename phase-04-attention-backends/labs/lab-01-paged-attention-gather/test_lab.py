@@ -20,7 +20,7 @@ NOTHING_SEEN = (
 
 
 def test_the_predictions_hold(lab: ModuleType) -> None:
-    """A sum by hand, what Ida's token reads, and how long her chat may become."""
+    """Your predictions hold: l by hand, what Ida's token reads, and how long her chat may become."""
     said = lab.predictions()
     facts = {
         "l after each tile": (
@@ -52,7 +52,7 @@ def test_the_predictions_hold(lab: ModuleType) -> None:
 
 
 def test_before_the_first_tile(lab: ModuleType) -> None:
-    """The state of no key: what makes the first tile an update like any other."""
+    """`empty` gives a state of no key to which the first tile is an update like any other."""
     state = lab.empty((2, 3), 4)
     shapes = [part.shape for part in state]
     assert shapes == [(2, 3), (2, 3), (2, 3, 4)], (
@@ -69,7 +69,7 @@ def test_before_the_first_tile(lab: ModuleType) -> None:
 
 
 def test_a_tile_by_hand(lab: ModuleType) -> None:
-    """Two rows: in one the second tile has the larger score, in the other the first."""
+    """`update` is right by hand where the second tile has the larger score, and where the first has it."""
     value = np.array([[6.0, 0.0], [0.0, 6.0], [6.0, 6.0]])
     scores = np.log([[1.0, 2.0, 6.0], [4.0, 2.0, 1.0]])
     state = lab.update(lab.empty((2,), 2), scores[:, :2], value[:2])
@@ -102,7 +102,7 @@ def test_a_tile_by_hand(lab: ModuleType) -> None:
 
 
 def test_a_state_stays_as_it_was(lab: ModuleType) -> None:
-    """The state before a tile is still there after it; so is what `finish` was asked about."""
+    """`update` and `finish` leave the state that they are given as it was."""
     value = np.array([[2.0], [8.0]])
     before = lab.update(lab.empty((1,), 1), np.array([[1.0, 0.0]]), value)
     copy = [np.array(part) for part in before]
@@ -118,7 +118,7 @@ def test_a_state_stays_as_it_was(lab: ModuleType) -> None:
 
 
 def test_rows_that_have_seen_nothing(lab: ModuleType) -> None:
-    """A tile that is hidden from a row, and the row has no other key yet; then it gets some."""
+    """A row that sees no key in its first tile gets the right result from later tiles."""
     value = np.arange(8.0).reshape(4, 2)
     hidden = np.full((2, 2), -INF)
     hidden[1, 0] = 0.5
@@ -156,7 +156,7 @@ def test_rows_that_have_seen_nothing(lab: ModuleType) -> None:
 
 @pytest.mark.parametrize("tiles", [[12], [1] * 12, [5, 4, 3], [11, 1]], ids=str)
 def test_scores_of_ten_thousand(lab: ModuleType, tiles: list[int]) -> None:
-    """From -10,000 to 10,000 and back; and all of them at the bottom, all at the top."""
+    """Scores of 10,000 and of -10,000 give the right result, in one row or each alone."""
     rng = np.random.default_rng(1)
     value = rng.normal(size=(12, 3))
     small = rng.normal(size=12)
@@ -186,7 +186,7 @@ def test_scores_of_ten_thousand(lab: ModuleType, tiles: list[int]) -> None:
 
 
 def test_any_tiles_give_the_same(lab: ModuleType) -> None:
-    """Thirty draws: rows, keys, hidden ones among them, cut anywhere."""
+    """A cut into any tiles gives the same result, with hidden keys among them (thirty draws)."""
     for seed in range(30):
         rng = np.random.default_rng(seed)
         heads, rows, n = int(rng.integers(1, 4)), int(rng.integers(1, 5)), int(rng.integers(1, 20))
@@ -238,7 +238,7 @@ def run(lab: ModuleType, seq_len: int, tile: int, group: int = 2, **shape: Any) 
 
 @pytest.mark.parametrize("name", CASES)
 def test_decode_is_dense(lab: ModuleType, name: str) -> None:
-    """The same as attention without blocks and without tiles, in a poisoned cache."""
+    """`decode` gives the same as attention without blocks and without tiles, in a poisoned cache."""
     out, memory, query = run(lab, **CASES[name])
     want = support.dense(query, memory.dense_key, memory.dense_value, 0.6)
     looks = support.known_mistake(out, query, memory, 0.6)
@@ -247,7 +247,7 @@ def test_decode_is_dense(lab: ModuleType, name: str) -> None:
 
 @pytest.mark.parametrize("name", CASES)
 def test_every_row_is_read_once(lab: ModuleType, name: str) -> None:
-    """Each K and each V once for all heads, and nothing past the end."""
+    """`decode` reads each K and each V once for all heads, and nothing past the end."""
     _, memory, query = run(lab, **CASES[name])
     seq_len = CASES[name]["seq_len"]
     for kind, counts in (("K", memory.keys), ("V", memory.values)):
@@ -273,7 +273,7 @@ def test_every_row_is_read_once(lab: ModuleType, name: str) -> None:
 
 @pytest.mark.parametrize("name", CASES)
 def test_entries_in_use_only(lab: ModuleType, name: str) -> None:
-    """The row of the table is longer than the request, and what stands there is left over from others."""
+    """`decode` reads no entry past the request's last block, where ids left over from others stand."""
     _, memory, _ = run(lab, **CASES[name])
     used = -(-CASES[name]["seq_len"] // memory.block_size)
     assert set(memory.looked_up) == set(range(used)), (
@@ -320,7 +320,7 @@ def test_one_tile_at_a_time(lab: ModuleType) -> None:
 
 
 def test_bytes_read(lab: ModuleType) -> None:
-    """Bytes by formula, on shapes with and without a tail."""
+    """`bytes_read` counts K, V and the block table, with a tail and without."""
     for arguments, want in (
         ((4000, 16, 8, 128, 2), (16_384_000, 1000)),
         ((203, 16, 2, 32, 4), (103_936, 52)),
@@ -337,7 +337,7 @@ def test_bytes_read(lab: ModuleType) -> None:
 
 
 def test_numbers_held(lab: ModuleType) -> None:
-    """With a whole softmax the room grows with the request, with a state it does not."""
+    """With a whole softmax the room grows with the request; with a state it does not."""
     for arguments, want in (
         ((4000, 4, 128, 64), (16_512, 776)),
         ((16, 1, 8, 16), (24, 26)),

@@ -1,7 +1,7 @@
 """Lab 04-02: causal attention of many queries, over tiles of keys. Your work: every NotImplementedError.
 
-Names of sizes below: `n` query tokens, `D` numbers a head, `num_heads` query heads, `num_kv_heads` heads of K
-and V. Query head `h` reads KV head `h // group`, with `group = num_heads // num_kv_heads`.
+Names of sizes below: `n` query tokens, `D` numbers per head, `num_heads` query heads, `num_kv_heads` heads of
+K and V. Query head `h` reads KV head `h // group`, with `group = num_heads // num_kv_heads`.
 
 The state of lab 04-01 is given, as `mini_vllm` has it. Its `empty` takes a dtype as well, float32 if you name
 none, because the engine computes in float32.
@@ -53,7 +53,7 @@ class PagedKeys:
 
 
 def predictions() -> dict[str, list[int]]:
-    """Your answers to the four questions of the README, under the names that stand there."""
+    """Your answers to the four questions of the README, under the names given there."""
     raise NotImplementedError
 
 
@@ -83,15 +83,15 @@ def unpack(rows: Floats, n: int) -> Floats:
 
 
 def row_positions(first: int, n: int, group: int) -> Ints:
-    """The position of each packed row's token, `[n * group]`; the first token stands at `first`."""
+    """The position of each packed row's token, `[n * group]`; the first token is at `first`."""
     raise NotImplementedError
 
 
 def hide_future(scores: Floats, begin: int, position: Ints) -> Floats:
-    """The scores with -inf wherever a key stands after the row's own token.
+    """The scores, with -inf wherever a key comes after the row's own token.
 
     Args:
-        scores: `[num_kv_heads, rows, keys]`; key i stands at position `begin + i`.
+        scores: `[num_kv_heads, rows, keys]`; key i is at position `begin + i`.
         position: `[rows]`.
     """
     raise NotImplementedError
@@ -103,21 +103,21 @@ def hide_future(scores: Floats, begin: int, position: Ints) -> Floats:
 def tile_bounds(first: int, last: int, tile: int) -> tuple[int, int]:
     """For query tokens at the positions `first` to `last`, both included: `(num_full, num_tiles)`.
 
-    Tile t holds the keys at `t * tile` and following. The tiles before number `num_full` are seen by every
-    one of these tokens as a whole, so they need no mask. Those before `num_tiles` are seen by some token in
-    some place. The others are not looked at. No loop.
+    Tile t holds the keys from position `t * tile` on. Every one of these tokens sees the whole of each tile
+    before number `num_full`, so these need no mask. Of each tile before `num_tiles` some token sees some key.
+    The others are not read. Write it without a loop.
     """
     raise NotImplementedError
 
 
 def attend_tile(query: Floats, keys: Keys, first: int, scale: float, tile: int) -> Floats:
-    """Causal attention of neighbouring tokens, each to all up to itself.
+    """Causal attention of neighbouring tokens, each to all tokens up to itself.
 
     Each tile of keys is read once, for all heads and all of these tokens. The last one ends at the last
     token's position. `hide_future` is called for the tiles that need it, and for no other.
 
     Args:
-        query: `[n, num_heads, D]`; token j stands at position `first + j`.
+        query: `[n, num_heads, D]`; token j is at position `first + j`.
         scale: what a score is multiplied by.
         tile: keys in a tile.
 
@@ -130,10 +130,10 @@ def attend_tile(query: Floats, keys: Keys, first: int, scale: float, tile: int) 
 def prefill(
     query: Floats, keys: Keys, start_pos: int, scale: float, query_tile: int, key_tile: int
 ) -> Floats:
-    """Causal attention of a chunk: `query_tile` tokens at a time, the last tile may be smaller.
+    """Causal attention of a chunk: `query_tile` tokens at a time; the last tile may be smaller.
 
     Args:
-        query: `[n, num_heads, D]`, n at least 1; the first token stands at position `start_pos`.
+        query: `[n, num_heads, D]`, n at least 1; the first token is at position `start_pos`.
     """
     raise NotImplementedError
 
@@ -142,7 +142,7 @@ def prefill(
 
 
 class CausalAttention:
-    """Your loops as the engine's attention. Whoever decodes is a chunk of one token."""
+    """Your loops as the engine's attention. A decoding request is a chunk of one token."""
 
     query_tile = 16
     key_tile = 32

@@ -44,7 +44,7 @@ def without_loop(call: Callable[[], Any]) -> Any:
 
 
 def test_the_predictions_hold(lab: ModuleType) -> None:
-    """Tiles of a prompt, of its halves, of a chunk in the wrong place; and rows."""
+    """Your predictions hold: tiles of a prompt, of its halves and of a chunk off a tile's edge, and rows."""
     said = lab.predictions()
     facts = {
         "tiles, masked": (
@@ -76,7 +76,7 @@ def test_the_predictions_hold(lab: ModuleType) -> None:
 
 
 def test_row_positions(lab: ModuleType) -> None:
-    """Token after token, and within a token the heads of the group."""
+    """Packed rows go token by token, and within a token through the heads of the group."""
     positions = np.asarray(lab.row_positions(40, 3, 3)).tolist()
     assert positions == [40, 40, 40, 41, 41, 41, 42, 42, 42], (
         f"3 tokens from position 40 on, 3 rows each: 40, 40, 40, 41 …, yours {positions}"
@@ -87,7 +87,7 @@ def test_row_positions(lab: ModuleType) -> None:
 
 
 def test_tile_bounds(lab: ModuleType) -> None:
-    """Against every key of every tile, one by one."""
+    """`tile_bounds` agrees with a check of every key of every tile."""
     for tile in (1, 2, 3, 4, 7):
         for first in range(2 * tile + 2):
             for last in range(first, first + 2 * tile + 2):
@@ -125,7 +125,7 @@ def test_hide_future(lab: ModuleType) -> None:
 
 
 def test_masks_where_needed(lab: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Full tiles come without a mask: nine in ten of a long prompt's."""
+    """Full tiles get no mask: nine in ten of a long prompt's tiles are full."""
     begins: list[int] = []
     right = lab.hide_future
 
@@ -179,7 +179,7 @@ def run(
 
 @pytest.mark.parametrize("name", CASES)
 def test_prefill_is_dense(lab: ModuleType, name: str) -> None:
-    """Every token sees all up to itself, wherever the chunk begins and however it is tiled."""
+    """Every token sees all tokens up to itself, wherever the chunk begins and however it is tiled."""
     out, keys, query = run(lab, **CASES[name])
     want = support.dense(query, keys.key, keys.value, CASES[name].get("start", 0), 0.7)
     wrong = support.what_is_wrong(out, want)
@@ -214,7 +214,7 @@ def test_tiles_visited(lab: ModuleType, name: str) -> None:
 
 
 def test_a_loud_future(lab: ModuleType) -> None:
-    """Whatever later tokens say, the earlier ones do not hear it."""
+    """Later tokens change nothing for earlier ones, however large their keys and values are."""
     quiet, _keys, query = run(lab, 12, 6, query_tile=8, key_tile=4)
     for j in range(11):
         loud = support.CountingKeys(3, 18)
@@ -230,7 +230,7 @@ def test_a_loud_future(lab: ModuleType) -> None:
 
 
 def test_any_chunking_is_one_shot(lab: ModuleType) -> None:
-    """Twenty draws: a prompt cut anywhere, written and attended chunk by chunk, tiled in any way."""
+    """A prompt cut into any chunks, in any tiles, gives the same as in one shot (twenty draws)."""
     for seed in range(20):
         rng = np.random.default_rng(seed)
         n = int(rng.integers(2, 40))
@@ -252,7 +252,7 @@ def test_any_chunking_is_one_shot(lab: ModuleType) -> None:
 
 
 def test_one_tile_of_scores(lab: ModuleType) -> None:
-    """480 tokens see 115,440 keys between them, and a tile of 16 by 16 is all that stands in memory."""
+    """480 tokens see 115,440 keys between them, but only one tile of 16 by 16 scores is held at a time."""
     keys = support.CountingKeys(0, 480, 1)
     query = np.random.default_rng(0).normal(size=(480, 8, 4))
     lab.prefill(query, keys, 0, 0.5, 16, 16)

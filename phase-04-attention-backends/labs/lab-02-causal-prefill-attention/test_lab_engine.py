@@ -17,7 +17,7 @@ support = load_support(__file__)
 
 
 def test_forward_serves_the_batch(lab: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ida decodes and Jon is in the middle of his prompt: rows, table, length and start of each."""
+    """`forward` serves a batch in which Ida decodes and Jon is in the middle of his prompt."""
     rng = np.random.default_rng(11)
     attention = lab.CausalAttention()
     attention.query_tile, attention.key_tile = 2, 3
@@ -93,7 +93,9 @@ def run(parts: EngineParts) -> dict[str, list[int]]:
 
 
 def test_the_engine_on_your_attention(lab: ModuleType) -> None:
-    """Chunks, decodes, a prefix that is found and a preemption: the same tokens."""
+    """The engine gives the same tokens on your loops, with chunks, decodes, a found prefix and a
+    preemption.
+    """
     want = run(EngineParts())
     got = run(EngineParts(attention=lab.CausalAttention))
     for name in want:

@@ -1,4 +1,4 @@
-"""Lab 04-03: attention in parts that anybody may put together. Your work: every NotImplementedError.
+"""Lab 04-03: attention in parts that may be put together in any way. Your work: every NotImplementedError.
 
 Everything is float64. The state is that of lab 04-01 with powers of two, as kernels have it: a weight is 2 to
 the score, because the scores were multiplied by log2(e) before. `rows` are query heads that share K and V.
@@ -34,7 +34,7 @@ class State(NamedTuple):
 
 
 def predictions() -> dict[str, list[float]]:
-    """Your answers to the four questions of the README, under the names that stand there."""
+    """Your answers to the four questions of the README, under the names given there."""
     raise NotImplementedError
 
 
@@ -59,7 +59,7 @@ def attend_partial(query: Floats, key: Floats, value: Floats, scale: float) -> S
 
 
 def merge(a: State, b: State) -> State:
-    """The state of the keys of both. A row of either may have no key. Neither is changed."""
+    """The state of the keys of both. In either a row may have no key. Neither state is changed."""
     raise NotImplementedError
 
 
@@ -87,8 +87,8 @@ def total(state: State, row: int) -> tuple[Fraction, list[Fraction]]:
 def merge_tree(states: Sequence[State]) -> tuple[State, int]:
     """All states in one, and in how many rounds (given).
 
-    In a round neighbours are merged, first with second, third with fourth, all at the same time; whoever
-    has no neighbour waits. The list, at least one state long, is left as it is.
+    In a round neighbours are merged, first with second, third with fourth, all at the same time; a state
+    without a neighbour waits. The list, at least one state long, is left as it is.
     """
     level, rounds = list(states), 0
     while len(level) > 1:
@@ -103,7 +103,7 @@ def partitioned_attention(
 ) -> Floats:
     """Attention with the keys in `num_splits` parts, merged by `merge_tree`: `[rows, D]` (given).
 
-    A part has the keys from `i * size` on, and `size` is the least with which that many parts hold all keys.
+    Part i has the keys from `i * size` on, and `size` is the least with which that many parts hold all keys.
     The last parts may be short, or empty.
     """
     size = -(-len(key) // num_splits)
@@ -116,7 +116,7 @@ def partitioned_attention(
 
 
 def to_lse(state: State) -> tuple[Floats, Floats]:
-    """A state as others hand it over: the finished output, and its log-sum-exp.
+    """A state in the form that other kernels return: the finished output, and its log-sum-exp.
 
     Returns:
         out `[rows, D]` and lse `[rows]`: the *natural* logarithm of the sum of all weights, which is -inf
@@ -134,7 +134,7 @@ def from_lse(out: Floats, lse: Floats) -> State:
 
 
 def segments(seq_len: int, tile: int, num_segments: int = 16) -> tuple[int, int]:
-    """How vLLM's Triton kernel cuts a sequence: keys that a segment has room for, and segments that have any.
+    """How vLLM's Triton kernel cuts a sequence: the keys a segment has room for, and the segments with any.
 
     All segments are given the same whole number of tiles, the least that is enough.
     """
@@ -142,7 +142,7 @@ def segments(seq_len: int, tile: int, num_segments: int = 16) -> tuple[int, int]
 
 
 def busiest(num_seqs: int, num_kv_heads: int, seq_len: int, num_splits: int, num_sms: int) -> int:
-    """Keys that the busiest multiprocessor goes over, if it works on one program at a time.
+    """How many keys the busiest multiprocessor goes over, if it works on one program at a time.
 
     There is a program for each sequence, KV head and part. All parts are as long as the longest, and programs
     are dealt out to the multiprocessors in turn.

@@ -18,7 +18,7 @@ NOTHING = "A row without a key has m = -inf, and -inf - -inf is NaN: take someth
 
 
 def test_the_predictions_hold(lab: ModuleType) -> None:
-    """A merge by hand, the busiest multiprocessor, empty segments, and bytes."""
+    """Your predictions hold: a merge by hand, the busiest multiprocessor, empty segments, and bytes."""
     said = lab.predictions()
     facts = {
         "m, l, acc": (
@@ -48,7 +48,7 @@ def test_the_predictions_hold(lab: ModuleType) -> None:
 
 
 def test_a_part_by_hand(lab: ModuleType) -> None:
-    """Three keys, two rows: weights are powers of two, and acc is not divided by anything."""
+    """In a part the weights are powers of two, and acc is not divided by anything."""
     query = np.array([[1.0, 0.0], [0.0, 1.0]])
     key = np.array([[0.0, 2.0], [1.0, 0.0], [2.0, 0.0]])
     value = np.array([[4.0, 0.0], [0.0, 4.0], [4.0, 4.0]])
@@ -67,7 +67,7 @@ def test_a_part_by_hand(lab: ModuleType) -> None:
 
 
 def test_a_part_of_nothing(lab: ModuleType) -> None:
-    """No key is a part like any other."""
+    """A part without keys is a part like any other."""
     query = np.ones((3, 4))
     state = lab.attend_partial(query, np.empty((0, 4)), np.empty((0, 4)), 0.5)
     shapes = [np.shape(part) for part in state]
@@ -84,7 +84,7 @@ def test_a_part_of_nothing(lab: ModuleType) -> None:
 
 
 def test_merge_by_hand(lab: ModuleType) -> None:
-    """The larger maximum on the right, and on the left; nothing is changed."""
+    """`merge` is right with the larger maximum on the right and on the left, and changes neither state."""
     a = lab.State(np.array([3.0, 0.0]), np.array([1.5, 1.0]), np.array([[6.0], [2.0]]))
     b = lab.State(np.array([1.0, 2.0]), np.array([2.0, 3.0]), np.array([[8.0], [4.0]]))
     copies = [np.array(part) for part in (*a, *b)]
@@ -105,7 +105,7 @@ def test_merge_by_hand(lab: ModuleType) -> None:
 
 
 def test_nothing_is_neutral(lab: ModuleType) -> None:
-    """Merged with no key, on either side, a state is the same to the last bit."""
+    """A state merged with that of no key, on either side, stays the same to the last bit."""
     none = lab.State(np.full(2, -INF), np.zeros(2), np.zeros((2, 3)))
     some = lab.State(
         np.array([-700.0, -INF]), np.array([1.25, 0]), np.array([[1.0, 2, 3], [0, 0, 0]])
@@ -126,7 +126,7 @@ def test_nothing_is_neutral(lab: ModuleType) -> None:
 
 
 def test_total_is_what_m_does_not_change(lab: ModuleType) -> None:
-    """The same two sums, whatever was taken off the scores."""
+    """`total` gives the same two sums, whatever was subtracted from the scores."""
     for m, l_, acc in ((0, 6.0, [5.0, -1.0]), (3, 0.75, [0.625, -0.125]), (-2, 24.0, [20.0, -4.0])):
         state = lab.State(np.array([7.0, m]), np.array([1.0, l_]), np.array([[0.0, 0.0], acc]))
         got = lab.total(state, 1)
@@ -152,7 +152,7 @@ def test_total_is_what_m_does_not_change(lab: ModuleType) -> None:
 
 
 def test_merge_adds(lab: ModuleType) -> None:
-    """total(merge(a, b)) = total(a) + total(b), without any rounding; and total is that of the keys."""
+    """total(merge(a, b)) is exactly total(a) + total(b), and total is that of the keys."""
     for seed in range(25):
         rng = np.random.default_rng(seed)
         scores, value = support.whole_numbers(rng, int(rng.integers(0, 20)))
@@ -177,7 +177,7 @@ def test_merge_adds(lab: ModuleType) -> None:
 
 
 def test_any_tree_gives_the_same_bits(lab: ModuleType) -> None:
-    """Whole-numbered scores: any partition, any order, any tree, and not a bit differs."""
+    """With whole-numbered scores any partition, any order and any tree gives the same bits."""
     for seed in range(25):
         rng = np.random.default_rng(seed)
         n = int(rng.integers(1, 41))
@@ -204,7 +204,7 @@ def draw(seed: int) -> tuple[Any, ...]:
 
 
 def test_any_partition_is_attention(lab: ModuleType) -> None:
-    """Thirty draws: keys dealt to parts at random, empty ones too, and merged along any tree."""
+    """Keys dealt to parts at random, some parts empty, merge to attention along any tree (thirty draws)."""
     for seed in range(30):
         rng, query, key, value = draw(seed)
         want = support.dense(query, key, value, 0.8)
@@ -229,7 +229,7 @@ def test_any_partition_is_attention(lab: ModuleType) -> None:
 def test_partitioned_is_attention(
     lab: ModuleType, num_splits: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Any number of parts, more than there are keys among them: each key in one part, all parts of a size."""
+    """Any number of equal parts gives attention, each key in one part, even with more parts than keys."""
     sizes: list[int] = []
     right = lab.attend_partial
 
@@ -255,7 +255,7 @@ def test_partitioned_is_attention(
 
 
 def test_output_and_lse(lab: ModuleType) -> None:
-    """By hand: an output, and the natural logarithm of the sum of all weights."""
+    """`to_lse` gives the output, and the natural logarithm of the sum of all weights."""
     state = lab.State(
         np.array([3.0, -INF, 1e4]), np.array([1.5, 0, 1]), np.array([[6.0], [0], [2]])
     )
@@ -272,7 +272,7 @@ def test_output_and_lse(lab: ModuleType) -> None:
 
 
 def test_from_output_and_lse(lab: ModuleType) -> None:
-    """There and back: what merges with it cannot tell the two apart. No key comes as -inf or as +inf."""
+    """A state that went through `to_lse` and `from_lse` merges as before; -inf and +inf both mean no key."""
     rng = np.random.default_rng(0)
     a = lab.State(np.array([5.0, -2.0]), np.array([1.5, 3.0]), rng.normal(size=(2, 3)))
     b = lab.State(np.array([4.0, 9.0]), np.array([2.0, 1.0]), rng.normal(size=(2, 3)))
@@ -301,7 +301,7 @@ def test_from_output_and_lse(lab: ModuleType) -> None:
 
 
 def test_segments(lab: ModuleType) -> None:
-    """Whole tiles, the same number for each segment, and some segments get none."""
+    """All segments have the same number of whole tiles, so some segments get none."""
     for arguments, want in (
         ((203, 16), (16, 13)), ((300, 16), (32, 10)), ((4096, 16), (256, 16)), ((4097, 16), (272, 16)),
         ((1, 16), (16, 1)), ((256, 16), (16, 16)), ((257, 16), (32, 9)), ((100, 32, 2), (64, 2)),

@@ -21,10 +21,10 @@ facts = load_module(PHASE / "labs/lab-04-backend-selection/facts.py", "lab_04_04
 
 
 def predictions() -> dict[str, facts.Guess]:
-    """Your guesses at the sixteen questions of the README, under the names that stand there.
+    """Your guesses at the sixteen questions of the README, under the names given there.
 
-    For each the backend that is chosen (None where none will do), and the first reason of the candidate that
-    vLLM would like best there, in the words of facts.py (None where that one is chosen).
+    For each, give the backend that is chosen (None where none will do), and the first reason against vLLM's
+    favourite candidate, in the words of facts.py (None where that one is chosen).
     """
     raise NotImplementedError
 
@@ -33,17 +33,17 @@ def predictions() -> dict[str, facts.Guess]:
 
 
 def inputs(layer: facts.Layer, server: facts.Server) -> facts.Config:
-    """What the selector is told of a layer.
+    """What the selector is told about a layer.
 
-    An MLA layer caches one vector a token for all heads: the latent, and beside it the part that carries the
-    position. Its `head_size` is the size of that vector. Of its other fields only `sparse` and `num_heads`
-    are told. With `mla_disabled` it is a layer like any other.
+    An MLA layer caches one vector per token for all heads: the latent, and beside it the part that carries
+    the position. Its `head_size` is the size of that vector. Of its other fields only `sparse` and
+    `num_heads` are told. With `mla_disabled` it is a layer like any other.
 
-    Any other layer is told with what `Config` has a field for, except for `num_heads` and `use_sparse`, which
-    are for MLA layers and keep their defaults.
+    Of any other layer, all that `Config` has a field for is told, except for `num_heads` and `use_sparse`,
+    which are for MLA layers and keep their defaults.
 
-    Of the server, `mla_disabled` is not told. All else is told of every layer, but for `per_head_scales`,
-    which an MLA layer leaves out.
+    Of the server, all but `mla_disabled` is told for every layer, except that an MLA layer leaves out
+    `per_head_scales`.
     """
     common = {
         "dtype": server.dtype,
@@ -75,8 +75,8 @@ def requested(
 ) -> str | None:
     """The name of the backend that the user asks for, in capitals; None where vLLM is to choose.
 
-    Upper and lower case are the same to vLLM, and `auto` leaves it the choice, so in the config it is no
-    backend.
+    Upper and lower case are the same to vLLM, and `auto` leaves the choice to vLLM, so in the config it
+    counts as no backend.
 
     Args:
         attention_backend: the flag `--attention-backend`, or None.
@@ -123,8 +123,8 @@ def holds(condition: str, machine: facts.Machine, batch_invariant: bool = False)
     """Whether one of the six conditions of facts.py holds.
 
     FA3 and FA3_UP ask for the version that vLLM runs. FA4_RUNS asks whether version 4 could run, which it
-    does on 9.x, 10.x and 11.x, whatever vLLM runs there. TRTLLM wants 10.x, the cubins, and that the
-    batch-invariant mode is off.
+    does on 9.x, 10.x and 11.x, whatever vLLM runs there. TRTLLM needs 10.x, the cubins, and the
+    batch-invariant mode off.
     """
     assert machine.capability is not None
     major = machine.capability[0]
@@ -143,7 +143,7 @@ def holds(condition: str, machine: facts.Machine, batch_invariant: bool = False)
 
 
 def candidates(config: facts.Config, machine: facts.Machine) -> tuple[str, ...]:
-    """The backends that vLLM tries, the one that it would like best first.
+    """The backends that vLLM tries, its favourite first.
 
     | | capability 10.x | any other |
     | --- | --- | --- |
@@ -183,10 +183,10 @@ def candidates(config: facts.Config, machine: facts.Machine) -> tuple[str, ...]:
 
 
 def refusals(backend: facts.Backend, config: facts.Config, machine: facts.Machine) -> list[str]:
-    """Every reason against a backend, in the order of facts.py. Empty where it will do.
+    """Every reason against a backend, in the order of facts.py. Empty where the backend will do.
 
-    All are collected, not only the first. A `block_size` of None is no wish. The last one, a
-    combination, is given as `_combination`:
+    All reasons are collected, not only the first. A `block_size` of None is no wish. The last reason, a
+    combination of inputs, is given as `_combination`:
     - FLASH_ATTN: sinks below capability 9.0;
     - FLASH_ATTN_MLA: a GPU other than 9.x;
     - FLASHMLA: a GPU other than 9.x, or for a sparse layer other than 9.x and 10.x, which has its own words;
@@ -203,7 +203,7 @@ def refusals(backend: facts.Backend, config: facts.Config, machine: facts.Machin
 
 
 def _combination(name: str, config: facts.Config, machine: facts.Machine) -> str | None:
-    """What cannot be said of one input alone."""
+    """The reason that does not depend on one input alone, if there is one."""
     assert machine.capability is not None
     major = machine.capability[0]
     if name == "FLASH_ATTN" and config.has_sink and major < 9:
@@ -227,10 +227,10 @@ def select(
 ) -> facts.Choice:
     """What vLLM chooses: the first candidate that has no reason against it.
 
-    `precluded` are those before it whose only reason is the block size.
+    `precluded` are the candidates before it whose only reason is the block size.
 
-    An override is held against its own limits, and nothing else is tried: the `Choice` has its name, and it
-    alone is `valid`.
+    An override is checked against its own limits, and nothing else is tried: the `Choice` has its name, and
+    it alone is `valid`.
 
     Without a capability the machine is a CPU. There the backend is CPU_ATTN, which alone is `valid`, whatever
     is asked for.
@@ -241,7 +241,7 @@ def select(
         override: a name of BACKENDS, or None.
 
     Raises:
-        NoBackendError: no candidate will do. On a CPU this is so for MLA, and CPU_ATTN says MLA.
+        NoBackendError: no candidate will do. On a CPU this is so for MLA, and CPU_ATTN's reason is MLA.
         InvalidOverrideError: there are reasons against the override.
     """
     raise NotImplementedError
@@ -250,8 +250,8 @@ def select(
 def cache_block_size(backend: facts.Backend, block_size: int | None) -> int:
     """The tokens of a block of the KV cache, once the backend is chosen.
 
-    What the user has asked for stands. Else it is 16 where the backend takes that, and the smallest of its
-    `block_sizes` where it does not.
+    The size that the user has asked for stands. Otherwise it is 16 where the backend takes that, and the
+    smallest of its `block_sizes` where it does not.
     """
     if block_size is not None:
         return block_size

@@ -12,7 +12,9 @@ Config, Layer, Machine, Server = facts.Config, facts.Layer, facts.Machine, facts
 
 
 def test_the_predictions_hold(lab: ModuleType) -> None:
-    """Sixteen choices, each with the first reason against the candidate that vLLM likes best."""
+    """Your predictions hold: sixteen choices, each with the first reason against vLLM's favourite
+    candidate.
+    """
     ask = {
         "Llama on an A100": "Which candidate stands first, but on 10.x? Does it lack anything here?",
         "Llama on a B200": "Which candidate stands first on 10.x?",
@@ -48,7 +50,7 @@ def test_the_predictions_hold(lab: ModuleType) -> None:
 
 
 def test_the_version_of_flash_attention(lab: ModuleType) -> None:
-    """Held against vLLM's `get_flash_attn_version` on all machines of the matrix, and five more."""
+    """`flash_attn_version` agrees with vLLM's on all machines of the matrix, and on five more."""
     for name, versions in support.kept()["flash_attn_version"].items():
         for invariant, want in zip((False, True), versions, strict=True):
             got = lab.flash_attn_version(support.MACHINES[name], invariant)
@@ -68,7 +70,7 @@ def test_the_version_of_flash_attention(lab: ModuleType) -> None:
 
 
 def test_the_six_conditions(lab: ModuleType) -> None:
-    """Each on seven GPUs, with and without what it asks for."""
+    """Each condition holds on the right ones of seven GPUs, with and without what it asks for."""
     gpus = [(7, 5), (8, 0), (9, 0), (10, 0), (10, 3), (11, 0), (12, 0)]
     for condition, where in {
         facts.NEVER: [],

@@ -24,7 +24,7 @@ def against(
 
 
 def test_all_reasons_are_collected(lab: ModuleType) -> None:
-    """In vLLM's order, with the combination at the end."""
+    """`refusals` collects all reasons, in vLLM's order, with the combination at the end."""
     bad = Config(
         20, "float32", "nvfp4", 8, True, True, True, True, True, "encoder_decoder", True, True
     )
@@ -54,7 +54,7 @@ def test_heads_of_96_fit(lab: ModuleType) -> None:
 
 
 def test_fp8_takes_version_3(lab: ModuleType) -> None:
-    """FLASH_ATTN reads e4m3 on Hopper, and no other fp8 anywhere."""
+    """FLASH_ATTN reads an e4m3 cache on Hopper, and no other fp8 cache anywhere."""
     for kv, capability, fine in [
         ("fp8", (9, 0), True), ("fp8_e4m3", (9, 0), True), ("fp8_e5m2", (9, 0), False),
         ("fp8", (8, 9), False), ("fp8", (10, 0), False), ("fp8", (12, 0), False), ("auto", (8, 0), True),
@@ -66,7 +66,9 @@ def test_fp8_takes_version_3(lab: ModuleType) -> None:
 
 
 def test_sinks(lab: ModuleType) -> None:
-    """Two reasons on an Ampere, one on a 12.0, none on a Hopper; and the cubins on a B200."""
+    """Sinks meet two reasons in FLASH_ATTN on an Ampere, one on a 12.0 and none on a Hopper; FLASHINFER
+    needs the cubins on a B200.
+    """
     both, one = [facts.SINKS, facts.SINKS_BELOW_9], [facts.SINKS]
     for name, machine, want in [
         ("FLASH_ATTN", Machine((8, 0)), both), ("FLASH_ATTN", Machine((12, 0)), one),
@@ -99,7 +101,7 @@ def test_what_is_not_for_it(lab: ModuleType) -> None:
 
 
 def test_flashmla_is_for_hopper(lab: ModuleType) -> None:
-    """The table says 9.x and 10.x, and the combination says no to a B200."""
+    """FLASHMLA's capabilities are 9.x and 10.x, but its combination says no to a B200."""
     latent = Config(576, use_mla=True)
     b200, a100 = Machine((10, 0)), Machine((8, 0))
     why = "Its dense kernel is for Hopper only; the sparse one runs on a B200, too"
@@ -111,7 +113,7 @@ def test_flashmla_is_for_hopper(lab: ModuleType) -> None:
 
 
 def test_what_is_not_installed(lab: ModuleType) -> None:
-    """Without its package a module cannot be imported, and nothing more is asked."""
+    """A module whose package is missing cannot be imported, and vLLM asks it nothing more."""
     bad = Config(20, "float32")
     bare = Machine((8, 0), flashinfer=False)
     why = "vLLM catches the ImportError, and that is all there is to say"
@@ -124,7 +126,7 @@ def test_what_is_not_installed(lab: ModuleType) -> None:
 
 
 def test_one_divisor_is_enough(lab: ModuleType) -> None:
-    """vLLM may split its blocks for a kernel, so a multiple of what the kernel takes will do."""
+    """A block size needs only one divisor that the kernel takes, because vLLM may split its blocks."""
     for name, size, fine in [
         ("FLASHINFER", 48, True), ("FLASHINFER", 128, True), ("FLASHINFER", 24, False),
         ("FLASHMLA", 128, True), ("FLASHMLA", 32, False), ("FLASH_ATTN_MLA", 16, True),
@@ -138,7 +140,7 @@ def test_one_divisor_is_enough(lab: ModuleType) -> None:
 
 
 def test_both_ends_of_a_range(lab: ModuleType) -> None:
-    """The oldest and the newest GPU of a backend are in."""
+    """The oldest and the newest GPU of a backend belong to its range."""
     why = "The oldest and the newest GPU belong to the range"
     for name, capability, fine in [
         ("FLASHINFER", (7, 0), False), ("FLASHINFER", (7, 5), True), ("FLASHINFER", (12, 1), True),
@@ -171,7 +173,7 @@ def test_an_override_is_validated(lab: ModuleType) -> None:
 
 
 def test_an_override_that_will_do(lab: ModuleType) -> None:
-    """It is taken, whatever vLLM would have liked better."""
+    """An override that will do is taken, whatever vLLM would have liked better."""
     got = lab.select(Config(128), Machine((9, 0)), "FLEX_ATTENTION")
     want = facts.Choice("FLEX_ATTENTION", ("FLEX_ATTENTION",))
     assert got == want, f"FLEX_ATTENTION is asked for, and will do: {want}, got {got}"
@@ -181,7 +183,7 @@ def test_an_override_that_will_do(lab: ModuleType) -> None:
 
 
 def test_a_block_size_costs_the_better_one(lab: ModuleType) -> None:
-    """The warning names those who are out for the block size alone, and stood before."""
+    """The warning names the candidates before the choice that only the block size rules out."""
     latent = Config(576, kv_cache_dtype="fp8", use_mla=True, num_heads=128)
     for config, machine, backend, precluded in [
         (latent._replace(block_size=32), Machine((9, 0)), "TRITON_MLA", ("FLASHMLA",)),
@@ -206,7 +208,7 @@ def test_a_block_size_costs_the_better_one(lab: ModuleType) -> None:
 
 
 def test_a_cpu_has_one(lab: ModuleType) -> None:
-    """CPU_ATTN, whatever is asked for, and nothing for MLA."""
+    """A CPU gets CPU_ATTN, whatever is asked for, and no backend for MLA."""
     cpu = Machine(None)
     for config, override in [
         (Config(128), None), (Config(96, "float32", "fp8"), "FLASHINFER"), (Config(64), "NOSUCH"),
@@ -230,7 +232,7 @@ def test_a_cpu_has_one(lab: ModuleType) -> None:
 
 
 def test_the_refused_are_named_in_the_error(lab: ModuleType) -> None:
-    """Where nobody will do, every candidate stands there with its reasons."""
+    """Where no candidate will do, the error names every one with its reasons."""
     try:
         got = lab.select(Config(128, block_size=8), Machine((8, 0)))
     except lab.facts.NoBackendError as error:
@@ -242,7 +244,9 @@ def test_the_refused_are_named_in_the_error(lab: ModuleType) -> None:
 
 
 def test_vllm_chose_the_same(lab: ModuleType) -> None:
-    """Dense layers in half precision and float32: heads, blocks, caches, on twelve machines."""
+    """`select` agrees with vLLM on dense layers in half precision and float32: heads, blocks, caches,
+    twelve machines.
+    """
 
     def plain(config: Any, override: str | None) -> bool:
         usual = Config(config.head_size, config.dtype, config.kv_cache_dtype, config.block_size)
@@ -252,7 +256,7 @@ def test_vllm_chose_the_same(lab: ModuleType) -> None:
 
 
 def test_vllm_chose_the_same_with_sinks(lab: ModuleType) -> None:
-    """The same layers with sinks."""
+    """`select` agrees with vLLM on the same dense layers with sinks."""
     support.same_as_vllm(
         lab,
         lambda config, override: override is None and config.has_sink,
@@ -261,7 +265,7 @@ def test_vllm_chose_the_same_with_sinks(lab: ModuleType) -> None:
 
 
 def test_vllm_chose_the_same_for_mla(lab: ModuleType) -> None:
-    """Latents of three sizes, dense and sparse."""
+    """`select` agrees with vLLM on MLA: latents of three sizes, dense and sparse."""
     support.same_as_vllm(
         lab,
         lambda config, override: override is None and config.use_mla,
@@ -270,7 +274,9 @@ def test_vllm_chose_the_same_for_mla(lab: ModuleType) -> None:
 
 
 def test_vllm_chose_the_same_in_rare_cases(lab: ModuleType) -> None:
-    """Images, encoders, scales for each head, attention that is not causal, batch invariance."""
+    """`select` agrees with vLLM in rare cases: images, encoders, scales for each head, non-causal
+    attention, batch invariance.
+    """
 
     usual = tuple(Config(0))[7:12]
     support.same_as_vllm(
@@ -281,7 +287,7 @@ def test_vllm_chose_the_same_in_rare_cases(lab: ModuleType) -> None:
 
 
 def test_vllm_took_the_same_overrides(lab: ModuleType) -> None:
-    """Thirteen names asked for, with six configurations, on six GPUs."""
+    """`select` agrees with vLLM on overrides: thirteen names, with six configurations, on six GPUs."""
     support.same_as_vllm(
         lab,
         lambda config, override: override is not None,

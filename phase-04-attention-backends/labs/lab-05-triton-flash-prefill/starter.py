@@ -1,20 +1,20 @@
 """Lab 04-05: causal prefill over a paged cache, in Triton.
 
 One kernel is yours, `prefill_kernel`. Given are the function that starts it and two that it calls: one loads
-K and V of a tile, the other takes a tile into the softmax. What Triton is stands in lab 02-06's README.
+K and V of a tile, the other takes a tile into the softmax. Lab 02-06's README says what Triton is.
 
 Shapes; every last axis has stride 1, all other strides are arguments, counted in numbers, not bytes:
 
-    query, out               [num_tokens, num_heads, head_size], the chunks one behind the other
+    query, out               [num_tokens, num_heads, head_size], the chunks one after another
     key_cache, value_cache   [num_blocks, block_size, num_kv_heads, head_size]
     block_table              int32 [num_seqs, width]
     seq_lens                 int32 [num_seqs]: tokens of each sequence, the chunk included
     query_start_loc          int32 [num_seqs + 1]: sequence i has the query rows from entry i to entry i + 1,
                              at least one; they are its last tokens, in order
 
-K and V of the chunk are in the cache already. Token t of a sequence lies in block `table[t // block_size]`,
-slot `t % block_size`. Slots that no sequence has written hold anything, NaN too, and so do entries of the
-table past a sequence's last block.
+K and V of the chunk are in the cache already. Token t of a sequence is in block `table[t // block_size]`,
+slot `t % block_size`. Slots that no sequence has written may hold anything, even NaN, and so do entries of
+the table past a sequence's last block.
 
 head_size and block_size are powers of two. The dtype is float32 or float16; add up in float32.
 No torch is imported: a launcher needs nothing of it but the tensors that it is given.
@@ -126,11 +126,11 @@ def prefill_kernel(
 
     ROWS is a power of two, at least BLOCK_Q * GROUP. A row is a pair of a token and a head: row r is token
     r // GROUP of the program and head r % GROUP of the group. Rows past BLOCK_Q * GROUP, and rows past the
-    end of the chunk, are padding: they must write nothing, for what lies there is another program's.
+    end of the chunk, are padding: they must write nothing, because those places are another program's.
 
     scale_log2 is scale * LOG2_E: a score times that can go straight into tl.exp2.
 
-    Recipe: find the chunk's rows and length in query_start_loc, and from seq_lens how many tokens stand
+    Recipe: find the chunk's rows and length in query_start_loc, and from seq_lens how many tokens come
     before it. Load the query, [ROWS, HEAD_SIZE]. Walk over the keys in tiles of TILE, from 0 to the last
     key that any token of this program sees, and no further; `load_tile` loads one, and only what you call
     valid. Scores, [ROWS, TILE], by tl.dot with input_precision="ieee", or a GPU rounds float32 to 10 bits;

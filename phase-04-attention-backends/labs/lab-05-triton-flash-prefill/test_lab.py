@@ -16,7 +16,9 @@ PREFILL = Kernels(
 
 
 def test_chunks_are_right(lab: ModuleType) -> None:
-    """Prompts, chunks that start mid-sequence, GQA: within rounding of float64, no access outside."""
+    """Prompts, chunks that start mid-sequence and GQA come within rounding of float64, with no access
+    outside.
+    """
     PREFILL.judged(lab, "right")
 
 
@@ -26,25 +28,27 @@ def test_programs_leave_no_race(lab: ModuleType) -> None:
 
 
 def test_no_key_behind_the_frontier_is_read(lab: ModuleType) -> None:
-    """K and V are asked for once a program, and only up to its last token."""
+    """A program asks for K and V once, and only up to its last token."""
     PREFILL.judged(lab, "bytes")
 
 
 def test_compiles_for_four_gpus(lab: ModuleType) -> None:
-    """sm_75, 80, 90 and 100: no spills, shared memory fits, loads of 128 bits; tensor cores from sm_80."""
+    """The kernel compiles for sm_75, 80, 90 and 100: no spills, shared memory fits, loads of 128 bits;
+    tensor cores from sm_80.
+    """
     PREFILL.accepted(lab)
     PREFILL.judged(lab, "compiled", ("compiled",))
 
 
 @pytest.mark.vllm
 def test_agrees_with_vllms_kernel(lab: ModuleType) -> None:
-    """The same chunks through vLLM's own Triton kernel."""
+    """On the same chunks your kernel agrees with vLLM's own Triton kernel."""
     PREFILL.accepted(lab)
     PREFILL.judged(lab, "right", ("right",), vllm=True)
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 def test_your_kernel_runs_by_itself(lab: ModuleType, device: str) -> None:
-    """show.py, the script of this lab, on this device."""
+    """The lab's script show.py runs your kernel on this device."""
     PREFILL.accepted(lab)
     runs_alone(lab, Path(__file__).with_name("show.py"), device)

@@ -1,8 +1,8 @@
 """Lab 04-06: decode attention with split keys and a merge, in Triton.
 
 Two kernels are yours: `split_kernel`, then `merge_kernel`. Given are the function that starts them and three
-that `split_kernel` calls: they load the query, load K and V of a tile, and take a tile into the softmax. What
-Triton is stands in lab 02-06's README.
+that `split_kernel` calls: they load the query, load K and V of a tile, and take a tile into the softmax. Lab
+02-06's README says what Triton is.
 
 Shapes; every last axis has stride 1, all other strides are arguments, counted in numbers, not bytes:
 
@@ -19,7 +19,7 @@ and what the first kernel leaves for the second, float32 and without gaps:
 Split i of a sequence has its keys `i * keys_per_split` to `(i + 1) * keys_per_split - 1`, or up to its
 last. There are as many splits as the table has room for, so most sequences have splits without a key.
 
-Slots that no sequence has written hold anything, NaN too, and so do entries of the table past a
+Slots that no sequence has written may hold anything, even NaN, and so do entries of the table past a
 sequence's last block. head_size and block_size are powers of two. The dtype is float32 or float16.
 """
 
@@ -174,7 +174,7 @@ def merge_kernel(
     """One query head of one sequence, from the states of its splits.
 
     Program (s, h): sequence s, query head h. Reads the states of the splits that have a key, and no others:
-    nobody has stored to the rest. Merges them as lab 04-03 does, and stores out[s, h] in out's dtype.
+    no program has stored the rest. Merges them as lab 04-03 does, and stores out[s, h] in out's dtype.
 
     part_max counts in powers of two, as scale_log2 has made the scores: tl.exp2 of a difference of two
     of them is the factor.

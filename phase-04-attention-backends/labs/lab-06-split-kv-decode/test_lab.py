@@ -18,7 +18,7 @@ SPLIT = Kernels(
 
 
 def test_the_merged_result_is_right(lab: ModuleType) -> None:
-    """Any split, ragged lengths, empty splits: within rounding of float64; a program has one split."""
+    """Any split, ragged lengths and empty splits come within rounding of float64; a program has one split."""
     SPLIT.judged(lab, "right")
 
 
@@ -28,25 +28,25 @@ def test_programs_leave_no_race(lab: ModuleType) -> None:
 
 
 def test_each_byte_is_read_once(lab: ModuleType) -> None:
-    """K and V once for all query heads that share them, and little for the states."""
+    """The kernels read K and V once for all query heads that share them, and little for the states."""
     SPLIT.judged(lab, "bytes")
 
 
 def test_compiles_for_four_gpus(lab: ModuleType) -> None:
-    """sm_75, 80, 90 and 100: no spills, shared memory fits, loads of 128 bits."""
+    """Both kernels compile for sm_75, 80, 90 and 100: no spills, shared memory fits, loads of 128 bits."""
     SPLIT.accepted(lab)
     SPLIT.judged(lab, "compiled", ("compiled",))
 
 
 @pytest.mark.vllm
 def test_agrees_with_vllms_kernel(lab: ModuleType) -> None:
-    """The same cases through vLLM's own Triton kernel, 2D and segmented."""
+    """On the same cases your kernels agree with vLLM's own Triton kernel, 2D and segmented."""
     SPLIT.accepted(lab)
     SPLIT.judged(lab, "right", ("right",), vllm=True)
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 def test_your_kernel_runs_by_itself(lab: ModuleType, device: str) -> None:
-    """show.py, the script of this lab, on this device."""
+    """The lab's script show.py runs your kernels on this device."""
     SPLIT.accepted(lab)
     runs_alone(lab, Path(__file__).with_name("show.py"), device)

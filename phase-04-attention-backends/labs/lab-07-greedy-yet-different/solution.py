@@ -21,7 +21,7 @@ class Difference(NamedTuple):
         stage: name of the first part of the model whose results differ.
         index: its place in the order of the computation, from 0.
         most_ulps: the largest distance between two numbers there, in float32 steps.
-        share: of its numbers, how many differ (0 to 1).
+        share: the part of its numbers that differ (0 to 1).
     """
 
     stage: str
@@ -68,7 +68,7 @@ def predictions() -> dict[str, str | int]:
 def ulps(a: Array, b: Array) -> NDArray[np.int64]:
     """How many float32 numbers lie between two, plus one; 0 where they are equal, and 0.0 equals -0.0.
 
-    Given. The bit patterns of positive floats, read as whole numbers, stand in the order of the floats.
+    Given. The bit patterns of positive floats, read as whole numbers, are in the order of the floats.
 
     Args:
         a, b: finite float32 of one shape, in any layout.

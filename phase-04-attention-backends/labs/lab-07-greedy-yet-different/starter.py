@@ -1,8 +1,8 @@
 """Lab 04-07: where two runs of one prompt part, and sums whose order does not depend on the batch. Your
-work: every NotImplementedError. What says "Given" is written.
+work: every NotImplementedError. Functions that say "Given" are written.
 
-`first_difference` and what stands before it are used by layers.py; `linear`, `rms_norm` and `attend` are
-put into the shipped model by the tests, and by `layers.py --on mine`.
+layers.py uses `first_difference` and what comes before it. The tests, and `layers.py --on mine`, put
+`linear`, `rms_norm` and `attend` into the shipped model.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Difference(NamedTuple):
         stage: name of the first part of the model whose results differ.
         index: its place in the order of the computation, from 0.
         most_ulps: the largest distance between two numbers there, in float32 steps.
-        share: of its numbers, how many differ (0 to 1).
+        share: the part of its numbers that differ (0 to 1).
     """
 
     stage: str
@@ -49,8 +49,8 @@ class Rows(NamedTuple):
 
 
 AS_BEFORE, RARER, GONE = "as before", "rarer", "gone"
-"""What a setting does to the answers that change: as many, fewer, none. One that still changes is not
-`gone`.
+"""How many of the changing answers still change with a setting: as many, fewer, none. If one still does,
+they are not `gone`.
 """
 
 
@@ -58,7 +58,7 @@ AS_BEFORE, RARER, GONE = "as before", "rarer", "gone"
 
 
 def predictions() -> dict[str, str | int]:
-    """The ten answers of the README, by the names that stand there."""
+    """The ten answers of the README, by the names given there."""
     raise NotImplementedError
 
 
@@ -68,7 +68,7 @@ def predictions() -> dict[str, str | int]:
 def ulps(a: Array, b: Array) -> NDArray[np.int64]:
     """How many float32 numbers lie between two, plus one; 0 where they are equal, and 0.0 equals -0.0.
 
-    Given. The bit patterns of positive floats, read as whole numbers, stand in the order of the floats.
+    Given. The bit patterns of positive floats, read as whole numbers, are in the order of the floats.
 
     Args:
         a, b: finite float32 of one shape, in any layout.
@@ -139,7 +139,7 @@ def fixed_sum(terms: Array) -> Array:
     """The sums over the last axis, in an order that depends on nothing but a term's place in its own row.
 
     The same row has the same sum to the bit, whatever other rows there are, wherever it stands among them,
-    and however the array lies in memory. Zeros behind its last term change nothing, either.
+    and however the array lies in memory. Zeros after its last term change nothing, either.
 
     Args:
         terms: float32 `[..., length]`; length may be 0.
@@ -201,7 +201,7 @@ def attend(requests: Sequence[Rows], scale: float) -> list[Array]:
 
     They do not depend on how many requests there are, on their lengths, or on how many rows of the same
     request are computed at once: a token has the same result in a prefill, in a chunk and as a decode.
-    Row `j` of a request's `m` stands at position `seq_len - m + j`. `for_heads` gives each query head its K
+    Row `j` of a request's `m` is at position `seq_len - m + j`. `for_heads` gives each query head its K
     and V.
 
     Args:

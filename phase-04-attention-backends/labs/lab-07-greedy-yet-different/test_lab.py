@@ -24,7 +24,7 @@ def numbers(seed: int, *shape: int, loud: float = 1.0) -> Any:
 
 
 def test_the_predictions_hold(lab: ModuleType) -> None:
-    """Ten answers, against what was measured in `mini_vllm` and in real vLLM."""
+    """Your ten predictions agree with what was measured in `mini_vllm` and in real vLLM."""
     said, want = lab.predictions(), support.answers(lab)
     assert set(said) == set(want), f"the names are {sorted(want)}, not {sorted(said)}"
     ask = {
@@ -51,7 +51,7 @@ def stages(*pairs: tuple[str, list[float]]) -> list[tuple[str, Any]]:
 
 
 def test_the_first_difference_and_not_the_largest(lab: ModuleType) -> None:
-    """A difference grows on its way. The part where it begins is the one to look at."""
+    """A difference grows on its way, so the part where it begins is the one to name."""
     alone = stages(("norm", [1, 2]), ("qkv", [1, 2, 3, 4]), ("mlp", [1, 2]), ("logits", [5, 6]))
     step = float(np.nextafter(np.float32(3), np.float32(4)))
     beside = stages(("norm", [1, 2]), ("qkv", [1, 2, step, 4]), ("mlp", [1, 7]), ("logits", [0, 9]))
@@ -65,7 +65,7 @@ def test_the_first_difference_and_not_the_largest(lab: ModuleType) -> None:
 
 
 def test_equal_is_equal_to_the_bit(lab: ModuleType) -> None:
-    """A relative tolerance of 1e-5 hides just what this lab looks for."""
+    """A relative tolerance of 1e-5 hides exactly what this lab looks for."""
     a = numbers(1, 64)
     b = a.copy()
     b[[3, 9]] = np.nextafter(np.nextafter(b[[3, 9]], np.float32(np.inf)), np.float32(np.inf))
@@ -79,7 +79,7 @@ def test_equal_is_equal_to_the_bit(lab: ModuleType) -> None:
 
 
 def test_no_difference_is_none(lab: ModuleType) -> None:
-    """Also where one has 0.0 and the other -0.0, which are equal."""
+    """Equal runs give None, even where one has 0.0 and the other -0.0."""
     a = stages(("x", [0.0, 1.0]), ("y", [2.0]))
     b = stages(("x", [-0.0, 1.0]), ("y", [2.0]))
     got = lab.first_difference(a, b)
@@ -109,7 +109,7 @@ def test_without_noise_nothing_flips(lab: ModuleType) -> None:
 
 
 def test_a_tie_goes_to_the_lower_id(lab: ModuleType) -> None:
-    """argmax takes the first of equals: at exactly half of the margin, only a lower id wins."""
+    """`argmax` takes the first of equals: at exactly half of the margin, only a lower id wins."""
     for logits, want in (([2.0, 1.0], False), ([1.0, 2.0], True), ([1.0, 1.0], False)):
         noise = (max(logits) - min(logits)) / 2
         got = bool(lab.can_flip(np.array(logits, np.float32), noise))
@@ -120,7 +120,7 @@ def test_a_tie_goes_to_the_lower_id(lab: ModuleType) -> None:
 
 
 def test_the_runner_up_need_not_be_alone(lab: ModuleType) -> None:
-    """Of several that tie for second, any may win."""
+    """Of several tokens that tie for second place, any may win."""
     logits = np.array([0.0, 3.0, 2.0, 2.0], np.float32)
     assert lab.can_flip(logits, 0.51), (
         "noise 0.51 lets 3.0 fall below either of the two 2.0, so a flip is possible"
@@ -138,7 +138,7 @@ LENGTHS = [1, 2, 3, 5, 8, 31, 32, 33, 100, 384]
 
 @pytest.mark.parametrize("length", LENGTHS)
 def test_a_sum_is_the_sum(lab: ModuleType, length: int) -> None:
-    """Close to float64: a good order costs no accuracy."""
+    """`fixed_sum` is close to float64: a good order costs no accuracy."""
     terms = numbers(length, 7, length)
     got = support.expect_array(lab.fixed_sum(terms), (7,), f"fixed_sum of [7, {length}]")
     exact = np.array([math.fsum(row) for row in terms.astype(np.float64).tolist()])
@@ -150,7 +150,7 @@ def test_a_sum_is_the_sum(lab: ModuleType, length: int) -> None:
 
 
 def test_no_terms_are_zero(lab: ModuleType) -> None:
-    """Also a sum of nothing has a value."""
+    """A sum of no terms has a value, too."""
     got = support.expect_array(
         lab.fixed_sum(np.zeros((3, 0), np.float32)), (3,), "fixed_sum of [3, 0]"
     )
@@ -159,7 +159,7 @@ def test_no_terms_are_zero(lab: ModuleType) -> None:
 
 @pytest.mark.parametrize("length", LENGTHS)
 def test_a_sum_knows_only_its_terms(lab: ModuleType, length: int) -> None:
-    """The same bits alone, in a batch, at any place, and however the array lies in memory."""
+    """A sum has the same bits alone, in a batch, at any place, and however the array lies in memory."""
     terms = numbers(length, 40, length)
     want = [bits(lab.fixed_sum(row)) for row in terms]
     ways = {
@@ -181,7 +181,9 @@ def test_a_sum_knows_only_its_terms(lab: ModuleType, length: int) -> None:
 
 
 def test_zeros_behind_change_nothing(lab: ModuleType) -> None:
-    """A longer array whose further terms are 0 has the same sum, to the bit: keys that are hidden."""
+    """A longer array whose further terms are 0 has the same sum, to the bit, because hidden keys are
+    such zeros.
+    """
     for length in (4, 37, 200):
         terms = numbers(2, 5, length)
         want = bits(lab.fixed_sum(terms))
@@ -194,7 +196,7 @@ def test_zeros_behind_change_nothing(lab: ModuleType) -> None:
 
 
 def test_more_bits_are_not_an_order(lab: ModuleType) -> None:
-    """Terms that need more than float64 has: a wide accumulator rounds as well, only later."""
+    """If terms need more bits than float64 has, a wide accumulator rounds as well, only later."""
     terms = numbers(3, 24, 96, loud=1.0)
     terms[:, ::3] *= np.float32(2.0**60)
     terms[:, 1::3] = -terms[:, ::3]
@@ -217,7 +219,7 @@ SIZES = [1, 2, 3, 4, 5, 7, 8, 9, 16, 31, 32, 40]
 
 
 def test_linear_is_the_product(lab: ModuleType) -> None:
-    """`x @ weight`, within float32."""
+    """`linear` gives `x @ weight`, within the rounding of float32."""
     for n, size, out in ((1, 5, 3), (3, 128, 7), (2, 384, 4)):
         x, weight = numbers(n, n, size), numbers(size, size, out)
         got = support.expect_array(
@@ -231,7 +233,7 @@ def test_linear_is_the_product(lab: ModuleType) -> None:
 
 @pytest.mark.parametrize("size", [3, 37, 128])
 def test_a_row_of_a_product_knows_no_batch(lab: ModuleType, size: int) -> None:
-    """Row i of 40 is the row alone, whatever the number of rows and its place among them."""
+    """A row of a product has the same bits alone and among 40, whatever their number and its place."""
     x, weight = numbers(size, 40, size), numbers(size + 1, size, 6)
     alone = [bits(lab.linear(row[None], weight)[0]) for row in x]
     for n in SIZES:
@@ -252,7 +254,7 @@ def test_a_row_of_a_product_knows_no_batch(lab: ModuleType, size: int) -> None:
 
 
 def test_a_product_in_more_bits_is_not_safe(lab: ModuleType) -> None:
-    """Large terms that cancel, so that the order shows in a float64 accumulator, too."""
+    """Large terms that cancel show the order of a sum in a float64 accumulator, too."""
     x, weight = numbers(11, 40, 129), numbers(12, 129, 6)
     x[:, ::3] *= np.float32(2.0**60)
     x[:, 1::3] = -x[:, ::3]
@@ -279,7 +281,7 @@ def test_neighbours_may_hold_anything(lab: ModuleType) -> None:
 
 
 def test_a_norm_knows_no_batch(lab: ModuleType) -> None:
-    """Row i of n is the row alone."""
+    """A row of a norm has the same bits alone and among others."""
     x, weight = numbers(9, 40, 100), numbers(10, 100)
     alone = [bits(lab.rms_norm(row[None], weight, 1e-5)[0]) for row in x]
     for rows in (*(x[:n] for n in SIZES), np.asfortranarray(x)):

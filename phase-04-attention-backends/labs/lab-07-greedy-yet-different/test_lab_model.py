@@ -47,7 +47,7 @@ def attend(lab: ModuleType, requests: list[Any]) -> list[Any]:
 
 
 def test_attend_is_attention(lab: ModuleType) -> None:
-    """Causal, scaled, with grouped heads; each request with its own keys."""
+    """`attend` is causal, scaled attention with grouped heads, each request with its own keys."""
     requests = [
         request(lab, 1, 40),
         request(lab, 2, 7, 7),
@@ -76,7 +76,7 @@ def test_the_scale_is_given(lab: ModuleType) -> None:
 
 
 def test_large_scores_do_not_overflow(lab: ModuleType) -> None:
-    """Scores of some hundreds: the largest is taken off before exp."""
+    """Scores of some hundreds do not overflow, because the largest is taken off before exp."""
     one = request(lab, 5, 30, 2)
     one = lab.Rows(one.query * np.float32(200), one.key, one.value)
     [got] = attend(lab, [one])
@@ -86,9 +86,7 @@ def test_large_scores_do_not_overflow(lab: ModuleType) -> None:
 
 
 def test_attention_knows_no_neighbour(lab: ModuleType) -> None:
-    """A decode is the same to the bit beside nobody, beside one, beside 80, and beside somebody far
-    longer.
-    """
+    """A decode is the same to the bit beside no other request, one, 80, and one that is far longer."""
     ida = request(lab, 6, 100)
     [want] = attend(lab, [ida])
     crowds = {
@@ -109,7 +107,7 @@ def test_attention_knows_no_neighbour(lab: ModuleType) -> None:
 
 @pytest.mark.parametrize("seq_len", [17, 33, 64, 100])
 def test_a_row_is_the_same_in_any_chunk(lab: ModuleType, seq_len: int) -> None:
-    """The whole prompt in one step, in chunks, or token by token: row by row the same bits."""
+    """Row by row the bits are the same with the whole prompt in one step, in chunks, or token by token."""
     [whole] = attend(lab, [request(lab, seq_len, seq_len, seq_len)])
     full = request(lab, seq_len, seq_len, seq_len)
     for chunk in (1, 5, 16):
@@ -170,7 +168,7 @@ def test_the_model_says_what_it_said(lab: ModuleType, mine: Any) -> None:
 
 
 def test_the_model_knows_no_neighbour(lab: ModuleType, mine: Any) -> None:
-    """All 264 logits, to the bit: alone, with three others, first and last among them."""
+    """All 264 logits have the same bits alone and with three others, first and last among them."""
     want = first_logits(support.Desk(mine, 16))
     for at in (0, 3):
         got = first_logits(support.Desk(mine, 16), JON, at)
@@ -182,7 +180,7 @@ def test_the_model_knows_no_neighbour(lab: ModuleType, mine: Any) -> None:
 
 
 def test_the_model_knows_no_chunks(lab: ModuleType, mine: Any) -> None:
-    """In chunks of 7 beside somebody who decodes, and token by token."""
+    """The logits have the same bits in chunks of 7 beside a decoding request, and token by token."""
     want = first_logits(support.Desk(mine, 16))
     for size in (7, 1):
         got = chunked_logits(support.Desk(mine, 16), size)
