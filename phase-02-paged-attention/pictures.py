@@ -44,9 +44,9 @@ def draw_waste() -> Drawing:
     x = left
     said = {
         "tokens": "tokens",
-        "reserved": "promised to later tokens",
+        "reserved": "reserved for later tokens",
         "internal": "never used",
-        "external": "gaps, others",
+        "external": "gaps and other",
     }
     for part, words in said.items():
         d.box(x, top + 4 * row - 1, 12, 12, css[part])
@@ -56,10 +56,10 @@ def draw_waste() -> Drawing:
 
 
 def draw_strip(need: int = 18) -> Drawing:
-    """Two gaps that nobody of 18 fits into, and the same free places as blocks."""
+    """Two gaps too small for 18 places, and the same free places as blocks."""
     left, unit, high = 20, 16.6, 36
     d = Drawing("Ada needs 18 places; 20 are free, in gaps of 8 and 12, or in five blocks", 264)
-    d.text(left, 28, "one allocation each: Ada has no room")
+    d.text(left, 28, "one allocation per request: no room for Ada")
     d.box(left, 40, need * unit - 2, 22, "A")
     d.text(left + need * unit / 2, 56, f"Ada needs {need} in a row", "on m", "middle")
     place = 0
@@ -87,7 +87,7 @@ def draw_strip(need: int = 18) -> Drawing:
             missing -= taken
         d.text(x + wide / 2, y + high + 18, number + 1, "m", "middle")
     d.text(
-        left, y + high + 44, "number of the block; of the last that she takes, half is empty", "m"
+        left, y + high + 44, "block numbers; half of the last block that she takes is empty", "m"
     )
     return d
 
@@ -170,7 +170,7 @@ def draw_run() -> Drawing:
     x = legend(d, left, y, *PROMPTS)
     d.text(x, y, "columns: steps, while they run", "m")
     d.text(
-        left, y + 26, "numbers: filled places; small square: free, and still found by its hash", "m"
+        left, y + 26, "numbers: filled places; small square: free, but still found by its hash", "m"
     )
     return d
 
@@ -181,7 +181,7 @@ def draw_queue(first: int = 5, last: int = 10) -> Drawing:
     d = Drawing("The free queue after steps 5 to 10", 340)
     content: dict[int, str] = {}
     y = float(top)
-    d.text(left, 26, "front: given away next", "m")
+    d.text(left, 26, "front: taken next", "m")
     d.text(628, 26, "back: freed last", "m", "end")
     for after in story()[:last]:
         for part in reversed(after.trace.scheduled):  # a shared block is said to be the first's
@@ -197,7 +197,7 @@ def draw_queue(first: int = 5, last: int = 10) -> Drawing:
             d.cell(left + place * cell, y, cell - 6, 34, block, css)
         y += row
     x = legend(d, left, y + 18, "ada", "bo", "cy")
-    d.text(x, y + 18, "whose tokens it still holds; grey: found by no hash", "m")
+    d.text(x, y + 18, "colour: whose tokens it still holds; grey: no hash", "m")
     return d
 
 

@@ -54,7 +54,7 @@ class FreeKVCacheBlockQueue:
     # -- given ------------------------------------------------------------------------------------
 
     def append_n(self, blocks: Sequence[KVCacheBlock]) -> None:
-        """Put `blocks` at the back, the first of them foremost."""
+        """Put `blocks` at the back, in this order."""
         for block in blocks:
             last = self.fake_free_list_tail.prev_free_block
             assert last is not None
@@ -79,7 +79,7 @@ class BlockPool:
 
     Args:
         num_gpu_blocks: blocks in all. Block 0 is the null block and is never given out.
-        enable_caching: whether anybody will publish and look up hashes. The pool itself need not ask.
+        enable_caching: whether hashes will be published and looked up. The pool itself need not check.
 
     Source: `vllm/v1/core/block_pool.py:130 BlockPool`.
     """
@@ -104,14 +104,14 @@ class BlockPool:
         raise NotImplementedError
 
     def touch(self, blocks: Iterable[KVCacheBlock]) -> None:
-        """One more holder for each block, hash and contents as they are. A free one leaves the queue.
+        """Add one holder to each block; hash and contents stay. A free block leaves the queue.
 
-        The null block is counted, too, and is in no queue that it could leave.
+        The null block is counted, too, but it is never in the queue.
         """
         raise NotImplementedError
 
     def free_blocks(self, ordered_blocks: Iterable[KVCacheBlock]) -> None:
-        """One holder less for each. Those without any join the back of the queue, in the order given.
+        """Take one holder from each block. Those without any join the back of the queue, in the order given.
 
         They keep their hashes, so that they can be found until `get_new_blocks` takes them. The null
         block never joins. `ordered_blocks` may be an iterator, which can be read only once.
@@ -149,7 +149,7 @@ class BlockPool:
         return self.cached_block_hash_to_block.get_one_block(block_hash)
 
     def evict_blocks(self, block_ids: set[int]) -> None:
-        """Make these blocks impossible to find. Who holds them keeps them."""
+        """Make these blocks impossible to find. Requests that hold them keep them."""
         for block_id in block_ids:
             self._maybe_evict_cached_block(self.blocks[block_id])
 

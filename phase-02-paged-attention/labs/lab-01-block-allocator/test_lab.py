@@ -67,7 +67,7 @@ def found(pool: Any, name: str) -> int | None:
 
 
 def test_popleft_n_takes_from_the_front(lab: ModuleType) -> None:
-    """The block that is free longest goes first, and what is taken has no links left."""
+    """popleft_n takes the block that has been free longest first, and its blocks leave without links."""
     queue, _ = queue_of(lab, 5)
     taken = queue.popleft_n(3)
     assert [b.block_id for b in taken] == [0, 1, 2], (
@@ -85,7 +85,7 @@ def test_popleft_n_takes_from_the_front(lab: ModuleType) -> None:
 
 @pytest.mark.parametrize(("at", "left"), [(0, [1, 2, 3]), (2, [0, 1, 3]), (3, [0, 1, 2])])
 def test_remove_takes_a_block_out_of_any_place(lab: ModuleType, at: int, left: list[int]) -> None:
-    """First, middle, last: the sentinels make them one case."""
+    """remove() takes out the first, a middle or the last block: the sentinels make this one case."""
     queue, blocks = queue_of(lab, 4)
     queue.remove(blocks[at])
     assert ids(queue) == left, f"without block {at} the queue reads {left}, yours {ids(queue)}"
@@ -97,7 +97,7 @@ def test_remove_takes_a_block_out_of_any_place(lab: ModuleType, at: int, left: l
 
 
 def test_remove_of_the_only_block(lab: ModuleType) -> None:
-    """An empty queue is two sentinels that know each other, ready for the next block."""
+    """Removing the only block leaves two linked sentinels, ready for the next block."""
     queue, (block,) = queue_of(lab, 1)
     queue.remove(block)
     assert ids(queue) == [], f"its only block was removed, the queue reads {ids(queue)}"
@@ -106,7 +106,7 @@ def test_remove_of_the_only_block(lab: ModuleType) -> None:
 
 
 def test_remove_of_a_block_that_is_not_free_is_refused(lab: ModuleType) -> None:
-    """Silently, it would unlink somebody else's neighbours or count one block too few."""
+    """remove() refuses a block that is not free; it would unlink others or count one too few."""
     queue, blocks = queue_of(lab, 3)
     queue.popleft_n(1)
     for block in (blocks[0], KVCacheBlock(9)):
@@ -132,7 +132,7 @@ class Steps(KVCacheBlock):
 
 
 def test_neither_end_nor_middle_is_walked_to(lab: ModuleType) -> None:
-    """Taking one block, from the middle or the front, costs in a queue of 300 what it costs in one of 3."""
+    """Taking a block from the middle or the front costs the same in a queue of 300 as in one of 3."""
     blocks = [Steps(i) for i in range(300)]
     queue = lab.FreeKVCacheBlockQueue(blocks)
     Steps.taken = 0
@@ -153,7 +153,7 @@ def test_neither_end_nor_middle_is_walked_to(lab: ModuleType) -> None:
 
 
 def test_new_blocks_come_from_the_front(lab: ModuleType) -> None:
-    """Block 0 is nobody's; a new block has one holder."""
+    """New blocks come from the front with one holder each; block 0 is never given out."""
     pool = pool_of(lab)
     blocks = pool.get_new_blocks(3)
     assert [b.block_id for b in blocks] == [1, 2, 3], (
@@ -169,7 +169,7 @@ def test_new_blocks_come_from_the_front(lab: ModuleType) -> None:
 
 
 def test_more_than_there_is_is_refused_whole(lab: ModuleType) -> None:
-    """ValueError, and not one block taken: the scheduler goes on with what is left."""
+    """Asking for too many blocks raises ValueError and takes none: the scheduler goes on with the rest."""
     pool = pool_of(lab, 5)
     pool.get_new_blocks(2)
     pool.free_blocks(publish(pool, "a"))
@@ -185,7 +185,7 @@ def test_more_than_there_is_is_refused_whole(lab: ModuleType) -> None:
 
 
 def test_freed_blocks_join_the_back_in_the_order_given(lab: ModuleType) -> None:
-    """The caller decides what is evicted first; the manager gives a request's blocks tail first."""
+    """Freed blocks join the back in the order given, so the caller decides what is evicted first."""
     pool = pool_of(lab, 6)
     blocks = pool.get_new_blocks(3)
     pool.free_blocks(reversed(blocks))
@@ -197,7 +197,7 @@ def test_freed_blocks_join_the_back_in_the_order_given(lab: ModuleType) -> None:
 
 
 def test_a_shared_block_stays_until_its_last_holder_goes(lab: ModuleType) -> None:
-    """Two holders, one leaves: the block is not free, and its KV is still somebody's."""
+    """When one of two holders leaves, the block is not free: the other still reads its KV."""
     pool = pool_of(lab, 4)
     (block,) = pool.get_new_blocks(1)
     pool.touch([block])
@@ -213,7 +213,7 @@ def test_a_shared_block_stays_until_its_last_holder_goes(lab: ModuleType) -> Non
 
 
 def test_a_freed_block_can_still_be_found(lab: ModuleType) -> None:
-    """Freeing forgets nothing. Eviction is for the moment when somebody needs the room."""
+    """A freed block can still be found; it is evicted only when it is given out again."""
     pool = pool_of(lab)
     pool.free_blocks(publish(pool, "a"))
     assert found(pool, "a") == 1, (
@@ -224,7 +224,7 @@ def test_a_freed_block_can_still_be_found(lab: ModuleType) -> None:
 
 
 def test_a_found_block_comes_back_to_life(lab: ModuleType) -> None:
-    """touch takes it out of the middle of the free queue, hash and all."""
+    """touch takes a found block out of the middle of the free queue, and the block keeps its hash."""
     pool = pool_of(lab, 5)
     pool.free_blocks(publish(pool, "a", "b"))
     block = pool.get_cached_block(b"a")
@@ -240,7 +240,7 @@ def test_a_found_block_comes_back_to_life(lab: ModuleType) -> None:
 
 
 def test_a_block_is_evicted_when_it_is_given_away(lab: ModuleType) -> None:
-    """Not before: as long as nobody takes it, it is a cache that costs nothing."""
+    """A block is evicted only when it is given out; until then it is a cache that costs nothing."""
     pool = pool_of(lab, 4)
     pool.free_blocks(publish(pool, "a", "b", "c"))
     assert [found(pool, name) for name in "abc"] == [1, 2, 3], (
@@ -256,7 +256,7 @@ def test_a_block_is_evicted_when_it_is_given_away(lab: ModuleType) -> None:
 
 
 def test_two_blocks_with_one_content_are_two(lab: ModuleType) -> None:
-    """Two requests fill the same tokens at once. Evicting one must leave the other findable."""
+    """Evicting one of two blocks with the same content leaves the other findable."""
     pool = pool_of(lab)
     for number in (1, 2, 3):
         (block,) = publish(pool, "a")
@@ -276,7 +276,7 @@ def test_two_blocks_with_one_content_are_two(lab: ModuleType) -> None:
 
 
 def test_the_null_block_is_never_free(lab: ModuleType) -> None:
-    """It may be in tables as a placeholder; whatever happens to its count, it stays out of the queue."""
+    """The null block may be in tables, but it stays out of the free queue, whatever its count."""
     pool = pool_of(lab, 4)
     pool.touch([pool.null_block])
     pool.free_blocks([pool.null_block])
@@ -286,7 +286,7 @@ def test_the_null_block_is_never_free(lab: ModuleType) -> None:
 
 
 def test_a_thousand_random_calls(lab: ModuleType) -> None:
-    """Against a plain Python list for the queue, and sets of names for what can be found."""
+    """After each of a thousand random calls, queue and index agree with a plain list and sets of names."""
     rng = random.Random(5)
     pool = pool_of(lab, 12)
     free = list(range(1, 12))

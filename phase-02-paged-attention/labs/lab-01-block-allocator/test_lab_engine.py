@@ -45,7 +45,7 @@ def tables(parts: EngineParts, model: Any) -> tuple[list[dict[str, list[int]]], 
 
 
 def test_the_engine_on_your_pool(lab: ModuleType) -> None:
-    """Sharing, eviction and preemption on nine blocks: the same tables, step by step, the same tokens."""
+    """The engine on your pool gives the same tables in every step, and the same tokens, as on its own."""
     model = load_model(DEFAULT_MODEL)
     wanted, right = tables(EngineParts(), model)
     yours, tokens = tables(EngineParts(block_pool=lab.BlockPool), model)

@@ -35,7 +35,7 @@ def blocks_for(num_tokens: int, block_size: int) -> int:
 
 
 class ContiguousAllocator:
-    """One extent a request, large enough for the longest that it may become."""
+    """One extent per request, large enough for the most tokens that it may come to have."""
 
     def __init__(self, num_slots: int) -> None:
         self.num_slots = num_slots

@@ -46,7 +46,7 @@ def predictions() -> dict[str, float]:
 
 
 class ContiguousAllocator:
-    """One extent a request, large enough for the longest that it may become.
+    """One extent per request, large enough for the most tokens that it may come to have.
 
     Attributes:
         num_slots: slots of the pool.
@@ -121,7 +121,7 @@ class PagedAllocator:
     def allocate(self, name: str, num_tokens: int, at_most: int) -> bool:
         """A block table for a new request, with blocks for the `num_tokens` that it has now.
 
-        What it may become is nobody's business yet.
+        What it may become does not matter yet.
 
         Returns:
             Whether there were blocks enough. If not, nothing has changed.
@@ -131,7 +131,7 @@ class PagedAllocator:
     def grow(self, name: str, num_tokens: int) -> bool:
         """Make the request's table long enough for `num_tokens` tokens.
 
-        What stands in the table stays. Most calls need no block: the last one has room.
+        The table keeps its blocks. Most calls need no new one: the last block has room.
 
         Returns:
             Whether there were blocks enough. If not, nothing has changed.
@@ -154,7 +154,7 @@ Allocator: TypeAlias = ContiguousAllocator | PagedAllocator
 
 
 def admit(allocator: Allocator, lengths: Iterable[int], at_most: int) -> int:
-    """Admit a queue: first come, first served, until one does not fit. Nobody leaves.
+    """Admit a queue: first come, first served, until one does not fit. No request leaves.
 
     Args:
         allocator: the pool, empty; the names are up to you, a different one for each request.
@@ -162,7 +162,7 @@ def admit(allocator: Allocator, lengths: Iterable[int], at_most: int) -> int:
         at_most: what each of them may become.
 
     Returns:
-        How many were admitted. Nobody overtakes the first who does not fit.
+        How many were admitted. No request overtakes the first that does not fit.
     """
     raise NotImplementedError
 

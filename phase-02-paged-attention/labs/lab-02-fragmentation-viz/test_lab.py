@@ -34,7 +34,7 @@ def paged(lab: ModuleType, num_blocks: int = 10, block_size: int = 4, **lengths:
 
 
 def test_the_predictions_hold(lab: ModuleType) -> None:
-    """Two exact numbers, and two within what they may be off."""
+    """Your two exact predictions are right, and the other two are close enough."""
     said = lab.predictions()
     facts = {
         "admitted, reserved": (
@@ -68,7 +68,7 @@ def test_the_predictions_hold(lab: ModuleType) -> None:
 
 
 def test_a_reservation_is_for_the_longest(lab: ModuleType) -> None:
-    """Ten tokens now, sixteen at most: sixteen slots are taken."""
+    """A request of ten tokens that may grow to sixteen takes sixteen slots."""
     pool = contiguous(lab)
     assert pool.allocate("ada", 10, 16) is True, "an empty pool of 40 slots has room for 16"
     assert pool.extents == {"ada": (0, 16)}, (
@@ -78,7 +78,7 @@ def test_a_reservation_is_for_the_longest(lab: ModuleType) -> None:
 
 
 def test_first_fit_takes_the_lowest_hole(lab: ModuleType) -> None:
-    """Of three holes the first that is large enough, at its beginning; exactly large enough will do."""
+    """First fit takes the beginning of the first hole that is large enough; an exact fit will do."""
     for at_most, start in ((5, 4), (6, 4), (7, 14), (4, 4), (2, 0)):
         pool = contiguous(lab, 40, a=(2, 2), b=(10, 4), c=(24, 9))
         assert pool.allocate("new", 1, at_most) is True, (
@@ -91,7 +91,7 @@ def test_first_fit_takes_the_lowest_hole(lab: ModuleType) -> None:
 
 
 def test_no_hole_is_large_enough(lab: ModuleType) -> None:
-    """25 slots are free, the largest piece has 10: 11 are refused, and nothing changes."""
+    """With 25 slots free in holes of at most 10, a request for 11 is refused, and nothing changes."""
     pool = contiguous(lab, 40, a=(2, 2), b=(10, 4), c=(24, 9))
     before = dict(pool.extents)
     assert pool.allocate("new", 1, 11) is False, (
@@ -101,7 +101,7 @@ def test_no_hole_is_large_enough(lab: ModuleType) -> None:
 
 
 def test_neighbouring_holes_are_one(lab: ModuleType) -> None:
-    """Holes go from neighbour to neighbour and to both ends of the pool."""
+    """A hole reaches from one extent to the next, or to an end of the pool."""
     pool = contiguous(lab, 40, a=(0, 8), b=(8, 8), c=(16, 8), d=(30, 10))
     assert list(pool.holes()) == [(24, 6)], f"only slots 24 to 29 are free, yours: {pool.holes()}"
     mixed = contiguous(lab, 40, d=(30, 10), b=(8, 8), a=(0, 8), c=(16, 8))
@@ -131,7 +131,7 @@ def test_the_whole_pool_is_one_hole_or_none(lab: ModuleType) -> None:
 
 
 def test_nobody_leaves_his_extent(lab: ModuleType) -> None:
-    """A request may fill its extent, and not one slot more."""
+    """A request may fill its extent, but not one slot more."""
     extents = {"ada": (0, 16), "bo": (16, 12)}
     pool = contiguous(lab, 40, **extents)
     for num_tokens, fits in ((11, True), (16, True), (17, False)):
@@ -147,7 +147,7 @@ def test_nobody_leaves_his_extent(lab: ModuleType) -> None:
 
 
 def test_taken_is_what_is_reserved(lab: ModuleType) -> None:
-    """Empty slots in an extent are taken as well."""
+    """Empty slots in an extent count as taken, too."""
     pool = contiguous(lab, 40, ada=(0, 16), bo=(24, 10))
     assert pool.num_taken() == 26, f"extents of 16 and 10 are 26 slots, not {pool.num_taken()}"
 
@@ -156,7 +156,7 @@ def test_taken_is_what_is_reserved(lab: ModuleType) -> None:
 
 
 def test_blocks_for_rounds_up(lab: ModuleType) -> None:
-    """A block that is begun is a block."""
+    """The number of blocks is rounded up: a block that is begun counts as a block."""
     for num_tokens, block_size, blocks in (
         (0, 4, 0),
         (1, 4, 1),
@@ -181,7 +181,7 @@ def test_blocks_are_given_for_what_is_there(lab: ModuleType) -> None:
 
 
 def test_grow_takes_a_block_when_the_last_is_full(lab: ModuleType) -> None:
-    """Tokens 11 and 12 fit, 13 begins a block; what stands in the table stays."""
+    """Tokens 11 and 12 fit, token 13 begins a block, and the table keeps the blocks that it has."""
     pool = paged(lab, ada=10)
     before = list(pool.tables["ada"])
     for num_tokens, blocks in ((11, 3), (12, 3), (13, 4), (13, 4), (21, 6)):
@@ -204,7 +204,7 @@ def test_grow_takes_a_block_when_the_last_is_full(lab: ModuleType) -> None:
 
 
 def test_blocks_may_lie_anywhere(lab: ModuleType) -> None:
-    """Every other block is free: enough is enough."""
+    """Blocks need not touch: with only every other block free, a request gets all that it needs."""
     pool = paged(lab, a=4, b=4, c=4, d=4, e=4, f=4, g=4, h=4, i=4, j=4)
     for name in "acegi":
         pool.release(name)
@@ -216,7 +216,7 @@ def test_blocks_may_lie_anywhere(lab: ModuleType) -> None:
 
 
 def test_all_or_nothing(lab: ModuleType) -> None:
-    """Who is refused has taken nothing, new or not."""
+    """A refused request has taken no block, whether it is new or growing."""
     pool = paged(lab, ada=10, bo=10, cy=8)
     free = list(pool.free)
     assert pool.allocate("dee", 9, 16) is False, "2 blocks are free, 9 tokens take 3"
@@ -237,7 +237,7 @@ def test_all_or_nothing(lab: ModuleType) -> None:
 
 
 def test_who_leaves_gives_everything_back(lab: ModuleType) -> None:
-    """Blocks are free again, and the table is gone."""
+    """When a request leaves, its blocks are free again and its table is gone."""
     pool = paged(lab, ada=10, bo=10, cy=8)
     pool.release("bo")
     assert sorted(pool.tables) == ["ada", "cy"], (
@@ -255,7 +255,7 @@ def test_who_leaves_gives_everything_back(lab: ModuleType) -> None:
 
 
 def test_every_slot_has_one_owner(lab: ModuleType) -> None:
-    """300 random arrivals and departures: extents and holes, blocks and tables never overlap."""
+    """In 300 random arrivals and departures, extents and holes, blocks and tables never overlap."""
     rng = random.Random(2)
     pieces, blocks = lab.ContiguousAllocator(64), lab.PagedAllocator(16, 4)
     for number in range(300):
@@ -278,7 +278,7 @@ def test_every_slot_has_one_owner(lab: ModuleType) -> None:
 
 
 def test_real_requests_through_both(lab: ModuleType) -> None:
-    """40 requests through a pool of 8,192 slots: who is refused although there is room."""
+    """Of 40 requests in 8,192 slots, extents refuse some although there is room, and blocks none."""
     requests = support.load_requests()[:40]
     pieces, blocks = lab.ContiguousAllocator(8192), lab.PagedAllocator(512, 16)
     served = support.totals(support.serve(pieces, requests, support.the_clients_maximum), 8192)
@@ -318,7 +318,7 @@ def test_first_come_first_served(lab: ModuleType) -> None:
 
 
 def test_wasted_is_taken_and_empty(lab: ModuleType) -> None:
-    """What is reserved and holds nothing; free room is no waste."""
+    """Wasted slots are reserved and hold no token; a free slot is not wasted."""
     held = {"ada": 10, "bo": 9}
     pieces = contiguous(lab, 40, ada=(0, 16), bo=(24, 10))
     got = lab.wasted_slots(pieces, held)
@@ -330,7 +330,7 @@ def test_wasted_is_taken_and_empty(lab: ModuleType) -> None:
 
 
 def test_a_block_wastes_less_than_a_block(lab: ModuleType) -> None:
-    """Never more than block_size - 1 a request, whatever its length."""
+    """A request never wastes more than block_size - 1 slots, whatever its length."""
     for length in range(1, 40):
         got = lab.wasted_slots(paged(lab, ada=length), {"ada": length})
         assert got == -length % 4, (
@@ -339,7 +339,7 @@ def test_a_block_wastes_less_than_a_block(lab: ModuleType) -> None:
 
 
 def test_unusable_room(lab: ModuleType) -> None:
-    """Holes smaller than what is wanted; a hole of exactly that size is none of them."""
+    """Free slots in holes smaller than the extent wanted are unusable; an exact fit is usable."""
     holes = [lab.Extent(0, 2), lab.Extent(4, 6), lab.Extent(14, 10), lab.Extent(33, 7)]
     for size, want in ((2, 0), (3, 2), (7, 8), (8, 15), (11, 25)):
         got = lab.unusable_room(holes, size)
@@ -349,7 +349,7 @@ def test_unusable_room(lab: ModuleType) -> None:
 
 
 def test_stuck_with_room_enough(lab: ModuleType) -> None:
-    """Room enough in all and no hole large enough: both."""
+    """A pool is stuck if it has room enough in all, and no single hole is large enough."""
     holes = [lab.Extent(0, 2), lab.Extent(4, 6), lab.Extent(14, 10), lab.Extent(33, 7)]
     for size, want, why in (
         (10, False, "one hole has exactly 10"),
@@ -366,7 +366,7 @@ def test_stuck_with_room_enough(lab: ModuleType) -> None:
 
 
 def test_sweep(lab: ModuleType) -> None:
-    """Waste is a share of all slots taken; the table is the longest request's."""
+    """The sweep gives waste as a share of all slots taken, and the table length of the longest request."""
     rows = lab.sweep([5, 10, 1], [16, 1, 4])
     want = [(16, 1 - 16 / 48, 1), (1, 0.0, 10), (4, 1 - 16 / 24, 3)]
     assert [row[0] for row in rows] == [16, 1, 4], (

@@ -67,7 +67,7 @@ def changed(before: dict[str, object], manager: Any) -> str:
 
 
 def test_found_are_whole_blocks_up_to_the_first_miss(lab: ModuleType) -> None:
-    """A later block may still be there: without the one before it nobody needs it."""
+    """A look-up finds whole blocks up to the first miss; what comes after a miss is of no use."""
     manager = make(lab)
     ada = ask("ada", range(14))
     admit(manager, ada)
@@ -85,7 +85,7 @@ def test_found_are_whole_blocks_up_to_the_first_miss(lab: ModuleType) -> None:
 
 
 def test_a_resumed_request_finds_its_answer_too(lab: ModuleType) -> None:
-    """Preempted after 6 tokens of prompt and 3 of answer: two blocks are full, and both can be found."""
+    """A request preempted after 6 prompt and 3 output tokens finds both of its full blocks again."""
     manager = make(lab)
     ada = ask("ada", range(6))
     admit(manager, ada)
@@ -103,7 +103,7 @@ def test_a_resumed_request_finds_its_answer_too(lab: ModuleType) -> None:
 
 
 def test_one_token_is_always_left_to_run(lab: ModuleType) -> None:
-    """Its logits are what the request came for. So a block that ends with the prompt is no hit."""
+    """The last token must run for its logits, so a block that ends with the prompt is no hit."""
     manager = make(lab)
     admit(manager, ask("ada", range(12)))
     for n, wanted in ((12, 8), (13, 12), (8, 4), (9, 8), (4, 0)):
@@ -115,7 +115,7 @@ def test_one_token_is_always_left_to_run(lab: ModuleType) -> None:
 
 
 def test_looking_takes_nothing(lab: ModuleType) -> None:
-    """Between looking and taking the scheduler may give up: nothing may have changed."""
+    """A look-up changes nothing, because the scheduler may give up after it."""
     manager = make(lab)
     ada = ask("ada", range(12))
     admit(manager, ada)
@@ -127,7 +127,7 @@ def test_looking_takes_nothing(lab: ModuleType) -> None:
 
 
 def test_who_does_not_look_finds_nothing(lab: ModuleType) -> None:
-    """Caching off, or a request that needs logits for its prompt, too."""
+    """Nothing is found with caching off, or for a request that needs logits of its prompt."""
     off = make(lab, caching=False)
     ada = ask("ada", range(12))
     admit(off, ada)
@@ -148,7 +148,7 @@ def test_who_does_not_look_finds_nothing(lab: ModuleType) -> None:
 
 
 def test_as_many_blocks_as_the_tokens_need(lab: ModuleType) -> None:
-    """Ten tokens are three blocks; two more fit; the next one wants a fourth."""
+    """Ten tokens take three blocks of four; two more tokens fit, and the next one needs a fourth."""
     manager = make(lab)
     ada = ask("ada", range(10))
     for new, wanted in ((10, [1, 2, 3]), (1, []), (1, []), (1, [4]), (3, [])):
@@ -162,7 +162,7 @@ def test_as_many_blocks_as_the_tokens_need(lab: ModuleType) -> None:
 
 
 def test_no_slot_beyond_max_model_len(lab: ModuleType) -> None:
-    """Tokens planned ahead may reach past the longest length; slots do not."""
+    """No slot is granted beyond max_model_len, even if tokens are scheduled beyond it."""
     manager = make(lab, max_model_len=8)
     ada = ask("ada", range(7))
     admit(manager, ada)
@@ -174,7 +174,7 @@ def test_no_slot_beyond_max_model_len(lab: ModuleType) -> None:
 
 
 def test_what_does_not_fit_changes_nothing(lab: ModuleType) -> None:
-    """None, and the scheduler may ask again after it has made room."""
+    """A request that does not fit gets None, and nothing changes: the scheduler may ask again."""
     manager = make(lab, num_blocks=5)
     ada = ask("ada", range(8))
     admit(manager, ada)
@@ -188,7 +188,7 @@ def test_what_does_not_fit_changes_nothing(lab: ModuleType) -> None:
 
 
 def test_a_found_block_that_is_free_counts(lab: ModuleType) -> None:
-    """It leaves the free queue too: 2 found + 2 new are 4 of the 3 that are free."""
+    """A found block that is free leaves the free queue, too: 2 found and 2 new do not fit in 3 free."""
     manager = make(lab, num_blocks=4)
     ada = ask("ada", range(9))
     admit(manager, ada)
@@ -212,7 +212,7 @@ def test_a_found_block_that_is_free_counts(lab: ModuleType) -> None:
 
 
 def test_a_found_block_in_use_costs_nothing(lab: ModuleType) -> None:
-    """Bo shares two blocks that ada holds: he needs one, and one is free."""
+    """A found block in use costs nothing: Bo shares two that Ada holds, so one free block is enough."""
     manager = make(lab, num_blocks=5)
     admit(manager, ask("ada", range(10)))
     got = admit(manager, ask("bo", [*range(8), 70]), gate=True)
@@ -234,7 +234,7 @@ def test_a_found_block_in_use_costs_nothing(lab: ModuleType) -> None:
 
 
 def test_found_blocks_are_held_before_new_ones_are_taken(lab: ModuleType) -> None:
-    """They may stand at the very front of the queue, next to be given away."""
+    """Found blocks are held before new ones are taken, because they may be next in the free queue."""
     manager = make(lab, num_blocks=5)
     ada = ask("ada", range(9))
     admit(manager, ada)
@@ -264,7 +264,7 @@ def test_found_blocks_are_held_before_new_ones_are_taken(lab: ModuleType) -> Non
 
 
 def test_the_gate_asks_for_the_whole_sequence(lab: ModuleType) -> None:
-    """A chunk of 4 fits; the 16 tokens that it is a chunk of do not."""
+    """The gate refuses a request whose chunk of 4 tokens fits, but whose 16 tokens do not."""
     manager = make(lab, num_blocks=4)
     cy = ask("cy", range(60, 76))
     assert admit(manager, cy, num_tokens=4, gate=True) is None, (
@@ -295,7 +295,7 @@ def test_the_gate_asks_for_the_whole_sequence(lab: ModuleType) -> None:
 
 
 def test_full_blocks_can_be_found_as_soon_as_they_are_granted(lab: ModuleType) -> None:
-    """Before anybody has computed them: who is admitted later in the same step may share (I5)."""
+    """Full blocks can be found before they are computed, so a request in the same step may share (I5)."""
     manager = make(lab)
     admit(manager, ask("ada", range(10)))
     _, tokens = manager.get_computed_blocks(ask("bo", range(10)))
@@ -315,7 +315,7 @@ def test_full_blocks_can_be_found_as_soon_as_they_are_granted(lab: ModuleType) -
 
 
 def test_a_block_is_published_by_tokens_that_exist(lab: ModuleType) -> None:
-    """Slots may be granted for tokens that nobody has sampled yet; their block has no contents to hash."""
+    """A block with slots for tokens that are not sampled yet has no contents to hash."""
     manager = make(lab)
     ada = ask("ada", range(7))
     support.grant(manager, ada, 7)
@@ -333,7 +333,7 @@ def test_a_block_is_published_by_tokens_that_exist(lab: ModuleType) -> None:
 
 
 def test_how_many_are_published_is_kept(lab: ModuleType) -> None:
-    """num_cached_block, by hand: what was found and what was published, never a block twice."""
+    """num_cached_block counts blocks found and blocks published, and no block is published twice."""
     manager = make(lab)
     ada = ask("ada", range(10))
 
@@ -376,7 +376,7 @@ def test_how_many_are_published_is_kept(lab: ModuleType) -> None:
 
 
 def test_the_tail_is_given_back_first(lab: ModuleType) -> None:
-    """It is evicted first: what is left of a prompt is its beginning, which others may share."""
+    """The tail is evicted first, so the beginning of a prompt is left, which others may share."""
     manager = make(lab, num_blocks=6)
     ada = ask("ada", range(10))
     admit(manager, ada)
@@ -391,7 +391,7 @@ def test_the_tail_is_given_back_first(lab: ModuleType) -> None:
 
 
 def test_who_comes_back_starts_anew(lab: ModuleType) -> None:
-    """A preempted request has lost its table, and what was published of it may be gone."""
+    """A preempted request has lost its table, and the blocks that it published may be gone."""
     manager = make(lab)
     ada = ask("ada", range(10))
     admit(manager, ada)
@@ -406,7 +406,7 @@ def test_who_comes_back_starts_anew(lab: ModuleType) -> None:
 
 
 def test_your_predictions(lab: ModuleType) -> None:
-    """Ada and Bo together, Eve looks, Ada leaves, Bo leaves, Cy needs seven blocks, Ada comes again."""
+    """Your predictions are right: Ada and Bo share, Eve looks, both leave, Cy comes, Ada comes again."""
     happened = support.what_happens(KVCacheManager)
     predicted = lab.predictions()
     for name, value in happened.items():
@@ -418,7 +418,7 @@ def test_your_predictions(lab: ModuleType) -> None:
 
 
 def test_it_happens_on_your_manager(lab: ModuleType) -> None:
-    """The same scene, on yours."""
+    """The same scene has the same result on your manager."""
     happened, yours = support.what_happens(KVCacheManager), support.what_happens(lab.KVCacheManager)
     for name, value in happened.items():
         assert yours[name] == value, (

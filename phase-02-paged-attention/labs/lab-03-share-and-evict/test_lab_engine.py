@@ -18,7 +18,7 @@ support = load_support(__file__)
 
 
 def test_random_traffic_block_for_block(lab: ModuleType) -> None:
-    """400 admissions, growths and departures on 20 blocks: the same ids as mini_vllm's manager."""
+    """In 400 random calls on 20 blocks, your manager gives the same block ids as mini_vllm's."""
     rng = random.Random(3)
     ours, yours = KVCacheManager(20, 2, 40), lab.KVCacheManager(20, 2, 40)
     living: list[tuple[Request, Request]] = []
@@ -91,7 +91,7 @@ def run(parts: EngineParts, model: Any) -> tuple[list[list[list[int]]], list[lis
 
 
 def test_the_engine_on_your_manager(lab: ModuleType) -> None:
-    """Chunks, sharing, eviction and a preemption: the same tables in every step, the same tokens."""
+    """The engine on your manager gives the same tables in every step, and the same tokens."""
     model = load_model(DEFAULT_MODEL)
     wanted, right = run(EngineParts(), model)
     tables, tokens = run(EngineParts(kv_cache_manager=lab.KVCacheManager), model)

@@ -1,6 +1,6 @@
 """Lab 02-04: the data path of paged attention, in numpy. Your work: every NotImplementedError.
 
-Names of sizes below: `D` numbers a head, `num_heads` query heads, `num_kv_heads` heads of K and V. Query head
+Sizes below: `D` numbers per head, `num_heads` query heads, `num_kv_heads` heads of K and V. Query head
 `h` reads KV head `h // group`, with `group = num_heads // num_kv_heads`.
 
 A cache, of K or of V, is `[num_blocks, block_size, num_kv_heads, D]`. It may be a view of something larger,
@@ -253,5 +253,5 @@ def paged_decode_one_pass(
     seq_lens: Ints,
     scale: float,
 ) -> Floats:
-    """`paged_decode` without `gather`: block after block, and no more than one of them in hand."""
+    """`paged_decode` without `gather`: block after block, and never a copy of more than one."""
     raise NotImplementedError

@@ -15,7 +15,7 @@ ADA, BO = [7, 2, 5], [7, 2, 9]
 
 
 def test_the_predictions_hold(lab: ModuleType) -> None:
-    """Slots by hand, reads by hand, and a running denominator by hand."""
+    """Your predictions of slots, reads and running denominators are right."""
     said = lab.predictions()
     facts = {
         "slots of Ada's prompt": (
@@ -46,7 +46,7 @@ def test_the_predictions_hold(lab: ModuleType) -> None:
 
 
 def test_slot_of_a_token(lab: ModuleType) -> None:
-    """The block that the table names, times the size of a block, and the offset in it."""
+    """A token's slot is its block's id times the block size, plus the offset in the block."""
     for table, position, block_size, slot in (
         (ADA, 0, 4, 28), (ADA, 3, 4, 31), (ADA, 4, 4, 8), (ADA, 9, 4, 21), (BO, 11, 4, 39),
         ([3], 15, 16, 63), ([3, 1], 16, 16, 16), ([6, 4, 2], 2, 1, 2),
@@ -63,7 +63,7 @@ def flat(*values: list[int]) -> list[np.ndarray]:
 
 
 def test_slot_mapping_of_a_flat_batch(lab: ModuleType) -> None:
-    """Ada decodes, Bo is in the middle of his prompt, Cy begins: one array, request after request."""
+    """One array has the slots of a decode, of a later chunk and of a new prompt, request after request."""
     table, start, lens = flat([[7, 2, 5], [7, 2, 9], [3, 8, 0]], [0, 1, 5, 10], [11, 10, 5])
     want = [22, 10, 11, 36, 37, 12, 13, 14, 15, 32]
     got = lab.slot_mapping(table, start, lens, 4)
@@ -77,7 +77,7 @@ def test_slot_mapping_of_a_flat_batch(lab: ModuleType) -> None:
 
 
 def test_padding_has_no_slot(lab: ModuleType) -> None:
-    """Rows past the last token get PAD_SLOT_ID; a batch that is long enough gets none."""
+    """Rows past the last token get PAD_SLOT_ID; a batch that is long enough gets no padding."""
     table, start, lens = flat([[7, 2, 5], [7, 2, 9]], [0, 1, 2], [11, 12])
     got = lab.slot_mapping(table, start, lens, 4, padded_to=4)
     assert list(got) == [22, 39, -1, -1], (
@@ -91,7 +91,7 @@ def test_padding_has_no_slot(lab: ModuleType) -> None:
 
 @pytest.mark.parametrize("layout", ["apart", "between", "heads first"])
 def test_write_kv_scatters(lab: ModuleType, layout: str) -> None:
-    """Each row to its slot, whatever the cache is in memory; nothing else is touched."""
+    """Each row goes to its slot, whatever the cache's layout in memory, and nothing else is touched."""
     rng = np.random.default_rng(0)
     key, value = rng.normal(size=(2, 4, 2, 5))
     caches = support.empty_caches((10, 4, 2, 5), layout)
@@ -121,7 +121,7 @@ def test_write_kv_scatters(lab: ModuleType, layout: str) -> None:
 
 
 def test_padding_is_not_written(lab: ModuleType) -> None:
-    """A row without a slot goes nowhere; to numpy, -1 would be the last slot of the last block."""
+    """A padding row is not written; numpy would take its slot, -1, for the last slot of the last block."""
     key = value = np.arange(4.0)[:, None, None].repeat(2, 1).repeat(5, 2)
     for slots in ([22, 8, -1, -1], [22, -1, 8, -1], [22, 8, -1, -2]):
         caches = support.empty_caches((10, 4, 2, 5), "apart")
@@ -147,7 +147,7 @@ def test_padding_is_not_written(lab: ModuleType) -> None:
 
 
 def test_gather_follows_the_table(lab: ModuleType) -> None:
-    """The rows of a request in the order of its tokens, and not one more."""
+    """gather returns the rows of a request in the order of its tokens, and not one more."""
     cache = np.arange(40.0).reshape(10, 4, 1, 1)
     for table, seq_len, want in (
         (ADA, 10, [28, 29, 30, 31, 8, 9, 10, 11, 20, 21]),
@@ -188,7 +188,7 @@ CASES = {
 
 @pytest.mark.parametrize("name", CASES)
 def test_paged_decode_is_dense_decode(lab: ModuleType, name: str) -> None:
-    """Paged equals dense to 1e-12, with NaN in every slot that is nobody's."""
+    """Paged decode equals dense attention to 1e-12, with NaN in every slot that no request owns."""
     lens, options = CASES[name]
     case = support.make_case(3, lens, **options)
     got = lab.paged_decode(*case.arguments)
@@ -200,7 +200,7 @@ def test_paged_decode_is_dense_decode(lab: ModuleType, name: str) -> None:
 
 
 def test_the_scale_is_the_callers(lab: ModuleType) -> None:
-    """Not every model divides by the root of the head size."""
+    """The caller sets the scale: not every model divides by the root of the head size."""
     case = support.make_case(4, [9])
     *arguments, scale = case.arguments
     louder = support.dense(case.query * 3, case.keys[0], case.values[0])
@@ -232,7 +232,7 @@ def test_where_a_block_lies_does_not_matter(lab: ModuleType) -> None:
 
 @pytest.mark.parametrize("chunks", [[13], [4, 4, 5], [1] * 13, [6, 7], [12, 1]], ids=str)
 def test_chunks_see_what_the_whole_prompt_sees(lab: ModuleType, chunks: list[int]) -> None:
-    """13 tokens, written and attended chunk by chunk, are what they are in one piece."""
+    """13 tokens give the same output whether they are computed chunk by chunk or all at once."""
     rng = np.random.default_rng(7)
     query, keys = rng.normal(size=(13, 4, 5)), rng.normal(size=(2, 13, 2, 5))
     caches = support.empty_caches((8, 4, 2, 5), "apart")

@@ -16,7 +16,7 @@ support = load_support(__file__)
 
 
 def test_forward_writes_before_it_reads(lab: ModuleType) -> None:
-    """A token sees itself: its K and V are in the cache before anybody attends."""
+    """A token sees itself, because its K and V are in the cache before any query attends."""
     attention = lab.PagedAttention()
     cache = np.full(attention.get_kv_cache_shape(3, 4, 1, 2), np.nan, np.float32)
     one = np.array([[[1.0, 2.0]]], np.float32)
@@ -38,7 +38,7 @@ def test_forward_writes_before_it_reads(lab: ModuleType) -> None:
 
 
 def test_forward_serves_the_batch(lab: ModuleType) -> None:
-    """A chunk of three and a decode: rows, table and length of each request, and one scale."""
+    """A chunk of three and a decode each use their own rows, table and length, and one scale."""
     rng = np.random.default_rng(11)
     attention = lab.PagedAttention()
     cache = np.full(attention.get_kv_cache_shape(6, 4, 1, 4), np.nan, np.float32)
@@ -94,7 +94,7 @@ def run(parts: EngineParts) -> dict[str, list[int]]:
 
 
 def test_the_engine_on_your_attention(lab: ModuleType) -> None:
-    """Chunks, decodes, shared blocks and a preemption in one batch: the same tokens."""
+    """The engine on your attention gives the same tokens, with chunks, shared blocks and a preemption."""
     want = run(EngineParts())
     got = run(EngineParts(attention=lab.PagedAttention))
     for name in want:

@@ -14,7 +14,7 @@ support = load_support(__file__)
 
 
 def test_a_running_denominator(lab: ModuleType) -> None:
-    """Scores log 1, log 2 and then log 4: the state after each piece, by hand."""
+    """The running state is right after each piece of the scores log 1, log 2 and log 4."""
     state = lab.OnlineSoftmax(1, 2)
     values = np.array([[[1.0, 0.0]], [[0.0, 1.0]], [[4.0, 4.0]]])
     state.add(np.log([[1.0, 2.0]]), values[:2])
@@ -43,7 +43,7 @@ def test_a_running_denominator(lab: ModuleType) -> None:
 
 
 def test_the_maximum_may_come_first_or_last(lab: ModuleType) -> None:
-    """Rising and falling scores, pieces of any size, each head with a maximum of its own."""
+    """Scores may rise or fall, pieces may have any size, and each head has its own maximum."""
     rng = np.random.default_rng(2)
     value = rng.normal(size=(9, 3, 4))
     scores = np.stack([np.linspace(-800, 900, 9), np.linspace(700, -600, 9), rng.normal(size=9)])
@@ -62,7 +62,7 @@ def test_the_maximum_may_come_first_or_last(lab: ModuleType) -> None:
 
 
 def test_hidden_scores_weigh_nothing(lab: ModuleType) -> None:
-    """A score of minus infinity is a key that is not there."""
+    """A key with a score of minus infinity gets no weight."""
     value = np.arange(12.0).reshape(3, 1, 4)
     state = lab.OnlineSoftmax(1, 4)
     state.add(np.array([[0.5, -np.inf]]), value[:2])
@@ -88,7 +88,7 @@ CASES = {
 
 @pytest.mark.parametrize("name", CASES)
 def test_one_pass_is_two_passes(lab: ModuleType, name: str) -> None:
-    """Block by block equals dense to 1e-12, on a poisoned cache."""
+    """Attention block by block equals dense attention to 1e-12, with NaN in every unused slot."""
     lens, options = CASES[name]
     case = support.make_case(8, lens, **options)
     got = lab.paged_decode_one_pass(*case.arguments)
@@ -112,7 +112,7 @@ def test_one_pass_is_two_passes(lab: ModuleType, name: str) -> None:
 
 
 def test_one_block_at_a_time(lab: ModuleType) -> None:
-    """1,024 tokens pass through; at no time are they all in memory a second time."""
+    """1,024 tokens are read block by block; at no time are they all copied."""
     case = support.make_case(9, [1024], block_size=16, head_size=16)
     lab.paged_decode_one_pass(*case.arguments)
     tracemalloc.start()

@@ -31,14 +31,14 @@ class Moment:
     The running requests have had their turn in this step, so their blocks and tokens are gone already.
 
     Attributes:
-        preempted: somebody was preempted in this step.
+        preempted: a request was preempted in this step.
         token_budget: tokens that the step may still compute.
         num_running: requests that run.
         max_num_seqs: how many may run.
         ahead: requests that wait in front of it, and go on waiting.
         num_tokens: of the request: its prompt, and its output if it was preempted after some.
         hit_blocks: blocks that the prefix cache found for it.
-        free_hit_blocks: those of them that nobody holds, so that they are in the free queue.
+        free_hit_blocks: those of them that no request holds, so that they are in the free queue.
         free_blocks: length of the free queue.
         num_gpu_blocks: the pool, as vLLM reports it.
         block_size: tokens in a block.

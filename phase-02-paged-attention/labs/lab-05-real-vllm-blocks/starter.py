@@ -30,14 +30,14 @@ class Moment:
     The running requests have had their turn in this step, so their blocks and tokens are gone already.
 
     Attributes:
-        preempted: somebody was preempted in this step.
+        preempted: a request was preempted in this step.
         token_budget: tokens that the step may still compute.
         num_running: requests that run.
         max_num_seqs: how many may run.
         ahead: requests that wait in front of it, and go on waiting.
         num_tokens: of the request: its prompt, and its output if it was preempted after some.
         hit_blocks: blocks that the prefix cache found for it.
-        free_hit_blocks: those of them that nobody holds, so that they are in the free queue.
+        free_hit_blocks: those of them that no request holds, so that they are in the free queue.
         free_blocks: length of the free queue.
         num_gpu_blocks: the pool, as vLLM reports it.
         block_size: tokens in a block.
@@ -68,7 +68,7 @@ def memory_bytes(text: str) -> int:
 
     A whole number is bytes. A small letter behind it (k, m, g, t) stands for a thousand, a million, a billion
     or a trillion, and a capital for the power of 1,024 beside that. A decimal fraction, such as `1.5g`, may
-    stand before a small letter; what is over a whole byte is cut off.
+    stand before a small letter; any fraction of a byte is cut off.
 
     Raises:
         ValueError: for a fraction before a capital, or with no letter behind it.
@@ -162,7 +162,7 @@ def blocks_needed(num_tokens: int, block_size: int, hit_blocks: int, free_hit_bl
     Args:
         num_tokens: its tokens, those in hit blocks among them.
         hit_blocks: full blocks that the prefix cache found for it.
-        free_hit_blocks: those of them that nobody holds.
+        free_hit_blocks: those of them that no request holds.
     """
     raise NotImplementedError
 

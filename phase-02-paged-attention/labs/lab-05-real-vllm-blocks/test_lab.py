@@ -37,7 +37,7 @@ def test_a_capital_letter_is_a_power_of_1024(lab: ModuleType) -> None:
 
 
 def test_a_page_is_the_k_and_v_of_one_block_in_one_layer(lab: ModuleType) -> None:
-    """16 tokens, 2 KV heads of 32 numbers, float32: 8,192 bytes."""
+    """A page of 16 tokens, 2 KV heads and 32 numbers per head in float32 is 8,192 bytes."""
     got = lab.page_bytes(16, 2, 32, "float32")
     hint = {
         4_096: "half of it: each token leaves a K and a V",
@@ -55,7 +55,7 @@ def test_a_page_is_the_k_and_v_of_one_block_in_one_layer(lab: ModuleType) -> Non
 
 
 def test_only_whole_blocks_are_in_the_pool(lab: ModuleType) -> None:
-    """A block has a page in each layer; half a block is none."""
+    """A block has a page in each layer, and half a block is not a block."""
     block = 4 * 8_192
     for memory, want in [(block, 1), (block - 1, 0), (7 * block - 1, 6), (7 * block, 7), (0, 0)]:
         got = lab.num_gpu_blocks(memory, 4, 8_192)
@@ -66,7 +66,7 @@ def test_only_whole_blocks_are_in_the_pool(lab: ModuleType) -> None:
 
 
 def test_an_order_counts_more_than_memory(lab: ModuleType) -> None:
-    """num_gpu_blocks_override takes the place of the division, upwards too, and 0 is an order."""
+    """num_gpu_blocks_override replaces the division, upwards too, and 0 is a value like any other."""
     for order in (3, 5_000, 0):
         got = lab.num_gpu_blocks(2**26, 4, 8_192, order)
         assert got == order, (
@@ -89,7 +89,7 @@ def test_a_block_begun_is_a_block_taken(lab: ModuleType) -> None:
 
 
 def test_the_lines_count_requests_of_full_length(lab: ModuleType) -> None:
-    """The X is a fraction of all blocks; the N is counted back from it, not blocks times size."""
+    """The X is a fraction of all blocks, and the N is computed from it, not as blocks times size."""
     for blocks, length, size, want in [
         (8, 64, 16, 2.0), (9, 100, 16, 9 / 7), (381, 130, 128, 190.5), (3, 64, 16, 0.75),
     ]:  # fmt: skip
@@ -110,13 +110,13 @@ def test_the_lines_count_requests_of_full_length(lab: ModuleType) -> None:
 
 
 def test_vllm_said_the_same_when_it_started(lab: ModuleType) -> None:
-    """Ten starts: three block sizes, four lengths, four memories, three types, and one refused."""
+    """Your numbers are those that vLLM logged in ten starts, of which one was refused."""
     assert len(support.of_kind("start")) == 10, "the capture has ten starts: do not change it"
     support.same_as_vllm(lab, "start", "The settings stand in runs.py.")
 
 
 def test_two_times_is_not_two_requests(lab: ModuleType) -> None:
-    """A pool of 2.00x runs 7 short requests, 2 of three blocks, and 1 of full length."""
+    """A pool of 2.00x runs 7 short requests, 2 of three blocks, or 1 of full length."""
     for num_tokens, want in [(1, 7), (16, 7), (17, 3), (33, 2), (49, 1), (64, 1)]:
         got = lab.run_at_once(8, num_tokens, 16, 256)
         assert got == want, (
@@ -132,13 +132,13 @@ def test_two_times_is_not_two_requests(lab: ModuleType) -> None:
 
 
 def test_vllm_ran_as_many(lab: ModuleType) -> None:
-    """Ten requests at once, of eleven lengths, in three pools."""
+    """As many requests run at once as in vLLM, for eleven lengths in three pools."""
     rule = "The block that nobody gets, the block that is only begun, the seats: which did you leave out?"
     support.same_as_vllm(lab, "at_once", rule)
 
 
 def test_a_block_is_granted_when_its_first_token_is_computed(lab: ModuleType) -> None:
-    """Not with the request, not a step early, and none for a token that is never computed."""
+    """A block is granted in the step that computes its first token, not with the request."""
     for prompt, more, want, why in [
         (15, 3, [1, 0, 1], "token 16 still fits, token 17 is computed in step 3"),
         (16, 1, [1], "the only token sampled is the last, and nobody computes it: no second block"),
@@ -166,5 +166,5 @@ def test_a_block_is_granted_when_its_first_token_is_computed(lab: ModuleType) ->
 
 
 def test_vllm_granted_the_same(lab: ModuleType) -> None:
-    """Ten requests, each alone, step by step."""
+    """vLLM granted the same blocks in the same steps, for ten requests, each alone."""
     support.same_as_vllm(lab, "grants", "One number a step.")

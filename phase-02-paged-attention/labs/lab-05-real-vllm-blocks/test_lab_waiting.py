@@ -43,7 +43,7 @@ def test_hits_that_are_free_are_needed_too(lab: ModuleType) -> None:
 
 
 def test_an_open_door(lab: ModuleType) -> None:
-    """Who has budget, seat, turn and blocks is let in, with the last block too."""
+    """A request with budget, a slot, its turn and blocks is admitted, even if it takes the last block."""
     same_rule(lab, None, "Nothing stands in its way.")
     same_rule(lab, None, "Three blocks needed, three free: that is enough.", free_blocks=3)
     same_rule(lab, None, "A budget of 1 is a budget.", token_budget=1)
@@ -52,7 +52,7 @@ def test_an_open_door(lab: ModuleType) -> None:
 
 
 def test_four_questions_before_the_blocks(lab: ModuleType) -> None:
-    """Preemption, budget, seats, turn: any of them is enough, with all blocks free."""
+    """Preemption, budget, slots or turn alone makes a request wait, even with all blocks free."""
     same_rule(lab, "preemption", "Nobody is let in in a step that preempted.", preempted=True)
     same_rule(lab, "budget", "The step has no token left.", token_budget=0)
     same_rule(lab, "max_num_seqs", "All seats are taken.", num_running=4)
@@ -60,7 +60,7 @@ def test_four_questions_before_the_blocks(lab: ModuleType) -> None:
 
 
 def test_the_first_rule_is_the_answer(lab: ModuleType) -> None:
-    """Where several rules hold, the one that Scheduler.schedule comes to first."""
+    """If several rules hold, the answer is the one that Scheduler.schedule comes to first."""
     order = "schedule() asks: preempted? budget? seats? and only then looks at the head, and its blocks."
     none: dict[str, Any] = {"free_blocks": 0, "num_tokens": 400}
     all_four: dict[str, Any] = {"preempted": True, "token_budget": 0, "num_running": 4, "ahead": 2}
@@ -91,7 +91,7 @@ def test_the_gate_asks_for_the_whole_sequence(lab: ModuleType) -> None:
 
 
 def test_a_chunk_begins_behind_the_hits(lab: ModuleType) -> None:
-    """What was found is not computed, so the chunk's blocks come behind it."""
+    """Found tokens are not computed, so the chunk's blocks come behind those that were found."""
     found: dict[str, Any] = {"num_tokens": 96, "hit_blocks": 3, "token_budget": 16}
     same_rule(lab, "gate", "Three hits that are held: one block for the chunk, three for the rest.",
               **found, free_blocks=2)  # fmt: skip
@@ -114,7 +114,7 @@ def test_a_chunk_begins_behind_the_hits(lab: ModuleType) -> None:
 
 
 def test_more_than_the_usable_pool_waits_for_ever(lab: ModuleType) -> None:
-    """10 blocks are 9: a sequence of 10 blocks is never let in by the gate."""
+    """A pool of 10 blocks can give out 9, so the gate never admits a sequence of 10 blocks."""
     same_rule(lab, "never", "145 tokens are 10 blocks, and block 0 is the null block.",
               num_tokens=145, free_blocks=9)  # fmt: skip
     same_rule(lab, "never", "It would be the same with 10,000 tokens.", num_tokens=10_000)
@@ -143,7 +143,7 @@ LIFTED = {
 
 @pytest.mark.parametrize("name", LIFTED)
 def test_vllm_lets_it_in_without_that_rule(lab: ModuleType, name: str) -> None:
-    """Six waits of real vLLM: take the one rule away, and in the same step the request is in."""
+    """In six waits of real vLLM, lifting the one rule admits the request in the same step."""
     step, request, rule = LIFTED[name]
     [other] = [line["name"] for line in support.of_kind("moments") if line["lifts"] == name]
     for run, want in ((name, rule), (other, None)):
@@ -160,7 +160,7 @@ def test_vllm_lets_it_in_without_that_rule(lab: ModuleType, name: str) -> None:
 
 
 def test_vllm_let_in_the_same_requests(lab: ModuleType) -> None:
-    """Every waiting request of every step, two crowded runs among them: in, or not."""
+    """Every waiting request of every step is admitted or not, as in vLLM."""
     rule = "The counters of that moment stand in capture.jsonl; capture.py --replay --only moments shows all."
     support.same_as_vllm(lab, "moments", rule)
 
@@ -178,14 +178,14 @@ def hits(
 
 
 def test_less_than_a_block_is_never_found(lab: ModuleType) -> None:
-    """Copies shorter than a block: nothing. Only full blocks are published."""
+    """Copies shorter than a block find nothing, because only full blocks are published."""
     hits(lab, [0] * 8, "Six tokens fill no block.", [[7] * 6] * 8)
     hits(lab, [0, 0], "100 tokens fill no block of 128.", [[7] * 100] * 2, 128)
     hits(lab, [0, 16], "Of 31 tokens one block is full.", [[7] * 31] * 2)
 
 
 def test_a_duplicate_recomputes_its_last_block(lab: ModuleType) -> None:
-    """At least one token must be computed, and the cache gives whole blocks: 32 tokens bring 16."""
+    """A copy of 32 tokens finds 16: one token must be computed, and the cache gives whole blocks."""
     why = "One token must be computed, to have something to sample from, and hits are whole blocks."
     hits(lab, [0, 16, 16], why, [[7] * 32] * 3)
     hits(lab, [0, 0], why, [[7] * 16] * 2)
@@ -205,7 +205,7 @@ def test_a_duplicate_recomputes_its_last_block(lab: ModuleType) -> None:
 
 
 def test_a_block_is_found_behind_its_own_past_only(lab: ModuleType) -> None:
-    """Equal tokens at another place, or behind another beginning, are another block."""
+    """Equal tokens at another position, or behind another beginning, are a different block."""
     a, b, c = [1] * 4, [2] * 4, [3] * 4
     hits(lab, [0, 0], "Shifted by one token, no block is the same.", [a + b, [9, *a, *b]], 4)
     hits(lab, [0, 0], "b begins here, there it came behind a.", [a + b + c, b + c + a], 4)
@@ -225,7 +225,7 @@ def test_a_block_is_found_behind_its_own_past_only(lab: ModuleType) -> None:
 
 
 def test_every_look_up_is_in_the_denominator(lab: ModuleType) -> None:
-    """A request that is refused looks again in the next step, and counts again, tokens and hits."""
+    """A refused request is looked up again in the next step, and its tokens and hits count again."""
     two = [[7] * 33, [7] * 33]
     for prompts, lookups, want in [
         (two, [1, 1], 32 / 66), (two, [1, 4], 128 / 165), ([[7] * 6] * 3, [1, 1, 1], 0.0),
@@ -239,5 +239,5 @@ def test_every_look_up_is_in_the_denominator(lab: ModuleType) -> None:
 
 
 def test_vllm_found_the_same(lab: ModuleType) -> None:
-    """Eight runs: num_cached_tokens of every request, and the rate of vLLM's counters."""
+    """In eight runs vLLM counted the same cached tokens for every request, and the same hit rate."""
     support.same_as_vllm(lab, "hits", "The prompts stand in runs.py.")

@@ -89,7 +89,7 @@ def paged_decode_one(
     seq_len: int,
     scale: float,
 ) -> Tensor:
-    """Start `decode_one_kernel`, one program a head. Given."""
+    """Start `decode_one_kernel`, one program per head. Given."""
     num_heads, head_size = query.shape
     out = query.new_empty(query.shape)
     decode_one_kernel[(num_heads,)](

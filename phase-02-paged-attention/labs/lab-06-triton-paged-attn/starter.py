@@ -34,8 +34,8 @@ LOG2_E = 1.4426950408889634
 def softmax_step(largest, total, acc, scores, value, valid):
     """The three running values after one more block of keys, for one head.
 
-    largest and total are numbers, acc is [HEAD_SIZE], all float32: the README has you derive what becomes of
-    them. scores [BLOCK_SIZE] may go straight into tl.exp2; value [BLOCK_SIZE, HEAD_SIZE] is in the cache's
+    largest and total are numbers, acc is [HEAD_SIZE], all float32: the README has you derive what each
+    becomes. scores [BLOCK_SIZE] may go straight into tl.exp2; value [BLOCK_SIZE, HEAD_SIZE] is in the cache's
     dtype. valid [BLOCK_SIZE] is False for the slots past the sequence's end, where both loads were masked and
     gave 0. At least one slot is valid.
 
@@ -106,7 +106,7 @@ def paged_decode_one(
     seq_len: int,
     scale: float,
 ) -> Tensor:
-    """Start `decode_one_kernel`, one program a head. Given."""
+    """Start `decode_one_kernel`, one program per head. Given."""
     num_heads, head_size = query.shape
     out = query.new_empty(query.shape)
     decode_one_kernel[(num_heads,)](
@@ -149,7 +149,7 @@ def decode_kernel(
     power of two, at least 16, so that tl.dot can use tensor cores. Rows past GROUP are padding: they must
     read nothing that matters and write nothing, for the heads behind yours are another program's.
 
-    TILE keys are taken at a time, and TILE has nothing to do with BLOCK_SIZE: a tile may lie inside of a
+    TILE keys are taken at a time, and TILE has nothing to do with BLOCK_SIZE: a tile may lie inside a
     block or reach over many, so each key of it finds its own block and slot. The table is read only where the
     sequence has tokens.
 

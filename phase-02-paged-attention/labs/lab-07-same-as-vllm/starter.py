@@ -84,7 +84,7 @@ class Replay:
     Attributes:
         manager: under test. You need `get_computed_blocks`, `allocate_slots`, `free`, `get_block_ids`, and
             `block_pool.get_num_free_blocks`.
-        requests: those that live, by id. `num_computed_tokens` is yours to keep; appending a token hashes
+        requests: those still here, by id. `num_computed_tokens` is yours to keep; appending a token hashes
             the block that it fills.
         number: the step that comes next.
         gave: the manager's last answer, which `ask` notes for `step`.
@@ -98,7 +98,7 @@ class Replay:
         self.gave = False
 
     def arrive(self, index: int, arrival: Arrival) -> None:
-        """Enter a request. It holds nothing yet. When it ends, the trace says."""
+        """Enter a request. It holds nothing yet. The trace says when it ends."""
         caching = self.config["enable_prefix_caching"]
         self.requests[arrival["id"]] = Request(
             arrival["id"],
@@ -141,11 +141,11 @@ class Replay:
         raise NotImplementedError
 
     def compute(self, scheduled: dict[str, int]) -> None:
-        """The step is scheduled: the counters move now, for all who are in it, before anything is sampled."""
+        """The step is scheduled: the counters of all its requests move now, before anything is sampled."""
         raise NotImplementedError
 
     def take_in(self, sampled: dict[str, int], finished: Sequence[str]) -> None:
-        """The tokens have come: append them, then let those leave who have finished."""
+        """The tokens have arrived: append them, then let the finished requests leave."""
         raise NotImplementedError
 
     # -- given: a step
@@ -230,7 +230,7 @@ def rule_of(
     | the tables have different lengths | length |
     | the first entry that differs was there before the step | grow |
     | it is one of vLLM's hits (see below) | first |
-    | ours is a block that somebody else holds here | own |
+    | ours is a block that another request holds here | own |
     | none of these: another block was next in the free queue | order |
 
     The table of a request that is admitted begins with its hits; what follows holds the tokens of its turn.
@@ -240,7 +240,7 @@ def rule_of(
         before: its table before the step, empty where it is admitted.
         theirs, ours: as in `Difference`; unlike each other.
         others: the blocks that other requests hold here.
-        block_size: tokens a block.
+        block_size: tokens per block.
     """
     raise NotImplementedError
 

@@ -11,7 +11,7 @@ support = load_support(__file__)
 
 
 def test_a_running_request_asks_for_its_tokens(lab: ModuleType) -> None:
-    """No look-up, no hits: it has its prefix already."""
+    """A running request asks for slots without a look-up, because it has its prefix already."""
     for answer in (True, False):
         manager = support.Noting((answer,))
         got = support.replay_of(lab, manager, "ada").ask(support.turn("ada", 3))
@@ -33,7 +33,7 @@ def test_a_running_request_asks_for_its_tokens(lab: ModuleType) -> None:
 
 
 def test_an_admission_looks_up_first(lab: ModuleType) -> None:
-    """Hits are handed over with their length, and the whole sequence must fit."""
+    """An admission passes its hits with their length, and the whole sequence must fit."""
     manager = support.Noting(hits=2)
     replay = support.replay_of(lab, manager, "bo")
     assert replay.ask(support.turn("bo", 2, admitted=True)), "the manager gave blocks: True"
@@ -58,7 +58,7 @@ def test_an_admission_looks_up_first(lab: ModuleType) -> None:
 
 
 def test_a_refused_admission_changes_nothing(lab: ModuleType) -> None:
-    """It stays in the queue as it was, and looks up anew when its turn comes again."""
+    """A refused request stays in the queue as it was, and looks up again at its next turn."""
     manager = support.Noting((False,), hits=2)
     replay = support.replay_of(lab, manager, "bo")
     assert replay.ask(support.turn("bo", 2, admitted=True, fits=False)) is False, (
@@ -72,7 +72,7 @@ def test_a_refused_admission_changes_nothing(lab: ModuleType) -> None:
 
 
 def test_the_gate_can_be_off(lab: ModuleType) -> None:
-    """`scheduler_reserve_full_isl: false` asks for this turn's tokens only."""
+    """With `scheduler_reserve_full_isl: false` only this turn's tokens must fit."""
     for said in (False, True):
         manager = support.Noting()
         replay = support.replay_of(lab, manager, "bo", scheduler_reserve_full_isl=said)
@@ -84,7 +84,7 @@ def test_the_gate_can_be_off(lab: ModuleType) -> None:
 
 
 def test_a_victim_starts_over(lab: ModuleType) -> None:
-    """Blocks back, counter to 0; tokens stay, and so does the request."""
+    """A victim gives back its blocks and its counter falls to 0; the request and its tokens stay."""
     manager = support.Noting()
     replay = support.replay_of(lab, manager, "cy")
     request = replay.requests["cy"]
@@ -105,7 +105,7 @@ def test_a_victim_starts_over(lab: ModuleType) -> None:
 
 
 def test_who_leaves_is_forgotten(lab: ModuleType) -> None:
-    """Finished or aborted, running or still waiting: blocks back, out of `requests`."""
+    """A request that finishes or is aborted gives back its blocks and leaves `requests`."""
     manager = support.Noting()
     replay = support.replay_of(lab, manager, "ada", "bo")
     replay.leave("ada")
@@ -118,7 +118,7 @@ def test_who_leaves_is_forgotten(lab: ModuleType) -> None:
 
 
 def test_a_turn_asks_before_each_victim(lab: ModuleType) -> None:
-    """Refused, preempt, refused, preempt, given: the manager is held to each of its answers."""
+    """A turn asks the manager before each victim, and every answer is compared."""
     manager = support.Noting((False, False, True))
     replay = support.replay_of(lab, manager, "ada", "bo", "cy")
     agrees = replay.serve(support.turn("ada", victims=("cy", "bo")))
@@ -132,7 +132,7 @@ def test_a_turn_asks_before_each_victim(lab: ModuleType) -> None:
 
 
 def test_a_manager_with_more_room_is_found_out(lab: ModuleType) -> None:
-    """Blocks where vLLM had none end the turn, and nobody is preempted for it."""
+    """If the manager gives blocks where vLLM had none, the turn ends and no request is preempted."""
     manager = support.Noting((False, True))
     replay = support.replay_of(lab, manager, "ada", "bo", "cy")
     agrees = replay.serve(support.turn("ada", victims=("cy", "bo")))
@@ -155,7 +155,7 @@ def test_a_manager_with_more_room_is_found_out(lab: ModuleType) -> None:
 
 
 def test_who_preempts_itself_does_not_ask_again(lab: ModuleType) -> None:
-    """The last victim is the request itself: its turn is over."""
+    """If the last victim is the request itself, its turn ends without another question."""
     manager = support.Noting((False, False))
     replay = support.replay_of(lab, manager, "ada", "bo")
     agrees = replay.serve(support.turn("ada", victims=("bo", "ada"), fits=False))
@@ -167,7 +167,7 @@ def test_who_preempts_itself_does_not_ask_again(lab: ModuleType) -> None:
 
 
 def test_the_counters_move_when_all_are_scheduled(lab: ModuleType) -> None:
-    """compute() adds the step's tokens; until then a turn's request stands where it stood."""
+    """compute() adds the step's tokens to the counters; during the turns they stay as they are."""
     replay = support.replay_of(lab, support.Noting(hits=1), "ada", "bo")
     replay.ask(support.turn("ada", 6, admitted=True))
     before = replay.requests["ada"].num_computed_tokens
@@ -184,7 +184,7 @@ def test_the_counters_move_when_all_are_scheduled(lab: ModuleType) -> None:
 
 
 def test_tokens_come_before_the_ends(lab: ModuleType) -> None:
-    """A token is appended, which hashes the block it fills; then who has finished goes."""
+    """Each token is appended first, which hashes the block it fills; then finished requests leave."""
     manager = support.Noting()
     replay = support.replay_of(lab, manager, "ada", "bo", "cy", "al")
     ada, bo = replay.requests["ada"], replay.requests["bo"]
@@ -211,7 +211,7 @@ def test_tokens_come_before_the_ends(lab: ModuleType) -> None:
 
 
 def test_a_step_has_vllms_order(lab: ModuleType) -> None:
-    """The turns one by one, as the decision has them, and a step that is over is over."""
+    """A step makes the turns' calls in vLLM's order, and then counts itself as done."""
     trace, steps = support.traces()[7]
     seen: list[Any] = []
     freed: dict[str, tuple[int, int]] = {}
@@ -246,7 +246,7 @@ def test_a_step_has_vllms_order(lab: ModuleType) -> None:
 
 
 def test_who_comes_and_is_aborted_is_gone(lab: ModuleType) -> None:
-    """Arrivals, then aborts: a request can do both before the same step."""
+    """Arrivals come before aborts, because a request can do both before the same step."""
     manager = support.Noting()
     manager.block_pool = support.reference(support.CONFIG).block_pool
     replay = support.replay_of(lab, manager)

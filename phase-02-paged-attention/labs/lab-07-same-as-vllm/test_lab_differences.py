@@ -20,7 +20,7 @@ def first(lab: ModuleType, seed: int, steps: Any = None, make: Any = support.ref
 
 @pytest.mark.parametrize("seed", support.SEEDS)
 def test_a_right_manager_makes_no_difference(lab: ModuleType, seed: int) -> None:
-    """`mini_vllm`'s manager, on your replay: the same ids in every step."""
+    """Your replay finds no difference on `mini_vllm`'s manager: the ids are the same in every step."""
     found = first(lab, seed)
     assert found is None, (
         f"this manager is `mini_vllm`'s, which gives vLLM's blocks, so it is your calls that differ: {found}"
@@ -28,7 +28,7 @@ def test_a_right_manager_makes_no_difference(lab: ModuleType, seed: int) -> None
 
 
 def test_a_table_that_differs_is_found(lab: ModuleType) -> None:
-    """The step, the request and both tables; nothing of what comes after."""
+    """A difference has the step, the request and both tables, and nothing of what comes after."""
     steps = support.traces()[7][1]
     busy = [i for i, s in enumerate(steps) if s.decision["blocks"]]
     for at, swapped in ((busy[1], False), (busy[-1], False), (busy[-1], True)):
@@ -48,7 +48,7 @@ def test_a_table_that_differs_is_found(lab: ModuleType) -> None:
 
 
 def test_a_difference_has_its_rule(lab: ModuleType) -> None:
-    """An entry that was there before, and a block that was just given out."""
+    """An entry that was there before and a block that was just given out break different rules."""
     steps = support.traces()[7][1]
     seen = set()
     wants = {"admitted": (-1, "order"), "runs": (0, "grow"), "runs and grows": (-1, "order")}
@@ -75,7 +75,7 @@ def test_a_difference_has_its_rule(lab: ModuleType) -> None:
 
 
 def test_a_block_of_somebody_else_is_named(lab: ModuleType) -> None:
-    """Who else holds a block is asked of the manager here, when the turns are over."""
+    """After the turns, the manager here is asked which other request holds the block."""
     steps = support.traces()[7][1]
     tables = [turns.decision["blocks"] for turns in steps]
     at, mine = next(
@@ -105,7 +105,7 @@ def test_a_block_of_somebody_else_is_named(lab: ModuleType) -> None:
 
 
 def test_other_answers_are_differences(lab: ModuleType) -> None:
-    """A manager with more room than vLLM had, and one with less."""
+    """A manager with more room than vLLM had makes a difference, and so does one with less."""
     steps = support.traces()[7][1]
 
     def roomy(config: Any) -> Any:
@@ -176,7 +176,7 @@ def test_other_answers_are_differences(lab: ModuleType) -> None:
 
 
 def test_a_replay_stops_at_the_first(lab: ModuleType) -> None:
-    """After a difference the two are in different worlds, and the next one has no meaning."""
+    """A replay stops at the first difference, because everything after it has no meaning."""
     steps = support.traces()[7][1]
     busy = [i for i, s in enumerate(steps) if s.decision["blocks"]]
     at = busy[len(busy) // 2], busy[-1]
@@ -191,7 +191,7 @@ def test_a_replay_stops_at_the_first(lab: ModuleType) -> None:
 
 
 def test_the_first_request_in_the_step_is_named(lab: ModuleType) -> None:
-    """In the order of the decision's own tables."""
+    """If several tables differ, the first in the decision's own order is named."""
     steps = support.traces()[7][1]
     at = next(i for i, s in enumerate(steps) if len(s.decision["blocks"]) > 2)
     blocks = steps[at].decision["blocks"]
@@ -206,7 +206,7 @@ def test_the_first_request_in_the_step_is_named(lab: ModuleType) -> None:
 
 
 def test_the_free_blocks_are_counted_last(lab: ModuleType) -> None:
-    """A block that was never given back shows in no table."""
+    """The free blocks are compared last: a block that was never given back shows in no table."""
     steps = support.traces()[7][1]
     free = steps[12].decision["free"]
     for theirs in (99, free - 1):
@@ -219,7 +219,7 @@ def test_the_free_blocks_are_counted_last(lab: ModuleType) -> None:
 
 
 def test_a_manager_that_raises(lab: ModuleType) -> None:
-    """An exception is an answer, too, whichever it is."""
+    """An exception out of the manager is a difference, too, whichever exception it is."""
 
     class Odd(Exception):
         pass
@@ -272,7 +272,7 @@ RULES = {
 
 @pytest.mark.parametrize("case", RULES)
 def test_the_rule(lab: ModuleType, case: str) -> None:
-    """Blocks of 4: which line of the table applies first."""
+    """With blocks of 4, `rule_of` gives the first line of its table that applies."""
     turn, before, theirs, ours, others = RULES[case]
     want = case.partition(",")[0]
     got = lab.rule_of(turn, before, theirs, ours, others, 4)
@@ -285,7 +285,7 @@ def test_the_rule(lab: ModuleType, case: str) -> None:
 
 @pytest.mark.parametrize("seed", support.SEEDS)
 def test_your_blocks_are_vllms(lab: ModuleType, seed: int) -> None:
-    """The manager that the file puts under test: yours, where labs 02-01 and 02-03 are written."""
+    """The manager under test gives vLLM's blocks; it is yours where labs 02-01 and 02-03 are written."""
     trace = support.traces()[seed][0]
     if first(lab, seed) is not None:
         pytest.fail(

@@ -38,7 +38,7 @@ class Engine(Protocol):
         """ValueError where it is refused, as any prompt of max_model_len tokens or more is."""
 
     def step(self) -> None:
-        """One step of the scheduler, with everything sampled. Does nothing when nobody is there."""
+        """One step of the scheduler, with everything sampled. Does nothing when there is no request."""
 
 
 MakeEngine = Callable[[int, int, int], Engine]

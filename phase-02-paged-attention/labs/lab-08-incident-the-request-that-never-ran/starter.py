@@ -1,4 +1,4 @@
-"""Lab 02-08: find the cause in a log and a trace, catch it in a test, mend it. Your part."""
+"""Lab 02-08: find the cause in a log and a trace, catch it in a test, fix it. Your part."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class Diagnosis(NamedTuple):
         never_ended: the one that was accepted, did begin, and never came to its end.
         outputs_of_it: the output tokens that `never_ended` had when it stopped getting on.
         usable_blocks: the most blocks that were free at any time.
-        needless_from: mail-7 waited at first because the pool was full, which is nobody's fault. The
+        needless_from: mail-7 waited at first because the pool was full, which is no fault. The
             first step in which it still got nothing although all its tokens would have fitted and
-            nobody was preempted.
-        blocks_missing: with so many blocks more, and max_model_len as it was, every request that this
+            no request was preempted.
+        blocks_missing: with this many more blocks, and max_model_len as it was, every request that this
             engine accepts would have run.
         cause: a key of CAUSES.
     """
@@ -58,7 +58,7 @@ class Engine(Protocol):
         """ValueError where it is refused, as any prompt of max_model_len tokens or more is."""
 
     def step(self) -> None:
-        """One step of the scheduler, with everything sampled. Does nothing when nobody is there."""
+        """One step of the scheduler, with everything sampled. Does nothing when there is no request."""
 
 
 MakeEngine = Callable[[int, int, int], Engine]
@@ -116,7 +116,7 @@ def diagnose() -> Diagnosis:
 def cases() -> list[Case]:
     """The requests that `incident_test` tries.
 
-    Where exactly a thing goes wrong by one, only the case at the boundary can tell. So try requests that
+    Only a case at the boundary can show an error of one. So try requests that
     just fit and requests that just do not: by their prompts, by growing, and some that only `max_model_len`
     or only `max_tokens` stops in time. `max_model_len` is from 2 to what all BLOCKS together hold. 20 cases
     are plenty.
@@ -125,7 +125,7 @@ def cases() -> list[Case]:
 
 
 def judge(case: Case, outcome: Outcome) -> None:
-    """Return where the engine did right by this case, AssertionError where it did not.
+    """Return if the engine handled this case right, AssertionError if it did not.
 
     An engine is right if
 
@@ -177,7 +177,7 @@ def blocks_at_most(prompt_tokens: int, max_tokens: int, block_size: int, max_mod
     Args:
         prompt_tokens: 1 to max_model_len - 1.
         max_tokens: the output tokens asked for, at least 1. Of these, max_model_len may allow fewer.
-        block_size: tokens a block.
+        block_size: tokens per block.
         max_model_len: tokens of prompt and output together at which a request ends.
     """
     raise NotImplementedError
@@ -212,13 +212,13 @@ def admit(
     block_size: int,
     max_model_len: int,
 ) -> None:
-    """The mend, at the door: return if the request can always run to its end, else ValueError.
+    """The fix, at the door: return if the request can always run to its end, else ValueError.
 
     It refuses exactly those requests that, run to their limits, need more blocks than such an engine can
     give one request that has it to itself. The message of the error holds `needs N blocks` and
     `can give M`, so that the client learns what to change.
 
-    Before that, `check_values` has its say.
+    Before that, `check_values` must accept the values.
 
     Args:
         num_gpu_blocks: what the engine was started with: `incident/` has 32.
@@ -227,11 +227,11 @@ def admit(
 
 
 def fit_max_model_len(num_gpu_blocks: int, block_size: int, longest: int) -> int:
-    """The mend, at the start: the largest max_model_len under which `admit` never has to refuse.
+    """The fix, at the start: the largest max_model_len under which `admit` never has to refuse.
 
     Args:
         num_gpu_blocks: as above.
-        block_size: tokens a block.
+        block_size: tokens per block.
         longest: the model's own limit, at least 2; the answer is never above it.
 
     Raises ValueError, with num_gpu_blocks and its value in the message, if the pool is too small for one

@@ -28,7 +28,7 @@ def ended(request_id: str) -> bool:
 
 
 def test_who_never_began_and_who_never_ended(lab: ModuleType) -> None:
-    """Two requests that look different: one got no work at all, one got some and no end."""
+    """One request got no work at all, and another got some but never ended."""
     found = lab.diagnose()
     for name, request_id in (
         ("never_began", found.never_began),
@@ -53,7 +53,7 @@ def test_who_never_began_and_who_never_ended(lab: ModuleType) -> None:
 
 
 def test_how_far_it_came(lab: ModuleType) -> None:
-    """The outputs that the second one had when it stopped getting on."""
+    """`outputs_of_it` counts the outputs of the request that never ended, when it stopped getting on."""
     found = lab.diagnose()
     tokens = max(
         r["computed"][found.never_ended][1] for r in TRACE if found.never_ended in r["computed"]
@@ -67,7 +67,7 @@ def test_how_far_it_came(lab: ModuleType) -> None:
 
 
 def test_how_many_blocks_there_are_and_how_many_are_missing(lab: ModuleType) -> None:
-    """The number under which the log's promise breaks, counted in blocks and in tokens."""
+    """The diagnosis says how many blocks are usable, and how many the log's promise lacks."""
     found = lab.diagnose()
     most = max(record["free_blocks"] for record in TRACE)
     assert found.usable_blocks == most, (
@@ -101,7 +101,7 @@ def test_when_waiting_became_needless(lab: ModuleType) -> None:
 
 
 def test_the_cause(lab: ModuleType) -> None:
-    """One of six sentences agrees with everything in log and trace."""
+    """Only one of the six causes agrees with everything in log and trace."""
     cause = lab.diagnose().cause
     against = {
         "A": "while contract-3 waits nobody runs, and no block is in use: steps 30 to 149",
@@ -127,7 +127,7 @@ def verdict(lab: ModuleType, make_engine: Callable[..., Any]) -> str | None:
 
 
 def test_your_test_fails_on_the_pin(lab: ModuleType) -> None:
-    """What vLLM 0.22.1 does, in a small stand-in."""
+    """Your test fails on a small stand-in that does what vLLM 0.22.1 does."""
     said = verdict(lab, support.Engine)
     assert said is not None, (
         "your test passes on an engine that does what the pin does: it accepts every prompt below "
@@ -137,7 +137,7 @@ def test_your_test_fails_on_the_pin(lab: ModuleType) -> None:
 
 @pytest.mark.parametrize("engine", support.GOOD, ids=lambda e: e.__name__)
 def test_your_test_passes_on_every_mend(lab: ModuleType, engine: Callable[..., Any]) -> None:
-    """There are many ways to be right."""
+    """Your test passes on every correct fix, of which there are several."""
     said = verdict(lab, engine)
     assert said is None, (
         f"your test fails on an engine that is right. What it does: {engine.__doc__} Your test said: {said}"
@@ -146,7 +146,7 @@ def test_your_test_passes_on_every_mend(lab: ModuleType, engine: Callable[..., A
 
 @pytest.mark.parametrize("engine", support.BAD, ids=lambda e: e.__name__)
 def test_your_test_fails_on_every_bad_mend(lab: ModuleType, engine: Callable[..., Any]) -> None:
-    """Mends that go too far, not far enough, or somewhere else."""
+    """Your test fails on fixes that go too far, not far enough, or somewhere else."""
     said = verdict(lab, engine)
     assert said is not None, (
         f"your test passes on an engine that is wrong. What it does: {engine.__doc__}"

@@ -52,7 +52,7 @@ def cases() -> list[Case]:
 
 
 def test_the_most_blocks_a_request_can_hold(lab: ModuleType) -> None:
-    """Prompt and outputs, but not the last of them; and max_model_len has a say."""
+    """A request holds slots for its prompt and all outputs but the last, up to max_model_len."""
     for (prompt, most, size, length), want, why in (
         ((30, 12, 16, 512), 3, "30 + 12 tokens, of which 41 are computed"),
         (
@@ -74,7 +74,7 @@ def test_the_most_blocks_a_request_can_hold(lab: ModuleType) -> None:
 
 
 def test_the_requests_of_the_incident(lab: ModuleType) -> None:
-    """The two are refused, and the other six are not."""
+    """The two requests of the incident are refused, and the other six are not."""
     for record in support.trace():
         if "arrives" not in record:
             continue
@@ -94,7 +94,7 @@ def test_the_requests_of_the_incident(lab: ModuleType) -> None:
 
 
 def test_the_boundary_of_a_prompt(lab: ModuleType) -> None:
-    """496 tokens of prompt fill 31 blocks; 497 do not."""
+    """A prompt of 496 tokens fits into 31 blocks, and one of 497 does not."""
     assert refusal(lab, 496, 1, **INCIDENT) is None, (
         "a prompt of 496 tokens fills 31 blocks, and its one output is never computed: it can run"
     )
@@ -104,7 +104,7 @@ def test_the_boundary_of_a_prompt(lab: ModuleType) -> None:
 
 
 def test_the_boundary_of_growth(lab: ModuleType) -> None:
-    """One output token decides."""
+    """One more output token decides whether a request that grows is refused."""
     assert refusal(lab, 470, 27, **INCIDENT) is None, (
         "470 tokens and 27 outputs make 497, of which 496 are computed: 31 blocks, and it ends there"
     )
@@ -116,7 +116,7 @@ def test_the_boundary_of_growth(lab: ModuleType) -> None:
 
 
 def test_max_model_len_stops_a_request_in_time(lab: ModuleType) -> None:
-    """max_tokens that is never reached refuses nobody."""
+    """A max_tokens that is never reached refuses no request."""
     engine = INCIDENT | {"max_model_len": 497}
     assert refusal(lab, 470, 4000, **engine) is None, (
         "with max_model_len 497 any request ends at 497 tokens, 496 of them computed. max_tokens 4000 is "
@@ -128,7 +128,7 @@ def test_max_model_len_stops_a_request_in_time(lab: ModuleType) -> None:
 
 
 def test_it_refuses_exactly_what_hangs(lab: ModuleType) -> None:
-    """Every case is also run, on an engine that accepts it; the two must agree."""
+    """`admit` refuses exactly the requests that hang on an engine that accepts everything."""
     for case in cases():
         blocks, size, length, prompt, most = case
         engine = {"num_gpu_blocks": blocks, "block_size": size, "max_model_len": length}
@@ -147,7 +147,7 @@ def test_it_refuses_exactly_what_hangs(lab: ModuleType) -> None:
 )
 @pytest.mark.parametrize("value", [0, -3])
 def test_values_that_nobody_has(lab: ModuleType, name: str, value: int) -> None:
-    """The message says which value, and what it is."""
+    """The message about an impossible value has its name and the value."""
     values = {"prompt_tokens": 20, "max_tokens": 4, **INCIDENT, name: value}
     try:
         lab.admit(values.pop("prompt_tokens"), values.pop("max_tokens"), **values)
@@ -161,7 +161,7 @@ def test_values_that_nobody_has(lab: ModuleType, name: str, value: int) -> None:
 
 
 def test_a_prompt_without_room_for_an_output(lab: ModuleType) -> None:
-    """vLLM's front end has this rule too: a prompt leaves room for a token at least."""
+    """A prompt that leaves no room for an output token is refused, as in vLLM's front end."""
     roomy = {"num_gpu_blocks": 100, "block_size": 16, "max_model_len": 512}
     assert refusal(lab, 511, 1, **roomy) is None, "a prompt of 511 of 512 leaves room for one token"
     for prompt, engine in itertools.product((512, 513), (roomy, INCIDENT)):
@@ -173,7 +173,7 @@ def test_a_prompt_without_room_for_an_output(lab: ModuleType) -> None:
 
 
 def test_the_length_that_fits(lab: ModuleType) -> None:
-    """What the start should have chosen: as much as possible, and nothing that hangs."""
+    """The start chooses the largest max_model_len under which no request hangs."""
     for blocks, size, longest in (
         (32, 16, 1024),
         (2, 1, 99),
@@ -205,7 +205,7 @@ def test_the_length_that_fits(lab: ModuleType) -> None:
 
 
 def test_a_pool_for_nobody(lab: ModuleType) -> None:
-    """A pool of which nothing can be given out fits no length."""
+    """A pool that can give out nothing fits no length."""
     assert lab.fit_max_model_len(2, 1, 99) == 2, "2 blocks of 1 token: one of prompt, one of output"
     for blocks in (1, 0):
         with pytest.raises(ValueError, match=rf"num_gpu_blocks\D+.*\b{blocks}\b"):

@@ -4,7 +4,7 @@ Every group of layers has a manager with tables of its own, and all take their b
 `self.block_pool`, or `block_pool`, you use
 
     null_block: KVCacheBlock
-        stands in a table where no block is needed; nobody ever reads it; its `is_null` is True
+        stands in a table where no block is needed; it is never read; its `is_null` is True
     free_blocks(ordered_blocks: Iterable[KVCacheBlock]) -> None
         one holder less each; those without any join the back of the free queue, in the order given
     get_cached_blocks(block_hash, kv_cache_group_ids) -> list[KVCacheBlock] | None

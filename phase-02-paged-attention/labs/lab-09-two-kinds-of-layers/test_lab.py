@@ -45,7 +45,7 @@ def found(lab: ModuleType, window: int, there: Sequence[int], max_length: int = 
     [(6, 0, 0), (6, 5, 0), (6, 6, 1), (6, 24, 19), (8, 8, 1), (8, 7, 0), (1, 5, 5), (64, 40, 0)],
 )
 def test_skipped_tokens(lab: ModuleType, window: int, computed: int, skipped: int) -> None:
-    """Out of sight is what lies a whole window before the next token, itself counted."""
+    """A token is skipped if it lies a whole window before the next token, which counts itself."""
     got = window_of(lab, window)[0].get_num_skipped_tokens(computed)
     assert got == skipped, (
         f"{computed} tokens are computed, so the next is at position {computed}. It sees {window} tokens, "
@@ -54,7 +54,7 @@ def test_skipped_tokens(lab: ModuleType, window: int, computed: int, skipped: in
 
 
 def test_whole_blocks_are_given_back(lab: ModuleType) -> None:
-    """A window of 6: at 8 tokens, block 0 still has token 3 in sight; at 9 it has none."""
+    """With a window of 6, block 0 still has token 3 in sight after 8 tokens, and none after 9."""
     own, manager = window_of(lab, 6)
     support.compute(manager, support.ask("ada", PROMPT), 8)
     own.remove_skipped_blocks("ada", 8)
@@ -73,7 +73,7 @@ def test_whole_blocks_are_given_back(lab: ModuleType) -> None:
 
 
 def test_the_latest_is_given_back_first(lab: ModuleType) -> None:
-    """The free queue gets the newest of them first, so the oldest is the last to be evicted."""
+    """The newest of the freed blocks joins the free queue first, so the oldest is evicted last."""
     own, manager = window_of(lab, 6)
     support.compute(manager, support.ask("ada", PROMPT), 16)
     own.remove_skipped_blocks("ada", 16)
@@ -87,7 +87,7 @@ def test_the_latest_is_given_back_first(lab: ModuleType) -> None:
 
 
 def test_what_is_gone_is_not_given_back_again(lab: ModuleType) -> None:
-    """A null block in the table was given back before, and what lies before it too."""
+    """A null block in a table was freed before, and so were the blocks before it: none is freed again."""
     own, manager = window_of(lab, 6)
     support.compute(manager, support.ask("ada", PROMPT), 20)
     for computed in (16, 17, 20):
@@ -100,7 +100,7 @@ def test_what_is_gone_is_not_given_back_again(lab: ModuleType) -> None:
 
 
 def test_only_what_is_new_is_looked_at(lab: ModuleType) -> None:
-    """In a long answer a block falls out of the window every four steps, after thousands that are gone."""
+    """In a long answer one block leaves the window every four steps, and only the new one is read."""
 
     class Watched(list[Any]):
         looks = 0
@@ -126,7 +126,7 @@ def test_only_what_is_new_is_looked_at(lab: ModuleType) -> None:
 
 
 def test_a_table_may_be_shorter_than_what_is_skipped(lab: ModuleType) -> None:
-    """Hits of 24 tokens are counted as computed before they are in the table, and others hold nothing."""
+    """A table may be shorter than what is skipped, because hits count as computed before they are in it."""
     own, manager = window_of(lab, 6)
     own.remove_skipped_blocks("nobody", 24)
     support.compute(manager, support.ask("ada", PROMPT), 4)
@@ -253,7 +253,7 @@ def test_your_predictions(lab: ModuleType) -> None:
 
 
 def test_it_happens_on_yours(lab: ModuleType) -> None:
-    """It happens in a manager on your two classes."""
+    """The scene has the same result in a manager on your two classes."""
     happened, yours = support.what_happens(None), support.what_happens(lab)
     for name, value in happened.items():
         assert yours[name] == value, f"{name}: {value} on mini_vllm, {yours[name]} on yours"

@@ -30,7 +30,7 @@ def traces() -> list[Trace]:
 
 
 def test_the_same_blocks_as_vllm(lab: ModuleType) -> None:
-    """Every table of every step: hits, blocks given back, new ones."""
+    """Every table of every step is vLLM's: its hits, the blocks freed and the new ones."""
     recorded = traces()
     steps = [step for trace in recorded for step in trace["steps"]]
     tables = sum(len(of_one) for step in steps for of_one in step["blocks"].values())
