@@ -33,7 +33,7 @@ def draw_lanes() -> Drawing:
                 continue
             d.box(x, y, long - 1.5, high, css)
             if long > 60:
-                d.text(x + long / 2, y + 18, span.name, "on m", "middle")
+                d.text(x + long / 2, y + 18, span.name.removesuffix("_proj"), "on m", "middle")
 
     for top, replayed in ((22, False), (168, True)):
         host, device = layer_lanes(DRIVER, replayed=replayed)
@@ -49,7 +49,7 @@ def draw_lanes() -> Drawing:
     d.text(
         left,
         300,
-        f"to scale, on paper: an H100, {DRIVER:g} µs a launch; ticks read next to nothing",
+        f"to scale, on paper: an H100, {DRIVER:g} µs per launch; thin ticks: kernels that read little",
         "m",
     )
     return d
@@ -66,20 +66,18 @@ def draw_crossing() -> Drawing:
     def y(ms: float) -> float:
         return bottom - ms / highest * (bottom - top)
 
-    d = Drawing(
-        "What a step of Llama-3.2-1B takes the card, and what its launches take the host", 350
-    )
+    d = Drawing("How long a step of Llama-3.2-1B takes the card, and its launches the host", 350)
     for ms in range(5):
         d.path([(left, y(ms)), (right, y(ms))], "thin")
         d.text(left - 8, y(ms) + 5, ms, "s", "end")
-    d.text(12, 22, "ms a step", "m")
+    d.text(12, 22, "ms per step", "m")
     counts = [2**power for power in range(10)]
     for people in counts:
         d.text(x(people), bottom + 20, people, "s", "middle")
     d.text(
         right,
         bottom + 42,
-        f"people who decode, each with {CONTEXT} tokens in the cache",
+        f"decoding people, each with {CONTEXT} tokens in the cache",
         "m",
         "end",
     )
@@ -95,7 +93,10 @@ def draw_crossing() -> Drawing:
         d.path([(left, level), (right, level)], "dash", 2)
         d.text(right + 8, level + 5 - above, f"{launches(mode)} at {cost:g} µs", f"{css} m")
     d.text(
-        left, 336, "dashed: what the host needs to start the pass, however many rows it has", "m"
+        left,
+        336,
+        "dashed: the host's time to launch the pass, the same for any number of rows",
+        "m",
     )
     return d
 
@@ -164,7 +165,7 @@ def draw_stale() -> Drawing:
     """The slots into which a step of three people and a row of padding writes."""
     step, size, top, left = stale_step(), 4, 56, 96
     names = ["lou", "kim", "max"]
-    d = Drawing("A row of padding that writes into a full block of Lou's", 318)
+    d = Drawing("A padding row that writes into a full block of Lou's", 318)
     d.text(left, 26, "rows of the step, and the slots they write to", "m")
     lower = 190
     at = {}  # where a slot is drawn
@@ -189,7 +190,7 @@ def draw_stale() -> Drawing:
         d.cell(px, top, 104, 30, words, css)
         d.text(px + 52, top + 50, f"slot {slot}", "s", "middle")
         d.arrow(px + 52, top + 58, at[slot], lower - 4)
-    d.text(20, 304, "the numbers below are those of the blocks", "m")
+    d.text(20, 304, "the numbers below the slots are block numbers", "m")
     return d
 
 
@@ -257,7 +258,7 @@ def draw_nested() -> Drawing:
 def draw_pool() -> Drawing:
     """The captures of the shipped engine's start in two orders, and what each takes of the pool."""
     left, cell, wide = 20, 60, 50
-    orders = (("largest first, as it is done", False, 98), ("smallest first", True, 290))
+    orders = (("largest first, the engine's order", False, 98), ("smallest first", True, 290))
     most = captures(smallest_first=True)[-1].pool
     d = Drawing("The captures of a start in two orders, and the memory pool that they share", 366)
 

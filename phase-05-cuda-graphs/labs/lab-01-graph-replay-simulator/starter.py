@@ -28,7 +28,7 @@ from mini_vllm.cudagraph.graph import Array, Values, fresh
 
 
 def predictions() -> dict[str, list[float]]:
-    """Your answers to the four questions of the README, under the names that stand there."""
+    """Your answers to the README's four questions, under its names."""
     raise NotImplementedError
 
 
@@ -36,13 +36,13 @@ def predictions() -> dict[str, list[float]]:
 
 
 class LaunchCounter:
-    """The door through which every launch goes.
+    """Counts launches: every launch goes through it.
 
     Attributes:
         launches: launches up to now, a replay being one.
         by_kind: the same by the launch's `kind`; a replay counts as a `"graph"`.
-        capturing_enabled: whether anything new may be captured. True at first; whoever starts the engine sets
-            it to False when all is captured.
+        capturing_enabled: whether anything new may be captured. True at first; the engine sets it to False
+            once everything is captured.
     """
 
     def __init__(self) -> None:
@@ -52,12 +52,12 @@ class LaunchCounter:
         self._graph: Graph | None = None  # what is being captured
 
     def launch(self, launch: Launch) -> None:
-        """Count it and run it; or, during a capture, append it to the graph's launches and do no more."""
+        """Count the launch and run it; during a capture, only append it to the graph's launches."""
         raise NotImplementedError
 
     @contextmanager
     def capture(self, graph: Graph) -> Iterator[None]:
-        """Until the `with` ends, even if it ends by an error, launches go into `graph`.
+        """Until the `with` ends, even with an error, launches go into `graph`.
 
         Raises RuntimeError if a graph is being captured already.
         """
@@ -70,7 +70,7 @@ class LaunchCounter:
             self._graph = None
 
     def replay(self, graph: Graph) -> None:
-        """Run all that the graph holds, in its order. That is one launch.
+        """Run everything that the graph holds, in its order. That counts as one launch.
 
         Raises RuntimeError during a capture.
         """
@@ -86,9 +86,9 @@ def run_kernels(
 ) -> None:
     """Launch the kernels in order, through the counter.
 
-    A kernel's inputs are found in `values` by name, when its turn comes. One with an output gets memory
-    for it from `empty(name, num_tokens, width)`, and the output stands in `values` under its name
-    afterwards, in the place of what may have stood there. One without is launched with None.
+    A kernel's inputs are looked up in `values` by name when its turn comes. A kernel with an output gets
+    memory for it from `empty(name, num_tokens, width)`; afterwards `values` holds the output under its
+    name, in place of any older array. A kernel without an output is launched with None.
     """
     for kernel in kernels:
         inputs = tuple(values[name] for name in kernel.inputs)
@@ -101,7 +101,7 @@ def run_kernels(
 
 
 def inputs_of(kernels: Sequence[Kernel]) -> list[str]:
-    """The names that the kernels read before one of them has written there, each once, in order."""
+    """The names that kernels read before any kernel has written them, each once, in order."""
     names: list[str] = []
     written: set[str | None] = set()
     for kernel in kernels:
@@ -116,13 +116,13 @@ def inputs_of(kernels: Sequence[Kernel]) -> list[str]:
 
 
 class GraphRunner:
-    """Kernels that are captured once a shape, and replayed from then on.
+    """Kernels that are captured once per shape, and replayed from then on.
 
     Args:
         kernels: what to run, a whole model or a piece of one.
-        runtime_mode: FULL or PIECEWISE; in steps of another mode there is no graph here.
+        runtime_mode: FULL or PIECEWISE; steps of another mode use no graph of this runner.
         counter: a `LaunchCounter`.
-        pool: where the outputs of graphs lie.
+        pool: the memory for the graphs' outputs.
 
     Attributes:
         entries: what was captured, by shape.
@@ -146,14 +146,14 @@ class GraphRunner:
     ) -> None:
         """Run a step; afterwards `values` also holds what the kernels have written, by name.
 
-        In another mode than its own it launches the kernels one by one, into fresh memory. In its own mode
-        it captures a shape that it does not know, and replays one that it knows. In both cases the outputs
-        in `values` are the graph's own arrays.
+        In any mode but its own the runner launches the kernels one by one, into fresh memory. In its own mode
+        it captures an unknown shape and replays a known one. In both cases the outputs in `values` are the
+        graph's own arrays.
 
         Raises RuntimeError, before anything runs:
             with the shape in its message, if the shape would have to be captured and the counter's
                 `capturing_enabled` is False;
-            with the input's name, if one of the inputs of a replay does not lie where it lay at the capture.
+            with the input's name, if an input of a replay is not at the address of the capture.
         """
         raise NotImplementedError
 
@@ -162,12 +162,12 @@ class GraphRunner:
 
 
 class PiecewiseGraphRunner:
-    """Graphs for what lies between the kernels that are `splitting`, and these launched each time.
+    """Graphs for the kernels between those that are `splitting`, which are launched each time.
 
     Args:
         kernels: the whole model.
         counter: a `LaunchCounter`.
-        pool: where the outputs lie, those of outside kernels as well.
+        pool: the memory for outputs, those of outside kernels too.
 
     Attributes:
         parts: in order, a `GraphRunner` of mode PIECEWISE for each run of kernels that are not splitting,
@@ -192,8 +192,8 @@ class PiecewiseGraphRunner:
     ) -> None:
         """Run a step, part after part.
 
-        In a step that is PIECEWISE an outside kernel writes into memory of the pool, chosen when the shape is
-        first seen and the same for this shape from then on. In any other mode every kernel is launched by
+        In a PIECEWISE step an outside kernel writes into memory of the pool, chosen when the shape is first
+        seen and the same for this shape from then on. In any other mode every kernel is launched by
         itself, into fresh memory.
         """
         raise NotImplementedError

@@ -19,7 +19,7 @@ BOTH = pytest.mark.parametrize("mode", [FULL, PIECEWISE], ids=str)
 
 
 def test_the_predictions_hold(lab: ModuleType) -> None:
-    """Launches, what a replay reads, what a night costs, and which order of captures takes least."""
+    """The predictions hold: launches, what a replay reads, what a night costs, and the order of captures."""
     got = lab.predictions()
     layers, sizes = 4, (1, 2, 4, 8)
     eager, pieces = 12 * layers + 3, layers + 1 + 2 * layers
@@ -48,7 +48,7 @@ def test_the_predictions_hold(lab: ModuleType) -> None:
 
 
 def test_eager_pays_one_launch_per_kernel(lab: ModuleType) -> None:
-    """Without graphs every kernel runs at once and is counted, under its kind."""
+    """Without graphs every kernel runs at once and is counted under its kind."""
     counter = lab.LaunchCounter()
     assert (counter.launches, counter.capturing_enabled) == (0, True), (
         "a new counter has counted nothing"
@@ -67,7 +67,7 @@ def test_eager_pays_one_launch_per_kernel(lab: ModuleType) -> None:
 
 
 def test_kernels_get_what_stands_there_now(lab: ModuleType) -> None:
-    """Inputs by name when the turn comes, memory from `empty`, None for a kernel without an output."""
+    """`run_kernels` finds inputs by name at each kernel's turn, and gets output memory from `empty`."""
     asked: list[tuple[str, int, int]] = []
 
     def empty(name: str, n: int, width: int) -> Any:
@@ -103,7 +103,7 @@ def test_kernels_get_what_stands_there_now(lab: ModuleType) -> None:
 
 
 def test_a_capture_writes_down_and_does_nothing(lab: ModuleType) -> None:
-    """A launch during a capture leaves the arrays alone and costs nothing; what is recorded is the launch."""
+    """A launch during a capture is recorded, changes no array and counts as nothing."""
     counter, graph = lab.LaunchCounter(), Graph()
     x, y = rows(1, 2.0), rows(1, 0.0)
     first, second = Launch("a", np.negative, (x,), y), Launch("b", np.square, (y,), y)
@@ -122,7 +122,7 @@ def test_a_capture_writes_down_and_does_nothing(lab: ModuleType) -> None:
 
 
 def test_a_replay_is_one_launch(lab: ModuleType) -> None:
-    """However many kernels it holds, and in the order of the capture."""
+    """A replay is one launch, however many kernels it holds, and runs them in the order of the capture."""
     counter, graph = lab.LaunchCounter(), Graph()
     x, y = rows(1, 3.0), rows(1, 0.0)
     with counter.capture(graph):
@@ -143,7 +143,7 @@ def test_a_replay_is_one_launch(lab: ModuleType) -> None:
 
 
 def test_one_capture_at_a_time(lab: ModuleType) -> None:
-    """No capture and no replay inside of a capture; and one that fails is over."""
+    """Inside a capture there is no other capture and no replay, and a capture that fails is finished."""
     counter, graph = lab.LaunchCounter(), Graph()
 
     def capture_again() -> None:
@@ -174,7 +174,7 @@ def test_one_capture_at_a_time(lab: ModuleType) -> None:
 
 @BOTH
 def test_capture_then_replay_is_one_launch(lab: ModuleType, mode: Any) -> None:
-    """A shape is captured the first time and replayed from then on: one launch, or one a piece."""
+    """A shape is captured the first time, then replayed: one launch for the whole model, or one per piece."""
     run, counter = support.runner(lab, mode)
     x = rows(4)
     run({"x": x}, mode, shape(4))
@@ -194,7 +194,7 @@ def test_capture_then_replay_is_one_launch(lab: ModuleType, mode: Any) -> None:
 
 @BOTH
 def test_a_capture_computes_nothing(lab: ModuleType, mode: Any) -> None:
-    """After it the outputs are there, and hold what memory of the pool holds: NaN, when it is new."""
+    """After a capture the outputs exist but hold what was in the pool's memory: NaN if it is new."""
     run, counter = support.runner(lab, mode)
     values = {"x": rows(4)}
     launches = support.launches_of(counter, run, values, mode, shape(4))
@@ -209,7 +209,7 @@ def test_a_capture_computes_nothing(lab: ModuleType, mode: Any) -> None:
 
 @BOTH
 def test_static_buffer_reflects_new_input(lab: ModuleType, mode: Any) -> None:
-    """New numbers at the old address are what a replay works with."""
+    """A replay works with the new numbers at the old address."""
     run, _ = support.runner(lab, mode)
     x = rows(2)
     run({"x": x}, mode, shape(2))
@@ -225,7 +225,7 @@ def test_static_buffer_reflects_new_input(lab: ModuleType, mode: Any) -> None:
 
 
 def test_nothing_else_is_looked_at(lab: ModuleType) -> None:
-    """A replay runs what was recorded, whatever has become of the list that it was recorded from."""
+    """A replay runs what was recorded, even if the list of kernels has changed since."""
     run, _ = support.runner(lab, FULL)
     x = rows(2, 2.0)
     run({"x": x}, FULL, shape(2))
@@ -239,7 +239,7 @@ def test_nothing_else_is_looked_at(lab: ModuleType) -> None:
 
 
 def test_an_input_that_moved_is_refused(lab: ModuleType) -> None:
-    """Bound to another array, an input is no longer what the graph reads: an error, before anything runs."""
+    """An input that was bound to another array is an error, raised before anything runs."""
     kernels = [Kernel("add", np.add, ("ids", "places"), "sum", 2)]
     run, counter = support.runner(lab, FULL, kernels)
     a, b = rows(2), rows(2)
@@ -272,7 +272,7 @@ def test_an_input_that_moved_is_refused(lab: ModuleType) -> None:
 
 
 def test_outputs_are_the_graphs_own(lab: ModuleType) -> None:
-    """The result of a replay lies where the graph writes, so the next replay of any size writes over it."""
+    """A replay's result is in the graph's memory, so the next replay of any size overwrites it."""
     run, _ = support.runner(lab, FULL)
     x = rows(4)
     for n in (4, 2):
@@ -297,7 +297,7 @@ def test_outputs_are_the_graphs_own(lab: ModuleType) -> None:
 
 
 def test_the_key_is_the_whole_shape(lab: ModuleType) -> None:
-    """Four tokens of four requests, of two, and of whoever: three graphs."""
+    """Four tokens of four requests, of two, and of an unnamed number are three different graphs."""
     run, counter = support.runner(lab, FULL)
     x = rows(4)
     keys = [
@@ -318,7 +318,7 @@ def test_the_key_is_the_whole_shape(lab: ModuleType) -> None:
 
 
 def test_new_shapes_at_the_start_only(lab: ModuleType) -> None:
-    """When capturing is closed an unknown shape is an error, and leaves nothing behind."""
+    """Once capturing is closed, an unknown shape is an error and leaves nothing behind."""
     run, counter = support.runner(lab, FULL)
     known = {"x": rows(2)}
     run(dict(known), FULL, shape(2))
@@ -340,7 +340,7 @@ def test_new_shapes_at_the_start_only(lab: ModuleType) -> None:
 
 @BOTH
 def test_another_mode_passes_through(lab: ModuleType, mode: Any) -> None:
-    """A step that is not in the runner's mode: kernel by kernel, no graph, and no question asked."""
+    """A step in another mode than the runner's runs kernel by kernel, without a graph or a check."""
     pool = GraphPool()
     run, counter = support.runner(lab, mode, pool=pool)
     counter.capturing_enabled = False
@@ -368,7 +368,7 @@ def test_another_mode_passes_through(lab: ModuleType, mode: Any) -> None:
 
 
 def test_graphs_win_when_launches_dominate(lab: ModuleType) -> None:
-    """A hundred steps of five kernels: 500 launches, 100 in one graph, 300 in pieces."""
+    """A hundred steps of five kernels are 500 launches, but 100 in one graph and 300 in pieces."""
     for mode, want in ((NONE, 500), (FULL, 100), (PIECEWISE, 300)):
         run, counter = support.runner(lab, mode if mode else FULL)
         x = rows(1)

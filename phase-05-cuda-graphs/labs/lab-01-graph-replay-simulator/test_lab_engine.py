@@ -27,7 +27,7 @@ def run(parts: EngineParts, **settings: Any) -> tuple[list[Any], list[Any], Any]
 
 
 def test_the_engine_under_your_graphs(lab: ModuleType) -> None:
-    """Your `GraphRunner` holds the whole Llama and each of its pieces: the same tokens, 13 launches or 1."""
+    """Under your `GraphRunner` the engine gives the same tokens, in 13 launches per step or 1."""
     expected, _, _ = run(EngineParts())
     sizes = [1, 2, 4, 80]
     for mode, of_prompts, of_decodes in (
@@ -50,7 +50,7 @@ def test_the_engine_under_your_graphs(lab: ModuleType) -> None:
 
 
 def test_the_llama_in_your_pieces(lab: ModuleType) -> None:
-    """All three of your classes under the shipped model: its hidden states with and without graphs."""
+    """The shipped model under your three classes gives the same hidden states with graphs as without."""
     llm = LLM(max_num_seqs=2, max_model_len=64, num_gpu_blocks=8)
     core = llm.llm_engine.engine_core
     kernels = build_program(llm.llm_engine.model, 16)

@@ -17,7 +17,7 @@ rows, shape = support.rows, support.shape
 
 
 def test_the_outside_is_alive(lab: ModuleType) -> None:
-    """A kernel outside is run in every step, with the arrays and the Python of that step."""
+    """A kernel outside the pieces runs in every step, with that step's arrays and Python."""
     calls: list[float] = []
 
     def attend(y: Any, lens: Any) -> Any:
@@ -58,7 +58,7 @@ def test_the_outside_is_alive(lab: ModuleType) -> None:
 
 @pytest.mark.parametrize("sizes", [(8, 4, 2), (2, 4, 8)], ids=["largest-first", "smallest-first"])
 def test_any_order_of_captures(lab: ModuleType, sizes: tuple[int, ...]) -> None:
-    """Pieces of several sizes live side by side, whichever was captured first."""
+    """Pieces of several sizes work side by side, whichever was captured first."""
     run, _ = support.runner(lab, PIECEWISE)
     x = rows(8)
     for n in sizes:
@@ -77,7 +77,7 @@ def test_any_order_of_captures(lab: ModuleType, sizes: tuple[int, ...]) -> None:
 
 
 def test_pieces_share_the_pool(lab: ModuleType) -> None:
-    """Captured the largest first, all sizes and all parts together take the largest's memory."""
+    """If the largest is captured first, all sizes and parts together take only the largest's memory."""
     pool = GraphPool()
     kernels = [
         Kernel("before", lambda x: 2 * x, ("x",), "y", 2),

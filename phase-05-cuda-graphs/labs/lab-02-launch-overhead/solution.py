@@ -13,12 +13,12 @@ class Kernels:
     Attributes:
         layers: of the model, at least 1.
         layer: kernels of a layer, those of `split` included.
-        split: of them, those that no piece may hold: writing K and V, and attention. They stand one
-            after the other somewhere in the middle of the layer, with others before and behind them.
-        before, after: before the first layer (the embedding, the angles of the positions) and behind the
+        split: how many of them no piece may hold: writing K and V, and attention. They are neighbours
+            in the middle of the layer, with other kernels before and after them.
+        before, after: kernels before the first layer (the embedding, the rotary angles) and after the
             last one (the last norm).
-        beside: behind the model, so in no graph at all: gathering rows, logits, the choice of a token. The
-            course's engine does not count them, so they are 0 where nobody says.
+        beside: kernels after the model, so in no graph: gathering rows, logits, the choice of a token. The
+            course's engine does not count them, so the default is 0.
     """
 
     layers: int
@@ -31,7 +31,7 @@ class Kernels:
 
 @dataclass(frozen=True)
 class Card:
-    """Given: a GPU's peak, dense, in operations and bytes a second."""
+    """Given: a GPU's peak, dense, in operations and bytes per second."""
 
     name: str
     flops: float
@@ -40,7 +40,7 @@ class Card:
 
 @dataclass(frozen=True)
 class Model:
-    """Given: what a step reads. Bytes of a token's K and V are over all layers."""
+    """Given: what a step reads. The bytes of a token's K and V cover all layers."""
 
     name: str
     params: int
@@ -116,7 +116,7 @@ def step_time(
 
 
 def device_time(card: Card, model: Model, rows: int, kv_tokens: int = 0) -> float:
-    """Given: the least that a step can take on the card, in seconds, which is the roofline of lab 00-04.
+    """Given: the least seconds that a step can take on the card, by the roofline of lab 00-04.
 
     Args:
         rows: tokens that go through the model, padding included.

@@ -13,12 +13,12 @@ class Kernels:
     Attributes:
         layers: of the model, at least 1.
         layer: kernels of a layer, those of `split` included.
-        split: of them, those that no piece may hold: writing K and V, and attention. They stand one
-            after the other somewhere in the middle of the layer, with others before and behind them.
-        before, after: before the first layer (the embedding, the angles of the positions) and behind the
+        split: how many of them no piece may hold: writing K and V, and attention. They are neighbours
+            in the middle of the layer, with other kernels before and after them.
+        before, after: kernels before the first layer (the embedding, the rotary angles) and after the
             last one (the last norm).
-        beside: behind the model, so in no graph at all: gathering rows, logits, the choice of a token. The
-            course's engine does not count them, so they are 0 where nobody says.
+        beside: kernels after the model, so in no graph: gathering rows, logits, the choice of a token. The
+            course's engine does not count them, so the default is 0.
     """
 
     layers: int
@@ -31,7 +31,7 @@ class Kernels:
 
 @dataclass(frozen=True)
 class Card:
-    """Given: a GPU's peak, dense, in operations and bytes a second."""
+    """Given: a GPU's peak, dense, in operations and bytes per second."""
 
     name: str
     flops: float
@@ -40,7 +40,7 @@ class Card:
 
 @dataclass(frozen=True)
 class Model:
-    """Given: what a step reads. Bytes of a token's K and V are over all layers."""
+    """Given: what a step reads. The bytes of a token's K and V cover all layers."""
 
     name: str
     params: int
@@ -57,7 +57,7 @@ LLAMA_3_8B = Model("Llama-3-8B", 8_030_261_248, 2 * 32 * 8 * 128 * 2, Kernels(32
 def predictions() -> dict[str, tuple[float, ...]]:
     """Your answers to the four questions of the README, under its names.
 
-    A tuple of numbers each, also where it is a single one: `(3.5,)`.
+    Each is a tuple of numbers, even a single one: `(3.5,)`.
     """
     raise NotImplementedError
 
@@ -66,13 +66,13 @@ def predictions() -> dict[str, tuple[float, ...]]:
 
 
 def launches(kernels: Kernels, mode: str) -> int:
-    """How often the host tells the card to start something in a step, those `beside` included.
+    """How many launches a step takes, those `beside` included.
 
     A replay is one launch, however many kernels it holds.
 
     Args:
         mode: `NONE`; `PIECEWISE`, where each unbroken run of kernels that a piece may hold is one graph,
-            also where it reaches from one layer into the next, and the others start one by one; or `FULL`,
+            even if it reaches from one layer into the next, and the others start one by one; or `FULL`,
             where the whole model is one graph.
     """
     raise NotImplementedError
@@ -83,7 +83,7 @@ def break_even(kernels: Kernels, mode: str, passes: int) -> int | None:
 
     To warm up and to capture, the model is run `passes` times before the first request, and each pass
     costs as many launches as an eager step. None if a step under `mode` takes no fewer launches than an
-    eager one, so that they never do.
+    eager one, so that the graphs never pay off.
     """
     raise NotImplementedError
 
@@ -101,8 +101,8 @@ def finish_time(
 
     Args:
         kernel_s: seconds that each kernel runs. No kernels: 0.0.
-        waits_after: numbers, from 0, of kernels after which the host waits until the card is through
-            with them, before it launches the next: an `.item()` stands there.
+        waits_after: numbers, from 0, of kernels after which the host waits, as at an `.item()`, until the
+            card has finished them, before it launches the next.
     """
     raise NotImplementedError
 
@@ -112,13 +112,13 @@ def step_time(
 ) -> float:
     """Seconds from one step to the next, when many steps follow.
 
-    Launching and running overlap, and what is left over of the first launch and the last kernel is
-    too little to count.
+    Launching and running overlap. The first launch and the last kernel, which do not, are too short
+    to count.
 
     Args:
         launching_s: seconds that the host needs for all launches of a step.
         device_s: seconds that the card computes.
-        planning_s: seconds of the same host for everything else: plan the step, take its tokens in.
+        planning_s: seconds of the same host for everything else: schedule the step, take in its tokens.
         async_scheduling: False: the host plans the next step when the tokens of this one are there.
             True: it plans and launches the next step while the card computes this one.
     """
@@ -129,7 +129,7 @@ def step_time(
 
 
 def device_time(card: Card, model: Model, rows: int, kv_tokens: int = 0) -> float:
-    """Given: the least that a step can take on the card, in seconds, which is the roofline of lab 00-04.
+    """Given: the least seconds that a step can take on the card, by the roofline of lab 00-04.
 
     Args:
         rows: tokens that go through the model, padding included.
@@ -155,8 +155,8 @@ def decode_time(
 
     Args:
         context: tokens in the cache of each request.
-        padded: rows of what is replayed, in pieces or whole; None: as many as requests. A padded row
-            goes through the model, and its request has no tokens. Without a graph nothing is padded.
+        padded: rows of the replayed graph, in pieces or whole; None: as many as requests. A padding row
+            goes through the model, but its request has no tokens. Without a graph nothing is padded.
         planning_s, async_scheduling: as for `step_time`.
     """
     raise NotImplementedError
@@ -167,7 +167,7 @@ def first_batch_without_gain(
 ) -> int | None:
     """The smallest batch in which an eager step is no longer than the card's own work.
 
-    There graphs gain nothing, because launching hides behind the card; nothing is planned here. None if
-    there is none up to `most` requests.
+    From there graphs gain nothing, because launching hides behind the card's work. Planning is left out
+    here. None if there is no such batch up to `most` requests.
     """
     raise NotImplementedError

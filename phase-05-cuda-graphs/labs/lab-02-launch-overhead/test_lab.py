@@ -48,7 +48,7 @@ ANSWERS: dict[str, tuple[tuple[float, ...], float, str]] = {
 
 @pytest.mark.parametrize("question", ANSWERS)
 def test_the_predictions_hold(lab: ModuleType, question: str) -> None:
-    """Four answers about Kim's model, by hand."""
+    """The four predictions about Kim's model hold."""
     said = lab.predictions()
     assert sorted(said) == sorted(ANSWERS), f"answer {sorted(ANSWERS)}; yours: {sorted(said)}"
     want, room, hint = ANSWERS[question]
@@ -64,7 +64,7 @@ def test_the_predictions_hold(lab: ModuleType, question: str) -> None:
 
 
 def test_eager_starts_every_kernel(lab: ModuleType) -> None:
-    """Each kernel of each layer, the ends, and what comes behind the model."""
+    """An eager step launches each kernel of each layer, those at both ends and those after the model."""
     same(lab.launches(lab.Kernels(16), "NONE"), 195, "16 layers of 12, ends of 2 and 1, eager")
     same(
         lab.launches(lab.Kernels(3, 10, 2, before=4, after=5, beside=6), "NONE"),
@@ -74,7 +74,7 @@ def test_eager_starts_every_kernel(lab: ModuleType) -> None:
 
 
 def test_full_is_one_graph(lab: ModuleType) -> None:
-    """One launch for the model, whatever it has; what stands behind it is in no graph."""
+    """A FULL graph is one launch for the whole model; kernels after the model are in no graph."""
     for layers in (1, 16, 80):
         got = lab.launches(lab.Kernels(layers), "FULL")
         same(got, 1, f"one graph and nothing beside it, {layers} layers, FULL")
@@ -84,7 +84,7 @@ def test_full_is_one_graph(lab: ModuleType) -> None:
 
 
 def test_pieces_reach_from_layer_to_layer(lab: ModuleType) -> None:
-    """Runs of kernels are counted, one by one, for many shapes of a model."""
+    """For any shape of model, PIECEWISE launches are counted right, run by run and kernel by kernel."""
     for layers, layer, split, before, after in itertools.product(
         (1, 2, 7, 32), (5, 12), (1, 2), (1, 3), (1, 2)
     ):
@@ -107,7 +107,7 @@ def test_pieces_reach_from_layer_to_layer(lab: ModuleType) -> None:
 
 
 def test_fusing_saves_no_launch_where_there_is_a_graph(lab: ModuleType) -> None:
-    """Fewer kernels make fewer launches only where kernels are launched one by one."""
+    """Fewer kernels mean fewer launches only if kernels are launched one by one."""
     plain, fused = lab.Kernels(16), lab.Kernels(16, layer=10)
     saved = [
         lab.launches(plain, mode) - lab.launches(fused, mode)
@@ -120,7 +120,7 @@ def test_fusing_saves_no_launch_where_there_is_a_graph(lab: ModuleType) -> None:
 
 
 def test_when_a_graph_has_paid(lab: ModuleType) -> None:
-    """The fewest steps whose launches, those of the capture included, are fewer than eager."""
+    """Break-even is the fewest steps whose launches, with those of the capture, are fewer than eager ones."""
     for layers, mode, passes, beside in itertools.product(
         (1, 4, 16), ("PIECEWISE", "FULL"), (0, 2, 4, 180), (0, 3)
     ):
@@ -139,7 +139,7 @@ def test_when_a_graph_has_paid(lab: ModuleType) -> None:
 
 
 def test_a_tie_has_not_paid(lab: ModuleType) -> None:
-    """As many launches are not fewer."""
+    """An equal number of launches is no break-even yet."""
     kernels = lab.Kernels(1, layer=8, split=2, before=1, after=1, beside=0)
     got = lab.break_even(kernels, "PIECEWISE", 3)
     assert got == 6, (
@@ -149,7 +149,7 @@ def test_a_tie_has_not_paid(lab: ModuleType) -> None:
 
 
 def test_some_graphs_never_pay(lab: ModuleType) -> None:
-    """A capture that saves nothing."""
+    """Graphs that save no launch never pay off."""
     kernels = lab.Kernels(1, layer=3, split=1, before=0, after=0, beside=0)
     for passes in (0, 2):
         got = lab.break_even(kernels, "PIECEWISE", passes)
@@ -167,17 +167,17 @@ def test_some_graphs_never_pay(lab: ModuleType) -> None:
 
 
 def test_a_slow_host(lab: ModuleType) -> None:
-    """The card waits for each launch; only the last kernel comes on top."""
+    """With a slow host the card waits for each launch, and only the last kernel's time is added."""
     same(lab.finish_time([1.0] * 10, 5.0), 51.0, "10 kernels of 1 s, a launch takes 5 s")
 
 
 def test_a_slow_card(lab: ModuleType) -> None:
-    """The host is ahead after the first launch."""
+    """With a slow card the host is ahead after the first launch."""
     same(lab.finish_time([5.0] * 10, 1.0), 51.0, "10 kernels of 5 s, a launch takes 1 s")
 
 
 def test_slow_and_fast_kernels_in_turn(lab: ModuleType) -> None:
-    """While a long kernel runs the host gets ahead, and short ones follow at once."""
+    """While a long kernel runs, the host gets ahead, and the short kernels after it start at once."""
     same(lab.finish_time([10.0, 1.0, 1.0, 1.0], 2.0), 15.0, "10 s and three of 1 s, launch 2 s")
     same(lab.finish_time([1.0, 1.0, 1.0, 10.0], 2.0), 18.0, "three of 1 s, then 10 s, launch 2 s")
     same(lab.finish_time([0.0], 2.0), 2.0, "a kernel of no length still has to be launched")
@@ -185,7 +185,7 @@ def test_slow_and_fast_kernels_in_turn(lab: ModuleType) -> None:
 
 
 def test_the_longest_path_decides(lab: ModuleType) -> None:
-    """For some kernel: all launches up to it, then everything from it on."""
+    """The longest path decides: for some kernel, all launches up to it, then every kernel from it on."""
     rng = random.Random(2)
     for _ in range(50):
         kernel_s = [rng.choice([0.1, 1.0, 3.0]) * rng.random() for _ in range(rng.randint(1, 30))]
@@ -229,13 +229,13 @@ def test_waiting_in_the_middle(lab: ModuleType) -> None:
 
 
 def test_planning_in_turn(lab: ModuleType) -> None:
-    """Synchronous: while the host plans, the card has nothing to do."""
+    """Under synchronous scheduling the card is idle while the host plans."""
     same(lab.step_time(2.0, 5.0, 1.0, False), 6.0, "launching 2, card 5, planning 1, synchronous")
     same(lab.step_time(5.0, 2.0, 1.0, False), 6.0, "launching 5, card 2, planning 1, synchronous")
 
 
 def test_planning_ahead(lab: ModuleType) -> None:
-    """Asynchronous: the host's time is hidden, all of it or none."""
+    """Under asynchronous scheduling the card's time hides all of the host's time, or none of it."""
     same(lab.step_time(2.0, 5.0, 1.0, True), 5.0, "launching 2, card 5, planning 1, asynchronous")
     same(lab.step_time(5.0, 2.0, 1.0, True), 6.0, "launching 5, card 2, planning 1, asynchronous")
     same(lab.step_time(4.5, 5.0, 1.0, True), 5.5, "launching 4.5, card 5, planning 1, asynchronous")

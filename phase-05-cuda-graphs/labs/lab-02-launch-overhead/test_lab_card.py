@@ -12,7 +12,7 @@ same = load_support(__file__).same
 
 
 def test_launching_or_computing(lab: ModuleType) -> None:
-    """Kim's step, batch 1: the host decides without a graph, the card with one."""
+    """In Kim's step at batch 1 the host sets the pace without a graph, and the card with one."""
     read = 2 * 1_235_814_400 / 3350e9
     for mode, launched in (("NONE", 195), ("PIECEWISE", 49), ("FULL", 1)):
         for launch_s in (3e-6, 5e-6, 20e-6):
@@ -25,7 +25,7 @@ def test_launching_or_computing(lab: ModuleType) -> None:
 
 
 def test_each_request_reads_its_own_cache(lab: ModuleType) -> None:
-    """Two requests of 1,000 tokens: the weights once, K and V of both."""
+    """Two requests of 1,000 tokens read the weights once, and K and V of both."""
     for model, layers, size in ((lab.KIMS, 16, 64), (lab.LLAMA_3_8B, 32, 128)):
         got = lab.decode_time(lab.H100, model, "FULL", 2, 5e-6, 1000)
         want = (2 * model.params + 2 * 1000 * 4 * layers * 8 * size) / 3350e9
@@ -33,7 +33,7 @@ def test_each_request_reads_its_own_cache(lab: ModuleType) -> None:
 
 
 def test_padding_reads_no_more(lab: ModuleType) -> None:
-    """33 as 40: the same weights, and the K and V of 33."""
+    """33 requests run as 40 rows read the same weights, and the K and V of 33."""
     for context in (0, 1000):
         got = lab.decode_time(lab.H100, lab.KIMS, "FULL", 33, 5e-6, context, padded=40)
         want = (2 * 1_235_814_400 + 33 * context * 32_768) / 3350e9
@@ -41,7 +41,7 @@ def test_padding_reads_no_more(lab: ModuleType) -> None:
 
 
 def test_padding_computes_more(lab: ModuleType) -> None:
-    """Where arithmetic decides, a padded row costs what a row costs."""
+    """If arithmetic sets the pace, a padding row costs as much as any row."""
     for mode in ("FULL", "PIECEWISE"):
         got = lab.decode_time(lab.H100, lab.KIMS, mode, 481, 5e-6, padded=496)
         want = 2 * 1_235_814_400 * 496 / 989.5e12
@@ -49,13 +49,13 @@ def test_padding_computes_more(lab: ModuleType) -> None:
 
 
 def test_nothing_is_padded_without_a_graph(lab: ModuleType) -> None:
-    """Eager runs what is there."""
+    """An eager step has no padding."""
     got = lab.decode_time(lab.H100, lab.KIMS, "NONE", 481, 1e-6, padded=496)
     same(got, 2 * 1_235_814_400 * 481 / 989.5e12, "481 requests, eager, seconds")
 
 
 def test_planning_counts(lab: ModuleType) -> None:
-    """The host's other work, under both kinds of scheduling."""
+    """The host's other work counts, under both kinds of scheduling."""
     read = 2 * 1_235_814_400 / 3350e9
     for async_scheduling, want in ((False, read + 0.3e-3), (True, read)):
         got = lab.decode_time(
@@ -85,7 +85,7 @@ def test_planning_counts(lab: ModuleType) -> None:
 def test_where_graphs_stop_to_matter(
     lab: ModuleType, launch_us: float, context: int, want: int | None
 ) -> None:
-    """Kim's model: the first batch whose card works as long as the host launches."""
+    """For Kim's model, graphs gain nothing from the batch whose card time reaches the launching time."""
     got = lab.first_batch_without_gain(lab.H100, lab.KIMS, launch_us * 1e-6, context)
     assert got == want, (
         f"{launch_us} us a launch, {context} tokens each: from batch {got} on? 195 launches take "
@@ -94,7 +94,7 @@ def test_where_graphs_stop_to_matter(
 
 
 def test_as_long_is_no_gain(lab: ModuleType) -> None:
-    """At the very batch where both take equally long."""
+    """A batch whose launching takes exactly as long as the card's work gains nothing."""
     card = lab.Card("round", 1e30, 1000.0)
     kernels = lab.Kernels(1, layer=3, split=1, before=0, after=0, beside=1)
     model = lab.Model("round", 1000, 125, kernels)
@@ -116,7 +116,7 @@ def test_as_long_is_no_gain(lab: ModuleType) -> None:
 
 
 def test_an_empty_cache_unless_it_is_said(lab: ModuleType) -> None:
-    """Nobody has read anything yet, as for `decode_time`."""
+    """Without a context the cache is empty, as for `decode_time`."""
     got = lab.first_batch_without_gain(lab.H100, lab.KIMS, 5e-6)
     assert got == 391, f"empty caches, 5 us a launch: 391, not {got}"
     nothing = lab.Model("a cache alone", 0, 125, lab.Kernels(1))
@@ -125,7 +125,7 @@ def test_an_empty_cache_unless_it_is_said(lab: ModuleType) -> None:
 
 
 def test_a_large_model_never_waits(lab: ModuleType) -> None:
-    """Llama-3-8B, from 3 to 6 us a launch: the card has more to do, at batch 1 already."""
+    """Llama-3-8B never waits at 3 to 6 us per launch: the card has more to do, even at batch 1."""
     got = lab.launches(lab.LLAMA_3_8B.kernels, "NONE")
     assert got == 387, f"32 layers of 12 kernels and 3 at the ends are 387 launches, not {got}"
     for launch_us in (3, 4, 5, 6):

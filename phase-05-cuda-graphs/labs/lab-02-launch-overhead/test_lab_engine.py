@@ -49,7 +49,7 @@ def counted(layers: int, mode: str) -> list[tuple[str, int]]:
 @pytest.mark.parametrize("layers", [1, 4, 7])
 @pytest.mark.parametrize("mode", MODES)
 def test_the_engine_counts_the_same(lab: ModuleType, layers: int, mode: str) -> None:
-    """Every step of a run, under each mode of the engine, for three depths of the model."""
+    """`launches` counts what the engine counts in every step, for each mode and three depths of the model."""
     steps = counted(layers, mode)
     ran = {one for one, _ in steps}
     assert "NONE" in ran, f"{mode}: a prompt of 20 tokens has no graph, and the steps ran as {ran}"

@@ -1,4 +1,4 @@
-"""Lab 05-03: the ladder of capture sizes, what it costs and what it wastes. The reference solution."""
+"""Lab 05-03: the list of capture sizes, what it costs and what it wastes. The reference solution."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import NamedTuple
 
 
 class Waste(NamedTuple):
-    """What a ladder makes of a run.
+    """What a list of capture sizes makes of a run.
 
     Attributes:
         replayed: steps that a graph was replayed for.
-        above: steps with more tokens than the top rung.
+        above: steps with more tokens than the largest size.
         tokens: tokens of the replayed steps.
-        padding: rows that were added to them.
+        padding: rows that were added to those steps.
     """
 
     replayed: int

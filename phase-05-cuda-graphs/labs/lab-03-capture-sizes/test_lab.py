@@ -17,7 +17,7 @@ DEFAULT = [1, 2, 4, *range(8, 256, 8), *range(256, 513, 16)]
 
 
 def test_the_predictions_hold(lab: ModuleType) -> None:
-    """Nine numbers: six that vLLM's own config gave, two steps, and the night."""
+    """The nine predictions hold: six numbers from vLLM's own config, two steps, and the night."""
     asked = support.asked()
     sizes = {name: case.get("sizes", []) for name, case in asked.items()}
     graphs = {name: sum(case.get("captures", {}).values()) for name, case in asked.items()}
@@ -76,7 +76,7 @@ def made(lab: ModuleType, *args: int, **settings: Any) -> list[int]:
 
 
 def test_the_default_ladder(lab: ModuleType) -> None:
-    """256 requests, 8,192 tokens: 51 rungs."""
+    """256 requests and steps of 8,192 tokens make 51 capture sizes."""
     got = made(lab, 256, 8192)
     assert got == DEFAULT, (
         f"1, 2, 4, by 8 up to 248, by 16 from 256 to 512, which are 51 rungs; yours has {len(got)}: "
@@ -86,7 +86,7 @@ def test_the_default_ladder(lab: ModuleType) -> None:
 
 
 def test_twice_the_requests(lab: ModuleType) -> None:
-    """Where nobody names a maximum it is twice the decode batch, drafts counted."""
+    """Without a maximum, the largest size is twice the decode batch's tokens, speculative ones included."""
     for seqs, query_len, want in [
         (1, 1, [1, 2]), (4, 1, [1, 2, 4, 8]), (3, 2, [1, 2, 4, 8]), (2, 5, [1, 2, 4, 8, 16]),
     ]:  # fmt: skip
@@ -95,7 +95,7 @@ def test_twice_the_requests(lab: ModuleType) -> None:
 
 
 def test_the_top_is_cut_to_a_rung(lab: ModuleType) -> None:
-    """A maximum of 42 is 40, whether one asked for it or not, and 257 is 256."""
+    """A maximum of 42 becomes 40, whether it was set or derived, and 257 becomes 256."""
     for settings, top in [
         ({"max_num_seqs": 21}, 40),
         ({"max_num_seqs": 256, "max_cudagraph_capture_size": 42}, 40),
@@ -111,7 +111,7 @@ def test_the_top_is_cut_to_a_rung(lab: ModuleType) -> None:
 
 
 def test_the_longest_step_has_a_rung(lab: ModuleType) -> None:
-    """`max_num_batched_tokens` is a rung wherever the ladder reaches it, and only there."""
+    """`max_num_batched_tokens` is a capture size if the list reaches it, and only then."""
     for tokens, maximum, want in [
         (300, None, [272, 288, 300]), (300, 300, [272, 288, 300]), (300, 1000, [272, 288, 300]),
         (300, 299, [256, 272, 288]), (5, None, [2, 4, 5]), (512, None, [480, 496, 512]), (1, None, [1]),
@@ -122,7 +122,7 @@ def test_the_longest_step_has_a_rung(lab: ModuleType) -> None:
 
 
 def test_every_size_up_to_32(lab: ModuleType) -> None:
-    """`interactivity` fills the ladder below, and `throughput` does not."""
+    """`interactivity` adds every size up to 32, and `throughput` does not."""
     got = made(lab, 256, 8192, performance_mode="interactivity")
     assert got == sorted({*range(1, 33), *DEFAULT}), (
         f"1 to 32 each, then as ever: 76 rungs, yours {len(got)}: {support.in_vllm.ladder(got)}"
@@ -135,7 +135,7 @@ def test_every_size_up_to_32(lab: ModuleType) -> None:
 
 
 def test_sizes_of_ones_own(lab: ModuleType) -> None:
-    """Sorted, each once, those above the step dropped and no other."""
+    """The user's own sizes are sorted, each once, and only those above the step's limit are dropped."""
     for sizes, tokens, want in [
         ([40, 1, 2, 4, 4], 8192, [1, 2, 4, 40]), ([700, 3], 8192, [3, 700]), ([8, 42, 43], 42, [8, 42]),
         ([50], 42, []),
@@ -161,21 +161,21 @@ REFUSED = [
 
 @pytest.mark.parametrize(("settings", "named"), REFUSED)
 def test_what_vllm_refuses(lab: ModuleType, settings: dict[str, Any], named: list[str]) -> None:
-    """No rung at all, and a maximum beside sizes whose largest is another."""
+    """An empty list, a maximum below 1 and a maximum other than the user's largest size are refused."""
     said = refusal(lambda: lab.capture_sizes(256, 8192, **settings), support.told(settings))
     missing = [number for number in named if number not in said]
     assert not missing, f"{support.told(settings)}: the message should name {missing}: {said}"
 
 
 def test_the_maximum_is_compared_as_it_was_given(lab: ModuleType) -> None:
-    """Steps of 4, a maximum of 8 beside sizes up to 4: refused, though 8 lowered to the step would be 4."""
+    """The maximum is compared as given: 8 with sizes up to 4 is refused, even if a step has only 4 tokens."""
     both: dict[str, Any] = {"cudagraph_capture_sizes": [1, 4], "max_cudagraph_capture_size": 8}
     what = f"steps of 4, {support.told(both)} (8 is not 4, whatever a step can have)"
     refusal(lambda: lab.capture_sizes(256, 4, **both), what)
 
 
 def test_vllm_makes_the_same_ladders(lab: ModuleType) -> None:
-    """9,504 ladders that vLLM made, of its own accord."""
+    """Your list equals vLLM's for 9,504 settings without a maximum or sizes of the user's."""
     support.same_as_vllm(
         lab,
         lambda s: s["max_cudagraph_capture_size"] is None and s["cudagraph_capture_sizes"] is None,
@@ -184,7 +184,7 @@ def test_vllm_makes_the_same_ladders(lab: ModuleType) -> None:
 
 
 def test_vllm_makes_the_same_of_a_maximum(lab: ModuleType) -> None:
-    """1,380 ladders under a maximum, some of them cut."""
+    """Your list equals vLLM's for 1,380 settings with a maximum, some of which cut it."""
     support.same_as_vllm(
         lab,
         lambda s: s["max_cudagraph_capture_size"] and s["cudagraph_capture_sizes"] is None,
@@ -193,7 +193,7 @@ def test_vllm_makes_the_same_of_a_maximum(lab: ModuleType) -> None:
 
 
 def test_vllm_makes_the_same_of_sizes(lab: ModuleType) -> None:
-    """396 questions with the user's own sizes, of which vLLM refuses 307."""
+    """Your list equals vLLM's for 396 settings with the user's own sizes, of which vLLM refuses 307."""
     support.same_as_vllm(
         lab,
         lambda s: s["cudagraph_capture_sizes"],
@@ -206,7 +206,7 @@ def test_vllm_makes_the_same_of_sizes(lab: ModuleType) -> None:
 
 
 def test_the_lowest_rung_that_holds_it(lab: ModuleType) -> None:
-    """Every count up to the top, on three ladders."""
+    """Every step up to the largest size runs as the smallest size that holds it, on three lists."""
     for sizes in (DEFAULT, [1, 2, 4, 8], [40]):
         for num_tokens in range(1, sizes[-1] + 1):
             got = lab.padded(num_tokens, sizes)
@@ -215,7 +215,7 @@ def test_the_lowest_rung_that_holds_it(lab: ModuleType) -> None:
 
 
 def test_above_the_top_nothing_is_padded(lab: ModuleType) -> None:
-    """No graph, so the step is computed as it is; and without a ladder every step."""
+    """A step above the largest size has no graph and no padding; with an empty list that is every step."""
     for num_tokens, sizes in [
         (513, DEFAULT),
         (9, [1, 2, 4, 8]),
@@ -228,7 +228,7 @@ def test_above_the_top_nothing_is_padded(lab: ModuleType) -> None:
 
 
 def test_how_many_captures(lab: ModuleType) -> None:
-    """Pieces for every rung, FULL for what a decode batch can be: as vLLM's dispatcher has its keys."""
+    """Each size is captured in pieces, and as FULL if a decode batch can have it, like vLLM's keys."""
     for name, case in support.asked().items():
         if not case.get("sizes"):
             continue
@@ -251,7 +251,7 @@ def test_how_many_captures(lab: ModuleType) -> None:
 
 
 def test_waste_by_hand(lab: ModuleType) -> None:
-    """Four steps on four rungs, one above."""
+    """Five steps are counted by hand: four fit the four sizes, one is above them."""
     got = lab.waste([1, 3, 3, 8, 9], [1, 2, 4, 8])
     assert tuple(got) == (4, 1, 15, 2), (
         f"1, 3, 3 and 8 are replayed, 15 tokens with 2 rows of padding, and 9 is above: {got}"
@@ -263,7 +263,7 @@ def test_waste_by_hand(lab: ModuleType) -> None:
 
 
 def test_waste_of_the_night(lab: ModuleType) -> None:
-    """The night on four ladders: the more rungs, the less padding."""
+    """The night's waste is right for four lists: the more sizes, the less padding."""
     steps = support.night()
     for sizes in (DEFAULT, sorted({*range(1, 33), *DEFAULT}), [2**i for i in range(10)], [512]):
         fits = [n for n in steps if n <= sizes[-1]]
@@ -276,7 +276,7 @@ def test_waste_of_the_night(lab: ModuleType) -> None:
 
 
 def test_only_what_is_stepped_on(lab: ModuleType) -> None:
-    """Each rung once, in the order of the first time, and no step above the top."""
+    """`visited` lists each size once, in the order of first use, and skips steps above the largest."""
     got = list(lab.visited([3, 1, 4, 3, 9, 2], [1, 2, 4, 8]))
     assert got == [4, 1, 2], f"3 and 4 run as 4, then 1, then 2; 9 is above: [4, 1, 2], yours {got}"
     got = list(lab.visited([8], [1, 2, 8]))
@@ -289,7 +289,7 @@ def test_only_what_is_stepped_on(lab: ModuleType) -> None:
 
 
 def test_when_captures_have_paid(lab: ModuleType) -> None:
-    """To the step, up to the microsecond, and never if nothing is saved."""
+    """Break-even is exact to the step, a tie counts, and a graph that saves nothing is refused."""
     for num, capture_us, saved_us, want in [
         (1, 10, 5, 2), (1, 11, 5, 3), (2, 10, 1, 20), (3, 10, 7, 5), (0, 10, 5, 0),
         (86, 970_000, 260, 320_847),
@@ -317,7 +317,7 @@ def refusal(call: Callable[[], Any], what: str) -> str:
 
 
 def test_the_steps_stay_in_their_order(lab: ModuleType) -> None:
-    """`waste` and `visited` read the run and leave it alone: its order is a fact."""
+    """`waste` and `visited` read the steps and do not change their order."""
     for name, ask in [
         ("waste", lambda steps: lab.waste(steps, [1, 2, 4, 8])),
         ("visited", lambda steps: lab.visited(steps, [1, 2, 4, 8])),

@@ -31,7 +31,7 @@ def is_uniform_decode(num_scheduled_tokens: Sequence[int], uniform_decode_query_
 
 
 class CudagraphDispatcher:
-    """All graphs there are, and which of them a step is replayed from."""
+    """Which graphs there are, and which of them a step is replayed from."""
 
     def __init__(
         self,
@@ -43,8 +43,8 @@ class CudagraphDispatcher:
         """Keep what is given, and make all keys.
 
         Args:
-            cudagraph_mode: what is left when the attention backend has been asked.
-            capture_sizes: the rising ladder, in whole requests where that matters; may be empty.
+            cudagraph_mode: the mode, already lowered to what the attention backend supports.
+            capture_sizes: rising, in whole requests where that matters; may be empty.
             max_num_seqs: most requests in a step.
             uniform_decode_query_len: tokens of a decoding request.
         """

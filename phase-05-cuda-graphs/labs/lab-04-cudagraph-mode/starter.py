@@ -11,36 +11,37 @@ NONE, PIECEWISE, FULL = CUDAGraphMode.NONE, CUDAGraphMode.PIECEWISE, CUDAGraphMo
 
 
 def predictions() -> dict[str, str]:
-    """Your answers to the README's eight questions, under the names that stand there: how the step runs and
-    as how many rows, for instance `"PIECEWISE 16"`."""
+    """Your answers to the README's eight questions, under its names: how the step runs and as how many
+    rows, for instance `"PIECEWISE 16"`."""
     raise NotImplementedError
 
 
 def is_uniform_decode(num_scheduled_tokens: Sequence[int], uniform_decode_query_len: int) -> bool:
-    """Whether a step is taken for a decode batch: every request has the count of tokens that a decode has.
+    """Whether a step counts as a decode batch: every request has as many tokens as a decode has.
 
     Args:
         num_scheduled_tokens: tokens of each request in this step, at least one request.
-        uniform_decode_query_len: tokens of a decoding request, 1 and its drafts.
+        uniform_decode_query_len: tokens of a decoding request, 1 plus its speculative tokens.
     """
     raise NotImplementedError
 
 
 class CudagraphDispatcher:
-    """All graphs there are, and which of them a step is replayed from.
+    """Which graphs there are, and which of them a step is replayed from.
 
     Attributes:
         cudagraph_mode, max_num_seqs, uniform_decode_query_len: as given.
-        cudagraph_keys: for PIECEWISE and for FULL the set of `BatchDescriptor` that there is a graph of.
-        padded_to: for each count of tokens, from 0 to the top size, the lowest size that holds them.
+        cudagraph_keys: for PIECEWISE and for FULL, each `BatchDescriptor` that has a graph.
+        padded_to: for each number of tokens, from 0 to the largest size, the smallest size that holds them.
 
-    A key of pieces has a count of tokens and nothing else, because what depends on requests is not in them.
-    A key of a FULL graph also says for how many requests it was recorded. In a uniform key each of them has
-    `uniform_decode_query_len` tokens. In any other there are as many as tokens, but at most `max_num_seqs`.
+    A key of pieces has a number of tokens and nothing else, because nothing in a piece depends on requests.
+    A key of a FULL graph also says for how many requests it was recorded. In a uniform key each of these has
+    `uniform_decode_query_len` tokens. Any other key has as many requests as tokens, but at most
+    `max_num_seqs`.
 
-    Where the mode tells decode batches from mixed ones (`separate_routine()`), FULL keys are uniform. They
-    begin at one whole request and end at `max_num_seqs` of them. Where the mode is FULL for all, no key is
-    uniform, and every size has one. Mixed batches have keys at every size, in their own mode.
+    If the mode tells decode batches from mixed ones (`separate_routine()`), FULL keys are uniform. They
+    begin at one whole request and end at `max_num_seqs` of them. If the mode is FULL for all, no key is
+    uniform, and every size has a key. Mixed batches have keys at every size, in their own mode.
     """
 
     def __init__(
@@ -53,8 +54,8 @@ class CudagraphDispatcher:
         """Keep what is given, and make all keys.
 
         Args:
-            cudagraph_mode: what is left when the attention backend has been asked.
-            capture_sizes: the rising ladder, in whole requests where that matters; may be empty.
+            cudagraph_mode: the mode, already lowered to what the attention backend supports.
+            capture_sizes: rising, in whole requests where that matters; may be empty.
             max_num_seqs: most requests in a step.
             uniform_decode_query_len: tokens of a decoding request.
         """
@@ -71,12 +72,12 @@ class CudagraphDispatcher:
         self._make_keys(capture_sizes)
 
     def _make_keys(self, capture_sizes: Sequence[int]) -> None:
-        """Put into `cudagraph_keys` what there will be graphs of, and nothing comes later."""
+        """Put a key into `cudagraph_keys` for each graph there will be. None is added later."""
         raise NotImplementedError
 
     def _descriptor(self, num_tokens: int, uniform: bool) -> BatchDescriptor:
-        """The key of a FULL graph that holds so many tokens, whether there is that graph or not. Good for
-        keys and for look-ups alike. `num_tokens` is never above the top size."""
+        """The key of a FULL graph that holds this many tokens, whether that graph exists or not. It serves
+        keys and look-ups alike. `num_tokens` is never above the largest size."""
         raise NotImplementedError
 
     def dispatch(
@@ -87,21 +88,20 @@ class CudagraphDispatcher:
     ) -> tuple[CUDAGraphMode, BatchDescriptor]:
         """How a step runs, and the shape that it is padded to.
 
-        The shape is the lowest size that holds the step. If a FULL graph of that shape is there, it is taken,
-        else pieces of it, else NONE, and then the descriptor has the count of tokens as it is, without more.
-        A larger size than the lowest is never tried. A mode that treats all batches alike does not look at
+        The shape is the smallest size that holds the step. A FULL graph of that shape is taken if there is
+        one, else pieces of that size, else NONE; then the descriptor has only the number of tokens, unpadded.
+        No larger size is ever tried. A mode that treats all batches alike does not look at
         `uniform_decode`.
 
         Args:
             num_tokens: tokens of the step.
             uniform_decode: see the function above.
-            invalid_modes: what this step must not run as.
+            invalid_modes: modes that this step must not run in.
 
         Raises ValueError if `invalid_modes` holds all three, whatever the step.
 
-        After that, a step above the top, or in mode NONE, runs as NONE, and nobody asks whether NONE is
-        invalid. In a step that the ladder holds, ValueError with the count if no graph is found and NONE is
-        invalid.
+        After that, a step above the largest size, or in mode NONE, runs as NONE even if NONE is invalid. In
+        any other step, ValueError with the number of tokens if no graph is found and NONE is invalid.
         """
         raise NotImplementedError
 

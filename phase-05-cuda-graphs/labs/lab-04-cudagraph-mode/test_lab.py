@@ -60,7 +60,7 @@ def runs(dispatcher: Any, num_tokens: int, uniform: bool = False, *invalid: CUDA
 
 
 def test_the_predictions_hold(lab: ModuleType) -> None:
-    """Eight steps, as vLLM's dispatcher ran them."""
+    """The eight predictions match how vLLM's dispatcher ran these steps."""
 
     def ran(seqs: int, mode: str, num_tokens: int, uniform: bool, cascade: bool = False) -> str:
         ladder = support.grid.Ladder(seqs, 8192)
@@ -105,7 +105,7 @@ def test_the_predictions_hold(lab: ModuleType) -> None:
 
 
 def test_equal_counts_are_enough(lab: ModuleType) -> None:
-    """Uniform is a matter of counts: not of who decodes, and not of one average."""
+    """Each request's count makes a batch uniform: not whether it decodes, and not the average."""
     for counts, query_len, want in [
         ([1], 1, True), ([1, 1, 1], 1, True), ([1, 2, 1], 1, False), ([3000, 1, 1], 1, False),
         ([2, 2], 1, False), ([4, 4, 4], 4, True), ([1, 1, 1], 4, False), ([3, 5, 4], 4, False),
@@ -119,7 +119,7 @@ def test_equal_counts_are_enough(lab: ModuleType) -> None:
 
 
 def test_the_keys_of_each_mode(lab: ModuleType) -> None:
-    """Four sizes, three requests at most: which graphs there are, and for how many requests."""
+    """For four sizes and three requests at most, each mode has the right graphs, for the right requests."""
     pieces = [(1, None, False), (2, None, False), (4, None, False), (8, None, False)]
     mixed = [(1, 1, False), (2, 2, False), (4, 3, False), (8, 3, False)]
     uniform = [(1, 1, True), (2, 2, True)]
@@ -137,7 +137,7 @@ def test_the_keys_of_each_mode(lab: ModuleType) -> None:
 
 
 def test_full_keys_in_whole_requests(lab: ModuleType) -> None:
-    """Decodes of four tokens: FULL from one request to `max_num_seqs` of them."""
+    """For decodes of four tokens, FULL keys go from one request to `max_num_seqs` requests."""
     got = keys(made(lab, DECODE_ONLY, [4, 8, 12, 16, 20], 3, 4), FULL)
     want = [(4, 1, True), (8, 2, True), (12, 3, True)]
     assert got == want, (
@@ -152,7 +152,7 @@ def test_full_keys_in_whole_requests(lab: ModuleType) -> None:
 
 
 def test_what_is_recorded_first(lab: ModuleType) -> None:
-    """Pieces before FULL, and the largest first."""
+    """Pieces are recorded before FULL graphs, and the largest size comes first."""
     got = made(lab, BOTH, [1, 2, 4, 8], 3).get_capture_descs()
     told = [(mode.name, [key.num_tokens for key in found]) for mode, found in got]
     want = [("PIECEWISE", [8, 4, 2, 1]), ("FULL", [2, 1])]
@@ -179,7 +179,7 @@ def step(
 
 
 def test_full_before_pieces(lab: ModuleType) -> None:
-    """256 people: uniform steps FULL, others in pieces, and nothing above 512."""
+    """With 256 people, uniform steps run FULL, others in pieces, and those above 512 without a graph."""
     dispatcher = made(lab)
     mode, key = dispatcher.dispatch(33)
     assert mode is PIECEWISE, f"a step is mixed unless one says otherwise, yours {mode.name} {key}"
@@ -199,7 +199,7 @@ def test_full_before_pieces(lab: ModuleType) -> None:
 
 
 def test_above_the_top_nothing_is_replayed(lab: ModuleType) -> None:
-    """As it is: not padded, no requests in the key; without asking what is forbidden."""
+    """A step above the largest size is not padded and has no requests in its key, whatever is forbidden."""
     dispatcher = made(lab)
     for num_tokens in (513, 3033, 8192):
         step(dispatcher, num_tokens, False, f"NONE {num_tokens}", "no size holds it")
@@ -210,7 +210,7 @@ def test_above_the_top_nothing_is_replayed(lab: ModuleType) -> None:
 
 
 def test_a_full_batch_between_two_sizes(lab: ModuleType) -> None:
-    """33 of 33 decode: no FULL graph of 40, so pieces; and with FULL_DECODE_ONLY nothing."""
+    """33 decodes of 33 have no FULL graph of 40: pieces run them, or no graph under FULL_DECODE_ONLY."""
     sizes = [1, 2, 4, 8, 16, 24, 32, 40, 48, 56, 64]
     why = "FULL keys end at 33 requests, so at the size 32"
     step(made(lab, BOTH, sizes, 33), 32, True, "FULL 32 of 32, uniform", "32 is the last of them")
@@ -219,7 +219,7 @@ def test_a_full_batch_between_two_sizes(lab: ModuleType) -> None:
 
 
 def test_a_mixed_batch_has_no_full_graph(lab: ModuleType) -> None:
-    """Not even of the same size: a key says whether it is uniform."""
+    """A mixed batch does not use a decode graph of the same size: a key says whether it is uniform."""
     for num_tokens in (40, 33):
         want = f"NONE {num_tokens}"
         why = "FULL graphs are for uniform batches here, and without a graph nothing is padded"
@@ -228,7 +228,7 @@ def test_a_mixed_batch_has_no_full_graph(lab: ModuleType) -> None:
 
 
 def test_one_graph_for_all(lab: ModuleType) -> None:
-    """FULL and PIECEWISE do not tell decodes from others, so uniform steps get the same key."""
+    """The modes FULL and PIECEWISE treat all steps alike, so uniform steps get the same key."""
     for uniform in (False, True):
         dispatcher = made(lab, FULL, (), 64)
         step(dispatcher, 33, uniform, "FULL 40 of 40", "one graph for both kinds")
@@ -237,7 +237,7 @@ def test_one_graph_for_all(lab: ModuleType) -> None:
 
 
 def test_decodes_with_drafts(lab: ModuleType) -> None:
-    """Four tokens a request: 3 of 10 people run as 4, and a mixed step as many tokens."""
+    """With four tokens per decode, FULL graphs are padded to whole requests, and mixed steps to tokens."""
     dispatcher = made(lab, BOTH, [4, 16, 32, 64], 10, 4)
     step(dispatcher, 12, True, "FULL 16 of 4, uniform", "16 rows are 4 requests of 4")
     step(dispatcher, 32, True, "FULL 32 of 8, uniform", "32 rows are 8 requests of 4")
@@ -246,7 +246,7 @@ def test_decodes_with_drafts(lab: ModuleType) -> None:
 
 
 def test_forbidden_modes(lab: ModuleType) -> None:
-    """Without FULL pieces are taken, of the same size; without both nothing; without NONE one must fit."""
+    """Without FULL a step takes pieces of the same size, without both no graph; without NONE one must fit."""
     dispatcher = made(lab)
     step(dispatcher, 33, True, "PIECEWISE 40", "pieces are the next best", FULL)
     step(dispatcher, 33, True, "NONE 33", "nothing else is left", FULL, PIECEWISE)
@@ -269,7 +269,7 @@ def test_forbidden_modes(lab: ModuleType) -> None:
 
 
 def test_nothing_is_made_on_the_way(lab: ModuleType) -> None:
-    """A thousand steps, and the keys are what they were: only the start records graphs."""
+    """A thousand steps leave the keys as they were: only the start records graphs."""
     for dispatcher in (made(lab, BOTH, (), 33), made(lab, DECODE_ONLY, (), 33)):
         before = [keys(dispatcher, mode) for mode in (PIECEWISE, FULL)]
         for num_tokens in range(1, 600):
@@ -288,7 +288,7 @@ def test_nothing_is_made_on_the_way(lab: ModuleType) -> None:
 
 
 def test_vllm_dispatches_the_same(lab: ModuleType) -> None:
-    """Twenty tables of 4,096 steps each as vLLM's dispatcher ran them: sizes, people, drafts, modes."""
+    """Your dispatcher equals vLLM's in twenty tables of 4,096 steps, over sizes, people, drafts, modes."""
     support.tables_are_vllms(lab, 110)
 
 
@@ -296,7 +296,7 @@ def test_vllm_dispatches_the_same(lab: ModuleType) -> None:
 
 
 def test_in_the_engine(lab: ModuleType) -> None:
-    """Under your dispatcher `mini_vllm` gives the tokens that it gives without graphs, and replays."""
+    """Under your dispatcher `mini_vllm` gives the tokens that it gives without graphs, and it does replay."""
     params = SamplingParams(temperature=0.0, max_tokens=6, ignore_eos=True)
     prompts = ["Four in the morning", "Is anybody there?", "Kim"]
     plain = [out.outputs[0].token_ids for out in LLM(max_num_seqs=8).generate(prompts, params)]

@@ -13,11 +13,11 @@ Pair = tuple[float, float]
 
 
 class Launches(NamedTuple):
-    """Calls of kernels in a step that Inductor compiled.
+    """Kernel calls in a step that Inductor compiled.
 
     Attributes:
-        fused: of kernels that Inductor wrote.
-        library: of kernels that were there before, a matrix product for instance.
+        fused: calls of kernels that Inductor wrote.
+        library: calls of existing kernels, a matrix product for instance.
     """
 
     fused: int
@@ -28,9 +28,9 @@ class Prediction(NamedTuple):
     """A step on paper. Seconds.
 
     Attributes:
-        host: what starting its kernels takes the processor.
-        device: what its kernels take, once started.
-        step: what the step takes.
+        host: the processor's time for starting the kernels.
+        device: the time of the kernels, once started.
+        step: the time of the step.
         lost: share of the step in which no kernel works (0 to 1).
     """
 
@@ -41,11 +41,11 @@ class Prediction(NamedTuple):
 
 
 class Gain(NamedTuple):
-    """What a change brought, by pairs of measurements.
+    """What a change gained, by pairs of measurements.
 
     Attributes:
-        ratio: how many times faster, as the middle pair has it.
-        low, high: the pairs that speak least and most for the change.
+        ratio: how many times faster, by the middle pair.
+        low, high: the same by the pairs that speak least and most for the change.
         verdict: GAIN or LOSS where all pairs agree, else UNDECIDED.
     """
 
@@ -74,7 +74,7 @@ def predictions() -> dict[str, Any]:
 
 
 def storages(values: Any) -> list[int]:
-    """The memory of each tensor in `values`, a number for each. Given. Needs torch.
+    """The memory of each tensor in `values`, one number each. Given. Needs torch.
 
     Tensors may stand in lists, tuples and dictionaries.
     """
@@ -86,10 +86,10 @@ def storages(values: Any) -> list[int]:
 
 
 def count_operators(run: Callable[[], object]) -> dict[str, int]:
-    """How often each operator is started while `run()` runs, for those that start a kernel. Given.
+    """How often each operator that starts a kernel is started during `run()`. Given.
 
-    Needs torch. In the context of a `TorchDispatchMode` PyTorch hands over each operator, and takes its
-    result from there.
+    Needs torch. Inside a `TorchDispatchMode` PyTorch hands each operator to the mode, and takes its result
+    from the mode.
     """
     from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -121,8 +121,8 @@ def count_launches(code: str) -> Launches:
     """The kernels that Inductor's output starts in one step. Given.
 
     Args:
-        code: a Python file as Inductor writes it. Above, kernels are defined; the method `call` runs them in
-            order, one statement a line. Below it stands what a benchmark would need, at a smaller margin.
+        code: a Python file as Inductor writes it. It first defines kernels; its method `call` runs them in
+            order, one statement per line. Less indented code for a benchmark follows.
 
     A line of `call` starts a kernel if it calls `cpp_fused_…(` (on a CPU), `triton_….run(` (on a GPU),
     `extern_kernels.…(` or `torch.ops.…(`, with or without `name = ` in front. The first two are fused. A
@@ -155,14 +155,14 @@ def _body(code: str) -> list[str]:
 
 
 def cost_per_operator(chains: Sequence[tuple[int, float]]) -> float:
-    """Seconds for one operator more, from chains of operators that do next to nothing. Given.
+    """Seconds for one more operator, from chains of operators that do next to nothing. Given.
 
     Args:
-        chains: (operators, seconds that they took together), in any order, lengths may repeat.
+        chains: (operators, seconds that they took together), in any order; lengths may repeat.
 
     Returns:
         the slope of the straight line through all points by least squares. What a measurement costs besides
-        its operators is in the line's other number, which nobody needs here.
+        its operators is the line's intercept, which is not needed here.
 
     Raises:
         ValueError: there are not two lengths; the message has the word "operators".
@@ -198,7 +198,7 @@ def predict(
 
 
 def gain(pairs: Sequence[Pair]) -> Gain:
-    """What the pairs `(before, after)` say, each measured one right behind the other. Seconds."""
+    """What the pairs `(before, after)` say, in seconds. The two of a pair were measured back to back."""
     if not pairs:
         raise ValueError("no pairs: nothing was measured")
     ratios = sorted(before / after for before, after in pairs)
@@ -208,7 +208,7 @@ def gain(pairs: Sequence[Pair]) -> Gain:
 
 
 def gain_ends(gains: Mapping[int, Gain]) -> int | None:
-    """The size from which on nothing is gained any more, up to the largest that was measured."""
+    """The size from which nothing is gained, up to the largest that was measured."""
     end = None
     for size in sorted(gains, reverse=True):
         if gains[size].verdict == GAIN:

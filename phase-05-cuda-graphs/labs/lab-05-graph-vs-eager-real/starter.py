@@ -1,5 +1,5 @@
 """Lab 05-05: count what a step launches, predict its time, and judge what was measured. Your work: every
-NotImplementedError. What says "Given" is written.
+NotImplementedError. What says "Given" is already written.
 
 `measure.py` counts, predicts and judges with what you write here.
 """
@@ -18,11 +18,11 @@ Pair = tuple[float, float]
 
 
 class Launches(NamedTuple):
-    """Calls of kernels in a step that Inductor compiled.
+    """Kernel calls in a step that Inductor compiled.
 
     Attributes:
-        fused: of kernels that Inductor wrote.
-        library: of kernels that were there before, a matrix product for instance.
+        fused: calls of kernels that Inductor wrote.
+        library: calls of existing kernels, a matrix product for instance.
     """
 
     fused: int
@@ -33,9 +33,9 @@ class Prediction(NamedTuple):
     """A step on paper. Seconds.
 
     Attributes:
-        host: what starting its kernels takes the processor.
-        device: what its kernels take, once started.
-        step: what the step takes.
+        host: the processor's time for starting the kernels.
+        device: the time of the kernels, once started.
+        step: the time of the step.
         lost: share of the step in which no kernel works (0 to 1).
     """
 
@@ -46,11 +46,11 @@ class Prediction(NamedTuple):
 
 
 class Gain(NamedTuple):
-    """What a change brought, by pairs of measurements.
+    """What a change gained, by pairs of measurements.
 
     Attributes:
-        ratio: how many times faster, as the middle pair has it.
-        low, high: the pairs that speak least and most for the change.
+        ratio: how many times faster, by the middle pair.
+        low, high: the same by the pairs that speak least and most for the change.
         verdict: GAIN or LOSS where all pairs agree, else UNDECIDED.
     """
 
@@ -64,7 +64,7 @@ class Gain(NamedTuple):
 
 
 def predictions() -> dict[str, Any]:
-    """What you say before you look: the names and what to answer stand in the README."""
+    """Your answers before you look. The README has the names and the choices."""
     raise NotImplementedError
 
 
@@ -72,7 +72,7 @@ def predictions() -> dict[str, Any]:
 
 
 def storages(values: Any) -> list[int]:
-    """The memory of each tensor in `values`, a number for each. Given. Needs torch.
+    """The memory of each tensor in `values`, one number each. Given. Needs torch.
 
     Tensors may stand in lists, tuples and dictionaries.
     """
@@ -84,10 +84,10 @@ def storages(values: Any) -> list[int]:
 
 
 def count_operators(run: Callable[[], object]) -> dict[str, int]:
-    """How often each operator is started while `run()` runs, for those that start a kernel. Given.
+    """How often each operator that starts a kernel is started during `run()`. Given.
 
-    Needs torch. In the context of a `TorchDispatchMode` PyTorch hands over each operator, and takes its
-    result from there.
+    Needs torch. Inside a `TorchDispatchMode` PyTorch hands each operator to the mode, and takes its result
+    from the mode.
     """
     from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -109,7 +109,7 @@ def count_operators(run: Callable[[], object]) -> dict[str, int]:
 
 
 def starts_kernel(func: Any, came_in: Any, out: Any) -> bool:
-    """Whether an operator that PyTorch started has started a kernel. `count_operators` asks for each.
+    """Whether an operator that PyTorch ran started a kernel. `count_operators` asks for each operator.
 
     Two kinds start none:
 
@@ -131,8 +131,8 @@ def count_launches(code: str) -> Launches:
     """The kernels that Inductor's output starts in one step. Given.
 
     Args:
-        code: a Python file as Inductor writes it. Above, kernels are defined; the method `call` runs them in
-            order, one statement a line. Below it stands what a benchmark would need, at a smaller margin.
+        code: a Python file as Inductor writes it. It first defines kernels; its method `call` runs them in
+            order, one statement per line. Less indented code for a benchmark follows.
 
     A line of `call` starts a kernel if it calls `cpp_fused_…(` (on a CPU), `triton_….run(` (on a GPU),
     `extern_kernels.…(` or `torch.ops.…(`, with or without `name = ` in front. The first two are fused. A
@@ -165,14 +165,14 @@ def _body(code: str) -> list[str]:
 
 
 def cost_per_operator(chains: Sequence[tuple[int, float]]) -> float:
-    """Seconds for one operator more, from chains of operators that do next to nothing. Given.
+    """Seconds for one more operator, from chains of operators that do next to nothing. Given.
 
     Args:
-        chains: (operators, seconds that they took together), in any order, lengths may repeat.
+        chains: (operators, seconds that they took together), in any order; lengths may repeat.
 
     Returns:
         the slope of the straight line through all points by least squares. What a measurement costs besides
-        its operators is in the line's other number, which nobody needs here.
+        its operators is the line's intercept, which is not needed here.
 
     Raises:
         ValueError: there are not two lengths; the message has the word "operators".
@@ -202,11 +202,11 @@ def predict(
     Args:
         cost: seconds of the processor for one launch.
         bytes_read: what its kernels must read, the weights above all.
-        bandwidth: bytes a second.
+        bandwidth: bytes per second.
         overlap: True on a GPU, which works on one kernel while the processor starts the next. False on a CPU,
             where the same core does first the one and then the other.
 
-    A step of nothing takes no time and loses none.
+    An empty step takes no time and loses none.
 
     Raises:
         ValueError: an impossible number; the first line is given.
@@ -219,38 +219,38 @@ def predict(
 
 
 def gain(pairs: Sequence[Pair]) -> Gain:
-    """What the pairs `(before, after)` say, each measured one right behind the other. Seconds.
+    """What the pairs `(before, after)` say, in seconds. The two of a pair were measured back to back.
 
     A machine does not have the same speed all the time, but it has nearly the same for the two of a pair. So
     each pair gives one ratio, and `ratio` is their median.
 
     Raises:
-        ValueError: there are none; the message says "no pairs".
+        ValueError: there are no pairs; the message says "no pairs".
     """
     raise NotImplementedError
 
 
 def gain_ends(gains: Mapping[int, Gain]) -> int | None:
-    """The size from which on nothing is gained any more, up to the largest that was measured.
+    """The size from which nothing is gained, up to the largest that was measured.
 
     Args:
         gains: by size, a batch or a width, in any order.
 
     Returns:
-        the smallest measured size for which neither it nor a larger one has the verdict GAIN; None where the
-        largest has it, or nothing was measured.
+        the smallest measured size for which neither it nor a larger one has the verdict GAIN; None if the
+        largest has it, or if nothing was measured.
     """
     raise NotImplementedError
 
 
 def cost_of_removed(before: int, after: int, pairs: Sequence[Pair]) -> float:
-    """Seconds that each launch saved was worth, by the measured pairs: the median of their differences.
+    """Seconds that each saved launch was worth, by the median of the pairs' differences.
 
     Args:
         before, after: launches of a step.
         pairs: as for `gain`.
 
     Raises:
-        ValueError: not fewer launches than before; the message has the word "launches".
+        ValueError: `after` is not below `before`; the message has the word "launches".
     """
     raise NotImplementedError

@@ -15,7 +15,7 @@ support = load_support(__file__)
 
 
 def test_the_predictions_hold(lab: ModuleType) -> None:
-    """What was said before, against what was counted and measured."""
+    """The predictions match what was counted and measured."""
     said, want = lab.predictions(), support.answers(lab)
     assert set(said) == set(want), f"the names are {sorted(want)}, not {sorted(said)}"
     asks = {
@@ -35,7 +35,7 @@ def test_the_predictions_hold(lab: ModuleType) -> None:
 
 
 def test_a_step_on_a_gpu(lab: ModuleType) -> None:
-    """The processor starts the next kernel while one works: the longer of the two is the step."""
+    """On a GPU the processor starts the next kernel while one runs, so the longer of the two is the step."""
     bound = lab.predict(200, 5e-6, 2e9, 4e12, overlap=True)
     assert math.isclose(bound.host, 1e-3), f"200 launches of 5 us are 1 ms, not {bound.host:g} s"
     assert math.isclose(bound.device, 5e-4), f"2 GB at 4 TB/s are 0.5 ms, not {bound.device:g} s"
@@ -55,7 +55,7 @@ def test_a_step_on_a_gpu(lab: ModuleType) -> None:
 
 
 def test_a_step_on_a_cpu(lab: ModuleType) -> None:
-    """One core does first the one and then the other."""
+    """On a CPU one core first starts a kernel and then runs it."""
     got = lab.predict(300, 1e-5, 1e8, 1e11, overlap=False)
     assert math.isclose(got.step, 4e-3), (
         f"3 ms of launches, then 1 ms of work: 4 ms, not {got.step:g} s"
@@ -78,7 +78,7 @@ def test_a_step_on_a_cpu(lab: ModuleType) -> None:
 
 @pytest.mark.parametrize(("ratio", "verdict"), [(1.5, "GAIN"), (0.8, "LOSS"), (1.0, "UNDECIDED")])
 def test_a_drifting_machine(lab: ModuleType, ratio: float, verdict: str) -> None:
-    """Rounds that are up to ten times slower than others, while every pair has the same ratio."""
+    """Rounds may be ten times slower than others: if every pair has the same ratio, so has the result."""
     got = lab.gain(support.drifting(3, ratio))
     for name in ("ratio", "low", "high"):
         value = getattr(got, name)
@@ -91,7 +91,7 @@ def test_a_drifting_machine(lab: ModuleType, ratio: float, verdict: str) -> None
 
 
 def test_the_middle_pair(lab: ModuleType) -> None:
-    """One pair that something disturbed moves neither the ratio nor hides itself."""
+    """One disturbed pair does not move the ratio, and it is not hidden either."""
     pairs = [(2.0, 1.0), (2.2, 1.0), (2.1, 1.0), (60.0, 1.0), (1.9, 1.0)]
     got = lab.gain(pairs)
     assert math.isclose(got.ratio, 2.1), (
@@ -124,20 +124,20 @@ def test_the_middle_pair(lab: ModuleType) -> None:
     ],
 )
 def test_all_pairs_must_agree(lab: ModuleType, ratios: list[float], verdict: str) -> None:
-    """One pair on the other side, or on neither, and the case is open."""
+    """One pair that disagrees, or shows no difference, makes the verdict UNDECIDED."""
     got = lab.gain([(ratio, 1.0) for ratio in ratios])
     want = getattr(lab, verdict)
     assert got.verdict == want, f"pairs that say {ratios} are {want!r}, not {got.verdict!r}"
 
 
 def test_no_pairs_no_verdict(lab: ModuleType) -> None:
-    """Nothing measured is an error."""
+    """An empty list of pairs is an error."""
     with pytest.raises(ValueError, match="no pairs"):
         lab.gain([])
 
 
 def test_where_the_gain_ends(lab: ModuleType) -> None:
-    """The first size of the last stretch without a gain, whatever the order of the sizes."""
+    """The gain ends at the first size of the last stretch without one, in whatever order the sizes come."""
     made = {
         name: lab.Gain(1.0, 1.0, 1.0, getattr(lab, name)) for name in ("GAIN", "LOSS", "UNDECIDED")
     }
@@ -157,7 +157,7 @@ def test_where_the_gain_ends(lab: ModuleType) -> None:
 
 
 def test_what_a_launch_was_worth(lab: ModuleType) -> None:
-    """Differences of pairs, and the middle of those."""
+    """A saved launch is worth the pairs' median difference, divided by the launches saved."""
     pairs = [(9.0, 1.0), (30.0, 20.0), (12.0, 2.0), (110.0, 10.0), (8.0, 4.0)]
     got = lab.cost_of_removed(216, 50, pairs)
     assert math.isclose(got, 10 / 166), (
@@ -170,7 +170,7 @@ def test_what_a_launch_was_worth(lab: ModuleType) -> None:
 
 
 def test_the_recorded_gains(lab: ModuleType) -> None:
-    """Every row of `steps.json`, against numpy."""
+    """Every row of `steps.json` has the gain that numpy computes."""
     for row in support.recorded("steps")["rows"]:
         pairs = support.pairs_of(row)
         ratios = [before / after for before, after in pairs]

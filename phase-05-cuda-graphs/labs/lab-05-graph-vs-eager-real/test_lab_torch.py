@@ -24,7 +24,7 @@ def counted(lab: ModuleType, run: Callable[[], object]) -> dict[str, int]:
 
 
 def test_kernels_are_counted_by_name(lab: ModuleType) -> None:
-    """Each start, under the operator's short name."""
+    """Each started kernel is counted under its operator's short name."""
     x = torch.ones(3, 4)
     got = counted(lab, lambda: ((x + 1) * 2 + x.exp()).sum())
     want = {"add": 2, "mul": 1, "exp": 1, "sum": 1}
@@ -32,7 +32,7 @@ def test_kernels_are_counted_by_name(lab: ModuleType) -> None:
 
 
 def test_views_start_nothing(lab: ModuleType) -> None:
-    """The same memory seen otherwise: alone, in a list, or by an operator that does not say so."""
+    """A view starts no kernel: alone, in a list, or from an operator that does not call it one."""
     x = torch.ones(4, 6)
     views: dict[str, Callable[[], Any]] = {
         "transpose": lambda: x.t(),
@@ -50,7 +50,7 @@ def test_views_start_nothing(lab: ModuleType) -> None:
 
 
 def test_a_copy_starts_one(lab: ModuleType) -> None:
-    """A transposed matrix cannot be flattened in place: `reshape` copies."""
+    """A `reshape` that must copy starts a kernel: a transposed matrix cannot be flattened in place."""
     x = torch.ones(4, 6)
     got = counted(lab, lambda: x.t().reshape(24))
     assert sum(got.values()) == 1, f"one copy and no more; you count {got}"
@@ -61,7 +61,7 @@ def test_a_copy_starts_one(lab: ModuleType) -> None:
 
 
 def test_writing_in_place_starts_one(lab: ModuleType) -> None:
-    """Its result is memory that came in, and yet it writes."""
+    """An operator that writes in place starts a kernel, although it returns memory that came in."""
     x, out = torch.ones(4), torch.ones(4)
     got = counted(lab, lambda: x.add_(1))
     assert got == {"add_": 1}, f"add_ writes 4 numbers, so a kernel runs; you count {got}"
@@ -72,14 +72,14 @@ def test_writing_in_place_starts_one(lab: ModuleType) -> None:
 
 
 def test_room_is_not_a_kernel(lab: ModuleType) -> None:
-    """Memory is set aside, and nothing is written."""
+    """An allocation starts no kernel: it sets memory aside and writes nothing."""
     x = torch.ones(4)
     got = counted(lab, lambda: (torch.empty(3), x.new_empty(3), torch.empty_like(x)))
     assert got == {}, f"empty, new_empty and empty_like write nothing; you count {got}"
 
 
 def test_the_decode_step(lab: ModuleType) -> None:
-    """The step whose numbers are in `steps.json`, and as many for a batch of any size or width above."""
+    """The decode step starts as many operators as `steps.json` says, at batch 1 and at batch 8."""
     step_file = load_module(support.HERE / "step.py", "lab_05_05_step_in_test")
     for hidden_size, batch in ((128, 1), (128, 8)):
         step = step_file.DecodeStep(hidden_size, batch)

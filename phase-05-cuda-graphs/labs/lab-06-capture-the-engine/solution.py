@@ -24,7 +24,7 @@ def padded_size(sizes: Sequence[int], num_tokens: int) -> int | None:
 
 
 def put(buffer: Tensor, values: np.ndarray, length: int, padding: int = 0) -> Tensor:
-    """Copy `values` into the first rows of `buffer`, and `padding` into those from there to `length`.
+    """Copy `values` into the first rows of `buffer`, and `padding` into the rows after them, up to `length`.
 
     A row of `values` may be shorter than one of the buffer. Returns the buffer's first `length` rows.
     """
@@ -57,7 +57,7 @@ class Captured:
     def replay(self, size: int) -> Any:
         """Run the graph of `size` on what its inputs hold now.
 
-        Returns the output of that capture, with this replay's numbers. Good up to the next replay.
+        Returns the output of that capture, with this replay's numbers. Valid until the next replay.
         """
         graph, output = self.entries[size]
         graph.replay()
@@ -123,7 +123,7 @@ class CaptureRunner:
 
     def capture(self) -> None:
         """Capture every graph there will ever be: pieces for every size, and the whole model for the sizes
-        that a batch of decodes can have; in each the largest first, which leaves its memory to the others."""
+        that a batch of decodes can have; in each the largest first, so that the others reuse its memory."""
         for size in reversed(self.sizes):
             self.capture_pieces(size)
         for size in reversed(self.sizes):
@@ -193,7 +193,7 @@ class CaptureRunner:
     def run_eagerly(
         self, input_ids: np.ndarray, positions: np.ndarray, metadata: HostMetadata
     ) -> Tensor:
-        """Without graphs, on tensors of its own, unpadded."""
+        """Run a step without graphs or padding, on tensors of its own."""
 
         def tensor(values: np.ndarray) -> Tensor:
             return torch.as_tensor(values, device=self.model.device)

@@ -24,7 +24,7 @@ def padded_size(sizes: Sequence[int], num_tokens: int) -> int | None:
 
 
 def put(buffer: Tensor, values: np.ndarray, length: int, padding: int = 0) -> Tensor:
-    """Copy `values` into the first rows of `buffer`, and `padding` into those from there to `length`.
+    """Copy `values` into the first rows of `buffer`, and `padding` into the rows after them, up to `length`.
 
     A row of `values` may be shorter than one of the buffer. Returns the buffer's first `length` rows.
     """
@@ -40,7 +40,7 @@ class Captured:
     """A function of tensors, captured once for each size and then replayed.
 
     Args:
-        function: takes tensors and whatever else, returns a tensor or a tuple of tensors.
+        function: takes tensors and other arguments, returns a tensor or a tuple of tensors.
         graphs: `graphs_for(device)`, with `CUDAGraph()` and `graph(cuda_graph, pool=...)`.
         pool: the pool that all graphs of the model share.
     """
@@ -54,8 +54,8 @@ class Captured:
     def capture(self, size: int, *args: Any) -> Any:
         """Record `function(*args)` as the graph of `size`.
 
-        Whatever the function makes or loads when it first sees this size must be there before the capture
-        begins. That call may read numbers that no replay has written yet.
+        Anything that the function makes or loads when it first sees this size must exist before the capture
+        begins. The call that makes it may read numbers that no replay has written yet.
 
         Returns the output. Its shapes and addresses are final; its numbers come with a replay.
         """
@@ -64,7 +64,7 @@ class Captured:
     def replay(self, size: int) -> Any:
         """Run the graph of `size` on what its inputs hold now.
 
-        Returns the output of that capture, with this replay's numbers. Good up to the next replay.
+        Returns the output of that capture, with this replay's numbers. Valid until the next replay.
         """
         graph, output = self.entries[size]
         graph.replay()
@@ -76,9 +76,9 @@ class CaptureRunner:
 
     Args:
         model: its `forward` takes ids, positions, caches and metadata; `model.attention` is its backend.
-        kv_caches: one a layer, `[num_blocks, 2, block_size, num_kv_heads, head_size]`; they stay where
+        kv_caches: one per layer, `[num_blocks, 2, block_size, num_kv_heads, head_size]`; they stay where
             they are.
-        sizes: the ladder, rising: tokens of the steps to capture.
+        sizes: the capture sizes, rising: tokens of the steps to capture.
         max_num_seqs: most requests in a step.
         max_model_len: most tokens of a request.
     """
@@ -129,14 +129,14 @@ class CaptureRunner:
             metadata: of the step, in numpy. Its table may have fewer columns than the buffer.
 
         Returns metadata whose tensors are the buffers' first `size` rows, or `num_reqs` requests
-        (`query_start_loc` has one entry more), and whose numbers are the step's own. No request of
-        padding has tokens, and no row of padding is written to a slot that anybody reads.
+        (`query_start_loc` has one entry more), and whose numbers are the step's own. No padding
+        request has tokens, and no padding row is written to a slot that is ever read.
         """
         raise NotImplementedError
 
     def capture(self) -> None:
         """Capture every graph there will ever be: pieces for every size, and the whole model for the sizes
-        that a batch of decodes can have; in each the largest first, which leaves its memory to the others."""
+        that a batch of decodes can have; in each the largest first, so that the others reuse its memory."""
         for size in reversed(self.sizes):
             self.capture_pieces(size)
         for size in reversed(self.sizes):
@@ -159,7 +159,7 @@ class CaptureRunner:
     def capture_full(self, size: int) -> None:
         """Capture `self.model.forward` for `size` requests of one token each.
 
-        The warm-up runs on what lies in the buffers, so no slot of anybody's may stand there. What the host
+        The warm-up runs on what is in the buffers, so they must hold no request's slot. What the host
         says (`num_decodes`, `max_query_len`, `max_seq_len`) is recorded, so it must be true of every replay.
         """
         raise NotImplementedError
@@ -185,14 +185,14 @@ class CaptureRunner:
         """Hidden states `[num_tokens, hidden_size]` of a step, which belong to the caller.
 
         A step of decodes runs in the graph of the whole model, if its size has one. Any other step
-        runs in pieces, and one with more tokens than the largest size as `run_eagerly` does it.
+        runs in pieces, and one with more tokens than the largest size runs in `run_eagerly`.
         """
         raise NotImplementedError
 
     def run_eagerly(
         self, input_ids: np.ndarray, positions: np.ndarray, metadata: HostMetadata
     ) -> Tensor:
-        """Without graphs, on tensors of its own, unpadded."""
+        """Run a step without graphs or padding, on tensors of its own."""
 
         def tensor(values: np.ndarray) -> Tensor:
             return torch.as_tensor(values, device=self.model.device)

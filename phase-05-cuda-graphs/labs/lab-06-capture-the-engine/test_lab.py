@@ -31,7 +31,7 @@ on_each_device = pytest.mark.parametrize("device", DEVICES)
 
 @on_each_device
 def test_a_function_is_replayed_on_new_numbers(lab: ModuleType, device: str) -> None:
-    """`Captured` alone: what lies in the input at the replay is what counts."""
+    """`Captured` replays a function on what its input holds at the time of the replay."""
     import torch
 
     from mini_vllm.gpu.graph_standin import graphs_for
@@ -58,7 +58,7 @@ def test_a_function_is_replayed_on_new_numbers(lab: ModuleType, device: str) -> 
 
 @on_each_device
 def test_two_decodes_each_from_their_own_inputs(lab: ModuleType, device: str) -> None:
-    """Kim alone: the second replay sees the second step's token, position, slot, blocks and length."""
+    """Kim's second replay reads the second step's token, position, slot, blocks and length."""
     night = Night(lab, device).capture()
     night.run(
         "The prompt fills a size, so it is not padding: look at the copies into the buffers, and at what "
@@ -89,7 +89,7 @@ def test_a_long_sequence_is_read_to_its_end(lab: ModuleType, device: str) -> Non
 
 @on_each_device
 def test_a_request_of_padding_has_no_tokens(lab: ModuleType, device: str) -> None:
-    """What `fill` hands on: requests of padding begin where the last one ends; the step's own numbers."""
+    """`fill` returns the step's own numbers, and padding requests that begin where the last one ends."""
     night = Night(lab, device)
     steps = [(16, 8, {f"r{i}": 2 for i in range(8)}), (4, 4, {"r0": 1, "r1": 1, "r2": 1})]
     steps.append((8, 2, {"r0": 1, "r1": 4}))
@@ -122,7 +122,7 @@ def test_a_request_of_padding_has_no_tokens(lab: ModuleType, device: str) -> Non
 
 @on_each_device
 def test_capture_writes_to_nobodys_slot(lab: ModuleType, device: str) -> None:
-    """A warm-up runs for real, on whatever lies in the buffers."""
+    """A warm-up runs for real on what is in the buffers, so it must write to no request's slot."""
     night = Night(lab, device, sizes=(1, 2), max_num_seqs=2)
     night.fill(2, 2, night.arrays(kim=1, lou=1))
     night.capture()
@@ -136,7 +136,7 @@ def test_capture_writes_to_nobodys_slot(lab: ModuleType, device: str) -> None:
 
 @on_each_device
 def test_padding_writes_to_nobodys_slot(lab: ModuleType, device: str) -> None:
-    """A large step leaves its numbers in the buffers; a small one after it has rows of padding on top."""
+    """Padding rows write to no request's slot, even after a large step left its numbers in the buffers."""
     why = "A row of padding has written its K and V, to a slot that an earlier step left in the buffer."
     night = Night(lab, device).capture()
     names = [f"r{i}" for i in range(8)]
@@ -152,7 +152,7 @@ def test_padding_writes_to_nobodys_slot(lab: ModuleType, device: str) -> None:
 
 @on_each_device
 def test_mixed_batches_run_in_pieces(lab: ModuleType, device: str) -> None:
-    """Lou's prompt among decodes: pieces of one size, between them attention on the step's requests."""
+    """Lou's prompt among decodes runs in pieces of one size, with attention on the step's requests."""
     night = Night(lab, device).capture()
     why = (
         "Attention stands between the pieces, and the next piece looks for its result in one place."
@@ -166,7 +166,7 @@ def test_mixed_batches_run_in_pieces(lab: ModuleType, device: str) -> None:
 
 @on_each_device
 def test_what_the_first_call_makes_is_there_for_every_graph(lab: ModuleType, device: str) -> None:
-    """A model that makes a table for each size when it first sees it. In a capture, nothing is made."""
+    """A table that the model makes on its first call for a size exists before the capture."""
     night = Night(lab, device, lazy=True).capture()
     why = (
         "This model makes a table when a size first comes, and in a capture that call makes nothing. What "
@@ -179,7 +179,7 @@ def test_what_the_first_call_makes_is_there_for_every_graph(lab: ModuleType, dev
 
 @on_each_device
 def test_a_decode_batch_without_a_full_graph_runs_in_pieces(lab: ModuleType, device: str) -> None:
-    """Five decodes where six may run: size 8 has no FULL graph, because no step has eight requests."""
+    """Five decodes where six may run take pieces: size 8 has no FULL graph, as no step has eight requests."""
     night = Night(lab, device, max_num_seqs=6).capture()
     names = [f"r{i}" for i in range(6)]
     night.run("Twelve tokens of six prompts.", **dict.fromkeys(names, 2))
@@ -191,7 +191,7 @@ def test_a_decode_batch_without_a_full_graph_runs_in_pieces(lab: ModuleType, dev
 
 @on_each_device
 def test_a_step_that_has_graphs_uses_them(lab: ModuleType, device: str) -> None:
-    """One replay for the whole model, one for each piece, none above the largest size."""
+    """A step is one replay for the whole model, or one per piece, or none above the largest size."""
     night = Night(lab, device, max_num_seqs=6).capture()
     names = [f"r{i}" for i in range(5)]
     pieces = len(night.model.layers) + 1
@@ -230,7 +230,7 @@ def test_more_tokens_than_the_largest_size_run_without_a_graph(
 
 @on_each_device
 def test_nothing_is_captured_after_the_start(lab: ModuleType, device: str) -> None:
-    """`capture` makes every graph there will ever be: per size the pieces, up to max_num_seqs the whole."""
+    """`capture` makes every graph there will be: pieces for all sizes, the model up to `max_num_seqs`."""
     night = Night(lab, device)
     with support.counted_captures(device) as begun:
         night.capture()
@@ -250,7 +250,7 @@ def test_nothing_is_captured_after_the_start(lab: ModuleType, device: str) -> No
 
 @on_each_device
 def test_a_result_belongs_to_the_caller(lab: ModuleType, device: str) -> None:
-    """The next step does not change what an earlier one returned."""
+    """The next step does not change what an earlier step returned."""
     night = Night(lab, device).capture()
     night.run("The prompts.", kim=4, lou=4)
     for tokens in ({"kim": 1, "lou": 1}, {"kim": 2, "lou": 2}):
@@ -272,7 +272,7 @@ def test_a_result_belongs_to_the_caller(lab: ModuleType, device: str) -> None:
 def test_all_sizes_fit_into_the_memory_of_the_largest(
     lab: ModuleType, sizes: tuple[int, ...], max_num_seqs: int
 ) -> None:
-    """One pool, the largest size first: a small graph uses the memory that a large one has freed."""
+    """In one pool, largest size first, a small graph uses the memory that a large one has freed."""
     with support.small_segments():
         largest = sum(support.pool_bytes(lab, sizes[-1:], max_num_seqs))
         pools = support.pool_bytes(lab, sizes, max_num_seqs)
@@ -291,7 +291,7 @@ def test_all_sizes_fit_into_the_memory_of_the_largest(
 
 @on_each_device
 def test_the_engine_says_the_same_under_your_graphs(lab: ModuleType, device: str) -> None:
-    """The shipped checkpoint: eight requests, chunks, prefix hits and preemptions, token by token."""
+    """The shipped checkpoint gives the same tokens under your graphs, with chunks, hits and preemptions."""
     from mini_vllm import LLM, SamplingParams
 
     settings = {
