@@ -1,7 +1,6 @@
 """What each idea of a serving engine is worth: one workload, one memory, an idea more in each row.
 
     python -m benchmarks.ideas           # the table of README.md
-    python -m benchmarks.ideas --draw    # and benchmarks/results/ideas.svg, its bars
 
 32 people ask at once. All prompts begin with the same instruction of 96 tokens, 16 of their own
 follow; the answers' lengths are drawn long-tailed, 8 to 192 tokens. The cache holds 1,024 tokens, and
@@ -15,12 +14,9 @@ from __future__ import annotations
 
 import math
 import random
-import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from benchmarks.machine import RESULTS
-from course.docs.drawing import Drawing
 from mini_vllm import EngineConfig, LLMEngine, SamplingParams
 from mini_vllm.engine.step_record import StepRecord
 
@@ -90,34 +86,11 @@ def rows() -> Iterator[tuple[str, Result]]:
     yield "prefix caching: blocks shared", serve([people], PEOPLE, share=True)
 
 
-def draw(found: list[tuple[str, Result]]) -> Drawing:
-    """Two bars per row: the passes through the model, and those that a person waits for the first token."""
-    left, wide, high = 10, 470, 74
-    d = Drawing("Passes through the model, and mean wait, with each idea", 26 + high * len(found))
-    most = max(result.passes for _, result in found)
-    for number, (name, result) in enumerate(found):
-        y = 14 + number * high
-        d.text(left, y + 14, name)
-        for at, (value, css, said) in enumerate(
-            [
-                (float(result.passes), "A", f"{result.passes:,} passes"),
-                (result.wait, "B", f"{result.wait:,.1f} to the first token"),
-            ]
-        ):
-            length = max(2.0, value / most * wide)
-            d.box(left, y + 22 + at * 20, length, 16, css)
-            d.text(left + length + 8, y + 35 + at * 20, said, "m")
-    return d
-
-
-def main(arguments: list[str] | None = None) -> None:
-    found = list(rows())
+def main() -> None:
     print(f"{'':32}{'passes':>8}{'tokens computed':>17}{'mean wait':>11}")
-    for name, result in found:
+    for name, result in rows():
         print(f"{name:32}{result.passes:8,}{result.tokens:17,}{result.wait:11.1f}")
-    if "--draw" in (arguments or []):
-        (RESULTS / "ideas.svg").write_text(draw(found).svg(), encoding="utf-8", newline="\n")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()
