@@ -2,8 +2,8 @@
 
     python phase-03-scheduler/pictures.py        # writes phase-03-scheduler/pictures/*.svg
 
-`queues` shows vLLM, whose second waiting queue `mini_vllm` has not: it is drawn from the output on the
-deep dive, which a test compares with what vLLM prints. They are drawn with `course/docs/drawing.py`.
+`queues` shows vLLM, because `mini_vllm` lacks the second waiting queue: it is drawn from the output in the
+deep dive, which a test compares with what vLLM prints. All are drawn with `course/docs/drawing.py`.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ def legend(d: Drawing, x: float, y: float) -> float:
 
 
 def draw_beside_eve(last: int = 10) -> Drawing:
-    """The steps that bring Eve her first tokens, as high as they are long, under two budgets."""
+    """The steps that yield Eve's first tokens, as high as they have tokens, under two budgets."""
     left, wide, unit = 44, 56, 3.2
-    d = Drawing("What is computed in the steps that bring Eve her tokens, with two budgets", 404)
+    d = Drawing("What is computed in the steps that yield Eve's tokens, with two budgets", 404)
     for budget, base in ((64, 220), (16, 350)):
         d.text(left, base - 188 if budget == 64 else base - 84, f"a budget of {budget} tokens")
         for step in noon(max_num_batched_tokens=budget)[:last]:
@@ -49,7 +49,7 @@ def draw_beside_eve(last: int = 10) -> Drawing:
             d.text(x + wide / 2 - 4, y - 5, total, "m", "middle")
             d.text(x + wide / 2 - 4, base + 17, step.index, "s", "middle")
     x = legend(d, left, 391)
-    d.text(x, 391, "height: tokens in the step; below: its number", "m")
+    d.text(x, 391, "height: tokens in the step; below: step number", "m")
     return d
 
 
@@ -172,7 +172,7 @@ def draw_subtraction(first: int = 4, last: int = 8) -> Drawing:
     """Fay's two counters before some of noon's steps, and how much of the difference each step makes up."""
     left, unit, row, high = 64, 10, 40, 26
     d = Drawing(
-        "Fay's tokens before steps 4 to 8: computed, computed in this step, still missing", 252
+        "Fay's tokens before steps 4 to 8: computed, computed in this step, still lacking", 252
     )
     there = len(prompt_ids("fay"))
     for step in noon()[:last]:
@@ -220,7 +220,7 @@ def skipped_runs() -> list[tuple[str, list[tuple[int, list[list[str]]]]]]:
 
 
 def draw_queues() -> Drawing:
-    """Who runs, who waits and who is set aside in vLLM while a grammar compiles, in two runs."""
+    """Requests that run, wait and are set aside in vLLM while a grammar compiles, in two runs."""
     left, wide, row, box = 84, 136, 30, 43
     d = Drawing("The running list and both waiting queues, step by step, in two runs", 334)
     for run, (title, steps) in enumerate(skipped_runs()):

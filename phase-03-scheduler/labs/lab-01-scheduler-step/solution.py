@@ -39,7 +39,7 @@ class Scheduler(given.Scheduler):
         self._note(step, request, num_new_tokens, new_blocks)
 
     def _note(self, step: Any, request: Any, num_new_tokens: int, new_blocks: Any) -> None:
-        """What the plan needs of everybody in it; the tokens come off the budget (given)."""
+        """Note what the step needs to know of each request, and take its tokens off the budget (given)."""
         step.req_to_new_blocks[request.request_id] = new_blocks
         step.num_scheduled_tokens[request.request_id] = num_new_tokens
         step.token_budget -= num_new_tokens

@@ -9,17 +9,17 @@ from mini_vllm.core.sched import scheduler as given
 
 
 def predictions() -> dict[str, Any]:
-    """Your guesses at the four questions of the README, under the names that stand there."""
+    """Your guesses for the README's four questions, under the names that it uses."""
     raise NotImplementedError
 
 
 def clamp(num_new_tokens: int, threshold: int, token_budget: int) -> int:
-    """How many of the missing tokens a request gets.
+    """How many of the tokens that it lacks a request gets.
 
     Args:
-        num_new_tokens: how many are missing, at least 1.
+        num_new_tokens: how many it lacks, at least 1.
         threshold: no request gets more in one step; 0 means no such limit.
-        token_budget: what is left of the step, at least 1.
+        token_budget: what is left of the step's budget, at least 1.
     """
     raise NotImplementedError
 
@@ -27,19 +27,19 @@ def clamp(num_new_tokens: int, threshold: int, token_budget: int) -> int:
 class Scheduler(given.Scheduler):
     """The engine's scheduler with your two loops.
 
-    What comes from the class above, and what you need of it:
+    From the class above you need:
 
-    - `running: list[Request]`, in the order of admission, and `waiting`, a queue with `len` and
+    - `running: list[Request]`, in order of admission, and `waiting`, a queue with `len` and
       `peek_request()`, which returns the head and leaves it there.
     - `max_num_running_reqs`, `long_prefill_token_threshold`, `config.scheduler_reserve_full_isl`.
-    - `kv_cache_manager.allocate_slots(request, num_new_tokens, full_sequence_must_fit=...)`: the blocks
-      that this takes, or None if they are not there, and then nothing has changed.
-    - `schedule()` calls your two methods with a fresh `step`, makes the plan from it, and then moves
-      `num_computed_tokens` on. You do not move it.
+    - `kv_cache_manager.allocate_slots(request, num_new_tokens, full_sequence_must_fit=...)`: returns the
+      blocks that this takes. If there are not enough, it returns None, and nothing has changed.
+    - `schedule()` calls your two methods with a fresh `step`, makes the `SchedulerOutput` from it, and then
+      advances `num_computed_tokens`. You do not advance it.
 
-    Of the `step` you read `token_budget`, what is left of it, the whole budget at first. `_serve` and
-    `_admit` write into it. A request has `num_tokens` (prompt and
-    answer so far) and `num_computed_tokens`.
+    From the `step` you read `token_budget`: what is left of the budget, at first all of it. `_serve` and
+    `_admit` write into the step. A request has `num_tokens` (prompt and answer so far) and
+    `num_computed_tokens`.
     """
 
     def _serve(self, step: Any, request: Any, num_new_tokens: int, new_blocks: Any) -> None:
@@ -57,26 +57,26 @@ class Scheduler(given.Scheduler):
         self._note(step, request, num_new_tokens, new_blocks)
 
     def _note(self, step: Any, request: Any, num_new_tokens: int, new_blocks: Any) -> None:
-        """What the plan needs of everybody in it; the tokens come off the budget (given)."""
+        """Note what the step needs to know of each request, and take its tokens off the budget (given)."""
         step.req_to_new_blocks[request.request_id] = new_blocks
         step.num_scheduled_tokens[request.request_id] = num_new_tokens
         step.token_budget -= num_new_tokens
 
     def _schedule_running(self, step: Any) -> None:
-        """Serve those who run, in order, as long as there is budget.
+        """Serve the running requests, in order, as long as there is budget.
 
-        Each gets what is missing, clamped: ask for the slots, then `_serve`. If there are no blocks for
-        somebody, the loop ends: those behind get nothing either. (To take blocks from others is lab 03-04.)
+        Each gets what it lacks, clamped: ask for the slots, then `_serve`. If there are no blocks for a
+        request, the loop ends: those behind it get nothing either. (Taking blocks from others is lab 03-04.)
         `schedule` calls the other loop all the same.
         """
         raise NotImplementedError
 
     def _schedule_waiting(self, step: Any) -> None:
-        """Admit from the head of the queue, as long as there is somebody, a seat and budget.
+        """Admit from the head of the queue, as long as a request waits and there are a batch slot and budget.
 
-        All tokens of a newcomer are missing. (To find some in the cache is lab 03-05.) Its whole
-        sequence must fit into the pool if `scheduler_reserve_full_isl` says so, also where this step
-        computes a piece only. Once the slots are there, `_admit`. The first who does not fit ends the
-        loop: nobody passes.
+        A newcomer lacks all of its tokens. (Finding some in the cache is lab 03-05.) Its whole sequence
+        must fit into the pool if `scheduler_reserve_full_isl` says so, even if this step computes only a
+        chunk. Once the KV slots are there, `_admit`. The first request that does not fit ends the loop:
+        nobody passes.
         """
         raise NotImplementedError

@@ -15,7 +15,7 @@ support = load_support(__file__)
 
 
 def test_the_predictions_hold(lab: ModuleType) -> None:
-    """Four steps on paper."""
+    """The four predictions are right."""
     said = lab.predictions()
     facts = {
         "three prompts of 8": (
@@ -55,7 +55,7 @@ CLAMPS = [
 
 @pytest.mark.parametrize(("arguments", "tokens", "why"), CLAMPS, ids=[why for *_, why in CLAMPS])
 def test_clamp(lab: ModuleType, arguments: tuple[int, int, int], tokens: int, why: str) -> None:
-    """What is missing, no more than the threshold, no more than the budget has left."""
+    """A request gets what it lacks, but no more than the threshold and no more than is left of the budget."""
     got = lab.clamp(*arguments)
     assert got == tokens, f"clamp{arguments}: {why}: {tokens}, not {got}"
 
@@ -64,7 +64,7 @@ def test_clamp(lab: ModuleType, arguments: tuple[int, int, int], tokens: int, wh
 
 
 def test_the_running_are_served_first(lab: ModuleType) -> None:
-    """Eve decodes, Fay's prompt gets what she leaves, and the order says so."""
+    """Running requests come first: Eve decodes, and Fay's prompt gets what Eve leaves."""
     scheduler = support.make(lab)
     support.come(scheduler, eve=5)
     support.turn(scheduler)
@@ -78,7 +78,7 @@ def test_the_running_are_served_first(lab: ModuleType) -> None:
 
 
 def test_whoever_is_behind_gets_what_is_missing(lab: ModuleType) -> None:
-    """The second piece of a prompt needs no other code than a decode."""
+    """The second chunk of a prompt needs no other code than a decode."""
     scheduler = support.make(lab)
     support.come(scheduler, fay=20)
     got = [dict(support.turn(scheduler).num_scheduled_tokens) for _ in range(4)]
@@ -88,7 +88,7 @@ def test_whoever_is_behind_gets_what_is_missing(lab: ModuleType) -> None:
 
 
 def test_the_budget_ends_in_the_middle(lab: ModuleType) -> None:
-    """Three who run, budget for two: the third gets nothing, and no 0 either."""
+    """Three requests run and the budget is two: the third is not in the step, not even with 0 tokens."""
     scheduler = support.make(lab, max_num_batched_tokens=8, max_num_seqs=3)
     support.come(scheduler, ann=2, ben=2, cleo=4)
     support.turn(scheduler)
@@ -105,7 +105,7 @@ def test_the_budget_ends_in_the_middle(lab: ModuleType) -> None:
 
 
 def test_blocks_for_whoever_runs(lab: ModuleType) -> None:
-    """The plan names the blocks that are new, and somebody without blocks ends the loop."""
+    """A running request's new blocks are noted in the schedule, and one that finds no block ends the loop."""
     scheduler = support.make(
         lab, num_gpu_blocks=5, max_model_len=16, scheduler_reserve_full_isl=False
     )
@@ -128,7 +128,7 @@ def test_blocks_for_whoever_runs(lab: ModuleType) -> None:
 
 
 def test_a_threshold_for_those_who_run(lab: ModuleType) -> None:
-    """No request gets more than 6 in any of its steps."""
+    """The threshold holds in every step: no request ever gets more than 6 tokens."""
     scheduler = support.make(lab, long_prefill_token_threshold=6)
     support.come(scheduler, fay=20, gil=8, hal=9)
     got = [dict(support.turn(scheduler).num_scheduled_tokens) for _ in range(3)]
@@ -141,7 +141,7 @@ def test_a_threshold_for_those_who_run(lab: ModuleType) -> None:
 
 
 def test_who_runs_asks_for_a_piece(lab: ModuleType) -> None:
-    """Both were admitted when the whole fitted; from then on each piece is asked for alone."""
+    """After admission, a running request asks for blocks for one chunk, not for its whole prompt."""
     scheduler = support.make(
         lab, num_gpu_blocks=8, max_model_len=24, long_prefill_token_threshold=4
     )
@@ -158,7 +158,7 @@ def test_who_runs_asks_for_a_piece(lab: ModuleType) -> None:
 
 
 def test_the_budget_cuts_the_last_one(lab: ModuleType) -> None:
-    """Three prompts of 8 into a step of 10: 8, 2, and the third stays outside."""
+    """The budget cuts the last prompt: of three prompts of 8, a step of 10 computes 8, 2 and none."""
     scheduler = support.make(lab, max_num_batched_tokens=10)
     support.come(scheduler, ann=8, ben=8, cleo=8)
     got = dict(support.turn(scheduler).num_scheduled_tokens)
@@ -170,7 +170,7 @@ def test_the_budget_cuts_the_last_one(lab: ModuleType) -> None:
 
 
 def test_seats(lab: ModuleType) -> None:
-    """Ten people, four seats; a seat that is free again goes to the next."""
+    """Ten requests share four batch slots, and a slot that becomes free goes to the next request."""
     scheduler = support.make(lab, max_num_seqs=4)
     support.come(scheduler, **{f"p{i}": 1 for i in range(10)})
     got = list(support.turn(scheduler).num_scheduled_tokens)
@@ -181,7 +181,7 @@ def test_seats(lab: ModuleType) -> None:
 
 
 def test_a_seat_without_a_token(lab: ModuleType) -> None:
-    """Ben runs, and finds no blocks in this step: his seat is taken all the same."""
+    """A running request that gets no tokens in this step still holds its batch slot."""
     scheduler = support.make(lab, num_gpu_blocks=7, max_model_len=24, max_num_seqs=2)
     support.come(scheduler, ann=4, ben=20, cleo=3)
     got = [dict(support.turn(scheduler).num_scheduled_tokens) for _ in range(2)]
@@ -192,7 +192,7 @@ def test_a_seat_without_a_token(lab: ModuleType) -> None:
 
 
 def test_nobody_passes(lab: ModuleType) -> None:
-    """Gil does not fit; Hal behind him would, and waits."""
+    """No request passes the head of the queue: Gil does not fit, so Hal waits behind him."""
     scheduler = support.make(lab, num_gpu_blocks=8, max_model_len=24)
     support.come(scheduler, fay=12, gil=20, hal=3)
     got = [list(support.turn(scheduler).num_scheduled_tokens) for _ in range(2)]
@@ -205,7 +205,8 @@ def test_nobody_passes(lab: ModuleType) -> None:
 
 
 def test_all_of_it_must_fit(lab: ModuleType) -> None:
-    """A piece would fit, the whole would not: with the gate nobody is admitted, without it he is."""
+    """With the gate on, a prompt is admitted only if the whole of it fits; with it off, the chunk is
+    enough."""
     for gate, expected in ((True, ["fay"]), (False, ["fay", "gil"])):
         scheduler = support.make(
             lab, num_gpu_blocks=8, max_model_len=24, scheduler_reserve_full_isl=gate
@@ -219,7 +220,7 @@ def test_all_of_it_must_fit(lab: ModuleType) -> None:
 
 
 def test_what_an_admission_changes(lab: ModuleType) -> None:
-    """Queue, list, status, the plan's whole table; the counter moves afterwards, and once."""
+    """An admission changes queue, list, status and the worker's table; `schedule` moves the counter, once."""
     scheduler = support.make(lab)
     support.come(scheduler, fay=9)
     fay = scheduler.waiting.peek_request()
@@ -248,7 +249,7 @@ def test_what_an_admission_changes(lab: ModuleType) -> None:
 
 
 def test_the_loops_are_yours(lab: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The file works without the engine's own loops."""
+    """Your scheduler works without the engine's own loops."""
 
     def taken(self: object, step: object) -> None:
         pytest.fail("the plan was made by the engine's own loop: write yours, without `super()`")

@@ -15,7 +15,7 @@ support = load_support(__file__)
 
 
 def test_the_same_decisions_as_the_engine(lab: ModuleType) -> None:
-    """Twelve random workloads without preemptions and hits: the same plan in each step."""
+    """Your scheduler decides as the engine does in twelve random workloads without preemptions and hits."""
     for seed in range(12):
         work = workload(seed, ("mixed", "large-budget", "no-gate", "short-model")[seed % 4])
         work["config"] |= {"enable_prefix_caching": False, "num_blocks": 4000, "policy": "fcfs"}
@@ -39,7 +39,8 @@ def test_the_same_decisions_as_the_engine(lab: ModuleType) -> None:
 
 
 def test_the_same_tokens(lab: ModuleType) -> None:
-    """Five people on the shipped model, in pieces: an engine with your loops says the same."""
+    """With your loops, five chunked requests on the shipped model get the same tokens as with the
+    engine's."""
     said = []
     for parts in (EngineParts(), EngineParts(scheduler=lab.Scheduler)):
         config = EngineConfig(

@@ -10,7 +10,7 @@ from mini_vllm.engine.step_record import StepRecord
 
 
 class Answer(NamedTuple):
-    """What somebody got.
+    """What a request got.
 
     Attributes:
         token_ids: the answer.

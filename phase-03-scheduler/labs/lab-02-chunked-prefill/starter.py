@@ -10,7 +10,7 @@ from mini_vllm.engine.step_record import StepRecord
 
 
 class Answer(NamedTuple):
-    """What somebody got.
+    """What a request got.
 
     Attributes:
         token_ids: the answer.
@@ -39,7 +39,7 @@ class Probe(NamedTuple):
 
 
 def predictions() -> dict[str, float]:
-    """Your guesses at the four questions of the README, under the names that stand there."""
+    """Your guesses for the README's four questions, under the names that it uses."""
     raise NotImplementedError
 
 
@@ -58,9 +58,9 @@ def prefill_chunks(
     Args:
         num_prompt_tokens: tokens of the prompt, at least 1.
         budget: tokens that a step may compute for everybody together.
-        num_decoding: others who decode, one token each in every step, and are served first.
+        num_decoding: other requests that decode one token each in every step, and are served first.
         threshold: the most that one request gets in a step; 0 means no such limit.
-        num_cached: tokens at the prompt's beginning that the prefix cache has, fewer than all.
+        num_cached: tokens at the beginning of the prompt that the prefix cache has; at least one is not.
 
     Raises ValueError, with both numbers in its message, if the others use up the budget.
     """
@@ -70,7 +70,7 @@ def prefill_chunks(
 def num_prefill_steps(
     num_prompt_tokens: int, budget: int, threshold: int = 0, num_cached: int = 0
 ) -> int:
-    """How many steps that takes with nobody beside it. A formula: no piece is made to be counted."""
+    """How many steps that takes with no other requests. A formula: do not make the chunks to count them."""
     raise NotImplementedError
 
 
@@ -78,19 +78,19 @@ def num_prefill_steps(
 
 
 def num_pairs(chunks: list[int], num_cached: int = 0) -> int:
-    """Pairs of a query and a key that it sees, over all pieces: the arithmetic of attention.
+    """Pairs of a query and a key that it sees, over all chunks: the arithmetic of attention.
 
     A token sees itself and every token before it, cached ones too.
 
     Args:
-        chunks: the pieces in order, as `prefill_chunks` gives them.
-        num_cached: tokens in the cache before the first.
+        chunks: their sizes in order, as `prefill_chunks` gives them.
+        num_cached: tokens in the cache before the first chunk.
     """
     raise NotImplementedError
 
 
 def num_keys_read(chunks: list[int], num_cached: int = 0) -> int:
-    """Keys read from the cache, if the attention of each piece reads every key it needs once."""
+    """Keys read from the cache, if the attention of each chunk reads every key it needs once."""
     raise NotImplementedError
 
 
@@ -104,7 +104,7 @@ def ask(engine: LLMEngine, prompts: Mapping[str, str], num_tokens: int) -> dict[
         prompts: text by request id.
 
     Returns:
-        An `Answer` by request id. The engine is as before.
+        An `Answer` by request id. The engine is left as it was.
     """
     answers = {name: Answer([], [], []) for name in prompts}
 
@@ -134,19 +134,19 @@ def ask(engine: LLMEngine, prompts: Mapping[str, str], num_tokens: int) -> dict[
 def changed(
     expected: Mapping[str, Answer], actual: Mapping[str, Answer], tolerance: float = 1e-3
 ) -> dict[str, str]:
-    """Whose answer is not the one expected, and what of it: `"tokens"` or `"logprobs"`.
+    """Which answers are not the expected ones, and what differs in each: `"tokens"` or `"logprobs"`.
 
-    Tokens must be the same ones, all of them. Logprobs of the same tokens may be off by `tolerance`,
-    because a sum of floats depends on its order. The pieces may differ. Who agrees is not named.
+    All tokens must be the same. Logprobs of the same tokens may be off by `tolerance`, because a sum of
+    floats depends on its order. The chunks may differ. Answers that agree are left out.
     """
     raise NotImplementedError
 
 
 def probes() -> tuple[Probe, Probe]:
-    """Inputs on which both engines with a fault give themselves away: on either, somebody's answer changes.
+    """Inputs that expose both broken engines: on each probe, each engine changes somebody's answer.
 
-    The first is run without prefix caching. The second has no settings: no prompt is cut, and the prefix
-    cache is on, with blocks of 4 tokens. A prompt's characters are a token each, behind one that begins the
-    text. All prompts are asked at once, for 6 tokens each. `support.py` has the two faults.
+    The first probe is run without prefix caching. The second has no settings: no prompt is cut, and the
+    prefix cache is on, with blocks of 4 tokens. Each character of a prompt is a token, after one token that
+    begins the text. All prompts are asked at once, for 6 tokens each. `support.py` has the two faults.
     """
     raise NotImplementedError

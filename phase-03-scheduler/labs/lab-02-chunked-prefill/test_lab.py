@@ -18,7 +18,7 @@ support = load_support(__file__)
 
 
 def test_the_predictions_hold(lab: ModuleType) -> None:
-    """Two numbers of steps, and what eight pieces cost beside one."""
+    """The four predictions are right: two numbers of steps, and what eight chunks cost compared with one."""
     said = lab.predictions()
     facts = {
         "steps, alone": (
@@ -64,7 +64,7 @@ def test_the_predictions_hold(lab: ModuleType) -> None:
 def test_chunks_by_hand(
     lab: ModuleType, arguments: tuple[int, ...], chunks: list[int], why: str
 ) -> None:
-    """Budget, neighbours, threshold, cache: each alone and together."""
+    """Budget, neighbours, threshold and cache cut a prompt correctly, each alone and all together."""
     names = ("num_prompt_tokens", "budget", "num_decoding", "threshold", "num_cached")
     shown = ", ".join(f"{name}={value}" for name, value in zip(names, arguments, strict=False))
     got = lab.prefill_chunks(*arguments)
@@ -72,7 +72,7 @@ def test_chunks_by_hand(
 
 
 def test_somebody_who_never_gets_a_token(lab: ModuleType) -> None:
-    """Sixteen decode, a step holds sixteen: refused, with both numbers."""
+    """A prompt that would never get a token is refused, and the message has both numbers."""
     for budget, num_decoding in ((16, 16), (16, 20)):
         try:
             got = lab.prefill_chunks(47, budget, num_decoding)
@@ -90,13 +90,13 @@ def test_somebody_who_never_gets_a_token(lab: ModuleType) -> None:
 
 
 def test_steps_with_nothing_else_said(lab: ModuleType) -> None:
-    """Neither a threshold nor anything found, unless it is said."""
+    """By default there is no threshold and nothing is cached."""
     steps = lab.num_prefill_steps(33, 16)
     assert steps == 3, f"33 tokens, 16 in a step, no threshold, nothing found: 3 steps, not {steps}"
 
 
 def test_steps_by_formula(lab: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The formula counts the pieces, for every size near a boundary, without making them."""
+    """The formula gives the number of chunks for every size near a boundary, without making them."""
     prefill_chunks = lab.prefill_chunks
 
     def taken(*arguments: object, **named: object) -> list[int]:
@@ -117,7 +117,7 @@ def test_steps_by_formula(lab: ModuleType, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_the_engine_cuts_the_same(lab: ModuleType) -> None:
-    """Random settings, with others decoding beside it: the pieces that the engine made."""
+    """With random settings and other requests decoding, your chunks are those that the engine makes."""
     rng = random.Random(302)
     for _ in range(8):
         seats, threshold = rng.randint(1, 4), rng.choice([0, 0, 5, 11])
@@ -156,7 +156,7 @@ def test_the_engine_cuts_the_same(lab: ModuleType) -> None:
 
 
 def test_pairs_do_not_depend_on_the_cut(lab: ModuleType) -> None:
-    """A prompt of 8 has 36 pairs, in every one of its 128 cuts."""
+    """A prompt of 8 tokens has 36 pairs, in every one of its 128 cuts."""
     assert lab.num_pairs([1]) == 1, "a single token sees itself"
     assert lab.num_pairs([4]) == 10, "4 tokens see 1, 2, 3 and 4"
     for cuts in range(128):
@@ -171,7 +171,7 @@ def test_pairs_do_not_depend_on_the_cut(lab: ModuleType) -> None:
 
 
 def test_cached_tokens_are_seen(lab: ModuleType) -> None:
-    """What is cached is no query, but a key."""
+    """A cached token is a key, but not a query."""
     got = lab.num_pairs([2, 2], 4)
     assert got == 5 + 6 + 7 + 8, f"tokens 5 to 8 see 5, 6, 7 and 8: 26, not {got}"
     got = lab.num_keys_read([2, 2], 4)
@@ -179,7 +179,7 @@ def test_cached_tokens_are_seen(lab: ModuleType) -> None:
 
 
 def test_keys_are_read_again(lab: ModuleType) -> None:
-    """Every piece reads all that stands before it."""
+    """Every chunk reads the keys of all tokens before it again."""
     for chunks, read, why in (
         ([4], 4, "one piece reads each key once"),
         ([2, 2], 6, "2, then 4"),
@@ -240,7 +240,7 @@ def test_what_counts_as_a_change(
     verdict: dict[str, str],
     why: str,
 ) -> None:
-    """Tokens exactly, logprobs nearly, pieces not at all."""
+    """Tokens are compared exactly and logprobs nearly; chunks are not compared."""
     same = made(lab, [1, 2], [-0.1, -0.2], [4])
     expected = {"fay": made(lab, [5, 6], [-0.5, -1.0], [9]), "gil": same}
     got = lab.changed(expected, {"gil": same, "fay": made(lab, tokens, logprobs, chunks)})
@@ -248,7 +248,7 @@ def test_what_counts_as_a_change(
 
 
 def test_the_tolerance_is_the_callers(lab: ModuleType) -> None:
-    """Off by 0.02: no change within 0.1, one within 0.01."""
+    """The caller's tolerance decides: a difference of 0.02 counts at 0.01, but not at 0.1."""
     one, other = made(lab, [5], [-5.0], [9]), made(lab, [5], [-5.02], [9])
     for tolerance, verdict in ((0.1, {}), (0.01, {"fay": "logprobs"})):
         got = lab.changed({"fay": one}, {"fay": other}, tolerance)
@@ -271,7 +271,7 @@ def test_no_answer_changes(lab: ModuleType) -> None:
 
 
 def test_your_probes_find_both(lab: ModuleType) -> None:
-    """A check that cannot fail proves nothing: inputs on which two faulty kernels show."""
+    """Each of your two probes exposes both faulty kernels: a check that cannot fail proves nothing."""
     allowed = {"max_num_batched_tokens", "long_prefill_token_threshold"}
     for number, (probe, caching) in enumerate(zip(lab.probes(), (False, True), strict=True), 1):
         more = set(probe.settings) - (set() if caching else allowed)

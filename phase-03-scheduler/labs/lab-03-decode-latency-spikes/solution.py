@@ -22,10 +22,10 @@ Cost = Callable[[Step], float]
 
 
 class Latency(NamedTuple):
-    """What somebody waited.
+    """How long a request waited.
 
     Attributes:
-        ttft: time to first token: from arrival to the end of the step that brings it.
+        ttft: time to first token: from arrival to the end of the step that yields it.
         itls: inter-token latencies: for each later token, the time since the one before.
     """
 

@@ -11,15 +11,15 @@ class Step(Protocol):
 
     @property
     def tokens(self) -> dict[str, int]:
-        """How many tokens it computed for whom."""
+        """How many tokens it computed for each request."""
 
     @property
     def sampled(self) -> frozenset[str]:
-        """Who got a token of the answer at its end."""
+        """Requests that got an answer token at its end."""
 
     @property
     def arrived(self) -> frozenset[str]:
-        """Who came since the step before."""
+        """Requests that arrived since the step before."""
 
 
 Cost = Callable[[Step], float]
@@ -27,10 +27,10 @@ Cost = Callable[[Step], float]
 
 
 class Latency(NamedTuple):
-    """What somebody waited.
+    """How long a request waited.
 
     Attributes:
-        ttft: time to first token: from arrival to the end of the step that brings it.
+        ttft: time to first token: from arrival to the end of the step that yields it.
         itls: inter-token latencies: for each later token, the time since the one before.
     """
 
@@ -50,7 +50,7 @@ class Setting(NamedTuple):
 
 
 def predictions() -> dict[str, list[int] | int]:
-    """Your guesses at the four questions of the README, under the names that stand there."""
+    """Your guesses for the README's four questions, under the names that it uses."""
     raise NotImplementedError
 
 
@@ -65,9 +65,9 @@ def total_tokens(step: Step) -> float:
 def latencies(steps: Sequence[Step], cost: Cost) -> dict[str, Latency]:
     """TTFT and ITLs of everybody who got a token.
 
-    Steps follow one another without a pause. Whoever has arrived waits through each of them to its
-    end, whether it computes something for them or not. Somebody who arrives between two steps waits
-    from the beginning of the second.
+    Steps follow one another without a pause. A request that has arrived waits through each step to its
+    end, whether the step computes something for it or not. A request that arrives between two steps
+    waits from the beginning of the second.
 
     Args:
         steps: in order.
@@ -77,10 +77,10 @@ def latencies(steps: Sequence[Step], cost: Cost) -> dict[str, Latency]:
 
 
 def percentile(values: Sequence[float], q: float) -> float:
-    """The `q`-th percentile, 0 to 100, between neighbours as `numpy.percentile` has it by default.
+    """The `q`-th percentile, 0 to 100, interpolated as `numpy.percentile` does by default.
 
-    Of n values in order, the q-th percentile stands at place q / 100 * (n - 1), counted from 0. Between
-    two places it is as far from one to the other as the place is.
+    Of n values in order, the q-th percentile is at place q / 100 * (n - 1), counted from 0. If the place
+    is a fraction of the way between two values, the percentile is the same fraction of the way.
 
     Raises ValueError if there are no values.
     """
@@ -88,10 +88,10 @@ def percentile(values: Sequence[float], q: float) -> float:
 
 
 def worst_neighbour(steps: Sequence[Step], victim: str) -> str | None:
-    """Who, in one of the steps that brought the victim a token, had the most tokens computed.
+    """The request with the most tokens computed in one of the steps that yielded the victim a token.
 
-    The victim's own tokens do not count. Of two that are equal the first is taken, by step and within a
-    step by its order. None if the victim was always alone.
+    The victim's own tokens do not count. Among equals take the first, by step and within a step by its
+    order. None if the victim was always alone.
     """
     raise NotImplementedError
 
@@ -105,9 +105,9 @@ def best_setting(rows: Sequence[Setting], limit: float) -> Setting | None:
 
 
 def goodput(found: Mapping[str, Latency], ttft_limit: float, itl_limit: float) -> float:
-    """The share of people, 0 to 1, who were served well: nobody's limit is exceeded.
+    """The share of requests, 0 to 1, that were served well: within both limits.
 
-    Both must hold: TTFT at most `ttft_limit`, and the 99th percentile of the ITLs, if there are any, at
-    most `itl_limit`. 0.0 if there is nobody.
+    TTFT must be at most `ttft_limit`, and the 99th percentile of the ITLs, if there are any, at most
+    `itl_limit`. 0.0 if there are no requests.
     """
     raise NotImplementedError

@@ -28,7 +28,7 @@ def count(one: Any) -> float:
 
 
 def test_the_predictions_hold(lab: ModuleType) -> None:
-    """The steps around Fay's document, whole and in pieces of 32."""
+    """The four predictions about Fay's document are right, for the whole document and for chunks of 32."""
     said = lab.predictions()
     ask = {
         "whole": "Who is in the step with the document, and for how many steps do both decode after it?",
@@ -54,7 +54,7 @@ def test_the_predictions_hold(lab: ModuleType) -> None:
 
 
 def test_a_step_costs_its_tokens(lab: ModuleType) -> None:
-    """Everybody's tokens, added up."""
+    """The cost of a step is the sum of everybody's tokens."""
     got = lab.total_tokens(step({"eve": 1, "fay": 256}))
     assert got == 257, f"1 for Eve and 256 for Fay are 257, not {got}"
 
@@ -107,14 +107,14 @@ def test_a_step_costs_its_tokens(lab: ModuleType) -> None:
 def test_latencies_by_hand(
     lab: ModuleType, steps: list[Any], expected: dict[str, Any], why: str
 ) -> None:
-    """Queue, pieces, neighbours, a gap: whoever is here waits through every step."""
+    """Everybody who has arrived waits through every step: queue, chunks, neighbours and gaps."""
     got = lab.latencies(steps, count)
     plain = {name: (one.ttft, list(one.itls)) for name, one in got.items()}
     assert plain == expected, f"{why}: {expected}, not {plain}"
 
 
 def test_the_cost_is_the_callers(lab: ModuleType) -> None:
-    """With milliseconds the same steps make other numbers."""
+    """The caller chooses the cost: in milliseconds the same steps give other latencies."""
     steps = support.eve_and_fay(8000)
     eve = lab.latencies(steps, support.a100_ms)["eve"]
     longest = max(eve.itls)
@@ -129,7 +129,7 @@ def test_the_cost_is_the_callers(lab: ModuleType) -> None:
 
 
 def test_the_sum_does_not_change(lab: ModuleType) -> None:
-    """Whole or in pieces: Eve's 39 gaps add up to the same number of tokens."""
+    """Eve's 39 gaps add up to the same number of tokens, whether the document is cut or not."""
     sums = {}
     for threshold in (0, 16, 32, 100):
         steps = support.eve_and_fay(long_prefill_token_threshold=threshold)
@@ -155,13 +155,14 @@ def test_the_sum_does_not_change(lab: ModuleType) -> None:
 def test_percentile_by_hand(
     lab: ModuleType, values: list[float], q: float, expected: float
 ) -> None:
-    """One value, two, three in any order, a place between two, and equal ones, each of which counts."""
+    """Percentiles are right for one, two and three values, in any order, between two values and with
+    equal ones."""
     got = lab.percentile(values, q)
     assert got == pytest.approx(expected), f"percentile {q} of {values} is {expected}, not {got}"
 
 
 def test_percentile_is_numpys(lab: ModuleType) -> None:
-    """On random values, both ends included; and the values stay as they were."""
+    """Percentiles of random values are NumPy's, 0 and 100 included, and the values keep their order."""
     rng = random.Random(303)
     for size in (1, 2, 7, 39, 100, 101):
         values = [rng.expovariate(1.0) for _ in range(size)]
@@ -180,7 +181,7 @@ def test_percentile_is_numpys(lab: ModuleType) -> None:
 
 
 def test_worst_neighbour(lab: ModuleType) -> None:
-    """The most tokens of somebody else, in a step that brought the victim one."""
+    """The worst neighbour has the most tokens in one of the steps that yield the victim a token."""
     steps = [
         step({"eve": 30, "ida": 70}, "ida", "eve ida"),
         step({"eve": 90}, "eve"),
@@ -208,7 +209,8 @@ def test_worst_neighbour(lab: ModuleType) -> None:
 
 
 def test_best_setting(lab: ModuleType) -> None:
-    """The smallest TTFT among those that keep the limit, the limit itself included."""
+    """The best setting has the smallest TTFT of those within the limit, and exactly at the limit is
+    within."""
     rows = [
         lab.Setting(*row)
         for row in ((64, 8, 990), (256, 13, 416), (512, 26, 413), (8192, 258, 412), (9000, 26, 414))
@@ -224,7 +226,8 @@ def test_best_setting(lab: ModuleType) -> None:
 
 
 def test_goodput(lab: ModuleType) -> None:
-    """Both limits, and who reads one token only has no gaps to be late in."""
+    """A request counts only within both limits, and one that reads a single token has no gaps to be late
+    in."""
     found = {
         "eve": lab.Latency(5.0, [1.0] * 39 + [100.0] * 2),
         "fay": lab.Latency(50.0, [1.0, 2.0]),
@@ -252,7 +255,8 @@ def test_goodput(lab: ModuleType) -> None:
 
 
 def test_the_dial_on_an_a100(lab: ModuleType) -> None:
-    """A document of 8,000 tokens: the stream's gap falls by twenty, the document hardly pays."""
+    """On an A100 a smaller budget cuts the stream's gap by twenty, and a document of 8,000 tokens hardly
+    pays."""
     rows = []
     for budget in (128, 256, 512, 2048, 8192):
         found = lab.latencies(

@@ -28,13 +28,13 @@ class Model(NamedTuple):
 
 
 class Gpu(NamedTuple):
-    """A card: operations a second at its peak, for dense 16-bit matrices."""
+    """A card: its peak operations per second, for dense 16-bit matrices."""
 
     flops: float
 
 
 class Link(NamedTuple):
-    """The way to the host's memory: bytes a second, one way, as the sheet has it."""
+    """The link to the host's memory: bytes per second, one way, from the data sheet."""
 
     bandwidth: float
 
@@ -57,12 +57,12 @@ def predictions() -> dict[str, Any]:
 
 
 def clamp(num_new_tokens: int, threshold: int, token_budget: int) -> int:
-    """How many of the missing tokens a request gets, as in lab 03-01.
+    """How many of the tokens that it lacks a request gets, as in lab 03-01.
 
     Args:
-        num_new_tokens: how many are missing, at least 1.
+        num_new_tokens: how many it lacks, at least 1.
         threshold: no request gets more in one step; 0 means no such limit.
-        token_budget: what is left of the step, at least 1.
+        token_budget: what is left of the step's budget, at least 1.
     """
     if 0 < threshold < num_new_tokens:
         num_new_tokens = threshold
@@ -114,10 +114,10 @@ class Scheduler(given.Scheduler):
         self.waiting.prepend_request(request)
 
     def _schedule_waiting(self, step: Any) -> None:
-        """Admit from the head of the queue, as in lab 03-01, but for one thing.
+        """Admit from the head of the queue, as in lab 03-01, with one difference.
 
-        Whoever comes back from a preemption is not new to the worker: he goes to
-        `step.scheduled_resumed_reqs` instead of `step.scheduled_new_reqs`. The status tells.
+        A request that comes back from a preemption is not new to the worker: it goes to
+        `step.scheduled_resumed_reqs` instead of `step.scheduled_new_reqs`. Its status tells.
         """
         while (
             len(self.waiting)
@@ -152,7 +152,7 @@ class Scheduler(given.Scheduler):
 
 
 def kv_bytes(num_tokens: int, model: Model) -> int:
-    """Bytes of keys and values that so many tokens have in the cache, over all layers."""
+    """Bytes of keys and values in the cache for so many tokens, over all layers."""
     numbers = 2 * model.num_layers * model.num_kv_heads * model.head_dim
     return 2 * numbers * num_tokens
 
@@ -160,9 +160,9 @@ def kv_bytes(num_tokens: int, model: Model) -> int:
 def recompute_flops(num_tokens: int, model: Model, num_found: int = 0) -> int:
     """Operations to compute a victim's tokens again, without the first `num_found`.
 
-    Each token computed takes 2 operations a weight. And its attention, in each layer and each query
+    Each token computed takes 2 operations per weight. Its attention, in each layer and each query
     head, takes 2 * head_dim operations for every key that it sees (a product), and as many for the
-    value. The token at place p, counted from 1, sees p keys, those of found tokens among them.
+    value. The token at place p, counted from 1, sees p keys, found tokens' keys included.
 
     Args:
         num_tokens: how many the victim has.
@@ -179,7 +179,7 @@ def recompute_ms(num_tokens: int, model: Model, gpu: Gpu, num_found: int = 0) ->
 
 
 def swap_ms(num_tokens: int, model: Model, link: Link) -> float:
-    """Milliseconds that the victim's keys and values occupy the link, until it is back."""
+    """Milliseconds that the victim's keys and values occupy the link, out and back."""
     return 2 * kv_bytes(num_tokens, model) / link.bandwidth * 1e3
 
 

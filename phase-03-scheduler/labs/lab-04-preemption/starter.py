@@ -27,13 +27,13 @@ class Model(NamedTuple):
 
 
 class Gpu(NamedTuple):
-    """A card: operations a second at its peak, for dense 16-bit matrices."""
+    """A card: its peak operations per second, for dense 16-bit matrices."""
 
     flops: float
 
 
 class Link(NamedTuple):
-    """The way to the host's memory: bytes a second, one way, as the sheet has it."""
+    """The link to the host's memory: bytes per second, one way, from the data sheet."""
 
     bandwidth: float
 
@@ -45,17 +45,17 @@ PCIE_4, PCIE_5, NVLINK_C2C = Link(32e9), Link(64e9), Link(450e9)
 
 
 def predictions() -> dict[str, Any]:
-    """Your guesses at the six questions of the README, under the names that stand there."""
+    """Your guesses for the README's six questions, under the names that it uses."""
     raise NotImplementedError
 
 
 def clamp(num_new_tokens: int, threshold: int, token_budget: int) -> int:
-    """How many of the missing tokens a request gets, as in lab 03-01.
+    """How many of the tokens that it lacks a request gets, as in lab 03-01.
 
     Args:
-        num_new_tokens: how many are missing, at least 1.
+        num_new_tokens: how many it lacks, at least 1.
         threshold: no request gets more in one step; 0 means no such limit.
-        token_budget: what is left of the step, at least 1.
+        token_budget: what is left of the step's budget, at least 1.
     """
     if 0 < threshold < num_new_tokens:
         num_new_tokens = threshold
@@ -65,58 +65,58 @@ def clamp(num_new_tokens: int, threshold: int, token_budget: int) -> int:
 class Scheduler(given.Scheduler):
     """The engine's scheduler with your preemption.
 
-    What comes from the class above is what you had in lab 03-01, and
+    From the class above you have what you had in lab 03-01, and
 
     - `policy`, a `SchedulingPolicy` (`mini_vllm.core.sched.request_queue`): FCFS or PRIORITY.
     - `kv_cache_manager.free(request)`: all its blocks go back to the pool.
-    - `waiting.prepend_request(request)`: into the queue again. Under FCFS that is its head; under
-      PRIORITY the queue is a heap, and everybody has the place that priority and arrival give.
-    - `num_preemptions`: how often anybody was preempted since the start.
-    - `schedule()` calls `_schedule_running`, and `_schedule_waiting` only if nobody was preempted.
+    - `waiting.prepend_request(request)`: puts it back into the queue. Under FCFS that is the head; under
+      PRIORITY the queue is a heap, and priority and arrival give the place.
+    - `num_preemptions`: the number of preemptions since the start.
+    - `schedule()` calls `_schedule_running`, and `_schedule_waiting` only if no request was preempted.
 
     A `step` also has
 
-    - `preempted_reqs`: a list, the victims in order;
-    - `scheduled_resumed_reqs`: a list, whoever was admitted again after a preemption.
+    - `preempted_reqs`: a list of the victims, in order;
+    - `scheduled_resumed_reqs`: a list of requests that were admitted again after a preemption.
 
     A request also has `num_preemptions`, `priority` (lower is more important) and `arrival_time`.
     """
 
     def _schedule_running(self, step: Any) -> None:
-        """Serve those who run, in order; for whoever finds no blocks, others lose theirs.
+        """Serve the running requests, in order; if one finds no blocks, others lose theirs.
 
-        Each gets what is missing, clamped. While `allocate_slots` says None, pop a victim, preempt it,
-        write it down in `step.preempted_reqs`, and ask again for the same number of tokens. If the
-        victim was the request itself, the loop ends, for those behind it, too.
+        Each gets what it lacks, clamped. While `allocate_slots` returns None, pop a victim, preempt it,
+        append it to `step.preempted_reqs`, and ask again for the same number of tokens. If the victim
+        was the request itself, the loop ends, for those behind it, too.
 
         A victim may have been served in this step already (under PRIORITY, where the least important
-        may stand first). Then it gives everything back: its budget, and its place in three
-        containers of `step`. Whoever asks still asks for the number of before; what came back is for
-        those behind. And mind the index: whoever stood behind the victim has moved up by one.
+        may be first in the list). Then it gives everything back: its budget, and its place in three
+        containers of `step`. The request that asks still asks for the same number; what came back is
+        for those behind it. And mind the index: every request behind the victim has moved up by one.
         """
         raise NotImplementedError
 
     def _pop_victim(self) -> Request:
         """Take the request that is to lose its blocks out of `running`, and return it.
 
-        Under FCFS the last of the list. Under PRIORITY the one with the largest priority, among those
-        the latest arrival, and among those the largest `request_id`: no two requests are equal then.
+        Under FCFS it is the last of the list. Under PRIORITY it has the largest priority, among equals
+        the latest arrival, and among those the largest `request_id`: so no two requests are equal.
         """
         raise NotImplementedError
 
     def _preempt_request(self, request: Request) -> None:
         """Take a request's blocks, and queue it again, as `RequestStatus.PREEMPTED`.
 
-        It is in no list when this is called. Its tokens stay, its KV does not, so nothing of it
-        counts as computed any more. Both counters of preemptions go up.
+        It is in no list when this is called. Its tokens stay, but its KV does not, so none of its tokens
+        count as computed any more. Both counters of preemptions go up.
         """
         raise NotImplementedError
 
     def _schedule_waiting(self, step: Any) -> None:
-        """Admit from the head of the queue, as in lab 03-01, but for one thing.
+        """Admit from the head of the queue, as in lab 03-01, with one difference.
 
-        Whoever comes back from a preemption is not new to the worker: he goes to
-        `step.scheduled_resumed_reqs` instead of `step.scheduled_new_reqs`. The status tells.
+        A request that comes back from a preemption is not new to the worker: it goes to
+        `step.scheduled_resumed_reqs` instead of `step.scheduled_new_reqs`. Its status tells.
         """
         while (
             len(self.waiting)
@@ -151,7 +151,7 @@ class Scheduler(given.Scheduler):
 
 
 def kv_bytes(num_tokens: int, model: Model) -> int:
-    """Bytes of keys and values that so many tokens have in the cache, over all layers."""
+    """Bytes of keys and values in the cache for so many tokens, over all layers."""
     numbers = 2 * model.num_layers * model.num_kv_heads * model.head_dim
     return 2 * numbers * num_tokens
 
@@ -159,9 +159,9 @@ def kv_bytes(num_tokens: int, model: Model) -> int:
 def recompute_flops(num_tokens: int, model: Model, num_found: int = 0) -> int:
     """Operations to compute a victim's tokens again, without the first `num_found`.
 
-    Each token computed takes 2 operations a weight. And its attention, in each layer and each query
+    Each token computed takes 2 operations per weight. Its attention, in each layer and each query
     head, takes 2 * head_dim operations for every key that it sees (a product), and as many for the
-    value. The token at place p, counted from 1, sees p keys, those of found tokens among them.
+    value. The token at place p, counted from 1, sees p keys, found tokens' keys included.
 
     Args:
         num_tokens: how many the victim has.
@@ -178,7 +178,7 @@ def recompute_ms(num_tokens: int, model: Model, gpu: Gpu, num_found: int = 0) ->
 
 
 def swap_ms(num_tokens: int, model: Model, link: Link) -> float:
-    """Milliseconds that the victim's keys and values occupy the link, until it is back."""
+    """Milliseconds that the victim's keys and values occupy the link, out and back."""
     return 2 * kv_bytes(num_tokens, model) / link.bandwidth * 1e3
 
 

@@ -17,7 +17,7 @@ support = load_support(__file__)
 
 
 def test_the_predictions_hold(lab: ModuleType) -> None:
-    """Eve, Fay and Gil on nine blocks."""
+    """The six predictions about Eve, Fay and Gil on nine blocks are right."""
     said = lab.predictions()
     steps = support.eve_fay_gil(given.Scheduler)
     cached = support.eve_fay_gil(given.Scheduler, enable_prefix_caching=True)
@@ -61,7 +61,7 @@ def test_the_predictions_hold(lab: ModuleType) -> None:
 
 
 def test_the_last_of_the_running_loses(lab: ModuleType) -> None:
-    """Four people want a block each, and none is left: two go, from the end of the list."""
+    """Four requests need a block each and none is free: two lose theirs, from the end of the list."""
     scheduler = support.full(lab, 0, 0, 0, 0)
     plan = support.turn(scheduler)
     got, victims = plan.num_scheduled_tokens, sorted(plan.preempted_req_ids)
@@ -74,7 +74,8 @@ def test_the_last_of_the_running_loses(lab: ModuleType) -> None:
 
 
 def test_as_many_victims_as_it_takes(lab: ModuleType) -> None:
-    """Fay's next piece wants two blocks; Hal has one, so Gil loses his, too."""
+    """Preemption goes on until the request fits: Fay's chunk needs two blocks, so Hal and Gil both lose
+    theirs."""
     scheduler = support.make(
         lab, 4, long_prefill_token_threshold=8, scheduler_reserve_full_isl=False
     )
@@ -90,7 +91,7 @@ def test_as_many_victims_as_it_takes(lab: ModuleType) -> None:
 
 
 def test_the_last_one_preempts_itself(lab: ModuleType) -> None:
-    """Ann takes Cleo's block, and behind Ben there is nobody."""
+    """The last request in the list preempts itself: Ann takes Cleo's block, and no request is behind Ben."""
     scheduler = support.full(lab, 0, 0, 0)
     plan = support.turn(scheduler)
     got, victims = plan.num_scheduled_tokens, sorted(plan.preempted_req_ids)
@@ -101,7 +102,7 @@ def test_the_last_one_preempts_itself(lab: ModuleType) -> None:
 
 
 def test_what_a_victim_keeps(lab: ModuleType) -> None:
-    """Its tokens; not its blocks, its counter, its seat or its place."""
+    """A victim keeps its tokens, but not its blocks, its counter, its batch slot or its place."""
     scheduler = support.full(lab, 0, 0)
     ben = scheduler.running[1]
     support.turn(scheduler)
@@ -122,7 +123,7 @@ def test_what_a_victim_keeps(lab: ModuleType) -> None:
 
 
 def test_victims_wait_at_the_head(lab: ModuleType) -> None:
-    """Before whoever was never admitted; among themselves as they ran."""
+    """Victims wait ahead of requests that were never admitted, in the order in which they ran."""
     scheduler = support.full(lab, 0, 0, 0, 0)
     support.come(scheduler, "eve", 4)
     support.turn(scheduler)
@@ -134,7 +135,7 @@ def test_victims_wait_at_the_head(lab: ModuleType) -> None:
 
 
 def test_blocks_that_are_not_needed_stop_nobody(lab: ModuleType) -> None:
-    """The last block is taken by somebody who needs it, and nobody has to go."""
+    """The last free block goes to the request that needs it, and no request is preempted."""
     scheduler = support.make(lab, 3)
     support.come(scheduler, "ann", 4, 4)
     support.come(scheduler, "ben", 2, 4)
@@ -152,7 +153,8 @@ def test_blocks_that_are_not_needed_stop_nobody(lab: ModuleType) -> None:
 
 
 def test_the_budget_still_ends_the_loop(lab: ModuleType) -> None:
-    """As in lab 03-01: three run, a step of 2, and the third is not in it."""
+    """The budget ends the loop as in lab 03-01: three requests run, a step holds 2, and the third is not
+    in it."""
     scheduler = support.make(lab)
     for name in ("ann", "ben", "cleo"):
         support.come(scheduler, name, 2)
@@ -170,7 +172,8 @@ def test_the_budget_still_ends_the_loop(lab: ModuleType) -> None:
 
 
 def test_who_comes_back_is_resumed(lab: ModuleType) -> None:
-    """Known to the worker, with a table that replaces the old one, and all tokens missing."""
+    """A victim comes back as resumed: the worker knows it, its new table replaces the old one, and it
+    lacks all tokens."""
     scheduler = support.full(lab, 0, 0)
     ben = scheduler.running[1]
     plan = support.turn(scheduler)
@@ -200,7 +203,8 @@ def test_who_comes_back_is_resumed(lab: ModuleType) -> None:
 
 
 def test_who_has_no_answer_yet_is_resumed_too(lab: ModuleType) -> None:
-    """Ben loses his blocks in the middle of his prompt, and the worker knows him all the same."""
+    """A victim without output is resumed, too: Ben loses his blocks in mid-prompt, and the worker knows
+    him."""
     scheduler = support.make(
         lab, 4, long_prefill_token_threshold=4, scheduler_reserve_full_isl=False
     )
@@ -222,7 +226,7 @@ def test_who_has_no_answer_yet_is_resumed_too(lab: ModuleType) -> None:
 
 
 def test_the_loops_are_yours(lab: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The file works without the engine's own four methods."""
+    """Your scheduler works without the engine's own four methods."""
 
     def taken(self: object, *args: object) -> None:
         pytest.fail("this was done by the engine's own method: write yours, without `super()`")
@@ -243,7 +247,7 @@ def test_the_loops_are_yours(lab: ModuleType, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_the_least_important_loses(lab: ModuleType) -> None:
-    """A larger number matters less; among equal numbers whoever came later."""
+    """A larger priority number matters less, and among equal numbers the later arrival loses its blocks."""
     scheduler = support.full(lab, 1, 2, 2, 0)
     order = support.names(scheduler.running)
     assert order == ["dan", "ann", "ben", "cleo"], f"admitted by priority; running: {order}"
@@ -264,7 +268,7 @@ def test_the_least_important_loses(lab: ModuleType) -> None:
 
 
 def test_its_own_victim_ends_the_loop(lab: ModuleType) -> None:
-    """In the middle of the list, too: those behind get nothing in this step."""
+    """A request that is its own victim ends the loop, even in the middle of the list."""
     scheduler = support.make(lab, 3, scheduling_policy="priority")
     support.come(scheduler, "ann", 2)
     support.come(scheduler, "low", 3, priority=9)
@@ -280,7 +284,7 @@ def test_its_own_victim_ends_the_loop(lab: ModuleType) -> None:
 
 
 def test_nobody_is_admitted_beside_a_preemption(lab: ModuleType) -> None:
-    """Low has given two blocks; Eve is important and needs one, and waits for the next step."""
+    """A step that preempts admits no request: Low gave up two blocks, but Eve waits for the next step."""
     scheduler = support.make(lab, 4, scheduling_policy="priority")
     support.come(scheduler, "ann", 4, priority=1)
     support.come(scheduler, "low", 8, priority=9)
@@ -308,7 +312,8 @@ def served_already(lab: ModuleType) -> Any:
 
 
 def test_a_victim_of_this_step_gives_all_back(lab: ModuleType) -> None:
-    """Budget, its number of tokens, its blocks, its place in the list of the served."""
+    """A victim served in this step gives back its budget, its tokens, its blocks and its place in the
+    schedule."""
     step = served_already(lab)
     victims = support.names(step.preempted_reqs)
     assert victims == ["low"], f"Low, of priority 9, loses its block for Ann; yours: {victims}"
@@ -330,7 +335,8 @@ def test_a_victim_of_this_step_gives_all_back(lab: ModuleType) -> None:
 
 
 def test_the_asker_asks_for_the_same(lab: ModuleType) -> None:
-    """Ann's piece was cut to 2 by the budget; Low's token comes back, and is not for her."""
+    """A request that takes a victim's blocks still asks for the same tokens: what Low gives back is not
+    for Ann."""
     scheduler = support.make(
         lab,
         2,
@@ -353,7 +359,7 @@ def test_the_asker_asks_for_the_same(lab: ModuleType) -> None:
 
 
 def test_nobody_is_skipped_behind_a_victim(lab: ModuleType) -> None:
-    """When Low leaves the front, Ben moves to where Ann was."""
+    """No request is skipped behind a victim: when Low leaves the front, Ben moves to where Ann was."""
     step = served_already(lab)
     got = dict(step.num_scheduled_tokens)
     others = {name: n for name, n in got.items() if name != "low"}
@@ -365,7 +371,8 @@ def test_nobody_is_skipped_behind_a_victim(lab: ModuleType) -> None:
 
 
 def test_equals_do_not_take_turns(lab: ModuleType) -> None:
-    """Same priority, same arrival, as with two answers to one prompt: the id decides, always for one."""
+    """Equals do not take turns: with the same priority and arrival the id decides, always for the same
+    request."""
     scheduler = support.make(
         lab,
         9,

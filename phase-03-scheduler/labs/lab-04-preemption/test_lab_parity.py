@@ -47,7 +47,8 @@ def compare(lab: ModuleType, traces: list[tuple[str, Trace]]) -> None:
 
 
 def test_the_same_decisions_as_vllm(lab: ModuleType) -> None:
-    """Every recorded workload without prefix caching: 152 preemptions, and no difference."""
+    """Your scheduler decides as vLLM did in every recorded workload without prefix caching, in 152
+    preemptions."""
     traces = golden()
     count = sum(sum(trace["preemptions"].values()) for _, trace in traces)
     assert (len(traces), count) == (5, 152), (
@@ -57,12 +58,13 @@ def test_the_same_decisions_as_vllm(lab: ModuleType) -> None:
 
 
 def test_the_same_decisions_as_the_engine(lab: ModuleType) -> None:
-    """Twelve random workloads more, with 716 preemptions, under both policies, with and without the gate."""
+    """Your scheduler decides as the engine does in twelve random workloads, under both policies, gate on
+    or off."""
     compare(lab, random_traces())
 
 
 def test_what_must_hold(lab: ModuleType) -> None:
-    """I6 to I11 and I13, after each decision of the random workloads."""
+    """The invariants I6 to I11 and I13 hold after each decision of the random workloads."""
 
     class Watched(lab.Scheduler):  # type: ignore[name-defined,misc]
         def schedule(self) -> Any:
@@ -84,7 +86,8 @@ def test_what_must_hold(lab: ModuleType) -> None:
 
 
 def test_the_same_tokens(lab: ModuleType) -> None:
-    """Four people on the shipped model: on 12 blocks they lose theirs, and read what they read on 99."""
+    """Four requests on the shipped model read the same with 12 blocks, where they are preempted, as with
+    99."""
     said: list[dict[str, list[int]]] = []
     lost = []
     for blocks, parts in ((99, EngineParts()), (12, EngineParts(scheduler=lab.Scheduler))):

@@ -10,7 +10,7 @@ from mini_vllm.core.sched import scheduler as given
 
 
 class Ask(NamedTuple):
-    """What somebody asks.
+    """A request of a workload.
 
     Attributes:
         prompt: token ids.
@@ -76,7 +76,7 @@ def conversation(turns: Sequence[tuple[int, int]], block_size: int, caching: boo
     """How many tokens each turn of a conversation computes, prompt and answer.
 
     The prompt of a turn is everything said before, questions and answers, and then the new question.
-    Nobody else is there, and the pool is large.
+    There are no other requests, and the pool is large.
 
     Args:
         turns: for each the tokens of the question and of the answer, at least 1 each.
@@ -95,7 +95,7 @@ def conversation(turns: Sequence[tuple[int, int]], block_size: int, caching: boo
 
 
 def price_of_salts(workload: Sequence[Ask], block_size: int) -> int:
-    """How many tokens more are computed than if nobody had a salt, with caching on."""
+    """How many more tokens are computed than if no request had a salt, with caching on."""
     together = [ask._replace(salt=None) for ask in workload]
     return sum(scheduled_tokens(workload, block_size, True)) - sum(
         scheduled_tokens(together, block_size, True)
@@ -103,10 +103,10 @@ def price_of_salts(workload: Sequence[Ask], block_size: int) -> int:
 
 
 def blocks_left(prefix_blocks: int, usable_blocks: int, others: int) -> int:
-    """How many blocks of a prefix can still be found, after others were there.
+    """How many blocks of a prefix can still be found after other requests have run.
 
-    The request that had the prefix is over, and its blocks were given back, the last first. Then others
-    come, one after the other, who share nothing with it nor with each other.
+    The request that had the prefix is finished, and its blocks were given back, the last first. Then
+    others come, one after the other, which share nothing with it or with each other.
 
     Args:
         prefix_blocks: full blocks that the prefix had in the cache.

@@ -9,7 +9,7 @@ from mini_vllm.core.sched import scheduler as given
 
 
 class Ask(NamedTuple):
-    """What somebody asks.
+    """A request of a workload.
 
     Attributes:
         prompt: token ids.
@@ -26,7 +26,7 @@ class Ask(NamedTuple):
 
 
 def predictions() -> dict[str, int]:
-    """Your guesses at the eight questions of the README, under the names that stand there."""
+    """Your guesses for the README's eight questions, under the names that it uses."""
     raise NotImplementedError
 
 
@@ -46,7 +46,7 @@ def found(prompt_tokens: int, cached_prefix_tokens: int, block_size: int) -> int
 
     Args:
         prompt_tokens: tokens that the request has, at least 1.
-        cached_prefix_tokens: so many of its first tokens somebody else has had slots for.
+        cached_prefix_tokens: how many of its first tokens another request has had slots for.
         block_size: tokens in a block; only full blocks are published.
 
     The last token of a prompt has to be computed, or there is nothing to sample from.
@@ -57,21 +57,21 @@ def found(prompt_tokens: int, cached_prefix_tokens: int, block_size: int) -> int
 def scheduled_tokens(
     workload: Sequence[Ask], block_size: int, caching: bool, threshold: int = 0
 ) -> list[int]:
-    """How many tokens all steps together compute for each, prompt and answer.
+    """How many tokens all steps together compute for each request, prompt and answer.
 
-    All ask before the same step, in this order, and that step has room for all: budget, seats and
-    blocks. Each is admitted behind the one before, and finds what the plan has given to those
-    before, if their salt is the same. The last token of an answer is sampled and never computed.
+    All ask before the same step, in this order, and that step has room for all: budget, batch slots and
+    blocks. Each is admitted after the one before it, and finds what the step has given to earlier ones
+    with the same salt. The last token of an answer is sampled and never computed.
 
     Args:
         workload: who asks what.
         block_size: tokens in a block.
         caching: whether prefix caching is on.
-        threshold: `long_prefill_token_threshold`: the first step gives nobody more, so whoever has a
-            longer prompt publishes the beginning only; 0 means no such limit. (What they get in later
-            steps comes too late for those who were admitted in the first.)
+        threshold: `long_prefill_token_threshold`: the first step gives no request more, so a request
+            with a longer prompt publishes only the beginning; 0 means no such limit. (What it gets in
+            later steps comes too late for requests that were admitted in the first.)
 
-    Returns: a number for each, in order.
+    Returns: a number for each request, in order.
     """
     raise NotImplementedError
 
@@ -79,8 +79,9 @@ def scheduled_tokens(
 def savings(num_requests: int, prompt_tokens: int, shared_tokens: int, block_size: int) -> int:
     """The tokens that prefix caching saves, as a formula: no list, no loop.
 
-    At least one request, all prompts of the same length. They have their first `shared_tokens` tokens in
-    common, which may be all of them. Nothing else is shared, and there is no threshold.
+    There is at least one request, and all prompts have the same length. They have their first
+    `shared_tokens` tokens in common, which may be all of them. Nothing else is shared, and there is no
+    threshold.
     """
     raise NotImplementedError
 
@@ -89,7 +90,7 @@ def conversation(turns: Sequence[tuple[int, int]], block_size: int, caching: boo
     """How many tokens each turn of a conversation computes, prompt and answer.
 
     The prompt of a turn is everything said before, questions and answers, and then the new question.
-    Nobody else is there, and the pool is large.
+    There are no other requests, and the pool is large.
 
     Args:
         turns: for each the tokens of the question and of the answer, at least 1 each.
@@ -108,7 +109,7 @@ def conversation(turns: Sequence[tuple[int, int]], block_size: int, caching: boo
 
 
 def price_of_salts(workload: Sequence[Ask], block_size: int) -> int:
-    """How many tokens more are computed than if nobody had a salt, with caching on."""
+    """How many more tokens are computed than if no request had a salt, with caching on."""
     together = [ask._replace(salt=None) for ask in workload]
     return sum(scheduled_tokens(workload, block_size, True)) - sum(
         scheduled_tokens(together, block_size, True)
@@ -116,10 +117,10 @@ def price_of_salts(workload: Sequence[Ask], block_size: int) -> int:
 
 
 def blocks_left(prefix_blocks: int, usable_blocks: int, others: int) -> int:
-    """How many blocks of a prefix can still be found, after others were there.
+    """How many blocks of a prefix can still be found after other requests have run.
 
-    The request that had the prefix is over, and its blocks were given back, the last first. Then others
-    come, one after the other, who share nothing with it nor with each other.
+    The request that had the prefix is finished, and its blocks were given back, the last first. Then
+    others come, one after the other, which share nothing with it or with each other.
 
     Args:
         prefix_blocks: full blocks that the prefix had in the cache.
@@ -133,32 +134,32 @@ def blocks_left(prefix_blocks: int, usable_blocks: int, others: int) -> int:
 
 
 class Scheduler(given.Scheduler):
-    """The engine's scheduler with your loop over those who wait, now complete.
+    """The engine's scheduler with your waiting loop, now complete.
 
-    `schedule()` calls `_schedule_running(step)`, and if nobody was preempted `_schedule_waiting(step)`. What
-    comes from the class above, the loop over those who run and preemption among it, is listed in labs 03-01
-    and 03-04. New here:
+    `schedule()` calls `_schedule_running(step)`, and if no request was preempted `_schedule_waiting(step)`.
+    Labs 03-01 and 03-04 list what comes from the class above, the running loop and preemption included. New
+    here:
 
     - `kv_cache_manager.get_computed_blocks(request)`: the blocks found and the number of tokens in them.
       Nothing is reserved yet.
     - `kv_cache_manager.allocate_slots(request, num_new_tokens, num_new_computed_tokens=...,
-      new_computed_blocks=..., full_sequence_must_fit=...)`: takes what was found and what is missing.
+      new_computed_blocks=..., full_sequence_must_fit=...)`: takes what was found and what is lacking.
     - `kv_cache_manager.get_blocks(request_id)`: the request's whole table.
-    - `step.scheduled_new_reqs` and `step.scheduled_resumed_reqs`: who is admitted for the first time, and
-      who comes back.
+    - `step.scheduled_new_reqs` and `step.scheduled_resumed_reqs`: requests admitted for the first time, and
+      requests that come back.
     - `config.enable_chunked_prefill`.
     """
 
     def _schedule_waiting(self, step: Any) -> None:
-        """Admit from the head of the queue, as in lab 03-01, but behind what the cache has.
+        """Admit from the head of the queue, as in lab 03-01, but start each request after what is cached.
 
-        - Look up the prefix of the head. Its counter begins there, and what is missing is the rest.
+        - Look up the prefix of the head. Its counter begins there, and it lacks the rest.
         - If chunked prefill is off and the rest, after the threshold, is more than the budget has left, the
           loop ends.
         - The hits go to `allocate_slots` with the rest. None ends the loop, and the request stays as it was.
-        - Whoever waited with the status PREEMPTED is resumed, everybody else is new. The worker needs the
-          whole table of either, found blocks among them.
-        - `num_computed_tokens` is what was found. `num_cached_tokens` is, too, unless the request has output
+        - A request that waited with the status PREEMPTED is resumed, every other one is new. For both the
+          worker needs the whole table, found blocks included.
+        - `num_computed_tokens` is what was found. So is `num_cached_tokens`, unless the request has output
           already: a user is told what was found for the prompt, not what a victim found again.
         """
         raise NotImplementedError

@@ -27,7 +27,7 @@ def asks(lab: ModuleType, *prompts: str, answer: int = 4) -> list[Any]:
 
 
 def test_the_predictions_hold(lab: ModuleType) -> None:
-    """Eight numbers, on paper."""
+    """The eight predictions are right."""
     said = lab.predictions()
     facts = {
         "without caching": (
@@ -94,7 +94,7 @@ def test_the_predictions_hold(lab: ModuleType) -> None:
     ],
 )
 def test_found(lab: ModuleType, arguments: tuple[int, int, int], expected: int, why: str) -> None:
-    """Full blocks, and never the last token."""
+    """Only full blocks are found, and never the last token."""
     got = lab.found(*arguments)
     assert got == expected, f"found{arguments}: {why}: {expected}, not {got}"
 
@@ -129,7 +129,7 @@ def test_found(lab: ModuleType, arguments: tuple[int, int, int], expected: int, 
 def test_who_pays_what(
     lab: ModuleType, prompts: list[str], threshold: int, expected: list[int], why: str
 ) -> None:
-    """Blocks of 4 tokens, 4 tokens of answer; all ask at once."""
+    """Each request pays what the cache does not have: blocks of 4, answers of 4 tokens, all ask at once."""
     got = lab.scheduled_tokens(asks(lab, *prompts), 4, True, threshold)
     assert list(got) == expected, (
         f"{' '.join(prompts)}, threshold {threshold}: {why}: {expected}, not {got}"
@@ -137,7 +137,7 @@ def test_who_pays_what(
 
 
 def test_without_caching_everybody_pays(lab: ModuleType) -> None:
-    """All of the prompt, and the answer less its last token."""
+    """Without caching every request computes its whole prompt, and its answer but the last token."""
     got = list(lab.scheduled_tokens(support.system_and_tail(lab), 4, False))
     assert got == [68] * 8, f"65 of prompt and 3 of answer each, eight times 68, not {got}"
     one = list(lab.scheduled_tokens(asks(lab, "abc", answer=1), 4, False))
@@ -145,7 +145,7 @@ def test_without_caching_everybody_pays(lab: ModuleType) -> None:
 
 
 def test_savings(lab: ModuleType) -> None:
-    """The formula, and the list that it stands for."""
+    """The formula gives the same saving as the list that it stands for."""
     for people, prompt, shared, expected, why in (
         (8, 65, 64, 448, "seven followers find 64 each"),
         (8, 67, 66, 448, "66 are 16 full blocks, too"),
@@ -169,7 +169,7 @@ def test_savings(lab: ModuleType) -> None:
 
 
 def test_the_engine_computes_as_many(lab: ModuleType) -> None:
-    """Plans of the real engine, token by token; and no answer changes."""
+    """The real engine computes exactly as many tokens, and no answer changes."""
     people = support.system_and_tail(lab)
     scenes: dict[str, tuple[list[Any], dict[str, Any]]] = {
         "eight people": (people, {}),
@@ -199,7 +199,7 @@ def test_the_engine_computes_as_many(lab: ModuleType) -> None:
 
 
 def test_random_workloads(lab: ModuleType) -> None:
-    """Prompts of two letters, so that much is shared; salts, thresholds, blocks of 1 to 5."""
+    """Random workloads agree with the engine: much shared text, salts, thresholds, blocks of 1 to 5."""
     for seed in range(60):
         rng = random.Random(seed)
         size, threshold = rng.choice((1, 2, 3, 5)), rng.choice((0, 0, 1, 4, 7))
@@ -224,7 +224,7 @@ def test_random_workloads(lab: ModuleType) -> None:
 
 
 def test_a_conversation_on_the_model(lab: ModuleType) -> None:
-    """The answers of the model itself stand in the next prompt."""
+    """In a conversation, the model's own answers are part of the next prompt."""
     for size in (3, 4):
         turns = [(20, 9), (7, 8), (5, 4), (1, 1), (12, 6)]
         engine, said = support.make_engine(block_size=size), ()

@@ -19,7 +19,8 @@ SHAPES = ("mixed", "priority", "no-gate", "no-chunks", "short-model", "no-cache"
 
 
 def test_vllms_decisions(lab: ModuleType) -> None:
-    """Every recorded workload, every step: who computes what, in which blocks, and who loses them."""
+    """Your scheduler decides as vLLM did in every recorded step: who computes what, in which blocks, who
+    loses them."""
     seen = 0
     for where, trace in read_traces(str(GOLDEN)):
         difference = replay(where, trace, lab.Scheduler)
@@ -31,7 +32,7 @@ def test_vllms_decisions(lab: ModuleType) -> None:
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_the_engines_decisions(lab: ModuleType, shape: str) -> None:
-    """Workloads that nobody recorded, decided by the engine's scheduler first."""
+    """Your scheduler decides as the engine's does in workloads that were never recorded."""
     for seed in range(300, 303):
         work = workload(seed, shape)
         trace = record(work, mini_parts(work["config"]))
@@ -64,7 +65,7 @@ def sent(run: Run) -> list[Any]:
 
 
 def test_the_worker_hears_the_same(lab: ModuleType) -> None:
-    """Tables, counters and who is resumed, in every plan of six workloads."""
+    """The worker is sent the same tables, counters and resumed requests, in every step of six workloads."""
     for seed in range(400, 406):
         work = workload(seed, SHAPES[seed % 3])
         runs = [Run(work, mini_parts(work["config"], c)) for c in (Scheduler, lab.Scheduler)]
@@ -77,7 +78,7 @@ def test_the_worker_hears_the_same(lab: ModuleType) -> None:
 
 
 def test_the_same_answers(lab: ModuleType) -> None:
-    """Eight people with a system prompt, on the shipped model: little room, hits and victims."""
+    """Eight people with a system prompt get the same answers, with little room, hits and victims."""
     people = support.system_and_tail(lab, 20, 3)
     people = [ask._replace(num_answer_tokens=6 + 2 * i) for i, ask in enumerate(people)]
     roomy = support.serve(support.make_engine(enable_prefix_caching=False), people)

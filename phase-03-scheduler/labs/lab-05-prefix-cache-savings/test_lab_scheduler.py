@@ -27,7 +27,7 @@ def ids(requests: Any) -> list[str]:
 
 
 def test_a_newcomer_starts_behind_what_is_found(lab: ModuleType) -> None:
-    """Fay has been computed; Gil has her document and a question of his own."""
+    """A newcomer starts after what is found: Fay has been computed, and Gil asks about her document."""
     scheduler = make(lab)
     support.come(scheduler, "fay", (*DOCUMENT, 40))
     support.turn(scheduler)
@@ -55,7 +55,7 @@ def test_a_newcomer_starts_behind_what_is_found(lab: ModuleType) -> None:
 
 
 def test_two_look_ups_in_one_plan(lab: ModuleType) -> None:
-    """Fay and Gil come together: her blocks are published as soon as they are given, and he finds them."""
+    """Blocks are published as soon as they are given: Fay and Gil come together, and he finds hers."""
     scheduler = make(lab)
     support.come(scheduler, "fay", (*DOCUMENT, 40))
     support.come(scheduler, "gil", (*DOCUMENT, 50))
@@ -66,7 +66,7 @@ def test_two_look_ups_in_one_plan(lab: ModuleType) -> None:
 
 
 def test_all_of_a_prompt_is_found(lab: ModuleType) -> None:
-    """The last token runs, with the block around it."""
+    """A prompt that is cached to its end still computes its last token, with the block around it."""
     scheduler = make(lab)
     for name in ("fay", "gil"):
         support.come(scheduler, name, DOCUMENT)
@@ -79,7 +79,7 @@ def test_all_of_a_prompt_is_found(lab: ModuleType) -> None:
 
 
 def test_what_is_missing_is_cut(lab: ModuleType) -> None:
-    """Budget and threshold hold for the rest behind the hits."""
+    """Budget and threshold cut what is left to compute after the hits."""
     for settings, expected, why in (
         (
             {"long_prefill_token_threshold": 3},
@@ -104,7 +104,7 @@ def test_what_is_missing_is_cut(lab: ModuleType) -> None:
 
 
 def test_who_does_not_fit_is_as_before(lab: ModuleType) -> None:
-    """Gil's 12 tokens are found, the blocks for the rest are not there: nothing of him has changed."""
+    """A request that does not fit is unchanged, even if part of its prompt was found."""
     scheduler = make(lab, num_gpu_blocks=9, max_model_len=32)
     fay = support.come(scheduler, "fay", (*DOCUMENT, 40))
     support.come(scheduler, "ida", range(60, 69))
@@ -129,7 +129,7 @@ def test_who_does_not_fit_is_as_before(lab: ModuleType) -> None:
 
 
 def test_a_look_up_holds_for_one_attempt(lab: ModuleType) -> None:
-    """Gil does not fit yet. When he does, Fay has been given more of her document."""
+    """The prefix is looked up at each attempt: when Gil fits at last, more of his document is published."""
     scheduler = make(lab, num_gpu_blocks=9, max_model_len=32, long_prefill_token_threshold=4)
     support.come(scheduler, "ida", range(60, 69))
     for _ in range(3):
@@ -148,7 +148,7 @@ def test_a_look_up_holds_for_one_attempt(lab: ModuleType) -> None:
 
 
 def test_without_caching(lab: ModuleType) -> None:
-    """Nothing is looked up, and all is as in lab 03-01."""
+    """Without caching nothing is looked up, and the scheduler decides as in lab 03-01."""
     scheduler = make(lab, enable_prefix_caching=False)
     requests = [
         support.come(scheduler, name, (*DOCUMENT, 40), block_size=None) for name in ("fay", "gil")
@@ -160,7 +160,8 @@ def test_without_caching(lab: ModuleType) -> None:
 
 
 def test_without_chunks(lab: ModuleType) -> None:
-    """A prompt that does not fit into the rest of the step waits; what counts is what is missing."""
+    """Without chunked prefill a prompt waits unless the tokens that it lacks fit into the rest of the
+    step."""
     settings = {"enable_chunked_prefill": False, "max_num_batched_tokens": 72}
     scheduler = make(lab, **settings)
     for name, prompt in (("fay", range(20, 80)), ("gil", range(100, 120)), ("hal", (7, 8))):
@@ -192,7 +193,7 @@ def test_without_chunks(lab: ModuleType) -> None:
 
 
 def test_who_comes_back_is_resumed(lab: ModuleType) -> None:
-    """The worker still knows him, and gets his whole table anew."""
+    """A request that comes back is resumed: the worker still knows it, and gets its whole table anew."""
     scheduler = make(lab, num_gpu_blocks=6, max_model_len=20)
     support.come(scheduler, "fay", (*DOCUMENT, 40, 41, 42))
     gil = support.come(scheduler, "gil", (*DOCUMENT, 50, 51, 52))
@@ -229,7 +230,7 @@ def test_who_comes_back_is_resumed(lab: ModuleType) -> None:
 
 
 def test_what_the_user_is_told(lab: ModuleType) -> None:
-    """`num_cached_tokens` is about the prompt: whoever has output keeps what was said before."""
+    """`num_cached_tokens` is about the prompt: a request that has output keeps its number."""
     scheduler = make(lab, num_gpu_blocks=8, max_model_len=28)
     support.come(scheduler, "fay", range(20, 35))
     gil = support.come(scheduler, "gil", range(60, 71))
@@ -246,7 +247,8 @@ def test_what_the_user_is_told(lab: ModuleType) -> None:
 
 
 def test_what_the_user_is_told_before_the_first_token(lab: ModuleType) -> None:
-    """Gil loses his blocks in the middle of his prompt: the second look-up counts, and he is resumed."""
+    """For a victim without output the second look-up counts: Gil loses his blocks in mid-prompt and is
+    resumed."""
     scheduler = make(lab, num_gpu_blocks=8, max_model_len=28, max_num_batched_tokens=20)
     support.come(scheduler, "fay", range(20, 36))
     gil = support.come(scheduler, "gil", range(60, 71))
@@ -270,7 +272,7 @@ def test_what_the_user_is_told_before_the_first_token(lab: ModuleType) -> None:
 
 @pytest.mark.parametrize("budget", [72, 2])
 def test_a_victim_gives_back_its_place_and_its_budget(lab: ModuleType, budget: int) -> None:
-    """Low was served first. High needs a block, so Low loses it all, and Mid is served, too."""
+    """A victim gives back its place and its budget: High needs Low's block, and Mid is served, too."""
     scheduler = make(lab, num_gpu_blocks=4, max_model_len=12, scheduling_policy="priority")
     support.come(scheduler, "low", (20, 21), priority=5)
     support.turn(scheduler)
@@ -293,7 +295,7 @@ def test_a_victim_gives_back_its_place_and_its_budget(lab: ModuleType, budget: i
 
 
 def test_the_loops_are_yours(lab: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The file works without the engine's own loop over those who wait."""
+    """Your scheduler works without the engine's own waiting loop."""
 
     def taken(self: object, *arguments: object) -> None:
         pytest.fail("the plan was made by the engine's own method: write yours, without `super()`")

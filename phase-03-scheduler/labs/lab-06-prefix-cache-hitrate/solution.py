@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 
 class Visit(NamedTuple):
-    """Somebody who asks.
+    """A request of a workload.
 
     Attributes:
         tokens: token ids of the prompt.
@@ -26,11 +26,11 @@ class Visit(NamedTuple):
 
 
 class Lookup(NamedTuple):
-    """One look-up in the prefix cache, as vLLM records it. Who does not read is not looked up.
+    """One look-up in the prefix cache, as vLLM records it. A request that does not read is not looked up.
 
     Attributes:
         name: of the request.
-        num_tokens: that the request had then: its prompt, and its output if it was preempted after some.
+        num_tokens: tokens that the request had then: its prompt, plus output from before a preemption.
         num_hits: tokens found.
         preempted: the request was preempted before, at least once.
     """
@@ -45,9 +45,9 @@ class Step(NamedTuple):
     """One step of the engine.
 
     Attributes:
-        lookups: in their order. Whether the request then got its blocks is not said.
+        lookups: in order. They do not tell whether the request then got its blocks.
         computed: tokens of each request that the step computed.
-        sampled: who got a token of the answer, one each.
+        sampled: requests that got an answer token, one each.
     """
 
     lookups: tuple[Lookup, ...]
@@ -74,8 +74,8 @@ class Diagnosis(NamedTuple):
 
     Attributes:
         reason: one of the seven words below, or None for a request that found something.
-        common: tokens of its prompt, from the first on, that somebody who came before it under the same
-            salt has said as well; the most there are.
+        common: the longest beginning of its prompt, in tokens, that an earlier visit with the same salt
+            has said as well.
     """
 
     reason: str | None
@@ -193,9 +193,9 @@ def line_rate(steps: Sequence[Step], most: int = 1000) -> float:
 
 
 def hidden_work(steps: Sequence[Step], num_prompt_tokens: Mapping[str, int]) -> int:
-    """The tokens that were computed and that no meter shows: those computed a second time.
+    """The computed tokens that no meter shows: those computed a second time.
 
-    Two kinds of work are shown. `local_compute` are prompt tokens, as `by_source` has them. And each token of
+    Two kinds of work are shown. `local_compute` counts prompt tokens, as in `by_source`. And each token of
     an answer but the last is computed once, in the step that samples the next one. All requests are finished.
 
     Args:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 
 class Visit(NamedTuple):
-    """Somebody who asks.
+    """A request of a workload.
 
     Attributes:
         tokens: token ids of the prompt.
@@ -30,11 +30,11 @@ class Visit(NamedTuple):
 
 
 class Lookup(NamedTuple):
-    """One look-up in the prefix cache, as vLLM records it. Who does not read is not looked up.
+    """One look-up in the prefix cache, as vLLM records it. A request that does not read is not looked up.
 
     Attributes:
         name: of the request.
-        num_tokens: that the request had then: its prompt, and its output if it was preempted after some.
+        num_tokens: tokens that the request had then: its prompt, plus output from before a preemption.
         num_hits: tokens found.
         preempted: the request was preempted before, at least once.
     """
@@ -49,9 +49,9 @@ class Step(NamedTuple):
     """One step of the engine.
 
     Attributes:
-        lookups: in their order. Whether the request then got its blocks is not said.
+        lookups: in order. They do not tell whether the request then got its blocks.
         computed: tokens of each request that the step computed.
-        sampled: who got a token of the answer, one each.
+        sampled: requests that got an answer token, one each.
     """
 
     lookups: tuple[Lookup, ...]
@@ -78,8 +78,8 @@ class Diagnosis(NamedTuple):
 
     Attributes:
         reason: one of the seven words below, or None for a request that found something.
-        common: tokens of its prompt, from the first on, that somebody who came before it under the same
-            salt has said as well; the most there are.
+        common: the longest beginning of its prompt, in tokens, that an earlier visit with the same salt
+            has said as well.
     """
 
     reason: str | None
@@ -101,7 +101,7 @@ LITTLE = "too little in common"  # none of these: what it shares does not fill a
 
 
 def predictions() -> dict[str, int]:
-    """Your guesses at the seven questions of the README, under the names that stand there."""
+    """Your guesses for the README's seven questions, under the names that it uses."""
     raise NotImplementedError
 
 
@@ -109,11 +109,11 @@ def predictions() -> dict[str, int]:
 
 
 def found_tokens(visits: Sequence[Visit], block_size: int, caching: bool) -> list[int]:
-    """The tokens of each prompt that come out of the prefix cache, one number for each visit.
+    """The tokens of each prompt that are found in the prefix cache, one number per visit.
 
-    The visits are admitted in this order, the pool is large, and a step has room for whoever is in it.
-    It does not matter whether two are admitted in the same step. A request that finds what an answer
-    holds comes after that answer is finished.
+    The visits are admitted in this order, the pool is large, and a step has room for all that are in it.
+    It does not matter whether two are admitted in the same step. A request that finds an answer's tokens
+    comes after that answer is finished.
 
     What a request has computed is in the cache, prompt and answer, in full blocks. The last token of an
     answer is sampled and never computed. At least one token of each prompt must be computed.
@@ -131,13 +131,13 @@ def usage(
 ) -> float:
     """What `vllm:kv_cache_usage_perc` says after the first step, between 0 and 1.
 
-    All requests are admitted in this step and computed whole, and none is finished by it. Nobody was there
-    before them, so what one finds, another of them holds.
+    All requests are admitted in this step and computed whole, and none is finished by it. There were none
+    before them, so what one finds is held by another of them.
 
     Args:
         num_tokens: of each prompt.
         found: what `found_tokens` says of each.
-        num_gpu_blocks: the pool as vLLM reports it. One of its blocks, the null block, is nobody's.
+        num_gpu_blocks: the pool as vLLM reports it. One of its blocks, the null block, is never given out.
         block_size: tokens in a block.
     """
     raise NotImplementedError
@@ -150,22 +150,22 @@ def counters(steps: Sequence[Step]) -> Counters:
     """The counters of a server, which records every step.
 
     They count tokens, and they count each look-up, before it is known whether the request gets its blocks.
-    The look-ups of a request that was preempted go to a sum of their own, which no counter shows.
+    The look-ups of a request that was preempted go to a separate sum, which no counter shows.
     """
     raise NotImplementedError
 
 
 def counters_offline(steps: Sequence[Step]) -> Counters:
-    """The same counters in the offline `LLM`, which drops what it is told of a step without output."""
+    """The same counters in the offline `LLM`, which drops what a step without output reports."""
     raise NotImplementedError
 
 
 def by_source(steps: Sequence[Step], num_prompt_tokens: Mapping[str, int]) -> Sources:
     """Prompt tokens by where they came from.
 
-    A prompt is counted once, in the step of the request's first token: as found, what its last look-up
-    up to then found (whether it was preempted before or not), and the rest as computed. A request that
-    has no token yet is not counted.
+    A prompt is counted once, in the step of the request's first token. What its last look-up up to then
+    found counts as found (whether it was preempted before or not), and the rest as computed. A request
+    that has no token yet is not counted.
 
     Args:
         steps: all steps.
@@ -179,15 +179,15 @@ def line_rate(steps: Sequence[Step], most: int = 1000) -> float:
 
     It is hits over queries, as `counters` counts them, of the newest steps. A step with no such look-up
     leaves no trace. After each step, as long as more than `most` look-ups are remembered, the oldest step is
-    forgotten whole; but the newest step stays. 0.0 where nothing is remembered.
+    forgotten whole; but the newest step stays. 0.0 if nothing is remembered.
     """
     raise NotImplementedError
 
 
 def hidden_work(steps: Sequence[Step], num_prompt_tokens: Mapping[str, int]) -> int:
-    """The tokens that were computed and that no meter shows: those computed a second time.
+    """The computed tokens that no meter shows: those computed a second time.
 
-    Two kinds of work are shown. `local_compute` are prompt tokens, as `by_source` has them. And each token of
+    Two kinds of work are shown. `local_compute` counts prompt tokens, as in `by_source`. And each token of
     an answer but the last is computed once, in the step that samples the next one. All requests are finished.
 
     Args:
@@ -208,13 +208,13 @@ def diagnose(
 ) -> Diagnosis:
     """Why a request found nothing: the first of the seven reasons above that holds, in their order.
 
-    `before it` means earlier in `visits`. What somebody has said is the prompt and what is computed of the
-    answer. The first block of a request is its first `block_size` tokens. For MOVED, look for `block_size`
-    tokens that follow one another anywhere in its prompt and anywhere in what somebody before it said under
-    the same salt.
+    An earlier visit comes before it in `visits`. What a visit has said is its prompt and the computed part
+    of its answer. The first block of a request is its first `block_size` tokens. For MOVED, look for
+    `block_size` tokens that follow one another anywhere in its prompt and anywhere in what an earlier visit
+    said under the same salt.
 
     Args:
-        visits: everybody, in the order of their coming.
+        visits: all visits, in order of arrival.
         which: the place of the request in `visits`.
         found: what vLLM says it found, its `num_cached_tokens`. The pool may have been small.
         block_size: tokens in a block.

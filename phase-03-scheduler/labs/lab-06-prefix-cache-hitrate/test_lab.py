@@ -19,7 +19,7 @@ def found(lab: ModuleType, visits: list[object], want: list[int], why: str) -> N
 
 
 def test_the_predictions_hold(lab: ModuleType) -> None:
-    """Seven numbers, each read from the capture."""
+    """The seven predictions are what vLLM's capture says."""
     said = lab.predictions()
     record = {
         name: support.named(name)["said"] for name in ("in line", "prompt logprobs", "in pieces")
@@ -63,7 +63,7 @@ def test_the_predictions_hold(lab: ModuleType) -> None:
 
 
 def test_full_blocks_from_the_start(lab: ModuleType) -> None:
-    """A block is found behind its own past only."""
+    """A block is found only if everything before it is the same, too."""
     one = support.visit
     found(
         lab,
@@ -77,7 +77,7 @@ def test_full_blocks_from_the_start(lab: ModuleType) -> None:
 
 
 def test_one_token_is_computed(lab: ModuleType) -> None:
-    """A prompt that is there as a whole recomputes its last block."""
+    """A prompt that is cached as a whole recomputes its last block."""
     one = support.visit
     found(
         lab,
@@ -94,7 +94,7 @@ def test_one_token_is_computed(lab: ModuleType) -> None:
 
 
 def test_the_answer_is_found_too(lab: ModuleType) -> None:
-    """What the model has said is in the cache as what it was told."""
+    """Answers are in the cache just as prompts are."""
     first = support.visit(lab, "abcdef", answer=tuple(map(ord, "ghijkl")))
     again = support.visit(lab, "abcdefghijklmn")
     found(
@@ -107,7 +107,7 @@ def test_the_answer_is_found_too(lab: ModuleType) -> None:
 
 
 def test_the_last_token_of_an_answer_is_nowhere(lab: ModuleType) -> None:
-    """It is sampled, and nobody computes it."""
+    """The last token of an answer is not in the cache: it is sampled, and never computed."""
     first = support.visit(lab, "abcdef", answer=tuple(map(ord, "gh")))
     again = support.visit(lab, "abcdefghij")
     found(
@@ -116,7 +116,7 @@ def test_the_last_token_of_an_answer_is_nowhere(lab: ModuleType) -> None:
 
 
 def test_salts_keep_apart(lab: ModuleType) -> None:
-    """Who has another salt, or none, finds nothing of it."""
+    """A request with another salt, or with none, finds nothing of a salted one's."""
     salts = ("east", "west", None, "east", None)
     found(
         lab,
@@ -135,7 +135,7 @@ def test_salts_keep_apart(lab: ModuleType) -> None:
 
 
 def test_a_request_that_does_not_read_writes(lab: ModuleType) -> None:
-    """It finds nothing, and the next one finds what it computed."""
+    """A request that does not read the cache finds nothing, but later requests find what it computed."""
     one = support.visit
     found(
         lab,
@@ -150,7 +150,7 @@ def test_a_request_that_does_not_read_writes(lab: ModuleType) -> None:
 
 
 def test_off_is_off(lab: ModuleType) -> None:
-    """Without caching nothing is found."""
+    """With caching off nothing is found."""
     visits = [support.visit(lab, "abcdefghi")] * 3
     got = lab.found_tokens(visits, 4, False)
     assert got == [0, 0, 0], f"caching is off: [0, 0, 0], got {got}"
@@ -158,17 +158,17 @@ def test_off_is_off(lab: ModuleType) -> None:
 
 
 def test_vllm_found_the_same(lab: ModuleType) -> None:
-    """22 workloads with room for all: num_cached_tokens of every request."""
+    """vLLM found the same: `num_cached_tokens` of every request in 22 workloads with room for all."""
     support.same_as_vllm(lab, "num_cached_tokens", "The texts stand in runs.py.")
 
 
 def test_vllm_computed_the_same(lab: ModuleType) -> None:
-    """And the prompt tokens that it says it computed."""
+    """vLLM says that it computed the same number of prompt tokens."""
     support.same_as_vllm(lab, "prompt tokens computed", "Prompts without what was found.")
 
 
 def test_usage_counts_a_shared_block_once(lab: ModuleType) -> None:
-    """Held blocks over usable ones."""
+    """Usage is held blocks over usable blocks, and a shared block counts once."""
     for lengths, hits, blocks, want, why in [
         ([9, 9], [0, 8], 11, 0.4, "three blocks of 4, and one more: two are shared"),
         ([9, 9], [0, 0], 11, 0.6, "three and three"),
@@ -183,5 +183,5 @@ def test_usage_counts_a_shared_block_once(lab: ModuleType) -> None:
 
 
 def test_vllm_used_as_much(lab: ModuleType) -> None:
-    """Three workloads, caching on and off."""
+    """vLLM's gauge says the same in three workloads, with caching on and off."""
     support.same_as_vllm(lab, "KV cache usage", "That is the gauge after the first step.")

@@ -13,7 +13,7 @@ support = load_support(__file__)
 
 
 def test_every_look_up_counts(lab: ModuleType) -> None:
-    """Tokens, not requests, and each time anew."""
+    """The counters count tokens, not requests, and count them at each look-up."""
     steps = [support.step(lab, text) for text in ("eve/9/0 gil/8/4", "gil/8/4", "gil/8/0", "")]
     got = tuple(lab.counters(steps))
     assert got == (33, 8), (
@@ -23,7 +23,7 @@ def test_every_look_up_counts(lab: ModuleType) -> None:
 
 
 def test_preempted_look_ups_stand_apart(lab: ModuleType) -> None:
-    """They are in neither counter."""
+    """Look-ups of preempted requests are in neither counter."""
     steps = [support.step(lab, "eve/9/0"), support.step(lab, "fay/12/8! eve/9/8")]
     got = tuple(lab.counters(steps))
     assert got == (18, 8), (
@@ -32,12 +32,12 @@ def test_preempted_look_ups_stand_apart(lab: ModuleType) -> None:
 
 
 def test_vllm_counted_the_same(lab: ModuleType) -> None:
-    """28 workloads, what the core sends with each step."""
+    """Your counters equal what vLLM's core sent with each step, in 28 workloads."""
     support.same_as_vllm(lab, "queries and hits, server", "Sums over all steps.")
 
 
 def test_offline_drops_silent_steps(lab: ModuleType) -> None:
-    """No output, no statistics."""
+    """The offline counters leave out a step without output."""
     steps = [
         support.step(lab, "eve/9/0"),
         support.step(lab, "gil/8/4", sampled="eve"),
@@ -51,7 +51,7 @@ def test_offline_drops_silent_steps(lab: ModuleType) -> None:
 
 
 def test_vllm_dropped_the_same(lab: ModuleType) -> None:
-    """28 workloads, the counters of the offline LLM."""
+    """Your offline counters equal those of vLLM's offline `LLM`, in 28 workloads."""
     support.same_as_vllm(lab, "queries and hits, offline", "In two of them it drops something.")
 
 
@@ -64,7 +64,7 @@ def sources(
 
 
 def test_the_last_look_up_is_the_source(lab: ModuleType) -> None:
-    """Of several, the one that let the request in; later ones change nothing."""
+    """Of a request's look-ups, the one that let it in is the source; later ones change nothing."""
     steps = [
         support.step(lab, "gil/12/8"), support.step(lab, "gil/12/4"), support.step(lab, "", sampled="gil"),
         support.step(lab, "gil/13/12!"), support.step(lab, "", sampled="gil"),
@@ -77,7 +77,7 @@ def test_the_last_look_up_is_the_source(lab: ModuleType) -> None:
 
 
 def test_its_own_work_is_called_a_hit(lab: ModuleType) -> None:
-    """Who is preempted before the first token may find its own blocks."""
+    """A request that is preempted before its first token may find its own blocks, and they count as hits."""
     steps = [support.step(lab, "fay/12/0"), support.step(lab, "fay/12/8!", sampled="fay")]
     wrong = sources(lab, steps, {"fay": 12}, (4, 8))
     assert not wrong, wrong + (
@@ -86,7 +86,7 @@ def test_its_own_work_is_called_a_hit(lab: ModuleType) -> None:
 
 
 def test_without_a_token_nothing_is_counted(lab: ModuleType) -> None:
-    """And who was never looked up has computed all."""
+    """A request without a token is not counted, and one that was never looked up has computed all."""
     steps = [
         support.step(lab, "eve/9/0 fay/8/4", sampled="eve"),
         support.step(lab, "", sampled="gil"),
@@ -98,12 +98,12 @@ def test_without_a_token_nothing_is_counted(lab: ModuleType) -> None:
 
 
 def test_vllm_named_the_same_sources(lab: ModuleType) -> None:
-    """28 workloads, prompt_tokens_by_source."""
+    """Your sources equal vLLM's `prompt_tokens_by_source`, in 28 workloads."""
     support.same_as_vllm(lab, "local_compute", "Each prompt counts once, at its first token.")
 
 
 def test_the_rate_is_of_tokens(lab: ModuleType) -> None:
-    """A sum over a sum, and nothing where nothing was asked."""
+    """The rate is a sum over a sum, in tokens, and 0.0 if nothing was looked up."""
     steps = [support.step(lab, "eve/90/0"), support.step(lab, ""), support.step(lab, "gil/10/8")]
     got = lab.line_rate(steps)
     assert got == pytest.approx(0.08), f"8 of 100 tokens: 0.08, got {got:.4f}; not a mean of rates"
@@ -114,7 +114,7 @@ def test_the_rate_is_of_tokens(lab: ModuleType) -> None:
 
 
 def test_the_window_forgets_whole_steps(lab: ModuleType) -> None:
-    """With room for three look-ups."""
+    """The window forgets whole steps: here it has room for three look-ups."""
     texts = ("a/8/4 b/8/4 c/8/4", "", "d/8/0", "e/8/4", "f/8/8! g/8/8! h/8/0", "i/8/8 j/8/8 k/8/8")
     steps = [support.step(lab, text) for text in texts]
     for count, want, why in [
@@ -132,7 +132,7 @@ def test_the_window_forgets_whole_steps(lab: ModuleType) -> None:
 
 
 def test_the_window_holds_a_thousand(lab: ModuleType) -> None:
-    """Unless you say otherwise."""
+    """The window holds 1,000 look-ups unless the caller says otherwise."""
     others = [support.step(lab, "b/8/0")] * 1000
     for count, want in [(999, 1 / 1000), (1000, 0.0)]:
         got = lab.line_rate([support.step(lab, "a/8/8"), *others[:count]])
@@ -142,7 +142,7 @@ def test_the_window_holds_a_thousand(lab: ModuleType) -> None:
 
 
 def test_the_window_looks_after_every_step(lab: ModuleType) -> None:
-    """What was forgotten does not come back."""
+    """The window is trimmed after every step: what was forgotten does not come back."""
     steps = [support.step(lab, text) for text in ("a/8/4", "b/8/0 c/8/0 d/8/0", "e/8/8", "f/8/0")]
     got = lab.line_rate(steps, 3)
     assert got == pytest.approx(8 / 16), (
@@ -151,7 +151,7 @@ def test_the_window_looks_after_every_step(lab: ModuleType) -> None:
 
 
 def test_the_newest_step_stays(lab: ModuleType) -> None:
-    """However many look-ups it has."""
+    """The newest step stays in the window, however many look-ups it has."""
     steps = [support.step(lab, "a/8/0"), support.step(lab, "b/8/4 c/8/4 d/8/4 e/8/4")]
     got = lab.line_rate(steps, 3)
     assert got == pytest.approx(0.5), (
@@ -165,14 +165,14 @@ def test_the_newest_step_stays(lab: ModuleType) -> None:
 
 
 def test_vllm_said_so_in_its_log(lab: ModuleType) -> None:
-    """28 workloads, the window of a server's logger and its line."""
+    """Your rate equals the one in the log line of vLLM's server, in 28 workloads."""
     rule = "Queries and hits of the newest steps, up to 1,000 look-ups."
     support.same_as_vllm(lab, "window of the log line", rule)
     support.same_as_vllm(lab, "log line", rule)
 
 
 def test_hidden_work_by_hand(lab: ModuleType) -> None:
-    """Fay is preempted after two tokens, and computes four tokens again."""
+    """Hidden work is what is computed a second time: Fay is preempted after two tokens."""
     steps = [
         support.step(lab, "fay/8/0", {"fay": 8}, "fay"),
         support.step(lab, "", {"fay": 1}, "fay"),
@@ -192,7 +192,7 @@ def test_hidden_work_by_hand(lab: ModuleType) -> None:
 
 
 def test_hidden_work_of_the_capture(lab: ModuleType) -> None:
-    """None without preemption; with it, what lies behind the blocks that were found again."""
+    """Without preemption no work is hidden; with it, whatever the victim did not find again is."""
     want = {"preempted": 64 - 48, "preempted before the first token": 48}
     for line in support.captured():
         steps = support.predictions.steps(lab, line)

@@ -57,12 +57,12 @@ def asked(lab: ModuleType, *texts: str, **last: Any) -> list[Any]:
 
 
 def test_who_found_something_needs_no_reason(lab: ModuleType) -> None:
-    """Whatever else is true of it."""
+    """A request that found something gets no reason, whatever else is true of it."""
     why(lab, asked(lab, "abcdefgh", "abcdefgh"), None, 8, "It found 4 tokens.", found=4)
 
 
 def test_settings_first(lab: ModuleType) -> None:
-    """Caching, then reading, then the length."""
+    """The first reasons to check are caching, then reading, then length."""
     hint = "The reasons are asked in the order in which the file names them"
     why(lab, asked(lab, "abc", "abc", reads=False), "OFF", 3, hint, caching=False)
     why(lab, asked(lab, "abc", "abc", reads=False), "NO_READ", 3, hint)
@@ -70,14 +70,14 @@ def test_settings_first(lab: ModuleType) -> None:
 
 
 def test_a_full_block_and_one_token(lab: ModuleType) -> None:
-    """The shortest prompt that can find anything."""
+    """The shortest prompt that can find anything has a full block and one more token."""
     hint = "A block is found only if a token is left to compute behind it"
     why(lab, asked(lab, "abcd", "abcd"), "SHORT", 4, hint)
     why(lab, asked(lab, "abcde", "abcde"), "EVICTED", 5, hint)
 
 
 def test_gone(lab: ModuleType) -> None:
-    """Its first block was there, said by a person or by the model."""
+    """A prompt's first block is gone if it was there once, from a prompt or from an answer."""
     hint = "Somebody wrote its first block under its salt, so it was there once"
     why(lab, asked(lab, "abcdxyz", "abcdefg"), "EVICTED", 4, hint)
     answered = support.visit(lab, "abc", answer=tuple(map(ord, "def")))
@@ -90,7 +90,7 @@ def test_gone(lab: ModuleType) -> None:
 
 
 def test_another_salt(lab: ModuleType) -> None:
-    """Only if nobody with its own salt had the block."""
+    """Another salt is the reason only if no request with the same salt had the block."""
     hint = "The same first block, and nobody had it under the salt 'east'"
     one = support.visit
     visits = [
@@ -110,7 +110,7 @@ def test_another_salt(lab: ModuleType) -> None:
 
 
 def test_moved_by_any_number_of_tokens(lab: ModuleType) -> None:
-    """A block's worth of tokens in a row, wherever they stand."""
+    """A block's worth of tokens in a row counts as moved, wherever they are in the two texts."""
     hint = (
         "A block's worth in a row was said before, behind another beginning; places do not matter"
     )
@@ -129,13 +129,13 @@ def test_moved_by_any_number_of_tokens(lab: ModuleType) -> None:
 
 
 def test_what_others_say_under_a_salt_does_not_count(lab: ModuleType) -> None:
-    """Neither in the middle nor in common."""
+    """What others say under another salt counts neither as moved nor as common."""
     visits = [support.visit(lab, "abc-efghi", salt="west"), support.visit(lab, "abcxefghi")]
     why(lab, visits, "LITTLE", 0, "What was said under another salt is out of sight")
 
 
 def test_too_little(lab: ModuleType) -> None:
-    """Of those before it, the one it has most in common with."""
+    """Of all earlier requests, `common` takes the one with the longest common beginning."""
     hint = "The longest common beginning, of all who came before"
     why(lab, asked(lab, "abcxxx", "abxxxx", "abc-efgh"), "LITTLE", 3, hint)
     why(lab, asked(lab, "abcdefgh"), "LITTLE", 0, "Nobody came before it")
@@ -150,7 +150,7 @@ def test_too_little(lab: ModuleType) -> None:
 
 @pytest.mark.parametrize("where", REASONS, ids=lambda where: ", ".join(where))
 def test_zeros_of_vllm(lab: ModuleType, where: tuple[str, str, str]) -> None:
-    """Each of them is right, for the reason in the table."""
+    """Each of vLLM's zeros is right, for the reason in the table."""
     group, workload, name = where
     line = support.named(workload, group)
     assert line["said"]["num_cached_tokens"][name] == 0, "a zero of the capture: do not change it"

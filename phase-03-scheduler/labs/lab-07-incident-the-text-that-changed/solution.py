@@ -97,7 +97,7 @@ class Case(NamedTuple):
 
 
 def run(engine: Engine, jobs: dict[str, Job]) -> Engine:
-    """The jobs come and go, and the engine is as it is after MOST_STEPS steps."""
+    """Play the jobs on the engine for MOST_STEPS steps, and return it."""
     for step in range(MOST_STEPS):
         for name, job in jobs.items():
             if job.arrives == step:

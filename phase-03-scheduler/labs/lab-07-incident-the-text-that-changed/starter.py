@@ -1,4 +1,4 @@
-"""Lab 03-07: find the cause in log and trace, catch it in a test, mend it. Your part."""
+"""Lab 03-07: find the cause in log and trace, catch it in a test, fix it. Your part."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ class Diagnosis(NamedTuple):
     """What the trace says. Steps, blocks, positions and ids as in `incident/tuesday.jsonl`.
 
     Attributes:
-        changed: Tuesday's requests that were told something else than on Wednesday, when the one who asked
-            was alone.
-        withdrawn_in: the step that planned tokens for somebody and, before it was computed, took them back.
-        victim: for whom.
+        changed: Tuesday's requests with a different answer than on Wednesday, when the same question was
+            asked alone.
+        withdrawn_in: the step that scheduled tokens for a request and took them back before computing them.
+        victim: that request.
         block: the block that this step published, that no step computed for the victim, and that is still
             published when the victim comes back.
-        found: the tokens that the victim found in the cache when it came back.
-        computed: the tokens of it that had been computed before `withdrawn_in`.
-        written_by: whose keys and values were in `block` when the victim read it.
+        found: the number of tokens that the victim found in the cache when it came back.
+        computed: how many of the victim's tokens had been computed before `withdrawn_in`.
+        written_by: the request whose keys and values were in `block` when the victim read it.
         cause: a key of CAUSES.
     """
 
@@ -47,16 +47,16 @@ class Diagnosis(NamedTuple):
 class Engine(Protocol):
     """What your test gets to see of an engine. Policy `priority`, greedy, every request ignores EOS.
 
-    It has no weights, but a KV cache: what a slot holds depends on the token and on what was read before
-    it, and the next token depends on everything that was read. The same request therefore always gets the
+    It has no weights, but it has a KV cache: what a slot holds depends on the token and on what was read
+    before it, and the next token depends on everything that was read. So the same request always gets the
     same tokens, unless it reads something that is not its own.
 
     Attributes:
-        outputs: request id to the output tokens so far.
-        finished: the ids of those that have ended.
-        found: request id to the tokens that it found in the prefix cache, once for each time that it was
-            admitted: `[0, 8]` was admitted, preempted, and found 8 when it came back.
-        preempted: the ids of the victims so far, in order; with repetitions.
+        outputs: the output tokens so far, by request id.
+        finished: the ids of requests that have ended.
+        found: how many tokens each request found in the prefix cache, by request id, one number for each
+            admission: `[0, 8]` was admitted, preempted, and found 8 when it came back.
+        preempted: the ids of the victims so far, in order, with repetitions.
     """
 
     outputs: dict[str, list[int]]
@@ -72,18 +72,18 @@ class Engine(Protocol):
         priority: int = 0,
         salt: int = 0,
     ) -> None:
-        """It arrives now. A lower priority is more important; salt 0 is none.
+        """A request arrives now. A lower priority is more important; salt 0 means none.
 
         Prompt and output are at most 64 tokens together, and need no more blocks than there are, which is
         one less than `num_gpu_blocks`; ValueError otherwise.
         """
 
     def step(self) -> dict[str, tuple[int, int]]:
-        """One step; the positions [first, end) that it computed, by request. Empty when nobody is there."""
+        """Run one step. Returns the positions [first, end) computed, by request; empty without requests."""
 
 
 MakeEngine = Callable[[int, int, int], Engine]
-"""(num_gpu_blocks, block_size, chunk) to a new engine.
+"""Makes a new engine from (num_gpu_blocks, block_size, chunk).
 
 `chunk` is the `long_prefill_token_threshold`, 0 for none. A step holds 64 tokens, and 8 requests may run.
 """
@@ -123,7 +123,7 @@ class Case(NamedTuple):
 
 
 def run(engine: Engine, jobs: dict[str, Job]) -> Engine:
-    """The jobs come and go, and the engine is as it is after MOST_STEPS steps."""
+    """Play the jobs on the engine for MOST_STEPS steps, and return it."""
     for step in range(MOST_STEPS):
         for name, job in jobs.items():
             if job.arrives == step:
@@ -166,25 +166,25 @@ GIVEN = (
 
 
 def incident_test(make_engine: MakeEngine) -> None:
-    """The test that would have caught it. Return for an engine that is right, AssertionError for one that
-    is not.
+    """The test that would have caught it. Return for an engine that is right; raise AssertionError for one
+    that is not.
 
     An engine is right if
 
-    - every request ends, with all its tokens, and they are the tokens that it gets alone. (Alone: a new
-      engine, with room for it and nobody else.) This also holds for who comes later and asks the same;
+    - every request ends, with all its tokens, and they are the tokens that it gets alone. (Alone: in a new
+      engine, with room for it and no other request.) This also holds for a later request with the same text;
     - a request that is admitted, for the first time or again, finds at least the whole blocks of its prompt
-      that *earlier* steps have computed, for itself or for somebody with the same tokens and the same salt,
-      if nobody has been given these blocks since. A prompt's last token is always computed anew. What the
-      same step computes it may find or not;
-    - it finds nothing that was computed under another salt.
+      that *earlier* steps have computed, for itself or for another request with the same tokens and the same
+      salt, unless these blocks have been given to another request since. A prompt's last token is always
+      computed anew. What the same step computes it may find or not;
+    - no request finds anything that was computed under another salt.
 
-    Whom it preempts and in which order it serves is its own business. So where your test says how much
-    somebody finds when it comes back, it must not insist that it was preempted.
+    Which request it preempts, and in which order it serves them, is up to the engine. So where your test
+    says how much a request finds when it comes back, it must not insist that it was preempted.
 
-    Play the cases of `GIVEN` and one of your own: asked all that an engine promises, these still let one of
-    the twelve bad mends pass. Its name stands in the message of the failing test, and what it does. Each
-    engine may be asked for 3,000 steps and no more.
+    Play the cases of `GIVEN` and one of your own: even a test that checks all that an engine promises lets
+    one of the twelve bad fixes pass with the given cases alone. The failing test's message names that fix
+    and says what it does. Each engine may run at most 3,000 steps.
 
     Args:
         make_engine: call it as often as you like; each engine is new.
@@ -193,25 +193,25 @@ def incident_test(make_engine: MakeEngine) -> None:
 
 
 class MendedScheduler(UpstreamScheduler):
-    """The pin's scheduler, mended.
+    """The pin's scheduler, fixed.
 
-    After the mend nobody finds what was not computed, and what was computed is found as before: whole
-    blocks that earlier steps filled stay published, whoever holds them. The order of decisions stays as it
-    is.
+    After the fix no request finds what was not computed, and what was computed is found as before: whole
+    blocks that earlier steps filled stay published, whichever request holds them. The order of decisions
+    stays as it is.
 
-    `UpstreamScheduler` is `mini_vllm`'s scheduler with what vLLM 0.22.1 does in the incident. Of use are
-    `self.kv_cache_manager.get_block_ids(request_id)`, a list, in the order of the table;
-    `self.kv_cache_manager.evict_blocks(block_ids)`, which takes a set, and the hashes off these blocks, and
-    leaves them to who holds them; and `self.config.block_size`.
+    `UpstreamScheduler` is `mini_vllm`'s scheduler with what vLLM 0.22.1 does in the incident. You can use
+    `self.kv_cache_manager.get_block_ids(request_id)`, which returns a list in the order of the table;
+    `self.kv_cache_manager.evict_blocks(block_ids)`, which takes a set of blocks, removes their hashes and
+    leaves the blocks with the requests that hold them; and `self.config.block_size`.
     """
 
     def _evict_uncomputed_blocks(self, request: Request) -> None:
-        """Called for a victim that the step at hand has planned tokens for, when these are taken back, and
-        before its blocks are freed (`_preempt_request`). In the pin's scheduler it does nothing.
+        """Called for a victim for which this step has scheduled tokens, when these are taken back and before
+        its blocks are freed (`_preempt_request`). In the pin's scheduler it does nothing.
 
-        If you would rather mend it elsewhere, take this method out.
+        If you would rather fix the fault elsewhere, remove this method.
 
         Args:
-            request: the victim. Its `num_computed_tokens` advances only when a plan is complete.
+            request: the victim. Its `num_computed_tokens` advances only when the step's schedule is complete.
         """
         raise NotImplementedError

@@ -58,7 +58,7 @@ READS = list(foreign_reads())
 
 
 def test_who_was_told_something_else(lab: ModuleType) -> None:
-    """The question is the same on all three days, and so should be the answer."""
+    """The question is the same on all three days, so the answer should be, too."""
     changed = lab.diagnose().changed
     right = TEXTS["wednesday", "gil-2"]
     for name in changed:
@@ -75,7 +75,7 @@ def test_who_was_told_something_else(lab: ModuleType) -> None:
 
 
 def test_the_step_that_was_taken_back(lab: ModuleType) -> None:
-    """Somebody had tokens in a plan, and lost them before it was computed."""
+    """One step scheduled tokens for a request, and took them back before they were computed."""
     found = lab.diagnose()
     [record] = [r for r in TRACE if r["preempted"]]
     assert found.withdrawn_in == record["step"], (
@@ -87,7 +87,7 @@ def test_the_step_that_was_taken_back(lab: ModuleType) -> None:
 
 
 def test_the_block(lab: ModuleType) -> None:
-    """Published in the step that preempted, under the hash of a text that no step put there."""
+    """The block was published in the step that preempted, under the hash of a text that no step put there."""
     found = lab.diagnose()
     read = READS[0]
     [step] = [r for r in TRACE if r["preempted"]]
@@ -105,7 +105,7 @@ def test_the_block(lab: ModuleType) -> None:
 
 
 def test_what_it_found_and_what_was_there(lab: ModuleType) -> None:
-    """Two numbers of tokens, and the difference is the fault."""
+    """The difference between two numbers, tokens found and tokens computed, is the fault."""
     found = lab.diagnose()
     back = next(r for r in TRACE if r["step"] > READS[0].step - 1 and "gil-2" in r["computes"])
     start = back["computes"]["gil-2"][0]
@@ -124,7 +124,7 @@ def test_what_it_found_and_what_was_there(lab: ModuleType) -> None:
 
 
 def test_what_was_read_instead(lab: ModuleType) -> None:
-    """The slots held something: the last who wrote there."""
+    """The slots held what the last request to write there had left."""
     found = lab.diagnose()
     read = READS[0]
     assert found.written_by != "hal-3", (
@@ -137,7 +137,7 @@ def test_what_was_read_instead(lab: ModuleType) -> None:
 
 
 def test_the_cause(lab: ModuleType) -> None:
-    """One of six sentences agrees with everything in trace and answers."""
+    """One of the six causes agrees with everything in the trace and the answers."""
     cause = lab.diagnose().cause
     against = {
         "A": "in no step does a block stand in two tables",
@@ -163,7 +163,7 @@ def verdict(lab: ModuleType, make_engine: Any) -> str | None:
 
 
 def test_your_test_fails_on_the_pin(lab: ModuleType) -> None:
-    """What vLLM 0.22.1 does, in a small stand-in."""
+    """Your test fails on the pin, here a small stand-in that does what vLLM 0.22.1 does."""
     said = verdict(lab, support.Engine)
     assert said is not None, (
         "your test passes on an engine that does what the pin does. In the first case of `GIVEN` somebody is "
@@ -173,7 +173,7 @@ def test_your_test_fails_on_the_pin(lab: ModuleType) -> None:
 
 @pytest.mark.parametrize("engine", support.GOOD, ids=lambda e: e.__name__)
 def test_your_test_passes_on_every_mend(lab: ModuleType, engine: Any) -> None:
-    """There are many ways to be right."""
+    """Your test passes on every correct engine: there are many ways to be right."""
     said = verdict(lab, engine)
     assert said is None, (
         f"your test fails on an engine that is right. What it does: {engine.__doc__} Your test said: {said}"
@@ -182,7 +182,7 @@ def test_your_test_passes_on_every_mend(lab: ModuleType, engine: Any) -> None:
 
 @pytest.mark.parametrize("engine", support.BAD, ids=lambda e: e.__name__)
 def test_your_test_fails_on_every_bad_mend(lab: ModuleType, engine: Any) -> None:
-    """Mends that go too far, not far enough, or somewhere else."""
+    """Your test fails on every bad fix: those that go too far, not far enough, or somewhere else."""
     said = verdict(lab, engine)
     assert said is not None, (
         f"your test passes on an engine that is wrong. What it does: {engine.__doc__}"

@@ -53,7 +53,7 @@ def incident(lab: ModuleType, more: list[Event] | None = None, size: Any = SMALL
 
 @pytest.mark.parametrize("day", ["monday", "tuesday"])
 def test_gil_is_told_what_he_is_told_alone(lab: ModuleType, day: str) -> None:
-    """The incident itself: the shipped model, with your scheduler."""
+    """With your scheduler and the shipped model, Gil is told in the incident what he is told alone."""
     config = EngineConfig(**support.SETTINGS)
     engine = LLMEngine(config=config, parts=EngineParts(scheduler=lab.MendedScheduler))
     due = support.requests(day)
@@ -83,7 +83,8 @@ def test_gil_is_told_what_he_is_told_alone(lab: ModuleType, day: str) -> None:
 
 
 def test_nobody_reads_what_nobody_wrote(lab: ModuleType) -> None:
-    """Whole blocks, and three blocks of a withdrawn plan of which somebody else computes the first."""
+    """No request reads what was never written, even if another computes the first of three withdrawn
+    blocks."""
     engine = incident(lab)
     assert not engine.worker.wrong, f"a wrong slot was read: {engine.worker.wrong[0]}"
     low = words(10, 18)
@@ -97,7 +98,7 @@ def test_nobody_reads_what_nobody_wrote(lab: ModuleType) -> None:
 
 
 def test_a_block_that_the_step_would_have_filled_up(lab: ModuleType) -> None:
-    """Chunks of 3, blocks of 2: the step was to fill a block that low had before it."""
+    """A half-filled block that the withdrawn step was to fill is not found: chunks of 3, blocks of 2."""
     engine = support.engine_with(lab.MendedScheduler)(9, 2, 3)
     play(engine, [LOW, (1, "high", words(30, 4), 3, 0, 0)])
     assert not engine.worker.wrong, (
@@ -107,7 +108,7 @@ def test_a_block_that_the_step_would_have_filled_up(lab: ModuleType) -> None:
 
 
 def test_others_do_not_find_it_either(lab: ModuleType) -> None:
-    """Somebody asks the same while the victim still waits."""
+    """Other requests do not find the victim's withdrawn blocks either, while the victim still waits."""
     engine = incident(lab, [(3, "again", words(10, 12), 4, 0, 1)])
     assert not engine.worker.wrong, (
         f"a wrong slot was read: {engine.worker.wrong[0]}. The victim is not the only one who can find "
@@ -138,7 +139,8 @@ def aimed(seed: int) -> tuple[tuple[int, int, int], list[Event]]:
 
 
 def test_two_hundred_worlds(lab: ModuleType) -> None:
-    """Slot identity under a fuzz that aims at the step in which a victim has been served."""
+    """No request reads a wrong slot in 200 random workloads aimed at the step that preempts a served
+    request."""
     hits = 0
     for seed in range(200):
         pool, events = aimed(seed)
@@ -165,7 +167,7 @@ def _keeps_what_it_had(engine: Any, pin: Any, where: str) -> None:
 
 
 def test_what_was_computed_stays_published(lab: ModuleType) -> None:
-    """8 tokens of low were computed before the step, and nobody took their blocks."""
+    """Blocks that were computed before the step stay published: 8 tokens of low's, which are still there."""
     engine = incident(lab)
     assert engine.found["low"] == [0, 8], (
         f"low found {engine.found['low']} tokens, admitted for the first and the second time; 8 were "
@@ -182,14 +184,14 @@ def test_what_was_computed_stays_published(lab: ModuleType) -> None:
 
 
 def test_a_half_filled_block_costs_one_block_of_hits(lab: ModuleType) -> None:
-    """9 tokens were computed: 4 whole blocks are sound."""
+    """A half-filled block costs one block of hits: of 9 computed tokens, 4 whole blocks are sound."""
     engine = support.engine_with(lab.MendedScheduler)(9, 2, 3)
     play(engine, [LOW, (1, "high", words(30, 4), 3, 0, 0)])
     assert engine.found["low"] == [0, 8], f"low found {engine.found['low']} tokens; 8 are sound"
 
 
 def test_others_keep_their_hits(lab: ModuleType) -> None:
-    """fay reads her answer all the while, so her prompt is in the cache, before the step and after it."""
+    """Other requests keep their hits: fay's prompt is in the cache before the step and after it."""
     question = words(70, 4)
     fay: Event = (0, "fay", question, 8, 0, 3)
     again: Event = (3, "fay again", [*question, 99], 1, 0, 3)
@@ -206,7 +208,7 @@ def test_others_keep_their_hits(lab: ModuleType) -> None:
 
 
 def test_nothing_else_changes(lab: ModuleType) -> None:
-    """Up to the step that withdraws a plan, your scheduler plans as the pin does."""
+    """Your scheduler decides as the pin does where no request is preempted."""
     incident(lab)
     for seed in range(200, 240):
         pool, events = aimed(seed)
@@ -217,7 +219,7 @@ def test_nothing_else_changes(lab: ModuleType) -> None:
 
 
 def test_without_a_prefix_cache(lab: ModuleType) -> None:
-    """There is nothing to un-publish then, and that is no error."""
+    """Without a prefix cache there is nothing to un-publish, and that is no error."""
     incident(lab)
 
     class NoCache(support.TurnsCachingOff):  # type: ignore[misc, name-defined]
@@ -230,7 +232,7 @@ def test_without_a_prefix_cache(lab: ModuleType) -> None:
 
 
 def test_it_is_the_pins_scheduler_but_for_the_mend(lab: ModuleType) -> None:
-    """The mend stands in a class of its own, over the pin's."""
+    """Your fix is a subclass of the pin's scheduler."""
     incident(lab)
     assert issubclass(lab.MendedScheduler, UpstreamScheduler), (
         "MendedScheduler is to be a subclass of UpstreamScheduler, so that what differs from the pin can "

@@ -7,22 +7,22 @@ from typing import Any
 
 
 def policy(request: Any, now: float) -> Any:
-    """The key of a waiting request: whoever has the smallest is tried first.
+    """The key of a waiting request: the request with the smallest key is tried first.
 
-    Read it, and change nothing. These attributes requests have in `mini_vllm` and in vLLM:
+    Read the request, and change nothing. In `mini_vllm` and in vLLM requests have these attributes:
 
     - `request_id`: in these workloads it begins with the user's name and a `-`.
     - `arrival_time`: seconds, on the clock of `now`.
-    - `num_prompt_tokens`, and `max_tokens`: the most that it will be given.
-    - `num_output_tokens`: given so far; above 0 while waiting only after a preemption.
+    - `num_prompt_tokens`, and `max_tokens`: the most answer tokens that it will be given.
+    - `num_output_tokens`: answer tokens so far; above 0 while waiting only after a preemption.
     - `num_preemptions`: how often it has lost its blocks.
-    - `priority`: lower is more important. Who pays has 0 here, and so has whoever claims to.
+    - `priority`: lower is more important. Here users who pay have 0, and so do users who claim to.
 
     Args:
-        now: seconds, when the step is planned. The same for all who are compared.
+        now: the time in seconds at which the step is scheduled. The same for all requests compared.
 
-    Returns anything that can be compared with what it returns for other requests, and is the same each
-    time that it is asked the same.
+    Returns anything that can be compared with what it returns for other requests. For the same arguments it
+    always returns the same.
     """
     raise NotImplementedError
 
@@ -39,14 +39,14 @@ def reorder(queue: Any, policy: Callable[[Any, float], Any], now: float) -> None
 
 
 def make_scheduler(base: type, policy: Callable[[Any, float], Any] = policy) -> type:
-    """A subclass of `base`, a scheduler of either engine, that tries the waiting in the policy's order.
+    """A subclass of `base`, a scheduler of either engine, that tries waiting requests in the policy's order.
 
-    - Its class attribute `clock`, called without arguments, says the time: `time.time` by default, which
-      is what arrival times are read from. The simulator and the tests set another on the instance, so
-      ask `self.clock()`; and wrap the default, `staticmethod(time.time)`, as no method is wanted.
-    - `__init__` takes what `base` takes. If `is_async(self)` and `base` does not plan ahead, ValueError
-      names `base`. One that does is called `AsyncScheduler`, or has a class of this name among its
-      bases (`base.__mro__`). An `AsyncScheduler` may be used synchronously.
+    - Its class attribute `clock`, called without arguments, returns the time: `time.time` by default, from
+      which arrival times are read. The simulator and the tests set another one on the instance, so call
+      `self.clock()`. Wrap the default, `staticmethod(time.time)`, because it must not become a method.
+    - `__init__` takes what `base` takes. If `is_async(self)` and `base` does not schedule ahead, it raises
+      ValueError with the name of `base`. A class that schedules ahead is called `AsyncScheduler`, or has a
+      class of this name among its bases (`base.__mro__`). An `AsyncScheduler` may be used synchronously.
     - `schedule` takes what `base.schedule` takes. It reorders `self.waiting`, then does as `base` does.
     """
     raise NotImplementedError

@@ -45,7 +45,8 @@ def by_prompt(one: Any, now: float) -> Any:
 
 
 def test_the_scheduler_follows_the_policy_it_was_given(lab: ModuleType) -> None:
-    """Two schedulers with two policies, one seat each."""
+    """Each scheduler follows the policy that it was given: two schedulers, two policies, one batch slot
+    each."""
     shortest = lab.make_scheduler(Scheduler, by_prompt)(config(max_num_seqs=1))
     longest = lab.make_scheduler(Scheduler, lambda one, now: -one.num_prompt_tokens)(
         config(max_num_seqs=1)
@@ -60,7 +61,7 @@ def test_the_scheduler_follows_the_policy_it_was_given(lab: ModuleType) -> None:
 
 
 def test_the_order_is_made_anew_in_each_step(lab: ModuleType) -> None:
-    """Keys change with the time, and requests come."""
+    """The order is made anew in each step, because keys change with time and requests arrive."""
 
     def turns(one: Any, now: float) -> Any:
         return -one.arrival_time if now >= 10 else one.arrival_time
@@ -80,7 +81,7 @@ def test_the_order_is_made_anew_in_each_step(lab: ModuleType) -> None:
 
 
 def test_who_runs_goes_on(lab: ModuleType) -> None:
-    """A policy gives out free seats and takes none away."""
+    """A policy gives out free batch slots and takes none away."""
     scheduler = lab.make_scheduler(Scheduler, by_prompt)(config(max_num_seqs=1))
     scheduler.clock = lambda: 0.0
     scheduler.add_request(request("long", 600))
@@ -92,7 +93,7 @@ def test_who_runs_goes_on(lab: ModuleType) -> None:
 
 
 def test_by_arrival_it_is_the_engines_own(lab: ModuleType) -> None:
-    """With arrival as the key the whole run is FCFS's."""
+    """With arrival time as the key, the whole run is the same as under FCFS."""
 
     def made(base: type) -> type:
         found: type = lab.make_scheduler(base, lambda one, now: one.arrival_time)
@@ -104,7 +105,7 @@ def test_by_arrival_it_is_the_engines_own(lab: ModuleType) -> None:
 
 
 def test_the_clock_is_the_one_of_the_arrivals(lab: ModuleType) -> None:
-    """By default it is the clock that arrival times are read from."""
+    """The default clock is the one that arrival times are read from."""
     scheduler = lab.make_scheduler(Scheduler)(config())
     assert abs(scheduler.clock() - time.time()) < 60, (
         "arrival times are read from time.time, and so must be what they are compared with"
@@ -114,7 +115,7 @@ def test_the_clock_is_the_one_of_the_arrivals(lab: ModuleType) -> None:
 @pytest.mark.parametrize("base", [Scheduler, AsyncScheduler])
 @pytest.mark.parametrize("async_scheduling", [False, True], ids=["sync", "async"])
 def test_the_base_class_must_fit(lab: ModuleType, base: type, async_scheduling: bool) -> None:
-    """The trap: a base that waits for results, in an engine that does not."""
+    """A base that waits for results is refused in an engine that does not wait."""
 
     class AsyncChild(base):  # type: ignore[misc]
         """Somebody else's subclass is as good as its base, and no better, whatever it is called."""
@@ -138,7 +139,7 @@ def test_the_base_class_must_fit(lab: ModuleType, base: type, async_scheduling: 
 
 
 def test_any_class_of_this_name_plans_ahead(lab: ModuleType) -> None:
-    """vLLM's `AsyncScheduler` is another class than `mini_vllm`'s, so the name decides."""
+    """The name decides: vLLM's `AsyncScheduler` is a different class from `mini_vllm`'s."""
     vllms = type("AsyncScheduler", (Scheduler,), {})
     try:
         lab.make_scheduler(vllms, by_prompt)(config(async_scheduling=True))
@@ -147,7 +148,7 @@ def test_any_class_of_this_name_plans_ahead(lab: ModuleType) -> None:
 
 
 def test_what_the_base_takes_goes_through(lab: ModuleType) -> None:
-    """vLLM's scheduler is made with eight arguments, by keyword; `mini_vllm`'s with one or two."""
+    """All arguments reach the base: vLLM's scheduler takes eight by keyword, `mini_vllm`'s one or two."""
 
     class Base(Scheduler):
         def __init__(self, config: Any, *, log_stats: bool = False) -> None:
@@ -176,7 +177,7 @@ def test_what_the_base_takes_goes_through(lab: ModuleType) -> None:
 
 
 def test_a_policy_reads_and_no_more(lab: ModuleType) -> None:
-    """Only what requests of both engines have, and it changes nothing."""
+    """A policy reads only what requests of both engines have, and changes nothing."""
     one = SimpleNamespace(
         request_id="ada-1", arrival_time=3.0, num_prompt_tokens=50, max_tokens=9,
         num_output_tokens=0, num_preemptions=0, priority=1,
@@ -211,7 +212,7 @@ def yours(lab: ModuleType) -> Any:
 
 
 def test_more_are_served_in_time(lab: ModuleType, yours: Any) -> None:
-    """More good requests than under either of vLLM's policies."""
+    """More requests are good than under either of vLLM's policies."""
     assert yours.goodput >= 0.6, (
         f"goodput {yours.goodput:.3f} on average over five workloads; FCFS has {FCFS.goodput:.3f} and "
         f"PRIORITY {PRIORITY.goodput:.3f}. Wanted: 0.6. Yours, FCFS's: {one_by_one(lab)}"
@@ -228,7 +229,7 @@ def one_by_one(lab: ModuleType) -> str:
 
 
 def test_nobody_starves(yours: Any) -> None:
-    """While short ones keep coming, a long one gets its turn."""
+    """A long request gets its turn while short ones keep coming."""
     assert not yours.starves, (
         f"in the flood somebody waits {yours.waited:.1f} times as long as anybody under FCFS; allowed are "
         f"{support.STARVED}"
@@ -253,7 +254,7 @@ def test_the_late_do_not_pay_for_all(yours: Any) -> None:
 
 
 def test_who_runs_does_not_pay(yours: Any) -> None:
-    """Gaps between tokens, and preemptions, stay as they are."""
+    """Gaps between tokens stay as they are, and so do preemptions."""
     assert yours.p99_itl_ms <= 1.1 * FCFS.p99_itl_ms, (
         f"p99 of ITL {yours.p99_itl_ms:.1f} ms; FCFS has {FCFS.p99_itl_ms:.1f}"
     )
@@ -263,7 +264,7 @@ def test_who_runs_does_not_pay(yours: Any) -> None:
 
 
 def test_it_works_two_batches_ahead(lab: ModuleType) -> None:
-    """The same class over `AsyncScheduler`, two batches in flight."""
+    """The same class works on `AsyncScheduler`, with two batches in flight."""
     requests = support.workload("chat", 31, 120)
     found = support.run(lab.make_scheduler, requests, async_scheduling=True)
     fcfs = support.run(None, requests, async_scheduling=True)
