@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 
 import numpy as np
@@ -77,17 +76,6 @@ def test_the_front_page_prints_what_the_ideas_are_worth(capsys: pytest.CaptureFi
     printed = capsys.readouterr().out
     front = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
     assert printed.strip("\n") in front, f"capture `python -m benchmarks.ideas` again:\n{printed}"
-
-
-def test_the_front_page_has_the_measured_gain_of_a_crowd() -> None:
-    rows = json.loads((machine.RESULTS / "generate.json").read_text())["rows"]
-    one, crowd = rows[0], rows[-1]
-    compiled, eager = (crowd[f"vLLM {mode} tok/s"] / one[f"vLLM {mode} tok/s"] for mode in MODES)
-    front = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
-    words = re.sub(r"\s+", " ", front)
-    assert crowd["concurrent"] == 64
-    assert f"{compiled:.1f} times as many tokens" in words
-    assert f"{eager:.1f} times with `enforce_eager`" in words
 
 
 def test_the_mixtures_result_is_of_equal_tokens() -> None:
