@@ -78,7 +78,7 @@ def draw_grid() -> Drawing:
         d.text(left - 10, top + middle + 8, "0", "s", "end")
         d.text(left - 10, top + middle - tall + 8, "1", "s", "end")
         d.text(left - 10, top + middle + tall + 8, "−1", "s", "end")
-    d.text(left, 448, "dots: weights as they are; strokes: the way to the nearest line", "m")
+    d.text(left, 448, "dots: original weights; strokes: the distance to the nearest line", "m")
     return d
 
 
@@ -164,7 +164,7 @@ def draw_outlier() -> Drawing:
     d.text(left + 14, base - rows[0].max() * unit + 14, f"<bos>: {rows[0].max():.0f}", "B m")
     typical = float(np.median(rows.max(axis=1)))
     d.text(left + 150, base - 40, f"the others: mostly near {typical:.0f}", "A m")
-    d.text(left, base + 22, "tokens of one sentence, from the first on", "m")
+    d.text(left, base + 22, "tokens of one sentence, in order", "m")
     d.text(
         left,
         base + 50,
@@ -200,7 +200,7 @@ def draw_sum() -> Drawing:
     for number, (size, words) in enumerate(
         (
             (4, "one scale for the row: 1 multiplication by a scale"),
-            (2, "one for two neighbours: 2"),
+            (2, "one scale for two neighbours: 2 multiplications"),
         )
     ):
         made = round_to_nearest(row, grid(4, size))
@@ -234,8 +234,8 @@ def draw_codes() -> Drawing:
     d.text(left, 20, "inputs " + ", ".join(f"{value:g}" for value in token), "m")
     for number, (scales, words) in enumerate(
         (
-            (np.full(3, token.max() / 127), "one scale for the token: the sum is of integers"),
-            (largest / 127, "one for each input channel: 3, inside of the sum"),
+            (np.full(3, token.max() / 127), "one scale for the token: a sum of integers"),
+            (largest / 127, "one scale per input channel: 3 scales inside the sum"),
         )
     ):
         codes = np.rint(token / scales).astype(int)
@@ -330,7 +330,7 @@ def draw_pays() -> Drawing:
     d.text(
         right,
         bottom + 42,
-        "tokens in the step, of which at most 64 are sampled from",
+        "tokens in the step; at most 64 get a next token",
         "m",
         "end",
     )
@@ -344,7 +344,7 @@ def draw_pays() -> Drawing:
     alone, more = people(INT4), people(INT4, kv_bits=8)
     for rows in (alone, more):
         d.path([(x(rows), top), (x(rows), bottom)], "dash", 1.5)
-    d.text(x(alone) - 8, top + 14, f"{alone} people, a token each", "m", "end")
+    d.text(x(alone) - 8, top + 14, f"{alone} people, one token each", "m", "end")
     d.text(x(more) + 8, top + 14, f"{more}, cache 8", "m")
     last = 2048
     d.text(right + 8, y(step_ms(last, sampled=64)) + 5, "16 and 4 bits", "m")

@@ -23,7 +23,7 @@ def draw_columns() -> Drawing:
             moved = j >= step and abs(value - before[j]) > 1e-9
             css = "A" if j < step else "B" if moved else "none"
             d.cell(left + j * wide, y, wide - 6, high, f"{value:.3g}", css)
-        words = "as they are"
+        words = "before rounding"
         if step:
             words = f"column {step - 1}: {row[step - 1] - before[step - 1]:+.2f}"
             rest = (row - before)[step:]
@@ -33,7 +33,7 @@ def draw_columns() -> Drawing:
     real = moved_by_gptq()
     unit, tall = 4.3, 26.0
     done, middle = 64, 278
-    words = f"a row of the shipped model after {done} of 128 columns: moved, in steps"
+    words = f"a row of the shipped model, {done} of 128 columns done: moves, in steps"
     d.text(left, 216, words, "m")
     for steps in (-1, 1):
         y = middle - steps * tall

@@ -49,7 +49,7 @@ def choose_scale(weight: Array, strategy: str) -> Array:
 
 
 def quantize(weight: Array, scale: Array) -> Codes:
-    """The code of each weight: how many steps it is, rounded half to even, and held within -128 to 127.
+    """The code of each weight: its number of steps, rounded half to even and clipped to -128 to 127.
 
     Args:
         weight: float32 `[out, in]`.
@@ -85,7 +85,7 @@ class Int8LinearMethod(LinearMethod):
 
     def process_weights_after_loading(self, layer: Any) -> None:
         """Turn `layer.weight` into `layer.qweight`, int8 `[out, in]`, and `layer.weight_scale`, float32
-        `[out, 1]`. The float weight goes: whoever keeps it has saved nothing.
+        `[out, 1]`. Delete the float weight: a layer that keeps it has saved nothing.
 
         Args:
             layer: `layer.weight` is float32 `[out, in]`, the rows of all its projections.
@@ -97,8 +97,8 @@ class Int8LinearMethod(LinearMethod):
     def apply(self, layer: Any, x: Array) -> Array:
         """The product with the weights that the codes stand for.
 
-        A row's scale is the same for all its weights. So it can wait: multiply by the codes, and the sums
-        by the scale.
+        A row's scale is the same for all its weights. So it can wait: multiply by the codes, then multiply
+        the sums by the scale.
 
         Args:
             x: float32 `[n, in]`.
@@ -111,5 +111,5 @@ class Int8LinearMethod(LinearMethod):
 
 
 def storage_bytes(layer: Any) -> int:
-    """Bytes of what the layer keeps of its weights: codes and scales."""
+    """Bytes of the codes and scales that the layer keeps."""
     return int(layer.qweight.nbytes + layer.weight_scale.nbytes)

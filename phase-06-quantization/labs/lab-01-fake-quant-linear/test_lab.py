@@ -15,12 +15,12 @@ support = load_support(__file__)
 
 
 def f32(rows: Any) -> np.ndarray:
-    """Weights or scales that nobody may change: a function that writes into them is told so."""
+    """Weights or scales that are read-only: a function that writes into them raises an error."""
     return support.read_only(np.array(rows, np.float32))
 
 
 def test_the_predictions_hold(lab: ModuleType) -> None:
-    """Three about the grid, and two about Noor's card."""
+    """Your predictions hold: three about the grid, two about Noor's card."""
     linears, weights = 6_979_321_856, 8_030_261_248
     rows = 32 * (4096 + 1024 + 1024 + 4096 + 14336 + 14336 + 4096)
     num_bytes = linears + 2 * rows + 2 * (weights - linears)
@@ -56,7 +56,7 @@ def test_the_predictions_hold(lab: ModuleType) -> None:
 
 
 def test_a_step_is_the_largest_magnitude_over_half_the_range(lab: ModuleType) -> None:
-    """A scale a row or one for all, in float32, and of either sign's largest."""
+    """Each row, or the whole matrix, gets a float32 scale from its largest magnitude, whatever the sign."""
     weight = f32([[0.5, -2.55, 1.0], [0.1, 0.2, 0.255], [-0.001, 0.0, 0.0], [0.0, 1e-6, 0.0]])
     by_row = [[0.02], [0.002], [0.001 / 127.5], [1e-6 / 127.5]]
     for strategy, want in (("channel", by_row), ("tensor", [[0.02]])):
@@ -72,7 +72,7 @@ def test_a_step_is_the_largest_magnitude_over_half_the_range(lab: ModuleType) ->
 
 
 def test_zeros_stay_zeros(lab: ModuleType) -> None:
-    """A pruned row has no largest weight: its step must be above 0 all the same, or 0 is divided by 0."""
+    """A pruned row of zeros still gets a step above 0, or else 0 is divided by 0."""
     weight = f32([[0, 0], [1, -1]])
     scale = lab.choose_scale(weight, "channel")
     assert scale[0, 0] == np.finfo(np.float32).eps, (
@@ -89,7 +89,7 @@ def test_zeros_stay_zeros(lab: ModuleType) -> None:
 
 
 def test_what_no_step_reaches_is_refused(lab: ModuleType) -> None:
-    """An infinite weight or a NaN: ValueError, and the message says which."""
+    """An infinite or NaN weight raises a ValueError, and the message says which."""
     for bad, word in ((np.nan, "nan"), (np.inf, "inf"), (-np.inf, "inf")):
         with pytest.raises(ValueError) as refused:
             lab.choose_scale(f32([[1, bad]]), "channel")
@@ -99,7 +99,7 @@ def test_what_no_step_reaches_is_refused(lab: ModuleType) -> None:
 
 
 def test_a_strategy_that_nobody_knows_is_refused(lab: ModuleType) -> None:
-    """ValueError, with its name; it is not taken for one of the two."""
+    """An unknown strategy raises a ValueError with its name; it is not taken for a known one."""
     with pytest.raises(ValueError) as refused:
         lab.choose_scale(f32([[1, 2]]), "group")
     assert "group" in str(refused.value), (
@@ -108,7 +108,7 @@ def test_a_strategy_that_nobody_knows_is_refused(lab: ModuleType) -> None:
 
 
 def test_codes_are_the_nearest_step_and_a_tie_goes_to_the_even_one(lab: ModuleType) -> None:
-    """Rounded, not cut; 0.5 goes to 0 and 1.5 to 2, as compressed-tensors rounds."""
+    """Weights are rounded, not cut; a tie of 0.5 goes to 0 and 1.5 to 2, as compressed-tensors rounds."""
     weight = f32([[0.5, 1.5, 2.5, -0.5, -1.5, 0.9, -0.9, 126.4]])
     got = lab.quantize(weight, f32([[1]]))
     assert got.dtype == np.int8, f"codes are int8, not {got.dtype}"
@@ -123,7 +123,7 @@ def test_codes_are_the_nearest_step_and_a_tie_goes_to_the_even_one(lab: ModuleTy
 
 
 def test_the_largest_weight_does_not_start_over(lab: ModuleType) -> None:
-    """127.5 steps are rounded to 128, which int8 takes for -128: hold it before the cast."""
+    """A weight of 127.5 steps rounds to 128, which a cast to int8 turns into -128: clip before the cast."""
     weight = f32([[127.5, -127.5, 32]]) / 64
     scale = lab.choose_scale(weight, "channel")
     got = lab.quantize(weight, scale)[0].tolist()
@@ -136,7 +136,7 @@ def test_the_largest_weight_does_not_start_over(lab: ModuleType) -> None:
 
 
 def test_the_way_back_is_codes_times_steps(lab: ModuleType) -> None:
-    """float32, by row or for all; -128 times a scale must not be computed in 8 bits."""
+    """Dequantised weights are float32, per row or for all; -128 times a scale is not computed in 8 bits."""
     codes = np.array([[-128, 127], [1, -2]], np.int8)
     for scale, want in (([[0.5], [3]], [[-64, 63.5], [3, -6]]), ([[2]], [[-256, 254], [2, -4]])):
         got = lab.dequantize(codes, f32(scale))
@@ -150,7 +150,7 @@ def test_the_way_back_is_codes_times_steps(lab: ModuleType) -> None:
 
 
 def test_no_weight_moves_by_more_than_half_a_step(lab: ModuleType) -> None:
-    """But for rounding of float32, and on either strategy's own step."""
+    """No weight moves by more than half of its strategy's step, up to float32 rounding."""
     weight = support.matrix()
     for strategy in ("channel", "tensor"):
         scale = lab.choose_scale(weight, strategy)
@@ -163,14 +163,14 @@ def test_no_weight_moves_by_more_than_half_a_step(lab: ModuleType) -> None:
 
 
 def test_roundtrip_error_small(lab: ModuleType) -> None:
-    """On rows of about normal weights the error is below one per cent of the whole."""
+    """On rows of roughly normal weights the error is below one per cent of the whole."""
     weight = support.matrix()
     error = support.relative_error(lab.fake_quantize(weight, "channel"), weight)
     assert 0.001 < error < 0.01, f"the error is {error:.2%} of the weights; 0.1 to 1 % is right"
 
 
 def test_per_channel_beats_per_tensor_on_outlier(lab: ModuleType) -> None:
-    """One row a hundred times as large: with one step for all, the other rows are all but gone."""
+    """With one step for all, a row a hundred times as large all but erases the other rows."""
     weight = support.matrix().copy()
     weight[7] *= 100
     others = np.arange(len(weight)) != 7
@@ -188,7 +188,7 @@ def test_per_channel_beats_per_tensor_on_outlier(lab: ModuleType) -> None:
 
 
 def test_the_layer_keeps_codes_and_scales_alone(lab: ModuleType) -> None:
-    """int8 `[out, in]` and a float32 scale a row, those of the functions above; no float weight stays."""
+    """The layer keeps int8 codes `[out, in]` and a float32 scale per row, and no float weight."""
     weight = support.matrix(24, 64)
     layer = support.layer(lab, weight)
     scale = lab.choose_scale(weight, "channel")
@@ -214,7 +214,7 @@ def test_the_layer_keeps_codes_and_scales_alone(lab: ModuleType) -> None:
 
 
 def test_memory_saving_about_4x(lab: ModuleType) -> None:
-    """A byte a weight and four a row, all of it counted."""
+    """The storage is one byte per weight and four per row, all of it counted."""
     layer = support.layer(lab, support.matrix(100, 100))
     got = lab.storage_bytes(layer)
     assert got == 10_400, (
@@ -225,7 +225,7 @@ def test_memory_saving_about_4x(lab: ModuleType) -> None:
 
 @pytest.mark.parametrize("n", [1, 5, 24])
 def test_quant_linear_matches_fp_matmul(lab: ModuleType, n: int) -> None:
-    """The product of the fake-quantised weights to float32's last digits; of the float ones to a per cent."""
+    """The layer gives the fake-quantised weights' product, and within a per cent the float weights'."""
     weight = support.matrix(24, 128)
     x = np.random.default_rng(n).standard_normal((n, 128)).astype(np.float32)
     got = lab.Int8LinearMethod().apply(support.layer(lab, weight), x)
@@ -242,7 +242,7 @@ def test_quant_linear_matches_fp_matmul(lab: ModuleType, n: int) -> None:
 
 
 def test_the_engine_speaks_through_your_linears(lab: ModuleType) -> None:
-    """The shipped model with your method in all its layers: the engine's logits, and its text."""
+    """With your method in all its layers, the shipped model gives the right logits and text."""
     method = lab.Int8LinearMethod()
     model = support.model(method)
     sizes = [(linear.output_size, linear.input_size) for linear in support.linears(model)]

@@ -203,14 +203,14 @@ RULES = {
 
 
 def refused_by(kernel: str, out_features: int, in_features: int, group_size: int) -> list[str]:
-    """What of the layer breaks a rule of the kernel: any of "group_size", "in_features", "out_features".
+    """What in the layer breaks a rule of the kernel: any of "group_size", "in_features", "out_features".
 
-    In this order; an empty list if the kernel takes it. A group that does not divide the inputs is refused
-    as "group_size", whatever the kernel.
+    They come in this order; the list is empty if the kernel takes the layer. A group that does not divide the
+    inputs is refused as "group_size", whatever the kernel.
 
     Args:
         kernel: "marlin", "machete" or "cpu"; the README's table has the rules.
-        out_features, in_features: of the layer as it is run, so on one of several GPUs what lies there.
+        out_features, in_features: of the layer as it runs: on one of several GPUs, that GPU's part.
         group_size: -1 is the whole row.
     """
     sizes, inputs, outputs = RULES[kernel]

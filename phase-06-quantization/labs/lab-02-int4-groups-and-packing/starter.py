@@ -58,8 +58,8 @@ def card_bytes(
 
     Args:
         linears: (out, in) of every linear layer that is quantised.
-        others: how many weights there are beside; they stay in 16 bits.
-        group_size, symmetric: as the card has them.
+        others: how many other weights there are; they stay in 16 bits.
+        group_size, symmetric: as the card says.
     """
     raise NotImplementedError
 
@@ -75,13 +75,13 @@ def quantize_groups(
     For each group, with 0 counted among its weights:
 
     1. scale: symmetric, the largest magnitude divided by 7.5; otherwise largest minus smallest, by 15.
-    2. zero point: symmetric, 8; otherwise as many scales as the smallest lies below 0, rounded. A group of
-       zeros may have any.
-    3. Only now is the scale put into float16. What it is after that, the codes are chosen for. A scale that
-       is 0 then becomes 1.
-    4. code: weight / scale + zero point, the sum rounded and then cut to 0 to 15.
+    2. zero point: symmetric, 8; otherwise how many scales the smallest lies below 0, rounded. A group of
+       zeros may have any zero point.
+    3. Only now round the scale to float16. The codes are chosen for the rounded scale. If it is now 0, it
+       becomes 1.
+    4. code: weight / scale + zero point, the sum rounded and then clipped to 0 to 15.
 
-    Rounding is to the nearest, of two equally near to the even one, as `np.rint` does.
+    Rounding is to the nearest, with ties to even, as `np.rint` does.
 
     Args:
         weight: float32 [out, in].
@@ -188,14 +188,14 @@ RULES = {
 
 
 def refused_by(kernel: str, out_features: int, in_features: int, group_size: int) -> list[str]:
-    """What of the layer breaks a rule of the kernel: any of "group_size", "in_features", "out_features".
+    """What in the layer breaks a rule of the kernel: any of "group_size", "in_features", "out_features".
 
-    In this order; an empty list if the kernel takes it. A group that does not divide the inputs is refused
-    as "group_size", whatever the kernel.
+    They come in this order; the list is empty if the kernel takes the layer. A group that does not divide the
+    inputs is refused as "group_size", whatever the kernel.
 
     Args:
         kernel: "marlin", "machete" or "cpu"; the README's table has the rules.
-        out_features, in_features: of the layer as it is run, so on one of several GPUs what lies there.
+        out_features, in_features: of the layer as it runs: on one of several GPUs, that GPU's part.
         group_size: -1 is the whole row.
     """
     sizes, inputs, outputs = RULES[kernel]

@@ -21,13 +21,13 @@ def weights(seed: int, rows: int = 8, columns: int = 128) -> Any:
 
 
 def as_word(number: Any) -> str:
-    """A number as one reads a word, in hexadecimal; what is no whole number as it stands."""
+    """A word in hexadecimal, for reading; anything that is not a whole number stays as it is."""
     whole = isinstance(number, int | np.integer)
     return f"{int(number) % 2**32:#010x}" if whole else repr(number)
 
 
 def test_the_predictions_hold(lab: ModuleType) -> None:
-    """What the card costs, bits a weight, two orders in a word, and a layer that several GPUs share."""
+    """Your predictions hold: the card's bytes, bits per weight, two orders in a word, and a shared layer."""
     got = lab.predictions()
     linears = sum(out * inp for out, inp in support.LLAMA_8B_LINEARS)
     layers = linears * 4.125 / 8e9
@@ -63,7 +63,7 @@ def test_the_predictions_hold(lab: ModuleType) -> None:
 
 
 def test_the_card_of_an_8b_model(lab: ModuleType) -> None:
-    """W4A16, group_size=128, sym: 5.70 GB, not 4."""
+    """A card that says W4A16, group_size=128, sym means 5.70 GB, not 4."""
     linears, others = support.LLAMA_8B_LINEARS, support.LLAMA_8B_OTHERS
     codes = sum(out * inp for out, inp in linears) // 2
     for group_size, symmetric, bits in ((128, True, 4.125), (128, False, 4.15625), (32, True, 4.5)):
@@ -81,7 +81,7 @@ def test_the_card_of_an_8b_model(lab: ModuleType) -> None:
 
 
 def test_a_group_by_hand(lab: ModuleType) -> None:
-    """Two groups of four on a symmetric grid: scales, ties, and both ends."""
+    """Two groups of four on a symmetric grid get the right scales, ties, and both ends."""
     weight = np.array([[15.0, 5.0, 1.0, -15.0, 0.75, 0.25, 0.0, -0.3]], np.float32)
     codes, scale, zero_point = lab.quantize_groups(weight, 4)
     assert scale.tolist() == [[2.0, np.float32(np.float16(0.1))]], (
@@ -98,7 +98,7 @@ def test_a_group_by_hand(lab: ModuleType) -> None:
 
 
 def test_an_asymmetric_group_by_hand(lab: ModuleType) -> None:
-    """The grid goes from the smallest to the largest, and 0 is on it, whatever the weights are."""
+    """An asymmetric grid goes from the smallest weight to the largest, and 0 is always on it."""
     weight = np.array([[-3.0, 0.0, 12.0, 4.5, 7.5, 3.1, 6.0, 1.0]], np.float32)
     codes, scale, zero_point = lab.quantize_groups(weight, 4, symmetric=False)
     assert scale.tolist() == [[1.0, 0.5]], (
@@ -125,7 +125,7 @@ def test_an_asymmetric_group_by_hand(lab: ModuleType) -> None:
 
 @pytest.mark.parametrize("symmetric", [True, False])
 def test_codes_are_those_of_the_engine(lab: ModuleType, symmetric: bool) -> None:
-    """Every code, scale and zero point, on random weights and on the shipped model's."""
+    """Every code, scale and zero point is the engine's, on random weights and on the shipped model's."""
     shipped = support.linear_weights()["model.layers.0.mlp.down_proj"]
     for weight, group_size in ((weights(0), 32), (shipped, 128), (shipped, -1)):
         expected = support.unsigned(support.reference(weight, group_size, symmetric))
@@ -142,7 +142,7 @@ def test_codes_are_those_of_the_engine(lab: ModuleType, symmetric: bool) -> None
 
 
 def test_a_group_of_zeros_stays_one(lab: ModuleType) -> None:
-    """Pruned weights: no division by 0, and 0 comes back as 0."""
+    """A group of pruned weights causes no division by 0, and 0 comes back as 0."""
     weight = weights(1, 2, 16)
     weight[0, :8] = 0
     weight[1, 8:] = 1e-9  # float16 has no scale so small
@@ -158,7 +158,7 @@ def test_a_group_of_zeros_stays_one(lab: ModuleType) -> None:
 
 
 def test_smaller_groups_err_less_on_the_shipped_model(lab: ModuleType) -> None:
-    """The error is what it is on these layers, and a smaller group never loses by much."""
+    """The error on the shipped layers is the expected one, and a smaller group is never much worse."""
     weight = support.linear_weights()["model.layers.1.mlp.down_proj"]
     errors = {size: lab.weight_error(weight, size) for size in GROUPS}
     for size, error in errors.items():
@@ -175,7 +175,7 @@ def test_smaller_groups_err_less_on_the_shipped_model(lab: ModuleType) -> None:
 
 
 def test_the_first_code_is_in_the_lowest_bits(lab: ModuleType) -> None:
-    """Words by hand, along either axis, and one whose highest bit is set."""
+    """Hand-made words have the first code in the lowest bits, along either axis and with the top bit set."""
     row = np.arange(1, 9, dtype=np.int32)[None]
     for axis, codes in ((1, row), (0, row.T)):
         word = lab.pack(codes, axis)
@@ -189,7 +189,7 @@ def test_the_first_code_is_in_the_lowest_bits(lab: ModuleType) -> None:
 
 
 def test_words_lose_nothing(lab: ModuleType) -> None:
-    """Every code in every place, there and back, in both orders."""
+    """Every code survives packing and unpacking in every place, in both orders."""
     rng = np.random.default_rng(2)
     for shape in ((8, 8), (16, 24), (24, 40)):
         codes = rng.integers(0, 16, shape).astype(np.int32)
@@ -209,7 +209,7 @@ def test_words_lose_nothing(lab: ModuleType) -> None:
 
 
 def test_awqs_order(lab: ModuleType) -> None:
-    """Columns 0, 2, 4, 6, 1, 3, 5, 7 from the lowest bits up."""
+    """An AWQ word holds columns 0, 2, 4, 6, 1, 3, 5, 7 from the lowest bits up."""
     word = int(lab.pack_awq(np.arange(8, dtype=np.int32)[None])[0, 0]) % 2**32
     assert word == 0x75316420, f"codes 0 to 7 in AWQ's order: {word:#010x}, not 0x75316420"
     back = lab.unpack_awq(np.array([[0x76543210]], np.int32))
@@ -221,7 +221,7 @@ def test_awqs_order(lab: ModuleType) -> None:
 
 @pytest.mark.parametrize("grid", support.GRIDS)
 def test_files_are_bit_for_bit_those_that_vllm_reads(lab: ModuleType, grid: str) -> None:
-    """Your tensors of a layer against the checkpoint's, and your reading of the checkpoint's."""
+    """Your tensors of a layer equal the checkpoint's, and you read the checkpoint's correctly."""
     layout, symmetric = grid.split(",")[0], support.GRIDS[grid]
     files = support.written(grid, 64)
     for name in ("model.layers.0.self_attn.k_proj", "model.layers.3.mlp.down_proj"):
@@ -253,7 +253,7 @@ def test_files_are_bit_for_bit_those_that_vllm_reads(lab: ModuleType, grid: str)
 
 
 def test_zero_points_of_each_layout(lab: ModuleType) -> None:
-    """A symmetric 8 is left out, or written as 7; a zero point of AWQ's stands as it is."""
+    """A symmetric zero point of 8 is left out, or written as 7 for GPTQ; AWQ's is stored unchanged."""
     codes = np.tile(np.arange(16, dtype=np.int32), (8, 1))
     scale = np.ones((8, 2), np.float32)
     eight = np.full((8, 2), 8, np.int32)

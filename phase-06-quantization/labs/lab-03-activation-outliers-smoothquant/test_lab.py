@@ -14,7 +14,7 @@ support = load_support(__file__)
 
 
 def test_the_predictions_hold(lab: ModuleType) -> None:
-    """A code, a scale and a planted factor."""
+    """Your predictions hold: a code, a scale and a planted factor."""
     said = lab.predictions()
     facts = {
         "code of a quiet channel": (
@@ -40,7 +40,7 @@ def test_the_predictions_hold(lab: ModuleType) -> None:
 
 
 def test_codes_of_a_token(lab: ModuleType) -> None:
-    """By hand: a scale for each token, ties to even, both ends of the grid, a token of zeros."""
+    """A token's codes are right by hand: its own scale, ties to even, both ends of the grid, all zeros."""
     x = np.array([[127.0, -127.0, 0.5, 1.5, -2.5], [0.0, 252.0, 1.0, 3.0, -254.0], [0.0] * 5])
     before = x.copy()
     with np.errstate(all="ignore"):
@@ -62,7 +62,7 @@ def test_codes_of_a_token(lab: ModuleType) -> None:
 
 
 def test_a_loud_token_is_no_trouble(lab: ModuleType) -> None:
-    """Each token has its own scale, so one that is 1,000 times as loud changes no other."""
+    """Each token has its own scale, so a token 1,000 times as large changes no other."""
     rng = np.random.default_rng(0)
     x, weight = rng.normal(size=(4, 32)), rng.normal(size=(3, 32))
     louder = x * np.array([1, 1000, 1, 1])[:, None]
@@ -77,7 +77,7 @@ def test_a_loud_token_is_no_trouble(lab: ModuleType) -> None:
 
 
 def test_the_weight_has_a_scale_for_each_output(lab: ModuleType) -> None:
-    """One loud row of the weight leaves the codes of the others alone; a row of zeros has the scale 1."""
+    """One large row of the weight leaves the other rows' codes alone; a row of zeros has the scale 1."""
     weight = np.random.default_rng(1).normal(size=(3, 16))
     weight[1] *= 500
     before = weight.copy()
@@ -102,7 +102,7 @@ def test_the_weight_has_a_scale_for_each_output(lab: ModuleType) -> None:
 
 
 def test_the_product(lab: ModuleType) -> None:
-    """Both scales come in once, to every output; off by a percent on tame numbers."""
+    """Both scales are applied once to every output; without outliers the product is off by a percent."""
     rng = np.random.default_rng(2)
     for n, columns, out in ((1, 8, 3), (5, 64, 2), (3, 200, 7)):
         x, weight = rng.normal(size=(n, columns)) * 3, rng.normal(size=(out, columns)) / 7
@@ -119,7 +119,7 @@ def test_the_product(lab: ModuleType) -> None:
 
 
 def test_integers_are_added_exactly(lab: ModuleType) -> None:
-    """16,384 products of two codes are more than float32 holds, and more than int8 or int16 by far."""
+    """A sum of 16,384 products of codes stays exact, though int8, int16 and float32 cannot hold it."""
     rng = np.random.default_rng(3)
     x = rng.integers(64, 128, size=(4, 16_384)).astype(np.float32)
     weight = rng.integers(64, 128, size=(6, 16_384)).astype(np.float32)
@@ -143,7 +143,7 @@ def test_integers_are_added_exactly(lab: ModuleType) -> None:
 
 
 def test_a_loud_channel_is_trouble(lab: ModuleType) -> None:
-    """The same function, an error below 1 % before and above 10 % after: quiet channels lose their codes."""
+    """A planted channel raises the error from below 1 % to above 10 %: small channels lose their codes."""
     of = support.block(1, "attn")
     true = [of.x @ w.T for w in of.weights]
     tame = support.error(lab, of.norm, of.weights, of.normed, true)
@@ -162,7 +162,7 @@ def test_a_loud_channel_is_trouble(lab: ModuleType) -> None:
 
 
 def test_scales_by_hand(lab: ModuleType) -> None:
-    """The formula, its two ends, one s for all weights, and channels without input or weight."""
+    """The scales follow the formula, at both ends of alpha, one s for all weights, 1 for dead channels."""
     absmax_x = np.array([64.0, 4.0, 0.0, 9.0])
     weights = [np.array([[0.25, -1, 1, 0], [0.1, 0.5, 1, 0]]), np.array([[-0.1, -4, 1, 0]])]
     copies = absmax_x.copy(), [w.copy() for w in weights]
@@ -186,7 +186,7 @@ def test_scales_by_hand(lab: ModuleType) -> None:
 
 @pytest.mark.parametrize("alpha", [0.0, 0.5, 0.8, 1.0])
 def test_smoothing_changes_no_output(lab: ModuleType, alpha: float) -> None:
-    """Before anything is rounded it is the same layer, to the last digits of float64."""
+    """Before anything is rounded, a smoothed layer is the same layer, to the last digits of float64."""
     for which in ("attn", "mlp"):
         of = support.block(2, which)
         copies = of.norm.copy(), [w.copy() for w in of.weights]
@@ -206,7 +206,7 @@ def test_smoothing_changes_no_output(lab: ModuleType, alpha: float) -> None:
 
 
 def test_the_loudness_has_moved(lab: ModuleType) -> None:
-    """With alpha 0.5 input and weight of a channel are equally loud, with 1 all inputs are."""
+    """With alpha 0.5 a channel's input and weight become equally large; with 1 all inputs do."""
     of = support.block(1, "mlp")
     for alpha in (0.5, 1.0):
         norm, weights = lab.smooth(of.norm, of.weights, of.absmax, alpha)
@@ -228,7 +228,7 @@ def test_the_loudness_has_moved(lab: ModuleType) -> None:
 
 @pytest.mark.parametrize("which", ["attn", "mlp"])
 def test_smoothing_saves_the_quiet_channels(lab: ModuleType, which: str) -> None:
-    """Planted outliers, calibrated on some texts, measured on others: as good as without outliers."""
+    """With planted outliers, a smoothed layer is as good on new texts as one without outliers."""
     of = support.block(1, which)
     true = [of.x @ w.T for w in of.weights]
     tame = support.error(lab, of.norm, of.weights, of.normed, true)
@@ -248,7 +248,7 @@ def test_smoothing_saves_the_quiet_channels(lab: ModuleType, which: str) -> None
 
 
 def test_a_planted_factor_comes_out_whole(lab: ModuleType) -> None:
-    """Planted or not, smoothing ends at the same layer, whatever alpha and factor are."""
+    """Smoothing ends at the same layer with and without planting, whatever alpha and factor are."""
     of = support.block(0, "attn")
     for alpha, factor in ((0.5, 64), (0.25, 1024), (0.9, 8)):
         loud, moved = lab.plant(of.norm, of.weights, [3], factor)
@@ -262,7 +262,7 @@ def test_a_planted_factor_comes_out_whole(lab: ModuleType) -> None:
 
 
 def test_a_tame_layer_stays_as_good(lab: ModuleType) -> None:
-    """The control: nothing is wrong, and smoothing makes nothing much worse."""
+    """A layer without outliers is not made much worse by smoothing."""
     for layer in (0, 3):
         of = support.block(layer, "mlp")
         true = [of.x @ w.T for w in of.weights]

@@ -46,12 +46,12 @@ def draw(results: dict[str, Any], file: Path) -> None:
                 axes.plot(bits, real[name]["kl"], "+", color=colour, markersize=11)
         axes.set_yscale("log")
         axes.set_xlim(low, high)
-        axes.set_xlabel("bits a weight of the linears, scales included")
+        axes.set_xlabel("bits per weight of the linears, scales included")
         axes.spines[["top", "right"]].set_visible(False)
     left, right = panels
     left.set_ylim(0.01, 0.1)
     right.set_ylim(0.00005, 0.01)
-    left.set_ylabel("KL from the unquantised model, nats a token")
+    left.set_ylabel("KL from the unquantised model, nats per token")
     floor = real["none, bfloat16"]["kl from mini_vllm"]
     right.axhline(floor, color="#888888", linewidth=0.8, linestyle=":")
     right.annotate("bfloat16 alone", (7.82, floor), (0, 4), textcoords="offset points", fontsize=8)

@@ -62,7 +62,7 @@ def kl_divergence(reference: Array, other: Array) -> float:
 
 
 def greedy_agreement(reference: Array, other: Array) -> float:
-    """Share of the rows in which both hold the same token likeliest, 0 to 1."""
+    """Share of the rows in which both find the same token likeliest, 0 to 1."""
     return float((reference.argmax(axis=-1) == other.argmax(axis=-1)).mean())
 
 

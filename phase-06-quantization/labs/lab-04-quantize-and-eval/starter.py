@@ -43,15 +43,15 @@ def predictions() -> dict[str, str]:
 
 
 def surprise(logprobs: Array, ids: Sequence[int]) -> tuple[float, int]:
-    """How much a document has surprised the model: nats in all, and how many tokens were predicted.
+    """How much a document surprised the model: total nats, and how many tokens were predicted.
 
-    A token's surprise is minus the natural logarithm of the probability that the model gave it. Nobody
+    A token's surprise is minus the natural logarithm of the probability that the model gave it. No row
     predicts the first token.
 
     Args:
         logprobs: `[rows, vocab_size]`, natural logarithms. Row i says what the model expects behind
             `ids[i]`. There are as many rows as tokens (mini_vllm), or one less (what in_vllm.py gets from
-            vLLM); what the last token would be followed by is not in `ids`.
+            vLLM); the token after the last one is not in `ids`.
         ids: at least two tokens.
     """
     raise NotImplementedError
@@ -76,14 +76,14 @@ def kl_divergence(reference: Array, other: Array) -> float:
 
 
 def greedy_agreement(reference: Array, other: Array) -> float:
-    """Share of the rows in which both hold the same token likeliest, 0 to 1."""
+    """Share of the rows in which both find the same token likeliest, 0 to 1."""
     return float((reference.argmax(axis=-1) == other.argmax(axis=-1)).mean())
 
 
 def tokens_in_common(first: Sequence[int], second: Sequence[int]) -> int:
     """How many tokens two greedy continuations have in common until they part, or one of them ends.
 
-    What comes behind the first difference is about another text, so it does not count, whatever it is.
+    After the first difference the two continue different texts, so nothing there counts.
     """
     raise NotImplementedError
 
@@ -140,7 +140,7 @@ def kv_blocks(memory: float, weights: float, block_bytes: int, utilization: floa
 def not_beaten(points: Mapping[str, tuple[float, float]]) -> set[str]:
     """The methods that no other beats: the edge of the trade-off.
 
-    One beats another when it is no worse in both numbers, and better in at least one. Two that are equal
+    A method beats another if it is no worse in either number, and better in at least one. Two that are equal
     in both do not beat each other.
 
     Args:
@@ -152,8 +152,8 @@ def not_beaten(points: Mapping[str, tuple[float, float]]) -> set[str]:
 def speedup(rounds: Sequence[tuple[float, float]]) -> tuple[float, float, float]:
     """Lowest, middle and highest of the rounds' ratios: how many times faster the second is.
 
-    The two of a round ran one right behind the other, so what else the machine did has met both alike:
-    each round has a ratio of its own. The middle is the median: halfway between the two of an even number.
+    The two of a round ran one right after the other, so other work on the machine slowed both alike:
+    each round has its own ratio. The middle is the median: halfway between the two of an even number.
 
     Args:
         rounds: (seconds of the first, seconds of the second), at least one.

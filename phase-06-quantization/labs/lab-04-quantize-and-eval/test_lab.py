@@ -15,7 +15,7 @@ support = load_support(__file__)
 
 
 def test_the_predictions_hold(lab: ModuleType) -> None:
-    """What was said before, against what was measured and counted."""
+    """Your predictions agree with what was measured and counted."""
     said, want = lab.predictions(), support.answers()
     apart = sorted(set(said) ^ set(want))
     assert not apart, f"these stand in one of the README and your answers only: {apart}"
@@ -30,7 +30,7 @@ EVEN = np.log(np.array([[0.5, 0.25, 0.25], [0.25, 0.5, 0.25], [0.1, 0.1, 0.8]], 
 
 
 def test_a_row_is_about_the_next_token(lab: ModuleType) -> None:
-    """Row i against ids[i + 1]; the last row has no answer, and the first token is predicted by nobody."""
+    """Row i is compared with ids[i + 1]; the last row has no answer, and no row predicts the first token."""
     nats, tokens = lab.surprise(EVEN, [2, 0, 1])
     assert tokens == 2, f"three tokens, two of them predicted, not {tokens}"
     assert nats == pytest.approx(2 * math.log(2)), (
@@ -39,20 +39,20 @@ def test_a_row_is_about_the_next_token(lab: ModuleType) -> None:
 
 
 def test_the_last_row_may_be_missing(lab: ModuleType) -> None:
-    """vLLM reports a row less than mini_vllm: the surprise is the same."""
+    """vLLM reports one row fewer than mini_vllm, and the surprise is the same."""
     whole, cut = lab.surprise(EVEN, [2, 0, 1]), lab.surprise(EVEN[:2], [2, 0, 1])
     assert cut == whole, f"with the last row {whole}, without it {cut}"
 
 
 def test_a_guess_among_n_has_perplexity_n(lab: ModuleType) -> None:
-    """Whoever holds all tokens equally likely is as surprised as by a die with so many faces."""
+    """A model that finds all n tokens equally likely has perplexity n."""
     even = np.full((5, 264), -math.log(264), np.float32)
     got = lab.perplexity([(even, [1, 2, 3, 4, 5])])
     assert got == pytest.approx(264, rel=1e-5), f"264 tokens, equally likely: 264, not {got:.2f}"
 
 
 def test_every_token_counts_once(lab: ModuleType) -> None:
-    """A document of one predicted token does not weigh as much as one of two."""
+    """A document of one predicted token weighs less than one of two."""
     got = lab.perplexity([(EVEN, [2, 0, 1]), (EVEN, [0, 1])])
     want = 2 ** (2 / 3) * 4 ** (1 / 3)
     assert got == pytest.approx(want), (
@@ -61,7 +61,7 @@ def test_every_token_counts_once(lab: ModuleType) -> None:
 
 
 def test_kl_by_hand(lab: ModuleType) -> None:
-    """Two rows, one of them equal: the mean, weighted by the reference's own probabilities."""
+    """The KL of two rows, one of them equal, is their mean, weighted by the reference's probabilities."""
     p = np.log(np.array([[0.5, 0.5], [0.75, 0.25]], np.float32))
     q = np.log(np.array([[0.5, 0.5], [0.25, 0.75]], np.float32))
     want = (0.75 * math.log(3) - 0.25 * math.log(3)) / 2
@@ -72,7 +72,7 @@ def test_kl_by_hand(lab: ModuleType) -> None:
 
 
 def test_kl_has_a_direction(lab: ModuleType) -> None:
-    """What the reference holds likely is what counts."""
+    """KL counts the tokens that the reference finds likely."""
     p = np.log(np.array([[0.98, 0.01, 0.01]], np.float32))
     q = np.log(np.array([[0.4, 0.4, 0.2]], np.float32))
     forth, back = lab.kl_divergence(p, q), lab.kl_divergence(q, p)
@@ -82,7 +82,7 @@ def test_kl_has_a_direction(lab: ModuleType) -> None:
 
 
 def test_kl_of_itself_is_nothing(lab: ModuleType) -> None:
-    """And of anything else it is more, in each of 20 draws."""
+    """The KL of a model from itself is 0, and from any other it is more, in each of 20 draws."""
     for seed in range(20):
         p, q = (support.drawn_logprobs(7, 30, 2 * seed + i) for i in range(2))
         assert lab.kl_divergence(p, p) == 0, "a model has no distance from itself"
@@ -91,7 +91,7 @@ def test_kl_of_itself_is_nothing(lab: ModuleType) -> None:
 
 
 def test_logarithms_stay_logarithms(lab: ModuleType) -> None:
-    """A model may rule a token out that the reference holds likely."""
+    """KL stays finite when a model gives a likely token a probability too small for a float."""
     p = np.log(np.array([[0.5, 0.5]], np.float32))
     q = np.array([[0.0, -120.0]], np.float32)  # exp(-120) is 0 in float32
     want = 60 - math.log(2)
@@ -103,7 +103,7 @@ def test_logarithms_stay_logarithms(lab: ModuleType) -> None:
 
 
 def test_what_comes_behind_a_difference_does_not_count(lab: ModuleType) -> None:
-    """Two texts that have parted may well hold the same token at the same place."""
+    """Tokens that happen to be equal after the first difference do not count."""
     got = lab.tokens_in_common([5, 6, 7, 8, 9], [5, 6, 1, 8, 9])
     assert got == 2, f"they part at the third token: 2, not {got}"
     assert lab.tokens_in_common([4, 5], [4, 5]) == 2, "two texts that never part have all in common"
@@ -117,7 +117,7 @@ def test_what_comes_behind_a_difference_does_not_count(lab: ModuleType) -> None:
 
 
 def test_the_edge_of_the_trade_off(lab: ModuleType) -> None:
-    """Larger and worse is beaten, and so is as good and larger; larger and better is not."""
+    """A larger method is beaten if it is worse or only as good, but not if it is better."""
     points = {
         "a": (10.0, 3.0),
         "b": (20.0, 1.0),
@@ -134,7 +134,7 @@ def test_the_edge_of_the_trade_off(lab: ModuleType) -> None:
 
 
 def test_equals_do_not_beat_each_other(lab: ModuleType) -> None:
-    """Two methods of the same size and loss are both worth a look."""
+    """Two methods of the same size and loss do not beat each other."""
     got = set(lab.not_beaten({"a": (1.0, 1.0), "b": (1.0, 1.0), "c": (1.0, 2.0)}))
     assert got == {"a", "b"}, (
         f"a and b are the same, c is as large and worse; you keep {sorted(got)}"
@@ -142,13 +142,13 @@ def test_equals_do_not_beat_each_other(lab: ModuleType) -> None:
 
 
 def test_a_round_has_its_own_ratio(lab: ModuleType) -> None:
-    """The machine was busy in the second round, for both."""
+    """Each round has its own ratio, so a round in which the machine was busy slows both sides alike."""
     got = lab.speedup([(2.0, 1.0), (30.0, 10.0), (1.5, 1.5)])
     assert tuple(got) == (1.0, 2.0, 3.0), f"ratios 2, 3 and 1: (1, 2, 3), not {tuple(got)}"
 
 
 def test_one_bad_round_does_not_decide(lab: ModuleType) -> None:
-    """The middle is the median, not the mean."""
+    """The middle ratio is the median, not the mean, so one bad round does not decide."""
     _, middle, _ = lab.speedup([(1.0, 1.0), (1.1, 1.0), (100.0, 1.0)])
     assert middle == pytest.approx(1.1), (
         f"ratios 1, 1.1 and 100: the middle is 1.1, not {middle:.2f}"

@@ -42,8 +42,8 @@ def predictions() -> dict[str, list[float]]:
 def hessian(x: Floats) -> Floats:
     """H, `[in, in]`, of the inputs `x` `[n, in]`. Given.
 
-    Of the mean, over the tokens, of an output's squared error it is the matrix of second derivatives by
-    the weights of the output's row. All rows have the same one. float64, whatever `x` is.
+    H holds the second derivatives of an output's squared error, mean over the tokens, by the weights of
+    the output's row. All rows have the same one. float64, whatever `x` is.
     """
     wide = np.asarray(x, np.float64)
     return 2 / len(wide) * (wide.T @ wide)

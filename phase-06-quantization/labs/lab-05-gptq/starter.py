@@ -63,8 +63,8 @@ def predictions() -> dict[str, list[float]]:
 def hessian(x: Floats) -> Floats:
     """H, `[in, in]`, of the inputs `x` `[n, in]`. Given.
 
-    Of the mean, over the tokens, of an output's squared error it is the matrix of second derivatives by
-    the weights of the output's row. All rows have the same one. float64, whatever `x` is.
+    H holds the second derivatives of an output's squared error, mean over the tokens, by the weights of
+    the output's row. All rows have the same one. float64, whatever `x` is.
     """
     wide = np.asarray(x, np.float64)
     return 2 / len(wide) * (wide.T @ wide)
@@ -122,12 +122,12 @@ def factor(h: Floats) -> Floats:
 
 
 def round_columns(rest: Floats, u: Floats, group_size: int) -> tuple[Ints, Floats]:
-    """Round column by column; after each one, let those that are left make up for its error.
+    """Round column by column; after each, let the columns that are left make up for its error.
 
-    A group's scale is chosen when its first column comes, for what its columns have become by then.
+    A group's scale is chosen when its first column is reached, from its columns as they are by then.
 
     Args:
-        rest: `[out, in]`, the weight, columns in the order in which they are rounded. Yours to change.
+        rest: `[out, in]`, the weight, columns in the order in which they are rounded. You may change it.
         u: from `factor`, of the same columns.
         group_size: columns to a scale; divides `in`.
 

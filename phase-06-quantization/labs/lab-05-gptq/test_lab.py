@@ -14,7 +14,7 @@ support = load_support(__file__)
 
 
 def test_the_predictions_hold(lab: ModuleType) -> None:
-    """Two weights by hand, a diagonal H, and who makes up for whom."""
+    """Your predictions hold: two weights by hand, a diagonal H, and which columns compensate."""
     said = lab.predictions()
     facts = {
         "two equal inputs": (
@@ -41,7 +41,7 @@ def test_the_predictions_hold(lab: ModuleType) -> None:
 
 
 def test_the_error_of_the_outputs(lab: ModuleType) -> None:
-    """From H alone, what one would measure with the inputs."""
+    """The error computed from H alone is the one measured with the inputs."""
     weight, x = support.real_layer("1.self_attn.k_proj")
     h = 2 / len(x) * (x.T @ x)
     change = support.nearest(weight, 32) - weight
@@ -57,7 +57,7 @@ def test_the_error_of_the_outputs(lab: ModuleType) -> None:
 
 
 def test_compensation_by_hand(lab: ModuleType) -> None:
-    """Two inputs that are equal, that are opposite, and that have nothing to do with each other."""
+    """The compensation is right for two inputs that are equal, opposite or unrelated."""
     for together, want in ((0.5, 0.5), (-0.5, -0.5), (0.0, 0.0)):
         h = np.array([[1.0, together], [together, 1.0]])
         got = lab.compensation(np.array([0.4, -0.2]), np.linalg.inv(h))
@@ -73,7 +73,7 @@ def test_compensation_by_hand(lab: ModuleType) -> None:
 
 
 def test_no_other_change_does_better(lab: ModuleType) -> None:
-    """The error's slope is 0 in every direction that is left."""
+    """After compensation the error's slope is 0 in every free direction."""
     for seed in range(4):
         weight, h = support.made_up(seed, rows=3, columns=7)
         error = weight[:, 0]
@@ -95,7 +95,7 @@ def agree(got: np.ndarray, want: np.ndarray) -> float:
 
 
 def test_nothing_to_make_up_with(lab: ModuleType) -> None:
-    """A diagonal H: the codes are the nearest ones, in every group."""
+    """With a diagonal H the codes are the nearest ones, in every group."""
     rng = np.random.default_rng(0)
     weight, h = rng.normal(size=(6, 32)), np.diag(rng.uniform(0.1, 9, 32))
     for group_size in (8, 16, 32):
@@ -115,7 +115,7 @@ def test_nothing_to_make_up_with(lab: ModuleType) -> None:
 
 @pytest.mark.parametrize("group_size", [24, 8], ids=["a scale a row", "groups of 8"])
 def test_it_is_the_slow_form(lab: ModuleType, group_size: int) -> None:
-    """Codes and scales of a loop that inverts what is left of H anew for each column."""
+    """Codes and scales equal those of a slow loop that inverts the rest of H for each column."""
     for seed, damp in ((0, None), (1, None), (2, 0.3)):
         weight, h = support.made_up(seed, rows=5, columns=24)
         codes, scale = support.slow(weight, support.with_damp(h, damp or 0.01), group_size)
@@ -140,7 +140,7 @@ def test_it_is_the_slow_form(lab: ModuleType, group_size: int) -> None:
 
 
 def test_a_group_is_scaled_for_what_it_has_become(lab: ModuleType) -> None:
-    """The first group's errors move the second before its scale is chosen."""
+    """The first group's errors move the second group before its scale is chosen."""
     weight, h = support.made_up(11, rows=4, columns=16)
     _, scale = support.slow(weight, support.with_damp(h, 0.01), 8)
     got = lab.gptq(weight, h, 8).scale
@@ -153,7 +153,7 @@ def test_a_group_is_scaled_for_what_it_has_become(lab: ModuleType) -> None:
 
 @pytest.mark.parametrize("name", ["0.self_attn.q_proj", "1.self_attn.k_proj"])
 def test_a_real_layer_loses_less(lab: ModuleType, name: str) -> None:
-    """Layers of the shipped model, in groups of 32: against round-to-nearest, and on tokens not looked at."""
+    """Layers of the shipped model lose less than with round-to-nearest, on tokens not calibrated on, too."""
     weight, x = support.real_layer(name)
     seen, new = x[::2], x[1::2]
     h = 2 / len(seen) * (seen.T @ seen)

@@ -70,15 +70,15 @@ def decode(fmt: Format, code: int) -> float:
 
 
 def largest_code(fmt: Format) -> int:
-    """The code of the largest finite number. From 0 up to it codes stand in the order of their numbers."""
+    """The code of the largest finite number. From 0 up to it, codes are in the order of their numbers."""
     raise NotImplementedError
 
 
 def encode_magnitude(fmt: Format, x: float, saturate: bool) -> int:
-    """The code of the number nearest to x; of two that are equally near, the one whose last bit is 0.
+    """The code of the number nearest to x; a tie goes to the code whose last bit is 0.
 
-    x is at least 0, and may lie beyond the largest number. What still rounds to it, as if there were one more
-    number behind it, a step further, gets its code. Of what does not, and of infinity:
+    x is at least 0, and may lie beyond the largest number. Round as if there were one more number, a step
+    further: an x that rounds to the largest number gets its code. Any larger x, infinity included, gives:
 
     - with `saturate`, the code of the largest number;
     - without: in `ieee` infinity, in `nan` NaN, either of which is one past the largest. `none` has neither,
@@ -122,7 +122,7 @@ def pack(codes: list[int]) -> bytes:
 def encode_mxfp4(block: list[float]) -> tuple[bytes, int]:
     """32 numbers in E2M1 with one scale: 16 bytes and the scale's E8M0 code.
 
-    The scale is a power of two. With it the block's largest magnitude comes to at least 3.5 and below 7,
+    The scale is a power of two. Divided by it, the block's largest magnitude is at least 3.5 and below 7,
     so that it rounds to 4 or 6 and is never cut off by much. A block of zeros gets code 0. Every magnitude
     is 0 or between 2^-100 and 2^100.
     """
@@ -133,7 +133,7 @@ def encode_nvfp4(block: list[float], global_scale: float) -> tuple[bytes, int]:
     """16 numbers in E2M1 with one scale in E4M3: 8 bytes and the scale's code.
 
     The block's scale is `global_scale` times its largest magnitude over 6, encoded in E4M3, saturating. A
-    number is divided by what a reader will multiply with: the scale as stored, over `global_scale`. Where
+    number is divided by what a reader will multiply by: the stored scale over `global_scale`. Where
     the scale is stored as 0, each number becomes 0, with its sign.
     """
     raise NotImplementedError

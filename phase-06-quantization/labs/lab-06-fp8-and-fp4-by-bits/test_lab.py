@@ -25,7 +25,7 @@ KINDS = {
 
 
 def encoded(lab: ModuleType, name: str, x: float, saturate: bool) -> Any:
-    """What `encode` gives; a ValueError where none is due is a wrong answer, not a crash."""
+    """What `encode` returns; an undue ValueError counts as a wrong answer, not as a crash."""
     try:
         return lab.encode(getattr(lab, name), x, saturate)
     except (ValueError, OverflowError) as error:
@@ -46,7 +46,7 @@ def told(lab: ModuleType, name: str, got: Any) -> str:
 
 
 def test_the_predictions_hold(lab: ModuleType) -> None:
-    """Largest numbers, spacing, ties."""
+    """Your predictions hold: largest numbers, spacing and ties."""
     answers = {
         "largest numbers": (
             [448, 57_344, 6],
@@ -73,7 +73,7 @@ def test_the_predictions_hold(lab: ModuleType) -> None:
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_the_largest_code(lab: ModuleType, name: str) -> None:
-    """The last code before those that are no numbers, or the last with this sign."""
+    """The largest code is the last before the codes that are not numbers, or the last with its sign."""
     want = {"E4M3": 126, "E5M2": 123, "E2M1": 7}[name]
     got = lab.largest_code(getattr(lab, name))
     assert got == want, (
@@ -85,7 +85,7 @@ def test_the_largest_code(lab: ModuleType, name: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", FORMATS)
 def test_floats_become_codes(lab: ModuleType, name: str, kind: str) -> None:
-    """The code that ml_dtypes gives, for every number, every tie, both neighbours of a tie, and others."""
+    """Floats get ml_dtypes' codes: every number, every tie, both neighbours of a tie, and others."""
     for x, want in support.asked(name, kind):
         for saturate in (True, False):
             got = encoded(lab, name, x, saturate)
@@ -97,7 +97,7 @@ def test_floats_become_codes(lab: ModuleType, name: str, kind: str) -> None:
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_past_the_end(lab: ModuleType, name: str) -> None:
-    """Without saturating as ml_dtypes and torch; with it the largest number."""
+    """Past the end, a saturating cast gives the largest number, any other what ml_dtypes and torch give."""
     largest = {"E4M3": 126, "E5M2": 123, "E2M1": 7}[name]
     sign_bit = {"E4M3": 128, "E5M2": 128, "E2M1": 8}[name]
     for x, want in support.asked(name, "past the end"):
@@ -124,7 +124,7 @@ def test_past_the_end(lab: ModuleType, name: str) -> None:
 
 
 def test_blocks_of_mxfp4(lab: ModuleType) -> None:
-    """Scale and bytes as compressed-tensors makes them."""
+    """An MXFP4 block has the scale and bytes that compressed-tensors makes."""
     for x, want in ((-24.0, 129), (4.2, 127)):
         _, scale = lab.encode_mxfp4([x] + [1.0] * 31)
         assert scale == want, (
@@ -154,7 +154,7 @@ def test_blocks_of_mxfp4(lab: ModuleType) -> None:
 
 
 def test_blocks_of_nvfp4(lab: ModuleType) -> None:
-    """Scale and bytes as vLLM's reference makes them, under one scale for the whole tensor."""
+    """An NVFP4 block has the scale and bytes that vLLM's reference makes, under one scale per tensor."""
     answers = support.ANSWERS["NVFP4"]
     packed = bytes.fromhex(answers["packed"])
     for i, block in enumerate(support.blocks("NVFP4", 16)):
@@ -181,7 +181,7 @@ def test_blocks_of_nvfp4(lab: ModuleType) -> None:
 
 
 def test_a_global_scale_that_does_not_fit(lab: ModuleType) -> None:
-    """Chosen on other numbers: a block's scale may lie past either end of E4M3."""
+    """If the global scale was chosen on other numbers, a block's scale may lie past either end of E4M3."""
     for x, global_scale, want, scale, why in (
         (
             6.0,
@@ -214,7 +214,7 @@ def test_a_global_scale_that_does_not_fit(lab: ModuleType) -> None:
 
 
 def test_the_scale_of_the_whole_tensor(lab: ModuleType) -> None:
-    """It puts the largest block's scale at 448."""
+    """The tensor's global scale puts the largest block's scale at 448."""
     x = [number for block in support.blocks("NVFP4", 16) for number in block]
     for largest, want in [
         (max(abs(number) for number in x), support.ANSWERS["NVFP4"]["global_scale"]),

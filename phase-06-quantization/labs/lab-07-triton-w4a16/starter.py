@@ -1,7 +1,7 @@
 """Lab 06-07: a linear layer with 4-bit weights, in Triton.
 
 `unpack` and `multiply_tile` are yours. Given are the kernel that walks over the tiles with them, the one that
-adds splits, and the function that starts both. What Triton is stands in lab 02-06's README.
+adds splits, and the function that starts both. Lab 02-06's README says what Triton is.
 
 Shapes; the last axis of each has stride 1:
 
@@ -30,7 +30,7 @@ def unpack(packed, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr):
 
     packed: int32 [BLOCK_N, BLOCK_K / 8]. Returns integers [BLOCK_N, BLOCK_K], in the order of the inputs.
 
-    Every code must come out of the word that is here already: nothing is loaded. A tile may have three axes
+    Every code comes from a word that is already loaded: load nothing here. A tile may have three axes
     for a while; tl.reshape brings the last two together, the last one running fastest.
     """
     raise NotImplementedError
@@ -56,7 +56,7 @@ def multiply_tile(
     """What the inputs of one tile add to BLOCK_N outputs of BLOCK_M rows: float32 [BLOCK_N, BLOCK_M].
 
     The inputs are walked over in tiles of BLOCK_K. Each group has tiles of its own, GROUP / BLOCK_K of them,
-    rounded up; where it does not come out even, the last tile of a group ends where the group does. So all
+    rounded up; if that division leaves a rest, the last tile of a group ends where the group does. So all
     inputs of a tile share one scale. `tile` is a tile's number, counted from the first group's first.
 
     Load the words, the rows of x and a scale for each output, each once; unpack; multiply with tl.dot, the

@@ -16,35 +16,35 @@ W4A16 = Kernels(
 
 
 def test_the_product_is_right(lab: ModuleType) -> None:
-    """Ragged rows, outputs and groups, sums that go far: within rounding of float64."""
+    """The product is within rounding of float64's, with ragged rows, outputs and groups and large sums."""
     W4A16.judged(lab, "right")
 
 
 def test_programs_leave_no_race(lab: ModuleType) -> None:
-    """Each split has a place of its own for its sums."""
+    """Each split writes its sums to its own place, so programs do not race."""
     W4A16.judged(lab, "races")
 
 
 def test_the_weights_are_read_once(lab: ModuleType) -> None:
-    """Packed, and once for all rows; x once for each block of outputs."""
+    """The weights are read packed, once for all rows, and x once per block of outputs."""
     W4A16.judged(lab, "bytes")
 
 
 def test_compiles_for_four_gpus(lab: ModuleType) -> None:
-    """sm_75, 80, 90 and 100: no spills, loads of 128 bits, tensor cores from sm_80 on."""
+    """The kernel compiles for sm_75, 80, 90 and 100: no spills, 128-bit loads, tensor cores from sm_80 on."""
     W4A16.accepted(lab)
     W4A16.judged(lab, "compiled", ("compiled",))
 
 
 @pytest.mark.vllm
 def test_agrees_with_vllms_kernel(lab: ModuleType) -> None:
-    """The same layers, repacked in AWQ's order, through vLLM's own Triton kernel for 4 bits."""
+    """The product agrees with vLLM's own 4-bit Triton kernel on the same layers, repacked in AWQ's order."""
     W4A16.accepted(lab)
     W4A16.judged(lab, "right", ("right",), vllm=True)
 
 
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 def test_your_kernel_runs_by_itself(lab: ModuleType, device: str) -> None:
-    """show.py, the script of this lab, on this device."""
+    """This lab's script show.py runs your kernel on this device."""
     W4A16.accepted(lab)
     runs_alone(lab, Path(__file__).with_name("show.py"), device, "the product in float64")

@@ -155,7 +155,7 @@ def product_rate(card: Card, scheme: Scheme) -> float:
     """Given: operations a second at which the linears are multiplied.
 
     A card without tensor cores for fp8 multiplies in 16 bits: there fp8 is a way to store weights, no more.
-    For int8 there is no such way out.
+    int8 has no such fallback.
 
     Raises:
         ValueError: int8 on a card that has none; the message names the scheme and the card.
@@ -182,7 +182,7 @@ def linears_seconds(card: Card, scheme: Scheme, weights: int, tokens: int) -> tu
 def head_seconds(card: Card, model: Model, rows: int) -> tuple[float, float]:
     """Given: seconds of the head, `hidden` by `vocab` in 16 bits, of `rows` tokens: by reading, by computing.
 
-    Where no row asks for a token the head is not run at all.
+    If no row needs a token, the head does not run at all.
     """
     if rows == 0:
         return 0.0, 0.0
@@ -241,7 +241,7 @@ def regime(
 def mixed_step(people: int, context: int, prompt: int, budget: int) -> list[Request]:
     """Given: a step in which people decode and one prompt is computed as far as there is room (phase 03).
 
-    Who decodes comes first, a token each; the prompt gets what is left of the budget. A chunk that is not
+    Decoding requests come first, a token each; the prompt gets the rest of the budget. A chunk that is not
     the prompt's end asks for no token. A step never has more tokens than the budget, and no request is in
     it without a token.
 

@@ -149,7 +149,7 @@ def product_rate(card: Card, scheme: Scheme) -> float:
     """Given: operations a second at which the linears are multiplied.
 
     A card without tensor cores for fp8 multiplies in 16 bits: there fp8 is a way to store weights, no more.
-    For int8 there is no such way out.
+    int8 has no such fallback.
 
     Raises:
         ValueError: int8 on a card that has none; the message names the scheme and the card.
@@ -168,14 +168,14 @@ def product_rate(card: Card, scheme: Scheme) -> float:
 
 
 def linears_seconds(card: Card, scheme: Scheme, weights: int, tokens: int) -> tuple[float, float]:
-    """Seconds that linears of so many weights take for so many tokens: by reading, by computing.
+    """Seconds that linears with `weights` weights take for `tokens` tokens: by reading, by computing.
 
     All weights are read once, as they are stored, however many tokens there are. A token multiplies and adds
     once with each weight. `dequant` makes computing longer, by its share.
 
     With `unpacks_first` a kernel reads the stored weights and writes them in 16 bits before anything else.
-    The product then reads those, and may compute meanwhile, but not while they are unpacked. So both
-    numbers hold the time of the unpacking.
+    The product then reads those and computes meanwhile, but it starts only after the unpacking. So both
+    numbers include the time of the unpacking.
     """
     raise NotImplementedError
 
@@ -183,7 +183,7 @@ def linears_seconds(card: Card, scheme: Scheme, weights: int, tokens: int) -> tu
 def head_seconds(card: Card, model: Model, rows: int) -> tuple[float, float]:
     """Given: seconds of the head, `hidden` by `vocab` in 16 bits, of `rows` tokens: by reading, by computing.
 
-    Where no row asks for a token the head is not run at all.
+    If no row needs a token, the head does not run at all.
     """
     if rows == 0:
         return 0.0, 0.0
@@ -225,7 +225,7 @@ def parts(
 def step_seconds(
     card: Card, model: Model, scheme: Scheme, step: Sequence[Request], kv_bytes: float = 2
 ) -> float:
-    """Seconds of a step at least.
+    """The least seconds that a step takes.
 
     The linears, the head and attention are different kernels and run one after the other. Within each of
     them reading and computing overlap.
@@ -247,7 +247,7 @@ def regime(
 def mixed_step(people: int, context: int, prompt: int, budget: int) -> list[Request]:
     """Given: a step in which people decode and one prompt is computed as far as there is room (phase 03).
 
-    Who decodes comes first, a token each; the prompt gets what is left of the budget. A chunk that is not
+    Decoding requests come first, a token each; the prompt gets the rest of the budget. A chunk that is not
     the prompt's end asks for no token. A step never has more tokens than the budget, and no request is in
     it without a token.
 
@@ -267,7 +267,7 @@ def mixed_step(people: int, context: int, prompt: int, budget: int) -> list[Requ
 def full_gain_until(card: Card, scheme: Scheme) -> int:
     """The most tokens for which the linears compute no longer than they read.
 
-    Up to there they gain all that fewer bytes can give. Not asked of a scheme that unpacks first.
+    Up to there they gain all that fewer bytes can give. It is never called with a scheme that unpacks first.
     """
     raise NotImplementedError
 
@@ -275,7 +275,7 @@ def full_gain_until(card: Card, scheme: Scheme) -> int:
 def break_even(card: Card, scheme: Scheme, other: Scheme = FP16, most: int = 8192) -> int | None:
     """The first number of tokens, from 1, for which the linears are no faster than with the other scheme.
 
-    Equally long is no faster. None if they are faster for every number up to `most`.
+    Equally long counts as no faster. None if they are faster for every number up to `most`.
     """
     raise NotImplementedError
 

@@ -34,7 +34,7 @@ ANSWERS: dict[str, tuple[float, float, str]] = {
 
 @pytest.mark.parametrize("question", ANSWERS)
 def test_the_predictions_hold(lab: ModuleType, question: str) -> None:
-    """Four numbers about Noor's card, by hand."""
+    """Your four predictions about Noor's card hold."""
     said = lab.predictions()
     assert sorted(said) == sorted(ANSWERS), f"answer {sorted(ANSWERS)}; yours: {sorted(said)}"
     want, room, hint = ANSWERS[question]
@@ -45,7 +45,7 @@ def test_the_predictions_hold(lab: ModuleType, question: str) -> None:
 
 # ---- the linears ---------------------------------------------------------------------------------
 def test_linears_matrix_by_matrix(lab: ModuleType) -> None:
-    """Each matrix of Llama-3.1-8B read once and multiplied with every token."""
+    """Each matrix of Llama-3.1-8B is read once and multiplied with every token."""
     shapes = support.matrices(lab.LLAMA_8B) * 32
     total = sum(out * into for out, into in shapes)
     rates = ((lab.FP16, 121e12), (lab.W4A16, 121e12), (lab.W8A8, 242e12), (lab.FP8, 242e12))
@@ -58,7 +58,7 @@ def test_linears_matrix_by_matrix(lab: ModuleType) -> None:
 
 
 def test_dequantising_takes_time(lab: ModuleType) -> None:
-    """A share of the product's time, and no byte more."""
+    """Dequantising adds a share of the product's time, and not a byte."""
     scheme = lab.Scheme("4 bits", 4, dequant=0.5)
     got = lab.linears_seconds(support.plain_card(lab), scheme, 1000, 10)
     pair(got, (500 / 1e12, 1.5 * 20_000 / 100e12), "1,000 weights of 4 bits, 10 tokens, 0.5 more")
@@ -70,7 +70,7 @@ def test_dequantising_takes_time(lab: ModuleType) -> None:
 
 
 def test_unpacking_first(lab: ModuleType) -> None:
-    """Read what is stored, write 16 bits, and only then read 16 and compute."""
+    """Unpacking first reads what is stored and writes 16 bits; only then the product reads and computes."""
     for bits, tokens in ((4, 1), (4, 1000), (8, 1)):
         scheme = lab.Scheme("unpacked", bits, unpacks_first=True)
         got = lab.linears_seconds(support.plain_card(lab), scheme, 1000, tokens)

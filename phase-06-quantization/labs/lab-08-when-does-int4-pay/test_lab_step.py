@@ -20,7 +20,7 @@ REPORTS = json.loads((Path(__file__).resolve().parent / "reports.json").read_tex
 
 
 def test_parts_come_one_after_the_other(lab: ModuleType) -> None:
-    """Caches are not read while the linears compute."""
+    """The parts of a step run one after another: caches are not read while the linears compute."""
     step = lab.mixed_step(63, 1000, 8000, 2048)
     linears = 2 * 6_979_321_856 * 2048 / 121e12
     head = 2 * 128_256 * 4096 / 300e9
@@ -33,7 +33,7 @@ def test_parts_come_one_after_the_other(lab: ModuleType) -> None:
 
 
 def test_a_step_alone(lab: ModuleType) -> None:
-    """One who decodes reads everything but the embedding, and gains 3.2 times."""
+    """A single decoding request reads everything but the embedding, and gains 3.2 times."""
     alone = [lab.Request(1)]
     head = 2 * 128_256 * 4096
     times = {}
@@ -46,7 +46,7 @@ def test_a_step_alone(lab: ModuleType) -> None:
 
 
 def test_what_a_step_waits_for(lab: ModuleType) -> None:
-    """The three kinds of step on Noor's card."""
+    """Three kinds of step on Noor's card wait for the right part and limit."""
     decode, long = [lab.Request(1, 1000)] * 64, [lab.Request(1, 6000)] * 64
     chunk, prompt = lab.mixed_step(64, 1000, 8000, 2048), [lab.Request(2048)]
     for step, scheme, want, what in (
@@ -79,7 +79,7 @@ def test_what_a_step_waits_for(lab: ModuleType) -> None:
 
 
 def test_at_the_ridge_it_computes(lab: ModuleType) -> None:
-    """Equally long is no longer waiting for memory (lab 00-04)."""
+    """A part that reads and computes equally long counts as compute, as in lab 00-04."""
     card = support.plain_card(lab, flops=128e12, bandwidth=1e12)
     model = support.small_model(lab, mlp=60)
     got = [lab.regime(card, model, lab.FP16, [lab.Request(n)]) for n in (127, 128)]
@@ -99,7 +99,7 @@ def cards(lab: ModuleType) -> list[object]:
 
 
 def test_how_long_all_is_gained(lab: ModuleType) -> None:
-    """One token more, and the linears compute for longer than they read."""
+    """With one token more than the full gain allows, the linears compute for longer than they read."""
     for card in cards(lab):
         for scheme in (lab.FP16, lab.W4A16, lab.W8A8, lab.Scheme("w4", 4.5, dequant=0.3)):
             got = lab.full_gain_until(card, scheme)
@@ -132,7 +132,7 @@ def test_where_4_bits_stop_to_pay(lab: ModuleType) -> None:
 
 
 def test_equally_long_is_no_faster(lab: ModuleType) -> None:
-    """A scheme beside itself, and 4 bits where both compute."""
+    """A scheme that takes equally long is no faster: beside itself, and 4 bits where both compute."""
     got = lab.break_even(lab.L4, lab.FP16)
     assert got == 1, f"16 bits are no faster than 16 bits from the first token on, not {got}"
     got = lab.break_even(lab.L4, lab.W4A16)
@@ -140,7 +140,7 @@ def test_equally_long_is_no_faster(lab: ModuleType) -> None:
 
 
 def test_8_bits_never_stop(lab: ModuleType) -> None:
-    """8 bits beside 16, on a card with tensor cores for them and on one without."""
+    """8 bits never stop paying against 16 on a card with tensor cores for them, but do on one without."""
     for scheme in (lab.W8A8, lab.FP8):
         got = lab.break_even(lab.L4, scheme)
         assert got is None, (
@@ -151,7 +151,7 @@ def test_8_bits_never_stop(lab: ModuleType) -> None:
 
 
 def test_4_bits_beside_8(lab: ModuleType) -> None:
-    """Two schemes that both read less than 16 bits, beside each other."""
+    """Two schemes that both read less than 16 bits, 4 and 8, are compared with each other."""
     got = lab.break_even(lab.L4, lab.W4A16, lab.FP8)
     assert got == 202, f"on an L4 fp8 is as fast as 4 bits from 202 tokens on, not {got}"
     got = lab.break_even(lab.L4, lab.FP8, lab.W4A16)
@@ -162,7 +162,7 @@ def test_4_bits_beside_8(lab: ModuleType) -> None:
 
 
 def test_unpacking_never_pays(lab: ModuleType) -> None:
-    """A scheme that unpacks first, on any card."""
+    """A scheme that unpacks first never pays, on any card."""
     scheme = lab.Scheme("unpacked", 4.125, unpacks_first=True)
     for card in cards(lab):
         got = lab.break_even(card, scheme)
@@ -172,7 +172,7 @@ def test_unpacking_never_pays(lab: ModuleType) -> None:
 
 
 def test_the_search_ends(lab: ModuleType) -> None:
-    """Up to and with `most`, 8,192 where nothing is said."""
+    """The search tries every number up to and including `most`, 8,192 by default."""
     card = support.plain_card(lab, flops=1e15)
     found = [lab.break_even(card, lab.W4A16, most=most) for most in (999, 1000)]
     assert found == [None, 1000], (
@@ -196,7 +196,7 @@ WHY = {
 
 @pytest.mark.parametrize("report", WHY)
 def test_the_reports(lab: ModuleType, report: str) -> None:
-    """Five threads, each with what the arithmetic says of it."""
+    """Each of the five reports gets the explanation that the arithmetic gives."""
     said = lab.explanations()
     assert sorted(said) == sorted(WHY), f"answer {sorted(WHY)}; yours: {sorted(said)}"
     want = {"A": "compute", "B": "kernel", "C": "memory", "D": "compute", "E": "kernel"}[report]
@@ -204,9 +204,9 @@ def test_the_reports(lab: ModuleType, report: str) -> None:
 
 
 def test_a_table_from_four_rates(lab: ModuleType) -> None:
-    """Somebody's 13 measurements of Marlin, from two bandwidths and two rates read off the table itself.
+    """A user's 13 measurements of Marlin follow from two bandwidths and two rates read off the table itself.
 
-    At the two ends only one of them counts. What lies between follows, within 35 %, worst where one
+    At each end of the table only one limit counts. The lines between follow within 35 %, worst where one
     limit takes over from the other.
     """
     table = REPORTS["marlin"]
