@@ -143,7 +143,7 @@ def test_integers_are_added_exactly(lab: ModuleType) -> None:
 
 
 def test_a_loud_channel_is_trouble(lab: ModuleType) -> None:
-    """A planted channel raises the error from below 1 % to above 10 %: small channels lose their codes."""
+    """A planted channel raises the error from below 2 % to above 10 %: small channels lose their codes."""
     of = support.block(1, "attn")
     true = [of.x @ w.T for w in of.weights]
     tame = support.error(lab, of.norm, of.weights, of.normed, true)
