@@ -25,12 +25,12 @@ from napkin import GIB, bandwidth, flops, for_kv, params, per_token, two_request
 
 
 def memory() -> Drawing:
-    """The 80 GiB: weights, 58 requests of 8,192 tokens, and what is not given out."""
+    """The 80 GiB: weights, 58 requests of 8,192 tokens, and what vLLM does not use."""
     d = Drawing("Where the 80 GiB of an A100 go when Llama-3-8B runs on it", 180)
     left, scale, top, high = 20.0, 7.5, 62.0, 50.0
     weights, each = 2 * params / GIB, 8192 * per_token / GIB
     fit, given = int(for_kv / GIB / each), 0.92 * 80
-    d.text(left, 28, "80 GiB, of which vLLM takes 92 %")
+    d.text(left, 28, "80 GiB, of which vLLM takes 92%")
     d.box(left, top, 80 * scale, high, "none")
     d.box(left, top, weights * scale, high, "A")
     d.text(left + weights * scale / 2, top + 31, "weights", "on", "middle")
@@ -45,10 +45,14 @@ def memory() -> Drawing:
     d.text(
         middle, top + high + 22, f"{fit} requests of 8,192 tokens, {each:g} GiB each", "s", "middle"
     )
-    d.text(left + 80 * scale, top + high + 22, "kept off", "s", "end")
+    d.text(left + 80 * scale, top + high + 22, "not used", "s", "end")
     rest = for_kv / GIB - fit * each
     d.text(
-        middle, top + high + 44, f"the {fit + 1}th waits: {rest:.1f} GiB are left", "s", "middle"
+        middle,
+        top + high + 44,
+        f"the {fit + 1}th waits: only {rest:.1f} GiB are left",
+        "s",
+        "middle",
     )
     return d
 
@@ -68,7 +72,7 @@ def roofline() -> Drawing:
     for y in (1, 10, 100):
         d.path([at(1, y * 1e12), at(end, y * 1e12)], "thin")
         d.text(left - 8, at(1, y * 1e12)[1] + 4, y, "s", "end")
-    d.text(20, 28, "TFLOP/s at most; in brackets the tokens per second")
+    d.text(20, 28, "TFLOP/s at most (tokens per second in brackets)")
     d.text(left + wide / 2, bottom + 42, "FLOP per byte read", "s", "middle")
     d.text(
         left + wide / 2,
@@ -157,7 +161,7 @@ def block_table() -> Drawing:
                 d.text(261 + 23 * i, y + 19, first + i, "on s", "middle")
         d.text(250, y + 44, f"slots {16 * block} to {16 * block + 15}", "s")
         if not block:
-            d.text(618, y + 44, "the null block, kept free", "s", "end")
+            d.text(618, y + 44, "the null block: no request gets it", "s", "end")
     at = 56
     for name, ids in tables.items():
         d.text(20, at + 4, f"{name}: {requests[name].num_computed_tokens} tokens", "s")
@@ -208,7 +212,7 @@ def flat_batch() -> Drawing:
     d.text(
         20,
         258,
-        f"query_start_loc {starts} says whose rows are whose; the last of each gets logits",
+        f"query_start_loc {starts} says where each request begins; its last row gets logits",
         "s",
     )
     return d

@@ -4,11 +4,11 @@ The model is the real one, `mini_vllm.models.llama.LlamaForCausalLM`. One call,
 
     hidden = model.forward(input_ids, positions, kv_caches, attn_metadata)
 
-takes a run of tokens that stand one after the other in a sequence: their ids and their positions,
-two numpy arrays of integers of the same length. For each of them, in each layer, it computes K and
-V, writes them into `kv_caches`, and lets the token attend to every position of the sequence up to
-its own: the new ones and those that earlier calls left in the same caches. It returns a row of
-hidden states for each token you passed, in order. Only the last row predicts the next token:
+takes consecutive tokens of a sequence: their ids and their positions, two numpy arrays of integers
+of the same length. For each token, in each layer, it computes K and V, writes them into
+`kv_caches`, and lets the token attend to every position of the sequence up to its own: the new
+ones and those that earlier calls left in the same caches. It returns one row of hidden states per
+token you passed, in order. Only the last row predicts the next token:
 
     logits = model.compute_logits(hidden[-1:])          # float32 [1, vocab_size]
 """
@@ -37,7 +37,7 @@ class Generation:
 
     Attributes:
         token_ids: the new tokens, without the prompt.
-        kv_computed: one number for each forward pass: of how many tokens it computed K and V.
+                kv_computed: for each forward pass, the number of tokens whose K and V it computed.
     """
 
     token_ids: list[int] = field(default_factory=list)
@@ -50,9 +50,9 @@ class Generation:
 
 
 def new_kv_caches(model: LlamaForCausalLM, num_tokens: int) -> list[npt.NDArray[np.float32]]:
-    """One empty cache a layer, with room for the K and V of `num_tokens` tokens.
+    """One empty cache per layer, with room for the K and V of `num_tokens` tokens.
 
-    Every slot holds NaN until a forward pass writes it. Attention to a slot that nobody wrote gives
+    Every slot holds NaN until a forward pass writes it. Attention to a slot that no pass wrote gives
     NaN logits, so a mistake cannot pass for a plausible text.
     """
     config = model.config
@@ -99,7 +99,7 @@ def generate_without_cache(
     most likely next token, `argmax` of the last row's logits, joins the sequence. Nothing stops the
     loop early: there are always `num_new_tokens` passes.
 
-    Note in `kv_computed`, for each pass, how many tokens it was given.
+        Record in `kv_computed`, for each pass, how many tokens it was given.
 
     Args:
         model: the model; call its `forward` and `compute_logits`.
@@ -115,7 +115,7 @@ def generate_without_cache(
 def generate_with_cache(
     model: LlamaForCausalLM, prompt_ids: Sequence[int], num_new_tokens: int
 ) -> Generation:
-    """The same tokens, with one set of caches kept from pass to pass.
+    """Generates the same tokens, with one set of caches kept from pass to pass.
 
     The first pass runs the prompt. Every later pass runs one token: the newest, which has no K and V
     yet. Four things must fit together in each pass:
@@ -125,7 +125,7 @@ def generate_with_cache(
     - the caches: made once, with room for every token that is ever run;
     - `attention_metadata`: how many tokens are new, and how many the caches hold after the pass.
 
-    Note the cost of each pass in `kv_computed`, as above. The last token made is never run.
+        Record the cost of each pass in `kv_computed`, as above. The last token made is never run.
 
     Args and returns are those of `generate_without_cache`.
     """

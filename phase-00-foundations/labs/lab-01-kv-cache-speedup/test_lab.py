@@ -144,7 +144,7 @@ def both(lab: ModuleType, model: LlamaForCausalLM, length: int, new: int) -> Any
 def test_without_cache_runs_everything_every_time(
     lab: ModuleType, model: LlamaForCausalLM, length: int, new: int
 ) -> None:
-    """No cache: pass i runs the prompt and all i tokens made so far, from position 0, from nothing."""
+    """Without the cache, pass i runs the prompt and all i new tokens, from position 0, in empty caches."""
     generation, passes = run(lab, "generate_without_cache", model, length, new)
     assert len(passes) == new, (
         f"{new} new tokens take {new} passes, not {len(passes)}: each pass predicts one token, and "
@@ -179,7 +179,8 @@ def test_without_cache_runs_everything_every_time(
 def test_with_cache_runs_each_token_once(
     lab: ModuleType, model: LlamaForCausalLM, length: int, new: int
 ) -> None:
-    """Cache: the first pass runs the prompt, every later pass one token, the newest, at its place."""
+    """With the cache, the first pass runs the prompt, and every later pass only the newest
+    token, at its place."""
     generation, passes = run(lab, "generate_with_cache", model, length, new)
     ran = [len(step.input_ids) for step in passes]
     due = [length] + [1] * (new - 1)
@@ -219,7 +220,7 @@ def test_with_cache_runs_each_token_once(
 def test_the_cache_stays_from_pass_to_pass(
     lab: ModuleType, model: LlamaForCausalLM, length: int, new: int
 ) -> None:
-    """Every pass gets the caches of the first; at the end they hold K and V of P + n - 1 tokens."""
+    """Every pass gets the first pass's caches, which at the end hold K and V of P + n - 1 tokens."""
     _, passes = run(lab, "generate_with_cache", model, length, new)
     for i, step in enumerate(passes):
         assert all(a is b for a, b in zip(step.kv_caches, passes[0].kv_caches, strict=True)), (
@@ -243,7 +244,7 @@ def test_the_cache_stays_from_pass_to_pass(
 def test_both_produce_identical_tokens(
     lab: ModuleType, model: LlamaForCausalLM, length: int, new: int
 ) -> None:
-    """The cache changes what is computed again, not what comes out: same logits, same tokens."""
+    """The cache saves work and changes no result: both loops give the same logits and the same tokens."""
     (without, slow), (cached, fast) = both(lab, model, length, new)
     assert len(without.token_ids) == len(cached.token_ids) == new, (
         f"asked for {new} tokens: got {len(without.token_ids)} without the cache and "
@@ -272,7 +273,7 @@ def test_both_produce_identical_tokens(
 def test_the_tokens_are_those_of_the_engine(
     lab: ModuleType, model: LlamaForCausalLM, loop: str
 ) -> None:
-    """mini_vllm's engine, greedy, makes the same tokens from the same prompt."""
+    """Both loops make the same tokens from a prompt as mini_vllm's engine does, greedy."""
     prompt, new = prompt_of(10), 24
     params = SamplingParams(temperature=0, max_tokens=new, ignore_eos=True)
     [output] = LLM(kv_cache_memory_bytes=2**20).generate([{"prompt_token_ids": prompt}], params)
@@ -289,7 +290,7 @@ def test_the_tokens_are_those_of_the_engine(
 def test_only_the_last_row_becomes_logits(
     lab: ModuleType, model: LlamaForCausalLM, loop: str
 ) -> None:
-    """compute_logits is called once a pass, on one row: the others predict tokens already known."""
+    """compute_logits is called once per pass, on one row: the other rows predict tokens already known."""
     _, passes = run(lab, loop, model, 5, 4)
     for i, step in enumerate(passes):
         rows = [len(logits) for logits in step.logits]
@@ -303,7 +304,7 @@ def test_only_the_last_row_becomes_logits(
 def test_the_counter_counts_what_the_model_ran(
     lab: ModuleType, model: LlamaForCausalLM, loop: str
 ) -> None:
-    """kv_computed has, for each pass, the number of tokens that went into the model."""
+    """kv_computed holds, for each pass, the number of tokens that went into the model."""
     generation, passes = run(lab, loop, model, 6, 7)
     ran = [len(step.input_ids) for step in passes]
     assert generation.kv_computed == ran, (
@@ -328,7 +329,7 @@ def test_eos_is_a_token_like_any_other(lab: ModuleType, model: LlamaForCausalLM,
 def test_tokens_and_counts_are_python_integers(
     lab: ModuleType, model: LlamaForCausalLM, loop: str
 ) -> None:
-    """Token ids and counts are int, not numpy's integers, which json.dumps does not take."""
+    """Token ids and counts are Python's int, not numpy's integers, which json.dumps does not take."""
     generation, _ = run(lab, loop, model, 5, 3)
     for name in ("token_ids", "kv_computed"):
         kinds = sorted({type(value).__name__ for value in getattr(generation, name)})
@@ -342,7 +343,7 @@ def test_tokens_and_counts_are_python_integers(
 def test_the_callers_prompt_is_left_alone(
     lab: ModuleType, model: LlamaForCausalLM, loop: str
 ) -> None:
-    """The list of the prompt is not appended to, and a tuple does as well."""
+    """The loops append nothing to the caller's prompt, which may be a tuple as well as a list."""
     prompt = prompt_of(5)
     first = getattr(lab, loop)(model, prompt, 3)
     assert prompt == prompt_of(5), (
@@ -359,7 +360,7 @@ def test_the_callers_prompt_is_left_alone(
 def test_the_formulas_are_what_the_loops_do(
     lab: ModuleType, model: LlamaForCausalLM, length: int, new: int
 ) -> None:
-    """work_without_cache and work_with_cache equal the sum of what was counted."""
+    """work_without_cache and work_with_cache equal the work that the loops counted."""
     (without, _), (cached, _) = both(lab, model, length, new)
     for name, generation in (("work_without_cache", without), ("work_with_cache", cached)):
         formula = getattr(lab, name)(length, new)
@@ -370,7 +371,7 @@ def test_the_formulas_are_what_the_loops_do(
 
 
 def test_no_cache_is_quadratic(lab: ModuleType) -> None:
-    """P + (P + 1) + ... + (P + n - 1): 95 for P = 5, n = 10; a whole number for any size."""
+    """work_without_cache is P + (P + 1) + ... + (P + n - 1), a whole number: 95 for P = 5 and n = 10."""
     small = [(length, new) for length in range(1, 8) for new in range(1, 8)]  # odd and even, both
     for length, new in [(5, 10), *small, (100, 100), (3, 1000), (1001, 999)]:
         want = sum(range(length, length + new))
@@ -387,7 +388,7 @@ def test_no_cache_is_quadratic(lab: ModuleType) -> None:
 
 
 def test_cached_is_linear(lab: ModuleType) -> None:
-    """P + n - 1: 14 for P = 5, n = 10, because the last token made is never run."""
+    """work_with_cache is P + n - 1: 14 for P = 5 and n = 10, because the last token made is never run."""
     for length, new in [(5, 10), (1, 1), (1, 2), (7, 3), (100, 100), (3, 1000), (10**9, 10**9)]:
         got = lab.work_with_cache(length, new)
         assert (type(got), got) == (int, length + new - 1), (
@@ -397,7 +398,8 @@ def test_cached_is_linear(lab: ModuleType) -> None:
 
 
 def test_work_ratio_grows_with_length(lab: ModuleType) -> None:
-    """For P = 10 the ratio passes 7, 50, 500, 5000 as n grows tenfold: it is n / 2 in the end."""
+    """For P = 10 the ratio of the two formulas passes 7, 50, 500, 5000 as n grows tenfold, and
+    tends to n / 2."""
 
     def ratio(new: int) -> float:
         return float(lab.work_without_cache(10, new) / lab.work_with_cache(10, new))

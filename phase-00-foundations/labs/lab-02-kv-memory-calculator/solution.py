@@ -2,7 +2,7 @@
 
 A budget of memory goes in, a number of requests comes out:
 
-    config.json -> bytes a token -> blocks in the budget -> requests at once
+    config.json -> bytes per token -> blocks in the budget -> requests at once
 
 All memory is in bytes, except where a name ends in `_gib` (1 GiB = 1024**3 bytes).
 """

@@ -2,7 +2,7 @@
 
 A budget of memory goes in, a number of requests comes out:
 
-    config.json -> bytes a token -> blocks in the budget -> requests at once
+    config.json -> bytes per token -> blocks in the budget -> requests at once
 
 All memory is in bytes, except where a name ends in `_gib` (1 GiB = 1024**3 bytes).
 """
@@ -69,8 +69,8 @@ def kv_bytes_per_token(config: Mapping[str, Any], kv_cache_dtype: str = "auto") 
 
     What a `config.json` may leave out:
 
-    - `head_dim`, or it is null: then it is `hidden_size // num_attention_heads`. Where it stands there
-      it counts, whatever that quotient is.
+    - `head_dim`, or it is null: then it is `hidden_size // num_attention_heads`. Where the file
+      has it, it counts, whatever that quotient is.
     - `num_key_value_heads`: then every attention head has its own K and V.
     - `kv_lora_rank`, or it is null: no MLA.
 
@@ -92,8 +92,8 @@ def kv_cache_budget(
 
     It may use `gpu_memory_utilization` of the whole memory, rounded up to a byte
     (`vllm/v1/worker/utils.py:403 request_memory`). Weights, and `other_gib` (activations, CUDA graphs,
-    libraries), come out of that share: their sum, rounded up to a byte. Nothing left is 0, not a
-    negative number.
+    libraries), come out of that share: their sum, rounded up to a byte. If nothing is left, the
+    result is 0, not a negative number.
 
     Args:
         total_gib: memory of the GPU, in GiB.
@@ -108,7 +108,7 @@ def kv_cache_budget(
 
 
 def blocks_for(num_tokens: int, block_size: int = 16) -> int:
-    """Blocks that hold `num_tokens` tokens of one request. A block begun is a block taken."""
+    """Blocks that hold `num_tokens` tokens of one request. A block that is begun is taken whole."""
     raise NotImplementedError
 
 
@@ -126,7 +126,7 @@ def num_kv_blocks(
 def reported_concurrency(num_blocks: int, max_model_len: int, block_size: int = 16) -> float:
     """The x in vLLM's line `Maximum concurrency for L tokens per request: x`.
 
-    All blocks of the pool, over the blocks that one request of `max_model_len` tokens takes. Not
+    All blocks of the pool, divided by the blocks that one request of `max_model_len` tokens takes. Not
     rounded: 1.5 requests are 1.5.
     """
     raise NotImplementedError
@@ -146,7 +146,7 @@ def requests_at_once(num_blocks: int, num_tokens: int, block_size: int = 16) -> 
 
     Not the reported number: vLLM keeps the pool's first block, the null block, for itself
     (`vllm/v1/core/block_pool.py:176`), and a request fits whole or not at all. A pool without any
-    block serves nobody.
+    block serves no request.
 
     Args:
         num_blocks: all blocks of the pool, the null block among them.

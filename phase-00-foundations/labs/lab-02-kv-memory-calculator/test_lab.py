@@ -22,7 +22,7 @@ def llama_8b(lab: ModuleType, **changes: Any) -> dict[str, Any]:
 
 
 def test_llama3_8b_per_token(lab: ModuleType) -> None:
-    """Llama-3-8B: 2 x 32 layers x 8 KV heads x 128 numbers x 2 bytes = 131,072 bytes a token."""
+    """A token of Llama-3-8B takes 2 x 32 layers x 8 KV heads x 128 numbers x 2 bytes = 131,072 bytes."""
     got = lab.kv_bytes_per_token(llama_8b(lab))
     hint = {
         65_536: "half of it: a layer stores K *and* V, which is the factor 2",
@@ -44,13 +44,14 @@ def test_llama3_8b_per_token(lab: ModuleType) -> None:
     ids=["llama-3-70b", "qwen2.5-7b", "qwen3-4b", "tiny-llama"],
 )
 def test_every_config_with_k_and_v(lab: ModuleType, name: str, factors: str, want: int) -> None:
-    """The other models with K and V: 70B, two Qwens, the shipped one in float32."""
+    """kv_bytes_per_token is right for the other models with K and V: 70B, two Qwens, the shipped
+    one in float32."""
     got = lab.kv_bytes_per_token(lab.read_config(name))
     assert got == want, f"{name}: {factors} = {want:,}, got {got:,}"
 
 
 def test_head_dim_of_the_file_wins(lab: ModuleType) -> None:
-    """head_dim where the file has it (Qwen3-4B: 128), hidden_size / heads where it has none or null."""
+    """The file's head_dim counts (Qwen3-4B: 128); where it is missing or null, hidden_size / heads does."""
     qwen = lab.read_config("qwen3-4b")
     wider = qwen | {"hidden_size": 4096}
     assert lab.kv_bytes_per_token(qwen) == lab.kv_bytes_per_token(wider), (
@@ -66,7 +67,8 @@ def test_head_dim_of_the_file_wins(lab: ModuleType) -> None:
 
 
 def test_mla_stores_one_vector(lab: ModuleType) -> None:
-    """MLA: kv_lora_rank + qk_rope_head_dim numbers a layer, no factor 2, no heads."""
+    """With MLA a layer stores kv_lora_rank + qk_rope_head_dim numbers per token, without a
+    factor 2 or heads."""
     for name, layers, want in (("deepseek-v3", 61, 70_272), ("deepseek-v2-lite", 27, 31_104)):
         got = lab.kv_bytes_per_token(lab.read_config(name))
         assert got != 2 * want, (
@@ -91,7 +93,7 @@ def test_mla_stores_one_vector(lab: ModuleType) -> None:
 
 
 def test_fp8_kv_doubles_concurrency(lab: ModuleType) -> None:
-    """One byte a number instead of two: half the bytes a token, twice the blocks."""
+    """An FP8 cache has one byte per number instead of two: half the bytes per token, twice the blocks."""
     config = llama_8b(lab)
     half, auto = lab.kv_bytes_per_token(config, "fp8"), lab.kv_bytes_per_token(config)
     assert half * 2 == auto, f"fp8 takes 1 byte, bfloat16 2: {half:,} and {auto:,} bytes a token"
@@ -107,7 +109,7 @@ def test_fp8_kv_doubles_concurrency(lab: ModuleType) -> None:
 
 
 def test_gqa_saves_vs_mha(lab: ModuleType) -> None:
-    """8 KV heads for 32 heads keep a quarter; no num_key_value_heads means one for each head."""
+    """8 KV heads for 32 heads keep a quarter; without num_key_value_heads, each head has its own K and V."""
     gqa = lab.kv_bytes_per_token(llama_8b(lab))
     mha = lab.kv_bytes_per_token(llama_8b(lab, num_key_value_heads=32))
     mqa = lab.kv_bytes_per_token(llama_8b(lab, num_key_value_heads=1))
@@ -122,7 +124,7 @@ def test_gqa_saves_vs_mha(lab: ModuleType) -> None:
 
 
 def test_the_budget_is_a_share_of_the_gpu(lab: ModuleType) -> None:
-    """ceil(total x 0.92) less weights and the rest, in bytes of GiB."""
+    """The budget is ceil(total x 0.92), less the weights and the rest, in bytes of GiB."""
     want = 7_647_696_978
     got = lab.kv_cache_budget(24, lab.weight_bytes(llama_8b(lab)) / GIB)
     assert got != 24 * GIB - 16_060_522_496, (
@@ -186,7 +188,7 @@ def test_no_room_returns_zero(lab: ModuleType) -> None:
 
 
 def test_llama3_8b_concurrency(lab: ModuleType) -> None:
-    """8 GiB of KV, 2,048 tokens each: vLLM reports 32.00x, and 31 requests really fit."""
+    """For 8 GiB of KV and requests of 2,048 tokens, vLLM reports 32.00x, and 31 requests really fit."""
     blocks = lab.num_kv_blocks(8 * GIB, llama_8b(lab))
     assert blocks == 4096, f"8 GiB / (16 x 128 KiB) = 4,096 blocks, got {blocks:,}"
     reported = lab.reported_concurrency(blocks, 2048)
@@ -198,7 +200,7 @@ def test_llama3_8b_concurrency(lab: ModuleType) -> None:
 
 
 def test_the_report_is_not_rounded(lab: ModuleType) -> None:
-    """reported_concurrency is a fraction; reported_tokens is that many full requests, in tokens."""
+    """reported_concurrency is a fraction, and reported_tokens is that many full requests, in tokens."""
     assert lab.reported_concurrency(96, 1024) == 1.5, (
         f"96 blocks / 64 a request is 1.5, got {lab.reported_concurrency(96, 1024)}: vLLM prints "
         "fractions"
@@ -246,7 +248,7 @@ def test_vllm_said_the_same(lab: ModuleType, start: dict[str, Any]) -> None:
     ("num_blocks", "tokens"), [(12, 60), (13, 60), (14, 60), (13, 41), (17, 64)]
 )
 def test_the_engine_runs_as_many_at_once(lab: ModuleType, num_blocks: int, tokens: int) -> None:
-    """requests_at_once is what mini_vllm's scheduler runs side by side in a small pool."""
+    """requests_at_once is the number of requests that mini_vllm's scheduler runs at once in a small pool."""
     config = EngineConfig(num_gpu_blocks=num_blocks, enable_prefix_caching=False)
     engine = LLMEngine(config=config)
     for i in range(6):

@@ -1,7 +1,7 @@
 """Lab 00-03: from logits to a token. The reference solution.
 
 The steps are those of `mini_vllm/sample/ops.py`, which mirrors `vllm/v1/sample/`. Shapes: n rows (one
-a request), V tokens in the vocabulary. No function changes the arrays it is given.
+per request), V tokens in the vocabulary. No function changes the arrays it is given.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ def apply_temperature(logits: FloatArray, temp: FloatArray) -> FloatArray:
 
 
 def apply_min_p(logits: FloatArray, min_p: FloatArray) -> FloatArray:
-    """Bar the tokens less likely than `min_p[i]` times the likeliest of row i."""
+    """Mask the tokens less likely than `min_p[i]` times the likeliest of row i."""
     probs = softmax(logits)
     floor = probs.max(axis=1, keepdims=True) * min_p[:, None]
     return np.where(probs < floor, np.float32(-np.inf), logits)
 
 
 def apply_top_k(logits: FloatArray, k: IntArray) -> FloatArray:
-    """Bar the tokens below the k-th largest logit of each row; ties with it stay."""
+    """Mask the tokens below the k-th largest logit of each row; ties with it stay."""
     ranked = np.sort(logits, axis=1)
     kth = np.take_along_axis(ranked, (logits.shape[1] - k)[:, None], axis=1)
     return np.where(logits < kth, np.float32(-np.inf), logits)
@@ -95,7 +95,7 @@ def sampling_probs(
 def random_sample(
     probs: FloatArray, generators: Mapping[int, np.random.Generator], rng: np.random.Generator
 ) -> IntArray:
-    """Draw one token a row: divide by exponential noise, take the argmax; [n, V] to [n]."""
+    """Draw one token per row: divide by exponential noise, take the argmax; [n, V] to [n]."""
     noise = np.empty(probs.shape)
     if len(generators) < len(probs):
         noise = rng.standard_exponential(probs.shape)

@@ -1,7 +1,8 @@
 """Lab 00-03: from logits to a token. Your work: the functions that raise NotImplementedError.
 
-Shapes: n rows (one a request), V tokens in the vocabulary. Logits and probabilities are float32
-[n, V]. A token that may not be drawn is **barred**: its logit is -inf, so its probability is 0.
+Shapes: n rows (one per request), V tokens in the vocabulary. Logits and probabilities are float32
+[n, V]. A token that may not be drawn is **masked** (barred, in the tests' messages): its logit is
+-inf, so its probability is 0.
 
 The functions may be called with the same logits twice, so none may change the arrays it is given:
 return new ones.
@@ -34,11 +35,11 @@ def softmax(logits: FloatArray) -> FloatArray:
     largest exponent 0.
 
     Args:
-        logits: [n, V] float32; -inf is allowed (a barred token), as long as a row has one finite
+        logits: [n, V] float32; -inf is allowed (a masked token), as long as a row has one finite
             logit.
 
     Returns:
-        [n, V] float32, each row sums to 1, barred tokens have exactly 0.
+        [n, V] float32, each row sums to 1, masked tokens have exactly 0.
     """
     raise NotImplementedError
 
@@ -74,7 +75,7 @@ def greedy_sample(logits: FloatArray) -> IntArray:
 def apply_temperature(logits: FloatArray, temp: FloatArray) -> FloatArray:
     """Divide the logits of row i by `temp[i]`.
 
-    Greedy rows have temperature 0 and stand in the same batch. Whatever is drawn for them is thrown
+    Greedy rows have temperature 0 and are in the same batch. Whatever is drawn for them is thrown
     away, but it must not divide by zero on the way: leave rows with `temp[i] < SAMPLING_EPS` as
     they are.
 
@@ -89,22 +90,22 @@ def apply_temperature(logits: FloatArray, temp: FloatArray) -> FloatArray:
 
 
 def apply_min_p(logits: FloatArray, min_p: FloatArray) -> FloatArray:
-    """Bar the tokens of row i whose probability is below `min_p[i]` times the row's largest one.
+    """Mask the tokens of row i whose probability is below `min_p[i]` times the row's largest one.
 
-    A token exactly at that floor stays. 0 bars nothing.
+    A token exactly at that floor stays. 0 masks nothing.
 
     Args:
         logits: [n, V] float32.
         min_p: [n] float32 in [0, 1].
 
     Returns:
-        [n, V] float32, -inf where a token is barred, the logit itself elsewhere.
+        [n, V] float32, -inf where a token is masked, the logit itself elsewhere.
     """
     raise NotImplementedError
 
 
 def apply_top_k(logits: FloatArray, k: IntArray) -> FloatArray:
-    """Bar the tokens of row i whose logit is below the `k[i]`-th largest of the row.
+    """Mask the tokens of row i whose logit is below the `k[i]`-th largest of the row.
 
     Tokens that tie with the k-th stay, so more than k may be left. That is vLLM's rule
     (`vllm/v1/sample/ops/topk_topp_sampler.py:372`).
@@ -114,7 +115,7 @@ def apply_top_k(logits: FloatArray, k: IntArray) -> FloatArray:
         k: [n] int64 in 1 to V; V switches it off for that row.
 
     Returns:
-        [n, V] float32, -inf where a token is barred, the logit itself elsewhere.
+        [n, V] float32, -inf where a token is masked, the logit itself elsewhere.
     """
     raise NotImplementedError
 
@@ -123,20 +124,20 @@ def apply_top_p(logits: FloatArray, p: FloatArray) -> FloatArray:
     """Keep the fewest, likeliest tokens of each row whose probabilities add up to at least `p[i]`.
 
     The token that takes the sum to p or across it stays. The likeliest token always stays, however
-    small p is. Bar all others. Unlike in `apply_top_k`, a tie does not save a token.
+    small p is. Mask all others. Unlike in `apply_top_k`, a tie does not save a token.
 
     Where the sum meets p to the last bit, rounding decides. vLLM sums from the least likely token
-    up and bars a token while the sum, its own probability included, is at most 1 - p
+    up and masks a token while the sum, its own probability included, is at most 1 - p
     (`vllm/v1/sample/ops/topk_topp_sampler.py:328`). Adding the many small numbers first also rounds
     less.
 
     Args:
-        logits: [n, V] float32; barred tokens may be among them. Probabilities are those of
+        logits: [n, V] float32; masked tokens may be among them. Probabilities are those of
             `softmax(logits)`: a share of what earlier steps have left.
-        p: [n] float32 in (0, 1]; 1 bars nothing that could be drawn.
+        p: [n] float32 in (0, 1]; 1 masks nothing that could be drawn.
 
     Returns:
-        [n, V] float32, -inf where a token is barred, the logit itself elsewhere, in the order of
+        [n, V] float32, -inf where a token is masked, the logit itself elsewhere, in the order of
         the token ids as before.
     """
     raise NotImplementedError
@@ -152,7 +153,7 @@ def sampling_probs(
     """The distribution that each row's token is drawn from.
 
     Apply the steps in vLLM's order (`vllm/v1/sample/sampler.py:238`): temperature, min_p, top_k,
-    top_p, then softmax. Each step works on what the one before has left, so another order gives
+    top_p, then softmax. Each step works on what the one before left, so another order gives
     other tokens.
 
     Args:
@@ -170,7 +171,7 @@ def sampling_probs(
 def random_sample(
     probs: FloatArray, generators: Mapping[int, np.random.Generator], rng: np.random.Generator
 ) -> IntArray:
-    """Draw one token a row: divide its probabilities by exponential noise, take the argmax.
+    """Draw one token per row: divide its probabilities by exponential noise, take the argmax.
 
     The recipe, which decides which random numbers are used up:
 
@@ -179,7 +180,7 @@ def random_sample(
     2. For each `row, generator` of `generators` replace that row's noise by V numbers from its own
        generator.
     3. Raise the noise to at least `np.finfo(np.float64).tiny`: numpy can draw an exact 0, and 0 / 0
-       would let a barred token win.
+       would let a masked token win.
     4. The token of a row is the argmax of probs / noise.
 
     Args:

@@ -42,7 +42,7 @@ def check_kept(before: np.ndarray, after: Any, want: list[list[int]], rule: str)
 
 
 def test_softmax_is_a_distribution(lab: ModuleType) -> None:
-    """Each row is exp(x) over the row's sum of exp(x); a barred token gets exactly 0."""
+    """Each row of the softmax is exp(x) over the row's sum of exp(x), and a masked token gets exactly 0."""
     logits = rows([0.0, math.log(2), math.log(5)], [1.0, -INF, 1.0])
     probs = lab.softmax(logits)
     np.testing.assert_allclose(
@@ -80,7 +80,7 @@ def test_softmax_survives_large_logits(lab: ModuleType) -> None:
 
 
 def test_what_comes_out_is_float32(lab: ModuleType) -> None:
-    """float32 goes in and float32 comes out of every step; the ids of tokens are int64."""
+    """Every step takes float32 and returns float32; token ids are int64."""
     logits, half = from_probs(*[[0.4, 0.3, 0.2, 0.1]] * 2), np.full(2, 0.5, np.float32)
     k = np.array([2, 3])
     for name, got in {
@@ -107,7 +107,7 @@ def test_what_comes_out_is_float32(lab: ModuleType) -> None:
 
 
 def test_logprobs_of_unlikely_tokens_are_finite(lab: ModuleType) -> None:
-    """log(softmax) without the softmax: a token 200 below the top has about -200, not -inf."""
+    """compute_logprobs skips the softmax, so a token 200 below the top has about -200, not -inf."""
     with np.errstate(all="ignore"):
         alone = lab.compute_logprobs(rows([0, 200, 200]))
         got = lab.compute_logprobs(rows([0, 200, 200], [500, 500, 500], [1, 2, 3]))
@@ -134,7 +134,7 @@ def test_logprobs_of_unlikely_tokens_are_finite(lab: ModuleType) -> None:
 
 
 def test_greedy_takes_the_largest_and_the_lowest_id_of_a_tie(lab: ModuleType) -> None:
-    """Greedy is the argmax of each row; of equal logits the lowest id wins."""
+    """greedy_sample takes the largest logit of each row, and the lowest id where several tie."""
     got = lab.greedy_sample(rows([0, 3, 1, 3], [-5, -7, -6, -9], [-INF, -INF, -2, -INF]))
     assert np.asarray(got).tolist() == [1, 0, 2], (
         f"greedy gave {np.asarray(got).tolist()}: take the argmax of each row. With a tie, the first "
@@ -144,7 +144,7 @@ def test_greedy_takes_the_largest_and_the_lowest_id_of_a_tie(lab: ModuleType) ->
 
 
 def test_temperature_divides_the_logits(lab: ModuleType) -> None:
-    """T divides logits, so below 1 it sharpens and above 1 it flattens the distribution."""
+    """The temperature divides the logits, so below 1 it sharpens and above 1 it flattens the distribution."""
     logits = rows([2, 4, -1], [2, 4, -1], [2, 4, -1])
     got = lab.apply_temperature(logits, np.array([0.5, 1, 2], np.float32))
     np.testing.assert_array_equal(
@@ -170,7 +170,7 @@ def test_temperature_leaves_greedy_rows_finite(lab: ModuleType) -> None:
 
 
 def test_min_p_is_a_share_of_the_top_token(lab: ModuleType) -> None:
-    """min_p bars what is below its share of the row's largest probability; equal stays."""
+    """min_p masks tokens below its share of the row's largest probability; a token exactly there stays."""
     logits = from_probs([0.5, 0.3, 0.15, 0.05], [0.5, 0.3, 0.15, 0.05], [0.4, 0.4, 0.1, 0.1])
     got = lab.apply_min_p(logits, np.array([0.2, 0, 1], np.float32))
     check_kept(
@@ -183,7 +183,8 @@ def test_min_p_is_a_share_of_the_top_token(lab: ModuleType) -> None:
 
 
 def test_min_p_is_about_probabilities(lab: ModuleType) -> None:
-    """The floor is a share of the row's largest probability, not of its largest logit, nor the batch's."""
+    """The floor of min_p is a share of the row's largest probability, not of its largest logit
+    or the batch's."""
     logits = from_probs([0.5, 0.3, 0.15, 0.05]) - np.float32(5)  # the same probabilities
     got = lab.apply_min_p(logits, np.array([0.2], np.float32))
     assert kept(got) == [[0, 1, 2]], (
@@ -201,7 +202,7 @@ def test_min_p_is_about_probabilities(lab: ModuleType) -> None:
 
 
 def test_top_k_keeps_the_k_largest(lab: ModuleType) -> None:
-    """Each row keeps its k largest logits; k = V keeps all."""
+    """top_k keeps the k largest logits of each row, and k = V keeps all."""
     logits = rows([1, 4, 2, 3], [1, 4, 2, 3], [1, 4, 2, 3], [1, 4, 2, 3])
     got = lab.apply_top_k(logits, np.array([1, 2, 3, 4]))
     check_kept(
@@ -213,7 +214,7 @@ def test_top_k_keeps_the_k_largest(lab: ModuleType) -> None:
 
 
 def test_top_k_keeps_ties(lab: ModuleType) -> None:
-    """Tokens that tie with the k-th largest stay, so more than k may be left."""
+    """Tokens that tie with the k-th largest stay, so top_k may keep more than k."""
     logits = rows([3, 5, 3, 3, 1], [2, 2, 2, 2, 2])
     got = lab.apply_top_k(logits, np.array([2, 1]))
     check_kept(
@@ -226,14 +227,14 @@ def test_top_k_keeps_ties(lab: ModuleType) -> None:
 
 
 def test_top_k_steps_over_barred_tokens(lab: ModuleType) -> None:
-    """A row with fewer than k tokens left keeps those, and only those."""
+    """top_k keeps all unmasked tokens, and only those, of a row that has fewer than k."""
     logits = rows([-INF, 1, -INF, 2, -INF])
     got = lab.apply_top_k(logits, np.array([3]))
     check_kept(logits, got, [[1, 3]], "a token barred earlier (logit -inf) never comes back.")
 
 
 def test_top_p_keeps_the_token_that_crosses(lab: ModuleType) -> None:
-    """The kept tokens hold at least p: the one that crosses the line is among them."""
+    """The tokens that top_p keeps hold at least p: the token that crosses p is among them."""
     logits = from_probs(*[[0.1, 0.4, 0.2, 0.3]] * 4)
     got = lab.apply_top_p(logits, np.array([0.35, 0.5, 0.75, 0.95], np.float32))
     check_kept(
@@ -246,7 +247,7 @@ def test_top_p_keeps_the_token_that_crosses(lab: ModuleType) -> None:
 
 
 def test_top_p_stops_where_the_sum_is_exactly_p(lab: ModuleType) -> None:
-    """Where the kept tokens hold exactly p, the next one goes; a tie does not save it."""
+    """Once the tokens that top_p keeps hold exactly p, the next token goes, even if it ties with the last."""
     logits = np.full((4, 4), 1.5, np.float32)
     got = lab.apply_top_p(logits, np.array([0.25, 0.5, 0.6, 1.0], np.float32))
     counts = [len(tokens) for tokens in kept(got)]
@@ -258,7 +259,7 @@ def test_top_p_stops_where_the_sum_is_exactly_p(lab: ModuleType) -> None:
 
 
 def test_top_p_never_bars_the_likeliest(lab: ModuleType) -> None:
-    """However small p is, one token stays."""
+    """top_p always keeps the likeliest token, however small p is."""
     logits = from_probs([0.2, 0.5, 0.3], [0.98, 0.01, 0.01])
     got = lab.apply_top_p(logits, np.array([1e-9, 1e-3], np.float32))
     check_kept(
@@ -267,7 +268,7 @@ def test_top_p_never_bars_the_likeliest(lab: ModuleType) -> None:
 
 
 def test_top_p_is_a_share_of_what_is_left(lab: ModuleType) -> None:
-    """Tokens that an earlier step barred count for nothing: probabilities are renormalised."""
+    """top_p renormalises first, so tokens that an earlier step masked count for nothing."""
     logits = from_probs([0.4, 0.3, 0.2, 0.1], [0.4, 0.3, 0.2, 0.1])
     logits[0, 2:] = -INF  # 0.4 and 0.3 become 4/7 and 3/7
     got = lab.apply_top_p(logits, np.array([0.5, 0.5], np.float32))
@@ -280,7 +281,8 @@ def test_top_p_is_a_share_of_what_is_left(lab: ModuleType) -> None:
 
 
 def test_the_steps_come_in_vllms_order(lab: ModuleType) -> None:
-    """Temperature, then min_p, then top_k, then top_p, each on what the one before has left."""
+    """sampling_probs applies temperature, min_p, top_k and top_p in this order, each to what the
+    last one left."""
     f32 = np.float32
     logits = from_probs([0.4, 0.3, 0.2, 0.1])
 

@@ -62,7 +62,7 @@ def obvious_probs(logits: list[float], params: SamplingParams) -> list[float]:
 
 
 def test_the_draw_divides_by_exponential_noise(lab: ModuleType) -> None:
-    """The token is the argmax of probs / noise, with noise of shape [n, V] from `rng`."""
+    """random_sample takes the argmax of probs / noise, with noise of shape [n, V] from `rng`."""
     probs = np.random.default_rng(0).dirichlet(np.ones(5), 300).astype(np.float32)
     noise = np.random.default_rng(7).standard_exponential((300, 5))
     got = np.asarray(lab.random_sample(probs, {}, np.random.default_rng(7))).tolist()
@@ -79,7 +79,7 @@ def test_the_draw_divides_by_exponential_noise(lab: ModuleType) -> None:
 
 
 def test_a_seeded_row_draws_from_its_own_generator(lab: ModuleType) -> None:
-    """A row with a generator takes V numbers from it, whoever stands beside it."""
+    """A row with a generator takes V numbers from it, whatever other rows are in the batch."""
     probs = np.full((4, 6), 1 / 6, np.float32)
 
     def draw(seeded: dict[int, int], rng_seed: int) -> list[int]:
@@ -102,7 +102,8 @@ def test_a_seeded_row_draws_from_its_own_generator(lab: ModuleType) -> None:
 
 
 def test_the_shared_stream_is_used_only_where_it_is_needed(lab: ModuleType) -> None:
-    """One [n, V] block of `rng` where a row has no seed, nothing where all have."""
+    """random_sample takes one [n, V] block from `rng` if any row lacks a seed, and nothing if
+    all have one."""
     probs = np.full((2, 3), 1 / 3, np.float32)
 
     def rest_of_stream(generators: dict[int, np.random.Generator]) -> float:
@@ -122,7 +123,7 @@ def test_the_shared_stream_is_used_only_where_it_is_needed(lab: ModuleType) -> N
 
 
 def test_noise_of_exactly_zero_draws_no_barred_token(lab: ModuleType) -> None:
-    """numpy's exponential can be 0, and 0 / 0 must not win."""
+    """A masked token is not drawn even where its noise is exactly 0, so 0 / 0 must not win."""
 
     class Silent(np.random.Generator):
         """Draws nothing but zeros; numpy's own does so once in 2**53 numbers."""
@@ -164,7 +165,7 @@ CHI_SQUARE_0_001 = [math.nan, 10.828, 13.816, 16.266, 18.467, 20.515, 22.458, 24
     ids=["plain", "temperature", "top_k", "top_p", "min_p", "all"],
 )
 def test_100_000_draws_follow_the_distribution(lab: ModuleType, params: SamplingParams) -> None:
-    """Counts of 100,000 draws against the exact probabilities, by chi-square."""
+    """The counts of 100,000 draws fit the exact probabilities, by a chi-square test."""
     logits = [2.0, 1.0, 0.5, 0.0, -0.5, -1.0, 3.0, 1.5]
     metadata = SamplingMetadata.build([Row(params)], len(logits))
     probs = lab.sampling_probs(
@@ -244,7 +245,7 @@ def test_the_batch_leaves_its_inputs_alone(lab: ModuleType) -> None:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_agrees_with_the_engines_sampler(lab: ModuleType, seed: int) -> None:
-    """The same tokens and logprobs as mini_vllm's Sampler, 40 mixed requests for 8 steps."""
+    """Your Sampler gives the tokens and logprobs of mini_vllm's, for 40 mixed requests over 8 steps."""
     rng = np.random.default_rng(seed)
     params = [random_params(rng) for _ in range(40)]
     mine, theirs = [Row(p) for p in params], [Row(p) for p in params]
@@ -278,7 +279,8 @@ def test_agrees_with_the_engines_sampler(lab: ModuleType, seed: int) -> None:
 
 
 def test_a_mixed_batch_keeps_greedy_rows_greedy(lab: ModuleType) -> None:
-    """Below 1e-5 a row takes its argmax, beside rows that are drawn; 1e-5 itself is drawn."""
+    """A row below temperature 1e-5 takes its argmax, also beside sampled rows; at 1e-5 itself it
+    is sampled."""
     params = [SamplingParams(temperature=t) for t in (0, 1, 1)]
     params[2].temperature = 1e-5
     metadata = SamplingMetadata.build([Row(p) for p in params], 2)
@@ -326,7 +328,7 @@ def generate(
 
 
 def test_runs_in_the_engine(lab: ModuleType) -> None:
-    """LLMEngine with your Sampler as a part generates the tokens of the default engine."""
+    """LLMEngine with your Sampler as a part generates the default engine's tokens."""
     rng = np.random.default_rng(9)
     requests = [
         (rng.integers(3, 60, int(rng.integers(2, 20))).tolist(), random_params(rng, max_tokens=12))
@@ -351,7 +353,7 @@ def test_runs_in_the_engine(lab: ModuleType) -> None:
 
 
 def test_a_seeded_request_repeats_in_any_company(lab: ModuleType) -> None:
-    """The same prompt and seed give the same tokens alone and in a crowd."""
+    """A prompt with a seed gives the same tokens when it runs alone and in a crowd."""
     request = ([5, 6, 7], SamplingParams(temperature=1.2, seed=42, max_tokens=12))
     rng = np.random.default_rng(1)
     crowd = [

@@ -96,7 +96,7 @@ def device_from_datasheet(sheet: Mapping[str, Any]) -> Device:
 
 
 def step_flops(model: Model, num_tokens: int) -> float:
-    """FLOP of one step that computes `num_tokens` tokens, whoever they belong to."""
+    """FLOP of one step that computes `num_tokens` tokens, of whichever requests."""
     return 2 * model.num_params * num_tokens
 
 
@@ -141,7 +141,7 @@ def step_time(device: Device, model: Model, num_tokens: int, kv_tokens: int = 0)
 
 
 def decode_tokens_per_second(device: Device, model: Model, batch: int, context: int = 0) -> float:
-    """Tokens a second at most, over all requests, when `batch` of them decode together."""
+    """Tokens per second at most, over all requests, when `batch` of them decode together."""
     return batch / step_time(device, model, batch, batch * context)
 
 

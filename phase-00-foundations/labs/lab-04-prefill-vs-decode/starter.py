@@ -63,7 +63,7 @@ def predictions() -> dict[str, Prediction]:
     """Your guess at the three workloads of the README, on one H100. Do this first, on paper.
 
     Which of the two does each step wait for, and how long does it take, within a factor of three? If the
-    functions below tell you later that a guess was wrong, mend it, and say to yourself why it was.
+    functions below tell you later that a guess was wrong, correct it, and say to yourself why it was wrong.
 
     Returns:
         A `Prediction` for each of "one reader", "a long prompt" and "a full house".
@@ -77,8 +77,8 @@ def predictions() -> dict[str, Prediction]:
 def dense_flops(printed_tflops: float, with_sparsity: bool) -> float:
     """FLOP/s for dense matrices, from the number that a datasheet prints.
 
-    Many sheets print the rate for weights of which two in every four are zero, in small print "with
-    sparsity". The tensor cores skip those. Language models are served dense.
+    Many sheets print the rate for weights of which two in every four are zero (in small print: "with
+    sparsity"). The tensor cores skip the zeros. Language models are served dense.
 
     Args:
         printed_tflops: as printed, in TFLOP/s.
@@ -96,8 +96,8 @@ def bus_bandwidth(bus_bits: int, gbit_per_pin: float) -> float:
     Sheets of gaming cards print these two instead of the bandwidth. All pins work at once.
 
     Args:
-        bus_bits: width of the bus: one bit a pin.
-        gbit_per_pin: gigabits (1e9) a second on each pin.
+        bus_bits: width of the bus: one bit per pin.
+        gbit_per_pin: gigabits (1e9) per second on each pin.
 
     Returns:
         bytes/s.
@@ -120,7 +120,7 @@ def device_from_datasheet(sheet: Mapping[str, Any]) -> Device:
 
 
 def step_flops(model: Model, num_tokens: int) -> float:
-    """FLOP of one step that computes `num_tokens` tokens, whoever they belong to.
+    """FLOP of one step that computes `num_tokens` tokens, of whichever requests.
 
     Each token meets each parameter once, in one multiplication and one addition. The attention's
     own arithmetic is left out; the README says what that costs.
@@ -172,7 +172,7 @@ def attainable_flops(device: Device, intensity: float) -> float:
 
 
 def step_time(device: Device, model: Model, num_tokens: int, kv_tokens: int = 0) -> float:
-    """Seconds that one step takes at least, if computing and reading go on at the same time, all the time.
+    """Seconds that one step takes at least, if computing and reading overlap all the time.
 
     Args:
         num_tokens, kv_tokens: as in `step_flops` and `step_bytes`.
@@ -181,7 +181,7 @@ def step_time(device: Device, model: Model, num_tokens: int, kv_tokens: int = 0)
 
 
 def decode_tokens_per_second(device: Device, model: Model, batch: int, context: int = 0) -> float:
-    """Tokens a second at most, over all requests, when `batch` of them decode together.
+    """Tokens per second at most, over all requests, when `batch` of them decode together.
 
     Args:
         batch: requests in the step; each gets one token from it.

@@ -84,7 +84,8 @@ def mend_first(lab: ModuleType, *names: str) -> str:
 
 
 def test_the_predictions_hold(lab: ModuleType) -> None:
-    """Which limit each of three workloads meets, and how long its step takes, within a factor of 3."""
+    """Your predictions name the limit that each of three workloads hits, and its time within a
+    factor of 3."""
     said = lab.predictions()
     names = ["one reader", "a long prompt", "a full house"]
     assert sorted(said) == sorted(names), f"predict these three: {names}; yours: {sorted(said)}"
@@ -115,7 +116,7 @@ def test_the_predictions_hold(lab: ModuleType) -> None:
 
 
 def test_dense_flops_halves_what_is_printed_with_sparsity(lab: ModuleType) -> None:
-    """A rate "with sparsity" is twice the dense one; TFLOP/s become FLOP/s."""
+    """dense_flops halves a rate "with sparsity" and turns TFLOP/s into FLOP/s."""
     same(
         lab.dense_flops(312, False),
         312e12,
@@ -131,7 +132,7 @@ def test_dense_flops_halves_what_is_printed_with_sparsity(lab: ModuleType) -> No
 
 
 def test_bus_bandwidth_counts_bytes(lab: ModuleType) -> None:
-    """Bits over all pins, divided by 8."""
+    """bus_bandwidth is the bits per second over all pins, divided by 8."""
     same(
         lab.bus_bandwidth(384, 21),
         1008e9,
@@ -153,7 +154,7 @@ RIDGES = {
 
 @pytest.mark.parametrize("sheet", SHEETS, ids=lambda sheet: sheet["name"])
 def test_ridges_of_todays_gpus(lab: ModuleType, sheet: dict[str, Any]) -> None:
-    """From the datasheet of each GPU in gpus.json to its ridge point."""
+    """Each GPU in gpus.json gets the ridge point that follows from its datasheet."""
     first = mend_first(lab, "dense_flops", "bus_bandwidth", "ridge_point")
     device = lab.device_from_datasheet(sheet)
     ridge, want = lab.ridge_point(device), RIDGES[sheet["name"]]
@@ -169,7 +170,7 @@ def test_ridges_of_todays_gpus(lab: ModuleType, sheet: dict[str, Any]) -> None:
 
 
 def test_a_step_multiplies_and_adds(lab: ModuleType) -> None:
-    """Two FLOP for each parameter and token."""
+    """A step does two FLOP per parameter and token."""
     same(
         lab.step_flops(llama(lab), 1),
         16e9,
@@ -179,7 +180,7 @@ def test_a_step_multiplies_and_adds(lab: ModuleType) -> None:
 
 
 def test_kv_bytes_of_a_token(lab: ModuleType) -> None:
-    """K and V, in each layer, for the KV heads only."""
+    """A token keeps K and V in each layer, for the KV heads only."""
     same(
         lab.kv_bytes_per_token(lab.LLAMA_3_8B),
         131_072,
@@ -197,7 +198,7 @@ def test_kv_bytes_of_a_token(lab: ModuleType) -> None:
 
 
 def test_a_step_reads_the_weights_once(lab: ModuleType) -> None:
-    """All weights, whatever the number of tokens, and the KV cache on top."""
+    """A step reads all weights once, whatever its number of tokens, and the KV cache on top."""
     same(lab.step_bytes(llama(lab)), 16e9, "8e9 parameters of 2 bytes, read once.")
     same(
         lab.step_bytes(llama(lab), 1000),
@@ -226,7 +227,7 @@ def test_the_size_of_the_model_cancels(lab: ModuleType) -> None:
 
 
 def test_kv_reads_lower_the_intensity(lab: ModuleType) -> None:
-    """Reading the cache adds bytes and, in this model, no work."""
+    """Reading the KV cache adds bytes but, by the rules of this lab, no work."""
     kv_tokens = 16e9 / 131_072  # as many bytes as the weights
     same(
         lab.arithmetic_intensity(llama(lab), 64, kv_tokens),
@@ -240,7 +241,7 @@ def test_kv_reads_lower_the_intensity(lab: ModuleType) -> None:
 
 
 def test_ridge_point(lab: ModuleType) -> None:
-    """Where reading and computing take equally long."""
+    """The ridge point is the intensity at which reading and computing take equally long."""
     same(
         lab.ridge_point(gpu(lab)),
         160,
@@ -269,7 +270,7 @@ def test_one_sequence_waits_for_memory_and_a_prompt_does_not(lab: ModuleType) ->
 
 
 def test_the_ridge_itself_is_compute_bound(lab: ModuleType) -> None:
-    """At the ridge memory keeps up: memory-bound is what lies strictly left of it."""
+    """A step at exactly the ridge is not memory-bound: only a step strictly below it waits for memory."""
     first = mend_first(lab, "ridge_point")
     device = gpu(lab)
     assert not lab.is_memory_bound(device, 160.0), (
@@ -280,7 +281,7 @@ def test_the_ridge_itself_is_compute_bound(lab: ModuleType) -> None:
 
 
 def test_the_roof(lab: ModuleType) -> None:
-    """Sloping up to the ridge, flat from there on."""
+    """The roof slopes up to the ridge and is flat from there on."""
     first = mend_first(lab, "ridge_point")
     for intensity, want in ((1, 2e12), (80, 160e12), (160, 320e12), (2048, 320e12)):
         same(
@@ -292,7 +293,7 @@ def test_the_roof(lab: ModuleType) -> None:
 
 
 def test_step_time_is_the_slower_of_the_two(lab: ModuleType) -> None:
-    """Reading and computing overlap, so the longer one counts, not the sum."""
+    """Reading and computing overlap, so a step's time is the longer of the two, not their sum."""
     device, model = gpu(lab), llama(lab)
     first = mend_first(lab, "step_flops", "step_bytes")
     got = lab.step_time(device, model, 160)
@@ -322,7 +323,7 @@ def one_reader(got: float, want: float, batch: int) -> str:
 
 
 def test_decode_speed_limit(lab: ModuleType) -> None:
-    """One reader: 125 tokens/s at 2 TB/s, 127 on an A100 with Llama-3-8B, whatever the kernels."""
+    """One reader gets 125 tokens/s at 2 TB/s, and 127 on an A100 with Llama-3-8B, whatever the kernels."""
     first = mend_first(lab, "step_flops", "step_bytes", "step_time")
     same(
         lab.decode_tokens_per_second(gpu(lab), llama(lab), 1),
@@ -337,7 +338,7 @@ def test_decode_speed_limit(lab: ModuleType) -> None:
 
 
 def test_batching_is_free_up_to_the_ridge(lab: ModuleType) -> None:
-    """64 requests get 64 times as much; past the ridge the total stands still."""
+    """64 requests get 64 times the tokens of one; past the ridge the total stays the same."""
     first = mend_first(lab, "step_flops", "step_bytes", "step_time")
     got = lab.decode_tokens_per_second(gpu(lab), llama(lab), 64)
     same(
@@ -354,7 +355,7 @@ def test_batching_is_free_up_to_the_ridge(lab: ModuleType) -> None:
 
 
 def test_every_request_reads_its_own_cache(lab: ModuleType) -> None:
-    """The KV term grows with batch times context; batching does not share it."""
+    """The bytes of KV that a step reads grow with batch times context: requests do not share their caches."""
     first = mend_first(lab, "kv_bytes_per_token", "step_bytes", "step_time")
     kv = 8192 * 131_072
     for batch in (1, 2, 64):
@@ -372,7 +373,7 @@ def test_every_request_reads_its_own_cache(lab: ModuleType) -> None:
 
 
 def test_critical_batch_size(lab: ModuleType) -> None:
-    """The smallest batch that is no longer memory-bound: the ridge, in tokens."""
+    """critical_batch_size is the smallest batch that is no longer memory-bound: the ridge, in tokens."""
     first = mend_first(lab, "arithmetic_intensity", "ridge_point", "is_memory_bound")
     got = lab.critical_batch_size(gpu(lab), llama(lab))
     assert got == 160, f"{first}16 bits: intensity = tokens, and the ridge is at 160; got {got}"
@@ -397,7 +398,7 @@ def test_critical_batch_size(lab: ModuleType) -> None:
 
 
 def test_long_context_wall(lab: ModuleType) -> None:
-    """The first context whose KV reads weigh as much as the weights, for the whole batch."""
+    """long_context_wall is the first context at which the whole batch reads as much KV as weights."""
     first = mend_first(lab, "kv_bytes_per_token", "step_bytes")
     for batch, want in ((1, 122_071), (64, 1908), (256, 477)):
         got = lab.long_context_wall(llama(lab), batch)
