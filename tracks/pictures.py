@@ -1,4 +1,4 @@
-"""Draw the picture of `bytes-under-way.md`, as SVG.
+"""Draw the picture of `bytes-in-flight.md`, as SVG.
 
     python tracks/pictures.py        # writes tracks/pictures/*.svg
 
