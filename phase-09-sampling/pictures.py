@@ -23,10 +23,10 @@ def _probs(logits: draws.Row) -> dict[str, float]:
 
 def draw_knobs() -> Drawing:
     """The likeliest letters after "Why " under six settings."""
-    d = Drawing("What temperature, top-k, top-p and min-p make of one distribution", 416)
+    d = Drawing("What temperature, top-k, top-p and min-p do to one distribution", 416)
     panels = (
         ("temperature 0.5", (temperature(0.5),)),
-        ("temperature 1: as it is", ()),
+        ("temperature 1: unchanged", ()),
         ("temperature 2", (temperature(2.0),)),
         ("top_k 3", (top_k(3),)),
         ("top_p 0.8", (top_p(0.8),)),
@@ -51,10 +51,10 @@ def draw_knobs() -> Drawing:
 
 def draw_order() -> Drawing:
     """min_p 0.2 and top_p 0.8 in both orders, with the probabilities that each works on."""
-    d = Drawing("The same two knobs in both orders keep other letters", 206)
+    d = Drawing("The same two knobs keep different letters in different orders", 206)
     cuts = {"min_p 0.2": min_p(0.2), "top_p 0.8": top_p(0.8)}
     for line, (name, order) in enumerate(
-        (("as vLLM", ("min_p 0.2", "top_p 0.8")), ("the other way", ("top_p 0.8", "min_p 0.2")))
+        (("vLLM's order", ("min_p 0.2", "top_p 0.8")), ("other order", ("top_p 0.8", "min_p 0.2")))
     ):
         top, logits = 34 + line * 108, row()
         d.text(12, top + 26, name, "m")
@@ -76,7 +76,7 @@ def draw_order() -> Drawing:
 
 def draw_race() -> Drawing:
     """When each letter arrives, in three races; the axis is logarithmic."""
-    d = Drawing("Three races: each letter arrives at its noise over its probability", 272)
+    d = Drawing("Three races: each letter arrives at time noise / probability", 272)
     left, right = 92, 622
     letters = LETTERS[:7]
     probs = _probs(row())
@@ -102,7 +102,7 @@ def draw_race() -> Drawing:
         d.text(x(10**power), 232, f"{10.0**power:g}", "s", "middle")
     d.text(right, 258, "arrival: noise / p", "m", "end")
     d.dot(left + 6, 254, "A")
-    d.text(left + 18, 259, "the winner, which is drawn", "m")
+    d.text(left + 18, 259, "the winner is drawn", "m")
     return d
 
 
@@ -124,7 +124,7 @@ def draw_rows() -> Drawing:
             d.cell(left, 40 + i * 42, 112, 36, who, colours.get(who, "none"))
             if column == 0:
                 d.text(40, 63 + i * 42, i, "s", "end")
-        d.text(left, 190, "hears", "s")
+        d.text(left, 190, "processor hears", "s")
         d.text(left, 208, heard, "m")
     return d
 

@@ -1,6 +1,6 @@
 """Lab 09-01: what each stage of the sampler does to a row of logits, and in which order they run. A solution.
 
-V tokens in the vocabulary; a row of logits is float32 [V]. A barred token has the logit -inf.
+V tokens in the vocabulary; a row of logits is float32 [V]. A masked token has the logit -inf.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Request:
 
 
 def predictions() -> dict[str, list[int]]:
-    """Your answers to the README's six questions, under the names that stand there."""
+    """Your answers to the README's six questions, under the names given there."""
     return {
         "min_p and top_p": [0, 1, 2],
         "top_k and top_p": [0, 1],
@@ -64,7 +64,7 @@ def allowed_ids(logits: Array, request: Request) -> Array:
 
 
 def bad_words(logits: Array, request: Request) -> Array:
-    """Bar the token that would complete a bad word."""
+    """Mask the token that would complete a bad word."""
     kept = logits.copy()
     output = list(request.output)
     for *begun, last in request.bad_words:

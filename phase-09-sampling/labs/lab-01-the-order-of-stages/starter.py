@@ -1,7 +1,7 @@
 """Lab 09-01: what each stage of the sampler does to a row of logits, and in which order they run. Your work:
 every NotImplementedError.
 
-V tokens in the vocabulary; a row of logits is float32 [V]. A barred token has the logit -inf. No function
+V tokens in the vocabulary; a row of logits is float32 [V]. A masked token has the logit -inf. No function
 changes the row that it is given; it may return it.
 """
 
@@ -42,7 +42,7 @@ class Request:
 
 
 def predictions() -> dict[str, list[int]]:
-    """Your answers to the README's six questions, under the names that stand there."""
+    """Your answers to the README's six questions, under the names given there."""
     raise NotImplementedError
 
 
@@ -50,15 +50,15 @@ def predictions() -> dict[str, list[int]]:
 
 
 def allowed_ids(logits: Array, request: Request) -> Array:
-    """Bar all tokens but `request.allowed_token_ids`. None: all are allowed."""
+    """Mask all tokens except `request.allowed_token_ids`. None: all are allowed."""
     raise NotImplementedError
 
 
 def bad_words(logits: Array, request: Request) -> Array:
-    """Bar the token that would complete a bad word.
+    """Mask the token that would complete a bad word.
 
-    A bad word is a list of at least one token. Its last token is barred where the output ends with the
-    others, in their order; a word of one token is barred always. The prompt does not count.
+    A bad word is a list of at least one token. Its last token is masked where the output ends with the
+    others, in their order; a word of one token is always masked. The prompt does not count.
     """
     raise NotImplementedError
 
@@ -69,10 +69,10 @@ def logit_bias(logits: Array, request: Request) -> Array:
 
 
 def penalties(logits: Array, request: Request) -> Array:
-    """Make tokens that were there before less likely, by three penalties in this order.
+    """Make tokens that occurred before less likely, by three penalties in this order.
 
     Repetition: for each token of the prompt or the output a positive logit is divided by the penalty, any
-    other multiplied. Frequency: taken off once per occurrence in the output. Presence: taken off once from
+    other multiplied. Frequency: subtracted once per occurrence in the output. Presence: subtracted once from
     each token that occurs in the output.
     """
     raise NotImplementedError
@@ -84,24 +84,24 @@ def temperature(logits: Array, request: Request) -> Array:
 
 
 def min_p(logits: Array, request: Request) -> Array:
-    """Bar the tokens that are less likely than `min_p` times the likeliest one. Exactly there: it stays."""
+    """Mask the tokens less likely than `min_p` times the likeliest one. A token exactly there stays."""
     raise NotImplementedError
 
 
 def top_k(logits: Array, request: Request) -> Array:
-    """Bar the tokens whose logit is below the k-th largest. What ties with it stays.
+    """Mask the tokens whose logit is below the k-th largest. Tokens that tie with it stay.
 
-    0, and V or more, bar nothing.
+    0, and V or more, mask nothing.
     """
     raise NotImplementedError
 
 
 def top_p(logits: Array, request: Request) -> Array:
-    """Bar the least likely tokens, so that the others hold at least p between them.
+    """Mask the least likely tokens, so that the others hold at least p between them.
 
-    From the least likely up, a token is barred while the sum so far, its own probability included, is at most
-    1 - p. The likeliest always stays. Unlike in `top_k` a tie saves no token; which of those
-    that tie are barred is up to you.
+    From the least likely up, a token is masked while the sum so far, its own probability included, is at most
+    1 - p. The likeliest always stays. Unlike in `top_k` a tie saves no token; which of the
+    tied tokens are masked is up to you.
     """
     raise NotImplementedError
 
@@ -116,7 +116,7 @@ STAGES: dict[str, Callable[[Array, Request], Array]] = {
     "top_k": top_k,
     "top_p": top_p,
 }
-"""Given, by the alphabet."""
+"""Given, in alphabetical order."""
 
 
 # ---- the decision --------------------------------------------------------------------------------
@@ -125,21 +125,21 @@ STAGES: dict[str, Callable[[Array, Request], Array]] = {
 def order() -> list[str]:
     """The names of the eight stages, and "argmax", in the order in which they run.
 
-    "argmax" is where a greedy request's token is chosen: nothing after it is for greedy requests.
+    "argmax" is where a greedy request's token is chosen: nothing after it applies to greedy requests.
     """
     raise NotImplementedError
 
 
 def process(logits: Array, request: Request) -> Array:
-    """What the request's token is chosen from: [V] logits after all stages that are for it, in your order."""
+    """The logits [V] that the request's token is chosen from, after all its stages, in your order."""
     raise NotImplementedError
 
 
 def sample(logits: Array, requests: Sequence[Request], noise: Array) -> Ints:
-    """One token per row of a batch, in which greedy requests stand beside others.
+    """One token per row of a batch that may mix greedy requests and others.
 
-    A greedy request gets the token with the largest logit, any other the one whose probability divided by
-    its noise is the largest. The first among equals.
+    A greedy request gets the token with the largest logit, any other the one with the largest probability
+    divided by noise. Among equals, the first.
 
     Args:
         logits: [n, V].

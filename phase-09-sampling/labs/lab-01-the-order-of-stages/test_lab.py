@@ -37,7 +37,7 @@ def expect(name: str, got: Any, want: Any, what: str) -> None:
 
 
 def test_the_predictions_hold(lab: ModuleType) -> None:
-    """Six questions about the README's row, answered by vLLM."""
+    """Your answers to six questions about the README's row are vLLM's."""
     asks = {
         "min_p and top_p": "Which tokens does the first of the two leave, and what is each one's share then?",
         "top_k and top_p": "Of what does top_p take a share?",
@@ -61,7 +61,7 @@ def test_the_predictions_hold(lab: ModuleType) -> None:
 
 
 def test_only_allowed_tokens_are_left(lab: ModuleType) -> None:
-    """A list of tokens; None allows all."""
+    """Only the allowed tokens are left; with None, every token is allowed."""
     got = run_stage(lab, "allowed ids", ROW, allowed_token_ids=[4, 1])
     assert support.survivors(got) == [1, 4], (
         f"tokens 4 and 1 are allowed: [1, 4] are left, not {support.survivors(got)}"
@@ -70,7 +70,7 @@ def test_only_allowed_tokens_are_left(lab: ModuleType) -> None:
 
 
 def test_a_bad_words_last_token_is_barred(lab: ModuleType) -> None:
-    """Where the output ends with the tokens before it."""
+    """The last token of a bad word is masked where the output ends with the tokens before it."""
     cases: list[tuple[list[int], list[list[int]], list[int]]] = [
         ([3, 1], [[1, 2]], [2]),
         ([1, 3], [[1, 2]], []),
@@ -94,13 +94,13 @@ def test_a_bad_words_last_token_is_barred(lab: ModuleType) -> None:
 
 
 def test_a_bias_is_added(lab: ModuleType) -> None:
-    """To the tokens that it names."""
+    """A bias is added to the tokens that it names, and to no others."""
     got = run_stage(lab, "logit bias", [1, 2, -np.inf, 4], logit_bias={1: 2.5, 2: 5.0, 3: -1.0})
     expect("logit bias", got, [1, 4.5, -np.inf, 3], "1 2 -inf 4 with +2.5, +5 and -1 on 1, 2 and 3")
 
 
 def test_repetition_covers_prompt_and_output(lab: ModuleType) -> None:
-    """Positive logits are divided, others multiplied; each token once."""
+    """The repetition penalty divides positive logits and multiplies others, once per token."""
     row = [2.0, 2.0, 2.0, -2.0, -2.0, 0.0]
     got = run_stage(
         lab, "penalties", row, prompt=[1, 3, 3], output=[2, 2, 2], repetition_penalty=2.0
@@ -112,7 +112,7 @@ def test_repetition_covers_prompt_and_output(lab: ModuleType) -> None:
 
 
 def test_frequency_counts_and_presence_does_not(lab: ModuleType) -> None:
-    """Both look at the output alone."""
+    """Frequency and presence penalties look only at the output."""
     row = [3.0, 3.0, 3.0, -1.0]
     got = run_stage(lab, "penalties", row, prompt=[0], output=[1, 3, 1, 1], frequency_penalty=0.5)
     expect(
@@ -127,7 +127,7 @@ def test_frequency_counts_and_presence_does_not(lab: ModuleType) -> None:
 
 
 def test_repetition_comes_before_the_other_two(lab: ModuleType) -> None:
-    """A logit of 1 is halved, then 0.75 and 1 are taken off."""
+    """Penalties halve a logit of 1 first, and then subtract 0.75 and 1."""
     got = run_stage(
         lab, "penalties", [1.0, 1.0], output=[0],
         repetition_penalty=2.0, frequency_penalty=0.75, presence_penalty=1.0,
@@ -140,7 +140,7 @@ def test_repetition_comes_before_the_other_two(lab: ModuleType) -> None:
 
 
 def test_min_p_is_relative_to_the_likeliest(lab: ModuleType) -> None:
-    """Exactly at the floor a token stays."""
+    """A token exactly at min_p's floor stays."""
     for floor, left in ((0.2, [0, 1, 2, 3]), (0.5, [0, 1]), (1.0, [0]), (0.0, [0, 1, 2, 3, 4, 5])):
         got = support.survivors(run_stage(lab, "min_p", ROW, min_p=floor))
         assert got == left, f"min_p {floor} on the README's row: {left} are left, not {got}"
@@ -149,7 +149,7 @@ def test_min_p_is_relative_to_the_likeliest(lab: ModuleType) -> None:
 
 
 def test_top_k_keeps_ties(lab: ModuleType) -> None:
-    """All that tie with the k-th; 0 and V are off."""
+    """top_k keeps all tokens that tie with the k-th, and is off for 0 and from V on."""
     row = [1.0, 3.0, 2.0, 3.0, 2.0, 0.0]
     all_six = [0, 1, 2, 3, 4, 5]
     cases = [(1, [1, 3]), (2, [1, 3]), (3, [1, 2, 3, 4]), (0, all_six), (6, all_six), (9, all_six)]
@@ -161,7 +161,7 @@ def test_top_k_keeps_ties(lab: ModuleType) -> None:
 
 
 def test_top_p_keeps_the_token_that_crosses(lab: ModuleType) -> None:
-    """From the least likely up, while the sum is at most 1 - p; the likeliest always stays."""
+    """top_p masks from the least likely up, while the sum is at most 1 - p, and never the likeliest."""
     for p, most in ((0.5, 2), (0.7, 3), (0.001, 1), (1e-9, 1), (0.93, 5), (1.0, 6)):
         left = list(range(most))
         got = support.survivors(run_stage(lab, "top_p", ROW, top_p=p))
@@ -178,7 +178,7 @@ def test_top_p_keeps_the_token_that_crosses(lab: ModuleType) -> None:
 
 @pytest.mark.parametrize("name", support.STAGE_NAMES)
 def test_each_stage_is_vllms(lab: ModuleType, name: str) -> None:
-    """12 random rows a stage, which vLLM's own function was given (answers.json)."""
+    """Each stage gives what vLLM's own function gave on 12 random rows (answers.json)."""
     for seed, row in enumerate(RECORDED["stages"][name]):
         logits, fields = support.random_stage(name, seed)
         asked = {key: value for key, value in fields.items() if value}
@@ -190,14 +190,14 @@ def test_each_stage_is_vllms(lab: ModuleType, name: str) -> None:
 
 
 def test_the_order_names_every_stage(lab: ModuleType) -> None:
-    """Nine names, each once."""
+    """The order has nine names, each once."""
     got, want = sorted(lab.order()), sorted([*support.STAGE_NAMES, "argmax"])
     assert got == want, f"the order has the eight stages and argmax, each once; yours has {got}"
 
 
 @pytest.mark.parametrize("pair", support.PAIRS)
 def test_two_stages_leave_what_vllm_leaves(lab: ModuleType, pair: str) -> None:
-    """The README's row, and a request with two knobs (answers.json)."""
+    """A request with two knobs leaves on the README's row what vLLM leaves (answers.json)."""
     fields, want = support.PAIRS[pair], support.as_row(RECORDED["pairs"][pair])
     got = np.asarray(lab.process(ROW.copy(), lab.Request(**fields)))
     mine, theirs = support.survivors(got), support.survivors(want)
@@ -208,7 +208,7 @@ def test_two_stages_leave_what_vllm_leaves(lab: ModuleType, pair: str) -> None:
 
 
 def test_greedy_is_what_can_change_the_largest(lab: ModuleType) -> None:
-    """Bars, bias and penalties; not temperature, min_p, top_k or top_p."""
+    """A greedy row gets masks, bias and penalties, but not temperature, min_p, top_k or top_p."""
     cases: list[tuple[dict[str, Any], list[float], str]] = [
         ({"bad_words": [[0]]}, [-np.inf, 1.0, 0.5], "a bad word"),
         ({"allowed_token_ids": [1, 2]}, [-np.inf, 1.0, 0.5], "allowed tokens 1 and 2"),
@@ -225,7 +225,7 @@ def test_greedy_is_what_can_change_the_largest(lab: ModuleType) -> None:
 
 
 def test_where_greedy_ends(lab: ModuleType) -> None:
-    """A temperature of 0.00001 is not below it."""
+    """A temperature of exactly 0.00001 is not greedy."""
     request = lab.Request(temperature=1e-5)
     got = np.asarray(lab.process(np.array([2, 2], np.float32), request))
     expect("process", got, [200000, 200000], "temperature 0.00001 on 2, 2")
@@ -235,7 +235,7 @@ def test_where_greedy_ends(lab: ModuleType) -> None:
 
 
 def test_a_batch_of_both_kinds(lab: ModuleType) -> None:
-    """A greedy row beside one that is drawn: each has its own rule."""
+    """In a batch with a greedy row and a drawn one, each follows its own rule."""
     logits = np.array([[2, 1.9, 0], [2, 1.9, 0], [0, 0, 0]], np.float32)
     noise = np.array([[4, 0.1, 4], [4, 0.1, 4], [1, 1, 1]], np.float32)
     requests = [lab.Request(temperature=0.0), lab.Request(), lab.Request()]
@@ -250,7 +250,7 @@ def test_a_batch_of_both_kinds(lab: ModuleType) -> None:
 
 
 def test_the_tokens_are_vllms(lab: ModuleType) -> None:
-    """60 batches with all knobs, through vLLM's `Sampler.forward`; the noise is that of their seeds."""
+    """60 batches with all knobs get the tokens of vLLM's `Sampler.forward`, with noise from their seeds."""
     assert len(RECORDED["batches"]) >= 60, "answers.json has 60 batches"
     for seed, tokens in enumerate(RECORDED["batches"]):
         logits, fields = support.random_batch(seed)

@@ -1,7 +1,7 @@
 """Lab 09-02: whose random numbers a request draws with. A solution.
 
-V tokens in the vocabulary, n rows in a batch. Noise is drawn from the exponential distribution, float32; the
-token of a row is where probability over noise is largest.
+V tokens in the vocabulary, n rows in a batch. Noise is drawn from the exponential distribution, float32; a
+row's token is the one with the largest probability over noise.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Situation:
 
 
 def predictions() -> dict[str, Any]:
-    """Your answers to the README's five questions, under the names that stand there."""
+    """Your answers to the README's five questions, under the names given there."""
     return {
         "one stream": [8, 20],
         "thrown away": 3,

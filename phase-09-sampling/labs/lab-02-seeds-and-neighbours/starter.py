@@ -1,7 +1,7 @@
 """Lab 09-02: whose random numbers a request draws with. Your work: every NotImplementedError.
 
-V tokens in the vocabulary, n rows in a batch. Noise is drawn from the exponential distribution, float32; the
-token of a row is where probability over noise is largest.
+V tokens in the vocabulary, n rows in a batch. Noise is drawn from the exponential distribution, float32; a
+row's token is the one with the largest probability over noise.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Row:
     """Given: a row of the batch that needs noise.
 
     Attributes:
-        req_id: the request's.
+        req_id: the request's id.
         seed: its seed; None: it has none.
         position: of the last token that this step computes for it. The token drawn comes after that.
     """
@@ -36,17 +36,18 @@ class Row:
 
 @dataclass(frozen=True)
 class Situation:
-    """Given: how a request with seed 7 is served. It has 44 prompt tokens and gets 12.
+    """Given: how a request with seed 7 is served. It has 44 prompt tokens and generates 12.
 
     Attributes:
-        neighbours: a request for each, which stands before ours in the batch, has 44 prompt tokens of its
-            own, gets 8, and leaves. A number is its seed, None: it has none, "greedy": its temperature is 0.
-        token_budget: `max_num_batched_tokens`, at least 8. A prompt that does not fit into a step comes in
-            chunks.
+        neighbours: one request per entry, which comes before ours in the batch, has its own 44 prompt
+            tokens, generates 8, and leaves. A number is its seed, None: it has none, "greedy": its
+            temperature is 0.
+        token_budget: `max_num_batched_tokens`, at least 8. A prompt that does not fit into a step is
+            computed in chunks.
         num_blocks: of 16 tokens each, at least 5. One is never given out. A request enters with blocks for
-            its prompt, and needs another after each 16 tokens. Where none is free, the last in the batch,
-            who may be the one that asks, is preempted: it gives its blocks back, waits, and has its tokens
-            computed again.
+            its prompt, and needs another after each 16 tokens. If none is free, the last request in the
+            batch, which may be the one that asks, is preempted: it gives its blocks back, waits, and has
+            its tokens computed again.
     """
 
     neighbours: tuple[int | str | None, ...] = ()
@@ -55,7 +56,7 @@ class Situation:
 
 
 def predictions() -> dict[str, Any]:
-    """Your answers to the README's five questions, under the names that stand there."""
+    """Your answers to the README's five questions, under the names given there."""
     raise NotImplementedError
 
 
@@ -73,7 +74,7 @@ class Streams:
     """
 
     def __init__(self, seed: int) -> None:
-        """Nobody has a stream yet but those without a seed, who share one."""
+        """At first there is only the stream that requests without a seed share."""
         raise NotImplementedError
 
     def noise(self, rows: Sequence[Row], vocab: int) -> Array:
@@ -87,14 +88,14 @@ class Streams:
         raise NotImplementedError
 
     def discard(self, req_id: str) -> None:
-        """The token that was drawn for this request last is thrown away: its next noise is the same again.
+        """The token drawn last for this request is thrown away: its next noise is the same again.
 
-        At most once for each draw. Nothing for a request without a seed, or for one that is over.
+        Called at most once per draw. Does nothing for a request without a seed, or for a finished one.
         """
         raise NotImplementedError
 
     def finish(self, req_id: str) -> None:
-        """The request is over. Nothing of it is kept: a later one with this id begins anew."""
+        """The request has finished. Nothing of it is kept: a later one with this id starts afresh."""
         raise NotImplementedError
 
 
@@ -121,9 +122,9 @@ def experiments() -> list[Situation]:
     """At most five situations in which the request's tokens must be what they are alone.
 
     Between them they find a sampler with one stream for all requests; one that ignores all seeds in a batch
-    where a row has none; one that does not take back a draw that is thrown away; one whose streams belong to
-    the seed, to the row of the batch (and begin with the seed of the first request there), or to the stay in
-    the batch, instead of the request.
+    where a row has none; one that does not take back a draw that is thrown away; and three whose streams
+    belong not to the request but to the seed, to the row of the batch (and begin with the seed of the first
+    request there), or to the stay in the batch.
     """
     raise NotImplementedError
 
@@ -134,6 +135,6 @@ def changed_by(
     """Those situations, in their order, in which the request gets other tokens than alone.
 
     Args:
-        play: serves the request on a new engine, and returns its tokens. `Situation()` is alone.
+        play: serves the request on a new engine, and returns its tokens. `Situation()` serves it alone.
     """
     raise NotImplementedError

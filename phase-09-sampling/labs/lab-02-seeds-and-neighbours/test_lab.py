@@ -17,7 +17,7 @@ V = 6
 
 
 def test_the_predictions_hold(lab: ModuleType) -> None:
-    """Five situations, before any of them is run."""
+    """Your answers about five situations hold, before any of them is run."""
     facts: dict[str, tuple[Any, str]] = {
         "one stream": ([8, 20], "How many numbers are taken before Noor's third row is drawn?"),
         "thrown away": (3, "In which steps is the prompt's last token not computed yet?"),
@@ -82,7 +82,7 @@ def expect(got: Any, seed: int, number: int, what: str) -> None:
 
 
 def test_a_stream_goes_on_where_it_stopped(lab: ModuleType) -> None:
-    """Draws 1, 2 and 3, with steps without the request between them."""
+    """A stream's draws 1, 2 and 3 follow each other, even with steps without the request in between."""
     asked = Asked(lab)
     expect(asked.draw(("noor", 7))[0], 7, 1, "seed 7's first row")
     asked.draw(("eve", 3))
@@ -93,7 +93,7 @@ def test_a_stream_goes_on_where_it_stopped(lab: ModuleType) -> None:
 
 
 def test_equal_seeds_have_equal_streams(lab: ModuleType) -> None:
-    """Not one stream between them."""
+    """Two requests with equal seeds have equal streams, not one stream between them."""
     asked = Asked(lab)
     got = asked.draw(("noor", 7), ("eve", 7))
     expect(got[0], 7, 1, "the first of two requests with seed 7")
@@ -102,7 +102,7 @@ def test_equal_seeds_have_equal_streams(lab: ModuleType) -> None:
 
 
 def test_rows_without_a_seed_share_a_stream(lab: ModuleType) -> None:
-    """In the batch's order; rows with a seed take nothing from it."""
+    """Rows without a seed share a stream in batch order; seeded rows take nothing from it."""
     asked = Asked(lab)
     got = asked.draw(("ada", None), ("noor", 7), ("bo", None))
     expect(got[0], 11, 1, "the first row without a seed")
@@ -115,7 +115,7 @@ def test_rows_without_a_seed_share_a_stream(lab: ModuleType) -> None:
 
 
 def test_a_discarded_draw_comes_again(lab: ModuleType) -> None:
-    """Once for each discard; then the stream goes on."""
+    """A discarded draw comes again, once for each discard; then the stream goes on."""
     asked = Asked(lab)
     for step in (1, 2, 3):
         got = asked.draw(("noor", 7), ("eve", 3), ("ada", None))
@@ -132,7 +132,7 @@ def test_a_discarded_draw_comes_again(lab: ModuleType) -> None:
 
 
 def test_nothing_is_left_of_a_finished_request(lab: ModuleType) -> None:
-    """Neither its stream nor a draw that was taken back."""
+    """A finished request leaves neither its stream nor a draw that was taken back."""
     asked = Asked(lab)
     asked.draw(("noor", 7), ("ada", None))
     asked.draw(("noor", 7))
@@ -151,7 +151,7 @@ def test_nothing_is_left_of_a_finished_request(lab: ModuleType) -> None:
 
 
 def test_noise_from_seed_and_position(lab: ModuleType) -> None:
-    """vLLM's Gumbel noise, before its outer logarithm."""
+    """Stateless noise is vLLM's Gumbel noise, before its outer logarithm."""
     from mini_vllm.sample.gumbel import gumbel_noise
 
     rows = [
@@ -182,7 +182,7 @@ def _short(noise: Any) -> str:
 
 
 def test_noise_is_never_zero(lab: ModuleType) -> None:
-    """u of 0 is raised, so that its logarithm is finite."""
+    """A u of 0 is raised, so that its logarithm is finite."""
     found: list[Any] = []
     asked = lab.uniform
     try:
@@ -198,7 +198,7 @@ def test_noise_is_never_zero(lab: ModuleType) -> None:
 
 @pytest.mark.parametrize("scheme", ["streams", "stateless"])
 def test_draws_follow_the_probabilities(lab: ModuleType, scheme: str) -> None:
-    """3,000 tokens of four, by chi-square."""
+    """3,000 draws from four tokens follow their probabilities, by chi-square."""
     probs, number = np.array([0.4, 0.3, 0.2, 0.1]), 3000
     rows = [[lab.Row("noor", 7, position)] for position in range(number)]
     draw = lab.Streams(0).noise if scheme == "streams" else lab.stateless_noise
@@ -225,7 +225,7 @@ SERVED = {
 
 @pytest.mark.parametrize("name", SERVED)
 def test_the_engine_on_your_streams(lab: ModuleType, name: str) -> None:
-    """Always the tokens that real vLLM gives the request alone (recorded.json)."""
+    """On your streams the request always gets the tokens that vLLM gives it alone (recorded.json)."""
     want = support.recorded()["()"]
     situation = lab.Situation(**SERVED[name])
     got, draws = support.serve(lab.Streams(0), situation, lab.Row)
@@ -239,7 +239,7 @@ def test_the_engine_on_your_streams(lab: ModuleType, name: str) -> None:
 
 @pytest.mark.parametrize("name", SERVED)
 def test_the_engine_on_stateless_noise(lab: ModuleType, name: str) -> None:
-    """The tokens that the request gets alone."""
+    """On stateless noise the request gets the tokens that it gets alone."""
 
     def play(situation: Any) -> Any:
         return support.serve(support.Stateless(lab.stateless_noise, lab.Row), situation, lab.Row)[0]
@@ -255,7 +255,7 @@ def test_the_engine_on_stateless_noise(lab: ModuleType, name: str) -> None:
 
 
 def test_what_has_changed(lab: ModuleType) -> None:
-    """Compared with alone, in the order of the situations."""
+    """`changed_by` compares each situation with the request alone, and keeps their order."""
     situations = [lab.Situation(num_blocks=blocks) for blocks in (10, 11, 12, 64)]
     got = lab.changed_by(lambda s: [1, 2, s.num_blocks % 2], situations)
     assert got == [situations[1]], (
@@ -266,7 +266,7 @@ def test_what_has_changed(lab: ModuleType) -> None:
 
 
 def test_a_right_sampler_passes_your_experiments(lab: ModuleType) -> None:
-    """At most five, in none of which a right sampler's tokens change."""
+    """A right sampler's tokens change in none of your experiments, of which there are at most five."""
     situations = lab.experiments()
     assert len(situations) <= 5, f"at most five situations, and you have {len(situations)}"
     changed = lab.changed_by(support.player(lab, support.Right), situations)
@@ -275,7 +275,7 @@ def test_a_right_sampler_passes_your_experiments(lab: ModuleType) -> None:
 
 @pytest.mark.parametrize("fault", support.FAULTS)
 def test_your_experiments_notice(lab: ModuleType, fault: str) -> None:
-    """A sampler with this fault changes the tokens in one of them at least."""
+    """At least one of your experiments shows other tokens for a sampler with this fault."""
     scheme = support.FAULTS[fault]
     situations = lab.experiments()
     changed = lab.changed_by(support.player(lab, scheme), situations)

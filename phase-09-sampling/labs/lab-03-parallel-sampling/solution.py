@@ -28,7 +28,7 @@ class Case:
 
 
 def predictions() -> dict[str, Any]:
-    """Your answers to the README's five questions, under the names that stand there."""
+    """Your answers to the README's five questions, under the names given there."""
     return {
         "two requests": 4,
         "cached": [0, 112, 112, 112],
@@ -51,7 +51,7 @@ def child_params(params: SamplingParams, index: int) -> SamplingParams:
 
 
 def same_children(first: SamplingParams, second: SamplingParams) -> list[tuple[int, int]]:
-    """Which children of two requests with one prompt are sure to say the same."""
+    """Which children of two requests with one prompt are sure to give the same text."""
     if first.seed is None or second.seed is None:
         return []
     pairs = [(i, j) for i in range(first.n) for j in range(second.n)]

@@ -19,7 +19,7 @@ BLOCK_SIZE = 16
 class Case:
     """Given: a request with n completions, and the server that it comes to.
 
-    Nobody else is served, there are blocks enough, and prompts may come in chunks.
+    No other request is served, there are enough blocks, and prompts may be computed in chunks.
 
     Attributes:
         num_prompt_tokens: P.
@@ -28,8 +28,8 @@ class Case:
         max_num_batched_tokens: the token budget of a step, at least `max_num_seqs`.
         served_before: another request had the same prompt and has finished. Else the cache is empty.
         prompt_logprobs: the request asks for them. It reads nothing from the cache, because a token's
-            logprob comes from the row of the token before it, which must be computed. It writes as any other
-            does.
+            logprob comes from the row of the token before it, which must be computed. It writes to the cache
+            as any other does.
     """
 
     num_prompt_tokens: int
@@ -41,7 +41,7 @@ class Case:
 
 
 def predictions() -> dict[str, Any]:
-    """Your answers to the README's five questions, under the names that stand there."""
+    """Your answers to the README's five questions, under the names given there."""
     raise NotImplementedError
 
 
@@ -51,17 +51,17 @@ def predictions() -> dict[str, Any]:
 def child_params(params: SamplingParams, index: int) -> SamplingParams:
     """The parameters of child `index`: an ordinary request with one completion.
 
-    A seed, where there is one, becomes seed + index. All else is as in `params`, which stay as they are.
+    A seed, if there is one, becomes seed + index. All else is as in `params`, which stay as they are.
     """
     raise NotImplementedError
 
 
 def same_children(first: SamplingParams, second: SamplingParams) -> list[tuple[int, int]]:
-    """Which children of two requests with one prompt are sure to say the same.
+    """Which children of two requests with one prompt are sure to give the same text.
 
     Args:
-        first, second: differ in `n` and `seed` at most, and draw: their temperature is above 0. A request
-            without a seed draws from a stream that all such requests share.
+        first, second: they differ at most in `n` and `seed`, and draw: their temperature is above 0. A
+            request without a seed draws from a stream that all such requests share.
 
     Returns:
         Pairs (i, j), sorted: child i of the first and child j of the second.
@@ -104,15 +104,15 @@ class Parent:
     """
 
     def __init__(self, n: int, output_kind: RequestOutputKind) -> None:
-        """All n children are running, and nothing has come from any of them."""
+        """All n children are running, and none has given any output."""
         raise NotImplementedError
 
     def take(self, output: CompletionOutput) -> tuple[list[CompletionOutput], bool]:
         """What to pass on now, and whether the request has finished: all its children have.
 
         FINAL_ONLY: nothing until every child has finished, and then the last output of each, by index. What
-        would come after that is not asked.
-        The other kinds: this output alone; but the end of a child, if it comes again, is not passed on.
+        happens after that is not tested.
+        The other kinds: only this output; but if a child's end comes again, it is not passed on.
 
         Args:
             output: one child's; `output.index` says whose, `output.finished()` whether it ends the child.

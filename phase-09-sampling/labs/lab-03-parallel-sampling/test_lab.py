@@ -29,7 +29,7 @@ def fields_of(one: SamplingParams) -> dict[str, Any]:
 
 
 def test_the_predictions_hold(lab: ModuleType) -> None:
-    """Five questions, before anything is run."""
+    """Your answers to the five questions hold, before anything is run."""
     facts: dict[str, tuple[Any, str]] = {
         "two requests": (4, "With which seeds are the six completions drawn?"),
         "cached": ([0, 112, 112, 112], "How many full blocks are there, and who computes them?"),
@@ -63,7 +63,7 @@ ASKED: dict[str, Any] = {
 
 
 def test_a_child_is_an_ordinary_request(lab: ModuleType) -> None:
-    """One completion, a seed of its own, all else as the parent's, which stays as it is."""
+    """A child asks for one completion with its own seed; the rest is its parent's, which does not change."""
     for seed in (7, 0):
         parent = params(4, seed, **ASKED)
         before = fields_of(parent)
@@ -86,7 +86,7 @@ def test_a_child_is_an_ordinary_request(lab: ModuleType) -> None:
 
 
 def test_without_a_seed_children_have_none(lab: ModuleType) -> None:
-    """They draw from the shared stream, and differ all the same."""
+    """Children of a request without a seed have none: they draw from the shared stream, and still differ."""
     for index in (0, 2):
         child = lab.child_params(params(3, None), index)
         assert child.seed is None, f"child {index} of a request without a seed has {child.seed}"
@@ -94,7 +94,7 @@ def test_without_a_seed_children_have_none(lab: ModuleType) -> None:
 
 
 def test_your_children_say_what_vllms_said(lab: ModuleType) -> None:
-    """Four ordinary requests with your parameters, and vLLM's recorded answer to n = 4."""
+    """Four ordinary requests with your parameters give vLLM's recorded answer to n = 4."""
     said = next(
         one["tokens"] for one in RECORDED if one["case"] == {"num_prompt_tokens": 40, "n": 4}
     )
@@ -121,14 +121,14 @@ def test_your_children_say_what_vllms_said(lab: ModuleType) -> None:
 def test_children_of_two_requests(
     lab: ModuleType, first: Any, second: Any, pairs: list[tuple[int, int]]
 ) -> None:
-    """Those whose seeds are equal, and no others."""
+    """Children of two requests give the same text if their seeds are equal, and only then."""
     got = [tuple(pair) for pair in lab.same_children(params(*first), params(*second))]
     words = [f"n={n}, seed={seed}" for n, seed in (first, second)]
     assert got == pairs, f"{words[0]} and {words[1]}: the pairs are {pairs}, not {got}"
 
 
 def test_three_seeds_in_a_row(lab: ModuleType) -> None:
-    """Seeds 7, 8, 9 with n = 4: twelve children, six different seeds. Seeds n apart share none."""
+    """Seeds 7, 8, 9 with n = 4 give twelve children and six seeds. Seeds n apart share none."""
     seeds = [lab.child_params(params(4, seed), i).seed for seed in (7, 8, 9) for i in range(4)]
     counts = sorted(seeds.count(seed) for seed in set(seeds))
     assert counts == [1, 1, 2, 2, 3, 3], f"how often each seed occurs: {counts}"
@@ -137,7 +137,7 @@ def test_three_seeds_in_a_row(lab: ModuleType) -> None:
 
 
 def test_your_pairs_say_the_same_in_the_engine(lab: ModuleType) -> None:
-    """Ada's four children and Bo's two, served together."""
+    """Of Ada's four children and Bo's two, served together, your pairs give the same text."""
     asked = params(4, 7), params(2, 8)
     ada, bo = support.say(*asked)
     same = [(i, j) for i, mine in enumerate(ada) for j, his in enumerate(bo) if mine == his]
@@ -160,7 +160,7 @@ def check_case(lab: ModuleType, case: Any, cached: list[int], first_step: list[i
 
 
 def test_cached_tokens_are_vllms(lab: ModuleType) -> None:
-    """36 cases that vLLM was asked: lengths, n, slots, budgets, a prompt served before, prompt logprobs."""
+    """Your numbers are vLLM's in 36 cases: lengths, n, slots, budgets, a warm cache, prompt logprobs."""
     for one in RECORDED:
         check_case(lab, lab.Case(**one["case"]), one["cached"], one["first_step"])
 
@@ -178,13 +178,13 @@ def test_cached_tokens_are_vllms(lab: ModuleType) -> None:
     ids=["chunks", "one in a step", "a chunk of a child", "served before", "logprobs", "both"],
 )
 def test_cached_tokens_are_the_engines(lab: ModuleType, fields: dict[str, Any]) -> None:
-    """Six more cases, with chunks among them, which are held against `mini_vllm`."""
+    """Your numbers are `mini_vllm`'s in six more cases, some of them with chunks."""
     played = support.play(tuple(fields.items()))
     check_case(lab, lab.Case(**fields), played.cached, played.first_step)
 
 
 def test_the_share(lab: ModuleType) -> None:
-    """Of all the children's prompt tokens, also where a prompt was served before."""
+    """The share is taken of all the children's prompt tokens, also if the prompt was served before."""
     for fields, share in (
         ({"num_prompt_tokens": 120, "n": 4}, 336 / 480),
         ({"num_prompt_tokens": 40, "n": 3, "max_num_seqs": 1}, 64 / 120),
@@ -213,7 +213,7 @@ def take(parent: Any, one: CompletionOutput) -> tuple[list[CompletionOutput], bo
 
 
 def test_final_only_waits_for_the_last(lab: ModuleType) -> None:
-    """Children finish in any order; the caller gets them by index, and of each the last output."""
+    """Children finish in any order, and the caller gets the last output of each, by index."""
     parent = lab.Parent(3, RequestOutputKind.FINAL_ONLY)
     said = {index: output(index, index + 1, True) for index in range(3)}
     for index in (2, 1, 0):
@@ -231,7 +231,7 @@ def test_final_only_waits_for_the_last(lab: ModuleType) -> None:
 
 
 def test_a_child_that_reports_twice(lab: ModuleType) -> None:
-    """It has finished once. A count of finished outputs ends too early; a caller wants each end once."""
+    """A child that reports its end twice has finished once, and its end is passed on once."""
     for kind in RequestOutputKind:
         parent = lab.Parent(2, kind)
         end = output(1, 3, True)
@@ -254,7 +254,7 @@ def test_streams_pass_through(lab: ModuleType) -> None:
 
 @pytest.mark.parametrize("kind", sorted(KINDS))
 def test_your_children_merged_are_the_engines_request(lab: ModuleType, kind: str) -> None:
-    """n ordinary requests and your `Parent`, beside one request with n = 3, step by step."""
+    """n ordinary requests and your `Parent` give, step by step, what one request with n = 3 gives."""
     engines = support.streamed(KINDS[kind], 3)
     mine = support.streamed(KINDS[kind], 3, lab)
     for number, (got, want) in enumerate(zip(mine, engines, strict=False)):

@@ -28,7 +28,7 @@ class Beam:
 
 
 def predictions() -> dict[str, Any]:
-    """Your answers to the README's five questions, under the names that stand there."""
+    """Your answers to the README's five questions, under the names given there."""
     raise NotImplementedError
 
 
@@ -38,11 +38,11 @@ def num_candidates(beam_width: int) -> int:
 
 
 def score(tokens: Sequence[int], cum_logprob: float, eos: int, length_penalty: float) -> float:
-    """What beams are ranked by: the log probability over the length to the power of `length_penalty`.
+    """What ranks beams: the log probability over the length to the power of `length_penalty`.
 
     Args:
-        tokens: all of the beam's, the prompt's too. They make its length, but for an EOS in the last place,
-            also in a search that ignores EOS.
+        tokens: all the beam's tokens, the prompt's too. Their number is the length; an EOS in the last
+            position does not count, even in a search that ignores EOS.
         eos: the EOS token's id.
 
     Returns: the higher the better.
@@ -55,9 +55,9 @@ def ask_engine(llm: Any, sequences: list[list[int]], num_candidates: int) -> lis
 
     Args:
         llm: a `mini_vllm.LLM`. Its `generate` takes prompts as {"prompt_token_ids": tokens}, and keyword
-            `use_tqdm=False`. `SamplingParams(logprobs=k)` asks for k tokens' log probabilities. They stand in
-            `output.outputs[0].logprobs`: for each token said a dict, from token to an object with `.logprob`.
-        num_candidates: of how many tokens the log probability is asked for; at temperature 0.
+            `use_tqdm=False`. `SamplingParams(logprobs=k)` asks for k tokens' log probabilities. They are in
+            `output.outputs[0].logprobs`: one dict per output token, from token to an object with `.logprob`.
+        num_candidates: how many tokens' log probabilities to ask for, at temperature 0.
 
     Returns: per sequence, those tokens and their log probabilities, as floats.
     """
@@ -67,7 +67,7 @@ def ask_engine(llm: Any, sequences: list[list[int]], num_candidates: int) -> lis
 def extend(
     beams: Sequence[Beam], answers: Sequence[Answer], eos: int, ignore_eos: bool
 ) -> tuple[list[Beam], list[Beam]]:
-    """Every beam by each of its candidates.
+    """Extend every beam by each of its candidates.
 
     Args:
         answers: one per beam.
@@ -90,7 +90,7 @@ def beam_search(
     """The best beams that the search finds.
 
     It begins with the prompt as its only beam. In each of `max_tokens` steps all beams are extended, and the
-    best `beam_width` of those that go on, by `score`, are the next beams. It ends before if there are none.
+    best `beam_width` of those that go on, by `score`, are the next beams. It ends early if there are none.
     Beams that have ended only wait for the end, when all compete.
 
     Returns: the best `beam_width` of those that ended and those that the last step left, best first.
@@ -103,11 +103,11 @@ def find_worse(
 ) -> tuple[int, int, int] | None:
     """The first random model on which a wider search ends worse.
 
-    Search each with `beam_search` from the prompt [0] with `eos=-1`, which no token is. All outputs are
+    Search each with `beam_search` from the prompt [0] with `eos=-1`, which is no token's id. All outputs are
     equally long then, so compare the best beams' `cum_logprob`.
 
     Args:
-        make_ask: the random model of a number, to be searched in the order 0, 1, ... `num_tables` - 1.
+        make_ask: gives the random model with a number. Search models 0, 1, ... `num_tables` - 1, in order.
         widths: to be tried, in ascending order.
 
     Returns: the model's number, a width, and any wider one whose best beam is less likely; None: there is

@@ -21,7 +21,7 @@ EOS = support.EOS
 
 
 def test_the_predictions_hold(lab: ModuleType) -> None:
-    """Requests, tokens, a winner, and candidates."""
+    """Your predictions of requests, tokens, a winner and candidates hold."""
     facts = {
         "requests": (37, "How many beams are there in the first step, and how many in the others?"),
         "computed": (
@@ -48,7 +48,7 @@ def test_the_predictions_hold(lab: ModuleType) -> None:
 
 @pytest.mark.parametrize("width", [1, 2, 5])
 def test_as_many_candidates_as_vllm(lab: ModuleType, width: int) -> None:
-    """Enough of a pool of all extensions, should each beam's best one end."""
+    """A pool of all extensions has enough candidates, even if each beam's best one ends."""
     got = lab.num_candidates(width)
     others = got - width
     assert others == width, (
@@ -70,7 +70,7 @@ def test_as_many_candidates_as_vllm(lab: ModuleType, width: int) -> None:
 def test_the_score(
     lab: ModuleType, tokens: list[int], total: float, penalty: float, want: float, why: str
 ) -> None:
-    """The sum over the length to the power of the penalty."""
+    """The score is the sum over the length to the power of the penalty."""
     got = lab.score(tokens, total, EOS, penalty)
     assert got == pytest.approx(want), (
         f"tokens {tokens} (EOS is {EOS}), sum {total}, penalty {penalty}: {want:.4f}, not {got:.4f}; {why}"
@@ -86,7 +86,7 @@ def pairs(beams: Any) -> list[tuple[list[int], float]]:
 
 
 def test_every_candidate_extends_its_beam(lab: ModuleType) -> None:
-    """Sums go on from the beam's own, and EOS ends."""
+    """A beam's sum goes on from its own, and EOS ends the beam."""
     beams = [lab.Beam([7, 20], -1.0), lab.Beam([7, 21], -2.0)]
     answers = [{10: -0.5, EOS: -0.25}, {30: -0.125, 10: -3.0}]
     going_on, ended = lab.extend(beams, answers, EOS, False)
@@ -99,7 +99,7 @@ def test_every_candidate_extends_its_beam(lab: ModuleType) -> None:
 
 
 def test_an_eos_that_is_ignored_goes_on(lab: ModuleType) -> None:
-    """It is a token like others."""
+    """An EOS that is ignored is a token like others."""
     going_on, ended = lab.extend([lab.Beam([7], 0.0)], [{EOS: -1.0, 10: -2.0}], EOS, True)
     got = pairs(going_on), pairs(ended)
     want = [([7, EOS], -1.0), ([7, 10], -2.0)], []
@@ -123,7 +123,7 @@ def garden_path(tokens: tuple[int, ...]) -> dict[int, float]:
 
 
 def test_two_beams_find_what_one_misses(lab: ModuleType) -> None:
-    """0.4 times 0.9 is more than 0.6 times 0.5."""
+    """Two beams find the text that one misses, because 0.4 times 0.9 is more than 0.6 times 0.5."""
     ask = support.asking(garden_path)
     (best, *_) = lab.beam_search(ask, [7], 2, 2, EOS)
     got = list(best.tokens), math.exp(best.cum_logprob)
@@ -157,7 +157,7 @@ def test_beams_that_end_leave_room_for_others(lab: ModuleType) -> None:
 
 
 def test_who_ended_early_may_lose(lab: ModuleType) -> None:
-    """And who has not ended stands in the result, too."""
+    """A beam that ended early may lose to one that has not ended."""
 
     def probs(tokens: tuple[int, ...]) -> dict[int, float]:
         return {EOS: 0.2, 10: 0.8} if len(tokens) == 1 else {EOS: 0.001, 10: 0.999}
@@ -167,7 +167,7 @@ def test_who_ended_early_may_lose(lab: ModuleType) -> None:
 
 
 def test_nobody_goes_on(lab: ModuleType) -> None:
-    """Then nobody is asked for any more."""
+    """If no beam goes on, the engine is asked for nothing more."""
     ask = support.asking(lambda tokens: {EOS: 1.0})
     got = outputs(lab.beam_search(ask, [7], 2, 5, EOS), [7])
     assert got == [[EOS]], f"the one beam ends in the first step: [[{EOS}]], not {got}"
@@ -175,7 +175,7 @@ def test_nobody_goes_on(lab: ModuleType) -> None:
 
 
 def test_a_long_prompt_makes_short_answers_win(lab: ModuleType) -> None:
-    """The README's A and B, as a model."""
+    """On a model like the README's A and B, a long prompt makes the short answer win."""
 
     def probs(tokens: tuple[int, ...]) -> dict[int, float]:
         said = len(tokens) - tokens.count(7)
@@ -188,7 +188,7 @@ def test_a_long_prompt_makes_short_answers_win(lab: ModuleType) -> None:
 
 
 def test_the_penalty_after_a_long_prompt(lab: ModuleType) -> None:
-    """The README's A and B."""
+    """The README's A and B are scored at several prompt lengths and penalties."""
     for length, penalty, want in ((4, 1, "B"), (400, 1, "A"), (400, 45, "A"), (400, 46, "B")):
         a = lab.score([7] * length + [10, 10, EOS], -3.0, EOS, penalty)
         b = lab.score([7] * length + [10] * 5, -4.2, EOS, penalty)
@@ -212,7 +212,7 @@ def reference(
 
 @pytest.mark.parametrize("length_penalty", [0.0, 1.0, 2.5])
 def test_random_models(lab: ModuleType, length_penalty: float) -> None:
-    """Widths 1 to 4, with an EOS among eight tokens, that counts or is ignored."""
+    """Searches of width 1 to 4 on random models are right, with an EOS that counts or is ignored."""
     for number in range(24):
         params = {
             "beam_width": 1 + number % 4,
@@ -240,7 +240,7 @@ def test_random_models(lab: ModuleType, length_penalty: float) -> None:
 
 
 def test_the_prompt_stays_as_it_is(lab: ModuleType) -> None:
-    """Whoever called may need it again."""
+    """The prompt stays as it is, because the caller may need it again."""
     prompt = [7, 9]
     lab.beam_search(support.random_model(1), prompt, 2, 3, EOS)
     assert prompt == [7, 9], f"the prompt was [7, 9] and is {prompt} after the search"
@@ -262,7 +262,7 @@ def llm() -> LLM:
 
 
 def test_the_engine_is_asked_for_one_token(lab: ModuleType, llm: LLM) -> None:
-    """A request per sequence, and its likeliest tokens."""
+    """The engine gets one request per sequence, and gives its likeliest tokens."""
     prompts = support.recorded()["prompts"][:2]
     scheduled = llm.llm_engine.engine_core.num_steps
     got = lab.ask_engine(llm, prompts, 6)
@@ -289,7 +289,7 @@ def test_the_engine_is_asked_for_one_token(lab: ModuleType, llm: LLM) -> None:
 
 
 def test_what_a_search_costs(lab: ModuleType) -> None:
-    """The README's 37 requests, and the 20 tokens of its second step."""
+    """A search costs the requests and the tokens that the README asks for."""
     llm = support.make_llm()
     steps = support.count_tokens(llm)
     prompt = [1, *range(20, 119)]
@@ -304,7 +304,7 @@ def test_what_a_search_costs(lab: ModuleType) -> None:
 
 
 def test_the_beams_are_vllms(lab: ModuleType, llm: LLM) -> None:
-    """28 searches that real vLLM has answered: tokens, sums and their order."""
+    """In 28 searches your beams are real vLLM's, in tokens, sums and order."""
     found = support.recorded()
     ask = functools.partial(lab.ask_engine, llm)
     for search, answers in zip(found["searches"], found["answers"], strict=True):
@@ -333,7 +333,7 @@ def reached(number: int, width: int) -> float:
 
 
 def test_a_wider_search_that_ends_worse(lab: ModuleType) -> None:
-    """The first of 100 random models."""
+    """`find_worse` finds the first of 100 random models on which a wider search ends worse."""
     got = lab.find_worse(support.random_model, 100, (1, 2, 3), 6)
     assert got is not None, "there is one among the first 100 models, and you find none"
     number, narrow, wide = got
@@ -347,7 +347,7 @@ def test_a_wider_search_that_ends_worse(lab: ModuleType) -> None:
 
 
 def test_where_no_search_ends_worse(lab: ModuleType) -> None:
-    """A model that forgets: the greedy sequence is the best there is, and sums are equal."""
+    """On a model that ignores earlier tokens, greedy is best and all sums are equal, so none is found."""
 
     def make_ask(number: int) -> Any:
         return support.asking(lambda tokens: {10: 0.5, 11: 0.3, 12: 0.2})

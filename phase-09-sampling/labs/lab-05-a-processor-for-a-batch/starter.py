@@ -19,15 +19,15 @@ MoveDirectionality: Any = _interface.MoveDirectionality
 
 
 def predictions() -> dict[str, Any]:
-    """Your answers to the README's five questions, under the names that stand there."""
+    """Your answers to the README's five questions, under the names given there."""
     raise NotImplementedError
 
 
 def parse_rule(sampling_params: Any) -> tuple[int, list[int]] | None:
     """What a request asks for: its trigger and its phrase.
 
-    They stand in `sampling_params.extra_args`, as {"after": 46, "say": [72, 101]}. Other processors' keys
-    may stand beside them, and `extra_args` may be None.
+    They are in `sampling_params.extra_args`, as {"after": 46, "say": [72, 101]}. Other processors' keys
+    may be there too, and `extra_args` may be None.
 
     Returns:
         (after, say), or None for a request with neither key.
@@ -50,8 +50,8 @@ def is_token(value: object) -> bool:
 class SayAfter(LogitsProcessor):  # type: ignore[misc]
     """After its trigger a request says its phrase, whatever the model would say.
 
-    Each time that it says its trigger, the tokens that come next are its phrase. A trigger that stands in the
-    phrase starts nothing, nor does one in the prompt.
+    Each time it says its trigger, its next tokens are the phrase. A trigger inside the phrase or in the
+    prompt starts nothing.
     """
 
     @classmethod
@@ -74,14 +74,14 @@ class SayAfter(LogitsProcessor):  # type: ignore[misc]
         Args:
             batch_update: None: the same requests in the same rows. Else three lists, in the order in which
                 they are to be read:
-                `removed`: rows whose owners have left, and that nobody takes in this update.
+                `removed`: rows whose owners have left, and that no request takes in this update.
                 `added`: (row, sampling_params, prompt_token_ids, output_token_ids) for each request that
                     comes, with a rule or without. The last is the engine's own list, and grows.
                 `moved`: (source, target, direction). Either the two rows change places
                     (`direction == MoveDirectionality.SWAP`), or the owner of source goes to target, and
                     source is empty.
-                Whoever is added to a row, or moved into it one way, replaces who was there, if there was
-                somebody. That row is not in `removed` then.
+                A request that is added to a row, or moved into it one way, replaces the one that was there,
+                if any. That row is then not in `removed`.
 
         Under asynchronous scheduling a request's newest token is not known yet, and is -1 in its list.
         """
@@ -94,9 +94,10 @@ class SayAfter(LogitsProcessor):  # type: ignore[misc]
         Output lists are complete now.
 
         Args:
-            logits: [n, V], row by row as you have heard. You may write to it.
+            logits: [n, V], with rows as the updates gave them. You may write to it.
 
         Returns:
-            the logits. In a forced row the token has 0, and all others -inf. Other rows stay as they are.
+            the logits. In a forced row the token's logit is 0, and all others are -inf. Other rows stay as
+                they are.
         """
         raise NotImplementedError

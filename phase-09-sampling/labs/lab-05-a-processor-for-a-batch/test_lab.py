@@ -18,7 +18,7 @@ ONE_WAY, SWAP = MoveDirectionality.UNIDIRECTIONAL, MoveDirectionality.SWAP
 
 
 def test_the_predictions_hold(lab: ModuleType) -> None:
-    """Who is where, who is forgotten, and what a request says."""
+    """Your predictions of rows, forgotten requests and said tokens hold."""
     facts = {
         "rows": (
             ["Eve", "Noor", "Gil", "Ada"],
@@ -46,7 +46,7 @@ def test_the_predictions_hold(lab: ModuleType) -> None:
 
 
 def test_a_rule_is_read_from_the_parameters(lab: ModuleType) -> None:
-    """A trigger and a phrase, or nothing."""
+    """A rule read from the parameters is a trigger and a phrase, or None."""
     got = lab.parse_rule(support.ask(3, [4, 0]))
     assert got is not None, "after 3 say [4, 0] is a rule, and you find none"
     assert tuple(got) == (3, [4, 0]), f"after 3 say [4, 0]: (3, [4, 0]), not {got}"
@@ -83,7 +83,7 @@ def test_a_bad_rule_is_refused_at_the_door(
 
 
 def test_good_rules_are_let_through(lab: ModuleType) -> None:
-    """`validate_params` says nothing to a rule, or to none."""
+    """`validate_params` accepts a good rule, and a request without one."""
     for params in (support.ask(3, [4, 0]), support.ask(), SamplingParams(extra_args={"other": 1})):
         try:
             lab.SayAfter.validate_params(params)
@@ -107,7 +107,7 @@ def follow(lab: ModuleType, after: int, say: list[int], favourites: list[int]) -
 
 
 def test_a_forced_row_has_one_token(lab: ModuleType) -> None:
-    """0 for it, -inf for the others, whatever stood there."""
+    """A forced row has 0 for its token and -inf for the others, whatever it held before."""
     processor, batch = support.make(lab), support.Batch()
     processor.update_state(
         batch.change(come=[support.Person("Eve", support.ask(3, [7]), output_ids=[3])])
@@ -134,7 +134,7 @@ def test_a_forced_row_has_one_token(lab: ModuleType) -> None:
 def test_after_its_trigger_a_request_says_its_phrase(
     lab: ModuleType, after: int, say: list[int], favourites: list[int], want: list[int]
 ) -> None:
-    """Each time, and a trigger inside the phrase is none."""
+    """A request says its phrase after each trigger, but a trigger inside the phrase starts nothing."""
     got = follow(lab, after, say, favourites)
     assert got == want, (
         f"after {after} say {say}; the model would say {favourites}: {want}, not {got}"
@@ -142,7 +142,7 @@ def test_after_its_trigger_a_request_says_its_phrase(
 
 
 def test_prompts_hold_no_triggers(lab: ModuleType) -> None:
-    """Only what the request has said counts."""
+    """A trigger counts only in what the request has said, not in its prompt."""
     processor = support.make(lab)
     processor.update_state(BatchUpdate(1, [], [(0, support.ask(3, [7]), [1, 3], [])], []))
     got = support.forced(processor, 1)
@@ -181,20 +181,20 @@ def expect(processor: Any, batch: Any, want: list[int | None], what: str) -> Non
 
 
 def test_rows_of_others_are_left_alone(lab: ModuleType) -> None:
-    """Two rows with a phrase, two without."""
+    """Of four rows, two are forced, and the two without a phrase stay as they are."""
     processor, batch = stand(lab, "gil", "Ada", "noor", "Bo")
     expect(processor, batch, [None, 4, None, 5], "Ada and Bo have said their trigger")
 
 
 def test_nothing_new(lab: ModuleType) -> None:
-    """None: the same requests in the same rows."""
+    """The update None means the same requests in the same rows."""
     processor, batch = stand(lab, "Ada", "Bo")
     processor.update_state(None)
     expect(processor, batch, [4, 5], "update_state(None)")
 
 
 def test_who_leaves_is_forgotten(lab: ModuleType) -> None:
-    """Her row is gone, or stays empty at the end."""
+    """A request that leaves is forgotten, whether its row is gone or stays empty at the end."""
     processor, batch = stand(lab, "Ada", "Bo", "Cy")
     update = batch.change(leave=["Cy", "Bo"])
     processor.update_state(update)
@@ -206,7 +206,7 @@ def test_who_leaves_is_forgotten(lab: ModuleType) -> None:
 
 
 def test_who_comes_into_a_row_replaces_its_owner(lab: ModuleType) -> None:
-    """Nobody calls the row removed."""
+    """A request that is added to a row replaces its owner, although `removed` does not name the row."""
     processor, batch = stand(lab, "Ada", "Bo", "Cy")
     update = batch.change(leave=["Ada", "Cy"], come=[person("gil"), person("Eve")])
     assert not update.removed, "a row that is taken again is not called removed"
@@ -215,7 +215,7 @@ def test_who_comes_into_a_row_replaces_its_owner(lab: ModuleType) -> None:
 
 
 def test_who_fills_a_gap_takes_everything_along(lab: ModuleType) -> None:
-    """A move one way: the row that it came from is empty."""
+    """A request moved one way takes its state along, and the row that it came from is empty."""
     processor, batch = stand(lab, "Ada", "gil", "Cy")
     update = batch.change(leave=["Ada"])
     processor.update_state(update)
@@ -225,7 +225,7 @@ def test_who_fills_a_gap_takes_everything_along(lab: ModuleType) -> None:
 
 
 def test_who_asks_for_nothing_fills_a_gap(lab: ModuleType) -> None:
-    """The owner before has left, and his phrase with him."""
+    """A request without a rule that moves into a gap does not inherit the last owner's phrase."""
     processor, batch = stand(lab, "Ada", "Bo", "gil")
     update = batch.change(leave=["Ada"])
     processor.update_state(update)
@@ -233,7 +233,7 @@ def test_who_asks_for_nothing_fills_a_gap(lab: ModuleType) -> None:
 
 
 def test_two_change_places(lab: ModuleType) -> None:
-    """Both with a phrase, then one of them alone, both ways round."""
+    """Two requests change places: both with a phrase, then only one of them, both ways round."""
     processor, batch = stand(lab, "Ada", "Bo", "gil")
     processor.update_state(batch.change(swap=[("Ada", "Bo")]))
     expect(processor, batch, [5, 4, None], "Ada and Bo change places")
@@ -244,7 +244,7 @@ def test_two_change_places(lab: ModuleType) -> None:
 
 
 def test_moves_come_after_those_who_come(lab: ModuleType) -> None:
-    """Somebody comes, and is moved in the same update."""
+    """A request can be added and moved in the same update."""
     processor, batch = stand(lab, "Ada", "Bo")
     update = batch.change(come=[person("Eve")], swap=[("Eve", "Ada")])
     processor.update_state(update)
@@ -252,7 +252,7 @@ def test_moves_come_after_those_who_come(lab: ModuleType) -> None:
 
 
 def test_moves_are_made_one_after_the_other(lab: ModuleType) -> None:
-    """The second begins where the first has ended."""
+    """A second move starts from where the first has ended."""
     processor, batch = stand(lab, "Ada", "Bo", "Cy")
     update = batch.change(swap=[("Ada", "Bo"), ("Ada", "Cy")])
     processor.update_state(update)
@@ -262,7 +262,7 @@ def test_moves_are_made_one_after_the_other(lab: ModuleType) -> None:
 
 
 def test_an_update_may_say_everything_at_once(lab: ModuleType) -> None:
-    """The README's update, with phrases."""
+    """The README's update, here with phrases, puts every request into the right row."""
     processor, _ = stand(lab, "Ada", "Bo", "Cy", "Eve", "gil")
     noor = support.ask(3, [8, 8])
     update = BatchUpdate(4, [], [(1, noor, [1], [3])], [(4, 2, ONE_WAY), (0, 3, SWAP)])
@@ -277,7 +277,7 @@ def test_an_update_may_say_everything_at_once(lab: ModuleType) -> None:
 
 
 def test_requests_may_share_their_parameters(lab: ModuleType) -> None:
-    """One object for two requests, each with its own place in the phrase."""
+    """Two requests may share one parameters object, each with its own place in the phrase."""
     processor, batch = support.make(lab), support.Batch()
     shared = support.ask(3, [4, 5])
     ada, bo = support.Person("Ada", shared), support.Person("Bo", shared)
@@ -294,7 +294,7 @@ def test_requests_may_share_their_parameters(lab: ModuleType) -> None:
 
 
 def test_who_comes_back_goes_on(lab: ModuleType) -> None:
-    """A preempted request leaves, and comes with all that it has said."""
+    """A preempted request comes back with all that it has said, and goes on from there."""
     processor, batch = stand(lab, "Ada", "Bo")
     expect(processor, batch, [4, 5], "both have said their trigger")
     processor.update_state(batch.change(leave=["Ada"]))
@@ -307,7 +307,7 @@ def test_who_comes_back_goes_on(lab: ModuleType) -> None:
 
 
 def test_a_call_is_no_token(lab: ModuleType) -> None:
-    """While a prompt is computed in chunks, `apply` is called and its row says nothing."""
+    """A call of `apply` is not a token: in chunks of a prompt the row says nothing."""
     processor, batch = support.make(lab), support.Batch()
     ada = support.Person("Ada", support.ask(3, [4, 5]), output_ids=[3])
     processor.update_state(batch.change(come=[ada]))
@@ -320,7 +320,7 @@ def test_a_call_is_no_token(lab: ModuleType) -> None:
 
 
 def test_the_newest_token_may_come_late(lab: ModuleType) -> None:
-    """Under asynchronous scheduling it is -1 while `update_state` runs, and known when `apply` does."""
+    """Under asynchronous scheduling the newest token is -1 in `update_state`, and known in `apply`."""
     processor, batch = support.make(lab), support.Batch()
     ada = support.Person("Ada", support.ask(3, [4, 5]))
     processor.update_state(batch.change(come=[ada]))
@@ -334,13 +334,13 @@ def test_the_newest_token_may_come_late(lab: ModuleType) -> None:
 
 
 def test_the_argmax_changes(lab: ModuleType) -> None:
-    """So a greedy row has to wait for it."""
+    """`is_argmax_invariant` says truly whether the processor can change the argmax."""
     got = support.make(lab).is_argmax_invariant()
     assert got is False, f"a forced token is hardly ever the model's likeliest: False, not {got}"
 
 
 def test_what_true_would_mean(lab: ModuleType) -> None:
-    """The README's last question: an engine that believes it."""
+    """An engine that believes a True answers the README's last question."""
     calls = []
     rule: dict[str, Any] = {"extra_args": {"after": 3, "say": [7]}, "logit_bias": {3: 100.0}}
 
@@ -372,7 +372,7 @@ def test_what_true_would_mean(lab: ModuleType) -> None:
 
 @pytest.mark.parametrize("ahead", [False, True], ids=["sync", "async"])
 def test_random_schedules(lab: ModuleType, ahead: bool) -> None:
-    """Requests come, finish, are preempted, come back and change rows: each against its own V0 processor."""
+    """In random schedules each request says what its own V0 processor would make it say."""
     for seed in range(25):
         try:
             found = support.play(lab, seed, ahead)

@@ -44,7 +44,7 @@ class Proof:
 
 
 def predictions() -> dict[str, Any]:
-    """Your answers to the README's six questions, under the names that stand there."""
+    """Your answers to the README's six questions, under the names given there."""
     return {
         "no seed, two fresh engines": "same",
         "no seed, another before": "different",

@@ -18,11 +18,11 @@ class Situation:
     Attributes:
         prompt: its token ids.
         temperature, top_k, top_p, seed: as in `SamplingParams`; top_k 0: off, seed None: it has none.
-        neighbours: a request for each, which stands before ours in the batch and stays as long as it. A
-            number is its seed, None: it has none, "greedy": its temperature is 0.
+        neighbours: one request per entry, which comes before ours in the batch and stays as long as ours.
+            A number is its seed, None: it has none, "greedy": its temperature is 0.
         warm: the same prompt was served before, so its full blocks are in the prefix cache.
-        token_budget: `max_num_batched_tokens`; a prompt that does not fit into a step comes in chunks.
-        cpu_path: the sampler is that of vLLM's CPU build. It uses seeds where every row of the batch draws
+        token_budget: `max_num_batched_tokens`; a prompt that does not fit into a step is computed in chunks.
+        cpu_path: the sampler is that of vLLM's CPU build. It uses seeds if every row of the batch draws
             and has a seed. Otherwise it ignores all of them, and draws from a stream that all rows share.
     """
 
@@ -73,7 +73,7 @@ class Proof:
 
 
 def predictions() -> dict[str, Any]:
-    """Your answers to the README's six questions, under the names that stand there."""
+    """Your answers to the README's six questions, under the names given there."""
     raise NotImplementedError
 
 
@@ -104,7 +104,7 @@ def layer(a: Run, b: Run, at: int) -> str:
 
 
 def suspects(a: Run, b: Run) -> set[str]:
-    """What differs between two runs and may be why they part, by name.
+    """The differences between two runs that may be why they part, by name.
 
     In the model, unless the layer is the sampler:
         "prefix hit": they had different numbers of tokens in the cache.
@@ -115,21 +115,21 @@ def suspects(a: Run, b: Run) -> set[str]:
         "knobs", if one run at least draws there: different temperature, top_k or top_p.
         "seed", if both draw there: their seeds differ, or neither has one.
         "neighbours", if both draw there and have the same seed: in one run at least the sampler ignores it,
-            because of who stands beside it (see `cpu_path`). The neighbours themselves may be equal.
+            because of the requests beside it (see `cpu_path`). The neighbours themselves may be equal.
 
-    Where the runs do not part, nothing is suspected.
+    If the runs do not part, nothing is suspected.
     """
     raise NotImplementedError
 
 
 def prove(play: Callable[[Situation], Run], a: Run, b: Run) -> dict[str, Proof]:
-    """For each setting in which the situations differ, what it does when it alone is moved.
+    """For each setting in which the situations differ, what moving it alone does.
 
     Args:
         play: serves a situation on a fresh engine.
 
-    An answer is given again where all its tokens are the same; logprobs may differ. First both runs are
-    repeated: where one does not give its logged answer again, something that is no setting has moved, and
+    An answer is given again if all its tokens are the same; logprobs may differ. First both runs are
+    repeated: if one does not give its logged answer again, something other than a setting has moved, and
     nothing can be proved.
 
     Raises:

@@ -34,7 +34,7 @@ def tell(**given: Any) -> str:
 
 
 def test_the_predictions_hold(lab: ModuleType) -> None:
-    """Four pairs of runs, played here, and a ticket that is played below."""
+    """Your predictions hold for four pairs of runs and for a ticket."""
 
     def play(**settings: Any) -> Any:
         return support.play(lab, lab.Situation(prompt=PROMPT, **settings), num_tokens=4).tokens
@@ -72,7 +72,7 @@ def test_the_predictions_hold(lab: ModuleType) -> None:
 
 
 def test_where_two_runs_part(lab: ModuleType) -> None:
-    """The first position with two different tokens."""
+    """Two runs part at the first position with different tokens."""
     for one, other, want in (
         ((4, 5, 6), (4, 9, 6), 1),
         ((4, 5, 6), (3, 5, 6), 0),
@@ -103,7 +103,7 @@ DRAWN: list[tuple[dict[str, Any], bool]] = [
 
 
 def test_who_draws(lab: ModuleType) -> None:
-    """At position 1, where two logs have a tie, and one has it elsewhere."""
+    """A tie matters at the position that is asked for, and nowhere else."""
     for given, want in DRAWN:
         got = lab.draws(make_run(lab, **given), 1)
         assert bool(got) == want, (
@@ -113,7 +113,7 @@ def test_who_draws(lab: ModuleType) -> None:
 
 
 def test_top_k_1_keeps_a_tie() -> None:
-    """The engine's own stage: the reason for the rule in `draws`."""
+    """The engine's top_k 1 keeps a tie, which is the reason for the rule in `draws`."""
     import numpy as np
 
     from mini_vllm.sample.ops import apply_top_k_top_p
@@ -141,7 +141,7 @@ LAYERS: list[tuple[dict[str, Any], dict[str, Any], str]] = [
 
 
 def test_which_layer(lab: ModuleType) -> None:
-    """Logprobs at the position where the tokens part; later ones follow another text."""
+    """The layer follows from the logprobs where the tokens part; later ones follow another text."""
     for one, other, want in LAYERS:
         got = lab.layer(make_run(lab, **one), make_run(lab, **other), 1)
         assert got == want, (
@@ -216,7 +216,7 @@ SUSPECTS: dict[str, tuple[dict[str, Any], dict[str, Any], set[str]]] = {
 
 @pytest.mark.parametrize("name", SUSPECTS)
 def test_the_suspects(lab: ModuleType, name: str) -> None:
-    """Two logs written by hand, which part at position 1; from both sides."""
+    """Two hand-written logs that part at position 1 have these suspects, from both sides."""
     one, other, want = SUSPECTS[name]
     a, b = make_run(lab, **one), make_run(lab, **other)
     right = sorted(want)
@@ -257,7 +257,7 @@ def compare(name: str, proofs: Any, want: dict[str, tuple[bool, bool]]) -> None:
 
 @pytest.mark.parametrize("name", TICKETS)
 def test_a_recorded_ticket(lab: ModuleType, name: str) -> None:
-    """Suspects and proofs (recorded.json)."""
+    """A recorded ticket has these suspects and proofs (recorded.json)."""
     runs = support.tickets(lab)[name]
     suspects, want = TICKETS[name]
     got, right = sorted(lab.suspects(*runs[:2])), sorted(suspects)
@@ -279,7 +279,7 @@ LIVE: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, tuple[bool, bool
 
 @pytest.mark.parametrize("name", LIVE)
 def test_a_proof_on_the_engine(lab: ModuleType, name: str) -> None:
-    """Pairs of one shape, so the model computes the same in both, on any processor."""
+    """A proof holds on the engine, for pairs of one shape, so that the model computes the same in both."""
     one, other, want = LIVE[name]
 
     def play(situation: Any) -> Any:
@@ -292,7 +292,7 @@ def test_a_proof_on_the_engine(lab: ModuleType, name: str) -> None:
 
 @pytest.mark.parametrize("which", ["a", "b"])
 def test_what_cannot_be_repeated_proves_nothing(lab: ModuleType, which: str) -> None:
-    """One of the runs gives other tokens the second time."""
+    """A run that gives other tokens the second time proves nothing."""
     a, b = make_run(lab), make_run(lab, warm=True, **OTHER)
     known = {a.situation: a, b.situation: b}
     moved = a if which == "a" else b
@@ -305,7 +305,7 @@ def test_what_cannot_be_repeated_proves_nothing(lab: ModuleType, which: str) -> 
 
 
 def test_one_setting_is_moved_at_a_time(lab: ModuleType) -> None:
-    """Three differ: two repeats, and two runs for each setting. An answer is its tokens, all of them."""
+    """With three different settings there are two repeats, and two runs per setting; all tokens count."""
     settings = {"warm": True, "seed": 8, "top_p": 0.9}
     a, b = make_run(lab), make_run(lab, **settings, **OTHER)
     third = (4, 9, 1, 7, 8)

@@ -1,7 +1,7 @@
 """Lab 09-07: a token for each row, drawn without a state, in Triton.
 
-`block_kernel` and `row_kernel` are yours. Given is the function that starts them. What Triton is stands in
-lab 02-06's README, what the noise is in lab 09-02.
+`block_kernel` and `row_kernel` are yours. The function that starts them is given. Lab 02-06's README
+explains Triton, lab 09-02 the noise.
 
     logits         [rows, vocab_size], float32 or float16; the last axis has stride 1
     idx_mapping    int32 [rows], the slot of each row's request; rows may share one
@@ -43,9 +43,9 @@ def block_kernel(
 ):
     """The best score among the BLOCK tokens of one block of one row, and the id of its token.
 
-    Program (row, block): tokens block * BLOCK and following; of the last block some lanes may have none. Load
-    the logits once, and nothing outside of the row: behind it may lie anything. Find the row's request, and
-    take temperature and noise as the module's docstring says. Store into entry (row, block) of best and
+    Program (row, block) has tokens block * BLOCK and following; in the last block some lanes may have none.
+    Load the logits once, and nothing outside the row: anything may lie past its end. Find the row's request,
+    and take temperature and noise as the module's docstring says. Store into entry (row, block) of best and
     token, which have no gaps.
 
     `if` takes a number, such as one loaded from a single address; a choice lane by lane is `tl.where`. A
@@ -66,8 +66,8 @@ def row_kernel(
 ):
     """The token of one row, from what the programs of its blocks have found.
 
-    Program row. LANES is the next power of two from num_blocks on. A tile cannot be indexed, but a number
-    can be loaded from an address that was computed. `tl.argmax(tile, axis=0)` gives the first largest.
+    Program (row) takes one row. LANES is the first power of two from num_blocks on. A tile cannot be indexed,
+    but a number can be loaded from a computed address. `tl.argmax(tile, axis=0)` gives the first largest.
     """
     raise NotImplementedError
 
