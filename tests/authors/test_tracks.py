@@ -26,6 +26,7 @@ from course_helpers import (
 pytest.importorskip("typer")
 pytest.importorskip("rich")
 
+from course.cite.share import WORDS_A_MINUTE
 from course.docs.links import check_links
 from course.docs.pages import read_page
 from course.learner.labs import Course, CourseError, load_course
@@ -168,7 +169,7 @@ def test_a_section_ends_at_the_next_heading_of_its_level(tracked: Course) -> Non
     [track] = read_tracks(tracked)
     assert track.steps[0].lines == (2, 14)
     words = 14  # What it costs one two three Not a heading More of it four five
-    assert track.steps[0].minutes == pytest.approx(words / 200)
+    assert track.steps[0].minutes == pytest.approx(words / WORDS_A_MINUTE)
 
 
 def test_the_pages_steps_are_written_from_the_data(tracked: Course) -> None:
