@@ -16,7 +16,7 @@ from course.docs.drawing import Drawing, write_all
 def draw_bill() -> Drawing:
     """Milliseconds of a step against its tokens: Mixtral between the two dense models."""
     left, right, top, bottom = 66, 470, 34, 262
-    d = Drawing("What a step takes on Ilse's card, against the tokens in it", 338)
+    d = Drawing("How long a step takes on Ilse's card, against the tokens in it", 338)
 
     def x(tokens: float) -> float:
         return left + math.log2(tokens) / 12 * (right - left)
@@ -41,7 +41,7 @@ def draw_bill() -> Drawing:
     d.text(x(4.6), y(11) + 5, "Mixtral", "m")
     d.text(x(24), y(step_ms(1, DENSE_13)) - 8, "dense, 13 billion", "m")
     d.text(
-        left, 330, "derived from the data sheet's bandwidth and operations; both axes double", "m"
+        left, 330, "derived from the data sheet's bandwidth and operations; log scales", "m"
     )
     return d
 
@@ -116,7 +116,7 @@ def draw_list() -> Drawing:
     d.text(
         left,
         304,
-        f"pairs of experts 0 to 3: {chosen}. {ids.size} is the pair that is none: padding.",
+        f"pairs of experts 0 to 3: {chosen}. {ids.size} is not a pair but padding.",
         "m",
     )
     return d

@@ -19,7 +19,7 @@ SIDES = (16, 32, 64, 128, 256)
 
 
 def predictions() -> dict[str, Any]:
-    """Your answers to the README's five questions, under the names that stand there."""
+    """Your answers to the README's five questions, under the names given there."""
     return {
         "tile of 1": 2 * 64**3,
         "tile of 16": 2 * 64 * 64 * 4,

@@ -14,7 +14,7 @@ class Tile(NamedTuple):
 
 
 def predictions() -> dict[str, Any]:
-    """Your answers to the README's five questions, under the names that stand there."""
+    """Your answers to the README's five questions, under the names given there."""
     raise NotImplementedError
 
 

@@ -14,7 +14,7 @@ support = load_support(__file__)
 
 
 def test_the_predictions_hold(lab: ModuleType) -> None:
-    """Four about tiles, and one about Ilse's bill."""
+    """There are five predictions: four about tiles, and one about Ilse's bill."""
     weights = 4096 * 14336 * 2 / 1e6
     facts = {
         "tile of 1": (2 * 64**3, "How many products are there, and what does each load?"),
@@ -52,7 +52,7 @@ def test_the_predictions_hold(lab: ModuleType) -> None:
 def test_the_product_is_right(
     lab: ModuleType, m: int, n: int, k: int, tile: tuple[int, int, int]
 ) -> None:
-    """Also where no size is a multiple of its tile."""
+    """The product is right even where no size is a multiple of its tile."""
     x, w, out = support.draw(m, n, k)
     lab.tiled_matmul(x, w, out, lab.Tile(*tile))
     assert not np.isnan(out.values).any(), (
@@ -67,7 +67,7 @@ def test_the_product_is_right(
 
 
 def test_no_load_is_larger_than_its_tile(lab: ModuleType) -> None:
-    """Fast memory has room for a tile of each, not for a whole row of tiles."""
+    """Fast memory has room for one tile of each matrix, not for a whole row of tiles."""
     tile = lab.Tile(8, 4, 16)
     x, w, out = support.draw(20, 18, 50)
     lab.tiled_matmul(x, w, out, tile)
@@ -88,7 +88,7 @@ def test_the_sums_stay_in_fast_memory(lab: ModuleType) -> None:
 
 
 def test_the_loop_loads_no_more_than_it_must(lab: ModuleType) -> None:
-    """While the sums of a tile stand, its part of x comes over once, and its part of w."""
+    """For each tile of sums, its part of x is loaded once, and so is its part of w."""
     for sizes, tile, want in (
         ((32, 48, 64), (16, 16, 16), {"x": 6144, "w": 6144, "out": 1536}),
         ((30, 40, 64), (16, 16, 48), {"x": 5760, "w": 5120, "out": 1200}),
@@ -103,7 +103,7 @@ def test_the_loop_loads_no_more_than_it_must(lab: ModuleType) -> None:
 
 
 def test_the_formula_is_the_count(lab: ModuleType) -> None:
-    """On 200 random shapes and tiles."""
+    """The formula equals the counted traffic on 200 random shapes and tiles."""
     for number, (m, n, k, *sides) in enumerate(support.shapes(200, seed=1)):
         tile = lab.Tile(*sides)
         counted, said = support.count(lab, m, n, k, tile, seed=number), lab.traffic(m, n, k, tile)
@@ -129,7 +129,7 @@ def least(m: int, n: int, k: int, room: int) -> tuple[int, tuple[int, int, int]]
 
 
 def test_the_tile_moves_the_least_that_the_room_allows(lab: ModuleType) -> None:
-    """Square for a large batch, wide for a small one, never larger than fast memory."""
+    """The best tile is square for a large batch, wide for a small one, and never larger than fast memory."""
     rng = np.random.default_rng(2)
     for _ in range(100):
         m, n, k = (int(size) for size in rng.choice([1, 3, 16, 40, 100, 500, 2000], 3))
@@ -152,7 +152,7 @@ def test_the_tile_moves_the_least_that_the_room_allows(lab: ModuleType) -> None:
 
 
 def test_a_room_for_nothing_is_refused(lab: ModuleType) -> None:
-    """ValueError that names the room."""
+    """A room in which no tile fits raises a ValueError that names `room`."""
     with pytest.raises(ValueError) as refused:
         lab.choose_tile(64, 64, 64, 1279)
     assert "1279" in str(refused.value), (
@@ -164,7 +164,7 @@ def test_a_room_for_nothing_is_refused(lab: ModuleType) -> None:
 
 
 def test_the_bill_per_token(lab: ModuleType) -> None:
-    """One token pays for all of w; up to tile.m share it; beyond that nobody pays less."""
+    """One token pays for all of w; up to tile.m tokens share it; beyond that a token pays no less."""
     tile = lab.Tile(64, 128, 32)
     for m, want in (
         (1, {"x": 57344, "w": 7340032, "out": 7168}),

@@ -90,6 +90,23 @@ def test_of_equal_experts_the_lower_comes_first(lab: ModuleType) -> None:
     )
 
 
+def test_of_many_equal_experts_too(lab: ModuleType) -> None:
+    """64 experts with four different logits, alone and in groups of two."""
+    logits = np.random.RandomState(6).randint(0, 4, (8, 64)).astype(np.float32)
+    best = np.argsort(-logits, axis=1, kind="stable")
+    _, ids = lab.route(logits, 6, True)
+    assert np.array_equal(ids, best[:, :6]), (
+        "64 experts have four different logits, so many are equal: the first six of the best are chosen, in "
+        "order. By six experts alone it does not show which sort keeps the order of equal ones"
+    )
+    pairs = logits[:, :32]
+    kept = np.argsort(-pairs, axis=1, kind="stable")[:, :3]
+    _, ids = lab.route_in_groups(np.repeat(pairs, 2, axis=1), 3, True, 32, 3)
+    assert (np.asarray(ids)[:, :, None] // 2 == kept[:, None]).any(2).all(), (
+        "32 groups of two experts, many equally good: the first three of the best are kept"
+    )
+
+
 def test_large_logits_do_not_overflow(lab: ModuleType) -> None:
     """exp(1000) is infinite, and infinity over infinity NaN."""
     logits = np.array([[1000, 999, -1000, 0]], np.float32)
@@ -117,15 +134,20 @@ def test_a_token_stays_in_its_best_groups(lab: ModuleType) -> None:
             f"odds 30 1 | 20 2 | 18 17 | 6 6, {kept} groups kept: the weights are shares of all 100, "
             f"{(odds[0, want] / 100).round(2).tolist()}, not {weights[0].round(3).tolist()}"
         )
-    _, ids = lab.route_in_groups(np.array([[-1, -200, 0, -200]], np.float32), 2, False, 2, 1)
-    assert np.asarray(ids).tolist() == [[2, 3]], (
-        "logits -1 -200 | 0 -200, one group kept: experts [2, 3], though expert 3 has a probability of 0 in "
-        f"float32; not {np.asarray(ids)[0].tolist()}"
-    )
     weights, _ = lab.route_in_groups(np.log(odds), 2, True, 4, 2)
     assert np.allclose(weights, [[0.6, 0.4]], atol=1e-6), (
         f"renormalised, 30 and 20 are weighted 0.6 and 0.4, not {weights[0].round(3).tolist()}"
     )
+
+
+def test_no_expert_of_another_group_is_better(lab: ModuleType) -> None:
+    """Nor as good: an expert of a kept group may have a probability of 0 in float32, and any logit."""
+    for logits in ([-1, -200, 0, -200], [-5, -6, -3, -4]):
+        _, ids = lab.route_in_groups(np.array([logits], np.float32), 2, False, 2, 1)
+        assert np.asarray(ids).tolist() == [[2, 3]], (
+            f"logits {logits}, the second of two groups is kept: experts 2 and 3 are all it has, and yours "
+            "takes one of the first group. What is its score?"
+        )
 
 
 # ---- the layer -----------------------------------------------------------------------------------
@@ -182,6 +204,16 @@ def test_the_index_list_sorts_pairs_by_expert(lab: ModuleType) -> None:
     )
     assert np.asarray(counts).tolist() == [2, 1, 2, 0, 1, 0], (
         f"six experts have [2, 1, 2, 0, 1, 0] pairs, not {np.asarray(counts).tolist()}"
+    )
+
+
+def test_the_pairs_of_an_expert_ascend(lab: ModuleType) -> None:
+    """Also of 128 pairs, where numpy's default sort no longer keeps the order of equal ones."""
+    ids = np.random.RandomState(7).randint(0, 4, (64, 2))
+    pairs = np.asarray(lab.index_list(ids, 4)[0])
+    assert np.array_equal(pairs, np.argsort(ids.ravel(), kind="stable")), (
+        "128 pairs, four experts: those of an expert stand in ascending order. Six pairs alone do not "
+        "show which sort keeps it"
     )
 
 

@@ -17,7 +17,7 @@ Ints = NDArray[np.int32]
 
 
 def predictions() -> dict[str, Any]:
-    """Your answers to the README's five questions, under the names that stand there."""
+    """Your answers to the README's five questions, under the names given there."""
     return {
         "list": [1, 2, 5, 6, 0, 4, 3, 6],
         "fewest and most rows": [128, 240],

@@ -14,7 +14,7 @@ support = load_support(__file__)
 
 
 def test_the_predictions_hold(lab: ModuleType) -> None:
-    """A list, and what padding costs Ilse's model and one of 128 experts."""
+    """The predictions are about a list, and what padding costs Ilse's model and one of 128 experts."""
     facts = {
         "list": ([1, 2, 5, 6, 0, 4, 3, 6], "Which pairs has expert 0, and how many rows are a block?"),
         "fewest and most rows": (
@@ -40,7 +40,7 @@ def test_the_predictions_hold(lab: ModuleType) -> None:
 
 
 def test_the_room_is_a_bound_that_needs_no_count(lab: ModuleType) -> None:
-    """Fewer pairs than experts need less."""
+    """The room is a bound that needs no count, and fewer pairs than experts need less of it."""
     for pairs, experts, block, want in (
         (128, 8, 16, 248), (6, 8, 16, 96), (8, 8, 16, 128), (9, 8, 16, 129), (100, 64, 1, 100),
     ):  # fmt: skip
@@ -55,7 +55,7 @@ def test_the_room_is_a_bound_that_needs_no_count(lab: ModuleType) -> None:
 
 
 def test_pairs_are_sorted_by_expert_in_whole_blocks(lab: ModuleType) -> None:
-    """Three tokens, two experts each, blocks of two."""
+    """The pairs of three tokens, two experts each, are sorted by expert into whole blocks of two."""
     ids = np.array([[2, 0], [0, 3], [2, 1]], np.int32)
     pairs, experts, used = lab.align(ids, 2, 4)
     assert used == 8, f"four experts with 2, 1, 2 and 1 pairs fill 8 rows, not {used}"
@@ -72,7 +72,7 @@ def test_pairs_are_sorted_by_expert_in_whole_blocks(lab: ModuleType) -> None:
 
 
 def test_an_expert_without_tokens_takes_no_block(lab: ModuleType) -> None:
-    """And one with a block and a bit takes two."""
+    """An expert without tokens takes no block, and one with a block and a bit takes two."""
     ids = np.array([[3], [3], [1], [3], [3], [3]], np.int32)
     pairs, experts, used = lab.align(ids, 4, 4)
     assert used == 12, (
@@ -88,7 +88,7 @@ def test_an_expert_without_tokens_takes_no_block(lab: ModuleType) -> None:
 
 
 def test_what_lies_behind_the_last_block(lab: ModuleType) -> None:
-    """The host has made room for the worst case: no pair and no expert may be found there."""
+    """Room behind the last block holds no pair and no expert: it was made for the worst case."""
     ids = np.array([[0, 1]] * 5, np.int32)
     pairs, experts, used = lab.align(ids, 4, 4)
     room = 10 + 4 * 3
@@ -105,7 +105,7 @@ def test_what_lies_behind_the_last_block(lab: ModuleType) -> None:
 
 
 def test_random_lists(lab: ModuleType) -> None:
-    """300 batches, any number of experts, some without tokens."""
+    """The list is right for 300 random batches with any number of experts, some without tokens."""
     for ids, block, num_experts in support.cases(300, seed=1):
         pairs, experts, used = lab.align(ids, block, num_experts)
         want_pairs, want_experts = support.want_list(ids, block, num_experts)
@@ -123,7 +123,7 @@ def test_random_lists(lab: ModuleType) -> None:
 
 
 def test_a_small_batch_has_no_list(lab: ModuleType) -> None:
-    """Four times the pairs, and not more than the experts: 4 tokens with 8 of 128, not 5."""
+    """A batch has no list if four times its pairs are at most the experts: 4 tokens with 8 of 128, not 5."""
     for tokens, top_k, experts, alone in (
         (1, 2, 8, True), (2, 2, 8, False), (4, 8, 128, True), (5, 8, 128, False), (8, 8, 256, True),
     ):  # fmt: skip
@@ -156,7 +156,7 @@ PRODUCTS = [(7, 2, 4, 4), (33, 2, 8, 16), (1, 2, 8, 16), (3, 4, 64, 16), (20, 1,
 def test_each_pair_gets_its_experts_product(
     lab: ModuleType, tokens: int, top_k: int, experts: int, block: int
 ) -> None:
-    """Both products of a layer: from a row per token, and from a row per pair."""
+    """Each pair gets its expert's product, whether x has a row per token or a row per pair."""
     rng = np.random.RandomState(3)
     ids = support.choose(tokens, top_k, experts, rng)
     w = rng.standard_normal((experts, 12, 20)).astype(np.float32)
@@ -179,7 +179,7 @@ def test_each_pair_gets_its_experts_product(
 
 
 def test_a_block_reads_its_expert_once(lab: ModuleType) -> None:
-    """As often as an expert has blocks, and no block behind the last is touched."""
+    """An expert is read once per block that it has, and no block behind the last one is read."""
     ids = np.array([[0, 3]] * 9 + [[3, 5]], np.int32)
     w = support.Experts(np.ones((8, 4, 6), np.float32))
     x = np.ones((10, 6), np.float32)

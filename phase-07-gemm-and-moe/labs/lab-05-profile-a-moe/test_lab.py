@@ -53,7 +53,7 @@ def facts(lab: ModuleType) -> dict[str, tuple[float, float]]:
 
 @pytest.mark.parametrize("question", ASK)
 def test_the_predictions_hold(lab: ModuleType, question: str) -> None:
-    """Eight numbers, most of them counted in real vLLM."""
+    """The eight predictions hold; most of the numbers were counted in real vLLM."""
     said = lab.predictions()
     assert sorted(said) == sorted(ASK), f"answer {sorted(ASK)}; yours: {sorted(said)}"
     want, room = facts(lab)[question]
@@ -65,7 +65,7 @@ def test_the_predictions_hold(lab: ModuleType, question: str) -> None:
 
 
 def test_a_call_within_a_call(lab: ModuleType) -> None:
-    """The inner one's time is not the outer one's."""
+    """The time of an inner call is not counted for the call around it."""
     made = support.calls(
         lab, ("a", 0, 100), ("b", 10, 40), ("c", 20, 25), ("b", 50, 60), ("a", 100, 130)
     )
@@ -77,7 +77,7 @@ def test_a_call_within_a_call(lab: ModuleType) -> None:
 
 
 def test_calls_side_by_side(lab: ModuleType) -> None:
-    """One that starts when another ends was not made by it."""
+    """A call that starts when another one ends was not made by it."""
     got = lab.self_times(support.calls(lab, ("a", 0, 10), ("b", 10, 30), ("c", 30, 31)))
     for name, us in (("a", 10), ("b", 20), ("c", 1)):
         near(got[name], us, f"a 0-10, b 10-30, c 30-31: {name}")
@@ -87,7 +87,7 @@ def test_calls_side_by_side(lab: ModuleType) -> None:
 
 
 def test_self_times_are_the_time_that_anything_ran(lab: ModuleType) -> None:
-    """Random traces, against a clock that ticks once a microsecond."""
+    """On random traces the self times agree with a clock that ticks once per microsecond."""
     rng = random.Random(3)
 
     def grow(start: int, end: int, depth: int) -> list[tuple[str, float, float]]:
@@ -112,7 +112,7 @@ def test_self_times_are_the_time_that_anything_ran(lab: ModuleType) -> None:
 
 
 def test_the_recorded_step(lab: ModuleType) -> None:
-    """All operators of the step together, and no more."""
+    """The self times in the recorded step add up to the time of all its operators, and no more."""
     step = support.recorded_step(lab)
     own = lab.self_times(step.events)
     ends: list[float] = []
@@ -148,7 +148,7 @@ def test_parts_by_name_and_shape(lab: ModuleType) -> None:
 
 
 def test_the_parts_of_the_recorded_step(lab: ModuleType) -> None:
-    """One of each per layer, and the head."""
+    """The recorded step has one product of each kind per layer, and one for the head."""
     step = support.recorded_step(lab)
     got = Counter(part for event in step.events if (part := lab.part_of(event, lab.TINY)))
     want = {"qkv": 4, "o": 4, "router": 4, "experts": 4, "head": 1}
@@ -159,7 +159,7 @@ def test_the_parts_of_the_recorded_step(lab: ModuleType) -> None:
 
 
 def test_experts_touched(lab: ModuleType) -> None:
-    """Against all that can happen, and against what was counted."""
+    """The number of experts touched agrees with every possible choice, and with what was counted."""
     for experts, top_k, tokens, want in (
         (8, 2, 1, 2.0), (8, 2, 2, 3.5), (8, 2, 0, 0.0), (4, 4, 9, 4.0), (2, 1, 2, 1.5),
     ):  # fmt: skip
@@ -178,7 +178,7 @@ def test_experts_touched(lab: ModuleType) -> None:
 
 
 def test_work_of_ilses_model(lab: ModuleType) -> None:
-    """Mixtral-8x7B by its matrices: 46.6 billion weights, of which a token meets 12.7."""
+    """Mixtral-8x7B's matrices have 46.6 billion weights, of which a token meets 12.7 billion."""
     attention = 32 * 4096 * (4096 + 2 * 1024), 32 * 4096 * 4096
     rest = {"qkv": attention[0], "o": attention[1], "router": 32 * 4096 * 8, "head": 4096 * 32_000}
     expert = 3 * 4096 * 14336
@@ -195,7 +195,7 @@ def test_work_of_ilses_model(lab: ModuleType) -> None:
 
 
 def test_heads_may_be_wider_than_the_model(lab: ModuleType) -> None:
-    """Numbers of a head times heads need not be `hidden`."""
+    """A head's width times the number of heads need not be `hidden`."""
     model = lab.Model(1, 8, 4, 2, 4, 4, 6, 1, 10)
     got = lab.work(model, 1, 1)
     for part, weights in (
@@ -209,13 +209,13 @@ def test_heads_may_be_wider_than_the_model(lab: ModuleType) -> None:
 
 
 def test_shares(lab: ModuleType) -> None:
-    """They add up to 1."""
+    """The shares of a step's parts add up to 1."""
     got = lab.shares({"a": 1.0, "b": 3.0, "c": 4.0})
     assert got == {"a": 0.125, "b": 0.375, "c": 0.5}, f"1, 3 and 4 of 8: {got}"
 
 
 def test_what_it_waits_for(lab: ModuleType) -> None:
-    """The longer of two, if that explains the time."""
+    """A step waits for arithmetic or memory, whichever takes longer, if that explains its time."""
     for flops, read, seconds, want in (
         (1e9, 1e9, 1e-2, "memory"), (1e12, 1e9, 0.12, "compute"), (1e9, 1e9, 2.9e-2, "memory"),
         (1e9, 1e9, 0.03, "memory"), (1e9, 1e9, 3.1e-2, "neither"), (1e11, 1e9, 1e-2, "compute"),
@@ -229,7 +229,7 @@ def test_what_it_waits_for(lab: ModuleType) -> None:
 
 
 def test_what_a_faster_part_brings(lab: ModuleType) -> None:
-    """The rest stays as it was."""
+    """A faster part shortens only its own share of the step; the rest takes as long as before."""
     for share, times, want in (
         (0.5, 2, 4 / 3),
         (0.115, 2, 1 / (1 - 0.0575)),

@@ -18,7 +18,7 @@ Array = NDArray[Any]
 
 
 def predictions() -> dict[str, list[float]]:
-    """Your answers to the four questions of the README, under the names that stand there."""
+    """Your answers to the four questions of the README, under the names given there."""
     return {
         "8 experts on 3 GPUs": [3, 3, 2],
         "90 and seven tens": [1.5, 1.5, 1.125],

@@ -19,7 +19,7 @@ Array = NDArray[Any]
 
 
 def predictions() -> dict[str, list[float]]:
-    """Your answers to the four questions of the README, under the names that stand there."""
+    """Your answers to the four questions of the README, under the names given there."""
     raise NotImplementedError
 
 

@@ -22,7 +22,7 @@ def plain(value: Any) -> Any:
 
 
 def test_the_predictions_hold(lab: ModuleType) -> None:
-    """Parts of a map, three placements of one load, when packing cannot help, and a window's average."""
+    """The predictions are about a map, three placements of a load, when packing fails, and a window."""
     want = {
         "8 experts on 3 GPUs": ([3, 3, 2], "all are placed, and the first GPUs have one more"),
         "90 and seven tens": (
@@ -50,7 +50,7 @@ def test_the_predictions_hold(lab: ModuleType) -> None:
 
 
 def test_a_map_by_hand(lab: ModuleType) -> None:
-    """8 experts on 3 GPUs: 3, 3 and 2, one after the other."""
+    """8 experts on 3 GPUs lie in contiguous blocks of 3, 3 and 2."""
     want = [
         (3, [0, 1, 2, -1, -1, -1, -1, -1]),
         (3, [-1, -1, -1, 0, 1, 2, -1, -1]),
@@ -65,7 +65,7 @@ def test_a_map_by_hand(lab: ModuleType) -> None:
 
 
 def test_maps_are_vllms(lab: ModuleType) -> None:
-    """Sizes that divide and sizes that do not, and more GPUs than experts."""
+    """The maps are vLLM's, for sizes that divide and sizes that do not, and for more GPUs than experts."""
     for experts, gpus, maps in ANSWERS["maps"]:
         for gpu, (held, local) in enumerate(maps):
             got = lab.expert_map(gpus, gpu, experts)
@@ -82,7 +82,7 @@ def test_maps_are_vllms(lab: ModuleType) -> None:
 
 
 def test_copies_count_together_over_the_window(lab: ModuleType) -> None:
-    """Tokens of every step and of every copy, under the expert's number."""
+    """The window's load adds up the tokens of every step and every copy, under the expert's number."""
     window = np.array([[5, 1, 2, 0, 4], [7, 0, 3, 1, 6]], np.int32)
     got = lab.window_load(window, np.array([2, 0, 2, 1, 2]), 4)
     assert plain(got) == [1, 1, 27, 0], (
@@ -92,7 +92,7 @@ def test_copies_count_together_over_the_window(lab: ModuleType) -> None:
 
 
 def test_imbalance_by_hand(lab: ModuleType) -> None:
-    """Busiest over mean, of GPUs and not of experts; copies share their expert's tokens."""
+    """Imbalance is the busiest GPU over the mean GPU, not of experts; copies share their expert's tokens."""
     cases: list[tuple[list[int], list[int], int, float]] = [
         ([90, 10, 10, 10, 10, 10, 10, 10], list(range(8)), 2, 1.5),
         ([90, 10, 10, 10, 10, 10, 10, 10], list(range(8)), 4, 2.5),
@@ -130,7 +130,7 @@ def test_weights_are_read_once_per_step(lab: ModuleType) -> None:
 
 
 def test_packs_by_hand(lab: ModuleType) -> None:
-    """The heaviest first, into the lightest pack that has room; ties to the lower number."""
+    """Items are packed heaviest first, into the lightest pack that has room; ties go to the lower number."""
     pack, place = lab.balanced_packing(TENS, 2)
     assert plain(pack) == [0, 1, 1, 1, 1, 0, 0, 0], (
         f"90 and seven tens in two packs of four: [0, 1, 1, 1, 1, 0, 0, 0], not {plain(pack)}"
@@ -147,8 +147,23 @@ def test_packs_by_hand(lab: ModuleType) -> None:
     )
 
 
+def test_many_equally_heavy_items_keep_their_order(lab: ModuleType) -> None:
+    """128 items with four different loads go into eight packs by the same greedy rule, item by item."""
+    load = np.random.RandomState(8).randint(1, 5, 128)
+    loads, want = [0] * 8, [-1] * 128
+    for item in sorted(range(128), key=lambda item: -load[item]):
+        open_ = [pack for pack in range(8) if want.count(pack) < 16]
+        want[item] = min(open_, key=lambda pack: loads[pack])
+        loads[want[item]] += int(load[item])
+    pack, _ = lab.balanced_packing(load, 8)
+    assert plain(pack) == want, (
+        "128 items have four different loads, so many are equally heavy: the lower number first. With eight "
+        "items alone it does not show which sort keeps the order of equal ones"
+    )
+
+
 def test_packs_of_one_stay(lab: ModuleType) -> None:
-    """Nothing to choose, so nothing moves: item i is in pack i."""
+    """Packs of one item leave nothing to choose, so nothing moves: item i is in pack i."""
     pack, place = lab.balanced_packing(np.array([3, 9, 1, 5]), 4)
     assert plain(pack) == [0, 1, 2, 3], (
         f"3, 9, 1, 5 in four packs: item i stays in pack i, they are not sorted; not {plain(pack)}"
@@ -157,7 +172,7 @@ def test_packs_of_one_stay(lab: ModuleType) -> None:
 
 
 def test_copies_by_hand(lab: ModuleType) -> None:
-    """Slot by slot to the expert whose copies have the most, as they stand by then."""
+    """Each further slot goes to the expert whose copies have the most tokens each at that point."""
     phy2log, copies = lab.replicate_experts(TENS, 10)
     assert (plain(phy2log)[8:], plain(copies)) == ([0, 0], [3, 1, 1, 1, 1, 1, 1, 1]), (
         f"90 is 45 per copy, then still the most: slots 8 and 9 hold 0 and 0, not {plain(phy2log)[8:]}; "
@@ -168,10 +183,14 @@ def test_copies_by_hand(lab: ModuleType) -> None:
         f"40, 50, 30: slot 3 goes to 50, then 40 has the most per copy, then 30; {plain(phy2log)}"
     )
     assert plain(copies) == [2, 2, 2], f"each has two copies, not {plain(copies)}"
+    phy2log, _ = lab.replicate_experts(np.array([6, 6, 3]), 5)
+    assert plain(phy2log)[3:] == [0, 1], (
+        f"6, 6, 3: of two that have equally much the first gets slot 3, [0, 1], not {plain(phy2log)[3:]}"
+    )
 
 
 def test_placements_are_vllms(lab: ModuleType) -> None:
-    """Copies, packs and the placement of random loads, as DefaultEplbPolicy answers."""
+    """Copies, packs and placements of random loads are those of vLLM's DefaultEplbPolicy."""
     for case in ANSWERS["placements"]:
         load, slots, gpus = np.array(case["load"]), case["slots"], case["gpus"]
         what = f"{len(load)} experts, {slots} slots, {gpus} GPUs"
@@ -190,7 +209,7 @@ def test_placements_are_vllms(lab: ModuleType) -> None:
 
 
 def test_a_placement_by_hand(lab: ModuleType) -> None:
-    """A copy weighs its share; pack 0's slots come first, in the order in which they were filled."""
+    """A copy weighs its share of tokens; pack 0's slots come first, in the order they were filled."""
     placed = plain(lab.rebalance(np.array([40, 100, 31, 20]), 6, 2))
     assert sorted(placed) == [0, 1, 1, 1, 2, 3], (
         f"loads 40, 100, 31, 20 in six slots: expert 1 has three, the others one; {placed}"
@@ -209,7 +228,7 @@ def test_a_placement_by_hand(lab: ModuleType) -> None:
 
 
 def test_no_more_slots_than_needed(lab: ModuleType) -> None:
-    """The least number that keeps to the limit, shared equally by the GPUs; or None."""
+    """The answer is the least number of slots within the limit that the GPUs share equally, or None."""
     for gpus, limit, want in (
         (2, 1.5, 8), (2, 1.2, 10), (2, 1.06, 12), (4, 1.2, 12), (4, 1.1, 16), (3, 1.2, 12), (8, 1.05, 16),
     ):  # fmt: skip
@@ -226,7 +245,7 @@ def test_no_more_slots_than_needed(lab: ModuleType) -> None:
 
 
 def test_a_placement_is_for_its_window(lab: ModuleType) -> None:
-    """On four GPUs, the shipped model's routing: good for the text that was counted, bad for another."""
+    """A placement on four GPUs is good for the text whose tokens were counted, and bad for another text."""
     loads = {
         kind: [lab.window_load(steps, np.arange(8), 8) for steps in layers]
         for kind, layers in support.routing().items()

@@ -34,7 +34,7 @@ ANSWERS: dict[str, tuple[list[int], str]] = {
 
 @pytest.mark.parametrize("question", ANSWERS)
 def test_the_predictions_hold(lab: ModuleType, question: str) -> None:
-    """Six pairs of numbers, by hand."""
+    """The six predicted pairs of numbers are right."""
     said = lab.predictions()
     assert sorted(said) == sorted(ANSWERS), f"answer {sorted(ANSWERS)}; yours: {sorted(said)}"
     want, hint = ANSWERS[question]
@@ -65,7 +65,7 @@ def test_expert_parallel_cuts_none(lab: ModuleType) -> None:
 
 
 def test_every_shipped_name(lab: ModuleType) -> None:
-    """The name of each file that vLLM ships, from its parts."""
+    """The name of each file that vLLM ships follows from its parts."""
     for file in support.files.recorded().values():
         e, n, device, dtype, shape = file.parts
         got = lab.file_name(e, n, device, dtype, shape)
@@ -73,7 +73,7 @@ def test_every_shipped_name(lab: ModuleType) -> None:
 
 
 def test_names_of_devices_and_blocks(lab: ModuleType) -> None:
-    """Spaces, the H200 family, and what is left out."""
+    """File names handle spaces, the H200 family, and parts that are left out."""
     for device, want in (
         (A100, "NVIDIA_A100-SXM4-80GB"), ("NVIDIA H100 80GB HBM3", "NVIDIA_H100_80GB_HBM3"),
         ("NVIDIA H200 NVL", "NVIDIA_H200"), ("NVIDIA GH200 480GB", "NVIDIA_GH200_480GB"),
@@ -92,7 +92,7 @@ def test_names_of_devices_and_blocks(lab: ModuleType) -> None:
 
 
 def test_a_file_is_read(lab: ModuleType, tmp_path: Path) -> None:
-    """Whole numbers as keys, in the order of the file, without the Triton version; None without a file."""
+    """A file is read with whole numbers as keys, in its order, without triton_version; no file gives None."""
     folder = support.put(tmp_path, "a.json", support.tuned((16, 32), (1, 16)))
     got = lab.read_configs("a.json", [folder])
     want = {
@@ -107,7 +107,7 @@ def test_a_file_is_read(lab: ModuleType, tmp_path: Path) -> None:
 
 
 def test_your_folder_hides_the_shipped_file(lab: ModuleType, tmp_path: Path) -> None:
-    """Files of one name are not merged: the first folder's counts."""
+    """Files of the same name are not merged: only the first folder's file is used."""
     mine = support.put(tmp_path / "mine", "a.json", support.tuned((1, 16), (32, 16)))
     theirs = support.put(tmp_path / "theirs", "a.json", support.tuned((1, 64), (4096, 128)))
     got = lab.read_configs("a.json", [mine, theirs])
@@ -118,7 +118,7 @@ def test_your_folder_hides_the_shipped_file(lab: ModuleType, tmp_path: Path) -> 
 
 
 def test_the_nearest_key(lab: ModuleType) -> None:
-    """By difference, larger or smaller; of equals the first in the file."""
+    """The nearest key, larger or smaller, has the least difference; of equals, the file's first."""
     configs = {key: {"BLOCK_SIZE_M": key} for key in (1, 2, 4, 8, 16, 32)}
     for tokens, want in ((1, 1), (5, 4), (7, 8), (12, 8), (13, 16), (24, 16), (33, 32), (8192, 32)):
         got = lab.nearest_config(configs, tokens)["BLOCK_SIZE_M"]
@@ -137,7 +137,7 @@ def test_the_nearest_key(lab: ModuleType) -> None:
 
 
 def test_the_default_by_tokens(lab: ModuleType) -> None:
-    """The ladder, at both ends of every rung."""
+    """The default is right at both ends of every range of tokens in its table."""
     for tokens, (m, n, k, warps, stages) in support.LADDER.items():
         got = lab.default_config(tokens, 10_000)
         want = dict(zip(support.KEYS, (m, n, k, 1, 1, warps, stages), strict=True))
@@ -150,7 +150,7 @@ def test_the_default_by_tokens(lab: ModuleType) -> None:
 
 
 def test_when_blocks_are_grouped(lab: ModuleType) -> None:
-    """From 129 whole tokens per expert of this GPU on."""
+    """Blocks are grouped from 129 whole tokens per expert of this GPU on."""
     for tokens, e, want in (
         (1031, 8, 1), (1032, 8, 16), (128, 1, 1), (129, 1, 16), (515, 4, 1), (516, 4, 16),
     ):  # fmt: skip
@@ -162,7 +162,7 @@ def test_when_blocks_are_grouped(lab: ModuleType) -> None:
 
 
 def test_which_is_chosen(lab: ModuleType, tmp_path: Path) -> None:
-    """Ilse's two servers: the one with a file, and the one without."""
+    """Ilse's server with a file uses the file, and her server without one uses the default."""
     name = "E=8,N=7168,device_name=NVIDIA_A100-SXM4-80GB.json"
     folder = support.put(tmp_path, name, support.tuned((1, 48), (64, 80), (4096, 112)))
     for tokens, want in ((1, 48), (100, 80), (8192, 112)):
@@ -182,7 +182,7 @@ def test_which_is_chosen(lab: ModuleType, tmp_path: Path) -> None:
 
 
 def test_a_file_for_blocks(lab: ModuleType, tmp_path: Path) -> None:
-    """A file may be for one block shape, and is found for that one only."""
+    """A file made for one block shape is found for that shape only."""
     name = "E=8,N=7168,device_name=NVIDIA_A100-SXM4-80GB,dtype=fp8_w8a8,block_shape=[128,128].json"
     folder = support.put(tmp_path, name, support.tuned((1, 48)))
     got = lab.choose(5, 8, 7168, A100, "fp8_w8a8", [128, 128], [folder])
@@ -192,7 +192,7 @@ def test_a_file_for_blocks(lab: ModuleType, tmp_path: Path) -> None:
 
 
 def test_invariant_reads_no_file(lab: ModuleType, tmp_path: Path) -> None:
-    """One tile size for every step, whatever a file says."""
+    """In batch-invariant mode every step has the same tile size, whatever a file says."""
     name = "E=8,N=7168,device_name=NVIDIA_A100-SXM4-80GB.json"
     folder = support.put(tmp_path, name, support.tuned((1, 48)))
     for tokens in (1, 8192):
@@ -201,7 +201,7 @@ def test_invariant_reads_no_file(lab: ModuleType, tmp_path: Path) -> None:
 
 
 def test_a_file_of_small_keys(lab: ModuleType, tmp_path: Path) -> None:
-    """The trap: tuned for decode, used for prefill, where no file at all would have been better."""
+    """A file of small keys is a trap: tuned for decode, it serves prefill, where none would be better."""
     name = "E=8,N=7168,device_name=NVIDIA_A100-SXM4-80GB.json"
     folder = support.put(tmp_path, name, support.tuned((1, 16), (8, 16), (32, 16)))
     blocks = [
@@ -219,7 +219,7 @@ def test_a_file_of_small_keys(lab: ModuleType, tmp_path: Path) -> None:
 
 
 def test_blocks_per_expert(lab: ModuleType) -> None:
-    """Rows are rounded up, then blocks are."""
+    """An expert's rows are rounded up first, and its blocks after that."""
     many = lab.Experts(128, 768, 8)
     for tokens, experts, block, want in (
         (1, lab.MIXTRAL, 16, 1), (1, lab.MIXTRAL, 1, 1), (64, lab.MIXTRAL, 16, 1), (65, lab.MIXTRAL, 16, 2),
@@ -234,7 +234,7 @@ def test_blocks_per_expert(lab: ModuleType) -> None:
 
 
 def test_rows_computed(lab: ModuleType) -> None:
-    """Whole blocks of the experts in use."""
+    """The rows computed are those of whole blocks, for the experts in use only."""
     many = lab.Experts(128, 768, 8)
     for tokens, experts, block, want in (
         (1, lab.MIXTRAL, 16, 32), (1, lab.MIXTRAL, 64, 128), (3, lab.MIXTRAL, 16, 96),

@@ -63,7 +63,7 @@ def facts(lab: ModuleType) -> dict[str, tuple[Any, Any]]:
 
 @pytest.mark.parametrize("question", ASK)
 def test_the_predictions_hold(lab: ModuleType, question: str) -> None:
-    """Eight answers, those that are numbers within a factor of three."""
+    """The eight predictions hold, and those that are estimates hold within a factor of three."""
     said = lab.predictions()
     assert sorted(said) == sorted(ASK), f"answer {sorted(ASK)}; yours: {sorted(said)}"
     least, most = facts(lab)[question]
@@ -79,7 +79,7 @@ def test_the_predictions_hold(lab: ModuleType, question: str) -> None:
 
 
 def test_the_gap(lab: ModuleType) -> None:
-    """Between the last that is in and the first that is out, in float64."""
+    """The gap lies between the last chosen logit and the first that is not chosen, in float64."""
     logits = np.array([0.5, 3.0, 2.0, 2.5, -1.0], np.float32)
     for k, want in ((1, 0.5), (2, 0.5), (3, 1.5), (4, 1.5)):
         same(lab.gap(logits, k), want, f"{logits.tolist()}, {k} of them: the gap")
@@ -89,7 +89,7 @@ def test_the_gap(lab: ModuleType) -> None:
 
 
 def test_what_noise_can_turn(lab: ModuleType) -> None:
-    """One falls and the other rises, so twice the noise; only the set counts."""
+    """One logit may fall while another rises, so noise counts twice; only the set of experts counts."""
     logits = np.array([1.0, 3.0, 2.0, 2.5], np.float32)
     for k, noise, want in (
         (2, 0.2, False), (2, 0.24, False), (2, 0.26, True), (2, 0.6, True), (3, 0.4, False),
@@ -102,7 +102,7 @@ def test_what_noise_can_turn(lab: ModuleType) -> None:
 
 
 def test_equal_ones_go_to_the_lower_index(lab: ModuleType) -> None:
-    """Where noise makes two exactly equal."""
+    """Where noise makes two logits exactly equal, the lower index is chosen."""
     for logits, want in (([1.0, 0.5, 0.0], False), ([0.5, 1.0, 0.0], True)):
         got = lab.can_turn(np.array(logits, np.float32), 1, 0.25)
         assert got == want, (
@@ -119,8 +119,36 @@ def test_equal_ones_go_to_the_lower_index(lab: ModuleType) -> None:
         )
 
 
+def test_of_many_equal_ones_the_lower_indices_are_chosen(lab: ModuleType) -> None:
+    """Of many equal logits the lower indices are chosen; numpy's default sort does not keep their order."""
+    for seed in range(8):
+        logits = np.random.default_rng(seed).choice([9, 0.5, -9], 128).astype(np.float32)
+        near = np.flatnonzero(logits == 0.5)
+        lower = near[: len(near) // 2]
+        logits[lower] = 1
+        got = lab.can_turn(logits, int((logits > 0.5).sum()), 0.25)
+        assert not got, (
+            "128 experts, of which noise makes a third equal. The lower half of these was chosen before, and "
+            "is chosen again, so nothing turns"
+        )
+    outputs = np.random.default_rng(3).standard_normal((128, 5)).astype(np.float32)
+    logits = (np.arange(128) % 4).astype(np.float32)
+    best = np.flatnonzero(logits == 3)
+    for k in (1, 5):
+        worst = float(np.abs(lab.mix(logits, outputs, k) - outputs[best[:k]].mean(0)).max())
+        assert worst < 1e-5, (
+            f"32 of 128 experts have the largest logit, and {k} are chosen: the first {k}"
+        )
+        want = float(np.abs(outputs[best[k - 1]] - outputs[best[k]]).max()) / k
+        jumps = float(lab.jump(logits, outputs, k))
+        assert math.isclose(jumps, want, rel_tol=1e-4), (
+            f"32 of 128 experts have the largest logit, {k} are chosen: of equal ones the next to come in is "
+            "that with the next index"
+        )
+
+
 def test_a_layer_is_mixed(lab: ModuleType) -> None:
-    """Softmax over the chosen, against float64 by hand."""
+    """A layer mixes its experts by a softmax over the chosen logits, compared with float64 by hand."""
     rng = np.random.default_rng(1)
     for experts, k in ((8, 2), (8, 1), (16, 4)):
         logits = rng.standard_normal(experts).astype(np.float32) + 60  # exp(120) is too large
@@ -135,7 +163,7 @@ def test_a_layer_is_mixed(lab: ModuleType) -> None:
 
 
 def test_the_jump_is_what_mix_does(lab: ModuleType) -> None:
-    """Two logits 4e-6 apart change places, and the layer's output moves as predicted."""
+    """If two logits 4e-6 apart change places, the layer's output moves as `jump` predicts."""
     rng = np.random.default_rng(2)
     for k in (1, 2, 3):
         logits = np.array([0.3, -1, 1.2, 0.9, -0.5, 2.0], np.float32) + np.float32(60)
@@ -149,7 +177,7 @@ def test_the_jump_is_what_mix_does(lab: ModuleType) -> None:
 
 
 def test_a_smaller_gap_is_no_smaller_jump(lab: ModuleType) -> None:
-    """The difference to a dense model: noise goes in, and something else comes out."""
+    """Unlike in a dense model, a smaller gap makes no smaller jump: noise goes in, and far more comes out."""
     outputs = np.array([[1, 0], [0, 1], [0, -3]], np.float32)
     for near in (1e-1, 1e-3, 1e-5):
         logits = np.array([1.0, 0.5, 0.5 - near], np.float32)
@@ -161,7 +189,7 @@ def test_a_smaller_gap_is_no_smaller_jump(lab: ModuleType) -> None:
 
 
 def test_rows_together(lab: ModuleType) -> None:
-    """Equal steps of four rows, other company: other matrices."""
+    """Other company in a step of four rows makes matrices of other heights."""
     me = [2, 5]
     for others, want in (
         ([[0, 1], [3, 4], [6, 7]], [1, 1]),
@@ -180,7 +208,7 @@ ROUTER = [[3.0, 2.0, 1.0, 0.0], [0.0, 2.0, 2.0 - 1e-5, 4.0]]
 
 
 def test_where_experts_first_differ(lab: ModuleType) -> None:
-    """By set, layer by layer."""
+    """Experts are compared as sets, layer by layer."""
     one = support.made(lab, ROUTER, [1, 0])
     for experts, want in (
         ([[0, 1], [3, 1]], None), ([[1, 0], [1, 3]], None), ([[0, 1], [3, 2]], 1), ([[0, 2], [2, 3]], 0),
@@ -190,7 +218,7 @@ def test_where_experts_first_differ(lab: ModuleType) -> None:
 
 
 def test_verdicts_by_hand(lab: ModuleType) -> None:
-    """One of each kind, and each just beyond noise."""
+    """There is one ticket for each verdict, and for each a case just beyond noise."""
     one = support.made(lab, ROUTER, [1.0, 1.0 - 1e-5, 0.0])
     for router, logits, experts, want, what in (
         (ROUTER, [1.0, 1.0 - 1e-5, 0.0], None, "noise", "two equal runs"),
@@ -205,13 +233,19 @@ def test_verdicts_by_hand(lab: ModuleType) -> None:
     ):  # fmt: skip
         got = lab.verdict(one, support.made(lab, router, logits, experts), NOISE)
         assert got == want, f"{what}: {want!r}, not {got!r}"
+    equal = (
+        support.made(lab, ROUTER, [1.0, 1.0, 0.0]),
+        support.made(lab, ROUTER, [1.0, 1.0 + 1e-5, 0.0]),
+    )
+    got = lab.verdict(*equal, NOISE)
+    assert got == "token tie", f"of two equal logits the lower token was the largest: not {got!r}"
     moved = support.made(lab, ROUTER, [1.0, 0.25, 0.0]), support.made(lab, ROUTER, [1.0, 0.5, 0.0])
     got = lab.verdict(*moved, 0.25)
     assert got == "noise", f"a logit moved by 0.25, noise 0.25, which is at most that: not {got!r}"
 
 
 def test_a_later_turn_follows_from_the_first(lab: ModuleType) -> None:
-    """After a tie nothing is the same: layer 1 turns too, far beyond noise, and that is no fault."""
+    """After a tie in layer 0, layer 1 may turn far beyond noise, and that is not a fault."""
     one = support.made(lab, ROUTER[::-1], [1.0, 0.0])
     later = support.made(lab, [ROUTER[1], [0.0, 0.0, 5.0, 6.0]], [0.0, 1.0], [[3, 2], [3, 2]])
     got = lab.verdict(one, later, NOISE)
@@ -219,7 +253,7 @@ def test_a_later_turn_follows_from_the_first(lab: ModuleType) -> None:
 
 
 def test_the_recorded_runs(lab: ModuleType) -> None:
-    """Every run of ties.json beside the one alone."""
+    """Every run of ties.json gets its verdict beside the run of the request alone."""
     for flip in support.ties()["flips"]:
         alone = support.as_run(lab, flip["runs"]["alone"])
         for name, raw in flip["runs"].items():
@@ -242,7 +276,7 @@ def test_the_recorded_runs(lab: ModuleType) -> None:
 
 
 def test_a_lost_token_is_no_tie(lab: ModuleType) -> None:
-    """A recorded run with one token's keys and values overwritten."""
+    """A recorded run with one token's keys and values overwritten is a fault, not a tie."""
     healthy, broken = (support.as_run(lab, raw) for raw in support.ties()["lost"])
     got = lab.verdict(healthy, broken, NOISE)
     assert got == "fault", (
