@@ -17,8 +17,8 @@ from mini_vllm import LLMEngine
 
 def draw_gain() -> Drawing:
     """How many times as fast each person's text comes, against people: a good head, and a poor one."""
-    left, right, top, bottom = 62, 480, 34, 250
-    d = Drawing("What three drafts bring, against the people on the card", 316)
+    left, right, top, bottom = 62, 456, 34, 250
+    d = Drawing("The gain from three draft tokens, against the people on the card", 316)
 
     def x(people: float) -> float:
         return left + math.log2(people) / 8 * (right - left)
@@ -42,9 +42,9 @@ def draw_gain() -> Drawing:
     d.path([(x(even), y(1)), (x(even), bottom)], "dash")
     d.text(x(even) - 4, bottom - 6, even, "A s", "end")
     d.dot(right + 14, 60, "A")
-    d.text(right + 26, 65, f"{WITH_HEAD.tokens:.2f} tokens a step", "m")
+    d.text(right + 26, 65, f"{WITH_HEAD.tokens:.2f} tokens per step", "m")
     d.dot(right + 14, 86, "B")
-    d.text(right + 26, 91, f"{WITH_POOR_HEAD.tokens:.2f} tokens a step", "m")
+    d.text(right + 26, 91, f"{WITH_POOR_HEAD.tokens:.2f} tokens per step", "m")
     d.text(left, bottom + 60, "derived from data sheets, without reading the KV cache", "m")
     return d
 
@@ -68,7 +68,7 @@ def draw_verify() -> Drawing:
             d.cell(at, 158, wide - 20, high, show(row.drafted), "none")
         word = {"accepted": "accepted", "own token": "not equal", "": "thrown away"}[row.verdict]
         d.text(at + wide / 2 - 10, 214, word, "s", "middle")
-    d.text(left, 246, "what the step brings: u, e, and an n of the model's own", "m")
+    d.text(left, 246, "what the step yields: u, e, and an n of the model's own", "m")
     return d
 
 

@@ -60,7 +60,7 @@ def test_what_drafting_takes(drafts: ModuleType) -> None:
     assert f"{drafts.pass_ms(256):.1f}" == "13.2"
     gains = [f"{100 * (head.gain(people) - 1):.0f}" for people in (64, 1)]
     assert f"by {gains[0]} % instead of {gains[1]}" in GUIDE
-    assert f"It brings {head.tokens:.2f} tokens each" in GUIDE
+    assert f"It yields {head.tokens:.2f} tokens per person" in GUIDE
     poor = drafts.WITH_POOR_HEAD
     assert f"only {poor.tokens:.2f}" in GUIDE
     assert poor.gain(1) < 1

@@ -15,7 +15,7 @@ Tokens = NDArray[np.int32]
 
 
 def predictions() -> dict[str, Any]:
-    """Your answers to the README's five questions, under the names that stand there."""
+    """Your answers to the README's five questions, under the names given there."""
     return {
         "one length": [7, 1],
         "two lengths": [8, 2],
@@ -26,7 +26,7 @@ def predictions() -> dict[str, Any]:
 
 
 def find_ngram(tokens: Sequence[int], min_n: int, max_n: int) -> int | None:
-    """The place right behind an earlier copy of the tokens that the text ends with; None: there is none."""
+    """The place right after an earlier copy of the tokens that the text ends with; None without a copy."""
     tokens = list(tokens)
     for n in range(min(max_n, len(tokens) - 1), min_n - 1, -1):
         suffix = tokens[-n:]
@@ -90,7 +90,7 @@ class Counts:
 def replay(
     text: Sequence[int], num_prompt_tokens: int, max_tokens: int, proposer: NgramProposer
 ) -> Counts:
-    """What a request would count with this proposer, worked out from the text that it got without."""
+    """The counts of a request with this proposer, worked out from the text that it got without drafts."""
     counts = Counts(num_steps=1, num_accepted_tokens_per_pos=[0] * proposer.k)
     known = num_prompt_tokens + 1
     while known < num_prompt_tokens + max_tokens:

@@ -15,12 +15,12 @@ Tokens = NDArray[np.int32]
 
 
 def predictions() -> dict[str, Any]:
-    """Your answers to the README's five questions, under the names that stand there."""
+    """Your answers to the README's five questions, under the names given there."""
     raise NotImplementedError
 
 
 def find_ngram(tokens: Sequence[int], min_n: int, max_n: int) -> int | None:
-    """The place right behind an earlier copy of the tokens that the text ends with; None: there is none.
+    """The place right after an earlier copy of the tokens that the text ends with; None without a copy.
 
     A copy is n tokens long, min_n <= n <= max_n, and begins before the last n tokens do, which it may
     overlap. Where there are several, vLLM takes the longest; of several that long, the earliest.
@@ -35,10 +35,10 @@ def find_ngram(tokens: Sequence[int], min_n: int, max_n: int) -> int | None:
 
 
 def draft(tokens: Sequence[int], min_n: int, max_n: int, k: int, max_model_len: int) -> list[int]:
-    """At most k tokens that may come next: those that stand from `find_ngram`'s place on.
+    """At most k tokens that may come next: those from `find_ngram`'s place on.
 
-    They are fewer where the text ends before, and where the request would get longer than max_model_len
-    tokens. Without a place, or at max_model_len, there are none.
+    There are fewer if the text ends first, or if the request would get longer than max_model_len tokens.
+    Without a place, or at max_model_len, there are none.
     """
     raise NotImplementedError
 
@@ -71,9 +71,9 @@ class NgramProposer:
 
         Args:
             sampled_token_ids: for each request, the tokens that this step has sampled for it.
-            num_tokens_no_spec: for each, how many tokens it has, the sampled ones among them.
-            token_ids_cpu: for each, an int32 row that begins with those tokens. What lies behind them is
-                left from other requests.
+            num_tokens_no_spec: for each, how many tokens it has, including the sampled ones.
+            token_ids_cpu: for each, an int32 row that begins with those tokens. What follows them is
+                left over from other requests.
         """
         raise NotImplementedError
 
@@ -101,12 +101,12 @@ class Counts:
 def replay(
     text: Sequence[int], num_prompt_tokens: int, max_tokens: int, proposer: NgramProposer
 ) -> Counts:
-    """What a request would count with this proposer, worked out from the text that it got without.
+    """The counts of a request with this proposer, worked out from the text that it got without drafts.
 
     The first pass computes the prompt, checks nothing and gives one token. Each later pass has the tokens
-    known so far and the drafts for them. Drafts are accepted from the first on, up to the first that is not
-    the text's next token; then the pass adds one token of the model's own. It ends when at least
-    max_tokens are there. You need not care for max_model_len here.
+    known so far and the drafts for them. Draft tokens are accepted up to the first that is not the text's
+    next token; then the pass adds one token of the model's own. The replay ends when there are at least
+    max_tokens. You need not consider max_model_len here.
 
     Args:
         text: the prompt and what the model says after it at temperature 0, at least proposer.k tokens more

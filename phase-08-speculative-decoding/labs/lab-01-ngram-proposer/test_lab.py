@@ -19,7 +19,7 @@ COUNTERS = (
 
 
 def test_the_predictions_hold(lab: ModuleType) -> None:
-    """Four about one draft, one about a text that is copied."""
+    """The predictions hold: four about one draft, one about a copied text."""
     facts = {
         "one length": ([7, 1], "Where does 5 6 stand first, and what comes after it there?"),
         "two lengths": ([8, 2], "Which three tokens does the text end with, and where else are they?"),
@@ -44,7 +44,7 @@ def test_the_predictions_hold(lab: ModuleType) -> None:
 
 
 def expect_place(lab: ModuleType, tokens: list[int], min_n: int, max_n: int, want: Any) -> None:
-    """Fails where `find_ngram` finds another place."""
+    """Fail if `find_ngram` finds another place."""
     got = lab.find_ngram(tokens, min_n, max_n)
     assert got == want, (
         f"find_ngram({tokens}, {min_n}, {max_n}): {want}, not {got}. The text ends with "
@@ -53,13 +53,13 @@ def expect_place(lab: ModuleType, tokens: list[int], min_n: int, max_n: int, wan
 
 
 def test_of_equally_long_copies_the_earliest_counts(lab: ModuleType) -> None:
-    """Two copies of 5 6, and three of 2 1."""
+    """Of two copies of 5 6, and of three of 2 1, the earliest counts."""
     expect_place(lab, [5, 6, 7, 1, 5, 6, 8, 2, 5, 6], 2, 2, 2)
     expect_place(lab, [2, 1, 2, 1, 2, 1, 9, 2, 1], 1, 2, 2)
 
 
 def test_a_longer_copy_counts_more_than_an_earlier_one(lab: ModuleType) -> None:
-    """1 5 6 is there once, after 5 6."""
+    """A copy of 1 5 6 counts more than an earlier copy of 5 6."""
     text = [5, 6, 7, 9, 1, 5, 6, 8, 2, 1, 5, 6]
     expect_place(lab, text, 1, 3, 7)
     expect_place(lab, text, 1, 5, 7)
@@ -67,7 +67,7 @@ def test_a_longer_copy_counts_more_than_an_earlier_one(lab: ModuleType) -> None:
 
 
 def test_a_copy_has_at_least_min_n_tokens(lab: ModuleType) -> None:
-    """A shorter one is none, and a text shorter than that has none."""
+    """A copy has at least min_n tokens, and a text shorter than that has no copy."""
     expect_place(lab, [5, 7, 1, 5], 2, 3, None)
     expect_place(lab, [5, 7, 1, 5], 1, 3, 1)
     expect_place(lab, [4, 5, 7, 4, 5], 2, 3, 2)
@@ -76,7 +76,7 @@ def test_a_copy_has_at_least_min_n_tokens(lab: ModuleType) -> None:
 
 
 def test_a_text_is_no_copy_of_its_own_end(lab: ModuleType) -> None:
-    """But a copy may overlap it."""
+    """A text is not a copy of its own end, but a copy may overlap that end."""
     expect_place(lab, [1, 2, 3, 4], 1, 3, None)
     expect_place(lab, [9, 4, 4, 4], 2, 2, 3)
     expect_place(lab, [1, 2, 1, 2, 1], 1, 5, 3)
@@ -86,7 +86,7 @@ def test_a_text_is_no_copy_of_its_own_end(lab: ModuleType) -> None:
 
 
 def expect_draft(lab: ModuleType, case: Any, want: list[int]) -> None:
-    """Fails where `draft` gives something else."""
+    """Fail if `draft` gives something else."""
     got = list(lab.draft(case.tokens, case.min_n, case.max_n, case.k, case.max_model_len))
     assert got == want, (
         f"{case.tokens} ({len(case.tokens)} tokens) with min_n {case.min_n}, max_n {case.max_n}, "
@@ -95,7 +95,7 @@ def expect_draft(lab: ModuleType, case: Any, want: list[int]) -> None:
 
 
 def test_a_draft_is_what_came_next(lab: ModuleType) -> None:
-    """k tokens behind the copy, fewer where the text ends."""
+    """A draft is the k tokens after the copy, or fewer if the text ends first."""
     text = [5, 6, 7, 1, 5, 6]
     for k, want in ((1, [7]), (3, [7, 1, 5]), (4, [7, 1, 5, 6]), (9, [7, 1, 5, 6])):
         expect_draft(lab, support.Case(text, 2, 2, k, 64), want)
@@ -103,14 +103,14 @@ def test_a_draft_is_what_came_next(lab: ModuleType) -> None:
 
 
 def test_no_draft_reaches_past_max_model_len(lab: ModuleType) -> None:
-    """Ten tokens and four drafts, in contexts of 9 to 15 tokens."""
+    """A text of ten tokens with four drafts stays within contexts of 9 to 15 tokens."""
     text = [1, 2, 3, 4, 5, 6, 7, 8, 1, 2]
     for limit, number in ((9, 0), (10, 0), (11, 1), (12, 2), (13, 3), (14, 4), (15, 4)):
         expect_draft(lab, support.Case(text, 2, 2, 4, limit), [3, 4, 5, 6][:number])
 
 
 def test_random_texts_are_drafted_as_in_vllm(lab: ModuleType) -> None:
-    """400 of them, with what vLLM's own function drafted."""
+    """On 400 random texts the drafts are those of vLLM's own function."""
     for case, want in support.recorded():
         expect_draft(lab, case, want)
 
@@ -119,14 +119,14 @@ def test_random_texts_are_drafted_as_in_vllm(lab: ModuleType) -> None:
 
 
 def propose(lab: ModuleType, sampled: list[list[int]], lengths: list[int], row: list[int]) -> Any:
-    """What `propose` says where all requests have the same row."""
+    """What `propose` returns if all requests have the same row."""
     proposer = lab.NgramProposer(support.make_config(2, 2, 2, max_model_len=len(row)))
     rows = np.array([row] * len(sampled), np.int32)
     return proposer.propose(sampled, np.array(lengths, np.int32), rows)
 
 
 def test_who_has_sampled_nothing_drafts_nothing(lab: ModuleType) -> None:
-    """Three in the middle of their prompts, among two who decode."""
+    """Three requests in the middle of their prompts draft nothing; the two that decode do."""
     got = propose(lab, [[], [2], [], [1, 2], []], [5] * 5, [1, 2, 3, 1, 2, 0, 0, 0])
     assert got == [[], [3, 1], [], [3, 1], []], (
         f"only the second and fourth of five requests have sampled: [[], [3, 1], [], [3, 1], []], not {got}"
@@ -134,7 +134,7 @@ def test_who_has_sampled_nothing_drafts_nothing(lab: ModuleType) -> None:
 
 
 def test_a_request_has_the_tokens_that_it_is_said_to_have(lab: ModuleType) -> None:
-    """Behind them the row still holds another's."""
+    """A row may hold another request's tokens after its own; they are not part of its text."""
     got = propose(lab, [[2], [1], [2]], [5, 4, 2], [1, 2, 3, 1, 2, 7, 1, 2])
     assert got == [[3, 1], [], []], (
         f"of the row 1 2 3 1 2 7 1 2 the first request has 5 tokens, the others 4 and 2: [[3, 1], [], []], "
@@ -143,7 +143,7 @@ def test_a_request_has_the_tokens_that_it_is_said_to_have(lab: ModuleType) -> No
 
 
 def test_drafts_are_lists_of_plain_numbers(lab: ModuleType) -> None:
-    """The scheduler keeps them with the tokens, which are Python's."""
+    """Drafts are plain Python integers, because the scheduler keeps them with the request's tokens."""
     got = propose(lab, [[2]], [5], [1, 2, 3, 1, 2, 0, 0, 0])
     assert [[type(token) for token in one] for one in got] == [[int, int]], (
         f"two drafts that are of type int, not {got!r}"
@@ -151,7 +151,7 @@ def test_drafts_are_lists_of_plain_numbers(lab: ModuleType) -> None:
 
 
 def test_the_proposer_is_for_ngram(lab: ModuleType) -> None:
-    """Given: with another drafter's settings, or none, it says so."""
+    """The given constructor raises an error for another drafter's settings, or for none."""
     eagle = {"method": "eagle", "model": "a-head", "num_speculative_tokens": 3}
     for spec in (None, eagle):
         config = EngineConfig(max_model_len=64, speculative_config=spec)
@@ -165,7 +165,7 @@ def test_the_proposer_is_for_ngram(lab: ModuleType) -> None:
 def expect_counts(
     lab: ModuleType, text: list[int], num_prompt: int, max_tokens: int, k: int, want: list[Any]
 ) -> None:
-    """Fails where `replay` counts something else: steps, drafts, drafted, accepted, by position."""
+    """Fail if `replay` counts something else: steps, drafts, drafted, accepted, by position."""
     proposer = lab.NgramProposer(support.make_config(k, 2, 3))
     counts = lab.replay(text, num_prompt, max_tokens, proposer)
     for name, number in zip(COUNTERS, want, strict=True):
@@ -177,7 +177,7 @@ def expect_counts(
 
 
 def test_a_copied_text_is_accepted(lab: ModuleType) -> None:
-    """The model says its prompt of 12 tokens again."""
+    """If the model repeats its prompt of 12 tokens, the drafts are accepted."""
     text = list(range(12)) * 3
     expect_counts(lab, text, 12, 12, 4, [4, 2, 8, 8, [2, 2, 2, 2]])
     expect_counts(lab, text, 12, 13, 4, [5, 3, 12, 12, [3, 3, 3, 3]])
@@ -185,18 +185,18 @@ def test_a_copied_text_is_accepted(lab: ModuleType) -> None:
 
 
 def test_a_text_without_repetition_costs_what_it_did(lab: ModuleType) -> None:
-    """A pass for each token, none with drafts."""
+    """A text without repetition takes one pass per token, and no pass has drafts."""
     expect_counts(lab, list(range(30)), 10, 15, 4, [15, 0, 0, 0, [0, 0, 0, 0]])
 
 
 def test_acceptance_ends_at_the_first_difference(lab: ModuleType) -> None:
-    """Drafts 3 4 5 6 where the text goes on 3 9 5 6."""
+    """If 3 4 5 6 is drafted and the text goes on 3 9 5 6, only the 3 is accepted."""
     text = [1, 2, 3, 4, 5, 6, 7, 1, 2, 3, 9, 5, 6, 20, 21, 22, 23]
     expect_counts(lab, text, 8, 6, 4, [5, 2, 8, 1, [1, 0, 0, 0]])
 
 
 def test_vllm_has_counted_the_same(lab: ModuleType) -> None:
-    """Four prompts that it answered with the shipped model, with drafts and without."""
+    """vLLM counted the same for four prompts, answered by the shipped model with and without drafts."""
     for run in support.recorded_runs():
         proposer = lab.NgramProposer(support.make_config(run.k, run.min_n, run.max_n, 512))
         counts = lab.replay(run.text, run.num_prompt_tokens, run.max_tokens, proposer)
@@ -209,7 +209,7 @@ def test_vllm_has_counted_the_same(lab: ModuleType) -> None:
 
 
 def test_in_the_engine_the_text_stays_and_vllms_counters_come_out(lab: ModuleType) -> None:
-    """Two of those prompts again, with your proposer in the running engine."""
+    """In the engine, your proposer leaves two of those texts as they were and yields vLLM's counters."""
     runs = support.recorded_runs()
     for run in (runs[0], runs[3]):
         answer, counted = support.run_engine(lab.NgramProposer, run)

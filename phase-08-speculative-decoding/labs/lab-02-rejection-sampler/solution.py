@@ -1,4 +1,4 @@
-"""Lab 08-02: which drafts are kept, and what stands in the place of the first that is not. A solution.
+"""Lab 08-02: which drafts are kept, and what replaces the first that is not. A solution.
 
 n requests, `num_tokens` drafts between them, V tokens in the vocabulary. p is the model's distribution at a
 place, q the drafter's.
@@ -20,7 +20,7 @@ Floats = NDArray[np.floating[Any]]
 
 
 def predictions() -> dict[str, Any]:
-    """Your answers to the README's five questions, under the names that stand there."""
+    """Your answers to the README's five questions, under the names given there."""
     return {
         "certain": 0.15,
         "drawn, judged as certain": 0.24,
@@ -40,7 +40,7 @@ def accepts(draft: int, p: Array, q: Array | None, u: float) -> bool:
 
 
 def replacement(draft: int, p: Array, q: Array | None) -> Array:
-    """The distribution of the token that stands in the place of a rejected draft."""
+    """The distribution of the token that replaces a rejected draft."""
     if q is None:
         left = p.copy()
         left[draft] = 0

@@ -1,4 +1,4 @@
-"""Lab 08-02: which drafts are kept, and what stands in the place of the first that is not. Your work: every
+"""Lab 08-02: which drafts are kept, and what replaces the first that is not. Your work: every
 NotImplementedError.
 
 n requests, `num_tokens` drafts between them, V tokens in the vocabulary. p is the model's distribution at a
@@ -22,7 +22,7 @@ Floats = NDArray[np.floating[Any]]
 
 
 def predictions() -> dict[str, Any]:
-    """Your answers to the README's five questions, under the names that stand there."""
+    """Your answers to the README's five questions, under the names given there."""
     raise NotImplementedError
 
 
@@ -32,20 +32,20 @@ def predictions() -> dict[str, Any]:
 def accepts(draft: int, p: Array, q: Array | None, u: float) -> bool:
     """Whether the draft x is kept: with probability min(1, p(x) / q(x)).
 
-    It is if the ratio is u or more. A draft with q(x) = 0 is never kept.
+    It is kept if the ratio is u or more. A draft with q(x) = 0 is never kept.
 
     Args:
         p: [V], the model's probabilities.
-        q: [V], what the draft was drawn from, or None: it counts as certain.
+        q: [V], what the draft was drawn from, or None if it counts as certain.
         u: uniform in [0, 1).
     """
     raise NotImplementedError
 
 
 def replacement(draft: int, p: Array, q: Array | None) -> Array:
-    """The distribution of the token that stands in the place of a rejected draft.
+    """The distribution of the token that replaces a rejected draft.
 
-    It is the one with which kept drafts and replacements together are distributed as p.
+    With it, kept drafts and replacements together are distributed as p.
 
     Args:
         p, q: as in `accepts`. Both stay as they are.
@@ -65,7 +65,7 @@ def judge(
     """The tokens that a request with a temperature keeps.
 
     The drafts are judged in order. The first that is rejected is replaced, and nothing follows it. If none
-    is, the bonus token follows the last.
+    is rejected, the bonus token follows the last.
 
     Args:
         drafts: k of them; k may be 0.
@@ -95,7 +95,7 @@ def judge_greedy(drafts: Sequence[int], best: Ints, bonus: int) -> list[int]:
 def rows_of(num_draft_tokens: Sequence[int]) -> tuple[Ints, Ints]:
     """Which rows of the step's logits judge the drafts, and which are bonus rows.
 
-    A request with k drafts has k + 1 rows, those of a request side by side. They are the logits after the
+    A request with k drafts has k + 1 rows, all next to each other. They are the logits after the
     request's newest token, after its first draft, and so on.
 
     Returns:
@@ -116,8 +116,8 @@ def rejection_sample(
 ) -> Ints:
     """The tokens of a step, a row per request.
 
-    The bonus token of a greedy request is the likeliest of its bonus row, that of another is drawn from
-    there with `bonus_inv_q`.
+    The bonus token of a greedy request is the likeliest of its bonus row. Other requests draw theirs from
+    that row with `bonus_inv_q`.
 
     Args:
         draft_token_ids: [num_tokens], the requests' drafts end to end.
@@ -129,7 +129,7 @@ def rejection_sample(
         inv_q, bonus_inv_q: [n, V].
 
     Returns:
-        int64 [n, most drafts + 1], with -1 behind a request's last token.
+        int64 [n, most drafts + 1], with -1 after a request's last token.
     """
     raise NotImplementedError
 

@@ -24,7 +24,7 @@ def show(p: np.ndarray) -> list[float]:
 
 
 def test_the_predictions_hold(lab: ModuleType) -> None:
-    """Three rates, two distributions, and the length of a step."""
+    """The predictions hold: three rates, two distributions, and the tokens per step."""
     facts = {
         "certain": (0.15, "Which token is drafted every time, and how likely is it to be kept?"),
         "drawn, judged as certain": (
@@ -58,7 +58,7 @@ def test_the_predictions_hold(lab: ModuleType) -> None:
 
 
 def test_a_certain_draft_is_kept_with_the_models_probability(lab: ModuleType) -> None:
-    """Ratio p(x) / 1; u equal to it is enough."""
+    """A certain draft is kept if p(x) is u or more; a u equal to it is enough."""
     for draft, u, want in ((0, 0.39, True), (0, 0.41, False), (2, 0.2, False), (2, 0.1, True)):
         got = lab.accepts(draft, P, None, u)
         assert got == want, (
@@ -73,7 +73,7 @@ def test_a_certain_draft_is_kept_with_the_models_probability(lab: ModuleType) ->
 
 
 def test_a_drawn_draft_is_kept_with_the_ratio(lab: ModuleType) -> None:
-    """p(x) / q(x): where the model likes x better than the drafter, always."""
+    """A drawn draft is kept if p(x) / q(x) is u or more, so always if p(x) is larger than q(x)."""
     cases = ((2, 0.24, True), (2, 0.26, False), (0, 0.99, True), (1, 0.999, True))
     for draft, u, want in cases:
         got = lab.accepts(draft, P, Q, u)
@@ -88,7 +88,7 @@ def test_a_drawn_draft_is_kept_with_the_ratio(lab: ModuleType) -> None:
 
 
 def test_what_replaces_a_certain_draft(lab: ModuleType) -> None:
-    """Kept drafts and replacements together are p."""
+    """Kept certain drafts and their replacements together follow p."""
     p = P.copy()
     for draft in range(4):
         got = np.asarray(lab.replacement(draft, p, None))
@@ -106,7 +106,7 @@ def test_what_replaces_a_certain_draft(lab: ModuleType) -> None:
 
 
 def test_what_replaces_a_drawn_draft(lab: ModuleType) -> None:
-    """Kept drafts and replacements together are p, whatever q is."""
+    """Kept drawn drafts and their replacements together follow p, whatever q is."""
     rng = np.random.RandomState(1)
     cases = [(P, Q), *((rng.dirichlet([1] * 4), rng.dirichlet([0.5] * 4)) for _ in range(6))]
     for p, q in cases:
@@ -129,7 +129,7 @@ def test_what_replaces_a_drawn_draft(lab: ModuleType) -> None:
 
 
 def test_nothing_to_make_up_for(lab: ModuleType) -> None:
-    """Where q is p, and where the model is certain of the draft too."""
+    """If q is p, or the model is certain of the draft too, the replacement is p."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         got = lab.replacement(1, P, P)
@@ -148,7 +148,7 @@ RISING = np.array([1, 2, 4, 8], np.float32)
 
 
 def test_drafts_are_kept_up_to_the_first_that_is_rejected(lab: ModuleType) -> None:
-    """Each place has its own u; behind a rejected draft nothing is judged."""
+    """Each draft has its own u, and nothing after a rejected draft is judged."""
     p = np.tile(P, (3, 1))
     cases = [
         ([0, 0, 0], [0.1, 0.2, 0.3], [0, 0, 0, 9]),
@@ -166,7 +166,7 @@ def test_drafts_are_kept_up_to_the_first_that_is_rejected(lab: ModuleType) -> No
 
 
 def test_a_replacement_is_drawn_with_the_requests_noise(lab: ModuleType) -> None:
-    """Distribution times inv_q; drawn drafts are judged place by place."""
+    """A replacement is the largest product of distribution and inv_q; each draft has its own p and q."""
     p = np.stack([P, P[::-1]])
     q = np.stack([Q, Q])
     got = lab.judge([2, 0], p, None, np.array([0.1, 0.9]), RISING, 9)
@@ -186,7 +186,7 @@ def test_a_replacement_is_drawn_with_the_requests_noise(lab: ModuleType) -> None
 
 
 def test_a_greedy_request_gets_what_it_would_have_got(lab: ModuleType) -> None:
-    """Its likeliest tokens, up to and with the first that is not the draft."""
+    """A greedy request gets its likeliest tokens, up to and including the first that is not the draft."""
     best = np.array([3, 1, 2])
     for drafts, want in (
         ([3, 1, 2], [3, 1, 2, 7]),
@@ -206,7 +206,7 @@ def test_a_greedy_request_gets_what_it_would_have_got(lab: ModuleType) -> None:
 
 
 def test_which_rows_judge_which_drafts(lab: ModuleType) -> None:
-    """Requests with 3, 0, 2, 0 and 1 drafts have 4, 1, 3, 1 and 2 rows."""
+    """Requests with 3, 0, 2, 0 and 1 draft tokens have 4, 1, 3, 1 and 2 rows of logits."""
     cases = [
         ([3, 0, 2, 0, 1], [0, 1, 2, 5, 6, 9], [3, 4, 7, 8, 10]),
         ([1], [0], [1]),
@@ -221,7 +221,7 @@ def test_which_rows_judge_which_drafts(lab: ModuleType) -> None:
 
 
 def test_a_table_with_a_row_per_request(lab: ModuleType) -> None:
-    """Int64, as wide as the most drafts and one more, -1 behind the last token."""
+    """The table is int64, one wider than the most drafts, with -1 after a request's last token."""
     logits = np.log(np.array([P, P[::-1], Q + 0.1, P, P[::-1]], np.float32))
     noise = np.array([1, 2, 3, 1], np.float32)
     got = lab.rejection_sample(
@@ -238,7 +238,7 @@ def test_a_table_with_a_row_per_request(lab: ModuleType) -> None:
 
 @pytest.mark.parametrize("rule", ["greedy", "certain", "probabilistic", "mixed"])
 def test_the_tokens_are_vllms(lab: ModuleType, rule: str) -> None:
-    """What vLLM's rejection sampler made of the same steps, on its own draws (answers.json)."""
+    """The tokens are those that vLLM's rejection sampler gave for the same steps and draws (answers.json)."""
     steps = [(number, step) for number, step in enumerate(ANSWERS) if step["rule"] == rule]
     assert len(steps) >= 6, f"answers.json has {len(steps)} steps of the rule {rule}"
     for number, step in steps:
@@ -294,7 +294,7 @@ def test_the_text_is_the_models(lab: ModuleType, rule: str) -> None:
 
 @pytest.mark.parametrize("rule", ["certain", "probabilistic"])
 def test_pairs_are_the_models(lab: ModuleType, rule: str) -> None:
-    """Two drafts in a chain, where what follows depends on the token before."""
+    """Pairs of tokens follow the model if the second of two drafts depends on the first."""
     n = 4000
     rng = np.random.RandomState(4)
     model = np.array([[0.2, 0.5, 0.3], [0.6, 0.3, 0.1], [0.1, 0.2, 0.7], [0.4, 0.4, 0.2]])
@@ -327,7 +327,7 @@ def test_pairs_are_the_models(lab: ModuleType, rule: str) -> None:
 
 
 def test_acceptance_rates(lab: ModuleType) -> None:
-    """Against 200,000 drafts, made and judged as the README says."""
+    """The acceptance rates are those of 200,000 drafts, made and judged as the README says."""
     rng = np.random.RandomState(6)
     for case in range(5):
         p, q = rng.dirichlet([0.7] * 5), rng.dirichlet([0.7] * 5)
@@ -349,7 +349,7 @@ def test_acceptance_rates(lab: ModuleType) -> None:
 
 
 def test_the_choice(lab: ModuleType) -> None:
-    """By the mean over the places; greedy where it makes no difference."""
+    """The choice goes by the mean over the positions; `greedy` if it makes no difference."""
     flat = np.full(4, 0.25, np.float32)
     sharp = np.array([0.85, 0.05, 0.05, 0.05], np.float32)
     other = np.array([0.05, 0.05, 0.05, 0.85], np.float32)

@@ -14,7 +14,7 @@ from mini_vllm.core.stats import SpecDecodingStats
 
 
 def predictions() -> dict[str, Any]:
-    """Your guesses at the six questions of the README, under the names that stand there."""
+    """Your answers to the six questions of the README, under the names given there."""
     return {
         "after one accepted": (12, 11),
         "room for six": {"eve": 3, "gil": 1},
@@ -95,7 +95,7 @@ class Scheduler(given.Scheduler):
             self._schedule_drafts(step, request, num_new_tokens)
 
     def _ends_with_what_is_in_flight(self, request: Request) -> bool:
-        """Even if all drafts in flight are rejected, they bring the last token (given; False here)."""
+        """Whether what is in flight ends the request even if all drafts are rejected (given; False here)."""
         if request.num_output_placeholders == 0:
             return False
         least = request.num_computed_tokens + 2 - request.num_output_placeholders
@@ -104,8 +104,8 @@ class Scheduler(given.Scheduler):
     def _num_new_tokens(self, request: Request, token_budget: int) -> int:
         """How many tokens a running request gets in this step, drafts among them; 0 if it gets none.
 
-        What it lacks, counted to the end of its drafts. Its placeholders stand between its tokens and its
-        drafts, and count like tokens that are there. Three limits:
+        It gets what it lacks, counted to the end of its drafts. Its placeholders come between its tokens and
+        its drafts, and count like tokens that are there. Three limits:
 
         - `self.long_prefill_token_threshold`, unless that is 0;
         - `token_budget`, what is left of the step, at least 1;
@@ -125,7 +125,7 @@ class Scheduler(given.Scheduler):
         """Record which of the request's drafts found room among its `num_new_tokens` tokens.
 
         The step's tokens begin at position `request.num_computed_tokens`. They are tokens, then
-        placeholders, then drafts, and whatever found no room was cut off at the end.
+        placeholders, then drafts, and what found no room was cut off at the end.
 
         `step.scheduled_spec_decode_tokens` maps a request id to the list of drafts that found room. A
         request with none has no entry. No draft is kept for a later step: by then the request has other
@@ -156,7 +156,7 @@ class Scheduler(given.Scheduler):
 
         `self.kv_cache_manager.free(request)`, `request.status`, `request.num_computed_tokens`, both counts
         `num_preemptions` (the request's and the scheduler's), `self.waiting.prepend_request(request)`. The
-        request keeps its tokens. It comes back through the queue, where nobody asks for drafts, so it may
+        request keeps its tokens. It comes back through the queue, which does not handle drafts, so it may
         keep none.
         """
         self.kv_cache_manager.free(request)
@@ -236,9 +236,9 @@ class Scheduler(given.Scheduler):
 
 
 class AsyncScheduler(ahead.AsyncScheduler, Scheduler):
-    """Your methods under asynchronous scheduling, with two plans in flight (given).
+    """Your methods under asynchronous scheduling, with two steps in flight (given).
 
-    A plan is made before the result of the plan before is known. That plan leaves a placeholder for the
-    token it samples and one for each of its drafts, as if all were to be accepted. Drafts are -1 here: only
+    A step is scheduled before the previous step's result is known. The previous step leaves a placeholder
+    for the token it samples and one for each of its drafts, as if all were accepted. Drafts are -1 here: only
     the worker knows them, and `update_draft_token_ids` is never called.
     """

@@ -18,7 +18,7 @@ X, Y, Z = 11, 12, 13  # drafts
 
 
 def test_the_predictions_hold(lab: ModuleType) -> None:
-    """Six steps on paper."""
+    """The predictions hold: six steps on paper."""
     said = lab.predictions()
     facts = {
         "after one accepted": (
@@ -58,7 +58,7 @@ def test_the_predictions_hold(lab: ModuleType) -> None:
     ("method", "slots"), [("ngram", 0), ("draft_model", 3), ("eagle", 3), ("eagle3", 3)]
 )
 def test_lookahead(lab: ModuleType, method: str, slots: int) -> None:
-    """For whoever writes keys and values while drafting."""
+    """Only drafters that write keys and values of their own get lookahead."""
     got = lab.lookahead(method, 3)
     assert got == slots, f"{method}, k = 3: {slots} slots for the drafter itself, not {got}"
 
@@ -83,7 +83,7 @@ def test_lookahead_in_blocks(lab: ModuleType, method: str, held: int) -> None:
 
 @pytest.mark.parametrize("drafts", [[], [X], [X, Y, Z]])
 def test_drafts_are_tokens_of_the_step(lab: ModuleType, drafts: list[int]) -> None:
-    """One token that she has, and each of the drafts."""
+    """A step computes Eve's newest token and each of her drafts."""
     scheduler = support.decoding(lab, "eve")
     support.propose(scheduler, eve=drafts)
     plan = scheduler.schedule()
@@ -101,7 +101,7 @@ def test_drafts_are_tokens_of_the_step(lab: ModuleType, drafts: list[int]) -> No
 
 
 def test_a_prompt_in_chunks_is_no_draft(lab: ModuleType) -> None:
-    """Whoever is behind gets what it lacks, with or without speculation."""
+    """A request that is behind gets the tokens that it lacks, with or without speculation."""
     scheduler = support.make(lab, max_num_batched_tokens=8)
     support.come(scheduler, "fay", 18)
     got = []
@@ -115,7 +115,7 @@ def test_a_prompt_in_chunks_is_no_draft(lab: ModuleType) -> None:
 
 
 def test_the_budget_cuts_drafts(lab: ModuleType) -> None:
-    """Eve, Gil and Noor want 4 tokens each, and the step has 6."""
+    """The budget cuts drafts: Eve, Gil and Noor want 4 tokens each, and the step has room for 6."""
     scheduler = support.decoding(lab, "eve", "gil", "noor")
     support.propose(scheduler, eve=[X, Y, Z], gil=[X, Y, Z], noor=[X, Y, Z])
     scheduler.max_num_scheduled_tokens = 6
@@ -130,7 +130,7 @@ def test_the_budget_cuts_drafts(lab: ModuleType) -> None:
 
 
 def test_no_room_for_any_draft(lab: ModuleType) -> None:
-    """The budget's last token is Gil's own; the drafts that found no room are not tried again."""
+    """If the budget's last token is Gil's own, his drafts find no room, and are not tried again."""
     scheduler = support.decoding(lab, "eve", "gil")
     support.propose(scheduler, eve=[X], gil=[X, Y, Z])
     scheduler.max_num_scheduled_tokens = 3
@@ -152,7 +152,7 @@ def test_no_room_for_any_draft(lab: ModuleType) -> None:
 
 @pytest.mark.parametrize(("threshold", "drafts"), [(1, []), (2, [X])])
 def test_the_threshold_cuts_drafts(lab: ModuleType, threshold: int, drafts: list[int]) -> None:
-    """`long_prefill_token_threshold` asks nobody whether a token is of a prompt."""
+    """`long_prefill_token_threshold` cuts drafts like the tokens of a prompt."""
     scheduler = support.make(lab, long_prefill_token_threshold=threshold)
     support.come(scheduler, "eve", 1)
     support.take_in(scheduler, scheduler.schedule())
@@ -167,7 +167,7 @@ def test_the_threshold_cuts_drafts(lab: ModuleType, threshold: int, drafts: list
 
 @pytest.mark.parametrize(("length", "tokens"), [(11, 4), (12, 3), (13, 2), (14, 1)])
 def test_the_model_ends(lab: ModuleType, length: int, tokens: int) -> None:
-    """`max_model_len` is 16: position 14 is the last that is ever an input."""
+    """With a `max_model_len` of 16, position 14 is the last that is ever an input."""
     scheduler = support.decoding(lab, "eve", length=length, max_model_len=16)
     support.propose(scheduler, eve=[X, Y, Z])
     plan = scheduler.schedule()
@@ -182,7 +182,7 @@ def test_the_model_ends(lab: ModuleType, length: int, tokens: int) -> None:
 
 
 def test_who_is_in_its_prompt_drafts_nothing(lab: ModuleType) -> None:
-    """What comes after a chunk is known; who has ended needs nothing."""
+    """A request in its prompt takes no drafts, because its next token is known; nor does a finished one."""
     scheduler = support.make(lab, max_num_batched_tokens=8)
     fay = support.come(scheduler, "fay", 18)
     gone = support.come(scheduler, "gil", 4)
@@ -198,7 +198,7 @@ def test_who_is_in_its_prompt_drafts_nothing(lab: ModuleType) -> None:
 
 
 def test_a_proposal_replaces_the_one_before(lab: ModuleType) -> None:
-    """Also an empty one."""
+    """An empty proposal replaces the one before, too."""
     scheduler = support.decoding(lab, "eve")
     support.propose(scheduler, eve=[X, Y])
     support.propose(scheduler, eve=[])
@@ -211,7 +211,7 @@ def test_a_proposal_replaces_the_one_before(lab: ModuleType) -> None:
 
 @pytest.mark.parametrize("accepted", [0, 1, 2, 3])
 def test_rejected_drafts_are_taken_back(lab: ModuleType, accepted: int) -> None:
-    """10 tokens, 9 computed, 3 drafts: what counts afterwards."""
+    """Rejected drafts are taken back from 10 tokens, 9 of them computed, and 3 drafts."""
     scheduler = support.decoding(lab, "eve")
     eve = scheduler.requests["eve"]
     support.propose(scheduler, eve=[X, Y, Z])
@@ -232,7 +232,7 @@ def test_rejected_drafts_are_taken_back(lab: ModuleType, accepted: int) -> None:
 
 
 def test_no_block_goes_back(lab: ModuleType) -> None:
-    """A rejected draft's slot is used again, by the token that comes."""
+    """A rejected draft's slot is used again, by the token that takes its place."""
     scheduler = support.decoding(lab, "eve", length=12)
     table = []
     for _ in range(3):
@@ -249,7 +249,7 @@ def test_no_block_goes_back(lab: ModuleType) -> None:
 
 
 def test_the_answer_ends_among_accepted_drafts(lab: ModuleType) -> None:
-    """EOS is an accepted draft; what was accepted behind it is not part of the answer."""
+    """If an accepted draft is EOS, drafts accepted after it are not part of the answer."""
     scheduler = support.decoding(lab, "eve", "gil")
     eve = scheduler.requests["eve"]
     support.propose(scheduler, eve=[X, support.EOS, Z])
@@ -269,7 +269,7 @@ def test_the_answer_ends_among_accepted_drafts(lab: ModuleType) -> None:
 
 
 def test_the_answer_has_its_length(lab: ModuleType) -> None:
-    """Two tokens are still wanted, four come."""
+    """If two tokens are still wanted and a step gives four, the answer gets two."""
     scheduler = support.make(lab)
     eve = support.come(scheduler, "eve", 9, want=3)
     support.take_in(scheduler, scheduler.schedule())
@@ -287,7 +287,7 @@ def test_the_answer_has_its_length(lab: ModuleType) -> None:
 
 
 def test_a_victim_keeps_no_drafts(lab: ModuleType) -> None:
-    """Gil loses his blocks before his turn, so no step has taken his drafts."""
+    """A preempted request keeps no drafts: Gil loses his blocks before any step takes his drafts."""
     scheduler = support.decoding(lab, "eve", "gil", length=4, num_gpu_blocks=3, max_model_len=8)
     gil = scheduler.requests["gil"]
     support.propose(scheduler, eve=[X, Y, Z], gil=[X, Y, Z])
@@ -310,7 +310,7 @@ def test_a_victim_keeps_no_drafts(lab: ModuleType) -> None:
 
 
 def test_a_victim_of_the_same_step_leaves_it_with_its_drafts(lab: ModuleType) -> None:
-    """Low was served first; high needs its block; mid gets the tokens that low gives back."""
+    """A victim served in the same step leaves it with its drafts, and another request gets its tokens."""
     scheduler = support.make(lab, scheduling_policy="priority", num_gpu_blocks=6, max_model_len=16)
     support.come(scheduler, "low", 4, priority=5)
     support.take_in(scheduler, scheduler.schedule())
@@ -344,7 +344,7 @@ def in_flight(lab: ModuleType, *names: str, **settings: Any) -> tuple[Any, Any]:
 
 
 def test_placeholders_count_like_tokens(lab: ModuleType) -> None:
-    """The second plan begins behind the first one's drafts, as if all of them held."""
+    """The second schedule begins after the first one's drafts, as if all of them were accepted."""
     scheduler, first = in_flight(lab, "eve")
     eve = scheduler.requests["eve"]
     assert first.num_scheduled_tokens == {"eve": 4}, (
@@ -363,7 +363,7 @@ def test_placeholders_count_like_tokens(lab: ModuleType) -> None:
 
 
 def test_placeholders_stand_before_drafts(lab: ModuleType) -> None:
-    """The second plan has room for two of Eve's four tokens."""
+    """Placeholders come before drafts: the second schedule has room for two of Eve's four tokens."""
     scheduler, _ = in_flight(lab, "eve")
     scheduler.max_num_scheduled_tokens = 2
     second = scheduler.schedule()
@@ -376,7 +376,7 @@ def test_placeholders_stand_before_drafts(lab: ModuleType) -> None:
 
 @pytest.mark.parametrize("accepted", [0, 1, 3])
 def test_placeholders_are_taken_back(lab: ModuleType, accepted: int) -> None:
-    """The result of the first plan comes while the second is computed."""
+    """Rejected drafts are taken back from the placeholders while the next step is being computed."""
     scheduler, first = in_flight(lab, "eve")
     eve = scheduler.requests["eve"]
     scheduler.schedule()
@@ -391,7 +391,7 @@ def test_placeholders_are_taken_back(lab: ModuleType, accepted: int) -> None:
 
 
 def test_preempted_in_flight(lab: ModuleType) -> None:
-    """Gil loses his blocks while a step of his is computed: his tokens come, and nothing is below zero."""
+    """If Gil loses his blocks while his step is computed, his tokens still come, and no count is negative."""
     # 3 drafts and the head's 3 slots: 15 slots in the first plan, 19 in the second; 9 blocks of 4.
     scheduler, first = in_flight(lab, "eve", "gil", num_gpu_blocks=10, max_model_len=36)
     gil = scheduler.requests["gil"]
@@ -411,7 +411,7 @@ def test_preempted_in_flight(lab: ModuleType) -> None:
 
 
 def test_the_methods_are_yours(lab: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The file works without the engine's own methods."""
+    """Your file works without the engine's own methods."""
 
     def taken(*args: object, **kwargs: object) -> None:
         pytest.fail("the engine's own method was called: write yours, without `super()`")

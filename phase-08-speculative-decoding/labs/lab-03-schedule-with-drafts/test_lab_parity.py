@@ -18,7 +18,7 @@ GOLDEN = Path(course.parity.__file__).parents[2] / "tests/golden/drafts-0.22.1.j
 
 @pytest.mark.parametrize("ahead", [False, True], ids=["sync", "async"])
 def test_the_same_decisions_as_vllm(lab: ModuleType, ahead: bool) -> None:
-    """Thirty recorded workloads of each scheduler, by three methods, under both policies."""
+    """The decisions are vLLM's on thirty workloads per scheduler, with three methods and both policies."""
     traces = [
         (where, trace) for where, trace in read_traces(str(GOLDEN)) if is_async(trace) is ahead
     ]
@@ -30,7 +30,7 @@ def test_the_same_decisions_as_vllm(lab: ModuleType, ahead: bool) -> None:
 
 
 def test_without_speculation_nothing_changes(lab: ModuleType) -> None:
-    """Three people on the shipped model, in chunks and on few blocks: the same text, tokens and steps."""
+    """Without speculation three requests get the same tokens in the same steps, with few blocks too."""
     said = []
     for parts in (EngineParts(), EngineParts(scheduler=lab.Scheduler)):
         config = EngineConfig(

@@ -1,8 +1,8 @@
 """Lab 08-04: what speculation gains, what it costs, and when to do it. One solution.
 
-`k` is the number of draft tokens per request and step. A rate is *unconditional* if it is the share of all
-drafts in which the token at a position is accepted, and so are all before it. It is *conditional* if it is
-the share of those drafts whose tokens before it were accepted.
+`k` is the number of draft tokens per request and step. An *unconditional* rate is the share of all drafts in
+which the token at a position is accepted, and so are all before it. A *conditional* rate is the share among
+only those drafts whose tokens before it were accepted.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Server:
 
 
 def predictions() -> dict[str, list[float]]:
-    """Your answers to the four questions of the README, under the names that stand there."""
+    """Your answers to the four questions of the README, under the names given there."""
     return {
         "56 % of five": [3.8, 36.0],
         "conditional 0.75": [3.288, 0.4219],

@@ -1,8 +1,8 @@
 """Lab 08-04: what speculation gains, what it costs, and when to do it. Your work: every NotImplementedError.
 
-`k` is the number of draft tokens per request and step. A rate is *unconditional* if it is the share of all
-drafts in which the token at a position is accepted, and so are all before it. It is *conditional* if it is
-the share of those drafts whose tokens before it were accepted.
+`k` is the number of draft tokens per request and step. An *unconditional* rate is the share of all drafts in
+which the token at a position is accepted, and so are all before it. A *conditional* rate is the share among
+only those drafts whose tokens before it were accepted.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Server:
 
 
 def predictions() -> dict[str, list[float]]:
-    """Your answers to the four questions of the README, under the names that stand there."""
+    """Your answers to the four questions of the README, under the names given there."""
     raise NotImplementedError
 
 
@@ -64,7 +64,7 @@ def unconditional_rates(conditional: list[float]) -> list[float]:
 
 
 def expected_tokens(rates: list[float]) -> float:
-    """Tokens that a request gets from a step on average, from unconditional rates; 1.0 without drafts."""
+    """Tokens that a request gets from a step on average, given unconditional rates; 1.0 without drafts."""
     raise NotImplementedError
 
 
@@ -82,7 +82,7 @@ def since(now: Counters, before: Counters) -> Counters:
 
 
 def log_line(counted: Counters) -> tuple[float, float, list[float]]:
-    """What vLLM logs of these counts, of which there is at least one draft.
+    """What vLLM logs for these counts, which include at least one draft.
 
     Returns:
         "Mean acceptance length", "Avg Draft acceptance rate" in percent, and "Per-position acceptance rate".
@@ -99,8 +99,9 @@ def step_seconds(server: Server, batch: int, k: int, context: int) -> float:
     The model: reading weights and KV overlaps with arithmetic, so the longer of the two counts. Each request
     has `context` tokens of KV, which are read once for all of its rows.
 
-    The drafter: k passes, when the model has finished. The first takes all rows of the step, each further one
-    a row per request. A pass takes `draft_pass_s`, or `draft_row_s` per row, whichever is longer.
+    The drafter: k passes, after the model has finished. The first takes all rows of the step, and each
+    further one takes one row per request. A pass takes `draft_pass_s`, or `draft_row_s` per row, whichever is
+    longer.
 
     The host: with asynchronous scheduling it works while the device does, so the longer of the two counts;
     without, one comes after the other. A server with `draft_pass_s` of 0 drafts by n-grams.
@@ -140,8 +141,8 @@ class Controller:
         The first call comes before anything was drafted; then one comes every eight steps.
 
         Args:
-            counters: as they stand, with `most` positions; the step that is under way is not in them yet,
-                so that one of eight had the k before. You may neglect that.
+            counters: as they stand, with `most` positions. The step under way is not in them yet, so one
+                step of eight had the previous k. You may neglect that.
             batch, context: running requests, and their mean number of tokens.
         """
         raise NotImplementedError

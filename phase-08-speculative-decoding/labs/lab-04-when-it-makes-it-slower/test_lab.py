@@ -20,7 +20,7 @@ HEAD: dict[str, Any] = {"draft_pass_s": 1.0, "draft_row_s": 0.25}
 
 
 def test_the_predictions_hold(lab: ModuleType) -> None:
-    """A meter's two readings, a closed form, the price of n-grams, and rows that are free."""
+    """The predictions hold: a log line, a closed form, the price of n-grams, and the rows that are free."""
     want = {
         "56 % of five": (
             [3.8, 36.0],
@@ -45,7 +45,7 @@ def test_the_predictions_hold(lab: ModuleType) -> None:
 
 
 def test_rates_go_both_ways(lab: ModuleType) -> None:
-    """By hand, and back again; after a rate of 0 nothing comes."""
+    """Conditional rates turn back into unconditional ones; after a rate of 0 all are 0."""
     for rates, conditional in (
         ([0.8, 0.4, 0.3, 0.3], [0.8, 0.5, 0.75, 1.0]), ([0.5, 0.0, 0.0], [0.5, 0.0, 0.0]), ([], []),
     ):  # fmt: skip
@@ -63,7 +63,7 @@ def test_tokens_by_hand(lab: ModuleType) -> None:
 
 
 def test_the_closed_form_agrees(lab: ModuleType) -> None:
-    """The same conditional rate everywhere, 0 and 1 included."""
+    """The closed form agrees for one conditional rate at all positions, 0 and 1 included."""
     for a in (0.0, 0.3, 0.75, 0.99, 1.0):
         for k in (0, 1, 5):
             want = 1 + sum(a**i for i in range(1, k + 1))
@@ -72,7 +72,7 @@ def test_the_closed_form_agrees(lab: ModuleType) -> None:
 
 
 def test_steps_are_counted_not_timed(lab: ModuleType) -> None:
-    """The engine's scheduler with accepted drafts: tokens per request and step, as they came out."""
+    """The tokens per request and step are those that the engine's scheduler gives with accepted drafts."""
     for conditional in (support.TEXTS["chat"], support.TEXTS["edits of code"]):
         part = support.Part(60, 200, conditional)
         stats = support.serve(
@@ -111,7 +111,7 @@ def test_a_reading_by_hand(lab: ModuleType) -> None:
 
 
 def test_between_two_readings(lab: ModuleType) -> None:
-    """Counters only ever grow; what happened lately is a difference."""
+    """Counters only ever grow, so recent events are the difference of two readings."""
     got = lab.since(
         lab.Counters(150, 500, 210, (90, 70, 50)), lab.Counters(100, 400, 180, (80, 60, 40))
     )
@@ -124,7 +124,7 @@ def test_between_two_readings(lab: ModuleType) -> None:
 
 
 def test_a_step_by_hand(lab: ModuleType) -> None:
-    """Eight seconds of weights, half a second per row, a hundredth per token of KV, one of the host."""
+    """A step's time: 8 s for weights, 0.5 per row, 0.01 per token of KV, and one second of the host."""
     for batch, k, context, want, why in (
         (1, 0, 100, 9.0, "8 of weights and 1 of KV; the host works beside it"),
         (1, 3, 100, 10.0, "four rows share weights and KV; then the host has its turn"),
@@ -138,7 +138,7 @@ def test_a_step_by_hand(lab: ModuleType) -> None:
 
 
 def test_a_drafter_by_hand(lab: ModuleType) -> None:
-    """A second per pass, or a quarter per row; and the host is hidden again."""
+    """A drafter takes a second per pass, or a quarter per row, and the host is hidden again."""
     for batch, k, want, why in (
         (1, 1, 9.0, "one pass"),
         (1, 3, 11.0, "three passes"),
@@ -155,7 +155,7 @@ def test_a_drafter_by_hand(lab: ModuleType) -> None:
 
 @pytest.mark.parametrize("name", ["Llama, EAGLE", "Mixtral, EAGLE"])
 def test_a_step_takes_what_the_simulator_says(lab: ModuleType, name: str) -> None:
-    """Nothing accepted, so a run is one step per token; the last 20 of 40, on average."""
+    """With nothing accepted, each step gives one token and takes as long as in the simulator, on average."""
     server = lab.Server(**SERVERS[name] | {"host_s": 0.0})
     for batch, k in ((1, 0), (2, 3), (8, 6), (48, 4)):
         ends = []
@@ -171,7 +171,7 @@ def test_a_step_takes_what_the_simulator_says(lab: ModuleType, name: str) -> Non
 
 
 def test_what_pays_by_hand(lab: ModuleType) -> None:
-    """Gains are tokens over seconds; of equal ones the smaller k."""
+    """The best k gives the most tokens per second; of equal ones the smallest counts."""
     server, rates = lab.Server(**TOY), [0.5, 0.25, 0.125]
     for batch, want in ((1, 1.875 * 8 / 9), (10, 1.875 * 8 / 21)):
         got = lab.speedup(server, rates, batch, 0)
@@ -188,7 +188,7 @@ def test_what_pays_by_hand(lab: ModuleType) -> None:
 
 
 def test_a_mixture_is_another_matter(lab: ModuleType) -> None:
-    """One request's draft tokens bring experts along; those of 16 find them already read."""
+    """One request's draft tokens need further experts; those of 16 requests use experts already read."""
     rates = [0.6, 0.4, 0.25]
     gains = {
         name: [lab.speedup(lab.Server(**SERVERS[name]), rates, batch, 500) for batch in (1, 16, 128)]
@@ -217,7 +217,7 @@ def scored(lab: ModuleType, workload: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("workload", list(support.HELD_OUT))
 def test_close_to_the_oracle(lab: ModuleType, workload: str) -> None:
-    """Somebody who knows each part's best k is not far ahead, whatever the server."""
+    """An oracle that knows each part's best k is not far ahead, on either server."""
     for name, found in scored(lab, workload).items():
         assert found.controller >= SHARE, (
             f"{name}, {workload}: {found.controller:.2f} of the oracle's tokens per second, and {SHARE} is "
@@ -227,7 +227,7 @@ def test_close_to_the_oracle(lab: ModuleType, workload: str) -> None:
 
 
 def test_close_on_average_and_better_than_any_fixed_k(lab: ModuleType) -> None:
-    """All eight runs; and where a text changes under one user, no single k keeps up."""
+    """The controller is close to the oracle on average, and beats any fixed k if one user's text changes."""
     runs = [found for name in support.HELD_OUT for found in scored(lab, name).values()]
     mean = sum(found.controller for found in runs) / len(runs)
     assert mean >= MEAN_SHARE, f"on average {mean:.3f} of the oracle, and {MEAN_SHARE} is asked for"
@@ -239,7 +239,7 @@ def test_close_on_average_and_better_than_any_fixed_k(lab: ModuleType) -> None:
 
 
 def test_it_speculates_again(lab: ModuleType) -> None:
-    """Switched off, nothing is counted any more; a text that has changed is found out all the same."""
+    """A controller that has switched off, and so counts nothing, still notices that the text has changed."""
     server = lab.Server(**SERVERS["Mixtral, EAGLE"])
     controller = lab.Controller(server, support.MOST)
     counts = [0, 0, 0, [0] * support.MOST]

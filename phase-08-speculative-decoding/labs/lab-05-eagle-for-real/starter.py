@@ -27,7 +27,7 @@ class Run(NamedTuple):
     """Given: requests that were served together.
 
     Attributes:
-        steps: of the engine, in which anything was computed. All prefills are in the first.
+        steps: engine steps in which anything was computed. All prefills are in the first.
         counters: over all requests.
     """
 
@@ -46,12 +46,12 @@ def predictions() -> dict[str, float]:
 def serve_one(right: Sequence[int], num_tokens: int, k: int) -> Counters:
     """The counters of one request that generates `num_tokens`, with k speculative tokens.
 
-    The prefill brings the first token. From then on every step verifies k guesses.
+    The prefill gives the first token. From then on every step verifies k guesses.
 
     Args:
         right: `right[i]` is how many guesses in a row would be right, if the head guessed when i + 1 tokens
             of the text are known. It may be more than k, and may reach past the end of the text:
-            vLLM counts what it accepts before it looks whether the request is finished.
+            vLLM counts what it accepts before it checks whether the request is finished.
     """
     raise NotImplementedError
 
@@ -59,7 +59,7 @@ def serve_one(right: Sequence[int], num_tokens: int, k: int) -> Counters:
 def serve(requests: Sequence[tuple[Sequence[int], int]], k: int) -> Run:
     """All requests at once: each is a pair of `right` and `num_tokens`, as for `serve_one`.
 
-    Nobody waits: all prefills are in the first step, and every unfinished request is in every step.
+    No request waits: all prefills are in the first step, and every unfinished request is in every step.
     """
     raise NotImplementedError
 
@@ -73,18 +73,17 @@ def acceptance_rates(counters: Counters) -> list[float]:
 
 
 def mean_acceptance_length(counters: Counters) -> float:
-    """What vLLM's log line calls so: the tokens that a draft brings, the one after the accepted ones among
-    them."""
+    """vLLM's figure of that name: the tokens that a draft yields, the target's own included."""
     raise NotImplementedError
 
 
 def draft_acceptance_rate(counters: Counters) -> float:
-    """Of the tokens that were guessed and verified, the share that was accepted."""
+    """The share of guessed and verified tokens that was accepted."""
     raise NotImplementedError
 
 
 def thrown_away(counters: Counters, num_requests: int, num_tokens: int) -> int:
-    """Tokens that were accepted or sampled past the end of a text, and that nobody has seen.
+    """Tokens that were accepted or sampled past the end of a text, and dropped.
 
     Args:
         num_requests: each has its first token from its prefill.
@@ -100,13 +99,13 @@ def expected_drafts(rates: Sequence[float], num_requests: int, num_tokens: int) 
     """How many drafts to expect with as many speculative tokens as there are rates.
 
     Only the rates are known: `acceptance_rates` of some other run. Each text has its first token from its
-    prefill. That a last draft reaches past the end of its text is left out.
+    prefill. Ignore that a last draft may reach past the end of its text.
     """
     raise NotImplementedError
 
 
 def fewest_guesses(rates: Sequence[float], wanted: float) -> int | None:
-    """The smallest k that brings `wanted` tokens per draft, from 0 on, where the target's own token is alone.
+    """The smallest k that yields `wanted` tokens per draft, from 0 on, where the target's own token is alone.
     None if no k up to `len(rates)` does."""
     raise NotImplementedError
 
@@ -115,8 +114,8 @@ def synthetic_accepted(rates: Sequence[float], uniforms: Sequence[float]) -> int
     """How many guesses `rejection_sample_method="synthetic"` accepts, whatever they are.
 
     vLLM walks along the draft and stops at the first rejection. At each position it draws a number from
-    [0, 1) and accepts if that is below a chance. The chances are such that over many drafts `rates` comes
-    out, as `acceptance_rates` would count it.
+    [0, 1) and accepts if that is below a chance. The chances are such that over many drafts
+    `acceptance_rates` would give `rates`.
 
     Args:
         rates: by position, never rising; 0 from some position on is possible.

@@ -47,7 +47,7 @@ def facts(lab: ModuleType) -> dict[str, tuple[float, float]]:
 
 @pytest.mark.parametrize("question", ASK)
 def test_the_predictions_hold(lab: ModuleType, question: str) -> None:
-    """Seven numbers, counted in real vLLM."""
+    """Each prediction is close to the number that real vLLM counted."""
     said = lab.predictions()
     missing, extra = sorted(ASK.keys() - said.keys()), sorted(said.keys() - ASK.keys())
     assert not missing + extra, f"not answered: {missing}; not asked for: {extra}"
@@ -78,7 +78,7 @@ def test_the_predictions_hold(lab: ModuleType, question: str) -> None:
 def test_one_request(
     lab: ModuleType, right: list[int], tokens: int, k: int, want: tuple[object, ...]
 ) -> None:
-    """Small texts, by hand."""
+    """The counters of one request are right on small texts worked out by hand."""
     got = lab.serve_one(right, tokens, k)
     assert got == want, (
         f"right guesses {right}, {tokens} tokens, k = {k}: drafts, verified, accepted, by position: "
@@ -87,7 +87,7 @@ def test_one_request(
 
 
 def test_requests_together(lab: ModuleType) -> None:
-    """Counters add up; a step serves all who are not finished."""
+    """Requests served together share each step until they finish, and their counters add up."""
     requests = [([0, 0, 0, 0], 5), ([3, 0, 0, 0], 4), ([], 1)]
     steps, counters = lab.serve(requests, 3)
     want = (5, 15, 3, (1, 1, 1))
@@ -99,7 +99,7 @@ def test_requests_together(lab: ModuleType) -> None:
 
 @pytest.mark.parametrize("k", [1, 2, 3, 5])
 def test_vllm_counted_the_same(lab: ModuleType, k: int) -> None:
-    """Thirty prompts, real vLLM: every counter and the number of steps."""
+    """Every counter and the number of steps are those of real vLLM on thirty prompts."""
     steps, counters = lab.serve(support.requests(), k)
     want = support.in_vllm(lab, k)
     assert counters == want, f"k = {k}: vLLM counted {tuple(want)}, you {tuple(counters)}"
@@ -108,7 +108,7 @@ def test_vllm_counted_the_same(lab: ModuleType, k: int) -> None:
 
 
 def test_the_engine_counts_the_same(lab: ModuleType) -> None:
-    """Eight of the prompts in this course's engine, those whose guesses no rounding can turn."""
+    """This course's engine counts the same on the eight prompts whose guesses rounding cannot change."""
     in_engine, chosen = support.in_engine(), (6, 11, 13, 15, 17, 22, 26, 28)
     texts = [in_engine.prompts()[i] for i in chosen]
     counters, lengths = in_engine.run(3, texts)
@@ -126,7 +126,7 @@ def test_the_engine_counts_the_same(lab: ModuleType) -> None:
 
 
 def test_the_three_numbers(lab: ModuleType) -> None:
-    """Each has a denominator of its own."""
+    """Each of the log's three numbers has a denominator of its own."""
     counters = lab.Counters(10, 50, 28, (9, 7, 6, 4, 2))
     got = lab.acceptance_rates(counters)
     assert list(got) == [0.9, 0.7, 0.6, 0.4, 0.2], (
@@ -138,7 +138,7 @@ def test_the_three_numbers(lab: ModuleType) -> None:
 
 
 def test_what_nobody_has_seen(lab: ModuleType) -> None:
-    """Every token is the prefill's, an accepted one or the one after those, or was thrown away."""
+    """Tokens from prefills and drafts are in the texts, or were thrown away."""
     for counters, requests, tokens, want in (
         (lab.Counters(2, 6, 4, (2, 1, 1)), 1, 5, 2),
         (lab.Counters(0, 0, 0, (0,)), 3, 3, 0),
@@ -155,7 +155,7 @@ def test_what_nobody_has_seen(lab: ModuleType) -> None:
 
 
 def test_expected_drafts(lab: ModuleType) -> None:
-    """Tokens that drafts bring, over tokens of a draft; and near what vLLM counted."""
+    """The expected drafts are the tokens from drafts over the tokens per draft, close to vLLM's count."""
     near(
         lab.expected_drafts([0.8, 0.5, 0.2], 2, 52),
         20,
@@ -174,7 +174,7 @@ def test_expected_drafts(lab: ModuleType) -> None:
 
 
 def test_fewest_guesses(lab: ModuleType) -> None:
-    """The smallest k that is enough, none if nothing is."""
+    """The fewest guesses are the smallest k that is enough, or None if no k is."""
     rates = [0.75, 0.5, 0.25, 0.125]
     for wanted, want in (
         (1.0, 0),
@@ -190,7 +190,7 @@ def test_fewest_guesses(lab: ModuleType) -> None:
 
 
 def test_synthetic_acceptance_brings_the_rates(lab: ModuleType) -> None:
-    """Many drafts: the shares of lengths are the rates."""
+    """Over many drafts, synthetic acceptance gives the rates that were asked for."""
     rng = random.Random(8)
     for rates in ([0.9, 0.6, 0.3], [0.5, 0.5, 0.0], [1.0, 0.25]):
         lengths = [
@@ -204,7 +204,7 @@ def test_synthetic_acceptance_brings_the_rates(lab: ModuleType) -> None:
 
 
 def test_synthetic_acceptance_stops_at_the_first_rejection(lab: ModuleType) -> None:
-    """By hand, with draws on the edges."""
+    """Synthetic acceptance stops at the first rejection, with draws on the edges too."""
     for rates, uniforms, want in (
         ([0.5, 0.25], [0.4, 0.4], 2), ([0.5, 0.25], [0.4, 0.5], 1), ([0.5, 0.25], [0.5, 0.0], 0),
         ([1.0, 0.0], [0.99, 0.0], 1), ([0.0, 0.0], [0.0, 0.0], 0), ([1.0, 1.0], [0.99, 0.99], 2),

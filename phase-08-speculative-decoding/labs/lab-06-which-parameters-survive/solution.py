@@ -1,8 +1,8 @@
-"""Lab 08-06: what vLLM lets pass beside speculative decoding, and which server is biased. A solution.
+"""Lab 08-06: what vLLM lets pass with speculative decoding, and which server is biased. A solution.
 
 The servers write two tokens. `first` [V] is the model's distribution of the first, `second` [V, V] that of
 the second, a row per first token. `draft_first` is what is drafted first, `draft_second` [V] what is drafted
-after each first token. Drafts count as certain (the drafter gave them 1), two per step. Behind a rejected
+after each first token. Drafts count as certain (the drafter gave them 1), two per step. After a rejected
 draft a new step begins.
 """
 
@@ -74,7 +74,7 @@ def redrawn(p: Array, draft: int) -> Array:
 
 
 def pairs_if_resampled(first: Array, second: Array, draft_first: int, draft_second: Array) -> Array:
-    """How likely each pair is, if every rejected draft is replaced by a draw from the whole of p."""
+    """How likely each pair is, if every rejected draft is replaced by a draw from all of p."""
     rows = [redrawn(p, draft) for p, draft in zip(second, draft_second, strict=True)]
     return pairs_if_right(redrawn(first, draft_first), np.array(rows))
 

@@ -1,9 +1,9 @@
-"""Lab 08-06: what vLLM lets pass beside speculative decoding, and which server is biased. Your work: every
+"""Lab 08-06: what vLLM lets pass with speculative decoding, and which server is biased. Your work: every
 NotImplementedError.
 
 The servers write two tokens. `first` [V] is the model's distribution of the first, `second` [V, V] that of
 the second, a row per first token. `draft_first` is what is drafted first, `draft_second` [V] what is drafted
-after each first token. Drafts count as certain (the drafter gave them 1), two per step. Behind a rejected
+after each first token. Drafts count as certain (the drafter gave them 1), two per step. After a rejected
 draft a new step begins.
 """
 
@@ -24,7 +24,7 @@ Array = NDArray[Any]
 
 
 def parameters() -> dict[str, str]:
-    """What becomes of each setting of `support.SETTINGS` beside speculative decoding.
+    """What happens to each setting of `support.SETTINGS` with speculative decoding.
 
     Returns:
         by the setting's name: "passes", "refused" (the request fails) or "no start" (the server does not
@@ -37,8 +37,8 @@ def methods() -> dict[str, list[Any]]:
     """What each method of `support.METHODS` allows on a GPU.
 
     Returns:
-        by the method's name, a list of three: whether scheduling is asynchronous if nothing is said
-        about it; whether it is if it is asked for, or "refused" where the server does not start then; and
+        by the method's name, a list of three: whether scheduling is asynchronous by default;
+        whether it is when asked for, or "refused" if the server then does not start; and
         whether model runner V2 takes the method. Otherwise True or False.
     """
     raise NotImplementedError
@@ -48,12 +48,12 @@ def methods() -> dict[str, list[Any]]:
 
 
 def pairs_if_right(first: Array, second: Array) -> Array:
-    """How likely each pair of tokens is, if the text is the model's: [V, V], the first token's row."""
+    """How likely each pair of tokens is, if the text is the model's: [V, V], one row per first token."""
     raise NotImplementedError
 
 
 def pairs_if_resampled(first: Array, second: Array, draft_first: int, draft_second: Array) -> Array:
-    """How likely each pair is, if every rejected draft is replaced by a draw from the whole of p.
+    """How likely each pair is, if every rejected draft is replaced by a draw from all of p.
 
     Both places have a draft that may be rejected. Nothing that is passed in is changed.
     """
@@ -88,7 +88,7 @@ def chi_square(counts: Array, probs: Array) -> float:
 
 
 def draws_needed(right: Array, wrong: Array) -> int:
-    """How many draws from `wrong` show 99 times in 100 that they do not come from `right`, at least.
+    """The fewest draws from `wrong` that show, 99 times in 100, that they do not come from `right`.
 
     n draws give n * w2 to chi-square, where w2 is the sum over the cells of (wrong - right)^2 / right.
     `support.needed(dof)` says how large n * w2 must be. Cells that add up to 1 have one degree of freedom

@@ -19,7 +19,7 @@ FAULTS = ("resampled", "shared u")
 
 
 def test_the_parameters(lab: ModuleType) -> None:
-    """As vLLM's own validators said it (answers.json, written by ask_vllm.py)."""
+    """Each parameter passes or fails as in vLLM's own validators (answers.json, written by ask_vllm.py)."""
     said, facts = lab.parameters(), support.answers()["parameters"]
     apart = sorted(facts.keys() ^ said.keys())
     assert not apart, f"one answer for each of support.SETTINGS; in one of the two only: {apart}"
@@ -34,7 +34,7 @@ def test_the_parameters(lab: ModuleType) -> None:
 
 
 def test_the_methods(lab: ModuleType) -> None:
-    """As vLLM's configuration decided it, before a platform has its say."""
+    """Each method is treated as vLLM's configuration decides, before the platform changes anything."""
     said, facts = lab.methods(), support.answers()["methods"]
     apart = sorted(facts.keys() ^ said.keys())
     assert not apart, f"one answer for each of support.METHODS; in one of the two only: {apart}"
@@ -63,7 +63,7 @@ def pairs_by(lab: ModuleType, fault: str | None, model: tuple[Any, ...]) -> np.n
 
 @pytest.mark.parametrize("fault", [None, *FAULTS])
 def test_pairs_are_what_a_server_with_the_fault_writes(lab: ModuleType, fault: str | None) -> None:
-    """Six models, 60,000 requests each."""
+    """The pairs are those that a faulty server writes, on six models with 60,000 requests each."""
     for seed in range(6):
         model = support.make_model(seed, 2 + seed % 3)
         before = [np.array(part) for part in model]
@@ -102,7 +102,7 @@ def test_pairs_are_what_a_server_with_the_fault_writes(lab: ModuleType, fault: s
 
 
 def test_chi_square_by_hand(lab: ModuleType) -> None:
-    """60 throws of a die, and counts that are as they should be."""
+    """Chi-square is right for 60 throws of a die, and is 0 for counts that are as expected."""
     cases = [
         ([5, 8, 9, 8, 10, 20], [1 / 6] * 6, 13.4),
         ([50, 30, 20], [0.5, 0.3, 0.2], 0.0),
@@ -116,7 +116,7 @@ def test_chi_square_by_hand(lab: ModuleType) -> None:
 
 
 def test_draws_needed(lab: ModuleType) -> None:
-    """By the formula, and then by trying."""
+    """The number of draws follows the formula, and is enough when tried."""
     fair, loaded = np.full(2, 0.5), np.array([0.6, 0.4])
     want = int(np.ceil(support.needed(1) / 0.04))
     got = lab.draws_needed(fair, loaded)
@@ -166,7 +166,7 @@ class Scripted:
 
 
 def test_where_the_line_is(lab: ModuleType) -> None:
-    """Chi-square a little below what one right server in 1,000 exceeds, and a little above."""
+    """A server is accused just above the chi-square that one right server in 1,000 exceeds, not below."""
     model = support.make_model(1)
     right = model[0][:, None] * model[1]
     limit = support.critical(8)
@@ -194,7 +194,7 @@ def trial(lab: ModuleType, seed: int, fault: str | None) -> tuple[str | None, st
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_the_biased_server_is_found(lab: ModuleType, fault: str) -> None:
-    """60 models with one biased server each: 59.4 are found on average, and 57 must be."""
+    """With one biased server in each of 60 trials, 59.4 are found on average, and 57 must be."""
     missed, wrongly, examples = 0, 0, []
     for seed in range(60):
         biased, accused, draws, _ = trial(lab, seed, fault)
@@ -211,7 +211,7 @@ def test_the_biased_server_is_found(lab: ModuleType, fault: str) -> None:
 
 
 def test_servers_that_are_right_are_left_alone(lab: ModuleType) -> None:
-    """150 trials with three servers that are right: 0.45 accused on average, and 2 at most."""
+    """In 150 trials with three right servers, 0.45 are accused on average, and at most 2 may be."""
     accused = [seed for seed in range(150) if trial(lab, seed, None)[1] is not None]
     assert len(accused) <= 2, (
         f"of 450 servers that are right you accuse {len(accused)}; one in 1,000 is allowed for"
