@@ -3,7 +3,7 @@
 A word is what stands between blanks and holds a letter or a digit, of what a reader sees of a page:
 code blocks and captured outputs count, because they are read too; front matter, HTML comments, fences and
 the targets of links do not, the text of a link does. Hours are the labs' minutes and all pages, a lab's
-README and hints among them, at 200 words a minute. The hours on the front page are these.
+README and hints among them, at 130 words per minute. The hours on the front page are these.
 
 A lab's lines to write are lines of code in `solution.py`, without blank lines, comments and docstrings: the
 bodies of the functions that `starter.py` leaves open, and all of a function that `starter.py` does not have.

@@ -27,6 +27,7 @@ from course.authors.weigh import (
     words_of,
 )
 from course.authors.weigh_table import show_weights
+from course.cite.share import WORDS_A_MINUTE
 from course.docs.pages import ROOT, Page
 from course.learner.labs import Course, CourseError, Lab, load_course, read_lab
 from course.learner.report import make_console
@@ -135,7 +136,7 @@ def test_hours_are_minutes_and_pages_and_the_core_is_what_is_marked(heavy: Cours
     pages = [*heavy.phases[-1].folder.rglob("*.md")]
     words = sum(words_of(make_page(path.read_text())) for path in pages)
     assert weight.words == words
-    assert weight.hours == pytest.approx(40 / 60 + words / 200 / 60)
+    assert weight.hours == pytest.approx(40 / 60 + words / WORDS_A_MINUTE / 60)
     assert weight.core_hours == pytest.approx(weight.hours), (
         "guide and both labs, and there is nothing else"
     )
