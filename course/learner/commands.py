@@ -155,7 +155,7 @@ def hint(
         bool, typer.Option("--again", help="Those you have seen, no new one.")
     ] = False,
 ) -> None:
-    """One more hint: each call goes a step further, from a nudge to nearly the answer."""
+    """One more hint: for the mistake or the function that the last grade showed first, else the next one."""
     desk = Desk()
     show_hint(desk, desk.lab(name), again)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -9,11 +10,14 @@ from rich.markdown import Markdown
 from rich.padding import Padding
 from rich.text import Text
 
-from course.learner.hints import read_hints
+from course.learner.causes import PREDICTIONS, read_causes
+from course.learner.hints import Hint, read_hints
 from course.learner.labs import TAGS, Course, CourseError, Lab, Phase, load_course
-from course.learner.progress import NOTHING, Progress
+from course.learner.mistakes import read_mistakes
+from course.learner.progress import NOTHING, LabProgress, Progress
 from course.learner.report import linked, make_console
 from course.learner.reset import keep_untouched
+from course.learner.stubs import functions, unwritten
 from course.learner.tracks import WHOLE, Step, Track, chosen_track, read_tracks
 
 
@@ -123,10 +127,10 @@ def show_next(desk: Desk, lab: Lab) -> None:
     rows.append(("Then run", f"course grade {lab.id}, or course watch: it grades at every save"))
     if entry.attempts:
         rows.append(("So far", f"{entry.tests} passed"))
-    hints = len(read_hints(lab))
+    hints = [str(hint.number) for hint in read_hints(lab)]
     if hints:
-        seen = min(entry.hints, hints)
-        rows.append(("Stuck?", f"course hint {lab.id} ({seen} of {hints} hints seen)"))
+        seen = len([name for name in hints if name in entry.hints])
+        rows.append(("Stuck?", f"course hint {lab.id} ({seen} of {len(hints)} hints seen)"))
     for name, text in rows:
         desk.console.print(Text.assemble(f"  {name:11} ", text), soft_wrap=True)
 
@@ -182,23 +186,71 @@ def finished(desk: Desk) -> None:
 
 
 def show_hint(desk: Desk, lab: Lab, again: bool = False) -> None:
-    """The next hint of `lab`, which counts as seen then; with `again` those seen before."""
+    """The next hint of `lab`, which counts as seen then; with `again` those seen before.
+
+    First comes that of the known mistake which the last grade named. Then come those of HINTS.md in their
+    order, but those that name the function which the first failure is about before the others.
+    """
     hints = read_hints(lab)
     if not hints:
         raise CourseError(f"{desk.course.show(lab.folder)} has no hints")
-    seen = min(desk.progress[lab].hints, len(hints))
+    entry = desk.progress[lab]
+    there = [one for one in hints if str(one.number) in entry.hints]
     if again:
-        if not seen:
+        if not there:
             raise CourseError(f"no hint of {lab.id} was shown yet: course hint {lab.id}")
-        shown = hints[:seen]
-    else:
-        shown = [hints[min(seen, len(hints) - 1)]]
-        with desk.progress.update(lab) as entry:
-            entry.hints = min(seen + 1, len(hints))
-    for one in shown:
-        desk.say(f"Lab {lab.id}, hint {one.number} of {len(hints)}: {one.title}", "bold")
-        desk.console.print(Padding(Markdown(one.body), (0, 0, 1, 2)))
-    if not again and seen == len(hints):
+        for one in there:
+            _print_hint(desk, lab, one, len(hints))
+        return
+    for mistake in read_mistakes(lab.folder):
+        if mistake.key in entry.likely and mistake.key not in entry.hints:
+            _saw_hint(desk, lab, mistake.key)
+            desk.say(f"Lab {lab.id}, on “{mistake.name.rstrip('.')}”", "bold")
+            desk.console.print(Padding(Text(mistake.hint), (0, 0, 1, 2)))
+            desk.say(f"If that is not it, the lab has {len(hints)} hints: course hint {lab.id}")
+            return
+    new = [one for one in hints if one not in there]
+    function, why = find_first_cause(lab, entry, new)
+    if function not in ("", PREDICTIONS):
+        new.sort(key=lambda one: one.names(PREDICTIONS))  # these hold, so their hint comes last
+    fits = [one for one in new if function and one.names(function)]
+    if not fits:
+        no_more = f"No further hint names {function}, which fails first."
+        why = no_more if function and entry.failing else ""
+    one = [*fits, *new, hints[-1]][0]
+    _saw_hint(desk, lab, str(one.number))
+    _print_hint(desk, lab, one, len(hints), why)
+    if len(there) == len(hints):
         desk.say("You have seen all hints; this is the last one again.")
-    if shown[-1].number == len(hints):
+    if len(there) >= len(hints) - 1:
         desk.say(f"To look at the solution before you have your own: course diff {lab.id} --peek")
+
+
+def find_first_cause(lab: Lab, entry: LabProgress, hints: list[Hint]) -> tuple[str, str]:
+    """The function to look at first, and why: what the first failure of the last grade is about, or what is
+    the first to write where none failed; "" where nothing says. A wrong prediction that none of `hints` is
+    for does not keep back a hint for the code."""
+    failing = list(zip(entry.failing, entry.causes, strict=False))
+    if not any(one.names(PREDICTIONS) for one in hints):
+        failing = [(test, cause) for test, cause in failing if cause != PREDICTIONS] or failing
+    if failing:
+        test, cause = failing[0]
+        pins = read_causes(lab).headline(test.partition("[")[0].rpartition("::")[2])
+        return cause, f"For {cause}, which fails: {pins}"
+    source = lab.starter.read_text(encoding="utf-8", errors="replace")
+    if not (open_ := unwritten(source)):
+        return "", ""
+    first = next(name for name in functions(ast.parse(source)) if name in open_)
+    return first, f"For {first}, which is not written yet."
+
+
+def _saw_hint(desk: Desk, lab: Lab, name: str) -> None:
+    with desk.progress.update(lab) as entry:
+        entry.hints += [name] if name not in entry.hints else []
+
+
+def _print_hint(desk: Desk, lab: Lab, hint: Hint, number: int, why: str = "") -> None:
+    desk.say(f"Lab {lab.id}, hint {hint.number} of {number}: {hint.title}", "bold")
+    if why:
+        desk.say(f"  {why}", "dim")
+    desk.console.print(Padding(Markdown(hint.body), (0, 0, 1, 2)))

@@ -21,6 +21,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from course.learner.causes import PREDICTIONS, read_causes
 from course.learner.fingerprints import Fingerprint, known
 from course.learner.front_matter import front_matter
 from course.learner.labs import Course, CourseError, Lab
@@ -382,7 +383,13 @@ def compare(lab: Lab, run: LabRun) -> Likeness | None:
     """The known mistakes that what `run` fails looks like."""
     if not run.bad or run.problem is not None or any(t.outcome == "syntax" for t in run.bad):
         return None
-    return looks_like(Fingerprint.of(run), known(lab.folder))
+    mine, mistakes, causes = Fingerprint.of(run), known(lab.folder), read_causes(lab)
+    found = looks_like(mine, mistakes)
+    predicted = {test.name for test in run.bad if causes.about(test) == PREDICTIONS}
+    if not predicted or (found is not None and found.sure):
+        return found
+    # a wrong prediction is no mistake of the code, and says nothing of one
+    return looks_like(mine.among(mine.tests - predicted), mistakes) or found
 
 
 def grade_many(
@@ -426,4 +433,4 @@ def _keep(progress: Progress, lab: Lab, run: LabRun, content: str) -> None:
         else:
             entry.passed_at = entry.passed_at or now()
             entry.passed_digest = content
-            entry.failing, entry.named = [], []
+            entry.failing, entry.causes, entry.likely, entry.named = [], [], [], []

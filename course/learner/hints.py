@@ -14,6 +14,7 @@ _DETAILS = re.compile(
     r"<details[^>]*>\s*<summary>\s*Hint\s+(\d+)\s*[:.]?\s*(.*?)\s*</summary>(.*?)</details>",
     re.DOTALL | re.IGNORECASE,
 )
+_SMALL = {"the", "a", "an", "of", "its", "and"}  # words of a title that no function is named by
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,14 @@ class Hint:
     number: int
     title: str
     body: str
+
+    def names(self, function: str) -> bool:
+        """Whether it is about a function: its name stands in backticks, or holds all words of the title."""
+        name = function.rpartition(".")[2]
+        code = " ".join(re.findall(r"`([^`]+)`", f"{self.title}\n{self.body}"))
+        words = {*re.findall(r"[a-z]+", self.title.lower())} - _SMALL
+        in_code = re.search(rf"(?<!\w){re.escape(name)}(?!\w)", code)
+        return in_code is not None or (bool(words) and words <= {*name.split("_")})
 
 
 def read_hints(lab: Lab) -> list[Hint]:

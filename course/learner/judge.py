@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from course.learner.causes import read_causes
 from course.learner.fingerprints import known
 from course.learner.grade import Grade, compare, run_lab
 from course.learner.labs import Course, Lab
@@ -26,12 +27,16 @@ def judge(lab: Lab, run: LabRun, progress: Progress) -> Grade:
     if run.passed or unread:
         return Grade(lab, run, likeness)
     before = progress[lab]
-    bad = {test.name for test in run.bad}
-    again = bad.intersection(before.failing)
+    causes = read_causes(lab)
+    bad = sorted(run.bad, key=causes.place)
+    again = {test.name for test in bad}.intersection(before.failing)
     named = likeness.mistakes if likeness is not None else ()
     fails = {one.key: kept.fails.keys() for one, kept in known(lab.folder)} if named else {}
     met = {one.key for one in named if one.key in before.named or again & fails[one.key]}
     with progress.update(lab) as entry:
-        entry.failing = sorted(bad)
-        entry.named = sorted({*entry.named, *(one.key for one in named)})
+        entry.failing = [test.name for test in bad]
+        entry.causes = [causes.about(test) or "" for test in bad]
+        entry.likely = [one.key for one in named]
+        entry.named = sorted({*entry.named, *entry.likely})
+        entry.hints += [key for key in sorted(met) if key not in entry.hints]  # the grade shows it
     return Grade(lab, run, likeness, frozenset(met))

@@ -16,11 +16,13 @@ class Likeness:
     Attributes:
         mistakes: one, or two.
         sure: everything agrees; otherwise a part does.
+        explained: the failed tests that they explain.
         together: two mistakes at once; otherwise two are one or the other.
     """
 
     mistakes: tuple[Mistake, ...]
     sure: bool
+    explained: frozenset[str] = frozenset()
     together: bool = False
 
     @property
@@ -51,22 +53,23 @@ def looks_like(mine: Fingerprint, known: Iterable[tuple[Mistake, Fingerprint]]) 
     if not telling:
         return None
     known = list(known)
-    whole: list[Mistake] = []
+    whole: list[tuple[Mistake, Set[str]]] = []
     sure = True
     part: list[tuple[Mistake, Set[str]]] = []
     for mistake, fingerprint in known:
         both = mine.tests & fingerprint.tests
         theirs, ours = fingerprint.among(both).fails, mine.among(both).fails
         if theirs and theirs == ours:
-            whole.append(mistake)
+            whole.append((mistake, theirs.keys()))
         elif theirs and all(ours.get(name) == said for name, said in theirs.items()):
             part.append((mistake, theirs.keys()))
     if not whole and not part:
-        whole = [mistake for mistake, theirs in known if _hidden(mine, theirs)]
+        hidden = [(mistake, theirs) for mistake, theirs in known if _hidden(mine, theirs)]
+        whole = [(mistake, mine.fails.keys() & theirs.fails.keys()) for mistake, theirs in hidden]
         sure = False
     most = 2 * len(mine.fails) > len(mine.tests)
     if whole and (len(telling) > 1 or not most):
-        return Likeness(tuple(whole), sure) if len(whole) <= 2 else None
+        return _name(whole, sure) if len(whole) <= 2 else None
     likeness = _parts(mine.fails.keys(), part)
     return None if most and likeness is not None and not likeness.together else likeness
 
@@ -88,10 +91,17 @@ def _parts(mine: Set[str], found: Sequence[tuple[Mistake, Set[str]]]) -> Likenes
         return None
     size = max(len(explained) for _, explained in found)
     best = [(mistake, explained) for mistake, explained in found if len(explained) == size]
-    for index, (mistake, explained) in enumerate(found):
-        for other, more in found[index + 1 :]:
-            if explained | more == mine and not explained & more:
-                return Likeness((mistake, other), sure=False, together=True)
+    for index, one in enumerate(found):
+        for other in found[index + 1 :]:
+            if one[1] | other[1] == mine and not one[1] & other[1]:
+                return _name([one, other], sure=False, together=True)
     if 2 * size < len(mine) or len(best) > 2:
         return None
-    return Likeness(tuple(mistake for mistake, _ in best), sure=False)
+    return _name(best, sure=False)
+
+
+def _name(
+    found: Sequence[tuple[Mistake, Set[str]]], sure: bool, together: bool = False
+) -> Likeness:
+    explained = frozenset[str]().union(*(tests for _, tests in found))
+    return Likeness(tuple(mistake for mistake, _ in found), sure, explained, together)

@@ -1,4 +1,4 @@
-"""Grading with somebody looking on: each result as it comes, then what the failures look like."""
+"""Grading with somebody looking on: each result as it comes, then the report in their place."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def bar(done: int, total: int) -> str:
 
 
 def grade_aloud(desk: Desk, lab: Lab, last: LabRun | None = None) -> Grade:
-    """Grade `lab`, and print everything as soon as it is known. `last` is as in `run_lab`.
+    """Grade `lab`, and print what comes of it. `last` is as in `run_lab`.
 
     On a terminal, each test is a line as it ends, and the report takes their place. Elsewhere the report
     comes when the tests are through.
@@ -42,12 +42,12 @@ def grade_aloud(desk: Desk, lab: Lab, last: LabRun | None = None) -> Grade:
             run = run_lab(desk.course, lab, desk.progress, show, last)
     else:
         run = run_lab(desk.course, lab, desk.progress, last=last)
-    show_run(desk.console, lab, run)
+    graded = judge(lab, run, desk.progress)
+    show_run(desk.console, graded)
     first = failed_before(last)
     if first and unloadable(run) is None and set(first) & set(failed_before(run)):
         desk.say(f"Run first: the {len(first)} that did not pass before. The others count as then, "
                  "and are run again once these pass.", "dim")  # fmt: skip
-    graded = judge(lab, run, desk.progress)
     show_advice(desk.console, desk.course, graded)
     return graded
 

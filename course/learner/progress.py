@@ -21,7 +21,7 @@ from typing import Any
 
 from course.learner.labs import CourseError, Lab
 
-VERSION = 1
+VERSION = 2  # 1 had the number of hints seen in the place of their names
 
 
 def state_folder(root: Path) -> Path:
@@ -65,22 +65,26 @@ class LabProgress:
 
     Attributes:
         attempts: how often it was graded.
-        hints: how many hints were asked for.
+        hints: the hints that were shown: a number in HINTS.md, or what mistakes.toml calls a mistake.
         passed, failed: tests at the last grading that passed, and that did not. `failed` is 0 only
             where the lab passed, or was never graded.
         passed_at: when it first passed, or None. A lab once passed stays done.
         passed_digest: the starter.py that last passed; None once that very file has failed.
-        failing: the tests that failed at the last grading; empty where it passed.
-        named: the known mistakes that failures looked like, since it last passed.
+        failing: the tests that failed at the last grading, in the order in which it showed them.
+        causes: the function of starter.py that each of them is about; "" where nothing says.
+        likely: the known mistakes that it looked like.
+        named: those that it or a grading before it looked like, since the lab last passed.
     """
 
     attempts: int = 0
-    hints: int = 0
+    hints: list[str] = field(default_factory=list)
     passed: int = 0
     failed: int = 0
     passed_at: str | None = None
     passed_digest: str | None = None
     failing: list[str] = field(default_factory=list)
+    causes: list[str] = field(default_factory=list)
+    likely: list[str] = field(default_factory=list)
     named: list[str] = field(default_factory=list)
 
     @property
@@ -150,9 +154,12 @@ class Progress:
                     f"{self.path} has format {version}, this course writes {VERSION}: "
                     "it is from a newer course. Update the repository, or move the file away."
                 )
-            if version != VERSION:
+            if version not in (1, VERSION):
                 raise TypeError(f"version is {version!r}")
-            return {name: _entry(values) for name, values in content["labs"].items()}
+            labs = content["labs"]
+            if version == 1:
+                labs = {name: values | _named_hints(values) for name, values in labs.items()}
+            return {name: _entry(values) for name, values in labs.items()}
         except CourseError:
             raise
         except (ValueError, TypeError, KeyError, AttributeError) as error:
@@ -176,14 +183,21 @@ class Progress:
 
 _TYPES: dict[str, tuple[type, ...]] = {
     "attempts": (int,),
-    "hints": (int,),
+    "hints": (list,),
     "passed": (int,),
     "failed": (int,),
     "passed_at": (str, type(None)),
     "passed_digest": (str, type(None)),
     "failing": (list,),
+    "causes": (list,),
+    "likely": (list,),
     "named": (list,),
 }
+
+
+def _named_hints(values: dict[str, Any]) -> dict[str, list[str]]:
+    """The hints that an entry of format 1 counts: they were shown in their order."""
+    return {"hints": [str(number + 1) for number in range(values.get("hints", 0))]}
 
 
 def _entry(values: dict[str, Any]) -> LabProgress:

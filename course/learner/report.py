@@ -1,4 +1,4 @@
-"""How grades are shown: one line a test, and below a failure what it teaches."""
+"""How grades are shown: what the failures look like, then each with what it teaches, then what to do next."""
 
 from __future__ import annotations
 
@@ -19,10 +19,12 @@ from rich.text import Text
 
 from course.authors.mutants import Mutant
 from course.authors.mutate import ALLOW_LIST, MutationResult
+from course.learner.causes import PREDICTIONS, Causes, read_causes
 from course.learner.grade import Grade
 from course.learner.labs import Course, Lab, is_test_file
-from course.learner.results import LabRun, Line, TestResult, lines_of, unloadable
+from course.learner.results import Line, TestResult, lines_of, unloadable
 from course.learner.shorten import shorten
+from course.learner.sides import find_sides
 from course.learner.stubs import functions, unwritten
 
 MOST_LINES = 40  # of a lab that does not pass, on a window 100 wide: what a screen holds
@@ -63,9 +65,9 @@ class _Tidy(io.TextIOBase):
 
 
 def show_grade(console: Console, course: Course, graded: Grade) -> None:
-    """Print a grade: the tests, what failures look like, and what to do next."""
+    """Print a grade: what the failures look like, the tests, and what to do next."""
     show_head(console, course, graded.lab)
-    show_run(console, graded.lab, graded.run)
+    show_run(console, graded)
     show_advice(console, course, graded)
 
 
@@ -77,8 +79,13 @@ def show_head(console: Console, course: Course, lab: Lab) -> None:
     console.print()
 
 
-def show_run(console: Console, lab: Lab, run: LabRun) -> None:
-    """Print what the tests say: everything that is known before anything is compared."""
+def show_run(console: Console, graded: Grade) -> None:
+    """Print the known mistakes that it looks like, how to mend those met before, and what the tests say."""
+    lab, run, likeness = graded.lab, graded.run, graded.likeness
+    if likeness is not None:
+        hints = [Text(one.hint) for one in likeness.mistakes if one.key in graded.met]
+        console.print(Text(likeness.sentence, style="bold"))
+        console.print(Padding(Group(*hints), (0, 0, 1, 2)))
     broken = unloadable(run)
     if broken is not None:
         console.print(Text(f"{lab.starter.name} cannot be loaded, so no test could run."))
@@ -89,7 +96,7 @@ def show_run(console: Console, lab: Lab, run: LabRun) -> None:
     table.add_column(overflow="fold")
     open_ = [] if broken else open_functions(lab, lines)
     if broken is None and any(line.word == "FAIL" for line in lines):
-        _add_failures(table, console, lines, open_)
+        _add_failures(table, console, graded, lines, open_)
     else:
         _add_all(table, lab, lines, broken is not None, open_)
     console.print(Padding(table, (0, 0, 0, 1)))
@@ -111,24 +118,20 @@ def show_run(console: Console, lab: Lab, run: LabRun) -> None:
 
 
 def show_advice(console: Console, course: Course, graded: Grade) -> None:
-    """Print the known mistakes that it looks like, how to mend those met before, and what to do next."""
-    lab = graded.lab
+    """Print what to do next."""
+    lab, named = graded.lab, graded.likeness.mistakes if graded.likeness is not None else ()
     if graded.run.passed:
         console.print(
             Text(f"See how the course writes it: course diff {lab.id}. Go on: course next")
         )
         return
-    named = graded.likeness.mistakes if graded.likeness is not None else ()
-    if graded.likeness is not None:
-        console.print(Text(graded.likeness.sentence))
-        for mistake in named:
-            if mistake.key in graded.met:
-                console.print(Padding(Text(mistake.hint), (0, 0, 0, 2)))
-    more = f"course hint {lab.id}"
+    more = f"Stuck? course hint {lab.id}."
     if any(mistake.key not in graded.met for mistake in named):
-        more = f"Grade it again to read how to mend this, or ask for a nudge: {more}"
+        more = f"How to mend this: course hint {lab.id}, or grade it again."
+    elif not named and len([line for line in lines_of(graded.run) if line.word == "FAIL"]) > 1:
+        more = f"Begin with the first; the others may go with it. {more}"
     plain = f"LAB_IMPL=starter pytest {course.show(lab.folder)}"
-    console.print(Text(f"Stuck? {more}. Every detail: {plain}"), soft_wrap=True)
+    console.print(Text(f"{more} Every detail: {plain}"), soft_wrap=True)
 
 
 def show_line(console: Console, graded: Grade) -> None:
@@ -201,29 +204,36 @@ def _add_all(
 
 
 def _add_failures(
-    table: Table, console: Console, lines: list[Line], open_: list[tuple[str, list[Line]]]
+    table: Table,
+    console: Console,
+    graded: Grade,
+    lines: list[Line],
+    open_: list[tuple[str, list[Line]]],
 ) -> None:
-    """What fails, each message once, as far as a screen holds it; then the names of the rest.
+    """What fails, by cause, each message once, as far as a screen holds it; then the names of the rest.
 
     What passes, or waits for a function that is not written yet, is counted only.
     """
-    groups: dict[tuple[object, ...], list[Line]] = {}
-    for line in lines:
-        if line.word == "FAIL":
-            test = line.shown
-            key = (test.outcome, test.message, test.file, test.line)
-            groups.setdefault(key, []).append(line)
+    causes = read_causes(graded.lab)
     left = _FAILURES - bool(open_)
     rest: list[Line] = []
-    for number, group in enumerate(groups.values()):
-        rows = Group(*_explained(group))
-        width = console.width - 7
-        height = len(console.render_lines(rows, console.options.update_width(width)))
-        if number and (rest or height > left):
-            rest += group
-            continue
-        left -= height
-        table.add_row(Text("FAIL", style=STYLES["FAIL"]), rows)
+    shown = False
+    for title, failed in _by_cause(graded, lines, causes):
+        rows: list[RenderableType] = [Text(title, style="italic")] if title else []
+        left -= len(rows)
+        for group in _same_message(failed):
+            what = Group(*_explained(group, causes))
+            width = console.width - 7
+            height = len(console.render_lines(what, console.options.update_width(width)))
+            if shown and (rest or height > left):
+                rest += group
+                continue
+            left -= height
+            shown = True
+            for row in rows:
+                table.add_row("", row)
+            rows = []
+            table.add_row(Text("FAIL", style=STYLES["FAIL"]), what)
     if rest:
         names = Text(", ".join(line.shown.base for line in rest))
         begin = f"{_tests(len(rest))} more: "
@@ -236,7 +246,40 @@ def _add_failures(
         table.add_row(Text("todo", style=STYLES["todo"]), Text(waits, style="yellow"))
 
 
-def _explained(group: list[Line]) -> Iterable[RenderableType]:
+def _by_cause(graded: Grade, lines: list[Line], causes: Causes) -> Iterable[tuple[str, list[Line]]]:
+    """What fails, in the order of `course.learner.causes`; what a named mistake explains stands together.
+
+    Before it stand predictions, which it says nothing of, and behind it what else is wrong.
+    """
+    failed = [line for line in lines if line.word == "FAIL"]
+    failed.sort(key=lambda line: causes.place(line.shown))
+    if graded.likeness is None:
+        return [("", failed)]
+    explained = graded.likeness.explained
+    parts: dict[str, list[Line]] = {
+        "First, what you predicted:": [],
+        "What this explains:": [],
+        "What it does not explain:": [],
+    }
+    first, this, other = parts.values()
+    for line in failed:
+        if line.shown.name in explained:
+            this.append(line)
+        else:
+            (first if causes.about(line.shown) == PREDICTIONS else other).append(line)
+    there = [(title, some) for title, some in parts.items() if some]
+    return there if len(there) > 1 else [("", failed)]
+
+
+def _same_message(failed: list[Line]) -> list[list[Line]]:
+    groups: dict[tuple[object, ...], list[Line]] = {}
+    for line in failed:
+        test = line.shown
+        groups.setdefault((test.outcome, test.message, test.file, test.line), []).append(line)
+    return [*groups.values()]
+
+
+def _explained(group: list[Line], causes: Causes) -> Iterable[RenderableType]:
     """A failed test, and what it says; `group` holds the tests that say the same."""
     line = group[0]
     test = line.shown
@@ -244,18 +287,19 @@ def _explained(group: list[Line]) -> Iterable[RenderableType]:
     if line.num > 1:
         case = test.name.partition("[")[2].removesuffix("]")
         pins.append(f"  ({line.num_bad} of {line.num} cases, the first: {case})", style="dim")
-    pins.append(f"  {test.base}", style="dim")
+    about = causes.about(test)
+    pins.append(f"  {about}: {test.base}" if about else f"  {test.base}", style="dim")
     yield pins
-    rows = [*_failure(test)]
+    rows = [*_failure(test, causes)]
     if len(group) > 1:
         rows.append(Text(f"and the same in {_tests(len(group) - 1)} more", style="dim"))
     yield Padding(Group(*rows), (0, 0, 0, 2))
 
 
-def _failure(test: TestResult) -> Iterable[RenderableType]:
+def _failure(test: TestResult, causes: Causes) -> Iterable[RenderableType]:
     if test.outcome == "error" and test.file and is_test_file(test.file):
         yield Text("The test could not use what your code gave it.")
-    said = shorten(test.message, test.tolerance)
+    said = shorten(test.message, test.tolerance, find_sides(test, causes.source_of(test)))
     yield Text(said or "The test failed and has no message.")
     yield from _where(test)
     yield from (Text(note[:_WIDE], style="dim") for note in test.notes[:_MOST_NOTES])

@@ -1,10 +1,15 @@
-"""Messages of tests, made short enough to be read: where two long values differ, not the values."""
+"""Messages of tests, made short enough to be read: where two long values differ, not the values.
+
+Only what is shown is made here. `TestResult.message` stays as the test has said it: fingerprints are of that.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+
+from course.learner.sides import Sides
 
 LONG = 90  # characters of a value that is printed whole
 AROUND = 34  # characters that are kept before and after the first difference
@@ -14,28 +19,49 @@ _CLOSING = {"(": ")", "[": "]", "{": "}"}
 _NUMBER = re.compile(r"(?<![\w.])[-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?(?![\w.])")
 _PROSE = re.compile(r"(?:[A-Za-z]{2,}[,.:;]? ){2}[A-Za-z]{2,}")  # three words in a row
 _QUOTED = re.compile(r"(?<![A-Za-z0-9])(['\"]).*?\1", re.DOTALL)
-_ASKED = re.compile(
-    r"[,;:]? (?:for|with|of)\b[\w ]*"
-)  # between a value and what it was computed of
+_YOURS = re.compile(r"\b(?:yours?|you|got)\b", re.IGNORECASE)
+# What stands right before a value, and says whose it is, that it is another one, or what was asked.
+_BEFORE_YOURS = re.compile(r"\b(?:yours?|you|got)\b[^.;]{0,24}$", re.IGNORECASE)
+_BEFORE_EXPECTED = re.compile(r"\b(?:must|should|wants?|wanted|expected|engine|vLLM)\b[^.;]{0,24}$")
+_BEFORE_OTHER = re.compile(r"\bnot\b[^.;]{0,8}$")
+_BEFORE_ASKED = re.compile(r"\b(?:for|with|of|on|from|after)\s*$")
+_JOINED = re.compile(r"\s*(?:[,;:.]|(?:and|but|not|must|should)\b)")  # two values in one sentence
+_NAMES = ("yours", "expected")
+_IN_ROW = LONG - 12  # characters of a value that has such a name before it
 Tolerance = Sequence[float] | None  # relative and absolute; None: what is not equal differs
 
 
-def shorten(message: str, tolerance: Tolerance = None) -> str:
+def shorten(message: str, tolerance: Tolerance = None, sides: Sides | None = None) -> str:
     """`message` with its long values cut down, and not more than `MOST_LINES` lines of it.
 
     Of two long values, as in "got [...], should be [...]", only the neighbourhood of the first item in
     which they differ is kept, and the item named, with what either has there. Numbers that the test's own
-    `tolerance` takes for equal do not differ. What stands behind "for", "with" or "of" is what was asked, and
-    is compared with nothing.
+    `tolerance` takes for equal do not differ. A value that the message sets against no other, such as what
+    was asked, is compared with nothing. A message that has both `sides` and does not say whose they are is
+    followed by these, `yours` before `expected`.
     """
-    text = _values(_fold_numpy(message.strip()), tolerance)
-    lines = text.splitlines()
-    if len(lines) > MOST_LINES:
-        lines = [*lines[: MOST_LINES - 1], f"… and {len(lines) - MOST_LINES + 1} lines more"]
+    text, told = _values(_fold_numpy(message.strip()), tolerance, sides)
+    if not told and sides is not None and not _YOURS.search(message):
+        told = _label(_cut(sides.yours, _IN_ROW), _cut(sides.expected, _IN_ROW))
+    lines, most = text.splitlines(), MOST_LINES - len(told.splitlines())
+    if len(lines) > most:
+        lines = [*lines[: most - 1], f"… and {len(lines) - most + 1} lines more"]
     text = "\n".join(lines)
     if len(text) > MOST_CHARACTERS:
         text = text[:MOST_CHARACTERS].rsplit(" ", 1)[0] + " …"
-    return text
+    return f"{text}\n{told}" if told else text
+
+
+def _label(yours: str, expected: str, begin: str = "", names: Sequence[str] = _NAMES) -> str:
+    """Two values in one line where they are short, else in two, one above the other."""
+    line = f"{begin}{names[0]} {yours}, {names[1]} {expected}"
+    if len(line) <= LONG:
+        return line
+    width = max(map(len, names))
+    rows = [
+        f"  {name:{width}}  {value}" for name, value in zip(names, (yours, expected), strict=True)
+    ]
+    return "\n".join([begin.strip(), *rows] if begin else rows)
 
 
 def _fold_numpy(text: str) -> str:
@@ -47,33 +73,53 @@ def _fold_numpy(text: str) -> str:
     first = next((line.strip() for line in others if "(ACTUAL)" in line), "")
     if not first:
         first = "; ".join(line.strip() for line in others if re.match(r"\s*\w+: ", line))
+    first = re.sub(r"(\S+) \(ACTUAL\), (\S+) \(DESIRED\)", r"yours \1, expected \2", first)
     return f"{head}{found}{count}" + (f", the first at {first}" if first.startswith("[") else "")
 
 
 # -- values ---------------------------------------------------------------------------------------
 
 
-def _values(text: str, tolerance: Tolerance) -> str:
+def _values(text: str, tolerance: Tolerance, sides: Sides | None) -> tuple[str, str]:
+    """`text` with its long values cut down, and a sentence on the first two that differ; "" if none do."""
     spans = list(_spans(text))
     pieces = [text[start:end] for start, end in spans]
     short = [piece if len(piece) <= LONG else _cut(piece) for piece in pieces]
     told = ""
     for index in range(len(pieces) - 1):
         one, other = (" ".join(piece.split()) for piece in pieces[index : index + 2])
+        before = text[spans[index - 1][1] if index else 0 : spans[index][0]]
         between = text[spans[index][1] : spans[index + 1][0]]
-        near = len(between) < 2 * AROUND and not _ASKED.fullmatch(between)
-        alike = near and one != other and _opening(one) == _opening(other)
-        if alike and max(len(one), len(other)) > LONG:
+        alike = one != other and _opening(one) == _opening(other)
+        compared, second_is_yours = _whose(one, other, before, between, sides)
+        if compared and alike and max(len(one), len(other)) > LONG:
             found = _first_difference(one, other, tolerance)
             if found is not None:
                 short[index : index + 2] = [_around(one, found.one), _around(other, found.other)]
-                told = f"\nThey differ first in item {found}."
+                told = found.tell(second_is_yours)
                 break
     parts, end = [], 0
     for (start, stop), piece in zip(spans, short, strict=True):
         parts += [text[end:start], piece]
         end = stop
-    return "".join(parts) + text[end:].rstrip() + told
+    return "".join(parts) + text[end:].rstrip(), told
+
+
+def _whose(
+    one: str, other: str, before: str, between: str, sides: Sides | None
+) -> tuple[bool, bool | None]:
+    """Whether a message compares two values, and whether the second is the learner's, if that is known."""
+    if sides is not None and {one, other} == {sides.yours, sides.expected}:
+        return True, other == sides.yours
+    if not _JOINED.match(between) or _BEFORE_ASKED.search(before):
+        return False, None
+    if _BEFORE_YOURS.search(between):
+        return True, True
+    if _BEFORE_EXPECTED.search(between):
+        return True, False
+    first_is = (_BEFORE_EXPECTED.search(before), _BEFORE_YOURS.search(before))
+    known = None if bool(first_is[0]) == bool(first_is[1]) else bool(first_is[0])
+    return _BEFORE_OTHER.search(between) is not None, known
 
 
 def _spans(text: str) -> Iterator[tuple[int, int]]:
@@ -123,10 +169,10 @@ def _end(text: str, start: int) -> int | None:
     return None
 
 
-def _cut(value: str) -> str:
+def _cut(value: str, most: int = LONG) -> str:
     """The beginning of a long value."""
     value = " ".join(value.split())
-    return value if len(value) <= LONG else f"{value[: LONG - 10]} …{value[-1]}"
+    return value if len(value) <= most else f"{value[: most - 10]} …{value[-1]}"
 
 
 @dataclass(frozen=True)
@@ -139,27 +185,32 @@ class _Item:
 
 @dataclass(frozen=True)
 class _Difference:
-    """The first item in which two values differ; `numbers` counts on within an item that is long itself."""
+    """The first item in which two values differ.
 
-    numbers: tuple[int, ...]
+    `places` counts on within an item that is long itself; an entry of a dict goes by its key.
+    """
+
+    places: tuple[int | str, ...]
     one: _Item
     other: _Item
 
-    def __str__(self) -> str:
+    def tell(self, second_is_yours: bool | None) -> str:
+        """A sentence that names the item and what is there; the learner's first, if that is known."""
         a, b = self.one.text, self.other.text
         at = _first_apart(a, b)
         texts = [_window(text, max(at - AROUND, 0), at) if text else "nothing" for text in (a, b)]
-        inner = "".join(f", item {number} of it" for number in self.numbers[1:])
-        return f"{self.numbers[0]}{inner}, counted from 0: {texts[0]} and {texts[1]}"
+        names = ("the first has", "the second") if second_is_yours is None else _NAMES
+        inner = "".join(f", item {place} of it" for place in self.places[1:])
+        counted = ", counted from 0" if any(isinstance(place, int) for place in self.places) else ""
+        begin = f"They differ first in item {self.places[0]}{inner}{counted}: "
+        one, other = texts[::-1] if second_is_yours else texts
+        return _label(one, other, begin, names)
 
 
 def _first_difference(one: str, other: str, tolerance: Tolerance) -> _Difference | None:
     """The first item in which the values differ by more than `tolerance`; None where none does."""
-    mine, theirs = _items(one), _items(other)
-    nothing = _Item(len(one) - 1, ""), _Item(len(other) - 1, "")
-    for number in range(max(len(mine), len(theirs))):
-        a = mine[number] if number < len(mine) else nothing[0]
-        b = theirs[number] if number < len(theirs) else nothing[1]
+    pairs = _pairs(one, other)
+    for place, a, b in pairs:
         if not _same(a.text, b.text, tolerance):
             opening = _opening(a.text)
             if max(len(a.text), len(b.text)) > 2 * AROUND and opening == _opening(b.text):
@@ -167,9 +218,30 @@ def _first_difference(one: str, other: str, tolerance: Tolerance) -> _Difference
                 if inner is not None:
                     one_item = _Item(a.at + inner.one.at, inner.one.text)
                     other_item = _Item(b.at + inner.other.at, inner.other.text)
-                    return _Difference((number, *inner.numbers), one_item, other_item)
-            return _Difference((number,), a, b)
+                    return _Difference((place, *inner.places), one_item, other_item)
+            return _Difference((place,), a, b)
     return None
+
+
+def _pairs(one: str, other: str) -> Iterator[tuple[int | str, _Item, _Item]]:
+    """The items of two values that belong together: those of dicts by their keys, others by their places."""
+    mine, theirs = _items(one), _items(other)
+    nothing = _Item(len(one) - 1, ""), _Item(len(other) - 1, "")
+    if _opening(one) == "{" and all(": " in item.text for item in (*mine, *theirs)):
+        by_key = [dict(map(_entry, items)) for items in (mine, theirs)]
+        for key in dict.fromkeys([*by_key[0], *by_key[1]]):
+            yield key, by_key[0].get(key, nothing[0]), by_key[1].get(key, nothing[1])
+        return
+    for place in range(max(len(mine), len(theirs))):
+        a = mine[place] if place < len(mine) else nothing[0]
+        b = theirs[place] if place < len(theirs) else nothing[1]
+        yield place, a, b
+
+
+def _entry(item: _Item) -> tuple[str, _Item]:
+    """The key of a dict's item, and its value as an item."""
+    key, colon, value = item.text.partition(": ")
+    return key, _Item(item.at + len(key + colon), value)
 
 
 def _same(one: str, other: str, tolerance: Tolerance) -> bool:

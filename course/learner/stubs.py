@@ -7,6 +7,7 @@ import traceback
 from collections.abc import Callable
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
+Definition = Function | ast.ClassDef
 
 
 def unwritten(source: str) -> set[str]:

@@ -46,7 +46,7 @@ def test_progress_is_kept_and_ignored_bygit(course: Course, totals: Lab, capsys:
     solve(totals)
     Ran(capsys, "grade", "00-01")
     kept = json.loads((course.root / ".course" / "progress.json").read_text())
-    assert kept["version"] == 1
+    assert kept["version"] == 2
     entry = kept["labs"]["00-01"]
     assert (entry["attempts"], entry["passed"], entry["failed"]) == (1, 3, 0)
     assert entry["passed_digest"] == digest(totals.starter)
@@ -95,7 +95,7 @@ def test_a_crash_while_writing_leaves_the_old_file(
 ) -> None:
     progress = Progress(course.root)
     with progress.update(totals) as entry:
-        entry.hints = 2
+        entry.hints = ["1", "2"]
     before = progress.path.read_bytes()
 
     def no_space(fd: int) -> None:
@@ -103,7 +103,7 @@ def test_a_crash_while_writing_leaves_the_old_file(
 
     monkeypatch.setattr(os, "fsync", no_space)
     with pytest.raises(OSError, match="no space"), progress.update(totals) as entry:
-        entry.hints = 3
+        entry.hints = ["3"]
     assert progress.path.read_bytes() == before
     assert sorted(p.name for p in progress.path.parent.iterdir()) == [
         ".gitignore", "lock", "progress.json",
@@ -113,11 +113,11 @@ def test_a_crash_while_writing_leaves_the_old_file(
 def test_two_commands_at_once_lose_nothing(course: Course) -> None:
     first, second = Progress(course.root), Progress(course.root)
     with first.update(course.labs[0]) as entry:
-        entry.hints = 1
+        entry.hints = ["1"]
     with second.update(course.labs[1]) as entry:
-        entry.hints = 2
+        entry.hints = ["1", "2"]
     again = Progress(course.root)
-    assert [again[lab].hints for lab in course.labs] == [1, 2]
+    assert [again[lab].hints for lab in course.labs] == [["1"], ["1", "2"]]
 
 
 # -- hints, diff, reset ---------------------------------------------------------------------------

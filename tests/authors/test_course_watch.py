@@ -77,7 +77,7 @@ def test_keys_and_what_follows_a_pass(course: Course, totals: Lab) -> None:
         assert terminal.ends() == 0
         assert terminal.modes == terminal.before
         assert "Traceback" not in terminal.raw
-    assert Progress(course.root)[totals].hints == 2
+    assert Progress(course.root)[totals].hints == ["1", "2"]
 
 
 def test_what_failed_is_run_first_and_the_rest_once_it_passes(course: Course, totals: Lab) -> None:
@@ -192,7 +192,7 @@ def test_a_known_mistake_is_named(course: Course, totals: Lab) -> None:
     take_totals(totals)
     totals.starter.write_text(with_bodies("return sum(items)", "return x if x > low else low"))
     with Terminal(course.root, "course", "grade", "00-01") as terminal:
-        said = terminal.read_until("Stuck?")
+        said = terminal.read_until("Every detail")
         assert "2 of 3 tests pass, 1 fail." in said
         assert "This looks like" in said
         assert terminal.ends() == 1

@@ -28,7 +28,7 @@ def test_a_known_mistake_is_named_with_its_hint(totals: Lab, capsys: Capsys) -> 
     write(totals, clip="return x if x > low else low")
     Ran(capsys, "grade", "00-01")
     ran = Ran(capsys, "grade", "00-01")
-    assert "This looks like “Only the lower bound is kept”. There are two bounds." in ran.line
+    assert "This looks like “Only the lower bound is kept”. There are two bounds. FAIL" in ran.line
     totals.mistakes.write_text(
         totals.mistakes.read_text().replace("Only the lower", "Just the lower")
     )
@@ -45,17 +45,15 @@ def test_the_cure_is_kept_for_the_second_time(totals: Lab, capsys: Capsys) -> No
     first = "return sum(items[1:])"
     write(totals, total=first)
     ran = Ran(capsys, "grade", "00-01")
-    assert (
-        "This looks like “The first item is left out”. Stuck? Grade it again to read how"
-        in ran.line
-    )
-    assert "or ask for a nudge: course hint 00-01. Every detail:" in ran.line
+    assert "This looks like “The first item is left out”. FAIL" in ran.line
+    assert "How to mend this: course hint 00-01, or grade it again. Every detail:" in ran.line
     assert "Indices begin at 0" not in ran.line
     write(totals, total="return sum(items, 1)")
     ran = Ran(capsys, "grade", "00-01")
-    assert (
-        "“The sum begins at 1”. Nothing added up is 0. Stuck? course hint 00-01. Every" in ran.line
-    ), "test_total_adds_every_item failed the last time as well"
+    assert "“The sum begins at 1”. Nothing added up is 0. FAIL" in ran.line, (
+        "test_total_adds_every_item failed the last time as well"
+    )
+    assert "fail. Stuck? course hint 00-01. Every" in ran.line
     write(totals, clip="return x if x > low else low")
     assert "There are two bounds" not in Ran(capsys, "grade", "00-01").line, "another test"
     write(totals, total="this is no Python")

@@ -13,6 +13,7 @@ from course.learner.likeness import looks_like as compare
 from course.learner.mistakes import Mistake
 from course.learner.results import LabRun, TestResult
 from course.learner.shorten import LONG, MOST_CHARACTERS, MOST_LINES, shorten
+from course.learner.sides import Sides
 
 TESTS = "abcdefgh"
 
@@ -203,13 +204,16 @@ def test_two_long_values_are_shown_where_they_differ() -> None:
     assert "{'step': 17, 'id': 'a'}" in text
     assert "{'step': 17, 'id': 'b'}" in text
     assert "Look at the queue." in text
-    items = "{'step': 17, 'id': 'a'} and {'step': 17, 'id': 'b'}."
-    assert text.endswith(f"They differ first in item 17, counted from 0: {items}")
+    assert text.endswith(
+        "They differ first in item 17, counted from 0:\n"
+        "  yours     {'step': 17, 'id': 'b'}\n"
+        "  expected  {'step': 17, 'id': 'a'}"
+    )
 
 
 def test_a_value_that_ends_early() -> None:
     text = shorten(f"should be {list(range(40))}, got {list(range(30))}")
-    assert "They differ first in item 30, counted from 0: 30 and nothing." in text
+    assert "They differ first in item 30, counted from 0: yours nothing, expected 30" in text
     assert "29]" in text
 
 
@@ -219,8 +223,10 @@ def test_what_a_test_takes_for_equal_does_not_differ() -> None:
     got = [x + 1e-9 for x in wanted]
     got[13] = 5.0
     text = f"should be {wanted}, got {got}"
-    assert "first in item 13, counted from 0: 1.3 and 5.0." in shorten(text, [1e-6, 1e-8])
-    assert "first in item 0, counted from 0: 0.0 and 1e-09." in shorten(text)
+    assert "first in item 13, counted from 0: yours 5.0, expected 1.3" in shorten(
+        text, [1e-6, 1e-8]
+    )
+    assert "first in item 0, counted from 0: yours 1e-09, expected 0.0" in shorten(text)
     got[13] = wanted[13]
     assert "differ" not in shorten(f"should be {wanted}, got {got}", [1e-6, 1e-8])
 
@@ -248,13 +254,56 @@ def test_what_was_asked_is_compared_with_nothing() -> None:
     assert "the engine computes [11, 5], you say [11, 2], for [[0, 1" in text
 
 
+@pytest.mark.parametrize(
+    ("message", "told"),
+    [
+        ("got {mine}, must be {right}", "yours 7, expected 17"),
+        ("must be {right}, and you say {mine}", "yours 7, expected 17"),
+        ("the engine has {right}, not {mine}", "yours 7, expected 17"),
+        ("yours are {mine}, not {right}", "yours 7, expected 17"),
+        ("{right}, not {mine}", "the first has 17, the second 7"),
+        ("for {asked}, got {mine}", ""),
+        ("{asked}; vLLM leaves 3, and yours 4. The row: {mine}", ""),
+        ("on {asked} it must be {right}, got {mine}", "yours 7, expected 17"),
+    ],
+)
+def test_it_is_said_whose_value_is_whose(message: str, told: str) -> None:
+    """Yours first, whichever the message has first. What was asked is compared with nothing."""
+    asked, right, mine = [1] * 60, list(range(60)), [*range(17), 7, *range(18, 60)]
+    text = shorten(message.format(asked=asked, right=right, mine=mine))
+    item = "They differ first in item 17, counted from 0: "
+    assert text.partition("They differ")[2] == (item + told if told else "").removeprefix(
+        "They differ"
+    )
+
+
+def test_the_sides_of_the_assertion_decide() -> None:
+    right, mine = list(range(60)), [*range(17), 7, *range(18, 60)]
+    for first, second in ((right, mine), (mine, right)):
+        text = shorten(f"{first}, not {second}", None, Sides(str(mine), str(right)))
+        assert text.endswith("item 17, counted from 0: yours 7, expected 17")
+
+
+def test_entries_of_a_dict_are_compared_by_their_keys() -> None:
+    """In whatever order they stand; an entry that one of the two lacks is named."""
+    right = {n: n / 4 for n in range(20)}
+    mine = dict(reversed(right.items())) | {7: 9.5}
+    text = shorten(f"must be {right}, got {mine}")
+    assert text.endswith("They differ first in item 7: yours 9.5, expected 1.75")
+    del mine[7]
+    assert shorten(f"must be {right}, got {mine}").endswith("item 7: yours nothing, expected 1.75")
+
+
 def test_the_items_of_numpys_arrays() -> None:
     np = pytest.importorskip("numpy")
     wanted = np.arange(40.0).reshape(4, 10)
     got = wanted + 1e-9
     got[2, 3] = 7.5
     text = shorten(f"should be {wanted}, got {got}", [1e-6, 1e-8])
-    assert "They differ first in item 2, item 3 of it, counted from 0: 23. and 7.5e+00" in text
+    assert (
+        "They differ first in item 2, item 3 of it, counted from 0: yours 7.5e+00, expected 23."
+        in text
+    )
 
 
 def test_a_short_message_is_left_alone() -> None:
@@ -277,4 +326,8 @@ def test_numpys_arrays_become_a_line() -> None:
         np.testing.assert_allclose(wanted + 1, wanted, err_msg="one too much")
     lines = shorten(str(error.value)).splitlines()
     assert any(line.startswith("Mismatched elements: 12 / 12 (100%)") for line in lines)
+    if "(ACTUAL)" in str(error.value):  # numpy says where from 2.3 on
+        assert any(
+            line.endswith(", the first at [0, 0]: yours 1.0, expected 0.0") for line in lines
+        )
     assert not any("array(" in line for line in lines)
