@@ -40,9 +40,7 @@ def draw_bill() -> Drawing:
     d.text(x(1.2), y(step_ms(1, DENSE_47)) - 8, "dense, 47 billion", "m")
     d.text(x(4.6), y(11) + 5, "Mixtral", "m")
     d.text(x(24), y(step_ms(1, DENSE_13)) - 8, "dense, 13 billion", "m")
-    d.text(
-        left, 330, "derived from the data sheet's bandwidth and operations; log scales", "m"
-    )
+    d.text(left, 330, "derived from the data sheet's bandwidth and operations; log scales", "m")
     return d
 
 

@@ -1,4 +1,4 @@
-"""The pictures of every phase, and of the tracks, are what its script draws, and its pages show each of them, with words for it."""
+"""The pictures of phases and tracks are what their scripts draw, and pages show each, with words for it."""
 
 from __future__ import annotations
 
