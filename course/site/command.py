@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +19,9 @@ from course.learner.labs import CourseError, find_root
 
 for _package in ("mkdocs", "material"):
     importlib.import_module(_package)  # missing: `course site` then names the extra that brings it
+
+PORT = 8001
+"""Where `serve` shows the site: beside a server of the engine, `mini-vllm serve`, which takes 8000."""
 
 app = typer.Typer(help="The course as a website.", no_args_is_help=True)
 
@@ -61,14 +65,31 @@ def build(
     print(f'read it: {Path(sys.executable).name} -m http.server -d "{target}"')
 
 
+def _refuse_taken(port: int) -> None:
+    """MkDocs asks for the port after a minute of building, and then fails with a traceback."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # one just left is free
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError as error:
+            raise CourseError(
+                f"port {port}: {error.strerror}; choose another with --port"
+            ) from None
+
+
 @app.command()
 def serve(
-    port: Annotated[int, typer.Option(min=1, max=65535, help="the port on this machine")] = 8000,
+    port: Annotated[int, typer.Option(min=1, max=65535, help="the port on this machine")] = PORT,
     open_it: Annotated[bool, typer.Option("--open", help="open it in a browser")] = False,
 ) -> None:
     """Show the site on this machine, and build it again when a page is saved."""
+    root = find_root()
+    _refuse_taken(port)
+    print(
+        f"builds the site first, a minute or so; then it is at http://127.0.0.1:{port}/", flush=True
+    )
     more = ["--open"] if open_it else []
-    _run(["serve", "-a", f"127.0.0.1:{port}", *more], find_root())
+    _run(["serve", "-a", f"127.0.0.1:{port}", *more], root)
 
 
 if __name__ == "__main__":

@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import json
 import logging
+import posixpath
 import re
 import sys
 from pathlib import Path
 from typing import Any
 
+import markdown
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
+from mkdocs.structure.nav import Navigation
 from mkdocs.structure.pages import Page
 
 _ROOT = str(Path(__file__).resolve().parents[2])
@@ -30,7 +33,27 @@ from course.site.viewer import ViewerError, make_page  # noqa: E402
 
 GLOSSARY = "GLOSSARY.md"
 _OWN = re.compile(r'(?P<link>href="[^":#]+)" (?P<title>title="[\w./-]+:(?P<line>\d+)\b)')
+_RELATIVE = re.compile(r'href="(?P<path>[^":#]+)')
 _log = logging.getLogger("mkdocs.course")
+
+
+class _Progress:
+    """Says each tenth of a build: MkDocs reads all pages and writes all pages, for a minute, in silence."""
+
+    def __init__(self) -> None:
+        self.steps = self.done = 0
+
+    def begin(self, pages: int) -> None:
+        self.steps, self.done = 2 * pages, 0
+
+    def advance(self, what: str) -> None:
+        before = 10 * self.done // self.steps
+        self.done += 1
+        if (tenths := 10 * self.done // self.steps) > before:
+            _log.info(f"{tenths * 10:3} % of the site: {what}")
+
+
+_progress = _Progress()
 
 
 def _root(config: MkDocsConfig) -> Path:
@@ -63,13 +86,32 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def _tracks(config: MkDocsConfig, files: Files) -> str:
-    """The tracks for `site.js`, their pages as addresses from the site's root."""
+    """The tracks for `site.js`: pages as addresses from the site's root, what leads to a step as HTML."""
     tracks = json.loads(as_json(load_course(_root(config))))
     for track in tracks.values():
+        folder = posixpath.dirname(track["page"])
+        for step in track["steps"]:
+            step["bridge"] = _as_html(step["bridge"], folder, files)
         for entry in (track, *track["steps"]):
             if (file := files.get_file_from_path(entry.pop("page"))) is not None:
                 entry["url"] = "" if file.url in (".", "./") else file.url
     return json.dumps(tracks, ensure_ascii=False)
+
+
+def _as_html(text: str, folder: str, files: Files) -> str:
+    """Some Markdown of a page in `folder`, without its headings, links led from the site's root."""
+
+    def lead(match: re.Match[str]) -> str:
+        path = posixpath.normpath(posixpath.join(folder, match["path"]))
+        file = files.get_file_from_path(path) or files.get_file_from_path(f"{path}.md")
+        return f'href="{file.url}' if file is not None else match[0]
+
+    return _RELATIVE.sub(lead, markdown.markdown(re.sub(r"(?m)^#.*$", "", text)))
+
+
+def on_nav(nav: Navigation, config: MkDocsConfig, files: Files) -> Navigation:
+    _progress.begin(len(files.documentation_pages()))
+    return nav
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
@@ -82,7 +124,13 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """A citation of this repository leads to its line on the page that shows the file."""
+    _progress.advance("pages read")
     return _OWN.sub(r'\g<link>#__codelineno-0-\g<line>" \g<title>', html)
+
+
+def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
+    _progress.advance("pages written")
+    return output
 
 
 def on_serve(server: Any, config: MkDocsConfig, builder: Any) -> Any:

@@ -6,13 +6,15 @@ repository; what changes on the way to the site is this:
 - front matter goes; a lab shows its tag, its minutes and what comes before it;
 - a link to a file of the repository leads to a page that shows the file. A lab's solution and its
   known mistakes stand behind a warning, and no file's text is in the search index;
-- a viewer line (`course.site.viewer`) becomes a frame with a run to step through;
+- a viewer line (`course.site.viewer`) becomes a frame with a run to step through, and the picture that GitHub
+  needs of it goes, with the sentence that leads to it;
 - other comments go, doctests are marked as sessions, and Markdown inside `<details>` is read, as on
   GitHub.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections.abc import Iterator
@@ -26,6 +28,7 @@ from course.learner.labs import TAGS, Course, Lab, Phase, load_course
 from course.learner.mistakes import read_mistakes
 from course.learner.tracks import read_tracks
 from course.site.home import home_page
+from course.site.screenshots import SHOTS
 from course.site.viewer import (
     Viewer,
     ViewerError,
@@ -51,6 +54,8 @@ LANGUAGES = {".py": "python", ".sh": "bash", ".json": "json", ".toml": "toml", "
 MOST_SHOWN = 200_000  # bytes of a file shown as a page; a longer one is handed out as it is
 
 _TARGET = re.compile(r"\]\((?P<inline>[^()\s]+)|^ {0,3}\[[^\]^\n]+\]:[ \t]+(?P<defined>\S+)", re.M)
+_ONLY_PICTURE = re.compile(r"!\[[^\]]*\]\((?P<path>[^()\s]+)\)\s*")
+_LEADS_ON = re.compile(r"(?:^|(?<=[.!?])\s+)[^.!?]*:\s*$")  # a paragraph's last sentence
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]*:|//", re.IGNORECASE)
 
 
@@ -206,10 +211,13 @@ class _Builder:
             for fence in page.fences
             if fence.language == "python" and _first(fence.body).startswith(">>>")
         }
+        live = self._live(page)
         out: list[str] = []
         for number, (line, kind) in enumerate(zip(lines, page.kinds, strict=True), 1):
             if kind == COMMENT and is_viewer(line):
                 out.append(self._viewer(line, page))
+            elif kind == TEXT and self._shows(line, page) in live:
+                _cut_lead(out)
             elif kind in (COMMENT, OUTPUT) and re.fullmatch(r"\s*<!--.*-->\s*", line):
                 out.append("")
             elif number in sessions:
@@ -240,6 +248,24 @@ class _Builder:
             return ""
         self.site.viewers.setdefault(viewer.uri, []).append(viewer)
         return shown
+
+    def _live(self, page: Page) -> set[str]:
+        """The runs that the page's viewers show, as paths from the root. What is wrong `_viewer` says."""
+        found = set()
+        for line, kind in zip(page.lines, page.kinds, strict=True):
+            if kind == COMMENT and is_viewer(line):
+                with contextlib.suppress(ViewerError):
+                    path = read_viewer(line, page.path, self.site.root).path
+                    found.add(path.relative_to(self.site.root).as_posix())
+        return found
+
+    def _shows(self, line: str, page: Page) -> str | None:
+        """The run of which the line is a screenshot."""
+        if (match := _ONLY_PICTURE.fullmatch(line)) is None:
+            return None
+        there = os.path.relpath(page.path.parent / match["path"], self.site.root)
+        run, *_ = SHOTS.get(Path(there).as_posix(), (None,))
+        return run
 
     def _linked(self, page: Page) -> str:
         """The page's text, its links to files of the repository led to their pages."""
@@ -337,6 +363,17 @@ def _facts(lab: Lab, course: Course) -> str:
     spans = "".join(f'<span class="lab-fact">{fact}</span>' for fact in facts)
     spans += f'<span class="lab-files">{" · ".join(files)}</span>'
     return f'<div class="lab-facts" markdown="span">{tag}{spans}</div>'
+
+
+def _cut_lead(lines: list[str]) -> None:
+    """Take from the end of `lines` the sentence that leads to a picture: "It looks like this:"."""
+    end = len(lines)
+    while end and not lines[end - 1].strip():
+        end -= 1
+    start = end
+    while start and lines[start - 1].strip():
+        start -= 1
+    lines[start:end] = _LEADS_ON.sub("", "\n".join(lines[start:end])).split("\n")
 
 
 def _relative(uri: str, page: str) -> str:

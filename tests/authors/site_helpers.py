@@ -51,14 +51,18 @@ def site(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
 
 
-@pytest.fixture(scope="session")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def build_site(root: Path, folder: Path) -> Path:
+    """The site of the course at `root`, in `folder`; the test is skipped where there is no MkDocs."""
     for package in ("mkdocs", "material", "typer"):
         pytest.importorskip(package, reason="the extra `site` is not installed")
-    folder = tmp_path_factory.mktemp("site") / "out"
-    done = site(ROOT, "build", str(folder))
+    done = site(root, "build", str(folder))
     assert done.returncode == 0, f"the strict build fails:\n{done.stdout}{done.stderr}"
     return folder
+
+
+@pytest.fixture(scope="session")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build_site(ROOT, tmp_path_factory.mktemp("site") / "out")
 
 
 class Html(HTMLParser):

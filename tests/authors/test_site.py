@@ -5,6 +5,7 @@ Skipped where MkDocs is missing (the extra `site`).
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -14,6 +15,8 @@ import subprocess
 import sys
 import time
 import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import unquote, urljoin, urlsplit
 
@@ -162,23 +165,83 @@ def fetched(url: str, what: str, seconds: float) -> str:
     return text
 
 
-def test_serve_builds_again_when_a_page_is_saved(built: Path, tmp_path: Path) -> None:
-    root = small_course(tmp_path)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    command = [sys.executable, "-m", "course.site", "serve", "--port", str(port)]
+@contextmanager
+def serving(root: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, "-m", "course.site", "serve", *arguments]
     # A session of its own, so that the end of it reaches MkDocs too.
     server = subprocess.Popen(
-        command, cwd=root, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        command, cwd=root, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         start_new_session=True,
     )  # fmt: skip
     try:
+        yield server
+    finally:
+        with contextlib.suppress(ProcessLookupError):  # it has ended already
+            os.killpg(server.pid, signal.SIGTERM)
+        server.communicate(timeout=10)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def test_serve_builds_again_when_a_page_is_saved(built: Path, tmp_path: Path) -> None:
+    root = small_course(tmp_path)
+    port = free_port()
+    with serving(root, "--port", str(port)):
         url = f"http://127.0.0.1:{port}/phase-00-a/00-guide/"
         assert "<h1" in fetched(url, "<h1", 20)
         time.sleep(0.5)
         written(root, {"phase-00-a/00-guide.md": "# Guide\n\nSaved just now.\n"})
         assert "Saved just now." in fetched(url, "Saved just now.", 15)
-    finally:
-        os.killpg(server.pid, signal.SIGTERM)
-        server.wait(10)
+
+
+def test_serve_says_where_it_will_be_and_how_far_it_is(built: Path, tmp_path: Path) -> None:
+    """A build takes a minute: MkDocs says nothing for all of it."""
+    root = small_course(tmp_path)
+    pages = {f"phase-00-a/{n:02}-more.md": f"# Page {n}\n" for n in range(1, 30)}
+    address = f"http://127.0.0.1:{free_port()}/"
+    with serving(written(root, pages), "--port", address.strip("/").rpartition(":")[2]) as server:
+        assert server.stdout is not None
+        said = []
+        for line in server.stdout:
+            said.append(line)
+            if "Serving on" in line:
+                break
+    assert address in said[0]
+    assert "Serving on" in said[-1], "".join(said)
+    shares = [
+        int(found[1]) for line in said if (found := re.search(r" (\d+) % of the site: ", line))
+    ]
+    assert shares == list(range(10, 101, 10)), "".join(said)
+
+
+def test_serve_leaves_the_engines_port_alone() -> None:
+    """Both are to run side by side, as the README starts them."""
+    pytest.importorskip("typer")
+    pytest.importorskip("mkdocs")
+    import argparse
+
+    from course.site.command import PORT
+    from mini_vllm.entrypoints.cli.serve import add_serve_arguments
+
+    parser = argparse.ArgumentParser()
+    add_serve_arguments(parser)
+    assert parser.get_default("port") != PORT
+
+
+def test_serve_refuses_a_port_that_is_taken_before_it_builds(
+    built: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import course.site.command
+    from course.learner.labs import CourseError
+
+    monkeypatch.chdir(small_course(tmp_path))
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(CourseError, match=f"port {port}: .* choose another with --port"):
+            course.site.command.serve(port)

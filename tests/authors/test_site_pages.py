@@ -10,6 +10,7 @@ from site_helpers import GLOSSARY, ROOT, written
 
 from course.docs.pages import CODE, TEXT, pages
 from course.site.pages import read_site
+from course.site.screenshots import SHOTS
 
 # -- what the pages are: no generator needed ------------------------------------------------------
 
@@ -85,6 +86,31 @@ def test_a_page_is_rewritten_for_the_site(tmp_path: Path) -> None:
     assert "```pycon\n>>> 1\n1\n```" in home
     assert "```python\nx = 1\n```" in home
     assert '<details markdown="1"><summary markdown="span">`A`</summary>' in home
+
+
+def test_a_screenshot_goes_where_its_run_is_live(tmp_path: Path) -> None:
+    """With the sentence that leads to it; a picture of anything else, or of a run that is not live, stays."""
+    picture, (scenario, *_) = next(iter(SHOTS.items()))
+    folder = picture.partition("/")[0]
+    shot = f"![The viewer.]({picture.removeprefix(folder + '/')})"
+    live = f"<!-- viewer: {scenario.removeprefix(folder + '/')} -->"
+    command = f"`mini-vllm trace {scenario} -o x.html` makes it."
+    text = f"# Guide\n\n{{viewer}}\n\n{command} In a browser\nit looks so:\n\n{shot}\n\n![x](x.png)\n\nOn.\n"
+    files = {
+        "pyproject.toml": 'name = "mini-vllm"\n', picture: "", f"{folder}/x.png": "",
+        scenario: '{"title": "T"}',
+        f"{folder}/00-guide.md": text.format(viewer=live),
+        f"{folder}/01-deep-dive.md": text.format(viewer=""),
+    }  # fmt: skip
+    made = read_site(written(tmp_path, files))
+    assert made.problems == ()
+    guide, dive = (made.pages[f"{folder}/{name}.md"] for name in ("00-guide", "01-deep-dive"))
+    assert "<iframe" in guide
+    assert f"{command}\n\n" in guide
+    assert guide.endswith("\n\n![x](x.png)\n\nOn.\n")
+    assert "viewer.png" not in guide
+    assert "it looks so" not in guide
+    assert f"it looks so:\n\n{shot}" in dive
 
 
 def test_a_lab_shows_its_facts_and_hides_its_answer(tmp_path: Path) -> None:

@@ -7,9 +7,11 @@ import json
 import pytest
 from site_helpers import ROOT, Browser, address
 
+from course.docs.pages import pages
 from course.learner.labs import load_course
 from course.learner.tracks import read_tracks
 from course.site.home import read_ideas
+from course.site.viewer import is_viewer
 
 EIGHT = (
     "", "phase-00-foundations/00-guide/", "phase-01-architecture/00-guide/",
@@ -152,6 +154,40 @@ def test_home_shows_the_ideas_the_tracks_and_plays_noon(browser: Browser) -> Non
         browser.wait("/step ([2-9]|1\\d) /.test(document.body.innerText)")
     finally:
         browser.driver.switch_to.default_content()
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_home_has_no_room_for_the_run_before_it_plays(browser: Browser, width: int) -> None:
+    """Below the button stood an empty box, as high as the run."""
+    browser.size(width, 844)
+    frame, button = (
+        f"document.querySelector('figure.on-click {one}')" for one in ("iframe", "button")
+    )
+    browser.wait(f"{button}.querySelector('img').complete")
+    assert not browser.js(f"return {frame}.checkVisibility()")
+    spare = browser.js(f"return {button}.parentElement.offsetHeight - {button}.offsetHeight")
+    assert spare < 2, f"{spare} px of nothing"
+    browser.js(f"{button}.click()")
+    assert browser.js(f"return {frame}.checkVisibility() && {frame}.offsetHeight") > 300
+    assert browser.js(f"return {button}") is None
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_no_dead_picture_of_a_viewer_stands_beside_the_live_one(
+    browser: Browser, width: int
+) -> None:
+    """GitHub needs a screenshot, and a sentence that leads to it; the site has the run itself."""
+    browser.size(width, 844)
+    live = [page for page in pages(ROOT) if any(map(is_viewer, page.lines))]
+    assert len(live) > 2
+    for page in live:
+        browser.visit(address(page.name))
+        assert browser.js("return document.querySelector('figure.viewer > iframe[src]')"), page.name
+        dead = "[...document.querySelectorAll('article img')].map(i => `${i.src}: ${i.alt}`)"
+        shown = [one for one in browser.js(f"return {dead}") if "viewer" in one.lower()]
+        assert not shown, page.name
+        said = "[...document.querySelectorAll('article > p')].map(p => p.innerText.trim())"
+        assert not [p for p in browser.js(f"return {said}") if p.endswith("looks like this:")]
 
 
 def test_a_term_of_the_glossary_has_an_anchor(browser: Browser) -> None:

@@ -27,6 +27,7 @@
       const [, open, tex] = element.textContent.trim().match(/^\\([([])([\s\S]*)\\[)\]]$/);
       katex.render(tex, element, { displayMode: open === "[", throwOnError: false });
     }
+    reachable();
   }
 
   async function diagrams() {
@@ -63,6 +64,7 @@
         box.style.setProperty("--diagram-width", `${box.firstElementChild.viewBox.baseVal.width}px`);
         if (pre.isConnected) pre.replaceWith(box);
       }
+      reachable();
     };
     await draw();
     new MutationObserver(draw).observe(document.body, { attributeFilter: ["data-md-color-scheme"] });
@@ -109,6 +111,13 @@
     }
   }
 
+  // In the cell of a table a symbol may break, between its words: the column need not be as wide as all of it.
+  function symbols() {
+    for (const code of document.querySelectorAll(":is(td, th) code:not(pre code)")) {
+      code.innerHTML = code.innerHTML.replace(/[_./](?=\w)/g, "$&<wbr>");
+    }
+  }
+
   // A run that plays when its picture is pressed.
   function onClick() {
     for (const figure of document.querySelectorAll("figure.viewer.on-click")) {
@@ -122,13 +131,13 @@
     }
   }
 
-  // -- tracks: what the reader follows is kept in this browser and nowhere else ---------------------
+  // -- tracks: what the reader follows, and the step they were at, are kept in this browser and nowhere else
 
-  const kept = (value) => {
+  const kept = (key, value) => {
     try {
-      if (value === undefined) return localStorage.getItem("course-track");
-      if (value === null) localStorage.removeItem("course-track");
-      else localStorage.setItem("course-track", value);
+      if (value === undefined) return localStorage.getItem(`course-${key}`);
+      if (value === null) localStorage.removeItem(`course-${key}`);
+      else localStorage.setItem(`course-${key}`, value);
     } catch { /* a browser that keeps nothing: the track is followed on this page only */ }
     return null;
   };
@@ -138,73 +147,148 @@
     if (!answer.ok) return;
     const all = await answer.json();
     const here = location.pathname.slice(root.pathname.length);
-    const article = document.querySelector("article");
     const name = Object.keys(all).find((each) => all[each].url === here);
-    const follow = kept();
+    const follow = kept("track");
     if (name) {
       const button = document.createElement("button");
       button.className = "md-button track-button";
       button.textContent = follow === name ? "Stop following this track" : "Follow this track on the site";
       button.addEventListener("click", () => {
-        kept(follow === name ? null : name);
+        kept("track", follow === name ? null : name);
         location.reload();
       });
-      article.querySelector("h1")?.after(button);
+      document.querySelector("article h1")?.after(button);
     }
-    const track = all[follow];
-    if (!track) return;
-    const steps = track.steps;
-    const link = (step, words) => {
+    if (all[follow]) followTrack(follow, all[follow], here);
+  }
+
+  // The ways on are the track's: in the bar above the page, behind each section that is a step, and in the footer
+  // (with the keys n and p, for which the theme asks the links in the head). What leads to a step on the track's
+  // page stands at the step, too: who goes on from step to step does not see that page.
+  function followTrack(name, track, here) {
+    const article = document.querySelector("article");
+    const count = track.steps.length;
+    const stops = [
+      { title: track.title, url: track.url, anchor: "" },
+      ...track.steps,
+      { title: "Your task", url: track.url, anchor: "your-task" },
+    ];
+    const mine = [...stops.keys()].filter((i) => stops[i].url === here);
+    const address = ({ url, anchor }) => new URL(url + (anchor ? `#${anchor}` : ""), root).href;
+    const last = () => Math.min(Number(kept(`step-${name}`)), count); // 0: at none yet
+    const link = (i, words = "") => {
       const a = document.createElement("a");
-      a.href = new URL(step.url + (step.anchor ? `#${step.anchor}` : ""), root).href;
-      a.textContent = words;
+      a.href = address(stops[i]);
+      a.textContent = words + stops[i].title;
       return a;
     };
+    const back = () => link(last() || 1, last() ? `Back to step ${last()}: ` : "First: ");
+
+    // A page may be several stops: the anchor says which. Where it names none of them, it is the nearest to
+    // the one before.
+    const find = () => {
+      const anchor = decodeURIComponent(location.hash.slice(1));
+      const named = mine.filter((i) => stops[i].anchor === anchor);
+      const whole = mine.filter((i) => stops[i].anchor === "");
+      const far = (i) => Math.abs(i - last());
+      return [named, whole, mine].find((some) => some.length)?.reduce((a, b) => (far(b) < far(a) ? b : a));
+    };
+
     const bar = document.createElement("nav");
     bar.className = "track-bar";
     bar.setAttribute("aria-label", "Your track");
-    const show = () => {
-      bar.replaceChildren();
-      const anchor = decodeURIComponent(location.hash.slice(1));
-      const mine = steps.map((step, i) => ({ step, i })).filter(({ step }) => step.url === here);
-      const { i } = mine.find(({ step }) => step.anchor === anchor) ?? mine[0] ?? { i: -1 };
+    const showBar = (at) => {
+      const words = at === undefined ? "this page is not on it"
+        : at === 0 ? "this page is its start"
+        : at > count ? `your task, after all ${count} steps` : `step ${at} of ${count}`;
       const whole = document.createElement("span");
-      const place = i < 0 ? "this page is not on it" : `step ${i + 1} of ${steps.length}`;
-      whole.append(link({ url: track.url }, track.title), `: ${place}`);
-      bar.append(whole);
-      const next = steps[i + 1];
-      if (next) bar.append(link(next, `${i < 0 ? "First" : "Next"}: ${next.title}`));
+      whole.append(link(0), `: ${words}`);
+      bar.replaceChildren(whole);
+      if (at === undefined) bar.append(back());
+      else if (at <= count) bar.append(link(at + 1, at ? "Next: " : "First: "));
+      if (at === 0 && last()) bar.append(back());
+    };
+
+    // At the end of a page its later steps have been passed: next is the first after them on another page.
+    const ways = ["prev", "next"].map((way) => [
+      document.querySelector(`.md-footer__link--${way}`), document.querySelector(`link[rel=${way}]`), way,
+    ]);
+    const showFooter = (at) => {
+      let [from, to] = [at, at];
+      while (stops[from - 1]?.url === here) from--;
+      while (stops[to + 1]?.url === here) to++;
+      const ends = at === undefined ? [undefined, last() || 1] : [from - 1, to + 1];
+      for (const [n, [a, head, way]] of ways.entries()) {
+        const stop = stops[ends[n]];
+        if (head) head.rel = stop ? way : "";
+        if (head && stop) head.href = address(stop);
+        if (a) a.hidden = !stop;
+        if (!a || !stop) continue;
+        const words = at === undefined ? "Back to your track" : `${n ? "Next" : "Previous"} on your track`;
+        a.href = address(stop);
+        a.setAttribute("aria-label", `${words}: ${stop.title}`);
+        a.querySelector(".md-footer__direction").textContent = words;
+        a.querySelector(".md-ellipsis").textContent = stop.title;
+      }
+    };
+
+    const show = () => {
+      const at = find();
+      if (at > 0 && at <= count) kept(`step-${name}`, at);
+      showBar(at);
+      showFooter(at);
     };
     show();
     addEventListener("hashchange", show);
     article.prepend(bar);
-    const onIt = new Set([track, ...steps].map((step) => new URL(step.url, root).pathname));
-    for (const a of document.querySelectorAll(".md-nav--primary a.md-nav__link[href]")) {
-      const url = new URL(a.href);
-      if (url.hash === "" && onIt.has(url.pathname)) a.classList.add("on-track");
-    }
-    for (const { url, anchor } of steps) {
-      if (url !== here || !anchor) continue;
-      document.getElementById(anchor)?.classList.add("on-track");
+
+    for (const i of mine) {
+      const { anchor, bridge } = stops[i];
+      const heading = anchor ? document.getElementById(anchor) : article.querySelector("h1");
+      if (!heading || i === 0 || i > count) continue;
+      if (bridge) {
+        const lead = document.createElement("div");
+        lead.className = "track-lead";
+        lead.innerHTML = bridge;
+        for (const a of lead.querySelectorAll("a")) a.href = new URL(a.getAttribute("href"), root).href;
+        heading.after(lead);
+      }
+      if (!anchor) continue;
+      heading.classList.add("on-track");
       for (const a of document.querySelectorAll(`.md-nav a[href="#${CSS.escape(anchor)}"]`)) {
         a.classList.add("on-track");
       }
+      let end = heading.nextElementSibling;
+      while (end && !(/^H[1-6]$/.test(end.tagName) && end.tagName <= heading.tagName)) end = end.nextElementSibling;
+      // Where the next step is what one reads next anyway, or the footer stands, nothing need be said.
+      if (!end || (stops[i + 1].url === here && stops[i + 1].anchor === end.id)) continue;
+      const next = document.createElement("p");
+      next.className = "track-next";
+      next.append(link(i + 1, "Next on your track: "));
+      end.before(next);
+    }
+    const onIt = new Set(stops.map(({ url }) => new URL(url, root).pathname));
+    for (const a of document.querySelectorAll(".md-nav--primary a.md-nav__link[href]")) {
+      const url = new URL(a.href);
+      if (url.hash === "" && onIt.has(url.pathname)) a.classList.add("on-track");
     }
   }
 
   function reachable() {
     document.querySelector(".md-search")?.setAttribute("aria-label", "Search");
-    const boxes = document.querySelectorAll(".md-typeset__scrollwrap, .katex-display, div.diagram, pre > code");
+    const boxes = document.querySelectorAll(".md-typeset__scrollwrap, div.arithmatex, div.diagram, pre > code");
     for (const box of boxes) if (box.scrollWidth > box.clientWidth) box.tabIndex = 0;
   }
 
   const start = () => {
     viewers();
     sessions();
+    symbols();
     onClick();
     reachable();
     addEventListener("load", reachable);
     addEventListener("resize", reachable);
+    addEventListener("toggle", reachable, true); // what was folded had no width
     formulas().catch(console.error);
     diagrams().catch(console.error);
     tracks().catch(console.error);
