@@ -215,7 +215,7 @@ def show_hint(desk: Desk, lab: Lab, again: bool = False) -> None:
         new.sort(key=lambda one: one.names(PREDICTIONS))  # these hold, so their hint comes last
     fits = [one for one in new if function and one.names(function)]
     if not fits:
-        no_more = f"No further hint names {function}, which fails first."
+        no_more = f"No hint left is about {function}, which fails first; this is the next one."
         why = no_more if function and entry.failing else ""
     one = [*fits, *new, hints[-1]][0]
     _saw_hint(desk, lab, str(one.number))

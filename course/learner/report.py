@@ -258,8 +258,8 @@ def _by_cause(graded: Grade, lines: list[Line], causes: Causes) -> Iterable[tupl
     explained = graded.likeness.explained
     parts: dict[str, list[Line]] = {
         "First, what you predicted:": [],
-        "What this explains:": [],
-        "What it does not explain:": [],
+        "Failures that this explains:": [],
+        "Failures that it does not explain:": [],
     }
     first, this, other = parts.values()
     for line in failed:
@@ -292,7 +292,9 @@ def _explained(group: list[Line], causes: Causes) -> Iterable[RenderableType]:
     yield pins
     rows = [*_failure(test, causes)]
     if len(group) > 1:
-        rows.append(Text(f"and the same in {_tests(len(group) - 1)} more", style="dim"))
+        more = len(group) - 1
+        said = "1 more test fails" if more == 1 else f"{more} more tests fail"
+        rows.append(Text(f"{said} the same way", style="dim"))
     yield Padding(Group(*rows), (0, 0, 0, 2))
 
 

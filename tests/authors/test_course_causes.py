@@ -273,10 +273,10 @@ def test_what_a_mistake_explains_stands_together(means: Lab) -> None:
         "  A slice ends before its end.",
         "First, what you predicted:",
         "test_the_predictions_hold",
-        "What this explains:",
+        "Failures that this explains:",
         "test_the_mean",
         "test_a_meter",
-        "What it does not explain:",
+        "Failures that it does not explain:",
         "test_the_sum",
         "0 of 4 tests pass, 4 fail.",
         "Stuck? course hint 00-02",
@@ -318,7 +318,11 @@ def test_the_next_hint_is_for_what_fails_first(means: Lab, capsys: Capsys) -> No
     order_of(
         said, "hint 2 of 3: the mean", "For mean, which fails: The mean is the sum over", "Divide"
     )
-    order_of(hint(capsys), "hint 1 of 3: look", "No further hint names mean, which fails first.")
+    order_of(
+        hint(capsys),
+        "hint 1 of 3: look",
+        "No hint left is about mean, which fails first; this is the next one.",
+    )
     means.starter.write_text(written(*BODIES[:2], "return 7", BODIES[3]))
     Ran(capsys, "grade", "00-02")
     said = hint(capsys)
