@@ -4,8 +4,9 @@
     python tracks/pager.py budget      # one load under several token budgets
 
 The server is Llama-3-8B on an A100, `mini-vllm simulate`'s preset, whose step times are derived from the
-data sheet. Each row changes one thing about the load or the settings of the first. Gauges (running, waiting,
-usage) are read in the middle of the run, as a dashboard would; times are in milliseconds.
+data sheet; scheduling is asynchronous, the default on GPUs. Each row changes the load or a setting of the
+first. Gauges (running, waiting, usage) are read in the middle of the run, as a dashboard would; times are in
+milliseconds.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from mini_vllm.config.engine import EngineConfig
+from mini_vllm.core.sched.async_scheduler import AsyncScheduler
 from mini_vllm.sim import (
     Lengths,
     ServingMetrics,
@@ -25,7 +27,7 @@ from mini_vllm.sim import (
     random_requests,
 )
 
-PROMPTS = 400
+PROMPTS = 1000
 
 
 @dataclass(frozen=True)
@@ -43,10 +45,13 @@ class Incident:
 
 INCIDENTS = (
     Incident("a calm day"),
-    Incident("slots full", rate=24, settings={"max_num_seqs": 32}),
-    Incident("blocks short", rate=24, settings={"num_gpu_blocks": 1500}),
+    Incident("slots full (32)", rate=24, settings={"max_num_seqs": 32}),
+    Incident("the same, 256 slots", rate=24),
+    Incident("blocks short (1,500)", rate=24, settings={"num_gpu_blocks": 1500}),
     Incident("budget full", rate=10, input_len="uniform:3000:5000", output_len="uniform:20:60"),
-    Incident("long contexts", rate=2, input_len="uniform:5000:6500", output_len="uniform:400:900"),
+    Incident(
+        "long contexts", rate=1.6, input_len="uniform:5000:6500", output_len="uniform:400:900"
+    ),
     Incident("long prompts between", input_len="lognormal:200:1.2:7000"),
     Incident("one prefix of 3,000", rate=8, prefix_len=3000),
     Incident("a prefix each", rate=8, prefix_len=3000, num_prefixes=100_000),
@@ -63,8 +68,9 @@ def replay(incident: Incident) -> dict[str, float]:
         "max_num_seqs": 256,
         "max_num_batched_tokens": 2048,
     } | incident.settings
-    metrics = ServingMetrics()
-    simulator = Simulator(mini_parts(EngineConfig(**settings)), cost, metrics)
+    metrics = ServingMetrics(percentiles=(99, 99.9))
+    parts = mini_parts(EngineConfig(**settings), AsyncScheduler, async_scheduling=True)
+    simulator = Simulator(parts, cost, metrics)
     requests = random_requests(
         arrival_times(PROMPTS, incident.rate),
         Lengths.parse(incident.input_len),
@@ -88,6 +94,8 @@ def replay(incident: Incident) -> dict[str, float]:
         "p99": result["p99_ttft_ms"],
         "ITL p50": result["median_itl_ms"],
         "p99 ": result["p99_itl_ms"],
+        "p99.9": result["p99.9_itl_ms"],
+        "stay s": result["mean_e2el_ms"] / 1e3,
     }
 
 
@@ -107,7 +115,10 @@ def main() -> None:
         row = replay(incident)
         if not number:
             print(f"{'budget' if budget else '':21}" + "".join(f"{name:>9}" for name in row))
-        shown = [f"{v:>9.2f}" if n in ("usage", "hits") else f"{v:>9,.0f}" for n, v in row.items()]
+        shown = [
+            f"{v:>9.2f}" if n in ("usage", "hits", "stay s") else f"{v:>9,.0f}"
+            for n, v in row.items()
+        ]
         print(f"{incident.name:21}" + "".join(shown))
 
 
