@@ -1,32 +1,19 @@
-"""Pictures for pages on GitHub, which shows no viewer and no terminal.
+"""Pictures of the viewer for pages on GitHub, which shows no viewer.
 
-    python -m course.site.screenshots            # of the viewer; needs chromium, chromedriver and selenium
-    python -m course.site.screenshots grade      # of a grade, as README.md shows it
+    python -m course.site.screenshots            # needs chromium, chromedriver and selenium
 
-The viewer's are scenarios opened at a step, at a width that a page can show. The grade is what `course grade`
-prints of a known mistake, in a copy of the repository. Not compared by a test: fonts differ from machine to
-machine. Take them again when the viewer, or the report of a grade, has changed.
+They are scenarios opened at a step, at a width that a page can show. Not compared by a test: fonts differ
+from machine to machine. Take them again when the viewer has changed.
 """
 
 from __future__ import annotations
 
-import io
-import re
 import shutil
-import sys
 import tempfile
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.text import Text
-
-from course.learner.grade import Grade, compare, run_lab
-from course.learner.labs import load_course
-from course.learner.mistakes import read_mistakes
-from course.learner.progress import Progress
-from course.learner.report import show_grade
 from course.site.viewer import Viewer, make_page
 
 ROOT = Path(__file__).parents[2]
@@ -51,37 +38,8 @@ SHOTS = {
     ),
 }
 
-GRADE = "docs/grade.svg"
-GRADED, MISTAKE = "02-01", "found_but_still_free"
 
-
-def take_grade() -> None:
-    """Grade a known mistake where no learner works, and draw what is printed."""
-    terminal = Console(
-        force_terminal=True, color_system="standard", width=96, file=io.StringIO(), highlight=False
-    )
-    with tempfile.TemporaryDirectory() as folder:
-        copy = Path(folder) / "course"
-        left_out = (".git", ".venv", ".course", ".*_cache", "site", "upstream", "golden")
-        shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(*left_out))
-        course = load_course(copy)
-        lab = course.resolve(GRADED)
-        [mistake] = [one for one in read_mistakes(lab.folder) if one.key == MISTAKE]
-        lab.starter.write_text(mistake.text, encoding="utf-8")
-        run = run_lab(course, lab, Progress(copy, print))
-        show_grade(terminal, course, Grade(lab, run, compare(lab, run)))
-    console = Console(record=True, width=96, file=io.StringIO(), highlight=False)
-    assert isinstance(terminal.file, io.StringIO)
-    console.print(Text.from_ansi(terminal.file.getvalue().rstrip()))
-    drawn = console.export_svg(title=f"course grade {GRADED}", unique_id="grade")
-    drawn = re.sub(
-        r"\s*@font-face \{.*?\}", "", drawn, flags=re.DOTALL
-    )  # nothing is fetched from elsewhere
-    (ROOT / GRADE).write_text(drawn, encoding="utf-8")
-    print(f"{GRADE}: {(ROOT / GRADE).stat().st_size // 1024} KiB")
-
-
-def take_viewer() -> None:
+def main() -> None:
     # Not in the environment in which types are checked.
     webdriver: Any = import_module("selenium.webdriver")
     service: Any = import_module("selenium.webdriver.chrome.service")
@@ -110,4 +68,4 @@ def take_viewer() -> None:
 
 
 if __name__ == "__main__":
-    take_grade() if sys.argv[1:] == ["grade"] else take_viewer()
+    main()
