@@ -18,7 +18,7 @@ from course.learner.progress import NOTHING, LabProgress, Progress
 from course.learner.report import linked, make_console
 from course.learner.reset import keep_untouched
 from course.learner.stubs import functions, unwritten
-from course.learner.tracks import WHOLE, Step, Track, chosen_track, read_tracks
+from course.learner.tracks import WHOLE, Track, chosen_track, read_tracks
 
 
 class Desk:
@@ -119,7 +119,7 @@ def show_next(desk: Desk, lab: Lab) -> None:
         desk.say(f"It builds on {', '.join(missing)}, not done yet.")
     rows: list[tuple[str, str | Text]] = []
     if desk.track is not None and lab in desk.track.labs:
-        rows += _reads(desk, desk.track.reads_before(lab))
+        rows += _reads(desk, desk.track, lab)
     elif phase.guide.is_file() and not any(desk.progress[o].attempts for o in phase.labs):
         rows.append(("Read first", linked(show(phase.guide), phase.guide)))
     rows += [("Read", linked(show(lab.readme), lab.readme))]
@@ -135,15 +135,17 @@ def show_next(desk: Desk, lab: Lab) -> None:
         desk.console.print(Text.assemble(f"  {name:11} ", text), soft_wrap=True)
 
 
-def _reads(desk: Desk, steps: list[Step]) -> list[tuple[str, str | Text]]:
-    """A row for each page that a track wants read, and one for each of its sections."""
-    rows: list[tuple[str, str | Text]] = []
+def _reads(desk: Desk, track: Track, lab: Lab) -> list[tuple[str, str | Text]]:
+    """Rows for the track's own page, for each page that it wants read before `lab`, and for its sections."""
+    steps = track.reads_before(lab)
+    last = 1 + next(at for at, step in enumerate(track.steps) if step.lab == lab)
+    which = f"steps {last - len(steps)} to {last}" if steps else f"step {last}"
+    own = f"{desk.course.show(track.page)}, {which}: what each needs"
+    rows: list[tuple[str, str | Text]] = [("Read first", linked(own, track.page))]
     page: Path | None = None
     for step in steps:
         if step.path != page:
-            rows.append(
-                ("Read first" if not rows else "", linked(desk.course.show(step.path), step.path))
-            )
+            rows.append(("", linked(desk.course.show(step.path), step.path)))
             page = step.path
         if step.section is not None:
             rows.append(("", f"  {step.section}"))

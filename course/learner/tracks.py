@@ -230,16 +230,22 @@ def line_of(track: Track, number: int) -> str:
     return f"**{number}. {link}** ({place}{shown} min)"
 
 
+def _split(track: Track) -> tuple[str, str, str]:
+    """The track's page: before the steps, the steps, after them."""
+    text = track.page.read_text(encoding="utf-8")
+    before, begin, rest = text.partition(_BEGIN)
+    steps, end, after = rest.partition(_END)
+    if not begin or not end:
+        raise CourseError(f"{track.page.name} needs the lines {_BEGIN} and {_END}")
+    return before, steps, after
+
+
 def read_bridges(track: Track) -> dict[str, str]:
     """What the track's page says before each step, by the step's link: Markdown, "" where it says nothing.
 
     Raises CourseError where the page lacks the markers between which the steps stand.
     """
-    text = track.page.read_text(encoding="utf-8")
-    _, begin, rest = text.partition(_BEGIN)
-    region, end, _ = rest.partition(_END)
-    if not begin or not end:
-        raise CourseError(f"{track.page.name} needs the lines {_BEGIN} and {_END}")
+    _, region, _ = _split(track)
     bridges: dict[str, str] = {}
     at = 0
     for match in _LINE.finditer(region):
@@ -251,9 +257,7 @@ def read_bridges(track: Track) -> dict[str, str]:
 def page_of(track: Track) -> str:
     """The text of the track's page, its steps as the data say, each behind its bridge."""
     bridges = read_bridges(track)
-    text = track.page.read_text(encoding="utf-8")
-    before, _, rest = text.partition(_BEGIN)
-    after = rest.partition(_END)[2]
+    before, _, after = _split(track)
     parts = []
     for number, step in enumerate(track.steps, 1):
         bridge = bridges.get(link_to(step, track.page.parent), "")
