@@ -2,8 +2,8 @@
 
     python -m course.site.grade_picture
 
-It is what `course grade` prints of a known mistake, in a copy of the repository. Draw it again when the report
-of a grade has changed: no test compares it.
+It is what `course grade` prints of a known mistake, in a copy of the repository. Draw it again when a grade
+is reported differently: no test compares it.
 """
 
 from __future__ import annotations
