@@ -231,7 +231,7 @@ def test_a_found_block_comes_back_to_life(lab: ModuleType) -> None:
     pool.touch([block])
     assert ids(pool.free_block_queue) == [3, 4, 2], (
         "block 1 was free and has a holder now, so it leaves the queue (I1): otherwise it is given "
-        "to the next who asks, while somebody reads it"
+        "to the next request, while this one still reads it"
     )
     assert (block.ref_cnt, block.block_hash) == (1, b"a"), (
         "the newcomer holds it alone, and the next one with these tokens can find it, too"
