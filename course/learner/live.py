@@ -1,4 +1,4 @@
-"""Grading with somebody looking on: each result as it comes, then the report in their place."""
+"""Grading for a reader who watches: each result as it comes, then the report in their place."""
 
 from __future__ import annotations
 
