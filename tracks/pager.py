@@ -5,8 +5,8 @@
 
 The server is Llama-3-8B on an A100, `mini-vllm simulate`'s preset, whose step times are derived from the
 data sheet; scheduling is asynchronous, the default on GPUs. Each row changes the load or a setting of the
-first. Gauges (running, waiting, usage) are read in the middle of the run, as a dashboard would; times are in
-milliseconds.
+first. Gauges (running, waiting, usage) are read in the middle of the run, as a dashboard would; "tokens" is
+per step, "stay" is in seconds, the latencies are in milliseconds.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ INCIDENTS = (
     Incident("a calm day"),
     Incident("slots full (32)", rate=24, settings={"max_num_seqs": 32}),
     Incident("the same, 256 slots", rate=24),
-    Incident("blocks short (1,500)", rate=24, settings={"num_gpu_blocks": 1500}),
+    Incident("blocks short", rate=24, settings={"num_gpu_blocks": 1500}),
     Incident("budget full", rate=10, input_len="uniform:3000:5000", output_len="uniform:20:60"),
     Incident(
         "long contexts", rate=1.6, input_len="uniform:5000:6500", output_len="uniform:400:900"
     ),
-    Incident("long prompts between", input_len="lognormal:200:1.2:7000"),
+    Incident("prompts in between", input_len="lognormal:200:1.2:7000"),
     Incident("one prefix of 3,000", rate=8, prefix_len=3000),
     Incident("a prefix each", rate=8, prefix_len=3000, num_prefixes=100_000),
 )
@@ -88,14 +88,13 @@ def replay(incident: Incident) -> dict[str, float]:
         "usage": usage,
         "preempt": result["num_preemptions"],
         "hits": result["cached_prompt_tokens"] / result["total_input_tokens"],
-        "tok/step": result["tokens_per_step"],
-        "ms/step": 1e3 * metrics.busy / metrics.num_steps,
+        "tokens": result["tokens_per_step"],
         "TTFT p50": result["median_ttft_ms"],
         "p99": result["p99_ttft_ms"],
         "ITL p50": result["median_itl_ms"],
         "p99 ": result["p99_itl_ms"],
         "p99.9": result["p99.9_itl_ms"],
-        "stay s": result["mean_e2el_ms"] / 1e3,
+        "stay": result["mean_e2el_ms"] / 1e3,
     }
 
 
@@ -111,15 +110,16 @@ BUDGETS = tuple(
 
 def main() -> None:
     budget = sys.argv[1:] == ["budget"]
-    for number, incident in enumerate(BUDGETS if budget else INCIDENTS):
-        row = replay(incident)
-        if not number:
-            print(f"{'budget' if budget else '':21}" + "".join(f"{name:>9}" for name in row))
-        shown = [
-            f"{v:>9.2f}" if n in ("usage", "hits", "stay s") else f"{v:>9,.0f}"
-            for n, v in row.items()
-        ]
-        print(f"{incident.name:21}" + "".join(shown))
+    incidents = BUDGETS if budget else INCIDENTS
+    rows = [replay(incident) for incident in incidents]
+    table = [["budget" if budget else "", *(meter.strip() for meter in rows[0])]]
+    for incident, row in zip(incidents, rows, strict=True):
+        table.append([incident.name])
+        for meter, value in row.items():
+            table[-1].append(f"{value:,.{2 if meter in ('usage', 'hits', 'stay') else 0}f}")
+    first, *others = (max(map(len, column)) for column in zip(*table, strict=True))
+    for name, *cells in table:
+        print(f"{name:{first}}", *(f"{c:>{w}}" for c, w in zip(cells, others, strict=True)))
 
 
 if __name__ == "__main__":
