@@ -143,7 +143,7 @@ def changed(
 
 
 def probes() -> tuple[Probe, Probe]:
-    """Inputs that expose both broken engines: on each probe, each engine changes somebody's answer.
+    """Inputs that expose both broken engines: on each probe, each engine changes some request's answer.
 
     The first probe is run without prefix caching. The second has no settings: no prompt is cut, and the
     prefix cache is on, with blocks of 4 tokens. Each character of a prompt is a token, after one token that
