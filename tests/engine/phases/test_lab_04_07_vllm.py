@@ -135,7 +135,8 @@ def test_vllms_kernels_to_the_bit(support: ModuleType) -> None:
 
 @pytest.mark.vllm
 def test_real_vllm_parts_in_a_decode(support: ModuleType) -> None:
-    """On a CPU, with VLLM_BATCH_INVARIANT=1 as without, in float32; a prefill does not."""
+    """On a CPU, with VLLM_BATCH_INVARIANT=1 as without, in float32. Whether her prefill parts as well
+    depends on the processor: with AVX-512 it did not, with AVX2 alone it did, by rounding."""
     import torch
 
     capture = load_module(LAB / "capture.py", "lab_04_07_capture_live")
@@ -149,5 +150,5 @@ def test_real_vllm_parts_in_a_decode(support: ModuleType) -> None:
     assert plain == asked
     if runs[0]["threads"] < 2:
         pytest.skip("one thread has nothing to share")
-    assert plain["prefill, 1 beside her"]["first"] is None
+    assert plain["prefill, 1 beside her"]["logits_by"] < 1e-3
     assert 0 < plain["decode, 1 beside her"]["logits_by"] < 1e-3
