@@ -26,7 +26,7 @@ INF = np.float32(np.inf)
 def floats_of(name: str, values: np.ndarray) -> dict[str, np.ndarray]:
     """What to encode, by kind: `values` are the format's numbers."""
     rng = np.random.default_rng(6)
-    # Both zeros are one number: which of them a sort leaves in front depends on the processor, so 0.0 is added.
+    # Adding 0.0 makes both zeros one number. Which of them a sort leaves in front, depends on the processor.
     numbers = np.unique(values[np.isfinite(values)] + np.float32(0))
     ties = ((numbers[1:].astype(np.float64) + numbers[:-1]) / 2).astype(np.float32)
     # The neighbours of each tie in float32, on either side.
