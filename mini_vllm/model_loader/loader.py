@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,10 +21,12 @@ from mini_vllm.attention.registry import BACKENDS, get_backend
 from mini_vllm.config.model import CheckpointError, LlamaConfig, as_ids
 from mini_vllm.layers.quantization.base import Parameter
 from mini_vllm.layers.quantization.config import get_quantization_config
-from mini_vllm.model_loader.safetensors_file import read_safetensors
+from mini_vllm.model_loader.progress import loading_bar
+from mini_vllm.model_loader.safetensors_file import StoredTensor, open_safetensors
 from mini_vllm.models.llama import LlamaForCausalLM
 from mini_vllm.models.registry import MODELS, read_config
 from mini_vllm.sampling_params import SamplingParams
+from mini_vllm.utils.memory import available_memory
 from mini_vllm.utils.outside import parse_json, read_bytes, short
 
 
@@ -114,11 +117,11 @@ def load_default_sampling_params(folder: str | Path) -> dict[str, Any]:
     return defaults
 
 
-def load_weights(folder: str | Path, quantized: bool = False) -> dict[str, NDArray[Any]]:
-    """Every tensor of the checkpoint, by name, as float32; float16 and bfloat16 are widened.
+def open_weights(folder: str | Path, quantized: bool = False) -> dict[str, StoredTensor]:
+    """Every tensor of the checkpoint, by name, none of them read yet.
 
     Args:
-        quantized: whether integers and FP8 are read as well; see `read_safetensors`.
+        quantized: whether integers and FP8 are taken as well; see `open_safetensors`.
 
     Raises:
         CheckpointError: no `*.safetensors`, a shard that is missing, truncated or corrupt, a
@@ -128,7 +131,7 @@ def load_weights(folder: str | Path, quantized: bool = False) -> dict[str, NDArr
     index = folder / "model.safetensors.index.json"
     single = folder / "model.safetensors"
     if single.is_file():
-        return read_safetensors(single, quantized)
+        return open_safetensors(single, quantized)
     if not index.is_file():
         others = sorted(p.name for p in folder.glob("*.bin")) + sorted(
             p.name for p in folder.glob("*.pt")
@@ -146,14 +149,14 @@ def load_weights(folder: str | Path, quantized: bool = False) -> dict[str, NDArr
                 f"{index}: weight_map must give {short(tensor)} the name of a file, got "
                 f"{short(name)}"
             )
-    weights: dict[str, NDArray[Any]] = {}
+    weights: dict[str, StoredTensor] = {}
     for name in sorted(set(weight_map.values())):
         shard = folder / name
         if Path(name).name != name or not _is_file(shard):
             raise CheckpointError(
                 f"{index} names the shard {short(name)}, which is not in the folder"
             )
-        tensors = read_safetensors(shard, quantized)
+        tensors = open_safetensors(shard, quantized)
         for tensor in (t for t, file in weight_map.items() if file == name):
             if tensor not in tensors:
                 raise CheckpointError(
@@ -161,6 +164,52 @@ def load_weights(folder: str | Path, quantized: bool = False) -> dict[str, NDArr
                 )
             weights[tensor] = tensors[tensor]
     return weights
+
+
+def load_weights(folder: str | Path, quantized: bool = False) -> dict[str, NDArray[Any]]:
+    """Every tensor of the checkpoint, by name, as float32; float16 and bfloat16 are widened.
+
+    Raises CheckpointError as `open_weights`.
+    """
+    return {name: tensor.read() for name, tensor in open_weights(folder, quantized).items()}
+
+
+class WeightsOnDemand(Mapping[str, NDArray[Any]]):
+    """Tensors that are read when a layer asks for them, and checked to be finite.
+
+    A tensor that somebody still holds is not read again: a head that is tied to the embedding is the same
+    array. Raises CheckpointError as `StoredTensor.read` and for a number that is not finite.
+
+    Args:
+        stored: what there is.
+        progress: called after each tensor with the bytes read so far and those of all.
+    """
+
+    def __init__(
+        self, stored: Mapping[str, StoredTensor], progress: Callable[[int, int], None] | None = None
+    ) -> None:
+        self._stored = stored
+        self._progress = progress
+        self._held: WeakValueDictionary[str, NDArray[Any]] = WeakValueDictionary()
+        self._read = 0
+        self._total = sum(tensor.nbytes for tensor in stored.values())
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        array = self._held.get(name)
+        if array is None:
+            array = self._held[name] = self._stored[name].read()
+            if array.dtype == np.float32:
+                _check_finite(name, array)
+            self._read += array.nbytes
+            if self._progress is not None:
+                self._progress(min(self._read, self._total), self._total)
+        return array
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._stored)
+
+    def __len__(self) -> int:
+        return len(self._stored)
 
 
 def _is_file(path: Path) -> bool:
@@ -212,10 +261,11 @@ def tensors_of_layers(config: LlamaConfig) -> Iterator[tuple[str, Parameter]]:
 
 def check_weights(
     config: LlamaConfig,
-    weights: Mapping[str, NDArray[Any]],
+    weights: Mapping[str, NDArray[Any] | StoredTensor],
     tensors: Iterable[tuple[str, Parameter]] | None = None,
 ) -> None:
-    """Every expected tensor is there, in its shape and finite, and none that would be ignored.
+    """Every expected tensor is there, in its shape and finite, and none that would be ignored. Whether a
+    tensor is finite that still lies in its file, `WeightsOnDemand` sees when it is read.
 
     `tensors` are those of a model of this configuration, or the given ones.
 
@@ -241,7 +291,8 @@ def check_weights(
     if config.tie_word_embeddings and "lm_head.weight" in unused:
         unused.remove("lm_head.weight")
     if config.quantization_config:
-        unused = [n for n in unused if not (n.endswith("_proj.bias") and not weights[n].any())]
+        zeros = {n for n in unused if n.endswith("_proj.bias") and not _as_array(weights[n]).any()}
+        unused = [n for n in unused if n not in zeros]
     if unused:
         raise CheckpointError(
             f"the checkpoint holds {len(unused)} tensors that this model has no place for, "
@@ -249,7 +300,11 @@ def check_weights(
         )
 
 
-def _check_tensor(name: str, tensor: NDArray[Any], parameter: Parameter) -> None:
+def _as_array(tensor: NDArray[Any] | StoredTensor) -> NDArray[Any]:
+    return tensor.read() if isinstance(tensor, StoredTensor) else tensor
+
+
+def _check_tensor(name: str, tensor: NDArray[Any] | StoredTensor, parameter: Parameter) -> None:
     """Shape and dtype are the parameter's, and floats are finite. A single number may have no shape."""
     shape, dtype = tensor.shape or (1,), str(tensor.dtype)
     if shape != (parameter.shape or (1,)):
@@ -260,12 +315,15 @@ def _check_tensor(name: str, tensor: NDArray[Any], parameter: Parameter) -> None
         raise CheckpointError(
             f"tensor {name!r} has dtype {dtype}, config.json asks for {' or '.join(parameter.dtypes)}"
         )
-    if dtype == "float32":
+    if dtype == "float32" and not isinstance(tensor, StoredTensor):
         _check_finite(name, tensor)
 
 
 def _check_finite(name: str, weight: NDArray[np.float32]) -> None:
     """vLLM takes such a weight and answers with nonsense; a NaN spoils every token after it."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        if np.isfinite(weight.sum()):  # no NaN and no infinity leaves the sum finite
+            return
     finite = np.isfinite(weight)
     if not finite.all():
         place = tuple(int(i) for i in np.argwhere(~finite)[0])
@@ -281,12 +339,16 @@ def load_model(
 ) -> LlamaForCausalLM:
     """Read the checkpoint in `folder` and build the model, with `attention` as its backend.
 
+    A tensor is read when its layer is made, so beside the model there is never more than one layer's. On a
+    terminal a bar shows how far it is.
+
     Args:
         model_cls: called with config, weights and `attention`; `mini_vllm.gpu.llama` has another. The default
             stands for whichever of `models/registry.py` the checkpoint is of.
 
     Raises:
-        CheckpointError: see `load_config`, `load_weights` and `check_weights`.
+        CheckpointError: see `load_config`, `open_weights` and `check_weights`; the weights are more than the
+            memory that is free.
     """
     config = load_config(folder)
     if config.architecture != "LlamaForCausalLM":
@@ -296,10 +358,16 @@ def load_model(
                 "a Llama alone"
             )
         model_cls = MODELS[config.architecture]
-    weights = load_weights(folder, quantized=bool(config.quantization_config))
+    stored = open_weights(folder, quantized=bool(config.quantization_config))
     try:
-        check_weights(config, weights)
-        return model_cls(config, weights, attention)
+        check_weights(config, stored)
+        needed, free = sum(tensor.nbytes for tensor in stored.values()), available_memory()
+        if needed > free:
+            raise CheckpointError(
+                f"the weights take {needed / 2**30:.1f} GiB as float32, and {free / 2**30:.1f} GiB of "
+                "memory are free"
+            )
+        return model_cls(config, WeightsOnDemand(stored, loading_bar(needed)), attention)
     except CheckpointError as error:
         raise CheckpointError(f"{folder}: {error}") from error
 

@@ -1,67 +1,133 @@
-"""A `*.safetensors` file as float32 arrays, and where weights are quantised as integers too.
+"""A `*.safetensors` file: which tensors it holds, and each of them as an array when it is asked for.
 
-The `safetensors` package reads and checks the file. Its numpy front end has no bfloat16, so the raw
-bytes that it hands out are turned into arrays here.
+The `safetensors` package checks the file's header. Its numpy front end has no bfloat16, and it hands out a
+copy of the bytes, so a tensor is read here: a piece at a time, straight into the array that the model keeps.
+A model then needs its weights' float32 once, and never the file beside them.
 """
 
 from __future__ import annotations
 
+import json
+import math
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors import SafetensorError, deserialize
+from safetensors import SafetensorError, safe_open
 
 from mini_vllm.config.model import CheckpointError
-from mini_vllm.utils.memory import machine_memory
 from mini_vllm.utils.outside import short
 
-FLOATS = ("F32", "F16", "BF16")
+FLOATS = {"F32": "<f4", "F16": "<f2", "BF16": "<u2"}
 INTEGERS = {"I8": "<i1", "U8": "<u1", "I32": "<i4", "I64": "<i8", "F8_E4M3": "<u1", "BOOL": "?"}
 """What quantised weights, their zero points and orders are stored as, of FP8 the bytes; and the maps
 between the vocabularies of an EAGLE-3 head and its target."""
+PIECE = 1 << 21
+"""Numbers of 16 bits that are widened together: 4 MB, which stay in a cache on the way."""
+
+
+@dataclass(frozen=True)
+class StoredTensor:
+    """A tensor that still lies in its file.
+
+    Attributes:
+        code: its type, as the file spells it.
+        start: of its first byte in the file.
+    """
+
+    path: Path
+    name: str
+    code: str
+    shape: tuple[int, ...]
+    start: int
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Of the array that `read` gives: floats are widened to float32, FP8 comes as its bytes."""
+        return np.dtype("<f4" if self.code in FLOATS else INTEGERS[self.code])
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the array that `read` gives."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    def read(self) -> NDArray[Any]:
+        """The tensor as a new array.
+
+        Raises CheckpointError where the file cannot be read, or has become shorter.
+        """
+        stored = np.dtype(FLOATS.get(self.code) or INTEGERS[self.code])
+        size = math.prod(self.shape)
+        try:
+            with self.path.open("rb") as file:
+                file.seek(self.start)
+                if self.code in ("F32", *INTEGERS):
+                    array = np.fromfile(file, stored, size)
+                    got = len(array)
+                else:
+                    array, got = np.empty(size, np.float32), 0
+                    while got < size:
+                        piece = np.fromfile(file, stored, min(PIECE, size - got))
+                        if not len(piece):
+                            break
+                        _widen(piece, self.code, array[got : got + len(piece)])
+                        got += len(piece)
+        except OSError as error:
+            raise CheckpointError(f"{self.path} cannot be read: {error.strerror}") from error
+        if got != size:
+            raise CheckpointError(
+                f"{self.path} ends after {got} of the {size} numbers of tensor {short(self.name)}"
+            )
+        return array.reshape(self.shape)
+
+
+def _widen(piece: NDArray[Any], code: str, into: NDArray[np.float32]) -> None:
+    """16-bit floats as float32."""
+    if code == "F16":
+        into[:] = piece
+        return
+    bits = into.view(np.uint32)  # a bfloat16 is the upper half of a float32
+    bits[:] = piece
+    bits <<= np.uint32(16)
+
+
+def open_safetensors(path: Path, quantized: bool = False) -> dict[str, StoredTensor]:
+    """What the file holds, by name. Of the tensors nothing is read.
+
+    Args:
+        quantized: whether integers and FP8 are taken, too. They stay as they are: FP8 as uint8, its bytes.
+
+    Raises:
+        CheckpointError: the file cannot be read, is truncated or corrupt, or a tensor has a dtype that is
+            not read.
+    """
+    try:
+        size = path.stat().st_size
+        with path.open("rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            with safe_open(path, framework="numpy"):
+                pass  # it checks header, offsets and length
+            header = json.loads(file.read(length))
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read: {error.strerror or error}") from error
+    except SafetensorError as error:
+        raise CheckpointError(f"{path} ({size} bytes) is truncated or corrupt: {error}") from error
+    known = {**FLOATS, **INTEGERS} if quantized else FLOATS
+    tensors = {}
+    for name, entry in header.items():
+        if name == "__metadata__":
+            continue
+        if entry["dtype"] not in known:
+            raise CheckpointError(
+                f"{path}: tensor {short(name)} has dtype {entry['dtype']}; supported: {', '.join(known)}"
+            )
+        start = 8 + length + entry["data_offsets"][0]
+        tensors[name] = StoredTensor(path, name, entry["dtype"], tuple(entry["shape"]), start)
+    return tensors
 
 
 def read_safetensors(path: Path, quantized: bool = False) -> dict[str, NDArray[Any]]:
-    """The tensors of one file, by name; float16 and bfloat16 are widened.
-
-    Args:
-        quantized: whether integers and FP8 are read, too. They stay as they are: FP8 as uint8, its bytes.
-
-    Raises:
-        CheckpointError: the file cannot be read, is longer than the machine's memory, truncated or
-            corrupt, or a tensor has a dtype that is not read.
-    """
-    try:
-        size, there = path.stat().st_size, machine_memory()
-        if size > there:
-            raise CheckpointError(f"{path} has {size} bytes, and there are {there} bytes of memory")
-        data = path.read_bytes()
-    except OSError as error:
-        raise CheckpointError(f"{path} cannot be read: {error.strerror}") from error
-    try:
-        entries = deserialize(data)
-    except SafetensorError as error:
-        raise CheckpointError(
-            f"{path} ({len(data)} bytes) is truncated or corrupt: {error}"
-        ) from error
-    return {
-        name: _as_array(path, name, entry["dtype"], entry["data"], quantized).reshape(
-            entry["shape"]
-        )
-        for name, entry in entries
-    }
-
-
-def _as_array(path: Path, name: str, dtype: str, raw: bytes, quantized: bool) -> NDArray[Any]:
-    if dtype == "F32":
-        return np.frombuffer(raw, "<f4")
-    if dtype == "F16":
-        return np.frombuffer(raw, "<f2").astype(np.float32)
-    if dtype == "BF16":  # the upper half of a float32: shift it up, fill with zeros
-        return (np.frombuffer(raw, "<u2").astype(np.uint32) << 16).view(np.float32)
-    if quantized and dtype in INTEGERS:
-        return np.frombuffer(raw, INTEGERS[dtype])
-    supported = ", ".join((*FLOATS, *INTEGERS) if quantized else FLOATS)
-    raise CheckpointError(f"{path}: tensor {short(name)} has dtype {dtype}; supported: {supported}")
+    """The tensors of one file, by name, all of them read. Raises as `open_safetensors`."""
+    return {name: tensor.read() for name, tensor in open_safetensors(path, quantized).items()}

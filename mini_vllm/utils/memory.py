@@ -7,6 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 _CGROUP = Path("/sys/fs/cgroup/memory.max")
+_MEMINFO = Path("/proc/meminfo")
 
 
 def machine_memory() -> int:
@@ -23,3 +24,13 @@ def machine_memory() -> int:
     else:
         limits.append(resource.getrlimit(resource.RLIMIT_AS)[0])
     return min(limit for limit in limits if limit > 0)
+
+
+def available_memory() -> int:
+    """Bytes that can be had now without swapping: on Linux without what other processes use."""
+    there = machine_memory()
+    with suppress(OSError, ValueError, StopIteration):
+        lines = _MEMINFO.read_text(encoding="ascii").splitlines()
+        line = next(line for line in lines if line.startswith("MemAvailable:"))
+        there = min(there, 1024 * int(line.split()[1]))
+    return there

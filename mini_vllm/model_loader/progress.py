@@ -1,0 +1,35 @@
+"""A bar on the terminal while weights are read (`vllm/model_executor/model_loader/weight_utils.py:893
+safetensors_weights_iterator` shows one by tqdm)."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+
+SHOWN_FROM = 200 * 2**20
+"""Bytes; less is there before one could read it."""
+_WIDTH = 30
+
+
+def loading_bar(total: int) -> Callable[[int, int], None] | None:
+    """What to call with the bytes read and those of all; None where nothing should be shown.
+
+    It draws on standard error, a few times a second, if that is a terminal.
+    """
+    if total < SHOWN_FROM or sys.stderr is None or not sys.stderr.isatty():
+        return None
+    last = 0.0
+
+    def show(done: int, of: int) -> None:
+        nonlocal last
+        now = time.monotonic()
+        if done < of and now - last < 0.1:
+            return
+        last = now
+        filled = _WIDTH * done // of
+        line = f"\rloading [{'#' * filled}{' ' * (_WIDTH - filled)}] {done >> 20:,} of {of >> 20:,} MiB"
+        sys.stderr.write(line + ("\n" if done >= of else ""))
+        sys.stderr.flush()
+
+    return show
