@@ -32,6 +32,7 @@ from mini_vllm.model_loader import (
     LlamaConfig,
     check_weights,
     expected_tensors,
+    find_model,
     load_config,
     load_weights,
 )
@@ -228,7 +229,7 @@ def quantize_checkpoint(
     chosen = find_method(method, group_size)
     if calibration is not None and not chosen.calibrated:
         raise ValueError(f"method {chosen.name} looks at no text, so it takes no calibration file")
-    folder, out = Path(folder), Path(out)
+    folder, out = find_model(folder), Path(out)
     config = load_config(folder)
     if config.architecture != "LlamaForCausalLM":
         raise ValueError(

@@ -21,7 +21,7 @@ from mini_vllm.engine.output_processor import OutputProcessor, ParentRequest, Re
 from mini_vllm.engine.parts import DEFAULT_PARTS, EngineParts
 from mini_vllm.engine.step_record import StepRecord
 from mini_vllm.metrics.reader import EngineMetrics, Metric
-from mini_vllm.model_loader import get_model
+from mini_vllm.model_loader import find_model, get_model
 from mini_vllm.models.llama import LlamaForCausalLM
 from mini_vllm.outputs import RequestOutput
 from mini_vllm.sampling_params import SamplingParams
@@ -34,7 +34,8 @@ class LLMEngine:
     """The synchronous engine: add requests at any time, call `step` until none is left.
 
     Args:
-        model: a checkpoint folder (default: the shipped one), or a loaded model.
+        model: a checkpoint folder (default: the shipped one), what else `find_model` knows, such as
+            `smollm2` or a GGUF file, or a loaded model.
         config: the engine's settings.
         tokenizer: default: the folder's. None if `model` is a loaded model: then prompts are token
             ids and outputs have no text.
@@ -56,8 +57,11 @@ class LLMEngine:
     ) -> None:
         config = config or EngineConfig()
         name = str(model) if isinstance(model, str | Path) else ""
-        self.model = model = get_model(model, config.attention, parts.attention)
-        self.tokenizer = tokenizer = tokenizer or (Tokenizer.from_folder(name) if name else None)
+        folder = find_model(model) if isinstance(model, str | Path) else None
+        self.model = model = get_model(folder or model, config.attention, parts.attention)
+        if tokenizer is None and folder is not None:
+            tokenizer = Tokenizer.from_folder(folder)
+        self.tokenizer = tokenizer
         self.config = resolve_config(config, model, tokenizer)
         self.engine_core = EngineCore(model, self.config, parts)
         self.input_processor = InputProcessor(

@@ -24,7 +24,7 @@ from mini_vllm.entrypoints.beam_search import (
     one_token_params,
 )
 from mini_vllm.metrics.reader import Metric
-from mini_vllm.model_loader import load_default_sampling_params
+from mini_vllm.model_loader import find_model, load_default_sampling_params
 from mini_vllm.outputs import RequestOutput
 from mini_vllm.sampling_params import BeamSearchParams, RequestOutputKind, SamplingParams
 from mini_vllm.utils.surface import missing_attribute, take_harmless
@@ -37,7 +37,8 @@ class LLM:
     """A model and an engine, for generating offline.
 
     Args:
-        model: a checkpoint folder; default: the shipped tiny Llama.
+        model: a checkpoint folder, a GGUF file, `smollm2` (a real model of 135 million weights, extra
+            `smollm2`) or `org/name` on the Hugging Face hub (extra `hub`); default: the shipped tiny Llama.
         chat_template: Jinja, or a file with it, for `chat` in place of the checkpoint's.
         parts: the engine's parts, for instance a learner's own.
         **kwargs: the fields of `EngineArgs`, by vLLM's names. `disable_log_stats` is True unless
@@ -57,7 +58,7 @@ class LLM:
         args = EngineArgs(model, **{"disable_log_stats": True, **kwargs})
         self.llm_engine = LLMEngine.from_engine_args(args, parts=parts)
         self.chat_template = _read_template(chat_template)
-        self.default_sampling_params = load_default_sampling_params(model)
+        self.default_sampling_params = load_default_sampling_params(find_model(model))
         self.request_counter = itertools.count()
 
     @classmethod

@@ -12,12 +12,14 @@ from mini_vllm.model_loader.loader import (
     load_weights,
     read_json,
 )
+from mini_vllm.model_loader.names import find_model
 
 __all__ = [
     "CheckpointError",
     "LlamaConfig",
     "check_weights",
     "expected_tensors",
+    "find_model",
     "get_model",
     "load_config",
     "load_default_sampling_params",

@@ -6,12 +6,16 @@ read like any model; an EAGLE head takes embedding and LM head from the model wh
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from mini_vllm.config.model import LlamaConfig
 from mini_vllm.config.speculative import SpeculativeConfig
 from mini_vllm.core.kv_cache_groups import block_bytes
-from mini_vllm.model_loader import load_config, load_eagle, load_eagle_config, load_model
+from mini_vllm.model_loader import (
+    find_model,
+    load_config,
+    load_eagle,
+    load_eagle_config,
+    load_model,
+)
 from mini_vllm.models.llama import LlamaForCausalLM
 
 
@@ -22,8 +26,8 @@ def load_drafter(spec: SpeculativeConfig, target: LlamaForCausalLM) -> LlamaForC
     """
     assert spec.model is not None and spec.method is not None
     if spec.uses_draft_model():
-        return load_model(spec.model)
-    return load_eagle(spec.model, spec.method, target)
+        return load_model(find_model(spec.model))
+    return load_eagle(find_model(spec.model), spec.method, target)
 
 
 def drafter_config(spec: SpeculativeConfig | None) -> LlamaConfig | None:
@@ -31,11 +35,12 @@ def drafter_config(spec: SpeculativeConfig | None) -> LlamaConfig | None:
     no such folder: then `EngineParts` brings the drafter, or `load_drafter` says what is wrong."""
     if spec is None or spec.model is None or spec.method is None or spec.method == "ngram":
         return None
-    if not Path(spec.model).is_dir():
+    folder = find_model(spec.model)
+    if not folder.is_dir():
         return None
     if spec.use_eagle():
-        return load_eagle_config(spec.model, spec.method)
-    return load_config(spec.model)
+        return load_eagle_config(folder, spec.method)
+    return load_config(folder)
 
 
 def drafter_block_bytes(

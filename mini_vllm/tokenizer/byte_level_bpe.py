@@ -70,6 +70,21 @@ def split_gpt2(text: str) -> list[str]:
     return pieces
 
 
+def split_digits(text: str) -> list[str]:
+    """Cut every numeric character off its neighbours, as the pre-tokenizer `Digits` does with
+    `individual_digits`. Numeric is what Unicode says: all of N."""
+    pieces: list[str] = []
+    alone = True
+    for char in text:
+        numeric = unicodedata.category(char)[0] == "N"
+        if numeric or alone:
+            pieces.append(char)
+        else:
+            pieces[-1] += char
+        alone = numeric
+    return pieces
+
+
 def _steps(node: Mapping[str, Any] | None, key: str) -> list[Mapping[str, Any]]:
     """The members of a `Sequence` node, or the node itself, as a flat list."""
     if node is None:
@@ -87,7 +102,14 @@ def why_not_byte_level(data: Mapping[str, Any]) -> str | None:
             return f"BPE option {key}={model[key]!r}"
     if data.get("normalizer") is not None:
         return f"normalizer {data['normalizer'].get('type')!r}"
-    if [s["type"] for s in _steps(data.get("pre_tokenizer"), "pretokenizers")] != ["ByteLevel"]:
+    before = _steps(data.get("pre_tokenizer"), "pretokenizers")
+    if [step["type"] for step in before] == ["Digits", "ByteLevel"]:
+        # The library puts its space in front of every piece that Digits leaves.
+        if not before[0].get("individual_digits") or before[1].get("add_prefix_space", True):
+            return (
+                "pre_tokenizer 'Digits' with more than one digit a piece, or with add_prefix_space"
+            )
+    elif [step["type"] for step in before] != ["ByteLevel"]:
         return f"pre_tokenizer {(data.get('pre_tokenizer') or {}).get('type')!r}"
     if [s["type"] for s in _steps(data.get("decoder"), "decoders")] != ["ByteLevel"]:
         return f"decoder {(data.get('decoder') or {}).get('type')!r}"
@@ -97,13 +119,14 @@ def why_not_byte_level(data: Mapping[str, Any]) -> str | None:
     for token in data.get("added_tokens", []):
         if token.get("single_word") or token.get("lstrip") or token.get("rstrip"):
             return f"added token {token['content']!r} with single_word, lstrip or rstrip"
-    if not all(char in model["vocab"] for char in CHAR_TO_BYTE):
-        return "a vocabulary without all 256 bytes"
+    if model.get("unk_token") and not all(char in model["vocab"] for char in CHAR_TO_BYTE):
+        return "a vocabulary without all 256 bytes, and a token for what is unknown"
     return None
 
 
 class ByteLevelBPE:
-    """Byte-level BPE. Every byte has a token, so no text is unknown; merges join the bytes.
+    """Byte-level BPE: every byte has a token, and merges join them. A byte without one is dropped, as in the
+    library, and its neighbours then stand together: SmolLM2's vocabulary lacks 21, which text hardly has.
 
     Args:
         data: the content of a `tokenizer.json` for which `why_not_byte_level` returns None.
@@ -115,7 +138,8 @@ class ByteLevelBPE:
         pairs = [tuple(m.split(" ")) if isinstance(m, str) else tuple(m) for m in model["merges"]]
         self._rank: dict[tuple[str, str], int] = {(a, b): rank for rank, (a, b) in enumerate(pairs)}
         self._ignore_merges = bool(model.get("ignore_merges"))
-        (byte_level,) = _steps(data["pre_tokenizer"], "pretokenizers")
+        *digits, byte_level = _steps(data["pre_tokenizer"], "pretokenizers")
+        self._split_digits = bool(digits)
         self._add_prefix_space = byte_level.get("add_prefix_space", True)
         self._use_regex = byte_level.get("use_regex", True)
         added = data.get("added_tokens", [])
@@ -134,6 +158,8 @@ class ByteLevelBPE:
         self._text = {i: _whole_text(raw) for i, raw in self._bytes.items()}
         self.vocab_size = len(self._bytes)
         self._prefix, self._suffix = _template(data.get("post_processor"), self.token_to_id)
+        unknown = "".join(char for char in CHAR_TO_BYTE if char not in self._vocab)
+        self._unknown = re.compile(f"[{re.escape(unknown)}]") if unknown else None
         self._cache: dict[str, list[int]] = {}
 
     def token_to_id(self, token: str) -> int | None:
@@ -153,11 +179,16 @@ class ByteLevelBPE:
                 continue
             if self._add_prefix_space and not segment.startswith(" "):
                 segment = " " + segment
-            for piece in split_gpt2(segment) if self._use_regex else [segment]:
+            for piece in self._pieces(segment):
                 # A lone surrogate is no text: it takes the place of one unknown character.
                 raw = piece.encode("utf-8", errors="replace")
                 ids.extend(self._bpe(raw.decode("latin-1").translate(_TO_ALPHABET)))
         return ids + self._suffix if add_special_tokens else ids
+
+    def _pieces(self, segment: str) -> list[str]:
+        """What is merged apart."""
+        pieces = split_digits(segment) if self._split_digits else [segment]
+        return [p for piece in pieces for p in split_gpt2(piece)] if self._use_regex else pieces
 
     def _split_added(self, text: str) -> list[tuple[str, int | None]]:
         parts: list[tuple[str, int | None]] = [(text, None)] if text else []
@@ -181,12 +212,13 @@ class ByteLevelBPE:
     def _bpe(self, word: str) -> list[int]:
         """Ids of one piece: its characters, merged as `_merged` says."""
         if not self._rank:
-            return [self._vocab[char] for char in word]
+            return [self._vocab[char] for char in word if char in self._vocab]
         if (known := self._cache.get(word)) is not None:
             return known
         if self._ignore_merges and word in self._vocab:
             return [self._vocab[word]]
-        ids = [self._vocab[part] for part in self._merged(word)]
+        there = self._unknown.sub("", word) if self._unknown else word
+        ids = [self._vocab[part] for part in self._merged(there)]
         if len(self._cache) < 10_000 and len(word) < 64:
             self._cache[word] = ids
         return ids

@@ -1,4 +1,4 @@
-"""The `mini-vllm` command: `generate`, `trace`, `serve`, `bench`, `simulate` and `quantize`."""
+"""The `mini-vllm` command: `generate`, `chat`, `trace`, `serve`, `bench`, `simulate` and `quantize`."""
 
 from __future__ import annotations
 

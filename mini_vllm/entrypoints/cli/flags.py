@@ -84,7 +84,10 @@ def add_engine_flags(parser: argparse.ArgumentParser, with_model: bool = True) -
     group = add_flags(parser, "engine", flags)
     if with_model:
         group.add_argument(
-            "--model", metavar="DIR", help="checkpoint folder (default: the shipped tiny Llama)"
+            "--model",
+            metavar="MODEL",
+            help="checkpoint folder, GGUF file, 'smollm2' (a real one of 135 million weights, extra "
+            "'smollm2') or org/name on the Hugging Face hub (extra 'hub'); default: the shipped tiny Llama",
         )
         group.add_argument(
             "--attention", choices=("numpy", "torch", "triton"), default="numpy",

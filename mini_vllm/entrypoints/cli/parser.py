@@ -1,4 +1,4 @@
-"""The `mini-vllm` command's parser: its six commands and their flags.
+"""The `mini-vllm` command's parser: its seven commands and their flags.
 
 Mirrors the spirit of `vllm` (`vllm/entrypoints/cli/main.py`).
 """
@@ -9,6 +9,7 @@ import argparse
 from functools import cache
 
 from mini_vllm.entrypoints.cli.bench import add_bench_parser
+from mini_vllm.entrypoints.cli.chat import add_chat_parser
 from mini_vllm.entrypoints.cli.door import EPILOG, Parser
 from mini_vllm.entrypoints.cli.generate import add_generate_parser
 from mini_vllm.entrypoints.cli.quantize import add_quantize_parser
@@ -27,6 +28,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     add_generate_parser(commands)
+    add_chat_parser(commands)
     add_trace_parser(commands)
     add_serve_parser(commands)
     add_bench_parser(commands)

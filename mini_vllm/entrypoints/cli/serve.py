@@ -161,15 +161,20 @@ def make_settings(args: argparse.Namespace) -> ServerSettings:
     """Raises ValueError for a setting that is not usable."""
     from mini_vllm.config.engine import DEFAULT_MODEL
     from mini_vllm.entrypoints.openai.settings import ServerSettings
+    from mini_vllm.model_loader import find_model
 
     if not 0 <= args.port <= 65535:
         raise ValueError(f"--port must be in [0, 65535], got {args.port}")
     template = Path(args.chat_template) if args.chat_template else None
     if template is not None and not template.is_file():
         raise ValueError(f"--chat-template {args.chat_template!r} is no file")
+    model = find_model(args.model) if args.model else DEFAULT_MODEL
+    names = tuple(args.served_model_name)
+    if args.model and not names and model != Path(args.model):
+        names = (args.model,)  # what the user wrote, and not the name of a folder in the cache
     return ServerSettings(
-        model=Path(args.model) if args.model else DEFAULT_MODEL,
-        served_model_names=tuple(args.served_model_name),
+        model=model,
+        served_model_names=names,
         api_key=args.api_key
         if args.api_key is not None
         else os.environ.get("VLLM_API_KEY") or None,

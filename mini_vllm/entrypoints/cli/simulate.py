@@ -321,9 +321,11 @@ def _rows(args: argparse.Namespace) -> list[Any]:
         if args.tokenizer is not None:
             raise ValueError("--tokenizer is for a --dataset of texts, a .jsonl")
         return read_dataset(path)
+    from mini_vllm.model_loader import find_model
     from mini_vllm.tokenizer import Tokenizer
 
-    return read_dataset(path, Tokenizer.from_folder(args.tokenizer or DEFAULT_MODEL).encode)
+    tokenizer = Tokenizer.from_folder(find_model(args.tokenizer or DEFAULT_MODEL))
+    return read_dataset(path, tokenizer.encode)
 
 
 def table(

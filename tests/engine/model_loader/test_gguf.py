@@ -1,0 +1,460 @@
+"""GGUF files: what becomes of fields, tensors and vocabularies, and what a conversion leaves behind."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mini_vllm.config.model import CheckpointError
+from mini_vllm.model_loader import find_model, load_config, load_model, load_weights
+from mini_vllm.tokenizer import Tokenizer
+from tests.engine.helpers.model_helpers import texts, whole
+
+pytest.importorskip("gguf")
+pytest.importorskip("filelock")
+
+from mini_vllm.model_loader.gguf.convert import convert
+from mini_vllm.model_loader.gguf.tokenizer import merges_from_scores
+from tests.engine.helpers.gguf_helpers import (
+    BYTES,
+    MERGES,
+    SPECIAL,
+    TOKENS,
+    make_weights,
+    permute,
+    read_config_of,
+    write_gguf,
+)
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def converted(tmp_path: Path, *args: Any, **more: Any) -> Path:
+    write_gguf(tmp_path / "model.gguf", *args, **more)
+    convert(tmp_path / "model.gguf", tmp_path / "model")
+    return tmp_path / "model"
+
+
+# -- tensors --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_floats_come_back_bit_for_bit(tied: bool, tmp_path: Path) -> None:
+    """The rows that llama.cpp reorders too; and the model answers as the one that was written."""
+    raw, weights = make_weights(tie_word_embeddings=tied)
+    folder = converted(tmp_path, raw, weights)
+    read = load_weights(folder)
+    assert read.keys() == weights.keys()
+    for name, weight in weights.items():
+        assert read[name].tobytes() == weight.tobytes(), name
+    config = load_config(folder)
+    assert config.tie_word_embeddings is tied
+    model = load_model(folder)
+    plain = type(model)(read_config_of(raw), weights)
+    ids = texts(plain)["r0"]
+    np.testing.assert_array_equal(whole(model, ids), whole(plain, ids))
+
+
+@pytest.mark.parametrize("kind", ["F16", "BF16"])
+def test_sixteen_bits_stay_sixteen_bits(kind: str, tmp_path: Path) -> None:
+    raw, weights = make_weights()
+    folder = converted(tmp_path, raw, weights, kind)
+    size = (folder / "model.safetensors").stat().st_size
+    numbers = sum(weight.size for weight in weights.values())
+    assert size < 2.1 * numbers, "matrices are written with the bits that they have"
+    name = "model.layers.0.mlp.up_proj.weight"
+    read = load_weights(folder)[name]
+    np.testing.assert_allclose(read, weights[name], rtol=2**-8, atol=1e-7)
+    if kind == "F16":
+        np.testing.assert_array_equal(read, weights[name].astype(np.float16).astype(np.float32))
+
+
+@pytest.mark.parametrize("kind", ["Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1"])
+def test_codes_are_dequantised_as_gguf_does(kind: str, tmp_path: Path) -> None:
+    from gguf import GGMLQuantizationType
+    from gguf.quants import dequantize, quantize
+
+    raw, weights = make_weights()
+    read = load_weights(converted(tmp_path, raw, weights, kind))
+    of_type = GGMLQuantizationType[kind]
+    for name, weight in weights.items():
+        if weight.ndim == 2:
+            wanted = dequantize(quantize(weight, of_type), of_type)  # blocks lie along a row
+            assert read[name].tobytes() == wanted.astype(np.float32).tobytes(), name
+
+
+@pytest.mark.parametrize("kind", ["Q4_K", "Q5_K", "Q6_K"])
+def test_codes_that_gguf_cannot_make_are_dequantised_as_gguf_does(
+    kind: str, tmp_path: Path
+) -> None:
+    """Blocks of random bytes with scales that are finite: gguf's Python reads them and writes none."""
+    from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, GGUFWriter
+    from gguf.quants import dequantize
+
+    raw, weights = make_weights()
+    of_type = GGMLQuantizationType[kind]
+    block, size = GGML_QUANT_SIZES[of_type]
+    name = "model.layers.1.mlp.down_proj.weight"
+    rows, columns = weights[name].shape
+    codes = np.random.default_rng(4).integers(0, 256, (rows, columns // block, size), np.uint8)
+    halves = np.random.default_rng(5).uniform(0.001, 0.01, (rows, columns // block, 2))
+    as_bytes = halves.astype("<f2").view(np.uint8)
+    if kind == "Q6_K":
+        codes[..., -2:] = as_bytes[..., :2]
+    else:
+        codes[..., :4] = as_bytes
+    codes = codes.reshape(rows, -1)
+    without = {n: w for n, w in weights.items() if n != name}
+    added: dict[str, np.ndarray] = {}
+    write = GGUFWriter.add_tensor
+
+    def add(self: Any, their: str, data: np.ndarray, **more: Any) -> None:
+        write(self, their, data, **(more | {"raw_dtype": of_type} if their in added else more))
+
+    added["blk.1.ffn_down.weight"] = codes
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(GGUFWriter, "add_tensor", add)
+        folder = converted(tmp_path, raw, without, more=added)
+    assert load_weights(folder)[name].tobytes() == dequantize(codes, of_type).tobytes()
+
+
+@pytest.mark.parametrize("arch", ["qwen2", "qwen3"])
+def test_other_architectures_keep_their_rows(arch: str, tmp_path: Path) -> None:
+    """Biases and norms of heads come along, and llama.cpp reorders a Llama's rows alone."""
+    named = {"qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}[arch]
+    raw, weights = make_weights(architectures=[named], model_type=arch)
+    folder = converted(tmp_path, raw, weights, arch=arch)
+    assert load_config(folder).architecture == named
+    read = load_weights(folder)
+    assert read.keys() == weights.keys()
+    for name, weight in weights.items():
+        assert read[name].tobytes() == weight.tobytes(), name
+    ids = [5, 80, 7, 100]
+    assert np.isfinite(whole(load_model(folder), ids)).all()
+
+
+def test_rows_come_back_from_where_llama_cpp_puts_them() -> None:
+    """Of a head with 6 rows it makes 0 3 1 4 2 5."""
+    weight = np.arange(12, dtype=np.float32)[:, None]
+    assert permute(weight, 2)[:, 0].tolist() == [0, 3, 1, 4, 2, 5, 6, 9, 7, 10, 8, 11]
+
+
+# -- fields ---------------------------------------------------------------------------------------
+
+
+def test_what_the_config_says(tmp_path: Path) -> None:
+    raw, weights = make_weights(head_dim=64)
+    config = load_config(converted(tmp_path, raw, weights))
+    assert (config.head_dim, config.rms_norm_eps, config.rope_theta) == (64, 1e-5, 500000.0)
+    assert (config.num_key_value_heads, config.max_position_embeddings) == (4, 128)
+    assert (config.bos_token_id, config.eos_token_ids) == (1, (2,))
+
+
+def test_the_end_of_a_turn_ends_a_text_too(tmp_path: Path) -> None:
+    raw, weights = make_weights()
+    fields = {"tokenizer.ggml.eot_token_id": 4}
+    assert load_config(converted(tmp_path, raw, weights, fields=fields)).eos_token_ids == (2, 4)
+
+
+def test_llama_3s_scaling_is_read_from_its_factors(tmp_path: Path) -> None:
+    """The file holds what each frequency is divided by; the settings that give them are put back."""
+    from mini_vllm.layers.rotary_embedding import rope_inv_freq
+
+    scaling = {
+        "rope_type": "llama3", "factor": 32.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 8192,
+    }  # fmt: skip
+    raw, weights = make_weights()
+    scaled, plain = read_config_of(raw | {"rope_scaling": scaling}), read_config_of(raw)
+    factors = (rope_inv_freq(plain) / rope_inv_freq(scaled)).astype(np.float32)
+    more = {"rope_freqs.weight": factors}
+    config = load_config(converted(tmp_path, raw, weights, more=more))
+    assert (config.rope_type, dict(config.rope_scaling)) == (
+        "llama3",
+        {k: v for k, v in scaling.items() if k != "rope_type"},
+    )
+    np.testing.assert_allclose(rope_inv_freq(config), rope_inv_freq(scaled), rtol=1e-6)
+    other = {"rope_freqs.weight": factors[::-1].copy()}
+    (tmp_path / "other").mkdir()
+    with pytest.raises(CheckpointError, match=r"rope_freqs\.weight"):
+        converted(tmp_path / "other", raw, weights, more=other)
+
+
+REFUSED: list[tuple[dict[str, Any], list[str]]] = [
+    ({"arch": "gemma2"}, ["general.architecture 'gemma2'", "llama, qwen2, qwen3"]),
+    ({"fields": {"llama.expert_count": 8}}, ["llama.expert_count 8"]),
+    ({"fields": {"llama.block_count": None}}, ["lacks llama.block_count"]),
+    ({"fields": {"llama.rope.dimension_count": 16}}, ["llama.rope.dimension_count 16"]),
+    ({"fields": {"llama.rope.scaling.type": "yarn"}}, ["llama.rope.scaling.type 'yarn'"]),
+    ({"fields": {"tokenizer.ggml.model": "bert"}}, ["tokenizer.ggml.model 'bert'"]),
+    ({"fields": {"tokenizer.ggml.pre": "tekken"}}, ["tokenizer.ggml.pre 'tekken'"]),
+    ({"fields": {"tokenizer.ggml.tokens": None}}, ["lacks tokenizer.ggml.tokens"]),
+    ({"more": {"blk.0.ffn_gate_inp.weight": np.ones((2, 32), np.float32)}}, ["ffn_gate_inp"]),
+]
+
+
+@pytest.mark.parametrize(("how", "words"), REFUSED, ids=[words[0] for _, words in REFUSED])
+def test_what_is_refused_by_name(how: dict[str, Any], words: list[str], tmp_path: Path) -> None:
+    raw, weights = make_weights()
+    with pytest.raises(CheckpointError) as caught:
+        converted(tmp_path, raw, weights, **how)
+    for word in (*words, "model.gguf"):
+        assert word in str(caught.value)
+    assert [p.name for p in tmp_path.iterdir()] == ["model.gguf"], "nothing is left behind"
+
+
+@pytest.mark.parametrize("keep", [0, 3, 10, 1000, 30_000])
+def test_a_file_that_is_cut_off(keep: int, tmp_path: Path) -> None:
+    raw, weights = make_weights()
+    write_gguf(tmp_path / "whole.gguf", raw, weights)
+    (tmp_path / "model.gguf").write_bytes((tmp_path / "whole.gguf").read_bytes()[:keep])
+    with pytest.raises(CheckpointError, match=r"model\.gguf"):
+        convert(tmp_path / "model.gguf", tmp_path / "model")
+    assert not (tmp_path / "model").exists()
+
+
+def test_a_disk_without_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    raw, weights = make_weights()
+    write_gguf(tmp_path / "model.gguf", raw, weights)
+    real = os.statvfs
+
+    def full(path: Any) -> Any:
+        found = list(real(path))
+        found[4] = 10  # free blocks
+        return os.statvfs_result(found)
+
+    monkeypatch.setattr(os, "statvfs", full)
+    with pytest.raises(CheckpointError, match="MiB free"):
+        convert(tmp_path / "model.gguf", tmp_path / "model")
+
+
+# -- vocabularies ---------------------------------------------------------------------------------
+
+PIECES = [
+    "the the then",
+    "I'll pay 1,234.50 EUR",
+    "\u00e9t\u00e9 \u2014 \U0001f600",
+    " \n\n  x",
+    "<|user|>the<eos>",
+]
+
+
+def test_a_byte_level_vocabulary(tmp_path: Path) -> None:
+    raw, weights = make_weights()
+    folder = converted(tmp_path, raw, weights)
+    tokenizer = Tokenizer.from_folder(folder)
+    assert tokenizer.encode(" the") == [TOKENS.index("\u0120the")]
+    assert tokenizer.encode("<eos>") == [2]
+    for text in PIECES:
+        assert tokenizer.decode(tokenizer.encode(text)) == text
+    chat = [{"role": "user", "content": "the"}]
+    asked = tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
+    assert asked == "<|user|>the<eos><|assistant|>"
+
+
+@pytest.mark.parametrize("pre", ["gpt-2", "smollm", "llama-bpe", "qwen2"])
+def test_a_rule_for_cutting_is_the_librarys(pre: str, tmp_path: Path) -> None:
+    """Where the rule is our own BPE's, the ids are those that the tokenizers library gives from the file."""
+    tokenizers = pytest.importorskip("tokenizers")
+    raw, weights = make_weights()
+    merges = [*MERGES, "1 2", "12 3", "123 4", "\u0120 1", "' l", "'l l"]
+    tokens = [*TOKENS, *(merge.replace(" ", "") for merge in merges[len(MERGES) :])]
+    kinds = [3] * len(SPECIAL) + [1] * (len(tokens) - len(SPECIAL))
+    raw["vocab_size"] = len(tokens)
+    raw, weights = make_weights(vocab_size=len(tokens))
+    fields = {
+        "tokenizer.ggml.pre": pre, "tokenizer.ggml.tokens": tokens,
+        "tokenizer.ggml.token_type": kinds, "tokenizer.ggml.merges": merges,
+        "tokenizer.ggml.add_bos_token": None,
+    }  # fmt: skip
+    folder = converted(tmp_path, raw, weights, fields=fields)
+    ours = Tokenizer.from_folder(folder)
+    theirs = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+    rng = random.Random(3)
+    alphabet = [
+        "the",
+        " the",
+        "1",
+        "2",
+        "3",
+        "4",
+        " ",
+        "'ll",
+        "x",
+        "\u00e9",
+        "\n",
+        "\u0664",
+        "<eos>",
+        "\u2155",
+    ]
+    for _ in range(300):
+        text = "".join(rng.choices(alphabet, k=rng.randrange(1, 25)))
+        assert ours.encode(text) == theirs.encode(text).ids, text
+    first = ours.encode("x")[0]
+    assert (first == 1) is (pre == "llama-bpe"), (
+        "Llama 3 puts <bos> in front where the file says nothing"
+    )
+    thousand = len(theirs.encode("1234", add_special_tokens=False).ids)
+    assert thousand == {"gpt-2": 1, "smollm": 4, "llama-bpe": 2, "qwen2": 4}[pre]
+
+
+def merge_by_score(text: str, scores: dict[str, float]) -> list[str]:
+    """SentencePiece's BPE, from its definition: again and again the pair whose joint has the best score."""
+    parts = list(text)
+    while True:
+        joints = [
+            (-scores[a + b], i)
+            for i, (a, b) in enumerate(itertools.pairwise(parts))
+            if a + b in scores
+        ]
+        if not joints:
+            return parts
+        _, i = min(joints)
+        parts[i : i + 2] = [parts[i] + parts[i + 1]]
+
+
+def test_a_sentencepiece_vocabulary(tmp_path: Path) -> None:
+    """Merges from scores; a character without a token comes as its bytes; a space in front."""
+    pytest.importorskip("tokenizers")
+    rng = random.Random(5)
+    words = {"\u2581", *"abcd"}
+    while len(words) < 60:
+        words.add("".join(rng.sample(sorted(words), 2)))
+    pieces = sorted(words)
+    order = rng.sample(range(len(pieces)), len(pieces))
+    scores = {piece: -float(rank) for piece, rank in zip(pieces, order, strict=True)}
+    in_bytes = [f"<0x{b:02X}>" for b in range(256)]
+    tokens = ["<unk>", "<s>", "</s>", *in_bytes, *pieces]
+    raw, weights = make_weights(vocab_size=len(tokens))
+    fields: dict[str, Any] = {
+        "tokenizer.ggml.model": "llama", "tokenizer.ggml.pre": None, "tokenizer.ggml.merges": None,
+        "tokenizer.ggml.tokens": tokens, "tokenizer.ggml.add_bos_token": True,
+        "tokenizer.ggml.scores": [0.0] * 259 + [scores[piece] for piece in pieces],
+        "tokenizer.ggml.token_type": [2, 3, 3] + [6] * 256 + [1] * len(pieces),
+        "tokenizer.ggml.unknown_token_id": 0,
+    }  # fmt: skip
+    folder = converted(tmp_path, raw, weights, fields=fields)
+    tokenizer = Tokenizer.from_folder(folder)
+    for _ in range(200):
+        text = "".join(rng.choices("abcd ", k=rng.randrange(1, 30)))
+        wanted = merge_by_score("\u2581" + text.replace(" ", "\u2581"), scores)
+        assert tokenizer.convert_ids_to_tokens(tokenizer.encode(text)) == ["<s>", *wanted], text
+        assert tokenizer.decode(tokenizer.encode(text), skip_special_tokens=True) == text
+    tokens_of_e = tokenizer.convert_ids_to_tokens(tokenizer.encode("\u00e9"))
+    assert tokens_of_e[-2:] == ["<0xC3>", "<0xA9>"]
+
+
+def test_merges_of_a_tie_are_in_the_order_of_their_halves() -> None:
+    merges = merges_from_scores(["a", "b", "ab", "abb", "bb"], [0, 0, -1, -2, -1])
+    assert merges == [["a", "b"], ["b", "b"], ["ab", "b"], ["a", "bb"]]
+
+
+# -- the cache ------------------------------------------------------------------------------------
+
+CONVERT = """
+import os, signal, sys
+from pathlib import Path
+at = int(sys.argv[2])
+seen = 0
+def count(event, args):
+    global seen
+    cache = os.environ["MINI_VLLM_CACHE"]
+    of_cache = event in ("open", "os.rename", "os.mkdir") and str(args[0]).startswith(cache)
+    if of_cache or event == "killme":
+        seen += 1
+        if seen == at:
+            os.kill(os.getpid(), signal.SIGKILL)
+sys.addaudithook(count)
+import mini_vllm.model_loader.gguf.convert as convert
+real = convert._floats
+def floats(tensor):
+    sys.audit("killme")
+    return real(tensor)
+convert._floats = floats
+from mini_vllm.model_loader import find_model
+print(find_model(sys.argv[1]), seen)
+"""
+
+
+def run_conversion(file: Path, cache: Path, at: int) -> subprocess.CompletedProcess[str]:
+    env = os.environ | {"MINI_VLLM_CACHE": str(cache), "PYTHONPATH": str(ROOT)}
+    return subprocess.run(
+        [sys.executable, "-c", CONVERT, str(file), str(at)],
+        env=env, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+
+def test_a_conversion_killed_anywhere_leaves_nothing_half_made(tmp_path: Path) -> None:
+    """At 20 points from the first file to the last move; and the next one is whole."""
+    raw, weights = make_weights()
+    write_gguf(tmp_path / "model.gguf", raw, weights)
+    whole_run = run_conversion(tmp_path / "model.gguf", tmp_path / "cache-0", 0)
+    folder, points = whole_run.stdout.split()
+    assert int(points) >= 20, whole_run
+    wanted = {p.name: p.read_bytes() for p in Path(folder).iterdir()}
+    killed = 0
+    for at in np.linspace(1, int(points), 20).astype(int).tolist():
+        cache = tmp_path / f"cache-{at}"
+        ran = run_conversion(tmp_path / "model.gguf", cache, at)
+        killed += ran.returncode == -signal.SIGKILL
+        for made in cache.glob("models/*"):
+            if made.is_dir() and not made.name.endswith(".partial"):
+                found = {p.name: p.read_bytes() for p in made.iterdir()}
+                assert found == wanted, f"killed at point {at}, and half a model stands there"
+                assert at == int(points), "it stands there before the last move"
+    assert killed == 20
+    cache = next(p for p in tmp_path.glob("cache-*") if list(p.glob("models/*.partial")))
+    again = run_conversion(tmp_path / "model.gguf", cache, 0)
+    folder = again.stdout.split()[0]
+    assert {p.name: p.read_bytes() for p in Path(folder).iterdir()} == wanted
+    assert not list(cache.glob("models/*.partial")), "what was killed has been cleared away"
+
+
+def test_several_processes_convert_once(tmp_path: Path) -> None:
+    raw, weights = make_weights()
+    write_gguf(tmp_path / "model.gguf", raw, weights)
+    env = os.environ | {"MINI_VLLM_CACHE": str(tmp_path / "cache"), "PYTHONPATH": str(ROOT)}
+    code = (
+        "import sys; from mini_vllm.model_loader import find_model; print(find_model(sys.argv[1]))"
+    )
+    running = [
+        subprocess.Popen(
+            [sys.executable, "-c", code, str(tmp_path / "model.gguf")],
+            env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )
+        for _ in range(3)
+    ]  # fmt: skip
+    said = [process.communicate() for process in running]
+    assert {process.returncode for process in running} == {0}
+    assert len({out for out, _ in said}) == 1
+    assert sum("converting" in err for _, err in said) == 1
+
+
+def test_a_changed_file_is_another_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MINI_VLLM_CACHE", str(tmp_path / "cache"))
+    file = tmp_path / "model.gguf"
+    folders = []
+    for seed in (1.0, 2.0):
+        raw, weights = make_weights()
+        write_gguf(file, raw, {n: w * np.float32(seed) for n, w in weights.items()})
+        os.utime(file, ns=(int(seed), int(seed)))  # a file system's clock may be coarse
+        folders.append(find_model(file))
+    assert folders[0] != folders[1]
+    assert find_model(file) == folders[1]
+    one, two = (json.loads((f / "config.json").read_text()) for f in folders)
+    assert one == two
+    first = "model.norm.weight"
+    np.testing.assert_array_equal(
+        2 * load_weights(folders[0])[first], load_weights(folders[1])[first]
+    )
+    assert len(BYTES) == 256
