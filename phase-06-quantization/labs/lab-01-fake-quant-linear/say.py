@@ -26,7 +26,7 @@ def main(which: str = "starter", prompt: str = "The scheduler decides") -> None:
     print(f"int8     {after:9,} bytes  {support.say(quantized, prompt, 40)!r}")
     for strategy in ("channel", "tensor"):
         errors = [
-            support.relative_error(lab.fake_quantize(linear.weight.T, strategy), linear.weight.T)
+            support.relative_error(lab.fake_quantize(linear.weight, strategy), linear.weight)
             for linear, _ in pairs
         ]
         print(

@@ -34,7 +34,7 @@ class Rounded:
 
     def __init__(self, lab: ModuleType, linear: Any) -> None:
         self.lab = lab
-        self.weight = linear.weight.T  # the engine keeps it as [in, out]
+        self.weight = linear.weight
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
         return np.asarray(self.lab.w8a8(x, self.weight), np.float32)

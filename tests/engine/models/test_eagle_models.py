@@ -188,7 +188,7 @@ def test_a_heads_own_embedding_and_lm_head_are_used(
     )
     head = load_eagle(tmp_path / "head", "eagle", target)
     np.testing.assert_array_equal(head.embed_tokens, own)
-    np.testing.assert_array_equal(head.lm_head.weight, 2 * own.T)
+    np.testing.assert_array_equal(head.lm_head.weight, 2 * own)
     write_head(tmp_path / "head3", "eagle3")
     load_eagle(tmp_path / "head3", "eagle3", target)
     assert target.aux_hidden_state_layers == (0, 2, 4)
