@@ -111,7 +111,7 @@ GROUPS: dict[str, tuple[Pair, ...]] = {
              "vllm/v1/kv_cache_interface.py AttentionSpec.real_page_size_bytes"),
         Pair("number of blocks", f"{_CORE} resolve_config",
              "vllm/v1/core/kv_cache_utils.py get_num_blocks",
-             "num_gpu_blocks = config.kv_cache_memory_bytes // page"),
+             "num_gpu_blocks = memory // page"),
     ),
     "front": (
         Pair("offline entry", f"{_LLM} LLM.generate",

@@ -38,7 +38,9 @@ class EngineConfig:
             `kv_cache_memory_bytes` holds, decided when the model is known.
         kv_cache_memory_bytes: memory for the KV cache, used only if `num_gpu_blocks` is None. A page of
             it becomes resident when a block is first written, and the free queue goes once round the
-            pool before a block is used again: a server grows by all of it, and then no more.
+            pool before a block is used again: a server grows by all of it, and then no more. None:
+            128 MiB, or what one request of `max_model_len` needs if that is more, up to a quarter of the
+            memory that is free.
         kv_cache_dtype: how K and V are kept (`vllm/config/cache.py:18`): `auto` in float32, `fp8` and
             `fp8_e4m3` as E4M3, `fp8_e5m2`, and with a scale for each token and head `int8_per_token_head`
             and `fp8_per_token_head` (`layers/quantization/kv_cache.py`). Only `auto` with torch and Triton.
@@ -79,7 +81,7 @@ class EngineConfig:
 
     block_size: int = 16
     num_gpu_blocks: int | None = None
-    kv_cache_memory_bytes: int = DEFAULT_KV_CACHE_BYTES
+    kv_cache_memory_bytes: int | None = None
     kv_cache_dtype: str = "auto"
     max_model_len: int | None = None
     max_num_seqs: int = 256
@@ -102,7 +104,8 @@ class EngineConfig:
 
     def __post_init__(self) -> None:
         self._check_int("block_size", 1)
-        self._check_int("kv_cache_memory_bytes", 1, 2**63 - 1)
+        if self.kv_cache_memory_bytes is not None:
+            self._check_int("kv_cache_memory_bytes", 1, 2**63 - 1)
         self._check_int("max_num_seqs", 1)
         self._check_int("long_prefill_token_threshold", 0)
         self._check_int("stream_interval", 1)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from functools import partial
 
 from mini_vllm.attention.registry import get_backend
-from mini_vllm.config.engine import EngineConfig
+from mini_vllm.config.engine import DEFAULT_KV_CACHE_BYTES, EngineConfig
 from mini_vllm.core.block_pool import BlockPool
 from mini_vllm.core.hybrid_kv_cache_manager import HybridKVCacheManager
 from mini_vllm.core.kv_cache_groups import block_bytes, get_kv_cache_config
@@ -30,6 +30,7 @@ from mini_vllm.sample.sampler import Sampler
 from mini_vllm.spec_decode.loading import drafter_block_bytes
 from mini_vllm.tokenizer import Tokenizer
 from mini_vllm.utils.math import cdiv
+from mini_vllm.utils.memory import available_memory
 from mini_vllm.worker.hybrid_model_runner import HybridModelRunner, check_hybrid
 from mini_vllm.worker.memory import check_memory
 from mini_vllm.worker.model_runner import ModelRunner
@@ -71,10 +72,13 @@ def resolve_config(
     of_drafter = drafter_block_bytes(config.speculation, config.block_size, config.kv_cache_dtype)
     if config.num_gpu_blocks is None:
         page = block_bytes(model.config, config.block_size, config.kv_cache_dtype) + of_drafter
-        num_gpu_blocks = config.kv_cache_memory_bytes // page
+        memory = config.kv_cache_memory_bytes or default_kv_cache_bytes(
+            page * (cdiv(max_model_len, config.block_size) + 1)  # and the null block
+        )
+        num_gpu_blocks = memory // page
         if num_gpu_blocks < 2:
             raise ValueError(
-                f"kv_cache_memory_bytes ({config.kv_cache_memory_bytes}) holds {num_gpu_blocks} "
+                f"kv_cache_memory_bytes ({memory}) holds {num_gpu_blocks} "
                 f"blocks of {page} bytes; at least 2 are needed"
             )
         # No use for more than all running requests can fill.
@@ -85,6 +89,12 @@ def resolve_config(
         config = dataclasses.replace(config, num_gpu_blocks=min(num_gpu_blocks, most))
     check_memory(config, model.config, of_drafter)
     return config
+
+
+def default_kv_cache_bytes(longest_request: int) -> int:
+    """Bytes of the KV cache where nobody says how many: enough for the small models and, as memory allows,
+    for one request of the greatest length, `longest_request` bytes."""
+    return max(DEFAULT_KV_CACHE_BYTES, min(longest_request, available_memory() // 4))
 
 
 def _hybrid_parts(

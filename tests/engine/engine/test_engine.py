@@ -310,3 +310,14 @@ def test_a_pool_with_no_block_to_spare(caching: bool) -> None:
         lowest = min(lowest, free_blocks(engine))
     assert lowest == 0
     check_no_leak(engine)
+
+
+def test_the_default_kv_cache_holds_the_longest_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As far as a quarter of the free memory goes; for small models it is 128 MiB."""
+    from mini_vllm.config.engine import DEFAULT_KV_CACHE_BYTES
+    from mini_vllm.engine import core
+
+    monkeypatch.setattr(core, "available_memory", lambda: 4 * 2**30)
+    assert core.default_kv_cache_bytes(2**20) == DEFAULT_KV_CACHE_BYTES
+    assert core.default_kv_cache_bytes(2**29) == 2**29
+    assert core.default_kv_cache_bytes(2**31) == 2**30
