@@ -127,5 +127,7 @@ if __name__ == "__main__":
     write_scaled(scaled)
     answer: dict[str, Any] = {"pages": pages(), "auto": run("auto")}
     if has_fp8_kernel():
-        answer |= {kind: run(kind) for kind in ("fp8", "fp8_e5m2")} | {"scaled": run("auto", scaled)}
+        answer |= {kind: run(kind) for kind in ("fp8", "fp8_e5m2")} | {
+            "scaled": run("auto", scaled)
+        }
     print("\n" + json.dumps(answer))
