@@ -90,6 +90,19 @@ def pages() -> dict[str, list[int]]:
     return found
 
 
+def has_fp8_kernel() -> bool:
+    """Whether vLLM attends to a cache in FP8 on this processor: with AVX-512 or AMX alone
+    (`vllm/v1/attention/backends/cpu_attn.py:536 _get_attn_isa`)."""
+    import torch
+    from vllm.v1.attention.backends.cpu_attn import _get_attn_isa
+
+    try:
+        _get_attn_isa(torch.float32, 32, 32, "fp8")
+    except NotImplementedError:
+        return False
+    return True
+
+
 def run(kind: str, model: Path = MODEL) -> dict[str, Any]:
     """One engine: how many blocks it has, and what it says."""
     from vllm import LLM, SamplingParams
@@ -112,6 +125,9 @@ def run(kind: str, model: Path = MODEL) -> dict[str, Any]:
 if __name__ == "__main__":
     scaled = Path(sys.argv[1])
     write_scaled(scaled)
-    answer: dict[str, Any] = {"pages": pages()} | {k: run(k) for k in ("auto", "fp8", "fp8_e5m2")}
-    answer["scaled"] = run("auto", scaled)
+    answer: dict[str, Any] = {"pages": pages(), "auto": run("auto")}
+    if has_fp8_kernel():
+        answer |= {kind: run(kind) for kind in ("fp8", "fp8_e5m2")} | {
+            "scaled": run("auto", scaled)
+        }
     print("\n" + json.dumps(answer))

@@ -81,6 +81,10 @@ def test_blocks_and_tokens(
 ) -> None:
     """Cut toward zero, every token and logprob is vLLM's; rounded, they are others. `scaled`: a checkpoint
     that turns the cache on and brings its scales."""
+    if kind not in theirs:
+        pytest.skip(
+            "vLLM's CPU build attends to a cache in FP8 on processors with AVX-512 or AMX only"
+        )
     settings = {"model": theirs["folder"]} if kind == "scaled" else {"kv_cache_dtype": kind}
     want = theirs[kind]
     blocks, rounded, sums = ours(**settings)
