@@ -2,7 +2,7 @@
 
     python -m course.parity.tokens [--model DIR] [--prompts N] [--alone N] [--max-tokens N] [--seed S]
                             [--attention numpy|torch|triton] [--speculative-config JSON]
-                            [--async-scheduling] [--keep-stale-tables] [--sampled] [--json FILE]
+                            [--async-scheduling] [--keep-stale-tables] [--sampled] [--chat] [--json FILE]
 
 The same seeded prompts go through both engines, greedily, in float32:
 
@@ -27,6 +27,8 @@ shown with what both engines drew from, the noise of both tokens and how close t
 seed the two engines draw different numbers, and vLLM's CPU build ignores a request's seed unless every row
 of its batch has one, where `mini_vllm` honours each
 (`vllm/v1/sample/ops/topk_topp_sampler.py:178 in TopKTopPSampler.forward_cpu`).
+
+With `--chat` the texts are a user's turns, by the checkpoint's template, so that an instruct model answers.
 
 Exit code 0: equal, 1: not, 2: bad arguments, no vLLM, or no such model. Each engine runs in a
 process of its own (`course.parity.tokens_run`).
@@ -152,9 +154,11 @@ def make_scenarios(
     speculative_config: dict[str, Any] | None = None,
     async_scheduling: bool = False,
     knobs: Sequence[dict[str, Any]] | None = None,
+    max_model_len: int = 1024,
 ) -> list[Scenario]:
     """The three scenarios; `alone` of the prompts run one by one, `pool` blocks are too few.
 
+    `max_model_len` is the model's: vLLM starts with a pool only if that holds one request so long.
     With `knobs`, one a prompt, they are sampled, and each prompt by the same ones everywhere.
     """
     normal: dict[str, Any] = {
@@ -171,6 +175,8 @@ def make_scenarios(
     if knobs is not None:
         normal |= SAMPLED_SETTINGS
     scarce = {**normal, "num_gpu_blocks_override": pool, "max_num_seqs": 16}
+    if max_model_len > 16 * pool:
+        scarce.setdefault("max_model_len", 16 * pool)
     stride = max(1, len(prompts) // max(alone, 1))
     everyone = list(range(len(prompts)))
     some = everyone[::stride][:alone]
@@ -349,6 +355,7 @@ def run_comparison(
     async_scheduling: bool = False,
     keep_stale_tables: bool = False,
     sampled: bool = False,
+    chat: bool = False,
 ) -> list[Comparison]:
     """Make the prompts, run both engines on all scenarios, compare.
 
@@ -358,18 +365,30 @@ def run_comparison(
         speculative_config, async_scheduling: both engines'.
         keep_stale_tables: vLLM as it is; see `tokens_run.clear_stale_tables`.
         sampled: at random temperatures and seeds; then `longest` is at most 256.
+        chat: texts are a user's turns.
     """
-    from mini_vllm.model_loader import load_config
+    from mini_vllm.model_loader import find_model, load_config
     from mini_vllm.tokenizer import Tokenizer
 
+    model = str(find_model(model))
     tokenizer = Tokenizer.from_folder(model)
-    vocab_size = load_config(model).vocab_size
+    config = load_config(model)
+    vocab_size = config.vocab_size
     longest = min(longest, 256) if sampled else longest
-    prompts = make_prompts(tokenizer.encode, vocab_size, count, seed, longest)
+
+    def encode(text: str) -> list[int]:
+        if not chat:
+            return tokenizer.encode(text)
+        turn = [{"role": "user", "content": text}]
+        made = tokenizer.apply_chat_template(turn, add_generation_prompt=True)
+        return list(made["input_ids"])
+
+    prompts = make_prompts(encode, vocab_size, count, seed, longest)
     knobs = make_knobs(count, seed) if sampled else None
     scenarios = make_scenarios(
-        prompts, alone, max_tokens, pool, speculative_config, async_scheduling, knobs
-    )
+        prompts, alone, max_tokens, pool, speculative_config, async_scheduling, knobs,
+        config.max_model_len,
+    )  # fmt: skip
     mini = run_engine("mini_vllm", model, scenarios, attention)
     real = run_engine("vllm", model, scenarios, keep_stale_tables=keep_stale_tables)
     return [compare(*each, vocab_size) for each in zip(scenarios, mini, real, strict=True)]
@@ -384,7 +403,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         prog="python -m course.parity.tokens",
         description="Compare mini_vllm's tokens with real vLLM's.",
     )
-    parser.add_argument("--model", default=str(DEFAULT_MODEL), help="checkpoint folder")
+    parser.add_argument("--model", default=str(DEFAULT_MODEL), help="checkpoint folder, or smollm2")
     parser.add_argument("--prompts", type=int, default=200, help="prompts in all (200)")
     parser.add_argument("--alone", type=int, default=40, help="of these, also run alone (40)")
     parser.add_argument("--max-tokens", type=int, default=24, help="tokens for most (24)")
@@ -407,6 +426,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--sampled", action="store_true", help="at random temperatures and seeds, not greedily"
     )
+    parser.add_argument("--chat", action="store_true", help="texts as a user's turns")
     parser.add_argument("--json", metavar="FILE", help="also write the comparison here")
     args = parser.parse_args(argv)
     if min(args.prompts, args.alone, args.max_tokens) < 1:
@@ -421,7 +441,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             args.model, args.prompts, args.alone, args.max_tokens, args.seed,
             attention=args.attention, speculative_config=args.speculative_config,
             async_scheduling=args.async_scheduling, keep_stale_tables=args.keep_stale_tables,
-            sampled=args.sampled,
+            sampled=args.sampled, chat=args.chat,
         )  # fmt: skip
     except (ValueError, OSError, RuntimeError) as error:
         print(f"course.parity.tokens: {error}", file=sys.stderr)

@@ -1,5 +1,5 @@
-"""A bar on the terminal while weights are read (`vllm/model_executor/model_loader/weight_utils.py:893
-safetensors_weights_iterator` shows one by tqdm)."""
+"""A bar on the terminal while weights are read. vLLM's is tqdm's
+(`vllm/model_executor/model_loader/weight_utils.py:893 safetensors_weights_iterator`)."""
 
 from __future__ import annotations
 

@@ -199,15 +199,19 @@ class LlamaForCausalLM:
             quant_config = get_quantization_config(config.quantization_config)
         self.quant_config = quant_config
         self.attention: AttentionBackend = TiledAttention() if attention is None else attention
-        self.embed_tokens = np.asarray(weights["model.embed_tokens.weight"])
+        head = "model.embed_tokens" if config.tie_word_embeddings else "lm_head"
+        sizes = {head: config.vocab_size}
+        # First, while nothing else is in memory: a method may have to turn its weights.
+        self.lm_head = Linear(weights, config.hidden_size, sizes, False, NoQuantizationConfig())
+        self.embed_tokens = self.lm_head.weight
+        """float32 `[vocab_size, hidden_size]`; a tied head's is in the order that suits the head."""
+        if not config.tie_word_embeddings:
+            self.embed_tokens = np.asarray(weights["model.embed_tokens.weight"])
         self.layers = [
             self.decoder_layer(config, weights, f"model.layers.{i}", quant_config)
             for i in range(config.num_hidden_layers)
         ]
         self.norm = RMSNorm(weights["model.norm.weight"], config.rms_norm_eps)
-        head = "model.embed_tokens" if config.tie_word_embeddings else "lm_head"
-        sizes = {head: config.vocab_size}
-        self.lm_head = Linear(weights, config.hidden_size, sizes, False, NoQuantizationConfig())
         self.inv_freq = rope_inv_freq(config)
         self.aux_hidden_state_layers: tuple[int, ...] = ()
         """Of these layers, an EAGLE-3 head wants the input; `num_hidden_layers`: of the last norm."""

@@ -23,6 +23,7 @@ from mini_vllm.layers.quantization.base import Array, LinearMethod, Parameter, t
 from mini_vllm.layers.quantization.float_formats import E4M3
 from mini_vllm.layers.quantization.grid import check_group_size
 from mini_vllm.layers.quantization.pack import pack_int32, unpack_awq, unpack_int32
+from mini_vllm.utils.blas import has_small_matrix_kernels
 
 Float = NDArray[np.float32]
 
@@ -34,16 +35,29 @@ SMALLEST_FP8_SCALE = np.float32(1 / (448 * 512))
 
 @dataclass(frozen=True)
 class UnquantizedLinearMethod(LinearMethod):
-    """The weights as they are (`vllm/model_executor/layers/linear.py:182 UnquantizedLinearMethod`)."""
+    """The weights as they are (`vllm/model_executor/layers/linear.py:182 UnquantizedLinearMethod`).
+
+    `layer.weight` is `[out, in]`, as in the file. In which order it lies in memory depends on the BLAS: with
+    few rows a product spends most of its time on the weights, because OpenBLAS copies them into another
+    order first. Its AVX2 kernels copy faster from `[in, out]`, so there the weights are turned once (576 by
+    3,072, 4 rows, an AMD EPYC: 1.06 against 1.58 ms); its AVX-512 kernels multiply a matrix from the left
+    without a copy (576 by 1,536, 4 rows, an Intel Xeon: 0.63 against 1.39 ms).
+    """
 
     def create_weights(self, input_size: int, output_size: int) -> dict[str, Parameter]:
         return {"weight": Parameter((output_size, input_size))}
 
     def process_weights_after_loading(self, layer: Any) -> None:
-        """Nothing: `[out, in]`, as in the file, is the form that `apply` wants."""
+        if not has_small_matrix_kernels():
+            layer.weight = np.ascontiguousarray(layer.weight.T).T
 
     def apply(self, layer: Any, x: Float) -> Float:
-        y: Float = x @ layer.weight.T if len(x) == 1 else (layer.weight @ x.T).T
+        weight = layer.weight
+        # One row is a matrix and a vector, which need no copy in either order.
+        if len(x) == 1 or not weight.flags.c_contiguous:
+            y: Float = x @ weight.T
+        else:
+            y = np.ascontiguousarray((weight @ x.T).T)
         return y
 
 

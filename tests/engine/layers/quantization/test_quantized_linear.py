@@ -45,11 +45,15 @@ def test_without_quantisation_the_product_is_the_plain_one() -> None:
     for names in (("q",), ("q", "k", "v")):
         sizes = {name: len(weights[f"{name}.weight"]) for name in names}
         linear = Linear(weights, 32, sizes, True, NoQuantizationConfig())
-        matrix = np.ascontiguousarray(np.concatenate([weights[f"{n}.weight"] for n in names]).T)
+        matrix = np.concatenate([weights[f"{n}.weight"] for n in names])
         bias = np.concatenate([weights[f"{n}.bias"] for n in names])
+        np.testing.assert_array_equal(linear.weight, matrix)
         # Bit for bit: one product, of matrices of the same shape that lie in memory the same way.
-        np.testing.assert_array_equal(linear(x), x @ matrix + bias)
-        assert linear.weight.flags.c_contiguous
+        if linear.weight.flags.c_contiguous:
+            product = np.ascontiguousarray((matrix @ x.T).T)
+        else:
+            product = x @ np.ascontiguousarray(matrix.T)
+        np.testing.assert_array_equal(linear(x), product + bias)
         assert (linear.input_size, linear.output_size) == (32, sum(sizes.values()))
 
 
@@ -169,3 +173,21 @@ def test_columns_in_the_order_of_their_groups_are_not_moved(tmp_path: Path) -> N
     expected = quantized_weight(up, case).dequantize()
     got = linear.quant_method.dequantize(linear)[48:]
     np.testing.assert_allclose(got, expected[:, linear.perm], rtol=1e-6)
+
+
+@pytest.mark.parametrize("from_the_left", [True, False])
+def test_either_order_in_memory_gives_the_product(
+    from_the_left: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which one a machine takes depends on its BLAS; rows are those of float64 to float32's last digits."""
+    from mini_vllm.layers.quantization import linear as module
+
+    monkeypatch.setattr(module, "has_small_matrix_kernels", lambda: from_the_left)
+    weights = {"q.weight": rows(24, 32, 1)}
+    linear = Linear(weights, 32, {"q": 24}, False, NoQuantizationConfig())
+    assert linear.weight.flags.c_contiguous is from_the_left
+    for n in (1, 2, 5, 40):
+        x = rows(n, 32, n)
+        got, want = linear(x), x.astype(np.float64) @ weights["q.weight"].T.astype(np.float64)
+        assert got.flags.c_contiguous, "what comes after reads it row by row"
+        np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
