@@ -28,8 +28,7 @@ seed the two engines draw different numbers, and vLLM's CPU build ignores a requ
 of its batch has one, where `mini_vllm` honours each
 (`vllm/v1/sample/ops/topk_topp_sampler.py:178 in TopKTopPSampler.forward_cpu`).
 
-With `--chat` the texts are a user's turns, by the checkpoint's template, so that an instruct model answers.
-
+With `--chat` texts are a user's turns, by the checkpoint's template.
 Exit code 0: equal, 1: not, 2: bad arguments, no vLLM, or no such model. Each engine runs in a
 process of its own (`course.parity.tokens_run`).
 """
@@ -158,8 +157,8 @@ def make_scenarios(
 ) -> list[Scenario]:
     """The three scenarios; `alone` of the prompts run one by one, `pool` blocks are too few.
 
-    `max_model_len` is the model's: vLLM starts with a pool only if that holds one request so long.
-    With `knobs`, one a prompt, they are sampled, and each prompt by the same ones everywhere.
+    `max_model_len` is the model's: vLLM wants a pool that holds one request so long. With `knobs`, one a
+    prompt, they are sampled, and each prompt by the same ones everywhere.
     """
     normal: dict[str, Any] = {
         "max_num_batched_tokens": 96,
@@ -175,8 +174,7 @@ def make_scenarios(
     if knobs is not None:
         normal |= SAMPLED_SETTINGS
     scarce = {**normal, "num_gpu_blocks_override": pool, "max_num_seqs": 16}
-    if max_model_len > 16 * pool:
-        scarce.setdefault("max_model_len", 16 * pool)
+    scarce |= {"max_model_len": 16 * pool} if max_model_len > 16 * pool and knobs is None else {}
     stride = max(1, len(prompts) // max(alone, 1))
     everyone = list(range(len(prompts)))
     some = everyone[::stride][:alone]
@@ -364,30 +362,26 @@ def run_comparison(
         pool, longest: see `make_scenarios` and `make_prompts`.
         speculative_config, async_scheduling: both engines'.
         keep_stale_tables: vLLM as it is; see `tokens_run.clear_stale_tables`.
-        sampled: at random temperatures and seeds; then `longest` is at most 256.
-        chat: texts are a user's turns.
+        sampled, chat: see the command's flags; sampled, `longest` is at most 256.
     """
     from mini_vllm.model_loader import find_model, load_config
     from mini_vllm.tokenizer import Tokenizer
 
     model = str(find_model(model))
     tokenizer = Tokenizer.from_folder(model)
-    config = load_config(model)
-    vocab_size = config.vocab_size
+    vocab_size = load_config(model).vocab_size
     longest = min(longest, 256) if sampled else longest
 
-    def encode(text: str) -> list[int]:
-        if not chat:
-            return tokenizer.encode(text)
+    def as_turn(text: str) -> list[int]:
         turn = [{"role": "user", "content": text}]
-        made = tokenizer.apply_chat_template(turn, add_generation_prompt=True)
-        return list(made["input_ids"])
+        return list(tokenizer.apply_chat_template(turn, add_generation_prompt=True)["input_ids"])
 
+    encode = as_turn if chat else tokenizer.encode
     prompts = make_prompts(encode, vocab_size, count, seed, longest)
     knobs = make_knobs(count, seed) if sampled else None
     scenarios = make_scenarios(
         prompts, alone, max_tokens, pool, speculative_config, async_scheduling, knobs,
-        config.max_model_len,
+        load_config(model).max_model_len,
     )  # fmt: skip
     mini = run_engine("mini_vllm", model, scenarios, attention)
     real = run_engine("vllm", model, scenarios, keep_stale_tables=keep_stale_tables)

@@ -159,3 +159,12 @@ def read_config_of(raw: dict[str, Any]) -> LlamaConfig:
     from mini_vllm.models.registry import read_config
 
     return read_config(raw)
+
+
+def converted(tmp_path: Path, *args: Any, **more: Any) -> Path:
+    """`write_gguf` of these, and the folder that it is converted into."""
+    from mini_vllm.model_loader.gguf.convert import convert
+
+    write_gguf(tmp_path / "model.gguf", *args, **more)
+    convert(tmp_path / "model.gguf", tmp_path / "model")
+    return tmp_path / "model"

@@ -1,14 +1,8 @@
-"""GGUF files: what becomes of fields, tensors and vocabularies, and what a conversion leaves behind."""
+"""GGUF files: what becomes of fields and tensors, and what is refused."""
 
 from __future__ import annotations
 
-import itertools
-import json
 import os
-import random
-import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,34 +10,20 @@ import numpy as np
 import pytest
 
 from mini_vllm.config.model import CheckpointError
-from mini_vllm.model_loader import find_model, load_config, load_model, load_weights
-from mini_vllm.tokenizer import Tokenizer
+from mini_vllm.model_loader import load_config, load_model, load_weights
 from tests.engine.helpers.model_helpers import texts, whole
 
 pytest.importorskip("gguf")
 pytest.importorskip("filelock")
 
 from mini_vllm.model_loader.gguf.convert import convert
-from mini_vllm.model_loader.gguf.tokenizer import merges_from_scores
 from tests.engine.helpers.gguf_helpers import (
-    BYTES,
-    MERGES,
-    SPECIAL,
-    TOKENS,
+    converted,
     make_weights,
     permute,
     read_config_of,
     write_gguf,
 )
-
-ROOT = Path(__file__).resolve().parents[3]
-
-
-def converted(tmp_path: Path, *args: Any, **more: Any) -> Path:
-    write_gguf(tmp_path / "model.gguf", *args, **more)
-    convert(tmp_path / "model.gguf", tmp_path / "model")
-    return tmp_path / "model"
-
 
 # -- tensors --------------------------------------------------------------------------------------
 
@@ -236,225 +216,3 @@ def test_a_disk_without_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(os, "statvfs", full)
     with pytest.raises(CheckpointError, match="MiB free"):
         convert(tmp_path / "model.gguf", tmp_path / "model")
-
-
-# -- vocabularies ---------------------------------------------------------------------------------
-
-PIECES = [
-    "the the then",
-    "I'll pay 1,234.50 EUR",
-    "\u00e9t\u00e9 \u2014 \U0001f600",
-    " \n\n  x",
-    "<|user|>the<eos>",
-]
-
-
-def test_a_byte_level_vocabulary(tmp_path: Path) -> None:
-    raw, weights = make_weights()
-    folder = converted(tmp_path, raw, weights)
-    tokenizer = Tokenizer.from_folder(folder)
-    assert tokenizer.encode(" the") == [TOKENS.index("\u0120the")]
-    assert tokenizer.encode("<eos>") == [2]
-    for text in PIECES:
-        assert tokenizer.decode(tokenizer.encode(text)) == text
-    chat = [{"role": "user", "content": "the"}]
-    asked = tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
-    assert asked == "<|user|>the<eos><|assistant|>"
-
-
-@pytest.mark.parametrize("pre", ["gpt-2", "smollm", "llama-bpe", "qwen2"])
-def test_a_rule_for_cutting_is_the_librarys(pre: str, tmp_path: Path) -> None:
-    """Where the rule is our own BPE's, the ids are those that the tokenizers library gives from the file."""
-    tokenizers = pytest.importorskip("tokenizers")
-    raw, weights = make_weights()
-    merges = [*MERGES, "1 2", "12 3", "123 4", "\u0120 1", "' l", "'l l"]
-    tokens = [*TOKENS, *(merge.replace(" ", "") for merge in merges[len(MERGES) :])]
-    kinds = [3] * len(SPECIAL) + [1] * (len(tokens) - len(SPECIAL))
-    raw["vocab_size"] = len(tokens)
-    raw, weights = make_weights(vocab_size=len(tokens))
-    fields = {
-        "tokenizer.ggml.pre": pre, "tokenizer.ggml.tokens": tokens,
-        "tokenizer.ggml.token_type": kinds, "tokenizer.ggml.merges": merges,
-        "tokenizer.ggml.add_bos_token": None,
-    }  # fmt: skip
-    folder = converted(tmp_path, raw, weights, fields=fields)
-    ours = Tokenizer.from_folder(folder)
-    theirs = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
-    rng = random.Random(3)
-    alphabet = [
-        "the",
-        " the",
-        "1",
-        "2",
-        "3",
-        "4",
-        " ",
-        "'ll",
-        "x",
-        "\u00e9",
-        "\n",
-        "\u0664",
-        "<eos>",
-        "\u2155",
-    ]
-    for _ in range(300):
-        text = "".join(rng.choices(alphabet, k=rng.randrange(1, 25)))
-        assert ours.encode(text) == theirs.encode(text).ids, text
-    first = ours.encode("x")[0]
-    assert (first == 1) is (pre == "llama-bpe"), (
-        "Llama 3 puts <bos> in front where the file says nothing"
-    )
-    thousand = len(theirs.encode("1234", add_special_tokens=False).ids)
-    assert thousand == {"gpt-2": 1, "smollm": 4, "llama-bpe": 2, "qwen2": 4}[pre]
-
-
-def merge_by_score(text: str, scores: dict[str, float]) -> list[str]:
-    """SentencePiece's BPE, from its definition: again and again the pair whose joint has the best score."""
-    parts = list(text)
-    while True:
-        joints = [
-            (-scores[a + b], i)
-            for i, (a, b) in enumerate(itertools.pairwise(parts))
-            if a + b in scores
-        ]
-        if not joints:
-            return parts
-        _, i = min(joints)
-        parts[i : i + 2] = [parts[i] + parts[i + 1]]
-
-
-def test_a_sentencepiece_vocabulary(tmp_path: Path) -> None:
-    """Merges from scores; a character without a token comes as its bytes; a space in front."""
-    pytest.importorskip("tokenizers")
-    rng = random.Random(5)
-    words = {"\u2581", *"abcd"}
-    while len(words) < 60:
-        words.add("".join(rng.sample(sorted(words), 2)))
-    pieces = sorted(words)
-    order = rng.sample(range(len(pieces)), len(pieces))
-    scores = {piece: -float(rank) for piece, rank in zip(pieces, order, strict=True)}
-    in_bytes = [f"<0x{b:02X}>" for b in range(256)]
-    tokens = ["<unk>", "<s>", "</s>", *in_bytes, *pieces]
-    raw, weights = make_weights(vocab_size=len(tokens))
-    fields: dict[str, Any] = {
-        "tokenizer.ggml.model": "llama", "tokenizer.ggml.pre": None, "tokenizer.ggml.merges": None,
-        "tokenizer.ggml.tokens": tokens, "tokenizer.ggml.add_bos_token": True,
-        "tokenizer.ggml.scores": [0.0] * 259 + [scores[piece] for piece in pieces],
-        "tokenizer.ggml.token_type": [2, 3, 3] + [6] * 256 + [1] * len(pieces),
-        "tokenizer.ggml.unknown_token_id": 0,
-    }  # fmt: skip
-    folder = converted(tmp_path, raw, weights, fields=fields)
-    tokenizer = Tokenizer.from_folder(folder)
-    for _ in range(200):
-        text = "".join(rng.choices("abcd ", k=rng.randrange(1, 30)))
-        wanted = merge_by_score("\u2581" + text.replace(" ", "\u2581"), scores)
-        assert tokenizer.convert_ids_to_tokens(tokenizer.encode(text)) == ["<s>", *wanted], text
-        assert tokenizer.decode(tokenizer.encode(text), skip_special_tokens=True) == text
-    tokens_of_e = tokenizer.convert_ids_to_tokens(tokenizer.encode("\u00e9"))
-    assert tokens_of_e[-2:] == ["<0xC3>", "<0xA9>"]
-
-
-def test_merges_of_a_tie_are_in_the_order_of_their_halves() -> None:
-    merges = merges_from_scores(["a", "b", "ab", "abb", "bb"], [0, 0, -1, -2, -1])
-    assert merges == [["a", "b"], ["b", "b"], ["ab", "b"], ["a", "bb"]]
-
-
-# -- the cache ------------------------------------------------------------------------------------
-
-CONVERT = """
-import os, signal, sys
-from pathlib import Path
-at = int(sys.argv[2])
-seen = 0
-def count(event, args):
-    global seen
-    cache = os.environ["MINI_VLLM_CACHE"]
-    of_cache = event in ("open", "os.rename", "os.mkdir") and str(args[0]).startswith(cache)
-    if of_cache or event == "killme":
-        seen += 1
-        if seen == at:
-            os.kill(os.getpid(), signal.SIGKILL)
-sys.addaudithook(count)
-import mini_vllm.model_loader.gguf.convert as convert
-real = convert._floats
-def floats(tensor):
-    sys.audit("killme")
-    return real(tensor)
-convert._floats = floats
-from mini_vllm.model_loader import find_model
-print(find_model(sys.argv[1]), seen)
-"""
-
-
-def run_conversion(file: Path, cache: Path, at: int) -> subprocess.CompletedProcess[str]:
-    env = os.environ | {"MINI_VLLM_CACHE": str(cache), "PYTHONPATH": str(ROOT)}
-    return subprocess.run(
-        [sys.executable, "-c", CONVERT, str(file), str(at)],
-        env=env, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-
-
-def test_a_conversion_killed_anywhere_leaves_nothing_half_made(tmp_path: Path) -> None:
-    """At 20 points from the first file to the last move; and the next one is whole."""
-    raw, weights = make_weights()
-    write_gguf(tmp_path / "model.gguf", raw, weights)
-    whole_run = run_conversion(tmp_path / "model.gguf", tmp_path / "cache-0", 0)
-    folder, points = whole_run.stdout.split()
-    assert int(points) >= 20, whole_run
-    wanted = {p.name: p.read_bytes() for p in Path(folder).iterdir()}
-    killed = 0
-    for at in np.linspace(1, int(points), 20).astype(int).tolist():
-        cache = tmp_path / f"cache-{at}"
-        ran = run_conversion(tmp_path / "model.gguf", cache, at)
-        killed += ran.returncode == -signal.SIGKILL
-        for made in cache.glob("models/*"):
-            if made.is_dir() and not made.name.endswith(".partial"):
-                found = {p.name: p.read_bytes() for p in made.iterdir()}
-                assert found == wanted, f"killed at point {at}, and half a model stands there"
-                assert at == int(points), "it stands there before the last move"
-    assert killed == 20
-    cache = next(p for p in tmp_path.glob("cache-*") if list(p.glob("models/*.partial")))
-    again = run_conversion(tmp_path / "model.gguf", cache, 0)
-    folder = again.stdout.split()[0]
-    assert {p.name: p.read_bytes() for p in Path(folder).iterdir()} == wanted
-    assert not list(cache.glob("models/*.partial")), "what was killed has been cleared away"
-
-
-def test_several_processes_convert_once(tmp_path: Path) -> None:
-    raw, weights = make_weights()
-    write_gguf(tmp_path / "model.gguf", raw, weights)
-    env = os.environ | {"MINI_VLLM_CACHE": str(tmp_path / "cache"), "PYTHONPATH": str(ROOT)}
-    code = (
-        "import sys; from mini_vllm.model_loader import find_model; print(find_model(sys.argv[1]))"
-    )
-    running = [
-        subprocess.Popen(
-            [sys.executable, "-c", code, str(tmp_path / "model.gguf")],
-            env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        )
-        for _ in range(3)
-    ]  # fmt: skip
-    said = [process.communicate() for process in running]
-    assert {process.returncode for process in running} == {0}
-    assert len({out for out, _ in said}) == 1
-    assert sum("converting" in err for _, err in said) == 1
-
-
-def test_a_changed_file_is_another_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MINI_VLLM_CACHE", str(tmp_path / "cache"))
-    file = tmp_path / "model.gguf"
-    folders = []
-    for seed in (1.0, 2.0):
-        raw, weights = make_weights()
-        write_gguf(file, raw, {n: w * np.float32(seed) for n, w in weights.items()})
-        os.utime(file, ns=(int(seed), int(seed)))  # a file system's clock may be coarse
-        folders.append(find_model(file))
-    assert folders[0] != folders[1]
-    assert find_model(file) == folders[1]
-    one, two = (json.loads((f / "config.json").read_text()) for f in folders)
-    assert one == two
-    first = "model.norm.weight"
-    np.testing.assert_array_equal(
-        2 * load_weights(folders[0])[first], load_weights(folders[1])[first]
-    )
-    assert len(BYTES) == 256

@@ -1,0 +1,118 @@
+"""Where converted models are kept: what a killed conversion, several at once and a changed file leave."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mini_vllm.model_loader import find_model, load_weights
+from tests.engine.helpers.gguf_helpers import make_weights, write_gguf
+
+pytest.importorskip("gguf")
+pytest.importorskip("filelock")
+
+ROOT = Path(__file__).resolve().parents[3]
+
+CONVERT = """
+import os, signal, sys
+from pathlib import Path
+at = int(sys.argv[2])
+seen = 0
+def count(event, args):
+    global seen
+    cache = os.environ["MINI_VLLM_CACHE"]
+    of_cache = event in ("open", "os.rename", "os.mkdir") and str(args[0]).startswith(cache)
+    if of_cache or event == "killme":
+        seen += 1
+        if seen == at:
+            os.kill(os.getpid(), signal.SIGKILL)
+sys.addaudithook(count)
+import mini_vllm.model_loader.gguf.convert as convert
+real = convert._floats
+def floats(tensor):
+    sys.audit("killme")
+    return real(tensor)
+convert._floats = floats
+from mini_vllm.model_loader import find_model
+print(find_model(sys.argv[1]), seen)
+"""
+
+
+def run_conversion(file: Path, cache: Path, at: int) -> subprocess.CompletedProcess[str]:
+    env = os.environ | {"MINI_VLLM_CACHE": str(cache), "PYTHONPATH": str(ROOT)}
+    return subprocess.run(
+        [sys.executable, "-c", CONVERT, str(file), str(at)],
+        env=env, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+
+def test_a_conversion_killed_anywhere_leaves_nothing_half_made(tmp_path: Path) -> None:
+    """At 20 points from the first file to the last move; and the next one is whole."""
+    raw, weights = make_weights()
+    write_gguf(tmp_path / "model.gguf", raw, weights)
+    whole_run = run_conversion(tmp_path / "model.gguf", tmp_path / "cache-0", 0)
+    folder, points = whole_run.stdout.split()
+    assert int(points) >= 20, whole_run
+    wanted = {p.name: p.read_bytes() for p in Path(folder).iterdir()}
+    killed = 0
+    for at in np.linspace(1, int(points), 20).astype(int).tolist():
+        cache = tmp_path / f"cache-{at}"
+        ran = run_conversion(tmp_path / "model.gguf", cache, at)
+        killed += ran.returncode == -signal.SIGKILL
+        for made in cache.glob("models/*"):
+            if made.is_dir() and not made.name.endswith(".partial"):
+                found = {p.name: p.read_bytes() for p in made.iterdir()}
+                assert found == wanted, f"killed at point {at}, and half a model stands there"
+                assert at == int(points), "it stands there before the last move"
+    assert killed == 20
+    cache = next(p for p in tmp_path.glob("cache-*") if list(p.glob("models/*.partial")))
+    again = run_conversion(tmp_path / "model.gguf", cache, 0)
+    folder = again.stdout.split()[0]
+    assert {p.name: p.read_bytes() for p in Path(folder).iterdir()} == wanted
+    assert not list(cache.glob("models/*.partial")), "what was killed has been cleared away"
+
+
+def test_several_processes_convert_once(tmp_path: Path) -> None:
+    raw, weights = make_weights()
+    write_gguf(tmp_path / "model.gguf", raw, weights)
+    env = os.environ | {"MINI_VLLM_CACHE": str(tmp_path / "cache"), "PYTHONPATH": str(ROOT)}
+    code = (
+        "import sys; from mini_vllm.model_loader import find_model; print(find_model(sys.argv[1]))"
+    )
+    running = [
+        subprocess.Popen(
+            [sys.executable, "-c", code, str(tmp_path / "model.gguf")],
+            env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )
+        for _ in range(3)
+    ]  # fmt: skip
+    said = [process.communicate() for process in running]
+    assert {process.returncode for process in running} == {0}
+    assert len({out for out, _ in said}) == 1
+    assert sum("converting" in err for _, err in said) == 1
+
+
+def test_a_changed_file_is_another_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MINI_VLLM_CACHE", str(tmp_path / "cache"))
+    file = tmp_path / "model.gguf"
+    folders = []
+    for seed in (1.0, 2.0):
+        raw, weights = make_weights()
+        write_gguf(file, raw, {n: w * np.float32(seed) for n, w in weights.items()})
+        os.utime(file, ns=(int(seed), int(seed)))  # a file system's clock may be coarse
+        folders.append(find_model(file))
+    assert folders[0] != folders[1]
+    assert find_model(file) == folders[1]
+    one, two = (json.loads((f / "config.json").read_text()) for f in folders)
+    assert one == two
+    first = "model.norm.weight"
+    np.testing.assert_array_equal(
+        2 * load_weights(folders[0])[first], load_weights(folders[1])[first]
+    )
