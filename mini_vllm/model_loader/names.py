@@ -138,8 +138,9 @@ def _converted(path: Path, name: str, identity: str, licence: str | None = None)
 def _from_hub(name: str) -> Path:
     if importlib.util.find_spec("huggingface_hub") is None:
         raise CheckpointError(
-            f"{short(name)} is no folder here. It reads like a model of the Hugging Face hub, which is asked "
-            "only with the package huggingface_hub: uv sync --inexact --extra hub, or pip install -e '.[hub]'"
+            f"model folder {short(name)} does not exist. It reads like a model of the Hugging Face hub, "
+            "which is asked only with the package huggingface_hub: uv sync --inexact --extra hub, or "
+            "pip install -e '.[hub]'"
         )
     from huggingface_hub import snapshot_download
 
@@ -148,5 +149,6 @@ def _from_hub(name: str) -> Path:
     except Exception as error:  # the library's own, the network's and the system's, of many kinds
         first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise CheckpointError(
-            f"{short(name)} is no folder here, and the Hugging Face hub does not give it: {short(first, 300)}"
+            f"model folder {short(name)} does not exist, and the Hugging Face hub does not give it: "
+            f"{short(first, 300)}"
         ) from error

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
 from mini_vllm.config.model import CheckpointError
+from mini_vllm.utils.memory import machine_memory
 from mini_vllm.utils.outside import short
 
 FLOATS = {"F32": "<f4", "F16": "<f2", "BF16": "<u2"}
@@ -100,11 +101,13 @@ def open_safetensors(path: Path, quantized: bool = False) -> dict[str, StoredTen
         quantized: whether integers and FP8 are taken, too. They stay as they are: FP8 as uint8, its bytes.
 
     Raises:
-        CheckpointError: the file cannot be read, is truncated or corrupt, or a tensor has a dtype that is
-            not read.
+        CheckpointError: the file cannot be read, is longer than the machine's memory, truncated or
+            corrupt, or a tensor has a dtype that is not read.
     """
     try:
-        size = path.stat().st_size
+        size, there = path.stat().st_size, machine_memory()
+        if size > there:
+            raise CheckpointError(f"{path} has {size} bytes, and there are {there} bytes of memory")
         with path.open("rb") as file:
             length = int.from_bytes(file.read(8), "little")
             with safe_open(path, framework="numpy"):

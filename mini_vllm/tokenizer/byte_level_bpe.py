@@ -119,8 +119,10 @@ def why_not_byte_level(data: Mapping[str, Any]) -> str | None:
     for token in data.get("added_tokens", []):
         if token.get("single_word") or token.get("lstrip") or token.get("rstrip"):
             return f"added token {token['content']!r} with single_word, lstrip or rstrip"
-    if model.get("unk_token") and not all(char in model["vocab"] for char in CHAR_TO_BYTE):
-        return "a vocabulary without all 256 bytes, and a token for what is unknown"
+    missing = [byte for char, byte in CHAR_TO_BYTE.items() if char not in model["vocab"]]
+    # What is missing is dropped. That is no tokenizer of text any more where it is a character of ASCII's.
+    if missing and (model.get("unk_token") or any(0x20 <= byte < 0x7F for byte in missing)):
+        return "a vocabulary without all 256 bytes"
     return None
 
 

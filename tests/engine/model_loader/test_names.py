@@ -61,7 +61,7 @@ def test_a_gguf_file_without_the_package(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_the_hub_is_asked_only_with_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
     without(monkeypatch, "huggingface_hub")
-    with pytest.raises(CheckpointError, match=r"'org/name' is no folder here.*extra hub"):
+    with pytest.raises(CheckpointError, match=r"'org/name' does not exist.*extra hub"):
         LLM("org/name")
 
 
@@ -88,7 +88,7 @@ def test_a_name_of_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert find_model("org/name") == snapshot
     assert json.loads((find_model("org/name") / "config.json").read_text())["hidden_size"] == 32
     with pytest.raises(
-        CheckpointError, match="'org/other' is no folder here, and the Hugging Face hub"
+        CheckpointError, match="'org/other' does not exist, and the Hugging Face hub"
     ):
         find_model("org/other")
 
