@@ -11,6 +11,7 @@ import json
 from pathlib import Path
 
 from course.learner.labs import load_module
+from tests.engine.helpers.kv_cache_vllm import has_fp8_kernel
 
 SCRIPT = Path(__file__).resolve().parents[3] / "phase-06-quantization" / "int8_saturation.py"
 
@@ -20,12 +21,13 @@ def main() -> None:
     import vllm._custom_ops  # noqa: F401  # loads the extension that the platform chooses
     from vllm.platforms import current_platform
 
-    found = {"four_bits": True, "exact_int8": True}
+    found = {"four_bits": True, "exact_int8": True, "fp8_cache": True}
     if current_platform.is_cpu():
         saturation = load_module(SCRIPT, "int8_saturation_of_phase_06")
         found = {
             "four_bits": hasattr(torch.ops._C, "cpu_gemm_wna16"),
             "exact_int8": not saturation.errors(127).any(),
+            "fp8_cache": has_fp8_kernel(),
         }
     print(json.dumps(found))
 

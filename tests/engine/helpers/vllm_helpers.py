@@ -20,6 +20,7 @@ NO_FOUR_BITS = (
     "vLLM's CPU build has its 4-bit kernel (cpu_gemm_wna16) for processors with AVX-512 only; the extension "
     "that it loads on this one lacks it"
 )
+NO_FP8_CACHE = "vLLM's CPU build attends to a cache in FP8 on processors with AVX-512 or AMX only"
 SATURATES = (
     "vLLM's int8 product is wrong on this processor: without VNNI oneDNN adds two products in 16 bits "
     "(phase-06-quantization/int8_saturation.py)"
@@ -33,10 +34,12 @@ class CpuKernels:
     Attributes:
         four_bits: is there one for 4-bit weights?
         exact_int8: does the one for int8 give the exact sums?
+        fp8_cache: does its attention read a KV cache in FP8?
     """
 
     four_bits: bool
     exact_int8: bool
+    fp8_cache: bool
 
 
 @functools.cache

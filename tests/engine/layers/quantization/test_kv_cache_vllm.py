@@ -19,7 +19,7 @@ from mini_vllm.config.model import LlamaConfig
 from mini_vllm.layers.quantization import kv_cache
 from mini_vllm.layers.quantization.kv_cache import FORMATS, PerTensor, page_size_bytes
 from tests.engine.helpers.kv_cache_vllm import BYTES, NUM_TOKENS, PROMPTS, SHAPES
-from tests.engine.helpers.vllm_helpers import output_of
+from tests.engine.helpers.vllm_helpers import NO_FP8_CACHE, output_of
 
 HELPERS = Path(__file__).parents[2] / "helpers"
 
@@ -82,9 +82,7 @@ def test_blocks_and_tokens(
     """Cut toward zero, every token and logprob is vLLM's; rounded, they are others. `scaled`: a checkpoint
     that turns the cache on and brings its scales."""
     if kind not in theirs:
-        pytest.skip(
-            "vLLM's CPU build attends to a cache in FP8 on processors with AVX-512 or AMX only"
-        )
+        pytest.skip(NO_FP8_CACHE)
     settings = {"model": theirs["folder"]} if kind == "scaled" else {"kv_cache_dtype": kind}
     want = theirs[kind]
     blocks, rounded, sums = ours(**settings)
