@@ -157,8 +157,8 @@ def make_scenarios(
 ) -> list[Scenario]:
     """The three scenarios; `alone` of the prompts run one by one, `pool` blocks are too few.
 
-    `max_model_len` is the model's: vLLM wants a pool that holds one request so long. With `knobs`, one a
-    prompt, they are sampled, and each prompt by the same ones everywhere.
+    `max_model_len` is the model's: of a published one it is cut to the pool, as vLLM asks. With `knobs`, one
+    a prompt, they are sampled, and each prompt by the same ones everywhere.
     """
     normal: dict[str, Any] = {
         "max_num_batched_tokens": 96,
@@ -174,7 +174,7 @@ def make_scenarios(
     if knobs is not None:
         normal |= SAMPLED_SETTINGS
     scarce = {**normal, "num_gpu_blocks_override": pool, "max_num_seqs": 16}
-    scarce |= {"max_model_len": 16 * pool} if max_model_len > 16 * pool and knobs is None else {}
+    scarce |= {"max_model_len": 16 * pool} if max_model_len > 1024 and knobs is None else {}
     stride = max(1, len(prompts) // max(alone, 1))
     everyone = list(range(len(prompts)))
     some = everyone[::stride][:alone]
