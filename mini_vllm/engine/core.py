@@ -92,8 +92,8 @@ def resolve_config(
 
 
 def default_kv_cache_bytes(longest_request: int) -> int:
-    """Bytes of the KV cache where nobody says how many: enough for the small models and, as memory allows,
-    for one request of the greatest length, `longest_request` bytes."""
+    """Bytes of the KV cache where no setting says how many: enough for the small models and, as memory
+    allows, for one request of the greatest length, `longest_request` bytes."""
     return max(DEFAULT_KV_CACHE_BYTES, min(longest_request, available_memory() // 4))
 
 

@@ -177,7 +177,7 @@ def load_weights(folder: str | Path, quantized: bool = False) -> dict[str, NDArr
 class WeightsOnDemand(Mapping[str, NDArray[Any]]):
     """Tensors that are read when a layer asks for them, and checked to be finite.
 
-    A tensor that somebody still holds is not read again: a head that is tied to the embedding is the same
+    A tensor that is still in use is not read again: a head that is tied to the embedding is the same
     array. Raises CheckpointError as `StoredTensor.read` and for a number that is not finite.
 
     Args:
@@ -367,7 +367,13 @@ def load_model(
                 f"the weights take {needed / 2**30:.1f} GiB as float32, and {free / 2**30:.1f} GiB of "
                 "memory are free"
             )
-        return model_cls(config, WeightsOnDemand(stored, loading_bar(needed)), attention)
+        bar = loading_bar(needed)
+        model = model_cls(config, WeightsOnDemand(stored, bar), attention)
+        if bar is not None:
+            bar(
+                needed, needed
+            )  # a tensor that the model has no use for, such as a tied head's, was not read
+        return model
     except CheckpointError as error:
         raise CheckpointError(f"{folder}: {error}") from error
 

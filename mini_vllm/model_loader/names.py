@@ -30,7 +30,7 @@ class PackagedModel:
         package: as Python does. It is not imported, since it wants others that are not needed here.
         file: the GGUF file in it.
         licence: the file of that name in the distribution.
-        uv, pip: the command that brings it.
+        uv, pip: the command that installs it.
     """
 
     distribution: str

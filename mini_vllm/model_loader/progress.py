@@ -19,17 +19,17 @@ def loading_bar(total: int) -> Callable[[int, int], None] | None:
     """
     if total < SHOWN_FROM or sys.stderr is None or not sys.stderr.isatty():
         return None
-    last = 0.0
+    last, ended = 0.0, False
 
     def show(done: int, of: int) -> None:
-        nonlocal last
+        nonlocal last, ended
         now = time.monotonic()
-        if done < of and now - last < 0.1:
+        if ended or (done < of and now - last < 0.1):
             return
-        last = now
+        last, ended = now, done >= of
         filled = _WIDTH * done // of
         line = f"\rloading [{'#' * filled}{' ' * (_WIDTH - filled)}] {done >> 20:,} of {of >> 20:,} MiB"
-        sys.stderr.write(line + ("\n" if done >= of else ""))
+        sys.stderr.write(line + ("\n" if ended else ""))
         sys.stderr.flush()
 
     return show

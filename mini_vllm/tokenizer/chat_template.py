@@ -58,8 +58,8 @@ def _environment() -> Any:
         import jinja2.sandbox
     except ImportError as error:
         raise ImportError(
-            "a chat template needs jinja2, of the extra 'serve': uv sync --extra serve, or "
-            "pip install 'mini-vllm[serve]'"
+            "a chat template needs jinja2, of the extras 'serve' and 'gguf': "
+            "uv sync --inexact --extra serve, or pip install -e '.[serve]'"
         ) from error
 
     def parse(self: Any, parser: Any) -> Any:

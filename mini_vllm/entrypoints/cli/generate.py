@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from mini_vllm.outputs import CUDAGraphStat, RequestOutput
     from mini_vllm.trace import TraceRecorder
 
-_SAMPLING_FLAGS: dict[str, tuple[type, str]] = {
+SAMPLING_FLAGS: dict[str, tuple[type, str]] = {
     "n": (int, "completions for each prompt"),
     "max_tokens": (int, "most tokens to generate"),
     "min_tokens": (int, "no end before this many tokens"),
@@ -79,7 +79,7 @@ def add_generate_parser(commands: Any) -> None:
     generate.add_argument(
         "--stats", action="store_true", help="print steps, speed and cache use to stderr"
     )
-    add_flags(generate, "sampling", _SAMPLING_FLAGS)
+    add_flags(generate, "sampling", SAMPLING_FLAGS)
     generate.add_argument(
         "--stop", action="append", metavar="TEXT", help="end at this text; repeatable"
     )
@@ -145,7 +145,7 @@ def run_generate(args: argparse.Namespace, out: TextIO) -> int:
         from mini_vllm.entrypoints.cli.watch import check_watch
 
         args.watch = check_watch(args.watch_delay, out)
-    given = {name: getattr(args, name) for name in _SAMPLING_FLAGS}
+    given = {name: getattr(args, name) for name in SAMPLING_FLAGS}
     params = SamplingParams(
         **{name: value for name, value in given.items() if value is not None},
         stop=args.stop,

@@ -21,8 +21,8 @@ from mini_vllm.utils.outside import short
 
 VERSION = 1
 """Of what is written: a folder of another version is made again."""
-_KEPT = {"F32": "F32", "F16": "F16", "BF16": "BF16"}
-"""Types that stay, and what safetensors calls them."""
+_KEPT = ("F32", "F16", "BF16")
+"""Types that stay; safetensors has the same names for them."""
 _TOP = {
     "token_embd.weight": "model.embed_tokens.weight",
     "output_norm.weight": "model.norm.weight",
@@ -89,7 +89,8 @@ def _open(path: Path) -> Any:
 
 def _describe(tensor: Any) -> tuple[str, tuple[int, ...]]:
     """The type and shape that a tensor of the GGUF file is written with."""
-    return _KEPT.get(tensor.tensor_type.name, "F32"), tuple(int(n) for n in reversed(tensor.shape))
+    kind = tensor.tensor_type.name
+    return kind if kind in _KEPT else "F32", tuple(int(n) for n in reversed(tensor.shape))
 
 
 def _floats(tensor: Any) -> NDArray[Any]:
@@ -117,7 +118,7 @@ def _write_safetensors(path: Path, tensors: list[Any], permuted: dict[str, int])
     """All tensors, one after the other; no more than one of them is in memory.
 
     Args:
-        permuted: heads of the projections whose rows llama.cpp has reordered, by the end of their name.
+        permuted: heads of the projections whose rows llama.cpp has reordered, by a part of their name.
     """
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     at = 0
@@ -136,8 +137,8 @@ def _write_safetensors(path: Path, tensors: list[Any], permuted: dict[str, int])
         file.write(len(text).to_bytes(8, "little") + text)
         for tensor in tensors:
             data = _floats(tensor)
-            for end, heads in permuted.items():
-                if tensor.name.endswith(end):
+            for part, heads in permuted.items():
+                if part in tensor.name:
                     data = restore_rows(data, heads)
             file.write(np.ascontiguousarray(data).data)
         file.flush()
@@ -202,13 +203,8 @@ def convert(
                 (partial / name).write_text(text, encoding="utf-8")
             permuted = {}
             if fields["general.architecture"] == "llama":
-                permuted = {
-                    f"attn_{name}.{kind}": heads
-                    for name, heads in (
-                        ("q", config["num_attention_heads"]), ("k", config["num_key_value_heads"])
-                    )
-                    for kind in ("weight", "bias")
-                }  # fmt: skip
+                permuted[".attn_q."] = config["num_attention_heads"]
+                permuted[".attn_k."] = config["num_key_value_heads"]
             _write_safetensors(partial / "model.safetensors", list(tensors.values()), permuted)
             partial.rename(folder)
         except BaseException:

@@ -57,7 +57,7 @@ def test_a_tied_head_is_the_embedding_itself(tmp_path: Path) -> None:
     assert np.shares_memory(model.embed_tokens, model.lm_head.weight)
 
 
-def test_a_tensor_that_somebody_holds_is_read_once(tmp_path: Path) -> None:
+def test_a_tensor_in_use_is_read_once(tmp_path: Path) -> None:
     write_checkpoint(tmp_path)
     said: list[tuple[int, int]] = []
     weights = WeightsOnDemand(open_weights(tmp_path), lambda done, of: said.append((done, of)))
@@ -127,6 +127,7 @@ def test_a_bar_on_a_terminal_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     bar = progress.loading_bar(large)
     assert bar is not None
     bar(large // 2, large)
+    bar(large, large)
     bar(large, large)
     half, full = screen.getvalue().split("\r")[1:]
     assert half.count("#") == 15

