@@ -50,9 +50,8 @@ def section() -> str:
     count = len(recorded())
     lines = [
         f"{_HEADING}\n",
-        f"{count} requests, good and bad, went to vLLM {facts['vllm']}'s own server on the shipped",
-        f"checkpoint ({facts['date']}, CPU) and go to the miniature's in each test run. Status, shape,",
-        "texts and numbers are equal, but for this:\n",
+        f"{count} requests went to vLLM {facts['vllm']}'s own server ({facts['date']}, CPU) and go to the",
+        "miniature's in each test run. Status, shape, texts and numbers are equal, but for this:\n",
         "| vLLM | here | because |",
         "| --- | --- | --- |",
         *(f"| {row.vllm} | {row.here} | {row.because} |" for row in rows()),
@@ -63,7 +62,7 @@ def section() -> str:
 def page_section() -> str:
     """The same part of the page, as it is."""
     _, heading, rest = PAGE.read_text(encoding="utf-8").partition(_HEADING)
-    return heading + rest.partition("\n## ")[0] if heading else ""
+    return heading + rest.partition("\n\nNext: ")[0] + "\n" if heading else ""
 
 
 def recorded() -> list[dict[str, Any]]:
