@@ -145,7 +145,8 @@ def forged(steps: list[Turns], at: int, **changes: Any) -> list[Turns]:
 @functools.cache
 def suspects(lab: ModuleType, make: Any) -> str:
     """Whose mistake it is, if a known wrong allocator gives the same blocks in every trace, up to the
-    first difference and in it."""
+    first difference and in it. To be printed, not asserted: a fingerprint holds what an assertion says, and
+    must not go stale when a mistake is described in other words."""
 
     def differences(made: Any) -> list[Any]:
         return [lab.first_difference(trace, steps, made) for trace, steps in traces().values()]
@@ -155,5 +156,5 @@ def suspects(lab: ModuleType, make: Any) -> str:
         if "make_manager" not in mistake.change + mistake.append:
             continue
         if differences(mistake.load().make_manager) == mine:
-            return f"\nSo does an allocator with this mistake: {mistake.name} {mistake.hint}"
+            return f"An allocator with this mistake gives the same blocks: {mistake.name}\n{mistake.hint}"
     return ""
