@@ -18,7 +18,7 @@ from bill import touched
 from numpy.typing import NDArray
 
 import mini_vllm.layers.fused_moe.layer as module
-from mini_vllm.compress.evaluate import HELD_OUT, hidden_states, load_documents, threads_for
+from mini_vllm.compress.evaluate import HELD_OUT, hidden_states, load_documents
 from mini_vllm.config.engine import DEFAULT_MODEL
 from mini_vllm.layers.fused_moe.router import fused_topk
 from mini_vllm.model_loader import load_model
@@ -55,7 +55,7 @@ def chosen(kind: str) -> NDArray[np.integer]:
         calls.append(ids)
         return weights, ids
 
-    with patch.object(module, "fused_topk", noted), threads_for(model.config):
+    with patch.object(module, "fused_topk", noted)(model.config):
         for request in requests:
             list(hidden_states(model, [request]))
     return np.stack(calls).reshape(ROWS, -1, TOKENS, 2).swapaxes(0, 1)[:, :, BEHIND:]

@@ -17,8 +17,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mini_vllm.compress.evaluate import Document, check_documents, hidden_states, threads_for
+from mini_vllm.compress.evaluate import Document, check_documents, hidden_states
 from mini_vllm.models.llama import LlamaForCausalLM
+from mini_vllm.utils.threads import shared_products
 
 Array = NDArray[np.float32]
 Floats = NDArray[np.float64]
@@ -124,7 +125,7 @@ def calibrate(model: LlamaForCausalLM, documents: Sequence[Document]) -> dict[st
                 recorder = Recorder(getattr(part, linear), stride)
                 setattr(part, linear, recorder)
                 recorders |= {f"model.layers.{i}.{block}.{name}": recorder for name in names}
-        with threads_for(model.config):
+        with shared_products():
             for _ in hidden_states(model, documents):
                 pass
     finally:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,12 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mini_vllm.attention import AttentionMetadata
-from mini_vllm.config.model import LlamaConfig
 from mini_vllm.models.llama import LlamaForCausalLM
 from mini_vllm.sample.ops import compute_logprobs
 from mini_vllm.tokenizer import Tokenizer
-from mini_vllm.utils.blas import SMALL_HIDDEN_SIZE, blas_threads
 from mini_vllm.utils.outside import parse_json, read_bytes, short
+from mini_vllm.utils.threads import shared_products
 
 Array = NDArray[np.float32]
 Document = Sequence[int]
@@ -86,11 +84,6 @@ def check_documents(model: LlamaForCausalLM, documents: Sequence[Document]) -> N
             )
 
 
-def threads_for(config: LlamaConfig) -> AbstractContextManager[object]:
-    """One BLAS thread for a small model, as the engine has it (`mini_vllm.utils.blas` says why)."""
-    return blas_threads(1) if config.hidden_size < SMALL_HIDDEN_SIZE else nullcontext()
-
-
 def hidden_states(
     model: LlamaForCausalLM, documents: Sequence[Document]
 ) -> Iterator[tuple[Document, Array]]:
@@ -134,7 +127,7 @@ def logprobs(model: LlamaForCausalLM, ids: Document) -> Array:
     Row `i` is about the token after `ids[i]`; the last row has no answer in `ids`.
     """
     check_documents(model, [ids])
-    with threads_for(model.config):
+    with shared_products():
         ((_, hidden),) = hidden_states(model, [ids])
         return compute_logprobs(model.compute_logits(hidden))
 
@@ -205,7 +198,7 @@ def evaluate(
                 f"the model has a vocab_size of {mine} and the reference one of {theirs}: "
                 "probabilities of different tokens cannot be compared"
             )
-    with threads_for(model.config):
+    with shared_products():
         return _evaluate(model, documents, reference)
 
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from mini_vllm.compress.awq import awq
 from mini_vllm.compress.calibrate import LayerInput, calibrate
-from mini_vllm.compress.evaluate import CALIBRATION, load_documents, threads_for
+from mini_vllm.compress.evaluate import CALIBRATION, load_documents
 from mini_vllm.compress.gptq import gptq
 from mini_vllm.compress.save import Format, check_new_folder, save_quantized
 from mini_vllm.compress.smoothquant import smooth
@@ -38,6 +38,7 @@ from mini_vllm.model_loader import (
 )
 from mini_vllm.models.llama import LlamaForCausalLM
 from mini_vllm.utils.outside import short
+from mini_vllm.utils.threads import shared_products
 
 Array = NDArray[np.float32]
 Weights = Mapping[str, Array]
@@ -247,7 +248,7 @@ def quantize_checkpoint(
     except CheckpointError as error:
         raise CheckpointError(f"{folder}: {error}") from error
     inputs = None
-    with threads_for(config):
+    with shared_products():
         if chosen.calibrated:
             texts = CALIBRATION if calibration is None else Path(calibration)
             documents = load_documents(texts, folder)

@@ -25,6 +25,7 @@ from mini_vllm.config.engine import EngineConfig
 from mini_vllm.core.sched.output import ModelRunnerOutput, SchedulerOutput
 from mini_vllm.gpu.backend import AttentionMetadata, count_decodes
 from mini_vllm.sample.sampler import Sampler
+from mini_vllm.utils.blas import SMALL_HIDDEN_SIZE, has_chosen_threads
 from mini_vllm.worker.model_runner import ModelRunner
 
 PAD_SLOT_ID = -1
@@ -88,8 +89,9 @@ class GPUModelRunner(ModelRunner):
         self.block_tables = buffer(rows, max_blocks, dtype=torch.int32)
         on_gpu = self.device.type == "cuda"
         self.prepare_inputs_event = torch.cuda.Event() if on_gpu else None
-        # As for numpy: small products gain nothing by more threads (`mini_vllm/utils/blas.py`).
-        self._one_thread = self._one_blas_thread and not on_gpu
+        # Small products gain nothing by more threads (`mini_vllm/utils/blas.py`).
+        small = model.config.hidden_size < SMALL_HIDDEN_SIZE
+        self._one_thread = small and not has_chosen_threads() and not on_gpu
 
     def execute_model(self, scheduler_output: SchedulerOutput) -> ModelRunnerOutput:
         """Run one step and sample for every request that has caught up."""

@@ -1,14 +1,15 @@
-"""How many threads a matrix product may use, and what this machine's BLAS is good at.
+"""How many threads BLAS may use in a matrix product, and what this machine's BLAS is good at.
 
-The products here are small, 10 to 100 microseconds each, and wait until all of their threads have run.
-On an idle machine with two cores a second thread took one of 64 rows by 128 by 768 from 102 to 66
+The shipped model's products are small, 10 to 100 microseconds each, and wait until all of BLAS's threads have
+run. On an idle machine with two cores a second thread took one of 64 rows by 128 by 768 from 102 to 66
 microseconds in the median. Where other processes want the cores too it is ruinous: beside five
 others, `LLMEngine` made 0.35 times the tokens a second at 1 request with two threads, 0.21 times at 16
-and 0.10 times at 64.
+and 0.10 times at 64. So the engine gives BLAS one thread, and shares larger products itself (`threads.py`).
 """
 
 from __future__ import annotations
 
+import os
 from contextlib import AbstractContextManager
 from functools import cache
 from importlib import import_module
@@ -17,7 +18,7 @@ import numpy  # noqa: F401 - its BLAS must be loaded before the controller looks
 from threadpoolctl import ThreadpoolController
 
 SMALL_HIDDEN_SIZE = 1024
-"""Below this width one thread computes the matrix products."""
+"""Below this width torch has one thread on the host, too."""
 
 
 @cache
@@ -30,6 +31,11 @@ def get_blas_threads() -> int | None:
     """Threads of the first BLAS library; None where there is none that can be told (Accelerate)."""
     libraries = _controller().info()
     return int(libraries[0]["num_threads"]) if libraries else None
+
+
+def has_chosen_threads() -> bool:
+    """Whether somebody has set the number of BLAS threads from outside."""
+    return any(name in os.environ for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"))
 
 
 def has_small_matrix_kernels() -> bool:

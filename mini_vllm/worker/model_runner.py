@@ -20,7 +20,6 @@ only rows that have caught up are sampled.
 from __future__ import annotations
 
 import copy
-import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -41,8 +40,8 @@ from mini_vllm.sample.metadata import SamplingMetadata, make_generator
 from mini_vllm.sample.ops import LogprobsLists, compute_logprobs, gather_logprobs
 from mini_vllm.sample.sampler import Sampler
 from mini_vllm.sampling_params import SamplingParams
-from mini_vllm.utils.blas import SMALL_HIDDEN_SIZE, blas_threads
 from mini_vllm.utils.math import cdiv
+from mini_vllm.utils.threads import shared_products
 
 
 class CachedRequestState:
@@ -130,11 +129,6 @@ class ModelRunner:
                 f"num_gpu_blocks ({config.num_gpu_blocks}) and max_num_seqs ({rows}) need more "
                 f"memory than there is: {error}"
             ) from error
-        # Small products gain little by a second thread, and on a busy machine lose much (see `blas`).
-        # Whoever sets a thread count has decided otherwise.
-        self._one_blas_thread = model.config.hidden_size < SMALL_HIDDEN_SIZE and not any(
-            name in os.environ for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS")
-        )
         self.requests: dict[str, CachedRequestState] = {}
         self.row_of: dict[str, int] = {}
         self._free_rows = list(range(rows))[::-1]
@@ -213,9 +207,7 @@ class ModelRunner:
 
     def execute_model(self, scheduler_output: SchedulerOutput) -> ModelRunnerOutput:
         """Run one step and sample for every request that has caught up."""
-        if not self._one_blas_thread:
-            return self._execute_model(scheduler_output)
-        with blas_threads(1):
+        with shared_products():
             return self._execute_model(scheduler_output)
 
     def _execute_model(self, scheduler_output: SchedulerOutput) -> ModelRunnerOutput:

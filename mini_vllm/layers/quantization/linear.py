@@ -24,6 +24,7 @@ from mini_vllm.layers.quantization.float_formats import E4M3
 from mini_vllm.layers.quantization.grid import check_group_size
 from mini_vllm.layers.quantization.pack import pack_int32, unpack_awq, unpack_int32
 from mini_vllm.utils.blas import has_small_matrix_kernels
+from mini_vllm.utils.threads import in_pieces
 
 Float = NDArray[np.float32]
 
@@ -52,12 +53,25 @@ class UnquantizedLinearMethod(LinearMethod):
             layer.weight = np.ascontiguousarray(layer.weight.T).T
 
     def apply(self, layer: Any, x: Float) -> Float:
-        weight = layer.weight
+        """`x @ weight.T`, in pieces of columns where that pays (`utils/threads.py`)."""
+        weight, rows = layer.weight, len(x)
+        y: Float
         # One row is a matrix and a vector, which need no copy in either order.
-        if len(x) == 1 or not weight.flags.c_contiguous:
-            y: Float = x @ weight.T
-        else:
-            y = np.ascontiguousarray((weight @ x.T).T)
+        if rows == 1 or not weight.flags.c_contiguous:
+            y = np.empty((rows, len(weight)), np.float32)
+
+            def compute(start: int, stop: int) -> None:
+                np.matmul(x, weight[start:stop].T, out=y[:, start:stop])
+
+            in_pieces(compute, len(weight), weight.size, rows)
+            return y
+        turned = np.empty((len(weight), rows), np.float32)
+
+        def compute_turned(start: int, stop: int) -> None:
+            np.matmul(weight[start:stop], x.T, out=turned[start:stop])
+
+        in_pieces(compute_turned, len(weight), weight.size, rows)
+        y = np.ascontiguousarray(turned.T)
         return y
 
 

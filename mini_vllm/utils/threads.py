@@ -1,0 +1,154 @@
+"""Large products on all cores, by threads of ours.
+
+OpenBLAS has threads of its own, but they wait in a loop, and each product waits until all of them have run.
+Where other processes want the cores that is ruinous: beside two of them, on two cores, a model of 135 million
+weights made 1.8 tokens a second with two threads of OpenBLAS and 11.6 with one. Here a product is cut into
+pieces, and whoever is free takes the next one, the caller too: a helper that the system does not let run
+costs nothing until it has begun, because the caller then computes all of the pieces.
+
+vLLM's CPU backend leaves this to OpenMP, whose threads it binds to cores, one to a physical core
+(`vllm/utils/ompmultiprocessing.py:122 OMPProcessManager._parse_omp_threads_bind_env`).
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from queue import SimpleQueue
+
+import numpy as np
+
+from mini_vllm.utils.blas import blas_threads, get_blas_threads, has_chosen_threads
+
+Piece = Callable[[int, int], object]
+"""Computes the columns from one number up to another. It must not touch any other column."""
+
+MOST_THREADS = 4
+PIECE = 3 * 2**18
+"""Weights in a piece at least. With fewer, waking a helper takes longer than it saves (30 to 100 us)."""
+
+
+class _Job:
+    """A product in pieces. Whoever calls `work` takes pieces until none is left."""
+
+    def __init__(self, compute: Piece, bounds: list[tuple[int, int]]) -> None:
+        self._compute = compute
+        self._take = iter(bounds).__next__  # one thread at a time: the GIL is held meanwhile
+        self._left = len(bounds)
+        self._lock = threading.Lock()
+        self._error: BaseException | None = None
+        self._finished = threading.Lock()
+        self._finished.acquire()
+
+    def work(self) -> None:
+        while True:
+            try:
+                start, stop = self._take()
+            except StopIteration:
+                return
+            try:
+                self._compute(start, stop)
+            except BaseException as error:  # the caller's to raise, whoever met it
+                self._error = error
+            with self._lock:
+                self._left -= 1
+                if not self._left:
+                    self._finished.release()
+
+    def wait(self) -> None:
+        """Until all pieces are computed. Raises what computing one has raised."""
+        self._finished.acquire()
+        if self._error is not None:
+            raise self._error
+
+
+class _Helpers:
+    """Threads that work on whatever is in the queue. They start with the first job."""
+
+    def __init__(self) -> None:
+        self._jobs: SimpleQueue[_Job] = SimpleQueue()
+        self._count = 0
+        self._lock = threading.Lock()
+
+    def call(self, job: _Job, count: int) -> None:
+        with self._lock:
+            while self._count < count:
+                self._count += 1
+                name = f"mini-vllm-product-{self._count}"
+                threading.Thread(target=self._loop, name=name, daemon=True).start()
+        for _ in range(count):
+            self._jobs.put(job)
+
+    # What overflows is the caller's affair, whose errstate does not reach a thread.
+    @np.errstate(all="ignore")
+    def _loop(self) -> None:
+        while True:
+            self._jobs.get().work()
+
+
+_helpers = _Helpers()
+_threads = 1
+"""How many a product may use just now: as the number of BLAS threads, of the whole process."""
+
+
+def _forget_helpers() -> None:
+    global _helpers
+    _helpers = _Helpers()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_helpers)  # a child has none of its parent's threads
+
+
+def count_cores() -> int:
+    """Cores that this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+@contextmanager
+def shared_products(count: int | None = None) -> Iterator[None]:
+    """Until the block ends, BLAS has one thread, and `in_pieces` uses `count`: by default as many as
+    there are cores, up to `MOST_THREADS`.
+
+    Changes nothing where somebody has chosen a number of BLAS threads, or where there is no BLAS that can be
+    told one (Accelerate).
+    """
+    global _threads
+    if has_chosen_threads() or get_blas_threads() is None:
+        yield
+        return
+    before = _threads
+    with blas_threads(1):
+        _threads = min(count_cores(), MOST_THREADS) if count is None else count
+        try:
+            yield
+        finally:
+            _threads = before
+
+
+def in_pieces(compute: Piece, columns: int, weights: int, rows: int) -> None:
+    """Call `compute` for all `columns` of a product, in one piece or in several at the same time.
+
+    Args:
+        compute: the columns from one number up to another.
+        columns: of the result.
+        weights: numbers that the product reads, all columns together.
+        rows: of the result. One row needs each weight once, several copy them first, which takes five times
+            as long.
+
+    Raises whatever `compute` raises.
+    """
+    count = min(_threads, weights * (1 if rows == 1 else 5) // PIECE)
+    if count < 2:
+        compute(0, columns)
+        return
+    width = -(-columns // (count * 32)) * 32  # whole vectors of every processor
+    bounds = [(start, min(start + width, columns)) for start in range(0, columns, width)]
+    job = _Job(compute, bounds)
+    _helpers.call(job, count - 1)
+    job.work()
+    job.wait()
