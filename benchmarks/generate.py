@@ -154,13 +154,18 @@ class Engine:
         os.killpg(self._process.pid, number)
 
     def round(self, prompts: list[list[int]], max_tokens: int) -> tuple[float, list[list[int]]]:
+        answer = self.ask({"prompts": prompts, "max_tokens": max_tokens})
+        return answer["seconds"], answer["outputs"]
+
+    def ask(self, question: dict[str, Any]) -> dict[str, Any]:
+        """One line to the worker, one back; it runs no longer than that."""
         assert self._process.stdin is not None
         self._signal(signal.SIGCONT)
-        self._process.stdin.write(json.dumps({"prompts": prompts, "max_tokens": max_tokens}) + "\n")
+        self._process.stdin.write(json.dumps(question) + "\n")
         self._process.stdin.flush()
         answer = self._read()
         self._signal(signal.SIGSTOP)
-        return answer["seconds"], answer["outputs"]
+        return answer
 
     def close(self) -> None:
         self._signal(signal.SIGCONT)

@@ -34,6 +34,15 @@ SMALLEST_NORMAL = np.finfo(np.float32).tiny
 SMALLEST_FP8_SCALE = np.float32(1 / (448 * 512))
 
 
+def turn(weight: Float) -> Float:
+    """`np.ascontiguousarray(weight.T)`, some rows at a time, so that what is written to stays in the caches:
+    151,936 by 1,024 took 0.7 s instead of 3.9."""
+    turned = np.empty(weight.shape[::-1], weight.dtype)
+    for row in range(0, len(weight), 64):
+        turned[:, row : row + 64] = weight[row : row + 64].T
+    return turned
+
+
 @dataclass(frozen=True)
 class UnquantizedLinearMethod(LinearMethod):
     """The weights as they are (`vllm/model_executor/layers/linear.py:182 UnquantizedLinearMethod`).
@@ -50,7 +59,7 @@ class UnquantizedLinearMethod(LinearMethod):
 
     def process_weights_after_loading(self, layer: Any) -> None:
         if not has_small_matrix_kernels():
-            layer.weight = np.ascontiguousarray(layer.weight.T).T
+            layer.weight = turn(layer.weight).T
 
     def apply(self, layer: Any, x: Float) -> Float:
         """`x @ weight.T`, in pieces of columns where that pays (`utils/threads.py`)."""
