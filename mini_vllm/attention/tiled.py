@@ -11,6 +11,7 @@ of 96 to 160 tokens take 2.2 times as long in `paged.py`, of 228 to 380 tokens 1
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -21,6 +22,7 @@ from mini_vllm.attention.backend import Array
 from mini_vllm.attention.metadata import AttentionMetadata
 from mini_vllm.attention.paged import PagedAttention, attend, attend_request, reshape_and_cache
 from mini_vllm.utils.blas import has_small_matrix_kernels
+from mini_vllm.utils.threads import share
 
 Attend = Callable[[Array, Array, Array, Array | None], Array]
 """`attend`, or what gives the same."""
@@ -35,6 +37,17 @@ Measured at 64 requests of 128, 304 and 700 tokens with 640 to 4096: 640 is slow
 QUERY_TILE = 128
 """Queries of one prefill chunk scored together. A tile has no scores for keys past its last query,
 and a long chunk's scores never stand in memory all at once."""
+
+
+SHARED = 2**19
+"""Multiplications of a tile on average from which threads share the tiles: some 0.2 ms of work."""
+
+
+class Scratch(threading.local):
+    """Memory for what a tile gathers, for each thread its own."""
+
+    def __init__(self) -> None:
+        self.array = np.empty(0, np.float32)
 
 
 @dataclass
@@ -54,6 +67,11 @@ class DecodeTile:
     bias: Array
     padding: NDArray[np.intp]
 
+    @property
+    def num_scores(self) -> int:
+        """Of one head."""
+        return self.bias.size
+
 
 @dataclass
 class QueryTile:
@@ -63,6 +81,11 @@ class QueryTile:
     end: int
     request: int
     seq_len: int
+
+    @property
+    def num_scores(self) -> int:
+        """Of one head."""
+        return (self.end - self.start) * self.seq_len
 
 
 @dataclass
@@ -167,7 +190,7 @@ def choose_attend() -> Attend:
 class TiledAttention(PagedAttention):
     """`PagedAttention`, faster; a test holds the two equal.
 
-    It keeps scratch memory, so one instance must not be used by two threads at once.
+    Tiles are independent, so where they are large, threads share them (`utils/threads.py`).
 
     Args:
         attend: for the requests that decode; None: `attend` or `attend_by_vectors`, whichever this
@@ -176,7 +199,7 @@ class TiledAttention(PagedAttention):
 
     def __init__(self, attend: Attend | None = None) -> None:
         self._attend = attend or choose_attend()
-        self._scratch = np.empty(0, np.float32)
+        self._scratch = Scratch()
 
     def forward(
         self,
@@ -193,14 +216,24 @@ class TiledAttention(PagedAttention):
             plan = attn_metadata.plan = make_plan(attn_metadata)
         num_tokens, num_heads, head_size = query.shape
         output = np.empty((num_tokens, num_heads * head_size), np.float32)
-        for tile in plan.decode_tiles:
-            output[tile.rows] = self._attend_decodes(query[tile.rows], kv_cache, tile)
-        for piece in plan.query_tiles:
-            rows = slice(piece.start, piece.end)
-            block_ids = attn_metadata.block_table[piece.request]
+        tiles: list[DecodeTile | QueryTile] = [*plan.decode_tiles, *plan.query_tiles]
+
+        def compute(i: int) -> None:
+            tile = tiles[i]
+            if isinstance(tile, DecodeTile):
+                output[tile.rows] = self._attend_decodes(query[tile.rows], kv_cache, tile)
+                return
+            rows = slice(tile.start, tile.end)
+            block_ids = attn_metadata.block_table[tile.request]
             output[rows] = attend_request(
-                query[rows], kv_cache, block_ids, piece.seq_len, attn_metadata.sliding_window
+                query[rows], kv_cache, block_ids, tile.seq_len, attn_metadata.sliding_window
             )
+
+        if sum(tile.num_scores for tile in tiles) * num_heads * head_size < SHARED * len(tiles):
+            for i in range(len(tiles)):
+                compute(i)
+        else:
+            share(compute, len(tiles))
         return output
 
     def _attend_decodes(self, query: Array, kv_cache: Array, tile: DecodeTile) -> Array:
@@ -219,7 +252,8 @@ class TiledAttention(PagedAttention):
         """`kv_cache[block_ids]`, always in the same memory, so that it stays in the L2 cache."""
         shape = (*block_ids.shape, *kv_cache.shape[1:])
         size = math.prod(shape)
-        if size > self._scratch.size:
-            self._scratch = np.empty(size, np.float32)
+        scratch = self._scratch
+        if size > scratch.array.size:
+            scratch.array = np.empty(size, np.float32)
         # "clip": numpy writes to `out` without a copy in between, and any padding will do.
-        return kv_cache.take(block_ids, 0, self._scratch[:size].reshape(shape), "clip")
+        return kv_cache.take(block_ids, 0, scratch.array[:size].reshape(shape), "clip")

@@ -1,8 +1,8 @@
-"""Large products on all cores, by threads of ours.
+"""Large products, and attention, on all cores, by threads of ours.
 
 OpenBLAS has threads of its own, but they wait in a loop, and each product waits until all of them have run.
 Where other processes want the cores that is ruinous: beside two of them, on two cores, a model of 135 million
-weights made 1.8 tokens a second with two threads of OpenBLAS and 11.6 with one. Here a product is cut into
+weights made 1.8 tokens a second with two threads of OpenBLAS and 11.6 with one. Here the work is cut into
 pieces, and whoever is free takes the next one, the caller too: a helper that the system does not let run
 costs nothing until it has begun, because the caller then computes all of the pieces.
 
@@ -22,8 +22,10 @@ import numpy as np
 
 from mini_vllm.utils.blas import blas_threads, get_blas_threads, has_chosen_threads
 
-Piece = Callable[[int, int], object]
-"""Computes the columns from one number up to another. It must not touch any other column."""
+Piece = Callable[[int], object]
+"""Computes the piece with this number. What it writes to, no other piece may touch."""
+Columns = Callable[[int, int], object]
+"""Computes the columns from one number up to another, and touches no other column."""
 
 MOST_THREADS = 4
 PIECE = 3 * 2**18
@@ -31,12 +33,12 @@ PIECE = 3 * 2**18
 
 
 class _Job:
-    """A product in pieces. Whoever calls `work` takes pieces until none is left."""
+    """Some work in pieces. Whoever calls `work` takes pieces until none is left."""
 
-    def __init__(self, compute: Piece, bounds: list[tuple[int, int]]) -> None:
+    def __init__(self, compute: Piece, count: int) -> None:
         self._compute = compute
-        self._take = iter(bounds).__next__  # one thread at a time: the GIL is held meanwhile
-        self._left = len(bounds)
+        self._take = iter(range(count)).__next__  # one thread at a time: the GIL is held meanwhile
+        self._left = count
         self._lock = threading.Lock()
         self._error: BaseException | None = None
         self._finished = threading.Lock()
@@ -45,11 +47,11 @@ class _Job:
     def work(self) -> None:
         while True:
             try:
-                start, stop = self._take()
+                piece = self._take()
             except StopIteration:
                 return
             try:
-                self._compute(start, stop)
+                self._compute(piece)
             except BaseException as error:  # the caller's to raise, whoever met it
                 self._error = error
             with self._lock:
@@ -111,7 +113,7 @@ def count_cores() -> int:
 
 @contextmanager
 def shared_products(count: int | None = None) -> Iterator[None]:
-    """Until the block ends, BLAS has one thread, and `in_pieces` uses `count`: by default as many as
+    """Until the block ends, BLAS has one thread, and `share` uses `count`: by default as many as
     there are cores, up to `MOST_THREADS`.
 
     Changes nothing where somebody has chosen a number of BLAS threads, or where there is no BLAS that can be
@@ -130,7 +132,21 @@ def shared_products(count: int | None = None) -> Iterator[None]:
             _threads = before
 
 
-def in_pieces(compute: Piece, columns: int, weights: int, rows: int) -> None:
+def share(compute: Piece, count: int) -> None:
+    """Call `compute` for the pieces 0 to `count` - 1, several at the same time where `shared_products` allows
+    it. Raises whatever `compute` raises."""
+    helpers = min(_threads, count) - 1
+    if helpers < 1:
+        for piece in range(count):
+            compute(piece)
+        return
+    job = _Job(compute, count)
+    _helpers.call(job, helpers)
+    job.work()
+    job.wait()
+
+
+def in_pieces(compute: Columns, columns: int, weights: int, rows: int) -> None:
     """Call `compute` for all `columns` of a product, in one piece or in several at the same time.
 
     Args:
@@ -147,8 +163,4 @@ def in_pieces(compute: Piece, columns: int, weights: int, rows: int) -> None:
         compute(0, columns)
         return
     width = -(-columns // (count * 32)) * 32  # whole vectors of every processor
-    bounds = [(start, min(start + width, columns)) for start in range(0, columns, width)]
-    job = _Job(compute, bounds)
-    _helpers.call(job, count - 1)
-    job.work()
-    job.wait()
+    share(lambda i: compute(i * width, min((i + 1) * width, columns)), -(-columns // width))
