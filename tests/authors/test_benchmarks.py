@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from benchmarks import ideas, machine
+from benchmarks import ideas, machine, real_model
 from benchmarks.scheduler import GOLDEN, compare, drive, large, waiting_cost
 from course.parity import mini_parts
 from course.parity.traces import read_traces
@@ -51,6 +51,27 @@ def test_faster_than_vllms_scheduler() -> None:
     row = compare("golden", golden(), True, 2)  # type: ignore[arg-type]
     # Three times is the goal, shown by the committed result; a loaded machine may blur it.
     assert row["times faster"] > 1.5, row
+
+
+def test_prefill_ends_with_the_last_first_token_and_decode_with_the_first_last_one() -> None:
+    # Two requests of 4 tokens: the second begins a step later, and the first is done a step earlier.
+    stamps = [(1.0, 1, 1), (3.0, 2, 3), (4.0, 2, 5), (5.0, 2, 7), (9.0, 2, 8)]
+    assert real_model.rates(stamps, 2, 30, 4) == (10.0, 2.0)
+    late = [(1.0, 1, 1), (2.0, 1, 2), (3.0, 1, 3), (4.0, 1, 4), (5.0, 2, 5)]
+    with pytest.raises(AssertionError, match="4 output tokens are too few"):
+        real_model.rates(late, 2, 30, 4)
+
+
+def test_a_roof_is_bytes_or_operations() -> None:
+    folder = Path(__file__).parents[2] / "mini_vllm" / "checkpoints" / "tiny-llama"
+    layers = 4 * (128 * 256 + 128 * 128 + 3 * 128 * 384 + 2 * 128)
+    weights = layers + 264 * 128
+    # So little bandwidth that only bytes count, then so much that only operations do.
+    _, decode = real_model.roofs(folder, 1, 0, (4.0 * weights, 1e30))
+    assert decode == pytest.approx(1, rel=0.01)
+    prefill, decode = real_model.roofs(folder, 64, 0, (1e30, 2.0 * weights))
+    assert decode == pytest.approx(1, rel=0.01)
+    assert prefill > decode  # a prompt needs no head
 
 
 def test_results_say_where_they_were_measured(

@@ -2,6 +2,7 @@
 
     python measure.py [--impl FILE]    what the committed file says, judged by your functions
     python measure.py --mini           anew, in mini_vllm
+    python measure.py --mini --model smollm2    the same with another model; nothing of it is kept
     python measure.py --vllm           anew, in real vLLM 0.22.1 on its CPU build
     python measure.py --draw           the trade-off as a picture, tradeoff.svg (matplotlib)
 
@@ -31,9 +32,10 @@ from course.learner.stubs import run_script  # noqa: E402
 from mini_vllm import LLM, SamplingParams  # noqa: E402
 from mini_vllm.compress.evaluate import HELD_OUT, load_documents  # noqa: E402
 from mini_vllm.compress.evaluate import logprobs as mini_logprobs  # noqa: E402
-from mini_vllm.compress.quantize import quantize_checkpoint  # noqa: E402
+from mini_vllm.compress.quantize import find_method, quantize_checkpoint  # noqa: E402
 from mini_vllm.config.engine import DEFAULT_MODEL  # noqa: E402
-from mini_vllm.model_loader import load_model  # noqa: E402
+from mini_vllm.model_loader import find_model, load_config, load_model  # noqa: E402
+from mini_vllm.tokenizer import Tokenizer  # noqa: E402
 
 RESULTS = HERE / "results.json"
 METHODS = (
@@ -58,14 +60,14 @@ def load_lab(choice: str | None = None) -> ModuleType:
     return load_module(path, "lab_06_04_for_scripts")
 
 
-def quantised(place: Path, method: str) -> Path:
-    """The shipped checkpoint by `method`, made once; itself for `none`."""
+def quantised(place: Path, method: str, model: Path = DEFAULT_MODEL) -> Path:
+    """The checkpoint by `method`, made once; itself for `none`."""
     if method == "none":
-        return DEFAULT_MODEL
+        return model
     folder = place / method
     if not folder.exists():
         name, group = ("int4", -1) if method == "int4-row" else (method, None)
-        quantize_checkpoint(DEFAULT_MODEL, folder, name, group_size=group)
+        quantize_checkpoint(model, folder, name, group_size=group)
     return folder
 
 
@@ -110,15 +112,31 @@ def mini_tokens(folder: Path, asked: list[list[int]]) -> list[list[int]]:
     return [list(out.outputs[0].token_ids) for out in outputs]
 
 
-def in_mini(lab: ModuleType, place: Path) -> dict[str, Any]:
+def methods_for(model: Path) -> list[str]:
+    """The methods whose groups divide the rows of the model's linear layers."""
+    config = load_config(model)
+    group_size = {m: (find_method(m).args.group_size or 1) for m in METHODS if m != "int4-row"}
+    sizes = (config.hidden_size, config.intermediate_size)
+    return [m for m in METHODS if all(size % group_size.get(m, 1) == 0 for size in sizes)]
+
+
+def guides(model: Path) -> list[list[int]]:
+    """The beginning of some phases' guides, for a model that was not trained on the shipped one's texts."""
+    tokenizer = Tokenizer.from_folder(model)
+    paths = sorted(ROOT.glob("phase-0[0-5]-*/00-guide.md"))
+    return [tokenizer.encode(path.read_text(encoding="utf-8"))[:512] for path in paths]
+
+
+def in_mini(lab: ModuleType, place: Path, base: Path = DEFAULT_MODEL) -> dict[str, Any]:
     """Each method in mini_vllm, which computes in float32."""
-    documents = load_documents(HELD_OUT, DEFAULT_MODEL, DOCUMENTS)
+    own = base == DEFAULT_MODEL
+    documents = load_documents(HELD_OUT, base, DOCUMENTS) if own else guides(base)
     asked = prompts(documents)
     found: dict[str, Any] = {}
     reference: list[Any] = []
     plain: list[list[int]] = []
-    for method in ("none", *METHODS):
-        folder = quantised(place, method)
+    for method in ("none", *methods_for(base)):
+        folder = quantised(place, method, base)
         model = load_model(folder)
         scored = [(mini_logprobs(model, ids), ids) for ids in documents]
         said = mini_tokens(folder, asked)
@@ -131,7 +149,11 @@ def in_mini(lab: ModuleType, place: Path) -> dict[str, Any]:
             "other bytes": sum(layers.values()) - linear,
         }
         print(f"mini_vllm {method}: {found[method]}", file=sys.stderr, flush=True)
-    return {"documents": DOCUMENTS, "tokens": sum(len(d) - 1 for d in documents), "methods": found}
+    return {
+        "documents": len(documents),
+        "tokens": sum(len(d) - 1 for d in documents),
+        "methods": found,
+    }
 
 
 def in_vllm(lab: ModuleType, place: Path) -> dict[str, Any]:
@@ -265,11 +287,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Quantise and measure.")
     parser.add_argument("--impl", help="solution (default), starter or a file")
     parser.add_argument("--mini", action="store_true", help="measure anew in mini_vllm")
+    parser.add_argument(
+        "--model", default=str(DEFAULT_MODEL), help="with --mini: another model, say smollm2"
+    )
     parser.add_argument("--vllm", action="store_true", help="measure anew in real vLLM")
     parser.add_argument("--draw", action="store_true", help="draw the trade-off")
     parser.add_argument("--write", action="store_true", help="keep what is measured")
     args = parser.parse_args()
     lab = load_lab(args.impl)
+    if args.model != str(DEFAULT_MODEL):
+        if not args.mini or args.vllm or args.draw or args.write:
+            parser.error("--model goes with --mini alone")
+        with tempfile.TemporaryDirectory() as place:
+            report(lab, {"mini_vllm": in_mini(lab, Path(place), find_model(args.model))})
+        return
     results = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.is_file() else {}
     with tempfile.TemporaryDirectory() as place:
         for key, wanted, measure in (
