@@ -15,6 +15,7 @@ import pytest
 from mini_vllm.compress.save import check_new_folder
 from mini_vllm.config.engine import DEFAULT_MODEL
 from mini_vllm.entrypoints.cli import door
+from mini_vllm.entrypoints.cli.chat import import_readline
 from tests.engine.helpers.other_systems import LIKE_WINDOWS, ROOT, run_like_windows
 
 COMMAND = ("-m", "mini_vllm.entrypoints.cli")
@@ -41,6 +42,12 @@ def test_chat() -> None:
     assert ran.returncode == 0, ran.stderr
     assert "tokens; the first after" in ran.stderr
     assert "/quit" in ran.stdout
+
+
+def test_a_talk_without_readline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "readline", None)
+    import_readline()
+    assert sys.modules["readline"] is None
 
 
 @simulated
