@@ -37,7 +37,7 @@ def chosen(name: str | None, root: Path = ROOT) -> list[str]:
     """The files that a name means, all that have a counterpart without one. Raises ValueError."""
     if name is None:
         return paired_files(root=root)
-    wanted, every = name.removeprefix("./"), our_files(root)
+    wanted, every = name.replace("\\", "/").removeprefix("./"), our_files(root)
     found = [p for p in every if wanted in (p, p.removeprefix("mini_vllm/"))]
     found = found or [p for p in every if p.endswith(f"/{wanted}")]
     if not found:

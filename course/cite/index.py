@@ -169,7 +169,9 @@ class Tree:
             ("PKG-INFO", r"^Version: ([^\s+]+)"),
         ):
             path = self.root / name
-            if path.is_file() and (m := re.search(pattern, path.read_text(), re.MULTILINE)):
+            if path.is_file() and (
+                m := re.search(pattern, path.read_text(encoding="utf-8"), re.MULTILINE)
+            ):
                 return m[1]
         return None
 

@@ -73,7 +73,7 @@ def start(
         env=environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
-        text=True,
+        encoding="utf-8",
     )
 
 
@@ -141,7 +141,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments.write:
         expected = table.update(expected, got)
         table.write_expected(expected)
-        PAGE.write_text(make_page(expected))
+        PAGE.write_text(make_page(expected), encoding="utf-8")
     differences = table.compare(expected, got, arguments.only)
     for line in differences:
         print(line)

@@ -223,4 +223,4 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
             error,
         )
         lines.append(json.dumps(dataclasses.asdict(one)))
-    path.write_text("\n".join(lines) + "\n")
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")

@@ -35,7 +35,7 @@ class Outcome:
 
 def read_outcomes(path: Path) -> dict[str, Outcome]:
     """The outcomes that a run has recorded, by test."""
-    rows = (Outcome(**json.loads(line)) for line in path.read_text().splitlines())
+    rows = (Outcome(**json.loads(line)) for line in path.read_text("utf-8").splitlines())
     return {row.test: row for row in rows}
 
 
@@ -59,7 +59,7 @@ def verdicts(theirs: Mapping[str, Outcome], ours: Mapping[str, Outcome]) -> dict
 def read_expected(path: Path = EXPECTED) -> dict[str, str]:
     """The committed verdicts, by test. Raises ValueError naming a line that is none."""
     expected: dict[str, str] = {}
-    for number, line in enumerate(path.read_text().splitlines(), 1):
+    for number, line in enumerate(path.read_text("utf-8").splitlines(), 1):
         if line.startswith("#"):
             continue
         test, tab, word = line.partition("\t")
@@ -106,4 +106,4 @@ def update(expected: Mapping[str, str], got: Mapping[str, str]) -> dict[str, str
 
 def write_expected(table: Mapping[str, str], path: Path = EXPECTED) -> None:
     lines = [f"{test}\t{word}\n" for test, word in sorted(table.items())]
-    path.write_text(_HEAD + "".join(lines))
+    path.write_text(_HEAD + "".join(lines), encoding="utf-8")

@@ -105,7 +105,9 @@ def fetch_tests(to: Path) -> Path:
             sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary", "vllm",
             "--no-build-isolation", "--dest", folder, f"vllm=={RELEASE}",
         ]  # fmt: skip
-        done = subprocess.run(command, env=os.environ | settings, capture_output=True, text=True)
+        done = subprocess.run(
+            command, env=os.environ | settings, capture_output=True, encoding="utf-8"
+        )
         archives = sorted(Path(folder).glob("vllm-*.tar.gz"))
         if done.returncode or not archives:
             raise ValueError(
@@ -125,7 +127,9 @@ def make_workspace(tests: Path, folder: Path) -> None:
     model under each name that they ask for. It is the shipped one, whose limit is raised to what they expect.
     """
     shutil.copytree(tests, folder / "tests")
-    (folder / "pytest.ini").write_text("[pytest]\n")  # so that no file further up is taken for it
+    (folder / "pytest.ini").write_text(
+        "[pytest]\n", "utf-8"
+    )  # so that no file further up is taken for it
     for name in MODELS:
         model = folder / name
         shutil.copytree(DEFAULT_MODEL, model)
@@ -133,5 +137,5 @@ def make_workspace(tests: Path, folder: Path) -> None:
             ("config.json", "max_position_embeddings"),
             ("tokenizer_config.json", "model_max_length"),
         ):
-            settings = json.loads((model / file).read_text())
-            (model / file).write_text(json.dumps(settings | {limit: LONGEST}))
+            settings = json.loads((model / file).read_text("utf-8"))
+            (model / file).write_text(json.dumps(settings | {limit: LONGEST}), "utf-8")

@@ -120,6 +120,8 @@ def _refuse(files: Sequence[Path], problem: str, judges: Sequence[str]) -> None:
     for file in files:
         if not file.is_file():
             raise BenchError(f"{file} is no file")
+    if not sys.platform.startswith("linux"):
+        raise BenchError("the kernel bench needs Linux: Triton is built for no other system")
     missing = [name for name in ("torch", "triton") if importlib.util.find_spec(name) is None]
     if missing:
         raise BenchError(
@@ -164,7 +166,7 @@ def _child(
                 env=_environment(interpret),
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
-                text=True,
+                encoding="utf-8",
                 errors="replace",
                 timeout=TIMEOUT * len(files),
             )

@@ -91,7 +91,7 @@ class Kernels:
         import fcntl  # the files are named on Linux only
 
         kept = Path(f"{place}.{self.problem}")
-        with Path(place).open(encoding="utf-8") as named, Path(f"{place}.lock").open("w") as lock:
+        with Path(place).open(encoding="utf-8") as named, Path(f"{place}.lock").open("wb") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not kept.exists():
                 files = [file for file in json.load(named) if self._is_written(Path(file))]
@@ -121,7 +121,7 @@ def runs_alone(
     its result, in `dtype`, is far from `other`."""
     command = [sys.executable, str(script), "--impl", str(lab.__file__), "--device", device]
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    ran = subprocess.run([*command, "--json"], env=env, capture_output=True, text=True)
+    ran = subprocess.run([*command, "--json"], env=env, capture_output=True, encoding="utf-8")
     assert ran.returncode == 0, f"show.py failed: {ran.stderr.strip().splitlines()[-1:]}"
     printed: dict[str, float] = json.loads(ran.stdout)
     error = printed["error"]

@@ -58,7 +58,7 @@ def disassemble(cubin: bytes, tools: Path) -> tuple[str, str]:
 
         def run(tool: str, *options: str) -> str:
             command = [str(tools / tool), *options, file.name]
-            return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+            return subprocess.run(command, capture_output=True, encoding="utf-8", check=True).stdout
 
         return run("cuobjdump", "--dump-resource-usage"), run("nvdisasm", "-c", "-g")
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import os
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -33,6 +34,10 @@ def options(doc: str | None) -> argparse.Namespace:
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--json", action="store_true", help="the figures only, for a program")
     args = parser.parse_args()
+    if missing := [name for name in ("torch", "triton") if find_spec(name) is None]:
+        raise SystemExit(
+            f"{' and '.join(missing)} missing; see SETUP.md. Triton is built for Linux alone."
+        )
     if args.device == "cpu":
         os.environ["TRITON_INTERPRET"] = "1"
     return args

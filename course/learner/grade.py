@@ -128,6 +128,7 @@ def run_jobs(
                         done(index, -9, killed=True)
                     except BaseException:
                         process.kill()
+                        process.wait()  # Windows removes no file that it still has open
                         raise
     return [run for run in runs if run is not None]
 

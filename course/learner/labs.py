@@ -156,8 +156,10 @@ class Course:
         return [lab for phase in self.phases for lab in phase.labs]
 
     def show(self, path: Path) -> str:
-        """`path` as text, from the root where it lies below it."""
-        return str(path.relative_to(self.root) if path.is_relative_to(self.root) else path)
+        """`path` as text, from the root where it lies below it: with slashes on Windows too, as in a page."""
+        return (
+            path.relative_to(self.root).as_posix() if path.is_relative_to(self.root) else str(path)
+        )
 
     def phase(self, name: str) -> Phase:
         """The phase called `name`: its number, or part of its folder's name."""
@@ -191,7 +193,7 @@ class Course:
         for base in (cwd or Path.cwd(), self.root):
             if (lab_there := self.lab_at(base / text)) is not None:
                 return lab_there
-        part = re.sub(r"[\s_]+", "-", text.lower()).strip("/")
+        part = re.sub(r"[\s_]+", "-", text.lower()).replace("\\", "/").strip("/")
         found = [lab for lab in self.labs if part == _LAB_FOLDER.sub(r"\2", lab.folder.name)]
         if not found:
             found = [
@@ -281,7 +283,7 @@ def load_course(root: Path | None = None) -> Course:
         phases.append(Phase(folder, number, match[2], tuple(labs)))
     known: dict[str, Lab] = {}
     for lab in [lab for phase in phases for lab in phase.labs]:
-        where = lab.folder.relative_to(root)
+        where = lab.folder.relative_to(root).as_posix()
         if lab.id in known:
             problems.append(f"{where}: {lab.id} is {known[lab.id].folder.name} already")
         problems += [

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import importlib
 import json
 import os
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -30,7 +32,7 @@ def state_folder(root: Path) -> Path:
     folder.mkdir(exist_ok=True)
     ignore = folder / ".gitignore"
     if not ignore.exists():
-        ignore.write_text("# What one reader has done; made by the command course.\n*\n")
+        ignore.write_text("# What one reader has done; made by the command course.\n*\n", "utf-8")
     return folder
 
 
@@ -38,15 +40,25 @@ def write_atomically(path: Path, text: str) -> None:
     """Replace `path` by `text`; nobody ever sees half of it."""
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
+        with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
-        Path(name).replace(path)
+        _replace(Path(name), path)
     except BaseException:
         with contextlib.suppress(OSError):
             Path(name).unlink()
         raise
+
+
+def _replace(new: Path, path: Path) -> None:
+    """Windows refuses this while somebody, a virus scanner say, has one of the two open. Soon it goes."""
+    for pause in (0.05, 0.2, 0.5):
+        with contextlib.suppress(PermissionError):
+            new.replace(path)
+            return
+        time.sleep(pause)
+    new.replace(path)
 
 
 def digest(path: Path) -> str:
@@ -211,12 +223,13 @@ def _entry(values: dict[str, Any]) -> LabProgress:
 
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Hold a lock that other processes respect, where the system has one."""
-    try:
-        import fcntl
-    except ImportError:  # Windows: the rename still keeps the file whole
-        yield
-        return
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+    """Hold a lock that other processes respect."""
+    with path.open("ab") as file:
+        try:
+            import fcntl
+        except ImportError:  # Windows
+            msvcrt: Any = importlib.import_module("msvcrt")
+            msvcrt.locking(file.fileno(), msvcrt.LK_LOCK, 1)  # a byte, which need not be there
+        else:
+            fcntl.flock(file, fcntl.LOCK_EX)
         yield

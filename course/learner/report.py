@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import contextlib
 import io
+import os
 import re
 import sys
 from collections.abc import Iterable, Sequence
@@ -130,8 +131,15 @@ def show_advice(console: Console, course: Course, graded: Grade) -> None:
         more = f"How to mend this: course hint {lab.id}, or grade it again."
     elif not named and len([line for line in lines_of(graded.run) if line.word == "FAIL"]) > 1:
         more = f"Begin with the first; the others may go with it. {more}"
-    plain = f"LAB_IMPL=starter pytest {course.show(lab.folder)}"
-    console.print(Text(f"{more} Every detail: {plain}"), soft_wrap=True)
+    plain = f"pytest {course.show(lab.folder)}"
+    console.print(Text(f"{more} Every detail: {of_starter(plain)}"), soft_wrap=True)
+
+
+def of_starter(command: str) -> str:
+    """`command`, which runs pytest, with LAB_IMPL=starter: on Windows as PowerShell takes it."""
+    return (
+        f'$env:LAB_IMPL="starter"; {command}' if os.name == "nt" else f"LAB_IMPL=starter {command}"
+    )
 
 
 def show_line(console: Console, graded: Grade) -> None:

@@ -412,7 +412,7 @@ class Forker:
 
 def serve(batch: dict[str, Any]) -> None:
     """Run a batch in forks, `parallel` at a time; the jobs of one lab after those of another."""
-    with os.fdopen(os.dup(1), "w") as report:
+    with os.fdopen(os.dup(1), "w", encoding="utf-8") as report:
         null = os.open(os.devnull, os.O_RDWR)
         for stream in (0, 1):
             os.dup2(null, stream)

@@ -442,7 +442,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     print(report(found))
     if args.json:
-        Path(args.json).write_text(json.dumps([asdict(c) for c in found], indent=1) + "\n")
+        Path(args.json).write_text(json.dumps([*map(asdict, found)], indent=1) + "\n", "utf-8")
     return 0 if all(c.equal for c in found) else 1
 
 

@@ -297,7 +297,7 @@ def run_worker(module: str, arguments: Sequence[str], job: Any) -> Any:
             [sys.executable, "-m", module, *arguments, str(job_path), str(answer_path)],
             env=environment,
             capture_output=True,
-            text=True,
+            encoding="utf-8",
             check=False,
         )
         if done.returncode or not answer_path.is_file():

@@ -68,7 +68,8 @@ def build(
 def _refuse_taken(port: int) -> None:
     """MkDocs asks for the port after a minute of building, and then fails with a traceback."""
     with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # one just left is free
+        if os.name == "posix":  # one just left is free; on Windows, one in use would be as well
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("127.0.0.1", port))
         except OSError as error:

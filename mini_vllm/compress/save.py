@@ -98,7 +98,7 @@ def check_new_folder(out: Path) -> None:
     shown = short(str(out), 300)
     if out.is_symlink() or (out.exists() and (not out.is_dir() or any(out.iterdir()))):
         raise ValueError(f"{shown} exists and is not an empty folder; nothing is overwritten")
-    if out.exists() and (out.samefile(".") or out.is_mount()):
+    if out.exists() and (out.samefile(".") or os.path.ismount(out)):
         raise ValueError(
             f"{shown} is the current folder or a mount point, whose place no other folder can take: "
             "name a folder inside of it"

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from odd_case import SCENARIO
 
+from course.learner.labs import Course, Lab
 from mini_vllm import LLMEngine
 from mini_vllm.entrypoints.cli import main
 
@@ -105,6 +106,52 @@ def test_while_it_loads(module: str, name: str, argv: list[str]) -> None:
     command = "course" if module.startswith("course") else "mini-vllm"
     assert done.stderr.decode() == f"{command}: interrupted\n"
     assert done.returncode == 130
+
+
+# A learner's file that presses Ctrl-C while it is graded, and then does not end.
+PRESSED = """
+import os, signal, time
+from pathlib import Path
+Path({mark!r}).write_text(str(os.getpid()), encoding="utf-8")
+os.kill{whom}(int(os.environ["PRESSED"]), signal.SIGINT)
+time.sleep(600)
+"""
+GRADE = """
+import os, sys
+os.environ["PRESSED"] = str(os.getpid())
+from course.learner.cli import main
+raise SystemExit(main(["grade", *sys.argv[1:]]))
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "killpg"), reason="Windows sends no SIGINT to a process")
+@pytest.mark.parametrize(("which", "whom"), [("00-01", ""), ("00-01", "pg"), ("--all", "pg")])
+def test_in_the_middle_of_a_grade(
+    which: str, whom: str, course: Course, totals: Lab, tmp_path: Path
+) -> None:
+    """Whether the command alone hears it, or as in a terminal all its processes: no test goes on, and nothing
+    of the run is kept."""
+    pytest.importorskip("typer")
+    mark, scratch = tmp_path / "mark", tmp_path / "scratch"
+    scratch.mkdir()
+    text = totals.solution.read_text("utf-8") + PRESSED.format(mark=str(mark), whom=whom)
+    totals.starter.write_text(text, "utf-8")
+    done = subprocess.run(
+        [sys.executable, "-c", GRADE, which],
+        cwd=course.root,
+        env=os.environ | {"PYTHONPATH": str(ROOT), "TMPDIR": str(scratch)},
+        capture_output=True,
+        start_new_session=True,
+        check=False,
+        timeout=60,
+    )
+    assert (done.returncode, done.stderr.decode()) == (130, "course: interrupted\n")
+    assert not (course.root / ".course" / "progress.json").exists()
+    pid = int(mark.read_text("utf-8"))
+    if which != "--all":  # there the runner, not the command, ends the processes that it has forked
+        assert not [*scratch.iterdir()]
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
 
 
 def test_what_numpy_makes_of_it(

@@ -7,6 +7,7 @@ for Ctrl-C, as shells have it (128 + SIGINT).
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import sys
 from collections.abc import Callable
@@ -58,9 +59,6 @@ def guarded(run: Callable[[TextIO], int]) -> int:
         status = run(out)
         out.flush()
         return status
-    except BrokenPipeError:  # the reader of a pipe has seen enough
-        drop(out)
-        return 0
     except (KeyboardInterrupt, ImportError) as error:
         if not is_interrupt(error):
             raise
@@ -76,10 +74,18 @@ def guarded(run: Callable[[TextIO], int]) -> int:
         say(f"standard output is {error.encoding} and cannot take {short(odd)}: set PYTHONUTF8=1")
         return 2
     except (ValueError, TypeError, OSError) as error:
-        say(str(error))
         if isinstance(error, OSError):
             drop(out)
+            if reader_left(error):
+                return 0
+        say(str(error))
         return 2
+
+
+def reader_left(error: OSError) -> bool:
+    """Whether the reader of a pipe has seen enough. Windows then calls the write an invalid argument."""
+    nobody_reads = os.name == "nt" and error.errno == errno.EINVAL and error.filename is None
+    return nobody_reads or isinstance(error, BrokenPipeError)
 
 
 def is_interrupt(error: BaseException | None) -> bool:

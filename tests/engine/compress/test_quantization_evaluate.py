@@ -33,7 +33,9 @@ from tests.engine.helpers.quantization_methods import (
 
 def test_no_text_is_in_both_files() -> None:
     """What is measured on was not looked at before."""
-    calibration, measured = (json.loads(path.read_text()) for path in (CALIBRATION, HELD_OUT))
+    calibration, measured = (
+        json.loads(path.read_text("utf-8")) for path in (CALIBRATION, HELD_OUT)
+    )
     assert not {*calibration} & {*measured}
     assert (len({*calibration}), len({*measured})) == (128, 96)
 

@@ -235,7 +235,8 @@ def test_a_page_whose_data_is_broken(tmp_path: Path, capsys: pytest.CaptureFixtu
         ("\u00e9", "broken base64"),
         ("e30=", "not a trace"),
     ):
-        path.write_text(f'<script type="application/gzip;base64" id="trace-data">{data}</script>')
+        page = f'<script type="application/gzip;base64" id="trace-data">{data}</script>'
+        path.write_text(page, encoding="utf-8")
         assert main(["trace", str(path), "-o", "-"]) == 2
         (line,) = capsys.readouterr().err.splitlines()
         assert says in line

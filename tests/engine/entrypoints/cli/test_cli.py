@@ -7,7 +7,6 @@ import io
 import json
 import os
 import re
-import resource
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -347,6 +346,7 @@ def test_a_prompt_that_is_no_utf8_is_refused_and_the_others_run(model: str) -> N
 def test_first_token_within_a_second_of_process_start() -> None:
     """DESIGN.md's speed table, with the shipped model. Processor time, so that a busy machine does
     not count against it: waiting for nothing, the process takes no longer by the clock."""
+    resource = pytest.importorskip("resource", reason="Windows has none")
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     process = command("generate", "The scheduler", bufsize=0)
     assert process.stdout is not None

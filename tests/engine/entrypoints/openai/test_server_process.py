@@ -20,6 +20,9 @@ from mini_vllm.engine.step_record import StepRecord  # noqa: E402
 from tests.engine.helpers.server_helpers import open_request, serve_here, serve_there  # noqa: E402
 
 PROMPT = "The KV cache"
+no_signals = pytest.mark.skipif(
+    sys.platform == "win32", reason="Windows sends no SIGINT or SIGTERM to a process"
+)
 
 
 # -- metrics --------------------------------------------------------------------------------------
@@ -144,6 +147,7 @@ def test_a_dead_engine_is_told_and_not_hung_on() -> None:
 # -- the process ----------------------------------------------------------------------------------
 
 
+@no_signals
 def test_sigterm_lets_requests_finish_and_takes_no_more() -> None:
     with serve_there() as server:
         body = {"prompt": PROMPT, "max_tokens": 1000, "ignore_eos": True, "temperature": 0}
@@ -162,6 +166,7 @@ def test_sigterm_lets_requests_finish_and_takes_no_more() -> None:
         sock.close()
 
 
+@no_signals
 def test_the_second_signal_ends_it_at_once() -> None:
     with serve_there() as server:
         sock = open_request(server, {"prompt": PROMPT, "max_tokens": 1000, "ignore_eos": True})
@@ -174,6 +179,7 @@ def test_the_second_signal_ends_it_at_once() -> None:
         sock.close()
 
 
+@no_signals
 def test_the_shutdown_timeout_ends_what_has_not_finished() -> None:
     with serve_there("--shutdown-timeout", "0.1", "--max-num-seqs", "1") as server:
         body = {"prompt": PROMPT, "max_tokens": 1000, "ignore_eos": True, "stream": True}
