@@ -21,8 +21,13 @@ def silu_and_mul(gate_up: Array) -> Array:
     """
     size = gate_up.shape[-1] // 2
     gate, up = gate_up[:, :size], gate_up[:, size:]
+    # gate / (1 + exp(-gate)) * up, in one array: each new one of this size comes from the system afresh.
+    activated: Array = np.negative(gate)
     with np.errstate(over="ignore"):
-        activated: Array = gate / (1 + np.exp(-gate)) * up
+        np.exp(activated, out=activated)
+    activated += 1
+    np.divide(gate, activated, out=activated)
+    activated *= up
     return activated
 
 

@@ -21,7 +21,8 @@ class RMSNorm:
     def __call__(self, x: Array) -> Array:
         """float32 `[n, hidden_size]` to the same."""
         variance = (x * x).sum(axis=-1, keepdims=True) / x.shape[-1]
-        normed: Array = x / np.sqrt(variance + self.eps) * self.weight
+        normed: Array = x / np.sqrt(variance + self.eps)
+        normed *= self.weight
         return normed
 
 
