@@ -118,8 +118,9 @@ def main() -> None:
 
     print("\n8 questions behind one instruction, 16 tokens each")
     visitors = [ask(question, INSTRUCTION) for question in QUESTIONS[:8]]
-    plain = serve(visitors, 16, enable_prefix_caching=False)
-    # The first one's blocks are there for the others once they have been computed.
+    # A step takes one visitor's prompt and the beginning of the next one's, so the first one's blocks are
+    # there when the others ask for them.
+    plain = serve(visitors, 16, max_num_batched_tokens=512, enable_prefix_caching=False)
     shared = serve(visitors, 16, max_num_batched_tokens=512)
     rows = [
         row("no prefix caching", plain, **{"same answers": ""}),
