@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from types import ModuleType
 
 import numpy as np
@@ -9,9 +11,29 @@ import pytest
 
 from course.docs.pages import ROOT
 from course.learner.labs import load_module
+from mini_vllm.config.engine import DEFAULT_MODEL
 
 LAB = ROOT / "phase-06-quantization/labs/lab-04-quantize-and-eval"
 support = load_module(LAB / "support.py", "test_lab_06_04_support")
+
+
+measure = load_module(LAB / "measure.py", "test_lab_06_04_measure")
+
+
+def test_another_model_gets_the_methods_whose_groups_divide_its_rows(tmp_path: Path) -> None:
+    """SmolLM2 is 576 wide: groups of 128, the default of GPTQ and AWQ, do not fit."""
+    assert measure.methods_for(DEFAULT_MODEL) == list(measure.METHODS)
+    config = json.loads((DEFAULT_MODEL / "config.json").read_text("utf-8"))
+    wide = {"hidden_size": 576, "num_attention_heads": 9, "num_key_value_heads": 3, "head_dim": 64}
+    (tmp_path / "config.json").write_text(json.dumps(config | wide), "utf-8")
+    without = set(measure.METHODS) - set(measure.methods_for(tmp_path))
+    assert without == {"int4-g128", "gptq", "awq"}
+
+
+def test_another_model_reads_the_guides() -> None:
+    texts = measure.guides(DEFAULT_MODEL)
+    assert len(texts) == 6
+    assert {len(ids) for ids in texts} == {512}
 
 
 @pytest.fixture(scope="module")
