@@ -23,6 +23,7 @@ from mini_vllm.config.engine import DEFAULT_MODEL
 from mini_vllm.layers.fused_moe.router import fused_topk
 from mini_vllm.model_loader import load_model
 from mini_vllm.tokenizer import Tokenizer
+from mini_vllm.utils.threads import shared_products
 
 TINY_MIXTRAL = DEFAULT_MODEL.parent / "tiny-mixtral"
 ROWS, TOKENS, BEHIND = 64, 96, 32
@@ -55,7 +56,7 @@ def chosen(kind: str) -> NDArray[np.integer]:
         calls.append(ids)
         return weights, ids
 
-    with patch.object(module, "fused_topk", noted)(model.config):
+    with patch.object(module, "fused_topk", noted), shared_products():
         for request in requests:
             list(hidden_states(model, [request]))
     return np.stack(calls).reshape(ROWS, -1, TOKENS, 2).swapaxes(0, 1)[:, :, BEHIND:]

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -162,6 +162,11 @@ def cut_off_front(
     return np.take_along_axis(block_ids, np.minimum(columns, block_ids.shape[1] - 1), 1)
 
 
+def are_shared(tiles: Sequence[DecodeTile | QueryTile], query_size: int) -> bool:
+    """Whether threads shall share the tiles; `query_size`: numbers of a query, all heads together."""
+    return sum(tile.num_scores for tile in tiles) * query_size >= SHARED * len(tiles)
+
+
 def attend_by_vectors(query: Array, key: Array, value: Array, bias: Array | None) -> Array:
     """As `attend`, with one product of a matrix and a vector for each query.
 
@@ -219,22 +224,31 @@ class TiledAttention(PagedAttention):
         tiles: list[DecodeTile | QueryTile] = [*plan.decode_tiles, *plan.query_tiles]
 
         def compute(i: int) -> None:
-            tile = tiles[i]
-            if isinstance(tile, DecodeTile):
-                output[tile.rows] = self._attend_decodes(query[tile.rows], kv_cache, tile)
-                return
-            rows = slice(tile.start, tile.end)
-            block_ids = attn_metadata.block_table[tile.request]
-            output[rows] = attend_request(
-                query[rows], kv_cache, block_ids, tile.seq_len, attn_metadata.sliding_window
-            )
+            self._attend_tile(query, kv_cache, attn_metadata, tiles[i], output)
 
-        if sum(tile.num_scores for tile in tiles) * num_heads * head_size < SHARED * len(tiles):
+        if are_shared(tiles, num_heads * head_size):
+            share(compute, len(tiles))
+        else:
             for i in range(len(tiles)):
                 compute(i)
-        else:
-            share(compute, len(tiles))
         return output
+
+    def _attend_tile(
+        self,
+        query: Array,
+        kv_cache: Array,
+        md: AttentionMetadata,
+        tile: DecodeTile | QueryTile,
+        output: Array,
+    ) -> None:
+        if isinstance(tile, DecodeTile):
+            output[tile.rows] = self._attend_decodes(query[tile.rows], kv_cache, tile)
+            return
+        rows = slice(tile.start, tile.end)
+        block_ids = md.block_table[tile.request]
+        output[rows] = attend_request(
+            query[rows], kv_cache, block_ids, tile.seq_len, md.sliding_window
+        )
 
     def _attend_decodes(self, query: Array, kv_cache: Array, tile: DecodeTile) -> Array:
         """One query a request, `[r, num_heads, D]`, to `[r, num_heads * D]`."""
