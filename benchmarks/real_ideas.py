@@ -2,9 +2,9 @@
 
     python -m benchmarks.real_ideas      # the tables of REAL_MODEL.md; two or three minutes
 
-Four times the same engine with and without one idea, greedily, through the model's own chat template:
-requests together, a shared instruction, a cache that is too small, and drafts. Passes and tokens are counted
-and come out the same everywhere; seconds are this machine's.
+Four tables, each of which changes one thing, greedily, through the model's own chat template: requests
+together, a shared instruction, a cache that is too small, and drafts. Passes and tokens are counted, and
+hardly depend on the machine; seconds do.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def row(name: str, served: Served, **more: Any) -> dict[str, Any]:
         "tokens computed": served.computed,
         "seconds": served.seconds,
         "tokens/s": served.tokens / served.seconds,
-        "mean wait, s": sum(served.first) / len(served.first),
+        "mean TTFT, s": sum(served.first) / len(served.first),
     } | more
 
 
@@ -109,11 +109,11 @@ def same(one: Served, other: Served) -> str:
 
 
 def main() -> None:
-    print("requests together, 48 tokens each")
+    print("requests together, up to 48 tokens each")
     rows = []
     for count in (1, 4, 16):
         served = serve([ask(question) for question in QUESTIONS[:count]], 48)
-        rows.append(row(f"{count} at a time", served))
+        rows.append(row(f"{count} request{'s' * (count > 1)}", served))
     print(machine.table(rows))
 
     print("\n8 questions behind one instruction, 16 tokens each")
@@ -128,7 +128,7 @@ def main() -> None:
     ]
     print(machine.table(rows))
 
-    print("\n16 requests, 96 tokens each, and the memory for them")
+    print("\n16 requests, up to 96 tokens each, and the memory for them")
     roomy = serve([ask(question) for question in QUESTIONS], 96, num_gpu_blocks=257)
     tight = serve([ask(question) for question in QUESTIONS], 96, num_gpu_blocks=33)
     rows = [
