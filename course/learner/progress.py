@@ -52,7 +52,7 @@ def write_atomically(path: Path, text: str) -> None:
 
 
 def _replace(new: Path, path: Path) -> None:
-    """Windows refuses this while somebody, a virus scanner say, has one of the two open. Soon it goes."""
+    """Windows refuses this while another program, a virus scanner say, has one of the two open: try again."""
     for pause in (0.05, 0.2, 0.5):
         with contextlib.suppress(PermissionError):
             new.replace(path)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -162,11 +162,6 @@ def cut_off_front(
     return np.take_along_axis(block_ids, np.minimum(columns, block_ids.shape[1] - 1), 1)
 
 
-def are_shared(tiles: Sequence[DecodeTile | QueryTile], query_size: int) -> bool:
-    """Whether threads shall share the tiles; `query_size`: numbers of a query, all heads together."""
-    return sum(tile.num_scores for tile in tiles) * query_size >= SHARED * len(tiles)
-
-
 def attend_by_vectors(query: Array, key: Array, value: Array, bias: Array | None) -> Array:
     """As `attend`, with one product of a matrix and a vector for each query.
 
@@ -226,11 +221,8 @@ class TiledAttention(PagedAttention):
         def compute(i: int) -> None:
             self._attend_tile(query, kv_cache, attn_metadata, tiles[i], output)
 
-        if are_shared(tiles, num_heads * head_size):
-            share(compute, len(tiles))
-        else:
-            for i in range(len(tiles)):
-                compute(i)
+        work = sum(tile.num_scores for tile in tiles) * num_heads * head_size
+        share(compute, len(tiles), alone=work < SHARED * len(tiles))
         return output
 
     def _attend_tile(

@@ -34,7 +34,7 @@ def get_blas_threads() -> int | None:
 
 
 def has_chosen_threads() -> bool:
-    """Whether somebody has set the number of BLAS threads from outside."""
+    """Whether the user has set the number of BLAS threads from outside."""
     return any(name in os.environ for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"))
 
 

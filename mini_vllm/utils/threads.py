@@ -3,8 +3,8 @@
 OpenBLAS has threads of its own, but they wait in a loop, and each product waits until all of them have run.
 Where other processes want the cores that is ruinous: beside two of them, on two cores, a model of 135 million
 weights made 1.8 tokens a second with two threads of OpenBLAS and 11.6 with one. Here the work is cut into
-pieces, and whoever is free takes the next one, the caller too: a helper that the system does not let run
-costs nothing until it has begun, because the caller then computes all of the pieces.
+pieces, and each thread takes the next one when it is free, the caller's too. A helper that the system does
+not run is not waited for: the caller then computes all of the pieces.
 
 vLLM's CPU backend leaves this to OpenMP, whose threads it binds to cores, one to a physical core
 (`vllm/utils/ompmultiprocessing.py:122 OMPProcessManager._parse_omp_threads_bind_env`).
@@ -33,7 +33,7 @@ PIECE = 3 * 2**18
 
 
 class _Job:
-    """Some work in pieces. Whoever calls `work` takes pieces until none is left."""
+    """Some work in pieces. Each thread that calls `work` takes pieces until none is left."""
 
     def __init__(self, compute: Piece, count: int) -> None:
         self._compute = compute
@@ -52,7 +52,7 @@ class _Job:
                 return
             try:
                 self._compute(piece)
-            except BaseException as error:  # the caller's to raise, whoever met it
+            except BaseException as error:  # raised in the caller, also where a helper met it
                 self._error = error
             with self._lock:
                 self._left -= 1
@@ -90,9 +90,14 @@ class _Helpers:
             self._jobs.get().work()
 
 
+class _Allowed(threading.local):
+    """How many threads the work of this thread may use. What a helper starts stays in the helper."""
+
+    count = 1
+
+
 _helpers = _Helpers()
-_threads = 1
-"""How many a product may use just now: as the number of BLAS threads, of the whole process."""
+_allowed = _Allowed()
 
 
 def _forget_helpers() -> None:
@@ -113,29 +118,33 @@ def count_cores() -> int:
 
 @contextmanager
 def shared_products(count: int | None = None) -> Iterator[None]:
-    """Until the block ends, BLAS has one thread, and `share` uses `count`: by default as many as
-    there are cores, up to `MOST_THREADS`.
+    """Until the block ends, BLAS has one thread, and `share` uses `count` for the work of this thread: by
+    default as many as there are cores, up to `MOST_THREADS`.
 
-    Changes nothing where somebody has chosen a number of BLAS threads, or where there is no BLAS that can be
-    told one (Accelerate).
+    Changes nothing where the user has chosen a number of BLAS threads, or where there is no BLAS that can
+    be told one (Accelerate).
     """
-    global _threads
     if has_chosen_threads() or get_blas_threads() is None:
         yield
         return
-    before = _threads
+    before = _allowed.count
     with blas_threads(1):
-        _threads = min(count_cores(), MOST_THREADS) if count is None else count
+        _allowed.count = min(count_cores(), MOST_THREADS) if count is None else count
         try:
             yield
         finally:
-            _threads = before
+            _allowed.count = before
 
 
-def share(compute: Piece, count: int) -> None:
-    """Call `compute` for the pieces 0 to `count` - 1, several at the same time where `shared_products` allows
-    it. Raises whatever `compute` raises."""
-    helpers = min(_threads, count) - 1
+def share(compute: Piece, count: int, alone: bool = False) -> None:
+    """Call `compute` for the pieces 0 to `count` - 1, several at a time inside `shared_products`.
+
+    Args:
+        alone: the pieces are too small for helpers, so this thread computes all of them.
+
+    Raises whatever `compute` raises.
+    """
+    helpers = 0 if alone else min(_allowed.count, count) - 1
     if helpers < 1:
         for piece in range(count):
             compute(piece)
@@ -158,7 +167,7 @@ def in_pieces(compute: Columns, columns: int, weights: int, rows: int) -> None:
 
     Raises whatever `compute` raises.
     """
-    count = min(_threads, weights * (1 if rows == 1 else 5) // PIECE)
+    count = min(_allowed.count, weights * (1 if rows == 1 else 5) // PIECE)
     if count < 2:
         compute(0, columns)
         return

@@ -64,24 +64,18 @@ class UnquantizedLinearMethod(LinearMethod):
     def apply(self, layer: Any, x: Float) -> Float:
         """`x @ weight.T`, in pieces of columns where that pays (`utils/threads.py`)."""
         weight, rows = layer.weight, len(x)
-        y: Float
         # One row is a matrix and a vector, which need no copy in either order.
-        if rows == 1 or not weight.flags.c_contiguous:
-            y = np.empty((rows, len(weight)), np.float32)
+        turned = rows > 1 and weight.flags.c_contiguous
+        y: Float = np.empty((len(weight), rows) if turned else (rows, len(weight)), np.float32)
 
-            def compute(start: int, stop: int) -> None:
+        def compute(start: int, stop: int) -> None:
+            if turned:
+                np.matmul(weight[start:stop], x.T, out=y[start:stop])
+            else:
                 np.matmul(x, weight[start:stop].T, out=y[:, start:stop])
 
-            in_pieces(compute, len(weight), weight.size, rows)
-            return y
-        turned = np.empty((len(weight), rows), np.float32)
-
-        def compute_turned(start: int, stop: int) -> None:
-            np.matmul(weight[start:stop], x.T, out=turned[start:stop])
-
-        in_pieces(compute_turned, len(weight), weight.size, rows)
-        y = np.ascontiguousarray(turned.T)
-        return y
+        in_pieces(compute, len(weight), weight.size, rows)
+        return np.ascontiguousarray(y.T) if turned else y
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""A product in pieces is the product, whoever computes them."""
+"""A product in pieces is the product, in whichever thread a piece is computed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WIDE = 4 * threads.PIECE
 
 
 @pytest.fixture(autouse=True)
-def nobody_chose(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_chosen_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     if get_blas_threads() is None:
         pytest.skip("numpy uses a BLAS other than OpenBLAS")
     for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
@@ -89,17 +89,21 @@ def test_two_callers_get_their_own_products() -> None:
     inputs = [rng.standard_normal((2, 600), np.float32) for _ in range(2)]
     with shared_products(2):
         want = [linear(x) for x in inputs]
-        got: list[list[np.ndarray]] = [[], []]
+    got: list[list[np.ndarray]] = [[], []]
 
-        def call(mine: int) -> None:
-            for _ in range(50):
+    def call(mine: int) -> None:
+        for _ in range(50):
+            with shared_products(2):
                 got[mine].append(linear(inputs[mine]))
 
-        callers = [threading.Thread(target=call, args=(i,)) for i in range(2)]
-        for caller in callers:
-            caller.start()
-        for caller in callers:
-            caller.join()
+    callers = [threading.Thread(target=call, args=(i,)) for i in range(2)]
+    for caller in callers:
+        caller.start()
+    for caller in callers:
+        caller.join()
+    found: list[tuple[int, int]] = []
+    in_pieces(lambda start, stop: found.append((start, stop)), 1000, WIDE, 1)
+    assert found == [(0, 1000)], "blocks that overlap in two threads leave nothing behind"
     for mine in range(2):
         assert len(got[mine]) == 50
         for y in got[mine]:  # the same shapes in the same pieces
@@ -121,7 +125,7 @@ def test_an_overflow_in_a_helper_says_nothing() -> None:
     started = threading.Event()
 
     def overflow(start: int, stop: int) -> None:
-        if start == 0:  # whoever has this one waits until somebody else has the other
+        if start == 0:  # the thread that has this one waits until another has the other
             assert started.wait(60)
         else:
             started.set()
