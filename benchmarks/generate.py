@@ -56,20 +56,26 @@ def mini_worker(model: str) -> Generate:
     return generate
 
 
-def vllm_worker(model: str, enforce_eager: bool, in_process: bool = False) -> Generate:
-    if in_process:  # the engine core in this process; the model still runs in a worker process
-        os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+def load_vllm(model: str, enforce_eager: bool) -> Any:
+    """vLLM's `LLM` on a CPU, in float32 and with blocks as `mini_vllm` has them."""
     os.environ["HF_HUB_OFFLINE"] = "1"
     os.environ["VLLM_NO_USAGE_STATS"] = os.environ["DO_NOT_TRACK"] = "1"
     os.environ.setdefault("VLLM_CPU_KVCACHE_SPACE", "1")
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
-    from vllm import LLM, SamplingParams
-    from vllm.inputs import TokensPrompt
+    from vllm import LLM
 
-    llm = LLM(
+    return LLM(
         model=model, dtype="float32", enforce_eager=enforce_eager, block_size=16,
         max_model_len=MAX_MODEL_LEN, enable_prefix_caching=False,
     )  # fmt: skip
+
+
+def vllm_worker(model: str, enforce_eager: bool, in_process: bool = False) -> Generate:
+    if in_process:  # the engine core in this process; the model still runs in a worker process
+        os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+    llm = load_vllm(model, enforce_eager)
+    from vllm import SamplingParams
+    from vllm.inputs import TokensPrompt
 
     def generate(prompts: list[list[int]], max_tokens: int) -> list[list[int]]:
         params = SamplingParams(temperature=0, max_tokens=max_tokens, ignore_eos=True)
@@ -109,19 +115,31 @@ WORKERS: dict[str, Callable[[str], Generate]] = {
 }
 
 
-def worker_main(name: str, model: str) -> int:
-    """Serve rounds: a JSON line in, a JSON line out on the real standard output."""
+def serve_rounds(make: Callable[[], Callable[[dict[str, Any]], dict[str, Any]]]) -> int:
+    """Answer rounds with what `make` makes: a JSON line in, a JSON line out on the real standard output."""
     reply = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what libraries print must not mix with the replies
-    generate = WORKERS[name](model)
+    answer = make()
     print(json.dumps({"ready": True}), file=reply, flush=True)
     for line in sys.stdin:
-        round_ = json.loads(line)
-        start = time.perf_counter()
-        outputs = generate(round_["prompts"], round_["max_tokens"])
-        seconds = time.perf_counter() - start
-        print(json.dumps({"seconds": seconds, "outputs": outputs}), file=reply, flush=True)
+        print(json.dumps(answer(json.loads(line))), file=reply, flush=True)
     return 0
+
+
+def worker_main(name: str, model: str) -> int:
+    """Serve the rounds of one engine."""
+
+    def make() -> Callable[[dict[str, Any]], dict[str, Any]]:
+        generate = WORKERS[name](model)
+
+        def answer(question: dict[str, Any]) -> dict[str, Any]:
+            start = time.perf_counter()
+            outputs = generate(question["prompts"], question["max_tokens"])
+            return {"seconds": time.perf_counter() - start, "outputs": outputs}
+
+        return answer
+
+    return serve_rounds(make)
 
 
 class Engine:

@@ -29,7 +29,7 @@ import importlib.util
 import json
 import os
 import random
-import resource
+import shlex
 import sys
 import tempfile
 import time
@@ -42,12 +42,11 @@ from typing import Any
 import numpy as np
 
 from benchmarks import machine
-from benchmarks.generate import Engine
+from benchmarks.generate import MAX_MODEL_LEN, Engine, load_vllm, serve_rounds
 from mini_vllm.model_loader.loader import load_config, tensors_of_layers
 from mini_vllm.model_loader.names import find_model
 from mini_vllm.utils.blas import faster_core_type
 
-MAX_MODEL_LEN = 1024
 SHAPES = {
     "smollm2": {64: (1, 4, 16, 64), 512: (1, 4, 16)},
     "qwen3-0.6b": {64: (1, 4, 16, 64), 512: (1, 4)},
@@ -161,16 +160,10 @@ def mini_worker(model: str) -> Run:
 def vllm_worker(model: str, enforce_eager: bool, all_cores: bool) -> Run:
     if all_cores:
         os.environ["VLLM_CPU_NUM_OF_RESERVED_CPU"] = "0"
-    os.environ["HF_HUB_OFFLINE"] = "1"
-    os.environ["VLLM_NO_USAGE_STATS"] = os.environ["DO_NOT_TRACK"] = "1"
-    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
-    from vllm import LLM, SamplingParams
+    llm = load_vllm(model, enforce_eager)
+    from vllm import SamplingParams
     from vllm.inputs import TokensPrompt
 
-    llm = LLM(
-        model=model, dtype="float32", enforce_eager=enforce_eager, block_size=16,
-        max_model_len=MAX_MODEL_LEN, enable_prefix_caching=False,
-    )  # fmt: skip
     return step_by_step(
         llm.llm_engine,
         lambda prompt: TokensPrompt(prompt_token_ids=prompt),
@@ -229,20 +222,20 @@ def rates(
 
 
 def worker_main(name: str, model: str) -> int:
-    """Serve rounds: a JSON line in, a JSON line out on the real standard output."""
-    reply = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what libraries print must not mix with the replies
-    run = WORKERS[name](model)
-    print(json.dumps({"ready": True}), file=reply, flush=True)
-    for line in sys.stdin:
-        question = json.loads(line)
-        prompts = question["prompts"]
-        stamps, outputs = run(prompts, question["max_tokens"])
-        tokens = sum(map(len, prompts))
-        prefill, decode = rates(stamps, len(prompts), tokens, question["max_tokens"])
-        answer = {"prefill": prefill, "decode": decode, "outputs": outputs}
-        print(json.dumps(answer), file=reply, flush=True)
-    return 0
+    """Serve the rounds of one engine."""
+
+    def make() -> Callable[[dict[str, Any]], dict[str, Any]]:
+        run = WORKERS[name](model)
+
+        def answer(question: dict[str, Any]) -> dict[str, Any]:
+            prompts, max_tokens = question["prompts"], question["max_tokens"]
+            stamps, outputs = run(prompts, max_tokens)
+            prefill, decode = rates(stamps, len(prompts), sum(map(len, prompts)), max_tokens)
+            return {"prefill": prefill, "decode": decode, "outputs": outputs}
+
+        return answer
+
+    return serve_rounds(make)
 
 
 # -- the roofs ------------------------------------------------------------------------------------
@@ -278,7 +271,7 @@ def roofs(
     read = 4 * (layers + head + requests * context * kv)
     operations = 2 * (layers + head) + attention * context
     decode = requests / max(read / bandwidth, requests * operations / peak)
-    prefill = peak / (2 * layers + attention * context / 2)  # half: nobody sees later tokens
+    prefill = peak / (2 * layers + attention * context / 2)  # half: no token sees later ones
     return prefill, decode
 
 
@@ -286,10 +279,15 @@ def roofs(
 
 
 def measure(
-    names: list[str], model: str, folder: Path, rounds: int, output_len: int, core_type: str | None
+    names: list[str],
+    model: str,
+    folder: Path,
+    rounds: int,
+    output_len: int,
+    core_type: str | None,
+    power: tuple[float, float],
 ) -> list[dict[str, Any]]:
     """A row for each number of requests and length of prompts; `names[0]` is compared with the others."""
-    power = measure_machine()
     print(f"{power[0] / 1e9:.1f} GB/s, {power[1] / 1e9:.0f} GFLOP/s", file=sys.stderr)
     vocab_size = load_config(folder).vocab_size
     rng = random.Random(0)
@@ -319,7 +317,7 @@ def measure(
                         [rng.randrange(100, vocab_size - 300) for _ in range(input_len)]
                         for _ in range(count)
                     ]
-                    # A prompt begins with each step of 2,048 tokens; all shall decode for `output_len` steps.
+                    # Prompts that do not fit into the first step begin later; yet all shall decode together.
                     max_tokens = output_len + 2 * -(-count * input_len // 2048)
                     for engine in here:
                         answer = engine.ask({"prompts": prompts, "max_tokens": max_tokens})
@@ -347,6 +345,8 @@ def measure(
 
 def load(folder: Path) -> int:
     """Print what loading the model takes."""
+    import resource  # Windows has none
+
     from mini_vllm.model_loader.loader import load_model
 
     config = load_config(folder)
@@ -398,11 +398,13 @@ def main(argv: list[str] | None = None) -> int:
         if args.load:
             return load(folder)
         core_type = faster_core_type()
-        rows = measure(names, args.model, folder, args.rounds, args.output_len, core_type)
+        power = measure_machine()
+        rows = measure(names, args.model, folder, args.rounds, args.output_len, core_type, power)
     print(machine.table(rows))
     if args.save:
-        command = f"python -m benchmarks.real_model --model {args.model}"
-        print(machine.save(args.model, command, rows))
+        command = shlex.join(["python", "-m", "benchmarks.real_model", *(argv or sys.argv[1:])])
+        measured = dict(zip(("bytes/s", "operations/s"), power, strict=True))
+        print(machine.save(args.model, command, rows, roofs=measured))
     return 0
 
 
