@@ -156,5 +156,5 @@ def suspects(lab: ModuleType, make: Any) -> str:
         if "make_manager" not in mistake.change + mistake.append:
             continue
         if differences(mistake.load().make_manager) == mine:
-            return f"An allocator with this mistake gives the same blocks: {mistake.name}\n{mistake.hint}"
+            return f"An allocator with this mistake gives the same blocks: {mistake.name}"
     return ""
