@@ -5,8 +5,8 @@
 
 Two models: the shipped one, and one with random weights in the shape of Llama-3.2-1B (16 bits). Three ways
 to run: eager, in pieces with attention outside (PIECEWISE), and whole (FULL_DECODE_ONLY). All three take
-the same runner, `GraphGPUModelRunner`, and the same decode steps of 1, 8 and 64 requests with some 128 tokens
-each.
+the same forward pass, `TorchGraphForward`, and the same decode steps of 1, 8 and 64 requests with some 128
+tokens each.
 
     launches    calls of the CUDA runtime that start a kernel or a graph, in one step, by torch's profiler
     copies      calls that start a copy or fill memory
@@ -38,9 +38,9 @@ from benchmarks.attention import describe_gpu
 from mini_vllm.attention import AttentionMetadata
 from mini_vllm.config.engine import DEFAULT_MODEL, EngineConfig
 from mini_vllm.config.model import LlamaConfig
+from mini_vllm.core.kv_cache_groups import get_kv_cache_config
 from mini_vllm.model_loader import load_config, load_weights
 from mini_vllm.model_loader.loader import expected_tensors
-from mini_vllm.sample.sampler import Sampler
 
 BATCHES = (1, 8, 64)
 CONTEXT = 128
@@ -117,23 +117,24 @@ def decode_step(
     return ids, np.full(batch, position), metadata
 
 
-def make_runner(model: Any, mode: str, batch: int) -> tuple[Any, float, float]:
-    """The runner, and seconds and MiB of making it less those of a runner without graphs.
+def make_forward(model: Any, mode: str, batch: int) -> tuple[Any, float, float]:
+    """What runs the model, and seconds and MiB of making it less those of making it without graphs.
 
     The KV cache is allocated by then: what is measured is `GraphedLlama.capture`.
     """
     import torch
 
-    from mini_vllm.gpu.cudagraph import GraphGPUModelRunner
+    from mini_vllm.gpu.cudagraph import TorchGraphForward
 
     blocks = -(-2 * CONTEXT // BLOCK_SIZE)
+    num_gpu_blocks = 1 + batch * blocks
     config = EngineConfig(
-        max_num_seqs=batch, max_model_len=2 * CONTEXT, num_gpu_blocks=1 + batch * blocks,
+        max_num_seqs=batch, max_model_len=2 * CONTEXT, num_gpu_blocks=num_gpu_blocks,
         max_num_batched_tokens=max(512, 2 * batch), attention="torch", cudagraph_mode=mode,
     )  # fmt: skip
     on_gpu = model.device.type == "cuda"
 
-    class Timed(GraphGPUModelRunner):
+    class Timed(TorchGraphForward):
         """Notes what the capture takes."""
 
         def capture_model(self) -> None:
@@ -146,26 +147,26 @@ def make_runner(model: Any, mode: str, batch: int) -> tuple[Any, float, float]:
             self.seconds = time.perf_counter() - began
             self.bytes = free - torch.cuda.mem_get_info()[0] if on_gpu else 0
 
-    runner = Timed(model, config, Sampler(0))
-    return runner, runner.seconds, runner.bytes / 2**20
+    forward = Timed(model, config, get_kv_cache_config(model.config, BLOCK_SIZE, num_gpu_blocks))
+    return forward, forward.seconds, forward.bytes / 2**20
 
 
-def run_step(runner: Any, batch: int, step: int) -> Any:
+def run_step(forward: Any, batch: int, step: int) -> Any:
     """Hidden states of one decode step, `[batch, hidden_size]`; the host does not wait."""
     import torch
 
     with torch.inference_mode():
-        hidden = runner._model_forward(*decode_step(batch, step, runner.vocab_size))
+        hidden = forward.run(*decode_step(batch, step, forward.model.config.vocab_size))
         return hidden[:batch]
 
 
-def count_launches(runner: Any, batch: int) -> dict[str, Any]:
+def count_launches(forward: Any, batch: int) -> dict[str, Any]:
     """One step under torch's profiler: calls that start something, and microseconds of kernels."""
     import torch
     from torch.profiler import ProfilerActivity, profile
 
     with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiler:
-        run_step(runner, batch, 1)
+        run_step(forward, batch, 1)
         torch.cuda.synchronize()
     calls: Counter[str] = Counter()
     device = 0.0
@@ -180,7 +181,7 @@ def count_launches(runner: Any, batch: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def median_step(runner: Any, batch: int, rounds: int) -> float:
+def median_step(forward: Any, batch: int, rounds: int) -> float:
     """Microseconds of a step, waited for."""
     import torch
 
@@ -188,16 +189,16 @@ def median_step(runner: Any, batch: int, rounds: int) -> float:
     for i in range(rounds):
         torch.cuda.synchronize()
         began = time.perf_counter()
-        run_step(runner, batch, i % CONTEXT)
+        run_step(forward, batch, i % CONTEXT)
         torch.cuda.synchronize()
         times.append(time.perf_counter() - began)
     return 1e6 * statistics.median(times[1:])
 
 
-def recorded_kernels(runner: Any, batch: int) -> int | None:
+def recorded_kernels(forward: Any, batch: int) -> int | None:
     """Kernels in the stand-in's graphs that a step of `batch` decodes replays; None where there are none."""
-    mode, key = runner.dispatcher.dispatch(batch, uniform_decode=True)
-    wrappers = {"FULL": [runner.graphed.full], "PIECEWISE": runner.graphed.split.pieces}
+    mode, key = forward.dispatcher.dispatch(batch, uniform_decode=True)
+    wrappers = {"FULL": [forward.graphed.full], "PIECEWISE": forward.graphed.split.pieces}
     if str(mode) not in wrappers:
         return None
     return sum(wrapper.entries[key].cudagraph.num_kernels for wrapper in wrappers[str(mode)])
@@ -208,22 +209,22 @@ def measure(model: Any, name: str, batch: int, rounds: int) -> list[dict[str, An
     timed = model.device.type == "cuda"
     rows, eager = [], None
     for mode in MODES:
-        runner, seconds, mib = make_runner(model, mode, batch)
-        steps = [run_step(runner, batch, step).float().clone() for step in range(3)]
+        forward, seconds, mib = make_forward(model, mode, batch)
+        steps = [run_step(forward, batch, step).float().clone() for step in range(3)]
         eager = steps if eager is None else eager
         error = max(float((a - b).abs().max()) for a, b in zip(steps, eager, strict=True))
         row: dict[str, Any] = {
-            "model": name, "batch": batch, "mode": mode, "ran as": runner.stat.runtime_mode,
-            "graphs": runner.num_graphs, "error": error,
+            "model": name, "batch": batch, "mode": mode, "ran as": forward.stat.runtime_mode,
+            "graphs": forward.num_graphs, "error": error,
         }  # fmt: skip
         if timed:
-            row |= count_launches(runner, batch)
-            row |= {"step us": median_step(runner, batch, rounds)}
+            row |= count_launches(forward, batch)
+            row |= {"step us": median_step(forward, batch, rounds)}
             row |= {"capture s": seconds, "capture MiB": mib}
         else:
-            row["kernels in graphs"] = recorded_kernels(runner, batch)
+            row["kernels in graphs"] = recorded_kernels(forward, batch)
         rows.append(row)
-        del runner
+        del forward
     return rows
 
 

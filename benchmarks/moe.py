@@ -5,7 +5,7 @@
 `mini_vllm` runs twice: grouped, its default, where an expert's tokens are neighbours, and in the form to
 read, expert by expert with a mask (`reference_experts`). Beside it vLLM's CPU backend, eager and compiled,
 and Hugging Face's `generate`, at 1, 16 and 64 requests. Where vLLM's grouped kernel does not apply (no
-AVX-512, or AMX), a mixture dies in vLLM at its first forward, and vLLM is left out (FOUND_IN_VLLM.md, 6).
+AVX-512, or AMX), a mixture dies in vLLM at its first forward and vLLM is left out (docs/FOUND_IN_VLLM.md, 6).
 """
 
 from __future__ import annotations

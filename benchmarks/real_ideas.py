@@ -1,6 +1,6 @@
 """What a serving engine's ideas are worth on a real model: SmolLM2-135M-Instruct, asked as a user would ask.
 
-    python -m benchmarks.real_ideas      # the tables of REAL_MODEL.md; two or three minutes
+    python -m benchmarks.real_ideas      # the tables of docs/REAL_MODEL.md; two or three minutes
 
 Four tables, each of which changes one thing, greedily, through the model's own chat template: requests
 together, a shared instruction, a cache that is too small, and drafts. Passes and tokens are counted, and

@@ -51,8 +51,8 @@ SHAPES = {
     "smollm2": {64: (1, 4, 16, 64), 512: (1, 4, 16)},
     "qwen3-0.6b": {64: (1, 4, 16, 64), 512: (1, 4)},
 }
-"""Requests at a time, by the prompts' length. 64 prompts of 512 tokens take more than 24 GB: each vLLM's
-worker grows to 6 GB with the smaller model."""
+"""Requests at a time, by the prompts' length. Each vLLM's worker grows to 6 GB, so with 24 GB run the larger
+shapes (`--shape 512x64`) with two engines at a time."""
 HF_MOST = 16
 """With more requests than this Hugging Face's `generate` is left out."""
 KV_CACHE_GIB = {"smollm2": "2", "qwen3-0.6b": "2"}
@@ -286,6 +286,7 @@ def measure(
     output_len: int,
     core_type: str | None,
     power: tuple[float, float],
+    shapes: dict[int, tuple[int, ...]],
 ) -> list[dict[str, Any]]:
     """A row for each number of requests and length of prompts; `names[0]` is compared with the others."""
     print(f"{power[0] / 1e9:.1f} GB/s, {power[1] / 1e9:.0f} GFLOP/s", file=sys.stderr)
@@ -305,7 +306,7 @@ def measure(
             stack.callback(engines[-1].close)
         for engine in engines:
             engine.ask({"prompts": [list(range(100, 164))] * 4, "max_tokens": 8})  # warms up
-        for input_len, counts in SHAPES[model].items():
+        for input_len, counts in shapes.items():
             for count in counts:
                 here = [engine for engine in engines if engine.name != "HF" or count <= HF_MOST]
                 best = {
@@ -375,12 +376,26 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--output-len", type=int, default=24, help="steps in which all decode (24)")
     parser.add_argument("--engines", help="names, by `;` (all but 'mini_vllm, one thread')")
     parser.add_argument("--load", action="store_true", help="what loading takes")
-    parser.add_argument("--save", action="store_true", help="write benchmarks/results/MODEL.json")
+    parser.add_argument(
+        "--shape",
+        help="tokens of a prompt x requests, 512x64 for example (all but what needs most)",
+    )
+    parser.add_argument(
+        "--save",
+        nargs="?",
+        const="",
+        metavar="NAME",
+        help="write benchmarks/results/NAME.json (the model's)",
+    )
     args = parser.parse_args(argv)
     if args.worker:
         return worker_main(args.worker, args.model)
     if args.model not in SHAPES:
         parser.error(f"--model must be one of {', '.join(SHAPES)}, got {args.model!r}")
+    shapes = SHAPES[args.model]
+    if args.shape:
+        length, _, count = args.shape.partition("x")
+        shapes = {int(length): (int(count),)}
     names = ["mini_vllm"]
     if importlib.util.find_spec("vllm") is not None:
         names += [name for name in WORKERS if name.startswith("vLLM")]
@@ -399,12 +414,14 @@ def main(argv: list[str] | None = None) -> int:
             return load(folder)
         core_type = faster_core_type()
         power = measure_machine()
-        rows = measure(names, args.model, folder, args.rounds, args.output_len, core_type, power)
+        rows = measure(
+            names, args.model, folder, args.rounds, args.output_len, core_type, power, shapes
+        )
     print(machine.table(rows))
-    if args.save:
+    if args.save is not None:
         command = shlex.join(["python", "-m", "benchmarks.real_model", *(argv or sys.argv[1:])])
         measured = dict(zip(("bytes/s", "operations/s"), power, strict=True))
-        print(machine.save(args.model, command, rows, roofs=measured))
+        print(machine.save(args.save or args.model, command, rows, roofs=measured))
     return 0
 
 

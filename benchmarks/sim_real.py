@@ -211,7 +211,9 @@ def mini_engine(clock: Clock) -> Engine:
             output_kind=RequestOutputKind.DELTA,
         )
 
-    return Engine(engine, core, [(core.model_runner, "execute_model")], params, clock)
+    executor = core.model_executor
+    timed = [(executor, "execute_model"), (executor, "sample_tokens")]
+    return Engine(engine, core, timed, params, clock)
 
 
 def vllm_engine(clock: Clock, config: Config = CONFIG, **options: Any) -> Engine:

@@ -11,12 +11,12 @@ Names, call order and decisions are those of vLLM 0.22.1. Heavy modules load on 
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
-
 from mini_vllm.version import __version__, __version_tuple__
 
+TYPE_CHECKING = False  # typing takes 20 ms, in which Ctrl-C would end in a traceback
 if TYPE_CHECKING:
+    from typing import Any
+
     from mini_vllm.config.engine import EngineConfig
     from mini_vllm.engine.arg_utils import AsyncEngineArgs, EngineArgs
     from mini_vllm.engine.async_llm import AsyncLLM
@@ -77,5 +77,7 @@ def __getattr__(name: str) -> Any:
         if missing is not None:  # an AttributeError's text is lost on the way to `from ... import`
             raise ImportError(missing)
         raise AttributeError(f"module 'mini_vllm' has no attribute {name!r}")
+    import importlib
+
     found = importlib.import_module(f"mini_vllm.{module}")
     return getattr(found, "AsyncLLM" if name == "AsyncLLMEngine" else name)

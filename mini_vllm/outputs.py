@@ -133,7 +133,7 @@ class CUDAGraphStat:
         runtime_mode: NONE, PIECEWISE or FULL.
         launches: kernels and graphs that were started for the model's forward pass. Upstream does not count
             them. Logits and sampling are outside of every graph, and are not counted here.
-            None for the model in torch, where nobody counts.
+            None for the model in torch, where nothing is counted.
     """
 
     num_unpadded_tokens: int

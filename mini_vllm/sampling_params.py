@@ -21,15 +21,15 @@ from enum import IntEnum
 from typing import Any, Protocol
 
 from mini_vllm.utils import values
-from mini_vllm.utils.outside import short
 from mini_vllm.utils.params import BeamSearchParams as BeamSearchParams
 from mini_vllm.utils.params import RepetitionDetectionParams as RepetitionDetectionParams
 from mini_vllm.utils.params import RequestOutputKind as RequestOutputKind
 from mini_vllm.utils.surface import entries, is_harmless, refusal
+from mini_vllm.utils.untrusted import shorten_repr
 
 logger = logging.getLogger(__name__)
 
-_SAMPLING_EPS = 1e-5
+SAMPLING_EPS = 1e-5
 """Below this temperature a request is greedy; a min_p up to it counts as none
 (`vllm/sampling_params.py:25 _SAMPLING_EPS`)."""
 _MAX_TEMP = 1e-2
@@ -93,7 +93,7 @@ class SamplingParams:
         output_kind: what the outputs on the way carry.
         logit_bias: token id to a number that is added to its logit.
         allowed_token_ids: the only token ids that may be drawn.
-        extra_args: what a logits processor of your own reads; nobody else does.
+        extra_args: what a logits processor of your own reads; nothing else does.
         skip_reading_prefix_cache: compute the whole prompt; where None, True exactly where
             `prompt_logprobs` asks for something.
         unknown: catches every other name, for an error that helps.
@@ -159,7 +159,9 @@ class SamplingParams:
         if unknown:
             _refuse_unknown(unknown)
         if not values.is_int(n):
-            raise ValueError(f"n must be an integer, got {short(n)} of type {type(n).__name__}.")
+            raise ValueError(
+                f"n must be an integer, got {shorten_repr(n)} of type {type(n).__name__}."
+            )
         self.n = n
         self.presence_penalty = values.number("presence_penalty", presence_penalty)
         self.frequency_penalty = values.number("frequency_penalty", frequency_penalty)
@@ -217,11 +219,11 @@ class SamplingParams:
             )
             self.temperature = _MAX_TEMP
         self._verify_args()
-        if self.temperature < _SAMPLING_EPS:
+        if self.temperature < SAMPLING_EPS:
             self.top_p, self.top_k, self.min_p = 1.0, 0, 0.0
             if self.n > 1:
                 raise ValueError(
-                    f"n must be 1 with greedy sampling (temperature 0), got {short(self.n)}: every "
+                    f"n must be 1 with greedy sampling (temperature 0), got {shorten_repr(self.n)}: every "
                     "completion would be the same."
                 )
 
@@ -235,10 +237,10 @@ class SamplingParams:
         """Refuse values outside their range
         (`vllm/sampling_params.py:452 SamplingParams._verify_args`)."""
         if self.n < 1:
-            raise ValueError(f"n must be at least 1, got {short(self.n)}.")
+            raise ValueError(f"n must be at least 1, got {shorten_repr(self.n)}.")
         if self.n > 1 and self.n > (limit := int(os.environ.get("VLLM_MAX_N_SEQUENCES", 16384))):
             raise ValueError(
-                f"n must be at most {limit} (VLLM_MAX_N_SEQUENCES), got {short(self.n)}."
+                f"n must be at most {limit} (VLLM_MAX_N_SEQUENCES), got {shorten_repr(self.n)}."
             )
         for name in ("presence_penalty", "frequency_penalty"):
             if not -2.0 <= getattr(self, name) <= 2.0:
@@ -250,31 +252,33 @@ class SamplingParams:
         if not 0.0 < self.top_p <= 1.0:
             raise ValueError(f"top_p must be in (0, 1], got {self.top_p}.")
         if self.top_k < -1:
-            raise ValueError(f"top_k must be 0 (off) or at least 1, got {short(self.top_k)}.")
+            raise ValueError(
+                f"top_k must be 0 (off) or at least 1, got {shorten_repr(self.top_k)}."
+            )
         if not 0.0 <= self.min_p <= 1.0:
             raise ValueError(f"min_p must be in [0, 1], got {self.min_p}.")
         if self.seed is not None and not -(2**63) <= self.seed < 2**64:
-            raise ValueError(f"seed must be in [-2**63, 2**64), got {short(self.seed)}.")
+            raise ValueError(f"seed must be in [-2**63, 2**64), got {shorten_repr(self.seed)}.")
         if self.max_tokens is not None and self.max_tokens < 1:
-            raise ValueError(f"max_tokens must be at least 1, got {short(self.max_tokens)}.")
+            raise ValueError(f"max_tokens must be at least 1, got {shorten_repr(self.max_tokens)}.")
         if self.min_tokens < 0:
             raise ValueError(
-                f"min_tokens must be greater than or equal to 0, got {short(self.min_tokens)}."
+                f"min_tokens must be greater than or equal to 0, got {shorten_repr(self.min_tokens)}."
             )
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
             raise ValueError(
-                f"min_tokens must be less than or equal to max_tokens={short(self.max_tokens)}, "
-                f"got {short(self.min_tokens)}."
+                f"min_tokens must be less than or equal to max_tokens={shorten_repr(self.max_tokens)}, "
+                f"got {shorten_repr(self.min_tokens)}."
             )
         for name in ("logprobs", "prompt_logprobs"):
             count = getattr(self, name)
             if count is not None and count < -1:
                 raise ValueError(
-                    f"{name} must be at least 0, or -1 for the vocabulary, got {short(count)}."
+                    f"{name} must be at least 0, or -1 for the vocabulary, got {shorten_repr(count)}."
                 )
         if self.stop and not self.detokenize:
             raise ValueError(
-                f"stop={short(self.stop)} needs detokenize=True: stop strings are sought in the text."
+                f"stop={shorten_repr(self.stop)} needs detokenize=True: stop strings are sought in the text."
             )
 
     def verify(self, vocab_size: int, max_logprobs: int = 20) -> None:
@@ -295,7 +299,7 @@ class SamplingParams:
             wanted = getattr(self, name)
             if wanted is not None and (vocab_size if wanted == -1 else wanted) > limit:
                 raise ValueError(
-                    f"{name}={short(wanted)} asks for more log probabilities than the allowed {limit} "
+                    f"{name}={shorten_repr(wanted)} asks for more log probabilities than the allowed {limit} "
                     f"(max_logprobs={max_logprobs}, vocabulary size {vocab_size})."
                 )
         if self.logprob_token_ids is not None:
@@ -307,7 +311,7 @@ class SamplingParams:
             if self.logprobs is not None and self.logprobs != count:
                 raise ValueError(
                     f"logprobs must be the number of logprob_token_ids ({count}) where both are set, got "
-                    f"{short(self.logprobs)}."
+                    f"{shorten_repr(self.logprobs)}."
                 )
         if self.allowed_token_ids is not None and not self.allowed_token_ids:
             raise ValueError("allowed_token_ids must be None or hold a token id, got [].")
@@ -316,7 +320,7 @@ class SamplingParams:
         values.check_vocabulary("stop_token_ids", self.stop_token_ids, vocab_size)
         values.check_vocabulary("logprob_token_ids", self.logprob_token_ids or (), vocab_size)
         for word in self._bad_words_token_ids or ():
-            values.check_vocabulary(f"bad_words={short(self.bad_words)}", word, vocab_size)
+            values.check_vocabulary(f"bad_words={shorten_repr(self.bad_words)}", word, vocab_size)
 
     def update_from_generation_config(
         self, generation_config: dict[str, Any], eos_token_id: int | None = None
@@ -359,7 +363,7 @@ class SamplingParams:
             word = bad_word.lstrip()
             plain = tokenizer.encode(word, add_special_tokens=False)
             if not plain:
-                raise ValueError(f"bad_words must hold words, got {short(bad_word)}.")
+                raise ValueError(f"bad_words must hold words, got {shorten_repr(bad_word)}.")
             spaced = tokenizer.encode(" " + word, add_special_tokens=False)
             found.append(plain)
             if spaced[0] != plain[0] and len(spaced) == len(plain):
@@ -382,7 +386,7 @@ class SamplingParams:
     @property
     def sampling_type(self) -> SamplingType:
         """GREEDY, RANDOM, or RANDOM_SEED for a row with a stream of its own."""
-        if self.temperature < _SAMPLING_EPS:
+        if self.temperature < SAMPLING_EPS:
             return SamplingType.GREEDY
         return SamplingType.RANDOM if self.seed is None else SamplingType.RANDOM_SEED
 
@@ -430,4 +434,4 @@ def _refuse_unknown(unknown: dict[str, Any]) -> None:
             raise ValueError(message)
         near = difflib.get_close_matches(name, [*PARAMETERS, *entries("SamplingParams")], n=1)
         hint = f" Did you mean {near[0]!r}?" if near else f" It takes {', '.join(PARAMETERS)}."
-        raise TypeError(f"SamplingParams has no parameter {short(name)}.{hint}")
+        raise TypeError(f"SamplingParams has no parameter {shorten_repr(name)}.{hint}")

@@ -140,8 +140,9 @@ def bo_moves(move_memory: bool) -> str:
     ask(made, "bo", BO, 14)
     made.step()
     runner = made.engine_core.model_runner
-    row = runner.row_of["bo"]
-    old, runner.block_table[row, 1] = int(runner.block_table[row, 1]), 9
+    batch = runner.input_batch
+    row, table = batch.req_id_to_index["bo"], batch.block_table[0].table
+    old, table[row, 1] = int(table[row, 1]), 9
     if move_memory:
         for kv_cache in runner.kv_caches:
             kv_cache[9] = kv_cache[old]

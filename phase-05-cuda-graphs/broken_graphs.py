@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 from morning import engine, greedy, stat
@@ -22,7 +23,8 @@ from mini_vllm.cudagraph import (
     LaunchCounter,
     is_uniform_decode,
 )
-from mini_vllm.worker.graph_model_runner import GraphModelRunner
+from mini_vllm.worker.forward import Ints
+from mini_vllm.worker.graph_forward import NumpyGraphForward
 
 WIDTHS = {"hidden_states": 2048, "qkv": 3072, "gate_up": 16384}
 """Some of the arrays of Llama-3.2-1B, with their columns."""
@@ -46,11 +48,15 @@ def keys_with_requests() -> int:
     return sum(sizes())
 
 
-class PadsFirst(GraphModelRunner):
+class PadsFirst(NumpyGraphForward):
     """Asks whether the step is a uniform decode when it has its padding already."""
 
-    def _model_forward(
-        self, input_ids: np.ndarray, positions: np.ndarray, attn_metadata: AttentionMetadata
+    def run(
+        self,
+        input_ids: Ints,
+        positions: Ints,
+        attn_metadata: AttentionMetadata,
+        aux_hidden_states: list[Any] | None = None,
     ) -> np.ndarray:
         dispatch = self.dispatcher.dispatch
 
@@ -64,14 +70,14 @@ class PadsFirst(GraphModelRunner):
 
         self.dispatcher.dispatch = late  # type: ignore[method-assign,assignment]
         try:
-            return super()._model_forward(input_ids, positions, attn_metadata)
+            return super().run(input_ids, positions, attn_metadata, aux_hidden_states)
         finally:
             self.dispatcher.dispatch = dispatch  # type: ignore[method-assign]
 
 
-def launches_of_three(runner: type[GraphModelRunner] = GraphModelRunner) -> tuple[str, int]:
+def launches_of_three(forward: type[NumpyGraphForward] = NumpyGraphForward) -> tuple[str, int]:
     """The runtime mode of a step in which three people decode, and its launches."""
-    under = engine(runner=runner)
+    under = engine(forward=forward)
     for name in ("lou", "kim", "max"):
         under.add_request(name, "The KV cache", greedy(4))
     for _ in range(2):

@@ -4,7 +4,7 @@
 
 The shipped model (4 layers) under FULL_AND_PIECEWISE, with graphs for 1, 2, 4 and 8 tokens. It stops before
 the step in which Kim, Mo and Ned decode and Lou's prompt of four tokens is computed; behind it Kim gets one
-token more, and the others go on without her. At the prompt of the debugger `engine`, `runner` and `graph`
+token more, and the others go on without her. At the prompt of the debugger `engine`, `forward` and `graph`
 are names. EXERCISES.md has the drills.
 """
 
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from mini_vllm import EngineConfig, LLMEngine, SamplingParams
 from mini_vllm.cudagraph import graph
-from mini_vllm.worker import graph_model_runner as runner
+from mini_vllm.worker import graph_forward as forward
 
 
 def main() -> None:
@@ -32,8 +32,8 @@ def main() -> None:
     engine.step()
     params = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True)
     engine.add_request("lou", {"prompt_token_ids": [60, 61, 62, 63]}, params)
-    graphs = engine.engine_core.model_runner
-    assert isinstance(graphs, runner.GraphModelRunner)
+    graphs = engine.engine_core.model_runner.forward
+    assert isinstance(graphs, forward.NumpyGraphForward)
     graphs.counter.reset()
     breakpoint()  # noqa: T100
     while engine.has_unfinished_requests():

@@ -1,4 +1,4 @@
-"""The shipped model under graphs: how its steps run, and two runners with a fault each, to show results only.
+"""The shipped model under graphs: how its steps run, and two faults, to show results only.
 
 Lou, Kim, Max and Nia ask the shipped engine. The pages import this module by its name: start Python in this
 folder.
@@ -34,7 +34,8 @@ from mini_vllm.cudagraph.graph import Values
 from mini_vllm.engine.parts import DEFAULT_PARTS, EngineParts
 from mini_vllm.engine.step_record import StepRecord
 from mini_vllm.outputs import CUDAGraphStat
-from mini_vllm.worker.graph_model_runner import GraphModelRunner
+from mini_vllm.worker.forward import Ints
+from mini_vllm.worker.graph_forward import NumpyGraphForward
 
 SIZES = [1, 2, 4, 8, 16, 32]
 """Capture sizes of our own for the shipped engine, few enough to look at."""
@@ -48,22 +49,21 @@ PROMPTS = {
 
 def engine(
     mode: str = "FULL_AND_PIECEWISE",
-    runner: type[GraphModelRunner] = GraphModelRunner,
+    forward: type[NumpyGraphForward] = NumpyGraphForward,
     parts: EngineParts = DEFAULT_PARTS,
     **settings: Any,
 ) -> LLMEngine:
-    """The shipped engine under a graph mode, with a graph runner that may have a fault."""
+    """The shipped engine under a graph mode; what runs its model as graphs may have a fault."""
     settings = {"max_num_seqs": 8, "cudagraph_capture_sizes": SIZES, **settings}
-    with patch("mini_vllm.worker.graph_model_runner.GraphModelRunner", runner):
+    with patch("mini_vllm.worker.graph_forward.NumpyGraphForward", forward):
         return LLMEngine(config=EngineConfig(cudagraph_mode=mode, **settings), parts=parts)
 
 
 def stat(of: LLMEngine) -> CUDAGraphStat:
     """How the engine's last step ran."""
-    runner = of.engine_core.model_runner
-    assert isinstance(runner, GraphModelRunner)
-    assert runner.stat is not None
-    return runner.stat
+    ran = of.engine_core.model_runner.forward.stat
+    assert ran is not None
+    return ran
 
 
 def greedy(max_tokens: int) -> SamplingParams:
@@ -165,7 +165,7 @@ class Capture:
     pool: int
 
 
-class NotesCaptures(GraphModelRunner):
+class NotesCaptures(NumpyGraphForward):
     """Notes what the pool holds after each capture."""
 
     def capture_model(self) -> None:
@@ -190,34 +190,42 @@ class SmallestFirst(CudagraphDispatcher):
 def captures(smallest_first: bool = False) -> list[Capture]:
     """The captures of the shipped engine's start."""
     chosen = SmallestFirst if smallest_first else CudagraphDispatcher
-    under = engine(runner=NotesCaptures, parts=EngineParts(cudagraph_dispatcher=chosen))
-    runner = under.engine_core.model_runner
-    assert isinstance(runner, NotesCaptures)
-    return runner.captures
+    under = engine(forward=NotesCaptures, parts=EngineParts(cudagraph_dispatcher=chosen))
+    forward = under.engine_core.model_runner.forward
+    assert isinstance(forward, NotesCaptures)
+    return forward.captures
 
 
 # --- two faults ---
 
 
-class Rebinds(GraphModelRunner):
+class Rebinds(NumpyGraphForward):
     """Makes a new array for each step's tokens, where it should write into the one that was captured."""
 
-    def _model_forward(
-        self, input_ids: np.ndarray, positions: np.ndarray, attn_metadata: AttentionMetadata
+    def run(
+        self,
+        input_ids: Ints,
+        positions: Ints,
+        attn_metadata: AttentionMetadata,
+        aux_hidden_states: list[Any] | None = None,
     ) -> np.ndarray:
         self.buffers["input_ids"] = self.buffers["input_ids"].copy()
-        return super()._model_forward(input_ids, positions, attn_metadata)
+        return super().run(input_ids, positions, attn_metadata, aux_hidden_states)
 
 
-class StaleSlots(GraphModelRunner):
+class StaleSlots(NumpyGraphForward):
     """Leaves the slots of padded rows as the last step with so many rows had them."""
 
-    def _model_forward(
-        self, input_ids: np.ndarray, positions: np.ndarray, attn_metadata: AttentionMetadata
+    def run(
+        self,
+        input_ids: Ints,
+        positions: Ints,
+        attn_metadata: AttentionMetadata,
+        aux_hidden_states: list[Any] | None = None,
     ) -> np.ndarray:
         self.before = self.buffers["slot_mapping"].copy()
         self.num_tokens_unpadded = len(input_ids)
-        return super()._model_forward(input_ids, positions, attn_metadata)
+        return super().run(input_ids, positions, attn_metadata, aux_hidden_states)
 
     def _run(self, values: Values, mode: CUDAGraphMode, desc: BatchDescriptor) -> None:
         if not self.counter.capturing_enabled:  # at the start all slots are -1
@@ -237,18 +245,18 @@ def trusting(
     return GraphRunner(kernels, runtime_mode, counter, pool, check_addresses=False)
 
 
-def kim_reads(runner: type[GraphModelRunner] = GraphModelRunner, checked: bool = False) -> str:
+def kim_reads(forward: type[NumpyGraphForward] = NumpyGraphForward, checked: bool = False) -> str:
     """What Kim reads; with `checked`, addresses are compared before each replay."""
     parts = DEFAULT_PARTS if checked else EngineParts(graph_runner=trusting)
-    under = engine(runner=runner, parts=parts)
+    under = engine(forward=forward, parts=parts)
     *_, last = under.stream("The KV cache", greedy(40))
     return last.outputs[0].text
 
 
-def four_people(runner: type[GraphModelRunner], num_gpu_blocks: int = 48) -> LLMEngine:
+def four_people(forward: type[NumpyGraphForward], num_gpu_blocks: int = 48) -> LLMEngine:
     """Lou, Kim, Max and Nia have asked. Nia leaves after six tokens, so that three run as four."""
     under = engine(
-        runner=runner, block_size=4, num_gpu_blocks=num_gpu_blocks, enable_prefix_caching=False
+        forward=forward, block_size=4, num_gpu_blocks=num_gpu_blocks, enable_prefix_caching=False
     )
     for name, prompt in PROMPTS.items():
         under.add_request(name, prompt, greedy(6 if name == "nia" else 40))
@@ -272,23 +280,26 @@ def stale_step() -> StaleStep:
     """The first step in which the slot that Nia left lies in a block of Lou's that is full already."""
     under = four_people(StaleSlots)
     runner = under.engine_core.model_runner
-    assert isinstance(runner, GraphModelRunner)
+    rows, block_table = runner.input_batch.req_id_to_index, runner.input_batch.block_table[0]
+    assert isinstance(runner.forward, NumpyGraphForward)
     while True:
         under.step()
-        if "nia" in runner.row_of or stat(under).num_paddings != 1:
+        if "nia" in rows or stat(under).num_paddings != 1:
             continue
-        slots = runner.buffers["slot_mapping"][:4].tolist()
+        slots = runner.forward.buffers["slot_mapping"][:4].tolist()
         tables = {
-            name: runner.block_table[row, : runner.num_blocks[row]].tolist()
-            for name, row in runner.row_of.items()
+            name: block_table.table[row, : block_table.num_blocks_per_row[row]].tolist()
+            for name, row in rows.items()
         }
         if slots[3] // 4 in tables["lou"][:-1]:
             return StaleStep(slots, tables)
 
 
-def lou_reads(runner: type[GraphModelRunner] = GraphModelRunner, num_gpu_blocks: int = 48) -> str:
+def lou_reads(
+    forward: type[NumpyGraphForward] = NumpyGraphForward, num_gpu_blocks: int = 48
+) -> str:
     """What Lou reads while Kim, Max and, at first, Nia decode beside her."""
-    under = four_people(runner, num_gpu_blocks)
+    under = four_people(forward, num_gpu_blocks)
     text = ""
     while under.has_unfinished_requests():
         for output in under.step():
@@ -297,7 +308,7 @@ def lou_reads(runner: type[GraphModelRunner] = GraphModelRunner, num_gpu_blocks:
     return text
 
 
-def two_launches() -> tuple[LaunchCounter, Graph, Values, Values]:
+def two_launches() -> tuple[LaunchCounter, Graph, np.ndarray, np.ndarray]:
     """A counter, a graph of two launches, its input x and its output z = 2 x + 1, replayed once."""
     counter, graph = LaunchCounter(), Graph()
     x, y, z = np.array([5.0]), np.zeros(1), np.zeros(1)

@@ -21,8 +21,7 @@ from noor import Array, error, matrix, seen
 from mini_vllm import LLM, SamplingParams
 from mini_vllm.compress.quantize import quantize_checkpoint
 from mini_vllm.config.engine import DEFAULT_MODEL
-from mini_vllm.layers.quantization import linear
-from mini_vllm.layers.quantization.config import get_quantization_config
+from mini_vllm.layers.quantization import get_quantization_config, linear
 from mini_vllm.layers.quantization.float_formats import E4M3
 from mini_vllm.layers.quantization.grid import QuantArgs, round_to_nearest
 from mini_vllm.layers.quantization.linear import LinearMethod

@@ -31,7 +31,7 @@ def load(avx2: bool) -> str:
         torch.cpu._is_avx512_supported = lambda: False
     import vllm._custom_ops  # noqa: F401  # loads the extension that the platform chooses
 
-    mapped = [Path(line) for line in Path("/proc/self/maps").read_text().split()]
+    mapped = [Path(line) for line in Path("/proc/self/maps").read_text("utf-8").split()]
     [name] = {file.name for file in mapped if file.parent.name == "vllm" and file.match("_C*.so")}
     return name.split(".")[0]
 

@@ -42,7 +42,7 @@ from mini_vllm.layers.quantization.float_formats import (
     encode_nvfp4,
 )
 from mini_vllm.layers.quantization.grid import QuantArgs, round_to_nearest
-from mini_vllm.layers.quantization.linear import quantize_per_token_int8
+from mini_vllm.layers.quantization.scaled import quantize_per_token_int8
 from mini_vllm.model_loader import load_config, load_model, load_weights
 from mini_vllm.models.llama import LlamaForCausalLM
 

@@ -19,7 +19,7 @@ from mini_vllm.compress.gptq import gptq, inverse_rows
 from mini_vllm.compress.smoothquant import smoothing_scales
 from mini_vllm.config.engine import DEFAULT_MODEL
 from mini_vllm.layers.quantization.grid import QuantArgs, choose_scales, quantize, round_to_nearest
-from mini_vllm.layers.quantization.linear import quantize_per_token_int8
+from mini_vllm.layers.quantization.scaled import quantize_per_token_int8
 from mini_vllm.model_loader import load_config
 
 Floats = NDArray[np.float64]

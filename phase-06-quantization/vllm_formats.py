@@ -67,11 +67,11 @@ def changed(folder: Path, name: str, **keys: Any) -> Path:
     """A copy of a checkpoint whose `quantization_config` has some keys otherwise; None removes one."""
     copy = folder.with_name(f"{folder.name}-{name}")
     shutil.copytree(folder, copy, dirs_exist_ok=True)
-    config = json.loads((copy / "config.json").read_text())
+    config = json.loads((copy / "config.json").read_text("utf-8"))
     quantised = config.setdefault("quantization_config", {})
     quantised |= keys
     config["quantization_config"] = {k: v for k, v in quantised.items() if v is not None}
-    (copy / "config.json").write_text(json.dumps(config))
+    (copy / "config.json").write_text(json.dumps(config), "utf-8")
     return copy
 
 

@@ -208,9 +208,9 @@ def read_config(raw: dict[str, Any]) -> Any:
 
     dtype = str(torch.get_default_dtype()).removeprefix("torch.")
     with tempfile.TemporaryDirectory() as folder:
-        described = json.loads((Path(DEFAULT_MODEL) / "config.json").read_text())
+        described = json.loads((Path(DEFAULT_MODEL) / "config.json").read_text("utf-8"))
         described["quantization_config"] = raw
-        (Path(folder) / "config.json").write_text(json.dumps(described))
+        (Path(folder) / "config.json").write_text(json.dumps(described), "utf-8")
         model = ModelConfig(model=folder, dtype=dtype, skip_tokenizer_init=True)
         return VllmConfig._get_quantization_config(model, LoadConfig())
 

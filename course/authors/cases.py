@@ -21,18 +21,18 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from course.authors.mutants import Mutant, plant
-from course.authors.mutate import ALLOW_LIST, choose, read_allow_list
+from course.authors.mutate import choose, read_allow_list
 from course.authors.proof import whole_job
 from course.authors.rewrites import rewrite
 from course.learner.grade import run_jobs
-from course.learner.labs import Course, Lab
+from course.learner.labs import PROOF, Course, Lab
 from course.learner.mistakes import Mistake, read_mistakes
 from course.learner.progress import state_folder, write_atomically
 from course.learner.results import LabRun, TestResult
 from course.learner.stubs import Function, functions, is_unwritten
 
 _MOST_KEPT = 4000  # runs, a lab
-_APART = ("README.md", "HINTS.md", "starter.py", "mistakes.toml", "fingerprints.json", ALLOW_LIST)
+_APART = ("README.md", "HINTS.md", "starter.py", PROOF)
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ def cases_of(lab: Lab, most_mutants: int, most_others: int, seed: int = 0) -> li
             Case("slip", mistake.key, m.source, m, f"{m.old} -> {m.new}")
             for m in choose(slips, chance, most_others)
         ]
-    excused = read_allow_list(lab.folder / ALLOW_LIST)
+    excused = read_allow_list(lab.mutants)
     mutants = [
         m for m in plant(solution) if m.key not in excused.lines and not excused.function_reason(m)
     ]

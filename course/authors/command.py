@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,6 +18,7 @@ import typer
 from course.learner.desk import Desk
 from course.learner.labs import CourseError
 from course.learner.mistakes import find_mistake
+from mini_vllm.utils.extras import how_to_get
 
 app = typer.Typer(help="For authors: the rules that the course is held to.", no_args_is_help=True)
 LabName = Annotated[
@@ -141,14 +144,36 @@ def weigh_command(
     raise typer.Exit(1 if found else 0)
 
 
+def sync(
+    tree: Annotated[
+        Path | None,
+        typer.Option("--tree", help="A vLLM tree. Default: upstream/vllm or the installed one."),
+    ] = None,
+) -> None:
+    """Write all that is generated again: links, code blocks, tables, the index of facts, CONFORMANCE.md."""
+    from course.cite.command import fix as fix_citations
+    from course.conformance.page import PAGE, make_page
+    from course.conformance.table import read_expected
+    from course.docs.command import fix as fix_pages
+
+    PAGE.write_text(make_page(read_expected()), encoding="utf-8")
+    # The tables need the index, and the links stand in the tables. What is wrong then, the last two say.
+    with suppress(typer.Exit):
+        fix_citations(tree)
+    statuses = []
+    for write in (fix_pages, partial(fix_citations, tree)):
+        try:
+            write()
+        except typer.Exit as stop:
+            statuses.append(stop.exit_code)
+    raise typer.Exit(max(statuses, default=0))
+
+
 # -- groups that live in modules of their own, loaded when they are called ------------------------
 
 
 def extra_missing(command: str, package: str | None, extra: str) -> CourseError:
-    return CourseError(
-        f"'course {command}' needs {package}: uv sync --inexact --extra {extra}, or "
-        f'pip install -e ".[{extra}]"'
-    )
+    return CourseError(f"'course {command}' needs {package}: {how_to_get(extra)}")
 
 
 def mount(
@@ -194,6 +219,7 @@ def add_commands(to: typer.Typer, hidden: bool = False) -> None:
     to.command("mistake", hidden=hidden)(show_mistake)
     to.command("mutate", hidden=hidden)(mutate_command)
     to.command("weigh", hidden=hidden)(weigh_command)
+    to.command("sync", hidden=hidden)(sync)
     for name, module, extra, text in GROUPS:
         mount(to, name, module, extra, text, hidden)
 

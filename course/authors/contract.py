@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 
 from course.learner.hints import read_hints
-from course.learner.labs import PIECES, Course, CourseError, Lab, is_test_file
+from course.learner.labs import MISTAKES, PIECES, Course, CourseError, Lab, is_test_file
 from course.learner.mistakes import read_mistakes
 from course.learner.stubs import Function, body_of, functions, is_unwritten
 
@@ -162,11 +162,11 @@ def _mistakes(lab: Lab) -> Iterator[str]:
         yield str(error).removeprefix(f"{lab.folder}/")
         return
     if len(mistakes) < 3:
-        yield f"mistakes.toml: at least 3 mistakes, has {len(mistakes)}"
+        yield f"{MISTAKES}: at least 3 mistakes, has {len(mistakes)}"
     tests = {node.name for node in _test_functions(lab)}
     solution = ast.dump(ast.parse(lab.solution.read_bytes()))
     for mistake in mistakes:
-        where = f"mistakes.toml: {mistake.key}"
+        where = f"{MISTAKES}: {mistake.key}"
         if mistake.test not in tests:
             yield f"{where}: names {mistake.test}, which is no test"
         try:

@@ -1,7 +1,7 @@
 """`course mutate`: do a lab's tests notice small faults in its solution?
 
 Each mutant of `solution.py` runs the lab's tests in a fork, up to the first failure. Some mutants
-behave as the solution does; those stand in `mutants.txt` in the lab's folder, each with its reason:
+behave as the solution does; those stand in the lab's `proof/mutants.txt`, each with its reason:
 
     FUNCTION
     - LINE AS IT IS
@@ -29,7 +29,6 @@ from course.learner.grade import Job, run_jobs
 from course.learner.labs import Course, CourseError, Lab
 from course.learner.results import BAD, LabRun
 
-ALLOW_LIST = "mutants.txt"
 SLACK = 4.0  # seconds that any mutant gets
 STOP_AT = (*BAD, "todo")
 
@@ -134,7 +133,7 @@ def mutate(
             (f"{t.name}: {t.message}" for t in base.bad), "its tests skip"
         )
         raise CourseError(f"{lab.id}: solution.py must pass before it is mutated; {reason}")
-    allow_list = read_allow_list(lab.folder / ALLOW_LIST)
+    allow_list = read_allow_list(lab.mutants)
     every = plant(lab.solution.read_text(encoding="utf-8"))
     count = [
         m for m in every if m.key not in allow_list.lines and not allow_list.function_reason(m)

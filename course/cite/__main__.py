@@ -1,5 +1,5 @@
 """`python -m course.cite`."""
 
-from course.cite.command import app
+from course.door import run_module
 
-app()
+raise SystemExit(run_module("course.cite.command", "app"))

@@ -1,7 +1,7 @@
 """Check citations against facts, move them to where their symbols went, say what drifted.
 
-The facts come from the committed index, from a vLLM tree, or for citations of this repository from
-its own files. All three answer alike: `facts(path)`, `paths`, `folders`, `find(name)`.
+The facts come from the committed index or from a vLLM tree. Both answer alike: `facts(path)`, `paths`,
+`folders`, `find(name)`. A citation of this repository has no line, and is looked up in its files.
 """
 
 from __future__ import annotations
@@ -9,29 +9,16 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from course.cite.index import (
-    NEW,
-    SUFFIXES,
-    FileFacts,
-    Index,
-    Tree,
-    repository_facts,
-    repository_line_hash,
-)
+from course.cite.index import NEW, SUFFIXES, FileFacts, Index, Tree
+from course.cite.own import own_line, repository_facts
 from course.cite.symbols import Symbol, line_hash
 from course.cite.text import Citation, Found
 from course.docs.pages import ROOT, Problem
 
 Source = Index | Tree
-
-
-def facts_for(citation: Citation, source: Source, root: Path = ROOT) -> FileFacts | None:
-    if citation.own:
-        return repository_facts(root, citation.path)
-    return source.facts(citation.path)
 
 
 def check(found: Found, source: Source, root: Path = ROOT) -> list[Problem]:
@@ -57,12 +44,15 @@ def _could_hold(source: Source, path: str) -> bool:
 
 
 def _check(citation: Citation, source: Source, root: Path) -> Iterator[Problem]:
-    if not citation.own and not _could_hold(source, citation.path):
+    if citation.own:
+        yield from map(citation.problem, filter(None, [_wrong_own(citation, root)]))
         return
-    facts = facts_for(citation, source, root)
-    is_index = isinstance(source, Index) and not citation.own
+    if not _could_hold(source, citation.path):
+        return
+    facts = source.facts(citation.path)
+    is_index = isinstance(source, Index)
     if facts is None:
-        near = _near_path(citation.path, source)
+        near = _gone(citation.path, citation.symbol, source)
         yield citation.problem(
             f"not in the index{near}; {NEW}" if is_index else f"no such file{near}"
         )
@@ -75,21 +65,12 @@ def _check(citation: Citation, source: Source, root: Path) -> Iterator[Problem]:
     if is_index and not _is_indexed(citation, facts, source):
         yield citation.problem(f"not in the index; {NEW}")
         return
-    if not citation.own and source.line_hash(citation.path, line) == line_hash(""):
+    if source.line_hash(citation.path, line) == line_hash(""):
         here = facts.at(line)
         at = f"; {here.name} is defined at line {here.line}" if here else ""
         yield citation.problem(f"line {line} is blank{at}")
         return
-    if citation.symbol is None:
-        if citation.own:
-            here = facts.at(line)
-            form = f", as in `{citation.text()} in {here.name}`" if here else ""
-            yield citation.problem(f"lines of this repository move: name a symbol{form}")
-        return
-    defined = facts.defined(citation.symbol)
-    if any(_holds(citation, s) for s in defined):
-        if citation.own and citation.inside and isinstance(source, Index):
-            yield from _check_pin(citation, source, root)
+    if citation.symbol is None or any(_holds(citation, s) for s in facts.defined(citation.symbol)):
         return
     here = facts.at(line)
     what = "outside of every symbol" if here is None else _describe(here, line)
@@ -97,13 +78,20 @@ def _check(citation: Citation, source: Source, root: Path) -> Iterator[Problem]:
     yield citation.problem(f"line {line} is {what}; {where}")
 
 
-def _check_pin(citation: Citation, index: Index, root: Path) -> Iterator[Problem]:
-    """A line inside a symbol of this repository must be the line that was cited."""
-    pin = index.pin(citation.path, citation.line)
-    if pin is None:
-        yield citation.problem("not pinned; `course cite fix` takes it in")
-    elif pin != repository_line_hash(root, citation.path, citation.line):
-        yield citation.problem("the line is another than the one cited; `course cite fix` moves it")
+def _wrong_own(citation: Citation, root: Path) -> str:
+    """What is wrong with a citation of this repository; "" if nothing is."""
+    if citation.symbol is None:
+        facts = repository_facts(root, citation.path)
+        here = facts.at(citation.line) if facts else None
+        form = f", as in `{citation.path} {here.name}`" if here else ""
+        return f"lines of this repository move: name a symbol{form}"
+    try:
+        own_line(root, citation.path, citation.symbol, citation.code)
+    except ValueError as error:
+        return str(error)
+    if citation.line:
+        return "lines of this repository move: name the symbol alone (`course cite fix`)"
+    return ""
 
 
 def _is_indexed(citation: Citation, facts: FileFacts, index: Source) -> bool:
@@ -137,16 +125,43 @@ def nearest(citation: Citation, facts: FileFacts) -> str:
 
 def _elsewhere(name: str, facts: FileFacts, source: Source) -> str:
     own = re.split(r"\.|::", name)[-1]
+    others = source.find(name)
     alike = [s for s in facts.symbols if re.split(r"\.|::", s.name)[-1] == own]
-    if alike:
+    if alike and len({path for path, _ in others}) != 1:
         return f"the file has no {name}, but {alike[0].name} at line {alike[0].line}"
-    if others := source.find(name):
-        path, symbol = others[0]
-        return f"{name} is defined at {path}:{symbol.line}"
+    if others:
+        return _defined_at(name, others, facts.path)
     close = difflib.get_close_matches(name, [s.name for s in facts.symbols], n=1, cutoff=0.6)
     near = [s for s in facts.symbols if s.name in close]
     hint = f"; did you mean {near[0].name} (line {near[0].line})?" if near else ""
     return f"the file does not define {name}{hint}"
+
+
+def _defined_at(name: str, found: list[tuple[str, Symbol]], path: str) -> str:
+    """Where `name` is defined; of several files the one with the path most like `path`."""
+    files = sorted({other for other, _ in found})
+    [best] = difflib.get_close_matches(path, files, n=1, cutoff=0.0)
+    line = next(symbol.line for other, symbol in found if other == best)
+    if len(files) == 1:
+        return f"{name} is defined at {best}:{line}"
+    return f"{name} is defined in {len(files)} files, the nearest by its path {best}:{line}"
+
+
+def _gone(path: str, symbol: str | None, source: Source) -> str:
+    """Where to look for what a missing file defined.
+
+    By the symbol: a file of the same name may define something else. Without one, the path most like it.
+    """
+    if symbol is None:
+        return _near_path(path, source)
+    parts = re.split(r"(\.|::)", symbol)
+    for end in range(len(parts), 0, -2):  # where the method is gone, its class
+        name, rest = "".join(parts[:end]), "".join(parts[end + 1 :])
+        if found := source.find(name):
+            return f"; {_defined_at(name, found, path)}" + (f", without {rest}" if rest else "")
+    if isinstance(source, Index):  # it knows only what is cited
+        return _near_path(path, source)
+    return f"; no file defines {symbol}"
 
 
 def _near_path(path: str, source: Source) -> str:
@@ -176,28 +191,28 @@ class Move:
 
 def move(citation: Citation, old: Source, new: Source, root: Path = ROOT) -> Move:
     """Where the cited thing stands in `new`. `old` tells what an unnamed line lay in."""
-    if citation.own:
-        here = repository_facts(root, citation.path)
-        if here is not None and citation.inside and isinstance(old, Index):
-            return _move_own_line(citation, here, old, root)
-        return _move_named(citation, here, None, new)
+    if citation.own:  # whose line goes, if it still has one
+        wrong = _wrong_own(replace(citation, line=0), root)
+        return Move(
+            citation, "vanished" if wrong else "same", 0 if citation.symbol else None, wrong
+        )
     if not _could_hold(new, citation.path):
         return Move(citation, "unknown", None, f"{new.label} has no {citation.path.split('/')[0]}/")
     before, after = old.facts(citation.path), new.facts(citation.path)
     if after is None:
-        return Move(citation, "vanished", None, f"the file is gone{_near_path(citation.path, new)}")
+        holder = _holder(citation, before) if citation.symbol is None else None
+        symbol = holder.name if holder is not None else citation.symbol
+        message = f"the file is gone{_gone(citation.path, symbol, new)}"
+        return Move(citation, "vanished", None, message)
     if citation.symbol is not None and not citation.inside:
-        return _move_named(citation, after, before, new)
+        return _move_named(citation, citation.symbol, after, before, new)
     return _move_line(citation, before, after, old, new)
 
 
 def _move_named(
-    citation: Citation, after: FileFacts | None, before: FileFacts | None, new: Source
+    citation: Citation, symbol: str, after: FileFacts, before: FileFacts | None, new: Source
 ) -> Move:
-    """The citation of a definition, or of this repository: by name."""
-    symbol = citation.symbol
-    if after is None or symbol is None:
-        return Move(citation, "unknown", None, "the file is missing or no symbol is named")
+    """The citation of a definition: by name."""
     defined = after.defined(symbol)
     if not defined:
         where = _elsewhere(symbol, after, new)
@@ -207,28 +222,8 @@ def _move_named(
     if len(defined) > 1 and was and before is not None:  # overloads and setters keep their order
         order = before.defined(symbol).index(was[0])
         best = defined[min(order, len(defined) - 1)]
-    if citation.inside:
-        if best.covers(citation.line):
-            return Move(citation, "same", citation.line, "")
-        return Move(citation, "unknown", None, nearest(citation, after))
     changed = bool(was) and was[0].digest != best.digest
     return _moved(citation, best.line, changed, symbol)
-
-
-def _move_own_line(citation: Citation, here: FileFacts, index: Index, root: Path) -> Move:
-    """The citation of a line in a symbol of this repository: by the hash it was pinned with."""
-    defined = here.defined(citation.symbol or "")
-    pin = index.pin(citation.path, citation.line)
-    if not defined or pin is None:
-        return _move_named(citation, here, None, index)
-    lines = [n for symbol in defined for n in range(symbol.first, symbol.last + 1)]
-    alike = [n for n in lines if pin == repository_line_hash(root, citation.path, n)]
-    if citation.line in alike:
-        return Move(citation, "same", citation.line, "")
-    if not alike:
-        message = f"{citation.symbol} has lost that line: look, then `course cite index`"
-        return Move(citation, "changed", None, message)
-    return _moved(citation, min(alike, key=lambda n: abs(n - citation.line)), False, "")
 
 
 def _moved(citation: Citation, line: int, changed: bool, name: str) -> Move:
@@ -291,7 +286,7 @@ class Edit:
 def fix(
     found: Found, old: Source, new: Source, release: str, root: Path = ROOT, write: bool = True
 ) -> tuple[list[Edit], list[Move]]:
-    """Rewrite lines that moved, links that disagree and citations without a link.
+    """Rewrite lines that moved, links that disagree and citations without a link; own lines go.
 
     Returns the edits and the moves that a person must look at: `changed`, `vanished`, `unknown`.
     """

@@ -19,7 +19,6 @@ from __future__ import annotations
 import re
 import sys
 from collections import Counter
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -38,7 +37,6 @@ from course.cite.index import (
     find_tree,
     tree_names,
     write_index,
-    write_own,
 )
 from course.cite.names import check_names, known_flag, used_names
 from course.cite.text import SITE, Citation, find_all
@@ -96,14 +94,12 @@ def _needed(tree: Tree | None, also: str = "") -> Tree:
     return tree
 
 
-def _write(
-    tree: Tree, release: str, kept: Index | None, pins: Mapping[tuple[str, int], str] | None = None
-) -> tuple[int, list[Problem]]:
+def _write(tree: Tree, release: str, kept: Index | None) -> tuple[int, list[Problem]]:
     """Write the index again; its number of rows, and the citations that it could not take in."""
     found = find_all(ROOT, release)
     names = (name for _, _, name in used_names())
     facts = cited(found, pair_symbols(), names)
-    rows = write_index(tree, release, facts, kept=kept, pins=pins)
+    rows = write_index(tree, release, facts, kept=kept)
     return rows, check_citations(found, Index())
 
 
@@ -148,18 +144,16 @@ def fix(
     target = release if bump and release else index.release
     found = find_all(ROOT, index.release)
     edits, looks = fix_citations(found, index, used or index, target, write=not dry_run)
+    if not bump:  # an installed vLLM holds no csrc/; what the index knows of it stands
+        looks = [look for look in looks if look.kind != "unknown"]
     for edit in edits:
         print(edit)
     for look in looks:
         print(f"look: {look.citation.problem(look.message)}")
-    changed = [look.citation for look in looks if look.citation.own]
-    pins = {(c.path, c.line): index.pin(c.path, c.line) or "" for c in changed}
-    if used is None and not dry_run:
-        write_own(cited(find_all(ROOT, target)), pins)
-    elif used is not None and not dry_run:
+    if used is not None and not dry_run:
         if bump:
             _bump_links(index.release, target)
-        rows, _ = _write(used, target, None if bump else index, pins)
+        rows, _ = _write(used, target, None if bump else index)
         print(f"index written for {target}, {rows} rows")
     if bump and not dry_run:
         print("the commit in UPSTREAM_PIN.md is yours to change")

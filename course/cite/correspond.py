@@ -7,9 +7,9 @@ A table stands between `<!-- correspond: begin NAME... -->` and `<!-- correspond
 group of `course.cite.correspondence`, or a Python file of this repository: then the rows are the vLLM
 places that the docstrings of the file's functions and classes cite. Without a NAME come all groups.
 
-Lines of `mini_vllm` are looked up in its source, never written down: a symbol by its definition, a
-statement by a piece of code that stands once in its symbol. Lines of vLLM come from the citation
-index. Where a row cannot be resolved, both of its sides are named.
+Lines of `mini_vllm` stand in no table: its link names a symbol, and of a statement a piece of code that
+is found once in the symbol. Lines of vLLM come from the citation index. Where a row cannot be resolved,
+both of its sides are named.
 Exit code 0: all is well, 1: something is wrong, 2: bad arguments.
 """
 
@@ -28,9 +28,9 @@ import typer
 
 from course.cite.check import Source
 from course.cite.correspondence import GROUPS
-from course.cite.index import NEW, Index, Tree, TreeError, find_tree, repository_facts
+from course.cite.index import NEW, Index, Tree, TreeError, find_tree
+from course.cite.own import own_line
 from course.cite.pair import Pair
-from course.cite.symbols import Symbol
 from course.cite.text import Citation, find_in_python
 from course.docs.pages import COMMENT, ROOT, Page, Problem, pages
 
@@ -40,7 +40,6 @@ Groups = Mapping[str, Sequence[Pair]]
 
 _BEGIN = re.compile(r"^\s*<!--\s*correspond:\s*begin\b(?P<names>.*?)-->\s*$")
 _END = re.compile(r"^\s*<!--\s*correspond:\s*end\s*-->\s*$")
-_MINE = re.compile(r"(?P<path>\S+\.py)(?: (?P<symbol>[\w.]+))?")
 _THEIRS = re.compile(
     r"`?(?P<path>vllm/\S+?\.py)(?::(?P<line>\d+) in)? (?P<symbol>[A-Za-z_][\w.]*)`?"
 )
@@ -61,14 +60,12 @@ class Row:
     theirs: Citation
 
     def markdown(self, release: str, page: str) -> str:
-        """The row, for the page of that name: a link to this repository's lines is relative.
+        """The row, for the page of that name: a link to this repository's files is relative.
 
-        A line inside a symbol is told behind the link, for many rows name the same symbol."""
-        sides = [
-            side.markdown(release) + (f" {side.line}" if side.inside else "")
-            for side in (replace(self.mine, file=page), self.theirs)
-        ]
-        return f"| {self.what} | {sides[0]} | {sides[1]} |"
+        A line inside of vLLM's symbol is told behind the link, for many rows name the same symbol."""
+        mine = replace(self.mine, file=page).markdown(release, 0)
+        number = f" {self.theirs.line}" if self.theirs.inside else ""
+        return f"| {self.what} | {mine} | {self.theirs.markdown(release)}{number} |"
 
 
 @dataclass(frozen=True)
@@ -87,47 +84,17 @@ def _both(pair: Pair) -> str:
 # --- this repository's side ---
 
 
-def _definition(pair: Pair, root: Path) -> tuple[str, Symbol]:
-    m = _MINE.fullmatch(pair.mine)
-    facts = repository_facts(root, m["path"]) if m else None
-    if m is None or facts is None:
-        raise Unresolved(f"{_both(pair)}: this repository has no file {pair.mine.split(' ')[0]}")
-    found = facts.defined(m["symbol"] or "")
-    if len(found) != 1:
-        what = "does not define" if not found else f"defines {len(found)} times"
-        raise Unresolved(f"{_both(pair)}: {m['path']} {what} {m['symbol']}")
-    return m["path"], found[0]
-
-
 def my_place(pair: Pair, root: Path = ROOT) -> Citation:
-    """The pair's place in this repository, a definition or a line inside of one.
+    """The pair's place in this repository, a definition or a line inside of one, with today's line.
 
-    The piece of code may run over lines; they are compared without their indentation, docstrings
-    left out. Raises Unresolved if the symbol, or the piece, is not there exactly once."""
-    path, symbol = _definition(pair, root)
-    if pair.code is None:
-        return Citation("", 0, 0, 0, path, symbol.line, None, symbol.name, own=True)
-    text = (root / path).read_text(encoding="utf-8")
-    lines, quiet = text.split("\n"), _docstring_lines(text)
-    numbers = range(symbol.first, symbol.last + 1)
-    body = "\n".join("" if at in quiet else lines[at - 1].strip() for at in numbers)
-    hits = [
-        symbol.first + body[: m.start()].count("\n")
-        for m in re.finditer(re.escape(pair.code), body)
-    ]
-    if len(hits) != 1:
-        raise Unresolved(
-            f"{_both(pair)}: {pair.code!r} stands {len(hits)} times in {symbol.name}, not once"
-        )
-    return Citation("", 0, 0, 0, path, hits[0], None, symbol.name, inside=True, own=True)
-
-
-def _docstring_lines(text: str) -> set[int]:
-    quiet: set[int] = set()
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
-            quiet.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
-    return quiet
+    Raises Unresolved if the symbol, or the piece of code, is not there exactly once."""
+    path, _, name = pair.mine.partition(" ")
+    try:
+        line = own_line(root, path, name, pair.code)
+    except ValueError as error:
+        raise Unresolved(f"{_both(pair)}: {error}") from None
+    inside = pair.code is not None
+    return Citation("", 0, 0, 0, path, line, None, name, inside, own=True, code=pair.code)
 
 
 # --- vLLM's side ---

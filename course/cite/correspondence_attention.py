@@ -26,7 +26,7 @@ ATTENTION: dict[str, tuple[Pair, ...]] = {
              f"{_BASE} CommonAttentionMetadata"),
         Pair("made once a step", f"{_RUNNER} ModelRunner._prepare_inputs",
              "`vllm/v1/worker/gpu_model_runner.py:2280 in GPUModelRunner._build_attention_metadata`",
-             "attn_metadata = AttentionMetadata(", "CommonAttentionMetadata"),
+             "AttentionMetadata(", "CommonAttentionMetadata"),
         Pair("what a backend makes of it", f"{_TILED} make_plan",
              "vllm/v1/attention/backends/cpu_attn.py CPUAttentionMetadataBuilder.build"),
         Pair("decodes in front", f"{_BACKEND} count_decodes",
@@ -37,7 +37,7 @@ ATTENTION: dict[str, tuple[Pair, ...]] = {
              f"{_THEIR_REGISTRY} AttentionBackendEnum"),
         Pair("the class, when it is asked for", f"{_REGISTRY} Backend.get_attention_cls",
              f"{_THEIR_REGISTRY} AttentionBackendEnum.get_class"),
-        Pair("a name that nobody knows", f"{_REGISTRY} get_backend",
+        Pair("an unknown name", f"{_REGISTRY} get_backend",
              f"{_THEIR_REGISTRY} _AttentionBackendEnumMeta.__getitem__"),
     ),
     "online": (

@@ -9,7 +9,7 @@ from course.cite.pair import Pair
 
 _UTILS, _POOL = "mini_vllm/core/kv_cache_utils.py", "mini_vllm/core/block_pool.py"
 _MANAGER, _RUNNER = "mini_vllm/core/kv_cache_manager.py", "mini_vllm/worker/model_runner.py"
-_REQUEST = "mini_vllm/core/request.py"
+_REQUEST, _TABLE = "mini_vllm/core/request.py", "mini_vllm/worker/block_table.py"
 _THEIR_POOL = "vllm/v1/core/block_pool.py"
 _THEIR_MANAGER = "vllm/v1/core/kv_cache_manager.py"
 _SINGLE = "vllm/v1/core/single_type_kv_cache_manager.py"
@@ -135,12 +135,11 @@ BLOCKS: dict[str, tuple[Pair, ...]] = {
     ),
     "tables": (
         Pair("the worker's table of a new request", f"{_RUNNER} ModelRunner._add_request",
-             "vllm/v1/worker/block_table.py BlockTable.add_row", "self._append_blocks("),
-        Pair("new blocks of a known one", f"{_RUNNER} ModelRunner._append_blocks",
+             "vllm/v1/worker/block_table.py BlockTable.add_row", "block_table.append_row("),
+        Pair("new blocks of a known one", f"{_TABLE} BlockTable.append_row",
              "vllm/v1/worker/block_table.py BlockTable.append_row"),
-        Pair("a token's slot", f"{_RUNNER} ModelRunner._prepare_inputs",
-             "vllm/v1/worker/block_table.py BlockTable.compute_slot_mapping",
-             "slot_mapping = block_numbers"),
+        Pair("a token's slot", f"{_TABLE} BlockTable.compute_slot_mapping",
+             "vllm/v1/worker/block_table.py BlockTable.compute_slot_mapping"),
         Pair("write K and V there", "mini_vllm/attention/paged.py reshape_and_cache",
              "vllm/v1/attention/ops/triton_reshape_and_cache_flash.py triton_reshape_and_cache_flash"),
         Pair("attend along the table", "mini_vllm/attention/paged.py attend_request",

@@ -9,7 +9,7 @@ from course.cite.pair import Pair
 
 _MODES, _DISPATCHER = "mini_vllm/cudagraph/modes.py", "mini_vllm/cudagraph/dispatcher.py"
 _GRAPH, _PROGRAM = "mini_vllm/cudagraph/graph.py", "mini_vllm/cudagraph/program.py"
-_RUNNER, _TORCH = "mini_vllm/worker/graph_model_runner.py", "mini_vllm/gpu/cudagraph.py"
+_FORWARD, _TORCH = "mini_vllm/worker/graph_forward.py", "mini_vllm/gpu/cudagraph.py"
 _COMPILATION, _CONFIG = "vllm/config/compilation.py", "vllm/config/vllm.py"
 _THEIR_DISPATCHER = "vllm/v1/cudagraph_dispatcher.py"
 _CUDA_GRAPH, _BACKENDS = "vllm/compilation/cuda_graph.py", "vllm/compilation/backends.py"
@@ -82,27 +82,29 @@ CUDAGRAPH: dict[str, tuple[Pair, ...]] = {
         Pair("how a step ran", "mini_vllm/outputs.py CUDAGraphStat", f"{_CUDA_GRAPH} CUDAGraphStat"),
     ),
     "cudagraph_runner": (
-        Pair("mode and padded size", f"{_RUNNER} GraphModelRunner._model_forward",
+        Pair("tokens of a decode, with drafts", f"{_FORWARD} uniform_decode_query_len",
+             f"`{_THEIR_RUNNER}:805 in GPUModelRunner.__init__`", None, "uniform_decode_query_len"),
+        Pair("mode and padded size", f"{_FORWARD} StepDispatcher.dispatch",
              f"{_THEIR_RUNNER} GPUModelRunner._determine_batch_execution_and_padding",
-             "mode, desc = self.dispatcher.dispatch("),
-        Pair("slots of padding: -1", f"{_RUNNER} GraphModelRunner._model_forward",
+             "mode, descriptor = self.dispatcher.dispatch("),
+        Pair("slots of padding: -1", f"{_FORWARD} NumpyGraphForward.run",
              f"`{_THEIR_RUNNER}:3919 in GPUModelRunner._get_slot_mappings`",
              'b["slot_mapping"][num_tokens:padded]', "slot_mapping"),
-        Pair("requests of padding: no rows", f"{_RUNNER} GraphModelRunner._model_forward",
+        Pair("requests of padding: no rows", f"{_FORWARD} NumpyGraphForward.run",
              f"`{_THEIR_RUNNER}:1981 in GPUModelRunner._prepare_inputs`",
              'b["query_start_loc"][num_reqs + 1 : reqs + 1]', "query_start_loc"),
-        Pair("of length 0", f"{_RUNNER} GraphModelRunner._model_forward",
+        Pair("of length 0", f"{_FORWARD} NumpyGraphForward.run",
              f"`{_THEIR_RUNNER}:2091 in GPUModelRunner._prepare_inputs`",
              'b["seq_lens"][num_reqs:reqs]', "seq_lens"),
-        Pair("in the null block", f"{_RUNNER} GraphModelRunner._model_forward",
+        Pair("in the null block", f"{_FORWARD} NumpyGraphForward.run",
              f"`{_THEIR_RUNNER}:2238 in GPUModelRunner._build_attention_metadata`",
              'b["block_table"][num_reqs:reqs]', "NULL_BLOCK_ID"),
-        Pair("capture at the start", f"{_RUNNER} GraphModelRunner.capture_model",
+        Pair("capture at the start", f"{_FORWARD} NumpyGraphForward.capture_model",
              f"{_THEIR_RUNNER} GPUModelRunner.capture_model"),
-        Pair("capturing closed", f"{_RUNNER} GraphModelRunner.capture_model",
+        Pair("capturing closed", f"{_FORWARD} NumpyGraphForward.capture_model",
              f"`{_THEIR_RUNNER}:6443 in GPUModelRunner.capture_model`",
              "self.counter.capturing_enabled = False", "set_cudagraph_capturing_enabled"),
-        Pair("rows for the logits", "mini_vllm/worker/model_runner.py ModelRunner._compute_logits",
+        Pair("rows for the logits", "mini_vllm/worker/forward.py NumpyForward.compute_logits",
              f"`{_THEIR_RUNNER}:4266 in GPUModelRunner.execute_model`",
              "self.model.compute_logits(hidden_states[rows])", "logits_indices"),
     ),
@@ -114,7 +116,7 @@ CUDAGRAPH: dict[str, tuple[Pair, ...]] = {
              "vllm/forward_context.py ForwardContext"),
         Pair("warm up, then capture", f"{_TORCH} GraphedLlama.capture",
              f"{_THEIR_RUNNER} GPUModelRunner._capture_cudagraphs"),
-        Pair("a step of nobody", f"{_TORCH} GraphGPUModelRunner._dummy_args",
+        Pair("a step of no request", f"{_TORCH} TorchGraphForward._dummy_args",
              f"{_THEIR_RUNNER} GPUModelRunner._dummy_run"),
     ),
 }

@@ -9,6 +9,7 @@ from course.cite.pair import Pair
 
 _BASE, _CONFIG = "mini_vllm/layers/quantization/base.py", "mini_vllm/layers/quantization/config.py"
 _METHODS = "mini_vllm/layers/quantization/linear.py"
+_SCALED = "mini_vllm/layers/quantization/scaled.py"
 _CACHE = "mini_vllm/layers/quantization/kv_cache.py"
 _LINEAR, _PARAMETER = "vllm/model_executor/layers/linear.py", "vllm/model_executor/parameter.py"
 _INTERFACE = "vllm/v1/kv_cache_interface.py"
@@ -29,13 +30,13 @@ QUANTIZATION: dict[str, tuple[Pair, ...]] = {
              f"{_LAYERS}/base_config.py QuantizeMethodBase.process_weights_after_loading"),
         Pair("the product", f"{_BASE} LinearMethod.apply", f"{_LINEAR} LinearMethodBase.apply"),
         Pair("a tensor, and its axes", f"{_BASE} Parameter", f"{_PARAMETER} BasevLLMParameter"),
-        Pair("nothing quantised", f"{_METHODS} UnquantizedLinearMethod",
+        Pair("nothing quantised", f"{_BASE} UnquantizedLinearMethod",
              f"{_LINEAR} UnquantizedLinearMethod"),
         Pair("q, k and v alike", f"{_BASE} choose_linear_method",
              f"{_LAYERS}/compressed_tensors/utils.py should_ignore_layer"),
     ),
     "quantization_config": (
-        Pair("the registry", f"{_CONFIG} get_quantization_config",
+        Pair("the registry", "mini_vllm/layers/quantization/__init__.py get_quantization_config",
              f"{_LAYERS}/__init__.py get_quantization_config"),
         Pair("a config", f"{_BASE} QuantizationConfig", f"{_LAYERS}/base_config.py QuantizationConfig"),
         Pair("AWQ", f"{_CONFIG} AWQConfig.from_config", f"{_LAYERS}/awq.py AWQConfig.from_config"),
@@ -62,7 +63,7 @@ QUANTIZATION: dict[str, tuple[Pair, ...]] = {
              f"{_LAYERS}/awq_marlin.py _REVERSE_AWQ_PACK_ORDER"),
         Pair("GPTQ: transposed, along the inputs", f"{_METHODS} GPTQLinearMethod.create_weights",
              f"{_LAYERS}/auto_gptq.py AutoGPTQLinearMethod.create_weights"),
-        Pair("columns sorted by group", f"{_METHODS} WNA16LinearMethod.put_in_order",
+        Pair("columns sorted by group", f"{_METHODS} WNA16LinearMethod.apply_act_order",
              f"{_LAYERS}/utils/marlin_utils.py marlin_sort_g_idx"),
         Pair("codes out of words", f"{_METHODS} unpack_numbers",
              f"{_LAYERS}/utils/quant_utils.py unpack_quantized_values_into_int32"),
@@ -70,13 +71,13 @@ QUANTIZATION: dict[str, tuple[Pair, ...]] = {
     "quantization_products": (
         Pair("weights alone", f"{_METHODS} WNA16LinearMethod.apply",
              f"{_SCHEMES}/compressed_tensors_wNa16.py CompressedTensorsWNA16.apply_weights"),
-        Pair("int8 by int8", f"{_METHODS} W8A8Int8LinearMethod.apply",
+        Pair("int8 by int8", f"{_SCALED} W8A8Int8LinearMethod.apply",
              f"{_SCHEMES}/compressed_tensors_w8a8_int8.py CompressedTensorsW8A8Int8.apply_weights"),
-        Pair("a scale a row of activations", f"{_METHODS} quantize_per_token_int8",
+        Pair("a scale a row of activations", f"{_SCALED} quantize_per_token_int8",
              "vllm/_custom_ops.py scaled_int8_quant"),
-        Pair("FP8 by FP8", f"{_METHODS} Fp8LinearMethod.apply",
+        Pair("FP8 by FP8", f"{_SCALED} Fp8LinearMethod.apply",
              f"{_SCHEMES}/compressed_tensors_w8a8_fp8.py CompressedTensorsW8A8Fp8.apply_weights"),
-        Pair("activations in FP8", f"{_METHODS} quantize_per_token_fp8",
+        Pair("activations in FP8", f"{_SCALED} quantize_per_token_fp8",
              f"{_LAYERS}/input_quant_fp8.py QuantFP8.forward_native"),
     ),
     "quantization_cache": (

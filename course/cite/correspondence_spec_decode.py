@@ -8,7 +8,7 @@ from __future__ import annotations
 from course.cite.pair import Pair
 
 _SCHED, _ASYNC = "mini_vllm/core/sched/drafts.py", "mini_vllm/core/sched/async_scheduler.py"
-_CORE, _RUNNER = "mini_vllm/engine/core.py", "mini_vllm/worker/spec_decode_runner.py"
+_CORE, _RUNNER = "mini_vllm/engine/core.py", "mini_vllm/worker/speculation.py"
 _METADATA, _JUDGE = "mini_vllm/spec_decode/metadata.py", "mini_vllm/sample/rejection_sampler.py"
 _NGRAM, _BASE = (
     "mini_vllm/spec_decode/ngram_proposer.py",
@@ -49,7 +49,7 @@ SPEC_DECODE: dict[str, tuple[Pair, ...]] = {
              "request.spec_token_ids = self._spec_token_placeholders", "_spec_token_placeholders"),
     ),
     "spec_runner": (
-        Pair("drafts behind the tokens", f"{_RUNNER} SpecDecodeModelRunner._put_drafts",
+        Pair("drafts behind the tokens", f"{_RUNNER} SpecDecode.write_drafts",
              "vllm/v1/worker/gpu_input_batch.py InputBatch.update_req_spec_token_ids"),
         Pair("rows of logits", f"{_METADATA} SpecDecodeMetadata.build",
              f"`{_THEIR_RUNNER}:2739 in GPUModelRunner._calc_spec_decode_metadata`",
@@ -60,9 +60,9 @@ SPEC_DECODE: dict[str, tuple[Pair, ...]] = {
         Pair("the bonus row", f"{_METADATA} SpecDecodeMetadata.build",
              f"`{_THEIR_RUNNER}:2746 in GPUModelRunner._calc_spec_decode_metadata`",
              "bonus_logits_indices=cu_num_sampled_tokens - 1", "bonus_logits_indices"),
-        Pair("sample", f"{_RUNNER} SpecDecodeModelRunner._sample_spec",
+        Pair("sample", f"{_RUNNER} SpecDecode.sample",
              f"{_THEIR_RUNNER} GPUModelRunner._sample"),
-        Pair("what drafts were drawn from", f"{_RUNNER} SpecDecodeModelRunner._get_spec_decode_draft_probs",
+        Pair("what drafts were drawn from", f"{_RUNNER} SpecDecode._get_spec_decode_draft_probs",
              f"{_THEIR_RUNNER} GPUModelRunner._get_spec_decode_draft_probs"),
     ),
     "spec_judge": (

@@ -10,7 +10,6 @@ tree; what comes out depends on nothing but the pages and the tree, so after a m
     folder<TAB>path                             file<TAB>path<TAB>length
     symbol<TAB>path<TAB>name<TAB>line<TAB>first<TAB>last<TAB>hash
     line<TAB>path<TAB>line<TAB>hash             for citations of a line inside a symbol
-    own<TAB>path<TAB>line<TAB>hash              the same for this repository's lines
 """
 
 from __future__ import annotations
@@ -19,9 +18,9 @@ import ast
 import importlib.metadata
 import importlib.util
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import cached_property
 from pathlib import Path
 
 from course.cite.symbols import CPP_SUFFIXES, Symbol, line_hash, symbols_of
@@ -88,7 +87,6 @@ class Index:
         self._lengths: dict[str, int] = {}
         self._symbols: dict[str, list[Symbol]] = {}
         self._lines: dict[tuple[str, int], str] = {}
-        self._pins: dict[tuple[str, int], str] = {}
         for at, row in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
             if not self._take(row.split("\t")) and not lenient:
                 raise TreeError(
@@ -119,8 +117,6 @@ class Index:
                 self._symbols.setdefault(path, []).append(symbol)
             case ["line", path, line, digest] if line.isdecimal():
                 self._lines[path, int(line)] = digest
-            case ["own", path, line, digest] if line.isdecimal():
-                self._pins[path, int(line)] = digest
             case _:
                 return row[0].startswith("# ")
         return True
@@ -137,10 +133,6 @@ class Index:
     def line_hash(self, path: str, line: int) -> str | None:
         """The hash of a cited line; None where it is not known."""
         return self._lines.get((path, line))
-
-    def pin(self, path: str, line: int) -> str | None:
-        """The hash that a cited line of this repository had when it was cited."""
-        return self._pins.get((path, line))
 
     def find(self, name: str) -> list[tuple[str, Symbol]]:
         """Every definition of a qualified name that is cited."""
@@ -160,6 +152,7 @@ class Tree:
         # Beside an installed package lie other packages: only vllm/ is vLLM's there.
         self.tops = tuple(t for t in TOPS if t == "vllm" or (root / "csrc").is_dir())
         self._facts: dict[str, FileFacts | None] = {}
+        self._found: dict[str, list[tuple[str, Symbol]]] = {}
 
     @cached_property
     def release(self) -> str | None:
@@ -184,7 +177,7 @@ class Tree:
     def facts(self, path: str) -> FileFacts | None:
         if path not in self._facts:
             lines = self.lines(path)
-            self._facts[path] = None if lines is None else _read(path, lines)
+            self._facts[path] = None if lines is None else read_facts(path, lines)
         return self._facts[path]
 
     def line_hash(self, path: str, line: int) -> str | None:
@@ -208,43 +201,30 @@ class Tree:
         """Whether the tree could hold such a path at all; a wheel has no csrc/ or tests/."""
         return path.split("/")[0] in self.tops
 
+    @cached_property
+    def _texts(self) -> dict[str, str]:
+        """The sources in which `find` looks."""
+        places = sorted(p for p in self.paths if p.startswith(("vllm/", "csrc/")))
+        return {p: "\n".join(self.lines(p) or ()) for p in places}
+
     def find(self, name: str) -> list[tuple[str, Symbol]]:
-        last = re.split(r"\.|::", name)[-1]
-        found = []
-        for path in sorted(p for p in self.paths if p.startswith(("vllm/", "csrc/"))):
-            lines = self.lines(path)
-            if lines is not None and any(last in line for line in lines):
-                facts = self.facts(path)
-                found += [(path, s) for s in facts.defined(name)] if facts else []
-        return found
+        """Every definition of a qualified name in vllm/ and csrc/, in the order of the paths."""
+        if name not in self._found:
+            parts = re.split(r"\.|::", name)
+            holding = [p for p, text in self._texts.items() if all(part in text for part in parts)]
+            every = [(p, facts) for p in holding if (facts := self.facts(p)) is not None]
+            self._found[name] = [(p, s) for p, facts in every for s in facts.defined(name)]
+        return self._found[name]
 
 
-def _read(path: str, lines: list[str]) -> FileFacts:
+def read_facts(path: str, lines: list[str]) -> FileFacts:
+    """The facts of a file with these lines; no symbols where it cannot be read."""
     length = len(lines) - (lines[-1] == "")
     try:
         symbols = tuple(symbols_of(path, "\n".join(lines)))
     except SyntaxError:
         symbols = ()
     return FileFacts(path, length, symbols)
-
-
-def repository_facts(root: Path, path: str) -> FileFacts | None:
-    """The same facts about a file of this repository."""
-    file = root / path
-    if not file.is_file():
-        return None
-    return _read(path, file.read_text(encoding="utf-8", errors="replace").split("\n"))
-
-
-def repository_line_hash(root: Path, path: str, line: int) -> str | None:
-    """The hash of a line of this repository; None where there is no such line."""
-    lines = _repository_lines(root / path, (root / path).stat().st_mtime_ns)
-    return line_hash(lines[line - 1]) if 0 < line <= len(lines) else None
-
-
-@lru_cache(maxsize=256)
-def _repository_lines(file: Path, changed: int) -> list[str]:
-    return file.read_text(encoding="utf-8", errors="replace").split("\n")
 
 
 def find_tree(root: Path = ROOT, release: str | None = None) -> Tree | None:
@@ -338,14 +318,12 @@ class Cited:
         symbols: (path, qualified name).
         lines: (path, line), of those citations that do not name a definition.
         names: variables and flags.
-        own: (path, line) of this repository, inside a symbol.
     """
 
     paths: frozenset[str]
     symbols: frozenset[tuple[str, str]]
     lines: frozenset[tuple[str, int]]
     names: frozenset[str]
-    own: frozenset[tuple[str, int]] = frozenset()
 
 
 def cited(
@@ -361,18 +339,15 @@ def cited(
         frozenset(symbols),
         frozenset(lines),
         frozenset(names),
-        frozenset((c.path, c.line) for c in found.citations if c.own and c.inside),
     )
 
 
 def write_index(
-    tree: Tree, release: str, cited: Cited, path: Path = INDEX, kept: Index | None = None,
-    root: Path = ROOT, pins: Mapping[tuple[str, int], str] | None = None,
-) -> int:  # fmt: skip
+    tree: Tree, release: str, cited: Cited, path: Path = INDEX, kept: Index | None = None
+) -> int:
     """Write the index of what is cited; returns its number of rows.
 
     Of what the tree cannot hold (a wheel has no csrc/) the facts are taken over from `kept`.
-    `pins` are hashes of this repository's lines that stay as they were: a person must look first.
     """
     names = tree_names(tree, cited.names)
     if kept is not None and "csrc" not in tree.tops:
@@ -399,7 +374,6 @@ def write_index(
         *(("file", file, facts.length) for file, facts in every.items()),
         *(("symbol", file, s.name, s.line, s.first, s.last, s.digest) for file, s in ordered),
         *(("line", *line) for line in lines),
-        *_own_rows(cited, root, pins or {}),
     ]
     text = [
         "# What the repository cites of vLLM: paths, names, lines, hashes; and names that prose may use.",
@@ -409,22 +383,3 @@ def write_index(
     ]
     path.write_text("\n".join(text) + "\n", encoding="utf-8")
     return len(rows)
-
-
-def _own_rows(
-    cited: Cited, root: Path, pins: Mapping[tuple[str, int], str]
-) -> Iterator[tuple[object, ...]]:
-    for path, line in sorted(cited.own):
-        digest = pins.get((path, line)) or repository_line_hash(root, path, line)
-        if digest is not None:
-            yield "own", path, line, digest
-
-
-def write_own(
-    cited: Cited, pins: Mapping[tuple[str, int], str], path: Path = INDEX, root: Path = ROOT
-) -> None:
-    """Write the pins of this repository's lines alone, which takes no vLLM tree."""
-    rows = path.read_text(encoding="utf-8").splitlines()
-    kept = [row for row in rows if not row.startswith("own\t")]
-    kept += ["\t".join(map(str, row)) for row in _own_rows(cited, root, pins)]
-    path.write_text("\n".join(kept) + "\n", encoding="utf-8")

@@ -11,7 +11,7 @@ _COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
 _FENCE = re.compile(r"^[ \t]*(?:`{3,}|~{3,}).*$", re.MULTILINE)
 _TABLE_RULE = re.compile(r"^[ \t]*\|?[ :|-]+\|?$", re.MULTILINE)
 _TAG = re.compile(r"</?[a-z][^<>\n]*>")
-_LINK = re.compile(r"!?\[([^\[\]]*)\]\([^()\n]*(?:\n[^()\n]*)?\)")
+_LINK = re.compile(r'!?\[([^\[\]]*)\]\((?:"[^"\n]*"|[^()"\n]|\n(?!\n))*\)')
 _MARKS = re.compile(r"[`*#|>]|\s+")
 
 

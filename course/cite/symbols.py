@@ -1,7 +1,8 @@
 """What a source file defines, and where: Python through `ast`, CUDA and C++ through a light scan.
 
 A symbol has a qualified name (`Request.num_tokens`), the line of its definition, the lines it covers
-(decorators included), and a hash of its code that comments and blank lines do not change.
+(decorators included), and a hash of its code, a class's with that of its methods, which comments and blank
+lines do not change.
 Symbols are functions, classes, module variables, class fields and the attributes that `__init__`
 sets; in C++ functions, structs, classes, enums and macros, without their namespaces.
 """
@@ -64,9 +65,8 @@ def _walk(body: list[ast.stmt], prefix: str, lines: list[str], in_class: bool) -
         if isinstance(node, (*_FUNCTIONS, ast.ClassDef)):
             name = prefix + node.name
             first = min([node.lineno, *(d.lineno for d in node.decorator_list)])
+            yield Symbol(name, node.lineno, first, last, _digest(lines[first - 1 : last], "#"))
             is_class = isinstance(node, ast.ClassDef)
-            own = _class_lines(node, lines) if is_class else lines[first - 1 : last]
-            yield Symbol(name, node.lineno, first, last, _digest(own, "#"))
             inner = list(_walk(node.body, name + ".", lines, in_class=is_class))
             yield from inner
             if isinstance(node, ast.ClassDef):
@@ -87,18 +87,6 @@ def _names(node: ast.Assign | ast.AnnAssign) -> list[str]:
     targets = node.targets if isinstance(node, ast.Assign) else [node.target]
     flat = [e for t in targets for e in (t.elts if isinstance(t, ast.Tuple) else [t])]
     return [t.id for t in flat if isinstance(t, ast.Name)]
-
-
-def _class_lines(node: ast.stmt, lines: list[str]) -> list[str]:
-    """A class without the bodies of its methods, so that it changes only when its shape does."""
-    own = []
-    at = min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", []))])
-    for child in getattr(node, "body", []):
-        if isinstance(child, (*_FUNCTIONS, ast.ClassDef)):
-            start = min([child.lineno, *(d.lineno for d in child.decorator_list)])
-            own += [*lines[at - 1 : start - 1], child.name]
-            at = (child.end_lineno or child.lineno) + 1
-    return own + lines[at - 1 : node.end_lineno]
 
 
 def _attributes(

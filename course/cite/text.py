@@ -4,26 +4,28 @@
     `PATH:LINE SYMBOL`       the line on which SYMBOL is defined (its qualified name, no parentheses)
     `PATH:LINE in SYMBOL`    a line inside SYMBOL
     `PATH:FIRST-LAST …`      lines; the first one is what the symbol is checked against
+    `PATH SYMBOL`            of this repository, whose lines move with every edit: SYMBOL's definition
+    `PATH in SYMBOL: CODE`   the same: where CODE stands in SYMBOL, once
 
 PATH starts at the root of vLLM (`vllm/…`, `csrc/…`) or of this repository (`mini_vllm/…`). A path
-that exists in both, `tests/…` say, is this repository's. A citation of this repository names a
-symbol, because its lines move with every edit.
+that exists in both, `tests/…` say, is this repository's.
 
 In Markdown it is the title of a link, whose text is the symbol alone, or its last parts:
 
     [`Scheduler.schedule`](URL "PATH:LINE Scheduler.schedule")
 
-Where a page leads into one symbol more than once, a link to a line inside of it says which:
+Where a page leads into one symbol of vLLM's more than once, a link to a line inside of it says which:
 `schedule:392`.
 
-The link leads to that line: at the release tag for vLLM, by a relative path for this repository.
-(An author writes the citation in backticks, and `course cite fix` makes the link.) In Python it
-stands in a docstring or comment, in backticks if it has a symbol. A file name without its
-folders is an error: too many files are called the same. Captured output is not read.
+The link leads to that line at the release tag; in this repository to the file, and the site finds the
+line when it is built. (An author writes the citation in backticks, and `course cite fix` makes the
+link.) In Python it stands in a docstring or comment, in backticks if it has a symbol. A file name
+without its folders is an error: too many files are called the same. Captured output is not read.
 """
 
 from __future__ import annotations
 
+import html
 import io
 import os.path
 import re
@@ -43,6 +45,10 @@ PLACE = re.compile(rf"(?<![\w/.:-])(?P<path>{_PATH}):{_LINES}(?!\d)")
 _WHOLE = re.compile(
     rf"(?P<path>{_PATH}):{_LINES}(?: (?P<inside>in )?(?P<symbol>[A-Za-z_~][\w.:~]*))?"
 )
+_OWN = re.compile(
+    r"(?P<path>(?!vllm/|csrc/)(?:[\w.-]+/)+[\w.-]+\.py) (?P<inside>in )?(?P<symbol>[A-Za-z_][\w.]*)"
+    r"(?(inside)(?:: (?P<code>\S.*))?)"
+)
 _BARE = re.compile(rf"(?<![\w/.-])(?P<path>\w[\w-]*{_SUFFIX}):(?P<line>\d+)(?!\d)")
 _SPAN = re.compile(r"(?<!`)(`{1,2})(?!`)([^`\n]+)(?<!`)\1(?!`)")
 _LINK = re.compile(r"\[(?P<text>[^\[\]]*)\]\((?P<url>[^()\s]*)(?:\s+\"(?P<title>[^\"\n]*)\")?\)")
@@ -50,6 +56,7 @@ _BLOB = re.compile(
     rf"{re.escape(SITE)}/(?P<kind>blob|tree)/(?P<tag>[^/\s)#]+)(?:/(?P<path>[^\s)#\"']*))?"
     r"(?:#L(?P<line>\d+)(?:-L(?P<last>\d+))?)?"
 )
+_PACKAGES = ("mini_vllm/", "course/")
 MENTION = re.compile(r"(?<![\w/.:-])(?P<path>(?:vllm|csrc)/[\w./-]*\w/?)(?![\w:]|\.\w)")
 
 
@@ -60,6 +67,8 @@ class Citation:
     Attributes:
         offset, end: bounds in the file of what `fix` rewrites: the citation, in Markdown its link.
         linkable: in prose, where it is to be a link.
+        line: 0 where none is named; then the citation is of this repository, `own`.
+        code: what stands on the line of this repository that is meant, if not the symbol's own.
         label, url: of that link, if it is one.
         numbered: whether the link's text ends in the line, because others on the page have the same symbol.
     """
@@ -78,6 +87,7 @@ class Citation:
     label: str | None = None
     url: str | None = None
     numbered: bool = False
+    code: str | None = None
 
     @property
     def named(self) -> bool:
@@ -85,20 +95,21 @@ class Citation:
         return self.symbol is not None and not self.inside
 
     def text(self, line: int | None = None) -> str:
-        """The citation as written, or moved to another line."""
+        """The citation as written, or moved to another line: 0 for none, in this repository."""
         line = self.line if line is None else line
         last = f"-{self.last + line - self.line}" if self.last is not None else ""
-        middle = " in " if self.inside else " "
-        return f"{self.path}:{line}{last}" + (f"{middle}{self.symbol}" if self.symbol else "")
+        number = f":{line}{last}" if line or not self.own else ""
+        middle = " in " if self.inside and (number or self.code) else " "
+        code = f": {self.code}" if self.code else ""
+        return f"{self.path}{number}" + (f"{middle}{self.symbol}{code}" if self.symbol else "")
 
     def link(self, release: str, line: int | None = None) -> str:
-        """Where the link leads: to the release tag, or to this repository's file."""
+        """Where the link leads: to the line at the release tag, or to this repository's file."""
+        if self.own:
+            return os.path.relpath(self.path, PurePosixPath(self.file).parent)
         line = self.line if line is None else line
         last = f"-L{self.last + line - self.line}" if self.last is not None else ""
-        base = f"{SITE}/blob/v{release}/{self.path}"
-        if self.own:
-            base = os.path.relpath(self.path, PurePosixPath(self.file).parent)
-        return f"{base}#L{line}{last}"
+        return f"{SITE}/blob/v{release}/{self.path}#L{line}{last}"
 
     @property
     def labels(self) -> list[str]:
@@ -119,7 +130,9 @@ class Citation:
         shown = re.sub(r"(?<=[\w~]):\d+$", "", self.label or "")
         usual = labels[-1] if self.numbered and self.label is None else labels[0]
         label = next((each for each in labels if re.sub(r":\d+$", "", each) == shown), usual)
-        return f'[`{label}`]({self.link(release, line)} "{self.text(line)}")'
+        # What would end a title, a cell of a table or a link's text, where it is code.
+        title = re.sub(r'["&<>|\[\]]', lambda m: f"&#{ord(m[0])};", self.text(line))
+        return f'[`{label}`]({self.link(release, line)} "{title}")'
 
     def written(self, release: str, line: int | None = None) -> str:
         """What belongs in the file: the link on a page, else the citation itself."""
@@ -156,7 +169,7 @@ def find_all(root: Path, release: str) -> Found:
             found = find_in_page(read_page(path, root), root, release)
         else:
             text = path.read_text(encoding="utf-8", errors="replace")
-            if not re.search(rf"{_SUFFIX}:\d|\bvllm/|\bcsrc/", text):
+            if not re.search(rf"{_SUFFIX}:\d|\bvllm/|\bcsrc/|\.py \w", text):
                 continue
             found = find_in_python(name, text, root)
         every.citations += found.citations
@@ -167,6 +180,20 @@ def find_all(root: Path, release: str) -> Found:
 
 def _is_own(path: str, root: Path) -> bool:
     return not path.startswith(("vllm/", "csrc/")) and (root / path).is_file()
+
+
+def own_place(text: str, root: Path) -> re.Match[str] | None:
+    """A place of this repository, which has no line: its `path`, `symbol`, and `code` or None."""
+    m = _OWN.fullmatch(text)
+    return m if m is not None and (root / m["path"].split("/")[0]).is_dir() else None
+
+
+def _whole_place(text: str, root: Path, linked: bool = False) -> re.Match[str] | None:
+    """The citation that a whole text is. Outside of a package, a word behind a script in backticks may
+    be its argument; then only a link is a citation."""
+    if (own := own_place(text, root)) is not None:
+        return own if linked or own["path"].startswith(_PACKAGES) else None
+    return _WHOLE.fullmatch(text)
 
 
 def _foreign(path: str, root: Path) -> bool:
@@ -180,10 +207,11 @@ def _citation(
     file: str, at: int, offset: int, match: re.Match[str], root: Path, linkable: bool = False
 ) -> Citation:
     groups = match.groupdict()
+    own = "line" not in groups or _is_own(match["path"], root)
     return Citation(
-        file, at, offset + match.start(), offset + match.end(), match["path"], int(match["line"]),
-        int(match["last"]) if match["last"] else None, groups.get("symbol"),
-        bool(groups.get("inside")), _is_own(match["path"], root), linkable,
+        file, at, offset + match.start(), offset + match.end(), match["path"],
+        int(groups.get("line", 0)), int(match["last"]) if groups.get("last") else None,
+        groups.get("symbol"), bool(groups.get("inside")), own, linkable, code=groups.get("code"),
     )  # fmt: skip
 
 
@@ -201,6 +229,9 @@ def _in_line(
 ) -> Iterator[Citation | Problem]:
     """The citations of one line of Python, or of a code block in Markdown."""
     spans = [(m.start(2), m.end(2), m[2]) for m in _SPAN.finditer(line)]
+    for start, _, content in spans:
+        if PLACE.match(content) is None and (own := _whole_place(content, root)) is not None:
+            yield _citation(file, at, offset + start, own, root)
     for place in PLACE.finditer(line):
         if _foreign(place["path"], root):
             continue
@@ -239,7 +270,7 @@ def find_in_python(name: str, text: str, root: Path) -> Found:
     commented: set[int] | None = None
     offset = 0
     for at, line in enumerate(text.split("\n"), 1):
-        if re.search(rf"{_SUFFIX}:\d", line):
+        if re.search(rf"{_SUFFIX}:\d|\.py \w", line):
             commented = _commentary(text) if commented is None else commented
             for item in _in_line(name, at, offset, line, root, bare=at in commented):
                 if isinstance(item, Problem):
@@ -289,7 +320,7 @@ def find_in_page(page: Page, root: Path, release: str) -> Found:
         place = PLACE.match(span)
         if offset in read or (place is not None and _foreign(place["path"], root)):
             continue
-        whole = _WHOLE.fullmatch(span)
+        whole = _whole_place(span, root)
         if whole is not None:
             citation = _citation(page.name, at, offset, whole, root, linkable=True)
             citation = replace(citation, offset=offset - 1, end=offset + len(span) + 1)
@@ -352,7 +383,8 @@ def _read_link(page: Page, link: Link, root: Path, release: str, found: Found) -
     """Take in a link that is a citation, or leads to vLLM. False if its text is still to be read."""
     target = _BLOB.fullmatch(link.url)
     label = link.text[1:-1] if re.fullmatch(r"`[^`]+`", link.text) else None
-    whole = _WHOLE.fullmatch(link.title or "") or _WHOLE.fullmatch(label or "")
+    title = html.unescape(link.title or "")
+    whole = _whole_place(title, root, linked=True) or _whole_place(label or "", root)
     at = page.line_of(link.start)
     if target is not None and target["tag"] != f"v{release}":
         message = f"{link.url}: the pin is v{release}, this links to {target['tag']}"
@@ -371,16 +403,19 @@ def _read_link(page: Page, link: Link, root: Path, release: str, found: Found) -
         offset=link.start, end=link.end, label=label, url=link.url,
     )  # fmt: skip
     found.citations.append(citation)
-    if link.url != citation.link(release) and (target is None or target["tag"] == f"v{release}"):
+    elsewhere = link.url != citation.link(release) and not (citation.own and citation.line)
+    if elsewhere and (target is None or target["tag"] == f"v{release}"):
         found.problems.append(citation.problem(f"its link leads elsewhere, to {link.url}"))
     return True
 
 
 def _number(citations: list[Citation]) -> list[Citation]:
-    """The links into a symbol that the page links more than once get the line into their text."""
+    """The links into a symbol of vLLM's that the page links more than once have the line in their text."""
     times = Counter((c.path, c.symbol or "") for c in citations if c.linkable)
     return [
-        replace(c, numbered=c.linkable and c.inside and times[c.path, c.symbol or ""] > 1)
+        replace(
+            c, numbered=c.linkable and c.inside and not c.own and times[c.path, c.symbol or ""] > 1
+        )
         for c in citations
     ]
 

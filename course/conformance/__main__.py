@@ -1,5 +1,5 @@
 """`python -m course.conformance`."""
 
-from course.conformance.command import main
+from course.door import run_module
 
-raise SystemExit(main())
+raise SystemExit(run_module("course.conformance.command", "main"))

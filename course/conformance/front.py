@@ -17,7 +17,9 @@ import vllm.forward_context as v_forward
 import mini_vllm
 import mini_vllm.cudagraph.dispatcher as m_dispatcher
 import mini_vllm.cudagraph.modes as m_modes
+import mini_vllm.engine.logprobs as m_logprobs
 import mini_vllm.engine.output_processor as m_processor
+import mini_vllm.engine.parallel_sampling as m_parallel
 import mini_vllm.metrics.stats as m_stats
 import mini_vllm.outputs as m_outputs
 import mini_vllm.sample.metadata as m_metadata
@@ -163,7 +165,7 @@ class IterationStats(m_stats.IterationStats):
 # -- output processor -------------------------------------------------------------------------------
 
 
-class ParentRequest(m_processor.ParentRequest):
+class ParentRequest(m_parallel.ParentRequest):
     def __init__(self, request: Any) -> None:
         super().__init__(request.request_id, request.sampling_params)
 
@@ -192,7 +194,7 @@ class LogprobsProcessor:
         refuse(flat_logprobs=logprobs is not None and not isinstance(logprobs, list))
         self.tokenizer = tokenizer
         params = m_params.SamplingParams(logprobs=num_logprobs, prompt_logprobs=num_prompt_logprobs)
-        self.ours = m_processor.LogprobsProcessor(tokenizer and self, params)  # type: ignore[arg-type]
+        self.ours = m_logprobs.LogprobsProcessor(tokenizer and self, params)  # type: ignore[arg-type]
 
     def decode(self, token_ids: list[int], skip_special_tokens: bool) -> str:
         """The engine's call of a tokenizer as vLLM's: a test's tokenizer takes the ids alone."""

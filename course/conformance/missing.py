@@ -32,6 +32,7 @@ _SIGNS = (
     (r"llava|image|multi.?modal|encoder_cache|mm_features", "multi-modal inputs"),
     (r"structured_output|grammar|WAITING_FOR_STRUCTURED|FINISHED_ERROR", "structured output"),
     (r"WAITING_FOR_REMOTE_KVS|kv_transfer|extra_args", "KV connector"),
+    (r"WAITING_FOR_STREAMING", "streaming input"),
     (r"lora", "LoRA"),
     (r"flat_logprobs=True", "flat logprobs"),
 )

@@ -1,4 +1,4 @@
-"""`CONFORMANCE.md`: the table by feature, from `expected.tsv`."""
+"""`docs/CONFORMANCE.md`: the table by feature, from `expected.tsv`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from course.conformance.table import DIFFERS, LACKS, OUTSIDE, PASSES
 from course.conformance.upstream_tests import LEFT_OUT
 
-PAGE = Path(__file__).parents[2] / "CONFORMANCE.md"
+PAGE = Path(__file__).parents[2] / "docs" / "CONFORMANCE.md"
 # What a test file is about; a file that is not listed goes by its own name.
 AREAS = {
     "core/test_scheduler.py": "scheduler",
@@ -68,16 +68,16 @@ steps, these tests more corners.
 
     python -m course.conformance
 
-It takes vLLM's environment ([SETUP.md](SETUP.md)) with pytest, pytest-asyncio, pytest-timeout and tblib.
+It takes vLLM's environment ([SETUP.md](../SETUP.md)) with pytest, pytest-asyncio, pytest-timeout and tblib.
 The tests come out of vLLM's source distribution, which `--fetch` gets once
-([UPSTREAM_PIN.md](UPSTREAM_PIN.md) says what that takes); `--tests FOLDER` names them where they are
+([UPSTREAM_PIN.md](../UPSTREAM_PIN.md) says what that takes); `--tests FOLDER` names them where they are
 already. The models that they ask for are the shipped checkpoint under other names, so a test that wants a
 certain text fails on vLLM too, and is not counted. {left_out} tests are
-[left out](course/conformance/upstream_tests.py), each for a reason that stands there. vLLM computes
+[left out](../course/conformance/upstream_tests.py), each for a reason that stands there. vLLM computes
 uncompiled and in one process here, which saves minutes.
 
-[expected.tsv](course/conformance/expected.tsv) has the verdict on each test. A run fails if a test comes to
-anything else, for better or worse, and names both verdicts. `--only TEXT` looks at the tests whose name
+[expected.tsv](../course/conformance/expected.tsv) has the verdict on each test. A run fails if a test comes
+to anything else, for better or worse, and names both verdicts. `--only TEXT` looks at the tests whose name
 holds TEXT, and `--write` makes the table and this page anew.
 """
 

@@ -1,5 +1,5 @@
 """`python -m course.docs`."""
 
-from course.docs.command import app
+from course.door import run_module
 
-app()
+raise SystemExit(run_module("course.docs.command", "app"))

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from course.cite.index import repository_facts
+from course.cite.own import own_symbol
 from course.docs.pages import ROOT, Fence, Page, Problem
 
 _NEEDS = re.compile(r"^\s*<!--\s*needs:\s*(?P<names>[\w, -]+?)\s*-->\s*$")
@@ -151,22 +151,9 @@ def symbol_source(path: str, symbol: str, root: Path = ROOT, options: tuple[str,
     """A symbol of the repository, decorators included, at the left margin, or what `options` leave.
 
     Raises ValueError if it is unknown, or a text of the options does not stand in it exactly once."""
-    try:
-        facts = repository_facts(root, path)
-    except OSError:
-        facts = None
-    if facts is None or not (root / path).resolve().is_relative_to(root.resolve()):
-        raise ValueError(f"this repository has no file {path}")
-    defined = facts.defined(symbol)
-    if not defined:
-        own = symbol.rsplit(".", 1)[-1]
-        alike = [s.name for s in facts.symbols or () if s.name.rsplit(".", 1)[-1] == own]
-        hint = f"; did you mean {alike[0]}?" if alike else ""
-        raise ValueError(f"{path} does not define {symbol}{hint}")
-    if len(defined) > 1:
-        raise ValueError(f"{path} defines {symbol} {len(defined)} times")
+    found = own_symbol(root, path, symbol)
     lines = (root / path).read_text(encoding="utf-8").split("\n")
-    whole = textwrap.dedent("\n".join(lines[defined[0].first - 1 : defined[0].last]))
+    whole = textwrap.dedent("\n".join(lines[found.first - 1 : found.last]))
     return _part(whole, options, f"{path} {symbol}")
 
 

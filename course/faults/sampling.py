@@ -3,8 +3,8 @@
     python -m course.faults.sampling beams
     python -m course.faults.sampling neighbour
 
-Needs vLLM 0.22.1; the lines of FOUND_IN_VLLM.md are those of its CPU build. Requests of the searches are sent
-one after another, so that what is drawn for them does not depend on who was quicker.
+Needs vLLM 0.22.1; the lines of docs/FOUND_IN_VLLM.md are those of its CPU build. Requests of the searches are
+sent one after another, so that what is drawn for them does not depend on who was quicker.
 """
 
 from __future__ import annotations

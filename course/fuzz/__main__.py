@@ -1,3 +1,5 @@
-from course.fuzz.command import main
+"""`python -m course.fuzz`."""
 
-raise SystemExit(main())
+from course.door import run_module
+
+raise SystemExit(run_module("course.fuzz.command", "main"))

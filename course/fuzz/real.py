@@ -4,7 +4,7 @@
 
 A world of the fuzz is about slots; here it is about text. Each situation is a world at block size 16,
 the least that the CPU's attention takes, with prompts that the shipped model can go on from. One batch at
-a time (`async_scheduling=False`). See `tests/engine/fuzz/test_fuzz_real.py` for what comes out.
+a time (`async_scheduling=False`). See `tests/authors/test_fuzz_real.py` for what comes out.
 """
 
 from __future__ import annotations

@@ -19,6 +19,7 @@ from typing import Any
 
 from course.kernels.problems import PROBLEMS
 from course.kernels.report import INTERPRETED, JUDGES, Finding, Report, from_data
+from mini_vllm.utils.extras import how_to_get
 
 TIMEOUT = (
     600.0  # seconds for a child and one file; a kernel that never ends should not hang a terminal
@@ -126,7 +127,7 @@ def _refuse(files: Sequence[Path], problem: str, judges: Sequence[str]) -> None:
     if missing:
         raise BenchError(
             f"{' and '.join(missing)} missing, which the kernel bench needs (no GPU): "
-            'uv sync --inexact --extra torch, or pip install -e ".[torch]"'
+            f"{how_to_get('torch')}"
         )
 
 

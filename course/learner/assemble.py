@@ -116,11 +116,39 @@ def find_parts(course: Course, on_wait: Callable[[int], None] | None = None) -> 
     return [chosen.get(name) or Part(name, None, None, nobody) for name in engine_parts()]
 
 
+def adapt_kv_cache_manager(manager: type[Any]) -> type[Any]:
+    """A learner's manager, called as the engine calls its own: with slots for drafts, which lab 02-03 knows
+    nothing of. Raises CourseError, in its methods, if there are any."""
+
+    def refuse(**slots: int) -> None:
+        for name, number in slots.items():
+            if number:
+                raise CourseError(
+                    f"{name} is {number}, and {manager.__name__} of lab 02-03 has no slots for drafts: "
+                    "run it without speculation"
+                )
+
+    class Adapted(manager):
+        def allocate_slots(self, *args: Any, num_lookahead_tokens: int = 0, **kwargs: Any) -> Any:
+            refuse(num_lookahead_tokens=num_lookahead_tokens)
+            return super().allocate_slots(*args, **kwargs)
+
+        def max_blocks_needed(
+            self, request: Any, num_draft_slots: int = 0, num_lookahead_tokens: int = 0
+        ) -> Any:
+            refuse(num_draft_slots=num_draft_slots, num_lookahead_tokens=num_lookahead_tokens)
+            return super().max_blocks_needed(request)
+
+    Adapted.__name__ = manager.__name__
+    return Adapted
+
+
 def build(parts: list[Part]) -> EngineParts:
     """The parts as the engine takes them."""
-    return dataclasses.replace(
-        DEFAULT_PARTS, **{part.name: part.factory for part in parts if part.mine}
-    )
+    mine = {part.name: part.factory for part in parts if part.mine}
+    if "kv_cache_manager" in mine:
+        mine["kv_cache_manager"] = adapt_kv_cache_manager(mine["kv_cache_manager"])
+    return dataclasses.replace(DEFAULT_PARTS, **mine)
 
 
 def my_parts() -> tuple[EngineParts, list[str]]:

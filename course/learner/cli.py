@@ -2,55 +2,35 @@
 
 from __future__ import annotations
 
-import importlib.util
-import io
 import sys
 
-INTERRUPTED = 130
+from course.door import guarded
 
 
 def main(argv: list[str] | None = None) -> int:
     """Entry point. Exit status: 0 done, 1 graded and not passed, 2 could not be done, 130 Ctrl-C."""
-    # Nothing is imported before this line, so that Ctrl-C while it loads ends in one line too.
-    try:
-        from mini_vllm.entrypoints.cli.door import drop, is_interrupt, reader_left
-
-        try:
-            status = _run(argv)
-            if sys.stdout is not None:
-                sys.stdout.flush()
-        except OSError as error:
-            drop(sys.stdout)
-            if reader_left(error):
-                return 0
-            print(f"course: {error}", file=sys.stderr)
-            return 2
-        except ImportError as error:
-            if not is_interrupt(error):
-                raise
-            status = INTERRUPTED
-    except KeyboardInterrupt:
-        status = INTERRUPTED
-    if status == INTERRUPTED:
-        print("course: interrupted", file=sys.stderr)
-    return status
+    return guarded("course", lambda: _run(argv))
 
 
 def _run(argv: list[str] | None) -> int:
-    missing = [name for name in ("typer", "rich") if importlib.util.find_spec(name) is None]
-    if missing:
-        print(
-            f"course: {' and '.join(missing)} missing. Install the course's tools: "
-            'uv sync --extra course, or pip install -e ".[course]"',
-            file=sys.stderr,
-        )
-        return 2
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")
-    # Here, so that Ctrl-C while they load ends in one line too.
-    from course.learner.commands import app
-    from course.learner.labs import CourseError
+    from mini_vllm.utils.interrupt import AtOnce
+
+    with AtOnce("course"):
+        import importlib.util
+        import io
+
+        missing = [name for name in ("typer", "rich") if importlib.util.find_spec(name) is None]
+        if missing:
+            from mini_vllm.utils.extras import how_to_get
+
+            what = f"{' and '.join(missing)} missing. Install the course's tools"
+            print(f"course: {what}: {how_to_get('course')}", file=sys.stderr)
+            return 2
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, io.TextIOWrapper):
+                stream.reconfigure(errors="replace")
+        from course.learner.commands import app
+        from course.learner.labs import CourseError
 
     try:
         app(args=argv, prog_name="course")

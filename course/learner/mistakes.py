@@ -1,4 +1,4 @@
-"""Known mistakes: a lab's `mistakes.toml`, and the solution with one of them in it.
+"""Known mistakes: a lab's `proof/mistakes.toml`, and the solution with one of them in it.
 
     [starts_at_one]
     name = "The sum begins at 1."
@@ -23,10 +23,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
-from course.learner.labs import CourseError, Lab, load_module
+from course.learner.labs import MISTAKES, CourseError, Lab, load_module
 from course.learner.patch import patched
 
-FILE = "mistakes.toml"
 _NEEDED, _EDITS = {"name", "hint", "test"}, {"change", "append"}
 
 
@@ -60,7 +59,7 @@ class Mistake:
         try:
             text = patched(solution, self.change)
         except CourseError as error:
-            raise CourseError(f"{FILE}: {self.key}: {error}") from None
+            raise CourseError(f"{MISTAKES}: {self.key}: {error}") from None
         return f"{text}\n\n{self.append.strip()}\n" if self.append.strip() else text
 
     def load(self) -> ModuleType:
@@ -73,7 +72,7 @@ def read_mistakes(folder: Path) -> list[Mistake]:
 
     Raises CourseError naming the entry that is not of the form above.
     """
-    path = folder / FILE
+    path = folder / MISTAKES
     if not path.is_file():
         return []
     try:
@@ -84,7 +83,7 @@ def read_mistakes(folder: Path) -> list[Mistake]:
 
 
 def _read(folder: Path, key: str, entry: object) -> Mistake:
-    where = f"{folder / FILE}: {key}"
+    where = f"{folder / MISTAKES}: {key}"
     if not isinstance(entry, dict) or not all(isinstance(value, str) for value in entry.values()):
         raise CourseError(f"{where}: a mistake is a table of texts")
     if missing := sorted(_NEEDED - {field for field, value in entry.items() if value.strip()}):

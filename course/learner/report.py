@@ -19,10 +19,10 @@ from rich.table import Table
 from rich.text import Text
 
 from course.authors.mutants import Mutant
-from course.authors.mutate import ALLOW_LIST, MutationResult
+from course.authors.mutate import MutationResult
 from course.learner.causes import PREDICTIONS, Causes, read_causes
 from course.learner.grade import Grade
-from course.learner.labs import Course, Lab, is_test_file
+from course.learner.labs import MUTANTS, Course, Lab, is_test_file
 from course.learner.results import Line, TestResult, lines_of, unloadable
 from course.learner.shorten import shorten
 from course.learner.sides import find_sides
@@ -344,10 +344,10 @@ def show_mutation(console: Console, result: MutationResult, verbose: bool) -> No
         show(mutant)
         console.print(Text(f"  {mutant.kind}, solution.py:{mutant.line}: nothing notices\n"))
     for text in result.stale:
-        console.print(Text(f"{ALLOW_LIST}: {text}", style="yellow"), soft_wrap=True)
+        console.print(Text(f"{MUTANTS}: {text}", style="yellow"), soft_wrap=True)
     total = len(result.killed) + len(result.survived)
     chosen = f" of {result.num_planted}" if total + len(result.allowed) < result.num_planted else ""
-    excused = f"; {len(result.allowed)} behave alike, by {ALLOW_LIST}" if result.allowed else ""
+    excused = f"; {len(result.allowed)} behave alike, by {MUTANTS}" if result.allowed else ""
     console.print(
         Text(
             f"Lab {result.lab.id}: {len(result.killed)} of {total} faults noticed, "

@@ -1,5 +1,5 @@
 """`python -m course.parity`."""
 
-from course.parity.decisions import main
+from course.door import run_module
 
-raise SystemExit(main())
+raise SystemExit(run_module("course.parity.decisions", "main"))

@@ -210,7 +210,7 @@ def _scheduled(now: Moment, expected: Decision, actual: Decision) -> Iterator[st
         yield f"Place {at} is {want}'s."
     elif want and got in queue and want in queue and queue.index(want) < queue.index(got):
         yield RULES["priority" if now.before.by_priority else "fcfs"]
-        ranks = [f"{r} {now.before.states[r].rank}" for r in (want, got)]
+        ranks = [f"{r} {now.before.states[r].priority_key}" for r in (want, got)]
         yield f"By (priority, arrival time) {ranks[0]} is tried before {ranks[1]}."
     elif want and reason.room:
         yield RULES["admission"]

@@ -1,8 +1,8 @@
 """Sampled runs: what each prompt asks of the sampler, and how close two tokens came to each other.
 
 Every request has a seed, since vLLM's CPU build honours seeds only where all rows of a batch have one, and
-no prompt comes in chunks, since a seeded one would end that build's engine (FOUND_IN_VLLM.md, 3 and 13). Log
-probabilities are the processed ones: of the distribution that a token is drawn from.
+no prompt comes in chunks, since a seeded one would end that build's engine (docs/FOUND_IN_VLLM.md, 3 and 13).
+Log probabilities are the processed ones: of the distribution that a token is drawn from.
 
 A token is the winner of a race: of all tokens the one with the largest p / q, where p is its probability and
 q its noise, the next number of the request's own stream. So where two engines draw different tokens, both

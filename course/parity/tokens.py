@@ -19,7 +19,7 @@ equal or not. One prompt in ten may run eight times as long, so that some texts 
 With `--speculative-config` both engines draft, and the counts of their drafts are compared: how many there
 were, of how many tokens, how many of those were accepted, and at which position. A folder that the JSON
 names as `model` is that of the draft model or head. A fault of vLLM's that spoils drafts, but no token,
-is lifted, unless `--keep-stale-tables` is given (FOUND_IN_VLLM.md, 13).
+is lifted, unless `--keep-stale-tables` is given (docs/FOUND_IN_VLLM.md, 13).
 
 With `--sampled` every prompt has a temperature, a seed and some of top-k, top-p, min-p and the penalties,
 at random, and no prompt comes in chunks (`course.parity.sampled` says why). A token that differs is then

@@ -131,7 +131,7 @@ def lift_the_fault() -> None:
     """Let a mixture run where vLLM's grouped kernel is missing (no AVX-512, or sizes that are no multiples
     of 32): there its SiLU is made of a class that asks for a configuration which nobody has set.
 
-    FOUND_IN_VLLM.md, 6. Nothing changes where the kernel is.
+    docs/FOUND_IN_VLLM.md, 6. Nothing changes where the kernel is.
     """
     import torch
     from torch.nn.functional import silu
@@ -149,8 +149,8 @@ def clear_stale_tables() -> None:
     """Let a row of vLLM's block table end where its request's blocks do.
 
     A row keeps what is past the blocks that it is given: block ids of the requests that it had before. A
-    drafter that runs past the end of a request which was just admitted writes there, FOUND_IN_VLLM.md, 13.
-    Tokens stay right; some drafts of whoever holds those blocks do not.
+    drafter that runs past the end of a request which was just admitted writes there,
+    docs/FOUND_IN_VLLM.md, 13. Tokens stay right; some drafts of the requests that hold those blocks do not.
     """
     from vllm.v1.worker.block_table import BlockTable
 

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NotRequired, TypedDict
 
-from mini_vllm.utils.outside import decode, gunzip, parse_json, read_bytes, short
+from mini_vllm.utils.untrusted import decode, gunzip, parse_json, read_bytes, shorten_repr
 
 EOS = 2
 GROUP_TYPES = ("full", "sliding_window", "chunked_local")
@@ -342,7 +342,9 @@ def _check(where: str, trace: Any) -> None:
                 raise TraceError(f"{where}: {what} has no {key!r}")
             if not isinstance(value[key], kind):
                 names = " or ".join(k.__name__ for k in kind if k is not type(None))
-                raise TraceError(f"{where}: {key!r} of {what} must be {names}: {short(value[key])}")
+                raise TraceError(
+                    f"{where}: {key!r} of {what} must be {names}: {shorten_repr(value[key])}"
+                )
 
     need(trace, _TRACE, "trace")
     need(trace["config"], _CONFIG, "config")
@@ -350,7 +352,7 @@ def _check(where: str, trace: Any) -> None:
         need(group, {"type": (str,), "size": (int,)}, f"group {i}")
         if group["type"] not in GROUP_TYPES:
             raise TraceError(
-                f"{where}: group {i} is none of {', '.join(GROUP_TYPES)}: {short(group)}"
+                f"{where}: group {i} is none of {', '.join(GROUP_TYPES)}: {shorten_repr(group)}"
             )
     sizes = [group.get("block_size", 0) for group in trace["config"].get("kv_cache_groups", ())]
     if any(sizes) and math.gcd(*sizes) != trace["config"]["block_size"]:
@@ -369,7 +371,9 @@ def _check(where: str, trace: Any) -> None:
     for i, call in enumerate(trace["steps"]):
         need(call, {"call": (str,)}, f"call {i}")
         if call["call"] not in _CALLS:
-            raise TraceError(f"{where}: call {i} is neither schedule nor update: {short(call)}")
+            raise TraceError(
+                f"{where}: call {i} is neither schedule nor update: {shorten_repr(call)}"
+            )
         kinds = _CALLS[call["call"]]
         need(call, kinds | (_CALL_DRAFTS[call["call"]] if with_drafts else {}), f"call {i}")
 

@@ -1,5 +1,5 @@
 """`python -m course.site`."""
 
-from course.site.command import app
+from course.door import run_module
 
-app()
+raise SystemExit(run_module("course.site.command", "app", extra="site"))

@@ -34,7 +34,7 @@ Each row below adds one idea to the same engine with the same memory:
 
 These ideas are [vLLM](https://github.com/vllm-project/vllm)'s. The course builds them in
 `mini_vllm`, an engine in numpy that runs on a laptop, and walks through the real code beside it,
-frozen at release 0.22.1. The two [take the same decisions](PROOF.md), and a command shows it.
+frozen at release 0.22.1. The two [take the same decisions](docs/PROOF.md), and a command shows it.
 
 [Begin with the first guide]({first}){{ .md-button .md-button--primary }}
 

@@ -10,6 +10,7 @@ import logging
 import posixpath
 import re
 import sys
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,8 @@ if _ROOT not in sys.path:
 
 # Here, not where it is used: MkDocs takes the root off the path again when this file is loaded.
 import mini_vllm  # noqa: E402, F401
+from course.cite.own import own_line  # noqa: E402
+from course.cite.text import own_place  # noqa: E402
 from course.learner.labs import load_course  # noqa: E402
 from course.learner.tracks import as_json  # noqa: E402
 from course.site.pages import read_site  # noqa: E402
@@ -32,7 +35,7 @@ from course.site.terms import TermsExtension, read_terms  # noqa: E402
 from course.site.viewer import ViewerError, make_page  # noqa: E402
 
 GLOSSARY = "GLOSSARY.md"
-_OWN = re.compile(r'(?P<link>href="[^":#]+)" (?P<title>title="[\w./-]+:(?P<line>\d+)\b)')
+_TITLED = re.compile(r'(?P<link>href="[^":#]+)(?P<title>" title="(?P<place>[^"]+\.py [^"]+)")')
 _RELATIVE = re.compile(r'href="(?P<path>[^":#]+)')
 _log = logging.getLogger("mkdocs.course")
 
@@ -123,9 +126,21 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 
 def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """A citation of this repository leads to its line on the page that shows the file."""
+    """A citation of this repository leads to its line, as of now, on the page that shows the file."""
     _progress.advance("pages read")
-    return _OWN.sub(r'\g<link>#__codelineno-0-\g<line>" \g<title>', html)
+    root = _root(config)
+
+    def lead(match: re.Match[str]) -> str:
+        if (place := own_place(unescape(match["place"]), root)) is None:
+            return match[0]
+        try:
+            line = own_line(root, place["path"], place["symbol"], place["code"])
+        except ValueError as error:
+            _log.warning(f"{page.file.src_uri}: {match['place']}: {error}")
+            return match[0]
+        return f"{match['link']}#__codelineno-0-{line}{match['title']}"
+
+    return _TITLED.sub(lead, html)
 
 
 def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
@@ -136,6 +151,6 @@ def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
 def on_serve(server: Any, config: MkDocsConfig, builder: Any) -> Any:
     """Build again when a page, or a file that a page shows, is saved."""
     root = _root(config)
-    for path in (*root.glob("*.md"), *root.glob("phase-*"), root / "mini_vllm"):
+    for path in (*root.glob("*.md"), *root.glob("docs"), *root.glob("phase-*"), root / "mini_vllm"):
         server.watch(str(path))
     return server

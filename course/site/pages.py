@@ -40,13 +40,15 @@ from course.site.viewer import (
 
 HOME, FIRST = "README.md", ("README.md", "SETUP.md")
 AFTER_PHASES = (
-    "PROOF.md",
-    "CONFORMANCE.md",
-    "ASSUMPTIONS.md",
+    "docs/PROOF.md",
+    "docs/CONFORMANCE.md",
+    "docs/ASSUMPTIONS.md",
     "GLOSSARY.md",
     "mini_vllm/README.md",
+    "mini_vllm/CORE.md",
     "UPSTREAM_PIN.md",
-    "FOUND_IN_VLLM.md",
+    "docs/FOUND_IN_VLLM.md",
+    "CHANGELOG.md",
 )
 AFTER_LABS = ("STORIES.md", "EXERCISES.md", "INTERVIEW.md", "CHEATSHEET.md")
 PICTURES = {".png", ".svg", ".jpg", ".jpeg", ".gif", ".webp"}
@@ -112,6 +114,7 @@ def read_site(root: Path) -> Site:
 def _nav(course: Course) -> list[Any]:
     root = course.root
     there = sorted(path.name for path in root.glob("*.md"))
+    there += sorted(path.relative_to(root).as_posix() for path in root.glob("docs/*.md"))
     after = [name for name in AFTER_PHASES if (root / name).is_file()]
     after += [name for name in there if name not in (*FIRST, *after)]
     nav: list[Any] = [{"Home": name} if name == HOME else name for name in FIRST if name in there]
@@ -285,7 +288,6 @@ class _Builder:
         uri = self.add(there)
         if uri is None:
             return None
-        # The anchor of a line is none that MkDocs knows: hooks.py puts it in.
         keep = f"#{anchor}" if anchor and there.suffix == ".md" else ""
         return _relative(uri, page.name) + keep
 

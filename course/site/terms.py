@@ -40,7 +40,7 @@ def read_terms(glossary: str) -> list[Term]:
     names = []
     for match in _ENTRY.finditer(glossary):
         name = match["term"].replace("`", "")
-        text = re.sub(r'\s*\[`[^\]]*`\]\([^)"]*"[^)]*\)', "", match["text"])  # citations
+        text = re.sub(r'\s*\[`[^\]]*`\]\([^)"]*"[^"]*"\)', "", match["text"])  # citations
         text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", text)
         texts[name.lower()] = re.sub(r"\s+", " ", re.sub(r"[`*]|\$", "", text)).strip()
         names.append(name)

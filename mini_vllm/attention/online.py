@@ -20,14 +20,16 @@ Invariants, which the tests check by name:
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mini_vllm.attention.backend import Array
 from mini_vllm.attention.metadata import AttentionMetadata
 from mini_vllm.attention.paged import PagedAttention, reshape_and_cache
+
+if TYPE_CHECKING:
+    from mini_vllm.attention.backend import Array
 
 
 class State(NamedTuple):
@@ -112,6 +114,7 @@ class OnlineAttention(PagedAttention):
     """
 
     supports_sliding_window = False
+    supports_logits_soft_cap = False
 
     def __init__(self, tile: int = 64, query_tile: int = 32) -> None:
         for name, size in (("tile", tile), ("query_tile", query_tile)):

@@ -9,11 +9,15 @@ Shapes below: D numbers a head, `group` query heads share one KV head.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 from numpy.typing import NDArray
 
-from mini_vllm.attention.backend import Array
 from mini_vllm.attention.metadata import AttentionMetadata
+
+if TYPE_CHECKING:
+    from mini_vllm.attention.backend import Array
 
 
 def reshape_and_cache(
@@ -34,7 +38,9 @@ def reshape_and_cache(
     kv_cache[block_id, offset, 1] = value
 
 
-def attend(query: Array, key: Array, value: Array, bias: Array | None) -> Array:
+def attend(
+    query: Array, key: Array, value: Array, bias: Array | None, soft_cap: float | None = None
+) -> Array:
     """`softmax(query @ key.T + bias) @ value`, for each leading index.
 
     Args:
@@ -42,11 +48,14 @@ def attend(query: Array, key: Array, value: Array, bias: Array | None) -> Array:
         key, value: float32 `[..., keys, D]`; leading axes may broadcast.
         bias: float32, broadcasts to `[..., m, keys]`: -inf hides a key, 0 leaves it; None hides
             nothing. No query may have all its keys hidden.
+        soft_cap: keeps the scores between minus this and this; None: they stay as they are.
 
     Returns:
         float32 `[..., m, D]`.
     """
     scores = query @ key.swapaxes(-1, -2)
+    if soft_cap is not None:
+        scores = cap_softly(scores, soft_cap)
     if bias is not None:
         scores += bias
     # A constant added to a row changes nothing, so exp gets numbers that cannot overflow.
@@ -56,12 +65,21 @@ def attend(query: Array, key: Array, value: Array, bias: Array | None) -> Array:
     return out
 
 
+def cap_softly(scores: Array, soft_cap: float) -> Array:
+    """`soft_cap * tanh(scores / soft_cap)` (Gemma Team, 2024, section 2), in place."""
+    scores /= np.float32(soft_cap)
+    np.tanh(scores, out=scores)
+    scores *= np.float32(soft_cap)
+    return scores
+
+
 def attend_request(
     query: Array,
     kv_cache: Array,
     block_ids: NDArray[np.int32],
     seq_len: int,
     sliding_window: int | None = None,
+    soft_cap: float | None = None,
 ) -> Array:
     """Causal attention of one request's newest tokens to all of its tokens.
 
@@ -71,6 +89,7 @@ def attend_request(
         block_ids: `[max_blocks]`, the request's row of the block table.
         seq_len: tokens of the request up to the last query.
         sliding_window: tokens that a query attends to at most, itself among them; None: all before it.
+        soft_cap: as for `attend`.
 
     Returns:
         float32 `[n, num_heads * D]`.
@@ -94,18 +113,24 @@ def attend_request(
     if sliding_window is not None:
         hidden |= key_position <= position - sliding_window
     bias = np.where(hidden, np.float32(-np.inf), np.float32(0)) if n > 1 else None
-    out = attend(q * np.float32(head_size**-0.5), k, v, bias)
+    out = attend(q * np.float32(head_size**-0.5), k, v, bias, soft_cap)
     return out.transpose(2, 0, 1, 3).reshape(n, num_heads * head_size)
 
 
 class PagedAttention:
     """Paged attention in plain form (Kwon et al., 2023, section 4.1).
 
-    `supports_sliding_window` is what a model with windows asks a backend; one without the name has none
+    `supports_sliding_window` and `supports_logits_soft_cap` are what a model with windows, or with a cap on
+    its scores, asks a backend; one without the name has none
     (`vllm/v1/attention/backend.py:55 AttentionBackend`).
+
+    Attributes:
+        logits_soft_cap: what such a model sets: scores stay between minus this and this.
     """
 
     supports_sliding_window = True
+    supports_logits_soft_cap = True
+    logits_soft_cap: float | None = None
 
     @staticmethod
     def get_kv_cache_shape(
@@ -142,10 +167,10 @@ class PagedAttention:
         num_tokens, num_heads, head_size = query.shape
         output = np.empty((num_tokens, num_heads * head_size), np.float32)
         query_start_loc = attn_metadata.query_start_loc.tolist()
-        window = attn_metadata.sliding_window
+        window, cap = attn_metadata.sliding_window, self.logits_soft_cap
         for i, seq_len in enumerate(attn_metadata.seq_lens.tolist()):
             start, end = query_start_loc[i], query_start_loc[i + 1]
             block_ids = attn_metadata.block_table[i]
-            attended = attend_request(query[start:end], kv_cache, block_ids, seq_len, window)
+            attended = attend_request(query[start:end], kv_cache, block_ids, seq_len, window, cap)
             output[start:end] = attended
         return output

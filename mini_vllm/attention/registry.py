@@ -1,11 +1,11 @@
 """Which attention backends there are, by name, and where their parts lie.
 
 Mirrors `vllm/v1/attention/backends/registry.py:34 AttentionBackendEnum`: a name stands for an import path,
-and the path is followed when somebody asks for the class. So every backend can be named, and refused
+and the path is followed when the class is asked for. So every backend can be named, and refused
 with a sentence, on a machine that has nothing of what it needs; and this file imports neither torch nor
 Triton nor `mini_vllm.gpu`.
 
-A backend of torch tensors wants a model and a runner of torch tensors, so their paths stand beside it.
+A backend of torch tensors wants a model of torch tensors, and what runs it, so their paths stand beside it.
 vLLM names its worker the same way (`vllm/platforms/cuda.py:233 in CudaPlatformBase.check_and_update_config`).
 Left out: choosing. Where no backend is named, vLLM takes the first of a list that fits GPU, dtype and model
 (`vllm/platforms/cuda.py:293 CudaPlatformBase.get_attn_backend_cls`); here it is numpy.
@@ -18,7 +18,7 @@ import importlib.util
 from dataclasses import dataclass
 from typing import Any
 
-from mini_vllm.utils.outside import short
+from mini_vllm.utils.untrusted import shorten_repr
 
 
 @dataclass(frozen=True)
@@ -29,16 +29,16 @@ class Backend:
         name: what `EngineConfig.attention` calls it.
         attention: a class with `get_kv_cache_shape` and `forward`; made with no argument.
         model: a `LlamaForCausalLM` for its tensors; made from config, weights and attention.
-        model_runner: a `ModelRunner` for that model.
-        graph_model_runner: one that runs under CUDA graphs (`EngineConfig.cudagraph_mode`).
+        forward: what runs that model in a step (`worker/forward.py`).
+        graph_forward: what runs it under CUDA graphs (`EngineConfig.cudagraph_mode`).
         needs: packages, of the extra `torch`, that must be there.
     """
 
     name: str
     attention: str
     model: str
-    model_runner: str
-    graph_model_runner: str
+    forward: str
+    graph_forward: str
     needs: tuple[str, ...] = ()
 
     def get_attention_cls(self) -> Any:
@@ -47,19 +47,21 @@ class Backend:
     def get_model_cls(self) -> Any:
         return self._resolve(self.model)
 
-    def get_model_runner_cls(self) -> Any:
-        return self._resolve(self.model_runner)
+    def get_forward_cls(self) -> Any:
+        return self._resolve(self.forward)
 
-    def get_graph_model_runner_cls(self) -> Any:
-        return self._resolve(self.graph_model_runner)
+    def get_graph_forward_cls(self) -> Any:
+        return self._resolve(self.graph_forward)
 
     def _resolve(self, path: str) -> Any:
         """The class at `path`. Raises ValueError that says what to install, if something is missing."""
         missing = [package for package in self.needs if importlib.util.find_spec(package) is None]
         if missing:
+            from mini_vllm.utils.extras import how_to_get
+
             raise ValueError(
                 f"attention={self.name!r} needs {' and '.join(missing)}, of the extra 'torch': "
-                "uv sync --extra torch, or pip install 'mini-vllm[torch]'"
+                f"{how_to_get('torch')}"
             )
         module, name = path.rsplit(".", 1)
         return getattr(importlib.import_module(module), name)
@@ -72,23 +74,23 @@ BACKENDS: dict[str, Backend] = {
             "numpy",
             "mini_vllm.attention.tiled.TiledAttention",
             "mini_vllm.models.llama.LlamaForCausalLM",
-            "mini_vllm.worker.model_runner.ModelRunner",
-            "mini_vllm.worker.graph_model_runner.GraphModelRunner",
+            "mini_vllm.worker.forward.NumpyForward",
+            "mini_vllm.worker.graph_forward.NumpyGraphForward",
         ),
         Backend(
             "torch",
             "mini_vllm.gpu.backend.TorchAttention",
             "mini_vllm.gpu.llama.LlamaForCausalLM",
-            "mini_vllm.gpu.model_runner.GPUModelRunner",
-            "mini_vllm.gpu.cudagraph.GraphGPUModelRunner",
+            "mini_vllm.gpu.forward.TorchForward",
+            "mini_vllm.gpu.cudagraph.TorchGraphForward",
             needs=("torch",),
         ),
         Backend(
             "triton",
             "mini_vllm.gpu.backend.TritonAttention",
             "mini_vllm.gpu.llama.LlamaForCausalLM",
-            "mini_vllm.gpu.model_runner.GPUModelRunner",
-            "mini_vllm.gpu.cudagraph.GraphGPUModelRunner",
+            "mini_vllm.gpu.forward.TorchForward",
+            "mini_vllm.gpu.cudagraph.TorchGraphForward",
             needs=("torch", "triton"),
         ),
     )
@@ -98,5 +100,7 @@ BACKENDS: dict[str, Backend] = {
 def get_backend(name: str) -> Backend:
     """The backend of that name. Raises ValueError with the names that there are."""
     if name not in BACKENDS:
-        raise ValueError(f"attention must be one of {', '.join(BACKENDS)}, got {short(name)}")
+        raise ValueError(
+            f"attention must be one of {', '.join(BACKENDS)}, got {shorten_repr(name)}"
+        )
     return BACKENDS[name]

@@ -14,18 +14,27 @@ import math
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mini_vllm.attention.backend import Array
 from mini_vllm.attention.metadata import AttentionMetadata
-from mini_vllm.attention.paged import PagedAttention, attend, attend_request, reshape_and_cache
+from mini_vllm.attention.paged import (
+    PagedAttention,
+    attend,
+    attend_request,
+    cap_softly,
+    reshape_and_cache,
+)
 from mini_vllm.utils.blas import has_small_matrix_kernels
 from mini_vllm.utils.threads import share
 
-Attend = Callable[[Array, Array, Array, Array | None], Array]
-"""`attend`, or what gives the same."""
+if TYPE_CHECKING:
+    from mini_vllm.attention.backend import Array
+
+    Attend = Callable[[Array, Array, Array, Array | None, float | None], Array]
+    """`attend`, or what gives the same."""
 
 TILE_TOKENS = 2048
 """Tokens whose K and V one gather fetches: 1 MiB for 2 KV heads of size 32.
@@ -162,7 +171,9 @@ def cut_off_front(
     return np.take_along_axis(block_ids, np.minimum(columns, block_ids.shape[1] - 1), 1)
 
 
-def attend_by_vectors(query: Array, key: Array, value: Array, bias: Array | None) -> Array:
+def attend_by_vectors(
+    query: Array, key: Array, value: Array, bias: Array | None, soft_cap: float | None = None
+) -> Array:
     """As `attend`, with one product of a matrix and a vector for each query.
 
     A matrix and a vector are multiplied where they lie; two matrices are copied into another order
@@ -173,6 +184,8 @@ def attend_by_vectors(query: Array, key: Array, value: Array, bias: Array | None
     With AVX-512 kernels, which need no copy, it is 27 against 43 microseconds, and `attend` stays.
     """
     scores: Array = (key[..., None, :, :] @ query[..., None])[..., 0]
+    if soft_cap is not None:
+        scores = cap_softly(scores, soft_cap)
     if bias is not None:
         scores += bias
     scores -= scores.max(axis=-1, keepdims=True)
@@ -239,7 +252,12 @@ class TiledAttention(PagedAttention):
         rows = slice(tile.start, tile.end)
         block_ids = md.block_table[tile.request]
         output[rows] = attend_request(
-            query[rows], kv_cache, block_ids, tile.seq_len, md.sliding_window
+            query[rows],
+            kv_cache,
+            block_ids,
+            tile.seq_len,
+            md.sliding_window,
+            self.logits_soft_cap,
         )
 
     def _attend_decodes(self, query: Array, kv_cache: Array, tile: DecodeTile) -> Array:
@@ -247,12 +265,13 @@ class TiledAttention(PagedAttention):
         r, num_heads, head_size = query.shape
         num_kv_heads = kv_cache.shape[3]
         kv = self._gather(kv_cache, tile.block_ids).reshape(-1, 2, num_kv_heads, head_size)
-        # A slot that nobody wrote may hold NaN, and 0 * NaN is NaN.
+        # A slot that was never written may hold NaN, and 0 * NaN is NaN.
         kv[tile.padding] = 0
         # [r, keys, 2, num_kv_heads, D] -> K and V, each [r, num_kv_heads, keys, D]
         k, v = kv.reshape(r, -1, *kv.shape[1:]).transpose(2, 0, 3, 1, 4)
         q = query.reshape(r, num_kv_heads, -1, head_size) * np.float32(head_size**-0.5)
-        return self._attend(q, k, v, tile.bias).reshape(r, num_heads * head_size)
+        out = self._attend(q, k, v, tile.bias, self.logits_soft_cap)
+        return out.reshape(r, num_heads * head_size)
 
     def _gather(self, kv_cache: Array, block_ids: NDArray[np.intp]) -> Array:
         """`kv_cache[block_ids]`, always in the same memory, so that it stays in the L2 cache."""

@@ -20,8 +20,8 @@ from mini_vllm.attention import AttentionMetadata
 from mini_vllm.models.llama import LlamaForCausalLM
 from mini_vllm.sample.ops import compute_logprobs
 from mini_vllm.tokenizer import Tokenizer
-from mini_vllm.utils.outside import parse_json, read_bytes, short
 from mini_vllm.utils.threads import shared_products
+from mini_vllm.utils.untrusted import parse_json, read_bytes, shorten_repr
 
 Array = NDArray[np.float32]
 Document = Sequence[int]
@@ -53,11 +53,13 @@ def load_documents(path: Path, folder: str | Path, limit: int | None = None) -> 
     except (OSError, ValueError) as error:
         raise ValueError(f"{path} cannot be read as a JSON list of texts: {error}") from error
     if not isinstance(texts, list) or not texts:
-        raise ValueError(f"{path} must hold a JSON list of texts, at least one, got {short(texts)}")
+        raise ValueError(
+            f"{path} must hold a JSON list of texts, at least one, got {shorten_repr(texts)}"
+        )
     for i, text in enumerate(texts):
         if not isinstance(text, str) or not text:
             raise ValueError(
-                f"{path}: entry {i} must be a text that is not empty, got {short(text)}"
+                f"{path}: entry {i} must be a text that is not empty, got {shorten_repr(text)}"
             )
     tokenizer = Tokenizer.from_folder(folder)
     return [tokenizer.encode(text) for text in texts[:limit]]

@@ -37,8 +37,8 @@ from mini_vllm.model_loader import (
     load_weights,
 )
 from mini_vllm.models.llama import LlamaForCausalLM
-from mini_vllm.utils.outside import short
 from mini_vllm.utils.threads import shared_products
+from mini_vllm.utils.untrusted import shorten_repr
 
 Array = NDArray[np.float32]
 Weights = Mapping[str, Array]
@@ -92,7 +92,7 @@ def find_method(name: str, group_size: int | None = None) -> Method:
     base, in_name = (match[1], int(match[2])) if match else (name, None)
     if base not in METHODS:
         raise ValueError(
-            f"method must be one of {', '.join(METHODS)} (or int4-g64, say), got {short(name)}"
+            f"method must be one of {', '.join(METHODS)} (or int4-g64, say), got {shorten_repr(name)}"
         )
     method = METHODS[base]
     if in_name is not None and group_size is not None and in_name != group_size:
@@ -234,11 +234,13 @@ def quantize_checkpoint(
     config = load_config(folder)
     if config.architecture != "LlamaForCausalLM":
         raise ValueError(
-            f"{short(str(folder), 300)} is a {config.architecture}: only a LlamaForCausalLM can be quantised"
+            f"{shorten_repr(str(folder), 300)} is a {config.architecture}: only a LlamaForCausalLM can "
+            "be quantised"
         )
     if config.quantization_config:
         raise ValueError(
-            f"{short(str(folder), 300)} is quantised already: its config.json has a quantization_config"
+            f"{shorten_repr(str(folder), 300)} is quantised already: its config.json has a "
+            "quantization_config"
         )
     _check_groups(config, chosen.args)
     check_new_folder(out)  # what follows may take long

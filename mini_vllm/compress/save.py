@@ -36,7 +36,7 @@ from mini_vllm.layers.quantization.grid import (
 )
 from mini_vllm.layers.quantization.pack import pack_awq, pack_int32
 from mini_vllm.model_loader import expected_tensors, load_config, read_json
-from mini_vllm.utils.outside import short
+from mini_vllm.utils.untrusted import shorten_repr
 
 Array = NDArray[Any]
 Format = Literal["pack-quantized", "int-quantized", "float-quantized", "awq", "gptq"]
@@ -95,7 +95,7 @@ def write_safetensors(path: Path, tensors: Tensors) -> None:
 
 def check_new_folder(out: Path) -> None:
     """Raise ValueError unless `out` can be made, or is an empty folder whose place another can take."""
-    shown = short(str(out), 300)
+    shown = shorten_repr(str(out), 300)
     if out.is_symlink() or (out.exists() and (not out.is_dir() or any(out.iterdir()))):
         raise ValueError(f"{shown} exists and is not an empty folder; nothing is overwritten")
     if out.exists() and (out.samefile(".") or os.path.ismount(out)):
@@ -106,7 +106,7 @@ def check_new_folder(out: Path) -> None:
     parent = next(each for each in out.absolute().parents if each.exists())
     if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
         raise ValueError(
-            f"{shown} cannot be made: {short(str(parent), 300)} must be a folder that one may write to"
+            f"{shown} cannot be made: {shorten_repr(str(parent), 300)} must be a folder that one may write to"
         )
 
 
@@ -350,7 +350,7 @@ def save_quantized(
     """
     folder, out = Path(folder), Path(out)
     if fmt not in _WRITERS:
-        raise ValueError(f"format must be one of {', '.join(_WRITERS)}, got {short(fmt)}")
+        raise ValueError(f"format must be one of {', '.join(_WRITERS)}, got {shorten_repr(fmt)}")
     config = load_config(folder)
     if not layers:
         raise ValueError("there is no layer to quantise")

@@ -10,8 +10,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from mini_vllm.config.model import CheckpointError, LlamaConfig, check_no, read_object
-from mini_vllm.utils.outside import short
+from mini_vllm.config.checks import CheckpointError, check_no, read_object
+from mini_vllm.config.model import LlamaConfig
+from mini_vllm.utils.untrusted import shorten_repr
 
 
 def name_eagle_architecture(name: str, method: str) -> str:
@@ -115,5 +116,7 @@ class Eagle3LlamaConfig(EagleLlamaConfig):
         layers = raw.get(key) or read_object(raw, "eagle_config").get(key) or []
         rising = isinstance(layers, list) and all(type(i) is int and i >= 0 for i in layers)
         if not rising or layers != sorted(set(layers)):
-            raise CheckpointError(f"{key} must be a list of rising layers, got {short(layers)}")
+            raise CheckpointError(
+                f"{key} must be a list of rising layers, got {shorten_repr(layers)}"
+            )
         return values | {"aux_hidden_state_layers": tuple(layers)}

@@ -12,10 +12,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from mini_vllm.config.speculative import SpeculativeConfig
-from mini_vllm.utils.outside import short
+from mini_vllm.utils.untrusted import shorten_repr
+
+if TYPE_CHECKING:
+    from mini_vllm.config.speculative import SpeculativeConfig
 
 DEFAULT_MODEL = Path(__file__).parents[1] / "checkpoints" / "tiny-llama"
 """The shipped checkpoint."""
@@ -65,7 +67,7 @@ class EngineConfig:
             (`vllm/config/vllm.py:230`).
         cudagraph_capture_sizes: tokens of the batches to capture; None: vLLM's ladder for
             `max_num_seqs`. What is above the token budget is left out.
-        speculative_config: who drafts tokens that the model then only checks; None: nobody. A
+        speculative_config: what drafts tokens that the model then only checks; None: nothing. A
             dictionary is taken as `SpeculativeConfig.from_dict` takes it.
         stream_interval: tokens that a streamed delta has at least, but for a request's first and last
             (`vllm/config/scheduler.py:151 SchedulerConfig.stream_interval`).
@@ -125,24 +127,27 @@ class EngineConfig:
             "async_scheduling",
         ):
             if not isinstance(getattr(self, name), bool):
-                raise ValueError(f"{name} must be True or False, got {short(getattr(self, name))}")
+                raise ValueError(
+                    f"{name} must be True or False, got {shorten_repr(getattr(self, name))}"
+                )
         if self.scheduling_policy not in ("fcfs", "priority"):
             raise ValueError(
-                f"Unknown scheduling_policy {short(self.scheduling_policy)}: use 'fcfs' or "
+                f"Unknown scheduling_policy {shorten_repr(self.scheduling_policy)}: use 'fcfs' or "
                 "'priority'"
             )
         if self.attention not in ("numpy", "torch", "triton"):
             raise ValueError(
-                f"attention must be 'numpy', 'torch' or 'triton', got {short(self.attention)}"
+                f"attention must be 'numpy', 'torch' or 'triton', got {shorten_repr(self.attention)}"
             )
         if self.logprobs_mode not in LOGPROBS_MODES:
             raise ValueError(
                 f"logprobs_mode must be one of {', '.join(LOGPROBS_MODES)}, got "
-                f"{short(self.logprobs_mode)}"
+                f"{shorten_repr(self.logprobs_mode)}"
             )
         if isinstance(self.logits_processors, str):
             raise ValueError(
-                f"logits_processors must be a list of classes or names, got {short(self.logits_processors)}"
+                "logits_processors must be a list of classes or names, got "
+                f"{shorten_repr(self.logits_processors)}"
             )
         self._check_kv_cache_dtype()
         budget = self.token_budget
@@ -165,7 +170,7 @@ class EngineConfig:
         if self.kv_cache_dtype not in KV_CACHE_DTYPES:
             raise ValueError(
                 f"kv_cache_dtype must be one of {', '.join(KV_CACHE_DTYPES)}, got "
-                f"{short(self.kv_cache_dtype)}"
+                f"{shorten_repr(self.kv_cache_dtype)}"
             )
         if self.kv_cache_dtype != "auto" and self.attention != "numpy":
             raise ValueError(
@@ -176,21 +181,18 @@ class EngineConfig:
     def _check_speculative(self) -> None:
         if self.speculative_config is None:
             return
+        from mini_vllm.config.speculative import SpeculativeConfig
+
         if isinstance(self.speculative_config, Mapping):
             checked = SpeculativeConfig.from_dict(self.speculative_config)
             object.__setattr__(self, "speculative_config", checked)
         elif not isinstance(self.speculative_config, SpeculativeConfig):
             raise ValueError(
-                f"speculative_config must be a dictionary, got {short(self.speculative_config)}"
+                f"speculative_config must be a dictionary, got {shorten_repr(self.speculative_config)}"
             )
-        spec = self.speculation
-        assert spec is not None
-        if self.attention != "numpy" or self.cudagraph_mode != "NONE":
-            raise ValueError(
-                f"speculative_config is for attention='numpy' without graphs, got attention="
-                f"{self.attention!r} and cudagraph_mode={self.cudagraph_mode!r}"
-            )
-        if self.async_scheduling and spec.method == "ngram":
+        speculation = self.speculation
+        assert speculation is not None
+        if self.async_scheduling and speculation.method == "ngram":
             raise ValueError(
                 "async_scheduling goes with speculation by EAGLE heads and draft models only, got method "
                 "'ngram': it reads tokens that are still in flight"
@@ -205,24 +207,24 @@ class EngineConfig:
         if self.cudagraph_mode not in CUDAGRAPH_MODES:
             raise ValueError(
                 f"cudagraph_mode must be one of {', '.join(CUDAGRAPH_MODES)}, got "
-                f"{short(self.cudagraph_mode)}"
+                f"{shorten_repr(self.cudagraph_mode)}"
             )
         sizes = self.cudagraph_capture_sizes
         if sizes is None:
             return
         if not isinstance(sizes, list | tuple) or not sizes:
             raise ValueError(
-                f"cudagraph_capture_sizes must be a list of at least one size, got {short(sizes)}"
+                f"cudagraph_capture_sizes must be a list of at least one size, got {shorten_repr(sizes)}"
             )
         for size in sizes:
             if isinstance(size, bool) or not isinstance(size, int) or size < 1:
                 raise ValueError(
                     "a size in cudagraph_capture_sizes must be an integer of at least 1, got "
-                    f"{short(size)}"
+                    f"{shorten_repr(size)}"
                 )
         if min(sizes) > self.token_budget:
             raise ValueError(
-                f"cudagraph_capture_sizes ({short(list(sizes))}) are all above "
+                f"cudagraph_capture_sizes ({shorten_repr(list(sizes))}) are all above "
                 f"max_num_batched_tokens ({self.token_budget}): no step could use them"
             )
 
@@ -230,9 +232,13 @@ class EngineConfig:
         """`most`: positions, lengths and block ids are int32."""
         value = getattr(self, name)
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise ValueError(f"{name} must be an integer of at least {least}, got {short(value)}")
+            raise ValueError(
+                f"{name} must be an integer of at least {least}, got {shorten_repr(value)}"
+            )
         if value > most:
-            raise ValueError(f"{name} must be an integer of at most {most}, got {short(value)}")
+            raise ValueError(
+                f"{name} must be an integer of at most {most}, got {shorten_repr(value)}"
+            )
 
     @property
     def token_budget(self) -> int:

@@ -10,15 +10,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from mini_vllm.config.model import LlamaConfig, check_activation, check_no, read_window
+from mini_vllm.config.checks import check_no
+from mini_vllm.config.model import LlamaConfig
 
 
 @dataclass(frozen=True)
 class MistralConfig(LlamaConfig):
     """The fields of a Mistral's `config.json`; defaults are those of Hugging Face's `MistralConfig`.
 
-    Attributes:
-        sliding_window: a token attends to so many tokens at most, itself among them; None: to all.
+    Every layer has a window unless the file says null.
     """
 
     architecture: ClassVar[str] = "MistralForCausalLM"
@@ -28,14 +28,15 @@ class MistralConfig(LlamaConfig):
     max_position_embeddings: int = 131072
     sliding_window: int | None = 4096
 
-    @property
-    def sliding_windows(self) -> tuple[int | None, ...]:
-        return (self.sliding_window,) * self.num_hidden_layers
-
     @classmethod
     def _check_kind(cls, raw: Mapping[str, Any]) -> None:
-        check_activation(raw, "hidden_act", ("silu", "swish"))
-        unsupported = ("layer_types", "llama_4_scaling", "quantization_config")
+        super()._check_kind(raw)
+        unsupported = (
+            "layer_types",
+            "llama_4_scaling",
+            "ada_rms_norm_t_cond",
+            "quantization_config",
+        )
         check_no(raw, unsupported, cls.architecture)
 
     @classmethod
@@ -43,5 +44,4 @@ class MistralConfig(LlamaConfig):
         values = super()._values(raw)
         if "num_key_value_heads" not in raw:
             values["num_key_value_heads"] = cls.num_key_value_heads
-        values["sliding_window"] = read_window(raw, 4096)
         return values

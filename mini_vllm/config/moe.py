@@ -10,15 +10,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from mini_vllm.config.model import (
-    MOST,
-    CheckpointError,
-    LlamaConfig,
-    check_activation,
-    check_no,
-    read_window,
-)
-from mini_vllm.utils.outside import short
+from mini_vllm.config.checks import MOST, CheckpointError, check_no
+from mini_vllm.config.model import LlamaConfig
+from mini_vllm.utils.untrusted import shorten_repr
 
 
 @dataclass(frozen=True)
@@ -77,7 +71,7 @@ class MoeConfig(LlamaConfig):
         layers = raw.get("mlp_only_layers") or []
         if not isinstance(layers, list) or not all(type(i) is int for i in layers):
             raise CheckpointError(
-                f"mlp_only_layers must be a list of layers' numbers or null, got {short(layers)}"
+                f"mlp_only_layers must be a list of layers' numbers or null, got {shorten_repr(layers)}"
             )
         values["mlp_only_layers"] = tuple(layers)
         return values
@@ -89,7 +83,7 @@ def read_num_experts(raw: Mapping[str, Any]) -> int | None:
     for key, value in found.items():
         if type(value) is not int or not 1 <= value <= MOST:
             raise CheckpointError(
-                f"{key} must be an integer of at least 1 and at most {MOST}, got {short(value)}"
+                f"{key} must be an integer of at least 1 and at most {MOST}, got {shorten_repr(value)}"
             )
     if len(set(found.values())) > 1:
         raise CheckpointError(f"num_local_experts and num_experts must be equal, got {found}")
@@ -98,11 +92,7 @@ def read_num_experts(raw: Mapping[str, Any]) -> int | None:
 
 @dataclass(frozen=True)
 class MixtralConfig(MoeConfig):
-    """The fields of a Mixtral's `config.json`; defaults are those of Hugging Face's `MixtralConfig`.
-
-    Attributes:
-        sliding_window: as in a Mistral, and without one unless the file says so.
-    """
+    """The fields of a Mixtral's `config.json`; defaults are those of Hugging Face's `MixtralConfig`."""
 
     architecture: ClassVar[str] = "MixtralForCausalLM"
     moe_name: ClassVar[str] = "block_sparse_moe"
@@ -114,15 +104,10 @@ class MixtralConfig(MoeConfig):
     rms_norm_eps: float = 1e-5
     rope_theta: float = 1_000_000.0
     norm_topk_prob: bool = True
-    sliding_window: int | None = None
-
-    @property
-    def sliding_windows(self) -> tuple[int | None, ...]:
-        return (self.sliding_window,) * self.num_hidden_layers
 
     @classmethod
     def _check_kind(cls, raw: Mapping[str, Any]) -> None:
-        check_activation(raw, "hidden_act", ("silu", "swish"))
+        super()._check_kind(raw)
         check_no(raw, ("attention_bias", "mlp_bias", "quantization_config"), cls.architecture)
 
     @classmethod
@@ -133,5 +118,4 @@ class MixtralConfig(MoeConfig):
         values = super()._values({**raw, **same, "mlp_only_layers": None})
         if "num_key_value_heads" not in raw:
             values["num_key_value_heads"] = cls.num_key_value_heads
-        values["sliding_window"] = read_window(raw, 0)
         return values

@@ -10,9 +10,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from mini_vllm.config.model import CheckpointError, LlamaConfig, check_activation, check_no
+from mini_vllm.config.checks import CheckpointError, check_activation, check_no
+from mini_vllm.config.model import LlamaConfig
 from mini_vllm.config.moe import MoeConfig
-from mini_vllm.utils.outside import short
+from mini_vllm.utils.untrusted import shorten_repr
 
 
 @dataclass(frozen=True)
@@ -38,26 +39,27 @@ class Qwen2Config(LlamaConfig):
     def _check_kind(cls, raw: Mapping[str, Any]) -> None:
         check_activation(raw, "hidden_act", ("silu",))
         unsupported = (
-            "use_sliding_window", "mlp_bias", "attention_bias", "qk_norm", "dual_chunk_attention_config",
-            "quantization_config",
+            "use_sliding_window", "mlp_bias", "attention_bias", "bias", "qk_norm",
+            "dual_chunk_attention_config", "attention_chunk_size", "quantization_config",
         )  # fmt: skip
         check_no(raw, unsupported, cls.architecture)
         types = raw.get("layer_types") or []
         if not isinstance(types, list) or set(map(str, types)) - {"full_attention"}:
             raise CheckpointError(
-                f"layer_types {short(types)} are not supported for {cls.architecture}: all layers have "
+                f"layer_types {shorten_repr(types)} are not supported for {cls.architecture}: all layers "
+                "have "
                 "full_attention"
             )
         for key in ("is_causal", *(["qkv_bias"] if cls.always_bias else [])):
             if not raw.get(key, True):
                 raise CheckpointError(
-                    f"{key} {short(raw[key])} is not supported for {cls.architecture}; supported: true"
+                    f"{key} {shorten_repr(raw[key])} is not supported for {cls.architecture}; supported: true"
                 )
 
     @classmethod
     def _values(cls, raw: Mapping[str, Any]) -> dict[str, Any]:
         values = super()._values(raw)
-        values["attention_bias"] = cls.always_bias
+        values |= {"attention_bias": cls.always_bias, "sliding_window": None}
         if "num_key_value_heads" not in raw:
             values["num_key_value_heads"] = cls.num_key_value_heads
         cls._check_head_dim(values)
@@ -71,8 +73,9 @@ class Qwen2Config(LlamaConfig):
         hidden = values.get("hidden_size", cls.hidden_size)
         if values["head_dim"] * heads != hidden:
             raise CheckpointError(
-                f"head_dim {short(values['head_dim'])} is not supported for {cls.architecture}: it must be "
-                f"hidden_size ({short(hidden)}) divided by num_attention_heads ({short(heads)})"
+                f"head_dim {shorten_repr(values['head_dim'])} is not supported for {cls.architecture}: "
+                "it must be "
+                f"hidden_size ({shorten_repr(hidden)}) divided by num_attention_heads ({shorten_repr(heads)})"
             )
 
 

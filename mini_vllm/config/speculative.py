@@ -1,4 +1,4 @@
-"""What is to be guessed, by whom, and how the guesses are judged: `speculative_config`.
+"""What is to be guessed, by which method, and how the guesses are judged: `speculative_config`.
 
 Mirrors the part of `vllm/config/speculative.py:74 SpeculativeConfig` that the miniature acts on. Left out:
 Medusa, suffix decoding, MTP, `ngram_gpu`, DFlash, drafting in parallel, a drafter split over devices.
@@ -12,8 +12,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from mini_vllm.utils.outside import short
-from mini_vllm.utils.surface import refusal, take_harmless
+from mini_vllm.utils.surface import refusal, reject_unsupported
+from mini_vllm.utils.untrusted import shorten_repr
 
 METHODS = ("ngram", "draft_model", "eagle", "eagle3")
 MAX_SPEC_LEN = 128
@@ -59,7 +59,9 @@ def merge_shorthands(
     merged = dict(settings or {})
     for name, (flag, value) in given.items():
         if merged.get(name) is not None:
-            raise ValueError(f"{flag} {short(value)}: speculative_config has a {name} already")
+            raise ValueError(
+                f"{flag} {shorten_repr(value)}: speculative_config has a {name} already"
+            )
         merged[name] = value
     return merged
 
@@ -119,7 +121,7 @@ class SpeculativeConfig:
     def _check_method(self) -> None:
         if self.model is not None and not isinstance(self.model, str | Path):
             raise ValueError(
-                f"speculative_config: model must be a checkpoint folder, got {short(self.model)}"
+                f"speculative_config: model must be a checkpoint folder, got {shorten_repr(self.model)}"
             )
         self._set("method", self._detect_method())
         if self.method not in METHODS:
@@ -130,7 +132,7 @@ class SpeculativeConfig:
                 f"speculative_config: {refused}"
                 if refused
                 else f"speculative_config: method must be one of {', '.join(METHODS)}, got "
-                f"{short(self.method)}"
+                f"{shorten_repr(self.method)}"
             )
         if self.method != "ngram" and self.model is None:
             raise ValueError(
@@ -157,14 +159,14 @@ class SpeculativeConfig:
         value = getattr(self, name)
         if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
             raise ValueError(
-                f"speculative_config: {name} must be an integer from 1 to {most}, got {short(value)}"
+                f"speculative_config: {name} must be an integer from 1 to {most}, got {shorten_repr(value)}"
             )
 
     def _check_choice(self, name: str, choices: tuple[str, ...]) -> None:
         if getattr(self, name) not in choices:
             raise ValueError(
                 f"speculative_config: {name} must be {' or '.join(map(repr, choices))}, got "
-                f"{short(getattr(self, name))}"
+                f"{shorten_repr(getattr(self, name))}"
             )
 
     def _check_prompt_lookup(self) -> None:
@@ -203,7 +205,7 @@ class SpeculativeConfig:
             if not _is_number(length) or not 1 <= length <= n + 1:
                 raise ValueError(
                     f"speculative_config: synthetic_acceptance_length must be from 1 to {n + 1}, got "
-                    f"{short(length)}"
+                    f"{shorten_repr(length)}"
                 )
             self._set("synthetic_acceptance_rates", acceptance_length_to_rates(length, n))
             self._set("synthetic_acceptance_length", None)
@@ -213,7 +215,7 @@ class SpeculativeConfig:
         if not good or any(a < b for a, b in zip([1, *rates], [*rates, 0], strict=True)):
             raise ValueError(
                 f"speculative_config: synthetic_acceptance_rates must be {n} numbers from 0 to 1 that "
-                f"never rise, got {short(rates)}"
+                f"never rise, got {shorten_repr(rates)}"
             )
         self._set("synthetic_acceptance_rates", tuple(rates))
 
@@ -227,7 +229,7 @@ class SpeculativeConfig:
         known = [field.name for field in fields(cls)]
         others = {name: value for name, value in settings.items() if name not in known}
         try:
-            take_harmless("speculative", others, "it", known)
+            reject_unsupported("speculative", others, "it", known)
         except (TypeError, ValueError) as error:
             raise ValueError(f"speculative_config: {error}") from None
         return cls(**{name: value for name, value in settings.items() if name in known})

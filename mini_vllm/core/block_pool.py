@@ -1,10 +1,10 @@
-"""The pool of KV cache blocks: who holds which block, which are free, which can be found by hash.
+"""The pool of KV cache blocks: which request holds which block, which are free, which can be found by hash.
 
 Mirrors `vllm/v1/core/block_pool.py` (`BlockHashToBlockMap` 34, `BlockPool` 130). The blocks, their
 free queue and their hashes are in `kv_cache_utils.py`, as upstream.
 
 Where a model has several KV cache groups the hashes below carry the group's id
-(`make_block_hash_with_group_id`); with one group of full attention they do not, and nobody asks.
+(`make_block_hash_with_group_id`); with one group of full attention they do not, and need not.
 
 Left out: block lifetime metrics. KV cache events are in `event_block_pool.py`.
 
@@ -92,7 +92,7 @@ class BlockPool:
     """All blocks of the KV cache: allocation, freeing, and the prefix cache's index.
 
     A freed block keeps its hash and its KV: it waits at the back of the free queue and can be
-    revived by `touch` until `get_new_blocks` takes it for somebody else. Eviction is thus lazy: it
+    revived by `touch` until `get_new_blocks` takes it for another request. Eviction is thus lazy: it
     happens when the block is given away, not when it is freed.
 
     Block 0 is the null block: a placeholder that is never given out, so that table entries that
@@ -230,7 +230,7 @@ class BlockPool:
             block.reset_hash()
 
     def evict_blocks(self, block_ids: set[int]) -> None:
-        """Take these blocks out of the index, free or in use. Who holds them keeps them.
+        """Take these blocks out of the index, free or in use. Requests that hold them keep them.
 
         Source: `vllm/v1/core/block_pool.py:435 BlockPool.evict_blocks`.
         """

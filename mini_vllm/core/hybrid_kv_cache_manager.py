@@ -34,10 +34,13 @@ class HybridKVCacheBlocks(KVCacheBlocks):
         self.num_groups = len(runs)
         self.blocks: Any = tuple(runs) if any(runs) else ()
 
+    @property
+    def groups(self) -> Sequence[Sequence[KVCacheBlock]]:
+        return self.blocks or [()] * self.num_groups
+
     def get_block_ids(self) -> Any:
         """A tuple of lists, one a group."""
-        runs = self.blocks or [()] * self.num_groups
-        return tuple([block.block_id for block in run] for run in runs)
+        return tuple([block.block_id for block in run] for run in self.groups)
 
 
 class HybridKVCacheManager(KVCacheManager):
@@ -77,10 +80,10 @@ class HybridKVCacheManager(KVCacheManager):
             use_eagle,
         )
         self.block_size = self.coordinator.block_size
-        self._nothing: tuple[Sequence[KVCacheBlock], ...] = tuple(
+        self._no_blocks: tuple[Sequence[KVCacheBlock], ...] = tuple(
             () for _ in self.coordinator.single_type_managers
         )
-        self.empty_kv_cache_blocks = HybridKVCacheBlocks(self._nothing)
+        self.empty_kv_cache_blocks = HybridKVCacheBlocks(self._no_blocks)
         self.prefix_cache_stats = PrefixCacheStats()
 
     def get_computed_blocks(self, request: Request) -> tuple[KVCacheBlocks, int]:
@@ -113,7 +116,7 @@ class HybridKVCacheManager(KVCacheManager):
             raise ValueError(f"num_new_tokens must be greater than 0, got {num_new_tokens}")
         request_id, coordinator = request.request_id, self.coordinator
         hits: Any = new_computed_blocks.blocks if new_computed_blocks is not None else ()
-        runs = hits or self._nothing
+        runs = hits or self._no_blocks
         num_computed_tokens = request.num_computed_tokens + num_new_computed_tokens
         total_computed_tokens = min(num_computed_tokens, self.max_model_len)
         if full_sequence_must_fit:
@@ -126,8 +129,8 @@ class HybridKVCacheManager(KVCacheManager):
             )
             if need > self.block_pool.get_num_free_blocks():
                 return None
-        num_tokens_then = total_computed_tokens + num_new_tokens
-        num_tokens_need_slot = min(num_tokens_then + num_lookahead_tokens, self.max_model_len)
+        num_tokens_after_step = total_computed_tokens + num_new_tokens
+        num_tokens_need_slot = min(num_tokens_after_step + num_lookahead_tokens, self.max_model_len)
         coordinator.remove_skipped_blocks(request_id, total_computed_tokens)
         need = coordinator.get_num_blocks_to_allocate(
             request_id, num_tokens_need_slot, runs, num_computed_tokens
@@ -138,7 +141,7 @@ class HybridKVCacheManager(KVCacheManager):
             coordinator.allocate_new_computed_blocks(request_id, runs, num_computed_tokens)
         new_blocks = coordinator.allocate_new_blocks(request_id, num_tokens_need_slot)
         if self.enable_caching:
-            coordinator.cache_blocks(request, min(num_tokens_then, request.num_tokens))
+            coordinator.cache_blocks(request, min(num_tokens_after_step, request.num_tokens))
         return HybridKVCacheBlocks(new_blocks)
 
     def cache_blocks(self, request: Request, num_computed_tokens: int) -> None:
@@ -156,8 +159,10 @@ class HybridKVCacheManager(KVCacheManager):
 
     @property
     def kv_cache_event_metadata(self) -> tuple[tuple[str, int | None], ...]:
-        specs = [group.kv_cache_spec for group in self.kv_cache_config.kv_cache_groups]
-        return tuple((spec.kind, getattr(spec, "sliding_window", None)) for spec in specs)
+        kv_specs = [group.kv_cache_spec for group in self.kv_cache_config.kv_cache_groups]
+        return tuple(
+            (kv_spec.kind, getattr(kv_spec, "sliding_window", None)) for kv_spec in kv_specs
+        )
 
     def max_blocks_needed(
         self, request: Request, num_draft_slots: int = 0, num_lookahead_tokens: int = 0

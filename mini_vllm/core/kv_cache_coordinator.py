@@ -64,14 +64,14 @@ class KVCacheCoordinator(ABC):
         self.kv_cache_config = kv_cache_config
         self.block_pool = block_pool
         self.use_eagle = use_eagle
-        specs = [group.kv_cache_spec for group in kv_cache_config.kv_cache_groups]
-        self.block_size = math.gcd(*(spec.block_size for spec in specs))
-        self.lcm_block_size = math.lcm(*(spec.block_size for spec in specs))
+        kv_specs = [group.kv_cache_spec for group in kv_cache_config.kv_cache_groups]
+        self.block_size = math.gcd(*(kv_spec.block_size for kv_spec in kv_specs))
+        self.lcm_block_size = math.lcm(*(kv_spec.block_size for kv_spec in kv_specs))
         self.single_type_managers: tuple[SingleTypeKVCacheManager, ...] = tuple(
             get_manager_for_kv_cache_spec(
-                spec, max_num_batched_tokens, max_model_len, block_pool, group_id
+                kv_spec, max_num_batched_tokens, max_model_len, block_pool, group_id
             )
-            for group_id, spec in enumerate(specs)
+            for group_id, kv_spec in enumerate(kv_specs)
         )
 
     @abstractmethod
@@ -174,15 +174,15 @@ class HybridKVCacheCoordinator(KVCacheCoordinator):
         super().__init__(
             kv_cache_config, max_model_len, max_num_batched_tokens, block_pool, use_eagle
         )
-        specs = [group.kv_cache_spec for group in kv_cache_config.kv_cache_groups]
-        for spec in specs:
+        kv_specs = [group.kv_cache_spec for group in kv_cache_config.kv_cache_groups]
+        for kv_spec in kv_specs:
             if (
-                isinstance(spec, ChunkedLocalAttentionSpec)
-                and spec.block_size != self.lcm_block_size
+                isinstance(kv_spec, ChunkedLocalAttentionSpec)
+                and kv_spec.block_size != self.lcm_block_size
             ):
                 raise ValueError(
                     "with prefix caching, groups whose blocks differ in size cannot stand beside chunked "
-                    f"local attention: {[spec.block_size for spec in specs]}"
+                    f"local attention: {[kv_spec.block_size for kv_spec in kv_specs]}"
                 )
         ids_of: dict[KVCacheSpec, list[int]] = {}
         for group_id, group in enumerate(kv_cache_config.kv_cache_groups):
@@ -193,12 +193,12 @@ class HybridKVCacheCoordinator(KVCacheCoordinator):
         )
 
     def hashes_for(
-        self, spec: KVCacheSpec, block_hashes: Sequence[BlockHash]
+        self, kv_spec: KVCacheSpec, block_hashes: Sequence[BlockHash]
     ) -> Sequence[BlockHash]:
         """A request's hashes, of blocks as large as those of this kind."""
-        if spec.block_size == self.block_size:
+        if kv_spec.block_size == self.block_size:
             return block_hashes
-        return BlockHashListWithBlockSize(block_hashes, spec.block_size // self.block_size)
+        return BlockHashListWithBlockSize(block_hashes, kv_spec.block_size // self.block_size)
 
     def cache_blocks(self, request: Request, num_computed_tokens: int) -> None:
         """Not beyond the last place where a hit can end.
@@ -229,25 +229,25 @@ class HybridKVCacheCoordinator(KVCacheCoordinator):
         )
         while True:
             length = hit_length
-            for spec, group_ids in self.attention_groups:
-                if spec in asked and isinstance(spec, FullAttentionSpec):
-                    length = length // spec.block_size * spec.block_size
+            for kv_spec, group_ids in self.attention_groups:
+                if kv_spec in asked and isinstance(kv_spec, FullAttentionSpec):
+                    length = length // kv_spec.block_size * kv_spec.block_size
                     continue
-                asked.add(spec)
+                asked.add(kv_spec)
                 find = self.single_type_managers[group_ids[0]].find_longest_cache_hit
-                hashes = self.hashes_for(spec, block_hashes)
-                give_up = self.use_eagle and spec not in gave_up
+                hashes = self.hashes_for(kv_spec, block_hashes)
+                give_up = self.use_eagle and kv_spec not in gave_up
                 most = length
                 if give_up:  # one block more, which then goes
-                    most = min(length + spec.block_size, max_cache_hit_length)
+                    most = min(length + kv_spec.block_size, max_cache_hit_length)
                 found = find(
-                    hashes, most, group_ids, self.block_pool, spec, self.lcm_block_size, give_up
+                    hashes, most, group_ids, self.block_pool, kv_spec, self.lcm_block_size, give_up
                 )
                 for group_id, blocks in zip(group_ids, found, strict=True):
                     hits[group_id] = blocks
-                new_length = len(found[0]) * spec.block_size
+                new_length = len(found[0]) * kv_spec.block_size
                 if give_up:
-                    gave_up.add(spec)
+                    gave_up.add(kv_spec)
                 elif new_length < length:
                     gave_up.clear()
                 length = new_length
@@ -256,10 +256,10 @@ class HybridKVCacheCoordinator(KVCacheCoordinator):
             hit_length = length
             if once:
                 break
-        spec, group_ids = self.attention_groups[0]
-        if isinstance(spec, FullAttentionSpec):
+        kv_spec, group_ids = self.attention_groups[0]
+        if isinstance(kv_spec, FullAttentionSpec):
             for group_id in group_ids:
-                del hits[group_id][hit_length // spec.block_size :]
+                del hits[group_id][hit_length // kv_spec.block_size :]
         return tuple(hits), hit_length
 
 
@@ -274,8 +274,8 @@ def get_kv_cache_coordinator(
     """The coordinator for these groups
     (`vllm/v1/core/kv_cache_coordinator.py:610 get_kv_cache_coordinator`)."""
     kind: type[KVCacheCoordinator]
-    specs = [group.kv_cache_spec for group in kv_cache_config.kv_cache_groups]
-    chunked = any(isinstance(spec, ChunkedLocalAttentionSpec) for spec in specs)
+    kv_specs = [group.kv_cache_spec for group in kv_cache_config.kv_cache_groups]
+    chunked = any(isinstance(kv_spec, ChunkedLocalAttentionSpec) for kv_spec in kv_specs)
     if use_eagle and enable_caching and chunked:
         raise ValueError(
             "with prefix caching, an EAGLE head cannot draft for chunked local attention: a hit's last "

@@ -18,7 +18,6 @@ from mini_vllm.core.kv_cache_interface import (
     KVCacheSpec,
     SlidingWindowSpec,
 )
-from mini_vllm.layers.quantization.kv_cache import page_size_bytes
 from mini_vllm.utils.math import cdiv
 
 
@@ -43,16 +42,16 @@ def get_kv_cache_groups(kv_cache_spec: dict[str, KVCacheSpec]) -> list[KVCacheGr
     Source: `vllm/v1/core/kv_cache_utils.py:1057 _get_kv_cache_groups_uniform_page_size`.
     """
     same_type_layers: dict[KVCacheSpec, list[str]] = {}
-    for layer_name, spec in kv_cache_spec.items():
-        same_type_layers.setdefault(spec, []).append(layer_name)
+    for layer_name, kv_spec in kv_cache_spec.items():
+        same_type_layers.setdefault(kv_spec, []).append(layer_name)
     counts = [len(layers) for layers in same_type_layers.values()]
     group_size = min(counts)
     if max(counts) < min(counts) * 1.5:
         group_size = max(counts)
     groups: list[KVCacheGroupSpec] = []
-    for spec, layers in same_type_layers.items():
+    for kv_spec, layers in same_type_layers.items():
         num_groups = cdiv(len(layers), group_size)
-        groups += [KVCacheGroupSpec(layers[i::num_groups], spec) for i in range(num_groups)]
+        groups += [KVCacheGroupSpec(layers[i::num_groups], kv_spec) for i in range(num_groups)]
     return groups
 
 
@@ -61,9 +60,27 @@ def get_kv_cache_config(config: LlamaConfig, block_size: int, num_blocks: int) -
     return KVCacheConfig(num_blocks, get_kv_cache_groups(get_kv_cache_specs(config, block_size)))
 
 
+def get_places_of_layers(kv_cache_groups: list[KVCacheGroupSpec]) -> list[tuple[int, int]]:
+    """For each layer, in the model's order, its group and which of the group's layers it is."""
+    places = {
+        extract_layer_index(name): (group_id, index)
+        for group_id, group in enumerate(kv_cache_groups)
+        for index, name in enumerate(group.layer_names)
+    }
+    return [places[layer] for layer in sorted(places)]
+
+
+def extract_layer_index(layer_name: str) -> int:
+    """`model.layers.7.self_attn.attn` to 7
+    (`vllm/model_executor/models/utils.py:738 extract_layer_index`)."""
+    return next(int(part) for part in layer_name.split(".") if part.isdigit())
+
+
 def block_bytes(config: LlamaConfig, block_size: int, kv_cache_dtype: str = "auto") -> int:
     """Bytes of one block of the pool, in all layers that it serves."""
     pool = get_kv_cache_config(config, block_size, 1)
-    return (
-        page_size_bytes(config, block_size, kv_cache_dtype) if pool.is_plain else pool.block_bytes
-    )
+    if kv_cache_dtype == "auto" or not pool.is_plain:
+        return pool.block_bytes
+    from mini_vllm.layers.quantization.kv_cache import page_size_bytes
+
+    return page_size_bytes(config, block_size, kv_cache_dtype)

@@ -95,7 +95,7 @@ class KVCacheGroupSpec:
 
 @dataclass
 class KVCacheConfig:
-    """The pool and who uses it (`vllm/v1/kv_cache_interface.py:838 KVCacheConfig`).
+    """The pool and what uses it (`vllm/v1/kv_cache_interface.py:838 KVCacheConfig`).
 
     Attributes:
         num_blocks: blocks in the pool, the null block included. All groups take from it.

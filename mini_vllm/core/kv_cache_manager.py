@@ -13,14 +13,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, Self
 
+from mini_vllm.config.engine import EngineConfig
 from mini_vllm.core.block_pool import BlockPool
 from mini_vllm.core.kv_cache_interface import FullAttentionSpec
 from mini_vllm.core.kv_cache_utils import KVCacheBlock
 from mini_vllm.core.request import Request
 from mini_vllm.core.stats import PrefixCacheStats
-from mini_vllm.distributed.kv_events import BlockStored, KVCacheEvent
 from mini_vllm.utils.math import cdiv
+
+if TYPE_CHECKING:
+    from mini_vllm.distributed.kv_events import KVCacheEvent
 
 logger = logging.getLogger(__name__)
 
@@ -36,6 +40,11 @@ class KVCacheBlocks:
 
     def __init__(self, blocks: Sequence[KVCacheBlock]) -> None:
         self.blocks = blocks
+
+    @property
+    def groups(self) -> Sequence[Sequence[KVCacheBlock]]:
+        """The runs, one a KV cache group: here one."""
+        return (self.blocks,)
 
     def get_block_ids(self) -> list[int]:
         return [block.block_id for block in self.blocks]
@@ -79,6 +88,18 @@ class KVCacheManager:
         # request id -> how many blocks at the front of its table are published.
         self.num_cached_block: dict[str, int] = {}
         self.prefix_cache_stats = PrefixCacheStats()
+
+    @classmethod
+    def from_config(cls, config: EngineConfig) -> Self:
+        """The manager for these settings, whose `num_gpu_blocks` and `max_model_len` must be set."""
+        assert config.num_gpu_blocks is not None and config.max_model_len is not None
+        return cls(
+            config.num_gpu_blocks,
+            config.block_size,
+            config.max_model_len,
+            config.enable_prefix_caching,
+            use_eagle=config.speculation is not None and config.speculation.use_eagle(),
+        )
 
     @property
     def usage(self) -> float:
@@ -147,7 +168,8 @@ class KVCacheManager:
         Args:
             request: `num_computed_tokens` tells where its new tokens begin.
             num_new_tokens: at least 1.
-            num_new_computed_tokens: tokens in `new_computed_blocks`.
+            num_new_computed_tokens: tokens in `new_computed_blocks`, and after them those whose KV an
+                admission rule supplies, which get new blocks.
             new_computed_blocks: prefix hits, for a request that holds nothing yet.
             num_lookahead_tokens: slots beyond those tokens, for a drafter that writes KV of its own.
 
@@ -264,6 +286,8 @@ class KVCacheManager:
 
         Source: `vllm/v1/core/kv_cache_manager.py:510 KVCacheManager.take_events`.
         """
+        from mini_vllm.distributed.kv_events import BlockStored
+
         events = self.block_pool.take_events()
         for event in events:
             if not isinstance(event, BlockStored) or event.group_idx is None:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import enum
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Self
 
 from mini_vllm.core.kv_cache_utils import BlockHash, hash_block_tokens
 from mini_vllm.sampling_params import SamplingParams
@@ -17,11 +19,15 @@ from mini_vllm.sampling_params import SamplingParams
 class RequestStatus(enum.IntEnum):
     """Where a request is in its life. The order is logic: everything after PREEMPTED is finished.
 
+    The blocked statuses, WAITING_FOR_…, are for abilities that make a request wait for something of its
+    own (`core/sched/admission.py`).
     Source: `vllm/v1/request.py:315 RequestStatus`; the statuses of features that are left out are
     left out too.
     """
 
     WAITING = enum.auto()
+    WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR = enum.auto()
+    WAITING_FOR_REMOTE_KVS = enum.auto()
     RUNNING = enum.auto()
     PREEMPTED = enum.auto()
     FINISHED_STOPPED = enum.auto()
@@ -37,6 +43,11 @@ class RequestStatus(enum.IntEnum):
         return status > RequestStatus.PREEMPTED
 
     @staticmethod
+    def is_blocked(status: RequestStatus) -> bool:
+        """(`vllm/v1/core/sched/scheduler.py:1606 Scheduler._is_blocked_waiting_status`)"""
+        return RequestStatus.WAITING < status < RequestStatus.RUNNING
+
+    @staticmethod
     def get_finished_reason(status: RequestStatus) -> str | None:
         """`stop`, `length`, `abort` or `repetition`; None while the request lives
         (`vllm/v1/request.py:349 _FINISHED_REASON_MAP`)."""
@@ -49,6 +60,28 @@ _FINISHED_REASON_MAP = {
     RequestStatus.FINISHED_ABORTED: "abort",
     RequestStatus.FINISHED_REPETITION: "repetition",
 }
+
+
+@dataclass(slots=True)
+class EngineCoreRequest:
+    """A request that was checked, tokenized and given every default: what the core is sent.
+
+    What makes it, in whatever thread, has done all that can fail for the request's own fault but
+    two: its id may be in use, and the KV cache may be too small for it.
+    Source: `vllm/v1/engine/__init__.py:81 EngineCoreRequest`.
+
+    Attributes:
+        prompt: the text, if that was given: the front end shows it again, and the core does not look.
+        arrival_time: seconds.
+    """
+
+    request_id: str
+    prompt: str | None
+    prompt_token_ids: list[int]
+    sampling_params: SamplingParams
+    arrival_time: float
+    priority: int = 0
+    cache_salt: str | None = None
 
 
 class Request:
@@ -153,6 +186,20 @@ class Request:
         self.block_hasher = block_hasher
         self.block_hashes: list[BlockHash] = []
         self.update_block_hashes()
+
+    @classmethod
+    def from_engine_core_request(cls, request: EngineCoreRequest, block_size: int | None) -> Self:
+        """The core's own, with its full blocks hashed for `block_size`; None: prefix caching is off
+        (`vllm/v1/request.py:190 Request.from_engine_core_request`)."""
+        return cls(
+            request.request_id,
+            request.prompt_token_ids,
+            request.sampling_params,
+            arrival_time=request.arrival_time,
+            priority=request.priority,
+            cache_salt=request.cache_salt,
+            block_size=block_size,
+        )
 
     def append_output_token_ids(self, token_id: int) -> None:
         """Add one sampled token; hash the block it completes, if it completes one."""

@@ -112,7 +112,7 @@ class SingleTypeKVCacheManager(ABC):
         if apply_admission_cap and cap is not None:
             num_required_blocks = min(num_required_blocks, cap)
         num_req_blocks = len(self.req_to_blocks.get(request_id, ()))
-        if request_id in self.num_cached_block:  # it runs, and only who is admitted has hits
+        if request_id in self.num_cached_block:  # it runs, and hits come only with an admission
             return max(num_required_blocks - num_req_blocks, 0)
         num_skipped_blocks = self.get_num_skipped_tokens(total_computed_tokens) // self.block_size
         num_there = max(num_skipped_blocks, len(new_computed_blocks) + num_req_blocks)
@@ -197,7 +197,7 @@ class SingleTypeKVCacheManager(ABC):
         self.block_pool.free_blocks(reversed(blocks))
 
     def remove_skipped_blocks(self, request_id: str, total_computed_tokens: int) -> None:
-        """Give back the blocks that nobody of this request will read again, the latest first.
+        """Give back the blocks that this request will not read again, the latest first.
 
         They keep their hashes: another request may still hit them.
         Source:
@@ -352,7 +352,7 @@ class ChunkedLocalAttentionManager(SingleTypeKVCacheManager):
         alignment_tokens: int = 1,
         use_eagle: bool = False,
     ) -> Hits:
-        """Chunks that are over count as hits, whoever holds them; in the last one, up to the first miss."""
+        """Chunks that are over count as hits, cached or not; in the last one, up to the first miss."""
         size = kv_cache_spec.attention_chunk_size
         first = max_length // size * size // kv_cache_spec.block_size
         computed: Hits = tuple([block_pool.null_block] * first for _ in kv_cache_group_ids)

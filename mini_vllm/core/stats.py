@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class PrefixCacheStats:
-    """Look-ups in the prefix cache since somebody last asked
+    """Look-ups in the prefix cache since they were last asked for
     (`vllm/v1/metrics/stats.py:115 PrefixCacheStats`).
 
     Attributes:
@@ -129,6 +129,7 @@ class SchedulerStats:
     Attributes:
         num_running_reqs: requests that run; a request with `n > 1` counts `n` times.
         num_waiting_reqs: requests that wait, preempted ones among them.
+        num_skipped_waiting_reqs: requests that were passed over, as they wait for something of their own.
         kv_cache_usage: share of usable KV blocks that are held, 0.0 to 1.0.
         prefix_cache_stats: look-ups since the stats were made last.
         spec_decoding_stats: drafts since then; None where there were none.
@@ -139,3 +140,4 @@ class SchedulerStats:
     kv_cache_usage: float = 0.0
     prefix_cache_stats: PrefixCacheStats = field(default_factory=PrefixCacheStats)
     spec_decoding_stats: SpecDecodingStats | None = None
+    num_skipped_waiting_reqs: int = 0

@@ -2,7 +2,7 @@
 
 `modes.py` first (the modes, the ladder of sizes), then `dispatcher.py` (the table a step is looked up in),
 `graph.py` (recording and replay) and `program.py` (the Llama as a list of kernels). The model runner that
-puts them together is `worker/graph_model_runner.py`.
+puts them together is `worker/graph_forward.py`.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
 from mini_vllm.cudagraph.modes import BatchDescriptor, CUDAGraphMode, check_count
-from mini_vllm.utils.outside import short
+from mini_vllm.utils.untrusted import shorten_repr
 
 
 def is_uniform_decode(
@@ -62,7 +62,7 @@ class CudagraphDispatcher:
             check_count("a capture size", size)
         if list(capture_sizes) != sorted(set(capture_sizes)):
             raise ValueError(
-                f"capture_sizes must rise, each size once, got {short(list(capture_sizes))}"
+                f"capture_sizes must rise, each size once, got {shorten_repr(list(capture_sizes))}"
             )
         self.cudagraph_mode = cudagraph_mode
         self.capture_sizes = list(capture_sizes)

@@ -4,8 +4,8 @@ Mirrors `vllm/compilation/cuda_graph.py:145 CUDAGraphWrapper` and, of CUDA, what
 (`torch.cuda.CUDAGraph`, its memory pool). A kernel here is a numpy function whose result goes into an array
 that was there before, and every launch goes through a `LaunchCounter`. While that captures, a launch computes
 nothing: it leaves behind the function, the arrays it was given and the array it would write to. A replay runs
-these, on these very arrays, and is one launch. Nothing else of Python is looked at again, so whoever binds a
-name to another array after the capture has changed nothing that a replay can see, as on a GPU.
+these, on these very arrays, and is one launch. Nothing else of Python is looked at again, so binding a
+name to another array after the capture changes nothing that a replay can see, as on a GPU.
 
 Invariants, which the tests check by name:
 
@@ -236,7 +236,7 @@ class GraphRunner:
     """Kernels that are captured once for each shape, and replayed from then on.
 
     It is told how the step runs and in which shape, and trusts that: to choose is the dispatcher's work.
-    Nor does it copy inputs anywhere. Whoever calls has them in arrays that stay where they are.
+    Nor does it copy inputs anywhere. The caller has them in arrays that stay where they are.
 
     Args:
         kernels: the model, or a piece of it.
@@ -244,7 +244,7 @@ class GraphRunner:
         counter: where the launches go.
         pool: where the outputs lie.
         check_addresses: hold the inputs of each replay against those of the capture. Upstream does so
-            only for pieces, under `VLLM_LOGGING_LEVEL=DEBUG`; else the old place is read, and nobody is told.
+            only for pieces, under `VLLM_LOGGING_LEVEL=DEBUG`; else the old place is read, without a word.
 
     Raises ValueError for a runtime mode that no graph has.
     Source: `vllm/compilation/cuda_graph.py:145 CUDAGraphWrapper`.

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from mini_vllm.utils.outside import short
+from mini_vllm.utils.untrusted import shorten_repr
 
 logger = logging.getLogger(__name__)
 
@@ -115,7 +115,9 @@ class AttentionCGSupport(Enum):
 def check_count(name: str, value: object, least: int = 1) -> None:
     """Raises ValueError, naming `name` and `value`, for what is no integer of at least `least`."""
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ValueError(f"{name} must be an integer of at least {least}, got {short(value)}")
+        raise ValueError(
+            f"{name} must be an integer of at least {least}, got {shorten_repr(value)}"
+        )
 
 
 def cudagraph_capture_sizes(
@@ -150,7 +152,8 @@ def cudagraph_capture_sizes(
     check_count("uniform_decode_query_len", uniform_decode_query_len)
     if performance_mode not in PERFORMANCE_MODES:
         raise ValueError(
-            f"performance_mode must be one of {', '.join(PERFORMANCE_MODES)}, got {short(performance_mode)}"
+            f"performance_mode must be one of {', '.join(PERFORMANCE_MODES)}, got "
+            f"{shorten_repr(performance_mode)}"
         )
     largest = max_cudagraph_capture_size
     if largest is None:
@@ -171,16 +174,18 @@ def cudagraph_capture_sizes(
             rungs.add(largest)  # the full step has a rung, wherever it falls
         sizes = sorted(size for size in rungs if size <= largest)
 
-    top = sizes[-1] if sizes else 0
-    if max_cudagraph_capture_size is not None and max_cudagraph_capture_size != top:
+    max_captured_tokens = sizes[-1] if sizes else 0
+    if max_cudagraph_capture_size is not None and max_cudagraph_capture_size != max_captured_tokens:
         if cudagraph_capture_sizes is not None:
             raise ValueError(
                 f"max_cudagraph_capture_size ({max_cudagraph_capture_size}) must be the largest of "
                 f"cudagraph_capture_sizes that max_num_batched_tokens ({max_num_batched_tokens}) "
-                f"allows, which is {top}"
+                f"allows, which is {max_captured_tokens}"
             )
         logger.warning(
-            "max_cudagraph_capture_size %d is no rung: cut to %d", max_cudagraph_capture_size, top
+            "max_cudagraph_capture_size %d is no rung: cut to %d",
+            max_cudagraph_capture_size,
+            max_captured_tokens,
         )
     return sizes
 
@@ -202,15 +207,15 @@ def adjust_cudagraph_sizes_for_spec_decode(
     check_count("uniform_decode_query_len", uniform_decode_query_len)
     if not sizes or uniform_decode_query_len == 1:
         return list(sizes)
-    top = sizes[-1]
-    if uniform_decode_query_len > top:
+    max_captured_tokens = sizes[-1]
+    if uniform_decode_query_len > max_captured_tokens:
         raise ValueError(
-            f"no capture size of {short(list(sizes))} holds one decoding request of "
+            f"no capture size of {shorten_repr(list(sizes))} holds one decoding request of "
             f"{uniform_decode_query_len} tokens ({uniform_decode_query_len - 1} drafts): raise "
             "max_cudagraph_capture_size or lower the number of drafts"
         )
     rounded = {-(-size // uniform_decode_query_len) * uniform_decode_query_len for size in sizes}
-    kept = sorted(size for size in rounded if size <= top)
+    kept = sorted(size for size in rounded if size <= max_captured_tokens)
     return kept or [uniform_decode_query_len]
 
 

@@ -4,9 +4,9 @@ The functions are those of `models/llama.py`; a test holds the two equal. What i
 arrays have names, and that nothing else flows from one kernel to the next: no Python object, no length,
 no branch. That is what a capture asks of a model.
 
-For L layers there are 12 L + 3 kernels. Two in each layer are `splitting`: the write of K and V, and
-attention (`vllm/config/compilation.py:1099 CompilationConfig.set_splitting_ops_for_v1`). Between them lie
-L + 1 pieces.
+For L layers there are 12 L + 3 kernels, and a copy for each layer that an EAGLE-3 head reads. Two in each
+layer are `splitting`: the write of K and V, and attention
+(`vllm/config/compilation.py:1099 CompilationConfig.set_splitting_ops_for_v1`). Between them lie L + 1 pieces.
 
 A step's inputs, which its runner puts in place (n rows, r requests, both padded where the graph is):
 
@@ -65,13 +65,16 @@ def build_program(model: LlamaForCausalLM, block_size: int) -> list[Kernel]:
     split = partial(split_qkv, c.num_attention_heads, c.num_key_value_heads, head_dim)
     rotate = partial(rotary_emb, c.num_attention_heads + c.num_key_value_heads, head_dim)
     write = partial(kv_cache_update, model.attention, block_size, split)
-    attend = partial(attention, model.attention, block_size, split)
     kernels = [
         Kernel("embed_tokens", partial(embed, model.embed_tokens), ("input_ids",), "hidden_states", hidden),
-        Kernel("cos_sin", partial(cos_sin, model.inv_freq), ("positions",), "cos_sin", head_dim),
+        Kernel("cos_sin", partial(cos_sin, model), ("positions",), "cos_sin", c.rotary_dim),
     ]  # fmt: skip
-    for i, layer in enumerate(model.layers):
+    aux_layers = model.aux_hidden_state_layers
+    for i, (layer, window) in enumerate(zip(model.layers, c.sliding_windows, strict=True)):
         cache, of_layer = f"kv_cache.{i}", f"layers.{i}."
+        attend = partial(attention, model.attention, block_size, split, window)
+        if i in aux_layers:
+            kernels.append(_keep_aux_hidden_states(i, hidden))
         attn, mlp = layer.self_attn, layer.mlp
         assert isinstance(mlp, LlamaMLP)
         inner = mlp.gate_up_proj.output_size
@@ -93,8 +96,17 @@ def build_program(model: LlamaForCausalLM, block_size: int) -> list[Kernel]:
         ):  # fmt: skip
             splitting = name in ("kv_cache_update", "attention")
             kernels.append(Kernel(of_layer + name, function, inputs, output, width, splitting))
+    if len(model.layers) in aux_layers:
+        kernels.append(_keep_aux_hidden_states(len(model.layers), hidden))
     kernels.append(Kernel("norm", model.norm, ("hidden_states",), "normed", hidden))
     return kernels
+
+
+def _keep_aux_hidden_states(layer: int, hidden_size: int) -> Kernel:
+    """What goes into this layer, or with the count of layers into the last norm, for an EAGLE-3 head."""
+    output = f"aux_hidden_states.{layer}"
+    name = f"layers.{layer}.aux_hidden_states"
+    return Kernel(name, np.copy, ("hidden_states",), output, hidden_size)
 
 
 def embed(embed_tokens: Array, input_ids: Ints) -> Array:
@@ -102,10 +114,9 @@ def embed(embed_tokens: Array, input_ids: Ints) -> Array:
     return embed_tokens[input_ids]
 
 
-def cos_sin(inv_freq: Array, positions: Ints) -> Array:
-    """Integers `[n]` to float32 `[n, D]`: cosines, then sines, of each position's angles."""
-    angles = positions.astype(np.float32)[:, None] * inv_freq
-    return np.concatenate((np.cos(angles), np.sin(angles)), axis=-1)
+def cos_sin(model: LlamaForCausalLM, positions: Ints) -> Array:
+    """Integers `[n]` to float32 `[n, rotary_dim]`: cosines, then sines, of each position's angles."""
+    return np.concatenate(model.get_cos_sin(positions), axis=-1)[:, 0]
 
 
 def rotary_emb(num_heads: int, head_dim: int, qkv: Array, cos_sin: Array) -> Array:
@@ -126,7 +137,7 @@ def split_qkv(
 
 
 # A backend's `forward` writes, then attends. Without keys it only attends; and where it is to write alone, it
-# is asked for one row at the null block, which nobody reads.
+# is asked for one row at the null block, which is never read.
 
 
 def kv_cache_update(
@@ -155,6 +166,7 @@ def attention(
     attn: AttentionBackend,
     block_size: int,
     split: Any,
+    sliding_window: int | None,
     qkv: Array,
     kv_cache: Array,
     query_start_loc: Ints,
@@ -177,5 +189,6 @@ def attention(
         block_table[:num_reqs, : -(-int(seq_lens.max(initial=0)) // block_size)],
         np.zeros(0, np.int64),
         block_size,
+        sliding_window=sliding_window,
     )
     return attn.forward(q[:num_rows], k[:0], v[:0], kv_cache, metadata)

@@ -1,10 +1,10 @@
-"""KV cache events: what enters the prefix cache and what leaves it, for somebody outside who keeps count.
+"""KV cache events: what enters the prefix cache and what leaves it, for an observer outside that keeps count.
 
 Mirrors the events of `vllm/distributed/kv_events.py`. A router in front of several engines follows them, and
 sends a request to the engine that has most of its prefix. `core/event_block_pool.py` makes them.
 
-Left out: LoRA's two fields are always None; ZeroMQ, replay, and events of several workers. Whoever
-wants to know passes a function (`EngineParts.kv_event_publisher`).
+Left out: LoRA's two fields are always None; ZeroMQ, replay, and events of several workers. To be
+told, pass a function (`EngineParts.kv_event_publisher`).
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class KVEventBatch:
 
 
 KVEventPublisher = Callable[[KVEventBatch], None]
-"""Who is told. Called in the engine's thread, between two steps."""
+"""Takes the events. Called in the engine's thread, between two steps."""
 
 
 def publish_kv_events(publisher: KVEventPublisher, events: list[KVCacheEvent]) -> None:

@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Any, Self
 
 from mini_vllm.config.engine import DEFAULT_MODEL, EngineConfig
-from mini_vllm.config.speculative import merge_shorthands
-from mini_vllm.utils.outside import parse_json, short
-from mini_vllm.utils.surface import take_harmless
+from mini_vllm.utils.surface import reject_unsupported
+from mini_vllm.utils.untrusted import parse_json, shorten_repr
 
 _RENAMED = {"num_gpu_blocks_override": "num_gpu_blocks"}
 
@@ -26,9 +25,9 @@ def json_object(text: str) -> dict[str, Any]:
     try:
         value = parse_json(text)
     except ValueError as error:
-        raise argparse.ArgumentTypeError(f"not JSON: {error}") from None
+        raise argparse.ArgumentTypeError(str(error)) from None
     if not isinstance(value, dict):
-        raise argparse.ArgumentTypeError(f"must be a JSON object, got {short(text)}")
+        raise argparse.ArgumentTypeError(f"must be a JSON object, got {shorten_repr(text)}")
     return value
 
 
@@ -92,7 +91,7 @@ class EngineArgs:
                 setattr(self, ours.get(name, name), value)
             else:
                 others[name] = value
-        take_harmless("arguments", others, type(self).__name__, known)
+        reject_unsupported("arguments", others, type(self).__name__, known)
 
     def create_engine_config(self) -> EngineConfig:
         """The engine's settings. Raises ValueError naming the field, its value and the rule."""
@@ -100,11 +99,15 @@ class EngineArgs:
         settings = {_RENAMED.get(n, n): v for n, v in dataclasses.asdict(self).items()}
         if not isinstance(self.enforce_eager, bool):
             raise ValueError(
-                f"enforce_eager must be True or False, got {short(self.enforce_eager)}"
+                f"enforce_eager must be True or False, got {shorten_repr(self.enforce_eager)}"
             )
-        settings["speculative_config"] = merge_shorthands(
-            self.speculative_config, self.spec_method, self.spec_model, self.spec_tokens
-        )
+        settings["speculative_config"] = self.speculative_config
+        shorthands = (self.spec_method, self.spec_model, self.spec_tokens)
+        if shorthands != (None, None, None):
+            from mini_vllm.config.speculative import merge_shorthands
+
+            merged = merge_shorthands(self.speculative_config, *shorthands)
+            settings["speculative_config"] = merged
         if self.enforce_eager:
             settings["cudagraph_mode"] = "NONE"
         budget = self.max_num_batched_tokens

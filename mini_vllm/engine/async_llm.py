@@ -3,7 +3,7 @@
 Mirrors `vllm/v1/engine/async_llm.py:70 AsyncLLM`. Upstream the core is another process behind a
 socket; here it is a thread (`engine_thread.py`). Three rules keep that sound:
 
-* Only the engine thread touches the engine. Everybody else leaves a command, and commands run
+* Only the engine thread touches the engine. All other code leaves a command, and commands run
   between two steps. So a request never comes or goes in the middle of one.
 * Between engine and consumer lies one slot a request, not a queue. An output that finds the slot
   full is merged into what lies there: a slow consumer costs no more memory than its own output.
@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from mini_vllm.config.engine import DEFAULT_MODEL, EngineConfig
+from mini_vllm.core.request import EngineCoreRequest
 from mini_vllm.engine.arg_utils import EngineArgs
 from mini_vllm.engine.core import EngineDeadError
 from mini_vllm.engine.engine_thread import (
@@ -38,7 +39,7 @@ from mini_vllm.engine.step_record import StepRecord
 from mini_vllm.outputs import RequestOutput
 from mini_vllm.sampling_params import SamplingParams
 from mini_vllm.tokenizer import Tokenizer
-from mini_vllm.utils.surface import missing_attribute, take_harmless
+from mini_vllm.utils.surface import missing_attribute, reject_unsupported
 
 __all__ = ["AsyncLLM", "EngineDeadError", "EngineShutdownError", "EngineStats"]
 
@@ -50,7 +51,7 @@ class AsyncLLM:
     coroutines must run on one event loop, that of the first call. A second loop gets a RuntimeError.
 
     Args:
-        engine: an engine that nobody else drives. None: one made of `model`, `config` and `parts`.
+        engine: an engine that nothing else drives. None: one made of `model`, `config` and `parts`.
         model: a checkpoint folder; default: the shipped one.
         config: the engine's settings.
         parts: the engine's parts.
@@ -62,7 +63,7 @@ class AsyncLLM:
             `EngineConfig.stream_interval`, a fixed number of tokens, instead.
 
     Attributes:
-        engine: the engine. Nobody else may touch it before `shutdown` has returned.
+        engine: the engine. Nothing else may touch it before `shutdown` has returned.
 
     Raises ValueError where model, config or `max_loop_share` is not usable.
     """
@@ -103,7 +104,7 @@ class AsyncLLM:
 
     async def generate(
         self,
-        prompt: PromptType,
+        prompt: EngineCoreRequest | PromptType,
         sampling_params: SamplingParams,
         request_id: str,
         *,
@@ -112,7 +113,10 @@ class AsyncLLM:
     ) -> AsyncGenerator[RequestOutput, None]:
         """Run one request and yield its outputs; `output_kind` says what they carry.
 
-        `unused` are vLLM's other arguments (`lora_request`, `trace_headers`, …), None each.
+        Args:
+            prompt: a prompt, or what `InputProcessor.process_inputs` has made of one beforehand, for the
+                same id; its parameters, priority and checks then stand.
+            unused: vLLM's other arguments (`lora_request`, `trace_headers`, …), None each.
 
         Leaving the generator (cancellation, `break`, `aclose`) aborts the request, and its blocks
         are free before the next step.
@@ -122,7 +126,7 @@ class AsyncLLM:
         down; EngineDeadError if a step failed; RuntimeError on another event loop than the first.
         Source: `vllm/v1/engine/async_llm.py:524 AsyncLLM.generate`.
         """
-        take_harmless("generate", unused, "AsyncLLM.generate", ("priority",))
+        reject_unsupported("generate", unused, "AsyncLLM.generate", ("priority",))
         collector = self._start(prompt, sampling_params, request_id, priority)
         try:
             finished = False
@@ -135,16 +139,23 @@ class AsyncLLM:
                 self._thread.send(partial(self._thread.leave, collector))
 
     def _start(
-        self, prompt: PromptType, params: SamplingParams, request_id: str, priority: int
+        self,
+        prompt: EngineCoreRequest | PromptType,
+        params: SamplingParams,
+        request_id: str,
+        priority: int,
     ) -> RequestOutputCollector:
         """Check and tokenize here, while others compute; the engine's thread gets the result
         (`vllm/v1/engine/async_llm.py:280 AsyncLLM.add_request`)."""
         self._bind_loop()
         if self._draining and self.is_running:
             raise EngineShutdownError("the engine is draining: it takes no new requests")
-        core_request = self.engine.input_processor.process_inputs(
-            request_id, prompt, params, priority=priority
-        )
+        if isinstance(prompt, EngineCoreRequest):
+            core_request = prompt
+        else:
+            core_request = self.engine.input_processor.process_inputs(
+                request_id, prompt, params, priority=priority
+            )
         collector = RequestOutputCollector(request_id, core_request.sampling_params.output_kind)
         if not self._thread.send(partial(self._thread.add, collector, core_request)):
             raise self.dead_error
@@ -196,7 +207,7 @@ class AsyncLLM:
     def step_seconds(self) -> float:
         """How long the engine's thread has been at the step under way; 0.0 while it waits for work.
 
-        A step that hangs raises nothing. Whoever watches over the engine sets the limit.
+        A step that hangs raises nothing. The caller sets the limit.
         """
         since = self._thread.busy_since
         return 0.0 if since is None else time.monotonic() - since

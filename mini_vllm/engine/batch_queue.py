@@ -21,52 +21,53 @@ from dataclasses import dataclass
 from mini_vllm.core.sched.output import ModelRunnerOutput, SchedulerOutput
 from mini_vllm.core.sched.scheduler import Scheduler
 from mini_vllm.engine.step_record import StepResult
-from mini_vllm.executor.uniproc_executor import ExecuteFuture, UniProcExecutor
-
-
-def never_done_early(future: Future[ModelRunnerOutput]) -> bool:
-    """Not before somebody waits for it: decisions then follow from the requests, not from a clock."""
-    return False
+from mini_vllm.executor.abstract import ExecuteFuture, Executor
 
 
 @dataclass(slots=True)
 class Batch:
-    """A plan in flight; `schedule_time`: seconds that it took to make."""
+    """A plan in flight.
+
+    Attributes:
+        executed: what `execute_model` gives, None as a rule; `future`: the step's result.
+        schedule_time: seconds that the plan took to make.
+    """
 
     scheduler_output: SchedulerOutput
+    executed: ExecuteFuture
     future: ExecuteFuture
     schedule_time: float
 
 
 class BatchQueue:
-    """The plans in flight, newest first, and the turn that makes one and takes one in.
+    """The plans in flight, newest first, and the step that makes one and takes one in.
 
     Args:
         scheduler: an `AsyncScheduler`.
-        executor: who carries the plans out.
+        executor: carries the plans out.
         done_early: see `EngineParts`.
 
     Attributes:
-        plan_observers: called with each plan when it has been made, before it is carried out.
+        plan_observers: called with each plan, and the seconds that it took to make, before it is carried out.
     """
 
     def __init__(
         self,
         scheduler: Scheduler,
-        executor: UniProcExecutor,
-        done_early: Callable[[Future[ModelRunnerOutput]], bool] = never_done_early,
+        executor: Executor,
+        done_early: Callable[[Future[ModelRunnerOutput]], bool],
     ) -> None:
         self.scheduler = scheduler
         self.executor = executor
         self.done_early = done_early
         self.size = executor.max_concurrent_batches
         self.batches: deque[Batch] = deque(maxlen=self.size)
-        self.plan_observers: list[Callable[[Batch], None]] = []
+        self.plan_observers: list[Callable[[SchedulerOutput, float], None]] = []
 
     def __len__(self) -> int:
         return len(self.batches)
 
-    def turn(self) -> StepResult | None:
+    def step(self) -> StepResult | None:
         """Plan a step and hand it to the worker; then, unless a second plan has room, wait for the
         oldest in flight and take it in. Returns that one.
 
@@ -76,11 +77,12 @@ class BatchQueue:
             start = time.perf_counter()
             scheduler_output = self.scheduler.schedule()
             schedule_time = time.perf_counter() - start
-            future = ExecuteFuture()
-            self.batches.appendleft(Batch(scheduler_output, future, schedule_time))
             for observer in self.plan_observers:
-                observer(self.batches[0])
-            self.executor.execute_model(scheduler_output, future)
+                observer(scheduler_output, schedule_time)
+            executed = future = self.executor.execute_model(scheduler_output, non_block=True)
+            if scheduler_output.total_num_scheduled_tokens > 0:
+                future = self.executor.sample_tokens(None, non_block=True)
+            self.batches.appendleft(Batch(scheduler_output, executed, future, schedule_time))
             if (
                 scheduler_output.total_num_scheduled_tokens > 0
                 and len(self.batches) < self.size
@@ -90,11 +92,15 @@ class BatchQueue:
         elif not self.batches:
             return None
         batch = self.batches.pop()
+        batch.executed.result()  # whose error is the cause of the other's
         scheduler_output, model_output = batch.scheduler_output, batch.future.result()
+        execute_time = batch.executed.execute_time
+        if batch.future is not batch.executed:
+            execute_time += batch.future.execute_time
         start = time.perf_counter()
         outputs = self.scheduler.update_from_output(scheduler_output, model_output)
         update_time = time.perf_counter() - start
         return StepResult(
             scheduler_output, model_output, outputs,
-            batch.schedule_time, batch.future.execute_time, update_time,
+            batch.schedule_time, execute_time, update_time,
         )  # fmt: skip

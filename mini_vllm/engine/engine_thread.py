@@ -18,8 +18,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 
+from mini_vllm.core.request import EngineCoreRequest
 from mini_vllm.engine.core import EngineDeadError
-from mini_vllm.engine.input_processor import EngineCoreRequest
 from mini_vllm.engine.llm_engine import LLMEngine
 from mini_vllm.engine.step_record import StepRecord
 from mini_vllm.outputs import RequestOutput
@@ -104,7 +104,7 @@ class RequestOutputCollector:
     def put(self, output: RequestOutput | Exception) -> bool:
         """Leave or merge an output; an exception takes the place of whatever lies there.
 
-        Returns whether the slot was empty. Wakes nobody: that is for `wake`, in the loop's thread.
+        Returns whether the slot was empty. The consumer is woken by `wake`, in the loop's thread.
         """
         with self._lock:
             before = self._output
@@ -140,7 +140,7 @@ class EngineThread:
     It sleeps while there is nothing to do. Commands run between two steps, in the order sent.
 
     Args:
-        engine: an engine that nobody else drives.
+        engine: an engine that nothing else drives.
         max_loop_share: see `AsyncLLM`.
 
     Attributes:
@@ -275,7 +275,7 @@ class EngineThread:
         self.busy_since = time.monotonic()
         for command in commands:
             command()
-        self._flush()  # who was refused need not wait for the step
+        self._flush()  # a refused request need not wait for the step
         for output in engine.step():
             collector = self._streams.get(output.request_id)
             if collector is not None:
@@ -287,14 +287,14 @@ class EngineThread:
         return True
 
     def _end(self, cause: BaseException | None) -> None:
-        """Let nobody wait for a thread that has gone."""
+        """Let nothing wait for a thread that has gone."""
         with self._wakeup:
             self.cause, self.ended = cause, True
             commands, self._commands = self._commands, []
         for command in commands:
             command()
         for collector in list(self._streams.values()):
-            if cause is None:  # an engine that died is left as it is, for whoever wants to look
+            if cause is None:  # an engine that died is left as it is, to be looked at
                 self.engine.abort_request(collector.request_id)
             self._put(collector, self.error())
         if cause is None:
@@ -322,7 +322,7 @@ class EngineThread:
             del self._streams[collector.request_id]
 
     def _flush(self) -> None:
-        """Wake the loop for all who have news, at most once."""
+        """Wake the loop for all that have news, at most once."""
         wake, self._urgent = self._urgent, []
         idle = self._wakes_done == self._wakes_sent and time.perf_counter() >= self._next_wake
         if self._patient and idle:
@@ -358,7 +358,7 @@ class EngineThread:
         assert self.loop is not None, "a command came before the loop was known"
         try:
             self.loop.call_soon_threadsafe(callback)
-        except RuntimeError:  # the loop is closed: nobody is left to read
+        except RuntimeError:  # the loop is closed: no consumer is left
             for collector in list(self._streams.values()):
                 self.leave(collector)
             return False
@@ -376,7 +376,7 @@ class EngineThread:
         self.stats = EngineStats(
             core.num_steps,
             len(core.scheduler.running),
-            len(core.scheduler.waiting),
+            core.scheduler.get_num_waiting_requests(),
             core.kv_cache_manager.usage,
             core.scheduler.num_preemptions,
             self._prefix_cache_queries,

@@ -1,4 +1,4 @@
-"""What a user hands in, checked and made into a `Request`.
+"""What a user hands in, checked and made into what the core is sent.
 
 Mirrors `vllm/v1/engine/input_processor.py` (`process_inputs` 234, `_validate_prompt_len` 379) and the
 prompt forms of `vllm/inputs`. Everything that can be wrong with a request is found here, before the
@@ -18,16 +18,16 @@ from typing import TypedDict
 import numpy as np
 
 from mini_vllm.config.engine import EngineConfig
-from mini_vllm.core.request import Request
+from mini_vllm.core.request import EngineCoreRequest
 from mini_vllm.inputs import TextPrompt, TokensPrompt
-from mini_vllm.sample.logits_processor.load import (
+from mini_vllm.sample.logitsprocs import (
     load_logitsprocs,
     validate_logits_processors_parameters,
 )
-from mini_vllm.sampling_params import _SAMPLING_EPS, SamplingParams
+from mini_vllm.sampling_params import SAMPLING_EPS, SamplingParams
 from mini_vllm.tokenizer import Tokenizer
-from mini_vllm.utils.outside import short
 from mini_vllm.utils.surface import refusal
+from mini_vllm.utils.untrusted import shorten_repr
 
 
 class PromptDict(TypedDict, total=False):
@@ -48,22 +48,6 @@ class ProcessedPrompt:
     text: str | None
     token_ids: list[int]
     cache_salt: str | None = None
-
-
-@dataclass(slots=True)
-class EngineCoreRequest:
-    """A request that was checked, tokenized and given every default: what the engine is handed.
-
-    Whoever makes it, in whatever thread, has done all that can fail for the request's own fault but
-    two: its id may be in use, and the KV cache may be too small for it. `arrival_time` is in seconds.
-    Source: `vllm/v1/engine/__init__.py:81 EngineCoreRequest`.
-    """
-
-    request_id: str
-    prompt: ProcessedPrompt
-    sampling_params: SamplingParams
-    arrival_time: float
-    priority: int
 
 
 class InputProcessor:
@@ -101,17 +85,28 @@ class InputProcessor:
     ) -> EngineCoreRequest:
         """Check everything about a request, tokenize it, fill in its defaults.
 
-        `arrival_time` is in seconds; None: now. Raises TypeError or ValueError naming what is wrong.
+        `arrival_time` is in seconds; None: now. `priority` is ignored unless the scheduling policy is
+        `priority`, as upstream. Raises TypeError or ValueError naming what is wrong.
         Source: `vllm/v1/engine/input_processor.py:234 InputProcessor.process_inputs`.
         """
         if not isinstance(request_id, str) or not request_id:
-            raise TypeError(f"request_id must be a non-empty string, got {short(request_id)}")
+            raise TypeError(
+                f"request_id must be a non-empty string, got {shorten_repr(request_id)}"
+            )
         if arrival_time is None:
             arrival_time = time.time()
         _check_order(arrival_time, priority)
         processed = self.process_prompt(prompt)
         params = self.process_params(params, len(processed.token_ids))
-        return EngineCoreRequest(request_id, processed, params, arrival_time, priority)
+        return EngineCoreRequest(
+            request_id,
+            processed.text,
+            processed.token_ids,
+            params,
+            arrival_time,
+            priority,
+            processed.cache_salt,
+        )
 
     def process_prompt(self, prompt: PromptType) -> ProcessedPrompt:
         """Read a prompt in any of its forms.
@@ -133,7 +128,9 @@ class InputProcessor:
                 )
             cache_salt = prompt.get("cache_salt")
             if cache_salt is not None and (not isinstance(cache_salt, str) or not cache_salt):
-                raise ValueError(f"cache_salt must be a non-empty string, got {short(cache_salt)}")
+                raise ValueError(
+                    f"cache_salt must be a non-empty string, got {shorten_repr(cache_salt)}"
+                )
             _check_unicode("cache_salt", cache_salt or "")
             text, ids = prompt.get("prompt"), prompt.get("prompt_token_ids")
             if ids is None and text is None:
@@ -171,10 +168,10 @@ class InputProcessor:
             )
         for token_id in ids:
             if isinstance(token_id, bool) or not isinstance(token_id, int | np.integer):
-                raise TypeError(f"prompt token ids must be integers, got {short(token_id)}")
+                raise TypeError(f"prompt token ids must be integers, got {shorten_repr(token_id)}")
             if not 0 <= token_id < self.vocab_size:
                 raise ValueError(
-                    f"Token id {short(token_id)} is out of vocabulary: ids go from 0 to "
+                    f"Token id {shorten_repr(token_id)} is out of vocabulary: ids go from 0 to "
                     f"{self.vocab_size - 1}"
                 )
         return [int(token_id) for token_id in ids]
@@ -207,7 +204,7 @@ class InputProcessor:
         params = params.clone()
         if params.bad_words:
             if self.tokenizer is None:
-                raise ValueError(f"bad_words {short(params.bad_words)} need a tokenizer")
+                raise ValueError(f"bad_words {shorten_repr(params.bad_words)} need a tokenizer")
             params.update_from_tokenizer(self.tokenizer)
         params.verify(self.vocab_size, self.config.max_logprobs)
         validate_logits_processors_parameters(self.logitsprocs, params)
@@ -224,39 +221,14 @@ class InputProcessor:
         params.update_from_generation_config({"eos_token_id": self.eos_token_ids}, eos)
         return params
 
-    def make_request(
-        self,
-        request_id: str,
-        prompt: ProcessedPrompt,
-        params: SamplingParams,
-        arrival_time: float | None = None,
-        priority: int = 0,
-    ) -> Request:
-        """The core's `Request`, from a processed prompt and processed parameters.
-
-        `priority` is ignored unless the scheduling policy is `priority`, as upstream.
-        """
-        if arrival_time is None:
-            arrival_time = time.time()
-        _check_order(arrival_time, priority)
-        return Request(
-            request_id,
-            prompt.token_ids,
-            params,
-            arrival_time=arrival_time,
-            priority=priority,
-            cache_salt=prompt.cache_salt,
-            block_size=self.config.block_size if self.config.enable_prefix_caching else None,
-        )
-
 
 def _check_goes_with_drafts(params: SamplingParams) -> None:
-    """Refuse what nobody applies to the rows of drafts
+    """Refuse what is not applied to the rows of drafts
     (`vllm/sampling_params.py:780 SamplingParams._validate_spec_decode`)."""
-    if params.min_p > _SAMPLING_EPS or params.logit_bias:
-        name = "min_p" if params.min_p > _SAMPLING_EPS else "logit_bias"
+    if params.min_p > SAMPLING_EPS or params.logit_bias:
+        name = "min_p" if params.min_p > SAMPLING_EPS else "logit_bias"
         raise ValueError(
-            f"{name} ({short(getattr(params, name))}) is not supported with speculative decoding, and "
+            f"{name} ({shorten_repr(getattr(params, name))}) is not supported with speculative decoding, and "
             "neither is " + ("logit_bias" if name == "min_p" else "min_p")
         )
 
@@ -264,11 +236,13 @@ def _check_goes_with_drafts(params: SamplingParams) -> None:
 def _check_order(arrival_time: object, priority: object) -> None:
     """Refuse what could not be compared with other requests': the queue would fail, with all in it."""
     if isinstance(priority, bool) or not isinstance(priority, int):
-        raise TypeError(f"priority must be an integer, got {short(priority)}")
+        raise TypeError(f"priority must be an integer, got {shorten_repr(priority)}")
     if isinstance(arrival_time, bool) or not isinstance(arrival_time, int | float):
-        raise TypeError(f"arrival_time must be a number of seconds, got {short(arrival_time)}")
+        raise TypeError(
+            f"arrival_time must be a number of seconds, got {shorten_repr(arrival_time)}"
+        )
     if not math.isfinite(arrival_time):
-        raise ValueError(f"arrival_time must be finite, got {short(arrival_time)}")
+        raise ValueError(f"arrival_time must be finite, got {shorten_repr(arrival_time)}")
 
 
 def _check_unicode(name: str, text: str) -> None:

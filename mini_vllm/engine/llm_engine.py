@@ -10,24 +10,29 @@ the place of ours.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from mini_vllm.config.engine import DEFAULT_MODEL, EngineConfig
+from mini_vllm.core.request import EngineCoreRequest
 from mini_vllm.engine.arg_utils import EngineArgs
-from mini_vllm.engine.core import EngineCore, resolve_config
-from mini_vllm.engine.input_processor import EngineCoreRequest, InputProcessor, PromptType
-from mini_vllm.engine.output_processor import OutputProcessor, ParentRequest, RequestState
+from mini_vllm.engine.build import resolve_config
+from mini_vllm.engine.core import EngineCore
+from mini_vllm.engine.core_client import InprocClient
+from mini_vllm.engine.input_processor import InputProcessor, PromptType
+from mini_vllm.engine.output_processor import OutputProcessor, RequestState
 from mini_vllm.engine.parts import DEFAULT_PARTS, EngineParts
 from mini_vllm.engine.step_record import StepRecord
-from mini_vllm.metrics.reader import EngineMetrics, Metric
 from mini_vllm.model_loader import find_model, get_model
 from mini_vllm.models.llama import LlamaForCausalLM
 from mini_vllm.outputs import RequestOutput
 from mini_vllm.sampling_params import SamplingParams
-from mini_vllm.spec_decode.metrics import SpecDecodingStatLogger
 from mini_vllm.tokenizer import Tokenizer
-from mini_vllm.utils.surface import missing_attribute, take_harmless
+from mini_vllm.utils.surface import missing_attribute, reject_unsupported
+
+if TYPE_CHECKING:
+    from mini_vllm.metrics.reader import EngineMetrics, Metric
 
 
 class LLMEngine:
@@ -62,19 +67,29 @@ class LLMEngine:
         if tokenizer is None and folder is not None:
             tokenizer = Tokenizer.from_folder(folder)
         self.tokenizer = tokenizer
-        self.config = resolve_config(config, model, tokenizer)
-        self.engine_core = EngineCore(model, self.config, parts)
+        self.config = resolve_config(config, model)
+        self.core_client = InprocClient(EngineCore(model, self.config, parts))
         self.input_processor = InputProcessor(
             self.config, model.config.vocab_size, tokenizer, model.config.eos_token_ids
         )
         self.output_processor = OutputProcessor(tokenizer, self.config.stream_interval)
         self.metrics: EngineMetrics | None = None
         if log_stats:
+            from mini_vllm.metrics.reader import EngineMetrics
+
             core = self.engine_core
             self.metrics = EngineMetrics(core.config, core.scheduler, core.kv_cache_manager, name)
             core.step_observers.append(self._observe_step)
             if core.config.speculation is not None:
+                from mini_vllm.spec_decode.metrics import SpecDecodingStatLogger
+
                 self.metrics.stat_loggers.append(SpecDecodingStatLogger())
+
+    @property
+    def engine_core(self) -> EngineCore:
+        """The core itself, for what looks into it: traces, metrics, tests, pages. The front end asks
+        `core_client`."""
+        return self.core_client.engine_core
 
     @classmethod
     def from_engine_args(cls, engine_args: EngineArgs, **kwargs: Any) -> Self:
@@ -103,7 +118,9 @@ class LLMEngine:
         Raises TypeError or ValueError, and has then changed nothing: a duplicate id, a prompt or
         parameter that is not valid, a request that the KV cache could never hold.
         """
-        take_harmless("generate", unused, "LLMEngine.add_request", ("priority", "arrival_time"))
+        reject_unsupported(
+            "generate", unused, "LLMEngine.add_request", ("priority", "arrival_time")
+        )
         return self.add_core_request(
             self.input_processor.process_inputs(request_id, prompt, params, arrival_time, priority)
         )
@@ -114,30 +131,25 @@ class LLMEngine:
         Raises ValueError, and has then changed nothing: an id in use, a request that the KV cache
         could never hold.
         """
-        request_id, processed = core_request.request_id, core_request.prompt
-        params = core_request.sampling_params
-        parent = ParentRequest(request_id, params) if params.n > 1 else None
-        children = [(request_id, params)]
-        if parent is not None:
+        request_id, params = core_request.request_id, core_request.sampling_params
+        parent, children = None, [(request_id, params)]
+        if params.n > 1:
+            from mini_vllm.engine.parallel_sampling import ParentRequest
+
+            parent = ParentRequest(request_id, params)
             children = [parent.get_child_info(index) for index in range(params.n)]
         for taken in (request_id, *(child_id for child_id, _ in children)):
             if self.output_processor.is_taken(taken):
                 raise ValueError(f"request id {taken!r} is already in use")
         for index, (child_id, child_params) in enumerate(children):
-            request = self.input_processor.make_request(
-                child_id,
-                processed,
-                child_params,
-                core_request.arrival_time,
-                core_request.priority,
-            )
+            child = replace(core_request, request_id=child_id, sampling_params=child_params)
             # If the core refuses, it refuses the first child: with ids known to be free, they
             # differ in nothing that it looks at.
-            self.engine_core.add_request(request)
+            self.core_client.add_request(child)
             state = RequestState(
                 child_id,
-                processed.text,
-                processed.token_ids,
+                core_request.prompt,
+                core_request.prompt_token_ids,
                 child_params,
                 self.tokenizer,
                 parent,
@@ -145,7 +157,7 @@ class LLMEngine:
             )
             if self.metrics is not None:
                 state.stats = self.metrics.add_request(
-                    child_id, core_request.arrival_time, len(processed.token_ids)
+                    child_id, core_request.arrival_time, len(core_request.prompt_token_ids)
                 )
             self.output_processor.add_request(state)
         return request_id
@@ -160,7 +172,7 @@ class LLMEngine:
         for request_id in [request_ids] if isinstance(request_ids, str) else list(request_ids):
             if self.output_processor.has_request(request_id):
                 child_ids = self.output_processor.abort_request(request_id)
-                self.engine_core.abort_requests(child_ids)
+                self.core_client.abort_requests(child_ids)
                 if self.metrics is not None:
                     self.metrics.forget(child_ids)
             elif unknown is None:
@@ -172,12 +184,12 @@ class LLMEngine:
 
     def step(self) -> list[RequestOutput]:
         """One iteration: schedule, compute, sample, update, detokenize. The outputs it brought."""
-        core_outputs = self.engine_core.step_fn()
+        core_outputs = self.core_client.get_output()
         processed = self.output_processor.process_outputs(core_outputs)
         if processed.reqs_to_abort:  # a stop string was found: the core does not know yet
-            self.engine_core.abort_requests(processed.reqs_to_abort)
-        while self.engine_core.batch_queue and not self.has_unfinished_requests():
-            self.engine_core.step_fn()  # nobody waits for what is in flight: the worker comes to rest
+            self.core_client.abort_requests(processed.reqs_to_abort)
+        if not self.has_unfinished_requests():
+            self.core_client.drain()
         if self.metrics is not None:
             self.metrics.observe_outputs(processed.request_outputs)
         return processed.request_outputs
@@ -202,17 +214,17 @@ class LLMEngine:
         return self.tokenizer
 
     def has_unfinished_requests(self) -> bool:
-        return self.engine_core.scheduler.has_unfinished_requests()
+        return self.output_processor.has_unfinished_requests()
 
     def get_num_unfinished_requests(self) -> int:
-        return self.engine_core.scheduler.get_num_unfinished_requests()
+        return self.output_processor.get_num_unfinished_requests()
 
     def reset_prefix_cache(
         self, reset_running_requests: bool = False, reset_connector: bool = False
     ) -> bool:
         """As `EngineCore.reset_prefix_cache`
         (`vllm/v1/engine/llm_engine.py:337 LLMEngine.reset_prefix_cache`)."""
-        return self.engine_core.reset_prefix_cache(reset_running_requests, reset_connector)
+        return self.core_client.reset_prefix_cache(reset_running_requests, reset_connector)
 
     def stream(
         self, prompt: PromptType, params: SamplingParams, request_id: str = "0"

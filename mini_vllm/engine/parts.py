@@ -1,4 +1,4 @@
-"""What the engine is made of, and who may put another in its place.
+"""The parts of the engine, each of which can be replaced by another.
 
 Not in vLLM, which chooses by configuration; here a learner's own scheduler or block pool can run in the
 place of ours.
@@ -9,22 +9,28 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from mini_vllm.attention.backend import AttentionBackend
 from mini_vllm.config.engine import EngineConfig
 from mini_vllm.core.block_pool import BlockPool
-from mini_vllm.core.event_block_pool import EventBlockPool
 from mini_vllm.core.kv_cache_manager import KVCacheManager
-from mini_vllm.core.sched.async_scheduler import AsyncScheduler
 from mini_vllm.core.sched.output import ModelRunnerOutput
 from mini_vllm.core.sched.scheduler import Scheduler
-from mini_vllm.cudagraph import CudagraphDispatcher, GraphRunner
-from mini_vllm.distributed.kv_events import KVEventPublisher
-from mini_vllm.engine.batch_queue import never_done_early
 from mini_vllm.models.llama import LlamaForCausalLM
-from mini_vllm.sample.rejection_sampler import RejectionSampler
 from mini_vllm.sample.sampler import Sampler
-from mini_vllm.worker.spec_decode_runner import Drafter, make_drafter
+
+if TYPE_CHECKING:
+    from mini_vllm.attention.backend import AttentionBackend
+    from mini_vllm.cudagraph import CudagraphDispatcher, GraphRunner
+    from mini_vllm.distributed.kv_events import KVEventPublisher
+    from mini_vllm.sample.rejection_sampler import RejectionSampler
+    from mini_vllm.worker.speculation import Drafter
+
+
+def wait_for_second_plan(future: Future[ModelRunnerOutput]) -> bool:
+    """No result is taken in before a second plan is made: decisions then follow from the requests, not from a
+    clock."""
+    return False
 
 
 @dataclass(frozen=True)
@@ -38,15 +44,18 @@ class EngineParts:
         scheduler: `(config, kv_cache_manager)`. None: `Scheduler`, or with `async_scheduling`
             `AsyncScheduler`; with that, another must be one too.
         sampler: `(seed)`.
-        drafter: `(config, model)`, with `speculative_config`: who drafts; see `make_drafter`.
-        rejection_sampler: `(sampler, speculative_config)`, likewise: who judges the drafts.
+        drafter: `(config, model)`, with `speculative_config`: what drafts. None: `worker/speculation.py
+            make_drafter`, which a run without drafts does not load.
+        rejection_sampler: `(sampler, speculative_config)`, likewise: what judges the drafts.
         attention: `()`; only for a model that the engine loads: a loaded one has its own. None: the
             backend that `EngineConfig.attention` names.
         graph_runner: `(kernels, runtime_mode, counter, pool)`; only where `cudagraph_mode` asks for graphs.
-        cudagraph_dispatcher: `(cudagraph_mode, capture_sizes, max_num_seqs)`; likewise.
+            None: `cudagraph/graph.py GraphRunner`, which a run without graphs does not load.
+        cudagraph_dispatcher: `(cudagraph_mode, capture_sizes, max_num_seqs)`; likewise. None:
+            `cudagraph/dispatcher.py CudagraphDispatcher`.
         done_early: `(future)`, with `async_scheduling`: is the result of the only plan in flight there
             already, and to be taken in before a second is made? vLLM asks `Future.done`, right after
-            it has begun. By default nobody asks, so equal requests are planned equally in every run.
+            it has begun. By default it is not asked, so equal requests are planned equally in every run.
         kv_event_publisher: `(batch)`, after each step in which something has entered the prefix cache or
             left it. None: no events are made. In the place of vLLM's `kv_events_config`
             (`vllm/config/kv_events.py:11 KVEventsConfig`), whose publisher sends them over the network.
@@ -56,17 +65,21 @@ class EngineParts:
     kv_cache_manager: Callable[..., KVCacheManager] = KVCacheManager
     scheduler: Callable[..., Scheduler] | None = None
     sampler: Callable[..., Sampler] = Sampler
-    drafter: Callable[[EngineConfig, LlamaForCausalLM], Drafter] = make_drafter
-    rejection_sampler: Callable[..., RejectionSampler] = RejectionSampler
+    drafter: Callable[[EngineConfig, LlamaForCausalLM], Drafter] | None = None
+    rejection_sampler: Callable[..., RejectionSampler] | None = None
     attention: Callable[[], AttentionBackend] | None = None
-    graph_runner: Callable[..., GraphRunner] = GraphRunner
-    cudagraph_dispatcher: Callable[..., CudagraphDispatcher] = CudagraphDispatcher
-    done_early: Callable[[Future[ModelRunnerOutput]], bool] = never_done_early
+    graph_runner: Callable[..., GraphRunner] | None = None
+    cudagraph_dispatcher: Callable[..., CudagraphDispatcher] | None = None
+    done_early: Callable[[Future[ModelRunnerOutput]], bool] = wait_for_second_plan
     kv_event_publisher: KVEventPublisher | None = None
 
     def make_scheduler(self, config: EngineConfig, kv_cache_manager: KVCacheManager) -> Scheduler:
         """The scheduler for these settings."""
-        usual = AsyncScheduler if config.async_scheduling else Scheduler
+        usual: Callable[..., Scheduler] = Scheduler
+        if config.async_scheduling:
+            from mini_vllm.core.sched.async_scheduler import AsyncScheduler
+
+            usual = AsyncScheduler
         scheduler = (self.scheduler or usual)(config, kv_cache_manager)
         if self.kv_event_publisher is not None:
             scheduler.kv_event_publisher = self.kv_event_publisher
@@ -84,6 +97,8 @@ class EngineParts:
                 f"parts.kv_event_publisher needs the engine's own block pool, and parts.block_pool is "
                 f"{self.block_pool!r}"
             )
+        from mini_vllm.core.event_block_pool import EventBlockPool
+
         assert config.num_gpu_blocks is not None
         return EventBlockPool(
             config.num_gpu_blocks, config.enable_prefix_caching, config.block_size

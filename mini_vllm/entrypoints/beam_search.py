@@ -12,12 +12,17 @@ Left out: LoRA, multi-modal inputs, encoders.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
-from mini_vllm.engine.input_processor import PromptDict
-from mini_vllm.outputs import CompletionOutput, Logprob
+from mini_vllm.engine.input_processor import PromptDict, PromptType
+from mini_vllm.outputs import CompletionOutput, Logprob, RequestOutput
 from mini_vllm.sampling_params import BeamSearchParams, SamplingParams
+
+if TYPE_CHECKING:
+    from mini_vllm.engine.llm_engine import LLMEngine
 
 
 @dataclass
@@ -61,10 +66,18 @@ def get_beam_search_score(
     """What beams are ranked by: the log probability over the length to the power of the penalty.
 
     The length counts the prompt's tokens too, and not an EOS at the end
-    (`vllm/entrypoints/generate/beam_search/utils.py:137 get_beam_search_score`).
+    (`vllm/entrypoints/generate/beam_search/utils.py:137 get_beam_search_score`). Where the power is no float
+    any more it is taken for infinite or for 0, and where beams then score alike, they stay in their order;
+    upstream the search ends in an error.
     """
     seq_len = len(tokens) - (tokens[-1] == eos_token_id)
-    return float(cumulative_logprob / seq_len**length_penalty)
+    try:
+        scale = float(seq_len**length_penalty)
+    except OverflowError:
+        return 0.0
+    if not scale:
+        return -math.inf if cumulative_logprob < 0 else 0.0
+    return float(cumulative_logprob / scale)
 
 
 class BeamSearchInstance:
@@ -152,3 +165,42 @@ def to_completion(
         finish_reason=beam.finish_reason or "length",
         stop_reason=beam.stop_reason,
     )
+
+
+def search_offline(
+    engine: LLMEngine,
+    generate: Callable[..., list[RequestOutput]],
+    prompts: Sequence[Any],
+    params: BeamSearchParams,
+    concurrency_limit: int | None,
+) -> list[BeamSearchOutput]:
+    """`LLM.beam_search`: a step of all beams of up to `concurrency_limit` prompts is one call of `generate`
+    (`vllm/entrypoints/generate/beam_search/offline.py:27 BeamSearchOfflineMixin.beam_search`).
+
+    Raises ValueError without a tokenizer.
+    """
+    tokenizer = engine.tokenizer
+    if tokenizer is None:
+        raise ValueError("beam_search needs a tokenizer: its EOS ends a beam, got None")
+    processed = [engine.input_processor.process_prompt(prompt) for prompt in prompts]
+    eos_token_id = tokenizer.eos_token_id if tokenizer.eos_token_id is not None else -1
+    instances = [BeamSearchInstance(p.token_ids, params, eos_token_id) for p in processed]
+    limit = concurrency_limit or len(instances)
+    for start in range(0, len(instances), limit):
+        group = list(zip(instances, processed, strict=True))[start : start + limit]
+        for _ in range(params.max_tokens):
+            beams: list[PromptType] = [
+                beam.to_prompt(prompt.cache_salt)
+                for instance, prompt in group
+                for beam in instance.beams
+            ]
+            if not beams:
+                break
+            outputs = iter(generate(beams, one_token_params(params), use_tqdm=False))
+            for instance, _prompt in group:
+                instance.advance([next(outputs).outputs[0].logprobs for _ in instance.beams])
+    found = [BeamSearchOutput(instance.get_best()) for instance in instances]
+    for output in found:
+        for beam in output.sequences:
+            beam.text = tokenizer.decode(beam.tokens)
+    return found

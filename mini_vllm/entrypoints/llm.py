@@ -7,8 +7,6 @@ multi-modal inputs, sleep, weight transfer: `surface.json` has every name and th
 from __future__ import annotations
 
 import itertools
-import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -18,16 +16,14 @@ from mini_vllm.engine.arg_utils import EngineArgs
 from mini_vllm.engine.input_processor import PromptType
 from mini_vllm.engine.llm_engine import LLMEngine
 from mini_vllm.engine.parts import DEFAULT_PARTS, EngineParts
-from mini_vllm.entrypoints.beam_search import (
-    BeamSearchInstance,
-    BeamSearchOutput,
-    one_token_params,
-)
-from mini_vllm.metrics.reader import Metric
 from mini_vllm.model_loader import find_model, load_default_sampling_params
 from mini_vllm.outputs import RequestOutput
 from mini_vllm.sampling_params import BeamSearchParams, RequestOutputKind, SamplingParams
-from mini_vllm.utils.surface import missing_attribute, take_harmless
+from mini_vllm.utils.surface import missing_attribute, reject_unsupported
+
+if TYPE_CHECKING:
+    from mini_vllm.entrypoints.beam_search import BeamSearchOutput
+    from mini_vllm.metrics.reader import Metric
 
 Messages = Sequence[Mapping[str, Any]]
 """A conversation: messages with `role` and `content`."""
@@ -113,7 +109,7 @@ class LLM:
         call's prompts has been run.
         Source: `vllm/entrypoints/llm.py:422 LLM.generate`.
         """
-        take_harmless("generate", unused, "LLM.generate", ("use_tqdm", "priority"))
+        reject_unsupported("generate", unused, "LLM.generate", ("use_tqdm", "priority"))
         return self._run(self._add_requests(prompts, sampling_params, priority), use_tqdm)
 
     def beam_search(
@@ -135,32 +131,12 @@ class LLM:
         logprobs than `max_logprobs`.
         Source: `vllm/entrypoints/generate/beam_search/offline.py:27 BeamSearchOfflineMixin.beam_search`.
         """
-        take_harmless("generate", {"lora_request": lora_request}, "LLM.beam_search", ())
-        tokenizer = self.llm_engine.tokenizer
-        if tokenizer is None:
-            raise ValueError("beam_search needs a tokenizer: its EOS ends a beam, got None")
-        read = [self.llm_engine.input_processor.process_prompt(p) for p in _as_prompt_list(prompts)]
-        eos_token_id = tokenizer.eos_token_id if tokenizer.eos_token_id is not None else -1
-        instances = [BeamSearchInstance(p.token_ids, params, eos_token_id) for p in read]
-        limit = concurrency_limit or len(instances)
-        for start in range(0, len(instances), limit):
-            some = list(zip(instances, read, strict=True))[start : start + limit]
-            for _ in range(params.max_tokens):
-                beams: list[PromptType] = [
-                    beam.to_prompt(prompt.cache_salt)
-                    for instance, prompt in some
-                    for beam in instance.beams
-                ]
-                if not beams:
-                    break
-                outputs = iter(self.generate(beams, one_token_params(params), use_tqdm=False))
-                for instance, _prompt in some:
-                    instance.advance([next(outputs).outputs[0].logprobs for _ in instance.beams])
-        found = [BeamSearchOutput(instance.get_best()) for instance in instances]
-        for output in found:
-            for beam in output.sequences:
-                beam.text = tokenizer.decode(beam.tokens)
-        return found
+        from mini_vllm.entrypoints.beam_search import search_offline
+
+        reject_unsupported("generate", {"lora_request": lora_request}, "LLM.beam_search", ())
+        return search_offline(
+            self.llm_engine, self.generate, _as_prompt_list(prompts), params, concurrency_limit
+        )
 
     def chat(
         self,
@@ -194,7 +170,7 @@ class LLM:
         """
         unused["lora_request"] = lora_request
         unused["chat_template_content_format"] = chat_template_content_format
-        take_harmless("generate", unused, "LLM.chat", ("chat_template", "tools"))
+        reject_unsupported("generate", unused, "LLM.chat", ("chat_template", "tools"))
         given = (chat_template, add_generation_prompt, continue_final_message, tools)
         prompts = self._render_chats(messages, chat_template_kwargs, *given)
         return self._run(self._add_requests(prompts, sampling_params, None), use_tqdm)
@@ -238,7 +214,7 @@ class LLM:
         Source: `vllm/entrypoints/llm.py:487 LLM.enqueue`.
         """
         given = {**unused, "lora_request": lora_request}
-        take_harmless("generate", given, "LLM.enqueue", ("priority",))
+        reject_unsupported("generate", given, "LLM.enqueue", ("priority",))
         return self._add_requests(prompts, sampling_params, priority)
 
     def enqueue_chat(
@@ -260,7 +236,7 @@ class LLM:
         Arguments as in `chat`. Source: `vllm/entrypoints/llm.py:709 LLM.enqueue_chat`.
         """
         unused["lora_request"] = lora_request
-        take_harmless("generate", unused, "LLM.enqueue_chat", ("chat_template", "tools"))
+        reject_unsupported("generate", unused, "LLM.enqueue_chat", ("chat_template", "tools"))
         given = (chat_template, add_generation_prompt, continue_final_message, tools)
         prompts = self._render_chats(messages, chat_template_kwargs, *given)
         return self._add_requests(prompts, sampling_params, priority)
@@ -315,10 +291,7 @@ class LLM:
 
     def _run_engine(self, total: int, use_tqdm: bool | Callable[..., Any]) -> list[RequestOutput]:
         engine = self.llm_engine
-        bar = None
-        if use_tqdm:
-            make = use_tqdm if callable(use_tqdm) else _ProgressBar
-            bar = make(total=total, desc="Processed prompts")
+        bar = make_progress_bar(use_tqdm, total)
         outputs: list[RequestOutput] = []
         try:
             while engine.has_unfinished_requests():
@@ -336,6 +309,18 @@ class LLM:
 
         def __getattr__(self, name):
             raise missing_attribute("LLM", name)
+
+
+def make_progress_bar(use_tqdm: bool | Callable[..., Any], total: int) -> Any:
+    """A bar of `total` prompts, made as tqdm is; None where none is wanted."""
+    if not use_tqdm:
+        return None
+    make = use_tqdm
+    if not callable(make):
+        from mini_vllm.entrypoints.progress_bar import ProgressBar
+
+        make = ProgressBar
+    return make(total=total, desc="Processed prompts")
 
 
 def _read_template(template: str | Path | None) -> str | None:
@@ -376,26 +361,3 @@ def _one_each(value: Any, prompts: list[Any], name: str = "sampling_params") -> 
             f"the lengths of prompts ({len(prompts)}) and {name} ({len(value)}) must be the same"
         )
     return list(value)
-
-
-class _ProgressBar:
-    """As much of tqdm as `generate` needs; says nothing where stderr is not a terminal."""
-
-    def __init__(self, total: int, desc: str) -> None:
-        self.total, self.desc, self.n = total, desc, 0
-        self._start = time.perf_counter()
-        self._shown = sys.stderr.isatty()
-
-    def update(self, count: int) -> None:
-        self.n += count
-        if self._shown:
-            rate = self.n / max(time.perf_counter() - self._start, 1e-9)
-            filled = 24 * self.n // max(self.total, 1)
-            sys.stderr.write(
-                f"\r{self.desc}: {'#' * filled:<24} {self.n}/{self.total} {rate:.1f} prompts/s "
-            )
-            sys.stderr.flush()
-
-    def close(self) -> None:
-        if self._shown:
-            sys.stderr.write("\n")

@@ -1,1 +1,1 @@
-"""Who runs the worker, and when its result is there. Mirrors `vllm/v1/executor/`."""
+"""What runs the worker, and when its result is there. Mirrors `vllm/v1/executor/`."""

@@ -24,20 +24,23 @@ import torch
 from torch import Tensor
 
 
-def gather(cache: Tensor, blocks: Tensor, seq_len: int) -> Tensor:
+def gather(cache: Tensor, blocks: Tensor, seq_len: int, first: int = 0) -> Tensor:
     """One sequence's K or V in order, as a copy.
 
     Args:
         cache: `[num_blocks, block_size, num_kv_heads, head_size]`.
         blocks: integers `[max_num_blocks]`, the sequence's row of the block table.
         seq_len: tokens in the sequence.
+        first: the first of them that is wanted. No block before its own is read.
 
     Returns:
-        `[seq_len, num_kv_heads, head_size]`, in the cache's dtype.
+        `[seq_len - first, num_kv_heads, head_size]`, in the cache's dtype.
     """
     block_size = cache.shape[1]
-    needed = blocks[: -(-seq_len // block_size)].long()
-    return cache[needed].flatten(0, 1)[:seq_len]
+    first_block, end_block = first // block_size, -(-seq_len // block_size)
+    needed = blocks[first_block:end_block].long()
+    start = first_block * block_size
+    return cache[needed].flatten(0, 1)[first - start : seq_len - start]
 
 
 def paged_attention(
@@ -49,6 +52,7 @@ def paged_attention(
     query_start_loc: Tensor,
     scale: float,
     dtype: torch.dtype = torch.float64,
+    sliding_window: int | None = None,
 ) -> Tensor:
     """Causal attention for any mix: whole prompts, chunks that start mid-sequence, decodes.
 
@@ -59,6 +63,8 @@ def paged_attention(
         query, key_cache, value_cache, block_table, seq_lens, query_start_loc: see the top of the file.
         scale: what a score is multiplied by, mostly `head_size ** -0.5`.
         dtype: what the arithmetic is done in.
+        sliding_window: keys that a query sees at most, its own among them; None: all before it. What stands
+            in the table before the first query's window is not read.
 
     Returns:
         `[num_tokens, num_heads, head_size]` in `dtype`: not rounded to the query's dtype, so that a kernel's
@@ -69,13 +75,20 @@ def paged_attention(
     starts = query_start_loc.tolist()
     for i, seq_len in enumerate(seq_lens.tolist()):
         rows = slice(starts[i], starts[i + 1])
-        key = gather(key_cache, block_table[i], seq_len).to(dtype)
-        value = gather(value_cache, block_table[i], seq_len).to(dtype)
+        num_queries = starts[i + 1] - starts[i]
+        first = 0
+        if sliding_window is not None:
+            first = max(0, seq_len - num_queries - sliding_window + 1)
+        key = gather(key_cache, block_table[i], seq_len, first).to(dtype)
+        value = gather(value_cache, block_table[i], seq_len, first).to(dtype)
         # [n, num_heads, D] -> [n, num_kv_heads, G, D]: the g heads of a group meet the same keys.
         grouped = query[rows].to(dtype).unflatten(1, (num_kv_heads, -1))
         scores = torch.einsum("qhgd,khd->hgqk", grouped, key) * scale
-        position = torch.arange(seq_len, device=query.device)
-        hidden = position[None, :] > position[seq_len - len(grouped) :, None]
+        position = torch.arange(first, seq_len, device=query.device)
+        of_query = torch.arange(seq_len - num_queries, seq_len, device=query.device)[:, None]
+        hidden = position > of_query
+        if sliding_window is not None:
+            hidden |= position <= of_query - sliding_window
         weights = scores.masked_fill(hidden, float("-inf")).softmax(-1)
         out[rows] = torch.einsum("hgqk,khd->qhgd", weights, value).flatten(1, 2)
     return out
@@ -110,11 +123,12 @@ def paged_decode_fixed(
     seq_lens: Tensor,
     scale: float,
     dtype: torch.dtype = torch.float32,
+    sliding_window: int | None = None,
 ) -> Tensor:
     """`paged_decode` for a CUDA graph: no loop, no question to the device, no shape that depends on a value.
 
-    It gathers every sequence as long as its row of the table has room for, and hides what is past its end.
-    A sequence of no tokens, which fills up a batch, comes out as 0.
+    It gathers every sequence as long as its row of the table has room for, and hides what is past its end,
+    and before its window. A sequence of no tokens, which fills up a batch, comes out as 0.
 
     Returns:
         `[num_seqs, num_heads, head_size]` in `dtype`.
@@ -122,10 +136,15 @@ def paged_decode_fixed(
     block_size, num_kv_heads = key_cache.shape[1:3]
     width = block_table.shape[1]
     # Past a sequence's last block a table holds anything: block 0 is read in its place.
-    used = torch.arange(width, device=query.device) * block_size < seq_lens[:, None]
+    begins = torch.arange(width, device=query.device) * block_size
+    used = begins < seq_lens[:, None]
+    position = torch.arange(width * block_size, device=query.device)
+    hidden = position >= seq_lens[:, None]
+    if sliding_window is not None:
+        used &= begins + block_size > seq_lens[:, None] - sliding_window
+        hidden |= position < seq_lens[:, None] - sliding_window
     blocks = torch.where(used, block_table, 0).long()
     key, value = (cache[blocks].flatten(1, 2).to(dtype) for cache in (key_cache, value_cache))
-    hidden = torch.arange(width * block_size, device=query.device) >= seq_lens[:, None]
     grouped = query.to(dtype).unflatten(1, (num_kv_heads, -1))  # [num_seqs, num_kv_heads, G, D]
     scores = torch.einsum("shgd,skhd->shgk", grouped, key) * scale
     # Not -inf: a row in which all is hidden would be 0/0. And no V of a stranger, which may be NaN.

@@ -2,8 +2,8 @@
 
 Mirrors `vllm/v1/attention/backends/triton_attn.py`: the cache's shape, the write, then one call for the whole
 batch. Both have the interface of `mini_vllm/attention/`, on tensors instead of arrays, and keep its
-four invariants. Left out: a builder of metadata for each backend, sliding windows, ALiBi, soft caps,
-quantised caches, cascade attention.
+four invariants. Left out: a builder of metadata for each backend, ALiBi, soft caps, quantised caches, cascade
+attention; sliding windows in the Triton kernels.
 
 Shapes below: n tokens in the batch, D numbers a head.
 """
@@ -33,10 +33,11 @@ class AttentionMetadata:
         query_start_loc: int32 `[num_reqs + 1]`.
         seq_lens: int32 `[num_reqs]`.
         block_table: int32 `[num_reqs, max_blocks]`.
-        slot_mapping: int64 `[n]`; -1: a row of padding, whose K and V nobody will read.
+        slot_mapping: int64 `[n]`; -1: a row of padding, whose K and V will not be read.
         num_decodes: so many requests, from the first on, have one row each in this step.
         max_query_len: no request has more rows.
         max_seq_len: no request has more tokens.
+        sliding_window: a query attends to so many tokens at most, itself among them; None: to all.
     """
 
     query_start_loc: Tensor
@@ -46,6 +47,7 @@ class AttentionMetadata:
     num_decodes: int
     max_query_len: int
     max_seq_len: int
+    sliding_window: int | None = None
 
 
 def count_decodes(query_start_loc: NDArray[np.int32]) -> int:
@@ -81,7 +83,7 @@ def reshape_and_cache(
     """Write each token's K and V to its slot.
 
     A row of padding, slot -1, is written to slot 0. That is in the null block, which no request has,
-    so nobody reads it, and the number of rows that are written depends on no value.
+    so it is never read, and the number of rows that are written depends on no value.
 
     Args:
         key, value: `[n, num_kv_heads, D]`.
@@ -110,6 +112,7 @@ class TorchAttention:
 
     get_kv_cache_shape = staticmethod(get_kv_cache_shape)
     cudagraph_support = AttentionCGSupport.UNIFORM_SINGLE_TOKEN_DECODE
+    supports_sliding_window = True
 
     def forward(
         self,
@@ -144,12 +147,13 @@ class TorchAttention:
             # No longer than the longest: a number of the host's, so a graph keeps that of its capture.
             table = md.block_table[:, : -(-md.max_seq_len // key_cache.shape[1])]
             attended = paged_decode_fixed(
-                query[:num_reqs], key_cache, value_cache, table, md.seq_lens, scale
-            )
+                query[:num_reqs], key_cache, value_cache, table, md.seq_lens, scale,
+                sliding_window=md.sliding_window,
+            )  # fmt: skip
         else:
             attended = paged_attention(
                 query, key_cache, value_cache, md.block_table, md.seq_lens, md.query_start_loc,
-                scale, dtype=torch.float32,
+                scale, dtype=torch.float32, sliding_window=md.sliding_window,
             )  # fmt: skip
         output[: len(attended)] = attended.flatten(1)
         return output

@@ -9,7 +9,7 @@ What a replay needs is spread over three places, as upstream. The runner keeps t
 and pads what is in them. The dispatcher says which graph. A wrapper captures or replays what it is told.
 
 Left out: an estimate of the graphs' memory before the KV cache is sized, a graph for each count of LoRA
-adapters, drafts, sampling inside of a graph.
+adapters, graphs of a drafter's own passes, sampling inside of a graph.
 """
 
 from __future__ import annotations
@@ -21,30 +21,29 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from mini_vllm import attention
 from mini_vllm.config.engine import EngineConfig
-from mini_vllm.core.sched.output import ModelRunnerOutput, SchedulerOutput
+from mini_vllm.core.kv_cache_interface import KVCacheConfig
 from mini_vllm.cudagraph import (
     BatchDescriptor,
     CudagraphDispatcher,
     CUDAGraphMode,
     GraphRunner,
-    cudagraph_capture_sizes,
-    is_uniform_decode,
     resolve_cudagraph_mode,
 )
 from mini_vllm.gpu.backend import AttentionMetadata
+from mini_vllm.gpu.forward import NULL_BLOCK_ID, PAD_SLOT_ID, TorchForward, unpack
 from mini_vllm.gpu.graph_standin import graphs_for
 from mini_vllm.gpu.llama import LlamaForCausalLM
-from mini_vllm.gpu.model_runner import NULL_BLOCK_ID, PAD_SLOT_ID, GPUModelRunner
 from mini_vllm.gpu.split_llama import SplitLlama
 from mini_vllm.gpu.weak_ref import weak_ref_tensors
 from mini_vllm.outputs import CUDAGraphStat
-from mini_vllm.sample.sampler import Sampler
+from mini_vllm.utils.math import cdiv
+from mini_vllm.worker.forward import Ints
+from mini_vllm.worker.graph_forward import StepDispatcher, uniform_decode_query_len
 
 
 @dataclass
@@ -52,7 +51,7 @@ class ForwardContext:
     """What the wrappers are told of a step (`vllm/forward_context.py:129 ForwardContext`).
 
     Attributes:
-        cudagraph_runtime_mode: NONE, PIECEWISE or FULL: who captures or replays.
+        cudagraph_runtime_mode: NONE, PIECEWISE or FULL: which wrappers capture or replay.
         batch_descriptor: under which key.
         capturing_enabled: whether a key without a graph may be captured. False after the start, so that no
             request ever waits for a capture
@@ -205,27 +204,27 @@ class GraphedLlama:
 
     def forward(
         self, mode: CUDAGraphMode, descriptor: BatchDescriptor | None, *args: Any
-    ) -> Tensor:
+    ) -> Tensor | tuple[Tensor, list[Tensor]]:
         """`LlamaForCausalLM.forward` on `args`, under this mode and key.
 
         The result of a graph is good up to the next replay of any of them.
         """
         with self.context.step(mode, descriptor):
-            result: Tensor = self._function(mode)(*args)
+            result: Tensor | tuple[Tensor, list[Tensor]] = self._function(mode)(*args)
         return result
 
     def _function(self, mode: CUDAGraphMode) -> Callable[..., Any]:
         return self.split.forward if mode is CUDAGraphMode.PIECEWISE else self.full
 
 
-class GraphGPUModelRunner(GPUModelRunner):
-    """`GPUModelRunner` under graphs.
+class TorchGraphForward(TorchForward):
+    """`TorchForward` under graphs.
 
     Args:
-        model, config, sampler: as for `GPUModelRunner`. The mode that `config` names is lowered to what the
-            model's attention can bear (`resolve_cudagraph_mode`), with a warning.
+        model, config, kv_cache_config: as for `TorchForward`. The mode that `config` names is lowered to
+            what the model's attention can bear (`resolve_cudagraph_mode`), with a warning.
         graph_runner: numpy's; graphs of torch have a wrapper of their own.
-        cudagraph_dispatcher: what chooses, `(cudagraph_mode, capture_sizes, max_num_seqs)`.
+        cudagraph_dispatcher: what chooses; see `StepDispatcher`.
 
     Attributes:
         stat: how the last step ran; it is in the step's `ModelRunnerOutput` too.
@@ -238,7 +237,7 @@ class GraphGPUModelRunner(GPUModelRunner):
         self,
         model: Any,
         config: EngineConfig,
-        sampler: Sampler,
+        kv_cache_config: KVCacheConfig,
         graph_runner: Callable[..., Any] = GraphRunner,
         cudagraph_dispatcher: Callable[..., CudagraphDispatcher] = CudagraphDispatcher,
     ) -> None:
@@ -247,34 +246,33 @@ class GraphGPUModelRunner(GPUModelRunner):
                 f"parts.graph_runner runs numpy's kernels, and attention={config.attention!r} has none: "
                 "use attention='numpy', or leave the part out"
             )
-        super().__init__(model, config, sampler)
+        super().__init__(model, config, kv_cache_config)
         backend = model.attention
         mode = resolve_cudagraph_mode(
             CUDAGraphMode[config.cudagraph_mode],
             backend.cudagraph_support,
             min_cg_attn_backend=type(backend).__name__,
+            uniform_decode_query_len=uniform_decode_query_len(config),
         )
-        sizes = cudagraph_capture_sizes(
-            config.max_num_seqs,
-            config.token_budget,
-            cudagraph_capture_sizes=config.cudagraph_capture_sizes,
-        )
-        self.dispatcher = cudagraph_dispatcher(mode, sizes, config.max_num_seqs)
+        self._steps = StepDispatcher(config, mode, cudagraph_dispatcher)
+        self.dispatcher = self._steps.dispatcher
         assert config.max_model_len is not None
         self._max_model_len = config.max_model_len
+        self._max_blocks = cdiv(config.max_model_len, config.block_size)
+        # All of a Llama's layers have the same.
+        [self._sliding_window] = set(model.config.sliding_windows)
         self.graphed = GraphedLlama(model)
-        self.stat: CUDAGraphStat | None = None
         self.num_graphs = 0
         self.capture_model()
 
     def capture_model(self) -> None:
         """Every graph that the dispatcher knows, before the first request comes."""
-        with torch.inference_mode(), self.threads():
+        with self.step():
             descs = self.dispatcher.get_capture_descs()
             self.num_graphs = self.graphed.capture(descs, self._dummy_args)
 
     def _dummy_args(self, mode: CUDAGraphMode, descriptor: BatchDescriptor) -> tuple[Any, ...]:
-        """A step of nobody, to warm up and to capture on
+        """A step of no request, to warm up and to capture on
         (`vllm/v1/worker/gpu_model_runner.py:5538 GPUModelRunner._dummy_run`)."""
         n = descriptor.num_tokens
         ids = self.input_ids.copy_to_gpu(np.zeros(n, np.int32))
@@ -282,43 +280,37 @@ class GraphGPUModelRunner(GPUModelRunner):
         slots = self.slot_mapping.copy_to_gpu(np.full(n, PAD_SLOT_ID))
         if mode is CUDAGraphMode.PIECEWISE:  # attention stays outside
             return ids, places, self.kv_caches, None
-        num_reqs = descriptor.num_reqs
+        num_reqs, query_len = descriptor.num_reqs, self._steps.uniform_decode_query_len
         assert num_reqs is not None
         lens = np.full(num_reqs, n // num_reqs, np.int32)
         lens[: n % num_reqs] += 1
-        null_blocks = np.full((num_reqs, self.block_table.shape[1]), NULL_BLOCK_ID, np.int32)
+        null_blocks = np.full((num_reqs, self._max_blocks), NULL_BLOCK_ID, np.int32)
         metadata = AttentionMetadata(
             query_start_loc=self.query_start_loc.copy_to_gpu(np.append(0, lens.cumsum())),
             seq_lens=self.seq_lens.copy_to_gpu(lens),
-            block_table=self.block_tables.copy_to_gpu(null_blocks),
+            block_table=self.block_table.copy_to_gpu(null_blocks),
             slot_mapping=slots,
             # What the host says is recorded with the kernels, so it must be true of every replay.
-            num_decodes=num_reqs if descriptor.uniform else 0,
-            max_query_len=1 if descriptor.uniform else n,
+            num_decodes=num_reqs if descriptor.uniform and query_len == 1 else 0,
+            max_query_len=query_len if descriptor.uniform else n,
             max_seq_len=self._max_model_len,
+            sliding_window=self._sliding_window,
         )
         return ids, places, self.kv_caches, metadata
 
-    def _execute_model(self, scheduler_output: SchedulerOutput) -> ModelRunnerOutput:
-        self.stat = None
-        result = super()._execute_model(scheduler_output)
-        result.cudagraph_stats = self.stat
-        return result
-
-    def _model_forward(
+    def run(
         self,
-        input_ids: np.ndarray,
-        positions: np.ndarray,
+        input_ids: Ints,
+        positions: Ints,
         attn_metadata: attention.AttentionMetadata,
+        aux_hidden_states: list[Any] | None = None,
     ) -> Tensor:
         """Pad, copy, and start the model or its graph. The result's first rows are the step's."""
-        md = attn_metadata
-        num_tokens, num_reqs = len(input_ids), len(md.seq_lens)
-        uniform_decode = is_uniform_decode(md.max_query_len, 1, num_tokens, num_reqs)
-        mode, descriptor = self.dispatcher.dispatch(num_tokens, uniform_decode)
+        num_tokens = len(input_ids)
+        mode, descriptor, reqs = self._steps.dispatch(num_tokens, attn_metadata)
         padded = descriptor.num_tokens
-        # Inside of a graph attention sees as many requests as at the capture; outside only real ones.
-        reqs = num_reqs if descriptor.num_reqs is None else descriptor.num_reqs
-        ids, places, on_device = self._copy_step(input_ids, positions, md, padded, reqs)
+        ids, places, metadata = self._copy_step(input_ids, positions, attn_metadata, padded, reqs)
         self.stat = CUDAGraphStat(num_tokens, padded, padded - num_tokens, str(mode), None)
-        return self.graphed.forward(mode, descriptor, ids, places, self.kv_caches, on_device)
+        args = ids, places, self.kv_caches, metadata
+        result = self.graphed.forward(mode, descriptor, *args)
+        return unpack(result, num_tokens, aux_hidden_states)

@@ -5,7 +5,7 @@ different: the tensors lie on a device and may have 16 bits, and then norms, ang
 computed in 32, as upstream.
 
 `forward` never waits for the device and has no shape that depends on a value, so a CUDA graph can hold it,
-with an attention backend that keeps to the same. Whoever captures it hands in tensors that stay where
+with an attention backend that keeps to the same. Code that captures it hands in tensors that stay where
 they are. Left out: tensor and pipeline parallelism, LoRA, fused kernels (upstream adds and norms in one).
 
 Shapes below: n tokens in the batch, D numbers a head.
@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
@@ -24,8 +25,9 @@ from torch.nn import functional as F
 from mini_vllm.gpu.backend import AttentionMetadata, TorchAttention, TritonAttention
 from mini_vllm.gpu.quantization import QuantizedLinear
 from mini_vllm.layers.linear import Linear as NumpyLinear
-from mini_vllm.layers.quantization.config import NoQuantizationConfig, get_quantization_config
-from mini_vllm.layers.rotary_embedding import rope_inv_freq
+from mini_vllm.layers.quantization import get_quantization_config
+from mini_vllm.layers.quantization.base import NoQuantizationConfig
+from mini_vllm.layers.rotary_embedding import rope_inv_freq, rope_mscale
 
 if TYPE_CHECKING:
     from mini_vllm.config.model import LlamaConfig
@@ -55,16 +57,20 @@ def default_device() -> torch.device:
 
 
 def apply_rotary_emb(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Turn each pair `(x[i], x[i + D / 2])` of each head by its position's angle.
+    """Turn each pair `(x[i], x[i + R / 2])` of each head by its position's angle.
 
     Args:
-        x: `[n, heads, D]`.
-        cos, sin: `[n, 1, D / 2]` in x's dtype, of `position * inv_freq`.
+        x: `[n, heads, D]`; of a head the first R numbers are turned, all of them as a rule.
+        cos, sin: `[n, 1, R / 2]` in x's dtype, of `position * inv_freq`.
 
     Source: `vllm/model_executor/layers/rotary_embedding/common.py:144 ApplyRotaryEmb.forward_static`.
     """
-    x1, x2 = x.chunk(2, dim=-1)
-    return torch.cat((x1 * cos - x2 * sin, x2 * cos + x1 * sin), dim=-1)
+    half = cos.shape[-1]
+    if x.shape[-1] == 2 * half:
+        x1, x2 = x.chunk(2, dim=-1)
+        return torch.cat((x1 * cos - x2 * sin, x2 * cos + x1 * sin), dim=-1)
+    x1, x2, rest = x.split((half, half, x.shape[-1] - 2 * half), dim=-1)
+    return torch.cat((x1 * cos - x2 * sin, x2 * cos + x1 * sin, rest), dim=-1)
 
 
 def silu_and_mul(gate_up: Tensor) -> Tensor:
@@ -243,7 +249,15 @@ class LlamaForCausalLM:
         self.norm = RMSNorm(tensors["model.norm.weight"], config.rms_norm_eps)
         head = "model.embed_tokens" if config.tie_word_embeddings else "lm_head"
         self.lm_head = Linear(tensors, [head], bias=False)
-        self.inv_freq = torch.tensor(rope_inv_freq(config), device=self.device)
+        self.set_max_model_len(config.default_max_model_len)
+        self.aux_hidden_state_layers: tuple[int, ...] = ()
+        """As `mini_vllm.models.llama.LlamaForCausalLM.aux_hidden_state_layers`."""
+
+    def set_max_model_len(self, max_model_len: int) -> None:
+        """As `mini_vllm.models.llama.LlamaForCausalLM.set_max_model_len`."""
+        inv_freq = rope_inv_freq(self.config, max_model_len)
+        self.inv_freq = torch.tensor(inv_freq, device=self.device)
+        self.mscale = rope_mscale(self.config, max_model_len)
 
     def forward(
         self,
@@ -251,33 +265,59 @@ class LlamaForCausalLM:
         positions: Tensor,
         kv_caches: list[Tensor],
         attn_metadata: AttentionMetadata,
-    ) -> Tensor:
+    ) -> Tensor | tuple[Tensor, list[Tensor]]:
         """Hidden states of one flat batch; writes its K and V into `kv_caches`.
 
         Args:
             input_ids: int32 or int64 `[n]` on the device, each below `vocab_size`.
             positions: integers `[n]`, place of each token in its own request.
             kv_caches: one cache per layer.
-            attn_metadata: which rows and which blocks belong to whom.
+            attn_metadata: which rows and which blocks belong to which request.
 
         Returns:
-            `[n, hidden_size]` after the last norm, in the model's dtype.
+            `[n, hidden_size]` after the last norm, in the model's dtype; and, where `aux_hidden_state_layers`
+            names any, beside it their hidden states, from the lowest layer to the highest.
 
         Source: `vllm/model_executor/models/llama.py:395 LlamaModel.forward`.
         """
         hidden_states, cos_sin = self.embed(input_ids, positions)
+        inputs_of_layers = []
         for layer, kv_cache in zip(self.layers, kv_caches, strict=True):
+            inputs_of_layers.append(hidden_states)
             hidden_states = layer.forward(
                 cos_sin, hidden_states, self.attention, kv_cache, attn_metadata
             )
-        return self.norm(hidden_states)
+        if not self.aux_hidden_state_layers:
+            return self.norm(hidden_states)
+        inputs_of_layers.append(hidden_states)
+        aux_layers = sorted(set(self.aux_hidden_state_layers))
+        return self.norm(hidden_states), [inputs_of_layers[i] for i in aux_layers]
 
     def embed(self, input_ids: Tensor, positions: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         """What goes into the first layer: hidden states `[n, hidden_size]`, and cos and sin,
         `[n, 1, D / 2]`, of this step's positions. Upstream looks these up in a table of every position."""
         hidden_states = F.embedding(input_ids, self.embed_tokens)
         angles = positions.float()[:, None, None] * self.inv_freq
-        return hidden_states, (angles.cos().to(self.dtype), angles.sin().to(self.dtype))
+        cos, sin = angles.cos(), angles.sin()
+        if self.mscale != 1:
+            cos, sin = cos * self.mscale, sin * self.mscale
+        return hidden_states, (cos.to(self.dtype), sin.to(self.dtype))
+
+    def lend_embed_tokens(self) -> NDArray[np.float32]:
+        """The embedding as numpy has it, for a drafter whose checkpoint has none."""
+        array: NDArray[np.float32] = self.embed_tokens.float().cpu().numpy()
+        return array
+
+    def lend_lm_head(self) -> NumpyLinear:
+        """The LM head, likewise."""
+        weight = {"lm_head.weight": self.lm_head.weight.float().cpu().numpy()}
+        sizes = {"lm_head": self.config.vocab_size}
+        return NumpyLinear(weight, self.config.hidden_size, sizes, False, NoQuantizationConfig())
+
+    def get_eagle3_default_aux_hidden_state_layers(self) -> tuple[int, ...]:
+        """As `mini_vllm.models.llama.LlamaForCausalLM.get_eagle3_default_aux_hidden_state_layers`."""
+        n = self.config.num_hidden_layers
+        return 2, n // 2, n - 3
 
     def compute_logits(self, hidden_states: Tensor) -> Tensor:
         """`[n, vocab_size]` in the model's dtype, from hidden states `[n, hidden_size]`."""

@@ -1,4 +1,5 @@
-"""Linear layers of quantised checkpoints in torch: what `layers/quantization/linear.py` does in numpy.
+"""Linear layers of quantised checkpoints in torch: what `linear.py` and `scaled.py` of
+`layers/quantization/` do in numpy.
 
 Mirrors the `apply` half of the methods in `vllm/model_executor/layers/quantization/`. Reading, checking and
 bringing in order is done once, by numpy's layer; here its arrays become tensors on the device.
@@ -18,17 +19,17 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from mini_vllm.config.model import CheckpointError
+from mini_vllm.config.checks import CheckpointError
 from mini_vllm.layers.linear import Linear as NumpyLinear
+from mini_vllm.layers.quantization.base import UnquantizedLinearMethod
 from mini_vllm.layers.quantization.float_formats import E4M3
-from mini_vllm.layers.quantization.linear import (
+from mini_vllm.layers.quantization.linear import WNA16LinearMethod
+from mini_vllm.layers.quantization.scaled import (
     EXACT,
     SMALLEST_FP8_SCALE,
     SMALLEST_NORMAL,
     Fp8LinearMethod,
-    UnquantizedLinearMethod,
     W8A8Int8LinearMethod,
-    WNA16LinearMethod,
 )
 
 
@@ -110,18 +111,30 @@ class W8A8Int8Linear:
     """int8 weights and int8 activations, multiplied as whole numbers held by floats."""
 
     def __init__(self, layer: Any, dtype: torch.dtype, device: torch.device) -> None:
-        exact = 128 * 128 * layer.input_size <= EXACT
+        exact = layer.largest_input * 128 * layer.input_size <= EXACT
         self.weight = torch.tensor(layer.weight, dtype=torch.int8, device=device)
         self.weight_scale = torch.tensor(layer.weight_scale, device=device)
         self.kind = torch.float32 if exact else torch.float64
+        self.input_scale = _scale_on(device, layer)
+        self.zero_point = layer.input_zero_point
+        self.input_symmetric = layer.quant_method.input_symmetric
 
     def __call__(self, x: Tensor) -> Tensor:
-        """`[n, in]` to `[n, out]` in x's dtype. Each row of x is scaled to -127 to 127."""
-        x32 = x.float()
-        scale = x32.abs().amax(1, keepdim=True) / 127
+        """`[n, in]` to `[n, out]` in x's dtype. Each row of x is scaled to -127 to 127, or all rows by the
+        file's scale."""
+        x32, scale, zero = x.float(), self.input_scale, self.zero_point
+        if scale is None and self.input_symmetric:
+            scale = x32.abs().amax(1, keepdim=True) / 127
+        elif scale is None:
+            low, high = x32.aminmax(dim=1, keepdim=True)
+            one = low == high
+            low = torch.where(one, low.clamp(max=0), low)
+            high = torch.where(one, high.clamp(min=0), high)
+            scale = ((high - low) / 255).clamp(min=float(SMALLEST_NORMAL))
+            zero = (-128 - low / scale).round()
         inverse = 1 / scale.clamp(min=float(SMALLEST_NORMAL))
-        codes = (x32 * inverse).round().clamp(-128, 127)
-        sums = F.linear(codes.to(self.kind), self.weight.to(self.kind)).float()
+        codes = (x32 * inverse + zero).round().clamp(-128, 127).to(self.kind) - zero
+        sums = F.linear(codes, self.weight.to(self.kind)).float()
         return (sums * scale * self.weight_scale).to(x.dtype)
 
 
@@ -133,19 +146,27 @@ class Fp8Linear:
         self.weight = codes.view(torch.float8_e4m3fn)
         self.weight_scale = torch.tensor(layer.weight_scale, device=device)
         self.quantize_activations = layer.quant_method.quantize_activations
+        self.input_scale = _scale_on(device, layer)
 
     def __call__(self, x: Tensor) -> Tensor:
-        """`[n, in]` to `[n, out]` in x's dtype. Each row of x is scaled to -448 to 448."""
+        """`[n, in]` to `[n, out]` in x's dtype. Each row of x is scaled to -448 to 448, or all rows by the
+        file's scale."""
         x32 = x.float()
         scale = torch.ones_like(x32[:, :1])
         if self.quantize_activations:
-            scale = (x32.abs().amax(1, keepdim=True) / E4M3.max).clamp(
-                min=float(SMALLEST_FP8_SCALE)
-            )
+            own = x32.abs().amax(1, keepdim=True) / E4M3.max
+            scale = own.clamp(min=float(SMALLEST_FP8_SCALE))
+            if self.input_scale is not None:
+                scale = self.input_scale
             scaled = (x32 * (1 / scale)).clamp(-E4M3.max, E4M3.max)
             x32 = scaled.to(torch.float8_e4m3fn).float()
         sums = F.linear(x32, self.weight.float())
         return (sums * scale * self.weight_scale).to(x.dtype)
+
+
+def _scale_on(device: torch.device, layer: Any) -> Tensor | None:
+    """The activations' scale, where the file has one."""
+    return None if layer.input_scale is None else torch.tensor(layer.input_scale, device=device)
 
 
 class QuantizedLinear:

@@ -21,7 +21,8 @@ from mini_vllm.gpu.backend import AttentionMetadata
 from mini_vllm.gpu.llama import LlamaForCausalLM
 
 Rows = tuple[Tensor, ...]
-"""What a piece hands on: hidden states, cos, sin, query, key, value, and room for attention's result."""
+"""What a piece hands on: hidden states, cos, sin, query, key, value, and room for attention's result; the
+last one, hidden states after the norm and before it."""
 
 
 class SplitLlama:
@@ -46,7 +47,7 @@ class SplitLlama:
         positions: Tensor,
         kv_caches: list[Tensor],
         attn_metadata: AttentionMetadata | None,
-    ) -> Tensor:
+    ) -> Tensor | tuple[Tensor, list[Tensor]]:
         """As `LlamaForCausalLM.forward`.
 
         Where there are more rows than the metadata has, the others are padding: attention leaves them as they
@@ -54,15 +55,23 @@ class SplitLlama:
         """
         first, *rest = self.pieces
         rows: Rows = first(input_ids, positions)
-        for piece, kv_cache in zip(rest, kv_caches, strict=True):
+        aux_layers = self.model.aux_hidden_state_layers
+        aux_hidden_states: list[Tensor] = []
+        for i, (piece, kv_cache) in enumerate(zip(rest, kv_caches, strict=True)):
             hidden_states, cos, sin, query, key, value, attn_output = rows
+            if i in aux_layers:  # a copy: a later piece may have been given this memory
+                aux_hidden_states.append(hidden_states.clone())
             if attn_metadata is not None:
                 self.model.attention.forward(
                     query, key, value, kv_cache, attn_metadata, attn_output
                 )
             rows = piece(hidden_states, cos, sin, attn_output)
-        (hidden_states,) = rows
-        return hidden_states
+        hidden_states, before_norm = rows
+        if not aux_layers:
+            return hidden_states
+        if len(self.model.layers) in aux_layers:
+            aux_hidden_states.append(before_norm)
+        return hidden_states, aux_hidden_states
 
     def _first(self, input_ids: Tensor, positions: Tensor) -> Rows:
         hidden_states, (cos, sin) = self.model.embed(input_ids, positions)
@@ -83,4 +92,4 @@ class SplitLlama:
 
     def _last(self, hidden_states: Tensor, cos: Tensor, sin: Tensor, attn_output: Tensor) -> Rows:
         hidden_states = self.model.layers[-1].after_attention(hidden_states, attn_output)
-        return (self.model.norm(hidden_states),)
+        return self.model.norm(hidden_states), hidden_states

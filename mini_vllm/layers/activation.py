@@ -6,10 +6,12 @@ Mirrors `vllm/model_executor/layers/activation.py`. Left out: every activation b
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mini_vllm.attention.backend import Array
+if TYPE_CHECKING:
+    from mini_vllm.attention.backend import Array
 
 
 def silu_and_mul(gate_up: Array) -> Array:

@@ -5,9 +5,12 @@ Mirrors `vllm/model_executor/layers/layernorm.py`. Left out: the sum with the re
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
-from mini_vllm.attention.backend import Array
+if TYPE_CHECKING:
+    from mini_vllm.attention.backend import Array
 
 
 class RMSNorm:

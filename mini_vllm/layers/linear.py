@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from mini_vllm.attention.backend import Array
 from mini_vllm.layers.quantization.base import choose_linear_method, load_parameters
 
 if TYPE_CHECKING:
+    from mini_vllm.attention.backend import Array
     from mini_vllm.layers.quantization.base import QuantizationConfig
 
 

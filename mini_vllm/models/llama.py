@@ -1,7 +1,7 @@
 """A Llama decoder in numpy over a paged KV cache.
 
 Mirrors `vllm/model_executor/models/llama.py`, class by class: one flat batch of tokens a step,
-whoever they belong to; the attention metadata says which rows are whose. As there, q, k and v are
+whichever requests they belong to; the attention metadata says which rows are whose. As there, q, k and v are
 one product, and so are gate and up. How a linear layer keeps its weights is its method's affair
 (`layers/quantization/`). Left out: tensor and pipeline parallelism, LoRA, any arithmetic but float32.
 
@@ -17,15 +17,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mini_vllm.attention import AttentionMetadata, TiledAttention
-from mini_vllm.attention.backend import Array, AttentionBackend
-from mini_vllm.config.model import CheckpointError
+from mini_vllm.config.checks import CheckpointError
 from mini_vllm.layers.activation import silu_and_mul
 from mini_vllm.layers.layernorm import RMSNorm
 from mini_vllm.layers.linear import Linear
-from mini_vllm.layers.quantization.config import NoQuantizationConfig, get_quantization_config
-from mini_vllm.layers.rotary_embedding import apply_rotary_emb, rope_inv_freq
+from mini_vllm.layers.quantization import get_quantization_config
+from mini_vllm.layers.quantization.base import NoQuantizationConfig
+from mini_vllm.layers.rotary_embedding import apply_rotary_emb, rope_inv_freq, rope_mscale
 
 if TYPE_CHECKING:
+    from mini_vllm.attention.backend import Array, AttentionBackend
     from mini_vllm.config.model import LlamaConfig
     from mini_vllm.layers.fused_moe.layer import FusedMoE
     from mini_vllm.layers.quantization.base import QuantizationConfig
@@ -52,7 +53,7 @@ class LlamaMLP:
         intermediate_size: int | None = None,
     ) -> None:
         hidden, inner = config.hidden_size, intermediate_size or config.intermediate_size
-        gate_up = {f"{prefix}.gate_proj": inner, f"{prefix}.up_proj": inner}
+        gate_up = {f"{prefix}.{name}": n for name, n in config.gate_up_sizes(inner).items()}
         self.gate_up_proj = Linear(weights, hidden, gate_up, config.mlp_bias, quant_config)
         down = {f"{prefix}.down_proj": hidden}
         self.down_proj = Linear(weights, inner, down, config.mlp_bias, quant_config)
@@ -80,8 +81,8 @@ class LlamaAttention:
         self.num_kv_heads = config.num_key_value_heads
         self.head_dim = config.head_dim
         hidden, bias = config.hidden_size, config.attention_bias
-        q_size, kv_size = self.num_heads * self.head_dim, self.num_kv_heads * self.head_dim
-        qkv = {f"{prefix}.q_proj": q_size, f"{prefix}.k_proj": kv_size, f"{prefix}.v_proj": kv_size}
+        q_size = self.num_heads * self.head_dim
+        qkv = {f"{prefix}.{name}": size for name, size in config.qkv_sizes.items()}
         self.qkv_proj = Linear(weights, config.qkv_input_size, qkv, bias, quant_config)
         self.o_proj = Linear(
             weights, q_size, {f"{prefix}.o_proj": hidden}, config.o_proj_bias, quant_config
@@ -125,6 +126,8 @@ class LlamaDecoderLayer:
     """
 
     attention_cls: type[LlamaAttention] = LlamaAttention
+    mlp_cls: type[LlamaMLP] = LlamaMLP
+    norm_cls: type[RMSNorm] = RMSNorm
 
     def __init__(
         self,
@@ -133,19 +136,17 @@ class LlamaDecoderLayer:
         prefix: str,
         quant_config: QuantizationConfig,
     ) -> None:
-        eps = config.rms_norm_eps
         self.input_layernorm = self.make_input_layernorm(config, weights, prefix)
         self.self_attn = self.attention_cls(config, weights, f"{prefix}.self_attn", quant_config)
-        self.post_attention_layernorm = RMSNorm(
-            weights[f"{prefix}.post_attention_layernorm.weight"], eps
-        )
+        post_attention = weights[f"{prefix}.post_attention_layernorm.weight"]
+        self.post_attention_layernorm = self.norm_cls(post_attention, config.rms_norm_eps)
         self.mlp = self.make_mlp(config, weights, prefix, quant_config)
 
     def make_input_layernorm(
         self, config: LlamaConfig, weights: Mapping[str, Array], prefix: str
     ) -> Callable[[Array], Array]:
         """What attention's input goes through first; `prefix` is the layer's."""
-        return RMSNorm(weights[f"{prefix}.input_layernorm.weight"], config.rms_norm_eps)
+        return self.norm_cls(weights[f"{prefix}.input_layernorm.weight"], config.rms_norm_eps)
 
     def make_mlp(
         self,
@@ -155,7 +156,7 @@ class LlamaDecoderLayer:
         quant_config: QuantizationConfig,
     ) -> LlamaMLP | FusedMoE:
         """What stands in the layer's second half; `prefix` is the layer's."""
-        return LlamaMLP(config, weights, f"{prefix}.mlp", quant_config)
+        return self.mlp_cls(config, weights, f"{prefix}.mlp", quant_config)
 
     def forward(
         self,
@@ -211,8 +212,10 @@ class LlamaForCausalLM:
             self.decoder_layer(config, weights, f"model.layers.{i}", quant_config)
             for i in range(config.num_hidden_layers)
         ]
-        self.norm = RMSNorm(weights["model.norm.weight"], config.rms_norm_eps)
-        self.inv_freq = rope_inv_freq(config)
+        norm_cls = self.decoder_layer.norm_cls
+        self.norm = norm_cls(weights["model.norm.weight"], config.rms_norm_eps)
+        self.inv_freq, self.mscale = rope_inv_freq(config), rope_mscale(config)
+        self.max_model_len: int | None = None
         self.aux_hidden_state_layers: tuple[int, ...] = ()
         """Of these layers, an EAGLE-3 head wants the input; `num_hidden_layers`: of the last norm."""
 
@@ -232,7 +235,7 @@ class LlamaForCausalLM:
             input_ids: `[n]`, each below `vocab_size`.
             positions: `[n]`, place of each token in its own request.
             kv_caches: one cache per layer.
-            attn_metadata: which rows and which blocks belong to whom.
+            attn_metadata: which rows and which blocks belong to which request.
             aux_hidden_states: takes the hidden states that `aux_hidden_state_layers` names, from
                 the lowest layer to the highest. Upstream returns them beside the others.
 
@@ -256,11 +259,37 @@ class LlamaForCausalLM:
     def get_cos_sin(self, positions: NDArray[np.integer[Any]]) -> tuple[Array, Array]:
         """The turns of this step's positions. Upstream looks them up in a table of every position."""
         angles = positions.astype(np.float32)[:, None, None] * self.inv_freq
-        return np.cos(angles), np.sin(angles)
+        if self.mscale == 1:
+            return np.cos(angles), np.sin(angles)
+        mscale = np.float32(self.mscale)
+        return np.cos(angles) * mscale, np.sin(angles) * mscale
+
+    def set_max_model_len(self, max_model_len: int) -> None:
+        """Say how long a text may be: `longrope` has other factors for long ones, the other kinds do not ask.
+
+        Upstream a model knows from the start (`vllm/config/model.py:117 ModelConfig`). Here several engines
+        may share one, so a second length that asks for other factors is refused with ValueError.
+        """
+        inv_freq = rope_inv_freq(self.config, max_model_len)
+        if self.max_model_len is not None and not np.array_equal(inv_freq, self.inv_freq):
+            raise ValueError(
+                f"max_model_len {max_model_len} needs other RoPE factors than {self.max_model_len}, for "
+                "which this loaded model is in use: load it once more"
+            )
+        self.max_model_len, self.inv_freq = max_model_len, inv_freq
+        self.mscale = rope_mscale(self.config, max_model_len)
 
     def compute_logits(self, hidden_states: Array) -> Array:
         """float32 `[n, vocab_size]` from hidden states `[n, hidden_size]`."""
         return self.lm_head(hidden_states)
+
+    def lend_embed_tokens(self) -> Array:
+        """The embedding, for a drafter whose checkpoint has none: `[vocab_size, hidden_size]`."""
+        return self.embed_tokens
+
+    def lend_lm_head(self) -> Linear:
+        """The LM head, likewise."""
+        return self.lm_head
 
     def get_eagle3_default_aux_hidden_state_layers(self) -> tuple[int, ...]:
         """An early layer, the middle one and a late one. In models of few layers two may be the same, which

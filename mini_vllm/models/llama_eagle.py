@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 from mini_vllm.attention import AttentionMetadata, TiledAttention
 from mini_vllm.attention.backend import Array, AttentionBackend
 from mini_vllm.layers.linear import Linear
-from mini_vllm.layers.quantization.config import NoQuantizationConfig, get_quantization_config
-from mini_vllm.layers.rotary_embedding import rope_inv_freq
+from mini_vllm.layers.quantization import get_quantization_config
+from mini_vllm.layers.quantization.base import NoQuantizationConfig
+from mini_vllm.layers.rotary_embedding import rope_inv_freq, rope_mscale
 from mini_vllm.models.llama import LlamaDecoderLayer, LlamaForCausalLM
 
 if TYPE_CHECKING:
@@ -59,17 +60,21 @@ class EagleLlamaForCausalLM(LlamaForCausalLM):
         self.config = config
         self.quant_config = get_quantization_config(config.quantization_config)
         self.attention = TiledAttention() if attention is None else attention
-        self.embed_tokens = weights.get("model.embed_tokens.weight", target.embed_tokens)
+        if "model.embed_tokens.weight" in weights:
+            self.embed_tokens = weights["model.embed_tokens.weight"]
+        else:
+            self.embed_tokens = target.lend_embed_tokens()
         sizes = {name: shape for name, shape, _ in config.other_tensors()}
         self.fc = self._linear(weights, "model.fc", sizes)
         self.layers = [
             self.decoder_layer(config, weights, f"model.layers.{i}", self.quant_config)
             for i in range(config.num_hidden_layers)
         ]
-        self.lm_head = target.lm_head
         if "lm_head.weight" in weights:
             self.lm_head = self._linear(weights, "lm_head", sizes)
-        self.inv_freq = rope_inv_freq(config)
+        else:
+            self.lm_head = target.lend_lm_head()
+        self.inv_freq, self.mscale = rope_inv_freq(config), rope_mscale(config)
         self.aux_hidden_state_layers = ()
 
     def _linear(
@@ -93,7 +98,7 @@ class EagleLlamaForCausalLM(LlamaForCausalLM):
             input_ids: `[n]`, for each row the token after the one whose hidden state it has.
             positions: `[n]`, place of the token whose hidden state it is.
             kv_caches: the head's own, one for each of its layers.
-            attn_metadata: which rows and which blocks belong to whom.
+            attn_metadata: which rows and which blocks belong to which request.
             hidden_states: `[n, hidden_size]`, the target's after its last norm, or the head's own.
 
         Returns:

@@ -5,8 +5,8 @@ Mirrors `vllm/v1/worker/gpu/sample/gumbel.py`, how model runner V2 samples, and 
 Random Numbers: As Easy as 1, 2, 3, SC 2011). The noise of a token depends on nothing that happened before, so
 a draw that is thrown away need not be taken back, and a request may move between rows, workers or steps.
 
-The engine draws as model runner V1 does on a CPU (`generator.py`); this is what V2's kernel draws, for
-whoever wants to hold one against the other. Left out: noise in float64.
+The engine draws as model runner V1 does on a CPU (`generator.py`); this is what V2's kernel draws, so
+that one can be held against the other. Left out: noise in float64.
 """
 
 from __future__ import annotations

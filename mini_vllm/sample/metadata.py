@@ -8,12 +8,11 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 from mini_vllm.sample.generator import TorchGenerator
-from mini_vllm.sample.logits_processor import LogitsProcessors
 from mini_vllm.sample.ops import (
     BoolArray,
     FloatArray,
@@ -22,7 +21,10 @@ from mini_vllm.sample.ops import (
     apply_penalties,
     get_token_bin_counts_and_mask,
 )
-from mini_vllm.sampling_params import _SAMPLING_EPS, SamplingParams, SamplingType
+from mini_vllm.sampling_params import SAMPLING_EPS, SamplingParams, SamplingType
+
+if TYPE_CHECKING:
+    from mini_vllm.sample.logits_processor import LogitsProcessors
 
 
 def make_generator(sampling_params: SamplingParams) -> TorchGenerator | None:
@@ -226,7 +228,7 @@ class SamplingMetadata:
     logit_bias: tuple[IntArray, IntArray, FloatArray] | None
     """The arguments of `apply_logit_bias` after the logits."""
     penalties: PenaltyState | None
-    logitsprocs: LogitsProcessors
+    logitsprocs: LogitsProcessors | None
 
     @classmethod
     def build(
@@ -248,7 +250,7 @@ class SamplingMetadata:
         """
         params = [row.sampling_params for row in rows]
         temperatures = [p.temperature for p in params]
-        all_greedy = max(temperatures, default=0.0) < _SAMPLING_EPS
+        all_greedy = max(temperatures, default=0.0) < SAMPLING_EPS
         biases = [
             (i, *b) for i, p in enumerate(params) if p.logit_bias for b in p.logit_bias.items()
         ]
@@ -261,7 +263,7 @@ class SamplingMetadata:
         metadata = cls(
             shape=(len(rows), vocab_size),
             all_greedy=all_greedy,
-            all_random=not all_greedy and min(temperatures) >= _SAMPLING_EPS,
+            all_random=not all_greedy and min(temperatures) >= SAMPLING_EPS,
             temperature=None if all_greedy else to_float32(temperatures),
             top_p=_column([p.top_p for p in params], off=1.0),
             top_k=None,
@@ -269,7 +271,7 @@ class SamplingMetadata:
             generators={
                 i: row.generator
                 for i, row in enumerate(rows)
-                if row.generator is not None and temperatures[i] >= _SAMPLING_EPS
+                if row.generator is not None and temperatures[i] >= SAMPLING_EPS
             },
             logprob_token_ids={
                 i: p.logprob_token_ids for i, p in enumerate(params) if p.logprob_token_ids
@@ -284,7 +286,7 @@ class SamplingMetadata:
             else None,
             logit_bias=None,
             penalties=PenaltyState(rows, penalised, vocab_size) if penalised else None,
-            logitsprocs=logitsprocs or LogitsProcessors(),
+            logitsprocs=logitsprocs,
         )
         if any(0 < p.top_k < vocab_size for p in params):
             metadata.top_k = np.array(

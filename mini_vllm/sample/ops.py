@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mini_vllm.sample.generator import TorchGenerator, exponential_from_bits
-from mini_vllm.sampling_params import _SAMPLING_EPS
+from mini_vllm.sampling_params import SAMPLING_EPS
 
 FloatArray = npt.NDArray[np.float32]
 IntArray = npt.NDArray[np.int64]
@@ -239,7 +239,7 @@ def apply_temperature(logits: FloatArray, temp: FloatArray, all_random: bool) ->
     draw is thrown away, but must not divide by zero on the way.
     """
     if not all_random:
-        temp = np.where(temp < _SAMPLING_EPS, np.float32(1), temp)
+        temp = np.where(temp < SAMPLING_EPS, np.float32(1), temp)
     return logits / temp[:, None]
 
 
@@ -319,7 +319,7 @@ def random_sample(
     Args:
         probs: [n, V]; rows need not sum to 1.
         generators: row to the generator of that request. Each gives one vector of V numbers, so a
-            request's stream does not depend on who else is in the batch.
+            request's stream does not depend on what else is in the batch.
         rng: the noise of all other rows.
 
     The least of independent exponentials with rates p_t is that of token t with probability p_t,

@@ -41,7 +41,7 @@ from mini_vllm.sample.ops import (
     random_sample,
     softmax,
 )
-from mini_vllm.sampling_params import _SAMPLING_EPS
+from mini_vllm.sampling_params import SAMPLING_EPS
 
 
 @dataclass(slots=True)
@@ -117,8 +117,9 @@ class Sampler:
             logits = apply_min_tokens(logits, *metadata.min_tokens.logits_slice)
         if metadata.logit_bias is not None:
             logits = apply_logit_bias(logits, *metadata.logit_bias)
-        for processor in metadata.logitsprocs.non_argmax_invariant:
-            logits = processor.apply(logits.copy())
+        if metadata.logitsprocs is not None:
+            for processor in metadata.logitsprocs.non_argmax_invariant:
+                logits = processor.apply(logits.copy())
         if metadata.penalties is not None:
             metadata.penalties.update_state()
             logits = metadata.penalties.apply(logits)
@@ -137,10 +138,11 @@ class Sampler:
         logits = apply_temperature(logits, metadata.temperature, metadata.all_random)
         if metadata.min_p is not None:
             logits = apply_min_p(logits, metadata.min_p)
-        for processor in metadata.logitsprocs.argmax_invariant:
-            logits = processor.apply(logits.copy())
+        if metadata.logitsprocs is not None:
+            for processor in metadata.logitsprocs.argmax_invariant:
+                logits = processor.apply(logits.copy())
         logits = apply_top_k_top_p(logits, metadata.top_k, metadata.top_p)
         drawn = random_sample(softmax(logits), metadata.generators, self.rng)
         if greedy is None:
             return drawn, logits
-        return np.where(metadata.temperature < _SAMPLING_EPS, greedy, drawn), logits
+        return np.where(metadata.temperature < SAMPLING_EPS, greedy, drawn), logits

@@ -1,10 +1,10 @@
 """What a step costs: the only part of the simulator that is a model and not the real code.
 
 A step is described by seven counts (`StepWork`), and a `StepCost` turns them into seconds. There are two
-kinds. `LinearCost` is fitted to steps that somebody has timed (`calibrate.py`); `RooflineCost` is
-derived from a data sheet, and nobody has timed anything: it is the least that the step can take.
+kinds. `LinearCost` is fitted to steps that were timed (`calibrate.py`); `RooflineCost` is
+derived from a data sheet, and nothing was timed: it is the least that the step can take.
 
-Time is told apart by who spends it. The *host* plans and takes results in; the *device* computes. One
+Time is told apart by what spends it. The *host* plans and takes results in; the *device* computes. One
 after the other under synchronous scheduling; side by side under asynchronous scheduling. What the host
 does for a step is counted where the step is planned, also what it does when the results come. One thing
 that the host does overlaps with the device in either case: launching kernels, because the first one runs
@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from mini_vllm.utils.outside import parse_json, read_bytes, short
+from mini_vllm.utils.untrusted import parse_json, read_bytes, shorten_repr
 
 PRESETS_FILE = Path(__file__).parent / "presets.json"
 """Calibrated presets, written by `python -m benchmarks.simulator`; missing until a quiet run."""
@@ -37,7 +37,7 @@ class StepWork(NamedTuple):
         num_tokens: tokens to compute.
         kv_tokens: tokens whose K and V are read: the requests' lengths after the step, summed.
         attention_pairs: (query, key) pairs: for each token, the keys that it attends to, itself
-            included. Equal to `kv_tokens` where everybody decodes; quadratic in a prompt's length.
+            included. Equal to `kv_tokens` where all requests decode; quadratic in a prompt's length.
     """
 
     steps: int
@@ -131,13 +131,13 @@ class LinearCost:
     def __post_init__(self) -> None:
         for value in self.scatter:
             if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
-                raise ValueError(f"scatter must be numbers above 0, got {short(value)}")
+                raise ValueError(f"scatter must be numbers above 0, got {shorten_repr(value)}")
         for field in ("host_s", "device_s"):
             values = getattr(self, field)
             if len(values) != len(StepWork._fields):
                 raise ValueError(
                     f"{field} wants {len(StepWork._fields)} numbers, one for each of "
-                    f"{', '.join(StepWork._fields)}; got {short(values)}"
+                    f"{', '.join(StepWork._fields)}; got {shorten_repr(values)}"
                 )
             for value in values:
                 _check_seconds(field, value)
@@ -147,13 +147,15 @@ class LinearCost:
         for field in ("num_kv_tokens", "max_model_len"):
             value = getattr(self, field)
             if value is not None and (type(value) is not int or value < 1):
-                raise ValueError(f"{field} must be an integer of at least 1, got {short(value)}")
+                raise ValueError(
+                    f"{field} must be an integer of at least 1, got {shorten_repr(value)}"
+                )
 
     def host(self, work: StepWork) -> float:
         return _weighted(self.host_s, work)
 
     def launching(self, work: StepWork) -> float:
-        """Nothing of its own: whoever timed a step timed its launches with it."""
+        """Nothing of its own: a step was timed together with its launches."""
         return 0.0
 
     def device(self, work: StepWork) -> float:
@@ -170,34 +172,38 @@ class LinearCost:
     def from_json(cls, data: Any) -> LinearCost:
         """Raises ValueError for anything that `to_json` has not written."""
         if not isinstance(data, dict):
-            raise ValueError(f"a cost is a JSON object, got {short(data)}")
+            raise ValueError(f"a cost is a JSON object, got {shorten_repr(data)}")
         wanted, known = {"name", "source", "host_s", "device_s"}, set(cls.__dataclass_fields__)
         for key in sorted(wanted - set(data)) + sorted(set(data) - known):
             what = "unknown key" if key in data else "missing key"
-            raise ValueError(f"{what} {short(key)} in a cost; it has {', '.join(sorted(known))}")
+            raise ValueError(
+                f"{what} {shorten_repr(key)} in a cost; it has {', '.join(sorted(known))}"
+            )
         values = dict(data)
         for key in ("host_s", "device_s"):
             terms = data[key]
             if not isinstance(terms, dict) or set(terms) - set(StepWork._fields):
                 raise ValueError(
                     f"{key} must be an object with keys among {', '.join(StepWork._fields)}, "
-                    f"got {short(terms)}"
+                    f"got {shorten_repr(terms)}"
                 )
             values[key] = tuple(terms.get(field, 0.0) for field in StepWork._fields)
         if not isinstance(data.get("scatter", []), list | tuple):
-            raise ValueError(f"scatter must be a list of numbers, got {short(data['scatter'])}")
+            raise ValueError(
+                f"scatter must be a list of numbers, got {shorten_repr(data['scatter'])}"
+            )
         values["scatter"] = tuple(data.get("scatter", ()))
         for key in ("name", "source"):
             if not isinstance(data[key], str) or not data[key]:
-                raise ValueError(f"{key} must be a text, got {short(data[key])}")
+                raise ValueError(f"{key} must be a text, got {shorten_repr(data[key])}")
         return cls(**values)
 
 
 def _check_seconds(field: str, value: object) -> None:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise ValueError(f"{field} must be a number of seconds, got {short(value)}")
+        raise ValueError(f"{field} must be a number of seconds, got {shorten_repr(value)}")
     if not 0 <= value < 1e6:
-        raise ValueError(f"{field} must be from 0 to 1e6 seconds, got {short(value)}")
+        raise ValueError(f"{field} must be from 0 to 1e6 seconds, got {shorten_repr(value)}")
 
 
 @dataclass(frozen=True)
@@ -206,7 +212,7 @@ class RooflineCost:
     point operations at full speed, whichever is longer.
 
     No launch, no scheduling, no sampling, no inefficiency of a kernel: real steps are slower, and by
-    how much nobody has measured here. Good for what dominates and where the knee is; not for dates.
+    how much has not been measured here. Good for what dominates and where the knee is; not for dates.
 
     Attributes:
         flops, bandwidth: of the card, dense, in operations and bytes a second.
@@ -392,7 +398,9 @@ def load_cost(name: str) -> StepCost:
     if name in known:
         return known[name]
     if not name.endswith(".json"):
-        raise ValueError(f"unknown cost {short(name)}: one of {', '.join(known)}, or a .json file")
+        raise ValueError(
+            f"unknown cost {shorten_repr(name)}: one of {', '.join(known)}, or a .json file"
+        )
     try:
         return LinearCost.from_json(parse_json(read_bytes(Path(name))))
     except ValueError as error:

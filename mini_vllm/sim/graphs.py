@@ -17,10 +17,10 @@ from typing import NamedTuple
 from mini_vllm.config.engine import EngineConfig
 from mini_vllm.cudagraph import CudagraphDispatcher, CUDAGraphMode, cudagraph_capture_sizes
 from mini_vllm.sim.cost import RooflineCost, StepCost, StepWork
-from mini_vllm.utils.outside import short
+from mini_vllm.utils.untrusted import shorten_repr
 
 LAUNCH_S = 5e-6
-"""What a launch costs where nobody says: others measured 3 to 6 us (lab 05-02 has the links)."""
+"""What a launch costs where nothing is said: others measured 3 to 6 us (lab 05-02 has the links)."""
 MOST_ROWS = 1_000_000
 LAYER_KERNELS = 12
 SPLIT_KERNELS = 2
@@ -65,7 +65,7 @@ class GraphCost:
     def __post_init__(self) -> None:
         if type(self.num_layers) is not int or self.num_layers < 1:
             raise ValueError(
-                f"num_layers must be an integer of at least 1, got {short(self.num_layers)}"
+                f"num_layers must be an integer of at least 1, got {shorten_repr(self.num_layers)}"
             )
         seconds = self.launch_s
         if (
@@ -73,7 +73,9 @@ class GraphCost:
             or not isinstance(seconds, int | float)
             or not 0 <= seconds < 1
         ):
-            raise ValueError(f"launch_s must be from 0 to below 1 second, got {short(seconds)}")
+            raise ValueError(
+                f"launch_s must be from 0 to below 1 second, got {shorten_repr(seconds)}"
+            )
 
     @property
     def name(self) -> str:
@@ -100,7 +102,7 @@ class GraphCost:
         return self.base.scatter
 
     def step(self, work: StepWork) -> GraphedStep:
-        """How a step with this work runs; `uniform_decode` where nobody computes more than one token."""
+        """How a step with this work runs; `uniform_decode` where no request computes more than one token."""
         mode, shape = self.dispatcher.dispatch(work.num_tokens, work.num_tokens == work.num_reqs)
         if mode is CUDAGraphMode.FULL:
             launches = 1

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mini_vllm.utils.outside import short
+from mini_vllm.utils.untrusted import shorten_repr
 
 CHUNK = 4096
 """Random numbers drawn at a time: a call of numpy's for each would cost more than the request."""
@@ -51,19 +51,19 @@ class Lengths:
     def parse(cls, text: str) -> Lengths:
         """From `LENGTH_FORMS`. Raises ValueError that names the text and the rule."""
         kind, *rest = text.split(":")
-        wrong = ValueError(f"a length is {LENGTH_FORMS}, got {short(text)}")
+        wrong = ValueError(f"a length is {LENGTH_FORMS}, got {shorten_repr(text)}")
         try:
             if not rest:
                 return cls("constant", _tokens(text, kind))
             if kind == "uniform" and len(rest) == 2:
                 low, high = _tokens(text, rest[0]), _tokens(text, rest[1])
                 if low > high:
-                    raise ValueError(f"{short(text)}: LOW must be at most HIGH")
+                    raise ValueError(f"{shorten_repr(text)}: LOW must be at most HIGH")
                 return cls(kind, low, high)
             if kind == "lognormal" and len(rest) in (2, 3):
                 sigma = float(rest[1])
                 if not 0 <= sigma <= 10:
-                    raise ValueError(f"{short(text)}: SIGMA must be from 0 to 10")
+                    raise ValueError(f"{shorten_repr(text)}: SIGMA must be from 0 to 10")
                 most = _tokens(text, rest[2]) if len(rest) == 3 else MOST_TOKENS
                 return cls(kind, _tokens(text, rest[0]), sigma, most)
         except ValueError as error:
@@ -75,7 +75,7 @@ class Lengths:
 def _tokens(text: str, number: str) -> int:
     value = int(number)
     if not 1 <= value <= MOST_TOKENS:
-        raise ValueError(f"{short(text)}: a length must be from 1 to {MOST_TOKENS} tokens")
+        raise ValueError(f"{shorten_repr(text)}: a length must be from 1 to {MOST_TOKENS} tokens")
     return value
 
 
@@ -93,9 +93,11 @@ def arrival_times(
     Source: `vllm/benchmarks/serve.py:247 get_request`.
     """
     if not request_rate >= SLOWEST:
-        raise ValueError(f"request_rate must be at least {SLOWEST:g}, got {short(request_rate)}")
+        raise ValueError(
+            f"request_rate must be at least {SLOWEST:g}, got {shorten_repr(request_rate)}"
+        )
     if not burstiness > 0:
-        raise ValueError(f"burstiness must be above 0, got {short(burstiness)}")
+        raise ValueError(f"burstiness must be above 0, got {shorten_repr(burstiness)}")
 
     def gaps() -> Iterator[list[float]]:
         """In a unit of their own, since all will be scaled."""

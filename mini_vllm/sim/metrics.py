@@ -12,7 +12,7 @@ from typing import Any
 
 from mini_vllm.sim.cost import StepWork
 from mini_vllm.sim.sketch import Sketch
-from mini_vllm.utils.outside import short
+from mini_vllm.utils.untrusted import shorten_repr
 
 LATENCIES = {
     "ttft": ("TTFT", "Time to First Token"),
@@ -40,7 +40,7 @@ def parse_goodput(pairs: Sequence[str]) -> dict[str, float]:
         if name not in SLO_NAMES or not limit >= 0:
             raise ValueError(
                 f"a goodput is NAME:MILLISECONDS with a name among {', '.join(SLO_NAMES)} and a "
-                f"number of at least 0, got {short(pair)}"
+                f"number of at least 0, got {shorten_repr(pair)}"
             )
         found[name] = limit
     return found
@@ -124,7 +124,7 @@ class ServingMetrics:
     ) -> None:
         for p in percentiles:
             if not 0 <= p <= 100:
-                raise ValueError(f"a percentile must be from 0 to 100, got {short(p)}")
+                raise ValueError(f"a percentile must be from 0 to 100, got {shorten_repr(p)}")
         self.goodput = dict(goodput or {})
         self.percentiles = tuple(percentiles)
         self.sketches = {name: Sketch() for name in LATENCIES}
@@ -179,7 +179,7 @@ class ServingMetrics:
                 gap = now - live.last
                 gaps[gap] = gaps.get(gap, 0) + 1
             live.last = now
-        # Whoever decodes in two steps running has the same gap, so there are few to count.
+        # Requests that decode in two steps running have the same gap, so there are few to count.
         for gap, times in gaps.items():
             self.sketches["itl"].add(gap, times)
         if lives:
@@ -207,7 +207,7 @@ class ServingMetrics:
         self.timeline.add(self.num_steps, now, running, waiting, usage)
 
     def settle(self, now: float) -> None:
-        """The clock has come to `now`, and whoever arrived before is known."""
+        """The clock has come to `now`, and all that arrived before is known."""
         self._seconds.settle(now)
 
     def result(self, num_preemptions: int) -> dict[str, Any]:

@@ -223,7 +223,8 @@ class Simulator:
         self.metrics.state(
             self.now,
             len(scheduler.running),
-            len(scheduler.waiting),
+            # Two queues that vLLM's scheduler has, too: it may run here.
+            len(scheduler.waiting) + len(scheduler.skipped_waiting),
             scheduler.kv_cache_manager.usage,
         )
         self.now += factor * self.cost.host(work)
@@ -255,7 +256,7 @@ class Simulator:
         return [request.num_computed_tokens >= request.num_tokens for request in planned]
 
     def _take_in(self, batch: _Batch) -> None:
-        """The tokens are there: tell the scheduler, and write down who got one and who ended."""
+        """The tokens are there: tell the scheduler, and write down which requests got one and which ended."""
         live, scheduler = self._live, self.parts.scheduler
         sampled: list[list[int]] = []
         lives: list[Live] = []
@@ -303,7 +304,7 @@ class Simulator:
 def _frozen_garbage() -> Iterator[None]:
     """What is there before the run is not its garbage. vLLM freezes its heap at start-up as well, after a
     collection. Here there is none before, because it can take longer than a short run."""
-    if gc.get_freeze_count():  # whoever froze the heap before sets it free again
+    if gc.get_freeze_count():  # what froze the heap before sets it free again
         yield
         return
     gc.freeze()

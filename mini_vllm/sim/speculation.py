@@ -33,7 +33,7 @@ def unconditional_to_conditional_rates(rates: Sequence[float]) -> list[float]:
 class Speculation:
     """Drafts for `Simulator`, and the record of what became of them.
 
-    A subclass may decide otherwise who is accepted (`accept`), and how much is drafted (`num_draft_tokens`).
+    A subclass may decide otherwise what is accepted (`accept`), and how much is drafted (`num_draft_tokens`).
 
     Args:
         config: with `rejection_sample_method` synthetic.
@@ -61,7 +61,7 @@ class Speculation:
     def num_draft_tokens(self, scheduler: Any) -> int:
         """Drafts a request for the next step, 0 to `num_speculative_tokens`; asked with each plan, while
         the scheduler stands as `schedule()` left it. With asynchronous scheduling the plan has room for all,
-        and nobody asks."""
+        and it is not asked."""
         return self.config.num_spec_tokens
 
     def accept(self, request_id: str, num_draft_tokens: int) -> int:

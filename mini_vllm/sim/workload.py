@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from mini_vllm.sim.lengths import CHUNK, MOST_TOKENS, Lengths
-from mini_vllm.utils.outside import decode, parse_json, read_bytes, short
+from mini_vllm.utils.untrusted import decode, parse_json, read_bytes, shorten_repr
 
 _PREFIX, _OWN = 1_000, 1_000_000
 """Numbers from which shared prefixes, and requests, are counted."""
@@ -64,9 +64,13 @@ def random_requests(
     Raises ValueError for a negative length, or a number of prefixes that is not 1 to `MOST_PREFIXES`.
     """
     if not 0 <= prefix_len <= MOST_TOKENS:
-        raise ValueError(f"prefix_len must be from 0 to {MOST_TOKENS}, got {short(prefix_len)}")
+        raise ValueError(
+            f"prefix_len must be from 0 to {MOST_TOKENS}, got {shorten_repr(prefix_len)}"
+        )
     if not 1 <= num_prefixes <= MOST_PREFIXES:
-        raise ValueError(f"num_prefixes must be 1 to {MOST_PREFIXES}, got {short(num_prefixes)}")
+        raise ValueError(
+            f"num_prefixes must be 1 to {MOST_PREFIXES}, got {shorten_repr(num_prefixes)}"
+        )
 
     def make() -> Iterator[SimRequest]:
         rng = np.random.default_rng([seed, 2])
@@ -160,12 +164,12 @@ def _read_jsonl(text: str, encode: Callable[[str], list[int]] | None) -> list[Ro
         try:
             item = parse_json(line)
             if not isinstance(item, dict):
-                raise ValueError(f"must be an object, got {short(item)}")
+                raise ValueError(f"must be an object, got {shorten_repr(item)}")
             for key in ("prompt", "output_tokens"):
                 if key not in item:
                     raise ValueError(f"has no {key!r}")
             if not isinstance(item["prompt"], str):
-                raise ValueError(f"'prompt' must be a text, got {short(item['prompt'])}")
+                raise ValueError(f"'prompt' must be a text, got {shorten_repr(item['prompt'])}")
             output_len = _length("output_tokens", item["output_tokens"])
             tokens = tuple(encode(item["prompt"]))
             rows.append(Row(_length("prompt", len(tokens)), output_len, prompt=tokens))
@@ -217,7 +221,9 @@ def _length(name: str, value: object) -> int:
     except ValueError:
         length = None
     if type(length) is not int or not 1 <= length <= MOST_TOKENS:
-        raise ValueError(f"{name!r} must be a whole number of at least 1, got {short(value)}")
+        raise ValueError(
+            f"{name!r} must be a whole number of at least 1, got {shorten_repr(value)}"
+        )
     return length
 
 
@@ -227,5 +233,5 @@ def _time(value: object) -> float:
     except ValueError:
         time = float("nan")
     if not abs(time) < 1e15:  # so that nan is refused too
-        raise ValueError(f"'Timestamp' must be a number of seconds, got {short(value)}")
+        raise ValueError(f"'Timestamp' must be a number of seconds, got {shorten_repr(value)}")
     return time

@@ -13,7 +13,7 @@ writes over it; the scheduler keeps slots for it (`num_lookahead_tokens`).
 
 One pass more or less costs little beside the model's own, so the first one leaves the rejected drafts out.
 Upstream, where the host does not know yet which those are, they go along as padding. It also drafts for
-requests in the middle of their prompt, and nobody takes those drafts; here those requests have the first
+requests in the middle of their prompt, and those drafts are not used; here those requests have the first
 pass alone. Left out: drafting all tokens in one pass, CUDA graphs, M-RoPE, parallelism.
 
 Shapes below: n requests, m of them draft, k drafts each, V tokens in the vocabulary.
@@ -33,7 +33,7 @@ from mini_vllm.models.llama import LlamaForCausalLM
 from mini_vllm.sample.generator import TorchGenerator
 from mini_vllm.sample.metadata import SamplingMetadata
 from mini_vllm.sample.ops import FloatArray, apply_temperature, random_sample, softmax
-from mini_vllm.sampling_params import _SAMPLING_EPS
+from mini_vllm.sampling_params import SAMPLING_EPS
 from mini_vllm.utils.math import cdiv
 
 Ints = NDArray[np.integer[Any]]
@@ -229,4 +229,4 @@ def compute_probs_and_sample_next_token(
     assert temperature is not None
     probs = softmax(apply_temperature(logits, temperature, sampling_metadata.all_random))
     drawn = random_sample(probs, {}, rng)
-    return np.where(temperature < _SAMPLING_EPS, probs.argmax(axis=-1), drawn), probs
+    return np.where(temperature < SAMPLING_EPS, probs.argmax(axis=-1), drawn), probs

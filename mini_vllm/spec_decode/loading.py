@@ -12,8 +12,6 @@ from mini_vllm.core.kv_cache_groups import block_bytes
 from mini_vllm.model_loader import (
     find_model,
     load_config,
-    load_eagle,
-    load_eagle_config,
     load_model,
 )
 from mini_vllm.models.llama import LlamaForCausalLM
@@ -27,6 +25,8 @@ def load_drafter(spec: SpeculativeConfig, target: LlamaForCausalLM) -> LlamaForC
     assert spec.model is not None and spec.method is not None
     if spec.uses_draft_model():
         return load_model(find_model(spec.model))
+    from mini_vllm.model_loader.drafter import load_eagle
+
     return load_eagle(find_model(spec.model), spec.method, target)
 
 
@@ -39,6 +39,8 @@ def drafter_config(spec: SpeculativeConfig | None) -> LlamaConfig | None:
     if not folder.is_dir():
         return None
     if spec.use_eagle():
+        from mini_vllm.model_loader.drafter import load_eagle_config
+
         return load_eagle_config(folder, spec.method)
     return load_config(folder)
 

@@ -24,7 +24,7 @@ _LINE = (
 
 
 class SpecDecodingLogging:
-    """Sums up steps until somebody asks for a line, and then begins anew.
+    """Sums up steps until a line is asked for, and then begins anew.
 
     Three of its numbers have three denominators. The mean acceptance length is accepted tokens per draft,
     and one more: the token that the model adds itself. The rate of a position is per draft, too, also where

@@ -74,8 +74,8 @@ class NgramProposer:
         """Each request's drafts, at most `num_speculative_tokens`, perhaps none
         (`vllm/v1/spec_decode/ngram_proposer.py:131 NgramProposer.propose`).
 
-        Who has sampled nothing in this step is still in its prompt, and drafts nothing; nor does who has
-        reached `max_model_len`.
+        A request that has sampled nothing in this step is still in its prompt, and drafts nothing; nor does
+        one that has reached `max_model_len`.
 
         Args:
             sampled_token_ids: by request, what the step has sampled.

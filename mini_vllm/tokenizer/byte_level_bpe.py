@@ -12,9 +12,12 @@ import heapq
 import re
 import unicodedata
 from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 REPLACEMENT = "\ufffd"
+MOST_TOKENS = 4
+"""No character has more bytes, and a token that shows holds at least one: so many hold its beginning."""
 
 
 def byte_alphabet() -> dict[int, str]:
@@ -30,6 +33,7 @@ def byte_alphabet() -> dict[int, str]:
 
 BYTE_TO_CHAR = byte_alphabet()
 CHAR_TO_BYTE = {char: byte for byte, char in BYTE_TO_CHAR.items()}
+_BIT = 65536
 # str.translate maps code points, and latin-1 gives each byte as the code point of the same number.
 _TO_ALPHABET: dict[int, str] = dict(BYTE_TO_CHAR)
 
@@ -85,11 +89,13 @@ def split_digits(text: str) -> list[str]:
     return pieces
 
 
-def _steps(node: Mapping[str, Any] | None, key: str) -> list[Mapping[str, Any]]:
+def flat_steps(node: Mapping[str, Any] | None, key: str) -> list[Mapping[str, Any]]:
     """The members of a `Sequence` node, or the node itself, as a flat list."""
     if node is None:
         return []
-    return [s for n in node[key] for s in _steps(n, key)] if node["type"] == "Sequence" else [node]
+    return (
+        [s for n in node[key] for s in flat_steps(n, key)] if node["type"] == "Sequence" else [node]
+    )
 
 
 def why_not_byte_level(data: Mapping[str, Any]) -> str | None:
@@ -102,7 +108,7 @@ def why_not_byte_level(data: Mapping[str, Any]) -> str | None:
             return f"BPE option {key}={model[key]!r}"
     if data.get("normalizer") is not None:
         return f"normalizer {data['normalizer'].get('type')!r}"
-    before = _steps(data.get("pre_tokenizer"), "pretokenizers")
+    before = flat_steps(data.get("pre_tokenizer"), "pretokenizers")
     if [step["type"] for step in before] == ["Digits", "ByteLevel"]:
         # The library puts its space in front of every piece that Digits leaves.
         if not before[0].get("individual_digits") or before[1].get("add_prefix_space", True):
@@ -111,9 +117,9 @@ def why_not_byte_level(data: Mapping[str, Any]) -> str | None:
             )
     elif [step["type"] for step in before] != ["ByteLevel"]:
         return f"pre_tokenizer {(data.get('pre_tokenizer') or {}).get('type')!r}"
-    if [s["type"] for s in _steps(data.get("decoder"), "decoders")] != ["ByteLevel"]:
+    if [s["type"] for s in flat_steps(data.get("decoder"), "decoders")] != ["ByteLevel"]:
         return f"decoder {(data.get('decoder') or {}).get('type')!r}"
-    for step in _steps(data.get("post_processor"), "processors"):
+    for step in flat_steps(data.get("post_processor"), "processors"):
         if step["type"] not in ("ByteLevel", "TemplateProcessing"):
             return f"post_processor {step['type']!r}"
     for token in data.get("added_tokens", []):
@@ -140,7 +146,7 @@ class ByteLevelBPE:
         pairs = [tuple(m.split(" ")) if isinstance(m, str) else tuple(m) for m in model["merges"]]
         self._rank: dict[tuple[str, str], int] = {(a, b): rank for rank, (a, b) in enumerate(pairs)}
         self._ignore_merges = bool(model.get("ignore_merges"))
-        *digits, byte_level = _steps(data["pre_tokenizer"], "pretokenizers")
+        *digits, byte_level = flat_steps(data["pre_tokenizer"], "pretokenizers")
         self._split_digits = bool(digits)
         self._add_prefix_space = byte_level.get("add_prefix_space", True)
         self._use_regex = byte_level.get("use_regex", True)
@@ -156,7 +162,7 @@ class ByteLevelBPE:
         ]
         tokens = {i: t for t, i in self._vocab.items()} | {i: t for t, i in self._added.items()}
         self._tokens = tokens
-        self._bytes = {i: _token_bytes(token) for i, token in tokens.items()}
+        self._bytes = {i: token_bytes(token) for i, token in tokens.items()}
         self._text = {i: _whole_text(raw) for i, raw in self._bytes.items()}
         self.vocab_size = len(self._bytes)
         self._prefix, self._suffix = _template(data.get("post_processor"), self.token_to_id)
@@ -184,7 +190,7 @@ class ByteLevelBPE:
             for piece in self._pieces(segment):
                 # A lone surrogate is no text: it takes the place of one unknown character.
                 raw = piece.encode("utf-8", errors="replace")
-                ids.extend(self._bpe(raw.decode("latin-1").translate(_TO_ALPHABET)))
+                ids.extend(self._bpe(_to_alphabet(raw)))
         return ids + self._suffix if add_special_tokens else ids
 
     def _pieces(self, segment: str) -> list[str]:
@@ -286,7 +292,14 @@ class ByteLevelBPE:
         return ByteStream(self._text, self._bytes, hidden, prompt)
 
 
-def _token_bytes(token: str) -> bytes:
+def _to_alphabet(raw: bytes) -> str:
+    """Each byte's character. Bit by bit: of megabytes, one call would keep all other threads waiting."""
+    if len(raw) <= _BIT:
+        return raw.decode("latin-1").translate(_TO_ALPHABET)
+    return "".join(_to_alphabet(raw[i : i + _BIT]) for i in range(0, len(raw), _BIT))
+
+
+def token_bytes(token: str) -> bytes:
     """Bytes of a token by its spelling; one with a character outside the alphabet is text (added
     tokens).
     """
@@ -294,6 +307,14 @@ def _token_bytes(token: str) -> bytes:
         return bytes(CHAR_TO_BYTE[char] for char in token)
     except KeyError:
         return token.encode("utf-8")
+
+
+def unfinished(raw: bytes) -> bytes:
+    """The end of `raw` that is the beginning of a character; none where its last character is whole or
+    no character's beginning. What stands in front of `raw` makes no difference."""
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    decoder.decode(raw)
+    return decoder.getstate()[0]
 
 
 def _whole_text(raw: bytes) -> str | None:
@@ -310,7 +331,7 @@ def _template(
     """Ids that the post-processor puts before and after a single text."""
     before: list[int] = []
     after: list[int] = []
-    for step in _steps(node, "processors"):
+    for step in flat_steps(node, "processors"):
         if step["type"] != "TemplateProcessing":
             continue
         ids: list[int] = []
@@ -345,11 +366,8 @@ class ByteStream:
         self._text = text
         self._bytes = raw
         self._hidden = hidden
-        # What an incremental decoder keeps back of the prompt is the start of a character. A
-        # character has at most four bytes, so the last four tokens hold it.
-        decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        decoder.decode(b"".join(raw.get(i, b"") for i in prompt[-4:] if i not in hidden))
-        self._pending = decoder.getstate()[0]
+        seen = (raw[i] for i in reversed(prompt) if i not in hidden and raw.get(i))
+        self._pending = unfinished(b"".join([*islice(seen, MOST_TOKENS)][::-1]))
 
     def step(self, token_id: int) -> str:
         """Take one id; return the text that it completes, possibly empty."""

@@ -17,8 +17,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from mini_vllm.config.model import CheckpointError
+from mini_vllm.config.checks import CheckpointError
 from mini_vllm.model_loader import read_json
+from mini_vllm.utils.extras import how_to_get
 
 _TEXT_PARTS = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
 RESERVED = {"messages", "tools", "documents", "add_generation_prompt", "continue_final_message"}
@@ -58,8 +59,7 @@ def _environment() -> Any:
         import jinja2.sandbox
     except ImportError as error:
         raise ImportError(
-            "a chat template needs jinja2, of the extras 'serve' and 'gguf': "
-            "uv sync --inexact --extra serve, or pip install -e '.[serve]'"
+            f"a chat template needs jinja2, of the extras 'serve' and 'gguf': {how_to_get('serve')}"
         ) from error
 
     def parse(self: Any, parser: Any) -> Any:

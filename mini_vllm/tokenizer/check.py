@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from mini_vllm.config.model import MOST, CheckpointError
-from mini_vllm.utils.outside import is_text, short
+from mini_vllm.config.checks import MOST, CheckpointError
+from mini_vllm.utils.untrusted import is_text, shorten_repr
 
 _NODES = {
     "normalizer": "normalizers",
@@ -22,7 +22,7 @@ _DEEPEST = 50
 
 
 def _rule(field: str, rule: str, value: object) -> CheckpointError:
-    return CheckpointError(f"{field} must be {rule}, got {short(value)}")
+    return CheckpointError(f"{field} must be {rule}, got {shorten_repr(value)}")
 
 
 def check_shape(data: Mapping[str, Any]) -> None:
@@ -58,11 +58,11 @@ def check_shape(data: Mapping[str, Any]) -> None:
                 raise _rule(f"{field}.{flag}", "true or false", token[flag])
         if ids.setdefault(content, token_id) != token_id:
             raise CheckpointError(
-                f"{field}.id is {token_id}, but {short(content)} has the id {ids[content]} already"
+                f"{field}.id is {token_id}, but {shorten_repr(content)} has the id {ids[content]} already"
             )
         if contents.setdefault(token_id, content) != content:
             raise CheckpointError(
-                f"{field}.id {token_id} is that of {short(contents[token_id])} already"
+                f"{field}.id {token_id} is that of {shorten_repr(contents[token_id])} already"
             )
 
 
@@ -96,18 +96,19 @@ def check_byte_level(data: Mapping[str, Any]) -> None:
     vocab, merges = data["model"]["vocab"], data["model"]["merges"]
     tokens: dict[int, str] = {}
     for token, token_id in vocab.items():
-        _check_id(f"model.vocab[{short(token)}]", token_id)
+        _check_id(f"model.vocab[{shorten_repr(token)}]", token_id)
         if not is_text(token):
             raise _rule("a token of model.vocab", "Unicode text", token)
         if tokens.setdefault(token_id, token) != token:
             raise CheckpointError(
-                f"model.vocab gives id {token_id} to both {short(tokens[token_id])} and {short(token)}"
+                f"model.vocab gives id {token_id} to both {shorten_repr(tokens[token_id])} and "
+                f"{shorten_repr(token)}"
             )
     for i, added in enumerate(data.get("added_tokens", [])):
         known = tokens.get(added["id"], added["content"])
         if known != added["content"] or vocab.get(known, added["id"]) != added["id"]:
             raise CheckpointError(
-                f"added_tokens[{i}] gives id {added['id']} to {short(added['content'])}, model.vocab "
+                f"added_tokens[{i}] gives id {added['id']} to {shorten_repr(added['content'])}, model.vocab "
                 "says otherwise"
             )
     if not isinstance(merges, list):
@@ -123,7 +124,8 @@ def check_byte_level(data: Mapping[str, Any]) -> None:
         for token in (*pair, "".join(pair)):
             if token not in vocab:
                 raise CheckpointError(
-                    f"model.merges[{i}], {short(merge)}, needs the token {short(token)}, which is not "
+                    f"model.merges[{i}], {shorten_repr(merge)}, needs the token {shorten_repr(token)}, "
+                    "which is not "
                     "in model.vocab"
                 )
     for step in _flat(data["pre_tokenizer"], "pretokenizers"):
@@ -151,10 +153,10 @@ def _check_template(step: Mapping[str, Any]) -> None:
         ids = entry.get("ids") if isinstance(entry, dict) else None
         if not isinstance(ids, list):
             raise _rule(
-                f"post_processor.special_tokens[{short(name)}]", "an object with ids", entry
+                f"post_processor.special_tokens[{shorten_repr(name)}]", "an object with ids", entry
             )
         for token_id in ids:
-            _check_id(f"post_processor.special_tokens[{short(name)}].ids", token_id)
+            _check_id(f"post_processor.special_tokens[{shorten_repr(name)}].ids", token_id)
     single = step.get("single")
     if not isinstance(single, list):
         raise _rule("post_processor.single", "a list", single)
@@ -189,17 +191,3 @@ def special_tokens(config: Mapping[str, Any]) -> dict[str, str | None]:
             raise _rule(key, "text, null, or an object with content", token)
         names[key] = content
     return names
-
-
-def model_max_length(config: Mapping[str, Any]) -> int | None:
-    """The longest text in tokens; None where the file names none, or Hugging Face's 1e30 for none.
-
-    Raises:
-        CheckpointError: no number, or less than 1.
-    """
-    longest = config.get("model_max_length")
-    if longest is None:
-        return None
-    if type(longest) not in (int, float) or not longest >= 1:
-        raise _rule("model_max_length", "a number of at least 1", longest)
-    return None if longest > 1e12 else int(longest)

@@ -14,14 +14,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from mini_vllm.config.model import CheckpointError
+from mini_vllm.config.checks import CheckpointError
 from mini_vllm.model_loader import read_json
 from mini_vllm.tokenizer.byte_level_bpe import ByteLevelBPE, why_not_byte_level
-from mini_vllm.tokenizer.chat_template import RESERVED, ChatTemplate, read_template
 from mini_vllm.tokenizer.check import (
     check_byte_level,
     check_shape,
-    model_max_length,
     special_tokens,
 )
 
@@ -43,7 +41,7 @@ class TokenStream(Protocol):
 
 
 class _Codec(Protocol):
-    """The half of `Tokenizer` that depends on who does the work: this module or the library."""
+    """The half of `Tokenizer` that depends on what does the work: this module or the library."""
 
     vocab_size: int
 
@@ -63,8 +61,6 @@ class Tokenizer:
         bos_token_id, eos_token_id: ids of the tokens that `tokenizer_config.json` names; None
             where it names none.
         bos_token, eos_token: their texts.
-        model_max_length: the longest text, in tokens, that `tokenizer_config.json` allows; None
-            where it names none.
     """
 
     def __init__(
@@ -72,7 +68,6 @@ class Tokenizer:
         codec: _Codec,
         bos_token_id: int | None = None,
         eos_token_id: int | None = None,
-        model_max_length: int | None = None,
     ) -> None:
         self._codec = codec
         self._folder: Path | None = None
@@ -81,7 +76,6 @@ class Tokenizer:
         self.vocab_size = codec.vocab_size
         self.bos_token_id = bos_token_id
         self.eos_token_id = eos_token_id
-        self.model_max_length = model_max_length
 
     @classmethod
     def from_folder(cls, folder: str | Path) -> Tokenizer:
@@ -114,17 +108,15 @@ class Tokenizer:
 
             codec = HfCodec(path, reason)
         names: dict[str, Any] = {}
-        longest: int | None = None
         for name in ("special_tokens_map.json", "tokenizer_config.json"):
             if (folder / name).is_file():
                 config = read_json(folder / name)
                 try:
                     names.update(special_tokens(config))
-                    longest = model_max_length(config)
                 except CheckpointError as error:
                     raise CheckpointError(f"{folder / name}: {error}") from error
         ids = {k: None if v is None else codec.token_to_id(v) for k, v in names.items()}
-        made = cls(codec, ids.get("bos_token"), ids.get("eos_token"), longest)
+        made = cls(codec, ids.get("bos_token"), ids.get("eos_token"))
         made.bos_token, made.eos_token = names.get("bos_token"), names.get("eos_token")
         made._folder = folder
         return made
@@ -140,8 +132,12 @@ class Tokenizer:
 
     @functools.cached_property
     def _template(self) -> tuple[str, dict[str, Any]] | None:
-        # Read when a chat asks: whoever has no chats needs no valid template.
-        return None if self._folder is None else read_template(self._folder)
+        # Read when a chat asks: without chats no valid template is needed.
+        if self._folder is None:
+            return None
+        from mini_vllm.tokenizer.chat_template import read_template
+
+        return read_template(self._folder)
 
     def __len__(self) -> int:
         return self.vocab_size
@@ -191,6 +187,8 @@ class Tokenizer:
             ValueError: no template, or messages that it refuses.
             ImportError: jinja2 is not installed.
         """
+        from mini_vllm.tokenizer.chat_template import RESERVED, ChatTemplate
+
         source = chat_template or self.chat_template
         if source is None:
             raise ValueError("this tokenizer has no chat template: give one as chat_template=")

@@ -19,7 +19,7 @@ from types import UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
 from mini_vllm.trace.types import Trace
-from mini_vllm.utils.outside import gunzip, parse_json, short
+from mini_vllm.utils.untrusted import gunzip, parse_json, shorten_repr
 
 FORMAT, VERSION = "mini-vllm-trace", 4
 KINDS = ("prefill", "decode", "recompute")
@@ -82,7 +82,9 @@ def from_data(data: Any) -> Trace:
     if not isinstance(data, dict) or data.get("format") != FORMAT:
         raise TraceDataError(f"not a trace: its 'format' is not {FORMAT!r}")
     if data.get("version") != VERSION:
-        raise TraceDataError(f"trace version {short(data.get('version'))}; this reads {VERSION}")
+        raise TraceDataError(
+            f"trace version {shorten_repr(data.get('version'))}; this reads {VERSION}"
+        )
     value = {key: data[key] for key in data if key not in ("format", "version", "view")}
     pieces = value.get("pieces")
     if isinstance(pieces, dict) and all(key.isdecimal() for key in pieces):
@@ -139,13 +141,13 @@ def _made(kind: type, value: Any, where: str) -> Any:
     if not isinstance(value, dict) or value.keys() != checks.keys():
         odd = sorted(value.keys() ^ checks.keys())[:1] if isinstance(value, dict) else []
         raise TraceDataError(f"a broken trace: {where} is no {kind.__name__}" + (
-            f": {short(odd[0])} is {'unknown' if odd[0] in value else 'missing'}" if odd else ""
+            f": {shorten_repr(odd[0])} is {'unknown' if odd[0] in value else 'missing'}" if odd else ""
         ))  # fmt: skip
     made = {}
     for name, (item, is_right) in checks.items():
         given = value[name]
         if not is_right(given):
-            raise TraceDataError(f"a broken trace: {where}: {name} cannot be {short(given)}")
+            raise TraceDataError(f"a broken trace: {where}: {name} cannot be {shorten_repr(given)}")
         if item is not None:
             given = [_made(item, each, f"{name}[{at}]") for at, each in enumerate(given)]
         made[name] = given
@@ -156,7 +158,10 @@ def _start_problems(trace: Trace, blocks: range) -> Iterator[tuple[str, str]]:
     """The same of what stood before the first step."""
     for info in trace.requests:
         if info.texts is not None and len(info.texts) != len(info.output_token_ids):
-            yield f"request {short(info.request_id)}", "texts must be as many as output_token_ids"
+            yield (
+                f"request {shorten_repr(info.request_id)}",
+                "texts must be as many as output_token_ids",
+            )
         if any(block not in blocks for block in info.blocks_before):
             yield "blocks_before", f"blocks are 0 to {len(blocks) - 1}"
     if any(block not in blocks for block in trace.cached_at_start):
@@ -166,7 +171,7 @@ def _start_problems(trace: Trace, blocks: range) -> Iterator[tuple[str, str]]:
     free = 0
     for run in trace.free_at_start or ():
         if len(run) != 2 or not 1 <= run[0] <= run[1] < len(blocks):
-            yield "free_at_start", f"a run is a first and a last block, got {short(run)}"
+            yield "free_at_start", f"a run is a first and a last block, got {shorten_repr(run)}"
             return
         free += run[1] - run[0] + 1
     if free >= len(blocks):
@@ -174,10 +179,13 @@ def _start_problems(trace: Trace, blocks: range) -> Iterator[tuple[str, str]]:
 
 
 def _problems(trace: Trace) -> Iterator[tuple[str, str]]:
-    """What does not hold together, and where: names nobody bears, blocks that are not there."""
+    """What does not hold together, and where: unknown names, blocks that are not there."""
     for key, kind in _CONFIG.items():
         if type(trace.config.get(key)) is not kind:
-            yield "config", f"{key} must be {kind.__name__}, got {short(trace.config.get(key))}"
+            yield (
+                "config",
+                f"{key} must be {kind.__name__}, got {shorten_repr(trace.config.get(key))}",
+            )
             return
     if not 1 <= trace.config["num_gpu_blocks"] <= MOST_BLOCKS:
         yield "config", f"num_gpu_blocks must be 1 to {MOST_BLOCKS}"
@@ -192,15 +200,18 @@ def _problems(trace: Trace) -> Iterator[tuple[str, str]]:
             yield where, "its arrivals are not the next requests"
         came += len(step.arrived)
         if unknown := set(step.aborted) - known:
-            yield where, f"no request {short(min(unknown))} has arrived"
+            yield where, f"no request {shorten_repr(min(unknown))} has arrived"
         known.update(step.arrived)
         used = {*step.preempted, *step.running, *step.waiting, *step.why}
         used.update(part.request_id for part in step.scheduled)
         if unknown := used - known:
-            yield where, f"no request {short(min(unknown))} has arrived"
+            yield where, f"no request {shorten_repr(min(unknown))} has arrived"
         for part in step.scheduled:
             if part.kind not in KINDS:
-                yield where, f"kind must be one of {', '.join(KINDS)}, got {short(part.kind)}"
+                yield (
+                    where,
+                    f"kind must be one of {', '.join(KINDS)}, got {shorten_repr(part.kind)}",
+                )
             drafts = len(part.draft_token_ids)
             if not 0 <= part.num_accepted_tokens <= drafts <= part.num_scheduled_tokens:
                 yield (
@@ -214,4 +225,4 @@ def _problems(trace: Trace) -> Iterator[tuple[str, str]]:
         if len(step.hashes) not in (0, len(step.published)):
             yield where, "hashes must be as many as published"
     if unknown := set(trace.aborted_at_end) - known:
-        yield "aborted_at_end", f"no request {short(min(unknown))} has arrived"
+        yield "aborted_at_end", f"no request {shorten_repr(min(unknown))} has arrived"

@@ -1,7 +1,7 @@
 """The recorded decisions of vLLM's own scheduler, as a trace to look at.
 
 A recorded workload (`python -m course.parity.record`, or `tests/golden/scheduler-0.22.1.jsonl.gz`) has what
-each step scheduled, preempted and held, who ran after it and how many blocks were free. What it
+each step scheduled, preempted and held, which requests ran after it and how many blocks were free. What it
 leaves out follows from that by counting, and is worked out here: the queue, from arrivals, victims
 and admissions; prefix hits, from the length of a table; what the prefix cache holds, from the token
 ids in each full block. Such a recording has no times.
@@ -15,7 +15,7 @@ from typing import Any
 from mini_vllm.trace.reasons import Explainer
 from mini_vllm.trace.types import RequestInfo, RequestStep, StepTrace, Trace
 from mini_vllm.trace.words import Reason
-from mini_vllm.utils.outside import decode, gunzip, parse_json, read_bytes, short
+from mini_vllm.utils.untrusted import decode, gunzip, parse_json, read_bytes, shorten_repr
 
 _KEYS = ("seed", "config", "requests", "steps", "outputs")
 _REASONS = {
@@ -85,7 +85,7 @@ class _Contents:
         return chain
 
     def take(self, blocks: list[int]) -> list[int]:
-        """Give blocks to somebody; those whose content is dropped by that."""
+        """Give blocks to a request; those whose content is dropped by that."""
         dropped = [block for block in blocks if block in self._of]
         for block in dropped:
             content = self._of.pop(block)
@@ -153,13 +153,13 @@ def _check(recording: Any) -> None:
     config = recording["config"]
     for key in ("block_size", "num_blocks"):
         if type(config[key]) is not int or config[key] < 1:
-            raise ValueError(f"config.{key} is {short(config[key])}")
+            raise ValueError(f"config.{key} is {shorten_repr(config[key])}")
     for i, request in enumerate(recording["requests"]):
         for key in ("max_tokens", "priority"):
             if type(request[key]) is not int:
-                raise ValueError(f"requests[{i}].{key} is {short(request[key])}")
+                raise ValueError(f"requests[{i}].{key} is {shorten_repr(request[key])}")
     if config["policy"] not in ("fcfs", "priority"):
-        raise ValueError(f"config.policy is {short(config['policy'])}")
+        raise ValueError(f"config.policy is {shorten_repr(config['policy'])}")
 
 
 class Recording:
@@ -341,7 +341,7 @@ class Recording:
                 states = self.explainer.states
                 self.computed[part.request_id] = states[part.request_id].num_computed_tokens
         for request_id, num_drafts in step.get("proposed", {}).items():
-            # Who is in mid-prompt has none, whatever was drafted for it.
+            # A request in mid-prompt has none, whatever was drafted for it.
             if request_id in self.infos and step["sampled"][request_id]:
                 self.explainer.drafted(request_id, num_drafts)
         return made

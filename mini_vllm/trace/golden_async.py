@@ -22,7 +22,7 @@ class AsyncRecording(Recording):
         super().__init__(recording)
         self.config["async_scheduling"] = True
         self.explainer = Explainer(self.config)
-        # Of each plan: who samples with it, and beside how many drafts.
+        # Of each plan: which requests sample with it, and beside how many drafts.
         self._in_flight: deque[dict[str, int]] = deque()
 
     def _outcome(self, request_id: str, step: Any) -> tuple[list[int], str | None]:

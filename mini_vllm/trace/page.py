@@ -1,4 +1,4 @@
-"""A trace as one page to step through: no server, no library, no request to anybody.
+"""A trace as one page to step through: no server, no library, no network request.
 
 The page holds the trace as data (`data.py`), gzipped and in base64, and the script and style of
 `assets/`. Its policy lets exactly these two run, by their hashes, and lets nothing be fetched. What

@@ -3,7 +3,7 @@
 The scheduler keeps no reasons: it subtracts, compares and moves on
 (`vllm/v1/core/sched/scheduler.py:329 Scheduler.schedule`). They are found again here by walking the
 same rules over counters and block counts, beside the engine and after the step. So the words fit
-any scheduler's steps, vLLM's recorded ones too, and cost nothing where nobody records. A recorder
+any scheduler's steps, vLLM's recorded ones too, and cost nothing where nothing is recorded. A recorder
 puts them into its trace; `course.parity` says them where two schedulers part.
 
 Where a decision is not the one that vLLM's rules lead to, the reason says so: that happens with a
@@ -58,7 +58,7 @@ class RequestState:
     num_planned_drafts: int = 0  # of those, what found room in the last step
 
     @property
-    def rank(self) -> tuple[int, float]:
+    def priority_key(self) -> tuple[int, float]:
         """The larger, the less important under the policy `priority`."""
         return self.info.priority, self.info.arrival_time
 
@@ -114,14 +114,14 @@ class Explainer:
 
     @property
     def free(self) -> int:
-        """Blocks that nobody holds."""
+        """Blocks that no request holds."""
         return self.usable - len(self.refs)
 
     def queue(self) -> list[str]:
         """The waiting requests in the order in which vLLM would try them."""
         if not self.by_priority:
             return list(self.waiting)
-        return sorted(self.waiting, key=lambda r: (*self.states[r].rank, r))
+        return sorted(self.waiting, key=lambda r: (*self.states[r].priority_key, r))
 
     # -- requests come and go ---------------------------------------------------------------------
 
@@ -348,7 +348,7 @@ class Explainer:
             while need > free:
                 victim, place = running[-1], "it is the last of the running list"
                 if self.by_priority:
-                    victim = max(running, key=lambda r: states[r].rank)
+                    victim = max(running, key=lambda r: states[r].priority_key)
                     place = "of the running it has the largest (priority, arrival time)"
                 running.remove(victim)
                 walk.idle.pop(victim, None)
@@ -384,8 +384,8 @@ class Explainer:
     # -- the waiting ones -------------------------------------------------------------------------
 
     def _ahead(self, request_id: str, queue: list[str], arrived: list[str]) -> str | None:
-        """Who should have been tried before this one. Of those that arrived together nobody knows
-        the order, unless their priorities tell."""
+        """The request that should have been tried before this one. The order of those that arrived
+        together is not known, unless their priorities tell."""
         if request_id not in queue or queue[0] == request_id:
             return None
         if not self.by_priority and queue[0] in arrived and request_id in arrived:

@@ -24,7 +24,6 @@ from mini_vllm.core.sched.output import (
     SchedulerOutput,
 )
 from mini_vllm.core.stats import PrefixCacheStats
-from mini_vllm.engine.batch_queue import Batch
 from mini_vllm.engine.llm_engine import LLMEngine
 from mini_vllm.engine.step_record import StepRecord
 from mini_vllm.trace.reasons import Explainer
@@ -206,9 +205,9 @@ class TraceRecorder:
         sampled = record.model_runner_output
         self._take_down(record.index, record.scheduler_output, record.outputs, *times, sampled)
 
-    def _observe_plan(self, batch: Batch) -> None:
+    def _observe_plan(self, scheduler_output: SchedulerOutput, schedule_time: float) -> None:
         self._num_plans += 1
-        step = self._take_down(self._num_plans, batch.scheduler_output, [], batch.schedule_time)
+        step = self._take_down(self._num_plans, scheduler_output, [], schedule_time)
         self._planned[self._num_plans] = step
 
     def _observe_result(self, record: StepRecord) -> None:
@@ -328,7 +327,7 @@ class TraceRecorder:
         return step
 
     def _note_drafts(self) -> None:
-        """Tell who explains how many drafts each request has for the next step to check."""
+        """Tell the explainer how many drafts each request has for the next step to check."""
         if self.core.config.speculation is None:
             return
         for request in self.core.scheduler.requests.values():

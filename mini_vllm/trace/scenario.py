@@ -6,7 +6,7 @@
                   {"id": "B", "prompt": 90, "step": 3, "priority": 0, "abort": 9},
                   {"id": "C", "prompt": 40, "shared": 32, "step": 4}]}
 
-`prompt` is text, token ids, or a number of tokens that share no prefix with anybody else's, but for
+`prompt` is text, token ids, or a number of tokens that share no prefix with any other request's, but for
 the first `shared` of them, which are the same in every request that has `shared`. A request is added
 just before `step`, and aborted just before `abort`; the first step is 1. If the engine has nothing
 to do before that, the next request comes at once. `config` has fields of `EngineConfig`, any other
@@ -29,7 +29,7 @@ from mini_vllm.engine.llm_engine import LLMEngine
 from mini_vllm.sampling_params import PARAMETERS, SamplingParams
 from mini_vllm.trace.recorder import TraceRecorder
 from mini_vllm.trace.types import Trace
-from mini_vllm.utils.outside import is_text, short
+from mini_vllm.utils.untrusted import is_text, shorten_repr
 
 VERSION = 1
 _TOP = ("scenario", "title", "about", "config", "requests")
@@ -75,14 +75,14 @@ def read_scenario(value: Any) -> Scenario:
     if not is_scenario(value):
         raise ScenarioError(f"not a scenario: no object with the key 'scenario': {VERSION}")
     if value["scenario"] != VERSION:
-        raise ScenarioError(f"scenario {short(value['scenario'])}; this reads {VERSION}")
+        raise ScenarioError(f"scenario {shorten_repr(value['scenario'])}; this reads {VERSION}")
     _known("the scenario", value, _TOP)
     for key in ("title", "about"):
         if not isinstance(value.get(key, ""), str) or not is_text(value.get(key, "")):
-            raise ScenarioError(f"{key} must be text, got {short(value[key])}")
+            raise ScenarioError(f"{key} must be text, got {shorten_repr(value[key])}")
     settings = value.get("config", {})
     if not isinstance(settings, dict):
-        raise ScenarioError(f"config must be an object, got {short(settings)}")
+        raise ScenarioError(f"config must be an object, got {shorten_repr(settings)}")
     _known("config", settings, tuple(f.name for f in fields(EngineConfig)))
     try:
         config = EngineConfig(**settings)
@@ -97,7 +97,7 @@ def read_scenario(value: Any) -> Scenario:
     for place, request in enumerate(requests):
         arrival = _arrival(request, place, left)
         if arrival.request_id in ids:
-            raise ScenarioError(f"the id {short(arrival.request_id)} stands twice")
+            raise ScenarioError(f"the id {shorten_repr(arrival.request_id)} stands twice")
         ids.add(arrival.request_id)
         left -= len(arrival.prompt) if type(request["prompt"]) is int else 0
         scenario.requests.append(arrival)
@@ -107,32 +107,34 @@ def read_scenario(value: Any) -> Scenario:
 def _known(where: str, value: dict[str, Any], names: tuple[str, ...]) -> None:
     if unknown := sorted(set(value) - set(names)):
         raise ScenarioError(
-            f"{where}: unknown key {short(unknown[0])}; known are {', '.join(names)}"
+            f"{where}: unknown key {shorten_repr(unknown[0])}; known are {', '.join(names)}"
         )
 
 
 def _arrival(request: Any, place: int, most: int) -> Arrival:
     if not isinstance(request, dict) or not isinstance(request.get("id"), str) or not request["id"]:
         raise ScenarioError(
-            f"request {place}: expected an object with an 'id', got {short(request)}"
+            f"request {place}: expected an object with an 'id', got {shorten_repr(request)}"
         )
     if not is_text(request["id"]):
-        raise ScenarioError(f"request {place}: id must be text, got {short(request['id'])}")
-    where = f"request {short(request['id'])}"
+        raise ScenarioError(f"request {place}: id must be text, got {shorten_repr(request['id'])}")
+    where = f"request {shorten_repr(request['id'])}"
     sampling = set(PARAMETERS) - {"n"}
     if unknown := sorted(set(request) - {*_OWN, *sampling}):
         raise ScenarioError(
-            f"{where}: unknown key {short(unknown[0])}; known are {', '.join(_OWN)} and the fields of "
+            f"{where}: unknown key {shorten_repr(unknown[0])}; known are {', '.join(_OWN)} and the fields of "
             "SamplingParams but n"
         )
     for key, least in (("step", 1), ("abort", 1), ("shared", 0), ("priority", None)):
         number = request.get(key, least or 0)
         if isinstance(number, bool) or not isinstance(number, int):
-            raise ScenarioError(f"{where}: {key} must be an integer, got {short(number)}")
+            raise ScenarioError(f"{where}: {key} must be an integer, got {shorten_repr(number)}")
         if least is not None and number < least:
-            raise ScenarioError(f"{where}: {key} must be at least {least}, got {short(number)}")
+            raise ScenarioError(
+                f"{where}: {key} must be at least {least}, got {shorten_repr(number)}"
+            )
         if abs(number) >= 2**53:  # past this, the page's numbers are no integers any more
-            raise ScenarioError(f"{where}: {key} must be below 2**53, got {short(number)}")
+            raise ScenarioError(f"{where}: {key} must be below 2**53, got {shorten_repr(number)}")
     given = {key: request[key] for key in request if key not in _OWN}
     defaults = {"temperature": 0.0, "max_tokens": 16, "ignore_eos": True}
     try:
@@ -151,14 +153,14 @@ def _prompt(prompt: Any, shared: int, place: int, where: str, most: int) -> str 
         return prompt
     if isinstance(prompt, bool) or not isinstance(prompt, int):
         rule = "a number, to have 'shared'" if shared else "text, token ids or a number"
-        raise ScenarioError(f"{where}: prompt must be {rule}, got {short(prompt)}")
+        raise ScenarioError(f"{where}: prompt must be {rule}, got {shorten_repr(prompt)}")
     if not 0 <= shared <= prompt or not prompt:
         raise ScenarioError(
-            f"{where}: a prompt of {short(prompt)} tokens, {short(shared)} of them shared"
+            f"{where}: a prompt of {shorten_repr(prompt)} tokens, {shorten_repr(shared)} of them shared"
         )
     if prompt > most:
         raise ScenarioError(
-            f"{where}: a prompt of {short(prompt)} tokens; all prompts of a scenario together may "
+            f"{where}: a prompt of {shorten_repr(prompt)} tokens; all prompts of a scenario together may "
             f"have {MOST_TOKENS}"
         )
     # The first token of its own tells it from all others; letters follow, so that it can be read.
@@ -220,7 +222,9 @@ def _run(scenario: Scenario, model: str | Path) -> Trace:
                     arrival.request_id, prompt, arrival.params, float(place), arrival.priority
                 )
             except (TypeError, ValueError) as error:
-                raise ScenarioError(f"request {short(arrival.request_id)}: {error}") from error
+                raise ScenarioError(
+                    f"request {shorten_repr(arrival.request_id)}: {error}"
+                ) from error
         while aborts and aborts[-1][0] <= number:
             request_id = aborts.pop()[1]
             if known.has_request(request_id):

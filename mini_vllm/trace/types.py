@@ -11,7 +11,7 @@ class RequestInfo:
     """What of a request does not change from step to step.
 
     Attributes:
-        prompt: its text; None if token ids were given, or if nobody knows.
+        prompt: its text; None if token ids were given, or if it is not known.
         output_token_ids: all that it sampled.
         texts: what each of those added to its text, so that the text after any step can be shown;
             None without a tokenizer.
@@ -49,7 +49,7 @@ class RequestStep:
         why: why it got this many tokens.
         kind: `prefill`, `decode`, or `recompute`: tokens it had computed before it was preempted.
         draft_token_ids: of the tokens computed, the last: drafts, which it only checked. With asynchronous
-            scheduling nobody but the worker knows the rejected ones: -1.
+            scheduling only the worker knows the rejected ones: -1.
         num_accepted_tokens: how many of those, from the first on, were accepted.
     """
 
@@ -81,14 +81,14 @@ class StepTrace:
         arrived, aborted: ids of those that came, and that were ended from outside, since the last
             step. A request whose text holds a stop string is ended from outside too: only the
             front end sees text.
-        evicted: blocks whose cached content was dropped to give them to somebody.
+        evicted: blocks whose cached content was dropped to give them to a request.
         published: blocks that can be found by their hash from this step on.
-        hashes: the first digits of those hashes, in the same order; empty where nobody knows them.
+        hashes: the first digits of those hashes, in the same order; empty where they are not known.
         freed: blocks that came to the back of the free queue since the last step, in the queue's
             order. The last of them are those of the requests that finished in this step.
         cached_blocks: free blocks that still hold cached content, when the step was over.
         shared_blocks: blocks in more than one table, at the same time.
-        blocks_in_use: those that somebody held while it ran.
+        blocks_in_use: those that a request held while it ran.
         why_waiting: why the head of the queue was not admitted.
         why_behind: why the others in the queue were not.
         why: request id -> why it was preempted, or runs without getting a token.
@@ -145,9 +145,9 @@ class Trace:
         source: whose decisions these are.
         pieces: token id -> how to print it.
         cached_at_start: blocks that held cached content before the first step.
-        hashes_at_start: the first digits of their hashes; empty where nobody knows them.
+        hashes_at_start: the first digits of their hashes; empty where they are not known.
         free_at_start: the free queue before the first step as runs, first and last block of each:
-            `[[1, 4095]]`. None where nobody knows it.
+            `[[1, 4095]]`. None where it is not known.
         aborted_at_end: ids of those ended after the last step.
     """
 

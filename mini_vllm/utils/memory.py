@@ -5,6 +5,10 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
 
 _CGROUP = Path("/sys/fs/cgroup/memory.max")
 _MEMINFO = Path("/proc/meminfo")
@@ -34,3 +38,11 @@ def available_memory() -> int:
         line = next(line for line in lines if line.startswith("MemAvailable:"))
         there = min(there, 1024 * int(line.split()[1]))
     return there
+
+
+def allocate_zeros(shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
+    """`np.zeros`. Raises MemoryError where there is no room; numpy says ValueError past 2**63 bytes."""
+    try:
+        return np.zeros(shape, dtype)
+    except ValueError as error:
+        raise MemoryError(str(error)) from error

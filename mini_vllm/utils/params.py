@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from mini_vllm.utils import values
-from mini_vllm.utils.outside import short
+from mini_vllm.utils.untrusted import shorten_repr
 
 
 class RequestOutputKind(Enum):
@@ -42,12 +42,12 @@ class RepetitionDetectionParams:
         if not 0 <= self.min_pattern_size <= self.max_pattern_size:
             raise ValueError(
                 "repetition_detection needs 0 <= min_pattern_size <= max_pattern_size, got "
-                f"{short(self.min_pattern_size)} and {short(self.max_pattern_size)}."
+                f"{shorten_repr(self.min_pattern_size)} and {shorten_repr(self.max_pattern_size)}."
             )
         if self.max_pattern_size > 0 and self.min_count < 2:
             raise ValueError(
                 "repetition_detection needs a min_count of at least 2, got "
-                f"{short(self.min_count)}."
+                f"{shorten_repr(self.min_count)}."
             )
 
 
@@ -64,7 +64,8 @@ class BeamSearchParams:
         length_penalty: above 0 the length counts in a beam's favour; 0: the sum of log probabilities ranks.
         include_stop_str_in_output: keep EOS in what the server answers.
 
-    Raises ValueError for a width or a number of tokens below 1.
+    Raises ValueError for a width or a number of tokens below 1, TypeError or ValueError for a penalty or a
+    temperature that is no finite number.
     """
 
     beam_width: int
@@ -78,4 +79,8 @@ class BeamSearchParams:
         for name in ("beam_width", "max_tokens"):
             value = getattr(self, name)
             if not values.is_int(value) or value < 1:
-                raise ValueError(f"{name} must be an integer of at least 1, got {short(value)}.")
+                raise ValueError(
+                    f"{name} must be an integer of at least 1, got {shorten_repr(value)}."
+                )
+        self.length_penalty = values.number("length_penalty", self.length_penalty)
+        self.temperature = values.number("temperature", self.temperature)

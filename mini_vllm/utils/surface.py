@@ -78,7 +78,9 @@ def is_harmless(kind: str, name: str, value: object) -> bool:
     )
 
 
-def take_harmless(kind: str, given: Mapping[str, Any], owner: str, known: Iterable[str]) -> None:
+def reject_unsupported(
+    kind: str, given: Mapping[str, Any], owner: str, known: Iterable[str]
+) -> None:
     """Let harmless arguments pass and refuse the others.
 
     Args:

@@ -7,11 +7,13 @@ from collections.abc import Iterable
 from numbers import Real
 from typing import TypeGuard
 
-from mini_vllm.utils.outside import short
+from mini_vllm.utils.untrusted import shorten_repr
 
 
 def wrong_type(name: str, rule: str, value: object) -> TypeError:
-    return TypeError(f"{name} must be {rule}, got {short(value)} of type {type(value).__name__}.")
+    return TypeError(
+        f"{name} must be {rule}, got {shorten_repr(value)} of type {type(value).__name__}."
+    )
 
 
 def is_int(value: object) -> TypeGuard[int]:
@@ -57,7 +59,7 @@ def strings(name: str, value: object) -> list[str]:
     if not isinstance(given, list) or not all(isinstance(s, str) for s in given):
         raise wrong_type(name, "a string or a list of strings", value)
     if "" in given:
-        raise ValueError(f"{name} must not hold an empty string, got {short(value)}.")
+        raise ValueError(f"{name} must not hold an empty string, got {shorten_repr(value)}.")
     return given.copy()
 
 
@@ -67,7 +69,7 @@ def token_ids(name: str, value: object) -> list[int] | None:
     if not isinstance(value, list):
         raise wrong_type(name, "a list of integers", value)
     if not all(map(is_int, value)):
-        raise ValueError(f"{name} must hold integers only, got {short(value)}.")
+        raise ValueError(f"{name} must hold integers only, got {shorten_repr(value)}.")
     return value.copy()
 
 
@@ -86,6 +88,6 @@ def check_vocabulary(name: str, token_ids: Iterable[int], vocab_size: int) -> No
     outside = [token_id for token_id in token_ids if not 0 <= token_id < vocab_size]
     if outside:
         raise ValueError(
-            f"{name} holds token ids outside the vocabulary, {short(outside)}: valid ids are 0 to "
+            f"{name} holds token ids outside the vocabulary, {shorten_repr(outside)}: valid ids are 0 to "
             f"{vocab_size - 1}."
         )

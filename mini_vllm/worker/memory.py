@@ -10,7 +10,7 @@ from mini_vllm.config.engine import EngineConfig
 from mini_vllm.config.model import LlamaConfig
 from mini_vllm.core.kv_cache_groups import block_bytes
 from mini_vllm.utils.memory import machine_memory
-from mini_vllm.utils.outside import short
+from mini_vllm.utils.untrusted import shorten_repr
 
 _BYTES_A_BLOCK = 200
 """About what Python keeps of one block: the object, its place in the pool's list."""
@@ -24,10 +24,12 @@ def check_memory(config: EngineConfig, model: LlamaConfig, drafter_block_bytes: 
         drafter_block_bytes: what a drafter's layers keep of a block.
     """
     assert config.num_gpu_blocks is not None and config.max_model_len is not None
-    page = block_bytes(model, config.block_size, config.kv_cache_dtype) + drafter_block_bytes
+    bytes_per_block = (
+        block_bytes(model, config.block_size, config.kv_cache_dtype) + drafter_block_bytes
+    )
     row = 4 * config.max_model_len + 4 * -(-config.max_model_len // config.block_size) + 100
     needs = {
-        "num_gpu_blocks": config.num_gpu_blocks * (page + _BYTES_A_BLOCK),
+        "num_gpu_blocks": config.num_gpu_blocks * (bytes_per_block + _BYTES_A_BLOCK),
         "max_num_seqs": config.max_num_seqs * row,
         "max_num_batched_tokens": 4 * config.token_budget,
     }
@@ -53,6 +55,7 @@ def check_memory(config: EngineConfig, model: LlamaConfig, drafter_block_bytes: 
         "cudagraph_capture_sizes": "",
     }[name]
     raise ValueError(
-        f"{name} ({short(value)}){beside} needs {needs[name] / 1024**3:,.1f} GiB of memory, and there are "
+        f"{name} ({shorten_repr(value)}){beside} needs {needs[name] / 1024**3:,.1f} GiB of memory, and "
+        "there are "
         f"{there / 1024**3:,.1f} GiB"
     )

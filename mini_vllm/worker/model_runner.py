@@ -1,141 +1,111 @@
 """From a step's decisions to arrays, through the model, to sampled tokens.
 
-Mirrors `vllm/v1/worker/gpu_model_runner.py` (`_update_states`, `_prepare_inputs` 1863, `execute_model`
-3955, `sample_tokens` 4320), `gpu_input_batch.py` and `block_table.py`.
+Mirrors `vllm/v1/worker/gpu_model_runner.py` (`_update_states` 1116, `_prepare_inputs` 1863, `execute_model`
+3955, `sample_tokens` 4320). A step comes in two calls, as upstream: what must happen between the model and
+the sampler finds its place there. All requests of a step are laid end to end in flat arrays.
 
-The runner keeps its own copy of every request's tokens and block table and is told only what
-changed, as upstream's worker is, which lives in another process. All requests of a step are laid end
-to end in flat arrays; nothing is padded.
+There is one runner. What runs the model, numpy or torch, plainly or as a graph, is its `forward`
+(`forward.py`); what an ability adds to a step is a component (`components.py`).
 
-With asynchronous scheduling a step is planned with places for tokens that nobody knows yet. What was
+With asynchronous scheduling a step is planned with places for tokens that are not known yet. What was
 sampled is written into the request's row at once, so the next step, which begins after this one, finds
 its input there; upstream keeps it on the device, as `prev_sampled_token_ids`, for the same purpose
 (`vllm/v1/worker/gpu_model_runner.py:3591 in GPUModelRunner._bookkeeping_sync`).
 
-Left out: multi-modal inputs, LoRA, CUDA graphs, parallelism. Drafts are `spec_decode_runner.py`'s.
-Upstream also samples rows that are still in the middle of their prompt and throws the token away; here
-only rows that have caught up are sampled.
+Left out: multi-modal inputs, LoRA, parallelism. Upstream also samples rows that are still in the middle of
+their prompt and throws the token away; here only rows that have caught up are sampled.
 """
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from mini_vllm.attention import AttentionMetadata
 from mini_vllm.config.engine import EngineConfig
+from mini_vllm.core.kv_cache_groups import get_kv_cache_config, get_places_of_layers
+from mini_vllm.core.kv_cache_interface import SlidingWindowSpec
 from mini_vllm.core.sched.output import (
     DraftTokenIds,
     ModelRunnerOutput,
     NewRequestData,
     SchedulerOutput,
 )
-from mini_vllm.layers.quantization.kv_cache import QuantizedAttention, QuantizedKVCache
 from mini_vllm.models.llama import LlamaForCausalLM
-from mini_vllm.sample.logits_processor.load import build_logitsprocs
-from mini_vllm.sample.metadata import SamplingMetadata, make_generator
+from mini_vllm.sample.logitsprocs import build_logitsprocs
+from mini_vllm.sample.metadata import SamplingMetadata
 from mini_vllm.sample.ops import LogprobsLists, compute_logprobs, gather_logprobs
 from mini_vllm.sample.sampler import Sampler
-from mini_vllm.sampling_params import SamplingParams
 from mini_vllm.utils.math import cdiv
-from mini_vllm.utils.threads import shared_products
+from mini_vllm.worker.components import ExecuteModelState, NoSpeculation, Speculation
+from mini_vllm.worker.forward import ModelForward, NumpyForward, with_kv_cache_dtype
+from mini_vllm.worker.gpu_input_batch import CachedRequestState, InputBatch, Ints
 
-
-class CachedRequestState:
-    """What the worker remembers of a request
-    (`vllm/v1/worker/gpu_input_batch.py:34 CachedRequestState`).
-
-    `row` is its place in the runner's arrays; -1 while it is preempted.
-    """
-
-    __slots__ = (
-        "generator",
-        "output_token_ids",
-        "prompt_logprobs",
-        "prompt_token_ids",
-        "req_id",
-        "row",
-        "sampling_params",
-    )
-
-    def __init__(self, req_id: str, prompt_token_ids: list[int], params: SamplingParams) -> None:
-        self.req_id = req_id
-        self.prompt_token_ids = prompt_token_ids
-        self.sampling_params = params
-        self.output_token_ids: list[int] = []
-        self.generator = make_generator(params)
-        self.row = -1
-        self.prompt_logprobs: list[LogprobsLists] = []  # of the chunks up to now
-
-
-def with_kv_cache_dtype(model: LlamaForCausalLM, kv_cache_dtype: str) -> LlamaForCausalLM:
-    """The model, attending over a cache of such numbers. Who gave it may run it over a plain cache, too."""
-    if kv_cache_dtype != "auto":
-        model = copy.copy(model)
-        model.attention = QuantizedAttention(model.attention)
-    return model
-
-
-def kv_cache_shape(model: LlamaForCausalLM, num_blocks: int, block_size: int) -> tuple[int, ...]:
-    """Shape of one layer's cache, as the model's attention wants it."""
-    config = model.config
-    return model.attention.get_kv_cache_shape(
-        num_blocks, block_size, config.num_key_value_heads, config.head_dim
-    )
-
-
-def allocate_kv_caches(
-    model: LlamaForCausalLM, shape: tuple[int, ...], kv_cache_dtype: str
-) -> list[Any]:
-    """One cache a layer, of zeros. Raises MemoryError or ValueError where there is no room."""
-    if kv_cache_dtype != "auto":
-        scales = [(layer.self_attn.k_scale, layer.self_attn.v_scale) for layer in model.layers]
-        return [QuantizedKVCache(shape, kv_cache_dtype, *pair) for pair in scales]
-    return [np.zeros(shape, np.float32) for _ in model.layers]
+if TYPE_CHECKING:
+    from mini_vllm.attention.backend import Array
 
 
 class ModelRunner:
-    """Executes steps. Owns the KV cache arrays, one a layer.
+    """Executes steps. Owns the persistent batch, and through `forward` the KV cache arrays.
 
     Args:
         model: the model; its attention backend decides the layout of the KV cache.
         config: `num_gpu_blocks` and `max_model_len` must be set.
         sampler: the sampler to use.
+        make_forward: `(model, config, kv_cache_config)`, makes what runs the model.
+        make_speculation: `(model, config, sampler, input_batch)`, makes what drafts; None: nothing does.
 
-    Raises ValueError if the arrays are more than the machine's memory.
+    Raises ValueError if the arrays are more than the machine's memory, and as the parts do.
     """
 
-    def __init__(self, model: LlamaForCausalLM, config: EngineConfig, sampler: Sampler) -> None:
+    def __init__(
+        self,
+        model: LlamaForCausalLM,
+        config: EngineConfig,
+        sampler: Sampler,
+        make_forward: Callable[..., ModelForward] = NumpyForward,
+        make_speculation: Callable[..., Speculation] | None = None,
+    ) -> None:
         assert config.num_gpu_blocks is not None and config.max_model_len is not None
-        self.kv_cache_dtype = config.kv_cache_dtype
-        self.model = model = with_kv_cache_dtype(model, self.kv_cache_dtype)
+        self.model = model = with_kv_cache_dtype(model, config.kv_cache_dtype)
         self.sampler = sampler
         self.logitsprocs = build_logitsprocs(config, config.logits_processors)
         self.block_size = config.block_size
         self.vocab_size = model.config.vocab_size
-        shape = kv_cache_shape(model, config.num_gpu_blocks, config.block_size)
         rows = config.max_num_seqs
-        max_blocks = cdiv(config.max_model_len, self.block_size)
+        self.kv_cache_config = get_kv_cache_config(
+            model.config, config.block_size, config.num_gpu_blocks
+        )
+        groups = self.kv_cache_config.kv_cache_groups
+        kv_specs = [group.kv_cache_spec for group in groups]
+        self.sliding_windows = [
+            kv_spec.sliding_window if isinstance(kv_spec, SlidingWindowSpec) else None
+            for kv_spec in kv_specs
+        ]
+        self._group_of_layers = [group_id for group_id, _ in get_places_of_layers(groups)]
         try:
-            self.kv_caches = self._allocate_kv_caches(shape)
-            # The persistent batch: one row a request, reused when it leaves.
-            self.token_ids = np.zeros((rows, config.max_model_len), np.int32)
-            self.block_table = np.zeros((rows, max_blocks), np.int32)
-        except (MemoryError, ValueError) as error:  # numpy says ValueError past 2**63 bytes
+            self.input_batch = InputBatch(
+                rows, config.max_model_len, config.block_size, len(groups)
+            )
+            self.speculation: Speculation = (
+                make_speculation(model, config, sampler, self.input_batch)
+                if make_speculation
+                else NoSpeculation()
+            )
+            # The last: it may capture the model, and an EAGLE head has told that what to give.
+            self.forward = make_forward(model, config, self.kv_cache_config)
+        except MemoryError as error:
             raise ValueError(
                 f"num_gpu_blocks ({config.num_gpu_blocks}) and max_num_seqs ({rows}) need more "
                 f"memory than there is: {error}"
             ) from error
+        self.kv_caches = self.forward.kv_caches
         self.requests: dict[str, CachedRequestState] = {}
-        self.row_of: dict[str, int] = {}
-        self._free_rows = list(range(rows))[::-1]
-        self.num_tokens = np.zeros(rows, np.int32)
-        self.num_computed_tokens = np.zeros(rows, np.int32)
-        self.num_blocks = [0] * rows
         self.num_prompt_logprobs: dict[str, int] = {}  # of requests that still wait for theirs
+        self.execute_model_state: ExecuteModelState | None = None
         self._metadata: tuple[list[CachedRequestState], SamplingMetadata] | None = None
 
     # -- state ------------------------------------------------------------------------------------
@@ -143,12 +113,13 @@ class ModelRunner:
     def _update_states(self, scheduler_output: SchedulerOutput) -> None:
         """Apply what the scheduler says has changed
         (`vllm/v1/worker/gpu_model_runner.py:1116 GPUModelRunner._update_states`)."""
+        batch = self.input_batch
         for req_id in scheduler_output.finished_req_ids:
             if req_id in self.requests:
-                self._release_row(self.requests.pop(req_id))
+                self._remove_from_batch(self.requests.pop(req_id))
                 self.num_prompt_logprobs.pop(req_id, None)
         for req_id in scheduler_output.preempted_req_ids | scheduler_output.reset_req_ids:
-            self._release_row(self.requests[req_id])
+            self._remove_from_batch(self.requests[req_id])
 
         cached = scheduler_output.scheduled_cached_reqs
         resumed = cached.resumed_req_ids
@@ -163,12 +134,11 @@ class ModelRunner:
                 continue
             req_id = cached.req_ids[i]
             if req_id in resumed:
-                self._take_row(self.requests[req_id])
-            self._append_blocks(self.row_of[req_id], block_ids)
+                batch.add_request(self.requests[req_id])
+            batch.block_table.append_row(_by_group(block_ids), batch.req_id_to_index[req_id])
         if cached.req_ids:
-            row_of = self.row_of
-            rows = [row_of[req_id] for req_id in cached.req_ids]
-            self.num_computed_tokens[rows] = cached.num_computed_tokens
+            batch.num_computed_tokens[batch.rows_of(cached.req_ids)] = cached.num_computed_tokens
+            self.speculation.correct_num_computed_tokens(cached.req_ids)
         for new in scheduler_output.scheduled_new_reqs:
             self._add_request(new)
 
@@ -178,77 +148,78 @@ class ModelRunner:
         wanted = new.sampling_params.prompt_logprobs
         if wanted is not None:
             self.num_prompt_logprobs[new.req_id] = self.vocab_size if wanted == -1 else wanted
-        self._take_row(state)
-        self._append_blocks(state.row, new.block_ids)
-        self.num_computed_tokens[state.row] = new.num_computed_tokens
+        row = self.input_batch.add_request(state)
+        self.input_batch.block_table.append_row(_by_group(new.block_ids), row)
+        self.input_batch.num_computed_tokens[row] = new.num_computed_tokens
 
-    def _take_row(self, state: CachedRequestState) -> None:
-        """Give the request a row: its tokens, and a block table that is empty again."""
-        row = state.row = self._free_rows.pop()
-        self.row_of[state.req_id] = row
-        tokens = state.prompt_token_ids + state.output_token_ids
-        self.token_ids[row, : len(tokens)] = tokens
-        self.num_tokens[row] = len(tokens)
-        self.num_blocks[row] = 0
-
-    def _release_row(self, state: CachedRequestState) -> None:
-        if state.row >= 0:
-            self._free_rows.append(state.row)
-            del self.row_of[state.req_id]
-            state.row = -1
-            state.prompt_logprobs = []  # preempted in mid-prompt: it starts over
-
-    def _append_blocks(self, row: int, block_ids: list[int]) -> None:
-        start = self.num_blocks[row]
-        self.num_blocks[row] = start + len(block_ids)
-        self.block_table[row, start : start + len(block_ids)] = block_ids
+    def _remove_from_batch(self, state: CachedRequestState) -> None:
+        self.input_batch.remove_request(state)
+        self.speculation.forget(state.req_id)
 
     # -- one step ---------------------------------------------------------------------------------
 
-    def execute_model(self, scheduler_output: SchedulerOutput) -> ModelRunnerOutput:
-        """Run one step and sample for every request that has caught up."""
-        with shared_products():
-            return self._execute_model(scheduler_output)
-
-    def _execute_model(self, scheduler_output: SchedulerOutput) -> ModelRunnerOutput:
-        self._update_states(scheduler_output)
-        req_ids = list(scheduler_output.num_scheduled_tokens)
-        index = {req_id: i for i, req_id in enumerate(req_ids)}
-        if not req_ids:
-            return ModelRunnerOutput([], {}, [])
-        rows = np.array([self.row_of[req_id] for req_id in req_ids])
-        num_scheduled_tokens = np.array([*scheduler_output.num_scheduled_tokens.values()], np.int32)
-        input_ids, positions, attn_metadata = self._prepare_inputs(rows, num_scheduled_tokens)
-        hidden_states = self._model_forward(input_ids, positions, attn_metadata)
-
-        result = ModelRunnerOutput(req_ids, index, [[] for _ in req_ids])
-        result.prompt_logprobs_dict = self._get_prompt_logprobs_dict(
-            index, attn_metadata, hidden_states
+    def execute_model(self, scheduler_output: SchedulerOutput) -> ModelRunnerOutput | None:
+        """Run one step up to its hidden states. None: `sample_tokens` gives the result
+        (`vllm/v1/worker/gpu_model_runner.py:3955 GPUModelRunner.execute_model`)."""
+        with self.forward.step():
+            self._update_states(scheduler_output)
+            req_ids = list(scheduler_output.num_scheduled_tokens)
+            if not req_ids:
+                return ModelRunnerOutput([], {}, [])
+            rows = self.input_batch.rows_of(req_ids)
+            num_scheduled_tokens = np.array(
+                [*scheduler_output.num_scheduled_tokens.values()], np.int32
+            )
+            num_draft_tokens = self.speculation.write_drafts(
+                req_ids, scheduler_output.scheduled_spec_decode_tokens
+            )
+            input_ids, positions, attn_metadata = self._prepare_inputs(rows, num_scheduled_tokens)
+            aux: list[Any] | None = [] if self.speculation.use_aux_hidden_states else None
+            hidden_states = self._model_forward(input_ids, positions, attn_metadata, aux)
+        self.execute_model_state = ExecuteModelState(
+            req_ids, rows, num_draft_tokens, input_ids, positions, attn_metadata, hidden_states, aux
         )
-        # Who is in the middle of its prompt has nothing to sample.
-        caught_up = np.flatnonzero(attn_metadata.seq_lens == self.num_tokens[rows])
-        sampled_ids = [req_ids[i] for i in caught_up]
-        if not sampled_ids:
-            return result
-        logits_indices = attn_metadata.query_start_loc[1:][caught_up] - 1
-        logits = self._compute_logits(hidden_states, logits_indices)
-        sampled_token_ids = self._sample(logits, sampled_ids, result)
+        return None
 
-        # Remember the new tokens: they are the next step's input.
-        sampled_rows = rows[caught_up]
-        self.token_ids[sampled_rows, self.num_tokens[sampled_rows]] = sampled_token_ids
-        self.num_tokens[sampled_rows] += 1
-        for req_id, token in zip(sampled_ids, sampled_token_ids.tolist(), strict=True):
-            self.requests[req_id].output_token_ids.append(token)
-            result.sampled_token_ids[index[req_id]].append(token)
+    def sample_tokens(self, grammar_output: None = None) -> ModelRunnerOutput:
+        """Sample for every request of the step that has caught up, and draft for the next step
+        (`vllm/v1/worker/gpu_model_runner.py:4320 GPUModelRunner.sample_tokens`).
+
+        `grammar_output`: what grammars allow; there are none yet.
+        """
+        state, self.execute_model_state = self.execute_model_state, None
+        assert state is not None, "execute_model comes first"
+        batch, md = self.input_batch, state.attn_metadata
+        index = {req_id: i for i, req_id in enumerate(state.req_ids)}
+        result = ModelRunnerOutput(state.req_ids, index, [[] for _ in state.req_ids])
+        result.cudagraph_stats = self.forward.stat
+        with self.forward.step():
+            result.prompt_logprobs_dict = self._get_prompt_logprobs_dict(
+                index, md, state.hidden_states
+            )
+            # A request in the middle of its prompt has nothing to sample.
+            num_tokens = batch.num_tokens[state.rows] + state.num_draft_tokens
+            caught_up = np.flatnonzero(md.seq_lens == num_tokens)
+            sampling_metadata = None
+            if len(caught_up):
+                states = [self.requests[state.req_ids[i]] for i in caught_up]
+                sampling_metadata = self._sampling_metadata(states)
+                sampled = self._sample(state, caught_up, states, sampling_metadata, result)
+                batch.append_tokens(state.rows[caught_up], sampled)
+                for i, request, token_ids in zip(caught_up, states, sampled, strict=True):
+                    request.output_token_ids.extend(token_ids)
+                    result.sampled_token_ids[i] = token_ids
+            self.speculation.propose(
+                state, caught_up, result.sampled_token_ids, sampling_metadata, self.forward.to_numpy
+            )
         return result
 
     def take_draft_token_ids(self) -> DraftTokenIds | None:
-        """What was drafted for the next step: nothing (`SpecDecodeModelRunner` does)."""
-        return None
+        """What was drafted for the next step."""
+        return self.speculation.take_draft_token_ids()
 
     def _prepare_inputs(
-        self, rows: np.ndarray, num_scheduled_tokens: np.ndarray
+        self, rows: Ints, num_scheduled_tokens: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray, AttentionMetadata]:
         """Lay the step's tokens end to end.
 
@@ -256,10 +227,11 @@ class ModelRunner:
             rows: [num_reqs], the requests' rows.
             num_scheduled_tokens: int32 [num_reqs].
 
-        Returns `input_ids` and `positions`, int [num_tokens], and the attention metadata. A token at
-        position p of a request goes to slot `table[p // block_size] * block_size + p % block_size`.
+        Returns `input_ids` and `positions`, int [num_tokens], and the attention metadata: the first
+        group's; if there are several, its `layers` has those of all layers.
         """
-        num_computed_tokens = self.num_computed_tokens[rows]
+        batch = self.input_batch
+        num_computed_tokens = batch.num_computed_tokens[rows]
         seq_lens = num_computed_tokens + num_scheduled_tokens
         query_start_loc = np.zeros(len(rows) + 1, np.int32)
         np.cumsum(num_scheduled_tokens, out=query_start_loc[1:])
@@ -268,39 +240,59 @@ class ModelRunner:
         arange = np.arange(len(req_indices), dtype=np.int32) - query_start_loc[req_indices]
         positions = num_computed_tokens[req_indices] + arange
         token_rows = rows[req_indices]
-        block_size = self.block_size
-        block_numbers = self.block_table[token_rows, positions // block_size]
-        slot_mapping = block_numbers.astype(np.int64) * block_size + positions % block_size
-        attn_metadata = AttentionMetadata(
-            query_start_loc=query_start_loc,
-            seq_lens=seq_lens,
-            block_table=self.block_table[rows, : cdiv(int(seq_lens.max()), block_size)],
-            slot_mapping=slot_mapping,
-            block_size=block_size,
-        )
-        return self.token_ids[token_rows, positions], positions, attn_metadata
-
-    # The three places where arrays meet the model; `gpu/model_runner.py` has its own.
-
-    def _allocate_kv_caches(self, shape: tuple[int, ...]) -> list[Any]:
-        """One cache a layer, of zeros. Raises MemoryError or ValueError where there is no room."""
-        return allocate_kv_caches(self.model, shape, self.kv_cache_dtype)
+        num_blocks = cdiv(int(seq_lens.max()), self.block_size)
+        of_groups = [
+            AttentionMetadata(
+                query_start_loc=query_start_loc,
+                seq_lens=seq_lens,
+                block_table=block_table.table[rows, :num_blocks],
+                slot_mapping=block_table.compute_slot_mapping(token_rows, positions),
+                block_size=self.block_size,
+                sliding_window=window,
+            )
+            for block_table, window in zip(
+                batch.block_table.block_tables, self.sliding_windows, strict=True
+            )
+        ]
+        attn_metadata = of_groups[0]
+        if len(of_groups) > 1:
+            layers = [of_groups[group_id] for group_id in self._group_of_layers]
+            attn_metadata = replace(attn_metadata, layers=layers)
+        return batch.token_ids[token_rows, positions], positions, attn_metadata
 
     def _model_forward(
-        self, input_ids: np.ndarray, positions: np.ndarray, attn_metadata: AttentionMetadata
+        self,
+        input_ids: Ints,
+        positions: Ints,
+        attn_metadata: AttentionMetadata,
+        aux_hidden_states: list[Any] | None = None,
     ) -> Any:
         """Hidden states of the step's tokens, in the model's own kind of array."""
-        return self.model.forward(input_ids, positions, self.kv_caches, attn_metadata)
-
-    def _compute_logits(self, hidden_states: Any, rows: np.ndarray) -> np.ndarray:
-        """float32 `[len(rows), vocab_size]`, for these rows of `_model_forward`'s result."""
-        return self.model.compute_logits(hidden_states[rows])
+        return self.forward.run(input_ids, positions, attn_metadata, aux_hidden_states)
 
     def _sample(
-        self, logits: np.ndarray, req_ids: Sequence[str], result: ModelRunnerOutput
+        self,
+        state: ExecuteModelState,
+        caught_up: Ints,
+        states: list[CachedRequestState],
+        sampling_metadata: SamplingMetadata,
+        result: ModelRunnerOutput,
+    ) -> list[list[int]]:
+        """The new tokens of these requests of the step: one each, or with drafts those that were accepted
+        and one more (`vllm/v1/worker/gpu_model_runner.py:3481 GPUModelRunner._sample`). Adds the logprobs
+        asked for to `result`."""
+        metadata = self.speculation.get_metadata(state, caught_up)
+        if metadata is not None:
+            logits = self.forward.compute_logits(state.hidden_states, metadata.logits_indices)
+            return self.speculation.sample(logits, metadata, states, sampling_metadata, result)
+        logits_indices = state.attn_metadata.query_start_loc[1:][caught_up] - 1
+        logits = self.forward.compute_logits(state.hidden_states, logits_indices)
+        return [[token_id] for token_id in self._sample_rows(logits, states, result).tolist()]
+
+    def _sample_rows(
+        self, logits: Array, states: list[CachedRequestState], result: ModelRunnerOutput
     ) -> np.ndarray:
-        """Sample one token a row; int64 [len(req_ids)]. Adds the logprobs asked for to `result`."""
-        states = [self.requests[req_id] for req_id in req_ids]
+        """One token a row of logits; int64 [len(states)]."""
         metadata = self._sampling_metadata(states)
         if self.logitsprocs:
             self.logitsprocs.update_state(states)
@@ -346,7 +338,8 @@ class ModelRunner:
             first = seq_len - (end - start)
             last = min(seq_len, len(prompt) - 1)  # the last prompt token predicts an output
             if first < last:
-                logits = self._compute_logits(hidden_states, np.arange(start, start + last - first))
+                rows = np.arange(start, start + last - first)
+                logits = self.forward.compute_logits(hidden_states, rows)
                 targets = np.array(prompt[first + 1 : last + 1])
                 state.prompt_logprobs.append(
                     gather_logprobs(compute_logprobs(logits), num_prompt_logprobs, targets)
@@ -357,3 +350,8 @@ class ModelRunner:
                     done[req_id] = LogprobsLists(*(np.concatenate(part) for part in parts))
                 del self.num_prompt_logprobs[req_id]
         return done
+
+
+def _by_group(block_ids: Any) -> Any:
+    """A list of blocks for each group; the manager of one plain group sends its list alone."""
+    return block_ids if isinstance(block_ids, tuple) else (block_ids,)

@@ -12,7 +12,7 @@ from mini_vllm.core.sched.scheduler import Scheduler
 class PlansTooFar(AsyncScheduler):
     """Counts the token in flight, but not that it may be the last."""
 
-    def _num_tokens_ahead(self, request: Request) -> int:
+    def _count_new_tokens(self, request: Request) -> int:
         ahead = request.num_tokens + request.num_output_placeholders
         return min(ahead, self.max_model_len - 1) - request.num_computed_tokens
 
@@ -20,10 +20,10 @@ class PlansTooFar(AsyncScheduler):
 class WaitsForResults(AsyncScheduler):
     """Plans nothing for a request while a token of it is in flight."""
 
-    def _num_tokens_ahead(self, request: Request) -> int:
+    def _count_new_tokens(self, request: Request) -> int:
         if request.num_output_placeholders:
             return 0
-        return super()._num_tokens_ahead(request)
+        return super()._count_new_tokens(request)
 
 
 class PlaceholderForEveryChunk(AsyncScheduler):

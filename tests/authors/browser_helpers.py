@@ -18,6 +18,7 @@ import pytest
 
 from mini_vllm.trace.page import to_html
 from mini_vllm.trace.types import Trace
+from tests.engine.helpers.patience import PATIENCE
 
 FLAGS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
@@ -69,7 +70,7 @@ class Tab:
     def js(self, code: str) -> Any:
         return self.driver.execute_script(code)
 
-    def wait(self, condition: str, seconds: float = 90) -> Any:
+    def wait(self, condition: str, seconds: float = PATIENCE) -> Any:
         """What the JavaScript expression gives once it is true. A busy machine is given time."""
         end = time.monotonic() + seconds
         while not (value := self.js(f"return {condition}")):

@@ -119,7 +119,7 @@ class Small:
 
     @property
     def index(self) -> Index:
-        write_index(self.tree, "1.0.0", cited(self.found()), self.index_file, root=self.root)
+        write_index(self.tree, "1.0.0", cited(self.found()), self.index_file)
         return Index(self.index_file)
 
     def problems(self) -> list[str]:

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from course.authors.proof import take_fingerprints
-from course.learner.labs import Course, Lab, load_course
+from course.learner.labs import MISTAKES, PROOF, Course, Lab, load_course
+from tests.engine.helpers.patience import PATIENCE
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -23,7 +24,7 @@ UNSET = ("LAB_IMPL", "PYTHONPATH", "COLUMNS", "PYTHONDONTWRITEBYTECODE", "PYTEST
 
 PYPROJECT = """\
 [project]
-name = "mini-vllm"
+name = "mini-vllm-course"
 version = "0"
 
 [tool.pytest.ini_options]
@@ -257,7 +258,8 @@ def add_lab(
     (folder / "starter.py").write_text(starter)
     (folder / "solution.py").write_text(solution)
     (folder / "test_lab.py").write_text(test)
-    (folder / "mistakes.toml").write_text("\n".join(mistakes.values()))
+    (folder / PROOF).mkdir()
+    (folder / MISTAKES).write_text("\n".join(mistakes.values()))
     return folder
 
 
@@ -308,7 +310,7 @@ def add_tests(lab: Lab) -> None:
 def write_metadata(folder: Path) -> None:
     """What an installer writes for this project into `folder`: its name and its entry points."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    info = folder / f"mini_vllm-{project['version']}.dist-info"
+    info = folder / f"{project['name'].replace('-', '_')}-{project['version']}.dist-info"
     info.mkdir()
     (info / "METADATA").write_text(
         f"Metadata-Version: 2.1\nName: {project['name']}\nVersion: {project['version']}\n"
@@ -350,7 +352,7 @@ def run_module(
     env["PYTHONIOENCODING"] = "utf-8"
     return subprocess.run(
         [sys.executable, "-m", *argv], cwd=cwd, env=env, input=text, capture_output=True,
-        text=True, encoding="utf-8", check=False, timeout=120,
+        text=True, encoding="utf-8", check=False, timeout=PATIENCE,
     )  # fmt: skip
 
 

@@ -70,14 +70,14 @@ class _PublishesDrafts(_Manager):
     def allocate_slots(
         self, request: Request, num_new_tokens: int, *args: Any, **kwargs: Any
     ) -> KVCacheBlocks | None:
-        num_tokens_then = request.num_computed_tokens + num_new_tokens
+        num_tokens_after_step = request.num_computed_tokens + num_new_tokens
         known, num_hashes = len(request.all_token_ids), len(request.block_hashes)
         blocks = super().allocate_slots(request, num_new_tokens, *args, **kwargs)
-        if blocks is not None and num_tokens_then > known:
+        if blocks is not None and num_tokens_after_step > known:
             request.all_token_ids.extend(request.spec_token_ids)
             request.num_tokens = len(request.all_token_ids)
             request.update_block_hashes()
-            self.cache_blocks(request, min(num_tokens_then, request.num_tokens))
+            self.cache_blocks(request, min(num_tokens_after_step, request.num_tokens))
             del request.all_token_ids[known:], request.block_hashes[num_hashes:]
             request.num_tokens = known
         return blocks
@@ -187,11 +187,11 @@ class TakesFromVictims(AsyncScheduler):
 class CountsDraftsAsAccepted(AsyncScheduler):
     """Plans nothing more once the drafts in flight would reach `max_tokens`."""
 
-    def _num_tokens_ahead(self, request: Request) -> int:
+    def _count_new_tokens(self, request: Request) -> int:
         most = request.num_prompt_tokens + request.max_tokens
         if request.num_output_placeholders and request.num_computed_tokens + 1 >= most:
             return 0
-        return super()._num_tokens_ahead(request)
+        return super()._count_new_tokens(request)
 
 
 class PlansNoDrafts(AsyncScheduler):

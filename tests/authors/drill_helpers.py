@@ -11,6 +11,7 @@ import tempfile
 from pathlib import Path
 
 from course.docs.pages import ROOT
+from tests.engine.helpers.patience import PATIENCE
 
 
 def section(phase: Path) -> str:
@@ -60,7 +61,7 @@ def _run(script: Path, *arguments: str, typed: str = "", **environment: str) -> 
         input=typed,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=PATIENCE,
         env=os.environ | {"PYTHONPATH": path} | environment,
     )
     return done.stdout

@@ -13,7 +13,8 @@ from pathlib import Path
 
 from course_helpers import ROOT, UNSET
 
-PATIENCE = 120.0  # seconds until a text that does not come fails the test
+from tests.engine.helpers.patience import PATIENCE
+
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b\]8;[^\x1b]*\x1b\\|\r")
 
 

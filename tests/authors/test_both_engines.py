@@ -9,7 +9,7 @@ import pytest
 
 from course.docs.pages import ROOT, read_page
 from course.learner.labs import load_module
-from tests.engine.helpers.vllm_helpers import output_of
+from tests.engine.helpers.real_vllm.vllm_helpers import output_of
 
 SCRIPT = ROOT / "phase-00-foundations" / "both_engines.py"
 both = load_module(SCRIPT, "phase_00_both_engines")

@@ -8,7 +8,7 @@ import pytest
 
 from course.docs.pages import ROOT, read_page
 from course.learner.labs import load_module
-from tests.engine.helpers.vllm_helpers import output_of
+from tests.engine.helpers.real_vllm.vllm_helpers import output_of
 
 PHASE = ROOT / "phase-02-paged-attention"
 sys.path.insert(0, str(PHASE))  # `only_vllm` imports its neighbour by name

@@ -7,7 +7,7 @@ from topic_helpers import load_scripts, topics_on
 
 from course.docs.pages import ROOT
 from course.parity.decisions import mini_parts
-from tests.engine.helpers.vllm_helpers import output_of
+from tests.engine.helpers.real_vllm.vllm_helpers import output_of
 
 PHASE = ROOT / "phase-03-scheduler"
 both, ahead, alone, broken = load_scripts(

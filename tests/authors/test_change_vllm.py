@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.engine.helpers.vllm_helpers import output_of
+from tests.engine.helpers.real_vllm.vllm_helpers import output_of
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "tracks" / "change_vllm"

@@ -121,7 +121,7 @@ def test_fix_follows_definitions_and_lines_to_the_next_release(
         small.cite(place, f"page{number}.md")
     after = grow_tree(tmp_path / "next", REQUEST_NEXT, "1.1.0")
     _, looks = fixed(small, after, "1.1.0")
-    assert looks == []
+    assert looks == ["changed: Request is another; line 6 is now line 8"]
     for number, (place, line) in enumerate(places.items()):
         text = small.text(f"page{number}.md")
         assert f'"{place.split(":")[0]}:{line}' in text, (
@@ -170,6 +170,7 @@ def test_fix_writes_nothing_when_all_is_right(small: Small) -> None:
         ("@/v1/request.py:3 LIMIT", "same", 3),
         ("@/v1/request.py:14 Request.num_tokens", "moved", 16),
         ("@/v1/request.py:22 Request.grow", "changed", 24),
+        ("@/v1/request.py:6 Request", "changed", 8),  # for its method `grow` is another
         ("@/v1/core/queue.py:1 Queue", "vanished", None),
     ],
 )
@@ -182,3 +183,47 @@ def test_drift_tells_moved_changed_and_vanished_apart(
     [citation] = small.found().citations
     moved = move(citation, small.index, after)
     assert (moved.kind, moved.line) == (kind, line), moved.message
+
+
+QUEUE = "class Queue:\n    size: int = 1\n\n    def put(self):\n        self.size += 1\n"
+
+
+@pytest.mark.parametrize(
+    ("place", "says"),
+    [
+        ("@/v1/core/queue.py:1 Queue", "Queue is defined at @/v1/sched/waiting.py:2"),
+        ("@/v1/core/queue.py:4 Queue.put", "Queue.put is defined at @/v1/sched/waiting.py:5"),
+        ("@/v1/core/queue.py:5 in Queue.put", "Queue.put is defined at @/v1/sched/waiting.py:5"),
+        ("@/v1/core/queue.py:5", "Queue.put is defined at @/v1/sched/waiting.py:5"),
+        (
+            "@/v1/core/queue.py:2 Queue.size",
+            "Queue is defined at @/v1/sched/waiting.py:2, without size",
+        ),
+        (
+            "@/v1/core/queue.py:8 twice",
+            "twice is defined in 2 files, the nearest by its path @/v1/core/other.py:1",
+        ),
+        ("@/v1/core/queue.py:12 lost", "no file defines lost"),
+    ],
+)
+def test_of_a_file_that_is_gone_drift_says_where_its_symbol_is_now(
+    small: Small, tmp_path: Path, place: str, says: str
+) -> None:
+    """Not which file bears its name: that one defines none of it."""
+    more = "\n\ndef twice():\n    pass\n\n\ndef lost():\n    pass\n"
+    (small.tree.root / "vllm/v1/core/queue.py").write_text(QUEUE + more)
+    small.cite(place)
+    after = grow_tree(tmp_path / "next", REQUEST_NEXT, "1.1.0")
+    folder = tmp_path / "next/vllm/v1"
+    for name, text in {
+        "sched/waiting.py": "\n" + QUEUE.replace("    size: int = 1\n", "    length = 1\n"),
+        "core/other.py": "def twice():\n    pass\n",
+        "far/away/from/queue/twice.py": "def twice():\n    pass\n",
+        "far/queue.py": "class Line:\n    pass\n",
+    }.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    (folder / "core/queue.py").unlink()
+    [citation] = small.found().citations
+    moved = move(citation, small.index, after)
+    assert (moved.kind, moved.message) == ("vanished", f"the file is gone; {real(says)}")

@@ -26,10 +26,11 @@ def test_comments_and_blank_lines_change_no_hash() -> None:
     assert python_symbols("def f(x):\n    return -x\n")[0].digest != bare
 
 
-def test_a_class_changes_with_its_shape_not_with_its_methods() -> None:
+def test_a_class_changes_with_its_fields_and_its_methods() -> None:
     text = "class A:\n    x = 1\n\n    def f(self):\n        return 1\n"
     whole = python_symbols(text)[0].digest
-    assert python_symbols(text.replace("return 1", "return 2"))[0].digest == whole
+    assert python_symbols(text.replace("return 1", "# why\n        return 1"))[0].digest == whole
+    assert python_symbols(text.replace("return 1", "return 2"))[0].digest != whole
     assert python_symbols(text.replace("x = 1", "x = 2"))[0].digest != whole
     assert python_symbols(text.replace("def f", "def g"))[0].digest != whole
 

@@ -63,7 +63,7 @@ def missing(root: Path, text: str) -> Iterator[str]:
                 yield f"line {number}: {command}: there is no {path}"
 
 
-FOLDERS = ("phase-*", "mini_vllm", "course", "benchmarks", "tests")
+FOLDERS = ("docs", "phase-*", "mini_vllm", "course", "benchmarks", "tests")
 PAGES = [
     *sorted(ROOT.glob("*.md")),
     *(p for f in FOLDERS for p in sorted(ROOT.glob(f"{f}/**/*.md"))),

@@ -77,7 +77,7 @@ def test_the_page_is_the_tables_and_short_and_linked() -> None:
     assert page == make_page(EXPECTED), "python -m course.conformance --write makes it anew"
     words = [word for word in page.split() if any(map(str.isalnum, word))]
     assert len(words) <= 500
-    assert "(CONFORMANCE.md)" in (ROOT / "PROOF.md").read_text()
+    assert "(CONFORMANCE.md)" in (ROOT / "docs/PROOF.md").read_text()
 
 
 # -- verdicts ---------------------------------------------------------------------------------------
@@ -157,6 +157,7 @@ def test_the_first_feature_that_is_asked_for_is_named_and_noted() -> None:
 
 def test_an_error_message_may_name_a_feature() -> None:
     assert feature_named_in("AttributeError: WAITING_FOR_REMOTE_KVS") == "KV connector"
+    assert feature_named_in("AttributeError: WAITING_FOR_STREAMING_REQ") == "streaming input"
     assert feature_named_in("TypeError: no parameter 'lora_config'") == "LoRA"
     assert feature_named_in("AssertionError: 1 == 2") is None
 

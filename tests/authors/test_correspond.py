@@ -47,7 +47,7 @@ class Part:
         self.again(n)
 
     def grow(self, n):
-        """`@/v1/request.py:145 in Request.__init__`, and no `mini_vllm/part.py:4 Part`."""
+        """`@/v1/request.py:145 in Request.__init__`, and no `mini_vllm/part.py Part`."""
 '''.replace("@", "vllm")
 THEIRS = """\
 class Request:
@@ -148,14 +148,14 @@ def test_a_symbol_stands_where_it_is_defined(root: Path) -> None:
 
 def test_a_statement_stands_where_its_code_does_and_docstrings_do_not_count(root: Path) -> None:
     assert resolve(STATEMENT, root) == (
-        "mini_vllm/part.py:11 in Part.run",
+        "mini_vllm/part.py:11 in Part.run: self.grow(n)",
         "vllm/v1/request.py:145 in Request.__init__",
     )
 
 
 def test_code_may_run_over_lines(root: Path) -> None:
     pair = STATEMENT._replace(code="self.again(n)\nself.again(n)")
-    assert my_place(pair, root).text() == "mini_vllm/part.py:13 in Part.run"
+    assert my_place(pair, root).line == 13
 
 
 @pytest.mark.parametrize(
@@ -200,22 +200,33 @@ def test_a_table_is_written_and_then_holds(root: Path) -> None:
     written = fixed(root)
     assert problems(written, root) == ""
     rows = [line for line in written.lines if line.startswith("|")]
-    mine = '[`Part.run`](mini_vllm/part.py#L9 "mini_vllm/part.py:9 Part.run")'
+    mine = '[`Part.run`](mini_vllm/part.py "mini_vllm/part.py Part.run")'
     assert rows[2].startswith(f"| a name | {mine} | [`Request.num_tokens`](https://")
     place = '/vllm/v1/request.py#L239 "vllm/v1/request.py:239 Request.num_tokens") |'
     assert rows[2].endswith("/blob/v0.22.1" + place)
-    assert "/blob/v0.22.1/vllm/v1/request.py#L145 " in rows[3]
+    mine = '[`Part.run`](mini_vllm/part.py "mini_vllm/part.py in Part.run: self.grow(n)")'
+    assert rows[3].startswith(f"| a step | {mine} | [`Request.__init__`](https://")
+    assert rows[3].endswith('#L145 "vllm/v1/request.py:145 in Request.__init__") 145 |')
     assert written.lines[-2:] == ["More.", ""]
     assert fix_correspondence(written, INDEX, SMALL, root) == []
 
 
-def test_a_line_that_moved_is_reported_and_mended(root: Path) -> None:
+def test_a_line_that_moved_changes_nothing(root: Path) -> None:
     written = fixed(root)
     (root / "mini_vllm" / "part.py").write_text("import os\n" + OURS)
+    assert my_place(STATEMENT, root).line == 12
+    assert problems(written, root) == ""
+    assert fix_correspondence(written, INDEX, SMALL, root) == []
+
+
+def test_another_symbol_of_ours_on_the_page_is_reported_and_mended(root: Path) -> None:
+    fixed(root)
+    old = (root / "page.md").read_text().replace("part.py Part.run", "part.py:9 Part.run")
+    written = page(root, old)
     text = problems(written, root)
     assert "page.md:7: " in text
-    assert "mini_vllm/part.py:10 Part.run <-> vllm/v1/request.py:239 Request.num_tokens" in text
-    assert "the page says mini_vllm/part.py:9, it is mini_vllm/part.py:10" in text
+    assert "mini_vllm/part.py Part.run <-> vllm/v1/request.py:239 Request.num_tokens" in text
+    assert "mini_vllm/part.py:9 Part.run" in text
     fix_correspondence(written, INDEX, SMALL, root)
     assert problems(read_page(root / "page.md", root), root) == ""
 
@@ -250,9 +261,8 @@ def test_a_symbol_that_vanished_from_their_tree_is_reported(root: Path, tree: Tr
 def test_a_row_too_few_and_a_row_too_many(root: Path) -> None:
     lines = fixed(root).text.split("\n")
     few = page(root, "\n".join(lines[:7] + lines[8:]))
-    assert "Part.run <-> vllm/v1/request.py:145 in Request.__init__ is missing" in problems(
-        few, root
-    )
+    both = "in Part.run: self.grow(n) <-> vllm/v1/request.py:145 in Request.__init__"
+    assert f"{both} is missing" in problems(few, root)
     many = page(root, "\n".join([*lines[:8], "| more | `x` | `y` |", *lines[8:]]))
     assert "page.md:9: correspond: no such row: | more |" in problems(many, root)
 

@@ -24,10 +24,12 @@ pytest.importorskip("typer")
 pytest.importorskip("rich")
 
 
+import mini_vllm
 from course.learner import doctor
 from course.learner.cli import main
 from course.learner.grade import run_jobs
 from course.learner.labs import Course, CourseError, Lab
+from tests.engine.helpers.patience import PATIENCE
 
 Capsys = pytest.CaptureFixture[str]
 
@@ -208,7 +210,7 @@ def test_groups_of_other_modules_are_mounted(
         assert "--extra" in ran.err
 
 
-AUTHORS = ("contract", "mistake", "mutate", "weigh", "cite", "correspond", "docs", "site")
+AUTHORS = ("contract", "mistake", "mutate", "weigh", "sync", "cite", "correspond", "docs", "site")
 
 
 def test_a_learner_sees_the_learners_commands(capsys: Capsys) -> None:
@@ -224,7 +226,7 @@ def test_a_learner_sees_the_learners_commands(capsys: Capsys) -> None:
     assert listed("author") == list(AUTHORS)
 
 
-@pytest.mark.parametrize("name", AUTHORS[:6])
+@pytest.mark.parametrize("name", AUTHORS[:7])
 def test_an_authors_command_goes_by_two_names(name: str, capsys: Capsys) -> None:
     long, short = Ran(capsys, "author", name, "--help"), Ran(capsys, name, "--help")
     assert (long.status, short.status) == (0, 0)
@@ -249,7 +251,7 @@ def test_without_its_tools_the_command_says_what_to_install(
     assert main([]) == 2
     err = capsys.readouterr().err
     assert "typer missing" in err
-    assert "uv sync --extra course" in err
+    assert "uv sync --inexact --extra course" in err
 
 
 def test_grading_without_pytest_says_what_to_install(
@@ -280,16 +282,52 @@ def run_course(*argv: str, shell: str = "", cwd: Path = ROOT) -> subprocess.Comp
     command = " ".join(["exec", shlex.quote(sys.executable), "-m", "course", *argv, shell])
     return subprocess.run(
         ["bash", "-o", "pipefail", "-c", command], cwd=cwd, capture_output=True, text=True,
-        env=os.environ | {"PYTHONPATH": str(ROOT)}, check=False, timeout=60,
+        env=os.environ | {"PYTHONPATH": str(ROOT)}, check=False, timeout=PATIENCE,
     )  # fmt: skip
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
-@pytest.mark.parametrize("command", ["list", "next"])
+@pytest.mark.parametrize("command", ["list", "next", "--help", "--version", "hint --help"])
 def test_a_full_disk_is_one_line(command: str) -> None:
     ran = run_course(command, shell="> /dev/full")
-    assert ran.stderr == "course: [Errno 28] No space left on device\n"
+    assert ran.stderr == "course: the output cannot be written: No space left on device\n"
     assert ran.returncode == 2
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+@pytest.mark.parametrize("package", ["cite", "docs", "parity", "fuzz", "conformance"])
+def test_a_full_disk_is_one_line_for_the_other_commands(package: str) -> None:
+    done = subprocess.run(
+        ["bash", "-c", f"exec {shlex.quote(sys.executable)} -m course.{package} --help >/dev/full"],
+        cwd=ROOT, env={k: v for k, v in os.environ.items() if k != "PYTHONUNBUFFERED"},
+        capture_output=True, encoding="utf-8", check=False, timeout=PATIENCE,
+    )  # fmt: skip
+    line = f"course.{package}: the output cannot be written: No space left on device\n"
+    assert (done.returncode, done.stderr) == (2, line)
+
+
+@pytest.mark.parametrize(
+    ("package", "absent", "extra"), [("site", "mkdocs", "site"), ("cite", "typer", "course")]
+)
+def test_a_missing_package_is_named_with_what_brings_it(
+    package: str, absent: str, extra: str
+) -> None:
+    without = (
+        f"import runpy, sys; sys.modules[{absent!r}] = None; sys.argv = ['course', '--help']; "
+    )
+    without += f"runpy.run_module('course.{package}', run_name='__main__')"
+    done = subprocess.run(
+        [sys.executable, "-c", without], cwd=ROOT, capture_output=True, encoding="utf-8",
+        check=False, timeout=PATIENCE,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"course.{package} needs {absent}: ")
+    assert done.stderr.count("\n") == 1
+    assert f'pip install -e ".[{extra}]"' in done.stderr
+
+
+def test_the_version_is_the_engine_s() -> None:
+    assert run_course("--version").stdout == f"course {mini_vllm.__version__}\n"
 
 
 def test_a_pipe_whose_reader_has_gone_ends_it_in_silence() -> None:
@@ -304,7 +342,7 @@ def test_a_deleted_folder_is_named(tmp_path: Path) -> None:
     line = f"cd {shlex.quote(str(gone))} && rmdir {shlex.quote(str(gone))} && "
     line += f"exec {shlex.quote(sys.executable)} -m course list"
     ran = subprocess.run(
-        ["bash", "-c", line], capture_output=True, text=True, check=False, timeout=60,
+        ["bash", "-c", line], capture_output=True, text=True, check=False, timeout=PATIENCE,
         env=os.environ | {"PYTHONPATH": str(ROOT)},
     )  # fmt: skip
     assert ran.stderr.splitlines()[-1].startswith("course: the folder you are in has been deleted")

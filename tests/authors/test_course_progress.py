@@ -27,6 +27,7 @@ pytest.importorskip("rich")
 
 from course.learner.labs import Course, Lab
 from course.learner.progress import Progress, digest
+from tests.engine.helpers.patience import PATIENCE
 
 Capsys = pytest.CaptureFixture[str]
 
@@ -227,7 +228,7 @@ def test_watch_grades_on_every_save(course: Course, totals: Lab) -> None:
         read_until("Lab 00-01 passes")
         read_until("Waiting for starter.py")
         process.send_signal(signal.SIGINT)
-        assert process.wait(timeout=20) in (0, 130)
+        assert process.wait(timeout=PATIENCE) in (0, 130)
         assert "Traceback" not in process.stdout.read()
     finally:
         process.kill()

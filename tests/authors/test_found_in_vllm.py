@@ -1,4 +1,4 @@
-"""FOUND_IN_VLLM.md: a table whose rows have sections and commands, and outputs that the commands print."""
+"""docs/FOUND_IN_VLLM.md: a table whose rows have sections and commands, and outputs that commands print."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from course.docs.pages import ROOT
-from tests.engine.helpers.vllm_helpers import NO_FP8_CACHE, cpu_kernels, output_of
+from tests.engine.helpers.real_vllm.vllm_helpers import NO_FP8_CACHE, cpu_kernels, output_of
 
-PAGE = (ROOT / "FOUND_IN_VLLM.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs/FOUND_IN_VLLM.md").read_text(encoding="utf-8")
 ROWS = re.findall(r"^\| \[(\d+)\]\(#([\w-]+)\) \|(.+?)\|(.+?)\|(.+?)\|$", PAGE, re.M)
 SECTIONS = dict(re.findall(r"^## (\d+)\. (.+)$", PAGE, re.M))
 

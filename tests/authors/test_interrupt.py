@@ -6,6 +6,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -17,7 +18,8 @@ from odd_case import SCENARIO
 
 from course.learner.labs import Course, Lab
 from mini_vllm import LLMEngine
-from mini_vllm.entrypoints.cli import main
+from mini_vllm.entrypoints.cli import errors, main
+from tests.engine.helpers.patience import PATIENCE
 
 ROOT = Path(__file__).parents[2]
 
@@ -89,6 +91,15 @@ raise SystemExit(main(sys.argv[2:]))
         ("course.learner.cli", "course.learner.labs", ["list"]),
         ("course.learner.cli", "numpy", ["assemble"]),
         ("course.learner.cli", "numpy._core.multiarray", ["assemble"]),
+        ("mini_vllm.entrypoints.cli", "typing", ["--help"]),
+        ("mini_vllm.entrypoints.cli", "pathlib", ["trace", "x"]),
+        ("mini_vllm.entrypoints.cli", "mini_vllm.entrypoints.cli.parser", ["--version"]),
+        ("mini_vllm.entrypoints.cli", "numpy._core._multiarray_umath", ["generate", "a"]),
+        ("mini_vllm.entrypoints.cli", "datetime", ["simulate"]),  # by numpy's compiled part
+        ("mini_vllm.entrypoints.cli", "mini_vllm.models.llama", ["generate", "a"]),
+        ("mini_vllm.entrypoints.openai.__main__", "argparse", ["--port", "0"]),
+        ("mini_vllm.entrypoints.openai.__main__", "numpy", ["--port", "0"]),
+        ("course.learner.cli", "rich", ["--help"]),
     ],
 )
 def test_while_it_loads(module: str, name: str, argv: list[str]) -> None:
@@ -101,11 +112,69 @@ def test_while_it_loads(module: str, name: str, argv: list[str]) -> None:
         env=os.environ | {"PYTHONPATH": str(ROOT)},
         capture_output=True,
         check=False,
-        timeout=60,
+        timeout=PATIENCE,
     )
     command = "course" if module.startswith("course") else "mini-vllm"
     assert done.stderr.decode() == f"{command}: interrupted\n"
     assert done.returncode == 130
+
+
+# Sends the signal at the N-th module that is looked for, once the command's own is found.
+AT_THE_NTH = """
+import os, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+left, out = int(sys.argv[1]), sys.argv[2]
+
+class Finder:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        global left
+        left -= 1
+        if left == 0:
+            os.kill(os.getpid(), signal.SIGINT)
+
+from {module} import {function}
+sys.meta_path.insert(0, Finder)
+status = {function}({argument})
+with open(out, "w", encoding="utf-8") as file:
+    file.write(str(left))
+raise SystemExit(status)
+"""
+
+
+@pytest.mark.parametrize(
+    ("module", "function", "argument"),
+    [
+        ("mini_vllm.entrypoints.cli", "main", "['generate', 'a', '--max-tokens', '1']"),
+        ("course.learner.cli", "main", "['--version']"),
+        ("course.door", "run_module", "'course.parity.decisions', 'main'"),
+        ("course.door", "run_module", "'course.cite.command', 'app'"),
+    ],
+)
+def test_at_any_module_that_it_loads(
+    module: str, function: str, argument: str, tmp_path: Path
+) -> None:
+    """At each of a dozen places, up to the last module: one line, and nothing of Python's own."""
+    if module.startswith("course"):
+        pytest.importorskip("typer")
+    text = AT_THE_NTH.format(module=module, function=function, argument=argument)
+
+    def run(at: int) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-c", text, str(at), str(tmp_path / "left")], cwd=ROOT,
+            env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, check=False,
+            timeout=PATIENCE, encoding="utf-8",
+        )  # fmt: skip
+
+    whole = 10**6
+    run(whole)
+    count = whole - int((tmp_path / "left").read_text("utf-8"))
+    assert count > 20
+    for at in {1 + i * (count - 1) // 11 for i in range(12)}:
+        done = run(at)
+        assert done.returncode == 130, (at, done.stderr)
+        assert done.stderr.endswith(": interrupted\n"), (at, done.stderr)
+        assert not re.search("Traceback|KeyboardInterrupt|ignored", done.stderr), (at, done.stderr)
 
 
 # A learner's file that presses Ctrl-C while it is graded, and then does not end.
@@ -143,7 +212,7 @@ def test_in_the_middle_of_a_grade(
         capture_output=True,
         start_new_session=True,
         check=False,
-        timeout=60,
+        timeout=PATIENCE,
     )
     assert (done.returncode, done.stderr.decode()) == (130, "course: interrupted\n")
     assert not (course.root / ".course" / "progress.json").exists()
@@ -154,8 +223,9 @@ def test_in_the_middle_of_a_grade(
             os.kill(pid, 0)
 
 
+@pytest.mark.parametrize("kind", [ImportError, RuntimeError, SystemError])
 def test_what_numpy_makes_of_it(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    kind: type[Exception], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """An ImportError, where the signal comes while its compiled part imports a module of Python's."""
     from course.learner import cli
@@ -164,11 +234,13 @@ def test_what_numpy_makes_of_it(
         try:
             raise KeyboardInterrupt
         except KeyboardInterrupt as error:
-            raise ImportError("numpy._core.multiarray failed to import") from error
+            raise kind("numpy._core.multiarray failed to import") from error
 
     monkeypatch.setattr(cli, "_run", load)
     assert cli.main(["assemble"]) == 130
     assert capsys.readouterr().err == "course: interrupted\n"
+    assert errors.guarded(lambda out: load(None)) == 130
+    assert capsys.readouterr().err == "mini-vllm: interrupted\n"
     monkeypatch.setattr(cli, "_run", lambda argv: importlib.import_module("no_such_module"))
     with pytest.raises(ImportError, match="no_such_module"):
         cli.main(["assemble"])

@@ -9,7 +9,7 @@ import pytest
 
 from course.docs.pages import ROOT
 from course.learner.labs import load_module
-from tests.engine.helpers.vllm_helpers import output_of, skip_unless_right
+from tests.engine.helpers.real_vllm.vllm_helpers import output_of, skip_unless_right
 
 LAB = ROOT / "phase-06-quantization/labs/lab-02-int4-groups-and-packing"
 support = load_module(LAB / "support.py", "test_lab_06_02_support")

@@ -23,7 +23,7 @@ from course.authors import proof
 from course.authors.contract import pages_and_code
 from course.authors.proof import behaviour, proved_wholly, take_fingerprints
 from course.learner.fingerprints import read_record, stale
-from course.learner.labs import Course, Lab, load_course
+from course.learner.labs import MISTAKES, Course, Lab, load_course
 from course.learner.mistakes import read_mistakes
 
 COURSE = load_course(ROOT)
@@ -129,38 +129,38 @@ BROKEN: list[tuple[str, Callable[[Path], object], str]] = [
     ),
     (
         "a mistake without a hint",
-        lambda f: _edit(f / "mistakes.toml", 'hint = "Nothing added up is 0."', 'hint = " "'),
+        lambda f: _edit(f / MISTAKES, 'hint = "Nothing added up is 0."', 'hint = " "'),
         "starts_at_one: hint missing",
     ),
     (
         "a word that no mistake has",
-        lambda f: _edit(f / "mistakes.toml", "hint =", "hints ="),
+        lambda f: _edit(f / MISTAKES, "hint =", "hints ="),
         "skips_the_first: hint missing",
     ),
     (
         "a mistake that names a test of old",
-        lambda f: _edit(f / "mistakes.toml", '_is_zero"', '_is_0"'),
+        lambda f: _edit(f / MISTAKES, '_is_zero"', '_is_0"'),
         "starts_at_one: names test_total_of_nothing_is_0, which is no test",
     ),
     (
         "a mistake that is none",
-        lambda f: _edit(f / "mistakes.toml", "+ result = 1", "+ result = 0"),
+        lambda f: _edit(f / MISTAKES, "+ result = 1", "+ result = 0"),
         "starts_at_one: changes nothing",
     ),
     (
         "a mistake that is no Python",
-        lambda f: _edit(f / "mistakes.toml", "+ result = 1", "+ result = ("),
+        lambda f: _edit(f / MISTAKES, "+ result = 1", "+ result = ("),
         "starts_at_one: what comes of it is no Python",
     ),
     (
         "a change that cannot be made",
-        lambda f: _edit(f / "mistakes.toml", "- result = 0", "- result = 7"),
+        lambda f: _edit(f / MISTAKES, "- result = 0", "- result = 7"),
         "starts_at_one: total has these lines 0 times",
     ),
-    ("no TOML", lambda f: _edit(f / "mistakes.toml", "name =", "name"), "mistakes.toml: Expected '='"),
+    ("no TOML", lambda f: _edit(f / MISTAKES, "name =", "name"), "mistakes.toml: Expected '='"),
     (
         "mistakes",
-        lambda f: (f / "mistakes.toml").write_text(TOTALS_MISTAKES["starts_at_one"]),
+        lambda f: (f / MISTAKES).write_text(TOTALS_MISTAKES["starts_at_one"]),
         "at least 3 mistakes, has 1",
     ),
 ]  # fmt: skip

@@ -137,7 +137,7 @@ def test_the_score(course: Course) -> None:
 
 def test_an_excused_mutant_does_not_count(course: Course) -> None:
     lab = course.labs[0]
-    (lab.folder / "mutants.txt").write_text(
+    lab.mutants.write_text(
         "# equivalent\nclip\n- if x < low:\n+ if x <= low:\n= low itself comes out either way\n"
     )
     result = mutate(course, lab)
@@ -147,7 +147,7 @@ def test_an_excused_mutant_does_not_count(course: Course) -> None:
 
 def test_a_function_can_be_excused(course: Course) -> None:
     lab = course.labs[0]
-    (lab.folder / "mutants.txt").write_text("clip\n* it only draws\n")
+    lab.mutants.write_text("clip\n* it only draws\n")
     result = mutate(course, lab)
     assert {m.function for m, _ in result.killed} == {"total"}
     assert {m.function for m, _ in result.allowed} == {"clip"}
@@ -155,7 +155,7 @@ def test_a_function_can_be_excused(course: Course) -> None:
 
 def test_excuses_that_excuse_nothing_are_named(course: Course) -> None:
     lab = course.labs[0]
-    (lab.folder / "mutants.txt").write_text(
+    lab.mutants.write_text(
         "total\n- result = 0\n+ result = 1\n= wrong\n\ntotal\n- x\n+ y\n= gone\n\ndraw\n* gone\n"
     )
     stale = "\n".join(mutate(course, lab).stale)
@@ -198,7 +198,7 @@ def test_an_endless_mutant_is_ended_and_counts_as_noticed(
     text = lab.solution.read_text()
     start, end = text.index("    result = 0"), text.index("    return result")
     lab.solution.write_text(text[:start] + body + text[end:])
-    (lab.folder / "mutants.txt").write_text(
+    lab.mutants.write_text(
         "clip\n* not here\n\ntotal\n"
         "- items = list(items)\n+ pass\n= a copy: only the caller could tell\n"
     )

@@ -24,8 +24,8 @@ from odd_case import GOLDEN, SCENARIO, content, good_trace, put, rows, value_of
 
 from mini_vllm import LLM, EngineConfig, SamplingParams
 from mini_vllm.entrypoints.cli import main
-from mini_vllm.utils.outside import one_line
-from tests.engine.helpers.text_helpers import write_checkpoint
+from mini_vllm.utils.untrusted import one_line
+from tests.engine.helpers.engine.text_helpers import write_checkpoint
 
 SECONDS = 30
 """Far more than any case takes: what is still running then, hangs."""

@@ -75,7 +75,7 @@ def test_lines_that_stand_there_twice() -> None:
         patched(solution, "clip\n- return low")
 
 
-# -- mistakes.toml --------------------------------------------------------------------------------
+# -- proof/mistakes.toml --------------------------------------------------------------------------
 
 
 def test_the_mistakes_of_a_lab(lab: Lab) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.engine.helpers.vllm_helpers import ROOT, output_of
+from tests.engine.helpers.real_vllm.vllm_helpers import ROOT, output_of
 
 PHASE = ROOT / "phase-05-cuda-graphs"
 OUTSIDE = ["unified_kv_cache_update", "unified_attention_with_output"]

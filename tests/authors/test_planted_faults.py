@@ -11,9 +11,9 @@ import re
 import pytest
 
 from mini_vllm.engine.parts import EngineParts
-from tests.engine.helpers.detectors import DETECTORS
-from tests.engine.helpers.faults import FAULTS
-from tests.engine.helpers.workloads import drive, make_engine, random_workload
+from tests.engine.helpers.engine.detectors import DETECTORS
+from tests.engine.helpers.engine.faults import FAULTS
+from tests.engine.helpers.engine.workloads import drive, make_engine, random_workload
 
 WRONG = "wrong tokens"
 RAISES = r"\b1 .*blocks.* 0 are free"

@@ -111,6 +111,7 @@ SERVE_EXTRA = {
     "httptools",
     "jinja2",
     "prometheus_client",
+    "prometheus_fastapi_instrumentator",
     "pydantic",
     "starlette",
     "uvicorn",
@@ -224,3 +225,82 @@ def test_shell_scripts_parse_and_can_be_run(script: str) -> None:
     assert "set -euo pipefail" in rest
     out = subprocess.run(["bash", "-n", str(path)], capture_output=True, text=True, check=False)
     assert out.returncode == 0, out.stderr
+
+
+NO_FILES = {"webbrowser", "tarfile", "self.runner"}  # what else has an `open`
+
+
+def _unnamed_encodings(path: Path) -> Iterator[int]:
+    """The lines that open a text file in whatever encoding the system prefers."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"), str(path))):
+        if not isinstance(node, ast.Call):
+            continue
+        named = {keyword.arg for keyword in node.keywords} & {"encoding", None}
+        called = node.func.attr if isinstance(node.func, ast.Attribute) else ""
+        mode = node.args[0].value if node.args and isinstance(node.args[0], ast.Constant) else "r"
+        is_text = isinstance(mode, str) and set(mode) <= set("rwax+t")
+        of = ast.unparse(node.func).removesuffix(".open")
+        opens = called == "open" and is_text and len(node.args) < 2 and of not in NO_FILES
+        if isinstance(node.func, ast.Name) and node.func.id == "open":
+            opens = len(node.args) < 2 or "b" not in ast.unparse(node.args[1])
+        reads = called == "read_text" and not node.args
+        if not named and (opens or reads or (called == "write_text" and len(node.args) < 2)):
+            yield node.lineno
+
+
+def test_every_text_file_is_opened_as_utf_8() -> None:
+    """Windows would read it as cp1252. The authors' suite itself runs on Linux alone."""
+    found = [
+        f"{path.relative_to(ROOT)}:{line}"
+        for path in _files()
+        if path.suffix == ".py" and "tests" not in path.parts
+        for line in _unnamed_encodings(path)
+    ]
+    assert not found, f"name the encoding: {found}"
+
+
+# In parts, so that this file does not match itself.
+_NAME = "mini" + r"[-_]vllm"
+_INSTALL = r"(?:pip3?|pipx|tool|conda|poetry) (?:install|download|add|run)|uv add|uvx|--with|--from"
+_TOKEN = r"\s+[\"']?[\w./<>=~!\[\]-]*[\w\]][\"']?"
+OTHER_PROJECT = re.compile(
+    rf"\b{_NAME}\[\w|(?:{_INSTALL})(?:{_TOKEN})*?[\s=]+[\"']?{_NAME}(?![-\w/.])", re.IGNORECASE
+)
+
+
+@pytest.mark.parametrize(
+    ("line", "is_wrong"),
+    [
+        ("pip install 'NAME[serve]'", True),
+        ("pip install NAME", True),
+        ('uv pip install --python .venv/bin/python "NAME"', True),
+        ("python -m pip install -U numpy NAME==0.1", True),
+        ("uvx NAME generate", True),
+        ("uv add --dev NAME", True),
+        ("uv tool install NAME", True),
+        ("uv run --with NAME NAME serve", True),
+        ("which needs it: NAME[hf]", True),
+        ('pip install -e ".[serve]"', False),
+        ("uv run --extra serve NAME serve", False),
+        ("uv sync --reinstall-package NAME-course", False),
+        ("pip install -e . && NAME generate", False),
+        ("`pip install numpy`. Then `NAME chat`", False),
+        ("pip uninstall NAME", False),
+        ("cd NAME", False),
+    ],
+)
+def test_what_names_the_other_project(line: str, is_wrong: bool) -> None:
+    assert bool(OTHER_PROJECT.search(line.replace("NAME", "mini" + "-vllm"))) is is_wrong
+
+
+def test_nobody_is_told_to_install_the_other_project() -> None:
+    """The package index has another project of the command's name, and it installs a module of our name."""
+    suffixes = {".md", ".py", ".sh", ".toml", ".yml", ".yaml", ".json", ".js", ".html", ".svg", ""}
+    found = [
+        f"{path.relative_to(ROOT)}: {line.strip()[:100]}"
+        for path in _files()
+        if path.suffix in suffixes and path.stat().st_size < 2**20
+        for line in path.read_bytes().decode("utf-8", "replace").splitlines()
+        if OTHER_PROJECT.search(line)
+    ]
+    assert not found, 'say pip install -e ".[serve]", or uv run --extra serve:\n' + "\n".join(found)

@@ -25,6 +25,7 @@ from site_helpers import ROOT, Html, address, site, small_course, written
 
 from course.learner.labs import load_course
 from course.site.pages import read_site, track_pages
+from tests.engine.helpers.patience import PATIENCE
 
 
 def test_nothing_is_fetched_from_a_third_party(built: Path, html: dict[str, Html]) -> None:
@@ -99,6 +100,28 @@ def test_every_link_inside_the_site_leads_somewhere(built: Path, html: dict[str,
     assert not broken, "\n".join(broken)
 
 
+def test_our_side_of_a_correspondence_leads_to_its_line(html: dict[str, Html]) -> None:
+    """The page names a symbol, or code in it; the site has found the line where that stands today."""
+    seen = 0
+    for name in (n for n in html if n.endswith("/03-correspondence/")):
+        for tag, values in html[name].elements:
+            title, url = values.get("title", ""), values.get("href", "")
+            if tag != "a" or not title.startswith("mini_vllm/"):
+                continue
+            path, _, what = title.partition(" ")
+            there, _, anchor = urljoin(f"/{name}", url).partition("#")
+            assert there == f"/{path}/", f"{name}: {url}"
+            assert anchor in html[there.removeprefix("/")].ids, f"{name}: {url}"
+            lines = (ROOT / path).read_text(encoding="utf-8").split("\n")
+            line = lines[int(anchor.removeprefix("__codelineno-0-")) - 1]
+            _, _, code = what.partition(": ")
+            symbol = what.rsplit(".", 1)[-1]
+            defines = rf"\s*(?:(?:async )?def |class |(?:self\.)?){symbol}\b"
+            assert code in line if code else re.match(defines, line), f"{name}: {title}: {line}"
+            seen += 1
+    assert seen > 400
+
+
 def test_no_solution_in_the_search_index(built: Path) -> None:
     index = json.loads((built / "search" / "search_index.json").read_text())
     places = [entry["location"].partition("#")[0] for entry in index["docs"]]
@@ -142,6 +165,18 @@ def test_a_broken_link_fails_the_build(built: Path, tmp_path: Path) -> None:
     assert "'gone.md'" in done.stderr + done.stdout
 
 
+def test_a_symbol_that_is_gone_fails_the_build(built: Path, tmp_path: Path) -> None:
+    root = small_course(tmp_path / "repo")
+    link = '[`{0}`](../mini_vllm/engine/llm_engine.py "mini_vllm/engine/llm_engine.py {0}")'
+    text = "# Guide\n\n" + link.format("LLMEngine") + " and " + link.format("LLMMotor") + "\n"
+    written(root, {"phase-00-a/00-guide.md": text})
+    done = site(root, "build", str(tmp_path / "out"))
+    assert done.returncode == 1
+    said = done.stderr + done.stdout
+    assert "mini_vllm/engine/llm_engine.py does not define LLMMotor" in said
+    assert "define LLMEngine" not in said
+
+
 def test_build_empties_no_folder_of_yours(built: Path, tmp_path: Path) -> None:
     import course.site.command
     from course.learner.labs import CourseError
@@ -157,7 +192,7 @@ def fetched(url: str, what: str, seconds: float) -> str:
     text, end = "", time.monotonic() + seconds
     while time.monotonic() < end and what not in text:
         try:
-            with urllib.request.urlopen(url, timeout=5) as answer:
+            with urllib.request.urlopen(url, timeout=PATIENCE) as answer:
                 text = answer.read().decode()
         except OSError:
             pass
@@ -178,7 +213,7 @@ def serving(root: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
     finally:
         with contextlib.suppress(ProcessLookupError):  # it has ended already
             os.killpg(server.pid, signal.SIGTERM)
-        server.communicate(timeout=10)
+        server.communicate(timeout=PATIENCE)
 
 
 def free_port() -> int:
@@ -192,10 +227,13 @@ def test_serve_builds_again_when_a_page_is_saved(built: Path, tmp_path: Path) ->
     port = free_port()
     with serving(root, "--port", str(port)):
         url = f"http://127.0.0.1:{port}/phase-00-a/00-guide/"
-        assert "<h1" in fetched(url, "<h1", 20)
-        time.sleep(0.5)
-        written(root, {"phase-00-a/00-guide.md": "# Guide\n\nSaved just now.\n"})
-        assert "Saved just now." in fetched(url, "Saved just now.", 15)
+        assert "<h1" in fetched(url, "<h1", PATIENCE)
+        end = time.monotonic() + PATIENCE
+        while time.monotonic() < end:  # whoever watches may begin after the first page is out
+            written(root, {"phase-00-a/00-guide.md": "# Guide\n\nSaved just now.\n"})
+            if "Saved just now." in fetched(url, "Saved just now.", 5):
+                return
+        pytest.fail("the page that was saved never came")
 
 
 def test_serve_says_where_it_will_be_and_how_far_it_is(built: Path, tmp_path: Path) -> None:
@@ -245,3 +283,16 @@ def test_serve_refuses_a_port_that_is_taken_before_it_builds(
         port = taken.getsockname()[1]
         with pytest.raises(CourseError, match=f"port {port}: .* choose another with --port"):
             course.site.command.serve(port)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_full_disk_is_one_line() -> None:
+    pytest.importorskip("mkdocs")
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "course.site", "--help"], cwd=ROOT, stdout=full,
+            env={k: v for k, v in os.environ.items() if k != "PYTHONUNBUFFERED"},
+            stderr=subprocess.PIPE, encoding="utf-8", check=False, timeout=PATIENCE,
+        )  # fmt: skip
+    line = "course.site: the output cannot be written: No space left on device\n"
+    assert (done.returncode, done.stderr) == (2, line)

@@ -9,6 +9,7 @@ import pytest
 from site_helpers import GLOSSARY, ROOT, written
 
 from course.docs.pages import CODE, TEXT, pages
+from course.learner.labs import MISTAKES
 from course.site.pages import read_site
 from course.site.screenshots import SHOTS
 
@@ -31,7 +32,7 @@ def test_order_is_made_from_what_is_there(tmp_path: Path) -> None:
         "phase-02-two/CHEATSHEET.md", "phase-02-two/EXERCISES.md", "phase-02-two/INTERVIEW.md",
         "phase-02-two/00-further.md", "phase-02-two/NOTES.md", "phase-02-two/labs/README.md",
     ]  # fmt: skip
-    files = {"pyproject.toml": 'name = "mini-vllm"\n', **dict.fromkeys(names, "# X\n")}
+    files = {"pyproject.toml": 'name = "mini-vllm-course"\n', **dict.fromkeys(names, "# X\n")}
     for lab in (10, 2):
         files[f"phase-02-two/labs/lab-{lab:02}-x/README.md"] = lab_readme(2, lab)
     made = read_site(written(tmp_path, files))
@@ -57,7 +58,7 @@ def test_links_to_files_lead_to_pages_that_show_them(tmp_path: Path) -> None:
         "`[e](src/a.py)`, ![f](f.png), [g](src), [h](#here), [i](gone.py)\n\n[r]: src/a.py\n"
     )
     files = {
-        "pyproject.toml": 'name = "mini-vllm"\n', "README.md": text, "f.png": "",
+        "pyproject.toml": 'name = "mini-vllm-course"\n', "README.md": text, "f.png": "",
         "src/a.py": 's = "```"\n', "src/README.md": "# Source\n", "notes/x.md": "# X\n\n## Part\n",
     }  # fmt: skip
     made = read_site(written(tmp_path, files))
@@ -79,7 +80,7 @@ def test_a_page_is_rewritten_for_the_site(tmp_path: Path) -> None:
         "<!-- end output -->\n\n~~~python\n>>> 1\n1\n~~~\n\n~~~python\nx = 1\n~~~\n\n"
         "<details><summary>`A`</summary>\n\n*b*\n\n</details>\n"
     )
-    files = {"pyproject.toml": 'name = "mini-vllm"\n', "README.md": text}
+    files = {"pyproject.toml": 'name = "mini-vllm-course"\n', "README.md": text}
     home = read_site(written(tmp_path, files)).pages["README.md"]
     assert "<!--" not in home
     assert "```text\n<details>\n```" in home
@@ -97,7 +98,7 @@ def test_a_screenshot_goes_where_its_run_is_live(tmp_path: Path) -> None:
     command = f"`mini-vllm trace {scenario} -o x.html` makes it."
     text = f"# Guide\n\n{{viewer}}\n\n{command} In a browser\nit looks so:\n\n{shot}\n\n![x](x.png)\n\nOn.\n"
     files = {
-        "pyproject.toml": 'name = "mini-vllm"\n', picture: "", f"{folder}/x.png": "",
+        "pyproject.toml": 'name = "mini-vllm-course"\n', picture: "", f"{folder}/x.png": "",
         scenario: '{"title": "T"}',
         f"{folder}/00-guide.md": text.format(viewer=live),
         f"{folder}/01-deep-dive.md": text.format(viewer=""),
@@ -116,7 +117,7 @@ def test_a_screenshot_goes_where_its_run_is_live(tmp_path: Path) -> None:
 def test_a_lab_shows_its_facts_and_hides_its_answer(tmp_path: Path) -> None:
     labs = "phase-00-a/labs"
     files = {
-        "pyproject.toml": 'name = "mini-vllm"\n',
+        "pyproject.toml": 'name = "mini-vllm-course"\n',
         f"{labs}/lab-01-x/README.md": lab_readme(0, 1),
         f"{labs}/lab-02-y/README.md": lab_readme(0, 2, '"00-01"'),
         f"{labs}/lab-02-y/starter.py": "s = 1\n",
@@ -124,7 +125,7 @@ def test_a_lab_shows_its_facts_and_hides_its_answer(tmp_path: Path) -> None:
         f"{labs}/lab-02-y/test_lab.py": "t = 1\n",
         f"{labs}/lab-02-y/test_lab_more.py": "t = 2\n",
         f"{labs}/lab-02-y/support.py": "u = 3\n",
-        f"{labs}/lab-02-y/mistakes.toml": (
+        f"{labs}/lab-02-y/{MISTAKES}": (
             "[off]\nname = 'One too many.'\nhint = 'h'\ntest = 't'\nappend = 'answer = 2'\n"
         ),
     }
@@ -142,13 +143,13 @@ def test_a_lab_shows_its_facts_and_hides_its_answer(tmp_path: Path) -> None:
     ):
         assert f"[{name}]({name}.md)" in facts, "every file of tests, and what they share"
         assert code in made.pages[f"{labs}/lab-02-y/{name}.md"]
-    for name, code in (("solution.py", "answer = 1"), ("mistakes.toml", "append = ")):
+    for name, code in (("solution.py", "answer = 1"), (MISTAKES, "append = ")):
         shown = made.pages[f"{labs}/lab-02-y/{name}.md"]
         assert "exclude: true" in shown
         warning, folded = shown.index("!!! warning"), shown.index("??? ")
         assert warning < folded < shown.index(f"    {code}"), "warned, then folded, then the code"
     solution = made.pages[f"{labs}/lab-02-y/solution.py.md"]
-    assert "How, is in [`mistakes.toml`](mistakes.toml.md).\n\n- One too many.\n" in solution
+    assert "How, is in [`mistakes.toml`](proof/mistakes.toml.md).\n\n- One too many.\n" in solution
 
 
 def test_pages_keep_to_lists_that_both_renderers_read() -> None:

@@ -7,6 +7,8 @@ import json
 import pytest
 from site_helpers import ROOT, Browser, address
 
+from course.cite.own import own_line
+from course.cite.text import own_place
 from course.docs.pages import pages
 from course.learner.labs import load_course
 from course.learner.tracks import read_tracks
@@ -199,10 +201,11 @@ def test_a_term_of_the_glossary_has_an_anchor(browser: Browser) -> None:
 def test_a_citation_of_this_repository_leads_to_its_line(browser: Browser) -> None:
     browser.visit("phase-01-architecture/03-correspondence/")
     link = "document.querySelector('article a[href*=codelineno]')"
-    title = browser.js(f"return {link}.title")
+    place = own_place(browser.js(f"return {link}.title"), ROOT)
+    assert place is not None
+    line = own_line(ROOT, *place.group("path", "symbol", "code"))
     browser.js(f"{link}.click()")
-    line = title.split(":")[1].split(" ")[0]
-    browser.wait(f"location.hash === {json.dumps('#__codelineno-0-' + line)}")
+    browser.wait(f"location.hash === {json.dumps(f'#__codelineno-0-{line}')}")
     assert browser.js("return document.querySelector(location.hash) !== null")
 
 

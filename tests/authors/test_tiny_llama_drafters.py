@@ -14,7 +14,8 @@ import pytest
 from course.docs.pages import ROOT
 from course.learner.labs import load_module
 from mini_vllm import LLM, SamplingParams
-from mini_vllm.model_loader import load_eagle, load_model
+from mini_vllm.model_loader import load_model
+from mini_vllm.model_loader.drafter import load_eagle
 from scripts.tiny_llama.folder import CONFIG
 
 CHECKPOINTS = ROOT / "mini_vllm" / "checkpoints"

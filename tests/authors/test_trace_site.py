@@ -33,6 +33,7 @@ from course.site.viewer import (
     read_viewer,
 )
 from mini_vllm.trace.page import data_of_page
+from tests.engine.helpers.patience import PATIENCE
 
 ROOT = Path(__file__).resolve().parents[2]
 SCENARIO: dict[str, Any] = {
@@ -49,7 +50,7 @@ COMMAND = "`mini-vllm trace phase-00-a/scenarios/two.json -o two.html` makes thi
 def small(root: Path, line: str = LINE, sentence: str = COMMAND) -> Path:
     """A course of one page with a viewer."""
     files = {
-        "pyproject.toml": 'name = "mini-vllm"\n',
+        "pyproject.toml": 'name = "mini-vllm-course"\n',
         "README.md": "# Home\n\nSee [the guide](phase-00-a/00-guide.md).\n",
         "phase-00-a/00-guide.md": f"# Guide\n\n{line}\n\n{sentence}\n",
         "phase-00-a/scenarios/two.json": json.dumps(SCENARIO),
@@ -242,7 +243,7 @@ class Framed:
         return self.driver.execute_script(code)
 
     def wait(self, code: str, wanted: Any) -> None:
-        end = time.monotonic() + 15
+        end = time.monotonic() + PATIENCE
         while (value := self.js(f"return {code}")) != wanted:
             assert time.monotonic() < end, f"{code}: {value!r}, not {wanted!r}"
             time.sleep(0.05)

@@ -21,9 +21,9 @@ from mini_vllm.trace import Trace, TraceRecorder
 from mini_vllm.trace.data import dumps, to_data, zipped
 from mini_vllm.trace.page import to_html
 from mini_vllm.trace.scenario import read_scenario, run_scenario
-from tests.engine.helpers.engine_helpers import make_engine
-from tests.engine.helpers.text_helpers import finish, greedy
-from tests.engine.helpers.trace_helpers import PROMPTS, Replay
+from tests.engine.helpers.engine.engine_helpers import make_engine
+from tests.engine.helpers.engine.text_helpers import finish, greedy
+from tests.engine.helpers.engine.trace_helpers import PROMPTS, Replay
 
 ROOT = Path(__file__).resolve().parents[2]
 GOLDEN = ROOT / "tests" / "golden" / "scheduler-0.22.1.jsonl.gz"

@@ -12,7 +12,8 @@ import pytest
 from topic_helpers import load_scripts, topics_on
 
 from course.docs.pages import ROOT
-from tests.engine.helpers.vllm_helpers import output_of
+from tests.engine.helpers.patience import PATIENCE
+from tests.engine.helpers.real_vllm.vllm_helpers import output_of
 
 PHASE = ROOT / "phase-04-attention-backends"
 alone, paper, chat = load_scripts(PHASE, "vllm_attention", "vllm_on_paper", "long_chat")
@@ -111,7 +112,7 @@ for ops in ("none", "all"):
         print(ops, RMSNorm(8)._forward_method.__name__)
 """
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=300
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=PATIENCE
     )
     assert done.returncode == 0, done.stderr
     said = [line for line in done.stdout.splitlines() if "forward" in line]  # beside vLLM's log

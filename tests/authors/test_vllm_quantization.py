@@ -8,7 +8,7 @@ import pytest
 from topic_helpers import load_scripts, topics_on
 
 from course.docs.pages import ROOT
-from tests.engine.helpers.vllm_helpers import output_of, skip_unless_right
+from tests.engine.helpers.real_vllm.vllm_helpers import output_of, skip_unless_right
 
 PHASE = ROOT / "phase-06-quantization"
 kernels, formats = load_scripts(PHASE, "vllm_kernels", "vllm_formats")

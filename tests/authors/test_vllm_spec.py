@@ -8,7 +8,7 @@ import pytest
 from topic_helpers import load_scripts, topics_on
 
 from course.docs.pages import ROOT
-from tests.engine.helpers.vllm_helpers import output_of
+from tests.engine.helpers.real_vllm.vllm_helpers import output_of
 
 PHASE = ROOT / "phase-08-speculative-decoding"
 spec, runs = load_scripts(PHASE, "vllm_spec", "runs")

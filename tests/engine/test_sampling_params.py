@@ -17,7 +17,7 @@ from mini_vllm.sampling_params import (
     SamplingType,
 )
 from mini_vllm.utils.surface import entries, is_harmless
-from tests.engine.helpers.sampling_params_cases import (
+from tests.engine.helpers.sampling.sampling_params_cases import (
     ASSERTED,
     BAD,
     EOS,

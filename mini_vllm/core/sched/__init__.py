@@ -1,1 +1,1 @@
-"""Who runs in the next step, and with how many tokens. Mirrors `vllm/v1/core/sched/`."""
+"""Which requests run in the next step, and with how many tokens. Mirrors `vllm/v1/core/sched/`."""

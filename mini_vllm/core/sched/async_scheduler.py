@@ -29,7 +29,7 @@ from mini_vllm.core.sched.output import (
     SchedulerOutput,
 )
 from mini_vllm.core.sched.scheduler import Scheduler
-from mini_vllm.core.sched.step import _Step
+from mini_vllm.core.sched.step import Step
 
 
 class AsyncScheduler(Scheduler):
@@ -47,8 +47,9 @@ class AsyncScheduler(Scheduler):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self.num_draft_slots *= 2  # two plans': the drafts of the one in flight count as accepted
         # Request id -> results on their way that are void: with drafts a result is several tokens.
-        # Results come in order, so they are the next that come for this id, even if somebody else has
+        # Results come in order, so they are the next that come for this id, even if another request has
         # taken it by then. Upstream counts them in the request, as its ids end in random characters
         # and never meet again.
         self.async_tokens_to_discard: dict[str, int] = {}
@@ -79,7 +80,7 @@ class AsyncScheduler(Scheduler):
             return self._results_in_flight.get(request.request_id, 0)
         return request.num_output_placeholders
 
-    def _make_cached_request_data(self, step: _Step) -> CachedRequestData:
+    def _make_cached_request_data(self, step: Step) -> CachedRequestData:
         """Tells the worker how many of the tokens that it has sampled hold: it may have dropped ones."""
         data = super()._make_cached_request_data(step)
         requests = (self.requests[req_id] for req_id in data.req_ids)
@@ -88,7 +89,7 @@ class AsyncScheduler(Scheduler):
         ]
         return data
 
-    def _num_tokens_ahead(self, request: Request) -> int:
+    def _count_new_tokens(self, request: Request) -> int:
         """What the next plan is to compute of a running request whose newest tokens are in flight: those
         tokens, as if they were there, and drafts for what comes after.
 
@@ -100,21 +101,13 @@ class AsyncScheduler(Scheduler):
         num_output_placeholders = request.num_output_placeholders
         if num_output_placeholders > 0:
             # Computed, less the drafts among it, and one more: what there is at the least.
-            num_tokens_then = num_computed_tokens + 2 - num_output_placeholders
-            if num_tokens_then >= request.num_prompt_tokens + request.max_tokens:
+            num_tokens_after_step = num_computed_tokens + 2 - num_output_placeholders
+            if num_tokens_after_step >= request.num_prompt_tokens + request.max_tokens:
                 return 0
         num_new_tokens = request.num_tokens + num_output_placeholders - num_computed_tokens
         if self.num_spec_tokens:
             num_new_tokens += len(request.spec_token_ids)
         return min(num_new_tokens, self.max_model_len - 1 - num_computed_tokens)
-
-    @property
-    def _extra_slots(self) -> dict[str, int]:
-        """Two plans' drafts: those of the one in flight count as accepted."""
-        extra = super()._extra_slots
-        if extra:
-            extra["num_draft_slots"] *= 2
-        return extra
 
     def _update_after_schedule(self, scheduler_output: SchedulerOutput) -> None:
         """Advance the counters, and leave a placeholder where the plan samples a token."""
@@ -140,7 +133,7 @@ class AsyncScheduler(Scheduler):
         request.spec_token_ids = self._spec_token_placeholders
         self._results_in_flight[req_id] = self._results_in_flight.get(req_id, 0) + 1
 
-    def _note_prefill_chunks(self, scheduler_output: SchedulerOutput) -> None:
+    def _mark_prefill_chunks(self, scheduler_output: SchedulerOutput) -> None:
         """Nothing: `_update_after_schedule` says it of every request, with drafts and without."""
 
     def update_from_output(
@@ -182,7 +175,7 @@ class AsyncScheduler(Scheduler):
             num_known_tokens = request.num_computed_tokens - request.num_output_placeholders
             self.kv_cache_manager.cache_blocks(request, num_known_tokens)
         elif stopped:
-            self.waiting.remove_request(request)
+            self._remove_waiting_request(request)
         return new_token_ids, stopped
 
     def _free_request(self, request: Request) -> None:

@@ -1,4 +1,4 @@
-"""What the scheduler does about drafts: tokens that somebody guessed, and that a step only checks.
+"""What the scheduler does about drafts: tokens that were guessed, and that a step only checks.
 
 A draft is a token of the step like any other: it counts in `num_scheduled_tokens`, it needs a slot and it
 is paid for from the budget. So `Scheduler` plans it in its one loop, and what is left for drafts alone
@@ -11,19 +11,24 @@ Nothing of it is called without speculation.
 
 from __future__ import annotations
 
-from mini_vllm.config.speculative import SpeculativeConfig
+from typing import TYPE_CHECKING
+
 from mini_vllm.core.request import Request
 from mini_vllm.core.sched.output import DraftTokenIds, SchedulerOutput
-from mini_vllm.core.sched.step import _Step
+from mini_vllm.core.sched.step import Step
 from mini_vllm.core.sched.utils import check_stop
 from mini_vllm.core.stats import SpecDecodingStats
+
+if TYPE_CHECKING:
+    from mini_vllm.config.speculative import SpeculativeConfig
 
 
 class DraftScheduling:
     """`Scheduler`'s part about drafts.
 
     Attributes:
-        num_spec_tokens: most drafts a request and step; 0: nobody drafts.
+        num_spec_tokens: most drafts a request and step; 0: none.
+        num_draft_slots: slots that a request's drafts may need past its last token.
         num_lookahead_tokens: slots past a step's tokens, which the drafter's own passes write.
         spec_decoding_stats: drafts since `make_stats` was called last; None where there were none.
     """
@@ -34,19 +39,17 @@ class DraftScheduling:
     def _set_speculation(self, spec: SpeculativeConfig | None) -> None:
         self.num_spec_tokens = spec.num_spec_tokens if spec is not None else 0
         self.num_lookahead_tokens = spec.num_lookahead_tokens if spec is not None else 0
+        self.num_draft_slots = self.num_spec_tokens
         self.spec_decoding_stats: SpecDecodingStats | None = None
 
-    @property
-    def _extra_slots(self) -> dict[str, int]:
-        """What a request may need past its last token, as `max_blocks_needed` takes it."""
-        if not self.num_spec_tokens:
-            return {}
-        return {
-            "num_draft_slots": self.num_spec_tokens,
-            "num_lookahead_tokens": self.num_lookahead_tokens,
-        }
+    def _count_new_tokens(self, request: Request) -> int:
+        """What to compute of a running request that has drafts, or that lacks nothing; 0: it waits for
+        its result (`vllm/v1/core/sched/scheduler.py:385 in Scheduler.schedule`). `AsyncScheduler` counts
+        what is in flight, too.
+        """
+        return request.num_tokens_with_spec - request.num_computed_tokens
 
-    def _schedule_drafts(self, step: _Step, request: Request, num_new_tokens: int) -> None:
+    def _schedule_drafts(self, step: Step, request: Request, num_new_tokens: int) -> None:
         """Record which of the request's drafts found room in the step; the others are forgotten
         (`vllm/v1/core/sched/scheduler.py:502 in Scheduler.schedule`)."""
         num_scheduled_spec_tokens = (
@@ -60,8 +63,8 @@ class DraftScheduling:
             step.scheduled_spec_decode_tokens[request.request_id] = spec_token_ids
         request.spec_token_ids = []
 
-    def _note_prefill_chunks(self, scheduler_output: SchedulerOutput) -> None:
-        """Who is in the middle of its prompt after this step: it samples nothing, and drafts nothing."""
+    def _mark_prefill_chunks(self, scheduler_output: SchedulerOutput) -> None:
+        """Mark requests that are still in their prompt after this step: they sample and draft nothing."""
         for req_id in scheduler_output.num_scheduled_tokens:
             request = self.requests[req_id]
             request.is_prefill_chunk = request.num_computed_tokens < (
@@ -89,7 +92,7 @@ class DraftScheduling:
     ) -> tuple[list[int], bool]:
         """Append the tokens after the first, up to one that ends the request; what was accepted past that
         is dropped. Returns what is left, and whether the request ends. The runner's own list stays whole:
-        whoever observes a step counts by it what was accepted."""
+        a step's observers count by it what was accepted."""
         num_new = 1
         while not stopped and num_new < len(new_token_ids):
             request.append_output_token_ids(new_token_ids[num_new])
@@ -98,10 +101,10 @@ class DraftScheduling:
         return new_token_ids[:num_new], stopped
 
     def update_draft_token_ids(self, draft_token_ids: DraftTokenIds) -> None:
-        """Take in what was drafted for the next step. Under asynchronous scheduling nobody calls this:
+        """Take in what was drafted for the next step. Under asynchronous scheduling this is not called:
         the worker keeps the drafts, and a plan has placeholders for them.
 
-        Who is in the middle of its prompt drafts nothing
+        A request in the middle of its prompt drafts nothing
         (`vllm/v1/core/sched/scheduler.py:1691 Scheduler.update_draft_token_ids`).
         """
         drafts = zip(draft_token_ids.req_ids, draft_token_ids.draft_token_ids, strict=True)

@@ -13,7 +13,7 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Protocol
 
-from mini_vllm.core.request import Request
+from mini_vllm.core.request import Request, RequestStatus
 
 
 class SchedulingPolicy(enum.Enum):
@@ -31,6 +31,7 @@ class RequestQueue(Protocol):
     def peek_request(self) -> Request: ...
     def pop_request(self) -> Request: ...
     def remove_request(self, request: Request) -> None: ...
+    def __contains__(self, request: Request) -> bool: ...
     def __len__(self) -> int: ...
     def __iter__(self) -> Iterator[Request]: ...
 
@@ -57,6 +58,9 @@ class FCFSRequestQueue:
 
     def remove_request(self, request: Request) -> None:
         del self._queue[request.request_id]
+
+    def __contains__(self, request: Request) -> bool:
+        return request.request_id in self._queue
 
     def __len__(self) -> int:
         return len(self._queue)
@@ -103,6 +107,9 @@ class PriorityRequestQueue:
             self._heap = [entry for entry in self._heap if self._live.get(entry[2]) is entry[3]]
             heapq.heapify(self._heap)
 
+    def __contains__(self, request: Request) -> bool:
+        return request.request_id in self._live
+
     def __len__(self) -> int:
         return len(self._live)
 
@@ -112,3 +119,48 @@ class PriorityRequestQueue:
 
 def create_request_queue(policy: SchedulingPolicy) -> RequestQueue:
     return FCFSRequestQueue() if policy is SchedulingPolicy.FCFS else PriorityRequestQueue()
+
+
+class RequestQueues:
+    """The part of `Scheduler` that keeps its requests: one list and two queues.
+
+    Attributes:
+        running: the running requests, in the order in which a step serves them.
+        waiting: requests that wait for room, in the order in which they will be tried.
+        skipped_waiting: requests that were skipped, or were blocked when they arrived, for instance by a
+            grammar that is still being compiled. Later steps try them again.
+    """
+
+    def _make_queues(self, policy: SchedulingPolicy) -> None:
+        self.policy = policy
+        self.running: list[Request] = []
+        self.waiting = create_request_queue(policy)
+        self.skipped_waiting = create_request_queue(policy)
+
+    def _enqueue_waiting_request(self, request: Request) -> None:
+        """(`vllm/v1/core/sched/scheduler.py:1613 Scheduler._enqueue_waiting_request`)"""
+        blocked = RequestStatus.is_blocked(request.status)
+        (self.skipped_waiting if blocked else self.waiting).add_request(request)
+
+    def _remove_waiting_request(self, request: Request) -> None:
+        skipped = request in self.skipped_waiting
+        (self.skipped_waiting if skipped else self.waiting).remove_request(request)
+
+    def get_num_waiting_requests(self) -> int:
+        return len(self.waiting) + len(self.skipped_waiting)
+
+    def get_num_unfinished_requests(self) -> int:
+        return self.get_num_waiting_requests() + len(self.running)
+
+    def has_unfinished_requests(self) -> bool:
+        return bool(self.running) or self.get_num_waiting_requests() > 0
+
+    def _select_waiting_queue_for_scheduling(self) -> RequestQueue | None:
+        """The queue whose head is tried next; None if both are empty. Under `fcfs` `skipped_waiting` is first
+        (`vllm/v1/core/sched/scheduler.py:1619 Scheduler._select_waiting_queue_for_scheduling`)."""
+        if not self.skipped_waiting:
+            return self.waiting if self.waiting else None
+        if self.waiting and self.policy is SchedulingPolicy.PRIORITY:
+            first = self.waiting.peek_request() < self.skipped_waiting.peek_request()
+            return self.waiting if first else self.skipped_waiting
+        return self.skipped_waiting

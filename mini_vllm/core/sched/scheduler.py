@@ -7,19 +7,12 @@ this one. What it sends to the worker is in `output.py`.
 This is the synchronous scheduler, which hears of each step's tokens before it decides the next. What
 changes when it does not, a GPU's default at the pin, stands in `async_scheduler.py`.
 
-Left out: encoder inputs, LoRA limits, KV connectors, structured output, Mamba's block
-alignment, pausing, cascade attention's common prefix. Without those no waiting request is ever
-skipped, so there is no `skipped_waiting` queue.
+Features that take part in admission do so as rules at a gate (`admission.py`). Without rules no request is
+skipped, and `skipped_waiting` stays empty. Left out: encoder inputs, LoRA limits, KV connectors, structured
+output, Mamba's block alignment, pausing, cascade attention's common prefix.
 
-Two things are done otherwise, both under `priority` only, because vLLM 0.22.1 goes wrong there,
-with synchronous scheduling and with asynchronous (`UpstreamScheduler` does them as it does):
-
-* A victim that was scheduled earlier in the same step had its new blocks published, and nobody will
-  compute them. vLLM leaves their hashes in the index: the victim comes back, hits them, and attends
-  over what an earlier holder left there, perhaps under another `cache_salt`. Here they are
-  un-published (`_evict_uncomputed_blocks`).
-* Requests equal in priority and arrival time, as the children of one request with `n` > 1 are, can
-  preempt each other for ever. Here the request id decides, as it does in the waiting queue.
+Two things are done otherwise under `priority`, because vLLM 0.22.1 goes wrong there: which blocks a victim
+leaves in the index, and which of equals is the victim. `upstream_scheduler.py` says how, and does as vLLM.
 
 There is no prefill phase and no decode phase. A request has `num_tokens` and `num_computed_tokens`,
 and each step lets the second catch up with the first, as far as budget and blocks allow.
@@ -27,13 +20,13 @@ and each step lets the second catch up with the first, as far as budget and bloc
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from functools import partial
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from mini_vllm.config.engine import EngineConfig
 from mini_vllm.core.kv_cache_manager import KVCacheManager
 from mini_vllm.core.request import Request, RequestStatus
+from mini_vllm.core.sched.admission import Admission, AdmissionGate, AdmissionRule
 from mini_vllm.core.sched.drafts import DraftScheduling
 from mini_vllm.core.sched.output import (
     CachedRequestData,
@@ -42,26 +35,32 @@ from mini_vllm.core.sched.output import (
     NewRequestData,
     SchedulerOutput,
 )
-from mini_vllm.core.sched.request_queue import SchedulingPolicy, create_request_queue
-from mini_vllm.core.sched.step import _Step
+from mini_vllm.core.sched.request_queue import RequestQueues, SchedulingPolicy
+from mini_vllm.core.sched.step import Step
 from mini_vllm.core.sched.utils import check_stop
 from mini_vllm.core.stats import SchedulerStats
-from mini_vllm.distributed.kv_events import KVEventPublisher, publish_kv_events
+
+if TYPE_CHECKING:
+    from mini_vllm.distributed.kv_events import KVEventPublisher
 
 
-class Scheduler(DraftScheduling):
+class Scheduler(RequestQueues, DraftScheduling):
     """Decides each step; owns the requests from `add_request` until they finish.
 
     Args:
         config: `num_gpu_blocks` and `max_model_len` must be set.
         kv_cache_manager: the manager to use, for instance a learner's own.
+        admission_rules: one for each feature that takes part in admission, in the order in which to ask.
 
     Raises ValueError if the config leaves one of the two open.
     Source: `vllm/v1/core/sched/scheduler.py:64 Scheduler`.
     """
 
     def __init__(
-        self, config: EngineConfig, kv_cache_manager: KVCacheManager | None = None
+        self,
+        config: EngineConfig,
+        kv_cache_manager: KVCacheManager | None = None,
+        admission_rules: Sequence[AdmissionRule] = (),
     ) -> None:
         if config.num_gpu_blocks is None or config.max_model_len is None:
             raise ValueError(
@@ -73,19 +72,11 @@ class Scheduler(DraftScheduling):
         self.max_num_running_reqs = config.max_num_seqs
         self.max_num_scheduled_tokens = config.max_num_scheduled_tokens
         self.long_prefill_token_threshold = config.long_prefill_token_threshold
-        self.policy = SchedulingPolicy(config.scheduling_policy)
-        spec = config.speculation
-        self._set_speculation(spec)
-        self.kv_cache_manager = kv_cache_manager or KVCacheManager(
-            config.num_gpu_blocks,
-            config.block_size,
-            config.max_model_len,
-            config.enable_prefix_caching,
-            use_eagle=spec is not None and spec.use_eagle(),
-        )
+        self._set_speculation(config.speculation)
+        self.kv_cache_manager = kv_cache_manager or KVCacheManager.from_config(config)
         self.requests: dict[str, Request] = {}
-        self.waiting = create_request_queue(self.policy)
-        self.running: list[Request] = []
+        self._make_queues(SchedulingPolicy(config.scheduling_policy))
+        self.admission = AdmissionGate(admission_rules)
         self.finished_req_ids: set[str] = set()
         self.reset_preempted_req_ids: set[str] = set()  # between two steps; the worker must hear
         self.num_preemptions = 0  # since start, over all requests
@@ -102,7 +93,9 @@ class Scheduler(DraftScheduling):
         """
         if request.request_id in self.requests:
             raise ValueError(f"request id {request.request_id!r} is already in use")
-        needed = self.kv_cache_manager.max_blocks_needed(request, **self._extra_slots)
+        needed = self.kv_cache_manager.max_blocks_needed(
+            request, self.num_draft_slots, self.num_lookahead_tokens
+        )
         usable = self.kv_cache_manager.block_pool.num_gpu_blocks - 1
         if needed > usable:
             raise ValueError(
@@ -111,7 +104,7 @@ class Scheduler(DraftScheduling):
                 f"max_tokens {request.max_tokens}, max_model_len {self.max_model_len}), but the "
                 f"pool has {usable}: it could wait for ever"
             )
-        self.waiting.add_request(request)
+        self._enqueue_waiting_request(request)
         self.requests[request.request_id] = request
 
     def finish_requests(
@@ -131,7 +124,7 @@ class Scheduler(DraftScheduling):
             if request.status is RequestStatus.RUNNING:
                 self.running.remove(request)
             else:
-                self.waiting.remove_request(request)
+                self._remove_waiting_request(request)
             request.status = finished_status
             self._free_request(request)
             ended.append(request_id)
@@ -143,28 +136,21 @@ class Scheduler(DraftScheduling):
         self.kv_cache_manager.free(request)
         del self.requests[request.request_id]
 
-    def get_num_unfinished_requests(self) -> int:
-        return len(self.waiting) + len(self.running)
-
-    def has_unfinished_requests(self) -> bool:
-        return bool(self.running) or len(self.waiting) > 0
-
     def make_stats(self) -> SchedulerStats:
         """The scheduler as it stands, and what was looked up in the prefix cache since the last call
         (`vllm/v1/core/sched/scheduler.py:1968 Scheduler.make_stats`)."""
-        manager = self.kv_cache_manager
-        prefix_cache_stats = manager.make_prefix_cache_stats()
         spec_decoding_stats, self.spec_decoding_stats = self.spec_decoding_stats, None
         return SchedulerStats(
             len(self.running),
             len(self.waiting),
-            manager.usage,
-            prefix_cache_stats,
+            self.kv_cache_manager.usage,
+            self.kv_cache_manager.make_prefix_cache_stats(),
             spec_decoding_stats,
+            len(self.skipped_waiting),
         )
 
     def has_requests(self) -> bool:
-        """Whether a step has something to do, and be it to tell the worker who has finished
+        """Whether a step has something to do, and be it to tell the worker which requests have finished
         (`vllm/v1/core/sched/interface.py:185 SchedulerInterface.has_requests`)."""
         return bool(self.finished_req_ids) or self.has_unfinished_requests()
 
@@ -185,12 +171,12 @@ class Scheduler(DraftScheduling):
     def schedule(self) -> SchedulerOutput:
         """Decide the next step: running requests first, then waiting ones, within the budget.
 
-        Nobody is admitted in a step that preempted.
+        No request is admitted in a step that preempted.
         Source: `vllm/v1/core/sched/scheduler.py:329 Scheduler.schedule`.
         """
-        step = _Step(self.max_num_scheduled_tokens)
+        step = Step(self.max_num_scheduled_tokens)
         self._schedule_running(step)
-        if not step.preempted_reqs:
+        if not step.preempted_reqs and (self.waiting or self.skipped_waiting):
             self._schedule_waiting(step)
 
         total_num_scheduled_tokens = sum(step.num_scheduled_tokens.values())
@@ -216,23 +202,22 @@ class Scheduler(DraftScheduling):
         self._update_after_schedule(scheduler_output)
         return scheduler_output
 
-    def _schedule_running(self, step: _Step) -> None:
+    def _schedule_running(self, step: Step) -> None:
         """Serve the running requests in order, as far as budget and blocks go.
 
         One that finds no block preempts the last of the running (under `priority`, the least
         important), which starts over later. If that is itself, nothing is left for those behind it
         either (`vllm/v1/core/sched/scheduler.py:364 in Scheduler.schedule`).
         """
-        allocate_slots, drafting = self.kv_cache_manager.allocate_slots, self.num_spec_tokens > 0
-        if self.num_lookahead_tokens:
-            allocate_slots = partial(allocate_slots, num_lookahead_tokens=self.num_lookahead_tokens)
+        allocate_slots, lookahead = self.kv_cache_manager.allocate_slots, self.num_lookahead_tokens
+        drafting = self.num_spec_tokens > 0
         req_index = 0
         while step.token_budget > 0 and req_index < len(self.running):
             request = self.running[req_index]
             num_new_tokens = request.num_tokens - request.num_computed_tokens
             # Tokens in flight, or drafts: see there.
             if num_new_tokens <= 0 or (drafting and request.spec_token_ids):
-                num_new_tokens = self._num_tokens_ahead(request)
+                num_new_tokens = self._count_new_tokens(request)
             if 0 < self.long_prefill_token_threshold < num_new_tokens:
                 num_new_tokens = self.long_prefill_token_threshold
             # One token fits: there is budget. The last position is never an input.
@@ -243,7 +228,10 @@ class Scheduler(DraftScheduling):
                 req_index += 1
                 continue
 
-            while (new_blocks := allocate_slots(request, num_new_tokens)) is None:
+            while True:
+                new_blocks = allocate_slots(request, num_new_tokens, num_lookahead_tokens=lookahead)
+                if new_blocks is not None:
+                    break
                 preempted_req = self._pop_victim()
                 if preempted_req in step.scheduled_running_reqs:  # only under PRIORITY
                     preempted_req_id = preempted_req.request_id
@@ -269,60 +257,78 @@ class Scheduler(DraftScheduling):
             if drafting and request.spec_token_ids:
                 self._schedule_drafts(step, request, num_new_tokens)
 
-    def _num_tokens_ahead(self, request: Request) -> int:
-        """What to compute of a running request that has drafts, or that lacks nothing; 0: it waits for
-        its result (`vllm/v1/core/sched/scheduler.py:385 in Scheduler.schedule`). `AsyncScheduler` counts
-        what is in flight, too.
-        """
-        return request.num_tokens_with_spec - request.num_computed_tokens
+    def _schedule_waiting(self, step: Step) -> None:
+        """Admit waiting requests, as far as budget, slots and blocks go.
 
-    def _schedule_waiting(self, step: _Step) -> None:
-        """Admit from the head of the queue until something runs out.
-
-        The first request that does not fit ends it: nobody overtakes
+        The first that does not fit ends admission, so that no request behind it overtakes. One that waits
+        for something else, such as a grammar, is skipped and moves to `skipped_waiting`
         (`vllm/v1/core/sched/scheduler.py:545 in Scheduler.schedule`).
         """
-        while (
-            len(self.waiting)
-            and len(self.running) < self.max_num_running_reqs
-            and step.token_budget > 0
-        ):
-            request = self.waiting.peek_request()
-            new_computed_blocks, num_computed_tokens = self.kv_cache_manager.get_computed_blocks(
-                request
-            )
-            num_new_tokens = request.num_tokens - num_computed_tokens
-            if 0 < self.long_prefill_token_threshold < num_new_tokens:
-                num_new_tokens = self.long_prefill_token_threshold
-            if not self.config.enable_chunked_prefill and num_new_tokens > step.token_budget:
+        self.admission.start_step(step.scheduled_running_reqs)
+        skipped: list[Request] = []
+        while step.token_budget > 0 and len(self.running) < self.max_num_running_reqs:
+            queue = self._select_waiting_queue_for_scheduling()
+            if queue is None:
                 break
-            num_new_tokens = min(num_new_tokens, step.token_budget)
-            new_blocks = self.kv_cache_manager.allocate_slots(
-                request,
-                num_new_tokens,
-                num_new_computed_tokens=num_computed_tokens,
-                new_computed_blocks=new_computed_blocks,
-                full_sequence_must_fit=self.config.scheduler_reserve_full_isl,
-            )
-            if new_blocks is None:
+            decision = self._try_admit(step, request := queue.peek_request())
+            if decision is Admission.STOP:
                 break
+            queue.pop_request()
+            if decision is Admission.SKIP:
+                skipped.append(request)
+        for request in reversed(skipped):
+            self.skipped_waiting.prepend_request(request)
 
-            self.waiting.pop_request()
-            self.running.append(request)
-            if request.status is RequestStatus.WAITING:
-                step.scheduled_new_reqs.append(request)
-            else:
-                step.scheduled_resumed_reqs.append(request)
-            request_id = request.request_id
-            step.req_to_new_blocks[request_id] = self.kv_cache_manager.get_blocks(request_id)
-            step.num_scheduled_tokens[request_id] = num_new_tokens
-            step.token_budget -= num_new_tokens
-            request.status = RequestStatus.RUNNING
-            request.num_computed_tokens = num_computed_tokens
-            if not request.output_token_ids:
-                request.num_cached_tokens = num_computed_tokens
+    def _try_admit(self, step: Step, request: Request) -> Admission:
+        """Admit the request and give it blocks for its first tokens, if the rules and the pool allow it."""
+        decision = self.admission.check(request)
+        if decision is not Admission.ADMIT:
+            return decision
+        new_computed_blocks, num_computed_tokens = self.kv_cache_manager.get_computed_blocks(
+            request
+        )
+        num_external = self.admission.get_num_new_matched_tokens(request, num_computed_tokens)
+        if num_external is None:
+            return Admission.SKIP
+        num_computed_tokens += num_external
+        num_new_tokens = request.num_tokens - num_computed_tokens
+        if 0 < self.long_prefill_token_threshold < num_new_tokens:
+            num_new_tokens = self.long_prefill_token_threshold
+        if not self.config.enable_chunked_prefill and num_new_tokens > step.token_budget:
+            return Admission.STOP
+        num_new_tokens = min(num_new_tokens, step.token_budget)
+        limit = self.admission.limit_new_tokens(request, num_computed_tokens, num_new_tokens)
+        if limit == 0 < num_new_tokens:
+            return Admission.STOP
+        num_new_tokens = limit
+        new_blocks = self.kv_cache_manager.allocate_slots(
+            request,
+            num_new_tokens,
+            num_new_computed_tokens=num_computed_tokens,
+            new_computed_blocks=new_computed_blocks,
+            full_sequence_must_fit=self.config.scheduler_reserve_full_isl,
+        )
+        if new_blocks is None:
+            self.admission.withdraw(request)
+            return Admission.STOP
 
-    def _make_cached_request_data(self, step: _Step) -> CachedRequestData:
+        self.admission.admit(request)
+        self.running.append(request)
+        if request.status is RequestStatus.WAITING:
+            step.scheduled_new_reqs.append(request)
+        else:
+            step.scheduled_resumed_reqs.append(request)
+        request_id = request.request_id
+        step.req_to_new_blocks[request_id] = self.kv_cache_manager.get_blocks(request_id)
+        step.num_scheduled_tokens[request_id] = num_new_tokens
+        step.token_budget -= num_new_tokens
+        request.status = RequestStatus.RUNNING
+        request.num_computed_tokens = num_computed_tokens
+        if not request.output_token_ids:
+            request.num_cached_tokens = num_computed_tokens
+        return Admission.ADMIT
+
+    def _make_cached_request_data(self, step: Step) -> CachedRequestData:
         """What the worker must hear of the requests it knows
         (`vllm/v1/core/sched/scheduler.py:1036 Scheduler._make_cached_request_data`)."""
         requests = step.scheduled_running_reqs + step.scheduled_resumed_reqs
@@ -338,7 +344,7 @@ class Scheduler(DraftScheduling):
     def _pop_victim(self) -> Request:
         """Take the request to preempt out of `running`: the last, or the least important.
 
-        By id among equals, so that one of them always gets on (see the head of this file).
+        By id among equals, so that one of them always gets on (see `upstream_scheduler.py`).
         """
         if self.policy is SchedulingPolicy.FCFS:
             return self.running.pop()
@@ -352,11 +358,10 @@ class Scheduler(DraftScheduling):
         `num_computed_tokens` has not moved yet: it tells what was computed before the step. No
         other request can hold these blocks, since only an admission takes hits.
         """
-        block_ids: Any = self.kv_cache_manager.get_block_ids(request.request_id)
         num_computed_blocks = request.num_computed_tokens // self.config.block_size
-        tables = block_ids if isinstance(block_ids, tuple) else (block_ids,)  # one a group
-        for table in tables:
-            self.kv_cache_manager.evict_blocks(set(table[num_computed_blocks:]))
+        for blocks in self.kv_cache_manager.get_blocks(request.request_id).groups:
+            uncomputed = {block.block_id for block in blocks[num_computed_blocks:]}
+            self.kv_cache_manager.evict_blocks(uncomputed)
 
     def _preempt_request(self, request: Request) -> None:
         """Free the request's blocks and queue it again; its tokens stay, their KV is recomputed.
@@ -380,7 +385,7 @@ class Scheduler(DraftScheduling):
             self.requests[req_id].num_computed_tokens += num_scheduled_token
         self.finished_req_ids = set()
         if self.num_spec_tokens:
-            self._note_prefill_chunks(scheduler_output)
+            self._mark_prefill_chunks(scheduler_output)
 
     def update_from_output(
         self, scheduler_output: SchedulerOutput, model_runner_output: ModelRunnerOutput
@@ -426,6 +431,8 @@ class Scheduler(DraftScheduling):
         if stopped_running_reqs:
             self.running = [r for r in self.running if r not in stopped_running_reqs]
         if self.kv_event_publisher is not None:
+            from mini_vllm.distributed.kv_events import publish_kv_events
+
             publish_kv_events(self.kv_event_publisher, self.kv_cache_manager.take_events())
         return outputs
 

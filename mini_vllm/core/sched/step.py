@@ -6,8 +6,8 @@ from mini_vllm.core.kv_cache_manager import KVCacheBlocks
 from mini_vllm.core.request import Request
 
 
-class _Step:
-    """A step while `schedule` decides it: what is left to give out, and who got what.
+class Step:
+    """A step while `schedule` decides it: what is left to give out, and which request got what.
 
     Upstream keeps these as local variables of one long `schedule`, under the same names. (Written out,
     because the default factories of a dataclass are calls, and there is a step every few milliseconds.)

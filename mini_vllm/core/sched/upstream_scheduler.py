@@ -1,7 +1,16 @@
-"""The schedulers as vLLM 0.22.1 has them, its two faults under `priority` included, and one with drafts.
+"""The schedulers with three faults of vLLM 0.22.1, which `Scheduler` and `AsyncScheduler` do not have.
 
-What they are stands at the head of `scheduler.py`. To be injected by who wants to see them happen, as
-`EngineParts(scheduler=UpstreamScheduler)`. Source:
+Two occur under `priority`, with synchronous and asynchronous scheduling alike:
+
+* A victim may have been scheduled earlier in the same step. The blocks that it was to fill are published
+  by then, but will not be computed. vLLM leaves their hashes in the index: the victim comes back, hits them,
+  and attends over what an earlier holder left there, perhaps under another `cache_salt`. `Scheduler` takes
+  the hashes out (`_evict_uncomputed_blocks`).
+* Requests of equal priority and arrival time, such as the children of one request with `n` > 1, can
+  preempt each other for ever. In `Scheduler` the request id decides, as it does in the waiting queue.
+
+The third needs drafts in flight: see `UpstreamAsyncScheduler`. To watch the faults happen, inject one of
+these classes, as in `EngineParts(scheduler=UpstreamScheduler)`. Source:
 `vllm/v1/core/sched/scheduler.py:457 in Scheduler.schedule`.
 """
 
@@ -30,8 +39,8 @@ class UpstreamScheduler(Scheduler):
 
 
 class UpstreamAsyncScheduler(UpstreamScheduler, AsyncScheduler):
-    """`AsyncScheduler` with the same two, and a third: a forced reset while drafts are in flight drops as
-    many results as tokens are on their way, one of which alone is void
+    """`AsyncScheduler` with the same two faults, and a third: a forced reset of the cache while drafts are in
+    flight drops one result per token in flight, although only one result is void
     (`vllm/v1/core/sched/scheduler.py:1923 in Scheduler.reset_prefix_cache`,
     `vllm/v1/core/sched/async_scheduler.py:40 in AsyncScheduler._update_request_with_output`)."""
 

@@ -20,7 +20,7 @@ from mini_vllm.entrypoints.cli.flags import (
     positive,
 )
 from mini_vllm.sampling_params import RequestOutputKind, SamplingParams
-from mini_vllm.utils.outside import short
+from mini_vllm.utils.untrusted import shorten_repr
 
 MOST_PROMPTS, MOST_TOKENS = 1_000_000, 100_000_000
 """What `bench` makes before it starts: about 2 KB a request and 8 bytes a prompt token."""
@@ -57,7 +57,8 @@ def run_bench(args: argparse.Namespace, out: TextIO) -> int:
 
     if args.num_prompts > MOST_PROMPTS or args.num_prompts * args.input_len > MOST_TOKENS:
         raise ValueError(
-            f"--num-prompts {short(args.num_prompts)} of --input-len {short(args.input_len)}: at most "
+            f"--num-prompts {shorten_repr(args.num_prompts)} of --input-len "
+            f"{shorten_repr(args.input_len)}: at most "
             f"{MOST_PROMPTS} prompts of {MOST_TOKENS} tokens together"
         )
     engine = make_engine(args)

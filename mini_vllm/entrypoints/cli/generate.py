@@ -15,10 +15,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from mini_vllm.entrypoints.cli.door import EPILOG, say
+from mini_vllm.entrypoints.cli.errors import EPILOG, print_error
 from mini_vllm.entrypoints.cli.flags import add_engine_flags, add_flags, make_engine, observe_drafts
 from mini_vllm.sampling_params import RequestOutputKind, SamplingParams
-from mini_vllm.utils.outside import MOST_BYTES, decode, parse_json, read_bytes, short
+from mini_vllm.utils.untrusted import MOST_BYTES, decode, parse_json, read_bytes, shorten_repr
 
 if TYPE_CHECKING:
     from mini_vllm.engine.llm_engine import LLMEngine
@@ -105,7 +105,7 @@ def _read_prompts(args: argparse.Namespace) -> Iterator[tuple[str, str, bool]]:
     try:
         text = decode(_read(name))
     except ValueError as error:
-        raise ValueError(f"--prompts-file {short(name, 300)}: {error}") from error
+        raise ValueError(f"--prompts-file {shorten_repr(name, 300)}: {error}") from error
     text = text.removeprefix("\ufeff")  # some editors put it in front
     # Not splitlines(): JSON strings may hold U+2028 and its like unescaped.
     for number, line in enumerate(text.split("\n"), 1):
@@ -131,7 +131,7 @@ def _parse_prompt(text: str, is_json: bool) -> Any:
         return text
     value = parse_json(text)
     if not isinstance(value, str | dict):
-        raise ValueError(f"expected an object with 'prompt', got {short(value)}")
+        raise ValueError(f"expected an object with 'prompt', got {shorten_repr(value)}")
     return value
 
 
@@ -178,7 +178,7 @@ def run_generate(args: argparse.Namespace, out: TextIO) -> int:
             order.append(engine.add_request(str(number), prompt, params))
         except (TypeError, ValueError) as error:
             refused += 1
-            say(f"{where}: {error}")
+            print_error(f"{where}: {error}")
 
     start = time.perf_counter()
     num_tokens = 0

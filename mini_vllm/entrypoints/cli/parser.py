@@ -10,12 +10,13 @@ from functools import cache
 
 from mini_vllm.entrypoints.cli.bench import add_bench_parser
 from mini_vllm.entrypoints.cli.chat import add_chat_parser
-from mini_vllm.entrypoints.cli.door import EPILOG, Parser
+from mini_vllm.entrypoints.cli.errors import EPILOG, Parser
 from mini_vllm.entrypoints.cli.generate import add_generate_parser
 from mini_vllm.entrypoints.cli.quantize import add_quantize_parser
 from mini_vllm.entrypoints.cli.serve import add_serve_parser
 from mini_vllm.entrypoints.cli.simulate import add_simulate_parser
 from mini_vllm.entrypoints.cli.trace import add_trace_parser
+from mini_vllm.version import __version__
 
 
 @cache
@@ -26,6 +27,7 @@ def build_parser() -> argparse.ArgumentParser:
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     add_generate_parser(commands)
     add_chat_parser(commands)

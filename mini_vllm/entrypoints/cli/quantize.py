@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any, TextIO
 
-from mini_vllm.utils.outside import one_line
+from mini_vllm.utils.untrusted import one_line
 
 _EPILOG = """\
 methods; WxAy is weights in x bits and activations in y:

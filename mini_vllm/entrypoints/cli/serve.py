@@ -8,15 +8,27 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import json
 import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
+from mini_vllm.utils.extras import how_to_get
+from mini_vllm.utils.untrusted import shorten_repr
+
 if TYPE_CHECKING:
+    from mini_vllm.engine.async_llm import AsyncLLM
     from mini_vllm.entrypoints.openai.settings import ServerSettings
 
-NEEDS = ("fastapi", "uvicorn", "httptools", "prometheus_client", "jinja2")
+NEEDS = (
+    "fastapi",
+    "uvicorn",
+    "httptools",
+    "prometheus_client",
+    "prometheus_fastapi_instrumentator",
+    "jinja2",
+)
 _EPILOG = """\
 examples:
   mini-vllm serve
@@ -82,6 +94,18 @@ def _at_least(least: float, kind: type[int] | type[float] = int) -> type:
     return convert  # type: ignore[return-value]
 
 
+def _strings(text: str) -> list[str]:
+    try:
+        value = json.loads(text)
+    except ValueError:
+        value = None
+    if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
+        raise argparse.ArgumentTypeError(
+            f"must be a JSON list of strings, such as '[\"http://localhost:3000\"]', got {text}"
+        )
+    return value
+
+
 def add_serve_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's flags: the server's own, then the engine's as every command has them."""
     from mini_vllm.entrypoints.cli.flags import add_engine_flags
@@ -113,6 +137,20 @@ def add_serve_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--chat-template", metavar="FILE", help="a Jinja file in place of the checkpoint's template"
     )
+    group.add_argument(
+        "--allowed-origins", type=_strings, default=[], metavar="JSON",
+        help="origins whose pages may use the server from a browser, such as "
+        """'["http://localhost:3000"]'; '["*"]': any page's (none)""",
+    )  # fmt: skip
+    for what in ("methods", "headers"):
+        group.add_argument(
+            f"--allowed-{what}", type=_strings, default=["*"], metavar="JSON",
+            help=f"{what} of such pages' requests (any)",
+        )  # fmt: skip
+    group.add_argument(
+        "--allow-credentials", action=argparse.BooleanOptionalAction, default=False,
+        help="let such pages send cookies",
+    )  # fmt: skip
     group.add_argument(
         "--enable-prompt-tokens-details", action=argparse.BooleanOptionalAction, default=False,
         help="say in usage how many prompt tokens were cached",
@@ -152,8 +190,7 @@ def check_extra() -> None:
     missing = [name.replace("_", "-") for name in NEEDS if importlib.util.find_spec(name) is None]
     if missing:
         raise ValueError(
-            f"serve needs {', '.join(missing)}, of the extra 'serve': uv sync --extra serve, or "
-            "pip install 'mini-vllm[serve]'"
+            f"serve needs {', '.join(missing)}, of the extra 'serve': {how_to_get('serve')}"
         )
 
 
@@ -166,8 +203,13 @@ def make_settings(args: argparse.Namespace) -> ServerSettings:
     if not 0 <= args.port <= 65535:
         raise ValueError(f"--port must be in [0, 65535], got {args.port}")
     template = Path(args.chat_template) if args.chat_template else None
-    if template is not None and not template.is_file():
-        raise ValueError(f"--chat-template {args.chat_template!r} is no file")
+    try:
+        if template is not None and not template.is_file():
+            raise ValueError(f"--chat-template {shorten_repr(args.chat_template, 300)} is no file")
+    except OSError as error:  # a name that is too long
+        raise ValueError(
+            f"--chat-template {shorten_repr(args.chat_template)}: {error.strerror}"
+        ) from error
     model = find_model(args.model) if args.model else DEFAULT_MODEL
     names = tuple(args.served_model_name)
     if args.model and not names and model != Path(args.model):
@@ -179,6 +221,10 @@ def make_settings(args: argparse.Namespace) -> ServerSettings:
         if args.api_key is not None
         else os.environ.get("VLLM_API_KEY") or None,
         chat_template=template,
+        allowed_origins=tuple(args.allowed_origins),
+        allowed_methods=tuple(args.allowed_methods),
+        allowed_headers=tuple(args.allowed_headers),
+        allow_credentials=args.allow_credentials,
         enable_prompt_tokens_details=args.enable_prompt_tokens_details,
         max_body_bytes=args.max_body_bytes,
         max_header_bytes=args.max_header_bytes,
@@ -187,6 +233,22 @@ def make_settings(args: argparse.Namespace) -> ServerSettings:
         max_connections=args.max_connections,
         client_timeout=args.client_timeout,
         step_timeout=args.step_timeout,
+    )
+
+
+def describe_kv_cache(llm: AsyncLLM) -> str:
+    """The size of the KV cache, and why the process does not have it yet."""
+    from mini_vllm.core.kv_cache_groups import block_bytes
+    from mini_vllm.spec_decode.loading import drafter_block_bytes
+
+    core = llm.engine.engine_core
+    config, model = core.config, llm.engine.model.config
+    size = block_bytes(model, config.block_size, config.kv_cache_dtype)
+    size += drafter_block_bytes(config.speculation, config.block_size, config.kv_cache_dtype)
+    assert config.num_gpu_blocks is not None
+    return (
+        f"KV cache: {config.num_gpu_blocks * size / 2**20:,.1f} MiB, {config.num_gpu_blocks:,} blocks of "
+        f"{config.block_size} tokens; paged in as they are used"
     )
 
 
@@ -225,6 +287,7 @@ def run_serve(args: argparse.Namespace, out: TextIO) -> int:
             def started() -> None:
                 name = settings.model_names[0]
                 out.write(f"mini-vllm: serving {name!r} on http://{shown}:{port}\n")
+                out.write(f"mini-vllm: {describe_kv_cache(llm)}\n")
                 out.flush()
 
             return serve(

@@ -22,14 +22,14 @@ from mini_vllm.entrypoints.cli.flags import (
     not_negative,
     positive,
 )
-from mini_vllm.utils.outside import short
+from mini_vllm.utils.untrusted import shorten_repr
 
 if TYPE_CHECKING:
     from mini_vllm.sim import ServingMetrics, SimParts, SimRequest, Speculation, StepCost
     from mini_vllm.sim.graphs import GraphTally
 
 MOST_PROMPTS = 100_000_000
-"""Hours; whoever wants more can run it again with another seed."""
+"""Hours; for more, run it again with another seed."""
 MOST_BLOCKS = 20_000_000
 """About 2 GB of bookkeeping."""
 _EPILOG = """\
@@ -178,7 +178,9 @@ def run_simulate(args: argparse.Namespace, out: TextIO) -> int:
 def check_target(flag: str, path: Path) -> None:
     """Raises ValueError, before the run, where its figures could not be written after it."""
     if path.is_dir() or not path.parent.is_dir():
-        raise ValueError(f"{flag} {short(str(path))}: must be a file in a folder that exists")
+        raise ValueError(
+            f"{flag} {shorten_repr(str(path))}: must be a file in a folder that exists"
+        )
 
 
 def _write_json(data: dict[str, Any], to: str, out: TextIO) -> None:
@@ -199,7 +201,7 @@ def _percentiles(text: str) -> list[float]:
         return [float(part) for part in text.split(",")]
     except ValueError:
         raise ValueError(
-            f"--metric-percentiles is numbers from 0 to 100 with commas between, got {short(text)}"
+            f"--metric-percentiles is numbers from 0 to 100 with commas between, got {shorten_repr(text)}"
         ) from None
 
 
@@ -250,13 +252,15 @@ def _graphs(
 
 
 def _speculation(args: argparse.Namespace, config: EngineConfig) -> Speculation | None:
-    """Who drafts, and at what cost. Raises ValueError for flags that do not go together."""
+    """What drafts, and at what cost. Raises ValueError for flags that do not go together."""
     from mini_vllm.sim import Speculation, load_cost
 
     spec = config.speculation
     if spec is None:
         if args.draft_cost is not None:
-            raise ValueError(f"--draft-cost {short(args.draft_cost)} needs a --speculative-config")
+            raise ValueError(
+                f"--draft-cost {shorten_repr(args.draft_cost)} needs a --speculative-config"
+            )
         return None
     if (spec.method == "ngram") != (args.draft_cost is None):
         needs = "has no passes that cost anything: leave" if spec.method == "ngram" else "needs"
@@ -284,7 +288,7 @@ def _requests(args: argparse.Namespace) -> tuple[Iterator[SimRequest], int, floa
     if args.burstiness is not None and args.request_rate is None:
         raise ValueError(f"--burstiness {args.burstiness} needs a --request-rate")
     if args.num_prompts is not None and args.num_prompts > MOST_PROMPTS:
-        raise ValueError(f"--num-prompts {short(args.num_prompts)}: at most {MOST_PROMPTS}")
+        raise ValueError(f"--num-prompts {shorten_repr(args.num_prompts)}: at most {MOST_PROMPTS}")
     rate = math.inf if args.request_rate is None else args.request_rate
     burstiness = 1.0 if args.burstiness is None else args.burstiness
 
@@ -395,5 +399,5 @@ def table(
     lines.append(f"The cost of a step: {cost.name}; {cost.source}.")
     lines.append(f"Percentiles are within {100 * RELATIVE_ERROR:g} % of their values.")
     if metrics.failed:
-        lines.append(f"The first that failed: {short(metrics.first_failure, 300)}")
+        lines.append(f"The first that failed: {shorten_repr(metrics.first_failure, 300)}")
     return "\n".join(lines) + "\n"

@@ -6,7 +6,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from mini_vllm.sim import ServingMetrics
-from mini_vllm.utils.outside import short
+from mini_vllm.utils.extras import how_to_get
+from mini_vllm.utils.untrusted import shorten_repr
 
 ENDINGS = (".png", ".svg", ".pdf")
 
@@ -14,11 +15,11 @@ ENDINGS = (".png", ".svg", ".pdf")
 def check_plot(path: Path) -> None:
     """Raises ValueError for a name of no known form, and where matplotlib is missing."""
     if path.suffix not in ENDINGS:
-        raise ValueError(f"--plot {short(str(path))}: the name must end in {', '.join(ENDINGS)}")
-    if find_spec("matplotlib") is None:
         raise ValueError(
-            "--plot needs matplotlib: uv sync --extra plots, or pip install matplotlib"
+            f"--plot {shorten_repr(str(path))}: the name must end in {', '.join(ENDINGS)}"
         )
+    if find_spec("matplotlib") is None:
+        raise ValueError(f"--plot needs matplotlib: {how_to_get('plots')}")
 
 
 def write_plot(path: Path, metrics: ServingMetrics, title: str) -> None:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from mini_vllm.utils.outside import decode, read_bytes, short
+from mini_vllm.utils.untrusted import decode, read_bytes, shorten_repr
 
 if TYPE_CHECKING:
     from mini_vllm.trace.types import Trace
@@ -117,7 +117,7 @@ def _of(path: Path) -> Iterator[None]:
 @contextmanager
 def _broken() -> Iterator[None]:
     """What a file of steps leads to when it is not what its form says: numbers that are texts, ids
-    that nobody has. Whatever that is, it is the file's fault."""
+    that no request has. Whatever that is, it is the file's fault."""
     try:
         yield
     except ValueError:
@@ -154,7 +154,7 @@ def run_trace(args: argparse.Namespace, out: TextIO) -> int:
                 raise ValueError(f"{target} is what is to be read; give another name with -o")
         trace = read_trace(path, args.index, args.seed, args.model)
         if args.request is not None and args.request not in {r.request_id for r in trace.requests}:
-            raise ValueError(f"{path}: no request has the id {short(args.request)}")
+            raise ValueError(f"{path}: no request has the id {shorten_repr(args.request)}")
         if args.step is not None and args.step not in {step.index for step in trace.steps}:
             first, last = (trace.steps[i].index if trace.steps else 0 for i in (0, -1))
             raise ValueError(f"{path}: no step {args.step}; it has {first} to {last}")

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from mini_vllm.engine.llm_engine import LLMEngine
 from mini_vllm.trace import TraceRecorder
 from mini_vllm.trace.types import RequestInfo, RequestStep, StepTrace
+from mini_vllm.utils.extras import how_to_get
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -37,10 +38,7 @@ def check_watch(delay: float, out: TextIO) -> bool:
     if not (math.isfinite(delay) and delay >= 0):
         raise ValueError(f"--watch-delay must be at least 0 seconds, got {delay}")
     if importlib.util.find_spec("rich") is None:
-        raise ValueError(
-            "--watch needs rich, of the extra 'watch': uv sync --extra watch, or "
-            "pip install 'mini-vllm[watch]'"
-        )
+        raise ValueError(f"--watch needs rich, of the extra 'watch': {how_to_get('watch')}")
     if out.isatty():
         return True
     print("mini-vllm: --watch needs a terminal; going on without it", file=sys.stderr)

@@ -12,7 +12,7 @@ Endpoints:
     POST /v1/chat/completions   answer messages, through the checkpoint's chat template
     GET  /health, /ping         200 while the engine lives, 503 after it died or where a step hangs
     GET  /version               this package's version
-    GET  /metrics               Prometheus' text format, vLLM's metric names
+    GET  /metrics               vLLM's metric names, in Prometheus' text format or in OpenMetrics
     GET  /openapi.json          the schema of all this
 
 Both POST endpoints stream with `"stream": true` (server-sent events, `data: [DONE]` at the end; with
@@ -25,10 +25,18 @@ name, never ignored. Other unknown fields are ignored, as in vLLM.
 Errors are `{"error": {"message", "type", "param", "code"}}` with status 400, 401, 404, 405, 413 or 415; an
 error in HTTP itself has 400, 408, 414, 431 or 503 and ends the connection. What a client may cost
 before, while and after it sends a request is limited by `ServerSettings`, each with a flag of its name.
+What one request may cost the others is limited too, because one thread of Python serves all: a body has at
+most 1,048,576 values, 70,000 keys and 131,072 lists and objects, 16,384 messages, 128 stop strings, 1,024
+`bad_words` of 1,024 characters, 1,024 `vllm_xargs`, 65,536 entries in any other list of parameters. The error
+names the limit. Long bodies are read, checked and tokenized, and big answers put together, beside the event
+loop. vLLM has no such limits.
+
+Pages of other origins may use the server only where `--allowed-origins` names them.
 A client that goes away aborts its request; one that has only said that it sends no more is answered.
 SIGTERM and SIGINT stop accepting, let running requests finish for `--shutdown-timeout` seconds and
 exit with status 0; a second signal ends at once.
 
 Mirrors `vllm/entrypoints/openai/`. Left out: the Responses API, embeddings, tools, LoRA, several
-API server processes, SSL. Needs the extra `serve`: fastapi, uvicorn, prometheus-client, jinja2.
+API server processes, SSL. Needs the extra `serve`: fastapi, uvicorn, prometheus-client,
+prometheus-fastapi-instrumentator, jinja2.
 """

@@ -12,9 +12,11 @@ from collections.abc import Callable
 from typing import Any
 
 from fastapi import APIRouter, FastAPI, Request
+from prometheus_fastapi_instrumentator import Instrumentator
 from pydantic import BaseModel
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -45,6 +47,9 @@ BODIES: tuple[type[BaseModel], ...] = (
     TokenizeRequest,
     DetokenizeRequest,
 )
+NOT_COUNTED = ["/metrics", "/health", "/load", "/ping", "/version", "/server_info"]
+"""Paths that the HTTP metrics leave out
+(`vllm/entrypoints/serve/instrumentator/metrics.py:19 attach_router`)."""
 _GUARDED_PREFIX = "/v1"
 
 
@@ -93,8 +98,19 @@ def build_app(llm: AsyncLLM, settings: ServerSettings) -> FastAPI:
         redirect_slashes=False,
     )  # fmt: skip
     app.state.llm, app.state.serving, app.state.metrics = llm, serving, metrics
+    # The one that is added last is outermost. As upstream, a request without its key is not counted.
+    instrumentator = Instrumentator(excluded_handlers=NOT_COUNTED, registry=metrics.registry)
+    instrumentator.add().instrument(app)
     if settings.api_key is not None:
         app.add_middleware(AuthenticationMiddleware, api_key=settings.api_key)
+    if settings.allowed_origins:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=settings.allowed_origins,
+            allow_credentials=settings.allow_credentials,
+            allow_methods=settings.allowed_methods,
+            allow_headers=settings.allowed_headers,
+        )
 
     async def on_error(_: Request, error: Exception) -> Response:
         serving.failed(error)

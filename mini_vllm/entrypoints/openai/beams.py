@@ -4,12 +4,10 @@ Mirrors `vllm/entrypoints/generate/beam_search/online.py:28 BeamSearchOnlineMixi
 `to_beam_search_params`. The search is the offline one. Upstream the server has a form of its own, which
 takes for granted that a beam's answer has `2 * beam_width` tokens. A token that was drawn and is not among
 the likeliest is one more, and from then on tokens and log probabilities are given to the wrong beams
-(FOUND_IN_VLLM.md): with its default temperature, 1.0, that is not rare.
+(docs/FOUND_IN_VLLM.md): with its default temperature, 1.0, that is not rare.
 """
 
 from __future__ import annotations
-
-from typing import Any
 
 from mini_vllm.entrypoints.beam_search import BeamSearchInstance, one_token_params, to_completion
 from mini_vllm.entrypoints.openai.errors import bad_request
@@ -18,21 +16,34 @@ from mini_vllm.entrypoints.openai.serving import EngineInput, Serving
 from mini_vllm.entrypoints.openai.stream import run_all
 from mini_vllm.outputs import RequestOutput
 from mini_vllm.sampling_params import BeamSearchParams, RequestOutputKind
+from mini_vllm.utils.untrusted import shorten_repr
 
 
 def beam_search_params(
-    body: SamplingFields, defaults: dict[str, Any], max_tokens: int | None, room: int
+    body: SamplingFields, serving: Serving, max_tokens: int | None, room: int
 ) -> BeamSearchParams:
     """What a body asks of the search. It reads `n`, `temperature`, `ignore_eos`, `length_penalty`,
     `include_stop_str_in_output` and the length, and no other parameter of sampling
     (`vllm/entrypoints/openai/completion/protocol.py:219 CompletionRequest.to_beam_search_params`).
+
+    Raises ValueError for a value that `BeamSearchParams` refuses, ApiError for a width that needs more log
+    probabilities than the engine gives.
     """
+    defaults, most = serving.defaults, serving.llm.engine.config.max_logprobs
+    width = 1 if body.n is None else body.n
+    if width >= 1 and 0 <= most < 2 * width:
+        raise bad_request(
+            f"n={shorten_repr(width)} with use_beam_search needs {shorten_repr(2 * width)} log "
+            "probabilities in each step, "
+            f"more than the {most} that this server gives (--max-logprobs)",
+            "n",
+        )
     wanted = max_tokens if max_tokens is not None else defaults.get("max_tokens")
     temperature = body.temperature
     if temperature is None:
         temperature = defaults.get("temperature", 1.0)
     return BeamSearchParams(
-        beam_width=1 if body.n is None else body.n,
+        beam_width=width,
         max_tokens=room if wanted is None else min(wanted, room),
         ignore_eos=body.ignore_eos,
         temperature=temperature,

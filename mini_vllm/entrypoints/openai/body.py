@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
@@ -20,23 +19,31 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from mini_vllm.entrypoints.openai.errors import ApiError, JsonBytes, bad_request, short
+from mini_vllm.entrypoints.openai.errors import ApiError, JsonBytes, bad_request
+from mini_vllm.utils.untrusted import is_text, one_line, shorten_repr
 
 T = TypeVar("T")
 ModelT = TypeVar("ModelT", bound=BaseModel)
+_SMALL = 8 * 1024  # bytes: what comes out of one costs the loop a few milliseconds
 _BIG = 64 * 1024
 _MAX_VALUES = 2**20  # 1024 prompts of 1024 token ids
-_MAX_CONTAINERS = 2**17  # lists and objects: 65536 messages, each with a list of parts
-_STRING = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+_MAX_CONTAINERS = 2**17  # lists and objects: 16384 messages, each with a list of parts
+_MAX_KEYS = 70_000  # of objects: a `logit_bias` of 65536 tokens, or 16384 messages with a part each
 _MOST_BIG = 4
+_LIMITS = (
+    (_MAX_VALUES, "values", ","),
+    (_MAX_CONTAINERS, "containers", "[{"),
+    (_MAX_KEYS, "keys", ":"),
+)
 
 
 class BodyReader:
     """Reads the bodies of one server's requests.
 
-    Bodies of more than 64 KiB are big. A few of them are read at a time, and one of them is parsed,
-    checked and tokenized at a time, in a thread beside the loop: the interpreter still runs one
-    thread at a time, but others get their turns. Small ones never wait for big ones.
+    Bodies of more than 64 KiB are big, and a few of them are read at a time. What is longer than 8 KiB is
+    parsed, checked and tokenized in a thread beside the loop, one at a time of the big ones, and of the
+    others: the interpreter still runs one thread at a time, but others get their turns. It gives them none
+    within one call of C, so no such call may take long: hence the limits on what a body holds.
 
     Args:
         max_body_bytes: the longest body.
@@ -46,6 +53,7 @@ class BodyReader:
         self.max_body_bytes = max_body_bytes
         self._places = asyncio.Semaphore(_MOST_BIG)
         self._beside = ThreadPoolExecutor(1, "mini-vllm-bodies")
+        self._beside_big = ThreadPoolExecutor(1, "mini-vllm-big-bodies")
 
     async def prepare(
         self, request: Request, model: type[ModelT], make: Callable[[ModelT], T]
@@ -59,23 +67,24 @@ class BodyReader:
         coding = request.headers.get("content-encoding", "").strip().lower()
         if coding not in ("", "identity"):
             # vLLM does not look at the field, and calls what is compressed malformed JSON.
-            message = (
-                f"a request body may not be compressed, its Content-Encoding is {short(coding)}"
-            )
+            message = f"a request body may not be compressed, its Content-Encoding is {shorten_repr(coding)}"
             raise ApiError(415, message, None, {"accept-encoding": "identity"})
         media_type = request.headers.get("content-type", "").split(";", 1)[0].strip().lower()
         if media_type != "application/json":
             # Also what keeps web pages of other origins from calling a server on this machine.
-            raise bad_request(f"Content-Type must be application/json, got {short(media_type)}")
+            raise bad_request(
+                f"Content-Type must be application/json, got {shorten_repr(media_type)}"
+            )
         async with AsyncExitStack() as stack:
             body = await self._read(request, stack)
 
             def work() -> T:
                 return make(model.model_validate(parse_json(body)))
 
-            if len(body) <= _BIG:
+            if len(body) <= _SMALL:
                 return work()
-            return await asyncio.get_running_loop().run_in_executor(self._beside, work)
+            thread = self._beside if len(body) <= _BIG else self._beside_big
+            return await asyncio.get_running_loop().run_in_executor(thread, work)
 
     async def _read(self, request: Request, stack: AsyncExitStack) -> bytes:
         """The whole body; a big one holds a place in `stack`, and waits for it.
@@ -85,7 +94,7 @@ class BodyReader:
         limit = self.max_body_bytes
         declared = request.headers.get("content-length", "")
         if declared.isdecimal() and int(declared[:20]) > limit:
-            raise _TooLong(f"{short(int(declared[:20]))} bytes", limit)
+            raise _TooLong(f"{shorten_repr(int(declared[:20]))} bytes", limit)
         parts: list[bytes] = []
         size, big = 0, False
         try:
@@ -95,7 +104,7 @@ class BodyReader:
                     raise _TooLong("more", limit, size)
                 parts.append(part)
                 if size > _BIG and not big:
-                    big = True  # and the client waits too: nobody takes what it sends
+                    big = True  # and the client waits too: nothing takes what it sends
                     await stack.enter_async_context(self._places)
         except ClientDisconnect as error:
             raise bad_request("the client left before its request was complete") from error
@@ -116,10 +125,10 @@ class _TooLong(ApiError):
         self._most = 2 * limit - read
 
     def response(self) -> Response:
-        return _AnswerFirst(self.body(), self.status, self.headers, self._most)
+        return _RejectBeforeBody(self.body(), self.status, self.headers, self._most)
 
 
-class _AnswerFirst(JsonBytes):
+class _RejectBeforeBody(JsonBytes):
     """Sent whole, though not yet ended; the end comes when the request's has, or after `most` bytes."""
 
     def __init__(
@@ -146,12 +155,62 @@ class _AnswerFirst(JsonBytes):
 
 def _check_size(text: str) -> None:
     """Refuse what would take many times its own length once it is parsed: `[{},{},{},…`."""
-    for most, what, marks in ((_MAX_VALUES, "values", ","), (_MAX_CONTAINERS, "containers", "[{")):
+    outside = None
+    for most, what, marks in _LIMITS:
         if sum(map(text.count, marks)) <= most:
             continue
-        outside = _STRING.sub("", text)  # a prompt may hold as many of these characters as it likes
+        if outside is None:  # a prompt may hold as many of these characters as it likes
+            outside = _without_strings(text)
         if (count := sum(map(outside.count, marks))) > most:
             raise bad_request(f"the request body may hold {most} {what}, these are {count} or more")
+
+
+def _without_strings(text: str) -> str:
+    """JSON without its strings. No regular expression: in one call it would pass over millions of them."""
+    pieces, end = [], 0
+    while (start := text.find('"', end)) >= 0:
+        pieces.append(text[end:start])
+        close = text.find('"', start + 1)
+        while close >= 0 and _is_escaped(text, close):
+            close = text.find('"', close + 1)
+        if close < 0:
+            return "".join(pieces)  # the rest is one string, and no JSON
+        end = close + 1
+    return "".join([*pieces, text[end:]])
+
+
+def _is_escaped(text: str, place: int) -> bool:
+    backslashes = 0
+    while text[place - backslashes - 1] == "\\":
+        backslashes += 1
+    return backslashes % 2 == 1
+
+
+# Functions of Python's, so that a million numbers are a million turns.
+def _parse_float(text: str) -> float:
+    return float(text)
+
+
+def _parse_int(text: str) -> int:
+    return int(text)
+
+
+def find_half_character(value: Any, place: str = "") -> str | None:
+    """Where JSON data holds half of a surrogate pair: `prompt`, `messages[0].content`; None: nowhere."""
+    left = [(place, value)]
+    while left:
+        place, value = left.pop()
+        if isinstance(value, str):
+            if not is_text(value):
+                return place
+        elif isinstance(value, dict):
+            for name, one in reversed(value.items()):
+                if not is_text(name):
+                    return place or shorten_repr(name)
+                left.append((f"{place}.{name}" if place else name, one))
+        elif isinstance(value, list):
+            left += [(f"{place}[{i}]", one) for i, one in reversed([*enumerate(value)])]
+    return None
 
 
 def parse_json(body: bytes) -> Any:
@@ -162,17 +221,23 @@ def parse_json(body: bytes) -> Any:
     """
     try:
         # `json.loads` takes bytes too, but lets halves of pairs pass, in every encoding.
-        text = body.decode(json.detect_encoding(body))
+        encoding = json.detect_encoding(body)
+        try:
+            text = body.decode(encoding)
+            halves = "\\ud" in text or "\\uD" in text
+        except UnicodeDecodeError:
+            text = body.decode(encoding, "surrogatepass")
+            halves = True
         _check_size(text)
-        value = json.loads(text)
-        if "\\ud" in text or "\\uD" in text:
-            json.dumps(value, ensure_ascii=False).encode()
+        value = json.loads(text, parse_float=_parse_float, parse_int=_parse_int)
+        place = find_half_character(value) if halves else None
     except RecursionError as error:
         raise bad_request("the request body is nested too deeply") from error
-    except UnicodeEncodeError as error:
-        raise bad_request(f"the request body is not valid Unicode text: {error.reason}") from error
     except ValueError as error:  # malformed, not UTF-8, or a number of thousands of digits
         raise bad_request(f"the request body is not valid JSON: {error}") from error
     if not isinstance(value, dict):
-        raise bad_request(f"the request body must be a JSON object, got {short(value)}")
+        raise bad_request(f"the request body must be a JSON object, got {shorten_repr(value)}")
+    if place is not None:
+        message = "is not valid Unicode text: it holds half of a surrogate pair"
+        raise bad_request(f"{one_line(place, 80)} {message}", one_line(place, 80))
     return value

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from mini_vllm.engine.input_processor import PromptDict
 from mini_vllm.entrypoints.beam_search import one_token_params
 from mini_vllm.entrypoints.openai.beams import answer, beam_search_params
 from mini_vllm.entrypoints.openai.chat import ChatTemplate, conversation_message
-from mini_vllm.entrypoints.openai.errors import bad_request
+from mini_vllm.entrypoints.openai.errors import bad_request, name_fields
 from mini_vllm.entrypoints.openai.logprobs import LogprobFormatter, prompt_logprobs
 from mini_vllm.entrypoints.openai.prompts import sampling_params
 from mini_vllm.entrypoints.openai.protocol import ChatCompletionRequest
@@ -34,7 +35,7 @@ NO_TEMPLATE = (
 class ChatCompletion:
     """One request to `/v1/chat/completions`.
 
-    Raises ApiError, TypeError or ValueError where the request is not valid; nothing runs then.
+    Raises ApiError where the request is not valid; nothing runs then.
     """
 
     def __init__(
@@ -67,33 +68,55 @@ class ChatCompletion:
         prompt = serving.reader.to_engine_prompt(
             template.render(body), body, max_tokens, body.add_special_tokens
         )
+        try:
+            self.entry = self._entry(prompt, max_tokens)
+        except (TypeError, ValueError) as error:
+            raise name_fields(error, body.field_of) from error
+        self.is_big = serving.check_output_values(
+            [self.entry], bool(body.return_token_ids), body.field_of
+        )
+
+    def _entry(self, prompt: PromptDict, max_tokens: int | None) -> EngineInput:
+        body, serving = self.body, self.serving
         wanted = body.prompt_logprobs
         room = serving.max_model_len - len(prompt["prompt_token_ids"])
         request_id = serving.engine_id(self.id)
         if body.use_beam_search:
-            beams = beam_search_params(body, serving.defaults, max_tokens, room)
-            self.entry = EngineInput(prompt, one_token_params(beams), request_id, 0, beams)
-        else:
-            params = sampling_params(
-                body,
-                serving.defaults,
-                max_tokens=max_tokens,
-                room=room,
-                logprobs=self.top_logprobs,
-                prompt_logprobs=body.top_logprobs if wanted is None and body.echo else wanted,
-            )
-            self.entry = EngineInput(prompt, params, request_id, body.priority)
-        serving.check_output_values([self.entry], bool(body.return_token_ids))
+            beams = beam_search_params(body, serving, max_tokens, room)
+            return EngineInput(prompt, one_token_params(beams), request_id, 0, beams)
+        params = sampling_params(
+            body,
+            serving.defaults,
+            max_tokens=max_tokens,
+            room=room,
+            logprobs=self.top_logprobs,
+            prompt_logprobs=body.top_logprobs if wanted is None and body.echo else wanted,
+        )
+        return EngineInput(prompt, params, request_id, body.priority)
+
+    def prepare(self) -> ChatCompletion:
+        """See `Completion.prepare`."""
+        self.serving.prepare([self.entry], self.body)
+        return self
 
     def response(self) -> EngineResponse:
+        """Run it."""
         return self.serving.response(self._stream if self.body.stream else self._full)
 
     # -- all at once ------------------------------------------------------------------------------
 
     async def _full(self, channel: Channel) -> None:
-        body = self.body
         final = await answer(self.serving, self.entry)
-        content = {
+        await channel.json_list(
+            lambda: self._content(final),
+            "choices",
+            map(self._choice, final.outputs),
+            self.is_big,
+        )
+
+    def _content(self, final: RequestOutput) -> dict[str, Any]:
+        body = self.body
+        return {
             "id": self.id,
             "object": "chat.completion",
             "created": self.created,
@@ -111,7 +134,6 @@ class ChatCompletion:
             "prompt_text": self.entry.prompt.get("prompt") if body.return_prompt_text else None,
             "kv_transfer_params": None,
         }
-        await channel.json_list(content, "choices", map(self._choice, final.outputs))
 
     def _choice(self, output: CompletionOutput) -> dict[str, Any]:
         return {

@@ -12,6 +12,7 @@ from typing import Any
 
 from mini_vllm.entrypoints.beam_search import one_token_params
 from mini_vllm.entrypoints.openai.beams import answer, beam_search_params
+from mini_vllm.entrypoints.openai.errors import name_fields
 from mini_vllm.entrypoints.openai.logprobs import LogprobFormatter, prompt_logprobs
 from mini_vllm.entrypoints.openai.prompts import count_prompts, sampling_params
 from mini_vllm.entrypoints.openai.protocol import CompletionRequest
@@ -29,7 +30,7 @@ from mini_vllm.outputs import CompletionOutput, RequestOutput
 class Completion:
     """One request to `/v1/completions`.
 
-    Raises ApiError, TypeError or ValueError where the request is not valid; nothing runs then.
+    Raises ApiError where the request is not valid; nothing runs then.
     """
 
     def __init__(self, serving: Serving, body: CompletionRequest, header_id: str | None) -> None:
@@ -44,8 +45,12 @@ class Completion:
         self.echo = bool(body.echo)
         self.echo_only = self.echo and body.max_tokens == 0
         self.formatter = LogprobFormatter(serving.tokenizer, bool(body.return_tokens_as_token_ids))
-        self.entries = [self._entry(prompt) for prompt in prompts]
-        serving.check_output_values(self.entries, self.echo or bool(body.return_token_ids))
+        try:
+            self.entries = [self._entry(prompt) for prompt in prompts]
+        except (TypeError, ValueError) as error:
+            raise name_fields(error, body.field_of) from error
+        with_prompt = self.echo or bool(body.return_token_ids)
+        self.is_big = serving.check_output_values(self.entries, with_prompt, body.field_of)
 
     def _entry(self, prompt: str | list[int]) -> EngineInput:
         body, serving = self.body, self.serving
@@ -57,7 +62,7 @@ class Completion:
         room = serving.max_model_len - len(engine_prompt["prompt_token_ids"])
         request_id = serving.engine_id(self.id)
         if body.use_beam_search:
-            beams = beam_search_params(body, serving.defaults, max_tokens, room)
+            beams = beam_search_params(body, serving, max_tokens, room)
             return EngineInput(engine_prompt, one_token_params(beams), request_id, 0, beams)
         params = sampling_params(
             body,
@@ -69,14 +74,28 @@ class Completion:
         )
         return EngineInput(engine_prompt, params, request_id, body.priority)
 
+    def prepare(self) -> Completion:
+        """Check it as the engine does, so that running it is not left to find out. Returns itself.
+
+        Raises ApiError.
+        """
+        self.serving.prepare(self.entries, self.body)
+        return self
+
     def response(self) -> EngineResponse:
+        """Run it."""
         return self.serving.response(self._stream if self.body.stream else self._full)
 
     # -- all at once ------------------------------------------------------------------------------
 
     async def _full(self, channel: Channel) -> None:
         finals = await run_all([answer(self.serving, entry) for entry in self.entries])
-        content = {
+        await channel.json_list(
+            lambda: self._content(finals), "choices", self._choices(finals), self.is_big
+        )
+
+    def _content(self, finals: list[RequestOutput]) -> dict[str, Any]:
+        return {
             "id": self.id,
             "object": "text_completion",
             "created": self.created,
@@ -91,7 +110,6 @@ class Completion:
             ),
             "kv_transfer_params": None,
         }
-        await channel.json_list(content, "choices", self._choices(finals))
 
     def _choices(self, finals: list[RequestOutput]) -> Iterator[dict[str, Any]]:
         index = 0

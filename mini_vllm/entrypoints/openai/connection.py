@@ -2,7 +2,7 @@
 
 Uvicorn's protocol reads a head of any length, waits for the rest of it for ever, and holds a client
 that has said all it has to say (`shutdown(SHUT_WR)`) for one that has left. Its one limit,
-`limit_concurrency`, counts connections that have sent nothing: they would shut everybody out, and
+`limit_concurrency`, counts connections that have sent nothing: they would shut all clients out, and
 `/health` first. So the limits stand here:
 
 * a head, or anything else that is not yet part of a request, has `max_header_bytes` (414, 431);
@@ -37,7 +37,7 @@ _FIRST_PROBE = 0.1  # seconds
 
 
 @dataclass
-class Door:
+class ConnectionLimits:
     """What the connections of one server share.
 
     Attributes:
@@ -47,21 +47,21 @@ class Door:
     """
 
     settings: ServerSettings
-    waiting: dict[Connection, None] = field(default_factory=dict)
+    waiting: dict[HttpServerProtocol, None] = field(default_factory=dict)
 
 
-class Connection(HttpToolsProtocol):
+class HttpServerProtocol(HttpToolsProtocol):
     """Uvicorn's protocol, with limits.
 
     Args:
-        door: shared by the server's connections.
+        limits: shared by the server's connections.
         others: uvicorn's.
     """
 
-    def __init__(self, *others: Any, door: Door, **more: Any) -> None:
+    def __init__(self, *others: Any, limits: ConnectionLimits, **more: Any) -> None:
         super().__init__(*others, **more)
         self.url = b""
-        self._door = door
+        self._limits = limits
         self._running: RequestResponseCycle | None = None  # `cycle` is the one that was read last
         self._is_extra = False  # came when all others were busy
         self._loose_bytes = 0  # read, and not yet part of a request's head or body
@@ -75,7 +75,7 @@ class Connection(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        waiting, most = self._door.waiting, self._door.settings.max_connections
+        waiting, most = self._limits.waiting, self._limits.settings.max_connections
         waiting[self] = None
         self._expect_request()
         if len(self.connections) > most:
@@ -88,7 +88,7 @@ class Connection(HttpToolsProtocol):
         for timer in (self._request_timer, self._write_timer, self._probe_timer):
             if timer is not None:
                 timer.cancel()
-        self._door.waiting.pop(self, None)
+        self._limits.waiting.pop(self, None)
         self.pipeline.clear()
         self._disconnect()  # uvicorn tells the last of several requests only
         super().connection_lost(exc)
@@ -113,7 +113,7 @@ class Connection(HttpToolsProtocol):
         self._probe_timer = self.loop.call_later(2 * pause, self._probe, 2 * pause)
 
     def _disconnect(self) -> None:
-        """Let the request that is being answered know that nobody listens."""
+        """Let the request that is being answered know that its client has gone."""
         if self._running is not None and not self._running.response_complete:
             self._running.disconnected = True
             self._running.message_event.set()
@@ -133,7 +133,7 @@ class Connection(HttpToolsProtocol):
         except httptools.HttpParserError:
             self._refuse(self._refusal or ApiError(400, "this is not a valid HTTP request"))
         else:
-            if self._loose_bytes > self._door.settings.max_header_bytes:
+            if self._loose_bytes > self._limits.settings.max_header_bytes:
                 self._refuse(self._too_long())
 
     def on_message_begin(self) -> None:
@@ -142,7 +142,7 @@ class Connection(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         length = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
-        if length > self._door.settings.max_header_bytes:
+        if length > self._limits.settings.max_header_bytes:
             self._refusal = self._too_long()
         elif len(self.pipeline) >= _MAX_PIPELINED:
             self._refusal = ApiError(503, f"more than {_MAX_PIPELINED} requests wait in this line")
@@ -166,13 +166,13 @@ class Connection(HttpToolsProtocol):
             self._request_timer = None
         super().on_message_complete()
         if self._is_answering():
-            self._door.waiting.pop(self, None)
+            self._limits.waiting.pop(self, None)
 
     def on_response_complete(self) -> None:
         self._running = self.pipeline[-1][0] if self.pipeline else None
         super().on_response_complete()
         if not self._is_answering() and not self.transport.is_closing():
-            self._door.waiting[self] = None
+            self._limits.waiting[self] = None
 
     def _is_answering(self) -> bool:
         """Whether there is a whole request whose answer is not complete."""
@@ -181,21 +181,21 @@ class Connection(HttpToolsProtocol):
     def _expect_request(self) -> None:
         """Start the clock for a request, unless it runs."""
         if self._request_timer is None:
-            seconds = self._door.settings.client_timeout
+            seconds = self._limits.settings.client_timeout
             self._request_timer = self.loop.call_later(seconds, self._too_slow)
 
     def _too_slow(self) -> None:
-        seconds = self._door.settings.client_timeout
+        seconds = self._limits.settings.client_timeout
         self._refuse(ApiError(408, f"the request was not complete within {seconds:g} seconds"))
 
     def _too_long(self) -> ApiError:
-        most = self._door.settings.max_header_bytes
+        most = self._limits.settings.max_header_bytes
         if 2 * len(self.url) > most:
             return ApiError(414, f"a request's URL and headers may have {most} bytes together")
         return ApiError(431, f"a request's headers may have {most} bytes")
 
     def _too_many(self) -> ApiError:
-        most = self._door.settings.max_connections
+        most = self._limits.settings.max_connections
         return ApiError(503, f"this server has {most} connections open, and no more")
 
     # -- ending -----------------------------------------------------------------------------------
@@ -214,7 +214,7 @@ class Connection(HttpToolsProtocol):
         self._stop_reading()
         if self._is_answering() or self.transport.is_closing():
             return
-        self._door.waiting.pop(self, None)  # the next one is to take another's place
+        self._limits.waiting.pop(self, None)  # the next one is to take another's place
         if self._running is None or not self._running.response_started:
             body = to_json(error.body())
             fields = (b"content-type: application/json", b"content-length: %d" % len(body))
@@ -227,7 +227,7 @@ class Connection(HttpToolsProtocol):
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        seconds = self._door.settings.client_timeout
+        seconds = self._limits.settings.client_timeout
         self._write_timer = self.loop.call_later(seconds, self.transport.abort)
 
     def resume_writing(self) -> None:

@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable, Mapping, Sequence
 from http import HTTPStatus
-from typing import Any
+from typing import Any, Self
 
 from pydantic import ValidationError
 from starlette.responses import Response
 
 from mini_vllm.engine.core import EngineDeadError
 from mini_vllm.sampling_params import PARAMETERS
-from mini_vllm.utils.outside import short as short
+from mini_vllm.utils.untrusted import shorten_repr
 
 _TYPES = {
     400: "BadRequestError",
@@ -31,6 +32,8 @@ _TYPES = {
     500: "InternalServerError",
     503: "ServiceUnavailableError",
 }
+_BLAMED = frozenset((*PARAMETERS, "beam_width", "length_penalty"))
+_BIT = 8192  # entries of a list
 _HALF_MESSAGE = 180  # characters: the engine's messages may repeat a list of any length
 
 
@@ -90,10 +93,25 @@ def as_api_error(error: BaseException) -> ApiError:
     if isinstance(error, ValueError | TypeError | OverflowError):
         # The engine's messages begin with the parameter's name, where one is to blame.
         name = re.match(r"[a-z_]*", str(error))
-        return bad_request(str(error), name[0] if name and name[0] in PARAMETERS else None)
+        return bad_request(str(error), name[0] if name and name[0] in _BLAMED else None)
     if isinstance(error, EngineDeadError):
         return ApiError(500, str(error))
     return ApiError(500, "internal server error")
+
+
+def name_fields(error: BaseException, field_of: Callable[[str], str]) -> ApiError:
+    """As `as_api_error`, but of a request whose fields have other names than the engine's parameters.
+
+    Args:
+        field_of: the field that has set a parameter.
+    """
+    answer = as_api_error(error)
+    if answer.param is None:
+        return answer
+    names = {name: field_of(name) for name in (answer.param, "max_tokens")}
+    pattern = rf"(?<![\w.'])({'|'.join(names)})(?![\w.'])"
+    message = re.sub(pattern, lambda found: names[found[1]], answer.message)
+    return ApiError(answer.status, message, names[answer.param], answer.headers)
 
 
 def from_validation(error: ValidationError) -> ApiError:
@@ -102,12 +120,14 @@ def from_validation(error: ValidationError) -> ApiError:
     first = problems[0]
     location = [str(part) for part in first["loc"]]
     field = location[0] if location else None
-    rules = [p["msg"] for p in problems if p["loc"][:1] == first["loc"][:1]]
+    rules = [
+        p["msg"].removeprefix("Value error, ") for p in problems if p["loc"][:1] == first["loc"][:1]
+    ]
     rule = " or ".join(dict.fromkeys(rules[:4]))
     if first["type"] == "missing":
         return bad_request(f"{field}: this field is required", field)
     place = f"{field}: " if field is not None else ""
-    return bad_request(f"{place}{rule}, got {short(first['input'])}", field)
+    return bad_request(f"{place}{rule}, got {shorten_repr(first['input'])}", field)
 
 
 def to_json(value: Any) -> bytes:
@@ -124,4 +144,19 @@ class JsonBytes(Response):
     def __init__(
         self, content: Any, status_code: int = 200, headers: dict[str, str] | None = None
     ) -> None:
-        super().__init__(to_json(content), status_code, headers)
+        data = content if isinstance(content, bytes) else to_json(content)
+        super().__init__(data, status_code, headers)
+
+    @classmethod
+    def of_lists(cls, content: dict[str, Any], lists: Mapping[str, Sequence[Any] | None]) -> Self:
+        """An object that ends in lists of any length. They are encoded bit by bit, so that other threads
+        have their turns."""
+        pieces = [to_json(content)[:-1]]
+        for name, values in lists.items():
+            pieces.append(b"," + to_json(name) + b":")
+            if values is None:
+                pieces.append(b"null")
+                continue
+            bits = (to_json(values[i : i + _BIT])[1:-1] for i in range(0, len(values), _BIT))
+            pieces += [b"[", b",".join(bits), b"]"]
+        return cls(b"".join([*pieces, b"}"]))

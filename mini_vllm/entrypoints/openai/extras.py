@@ -16,7 +16,7 @@ from mini_vllm.entrypoints.openai.beams import refuse_beams
 from mini_vllm.entrypoints.openai.chat import ChatTemplate
 from mini_vllm.entrypoints.openai.chat_completions import ChatCompletion
 from mini_vllm.entrypoints.openai.completions import Completion
-from mini_vllm.entrypoints.openai.errors import JsonBytes, bad_request, short
+from mini_vllm.entrypoints.openai.errors import JsonBytes, bad_request
 from mini_vllm.entrypoints.openai.protocol import ChatCompletionRequest, CompletionRequest
 from mini_vllm.entrypoints.openai.render import rendered
 from mini_vllm.entrypoints.openai.routes import error_responses, json_body
@@ -27,6 +27,7 @@ from mini_vllm.entrypoints.openai.tokenize import (
     create_detokenize,
     create_tokenize,
 )
+from mini_vllm.utils.untrusted import shorten_repr
 
 _TRUE, _FALSE = {"true", "1", "yes", "on", "t", "y"}, {"false", "0", "no", "off", "f", "n"}
 
@@ -40,7 +41,7 @@ def tokenize_router(serving: Serving) -> APIRouter:
     @router.post("/tokenize", **json_body(TokenizeRequest), response_class=Response)
     async def tokenize(request: Request) -> Response:
         def make(body: TokenizeRequest) -> Response:
-            return JsonBytes(create_tokenize(serving, template, body))
+            return create_tokenize(serving, template, body)
 
         return await serving.bodies.prepare(request, TokenizeRequest, make)
 
@@ -100,7 +101,7 @@ def cache_router(serving: Serving) -> APIRouter:
         for name in ("reset_running_requests", "reset_external"):
             value = request.query_params.get(name, "false").lower()
             if value not in _TRUE and value not in _FALSE:
-                raise bad_request(f"{name} must be true or false, got {short(value)}", name)
+                raise bad_request(f"{name} must be true or false, got {shorten_repr(value)}", name)
             asked[name] = value in _TRUE
         if asked["reset_external"]:
             raise bad_request(
@@ -108,7 +109,7 @@ def cache_router(serving: Serving) -> APIRouter:
                 "outside the process.",
                 "reset_external",
             )
-        # As upstream, nobody is told whether it could.
+        # As upstream, the client is not told whether it could.
         await serving.llm.reset_prefix_cache(asked["reset_running_requests"])
         return Response(status_code=200)
 

@@ -1,11 +1,12 @@
 """`/metrics`: the engine in Prometheus' format, under vLLM's names.
 
 Names, labels, buckets and what is counted when: `vllm/v1/metrics/loggers.py:404 PrometheusStatLogger`
-and `vllm/v1/metrics/stats.py:325 IterationStats`. Not here: what belongs to features left out (LoRA,
-multi-modal caches, KV connectors, sleep).
+and `vllm/v1/metrics/stats.py:325 IterationStats`. Every name that a server shows there without any flag
+is here too, with 0 for what cannot happen here (multi-modal caches, KV connectors, sleep), as it is 0
+there while it does not happen. Not here: what a flag or another feature adds (LoRA).
 
 vLLM observes prometheus-client's own histograms, once a token. Here the engine thread counts into
-plain lists, and a collector turns them into metrics when somebody asks: a token costs a fraction of a
+plain lists, and a collector turns them into metrics when asked: a token costs a fraction of a
 microsecond.
 """
 
@@ -15,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 
-from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
 from prometheus_client.metrics_core import (
     CounterMetricFamily,
     GaugeMetricFamily,
@@ -44,6 +45,15 @@ _BETWEEN = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 
             20.0, 40.0, 80.0)
 _STEP = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 # fmt: on
+_NEVER = (
+    ("external_prefix_cache_queries", "Tokens looked up in a KV connector."),
+    ("external_prefix_cache_hits", "Tokens found in a KV connector."),
+    ("mm_cache_queries", "Multi-modal inputs looked up in their cache."),
+    ("mm_cache_hits", "Multi-modal inputs found in their cache."),
+    ("estimated_flops_per_gpu", "Floating-point operations, estimated; vLLM counts with a flag."),
+    ("estimated_read_bytes_per_gpu", "Bytes read from memory, estimated, likewise."),
+    ("estimated_write_bytes_per_gpu", "Bytes written to memory, estimated, likewise."),
+)
 _SOURCES = ("local_compute", "local_cache_hit", "external_kv_transfer")
 
 
@@ -138,9 +148,11 @@ class EngineMetrics(Collector):
             "request_decode_time_seconds": BucketCounts(LATENCY_BUCKETS),
             "request_prefill_kv_computed_tokens": BucketCounts(lengths),
         }
+        self._created = time.time()
         self.registry = CollectorRegistry()
         self.registry.register(self)
-        ProcessCollector(registry=self.registry)
+        for collector in (GCCollector, PlatformCollector, ProcessCollector):
+            collector(registry=self.registry)
         llm.engine.engine_core.step_observers.append(self.observe_step)
 
     # -- counting ---------------------------------------------------------------------------------
@@ -230,7 +242,18 @@ class EngineMetrics(Collector):
         # After an abort no step may follow, so what may have gone is read where it stands.
         scheduler = core.scheduler
         yield self._gauge("num_requests_running", "Requests in the batch.", len(scheduler.running))
-        yield self._gauge("num_requests_waiting", "Requests that wait.", len(scheduler.waiting))
+        waiting, deferred = len(scheduler.waiting), len(scheduler.skipped_waiting)
+        yield self._gauge("num_requests_waiting", "Requests that wait.", waiting + deferred)
+        reasons = (("capacity", waiting), ("deferred", deferred))
+        yield self._split(
+            "num_requests_waiting_by_reason", "Requests that wait, by reason.", "reason", reasons,
+            GaugeMetricFamily,
+        )  # fmt: skip
+        states = (("awake", 1), ("weights_offloaded", 0), ("discard_all", 0))
+        yield self._split(
+            "engine_sleep_state", "1 for the state that the engine is in.", "sleep_state", states,
+            GaugeMetricFamily,
+        )  # fmt: skip
         yield self._gauge(
             "kv_cache_usage_perc",
             "Share of KV blocks in use; 1 is all.",
@@ -241,15 +264,14 @@ class EngineMetrics(Collector):
             ("prefix_cache_queries", "Tokens looked up in the prefix cache.",
              stats.prefix_cache_queries),
             ("prefix_cache_hits", "Tokens found in the prefix cache.", stats.prefix_cache_hits),
+            *((name, text, 0) for name, text in _NEVER),
             ("num_preemptions", "Preemptions since start.", stats.num_preemptions),
             ("prompt_tokens", "Prompt tokens prefilled.", self.prompt_tokens),
             ("prompt_tokens_cached", "Prompt tokens that were cached.", self.prompt_tokens_cached),
             ("generation_tokens", "Tokens generated.", self.generation_tokens),
         )  # fmt: skip
         for name, text, value in counters:
-            family = CounterMetricFamily(f"vllm:{name}", text, labels=("model_name", "engine"))
-            family.add_metric(self._labels, value)
-            yield family
+            yield self._counter(name, text, value)
         if self.spec_decoding is not None:
             yield from self._collect_spec_decoding(self.spec_decoding)
         computed = self.prompt_tokens - self.prompt_tokens_cached
@@ -275,9 +297,7 @@ class EngineMetrics(Collector):
     def _collect_spec_decoding(self, stats: SpecDecodingStats) -> Iterator[Metric]:
         for name, value in spec_decode_counters(stats).items():
             text = f"{name.removeprefix('spec_decode_num_').replace('_', ' ').capitalize()}."
-            family = CounterMetricFamily(f"vllm:{name}", text, labels=("model_name", "engine"))
-            family.add_metric(self._labels, value)
-            yield family
+            yield self._counter(name, text, value)
         per_pos = list(enumerate(stats.num_accepted_tokens_per_pos))
         yield self._split(
             "spec_decode_num_accepted_tokens_per_pos", "Accepted tokens by position in the draft.",
@@ -289,15 +309,31 @@ class EngineMetrics(Collector):
         family.add_metric(self._labels, value)
         return family
 
-    def _split(self, name: str, text: str, label: str, values: Iterable[tuple[str, int]]) -> Metric:
-        family = CounterMetricFamily(f"vllm:{name}", text, labels=("model_name", "engine", label))
+    def _counter(self, name: str, text: str, value: float) -> Metric:
+        family = CounterMetricFamily(f"vllm:{name}", text, labels=("model_name", "engine"))
+        family.add_metric(self._labels, value, self._created)
+        return family
+
+    def _split(
+        self,
+        name: str,
+        text: str,
+        label: str,
+        values: Iterable[tuple[str, int]],
+        kind: type[CounterMetricFamily | GaugeMetricFamily] = CounterMetricFamily,
+    ) -> Metric:
+        """A metric with one label more. Of a counter's samples each tells when it began."""
+        family = kind(f"vllm:{name}", text, labels=("model_name", "engine", label))
+        created = (self._created,) if kind is CounterMetricFamily else ()
         for key, value in values:
-            family.add_metric([*self._labels, key], value)
+            family.add_metric([*self._labels, key], value, *created)
         return family
 
     def _histogram(self, name: str, text: str, histogram: BucketCounts) -> Metric:
         family = HistogramMetricFamily(f"vllm:{name}", text, labels=("model_name", "engine"))
         family.add_metric(self._labels, histogram.cumulative(), histogram.sum)
+        labels = dict(zip(("model_name", "engine"), self._labels, strict=True))
+        family.add_sample(f"vllm:{name}_created", labels, self._created)
         return family
 
     def _config_info(self) -> Metric:

@@ -10,10 +10,11 @@ from __future__ import annotations
 from typing import Any, TypeVar
 
 from mini_vllm.engine.input_processor import PromptDict
-from mini_vllm.entrypoints.openai.errors import bad_request, short
+from mini_vllm.entrypoints.openai.errors import bad_request
 from mini_vllm.entrypoints.openai.protocol import SamplingFields
 from mini_vllm.sampling_params import RequestOutputKind, SamplingParams
 from mini_vllm.tokenizer import Tokenizer
+from mini_vllm.utils.untrusted import shorten_repr
 
 TextOrIds = TypeVar("TextOrIds", str, list[int])
 
@@ -44,7 +45,7 @@ class PromptReader:
         """
         if prompt is None or prompt in ("", []):
             raise bad_request(
-                f"prompt must be given and not be empty, got {short(prompt)}", "prompt"
+                f"prompt must be given and not be empty, got {shorten_repr(prompt)}", "prompt"
             )
         if isinstance(prompt, str):
             return [prompt]
@@ -76,18 +77,20 @@ class PromptReader:
         come out as they would have, but for a single word that is longer than that.
         """
         output = max_tokens or 0
+        asked = body.field_of("max_tokens")
         if output > self.max_model_len:
             raise bad_request(
-                f"max_tokens={short(output)} is more than the model's maximum length of "
-                f"{self.max_model_len} tokens",
-                "max_tokens",
+                f"{asked}={shorten_repr(output)} cannot be greater than max_model_len={self.max_model_len}. "
+                "Please request fewer output tokens.",
+                asked,
             )
         room = self.max_model_len - max(output, 0)
         keep = body.truncate_prompt_tokens
         if keep is not None and keep > room:
             raise bad_request(
-                f"truncate_prompt_tokens={short(keep)} is more than the {room} tokens that "
-                f"max_tokens={output} leaves",
+                f"truncate_prompt_tokens={shorten_repr(keep)} cannot be greater than max_model_len - "
+                f"{asked} = "
+                f"{room}. Please request a smaller truncation size.",
                 "truncate_prompt_tokens",
             )
         if keep == -1:
@@ -97,8 +100,10 @@ class PromptReader:
             ids = prompt
         else:
             text = prompt
-            if keep is None and len(text) > room * self.max_chars_per_token:
-                raise self._too_long(f"{len(text)} characters", output)
+            most = room * self.max_chars_per_token
+            if keep is None and len(text) > most:
+                got = f"{len(text)} characters (more than {most} characters, which is the upper bound "
+                raise self._too_long(body, output, f"{got}for {room} input tokens)")
             shorter = text
             if keep is not None:
                 shorter = _cut(text, 2 * keep * self.max_chars_per_token, body.truncation_side)
@@ -109,10 +114,20 @@ class PromptReader:
             head = self.tokenizer.encode("") if special else []
             head = head if ids[: len(head)] == head and len(head) <= keep else []
             ids = head + _cut(ids[len(head) :], keep - len(head), body.truncation_side)
+        if keep == 0:
+            raise bad_request(
+                "truncate_prompt_tokens=0: the prompt is empty, it has 0 tokens left",
+                "truncate_prompt_tokens",
+            )
         if not ids:
-            raise bad_request("the prompt is empty: it has 0 tokens", "prompt")
-        if len(ids) > room:
-            raise self._too_long(f"{len(ids)} tokens", output)
+            raise bad_request("the prompt is empty: it has 0 tokens", body.field_of("prompt"))
+        if len(ids) == room and not output:
+            output = (
+                1  # vLLM lets this pass, and then refuses a `max_tokens` of 0 that was never set
+            )
+        if len(ids) + output > self.max_model_len:
+            got = f"{len(ids)} input tokens, for a total of {len(ids) + output} tokens"
+            raise self._too_long(body, output, got)
         _check_token_ids(ids)
         engine_prompt = PromptDict(prompt_token_ids=ids)
         if text is not None:
@@ -121,18 +136,21 @@ class PromptReader:
             engine_prompt["cache_salt"] = body.cache_salt
         return engine_prompt
 
-    def _too_long(self, got: str, output: int) -> Exception:
+    def _too_long(self, body: SamplingFields, output: int, got: str) -> Exception:
+        """In vLLM's words (`vllm/renderers/params.py:415 TokenizeParams._token_len_check`): clients know by
+        the first sentence, and by nothing else, that a shorter prompt would do."""
         return bad_request(
-            f"the prompt has {got}, and {output} output tokens are asked for: more than the "
-            f"model's maximum length of {self.max_model_len} tokens",
-            "prompt",
+            f"This model's maximum context length is {self.max_model_len} tokens. However, you requested "
+            f"{output} output tokens and your prompt contains {got}. Please reduce the length of the "
+            "input prompt or the number of requested output tokens.",
+            body.field_of("prompt"),
         )
 
 
 def _no_prompt(value: object) -> Exception:
     return bad_request(
         "prompt must be a string, a list of strings, a list of token ids or a list of such lists, "
-        f"got {short(value)}",
+        f"got {shorten_repr(value)}",
         "prompt",
     )
 
@@ -154,7 +172,7 @@ def _check_token_ids(ids: list[Any]) -> None:
         if isinstance(token_id, bool) or not isinstance(token_id, int) or token_id < 0:
             raise bad_request(
                 "prompt must hold token ids, which are integers of at least 0, got "
-                f"{short(token_id)}",
+                f"{shorten_repr(token_id)}",
                 "prompt",
             )
 
@@ -177,7 +195,8 @@ def sampling_params(
         room: tokens that the prompt leaves.
         logprobs, prompt_logprobs: as `SamplingParams` counts them.
 
-    Raises TypeError or ValueError for a value that `SamplingParams` refuses.
+    Raises TypeError or ValueError for a value that `SamplingParams` refuses, ApiError for a key of
+    `logit_bias`.
     """
     wanted = max_tokens if max_tokens is not None else defaults.get("max_tokens")
     given: dict[str, Any] = {
@@ -230,7 +249,7 @@ def _biases(biases: dict[str, float] | None) -> dict[int, float] | None:
         if not (digits.isascii() and digits.isdecimal()) or len(key) > 20 or str(int(key)) != key:
             raise bad_request(
                 "logit_bias: each key must be a token id in plain decimal digits, got "
-                f"{short(key)}",
+                f"{shorten_repr(key)}",
                 "logit_bias",
             )
         token_id = int(key)

@@ -3,7 +3,7 @@
 Field names, types and defaults are those of
 `vllm/entrypoints/openai/completion/protocol.py:42 CompletionRequest` and
 `vllm/entrypoints/openai/chat_completion/protocol.py:183 ChatCompletionRequest`. As there, a field
-that nobody knows is ignored, and pydantic converts where nothing is lost (`"5"` to 5).
+that is not known is ignored, and pydantic converts where nothing is lost (`"5"` to 5).
 
 Fields of vLLM's that the miniature has not, and those that earlier releases had (`guided_json`), are
 refused by name unless their value asks for nothing: `surface.json` lists them. Ignoring
@@ -16,13 +16,17 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
 
-from mini_vllm.entrypoints.openai.errors import bad_request, short
+from mini_vllm.entrypoints.openai.errors import bad_request
 from mini_vllm.sampling_params import RepetitionDetectionParams
 from mini_vllm.utils.surface import is_harmless, refusal
+from mini_vllm.utils.untrusted import shorten_repr
 
 _INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
 _MAX_STOPS = 128
+_MAX_WORD = 1024  # characters
+_MAX_WORDS = 1024  # each is tokenized twice, and looked at in each step
 _MAX_ENTRIES = 65536
+_MAX_MESSAGES = 16384
 
 _PROMPT_SCHEMA: dict[str, Any] = {
     "title": "Prompt",
@@ -50,21 +54,47 @@ def _not_too_many(limit: int) -> BeforeValidator:
     return BeforeValidator(check)
 
 
+def _check_biases(value: Any) -> Any:
+    """Refuse the first bias that is none: pydantic would have an error of its own for each of thousands.
+
+    Raises ApiError.
+    """
+    for key, bias in value.items() if isinstance(value, dict) else ():
+        try:
+            if isinstance(bias, int | float | str):
+                float(bias)
+                continue
+        except (ValueError, OverflowError):
+            pass
+        raise bad_request(
+            f"logit_bias[{shorten_repr(key)}] must be a number, got {shorten_repr(bias)}",
+            "logit_bias",
+        )
+    return value
+
+
 def _bounds(**bounds: float) -> Any:
-    """Bounds for `/openapi.json` alone: `SamplingParams` is who checks them, with its own words."""
+    """Bounds for `/openapi.json` alone: it is `SamplingParams` that checks them, with its own words."""
     return Field(json_schema_extra=dict(bounds))
 
 
 Int64 = Annotated[int, Field(ge=_INT64_MIN, le=_INT64_MAX)]
 # fail_fast: of thousands of bad entries the first is told; the others need no error of their own.
 TokenIds = Annotated[list[int], Field(fail_fast=True), _not_too_many(_MAX_ENTRIES)]
-Biases = Annotated[dict[str, float], _not_too_many(_MAX_ENTRIES)]
-_Plain = str | int | float
-Extras = Annotated[dict[str, _Plain | list[_Plain]], _not_too_many(_MAX_ENTRIES)]
+Biases = Annotated[dict[str, float], BeforeValidator(_check_biases), _not_too_many(_MAX_ENTRIES)]
+# JSON has no other numbers. Python's reader knows some, and a beam's rank or a row would come to nothing.
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+_Plain = str | int | Finite
+_Plains = Annotated[list[_Plain], Field(fail_fast=True), _not_too_many(_MAX_ENTRIES)]
+Extras = Annotated[dict[str, _Plain | _Plains], _not_too_many(_MAX_WORDS)]
 """What logits processors of your own read, as `SamplingParams.extra_args`. Completions have no lists there at
 the pin."""
 Stops = Annotated[str | list[str], _not_too_many(_MAX_STOPS)]
-Words = Annotated[list[str], _not_too_many(_MAX_ENTRIES)]
+Words = Annotated[
+    list[Annotated[str, Field(max_length=_MAX_WORD)]],
+    Field(fail_fast=True),
+    _not_too_many(_MAX_WORDS),
+]
 Objects = Annotated[list[dict[str, Any]], Field(fail_fast=True), _not_too_many(_MAX_ENTRIES)]
 # Checked one by one in `prompts.py`: pydantic would try each form in turn and list every failure.
 Prompt = Annotated[Any, WithJsonSchema(_PROMPT_SCHEMA)]
@@ -85,7 +115,7 @@ class RequestBody(BaseModel):
     def refuse_missing(cls, data: Any) -> Any:
         for name, value in data.items() if isinstance(data, dict) else ():
             for kind in ("fields", "former"):
-                message = refusal(kind, name, f"{name}={short(value)}")
+                message = refusal(kind, name, f"{name}={shorten_repr(value)}")
                 if message is not None and not is_harmless(kind, name, value):
                     raise bad_request(message, name)
         return data
@@ -97,23 +127,23 @@ class SamplingFields(RequestBody):
     model_config = ConfigDict(extra="ignore")
 
     model: str | None = None
-    frequency_penalty: Annotated[float | None, _bounds(minimum=-2, maximum=2)] = 0.0
+    frequency_penalty: Annotated[Finite | None, _bounds(minimum=-2, maximum=2)] = 0.0
     logit_bias: Biases | None = None
     n: Annotated[int | None, _bounds(minimum=1)] = 1
-    presence_penalty: Annotated[float | None, _bounds(minimum=-2, maximum=2)] = 0.0
+    presence_penalty: Annotated[Finite | None, _bounds(minimum=-2, maximum=2)] = 0.0
     seed: Int64 | None = None
     stop: Stops | None = None
     stream: bool | None = False
     stream_options: StreamOptions | None = None
-    temperature: Annotated[float | None, _bounds(minimum=0)] = None
-    top_p: Annotated[float | None, _bounds(exclusiveMinimum=0, maximum=1)] = None
+    temperature: Annotated[Finite | None, _bounds(minimum=0)] = None
+    top_p: Annotated[Finite | None, _bounds(exclusiveMinimum=0, maximum=1)] = None
     user: str | None = None
 
     top_k: Annotated[int | None, _bounds(minimum=-1)] = None
-    min_p: Annotated[float | None, _bounds(minimum=0, maximum=1)] = None
-    repetition_penalty: Annotated[float | None, _bounds(exclusiveMinimum=0)] = None
+    min_p: Annotated[Finite | None, _bounds(minimum=0, maximum=1)] = None
+    repetition_penalty: Annotated[Finite | None, _bounds(exclusiveMinimum=0)] = None
     use_beam_search: bool = False
-    length_penalty: float = 1.0
+    length_penalty: Finite = 1.0
     stop_token_ids: TokenIds | None = None
     include_stop_str_in_output: bool = False
     ignore_eos: bool = False
@@ -131,6 +161,10 @@ class SamplingFields(RequestBody):
     cache_salt: Annotated[str, Field(min_length=1)] | None = None
     repetition_detection: RepetitionDetectionParams | None = None
     vllm_xargs: Extras | None = None
+
+    def field_of(self, parameter: str) -> str:
+        """The field that set a parameter of the engine, which is what an error is to name."""
+        return "n" if parameter == "beam_width" else parameter
 
     def check(self) -> None:
         """Rules that join fields. Raises ApiError."""
@@ -170,6 +204,12 @@ class CompletionRequest(SamplingFields):
             raise bad_request("bad_words is a field of /v1/chat/completions only", "bad_words")
         return data
 
+    def field_of(self, parameter: str) -> str:
+        """See `SamplingFields.field_of`. With `echo`, `logprobs` is for the prompt too."""
+        if parameter == "prompt_logprobs" and self.prompt_logprobs is None:
+            return "logprobs"
+        return super().field_of(parameter)
+
     def check(self) -> None:
         super().check()
         if self.logprobs is not None and self.logprobs < 0:
@@ -190,12 +230,13 @@ class ChatMessageParam(BaseModel):
     content: str | Objects | None = None
 
 
+Messages = Annotated[list[ChatMessageParam], Field(fail_fast=True), _not_too_many(_MAX_MESSAGES)]
+
+
 class ChatCompletionRequest(SamplingFields):
     """The body of `POST /v1/chat/completions`."""
 
-    messages: Annotated[
-        list[ChatMessageParam], Field(min_length=1, fail_fast=True), _not_too_many(_MAX_ENTRIES)
-    ]
+    messages: Annotated[Messages, Field(min_length=1)]
     logprobs: bool | None = False
     top_logprobs: Annotated[int | None, _bounds(minimum=-1)] = 0
     max_tokens: Annotated[int | None, _bounds(minimum=1)] = None
@@ -213,6 +254,19 @@ class ChatCompletionRequest(SamplingFields):
     documents: Objects | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     return_prompt_text: bool | None = None
+
+    def field_of(self, parameter: str) -> str:
+        """See `SamplingFields.field_of`."""
+        if parameter == "max_tokens" and self.max_completion_tokens is not None:
+            return "max_completion_tokens"
+        if parameter == "prompt_logprobs" and self.prompt_logprobs is not None:
+            return parameter
+        names = {
+            "prompt": "messages",
+            "logprobs": "top_logprobs",
+            "prompt_logprobs": "top_logprobs",
+        }
+        return names.get(parameter) or super().field_of(parameter)
 
     def check(self) -> None:
         super().check()
@@ -237,7 +291,7 @@ class ChatCompletionRequest(SamplingFields):
     def check_template(self) -> None:
         """A template may hide among its own variables. Raises ApiError."""
         given = (self.chat_template_kwargs or {}).get("chat_template")
-        message = refusal("fields", "chat_template", f"chat_template={short(given)}")
+        message = refusal("fields", "chat_template", f"chat_template={shorten_repr(given)}")
         if given is not None:
             raise bad_request(str(message), "chat_template")
 
@@ -248,7 +302,7 @@ class ChatCompletionRequest(SamplingFields):
         choice = self.tool_choice or ("auto" if self.tools else "none")
         if choice != "none":
             raise bad_request(
-                f"tool_choice={short(choice)}: the miniature has no parser for tool calls; "
+                f"tool_choice={shorten_repr(choice)}: the miniature has no parser for tool calls; "
                 "tool_choice='none' shows the tools to the chat template and leaves it at that",
                 "tool_choice",
             )

@@ -6,11 +6,15 @@ hold and errors have OpenAI's shape; their schemas stand in `/openapi.json` all 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from http import HTTPStatus
 from typing import Any
 
 from fastapi import APIRouter, Request
-from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, choose_encoder, generate_latest
+from prometheus_client.openmetrics import exposition as openmetrics
 from pydantic import BaseModel
 from starlette.responses import Response
 
@@ -33,7 +37,7 @@ def generation_router(serving: Serving) -> APIRouter:
     @router.post("/v1/completions", **json_body(CompletionRequest), response_class=Response)
     async def create_completion(request: Request) -> Response:
         def make(body: CompletionRequest) -> Completion:
-            return Completion(serving, body, request.headers.get("x-request-id"))
+            return Completion(serving, body, request.headers.get("x-request-id")).prepare()
 
         answer = await serving.bodies.prepare(request, CompletionRequest, make)
         return answer.response()
@@ -43,7 +47,8 @@ def generation_router(serving: Serving) -> APIRouter:
     )
     async def create_chat_completion(request: Request) -> Response:
         def make(body: ChatCompletionRequest) -> ChatCompletion:
-            return ChatCompletion(serving, template, body, request.headers.get("x-request-id"))
+            header_id = request.headers.get("x-request-id")
+            return ChatCompletion(serving, template, body, header_id).prepare()
 
         answer = await serving.bodies.prepare(request, ChatCompletionRequest, make)
         return answer.response()
@@ -88,7 +93,7 @@ def models_router(serving: Serving) -> APIRouter:
 
 
 def status_router(serving: Serving) -> APIRouter:
-    """`/health`, `/ping`, `/version`, `/metrics`: for whoever watches over the server."""
+    """`/health`, `/ping`, `/version`, `/metrics`: for watching over the server."""
     router = APIRouter()
     llm, settings = serving.llm, serving.settings
 
@@ -114,10 +119,29 @@ def status_router(serving: Serving) -> APIRouter:
         return JsonBytes({"version": __version__})
 
     @router.get("/metrics", response_class=Response)
-    async def show_metrics() -> Response:
-        return Response(generate_latest(serving.metrics.registry), media_type=CONTENT_TYPE_LATEST)
+    async def show_metrics(request: Request) -> Response:
+        encode, media_type = _find_encoder(request.headers.get("accept", ""))
+        # `media_type` would get a second charset.
+        headers = {"content-type": media_type}
+        return Response(encode(serving.metrics.registry), headers=headers)
 
     return router
+
+
+def _find_encoder(accept: str) -> tuple[Callable[[CollectorRegistry], bytes], str]:
+    """Prometheus' text format, or OpenMetrics for a scraper that asks for it, as Prometheus itself does. At
+    the pin `/metrics` is always the first, and `/metrics/` as asked."""
+    if "application/openmetrics-text" in accept:
+        try:
+            _, media_type = choose_encoder(accept)
+        except (ValueError, TypeError):
+            media_type = ""  # the version that is asked for is none
+        if media_type.startswith("application/openmetrics-text"):
+            # Unescaped, whatever is asked for: every name here is one of old. For scrapers that do not know
+            # of newer ones, prometheus-client 0.26 turns the colon of `vllm:` into an underscore.
+            encode = partial(openmetrics.generate_latest, escaping=openmetrics.ALLOWUTF8)
+            return encode, openmetrics.CONTENT_TYPE_LATEST
+    return generate_latest, CONTENT_TYPE_LATEST
 
 
 # -- the schema in /openapi.json ------------------------------------------------------------------

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import gc
 import importlib
 import importlib.util
 import ipaddress
@@ -27,7 +28,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from mini_vllm.engine.async_llm import AsyncLLM
-from mini_vllm.entrypoints.openai.connection import Connection, Door
+from mini_vllm.entrypoints.openai.connection import ConnectionLimits, HttpServerProtocol
 from mini_vllm.spec_decode.metrics import log_stats_interval
 
 logger = logging.getLogger("mini_vllm.entrypoints.openai")
@@ -37,7 +38,7 @@ _OTHER_FILES = 64  # what is open beside connections: the log, the model, those 
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A socket that listens as soon as somebody serves it. Raises OSError naming host and port."""
+    """A socket that listens as soon as it is served. Raises OSError naming host and port."""
     try:
         family, _, _, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -50,8 +51,9 @@ def bind(host: str, port: int) -> socket.socket:
         except BaseException:
             sock.close()
             raise
-    except OSError as error:
-        raise OSError(f"cannot listen on {host}:{port}: {error.strerror or error}") from error
+    except (OSError, UnicodeError) as error:  # a name that is too long for one is a UnicodeError
+        why = error.strerror or error if isinstance(error, OSError) else "no name of a host"
+        raise OSError(f"cannot listen on {host}:{port}: {why}") from error
     return sock
 
 
@@ -107,7 +109,7 @@ def make_config(app: FastAPI, log_level: str) -> uvicorn.Config:
         settings = dataclasses.replace(settings, max_connections=max(most, 1))
     return uvicorn.Config(
         app,
-        http=partial(Connection, door=Door(settings)),  # type: ignore[arg-type]
+        http=partial(HttpServerProtocol, limits=ConnectionLimits(settings)),  # type: ignore[arg-type]
         log_level=log_level,
         access_log=log_level in ("info", "debug", "trace"),
         lifespan="off",
@@ -196,6 +198,10 @@ def serve(
         (`vllm/entrypoints/launcher.py:144 watchdog_loop`)."""
         while not server.started:
             await asyncio.sleep(0.01)
+        # What is here stays. No request needs to wait while the collector looks it through again
+        # (`vllm/utils/gc_utils.py:96 freeze_gc_heap`).
+        gc.collect()
+        gc.freeze()
         started()
         hung = False
         logged = time.monotonic()

@@ -14,11 +14,17 @@ from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from mini_vllm.core.request import EngineCoreRequest
 from mini_vllm.engine.async_llm import AsyncLLM
 from mini_vllm.engine.core import EngineDeadError
 from mini_vllm.engine.input_processor import PromptDict
 from mini_vllm.entrypoints.openai.body import BodyReader
-from mini_vllm.entrypoints.openai.errors import ApiError, as_api_error, bad_request, short
+from mini_vllm.entrypoints.openai.errors import (
+    ApiError,
+    as_api_error,
+    bad_request,
+    name_fields,
+)
 from mini_vllm.entrypoints.openai.metrics import EngineMetrics, RequestMetrics
 from mini_vllm.entrypoints.openai.prompts import PromptReader
 from mini_vllm.entrypoints.openai.protocol import SamplingFields
@@ -27,9 +33,11 @@ from mini_vllm.entrypoints.openai.stream import Channel, EngineResponse
 from mini_vllm.model_loader import load_default_sampling_params
 from mini_vllm.outputs import RequestOutput
 from mini_vllm.sampling_params import BeamSearchParams, SamplingParams
+from mini_vllm.utils.untrusted import shorten_repr
 from mini_vllm.version import __version__
 
 logger = logging.getLogger("mini_vllm.entrypoints.openai")
+_BIG_ANSWER = 4096  # values
 SYSTEM_FINGERPRINT = f"mini-vllm-{__version__}"
 
 
@@ -43,6 +51,8 @@ class EngineInput:
     priority: int
     beams: BeamSearchParams | None = None
     """A search to run in the place of the request; `params` are then those of its steps."""
+    request: EngineCoreRequest | None = None
+    """What the engine makes of all this, once it has been made."""
 
     @property
     def size(self) -> tuple[int, int, int | None]:
@@ -94,25 +104,45 @@ class Serving:
     def check_model(self, model: str | None) -> None:
         """Raises ApiError 404 for the name of another model."""
         if model and model not in self.settings.model_names:
-            name = short(model)[1:-1]  # no quotes within the backticks
+            name = shorten_repr(model)[1:-1]  # no quotes within the backticks
             raise ApiError(404, f"The model `{name}` does not exist.", "model")
+
+    def prepare(self, entries: Sequence[EngineInput], body: SamplingFields) -> None:
+        """Make what the engine gets. Its checks too may take long, for a request of many words or prompts:
+        they are done here, where the body is read, and not when it is to run. Raises ApiError."""
+        process = self.llm.engine.input_processor.process_inputs
+        try:
+            for entry in entries:
+                entry.request = process(
+                    entry.request_id, entry.prompt, entry.params, priority=entry.priority
+                )
+        except (TypeError, ValueError) as error:
+            if str(error).startswith("Token id "):
+                field = body.field_of("prompt")
+                raise bad_request(f"{field}: {error}", field) from error
+            raise name_fields(error, body.field_of) from error
 
     def check_sequences(self, num_prompts: int, n: int | None) -> None:
         most = self.settings.max_sequences
         total = num_prompts * max(n or 1, 1)
         if total > most:
             raise bad_request(
-                f"{num_prompts} prompts with n={n} make {short(total)} sequences, more than this "
+                f"{num_prompts} prompts with n={n} make {shorten_repr(total)} sequences, more than this "
                 f"server's limit of {most} a request",
-                "n",
+                "n" if (n or 1) > 1 else "prompt",
             )
 
-    def check_output_values(self, entries: Sequence[EngineInput], with_prompt: bool) -> None:
+    def check_output_values(
+        self, entries: Sequence[EngineInput], with_prompt: bool, field_of: Callable[[str], str]
+    ) -> bool:
         """Refuse an answer that could become too big, before anything runs. Raises ApiError.
+
+        Returns whether it could become so big that the loop is not to put it together.
 
         Args:
             entries: all prompts of the request.
             with_prompt: whether the answer repeats each prompt's tokens.
+            field_of: the field that has set a parameter.
         """
         most, vocab_size = self.settings.max_output_values, self.reader.vocab_size
 
@@ -133,12 +163,13 @@ class Serving:
             asked = longest.params.prompt_logprobs
             prompt_values = "" if asked is None else f", prompt_logprobs={asked}"
             raise bad_request(
-                f"{len(entries)} prompts, n={n}, max_tokens={max_tokens}, "
-                f"logprobs={logprobs}{prompt_values}: up to {total} values in the answer, more "
+                f"{len(entries)} prompts, n={n}, {field_of('max_tokens')}={max_tokens}, "
+                f"{field_of('logprobs')}={logprobs}{prompt_values}: up to {total} values in the answer, more "
                 f"than this server's limit of {most}. A sequence counts tokens x (logprobs + 1), with "
                 "its prompt's where they are asked for",
-                "n" if n > 1 else "logprobs" if logprobs else "max_tokens",
+                "n" if n > 1 else field_of("logprobs" if logprobs else "max_tokens"),
             )
+        return total > _BIG_ANSWER
 
     def step_hangs(self) -> bool:
         """Whether the step under way has run for longer than a step may."""
@@ -168,7 +199,7 @@ class Serving:
         Leaving the block early aborts it.
         """
         outputs = self.llm.generate(
-            entry.prompt, entry.params, entry.request_id, priority=entry.priority
+            entry.request or entry.prompt, entry.params, entry.request_id, priority=entry.priority
         )
         tracked = self.metrics.request(entry.request_id, entry.params)
         try:

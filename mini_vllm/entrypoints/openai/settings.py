@@ -31,6 +31,12 @@ class ServerSettings:
             answers carry. Empty: the folder's name, and its path as given.
         api_key: what `Authorization: Bearer ...` must carry below `/v1`; None: nothing.
         chat_template: a file with a Jinja template to use in place of the checkpoint's.
+        allowed_origins: origins whose pages may use the server from a browser, such as
+            `https://example.org`; `*`: any page's. Upstream that is the default; here none may, because a
+            server on your machine is not there for every page that you visit.
+        allowed_methods, allowed_headers: of requests from such pages; `*`: any.
+        allow_credentials: whether such pages may send cookies
+            (`vllm/entrypoints/openai/cli_args.py:257 FrontendArgs.allow_credentials`).
         enable_prompt_tokens_details: say in `usage` how many prompt tokens were cached
             (`vllm/entrypoints/openai/cli_args.py:135 BaseFrontendArgs.enable_prompt_tokens_details`).
         max_body_bytes: the longest request body.
@@ -53,6 +59,10 @@ class ServerSettings:
     served_model_names: tuple[str, ...] = ()
     api_key: str | None = None
     chat_template: Path | None = None
+    allowed_origins: tuple[str, ...] = ()
+    allowed_methods: tuple[str, ...] = ("*",)
+    allowed_headers: tuple[str, ...] = ("*",)
+    allow_credentials: bool = False
     enable_prompt_tokens_details: bool = False
     max_body_bytes: int = 8 * 1024**2
     max_sequences: int = 1024

@@ -22,6 +22,7 @@ from starlette.types import Receive, Scope, Send
 from mini_vllm.entrypoints.openai.errors import ApiError, as_api_error, to_json
 
 T = TypeVar("T")
+_AT_A_TIME = 32  # jobs to begin
 _TURN = 64 * 1024  # bytes of JSON to encode before others have theirs
 DONE = b"data: [DONE]\n\n"
 quote: Callable[[str], str] = encode_basestring_ascii
@@ -53,16 +54,38 @@ class Channel:
         await self._start(status, fields | (headers or {}))
         await self._send({"type": "http.response.body", "body": body})
 
-    async def json_list(self, content: dict[str, Any], name: str, items: Iterable[Any]) -> None:
+    async def json_list(
+        self,
+        make_content: Callable[[], dict[str, Any]],
+        name: str,
+        items: Iterable[Any],
+        is_big: bool,
+    ) -> None:
         """Send a whole response in which `content[name]` is a list that may be long.
 
         Its items are made and encoded one after the other, and others get their turns in between.
+
+        Args:
+            is_big: whether a single item may be so big that it is made in a thread beside the loop.
         """
-        before, after = to_json({**content, name: []}).split(to_json(name) + b":[]")
+
+        def encode_content() -> bytes:
+            return to_json({**make_content(), name: []})
+
+        def encode_next() -> bytes | None:
+            item = next(left, None)
+            return None if item is None else to_json(item)
+
+        left = iter(items)
+        encoded = await asyncio.to_thread(encode_content) if is_big else encode_content()
+        before, after = encoded.split(to_json(name) + b":[]")
         pieces = [before + to_json(name) + b":["]
         size = 0
-        for item in items:
-            piece = b"," * (len(pieces) > 1) + to_json(item)
+        while True:
+            item = await asyncio.to_thread(encode_next) if is_big else encode_next()
+            if item is None:
+                break
+            piece = b"," * (len(pieces) > 1) + item
             pieces.append(piece)
             size += len(piece)
             if size > _TURN:
@@ -161,6 +184,14 @@ async def run_all(jobs: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
     """Run jobs together and return what they return; the first that fails cancels the others."""
     if len(jobs) == 1:
         return [await jobs[0]]
-    async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(job) for job in jobs]
+    tasks: list[asyncio.Task[T]] = []
+    try:
+        async with asyncio.TaskGroup() as group:
+            for job in jobs:
+                tasks.append(group.create_task(job))
+                if not len(tasks) % _AT_A_TIME:
+                    await asyncio.sleep(0)  # or all of a thousand begin before others have a turn
+    finally:
+        for job in jobs[len(tasks) :]:
+            job.close()
     return [task.result() for task in tasks]

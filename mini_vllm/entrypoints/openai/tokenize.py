@@ -13,10 +13,10 @@ from pydantic import Field
 
 from mini_vllm.entrypoints.openai.chat import ChatTemplate
 from mini_vllm.entrypoints.openai.chat_completions import NO_TEMPLATE
-from mini_vllm.entrypoints.openai.errors import bad_request
+from mini_vllm.entrypoints.openai.errors import JsonBytes, bad_request
 from mini_vllm.entrypoints.openai.protocol import (
     ChatCompletionRequest,
-    ChatMessageParam,
+    Messages,
     Objects,
     RequestBody,
 )
@@ -34,7 +34,7 @@ class TokenizeRequest(RequestBody):
 
     model: str | None = None
     prompt: str | None = None
-    messages: list[ChatMessageParam] | None = None
+    messages: Messages | None = None
     add_special_tokens: bool | None = None
     return_token_strs: bool | None = False
     add_generation_prompt: bool | None = None
@@ -47,13 +47,13 @@ class DetokenizeRequest(RequestBody):
     """The body of `POST /detokenize`."""
 
     model: str | None = None
-    tokens: list[Annotated[int, Field(ge=0, le=_ID_MAX)]]
+    tokens: Annotated[list[Annotated[int, Field(ge=0, le=_ID_MAX)]], Field(fail_fast=True)]
 
 
 def create_tokenize(
     serving: Serving, template: ChatTemplate | None, body: TokenizeRequest
-) -> dict[str, Any]:
-    """The answer to `/tokenize`. Raises ApiError."""
+) -> JsonBytes:
+    """The answer to `/tokenize`, which may have millions of tokens. Raises ApiError."""
     serving.check_model(body.model)
     if body.prompt is not None:
         text, special = body.prompt, body.add_special_tokens is not False
@@ -63,12 +63,8 @@ def create_tokenize(
         raise bad_request("prompt: this field is required, or messages in its place", "prompt")
     ids = serving.tokenizer.encode(text, special)
     strings = serving.tokenizer.convert_ids_to_tokens(ids) if body.return_token_strs else None
-    return {
-        "count": len(ids),
-        "max_model_len": serving.max_model_len,
-        "tokens": ids,
-        "token_strs": strings,
-    }
+    numbers = {"count": len(ids), "max_model_len": serving.max_model_len}
+    return JsonBytes.of_lists(numbers, {"tokens": ids, "token_strs": strings})
 
 
 def _chat_text(template: ChatTemplate | None, body: TokenizeRequest) -> str:

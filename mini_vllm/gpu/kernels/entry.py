@@ -11,7 +11,7 @@ the batch, and its decodes are not split either.
 
 Here there are two kernels, and the batch is cut between them. The decodes, which come first, go
 through the split-KV kernel, the chunks behind them through the prefill kernel, and both write into one
-result. So a long chat keeps its splits beside somebody's prompt, for two launches more.
+result. So a long chat keeps its splits beside another request's prompt, for two launches more.
 """
 
 from __future__ import annotations

@@ -44,7 +44,7 @@ def find_sequence(query_start_loc_ptr, block, num_seqs, BLOCK_Q: tl.constexpr):
     """The sequence that query block `block` belongs to, by bisection.
 
     Sequence i has the blocks from `query_start_loc[i] // BLOCK_Q + i` on: room for its tokens, rounded up,
-    without anybody having counted the blocks of the sequences before it. So a sequence may have one block
+    without counting the blocks of the sequences before it. So a sequence may have one block
     more than it needs.
     """
     low = 0

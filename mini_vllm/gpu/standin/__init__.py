@@ -4,5 +4,5 @@ rules.py      what a GPU asks, and the error that names the rule
 pool.py       memory that is handed out again, and says whether it may be read
 capture.py    every operation written down, none run
 graph.py      `CUDAGraph` and `graph`: hold a recording, run it
-watch.py      who reads what is not there
+watch.py      reads of what is not there
 """

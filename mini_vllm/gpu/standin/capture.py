@@ -152,8 +152,8 @@ class Capture(TorchDispatchMode):
 
     def finish(self) -> Recording:
         """The recording; nothing is added to it any more."""
-        # Whoever was held all the time shares no memory with this graph. All others may: who was let go of in
-        # the meantime can be read, and what comes later may lie there.
+        # A block that was held all the time shares no memory with this graph. All others may: one that was
+        # let go of in the meantime can be read, and what comes later may lie there.
         last = written_last(self.mine)
         self.recording.spared = frozenset(block for block in self.alive_before if block.alive)
         self.recording.given_up = [

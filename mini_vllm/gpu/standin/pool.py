@@ -46,7 +46,7 @@ class Block:
         start: its address.
         memory: uint8 `[size]`, its bytes; owns nothing.
         graph: number of the graph in whose capture it was made.
-        alive: somebody still holds a tensor on it.
+        alive: a tensor on it is still held.
     """
 
     start: int
@@ -199,7 +199,7 @@ class MemPool:
         del self.held[block.start]
 
     def forget(self, blocks: Iterable[Block]) -> None:
-        """Drop blocks that nobody holds: their graph is gone, or has written over them itself."""
+        """Drop blocks that nothing holds: their graph is gone, or has written over them itself."""
         gone = set(blocks)
         self.blocks = [block for block in self.blocks if block.alive or block not in gone]
 

@@ -40,7 +40,7 @@ class GraphError(RuntimeError):
 
 
 def _where() -> str:
-    """File and line of whoever called torch: the first frame outside of torch and of this package."""
+    """File and line of the code that called torch: the first frame outside of torch and of this package."""
     here = Path(__file__).parent
     inside = (str(Path(torch.__file__).parent), str(here), str(here.with_name("graph_standin.py")))
     frame = sys._getframe(1)

@@ -1,4 +1,4 @@
-"""Who reads what a graph has not computed, or what another graph has written over."""
+"""Reads of what a graph has not computed, or of what another graph has written over."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
 """Which linear method the layers of a checkpoint have: its `quantization_config`, read and checked.
 
-Mirrors `vllm/model_executor/layers/quantization/__init__.py` (the registry) and the config classes beside
-it. What no method here can compute is refused, with the value and with what would be admitted. Left out:
-a method that somebody asks for and that overrides the file's; all of upstream's names but three.
+Mirrors the config classes of `vllm/model_executor/layers/quantization/`; the registry that names them is
+`__init__.py`, there as here. What no method here can compute is refused, with the value and with what
+would be admitted. Left out: a method that is asked for and overrides the file's; all of
+upstream's names but three.
 """
 
 from __future__ import annotations
@@ -12,17 +13,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from mini_vllm.config.model import CheckpointError
-from mini_vllm.layers.quantization.base import LinearMethod, QuantizationConfig
+from mini_vllm.config.checks import CheckpointError
+from mini_vllm.layers.quantization.base import (
+    LinearMethod,
+    QuantizationConfig,
+    UnquantizedLinearMethod,
+)
 from mini_vllm.layers.quantization.linear import (
     AWQLinearMethod,
-    Fp8LinearMethod,
     GPTQLinearMethod,
-    UnquantizedLinearMethod,
-    W8A8Int8LinearMethod,
     WNA16LinearMethod,
 )
-from mini_vllm.utils.outside import short
+from mini_vllm.layers.quantization.scaled import Fp8LinearMethod, W8A8Int8LinearMethod
+from mini_vllm.utils.untrusted import shorten_repr
 
 Object = Mapping[str, Any]
 
@@ -34,7 +37,7 @@ def _get(raw: Object, keys: tuple[str, ...], kinds: tuple[type, ...], where: str
             value = raw[key]
             if type(value) not in kinds:
                 names = " or ".join(kind.__name__ for kind in kinds)
-                raise CheckpointError(f"{where}{key} must be {names}, got {short(value)}")
+                raise CheckpointError(f"{where}{key} must be {names}, got {shorten_repr(value)}")
             return value
     raise CheckpointError(f"{where}{' or '.join(keys)} is missing")
 
@@ -42,7 +45,7 @@ def _get(raw: Object, keys: tuple[str, ...], kinds: tuple[type, ...], where: str
 def _admit(name: str, value: object, *admitted: object) -> None:
     if not any(type(value) is type(each) and value == each for each in admitted):
         raise CheckpointError(
-            f"{name} {short(value)} is not supported; supported: {', '.join(map(str, admitted))}"
+            f"{name} {shorten_repr(value)} is not supported; supported: {', '.join(map(str, admitted))}"
         )
 
 
@@ -50,7 +53,7 @@ def _group_size(raw: Object, keys: tuple[str, ...], where: str) -> int:
     size: int = _get(raw, keys, (int,), where)
     if size != -1 and size < 1:
         raise CheckpointError(
-            f"{where}group_size must be at least 1, or -1 for all of a row, got {short(size)}"
+            f"{where}group_size must be at least 1, or -1 for all of a row, got {shorten_repr(size)}"
         )
     return size
 
@@ -61,7 +64,7 @@ def _names(raw: Object, key: str, where: str) -> tuple[str, ...]:
     if value is None:
         return ()
     if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
-        raise CheckpointError(f"{where}{key} must be a list of names, got {short(value)}")
+        raise CheckpointError(f"{where}{key} must be a list of names, got {shorten_repr(value)}")
     return tuple(value)
 
 
@@ -118,7 +121,8 @@ class GPTQConfig(QuantizationConfig):
         )
         if config.get("dynamic"):
             raise CheckpointError(
-                f"{where}dynamic {short(config['dynamic'])} is not supported: all layers have the same bits"
+                f"{where}dynamic {shorten_repr(config['dynamic'])} is not supported: all layers have the "
+                "same bits"
             )
         # With one group in a row there is no order to keep.
         return cls(GPTQLinearMethod(bits, size, has_g_idx=desc_act and size != -1))
@@ -146,17 +150,23 @@ class CompressedTensorsConfig(QuantizationConfig):
     @classmethod
     def from_config(cls, config: Object) -> CompressedTensorsConfig:
         where = "quantization_config of 'compressed-tensors': "
-        for key in ("transform_config", "sparsity_config"):
-            if config.get(key):
-                raise CheckpointError(f"{where}{key} {short(config[key])} is not supported")
-        groups = _get(config, ("config_groups",), (dict,), where)
+        if config.get("transform_config"):
+            raise CheckpointError(
+                f"{where}transform_config {shorten_repr(config['transform_config'])} is not supported"
+            )
+        _check_sparsity(config.get("sparsity_config"), f"{where}sparsity_config: ")
+        # Without groups nothing is quantised: a file of a model that was made sparse, and is stored densely.
+        groups = _get({"config_groups": {}, **config}, ("config_groups",), (dict,), where)
         targets: dict[str, LinearMethod] = {}
         for label, group in groups.items():
-            at = f"{where}{short(label)}: "
+            at = f"{where}{shorten_repr(label)}: "
             if not isinstance(group, dict):
-                raise CheckpointError(f"{at}must be an object, got {short(group)}")
+                raise CheckpointError(f"{at}must be an object, got {shorten_repr(group)}")
+            names = _names(group, "targets", at)
+            if len(names) == 1 and names[0].endswith("Attention"):
+                continue  # upstream skips it: `kv_cache_scheme` says how K and V are kept
             method = _scheme(group, group.get("format") or config.get("format"), at)
-            targets |= dict.fromkeys(_names(group, "targets", at), method)
+            targets |= dict.fromkeys(names, method)
         kv_cache_dtype = _kv_cache_dtype(config.get("kv_cache_scheme"), f"{where}kv_cache_scheme: ")
         quantization = cls(targets, _names(config, "ignore", where), kv_cache_dtype)
         for pattern in (*quantization.ignore, *targets):
@@ -179,13 +189,28 @@ class CompressedTensorsConfig(QuantizationConfig):
         return self.targets.get(kind)
 
 
+def _check_sparsity(sparsity: object, where: str) -> None:
+    """Sparse weights that are stored densely are weights like others. Upstream, too, takes what names no
+    target."""
+    if not sparsity:
+        return
+    if not isinstance(sparsity, dict):
+        raise CheckpointError(f"{where}must be an object or null, got {shorten_repr(sparsity)}")
+    if sparsity.get("targets"):
+        raise CheckpointError(
+            f"{where}targets {shorten_repr(sparsity['targets'])} are not supported, and vLLM has given "
+            "them up, "
+            "too: a sparse model must be stored densely, and name none"
+        )
+
+
 def _kv_cache_dtype(scheme: object, where: str) -> str:
     """Such a file turns a cache in E4M3 on, with one scale for K and one for V in each layer
     (`vllm/model_executor/layers/attention/attention.py:238 in Attention.__init__`)."""
     if scheme is None:
         return "auto"
     if not isinstance(scheme, dict):
-        raise CheckpointError(f"{where}must be an object or null, got {short(scheme)}")
+        raise CheckpointError(f"{where}must be an object or null, got {shorten_repr(scheme)}")
     _admit(f"{where}type", scheme.get("type"), "float")
     _admit(f"{where}num_bits", scheme.get("num_bits"), 8)
     _admit(f"{where}strategy", scheme.get("strategy"), "tensor")
@@ -201,7 +226,7 @@ def _check_pattern(text: str, where: str) -> None:
     try:
         re.compile(text.removeprefix("re:"))
     except (re.error, RecursionError) as error:
-        raise CheckpointError(f"{where}{short(text)} is no pattern: {error}") from None
+        raise CheckpointError(f"{where}{shorten_repr(text)} is no pattern: {error}") from None
 
 
 def _fits(name: str, target: str) -> bool:
@@ -218,19 +243,16 @@ def _scheme(group: Object, form: object, where: str) -> LinearMethod:
     """
     weights = _get(group, ("weights",), (dict,), where)
     at = f"{where}weights: "
-    bits = _get(weights, ("num_bits",), (int,), at)
+    bits = _get({"num_bits": 8, **weights}, ("num_bits",), (int,), at)
     symmetric = weights.get("symmetric", True)
-    kind, strategy = weights.get("type", "int"), weights.get("strategy")
-    size = weights.get("group_size")
-    if strategy is None:
-        strategy = "tensor" if size is None else "channel" if size == -1 else "group"
+    kind, strategy, size = weights.get("type", "int"), _strategy(weights), weights.get("group_size")
     _admit(f"{at}dynamic", weights.get("dynamic", False), False)
     _admit(f"{at}symmetric", symmetric, True, False)
     _admit(f"{at}type", kind, "int", "float")
     activations = group.get("input_activations")
     if activations is not None and not isinstance(activations, dict):
         raise CheckpointError(
-            f"{where}input_activations must be an object or null, got {short(activations)}"
+            f"{where}input_activations must be an object or null, got {shorten_repr(activations)}"
         )
     if group.get("output_activations"):
         raise CheckpointError(f"{where}output_activations are not supported")
@@ -244,40 +266,45 @@ def _scheme(group: Object, form: object, where: str) -> LinearMethod:
     formats = {"int": "int-quantized", "float": "float-quantized"}
     if form not in (formats[kind], "naive-quantized") or (kind == "int" and activations is None):
         raise CheckpointError(
-            f"{where}format {short(form)} for {bits}-bit {kind} weights and activations "
-            f"{short(activations)} is not supported; supported: pack-quantized int weights alone, "
+            f"{where}format {shorten_repr(form)} for {bits}-bit {kind} weights and activations "
+            f"{shorten_repr(activations)} is not supported; supported: pack-quantized int weights alone, "
             "int-quantized int8 weights and activations, float-quantized FP8 weights with or without "
             "activations"
         )
     _admit(f"{at}num_bits", bits, 8)
     _admit(f"{at}symmetric", symmetric, True)
     _admit(f"{at}strategy", strategy, "channel", "tensor")
-    if activations is not None:
-        _check_activations(activations, kind, f"{where}input_activations: ")
+    if activations is None:
+        return Fp8LinearMethod(strategy, quantize_activations=False)
+    static, input_symmetric = _read_activations(activations, kind, f"{where}input_activations: ")
     if kind == "int":
-        return W8A8Int8LinearMethod(strategy)
-    return Fp8LinearMethod(strategy, quantize_activations=activations is not None)
+        return W8A8Int8LinearMethod(strategy, static, input_symmetric)
+    return Fp8LinearMethod(strategy, is_static_input_scheme=static)
 
 
-def _check_activations(raw: Object, kind: str, where: str) -> None:
-    """Activations must get their scales row by row, when they are there."""
-    _admit(f"{where}num_bits", raw.get("num_bits"), 8)
+def _strategy(raw: Object) -> Any:
+    """What shares a scale, where the file leaves it out."""
+    size, strategy = raw.get("group_size"), raw.get("strategy")
+    if strategy is None:
+        return "tensor" if size is None else "channel" if size == -1 else "group"
+    return strategy
+
+
+def _read_activations(raw: Object, kind: str, where: str) -> tuple[bool, bool]:
+    """Whether the activations' scale is in the file, and whether their code 0 stands for 0.
+
+    Raises CheckpointError: scales row by row are made when the row is there, one for all rows is not.
+    """
+    _admit(f"{where}num_bits", raw.get("num_bits", 8), 8)
     _admit(f"{where}type", raw.get("type", "int"), kind)
-    _admit(f"{where}symmetric", raw.get("symmetric", True), True)
-    _admit(f"{where}dynamic", raw.get("dynamic", False), True)
-    _admit(f"{where}strategy", raw.get("strategy"), "token")
-
-
-@dataclass(frozen=True)
-class NoQuantizationConfig(QuantizationConfig):
-    """Nothing is quantised."""
-
-    @classmethod
-    def from_config(cls, config: Object) -> NoQuantizationConfig:
-        return cls()
-
-    def get_quant_method(self, name: str) -> LinearMethod:
-        return UnquantizedLinearMethod()
+    dynamic, symmetric = raw.get("dynamic", False), raw.get("symmetric", True)
+    _admit(f"{where}dynamic", dynamic, True, False)
+    # In FP8 the strategy of what is scaled row by row is not asked for upstream, either.
+    if not (kind == "float" and dynamic):
+        strategy = "token" if dynamic else "tensor"
+        _admit(f"{where}strategy with dynamic {dynamic}", _strategy(raw), strategy)
+    _admit(f"{where}symmetric", symmetric, True, *([False] if kind == "int" else []))
+    return not dynamic, symmetric
 
 
 @dataclass(frozen=True)
@@ -297,29 +324,3 @@ class OnlineQuantizationConfig(QuantizationConfig):
 
     def get_quant_method(self, name: str) -> LinearMethod:
         return UnquantizedLinearMethod() if name == "lm_head" else self.method
-
-
-METHODS: dict[str, type[QuantizationConfig]] = {
-    "awq": AWQConfig,
-    "compressed-tensors": CompressedTensorsConfig,
-    "gptq": GPTQConfig,
-}
-"""By `quant_method`, the configs that are read
-(`vllm/model_executor/layers/quantization/__init__.py:109 get_quantization_config`)."""
-
-
-def get_quantization_config(raw: Object) -> QuantizationConfig:
-    """The config of a checkpoint from its `quantization_config`; an empty one means nothing is quantised.
-
-    Raises CheckpointError for a method that is not known, and for what its config refuses.
-    """
-    if not raw:
-        return NoQuantizationConfig()
-    name = raw.get("quant_method", "unknown")
-    config_cls = METHODS.get(name) if isinstance(name, str) else None
-    if config_cls is None:
-        raise CheckpointError(
-            f"the checkpoint is quantised (quantization_config.quant_method {short(name)}); "
-            f"supported: {', '.join(METHODS)}, or weights in float32, float16, bfloat16"
-        )
-    return config_cls.from_config(raw)

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mini_vllm.layers.quantization.float_formats import E4M3
-from mini_vllm.utils.outside import short
+from mini_vllm.utils.untrusted import shorten_repr
 
 Array = NDArray[Any]
 FloatArray = NDArray[np.float32]
@@ -59,7 +59,7 @@ class QuantArgs:
     def __post_init__(self) -> None:
         _check_int("num_bits", self.num_bits)
         if self.type not in ("int", "float"):
-            raise ValueError(f"type must be 'int' or 'float', got {short(self.type)}")
+            raise ValueError(f"type must be 'int' or 'float', got {shorten_repr(self.type)}")
         if self.type == "int" and not 2 <= self.num_bits <= 8:
             raise ValueError(f"num_bits must be 2 to 8 for type 'int', got {self.num_bits}")
         if self.type == "float" and self.num_bits != 8:
@@ -68,7 +68,7 @@ class QuantArgs:
             raise ValueError("type 'float' has no zero point: symmetric must be True, got False")
         if self.strategy not in STRATEGIES:
             raise ValueError(
-                f"strategy must be one of {', '.join(STRATEGIES)}, got {short(self.strategy)}"
+                f"strategy must be one of {', '.join(STRATEGIES)}, got {shorten_repr(self.strategy)}"
             )
         if self.strategy == "token" and not self.dynamic:
             raise ValueError("strategy 'token' is for activations: dynamic must be True, got False")
@@ -78,11 +78,11 @@ class QuantArgs:
                 raise ValueError(f"group_size must be at least 1, got {self.group_size}")
         elif self.group_size is not None:
             raise ValueError(
-                f"group_size {short(self.group_size)} needs strategy 'group', got {self.strategy!r}"
+                f"group_size {shorten_repr(self.group_size)} needs strategy 'group', got {self.strategy!r}"
             )
         if self.scale_dtype not in (None, *SCALE_DTYPES):
             raise ValueError(
-                f"scale_dtype must be None, {', '.join(SCALE_DTYPES)}, got {short(self.scale_dtype)}"
+                f"scale_dtype must be None, {', '.join(SCALE_DTYPES)}, got {shorten_repr(self.scale_dtype)}"
             )
 
     @property
@@ -102,7 +102,7 @@ class QuantArgs:
 
 def _check_int(name: str, value: object) -> None:
     if isinstance(value, bool) or not isinstance(value, int):
-        raise ValueError(f"{name} must be an int, got {short(value)}")
+        raise ValueError(f"{name} must be an int, got {shorten_repr(value)}")
 
 
 def check_group_size(in_features: int, group_size: int) -> None:

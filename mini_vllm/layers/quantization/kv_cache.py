@@ -32,6 +32,7 @@ from mini_vllm.attention.metadata import AttentionMetadata
 from mini_vllm.attention.paged import PagedAttention
 from mini_vllm.config.model import LlamaConfig
 from mini_vllm.layers.quantization.float_formats import E4M3, E5M2, FloatFormat
+from mini_vllm.utils.memory import allocate_zeros
 
 Codes = NDArray[np.uint8]
 
@@ -132,7 +133,7 @@ class QuantizedKVCache:
             if not 0 < scale < np.inf:
                 raise ValueError(f"{name} must be above 0 and finite, got {scale}")
         self.format = FORMATS[kv_cache_dtype]
-        self.data = np.zeros((*shape[:-1], shape[-1] + self.format.scale_bytes), np.uint8)
+        self.data = allocate_zeros((*shape[:-1], shape[-1] + self.format.scale_bytes), np.uint8)
         self.scales = (k_scale, v_scale)
 
     @property

@@ -1,7 +1,8 @@
-"""The linear methods: how a layer's weights lie in memory, and its product from them.
+"""The linear methods of quantised weights: how they lie in memory, and a layer's product from them.
 
-Mirrors `vllm/model_executor/layers/quantization/`: `UnquantizedLinearMethod`, the methods of AWQ and
-GPTQ, and the schemes of compressed-tensors, which upstream reaches through one method more.
+Mirrors `vllm/model_executor/layers/quantization/`: the methods of AWQ and GPTQ, and the schemes of
+compressed-tensors, which upstream reaches through one method more. Those that quantise activations as
+well are in `scaled.py`.
 
 What is quantised stays small in memory, as it is in the file. The arithmetic is float32, so a product
 first makes a float32 matrix of all weights, uses it once and drops it. A GPU's kernel does that tile by
@@ -18,64 +19,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mini_vllm.config.model import CheckpointError
-from mini_vllm.layers.quantization.base import Array, LinearMethod, Parameter, the_same_for_all
-from mini_vllm.layers.quantization.float_formats import E4M3
+from mini_vllm.config.checks import CheckpointError
+from mini_vllm.layers.quantization.base import Array, LinearMethod, Parameter, require_shared_scale
 from mini_vllm.layers.quantization.grid import check_group_size
 from mini_vllm.layers.quantization.pack import pack_int32, unpack_awq, unpack_int32
-from mini_vllm.utils.blas import has_small_matrix_kernels
-from mini_vllm.utils.threads import in_pieces
 
 Float = NDArray[np.float32]
-
-EXACT = 2**24
-"""Whole numbers up to here are float32s, every one."""
-SMALLEST_NORMAL = np.finfo(np.float32).tiny
-SMALLEST_FP8_SCALE = np.float32(1 / (448 * 512))
-
-
-def turn(weight: Float) -> Float:
-    """`np.ascontiguousarray(weight.T)`, some rows at a time, so that what is written to stays in the caches:
-    151,936 by 1,024 took 0.7 s instead of 3.9."""
-    turned = np.empty(weight.shape[::-1], weight.dtype)
-    for row in range(0, len(weight), 64):
-        turned[:, row : row + 64] = weight[row : row + 64].T
-    return turned
-
-
-@dataclass(frozen=True)
-class UnquantizedLinearMethod(LinearMethod):
-    """The weights as they are (`vllm/model_executor/layers/linear.py:182 UnquantizedLinearMethod`).
-
-    `layer.weight` is `[out, in]`, as in the file. In which order it lies in memory depends on the BLAS: with
-    few rows a product spends most of its time on the weights, because OpenBLAS copies them into another
-    order first. Its AVX2 kernels copy faster from `[in, out]`, so there the weights are turned once (576 by
-    3,072, 4 rows, an AMD EPYC: 1.06 against 1.58 ms); its AVX-512 kernels multiply a matrix from the left
-    without a copy (576 by 1,536, 4 rows, an Intel Xeon: 0.63 against 1.39 ms).
-    """
-
-    def create_weights(self, input_size: int, output_size: int) -> dict[str, Parameter]:
-        return {"weight": Parameter((output_size, input_size))}
-
-    def process_weights_after_loading(self, layer: Any) -> None:
-        if not has_small_matrix_kernels():
-            layer.weight = turn(layer.weight).T
-
-    def apply(self, layer: Any, x: Float) -> Float:
-        """`x @ weight.T`, in pieces of columns where that pays (`utils/threads.py`)."""
-        weight, rows = layer.weight, len(x)
-        # One row is a matrix and a vector, which need no copy in either order.
-        turned = rows > 1 and weight.flags.c_contiguous
-        y: Float = np.empty((len(weight), rows) if turned else (rows, len(weight)), np.float32)
-
-        def compute(start: int, stop: int) -> None:
-            if turned:
-                np.matmul(weight[start:stop], x.T, out=y[start:stop])
-            else:
-                np.matmul(x, weight[start:stop].T, out=y[:, start:stop])
-
-        in_pieces(compute, len(weight), weight.size, rows)
-        return np.ascontiguousarray(y.T) if turned else y
 
 
 @dataclass(frozen=True)
@@ -147,10 +96,10 @@ class WNA16LinearMethod(LinearMethod):
             codes = unpack_int32(layer.weight_zero_point, self.num_bits, 0, sum(layer.output_sizes))
             zero_point = codes.astype(np.uint8)
         layer.weight_zero_point = zero_point
-        g_idx = the_same_for_all(layer, "weight_g_idx") if self.has_g_idx else None
-        self.put_in_order(layer, f"{layer.names[0]}.weight_g_idx", g_idx)
+        g_idx = require_shared_scale(layer, "weight_g_idx") if self.has_g_idx else None
+        self.apply_act_order(layer, f"{layer.names[0]}.weight_g_idx", g_idx)
 
-    def put_in_order(self, layer: Any, name: str, g_idx: Array | None) -> None:
+    def apply_act_order(self, layer: Any, name: str, g_idx: Array | None) -> None:
         """Sort the columns by group, so that a group is a stretch again, and keep the order for `apply`.
 
         That is how act-order reaches a kernel upstream, too: weights sorted once, activations gathered in
@@ -261,104 +210,10 @@ class GPTQLinearMethod(WNA16LinearMethod):
         layer.weight_packed = np.ascontiguousarray(layer.qweight.T)
         layer.weight_scale = np.ascontiguousarray(layer.scales.T)
         layer.weight_zero_point = None
-        g_idx = None if layer.g_idx is None else the_same_for_all(layer, "g_idx")
+        g_idx = None if layer.g_idx is None else require_shared_scale(layer, "g_idx")
         if not self.has_g_idx and g_idx is not None and (np.diff(g_idx) < 0).any():
             raise CheckpointError(
                 f"{layer.names[0]}.g_idx is not in order, and quantization_config says desc_act false"
             )
-        self.put_in_order(layer, f"{layer.names[0]}.g_idx", g_idx if self.has_g_idx else None)
+        self.apply_act_order(layer, f"{layer.names[0]}.g_idx", g_idx if self.has_g_idx else None)
         del layer.qweight, layer.scales, layer.qzeros, layer.g_idx
-
-
-@dataclass(frozen=True)
-class _ScaledLinearMethod(LinearMethod):
-    """8-bit weights whose scale does not change along `in`, so that it can be applied to the product.
-
-    A layer has `weight`, `[out, in]` codes of 8 bits, and `weight_scale`, float32 `[out]`.
-
-    Attributes:
-        strategy: `channel`, a scale for each row, or `tensor`, one for each projection.
-    """
-
-    strategy: str
-    _dtype = "int8"
-
-    def create_weights(self, input_size: int, output_size: int) -> dict[str, Parameter]:
-        scale = Parameter((output_size, 1))
-        if self.strategy == "tensor":
-            scale = Parameter((1,), output_dim=None)
-        weight = Parameter((output_size, input_size), (self._dtype,))
-        return {"weight": weight, "weight_scale": scale}
-
-    def process_weights_after_loading(self, layer: Any) -> None:
-        scale = layer.weight_scale.ravel()
-        if self.strategy == "tensor":
-            scale = np.repeat(scale, layer.output_sizes)
-        layer.weight_scale = scale
-
-
-@dataclass(frozen=True)
-class W8A8Int8LinearMethod(_ScaledLinearMethod):
-    """int8 weights and int8 activations, multiplied as whole numbers: `CompressedTensorsW8A8Int8` in
-    `vllm/model_executor/layers/quantization/compressed_tensors/schemes/compressed_tensors_w8a8_int8.py`.
-    """
-
-    def apply(self, layer: Any, x: Float) -> Float:
-        """Upstream sums in int32. A float holds the same sum as long as no partial sum leaves the whole
-        numbers that it has, and a BLAS multiplies floats alone."""
-        codes, scale = quantize_per_token_int8(x)
-        exact = np.float32 if 128 * 128 * x.shape[1] <= EXACT else np.float64
-        sums = codes.astype(exact) @ layer.weight.astype(exact).T
-        y: Float = sums.astype(np.float32) * scale * layer.weight_scale
-        return y
-
-
-@dataclass(frozen=True)
-class Fp8LinearMethod(_ScaledLinearMethod):
-    """FP8 weights, and FP8 activations where `quantize_activations` says so: `CompressedTensorsW8A8Fp8` in
-    `vllm/model_executor/layers/quantization/compressed_tensors/schemes/compressed_tensors_w8a8_fp8.py`.
-    """
-
-    quantize_activations: bool = True
-    _dtype = "uint8"
-
-    def process_weights_after_loading(self, layer: Any) -> None:
-        super().process_weights_after_loading(layer)
-        # A NaN is a code like any other, so the check of the float tensors has not seen it.
-        nan = np.argwhere((layer.weight & 0x7F) == 0x7F)
-        if len(nan):
-            raise CheckpointError(
-                f"the FP8 weight of {', '.join(layer.names)} holds NaN at {nan[0].tolist()}: weights must be "
-                "finite"
-            )
-
-    def apply(self, layer: Any, x: Float) -> Float:
-        scale = np.ones((1, 1), np.float32)
-        if self.quantize_activations:
-            codes, scale = quantize_per_token_fp8(x)
-            x = E4M3.decode(codes)
-        y: Float = x @ np.take(E4M3.values, layer.weight).T * scale * layer.weight_scale
-        return y
-
-
-def quantize_per_token_int8(x: Float) -> tuple[NDArray[np.int8], Float]:
-    """int8 codes `[n, in]` and scales `[n, 1]` of activations: the largest of a row becomes 127 or -127.
-
-    By 127, where compressed-tensors divides weights by 127.5
-    (`vllm/_custom_ops.py:2059 scaled_int8_quant`, whose kernel is C++).
-    """
-    scale = np.abs(x).max(axis=1, keepdims=True) / np.float32(127)
-    # Below the smallest normal number 1 / scale is infinite, and infinity times a 0 of that row is NaN.
-    inverse = 1 / np.maximum(scale, SMALLEST_NORMAL)
-    return np.rint(x * inverse).clip(-128, 127).astype(np.int8), scale
-
-
-def quantize_per_token_fp8(x: Float) -> tuple[NDArray[np.uint8], Float]:
-    """E4M3 bytes `[n, in]` and scales `[n, 1]` of activations: the largest of a row becomes 448 or -448.
-
-    A row of tiny numbers keeps a scale that float32 can divide by
-    (`vllm/model_executor/layers/quantization/input_quant_fp8.py:188 QuantFP8.forward_native`).
-    """
-    scale = np.abs(x).max(axis=1, keepdims=True) / np.float32(E4M3.max)
-    scale = np.maximum(scale, SMALLEST_FP8_SCALE)
-    return E4M3.encode(x * (1 / scale)), scale

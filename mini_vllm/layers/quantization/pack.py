@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mini_vllm.utils.outside import short
+from mini_vllm.utils.untrusted import shorten_repr
 
 Array = NDArray[Any]
 IntArray = NDArray[np.int32]
@@ -32,7 +32,9 @@ AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
 
 def _pack_factor(bits: int) -> int:
     if bits not in (1, 2, 4, 8, 16):
-        raise ValueError(f"bits must be 1, 2, 4, 8 or 16 to fill a word of 32, got {short(bits)}")
+        raise ValueError(
+            f"bits must be 1, 2, 4, 8 or 16 to fill a word of 32, got {shorten_repr(bits)}"
+        )
     return 32 // bits
 
 
@@ -90,7 +92,7 @@ def unpack_int32(packed: Array, bits: int, axis: int, length: int) -> IntArray:
     words = -(-length // factor)
     if length < 0 or moved.shape[-1] != words:
         raise ValueError(
-            f"{short(length)} codes of {bits} bits take {words} words along axis {axis}, got "
+            f"{shorten_repr(length)} codes of {bits} bits take {words} words along axis {axis}, got "
             f"{moved.shape[-1]} in shape {packed.shape}"
         )
     unsigned = np.ascontiguousarray(moved).view(np.uint32)

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from mini_vllm.config.model import CheckpointError
-from mini_vllm.utils.outside import short
+from mini_vllm.config.checks import CheckpointError
+from mini_vllm.utils.untrusted import shorten_repr
 
 Fields = Mapping[str, Any]
 
@@ -59,7 +59,8 @@ def make_config(fields: Fields, rope_factors: np.ndarray | None, tied: bool) -> 
     kind = need(fields, "general.architecture")
     if kind not in ARCHITECTURES:
         raise CheckpointError(
-            f"general.architecture {short(kind)} is not supported; supported: {', '.join(ARCHITECTURES)}"
+            f"general.architecture {shorten_repr(kind)} is not supported; supported: "
+            f"{', '.join(ARCHITECTURES)}"
         )
     if fields.get(f"{kind}.expert_count"):
         raise CheckpointError(
@@ -109,7 +110,7 @@ def _rope_scaling(fields: Fields, kind: str, factors: np.ndarray | None) -> dict
         }
     if scaling != "none":
         raise CheckpointError(
-            f"{kind}.rope.scaling.type {short(scaling)} is not supported; supported: none, linear"
+            f"{kind}.rope.scaling.type {shorten_repr(scaling)} is not supported; supported: none, linear"
         )
     if factors is None:
         return None

@@ -14,10 +14,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mini_vllm.config.model import CheckpointError
+from mini_vllm.config.checks import CheckpointError
 from mini_vllm.model_loader.gguf.config import make_config
 from mini_vllm.model_loader.gguf.tokenizer import make_tokenizer, make_tokenizer_config
-from mini_vllm.utils.outside import short
+from mini_vllm.utils.extras import how_to_get
+from mini_vllm.utils.untrusted import MOST_OF_POINTER, describe_lfs_pointer, shorten_repr
 
 VERSION = 1
 """Of what is written: a folder of another version is made again."""
@@ -53,7 +54,7 @@ def rename(name: str) -> str:
     match = _BLOCK.fullmatch(name)
     if match is None or match[2] not in _OF_A_LAYER:
         raise CheckpointError(
-            f"the GGUF file holds a tensor {short(name)}, which no model here has"
+            f"the GGUF file holds a tensor {shorten_repr(name)}, which no model here has"
         )
     return f"model.layers.{match[1]}.{_OF_A_LAYER[match[2]]}.{match[3]}"
 
@@ -76,15 +77,18 @@ def _open(path: Path) -> Any:
         from gguf import GGUFReader
     except ImportError as error:
         raise CheckpointError(
-            f"{path} is a GGUF file, and reading one needs the package gguf: "
-            "uv sync --inexact --extra gguf, or pip install -e '.[gguf]'"
+            f"{path} is a GGUF file, and reading one needs the package gguf: {how_to_get('gguf')}"
         ) from error
     try:
-        return GGUFReader(path)
+        with path.open("rb") as file:
+            pointer = describe_lfs_pointer(file.read(MOST_OF_POINTER))
+        if not pointer:
+            return GGUFReader(path)
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read: {error.strerror or error}") from error
     except (ValueError, IndexError, KeyError, TypeError, OverflowError, UnicodeError) as error:
         raise CheckpointError(f"{path} is no GGUF file, or is cut off: {error}") from error
+    raise CheckpointError(f"{path} is {pointer}")
 
 
 def _describe(tensor: Any) -> tuple[str, tuple[int, ...]]:
@@ -107,7 +111,8 @@ def _floats(tensor: Any) -> NDArray[Any]:
             data = dequantize(tensor.data, tensor.tensor_type).astype(np.float32, copy=False)
         except NotImplementedError as error:
             raise CheckpointError(
-                f"tensor {short(tensor.name)} is of type {tensor.tensor_type.name}, which the package gguf "
+                f"tensor {shorten_repr(tensor.name)} is of type {tensor.tensor_type.name}, which the "
+                "package gguf "
                 "cannot dequantise"
             ) from error
     array: NDArray[Any] = data.reshape(shape)

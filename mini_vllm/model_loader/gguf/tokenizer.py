@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from mini_vllm.config.model import CheckpointError
+from mini_vllm.config.checks import CheckpointError
 from mini_vllm.model_loader.gguf.config import Fields, need
-from mini_vllm.utils.outside import short
+from mini_vllm.utils.untrusted import shorten_repr
 
 _NORMAL, _UNKNOWN, _CONTROL, _USER, _UNUSED, _BYTE = range(1, 7)
 """`tokenizer.ggml.token_type`."""
@@ -66,7 +66,7 @@ def make_tokenizer(fields: Fields) -> dict[str, Any]:
     if kind == "llama":
         return _sentencepiece(fields)
     raise CheckpointError(
-        f"tokenizer.ggml.model {short(kind)} is not supported; supported: gpt2, llama"
+        f"tokenizer.ggml.model {shorten_repr(kind)} is not supported; supported: gpt2, llama"
     )
 
 
@@ -107,7 +107,7 @@ def _byte_level_bpe(fields: Fields) -> dict[str, Any]:
     pre = fields.get("tokenizer.ggml.pre", "default")
     if pre not in PRE_TOKENIZERS:
         raise CheckpointError(
-            f"tokenizer.ggml.pre {short(pre)} is not supported; supported: {', '.join(PRE_TOKENIZERS)}"
+            f"tokenizer.ggml.pre {shorten_repr(pre)} is not supported; supported: {', '.join(PRE_TOKENIZERS)}"
         )
     tokens, types = _tokens(fields)
     return {

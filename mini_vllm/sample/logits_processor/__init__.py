@@ -1,7 +1,7 @@
 """Another's step between logits and token, in vLLM's interface: one object for a whole batch.
 
 Mirrors `vllm/v1/sample/logits_processor/`: `interface.py` (what a processor is and what it hears),
-`state.py` (who hears it when), `load.py` and `adapter.py` (upstream in `__init__.py`). The arrays are numpy's
+`state.py` (when it hears it), `load.py` and `adapter.py` (upstream in `__init__.py`). The arrays are numpy's
 here and torch's there; a file that keeps to indexing, as `logits[rows, token_ids] = value`, runs in both.
 
 The built-in processors (`min_tokens`, `logit_bias`, `min_p`) are plain functions of `sample/ops.py`
@@ -17,8 +17,8 @@ from mini_vllm.sample.logits_processor.interface import (
     MovedRequest,
     RemovedRequest,
 )
-from mini_vllm.sample.logits_processor.load import LOGITSPROCS_GROUP, build_logitsprocs
 from mini_vllm.sample.logits_processor.state import LogitsProcessors, make_batch_update
+from mini_vllm.sample.logitsprocs import LOGITSPROCS_GROUP, build_logitsprocs
 
 __all__ = [
     "LOGITSPROCS_GROUP", "AdapterLogitsProcessor", "AddedRequest", "BatchUpdate", "LogitsProcessor",

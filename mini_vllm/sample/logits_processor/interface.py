@@ -48,7 +48,7 @@ class BatchUpdate:
     """What changed in the batch since the last step
     (`vllm/v1/sample/logits_processor/interface.py:37 BatchUpdate`).
 
-    To be applied in this order: `removed`, `added`, `moved`. What is added to a row replaces who was
+    To be applied in this order: `removed`, `added`, `moved`. What is added to a row replaces what was
     there, and so does a move in one direction.
 
     Attributes:

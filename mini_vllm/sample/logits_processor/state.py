@@ -1,7 +1,7 @@
 """The processors of an engine, and what they are told when the batch has changed.
 
-Mirrors `vllm/v1/sample/logits_processor/state.py`. Upstream a batch keeps its rows: who comes takes a free
-one, who leaves lets the last row move into the gap, and each such event is noted as it happens
+Mirrors `vllm/v1/sample/logits_processor/state.py`. Upstream a batch keeps its rows: a new request takes
+a free one, the last row moves into the gap that another leaves, and each such event is noted as it happens
 (`BatchUpdateBuilder`). Here the rows of a step are the requests that sample in it, in the scheduler's
 order; what has happened in between follows from comparing them with those of the step before. A processor
 that is right for every `BatchUpdate` cannot tell the two apart.
@@ -37,7 +37,7 @@ def make_batch_update(before: Sequence[BatchRow], rows: Sequence[BatchRow]) -> B
     """What turns the one batch into the other; None: they are the same.
 
     New requests take the lowest rows that others have left, then new ones at the end, as upstream's do.
-    Then rows move until each is where it belongs. A row that somebody else has come into is not called
+    Then rows move until each is where it belongs. A row that another request has come into is not called
     removed, as upstream: there a processor may hear of `added` before `removed`, and vLLM's own do
     (`vllm/v1/sample/logits_processor/builtin.py:294 process_dict_updates`).
     """

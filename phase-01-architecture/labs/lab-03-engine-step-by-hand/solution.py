@@ -12,10 +12,10 @@ import numpy.typing as npt
 
 from mini_vllm.attention import AttentionMetadata
 from mini_vllm.config.engine import EngineConfig
-from mini_vllm.core.request import RequestStatus
+from mini_vllm.core.request import Request, RequestStatus
 from mini_vllm.core.sched.output import ModelRunnerOutput, SchedulerOutput
 from mini_vllm.core.sched.scheduler import Scheduler
-from mini_vllm.engine.core import resolve_config
+from mini_vllm.engine.build import resolve_config
 from mini_vllm.engine.input_processor import InputProcessor, PromptType
 from mini_vllm.engine.output_processor import OutputProcessor, RequestState
 from mini_vllm.models.llama import LlamaForCausalLM
@@ -179,7 +179,7 @@ class HandEngine:
     def __init__(
         self, model: LlamaForCausalLM, config: EngineConfig, tokenizer: Tokenizer | None = None
     ) -> None:
-        self.config = config = resolve_config(config, model, tokenizer)
+        self.config = config = resolve_config(config, model)
         assert config.num_gpu_blocks is not None
         self.model = model
         c = model.config
@@ -198,17 +198,15 @@ class HandEngine:
         self, request_id: str, prompt: PromptType, params: SamplingParams, priority: int = 0
     ) -> None:
         """Queue a request (`n` must be 1)."""
-        processed = self.input_processor.process_prompt(prompt)
-        params = self.input_processor.process_params(params, len(processed.token_ids))
-        self.scheduler.add_request(
-            self.input_processor.make_request(request_id, processed, params, priority=priority)
-        )
+        request = self.input_processor.process_inputs(request_id, prompt, params, None, priority)
+        block_size = self.config.block_size if self.config.enable_prefix_caching else None
+        self.scheduler.add_request(Request.from_engine_core_request(request, block_size))
         self.output_processor.add_request(
             RequestState(
                 request_id,
-                processed.text,
-                processed.token_ids,
-                params,
+                request.prompt,
+                request.prompt_token_ids,
+                request.sampling_params,
                 self.input_processor.tokenizer,
             )
         )

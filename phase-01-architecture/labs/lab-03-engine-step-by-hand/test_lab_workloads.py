@@ -310,18 +310,22 @@ def test_the_arrays_are_the_model_runners(
     """In every step of a running engine, the arrays are those of `mini_vllm.ModelRunner`."""
     work, watched = WORKLOADS[name], support.Watched(model)
     requests: dict[str, Any] = {}
-    execute_model = ModelRunner.execute_model
+    steps: list[Any] = []
+    execute_model, sample_tokens = ModelRunner.execute_model, ModelRunner.sample_tokens
 
-    def beside(runner: ModelRunner, output: SchedulerOutput) -> Any:
+    def execute_beside(runner: ModelRunner, output: SchedulerOutput) -> Any:
         lab.update_states(requests, output)
-        inputs = None
-        if output.num_scheduled_tokens:
-            inputs = lab.prepare_inputs(requests, output, work.config.block_size)
+        if not output.num_scheduled_tokens:
+            return execute_model(runner, output)
+        inputs = lab.prepare_inputs(requests, output, work.config.block_size)
         result = execute_model(runner, output)
-        if inputs is None:
-            return result
         wrong = differences({n: getattr(inputs, n) for n in support.ARRAYS}, watched.passes[-1])
         assert not wrong, f"pass {len(watched.passes)} of the workload {name!r}: {wrong[0]}"
+        steps.append(inputs)
+        return result
+
+    def sample_beside(runner: ModelRunner, grammar_output: None = None) -> Any:
+        inputs, result = steps.pop(), sample_tokens(runner, grammar_output)
         discarded = [not sampled for sampled in result.sampled_token_ids]
         support.check_array(
             "discard_request_mask", inputs.discard_request_mask, discarded,
@@ -331,7 +335,8 @@ def test_the_arrays_are_the_model_runners(
             requests[req_id].output_token_ids.extend(sampled)
         return result
 
-    monkeypatch.setattr(ModelRunner, "execute_model", beside)
+    monkeypatch.setattr(ModelRunner, "execute_model", execute_beside)
+    monkeypatch.setattr(ModelRunner, "sample_tokens", sample_beside)
     tokenizer = Tokenizer.from_folder(DEFAULT_MODEL)
     drive(LLMEngine(watched, work.config, tokenizer=tokenizer), watched, work)
 

@@ -99,7 +99,7 @@ def forked(run: Any) -> dict[str, Any]:
         if child == 0:
             status = 1
             try:
-                with log.open("w") as file:
+                with log.open("w", encoding="utf-8") as file:
                     os.dup2(file.fileno(), 1)
                     os.dup2(file.fileno(), 2)
                 out.write_text(json.dumps(one(run)), encoding="utf-8")
@@ -168,7 +168,7 @@ def processor() -> str:
     """The processor by its name, and how many cores it lends."""
     name = platform.machine()
     info = Path("/proc/cpuinfo")
-    if info.exists() and (found := re.search(r"model name\s*:\s*(.*)", info.read_text())):
+    if info.exists() and (found := re.search(r"model name\s*:\s*(.*)", info.read_text("utf-8"))):
         name = found[1]
     return f"{name}, {os.cpu_count()} cores, {platform.system()} {platform.machine()}"
 

@@ -306,7 +306,7 @@ def served_already(lab: ModuleType) -> Any:
     for name, length in (("ann", 4), ("ben", 2), ("cleo", 2)):
         support.come(scheduler, name, length)
     support.turn(scheduler)
-    step = given._Step(token_budget=3)
+    step = given.Step(token_budget=3)
     scheduler._schedule_running(step)
     return step
 
@@ -348,7 +348,7 @@ def test_the_asker_asks_for_the_same(lab: ModuleType) -> None:
     support.turn(scheduler)
     support.come(scheduler, "ann", 8, want=1)
     support.turn(scheduler)
-    step = given._Step(token_budget=3)
+    step = given.Step(token_budget=3)
     scheduler._schedule_running(step)
     victims, got = support.names(step.preempted_reqs), step.num_scheduled_tokens
     assert victims == ["low"], f"Ann finds no block, and Low, of priority 9, goes; yours: {victims}"

@@ -109,7 +109,7 @@ def forked(what: Callable[[], Any], name: str) -> Any:
         if child == 0:
             status = 1
             try:
-                with log.open("w") as file:
+                with log.open("w", encoding="utf-8") as file:
                     os.dup2(file.fileno(), 1)
                     os.dup2(file.fileno(), 2)
                 out.write_text(json.dumps(what()), encoding="utf-8")

@@ -1,6 +1,6 @@
 """Given: the questions, the limits that each backend declares, and vLLM's words for a refusal.
 
-All of it is read off vLLM 0.22.1, and tests/engine/phases/test_lab_04_04_vllm.py asks vLLM again.
+All of it is read off vLLM 0.22.1, and tests/authors/test_lab_04_04_vllm.py asks vLLM again.
 """
 
 from __future__ import annotations

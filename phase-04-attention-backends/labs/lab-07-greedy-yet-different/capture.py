@@ -186,7 +186,7 @@ def processor() -> str:
     """The processor by its name, and how many cores it lends."""
     name = platform.machine()
     info = Path("/proc/cpuinfo")
-    if info.exists() and (found := re.search(r"model name\s*:\s*(.*)", info.read_text())):
+    if info.exists() and (found := re.search(r"model name\s*:\s*(.*)", info.read_text("utf-8"))):
         name = found[1]
     return f"{name}, {os.cpu_count()} cores, {platform.system()} {platform.machine()}"
 

@@ -18,12 +18,13 @@ PARAMS = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
 
 
 def run(parts: EngineParts, **settings: Any) -> tuple[list[Any], list[Any], Any]:
-    """The tokens, how each step ran, and the model runner."""
+    """The tokens, how each step ran, and what ran the model."""
     llm = LLM(parts=parts, max_num_seqs=4, max_model_len=96, **settings)
     core, stats = llm.llm_engine.engine_core, []
     core.step_observers.append(lambda step: stats.append(step.model_runner_output.cudagraph_stats))
     outputs = llm.generate(PROMPTS, PARAMS, use_tqdm=False)
-    return [list(output.outputs[0].token_ids) for output in outputs], stats, core.model_runner
+    tokens = [list(output.outputs[0].token_ids) for output in outputs]
+    return tokens, stats, core.model_runner.forward
 
 
 def test_the_engine_under_your_graphs(lab: ModuleType) -> None:
@@ -36,13 +37,13 @@ def test_the_engine_under_your_graphs(lab: ModuleType) -> None:
         ("FULL", 1, 1),
     ):
         settings = {"cudagraph_mode": mode, "cudagraph_capture_sizes": sizes}
-        tokens, stats, runner = run(EngineParts(graph_runner=lab.GraphRunner), **settings)
+        tokens, stats, forward = run(EngineParts(graph_runner=lab.GraphRunner), **settings)
         assert tokens == expected, f"under {mode} the engine gives other tokens on your GraphRunner"
-        assert type(runner.full) is lab.GraphRunner, "the engine did not take your GraphRunner"
+        assert type(forward.full) is lab.GraphRunner, "the engine did not take your GraphRunner"
         got = [stat.launches for stat in stats if stat is not None]
         want = [of_prompts] + 7 * [of_decodes]
         assert got == want, f"the launches of each step under {mode} are {want}, not {got}"
-        captured = len(runner.piecewise.pieces[0].entries) + len(runner.full.entries)
+        captured = len(forward.piecewise.pieces[0].entries) + len(forward.full.entries)
         wanted = {"FULL_AND_PIECEWISE": 4 + 3, "PIECEWISE": 4, "FULL": 4}[mode]
         assert captured == wanted, (
             f"{mode} with sizes {sizes}: {wanted} shapes are captured, not {captured}"

@@ -5,7 +5,7 @@
     python ask_vllm.py --one DIR     # one profile of 16 requests, its whole trace in DIR (an absolute path)
 
 Needs vLLM 0.22.1, its CPU build, and a processor with AVX-512: without, a SiLU mixture dies at its first
-forward (FOUND_IN_VLLM.md, 6).
+forward (docs/FOUND_IN_VLLM.md, 6).
 """
 
 from __future__ import annotations

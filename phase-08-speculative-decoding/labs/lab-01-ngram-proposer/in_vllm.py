@@ -131,7 +131,7 @@ def main(which: str = "starter") -> None:
     if which == "--record":
         drafts = [vllm_draft(case) for case in support.random_cases(support.NUM_RECORDED)]
         found = {"vllm": "0.22.1", "drafts": drafts, "runs": record_runs()}
-        support.ANSWERS.write_text(json.dumps(found) + "\n")
+        support.ANSWERS.write_text(json.dumps(found) + "\n", "utf-8")
         return
     lab = load_module(HERE / f"{which}.py", f"lab_08_01_{which}")
     drafting, differ = compare(lab, 20_000)

@@ -41,7 +41,7 @@ def random_cases(number: int, seed: int = 8) -> Iterator[Case]:
 
 def recorded() -> list[tuple[Case, list[int]]]:
     """The first cases, and what vLLM's own function drafted for them (`in_vllm.py --record`)."""
-    answers = json.loads(ANSWERS.read_text())["drafts"]
+    answers = json.loads(ANSWERS.read_text("utf-8"))["drafts"]
     return list(zip(random_cases(len(answers)), answers, strict=True))
 
 
@@ -72,7 +72,7 @@ class Run:
 
 def recorded_runs() -> list[Run]:
     """vLLM's runs (`in_vllm.py --record`)."""
-    return [Run(**run) for run in json.loads(ANSWERS.read_text())["runs"]]
+    return [Run(**run) for run in json.loads(ANSWERS.read_text("utf-8"))["runs"]]
 
 
 def make_config(k: int, min_n: int, max_n: int, max_model_len: int = 64) -> EngineConfig:

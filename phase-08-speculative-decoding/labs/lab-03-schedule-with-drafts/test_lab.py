@@ -417,7 +417,7 @@ def test_the_methods_are_yours(lab: ModuleType, monkeypatch: pytest.MonkeyPatch)
         pytest.fail("the engine's own method was called: write yours, without `super()`")
 
     for name in (
-        "_num_tokens_ahead",
+        "_count_new_tokens",
         "_schedule_drafts",
         "_preempt_request",
         "_take_back_rejected",
@@ -425,7 +425,7 @@ def test_the_methods_are_yours(lab: ModuleType, monkeypatch: pytest.MonkeyPatch)
         monkeypatch.setattr(given.Scheduler, name, taken)
     for name in ("update_draft_token_ids", "_update_request_with_output"):
         monkeypatch.setattr(given.Scheduler, name, taken)
-    monkeypatch.setattr(ahead.AsyncScheduler, "_num_tokens_ahead", taken)
+    monkeypatch.setattr(ahead.AsyncScheduler, "_count_new_tokens", taken)
     scheduler = support.decoding(lab, "eve")
     support.propose(scheduler, eve=[X, Y, Z])
     support.take_in(scheduler, scheduler.schedule(), eve=[X, 5])

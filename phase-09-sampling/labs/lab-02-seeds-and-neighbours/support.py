@@ -76,24 +76,29 @@ class Draws:
     def __init__(self, engine: LLMEngine, scheme: Any, make_row: Callable[..., Any]) -> None:
         self.runner = runner = engine.engine_core.model_runner
         self.scheme, self.make_row = scheme, make_row
-        self.execute, self.sample = runner.execute_model, runner._sample
+        self.execute, self.sample = runner.execute_model, runner.sample_tokens
+        self.sample_rows = runner._sample_rows
         self.drawn: dict[str, Array] = {}
         self.discarded = self.preempted = 0
         runner.execute_model = self.execute_model  # type: ignore[method-assign]
-        runner._sample = self.take_noise  # type: ignore[method-assign]
+        runner.sample_tokens = self.sample_tokens  # type: ignore[method-assign]
+        runner._sample_rows = self.take_noise  # type: ignore[method-assign]
 
     def execute_model(self, scheduler_output: Any) -> Any:
-        """A step, and what the scheme must hear of it."""
+        """A step's forward pass, and what the scheme must hear of the plan."""
         for req_id in sorted(scheduler_output.finished_req_ids):
             self.scheme.finish(req_id)
         self.preempted += MINE in scheduler_output.preempted_req_ids
         self.scheduled, self.drawn = scheduler_output.num_scheduled_tokens, {}
-        result = self.execute(scheduler_output)
-        sampled = dict(zip(result.req_ids, result.sampled_token_ids, strict=True))
-        if self.scheduled and not self.drawn:
+        return self.execute(scheduler_output)
+
+    def sample_tokens(self, grammar_output: None = None) -> Any:
+        """The step's tokens. The scheme hears whose draws were thrown away."""
+        result = self.sample(grammar_output)
+        if not self.drawn:
             self.draw()
-        for req_id in self.scheduled:
-            if not sampled[req_id]:
+        for req_id, sampled in zip(result.req_ids, result.sampled_token_ids, strict=True):
+            if not sampled:
                 self.scheme.discard(req_id)
                 self.discarded += 1
         return result
@@ -103,17 +108,17 @@ class Draws:
         rows = []
         for req_id, number in self.scheduled.items():
             state = self.runner.requests[req_id]
-            position = int(self.runner.num_computed_tokens[state.row]) + number - 1
+            position = int(self.runner.input_batch.num_computed_tokens[state.row]) + number - 1
             rows.append(self.make_row(req_id, state.sampling_params.seed, position))
         noise = self.scheme.noise(rows, self.runner.vocab_size)
         self.drawn = dict(zip(self.scheduled, noise, strict=True))
 
-    def take_noise(self, logits: Any, req_ids: Sequence[str], result: Any) -> Any:
-        """The runner's own `_sample`, with the noise of its rows."""
+    def take_noise(self, logits: Any, states: list[Any], result: Any) -> Any:
+        """The runner's own `_sample_rows`, with the noise of these rows."""
         self.draw()
         sampler: Any = self.runner.sampler
-        sampler.noise = np.stack([self.drawn[req_id] for req_id in req_ids])
-        return self.sample(logits, req_ids, result)
+        sampler.noise = np.stack([self.drawn[state.req_id] for state in states])
+        return self.sample_rows(logits, states, result)
 
 
 @cache

@@ -82,7 +82,7 @@ def main(which: str = "starter") -> None:
     need_vllm()
     found = ask_vllm()
     if which == "--record":
-        support.RECORDED.write_text(json.dumps(found) + "\n")
+        support.RECORDED.write_text(json.dumps(found) + "\n", "utf-8")
         return
     lab = load_module(HERE / f"{which}.py", f"lab_09_04_{which}")
     number, differ, apart = compare(lab, found)

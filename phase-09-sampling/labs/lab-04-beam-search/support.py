@@ -36,7 +36,7 @@ def make_prompts() -> list[list[int]]:
 def recorded() -> dict[str, Any]:
     """Prompts, searches, and vLLM's beams: per search, per prompt, output and its log probability
     (`in_vllm.py --record`)."""
-    found: dict[str, Any] = json.loads(RECORDED.read_text())
+    found: dict[str, Any] = json.loads(RECORDED.read_text("utf-8"))
     return found
 
 

@@ -12,7 +12,7 @@ from mini_vllm.attention import (
     TiledAttention,
     tiled,
 )
-from tests.engine.helpers.model_helpers import Step, make_step
+from tests.engine.helpers.models.model_helpers import Step, make_step
 
 TOLERANCE = 2e-5
 

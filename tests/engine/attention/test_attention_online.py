@@ -14,7 +14,7 @@ from mini_vllm import EngineConfig, LLMEngine, SamplingParams
 from mini_vllm.attention import OnlineAttention, PagedAttention, online
 from mini_vllm.attention.online import State, empty, finish, merge, update
 from mini_vllm.engine.parts import EngineParts
-from tests.engine.helpers.model_helpers import make_step
+from tests.engine.helpers.models.model_helpers import make_step
 from tests.engine.helpers.thorough import either
 
 D = 3

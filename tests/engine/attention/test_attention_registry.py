@@ -15,10 +15,11 @@ import mini_vllm
 from mini_vllm import LLM, EngineConfig, LLMEngine
 from mini_vllm.attention import PagedAttention, TiledAttention
 from mini_vllm.attention.registry import BACKENDS, get_backend
+from mini_vllm.config.speculative import SpeculativeConfig
 from mini_vllm.engine.parts import EngineParts
 from mini_vllm.entrypoints.cli import build_parser, main
 from mini_vllm.models.llama import LlamaForCausalLM
-from mini_vllm.worker.model_runner import ModelRunner
+from mini_vllm.worker.forward import NumpyForward
 
 ROOT = Path(mini_vllm.__file__).parents[1]
 
@@ -26,7 +27,8 @@ ROOT = Path(mini_vllm.__file__).parents[1]
 def test_setting_flag_and_registry_know_the_same_names() -> None:
     names = list(BACKENDS)
     assert names == [backend.name for backend in BACKENDS.values()]
-    assert list(get_args(get_type_hints(EngineConfig)["attention"])) == names
+    hints = get_type_hints(EngineConfig, localns={"SpeculativeConfig": SpeculativeConfig})
+    assert list(get_args(hints["attention"])) == names
     for name in names:
         assert build_parser().parse_args(["generate", "x", "--attention", name]).attention == name
 
@@ -35,7 +37,7 @@ def test_setting_flag_and_registry_know_the_same_names() -> None:
 def test_every_path_leads_to_a_class(name: str) -> None:
     """Read from the source, so that it holds where torch is missing."""
     backend = BACKENDS[name]
-    for path in (backend.attention, backend.model, backend.model_runner):
+    for path in (backend.attention, backend.model, backend.forward):
         module, class_name = path.rsplit(".", 1)
         source = ROOT / (module.replace(".", "/") + ".py")
         names = {n.name for n in ast.parse(source.read_bytes()).body if isinstance(n, ast.ClassDef)}
@@ -46,9 +48,9 @@ def test_numpy_leads_to_the_spine() -> None:
     backend = get_backend("numpy")
     assert backend.get_attention_cls() is TiledAttention
     assert backend.get_model_cls() is LlamaForCausalLM
-    assert backend.get_model_runner_cls() is ModelRunner
+    assert backend.get_forward_cls() is NumpyForward
     llm = LLM()
-    assert type(llm.llm_engine.engine_core.model_runner) is ModelRunner
+    assert type(llm.llm_engine.engine_core.model_runner.forward) is NumpyForward
 
 
 def test_the_engine_loads_neither_torch_nor_triton() -> None:
@@ -80,7 +82,7 @@ def test_a_missing_package_is_one_line(
     assert said.out == ""
     assert said.err == (
         f"mini-vllm: attention='{name}' needs {needs}, of the extra 'torch': "
-        "uv sync --extra torch, or pip install 'mini-vllm[torch]'\n"
+        'uv sync --inexact --extra torch, or pip install -e ".[torch]"\n'
     )
 
 

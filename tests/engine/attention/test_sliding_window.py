@@ -10,7 +10,7 @@ import pytest
 from mini_vllm.attention import OnlineAttention, PagedAttention, TiledAttention
 from mini_vllm.attention.paged import attend
 from mini_vllm.attention.tiled import attend_by_vectors
-from tests.engine.helpers.model_helpers import Step, make_step
+from tests.engine.helpers.models.model_helpers import Step, make_step
 
 BACKENDS = {
     "paged": PagedAttention,

@@ -23,7 +23,7 @@ from mini_vllm.compress.smoothquant import smooth
 from mini_vllm.layers.quantization.grid import QuantArgs
 from mini_vllm.model_loader import load_model
 from mini_vllm.utils.blas import blas_threads
-from tests.engine.helpers.quantization_methods import (
+from tests.engine.helpers.quantization.quantization_methods import (
     CONFIG,
     INT8,
     TINY,

@@ -20,8 +20,8 @@ from mini_vllm.compress.evaluate import (
     logprobs,
     perplexity,
 )
-from tests.engine.helpers.engine_helpers import random_model
-from tests.engine.helpers.quantization_methods import (
+from tests.engine.helpers.engine.engine_helpers import random_model
+from tests.engine.helpers.quantization.quantization_methods import (
     TINY,
     held_out,
     inputs,

@@ -17,8 +17,8 @@ from mini_vllm.layers.quantization.grid import QuantArgs, round_to_nearest
 from mini_vllm.model_loader import expected_tensors
 from mini_vllm.models.llama import LlamaForCausalLM
 from mini_vllm.utils.blas import blas_threads
-from tests.engine.helpers.engine_helpers import SMALL
-from tests.engine.helpers.quantization_methods import CONFIG, inputs, weights
+from tests.engine.helpers.engine.engine_helpers import SMALL
+from tests.engine.helpers.quantization.quantization_methods import CONFIG, inputs, weights
 
 CHANNEL = QuantArgs(4, strategy="channel")
 GROUP = QuantArgs(4, strategy="group", group_size=32)
@@ -154,7 +154,7 @@ def test_what_gptq_refuses() -> None:
 
 def test_a_fold_moves_a_scale_without_loss() -> None:
     """Powers of two: norms, v, up and what follows them change, the product of both stays, bit for bit."""
-    from tests.engine.helpers.quantization_methods import held_out, with_weights
+    from tests.engine.helpers.quantization.quantization_methods import held_out, with_weights
 
     rng = np.random.default_rng(0)
     tensors = weights()

@@ -32,8 +32,8 @@ from mini_vllm.layers.quantization.grid import (
 )
 from mini_vllm.layers.quantization.pack import unpack_awq, unpack_int32
 from mini_vllm.model_loader import load_config, load_weights
-from tests.engine.helpers.model_helpers import write_checkpoint as write_random
-from tests.engine.helpers.text_helpers import write_checkpoint
+from tests.engine.helpers.engine.text_helpers import write_checkpoint
+from tests.engine.helpers.models.model_helpers import write_checkpoint as write_random
 from tests.engine.helpers.thorough import either
 
 NUMPY = {

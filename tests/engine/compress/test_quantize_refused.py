@@ -10,8 +10,8 @@ import pytest
 from mini_vllm.compress.quantize import find_method, quantize_checkpoint, quantize_weights
 from mini_vllm.compress.save import write_safetensors
 from mini_vllm.model_loader import load_config
-from tests.engine.helpers.model_helpers import write_checkpoint as write_random
-from tests.engine.helpers.text_helpers import write_checkpoint
+from tests.engine.helpers.engine.text_helpers import write_checkpoint
+from tests.engine.helpers.models.model_helpers import write_checkpoint as write_random
 
 
 def test_an_out_that_cannot_be_made_is_refused_before_any_work(

@@ -24,8 +24,12 @@ from mini_vllm.compress.quantize import quantize_checkpoint as write
 from mini_vllm.config.engine import DEFAULT_MODEL
 from mini_vllm.layers.quantization.grid import QuantizedWeight
 from mini_vllm.model_loader import load_config, load_weights
-from tests.engine.helpers.quantized_helpers import cases, quantized_weight, write_quantized
-from tests.engine.helpers.vllm_helpers import cpu_kernels, output_of, skip_unless_right
+from tests.engine.helpers.quantization.quantized_helpers import (
+    cases,
+    quantized_weight,
+    write_quantized,
+)
+from tests.engine.helpers.real_vllm.vllm_helpers import cpu_kernels, output_of, skip_unless_right
 
 pytestmark = pytest.mark.vllm
 PROMPTS = ["Once upon a time", "The scheduler", "A block of the cache", "A request"]
@@ -69,7 +73,7 @@ def played() -> dict[str, Any]:
         {"folder": str(folder() / name), "dtype": dtype, "prompts": PROMPTS, "max_tokens": TOKENS}
         for name, dtype in names.items()
     ]
-    script = Path(__file__).parents[1] / "helpers" / "quantized_vllm.py"
+    script = Path(__file__).parents[1] / "helpers" / "quantization" / "quantized_vllm.py"
     line = output_of(script, json.dumps(job)).split("ANSWER ")[1]
     return dict(zip(names, json.loads(line), strict=True))
 

@@ -57,7 +57,7 @@ def test_the_method_is_told_by_what_is_given(given: dict[str, Any], method: str 
 def test_vllm_takes_them_for_the_same_methods(tmp_path: Path) -> None:
     """With the shipped model under each of the names."""
     cases = [given for given, _ in METHODS_BY_NAME]
-    found = run_worker("tests.engine.helpers.spec_methods", [], [str(tmp_path), cases])
+    found = run_worker("tests.engine.helpers.real_vllm.spec_methods", [], [str(tmp_path), cases])
     # vLLM goes on to these, which the miniature has not.
     beyond = {"a.small.model": "custom_class"}
     expected = [method or beyond.get(given.get("model", "")) for given, method in METHODS_BY_NAME]
@@ -167,13 +167,11 @@ def test_engine_args_take_them_too() -> None:
 # -- what does not go with it ---------------------------------------------------------------------
 
 
-def test_ngrams_are_refused_beside_async_scheduling_and_graphs() -> None:
-    """The first as in vLLM; the second because no graph here has rows for drafts."""
+def test_ngrams_are_refused_beside_async_scheduling() -> None:
+    """As in vLLM."""
     with pytest.raises(ValueError, match=r"async_scheduling .* got method 'ngram'"):
         EngineConfig(speculative_config=NGRAM, async_scheduling=True)
     assert EngineConfig(speculative_config=FOLDER, async_scheduling=True).speculation is not None
-    with pytest.raises(ValueError, match="without graphs"):
-        EngineConfig(speculative_config=NGRAM, cudagraph_mode="FULL")
 
 
 def test_min_p_and_logit_bias_are_refused_beside_drafts() -> None:

@@ -31,7 +31,7 @@ from mini_vllm.distributed.kv_events import (
     KVEventBatch,
 )
 from mini_vllm.engine.parts import EngineParts
-from tests.engine.helpers.engine_helpers import make_engine, random_model, run
+from tests.engine.helpers.engine.engine_helpers import make_engine, random_model, run
 from tests.engine.models.test_window_models import model_of
 
 SIZE = 4

@@ -13,8 +13,8 @@ from mini_vllm.core.sched.output import CachedRequestData, NewRequestData, Sched
 from mini_vllm.core.single_type_kv_cache_manager import SlidingWindowManager
 from mini_vllm.engine.parts import EngineParts
 from mini_vllm.sampling_params import SamplingParams
-from tests.engine.helpers.faults import FAULTS
-from tests.engine.helpers.slot_identity import (
+from tests.engine.helpers.engine.faults import FAULTS
+from tests.engine.helpers.scheduler.slot_identity import (
     ASYNC_PARTS,
     UPSTREAM_ASYNC_PARTS,
     UPSTREAM_PARTS,
@@ -27,7 +27,7 @@ from tests.engine.helpers.slot_identity import (
     run_world,
     worlds,
 )
-from tests.engine.helpers.slot_memory import SlotMemory, WrongSlot
+from tests.engine.helpers.scheduler.slot_memory import SlotMemory, WrongSlot
 from tests.engine.helpers.thorough import either
 
 

@@ -30,14 +30,14 @@ from mini_vllm.core.request import Request, RequestStatus
 from mini_vllm.core.sched.async_scheduler import AsyncScheduler
 from mini_vllm.core.sched.output import ModelRunnerOutput
 from mini_vllm.core.sched.scheduler import Scheduler
-from tests.engine.helpers.invariants import (
+from tests.engine.helpers.engine.invariants import (
     check_drained,
     check_sampled,
     check_scheduled,
     check_state,
 )
+from tests.engine.helpers.engine.workloads import EOS, make_request
 from tests.engine.helpers.thorough import either
-from tests.engine.helpers.workloads import EOS, make_request
 
 STOP = 5
 TOTALS: dict[str, int] = {}

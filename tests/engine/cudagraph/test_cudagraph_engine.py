@@ -23,12 +23,18 @@ from mini_vllm.cudagraph.graph import Values, run_kernels
 from mini_vllm.engine.llm_engine import LLMEngine
 from mini_vllm.engine.parts import EngineParts
 from mini_vllm.outputs import CUDAGraphStat
-from mini_vllm.worker.graph_model_runner import GraphModelRunner
+from mini_vllm.worker.graph_forward import NumpyGraphForward
 from tests.engine.core.sched.test_async_scheduling import TEXTS, TIGHT, mixed_params, said
-from tests.engine.helpers.engine_helpers import SMALL, make_engine, random_model
+from tests.engine.helpers.engine.engine_helpers import SMALL, make_engine, random_model
+from tests.engine.helpers.engine.workloads import (
+    compare,
+    drive,
+    prompts,
+    random_workload,
+    sharing_jobs,
+)
+from tests.engine.helpers.engine.workloads import make_engine as workload_engine
 from tests.engine.helpers.thorough import either
-from tests.engine.helpers.workloads import compare, drive, prompts, random_workload, sharing_jobs
-from tests.engine.helpers.workloads import make_engine as workload_engine
 
 MODES = CUDAGRAPH_MODES[1:]
 PARTS = EngineParts()
@@ -36,10 +42,10 @@ L = SMALL.num_hidden_layers
 LAUNCHES = {"NONE": 12 * L + 3, "PIECEWISE": L + 1 + 2 * L, "FULL": 1}
 
 
-def graph_runner(engine: LLMEngine) -> GraphModelRunner:
-    runner = engine.engine_core.model_runner
-    assert isinstance(runner, GraphModelRunner)
-    return runner
+def graph_forward(engine: LLMEngine) -> NumpyGraphForward:
+    forward = engine.engine_core.model_runner.forward
+    assert isinstance(forward, NumpyGraphForward)
+    return forward
 
 
 def watch(engine: LLMEngine) -> list[CUDAGraphStat]:
@@ -136,22 +142,22 @@ def test_what_padding_holds_reaches_nobody(mode: str) -> None:
     """Rows of padding hold other tokens at other places, and all memory of graphs NaN, before every step."""
     jobs = sharing_jobs()
     engine = workload_engine(PARTS, cudagraph_mode=mode, cudagraph_capture_sizes=[5, 9, 40])
-    runner, rng = graph_runner(engine), np.random.default_rng(0)
+    forward, rng = graph_forward(engine), np.random.default_rng(0)
 
     def poison() -> None:
-        b = runner.buffers
+        b = forward.buffers
         b["input_ids"][:] = rng.integers(0, SMALL.vocab_size, len(b["input_ids"]))
         b["positions"][:] = rng.integers(0, 99, len(b["positions"]))
         b["slot_mapping"][:] = rng.integers(0, 99, len(b["slot_mapping"]))
         for name, most in (("query_start_loc", 99), ("seq_lens", 99), ("block_table", 20)):
             b[name][:] = rng.integers(1, most, b[name].shape)
-        for array in runner.pool._arrays.values():
+        for array in forward.pool._arrays.values():
             array[:] = np.nan
 
     tokens, cached = drive(engine, jobs, before_step=poison)
     compare(mode, engine, jobs, tokens)
     assert sum(hit or 0 for hit in cached) > 0
-    assert not any(np.isnan(cache).any() for cache in runner.kv_caches)
+    assert not any(np.isnan(cache).any() for cache in forward.kv_caches)
 
 
 # -- which step runs how --------------------------------------------------------------------------
@@ -190,7 +196,7 @@ def test_a_step_above_the_ladder_runs_kernel_by_kernel() -> None:
     while engine.has_unfinished_requests():
         engine.step()
     assert stats == [CUDAGraphStat(6, 6, 0, "NONE", 12 * L + 3), CUDAGraphStat(1, 2, 1, "FULL", 1)]
-    assert graph_runner(engine).counter.by_kind["graph"] == 1
+    assert graph_forward(engine).counter.by_kind["graph"] == 1
 
 
 def test_a_prompts_last_token_is_a_uniform_decode() -> None:
@@ -225,15 +231,15 @@ def test_pieces_first_and_the_largest_first() -> None:
     assert made == [("PIECEWISE", n, None) for n in (8, 4, 2, 1)] + [
         ("FULL", n, n) for n in (4, 2, 1)
     ]
-    runner = graph_runner(engine)
-    assert len(runner.full.entries) == 3
-    assert [len(piece.entries) for piece in runner.piecewise.pieces] == [4] * (L + 1)
-    assert runner.counter.launches == 0
-    assert not runner.counter.capturing_enabled
-    assert all((cache == 0).all() for cache in runner.kv_caches), (
+    forward = graph_forward(engine)
+    assert len(forward.full.entries) == 3
+    assert [len(piece.entries) for piece in forward.piecewise.pieces] == [4] * (L + 1)
+    assert forward.counter.launches == 0
+    assert not forward.counter.capturing_enabled
+    assert all((cache == 0).all() for cache in forward.kv_caches), (
         "a capture wrote into the KV cache"
     )
-    graph = runner.full.entries[BatchDescriptor(4, 4, True)].graph
+    graph = forward.full.entries[BatchDescriptor(4, 4, True)].graph
     assert len(graph.launches) == 12 * L + 3
 
 
@@ -251,11 +257,11 @@ def test_what_was_not_captured_at_the_start_never_is() -> None:
         engine.step()
 
 
-def test_none_is_the_plain_runner() -> None:
-    from mini_vllm.worker.model_runner import ModelRunner
+def test_none_is_the_plain_forward() -> None:
+    from mini_vllm.worker.forward import NumpyForward
 
     engine = make_engine(num_gpu_blocks=30)
-    assert type(engine.engine_core.model_runner) is ModelRunner
+    assert type(engine.engine_core.model_runner.forward) is NumpyForward
     stats = watch(engine)
     engine.add_request("0", *prompts(5, 6), SamplingParams(max_tokens=2))
     engine.step()
@@ -297,7 +303,7 @@ def test_sizes_above_the_budget_are_left_out() -> None:
         cudagraph_mode="PIECEWISE", cudagraph_capture_sizes=[500, 3, 3], num_gpu_blocks=30,
         max_num_batched_tokens=20, max_num_seqs=4,
     )  # fmt: skip
-    assert graph_runner(engine).dispatcher.capture_sizes == [3]
+    assert graph_forward(engine).dispatcher.capture_sizes == [3]
 
 
 # -- the command line -----------------------------------------------------------------------------

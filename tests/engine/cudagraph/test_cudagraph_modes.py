@@ -17,9 +17,16 @@ from mini_vllm.cudagraph import (
     is_uniform_decode,
     resolve_cudagraph_mode,
 )
-from tests.engine.helpers.cudagraph_grid import CELLS, COMMAND, count, differences, load, questions
+from tests.engine.helpers.cudagraph_grid import (
+    CELLS,
+    COMMAND,
+    count,
+    differences,
+    load,
+    questions,
+)
+from tests.engine.helpers.real_vllm.vllm_helpers import output_of
 from tests.engine.helpers.thorough import either
-from tests.engine.helpers.vllm_helpers import output_of
 
 FULL, PIECEWISE, NONE = CUDAGraphMode.FULL, CUDAGraphMode.PIECEWISE, CUDAGraphMode.NONE
 
@@ -63,7 +70,11 @@ def test_vllm_gives_the_recorded_answers() -> None:
     Every 25th or 5th question; `python -m tests.engine.helpers.cudagraph_grid` asks them all."""
     steps = str(either(25, 5))
     out = output_of(
-        "-m", "tests.engine.helpers.cudagraph_grid", "--every", steps, VLLM_LOGGING_LEVEL="ERROR"
+        "-m",
+        "tests.engine.helpers.cudagraph_grid",
+        "--every",
+        steps,
+        VLLM_LOGGING_LEVEL="ERROR",
     )
     assert "0 answers differ from mini_vllm's, 0 from the record" in out, out
     print(out)

@@ -17,11 +17,11 @@ import pytest
 from mini_vllm import EngineConfig, LLMEngine, SamplingParams
 from mini_vllm.compress.quantize import quantize_checkpoint
 from mini_vllm.model_loader import load_model
-from mini_vllm.worker.graph_model_runner import GraphModelRunner
+from mini_vllm.worker.graph_forward import NumpyGraphForward
 from tests.engine.gpu.test_gpu_cudagraph import DEVICES, MODES, check_triton, watched
-from tests.engine.helpers.engine_helpers import run
-from tests.engine.helpers.model_helpers import write_checkpoint
-from tests.engine.helpers.quantized_helpers import cases, write_quantized
+from tests.engine.helpers.engine.engine_helpers import run
+from tests.engine.helpers.models.model_helpers import write_checkpoint
+from tests.engine.helpers.quantization.quantized_helpers import cases, write_quantized
 
 METHODS = ["int4-g128", "w8a8"]
 LAYOUTS = ["w4a16-asym", "w4a16-actorder", "w8a16", "fp8", "awq"]
@@ -67,12 +67,12 @@ def test_numpys_tokens_are_the_same_in_every_mode(name: str, folder: Path) -> No
     assert len({tuple(tokens) for tokens in expected}) == len(PROMPTS)
     for mode in MODES:
         engine = LLMEngine(load_model(saved), EngineConfig(cudagraph_mode=mode, **SETTINGS))
-        runner = engine.engine_core.model_runner
-        assert isinstance(runner, GraphModelRunner)
+        forward = engine.engine_core.model_runner.forward
+        assert isinstance(forward, NumpyGraphForward)
         ran = watched(engine)
 
-        def poison(step: Any, runner: GraphModelRunner = runner) -> None:
-            for array in runner.pool._arrays.values():
+        def poison(step: Any, forward: NumpyGraphForward = forward) -> None:
+            for array in forward.pool._arrays.values():
                 array[:] = np.nan
 
         engine.engine_core.step_observers.append(poison)
@@ -90,7 +90,7 @@ def test_torch_captures_every_layer(name: str, modes: list[str], folder: Path, d
     """No rule of a capture is broken, and the tokens are numpy's, who has no graphs here."""
     from mini_vllm.gpu.backend import TorchAttention
     from mini_vllm.gpu.graph_standin import watch
-    from tests.engine.helpers.torch_helpers import torch_model
+    from tests.engine.helpers.gpu.torch_helpers import torch_model
 
     saved = checkpoint(folder, name)
     expected = run(LLMEngine(load_model(saved), EngineConfig(**SETTINGS)), PROMPTS, PARAMS)

@@ -13,7 +13,7 @@ import pytest
 from mini_vllm import LLMEngine, RequestOutput, SamplingParams
 from mini_vllm.engine.async_llm import AsyncLLM, EngineDeadError, EngineShutdownError, EngineStats
 from mini_vllm.engine.step_record import StepRecord
-from tests.engine.helpers.async_helpers import (
+from tests.engine.helpers.engine.async_helpers import (
     DELTA,
     LONG,
     Gate,
@@ -25,7 +25,8 @@ from tests.engine.helpers.async_helpers import (
     same,
     serving,
 )
-from tests.engine.helpers.text_helpers import check_no_leak, free_blocks, greedy, text_engine
+from tests.engine.helpers.engine.text_helpers import check_no_leak, free_blocks, greedy, text_engine
+from tests.engine.helpers.patience import PATIENCE
 
 # -- refusals -------------------------------------------------------------------------------------
 
@@ -278,7 +279,7 @@ def test_shutdown_may_come_before_anything_and_from_anywhere() -> None:
         for thread in others:
             thread.start()
         for thread in others:
-            thread.join(10)
+            thread.join(PATIENCE)
         assert not async_llm.is_running
     with pytest.raises(EngineShutdownError):
         run(async_llm.check_health())

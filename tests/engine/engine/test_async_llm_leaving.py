@@ -14,7 +14,7 @@ import pytest
 from mini_vllm import RequestOutput, RequestOutputKind, SamplingParams
 from mini_vllm.engine.async_llm import AsyncLLM
 from mini_vllm.engine.step_record import StepRecord
-from tests.engine.helpers.async_helpers import (
+from tests.engine.helpers.engine.async_helpers import (
     DELTA,
     FINAL_ONLY,
     KINDS,
@@ -28,8 +28,8 @@ from tests.engine.helpers.async_helpers import (
     same,
     serving,
 )
-from tests.engine.helpers.invariants import check_state
-from tests.engine.helpers.text_helpers import check_no_leak, greedy, text_engine
+from tests.engine.helpers.engine.invariants import check_state
+from tests.engine.helpers.engine.text_helpers import check_no_leak, greedy, text_engine
 
 # -- leaving --------------------------------------------------------------------------------------
 

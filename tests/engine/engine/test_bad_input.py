@@ -17,8 +17,8 @@ import pytest
 
 from course.parity.tokens_run import run_worker
 from mini_vllm import LLM, LLMEngine, RequestOutput, SamplingParams
-from tests.engine.helpers.engine_helpers import make_engine
-from tests.engine.helpers.text_helpers import (
+from tests.engine.helpers.engine.engine_helpers import make_engine
+from tests.engine.helpers.engine.text_helpers import (
     BOS,
     WIDE,
     check_no_leak,
@@ -333,7 +333,7 @@ def test_vllm_refuses_the_same(tmp_path: Path) -> None:
     good = {"prompts": "good", "params": {"temperature": 0, "max_tokens": 4}}
     settings = {"num_gpu_blocks_override": 40, "max_num_seqs": 8, "block_size": 16}
     job = {"model": str(model), "settings": settings, "calls": [good, *calls, good]}
-    first, *answers, last = run_worker("tests.engine.helpers.same_script", ["vllm"], job)
+    first, *answers, last = run_worker("tests.engine.helpers.real_vllm.same_script", ["vllm"], job)
     assert first[0]["outputs"] == last[0]["outputs"]
     taken = [b.name for b, a in zip(table, answers, strict=True) if not isinstance(a, dict)]
     assert not taken, f"vLLM takes what the table says it refuses: {taken}"

@@ -6,7 +6,7 @@ import pytest
 
 from mini_vllm.engine.llm_engine import LLMEngine
 from mini_vllm.sampling_params import SamplingParams
-from tests.engine.helpers.workloads import DEFAULT_PARTS, make_engine
+from tests.engine.helpers.engine.workloads import DEFAULT_PARTS, make_engine
 
 
 def drain(engine: LLMEngine) -> list[str]:

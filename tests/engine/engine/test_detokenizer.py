@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from mini_vllm.engine.detokenizer import IncrementalDetokenizer, check_stop_strings
 from mini_vllm.sampling_params import SamplingParams
-from tests.engine.helpers.text_helpers import (
+from tests.engine.helpers.engine.text_helpers import (
     EOS,
     FIRST_BYTE,
     byte_tokenizer,

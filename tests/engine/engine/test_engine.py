@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from mini_vllm import EngineConfig, LLMEngine, RequestOutputKind, SamplingParams
-from mini_vllm.engine.core import resolve_config
+from mini_vllm.engine.build import resolve_config
 from mini_vllm.engine.step_record import StepRecord
-from tests.engine.helpers.engine_helpers import make_engine, random_model, run
-from tests.engine.helpers.text_helpers import (
+from tests.engine.helpers.engine.engine_helpers import make_engine, random_model, run
+from tests.engine.helpers.engine.text_helpers import (
     check_no_leak,
     finish,
     free_blocks,
@@ -315,9 +315,9 @@ def test_a_pool_with_no_block_to_spare(caching: bool) -> None:
 def test_the_default_kv_cache_holds_the_longest_request(monkeypatch: pytest.MonkeyPatch) -> None:
     """As far as a quarter of the free memory goes; for small models it is 128 MiB."""
     from mini_vllm.config.engine import DEFAULT_KV_CACHE_BYTES
-    from mini_vllm.engine import core
+    from mini_vllm.engine import build
 
-    monkeypatch.setattr(core, "available_memory", lambda: 4 * 2**30)
-    assert core.default_kv_cache_bytes(2**20) == DEFAULT_KV_CACHE_BYTES
-    assert core.default_kv_cache_bytes(2**29) == 2**29
-    assert core.default_kv_cache_bytes(2**31) == 2**30
+    monkeypatch.setattr(build, "available_memory", lambda: 4 * 2**30)
+    assert build.default_kv_cache_bytes(2**20) == DEFAULT_KV_CACHE_BYTES
+    assert build.default_kv_cache_bytes(2**29) == 2**29
+    assert build.default_kv_cache_bytes(2**31) == 2**30

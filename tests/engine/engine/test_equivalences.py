@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from mini_vllm.engine.parts import EngineParts
-from tests.engine.helpers.detectors import DETECTORS, GOLDEN, poison, watch
-from tests.engine.helpers.thorough import either
-from tests.engine.helpers.workloads import (
+from tests.engine.helpers.engine.detectors import DETECTORS, GOLDEN, poison, watch
+from tests.engine.helpers.engine.workloads import (
     Job,
     compare,
     drive,
@@ -17,6 +16,7 @@ from tests.engine.helpers.workloads import (
     prompts,
     random_workload,
 )
+from tests.engine.helpers.thorough import either
 
 PARTS = EngineParts()
 

@@ -24,8 +24,8 @@ from mini_vllm.engine.llm_engine import LLMEngine
 from mini_vllm.engine.parts import EngineParts
 from mini_vllm.sample.sampler import Sampler, SamplerOutput
 from mini_vllm.sampling_params import SamplingParams
-from tests.engine.helpers.engine_helpers import random_model
-from tests.engine.helpers.workloads import (
+from tests.engine.helpers.engine.engine_helpers import random_model
+from tests.engine.helpers.engine.workloads import (
     DEFAULT_PARTS,
     Job,
     compare,

@@ -9,9 +9,9 @@ import pytest
 
 from mini_vllm import RequestOutput, SamplingParams
 from mini_vllm.core.sched.output import EngineCoreOutput
-from mini_vllm.engine.output_processor import LogprobsProcessor
+from mini_vllm.engine.logprobs import LogprobsProcessor
 from mini_vllm.sample.ops import LogprobsLists
-from tests.engine.helpers.text_helpers import (
+from tests.engine.helpers.engine.text_helpers import (
     FIRST_BYTE,
     PROMPT,
     check_no_leak,

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from mini_vllm import EngineConfig, LLMEngine, RequestOutput, RequestOutputKind, SamplingParams
-from tests.engine.helpers.engine_helpers import random_model
-from tests.engine.helpers.text_helpers import (
+from tests.engine.helpers.engine.engine_helpers import random_model
+from tests.engine.helpers.engine.text_helpers import (
     EOS,
     PROMPT,
     byte_tokenizer,

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.engine.helpers.parallel_samples import play
+from tests.engine.helpers.sampling.parallel_samples import play
 from tests.engine.helpers.thorough import either
 
 BLOCK = 16
@@ -61,6 +61,6 @@ def test_children_are_vllms() -> None:
     from course.parity.tokens_run import run_worker
 
     asked = requests(either(16, 40))
-    real = run_worker("tests.engine.helpers.parallel_samples", ["vllm"], asked)
+    real = run_worker("tests.engine.helpers.sampling.parallel_samples", ["vllm"], asked)
     check(asked, real)
     assert play("mini_vllm", asked) == real

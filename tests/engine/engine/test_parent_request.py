@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mini_vllm.engine.output_processor import ParentRequest
+from mini_vllm.engine.parallel_sampling import ParentRequest
 from mini_vllm.outputs import CompletionOutput
 from mini_vllm.sampling_params import RequestOutputKind, SamplingParams
 

@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from mini_vllm import LLM, AsyncLLM, EngineConfig, LLMEngine, SamplingParams
-from tests.engine.helpers.async_helpers import Gate, collect, run, serving
-from tests.engine.helpers.engine_helpers import random_model
+from tests.engine.helpers.engine.async_helpers import Gate, collect, run, serving
+from tests.engine.helpers.engine.engine_helpers import random_model
 
 PROMPTS = [[7] * 9, [8, 9] * 11, [3, 4, 5]]
 PARAMS = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)

@@ -18,16 +18,15 @@ from mini_vllm.models.mistral import MistralForCausalLM
 from mini_vllm.sampling_params import SamplingParams
 from mini_vllm.spec_decode.draft_model import DraftModelProposer
 from mini_vllm.worker.model_runner import ModelRunner
-from tests.engine.helpers.detectors import poison
-from tests.engine.helpers.drafters import (
+from tests.engine.helpers.engine.detectors import poison
+from tests.engine.helpers.engine.drafters import (
     count_drafts,
     drafting_engine,
     drafting_parts,
     speculative_config,
 )
-from tests.engine.helpers.engine_helpers import SMALL, random_model, run
-from tests.engine.helpers.thorough import either
-from tests.engine.helpers.workloads import (
+from tests.engine.helpers.engine.engine_helpers import SMALL, random_model, run
+from tests.engine.helpers.engine.workloads import (
     DEFAULT_PARTS,
     Job,
     compare,
@@ -38,6 +37,7 @@ from tests.engine.helpers.workloads import (
     random_workload,
     sharing_jobs,
 )
+from tests.engine.helpers.thorough import either
 
 MODES = [
     ("ngram", False), ("noisy", False), ("eagle", False), ("eagle3", False),
@@ -120,7 +120,7 @@ def poison_before_each_step(engine: LLMEngine) -> None:
     runner: Any = engine.engine_core.model_runner
     caches, execute = runner.kv_caches, runner.execute_model
     fill = poison(engine)
-    runner.kv_caches = runner.drafter.kv_caches
+    runner.kv_caches = runner.speculation.drafter.kv_caches
     fill_of_drafter = poison(engine)
     runner.kv_caches = caches
 
@@ -289,7 +289,7 @@ def test_a_draft_model_of_another_vocabulary_is_refused() -> None:
 
 
 SETTINGS = {field.name: getattr(SMALL, field.name) for field in dataclasses.fields(SMALL)}
-WINDOW = MistralConfig(**SETTINGS, sliding_window=8)
+WINDOW = MistralConfig(**(SETTINGS | {"sliding_window": 8}))
 
 
 def window_engine(parts: EngineParts, **settings: Any) -> LLMEngine:
@@ -328,4 +328,6 @@ def test_a_cache_in_8_bits() -> None:
     assert run(engine, texts, params) == plain
     assert total.num_accepted_tokens > 0.9 * total.num_draft_tokens
     runner: Any = engine.engine_core.model_runner
-    assert {type(c) for c in runner.drafter.kv_caches} == {type(c) for c in runner.kv_caches}
+    assert {type(c) for c in runner.speculation.drafter.kv_caches} == {
+        type(c) for c in runner.kv_caches
+    }

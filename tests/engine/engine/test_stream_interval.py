@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mini_vllm import EngineArgs, EngineConfig, LLMEngine, RequestOutputKind, SamplingParams
-from tests.engine.helpers.engine_helpers import random_model
+from tests.engine.helpers.engine.engine_helpers import random_model
 
 
 def counts(interval: int, kind: RequestOutputKind, max_tokens: int = 12) -> list[int]:

@@ -20,7 +20,7 @@ from mini_vllm.entrypoints.beam_search import (
 )
 from mini_vllm.outputs import Logprob
 from mini_vllm.sampling_params import BeamSearchParams
-from tests.engine.helpers.beam_searches import EOS, make_prompts, play
+from tests.engine.helpers.sampling.beam_searches import EOS, make_prompts, play
 from tests.engine.helpers.thorough import either
 
 Model = Callable[[tuple[int, ...]], dict[int, float]]
@@ -262,7 +262,7 @@ def test_beams_are_vllms() -> None:
     searches = [{"beam_width": width, "max_tokens": 14} for width in widths]
     searches.append({"beam_width": 3, "max_tokens": 14, "length_penalty": 0.0})
     job = {"prompts": prompts, "searches": searches}
-    real = run_worker("tests.engine.helpers.beam_searches", ["vllm"], job)
+    real = run_worker("tests.engine.helpers.sampling.beam_searches", ["vllm"], job)
     ours = play("mini_vllm", prompts, searches)
     num_beams, num_ended, num_mixed, largest = 0, 0, 0, 0.0
     for asked, mine, theirs in zip(searches, ours, real, strict=True):

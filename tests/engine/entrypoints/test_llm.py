@@ -12,8 +12,7 @@ import pytest
 from course.parity.tokens_run import run_worker
 from mini_vllm import LLM, RequestOutputKind, SamplingParams
 from mini_vllm.engine.arg_utils import engine_config
-from tests.engine.helpers.same_script import Call, play
-from tests.engine.helpers.text_helpers import (
+from tests.engine.helpers.engine.text_helpers import (
     BOS,
     EOS,
     FIRST_BYTE,
@@ -23,6 +22,7 @@ from tests.engine.helpers.text_helpers import (
     ids_of,
     write_checkpoint,
 )
+from tests.engine.helpers.real_vllm.same_script import Call, play
 
 NINE = greedy(9, ignore_eos=True)
 
@@ -348,7 +348,7 @@ def test_the_same_script_through_vllm_gives_the_same_fields(tmp_path: Path) -> N
     calls = list(script.values())
     mini = json.loads(json.dumps(play("mini_vllm", model, SETTINGS, calls)))
     job = {"model": model, "settings": SETTINGS, "calls": calls}
-    real = run_worker("tests.engine.helpers.same_script", ["vllm"], job)
+    real = run_worker("tests.engine.helpers.real_vllm.same_script", ["vllm"], job)
     differences = []
     for name, ours, theirs in zip(script, mini, real, strict=True):
         assert not isinstance(theirs, dict), f"vLLM refused {name!r}: {theirs}"

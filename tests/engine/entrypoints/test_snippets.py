@@ -7,7 +7,7 @@ import importlib.util
 import pytest
 
 from course.parity.tokens_run import run_worker
-from tests.engine.helpers.run_snippets import NAMES, run, source
+from tests.engine.helpers.real_vllm.run_snippets import NAMES, run, source
 
 NEED_JINJA2 = {"02_chat", "11_chat_template"}
 
@@ -44,7 +44,7 @@ def test_the_script_runs_on_mini_vllm(name: str, printed: dict[str, str]) -> Non
 
 @pytest.mark.vllm
 def test_the_scripts_print_the_same_on_vllm(printed: dict[str, str]) -> None:
-    answers = run_worker("tests.engine.helpers.run_snippets", ["vllm"], NAMES)
+    answers = run_worker("tests.engine.helpers.real_vllm.run_snippets", ["vllm"], NAMES)
     failed = [f"{one['name']}: {one['failure']}" for one in answers if one["failure"]]
     assert not failed, "vLLM itself fails:\n" + "\n".join(failed)
     for one in answers:

@@ -19,9 +19,9 @@ import pytest
 from mini_vllm import LLM, EngineConfig, LLMEngine, SamplingParams
 from mini_vllm.engine.parts import EngineParts
 from tests.engine.core.sched.test_async_scheduling import TEXTS, TIGHT, mixed_params, said
-from tests.engine.helpers.engine_helpers import random_model
+from tests.engine.helpers.engine.engine_helpers import random_model
+from tests.engine.helpers.engine.workloads import compare, drive, random_workload
 from tests.engine.helpers.thorough import either
-from tests.engine.helpers.workloads import compare, drive, random_workload
 
 pytestmark = pytest.mark.torch
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
@@ -32,7 +32,7 @@ SIZES = [1, 2, 4, 8, 16]
 def graph_engine(device: str, mode: str, **settings: Any) -> LLMEngine:
     """Random weights in torch, under graphs."""
     from mini_vllm.gpu.backend import TorchAttention
-    from tests.engine.helpers.torch_helpers import torch_model
+    from tests.engine.helpers.gpu.torch_helpers import torch_model
 
     model = random_model(parts=EngineParts(attention=TorchAttention), model_cls=torch_model(device))
     settings = {"block_size": 4, "num_gpu_blocks": 200, "max_num_seqs": 8} | settings
@@ -70,7 +70,7 @@ def test_random_workloads_give_the_right_tokens(seed: int, mode: str, device: st
 @pytest.mark.parametrize("ahead", [False, True], ids=["sync", "async"])
 def test_the_shipped_model_says_what_it_says_in_numpy(ahead: bool, device: str) -> None:
     """Penalties, seeds, `n`, logprobs of prompt and output, ends of each kind; short of blocks."""
-    from tests.engine.helpers.torch_helpers import torch_engine
+    from tests.engine.helpers.gpu.torch_helpers import torch_engine
 
     llm = LLM(async_scheduling=ahead, **TIGHT)
     params = mixed_params("the")
@@ -114,7 +114,7 @@ def test_a_step_runs_as_the_dispatcher_says(device: str) -> None:
     ]  # fmt: skip
     pieces = len(runner.model.layers) + 1
     # Five sizes in pieces; of the whole model the four that eight requests can have.
-    assert runner.num_graphs == 5 * pieces + 4
+    assert runner.forward.num_graphs == 5 * pieces + 4
 
 
 def test_the_mode_is_lowered_to_what_attention_can_bear(caplog: pytest.LogCaptureFixture) -> None:
@@ -123,7 +123,7 @@ def test_the_mode_is_lowered_to_what_attention_can_bear(caplog: pytest.LogCaptur
 
     engine: Any = graph_engine("cpu", "FULL")
     runner = engine.engine_core.model_runner
-    assert runner.dispatcher.cudagraph_mode is CUDAGraphMode.FULL_AND_PIECEWISE
+    assert runner.forward.dispatcher.cudagraph_mode is CUDAGraphMode.FULL_AND_PIECEWISE
     assert (
         "FULL lowered to FULL_AND_PIECEWISE by the attention backend TorchAttention" in caplog.text
     )
@@ -132,13 +132,14 @@ def test_the_mode_is_lowered_to_what_attention_can_bear(caplog: pytest.LogCaptur
         cudagraph_support = AttentionCGSupport.NEVER
 
     model: Any = runner.model
+    make_forward = type(runner.forward)
     model.attention = Never()
     config = EngineConfig(attention="torch", num_gpu_blocks=8, max_model_len=16, max_num_seqs=2)
     for mode, lowered in (("FULL_AND_PIECEWISE", "PIECEWISE"), ("FULL_DECODE_ONLY", "PIECEWISE")):
-        made = type(runner)(model, _with(config, mode), runner.sampler)
+        made = make_forward(model, _with(config, mode), runner.kv_cache_config)
         assert str(made.dispatcher.cudagraph_mode) == lowered
     with pytest.raises(ValueError, match=r"FULL is not supported by .* Never \(support: NEVER\)"):
-        type(runner)(model, _with(config, "FULL"), runner.sampler)
+        make_forward(model, _with(config, "FULL"), runner.kv_cache_config)
 
 
 def _with(config: EngineConfig, mode: str) -> EngineConfig:
@@ -247,7 +248,7 @@ def test_decoding_with_fixed_shapes_is_the_reference(device: str) -> None:
 
 def check_triton(device: str, *folder: str) -> None:
     """Run the child; every mode must give numpy's tokens, and run as what it says."""
-    helpers = Path(__file__).parents[1] / "helpers"
+    helpers = Path(__file__).parents[1] / "helpers" / "gpu"
     env = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
     env.pop("TRITON_INTERPRET", None)
     if device == "cpu":

@@ -12,9 +12,9 @@ import pytest
 from mini_vllm import LLM, EngineConfig, LLMEngine, SamplingParams
 from mini_vllm.engine.parts import EngineParts
 from tests.engine.core.sched.test_async_scheduling import TEXTS, TIGHT, mixed_params, said
-from tests.engine.helpers.engine_helpers import random_model
+from tests.engine.helpers.engine.engine_helpers import random_model
+from tests.engine.helpers.engine.workloads import compare, drive, random_workload, sharing_jobs
 from tests.engine.helpers.thorough import either
-from tests.engine.helpers.workloads import compare, drive, random_workload, sharing_jobs
 
 pytestmark = pytest.mark.torch
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
@@ -23,7 +23,7 @@ DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 def random_engine(device: str, **settings: Any) -> LLMEngine:
     """As `workloads.make_engine`, with the same random weights in torch."""
     from mini_vllm.gpu.backend import TorchAttention
-    from tests.engine.helpers.torch_helpers import torch_model
+    from tests.engine.helpers.gpu.torch_helpers import torch_model
 
     model = random_model(parts=EngineParts(attention=TorchAttention), model_cls=torch_model(device))
     settings = {"block_size": 4, "num_gpu_blocks": 200, "max_num_seqs": 8} | settings
@@ -53,7 +53,7 @@ def test_shared_prefixes_are_found_and_right(device: str) -> None:
 @pytest.mark.parametrize("ahead", [False, True], ids=["sync", "async"])
 def test_the_shipped_model_says_what_it_says_in_numpy(ahead: bool, device: str) -> None:
     """Penalties, seeds, `n`, logprobs of prompt and output, ends of each kind; short of blocks."""
-    from tests.engine.helpers.torch_helpers import torch_engine
+    from tests.engine.helpers.gpu.torch_helpers import torch_engine
 
     llm = LLM(async_scheduling=ahead, **TIGHT)
     stop = "the"
@@ -73,7 +73,7 @@ def test_the_shipped_model_says_what_it_says_in_numpy(ahead: bool, device: str) 
 
 
 def test_a_loaded_model_is_held_against_the_setting() -> None:
-    from tests.engine.helpers.torch_helpers import torch_model
+    from tests.engine.helpers.gpu.torch_helpers import torch_model
 
     model = random_model(model_cls=torch_model("cpu"))
     with pytest.raises(ValueError, match=r"attention='numpy' is for .*gpu.llama.LlamaForCausalLM"):
@@ -85,9 +85,10 @@ def test_a_loaded_model_is_held_against_the_setting() -> None:
 
 
 def test_more_blocks_than_memory_are_refused() -> None:
-    from mini_vllm.gpu.model_runner import GPUModelRunner
+    from mini_vllm.gpu.forward import TorchForward
     from mini_vllm.sample.sampler import Sampler
-    from tests.engine.helpers.torch_helpers import torch_model
+    from mini_vllm.worker.model_runner import ModelRunner
+    from tests.engine.helpers.gpu.torch_helpers import torch_model
 
     model = random_model(model_cls=torch_model("cpu"))
     config = EngineConfig(
@@ -96,7 +97,7 @@ def test_more_blocks_than_memory_are_refused() -> None:
     with pytest.raises(
         ValueError, match=r"num_gpu_blocks \(2147483647\).*more memory than there is"
     ):
-        GPUModelRunner(model, config, Sampler(0))
+        ModelRunner(model, config, Sampler(0), TorchForward)
 
 
 def test_without_a_gpu_triton_says_how_it_can_run(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ import pytest
 from mini_vllm.config.engine import DEFAULT_MODEL
 from mini_vllm.model_loader import LlamaConfig, load_model
 from mini_vllm.models.llama import LlamaForCausalLM
-from tests.engine.helpers.model_helpers import (
+from tests.engine.helpers.models.model_helpers import (
     CONFIG,
     in_portions,
     random_weights,
@@ -47,7 +47,7 @@ def watch_layers(model: Any) -> list[list[Any]]:
 def test_every_layer_is_close_to_numpys(device: str) -> None:
     """The shipped checkpoint on chunks beside decodes, real text."""
     from mini_vllm.tokenizer import Tokenizer
-    from tests.engine.helpers.torch_helpers import TorchServer, torch_model
+    from tests.engine.helpers.gpu.torch_helpers import TorchServer, torch_model
 
     ours = load_model(DEFAULT_MODEL)
     theirs = load_model(DEFAULT_MODEL, None, torch_model(device))
@@ -81,7 +81,7 @@ def test_every_layer_is_close_to_numpys(device: str) -> None:
     ids=["mha-untied", "mqa", "llama3", "linear", "biases", "wide-heads", "eps"],
 )
 def test_every_configuration_gives_numpys_logits(changes: dict[str, Any], device: str) -> None:
-    from tests.engine.helpers.torch_helpers import TorchServer, torch_model
+    from tests.engine.helpers.gpu.torch_helpers import TorchServer, torch_model
 
     config = LlamaConfig.from_dict(CONFIG | changes)
     weights = random_weights(config)
@@ -99,7 +99,7 @@ def test_every_configuration_gives_numpys_logits(changes: dict[str, Any], device
 def test_16_bits_are_as_close_as_they_can_be(dtype: str, bound: float, device: str) -> None:
     import torch
 
-    from tests.engine.helpers.torch_helpers import TorchServer, torch_model
+    from tests.engine.helpers.gpu.torch_helpers import TorchServer, torch_model
 
     kind = getattr(torch, dtype)
     model = load_model(DEFAULT_MODEL, None, torch_model(device, dtype=kind))
@@ -121,7 +121,7 @@ def operations(device: str, attention: Any, query_lens: list[int]) -> set[str]:
     from torch.utils._python_dispatch import TorchDispatchMode
 
     from mini_vllm.attention import AttentionMetadata
-    from tests.engine.helpers.torch_helpers import to_device, torch_model
+    from tests.engine.helpers.gpu.torch_helpers import to_device, torch_model
 
     names: set[str] = set()
 
@@ -226,7 +226,7 @@ def test_padding_is_written_where_nobody_reads(device: str) -> None:
 
 def test_layers_can_be_replaced() -> None:
     """Phase 06 puts its own class where a `Linear` stands."""
-    from tests.engine.helpers.torch_helpers import TorchServer, torch_model
+    from tests.engine.helpers.gpu.torch_helpers import TorchServer, torch_model
 
     config = LlamaConfig.from_dict(CONFIG)
     model = torch_model("cpu")(config, random_weights(config))

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.engine.helpers.gpu_child import Child
+from tests.engine.helpers.gpu.gpu_child import Child
 
 pytestmark = [pytest.mark.torch, pytest.mark.triton]
 TOLERANCE = {"float32": 4e-6, "float16": 3e-3}

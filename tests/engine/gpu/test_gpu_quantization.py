@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -21,7 +22,7 @@ from mini_vllm.compress.quantize import linear_names, quantize_checkpoint
 from mini_vllm.compress.save import save_quantized
 from mini_vllm.layers.quantization.grid import QuantArgs, QuantizedWeight, round_to_nearest
 from mini_vllm.model_loader import load_config, load_model, load_weights
-from tests.engine.helpers.model_helpers import (
+from tests.engine.helpers.models.model_helpers import (
     greedy,
     relative_error,
     texts,
@@ -87,7 +88,7 @@ def ask(what: str, cases: list[dict[str, Any]]) -> list[Any]:
     env["TRITON_INTERPRET"] = "1" if what in ("cpu", "log") else "0"
     if what != "cuda":
         env["CUDA_VISIBLE_DEVICES"] = ""
-    command = [sys.executable, "-W", "ignore", "tests/engine/helpers/gpu_quant_child.py", what]
+    command = [sys.executable, "-W", "ignore", "tests/engine/helpers/gpu/gpu_quant_child.py", what]
     ran = subprocess.run(
         command, input=json.dumps(cases), capture_output=True, text=True, env=env, cwd=ROOT
     )
@@ -104,7 +105,7 @@ def ask(what: str, cases: list[dict[str, Any]]) -> list[Any]:
 @pytest.mark.parametrize("name", FORMATS)
 def test_torch_computes_what_numpy_computes(folder: Path, name: str, device: str) -> None:
     """Every format: logits of a prompt, and greedy tokens."""
-    from tests.engine.helpers.torch_helpers import TorchServer, torch_model
+    from tests.engine.helpers.gpu.torch_helpers import TorchServer, torch_model
 
     saved = checkpoint(folder, name)
     ours = load_model(saved)
@@ -120,7 +121,7 @@ def test_torch_computes_what_numpy_computes(folder: Path, name: str, device: str
 def test_16_bits_keep_the_weights_packed(folder: Path, device: str) -> None:
     import torch
 
-    from tests.engine.helpers.torch_helpers import TorchServer, torch_model
+    from tests.engine.helpers.gpu.torch_helpers import TorchServer, torch_model
 
     saved = checkpoint(folder, "int4")
     ours = load_model(saved)
@@ -135,11 +136,51 @@ def test_16_bits_keep_the_weights_packed(folder: Path, device: str) -> None:
 
 @pytest.mark.torch
 @pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize(
+    ("name", "scale", "zero_point"),
+    [("w8a8", 0.05, None), ("w8a8", 0.02, -20), ("fp8", 0.02, None)],
+)
+def test_activations_scale_may_be_in_the_file(
+    folder: Path,
+    name: str,
+    scale: float | None,
+    zero_point: int | None,
+    device: str,
+    tmp_path: Path,
+) -> None:
+    """Beside numpy; some numbers are beyond the last code."""
+    import torch
+
+    from mini_vllm.gpu.quantization import QuantizedLinear
+    from tests.engine.helpers.quantization.quantized_layouts import (
+        ROWS,
+        STATIC,
+        be_static,
+        change_group,
+    )
+
+    saved = tmp_path / "static"
+    shutil.copytree(checkpoint(folder, name), saved)
+    if scale is None:
+        change_group(saved, input_activations=ROWS)
+    else:
+        be_static(saved, scale, zero_point)
+    if name == "fp8":
+        change_group(saved, input_activations=STATIC | {"type": "float"})
+    layer = load_model(saved).layers[0].self_attn.qkv_proj
+    theirs = QuantizedLinear(layer, torch.float32, torch.device(device), kernel=False)
+    x = np.random.default_rng(3).standard_normal((9, layer.input_size)).astype(np.float32) * 3
+    got = theirs(torch.from_numpy(x).to(device)).cpu().numpy()
+    np.testing.assert_allclose(got, layer(x), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("device", DEVICES)
 def test_a_row_of_next_to_nothing_spoils_no_product(folder: Path, device: str) -> None:
     """W8A8: 1 divided by its scale would be infinite, and infinity times the 0 beside it NaN."""
     import torch
 
-    from tests.engine.helpers.torch_helpers import torch_model
+    from tests.engine.helpers.gpu.torch_helpers import torch_model
 
     model: Any = load_model(checkpoint(folder, "w8a8"), None, torch_model(device))
     x = torch.zeros(2, 32, device=device)

@@ -43,7 +43,7 @@ def child(what: str, cases: object = None, interpret: bool = True) -> Any:
     if interpret:
         env["CUDA_VISIBLE_DEVICES"] = ""
     ran = subprocess.run(
-        [sys.executable, "-W", "ignore", "tests/engine/helpers/gpu_write_child.py", what],
+        [sys.executable, "-W", "ignore", "tests/engine/helpers/gpu/gpu_write_child.py", what],
         input=json.dumps(cases), capture_output=True, text=True, env=env, cwd=ROOT,
     )  # fmt: skip
     assert ran.returncode == 0, ran.stderr

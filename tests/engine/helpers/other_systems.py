@@ -11,6 +11,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.engine.helpers.patience import PATIENCE
+
 ROOT = Path(__file__).resolve().parents[3]
 LIKE_WINDOWS = {
     "PYTHONPATH": os.pathsep.join([str(Path(__file__).with_name("like_windows")), str(ROOT)]),
@@ -28,5 +30,5 @@ def run_like_windows(
     env = {name: value for name, value in os.environ.items() if name != "LAB_IMPL"}
     return subprocess.run(
         [sys.executable, *argv], cwd=cwd, env=env | LIKE_WINDOWS, input=text, capture_output=True,
-        encoding="cp1252", check=False, timeout=120,
+        encoding="cp1252", check=False, timeout=PATIENCE,
     )  # fmt: skip

@@ -14,7 +14,7 @@ from mini_vllm import EngineConfig, LLMEngine, SamplingParams
 from mini_vllm.core.stats import CachingMetrics, PrefixCacheStats, SchedulerStats
 from mini_vllm.metrics.stats import IterationStats
 from mini_vllm.trace import TraceRecorder
-from tests.engine.helpers import abort_counts
+from tests.engine.helpers.real_vllm import abort_counts
 
 SIX = SamplingParams(temperature=0, max_tokens=6, ignore_eos=True)
 
@@ -182,5 +182,5 @@ def test_an_aborted_request_counts_nowhere() -> None:
 def test_nor_in_real_vllm() -> None:
     from course.parity.tokens_run import run_worker
 
-    found = run_worker("tests.engine.helpers.abort_counts", ["vllm"], None)
+    found = run_worker("tests.engine.helpers.real_vllm.abort_counts", ["vllm"], None)
     assert found == COUNTED

@@ -11,7 +11,7 @@ import pytest
 
 from mini_vllm.model_loader import LlamaConfig, load_config, load_model, load_weights
 from mini_vllm.model_loader.safetensors_file import read_safetensors
-from tests.engine.helpers.model_helpers import (
+from tests.engine.helpers.models.model_helpers import (
     CONFIG,
     to_bfloat16,
     write_checkpoint,

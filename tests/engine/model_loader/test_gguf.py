@@ -11,13 +11,14 @@ import pytest
 
 from mini_vllm.config.model import CheckpointError
 from mini_vllm.model_loader import load_config, load_model, load_weights
-from tests.engine.helpers.model_helpers import texts, whole
+from tests.engine.helpers.models.model_helpers import texts, whole
 
 pytest.importorskip("gguf")
 pytest.importorskip("filelock")
 
 from mini_vllm.model_loader.gguf.convert import convert
-from tests.engine.helpers.gguf_helpers import (
+from tests.engine.helpers.models.checkpoint_files import POINTER
+from tests.engine.helpers.models.gguf_helpers import (
     converted,
     make_weights,
     permute,
@@ -201,6 +202,12 @@ def test_a_file_that_is_cut_off(keep: int, tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"model\.gguf"):
         convert(tmp_path / "model.gguf", tmp_path / "model")
     assert not (tmp_path / "model").exists()
+
+
+def test_a_pointer_in_the_files_place(tmp_path: Path) -> None:
+    (tmp_path / "model.gguf").write_bytes(POINTER)
+    with pytest.raises(CheckpointError, match=r"model\.gguf is a git-lfs pointer.*3,289,528 bytes"):
+        convert(tmp_path / "model.gguf", tmp_path / "model")
 
 
 def test_a_disk_without_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,13 @@ import pytest
 
 from mini_vllm.model_loader.gguf.tokenizer import merges_from_scores
 from mini_vllm.tokenizer import Tokenizer
-from tests.engine.helpers.gguf_helpers import MERGES, SPECIAL, TOKENS, converted, make_weights
+from tests.engine.helpers.models.gguf_helpers import (
+    MERGES,
+    SPECIAL,
+    TOKENS,
+    converted,
+    make_weights,
+)
 
 pytest.importorskip("gguf")
 

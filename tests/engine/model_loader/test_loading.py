@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,12 @@ import pytest
 from mini_vllm.config.model import CheckpointError
 from mini_vllm.model_loader import load_model, progress
 from mini_vllm.model_loader.loader import WeightsOnDemand, open_weights
-from tests.engine.helpers.model_helpers import to_bfloat16, write_checkpoint, write_safetensors
+from mini_vllm.model_loader.safetensors_file import StoredTensor
+from tests.engine.helpers.models.model_helpers import (
+    to_bfloat16,
+    write_checkpoint,
+    write_safetensors,
+)
 
 ROOT = Path(__file__).resolve().parents[3]
 PEAK = """
@@ -55,6 +61,41 @@ def test_a_tied_head_is_the_embedding_itself(tmp_path: Path) -> None:
     write_checkpoint(tmp_path)
     model = load_model(tmp_path)
     assert np.shares_memory(model.embed_tokens, model.lm_head.weight)
+
+
+def test_a_stored_head_is_compared_with_the_embedding_piece_by_piece(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Never whole, in whatever types the two are stored; the last number counts, and 0 is -0."""
+    weights = write_checkpoint(tmp_path)
+    monkeypatch.setattr("mini_vllm.model_loader.safetensors_file.PIECE", 100)
+    read: list[int] = []
+    kept = StoredTensor.pieces
+
+    def pieces(self: StoredTensor) -> Iterator[np.ndarray]:
+        for piece in kept(self):
+            read.append(len(piece))
+            yield piece
+
+    monkeypatch.setattr(StoredTensor, "pieces", pieces)
+    half = to_bfloat16(weights["model.embed_tokens.weight"])
+    embedding = (half.astype(np.uint32) << 16).view(np.float32)
+    embedding[0, 0], half[0, 0] = 0.0, 0x8000
+    rest = {n: ("F32", w) for n, w in weights.items()} | {
+        "model.embed_tokens.weight": ("F32", embedding)
+    }
+    path = tmp_path / "model.safetensors"
+    write_safetensors(path, rest | {"lm_head.weight": ("BF16", half)})
+    load_model(tmp_path)
+    assert max(read) == 100
+    assert sum(read) == 2 * half.size
+    half[-1, -1] ^= 1
+    write_safetensors(path, rest | {"lm_head.weight": ("BF16", half)})
+    with pytest.raises(CheckpointError, match=r"lm_head\.weight differs"):
+        load_model(tmp_path)
+    write_safetensors(path, rest | {"lm_head.weight": ("BF16", half[1:])})
+    with pytest.raises(CheckpointError, match=r"lm_head\.weight differs"):
+        load_model(tmp_path)
 
 
 def test_a_tensor_in_use_is_read_once(tmp_path: Path) -> None:

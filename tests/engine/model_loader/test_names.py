@@ -12,9 +12,9 @@ import pytest
 
 from mini_vllm import LLM
 from mini_vllm.config.model import CheckpointError
-from mini_vllm.model_loader import find_model
+from mini_vllm.model_loader import find_model, names
 from mini_vllm.utils.cache import cache_folder
-from tests.engine.helpers.model_helpers import write_checkpoint
+from tests.engine.helpers.models.model_helpers import write_checkpoint
 
 
 def without(monkeypatch: pytest.MonkeyPatch, *packages: str) -> None:
@@ -55,7 +55,7 @@ def test_a_gguf_file_without_the_package(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setenv("MINI_VLLM_CACHE", str(tmp_path / "cache"))
     without(monkeypatch, "gguf", "filelock")
     (tmp_path / "a.gguf").write_bytes(b"GGUF")
-    with pytest.raises(CheckpointError, match=r"a\.gguf.*pip install -e '\.\[gguf\]'"):
+    with pytest.raises(CheckpointError, match=r"a\.gguf.*pip install -e .\.\[gguf\]."):
         LLM(tmp_path / "a.gguf")
 
 
@@ -91,6 +91,19 @@ def test_a_name_of_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         CheckpointError, match="'org/other' does not exist, and the Hugging Face hub"
     ):
         find_model("org/other")
+
+
+def test_of_two_formats_the_hub_sends_one() -> None:
+    """By the hub's own rule for patterns, on the files of a Mistral."""
+    pytest.importorskip("huggingface_hub")
+    from huggingface_hub.utils import filter_repo_objects
+
+    files = ["config.json", "consolidated.safetensors", "model-00001-of-00001.safetensors"]
+    files += ["params.json", "tokenizer.model.v3", "model.safetensors.index.json"]
+    kept = filter_repo_objects(
+        files, allow_patterns=names._HUB_FILES, ignore_patterns=names._NOT_THESE
+    )
+    assert list(kept) == [files[0], files[2], files[3], files[5]]
 
 
 @pytest.mark.parametrize(

@@ -12,19 +12,18 @@ import pytest
 from mini_vllm import EngineConfig, LLMEngine, SamplingParams
 from mini_vllm.compress.save import write_safetensors
 from mini_vllm.config.engine import DEFAULT_MODEL
-from mini_vllm.layers.quantization.config import METHODS, get_quantization_config
+from mini_vllm.layers.quantization import METHODS, get_quantization_config
+from mini_vllm.layers.quantization.base import UnquantizedLinearMethod
 from mini_vllm.layers.quantization.linear import (
     AWQLinearMethod,
-    Fp8LinearMethod,
     GPTQLinearMethod,
-    UnquantizedLinearMethod,
-    W8A8Int8LinearMethod,
     WNA16LinearMethod,
 )
+from mini_vllm.layers.quantization.scaled import Fp8LinearMethod, W8A8Int8LinearMethod
 from mini_vllm.model_loader import CheckpointError, load_model
 from mini_vllm.model_loader.safetensors_file import read_safetensors
-from tests.engine.helpers.model_helpers import write_checkpoint
-from tests.engine.helpers.quantized_helpers import cases, write_quantized
+from tests.engine.helpers.models.model_helpers import write_checkpoint
+from tests.engine.helpers.quantization.quantized_helpers import cases, write_quantized
 from tests.engine.helpers.thorough import either
 
 CASES = cases(group=16)
@@ -67,6 +66,38 @@ def tensors_of(weights: Any = WEIGHTS, form: Any = "pack-quantized", **more: Any
             ),
             W8A8Int8LinearMethod("channel"),
         ),
+        (
+            tensors_of({}, "naive-quantized", input_activations={}),
+            W8A8Int8LinearMethod("tensor", is_static_input_scheme=True),
+        ),
+        (
+            tensors_of({"strategy": "channel"}, "int-quantized", input_activations={"symmetric": False}),
+            W8A8Int8LinearMethod("channel", is_static_input_scheme=True, input_symmetric=False),
+        ),
+        (
+            tensors_of(
+                {"strategy": "channel"}, "int-quantized", input_activations=TOKEN | {"symmetric": False}
+            ),
+            W8A8Int8LinearMethod("channel", input_symmetric=False),
+        ),
+        (
+            tensors_of(
+                {"type": "float", "strategy": "channel"}, "float-quantized",
+                input_activations={"type": "float", "strategy": "tensor"},
+            ),
+            Fp8LinearMethod("channel", is_static_input_scheme=True),
+        ),
+        (
+            tensors_of(
+                {"type": "float", "strategy": "channel"}, "float-quantized",
+                input_activations={"type": "float", "strategy": "tensor", "dynamic": True},
+            ),
+            Fp8LinearMethod("channel"),
+        ),
+        (tensors_of() | {"quant_method": "Compressed_Tensors"}, WNA16LinearMethod(4, 16)),
+        (AWQ | {"quant_method": "AWQ"}, AWQLinearMethod(4, 16, symmetric=False)),
+        (tensors_of(sparsity_config={"format": "dense", "targets": []}), WNA16LinearMethod(4, 16)),
+        ({"quant_method": "compressed-tensors", "format": "dense"}, UnquantizedLinearMethod()),
         (
             tensors_of({"num_bits": 8, "type": "float", "strategy": "tensor"}, "float-quantized"),
             Fp8LinearMethod("tensor", quantize_activations=False),
@@ -134,17 +165,29 @@ def test_names_go_before_kinds_and_ignore_before_both() -> None:
         (tensors_of(output_activations=TOKEN), ["output_activations"]),
         (
             tensors_of(
-                {"num_bits": 8, "strategy": "channel"}, "int-quantized",
-                input_activations=TOKEN | {"symmetric": False},
+                {"num_bits": 8, "type": "float", "strategy": "channel"}, "float-quantized",
+                input_activations=TOKEN | {"type": "float", "symmetric": False},
             ),
             ["input_activations: symmetric False"],
         ),
         (
             tensors_of(
                 {"num_bits": 8, "strategy": "channel"}, "int-quantized",
-                input_activations=TOKEN | {"dynamic": False, "strategy": "tensor"},
+                input_activations=TOKEN | {"strategy": "tensor"},
             ),
-            ["dynamic False"],
+            ["strategy with dynamic True 'tensor'", "supported: token"],
+        ),
+        (
+            tensors_of(sparsity_config={"format": "dense", "targets": ["Linear"]}),
+            ["sparsity_config: targets ['Linear']", "given them up"],
+        ),
+        (tensors_of(sparsity_config=[1]), ["sparsity_config: must be an object"]),
+        (
+            tensors_of(
+                {"num_bits": 8, "strategy": "channel"}, "int-quantized",
+                input_activations=TOKEN | {"dynamic": False},
+            ),
+            ["strategy with dynamic False 'token'", "supported: tensor"],
         ),
         (
             tensors_of({"num_bits": 8, "type": "float", "strategy": "block"}, "float-quantized"),
@@ -154,7 +197,7 @@ def test_names_go_before_kinds_and_ignore_before_both() -> None:
             tensors_of({"num_bits": 4, "type": "float", "strategy": "channel"}, "float-quantized"),
             ["num_bits 4", "supported: 8"],
         ),
-        ({"quant_method": "compressed-tensors"}, ["config_groups is missing"]),
+        ({"quant_method": "compressed-tensors", "config_groups": []}, ["config_groups must be dict"]),
         ({"quant_method": "compressed-tensors", "config_groups": {"g": 4}}, ["'g'", "object"]),
     ],
 )  # fmt: skip

@@ -25,9 +25,9 @@ from mini_vllm.compress.evaluate import kl, logprobs
 from mini_vllm.config.engine import DEFAULT_MODEL
 from mini_vllm.model_loader import load_model
 from mini_vllm.tokenizer import Tokenizer
-from tests.engine.helpers.quantized_helpers import Case, cases, write_quantized
-from tests.engine.helpers.quantized_vllm_child import inputs
-from tests.engine.helpers.vllm_helpers import ROOT, output_of, skip_unless_right
+from tests.engine.helpers.quantization.quantized_helpers import Case, cases, write_quantized
+from tests.engine.helpers.quantization.quantized_vllm_child import inputs
+from tests.engine.helpers.real_vllm.vllm_helpers import ROOT, output_of, skip_unless_right
 
 pytestmark = pytest.mark.vllm
 TEXTS = (
@@ -95,7 +95,7 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Pair]:
         json.dumps({"cases": asked, "prompts": ids, "max_tokens": MAX_TOKENS})
     )
     printed = output_of(
-        ROOT / "tests/engine/helpers/quantized_vllm_child.py", root / "cases.json",
+        ROOT / "tests/engine/helpers/quantization/quantized_vllm_child.py", root / "cases.json",
         VLLM_ENABLE_V1_MULTIPROCESSING="0", TORCH_COMPILE_DISABLE="1", VLLM_CPU_KVCACHE_SPACE="1",
         VLLM_CPU_INT4_W4A8="0",  # a CPU with AMX would round AWQ's activations to 8 bits
     )  # fmt: skip

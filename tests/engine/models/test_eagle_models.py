@@ -11,11 +11,16 @@ import pytest
 
 from mini_vllm.attention import AttentionMetadata
 from mini_vllm.config.eagle import name_eagle_architecture
-from mini_vllm.model_loader import CheckpointError, load_eagle, load_eagle_config, load_model
-from mini_vllm.model_loader.drafter import expected_eagle_tensors
+from mini_vllm.model_loader import CheckpointError, load_model
+from mini_vllm.model_loader.drafter import expected_eagle_tensors, load_eagle, load_eagle_config
 from mini_vllm.models.llama import LlamaForCausalLM
 from mini_vllm.models.llama_eagle import EagleLlamaForCausalLM
-from tests.engine.helpers.model_helpers import CONFIG, Server, write_checkpoint, write_safetensors
+from tests.engine.helpers.models.model_helpers import (
+    CONFIG,
+    Server,
+    write_checkpoint,
+    write_safetensors,
+)
 
 TARGET: dict[str, Any] = {"num_hidden_layers": 4}
 HEADS: dict[str, dict[str, Any]] = {

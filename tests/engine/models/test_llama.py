@@ -14,7 +14,7 @@ from mini_vllm.layers.rotary_embedding import rope_inv_freq
 from mini_vllm.model_loader import LlamaConfig, load_model
 from mini_vllm.models import llama
 from mini_vllm.models.llama import LlamaForCausalLM
-from tests.engine.helpers.model_helpers import (
+from tests.engine.helpers.models.model_helpers import (
     CONFIG,
     Server,
     in_portions,

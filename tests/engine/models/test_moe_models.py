@@ -19,7 +19,7 @@ from mini_vllm.model_loader import load_model
 from mini_vllm.model_loader.loader import get_model
 from mini_vllm.models.llama import LlamaForCausalLM, LlamaMLP
 from mini_vllm.models.registry import MODELS, read_config
-from tests.engine.helpers.model_helpers import (
+from tests.engine.helpers.models.model_helpers import (
     CONFIG,
     in_portions,
     random_weights,
@@ -225,7 +225,7 @@ def test_as_many_experts_as_no_memory_holds_are_refused_at_once(tmp_path: Path) 
 def test_logits_equal_transformers(kind: str, tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
     pytest.importorskip("transformers")
-    from tests.engine.helpers.moe_models import make
+    from tests.engine.helpers.models.moe_models import make
 
     theirs = make(kind, tmp_path).eval()
     tokens = np.random.default_rng(0).integers(3, 260, 40).tolist()

@@ -19,7 +19,8 @@ from mini_vllm.config.mistral import MistralConfig
 from mini_vllm.config.model import SUPPORTED_ARCHITECTURES, CheckpointError
 from mini_vllm.core.block_pool import BlockPool
 from mini_vllm.core.kv_cache_manager import KVCacheManager
-from mini_vllm.engine.core import EngineCore, resolve_config
+from mini_vllm.engine.build import resolve_config
+from mini_vllm.engine.core import EngineCore
 from mini_vllm.engine.llm_engine import LLMEngine
 from mini_vllm.engine.parts import EngineParts
 from mini_vllm.layers.activation import gelu_tanh_and_mul
@@ -32,7 +33,7 @@ from mini_vllm.models.mistral import MistralForCausalLM
 from mini_vllm.models.registry import CONFIGS, MODELS, read_config
 from mini_vllm.sampling_params import SamplingParams
 from mini_vllm.trace import TraceRecorder
-from tests.engine.helpers.model_helpers import CONFIG, random_weights, write_safetensors
+from tests.engine.helpers.models.model_helpers import CONFIG, random_weights, write_safetensors
 
 WINDOW = 6
 MISTRAL = CONFIG | {"architectures": ["MistralForCausalLM"], "sliding_window": WINDOW}
@@ -130,7 +131,8 @@ def test_a_gemma_of_transformers_4_says_the_same_in_other_words() -> None:
         (MISTRAL | {"sliding_window": -1}, ["sliding_window", "-1"]),
         (MISTRAL | {"sliding_window": "64"}, ["sliding_window", "'64'"]),
         (MISTRAL | {"sliding_window": True}, ["sliding_window", "True"]),
-        (MISTRAL | {"layer_types": [FULL, SLIDING]}, ["layer_types", "MistralForCausalLM"]),
+        (MISTRAL | {"layer_types": [FULL, SLIDING]}, ["layer_types", "one type"]),
+        (MISTRAL | {"layer_types": [FULL, FULL]}, ["layer_types", "MistralForCausalLM"]),
         (MISTRAL | {"hidden_act": "gelu"}, ["hidden_act", "gelu"]),
         (MISTRAL | {"quantization_config": {"quant_method": "awq"}}, ["quantization_config"]),
         (GEMMA | {"quantization_config": {"quant_method": "awq"}}, ["quantization_config"]),
@@ -146,7 +148,11 @@ def test_a_gemma_of_transformers_4_says_the_same_in_other_words() -> None:
             | {"rope_parameters": {FULL: {}, SLIDING: {"rope_type": "linear", "factor": 2.0}}},
             ["rope type 'linear'", SLIDING],
         ),
-        (CONFIG | {"sliding_window": 8}, ["sliding_window", "8", "Llama"]),
+        (
+            GEMMA | {"rope_parameters": {"rope_type": "default"}},
+            ["rope_parameters", "'rope_type'", FULL, SLIDING],
+        ),
+        (CONFIG | {"layer_types": [FULL, SLIDING]}, ["layer_types", "one type"]),
     ],
 )
 def test_what_is_not_supported_is_refused_by_name(raw: dict[str, Any], says: list[str]) -> None:
@@ -265,18 +271,19 @@ def test_a_request_that_the_pool_could_never_hold_is_refused() -> None:
 
 
 @pytest.mark.parametrize("kind", RAW)
-@pytest.mark.parametrize(
-    ("changes", "says"),
-    [
-        ({"kv_cache_dtype": "fp8"}, "kv_cache_dtype 'fp8' is not supported"),
-        ({"cudagraph_mode": "FULL"}, "cudagraph_mode 'FULL' is not supported"),
-    ],
-)
-def test_settings_that_do_not_go_with_windows(
-    kind: str, changes: dict[str, Any], says: str
-) -> None:
-    with pytest.raises(ValueError, match=says):
-        LLMEngine(model_of(kind), replace(SMALL, max_model_len=64, **changes))
+def test_a_cache_in_8_bits_does_not_go_with_windows(kind: str) -> None:
+    with pytest.raises(ValueError, match="kv_cache_dtype 'fp8' is not supported for this"):
+        LLMEngine(model_of(kind), replace(SMALL, max_model_len=64, kv_cache_dtype="fp8"))
+
+
+def test_graphs_go_with_a_window_where_the_layers_are_a_llama_s() -> None:
+    config = replace(SMALL, max_model_len=64)
+    under = replace(config, cudagraph_mode="FULL_AND_PIECEWISE")
+    assert run(model_of("mistral"), under)[0] == run(model_of("mistral"), config)[0]
+    with pytest.raises(
+        ValueError, match="a Gemma3ForCausalLM runs with cudagraph_mode 'NONE' only"
+    ):
+        LLMEngine(model_of("gemma3"), under)
 
 
 @pytest.mark.parametrize("attention", ["torch", "triton"])

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.engine.helpers.moe_models import KINDS
+from tests.engine.helpers.models.moe_models import KINDS
+from tests.engine.helpers.real_vllm.vllm_helpers import output_of
 from tests.engine.helpers.thorough import either
-from tests.engine.helpers.vllm_helpers import output_of
 
 PROMPTS = either(12, 16)
 """A process of its own makes more, if it is asked: 100 of them, in three scenarios, take two minutes."""
@@ -16,7 +16,7 @@ PROMPTS = either(12, 16)
 def said(tmp_path_factory: pytest.TempPathFactory) -> str:
     """What one process says of all of them: to import vLLM takes longer than to run a tiny model."""
     return output_of(
-        "-m", "tests.engine.helpers.moe_parity", tmp_path_factory.mktemp("moe"), PROMPTS, "one",
+        "-m", "tests.engine.helpers.models.moe_parity", tmp_path_factory.mktemp("moe"), PROMPTS, "one",
         TORCH_COMPILE_DISABLE="1", VLLM_ENABLE_V1_MULTIPROCESSING="0", VLLM_CPU_KVCACHE_SPACE="1",
         VLLM_LOGGING_LEVEL="ERROR", OMP_NUM_THREADS="1",
     )  # fmt: skip

@@ -17,19 +17,19 @@ from course.parity.traces import Arrival, Config, Parts
 from mini_vllm.config.engine import EngineConfig
 from mini_vllm.core.sched.async_scheduler import AsyncScheduler
 from mini_vllm.core.sched.upstream_scheduler import UpstreamAsyncScheduler, UpstreamScheduler
+from mini_vllm.engine.build import check_windows
 from mini_vllm.engine.parts import EngineParts
 from mini_vllm.sampling_params import SamplingParams
-from mini_vllm.worker.hybrid_model_runner import check_hybrid
-from tests.engine.helpers import reset_with_drafts, windows_with_drafts
-from tests.engine.helpers.preempted_mid_step import play
-from tests.engine.helpers.seeds_beside import play as play_seeded
-from tests.engine.helpers.workloads import (
+from tests.engine.helpers.engine.workloads import (
     DEFAULT_PARTS,
     make_engine,
     make_request,
     make_scheduler,
     step,
 )
+from tests.engine.helpers.sampling.seeds_beside import play as play_seeded
+from tests.engine.helpers.scheduler import reset_with_drafts, windows_with_drafts
+from tests.engine.helpers.scheduler.preempted_mid_step import play
 
 UPSTREAM = EngineParts(scheduler=UpstreamScheduler)
 
@@ -80,7 +80,7 @@ def test_real_vllm_says_something_else() -> None:
     from course.parity.tokens_run import run_worker
 
     job = list(SITUATIONS.values())
-    found = run_worker("tests.engine.helpers.preempted_mid_step", ["vllm"], job)
+    found = run_worker("tests.engine.helpers.scheduler.preempted_mid_step", ["vllm"], job)
     check_faulty(dict(zip(SITUATIONS, found, strict=True)))
 
 
@@ -317,16 +317,16 @@ def test_the_scheduler_alone_decides_as_vllm_does() -> None:
 def test_the_engine_refuses_drafts_in_flight_beside_a_window() -> None:
     """By name. Synchronous scheduling knows what was accepted, and goes."""
     model: Any = SimpleNamespace(
-        config=SimpleNamespace(architecture="MistralForCausalLM"),
+        config=SimpleNamespace(architecture="MistralForCausalLM", sliding_windows=(8, 8)),
         attention=SimpleNamespace(supports_sliding_window=True),
     )
     spec = {"method": "eagle", "num_speculative_tokens": 3, "model": "a drafter"}
-    check_hybrid(model, EngineConfig(speculative_config=spec))
+    check_windows(model, EngineConfig(speculative_config=spec))
     config = EngineConfig(speculative_config=spec, async_scheduling=True)
     with pytest.raises(
         ValueError, match="async_scheduling does not go with speculation for this Mistral"
     ):
-        check_hybrid(model, config)
+        check_windows(model, config)
 
 
 @pytest.mark.vllm
@@ -362,7 +362,7 @@ def test_a_neighbour_without_a_seed_changes_a_seeded_text_of_real_vllm() -> None
     """The whole engine on a CPU: the text repeats alone and among seeds, and in no mixed batch."""
     from course.parity.tokens_run import run_worker
 
-    alone, *beside = run_worker("tests.engine.helpers.seeds_beside", ["vllm"], COMPANY)
+    alone, *beside = run_worker("tests.engine.helpers.sampling.seeds_beside", ["vllm"], COMPANY)
     assert beside[: NUM_SEEDED - 1] == [alone] * (NUM_SEEDED - 1)
     for situation, tokens in zip(COMPANY[NUM_SEEDED:], beside[NUM_SEEDED - 1 :], strict=True):
         assert tokens != alone, f"the seed is honoured beside {situation}"

@@ -38,7 +38,7 @@ def test_mini_vllm_decides_as_vllm_did(capsys: pytest.CaptureFixture[str]) -> No
     assert parity.main([str(GOLDEN)]) == 0
     said = "17 traces, 2,752 steps, 0 differences"
     assert said in capsys.readouterr().out
-    assert said in (ROOT / "PROOF.md").read_text(encoding="utf-8"), "PROOF.md quotes it"
+    assert said in (ROOT / "docs/PROOF.md").read_text(encoding="utf-8"), "docs/PROOF.md quotes it"
 
 
 @pytest.mark.skipif(not THOROUGH or not FULL_GOLDEN.exists(), reason=f"brief, or no {FULL_GOLDEN}")
@@ -130,7 +130,7 @@ def test_mini_vllm_decides_as_vllm_did_with_drafts(capsys: pytest.CaptureFixture
     assert parity.main([str(DRAFTS_GOLDEN)]) == 0, "another decision than vLLM's"
     said = "60 traces, 3,893 steps, 0 differences"
     assert said in capsys.readouterr().out
-    assert said in (ROOT / "PROOF.md").read_text(encoding="utf-8"), "PROOF.md quotes it"
+    assert said in (ROOT / "docs/PROOF.md").read_text(encoding="utf-8"), "docs/PROOF.md quotes it"
 
 
 def test_the_file_with_drafts_has_what_it_is_for() -> None:
@@ -216,7 +216,7 @@ def test_fresh_workloads_from_the_real_classes(shape: str, async_scheduling: boo
 
 @pytest.mark.vllm
 def test_the_command_for_workloads_that_nobody_has_run(capsys: pytest.CaptureFixture[str]) -> None:
-    """What PROOF.md tells a reader to run, in small."""
+    """What docs/PROOF.md tells a reader to run, in small."""
     assert fresh.main(["7", "1"]) == 0
     out = capsys.readouterr().out
     assert out.startswith("16 workloads, ")

@@ -14,7 +14,7 @@ from course.parity.tokens_run import Completion, Result, Scenario
 from mini_vllm import LLM, SamplingParams
 from mini_vllm.config.engine import DEFAULT_MODEL
 from mini_vllm.sample.generator import TorchGenerator
-from tests.engine.helpers.text_helpers import byte_tokenizer
+from tests.engine.helpers.engine.text_helpers import byte_tokenizer
 from tests.engine.helpers.thorough import either
 
 SEED, VOCAB = 5, 40

@@ -19,7 +19,7 @@ from course.parity.tokens import (
 )
 from course.parity.tokens_run import Completion, Result, Scenario, run_scenarios, run_worker
 from mini_vllm.config.engine import DEFAULT_MODEL
-from tests.engine.helpers.text_helpers import byte_tokenizer, write_checkpoint
+from tests.engine.helpers.engine.text_helpers import byte_tokenizer, write_checkpoint
 
 
 def prompts(count: int = 200, seed: int = 0, longest: int = 400) -> list[list[int]]:

@@ -9,7 +9,7 @@ import pytest
 
 from mini_vllm.core.kv_cache_groups import get_kv_cache_groups
 from mini_vllm.core.kv_cache_interface import FullAttentionSpec, KVCacheSpec, SlidingWindowSpec
-from tests.engine.helpers.vllm_helpers import ROOT, output_of
+from tests.engine.helpers.real_vllm.vllm_helpers import ROOT, output_of
 
 SHORT = """
 import sys
@@ -30,7 +30,7 @@ POOLS = {"mistral": 12, "gemma3": 53}
 def test_tokens_of_windows_equal_vllms(kind: str, tmp_path: Path) -> None:
     """With chunked prefill, prefix caching, and a pool too small for all."""
     folder = tmp_path / kind
-    output_of(ROOT / "tests/engine/helpers/window_models.py", kind, folder)
+    output_of(ROOT / "tests/engine/helpers/models/window_models.py", kind, folder)
     said = output_of("-c", SHORT, folder, 40, 5, POOLS[kind])
     assert said.splitlines()[-1] == "equal", said
 

@@ -9,7 +9,7 @@ from mini_vllm import LLM, SamplingParams
 from mini_vllm.sample.metadata import SamplingMetadata
 from mini_vllm.sample.ops import apply_bad_words
 from mini_vllm.sample.sampler import Sampler
-from tests.engine.helpers.sampler_helpers import Row, random_logits
+from tests.engine.helpers.sampling.sampler_helpers import Row, random_logits
 
 
 class Letters:

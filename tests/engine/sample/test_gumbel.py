@@ -12,7 +12,7 @@ import pytest
 
 from mini_vllm.sample.gumbel import gumbel_noise, gumbel_sample, philox, uniform
 from mini_vllm.sample.ops import softmax
-from tests.engine.helpers.sampler_helpers import CHI_SQUARE_0_001
+from tests.engine.helpers.sampling.sampler_helpers import CHI_SQUARE_0_001
 from tests.engine.helpers.thorough import either
 
 
@@ -58,7 +58,13 @@ def test_a_greedy_row_gets_no_noise() -> None:
 def test_noise_and_tokens_are_those_of_vllms_kernel() -> None:
     """Bit for bit, interpreted; the module runs more, `80 300` for 10,240 numbers and 300 rows."""
     n, rows = either(2, 12), either(20, 60)
-    command = [sys.executable, "-m", "tests.engine.helpers.gumbel_child", str(n), str(rows)]
+    command = [
+        sys.executable,
+        "-m",
+        "tests.engine.helpers.sampling.gumbel_child",
+        str(n),
+        str(rows),
+    ]
     environment = os.environ | {"TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import mini_vllm
+from mini_vllm.sample import logitsprocs
 from mini_vllm.sample.logits_processor import (
     AdapterLogitsProcessor,
     BatchUpdate,
@@ -17,12 +18,11 @@ from mini_vllm.sample.logits_processor import (
     LogitsProcessors,
     MoveDirectionality,
     build_logitsprocs,
-    load,
     make_batch_update,
 )
-from mini_vllm.sample.logits_processor.load import load_logitsprocs
+from mini_vllm.sample.logitsprocs import load_logitsprocs
 from mini_vllm.sampling_params import SamplingParams
-from tests.engine.helpers import logits_processors as both
+from tests.engine.helpers.sampling import logits_processors as both
 from tests.engine.helpers.thorough import either
 
 
@@ -198,7 +198,7 @@ def test_an_adapter_gives_a_processor_what_it_takes() -> None:
 
 # -- how it is found ------------------------------------------------------------------------------
 
-HERE = "tests.engine.helpers.logits_processors"
+HERE = "tests.engine.helpers.sampling.logits_processors"
 
 
 @pytest.mark.parametrize(
@@ -228,7 +228,7 @@ def test_installed_processors_come_first(monkeypatch: pytest.MonkeyPatch) -> Non
     """An entry point of vLLM's group is loaded; one that fails is named."""
     group = "vllm.logits_processors"
     points = [EntryPoint("twice", f"{HERE}:SayNothingTwice", group)]
-    monkeypatch.setattr(load, "entry_points", lambda group: points)
+    monkeypatch.setattr(logitsprocs, "entry_points", lambda group: points)
     assert load_logitsprocs([f"{HERE}:ForcePhrase"]) == [both.SayNothingTwice, both.ForcePhrase]
     points[:] = [EntryPoint("lost", "no.such.module:Class", group)]
     with pytest.raises(ValueError, match="plug-in lost: No module"):

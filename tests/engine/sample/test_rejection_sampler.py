@@ -22,14 +22,15 @@ from mini_vllm.sample.rejection_sampler import (
 from mini_vllm.sample.sampler import Sampler, SamplerOutput
 from mini_vllm.sampling_params import SamplingParams
 from mini_vllm.spec_decode.metadata import SpecDecodeMetadata
-from tests.engine.helpers.rejection_helpers import Batch, draw_batch, slow_rejection_sample
-from tests.engine.helpers.sampler_helpers import (
+from tests.engine.helpers.sampling.rejection_helpers import Batch, draw_batch, slow_rejection_sample
+from tests.engine.helpers.sampling.sampler_helpers import (
     CHI_SQUARE_0_001,
     VOCAB,
     Row,
     random_logits,
     rows_of,
 )
+from tests.engine.helpers.thorough import either
 
 
 def step_of(drafts: list[list[int]]) -> SpecDecodeMetadata:
@@ -109,8 +110,8 @@ def chi_square(counts: np.ndarray, probs: np.ndarray) -> float:
 
 @pytest.mark.parametrize("rule", ["certain", "drawn, judged as certain", "probabilistic"])
 def test_kept_tokens_are_distributed_as_the_models(rule: str) -> None:
-    """First tokens of 20,000 requests, and how many drafts are accepted."""
-    n = 20_000
+    """First tokens of thousands of requests, and how many drafts are accepted."""
+    n = either(5_000, 20_000)
     rng = np.random.default_rng(82)
     drafts = np.full(n, Q[0].argmax()) if rule == "certain" else rng.choice(8, n, p=Q[0])
     logits = np.repeat(np.log(P), 2 * n, axis=0).astype(np.float32)
@@ -134,7 +135,7 @@ def test_kept_tokens_are_distributed_as_the_models(rule: str) -> None:
 def test_pairs_of_tokens_are_distributed_as_the_models(probabilistic: bool) -> None:
     """A chain: the model's second distribution depends on the first token. What one step leaves open, a
     second step without drafts gives."""
-    n = 20_000
+    n = either(5_000, 20_000)
     rng = np.random.default_rng(83)
     model = rng.dirichlet(np.ones(3), size=4)  # row 0: the first token; row 1 + t: after token t
     drafter = rng.dirichlet(np.ones(3), size=4)

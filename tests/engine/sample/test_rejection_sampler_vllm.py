@@ -19,8 +19,8 @@ from mini_vllm.sample.rejection_sampler import (
 )
 from mini_vllm.sample.sampler import Sampler
 from mini_vllm.spec_decode.metadata import SpecDecodeMetadata
-from tests.engine.helpers.rejection_helpers import Batch, draw_batch
-from tests.engine.helpers.sampler_helpers import VOCAB, Row, random_logits, rows_of
+from tests.engine.helpers.sampling.rejection_helpers import Batch, draw_batch
+from tests.engine.helpers.sampling.sampler_helpers import VOCAB, Row, random_logits, rows_of
 from tests.engine.helpers.thorough import either
 from tests.engine.sample.test_rejection_sampler import drafted_params
 from tests.engine.sample.test_sampler_vllm import vllm_sampler

@@ -12,7 +12,7 @@ from mini_vllm.sample.generator import TorchGenerator
 from mini_vllm.sample.metadata import PenaltyState, SamplingMetadata
 from mini_vllm.sample.sampler import Sampler
 from mini_vllm.sampling_params import SamplingParams
-from tests.engine.helpers.sampler_helpers import (
+from tests.engine.helpers.sampling.sampler_helpers import (
     INF,
     VOCAB,
     Row,

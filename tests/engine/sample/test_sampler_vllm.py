@@ -10,14 +10,14 @@ import pytest
 from mini_vllm.sample import ops
 from mini_vllm.sample.metadata import PenaltyState, SamplingMetadata
 from mini_vllm.sample.sampler import Sampler
-from tests.engine.helpers.sampler_helpers import (
+from tests.engine.helpers.sampling.sampler_helpers import (
     VOCAB,
     generations,
     random_logits,
     random_params,
     rows_of,
 )
-from tests.engine.helpers.sampler_vllm import vllm_sampler
+from tests.engine.helpers.sampling.sampler_vllm import vllm_sampler
 
 # ---- the same of real vLLM -----------------------------------------------------------------------
 

@@ -23,13 +23,13 @@ from mini_vllm.sample.metadata import (
     SamplingMetadata,
 )
 from mini_vllm.sample.sampler import Sampler
-from tests.engine.helpers.sampler_helpers import (
+from tests.engine.helpers.sampling.sampler_helpers import (
     Row,
     random_logits,
     random_params,
     rows_of,
 )
-from tests.engine.helpers.sampler_vllm import race_margin, vllm_processors, vllm_sampler
+from tests.engine.helpers.sampling.sampler_vllm import race_margin, vllm_processors, vllm_sampler
 from tests.engine.helpers.thorough import either
 
 pytestmark = pytest.mark.vllm

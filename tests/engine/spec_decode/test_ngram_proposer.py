@@ -11,7 +11,7 @@ from mini_vllm.spec_decode.ngram_proposer import (
     find_ngram,
     find_ngram_plainly,
 )
-from tests.engine.helpers.ngram_beside import compare, make_proposer, random_cases
+from tests.engine.helpers.real_vllm.ngram_beside import compare, make_proposer, random_cases
 from tests.engine.helpers.thorough import either
 
 

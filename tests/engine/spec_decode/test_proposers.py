@@ -14,9 +14,9 @@ from mini_vllm.sampling_params import SamplingParams
 from mini_vllm.spec_decode.draft_model import DraftModelProposer
 from mini_vllm.spec_decode.eagle import EagleProposer
 from mini_vllm.spec_decode.llm_base_proposer import SpecDecodeBaseProposer
-from mini_vllm.worker.model_runner import CachedRequestState
-from tests.engine.helpers.drafters import noisy_model, random_head, speculative_config
-from tests.engine.helpers.engine_helpers import random_model
+from mini_vllm.worker.gpu_input_batch import CachedRequestState
+from tests.engine.helpers.engine.drafters import noisy_model, random_head, speculative_config
+from tests.engine.helpers.engine.engine_helpers import random_model
 
 BLOCK_SIZE = 4
 TABLE = np.array([[3, 5, 0], [7, 2, 4]], np.int32)

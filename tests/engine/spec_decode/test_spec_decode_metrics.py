@@ -17,6 +17,7 @@ from mini_vllm.spec_decode.metrics import (
     SpecDecodingStatLogger,
     log_stats_interval,
 )
+from tests.engine.helpers.patience import PATIENCE
 
 SPEC = {"method": "ngram", "num_speculative_tokens": 3}
 NAMES = (
@@ -151,11 +152,15 @@ def test_prometheus_shows_them_by_position() -> None:
                 )  # fmt: skip
                 metrics.observe_step(record)  # type: ignore[arg-type]
             text = generate_latest(metrics.registry).decode()
-            lines = [line for line in text.splitlines() if line.startswith("vllm:spec_decode")]
+            lines = [
+                line
+                for line in text.splitlines()
+                if line.startswith("vllm:spec_decode") and "_created{" not in line
+            ]
             said: list[str] = []
             metrics.log(lambda text, *args, said=said: said.append(text % args))
         finally:
-            llm.shutdown(timeout=10)
+            llm.shutdown(timeout=PATIENCE)
         labels = 'engine="0",model_name="tiny"'
         if spec is None:
             assert not lines

@@ -18,9 +18,9 @@ from mini_vllm.trace import (
     to_chrome_trace,
     to_text,
 )
-from tests.engine.helpers.engine_helpers import make_engine
-from tests.engine.helpers.text_helpers import finish, greedy
-from tests.engine.helpers.trace_helpers import PROMPTS, Recorded, record
+from tests.engine.helpers.engine.engine_helpers import make_engine
+from tests.engine.helpers.engine.text_helpers import finish, greedy
+from tests.engine.helpers.engine.trace_helpers import PROMPTS, Recorded, record
 
 
 @pytest.fixture(scope="module")

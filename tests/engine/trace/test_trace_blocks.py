@@ -19,9 +19,9 @@ from mini_vllm.engine.parts import DEFAULT_PARTS
 from mini_vllm.trace import TraceRecorder, to_chrome_trace
 from mini_vllm.trace.data import TraceDataError, dumps, from_data, to_data
 from mini_vllm.trace.scenario import read_scenario, run_scenario
-from tests.engine.helpers.engine_helpers import make_engine
-from tests.engine.helpers.text_helpers import greedy
-from tests.engine.helpers.trace_helpers import PROMPTS, Replay, record
+from tests.engine.helpers.engine.engine_helpers import make_engine
+from tests.engine.helpers.engine.text_helpers import greedy
+from tests.engine.helpers.engine.trace_helpers import PROMPTS, Replay, record
 
 
 def steps_of(engine: LLMEngine) -> Iterator[int]:

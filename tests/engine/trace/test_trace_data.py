@@ -27,10 +27,10 @@ from mini_vllm.trace import (
 from mini_vllm.trace import data as trace_data
 from mini_vllm.trace.data import TraceDataError, dumps, from_data, loads, to_data, zipped
 from mini_vllm.trace.page import data_of_page, to_html
-from mini_vllm.utils.outside import gunzip
-from tests.engine.helpers.engine_helpers import make_engine
-from tests.engine.helpers.text_helpers import finish, greedy
-from tests.engine.helpers.trace_helpers import PROMPTS, Recorded, record
+from mini_vllm.utils.untrusted import gunzip
+from tests.engine.helpers.engine.engine_helpers import make_engine
+from tests.engine.helpers.engine.text_helpers import finish, greedy
+from tests.engine.helpers.engine.trace_helpers import PROMPTS, Recorded, record
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ import pytest
 
 from mini_vllm.sampling_params import SamplingParams
 from mini_vllm.utils.blas import blas_threads, get_blas_threads
-from tests.engine.helpers.engine_helpers import make_engine, run
+from tests.engine.helpers.engine.engine_helpers import make_engine, run
 
 
 def test_threads_are_set_and_restored() -> None:

@@ -120,7 +120,7 @@ def test_arguments_of_calls_pass_as_none_and_no_other() -> None:
         (["-tp", "2"], "-tp 2: " + VOICE),
         (["--enable-lora"], "--enable-lora: " + VOICE),
         (["--grpc"], "--grpc: " + VOICE),
-        (["--allowed-origins", "*"], VOICE + "a page of another site"),
+        (["--allowed-origins", "*"], "must be a JSON list of strings"),
         (["--calculate-kv-scales"], "--calculate-kv-scales: " + VOICE),
     ],
 )
@@ -187,7 +187,7 @@ def test_keys_of_speculation_pass_where_they_change_nothing(
 
 @pytest.fixture(scope="module")
 def theirs() -> dict[str, Any]:
-    found: dict[str, Any] = run_worker("tests.engine.helpers.vllm_surface", [], None)
+    found: dict[str, Any] = run_worker("tests.engine.helpers.real_vllm.vllm_surface", [], None)
     assert found["version"].startswith("0.22.1")
     return found
 
@@ -282,7 +282,7 @@ def test_endpoints_and_exports(theirs: dict[str, Any]) -> None:
 
 
 def test_our_endpoints_are_those_of_the_server() -> None:
-    for package in ("fastapi", "prometheus_client", "jinja2"):
+    for package in ("fastapi", "prometheus_client", "prometheus_fastapi_instrumentator", "jinja2"):
         pytest.importorskip(package)
     from mini_vllm.entrypoints.openai.app import build_app
     from mini_vllm.entrypoints.openai.settings import ServerSettings

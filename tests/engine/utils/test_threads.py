@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 
 from mini_vllm.layers.linear import Linear
-from mini_vllm.layers.quantization.config import NoQuantizationConfig
+from mini_vllm.layers.quantization.base import NoQuantizationConfig
 from mini_vllm.utils import threads
 from mini_vllm.utils.blas import get_blas_threads
 from mini_vllm.utils.threads import in_pieces, shared_products
+from tests.engine.helpers.patience import PATIENCE
 
 WIDE = 4 * threads.PIECE
 """Weights enough for four pieces."""
@@ -126,7 +127,7 @@ def test_an_overflow_in_a_helper_says_nothing() -> None:
 
     def overflow(start: int, stop: int) -> None:
         if start == 0:  # the thread that has this one waits until another has the other
-            assert started.wait(60)
+            assert started.wait(PATIENCE)
         else:
             started.set()
             if threading.current_thread() is not threading.main_thread():
@@ -153,7 +154,7 @@ def test_a_forked_child_shares_with_helpers_of_its_own() -> None:
             names.add(threading.current_thread().name)
             time.sleep(0.001)
 
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + PATIENCE
         while len(names) < 2 and time.monotonic() < deadline:
             with shared_products(2):
                 in_pieces(slow, 1000, WIDE, 1)

@@ -12,10 +12,10 @@ from mini_vllm.engine.llm_engine import LLMEngine
 from mini_vllm.engine.parts import EngineParts
 from mini_vllm.sample.rejection_sampler import RejectionSampler
 from mini_vllm.sampling_params import SamplingParams
-from mini_vllm.worker.spec_decode_runner import SpecDecodeModelRunner
-from tests.engine.helpers.drafters import count_drafts, drafting_engine, speculative_config
-from tests.engine.helpers.engine_helpers import run
-from tests.engine.helpers.workloads import greedy, make_engine, prompts
+from mini_vllm.worker.speculation import SpecDecode
+from tests.engine.helpers.engine.drafters import count_drafts, drafting_engine, speculative_config
+from tests.engine.helpers.engine.engine_helpers import run
+from tests.engine.helpers.engine.workloads import greedy, make_engine, prompts
 
 PARAMS = SamplingParams(temperature=0, max_tokens=14, ignore_eos=True)
 
@@ -68,18 +68,21 @@ def test_rejected_drafts_are_written_over() -> None:
     engine, prompt, answer = oracle_engine([1, 0, 2, 0, 3])
     engine.add_request("a", prompt, PARAMS)
     runner = engine.engine_core.model_runner
-    assert isinstance(runner, SpecDecodeModelRunner)
+    batch, speculation = runner.input_batch, runner.speculation
+    assert isinstance(speculation, SpecDecode)
     text = prompt + answer
     while engine.has_unfinished_requests():
         engine.step()
         request = engine.engine_core.scheduler.requests.get("a")
         if request is None:
             break
-        row = runner.row_of["a"]
-        num_tokens = int(runner.num_tokens[row])
-        assert runner.token_ids[row, :num_tokens].tolist() == text[:num_tokens]
+        row = batch.req_id_to_index["a"]
+        num_tokens = int(batch.num_tokens[row])
+        assert batch.token_ids[row, :num_tokens].tolist() == text[:num_tokens]
         assert request.num_computed_tokens == num_tokens - 1
-        assert runner.take_draft_token_ids() == DraftTokenIds(["a"], [runner._draft_token_ids["a"]])
+        assert runner.take_draft_token_ids() == DraftTokenIds(
+            ["a"], [speculation._draft_token_ids["a"]]
+        )
 
 
 def test_the_worker_corrects_a_plan_that_counted_on_drafts() -> None:
@@ -95,8 +98,9 @@ def test_the_worker_corrects_a_plan_that_counted_on_drafts() -> None:
         update(output)
 
     def prepare_inputs(rows: np.ndarray, counts: np.ndarray) -> Any:
-        used.extend(runner.num_computed_tokens[rows].tolist())
-        assert (runner.num_computed_tokens[rows] < runner.num_tokens[rows]).all()
+        batch = runner.input_batch
+        used.extend(batch.num_computed_tokens[rows].tolist())
+        assert (batch.num_computed_tokens[rows] < batch.num_tokens[rows]).all()
         return prepare(rows, counts)
 
     runner._update_states, runner._prepare_inputs = update_states, prepare_inputs
@@ -116,8 +120,8 @@ def test_finished_requests_leave_nothing_behind() -> None:
         engine, prompts(1, 5), SamplingParams(temperature=0, max_tokens=2)
     )  # tells the worker of the others
     runner: Any = engine.engine_core.model_runner
-    assert len(runner.requests) == len(runner._draft_token_ids) == 1
-    assert not runner._draft_probs
+    assert len(runner.requests) == len(runner.speculation._draft_token_ids) == 1
+    assert not runner.speculation._draft_probs
 
 
 @pytest.mark.parametrize("kind", ["noisy", "eagle"])
@@ -125,15 +129,16 @@ def test_a_drafter_keeps_off_the_blocks_of_others(kind: str) -> None:
     """A request that was just admitted has no slots for its drafter's passes: they go to block 0, not to
     whatever its row held before."""
     engine = drafting_engine(kind, num_gpu_blocks=60, max_num_seqs=2)
-    runner: Any = engine.engine_core.model_runner
+    speculation: Any = engine.engine_core.model_runner.speculation
     manager = engine.engine_core.kv_cache_manager
-    one_token_each, propose = runner.drafter._one_token_each, runner._propose_by_model
+    one_token_each = speculation.drafter._one_token_each
+    propose = speculation._propose_by_model
     drafting: list[str] = []
     past_the_end: list[int] = []
 
-    def remember(req_ids: list[str], *args: Any) -> None:
-        drafting[:] = [req_ids[i] for i in args[4]]
-        propose(req_ids, *args)
+    def remember(state: Any, *args: Any) -> None:
+        drafting[:] = [state.req_ids[i] for i in args[2]]
+        propose(state, *args)
 
     def check(*args: Any) -> Any:
         inputs = one_token_each(*args)
@@ -143,7 +148,7 @@ def test_a_drafter_keeps_off_the_blocks_of_others(kind: str) -> None:
             past_the_end.extend([slot] if slot < 4 else [])
         return inputs
 
-    runner._propose_by_model, runner.drafter._one_token_each = remember, check
+    speculation._propose_by_model, speculation.drafter._one_token_each = remember, check
     run(engine, prompts(3, 30, 8, 12, 4, 16), PARAMS)  # rows are used again
     assert past_the_end, "every request had slots for its drafter: the test shows nothing"
 

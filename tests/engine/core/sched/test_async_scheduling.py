@@ -20,9 +20,8 @@ from mini_vllm.outputs import RequestOutput
 from mini_vllm.trace.data import from_data, to_data
 from mini_vllm.trace.recorder import TraceRecorder
 from mini_vllm.trace.text import to_text
-from tests.engine.helpers.invariants import check_drained
-from tests.engine.helpers.thorough import either
-from tests.engine.helpers.workloads import (
+from tests.engine.helpers.engine.invariants import check_drained
+from tests.engine.helpers.engine.workloads import (
     Job,
     compare,
     drive,
@@ -31,6 +30,8 @@ from tests.engine.helpers.workloads import (
     prompts,
     random_workload,
 )
+from tests.engine.helpers.patience import PATIENCE
+from tests.engine.helpers.thorough import either
 
 PARTS = EngineParts()
 TIGHT: dict[str, Any] = {
@@ -153,13 +154,13 @@ def test_the_core_plans_while_the_worker_computes() -> None:
     core = engine.engine_core
     assert core.batch_queue is not None
     planned, names = threading.Semaphore(0), set[str]()
-    core.batch_queue.plan_observers.append(lambda batch: planned.release())
+    core.batch_queue.plan_observers.append(lambda *plan: planned.release())
     execute = core.model_runner.execute_model
 
     def late(output: Any) -> Any:
         names.add(threading.current_thread().name)
         for _ in range(2 if output.scheduled_new_reqs else 1):
-            assert planned.acquire(timeout=20), "the next step was not planned"
+            assert planned.acquire(timeout=PATIENCE), "the next step was not planned"
         return execute(output)
 
     core.model_runner.execute_model = late  # type: ignore[method-assign]

@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 from course.parity.traces import EOS
-from tests.engine.helpers.batch_queue import CONFIG, Plan, arrival, play
+from tests.engine.helpers.scheduler.batch_queue import CONFIG, Plan, arrival, play
 
 pytestmark = pytest.mark.vllm
 

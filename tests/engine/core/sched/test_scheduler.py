@@ -12,15 +12,15 @@ import pytest
 
 from mini_vllm.config.engine import EngineConfig
 from mini_vllm.core.sched.scheduler import Scheduler
-from tests.engine.helpers.detectors import (
+from tests.engine.helpers.engine.detectors import (
     eviction_order,
     preemption_vector,
     salts_apart,
     three_duplicates,
 )
-from tests.engine.helpers.invariants import check_drained
-from tests.engine.helpers.scheduler_helpers import apart, setup, text
-from tests.engine.helpers.workloads import DEFAULT_PARTS, make_request, make_scheduler, step
+from tests.engine.helpers.engine.invariants import check_drained
+from tests.engine.helpers.engine.workloads import DEFAULT_PARTS, make_request, make_scheduler, step
+from tests.engine.helpers.scheduler.scheduler_helpers import apart, setup, text
 
 # -- recorded vectors -----------------------------------------------------------------------------
 

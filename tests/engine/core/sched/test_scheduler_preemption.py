@@ -10,9 +10,9 @@ import pytest
 from mini_vllm.core.request import Request, RequestStatus
 from mini_vllm.core.sched.output import ModelRunnerOutput
 from mini_vllm.core.sched.scheduler import Scheduler
-from tests.engine.helpers.invariants import check_drained, check_state
-from tests.engine.helpers.scheduler_helpers import apart, setup, text
-from tests.engine.helpers.workloads import EOS, make_request, make_scheduler, step
+from tests.engine.helpers.engine.invariants import check_drained, check_state
+from tests.engine.helpers.engine.workloads import EOS, make_request, make_scheduler, step
+from tests.engine.helpers.scheduler.scheduler_helpers import apart, setup, text
 
 # -- preemption -----------------------------------------------------------------------------------
 

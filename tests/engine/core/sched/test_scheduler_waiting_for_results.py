@@ -8,8 +8,8 @@ import pytest
 from mini_vllm.core.request import RequestStatus
 from mini_vllm.core.sched.utils import check_sequence_repetition, check_stop
 from mini_vllm.sampling_params import RepetitionDetectionParams
-from tests.engine.helpers.scheduler_helpers import apart, setup, text
-from tests.engine.helpers.workloads import make_request, make_scheduler, step
+from tests.engine.helpers.engine.workloads import make_request, make_scheduler, step
+from tests.engine.helpers.scheduler.scheduler_helpers import apart, setup, text
 
 
 def test_a_request_that_awaits_its_result_is_passed_over() -> None:

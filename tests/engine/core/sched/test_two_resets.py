@@ -14,7 +14,7 @@ import pytest
 from mini_vllm.core.request import Request
 from mini_vllm.core.sched.async_scheduler import AsyncScheduler
 from mini_vllm.core.sched.output import ModelRunnerOutput
-from tests.engine.helpers.workloads import make_request, make_scheduler
+from tests.engine.helpers.engine.workloads import make_request, make_scheduler
 
 PROMPT = [11, 12, 13, 14, 15]
 

@@ -20,6 +20,7 @@ from mini_vllm.entrypoints.cli import main
 from mini_vllm.entrypoints.cli.chat import Talk
 from mini_vllm.sampling_params import RequestOutputKind
 from mini_vllm.trace.data import from_data, loads
+from tests.engine.helpers.patience import PATIENCE
 
 pytest.importorskip("jinja2")
 
@@ -112,7 +113,7 @@ def test_commands(
 
 
 def test_a_model_without_a_template(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from tests.engine.helpers.text_helpers import write_checkpoint
+    from tests.engine.helpers.engine.text_helpers import write_checkpoint
 
     folder = write_checkpoint(tmp_path / "plain")
     assert main(["chat", "--model", str(folder)]) == 2
@@ -152,7 +153,7 @@ def test_ctrl_c_ends_the_answer_and_not_the_talk() -> None:
 
     def wait_for(pattern: str) -> None:
         nonlocal seen
-        end = time.monotonic() + 120
+        end = time.monotonic() + PATIENCE
         while not re.search(pattern, seen):
             assert time.monotonic() < end, seen
             assert process.poll() is None, seen
@@ -177,7 +178,7 @@ def test_ctrl_c_ends_the_answer_and_not_the_talk() -> None:
                     break
             except OSError:  # the other end has closed it
                 break
-        assert process.wait(60) == 0
+        assert process.wait(PATIENCE) == 0
     finally:
         process.kill()
         os.close(ours)

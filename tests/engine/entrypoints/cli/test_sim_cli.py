@@ -79,7 +79,7 @@ def test_a_plot_without_matplotlib_names_the_extra(
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     monkeypatch.setattr("mini_vllm.entrypoints.cli.simulate_plot.find_spec", lambda name: None)
     err = run(capsys, *SMALL, "--plot", str(tmp_path / "run.png"), status=2)
-    assert "uv sync --extra plots" in err
+    assert "uv sync --inexact --extra plots" in err
 
 
 def test_a_plot_is_drawn(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -14,8 +14,8 @@ from mini_vllm import LLMEngine
 from mini_vllm.entrypoints.cli import main
 from mini_vllm.entrypoints.cli.watch import Watch, check_watch, printable
 from mini_vllm.trace import TraceRecorder
-from tests.engine.helpers.engine_helpers import make_engine
-from tests.engine.helpers.text_helpers import greedy, write_checkpoint
+from tests.engine.helpers.engine.engine_helpers import make_engine
+from tests.engine.helpers.engine.text_helpers import greedy, write_checkpoint
 
 ROOT = Path(__file__).resolve().parents[4]
 HOSTILE = "[red]x[/red]\x1b]0;title\x07\x1b[2J\u202e\r\nend"

@@ -6,13 +6,20 @@ from collections.abc import Iterator
 
 import pytest
 
-for package in ("fastapi", "uvicorn", "prometheus_client", "jinja2"):
+for package in (
+    "fastapi",
+    "uvicorn",
+    "prometheus_client",
+    "prometheus_fastapi_instrumentator",
+    "jinja2",
+):
     pytest.importorskip(package)
 
 from mini_vllm import LLM, EngineConfig  # noqa: E402
 from mini_vllm.sampling_params import BeamSearchParams  # noqa: E402
-from tests.engine.helpers.beam_searches import EOS, make_prompts  # noqa: E402
-from tests.engine.helpers.server_helpers import ServerHere, open_request, serve_here  # noqa: E402
+from tests.engine.helpers.sampling.beam_searches import EOS, make_prompts  # noqa: E402
+from tests.engine.helpers.server.server_helpers import ServerHere, open_request, serve_here  # noqa: E402
+from tests.engine.helpers.thorough import either  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +73,7 @@ def test_the_length_penalty_reaches_the_search(server: ServerHere, offline: LLM)
     orders = []
     for length_penalty in (-20.0, 20.0):
         beams = []
-        for prompt in (each[-40:] for each in make_prompts(6)):
+        for prompt in (each[-40:] for each in make_prompts(either(2, 6))):
             asked = {"max_tokens": 12, "length_penalty": length_penalty}
             params = BeamSearchParams(beam_width=4, **asked)  # type: ignore[arg-type]
             (found,) = offline.beam_search([{"prompt_token_ids": prompt}], params)
@@ -106,9 +113,9 @@ def test_many_prompts_are_searched_for_together(server: ServerHere) -> None:
     [
         ({"stream": True}, "use_beam_search", "cannot be had with stream=true"),
         ({"echo": True, "logprobs": 1}, "echo", "does not score the prompt"),
-        ({"n": 11}, None, "logprobs=22 asks for more"),
-        ({"n": 0}, None, "beam_width must be an integer of at least 1, got 0"),
-        ({"max_tokens": 0}, None, "max_tokens must be an integer of at least 1, got 0"),
+        ({"n": 11}, "n", "n=11 with use_beam_search needs 22 log probabilities"),
+        ({"n": 0}, "n", "n must be an integer of at least 1, got 0"),
+        ({"max_tokens": 0}, "max_tokens", "max_tokens must be an integer of at least 1, got 0"),
         (
             {"n": 10, "max_tokens": 900, "prompt": ["a"] * 40},
             "n",
@@ -138,12 +145,13 @@ def test_a_client_that_leaves_ends_its_search(server: ServerHere) -> None:
     sock = open_request(server, body | {"ignore_eos": True})
     server.wait_until(server.engine.has_unfinished_requests, "a step of the search runs")
     sock.close()
+    server.wait_for_answers()
     server.check_unharmed()
 
 
 def test_a_processor_of_ones_own_hears_what_a_request_asks(offline: LLM) -> None:
     """`--logits-processors` at the server, and `vllm_xargs` in a body."""
-    name = "tests.engine.helpers.logits_processors:ForcePhrase"
+    name = "tests.engine.helpers.sampling.logits_processors:ForcePhrase"
     with serve_here(EngineConfig(logits_processors=[name])) as running:
         asked = {"phrase": [40, 50, 60], "at": 1}
         answer = running.complete(

@@ -13,7 +13,16 @@ from typing import Any
 
 import pytest
 
-for package in ("fastapi", "uvicorn", "httptools", "prometheus_client", "jinja2"):
+from tests.engine.helpers.patience import PATIENCE
+
+for package in (
+    "fastapi",
+    "uvicorn",
+    "httptools",
+    "prometheus_client",
+    "prometheus_fastapi_instrumentator",
+    "jinja2",
+):
     pytest.importorskip(package)
 
 from mini_vllm.engine.async_llm import AsyncLLM  # noqa: E402
@@ -24,8 +33,8 @@ from mini_vllm.entrypoints.openai.prompts import PromptReader  # noqa: E402
 from mini_vllm.entrypoints.openai.protocol import CompletionRequest  # noqa: E402
 from mini_vllm.entrypoints.openai.settings import ServerSettings  # noqa: E402
 from mini_vllm.tokenizer import Tokenizer  # noqa: E402
-from tests.engine.helpers.server_helpers import ServerHere, open_request, serve_here  # noqa: E402
-from tests.engine.helpers.text_helpers import write_checkpoint  # noqa: E402
+from tests.engine.helpers.engine.text_helpers import write_checkpoint  # noqa: E402
+from tests.engine.helpers.server.server_helpers import ServerHere, open_request, serve_here  # noqa: E402
 
 POST = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
 GET = b"GET /health HTTP/1.1\r\nHost: x\r\n"
@@ -33,7 +42,7 @@ LONG: dict[str, Any] = {"prompt": "x", "max_tokens": 900, "ignore_eos": True, "t
 
 
 def connect(server: ServerHere) -> socket.socket:
-    return socket.create_connection(("127.0.0.1", server.port), timeout=30)
+    return socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE)
 
 
 def read_all(sock: socket.socket) -> bytes:
@@ -69,7 +78,8 @@ def test_a_request_that_takes_long_is_not_late() -> None:
             threading.Event().wait(0.1)
 
     with serve_here(llm=AsyncLLM(stats=dawdle), client_timeout=0.2) as server:
-        assert server.complete(prompt="x", max_tokens=8, ignore_eos=True).status == 200
+        asked = server.in_time(lambda: server.complete(prompt="x", max_tokens=8, ignore_eos=True))
+        assert asked.status == 200
 
 
 def test_who_does_not_read_is_dropped() -> None:
@@ -106,7 +116,7 @@ def test_where_all_are_busy_a_new_one_may_ask_for_health_alone() -> None:
     gate = threading.Event()
 
     def hold(record: StepRecord) -> None:
-        assert gate.wait(20)
+        assert gate.wait(PATIENCE)
 
     with serve_here(llm=AsyncLLM(stats=hold), max_connections=2) as server:
         with contextlib.ExitStack() as stack:
@@ -152,7 +162,7 @@ def test_the_system_may_allow_fewer_connections(
     assert run.raise_open_files_limit(200) == 100
     assert asked == [(80, 100), (100, 100)]
     config = run.make_config(app, "critical")
-    assert config.http.keywords["door"].settings.max_connections == 36  # type: ignore[union-attr]
+    assert config.http.keywords["limits"].settings.max_connections == 36  # type: ignore[union-attr]
     assert "max_connections=512 is lowered to 36" in caplog.text
 
 
@@ -192,7 +202,7 @@ def test_a_step_that_hangs_turns_health_red() -> None:
 
     def hang(record: StepRecord) -> None:
         if record.index == 3:
-            assert gate.wait(25)
+            assert gate.wait(PATIENCE)
 
     llm = AsyncLLM(stats=hang)
     with serve_here(llm=llm, step_timeout=0.3) as server:

@@ -7,23 +7,30 @@ import json
 import socket
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-for package in ("fastapi", "uvicorn", "prometheus_client", "jinja2"):
+from tests.engine.helpers.patience import PATIENCE
+
+for package in (
+    "fastapi",
+    "uvicorn",
+    "prometheus_client",
+    "prometheus_fastapi_instrumentator",
+    "jinja2",
+):
     pytest.importorskip(package)
 
 from mini_vllm.config.engine import DEFAULT_MODEL, EngineConfig  # noqa: E402
 from mini_vllm.entrypoints.cli import serve  # noqa: E402
-from mini_vllm.entrypoints.openai.chat import ChatTemplate  # noqa: E402
-from mini_vllm.entrypoints.openai.protocol import ChatCompletionRequest  # noqa: E402
 from mini_vllm.entrypoints.openai.settings import ServerSettings  # noqa: E402
-from tests.engine.helpers.server_helpers import MODEL_NAME, ServerHere, serve_here  # noqa: E402
+from tests.engine.helpers.server.server_helpers import MODEL_NAME, ServerHere, serve_here  # noqa: E402
 
 LIMIT = 20_000
 HUGE = 10**30
+# LiteLLM, DSPy and Inspect know by these words, and by no status or code, that a shorter prompt would do.
+TOO_LONG = "This model's maximum context length is 1024 tokens. However, you requested "
 
 
 @pytest.fixture(scope="module")
@@ -46,16 +53,27 @@ BAD_COMPLETIONS: list[tuple[str, Any, str | None, str]] = [
     ("prompt", [1.5], "prompt", "got 1.5"),
     ("prompt", [-1], "prompt", "got -1"),
     ("prompt", {"a": 1}, "prompt", "got {'a': 1}"),
-    ("prompt", [264], None, "264 is out of vocabulary"),
-    ("prompt", [HUGE], None, "out of vocabulary"),
-    ("prompt", [1] * 1024, "prompt", "1024 tokens"),
-    ("prompt", "x" * 1024, "prompt", "1025 tokens"),
-    ("prompt", "x" * 19_000, "prompt", "19000 characters"),
-    ("prompt", ["x"] * 9, "n", "9 prompts with n=1 make 9 sequences"),
+    ("prompt", [264], "prompt", "264 is out of vocabulary"),
+    ("prompt", [HUGE], "prompt", "out of vocabulary"),
+    (
+        "prompt",
+        [1] * 1024,
+        "prompt",
+        TOO_LONG + "4 output tokens and your prompt contains 1024 input tokens",
+    ),
+    ("prompt", [1] * 1021, "prompt", "1021 input tokens, for a total of 1025 tokens."),
+    (
+        "prompt",
+        "x" * 1024,
+        "prompt",
+        TOO_LONG + "4 output tokens and your prompt contains 1025 input tokens",
+    ),
+    ("prompt", "x" * 19_000, "prompt", "19000 characters (more than "),
+    ("prompt", ["x"] * 9, "prompt", "9 prompts with n=1 make 9 sequences"),
     ("max_tokens", 0, "max_tokens", "at least 1, got 0"),
     ("max_tokens", -5, "max_tokens", "got -5"),
     ("max_tokens", -HUGE, "max_tokens", "at least 1"),
-    ("max_tokens", HUGE, "max_tokens", "1024"),
+    ("max_tokens", HUGE, "max_tokens", "cannot be greater than max_model_len=1024"),
     ("max_tokens", 1023, "prompt", "1023 output tokens"),
     ("max_tokens", 1.5, "max_tokens", "got 1.5"),
     ("max_tokens", "many", "max_tokens", "got 'many'"),
@@ -108,7 +126,7 @@ BAD_COMPLETIONS: list[tuple[str, Any, str | None, str]] = [
     ("stream_options", 1, "stream_options", "got 1"),
     ("priority", 2**63, "priority", "less than or equal to"),
     ("truncate_prompt_tokens", -2, "truncate_prompt_tokens", "got -2"),
-    ("truncate_prompt_tokens", 0, "prompt", "0 tokens"),
+    ("truncate_prompt_tokens", 0, "truncate_prompt_tokens", "0 tokens"),
     ("truncate_prompt_tokens", 1024, "truncate_prompt_tokens", "1024"),
     ("truncation_side", "up", "truncation_side", "got 'up'"),
     ("request_id", "", "request_id", "got ''"),
@@ -133,11 +151,11 @@ BAD_CHATS: list[tuple[str, Any, str | None, str]] = [
     ("messages", [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}],
      "messages", "reads text only"),
     ("messages", [{"role": "user", "content": [{"text": "x"}]}], "messages", "reads text only"),
-    ("messages", [{"role": "user", "content": "x" * 2000}], "prompt", "2003 tokens"),
+    ("messages", [{"role": "user", "content": "x" * 2000}], "messages", "2003 input tokens"),
     ("top_logprobs", 2, "top_logprobs", "needs logprobs=true"),
     ("top_logprobs", -2, "top_logprobs", "got -2"),
-    ("max_completion_tokens", 0, "max_tokens", "got 0"),
-    ("max_completion_tokens", 2000, "max_tokens", "2000"),
+    ("max_completion_tokens", 0, "max_completion_tokens", "at least 1, got 0"),
+    ("max_completion_tokens", 2000, "max_completion_tokens", "max_completion_tokens=2000 cannot"),
     ("tools", [], "tools", "at least one"),
     ("tools", [{"type": "function", "function": {"name": "f"}}], "tool_choice", "no parser"),
     ("tool_choice", "required", "tool_choice", "no parser"),
@@ -146,6 +164,8 @@ BAD_CHATS: list[tuple[str, Any, str | None, str]] = [
     ("chat_template_kwargs", {"chat_template": "x"}, "chat_template", "mini_vllm has not, because"),
     ("bad_words", "x", "bad_words", "got 'x'"),
     ("bad_words", [""], "bad_words", "empty string"),
+    ("bad_words", ["x"] * 1025, "bad_words", "at most 1024 entries"),
+    ("bad_words", ["x" * 1025], "bad_words", "at most 1024 characters"),
     ("temperature", -1, "temperature", "-1"),
     ("n", 9, "n", "9 sequences"),
 ]  # fmt: skip
@@ -261,7 +281,7 @@ def test_a_long_body_is_refused_before_it_is_read(server: ServerHere) -> None:
         (head + b"Content-Length: 999999999999\r\n\r\n", 0),
         (head + b"Transfer-Encoding: chunked\r\n\r\n", LIMIT // 1000 + 1),
     ):
-        with socket.create_connection(("127.0.0.1", server.port), timeout=10) as sock:
+        with socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE) as sock:
             sock.sendall(start + chunk * parts)
             assert sock.recv(4096).startswith(b"HTTP/1.1 413")
     assert server.send("/v1/completions", b" " * (LIMIT + 1)).status == 413
@@ -279,7 +299,7 @@ def test_who_sends_it_all_first_still_reads_the_refusal(server: ServerHere, chun
     else:
         start, parts = b"Content-Length: %d\r\n\r\n" % size, [b" " * 1000]
     for _ in range(5):
-        with socket.create_connection(("127.0.0.1", server.port), timeout=10) as sock:
+        with socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE) as sock:
             sock.sendall(head + start)
             for part in parts * (size // 1000):
                 sock.sendall(part)
@@ -308,7 +328,7 @@ def test_a_compressed_body_is_refused_by_name(server: ServerHere, coding: str) -
 def test_a_client_that_leaves_in_the_middle_of_its_body(server: ServerHere) -> None:
     head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
     for _ in range(5):
-        with socket.create_connection(("127.0.0.1", server.port), timeout=10) as sock:
+        with socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE) as sock:
             sock.sendall(head + b'Content-Length: 100\r\n\r\n{"prompt"')
     server.check_unharmed()
 
@@ -335,88 +355,6 @@ def test_a_key_is_asked_for_below_v1() -> None:
         assert server.send("/v1/models", headers={"Authorization": "bearer secret"}).status == 200
         assert server.send("/health").status == 200
         assert server.send("/metrics").status == 200
-
-
-# -- templates ------------------------------------------------------------------------------------
-
-
-def render(source: str, *messages: dict[str, Any], **fields: Any) -> str:
-    body = ChatCompletionRequest.model_validate({"messages": list(messages), **fields})
-    return ChatTemplate(source, {"bos_token": "<s>"}).render(body)
-
-
-HELLO = {"role": "user", "content": "Hello"}
-
-
-def test_templates_as_checkpoints_have_them() -> None:
-    """What Hugging Face's templates use: special tokens, loop controls, tojson, namespaces."""
-    source = (
-        "{{ bos_token }}{% set ns = namespace(n=0) %}{% for m in messages %}"
-        "{% if m.role == 'system' %}{% continue %}{% endif %}{% set ns.n = ns.n + 1 %}"
-        "{% generation %}[{{ m['content'] | trim }}]{% endgeneration %}{% endfor %}{{ ns.n }}"
-        "{% if tools %}{{ tools | tojson }}{% endif %}{% if think %}!{% endif %}"
-        "{{ '>' if add_generation_prompt }}"
-    )
-    system = {"role": "system", "content": "x"}
-    assert render(source, system, HELLO) == "<s>[Hello]1>"
-    tool = {"type": "function", "function": {"name": "<f>"}}
-    shown = render(source, HELLO, tools=[tool], tool_choice="none", add_generation_prompt=False)
-    assert shown == '<s>[Hello]1[{"type": "function", "function": {"name": "<f>"}}]'
-    assert render(source, HELLO, chat_template_kwargs={"think": True, "messages": []})[-2:] == "!>"
-
-
-@pytest.mark.parametrize(
-    ("source", "part"),
-    [
-        ("{{ raise_exception('no ' + messages[0].role) }}", "no user"),
-        ("{{ messages[9].content }}", "refuses"),
-        ("{{ 1 / 0 }}", "ZeroDivisionError"),
-        ("{{ messages.append(1) }}", "refuses"),
-        ("{{ ''.__class__.__mro__ }}", "refuses"),
-        ("{{ ().__class__.__base__.__subclasses__() }}", "refuses"),
-    ],
-)
-def test_a_template_that_fails_is_a_bad_request(source: str, part: str) -> None:
-    from mini_vllm.entrypoints.openai.errors import ApiError
-
-    with pytest.raises(ApiError, match=part) as caught:
-        render(source, HELLO)
-    assert caught.value.status == 400
-
-
-def test_a_message_cannot_be_continued_that_the_template_drops() -> None:
-    from mini_vllm.entrypoints.openai.errors import ApiError
-
-    fields = {"continue_final_message": True, "add_generation_prompt": False}
-    assert render("{{ messages[-1].content }}</s>", HELLO, **fields) == "Hello"
-    with pytest.raises(ApiError, match="cannot be continued"):
-        render("nothing", HELLO, **fields)
-
-
-def test_where_templates_are_found(tmp_path: Path) -> None:
-    config = tmp_path / "tokenizer_config.json"
-    assert ChatTemplate.from_folder(tmp_path) is None
-    body = ChatCompletionRequest.model_validate({"messages": [HELLO]})
-
-    def found(override: Path | None = None) -> str:
-        template = ChatTemplate.from_folder(tmp_path, override)
-        assert template is not None
-        return template.render(body)
-
-    named = [{"name": "tool_use", "template": "t"}, {"name": "default", "template": "d"}]
-    config.write_text(json.dumps({"chat_template": named}))
-    assert found() == "d"
-    config.write_text(
-        json.dumps({"chat_template": "{{ eos_token }}", "eos_token": {"content": "</s>"}})
-    )
-    assert found() == "</s>"
-    (tmp_path / "chat_template.jinja").write_text("file")
-    assert found() == "file"
-    (tmp_path / "mine.jinja").write_text("mine")
-    assert found(tmp_path / "mine.jinja") == "mine"
-    (tmp_path / "mine.jinja").write_text("{% if %}")
-    with pytest.raises(ValueError, match="not valid Jinja"):
-        found(tmp_path / "mine.jinja")
 
 
 # -- settings -------------------------------------------------------------------------------------

@@ -13,13 +13,26 @@ from typing import Any
 
 import pytest
 
-for package in ("fastapi", "uvicorn", "prometheus_client", "jinja2"):
+from tests.engine.helpers.patience import PATIENCE
+
+for package in (
+    "fastapi",
+    "uvicorn",
+    "prometheus_client",
+    "prometheus_fastapi_instrumentator",
+    "jinja2",
+):
     pytest.importorskip(package)
 openai = pytest.importorskip("openai")
 
 from mini_vllm import LLM, EngineConfig, SamplingParams  # noqa: E402
 from mini_vllm.config.engine import DEFAULT_MODEL  # noqa: E402
-from tests.engine.helpers.server_helpers import MODEL_NAME, ServerHere, serve_here, serve_there  # noqa: E402
+from tests.engine.helpers.server.server_helpers import (  # noqa: E402
+    MODEL_NAME,
+    ServerHere,
+    serve_here,
+    serve_there,
+)
 
 PROMPT = "The KV cache"
 MESSAGES: list[Any] = [{"role": "user", "content": "What is a block?"}]
@@ -246,7 +259,7 @@ def test_requests_out_of_the_schema_never_end_in_a_500() -> None:
                         del case.body[name]  # its ids are random, few in the vocabulary
                 for place, message in enumerate(case.body.get("messages") or []):
                     message["role"] = "assistant" if place % 2 else "user"
-            response = case.call(timeout=30)
+            response = case.call(timeout=PATIENCE)
             statuses[response.status_code] = statuses.get(response.status_code, 0) + 1
             assert response.status_code < 500, (response.text, case.body)
             if response.status_code >= 400:
@@ -268,11 +281,13 @@ def test_requests_out_of_the_schema_never_end_in_a_500() -> None:
         for result in schema.get_all_operations():
             operation = result.ok()
             posts = bool(list(operation.body))
-            run(server, operation, schemathesis.GenerationMode.POSITIVE, 30 if posts else 3)
+            run(server, operation, schemathesis.GenerationMode.POSITIVE, 60 if posts else 3)
             if posts:
-                run(server, operation, schemathesis.GenerationMode.NEGATIVE, 20)
-        assert statuses[200] >= 15, statuses
-        assert statuses[400] >= 40, statuses
+                run(server, operation, schemathesis.GenerationMode.NEGATIVE, 50)
+        print(f"{sum(statuses.values())} requests by status: {dict(sorted(statuses.items()))}")
+        assert sum(statuses.values()) >= 600, statuses
+        assert statuses[200] >= 30, statuses
+        assert statuses[400] >= 80, statuses
         server.check_unharmed()
 
 
@@ -306,7 +321,7 @@ def test_vllm_bench_serve_gets_every_answer(tmp_path: Path) -> None:
             "OMP_NUM_THREADS": "1",
         }  # fmt: skip
         done = subprocess.run(
-            command, capture_output=True, text=True, timeout=400, check=False, env=environment
+            command, capture_output=True, text=True, timeout=PATIENCE, check=False, env=environment
         )
         assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
         result = json.loads((tmp_path / "result.json").read_text())

@@ -11,15 +11,28 @@ from typing import Any
 
 import pytest
 
-for package in ("fastapi", "uvicorn", "prometheus_client", "jinja2", "httpx"):
+for package in (
+    "fastapi",
+    "uvicorn",
+    "prometheus_client",
+    "prometheus_fastapi_instrumentator",
+    "jinja2",
+    "httpx",
+):
     pytest.importorskip(package)
 
 from mini_vllm import EngineConfig  # noqa: E402
 from mini_vllm.engine.async_llm import AsyncLLM  # noqa: E402
 from mini_vllm.entrypoints.openai.app import build_app  # noqa: E402
 from mini_vllm.entrypoints.openai.settings import ServerSettings  # noqa: E402
-from tests.engine.helpers.server_compare import differences, page_section, recorded, rows, section  # noqa: E402
-from tests.engine.helpers.server_play import SERVERS, play, requests  # noqa: E402
+from tests.engine.helpers.server.server_compare import (  # noqa: E402
+    differences,
+    page_section,
+    recorded,
+    rows,
+    section,
+)
+from tests.engine.helpers.server.server_play import SERVERS, play, requests  # noqa: E402
 
 
 def answers_here() -> list[dict[str, Any]]:
@@ -76,4 +89,4 @@ def test_every_row_of_the_table_still_differs(found: dict[str, list[str]]) -> No
 
 
 def test_the_page_shows_the_table() -> None:
-    assert page_section() == section(), "run: python -m tests.engine.helpers.server_compare"
+    assert page_section() == section(), "run: python -m tests.engine.helpers.server.server_compare"

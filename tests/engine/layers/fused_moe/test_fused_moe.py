@@ -12,7 +12,7 @@ from mini_vllm.layers.fused_moe.fused_moe import fused_experts, reference_expert
 from mini_vllm.layers.fused_moe.layer import FusedMoE
 from mini_vllm.layers.fused_moe.router import fused_topk
 from mini_vllm.models.registry import read_config
-from tests.engine.helpers.model_helpers import random_weights
+from tests.engine.helpers.models.model_helpers import random_weights
 
 FORMS = [reference_experts, fused_experts]
 

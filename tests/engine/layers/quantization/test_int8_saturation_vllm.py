@@ -7,7 +7,7 @@ import platform
 
 import pytest
 
-from tests.engine.helpers.vllm_helpers import ROOT, output_of
+from tests.engine.helpers.real_vllm.vllm_helpers import ROOT, output_of
 
 pytestmark = [
     pytest.mark.vllm,
@@ -38,5 +38,5 @@ def test_without_vnni_two_products_are_added_in_16_bits() -> None:
 
 def test_the_page_shows_what_the_script_prints() -> None:
     printed = output_of(SCRIPT, "--avx2").strip().splitlines()
-    page = (ROOT / "FOUND_IN_VLLM.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs/FOUND_IN_VLLM.md").read_text(encoding="utf-8")
     assert "\n".join(printed) in page

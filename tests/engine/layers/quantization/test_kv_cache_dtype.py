@@ -24,11 +24,16 @@ from mini_vllm.layers.quantization.kv_cache import (
     make_step,
     page_size_bytes,
 )
-from tests.engine.helpers.engine_helpers import SMALL, engine_over_random_model, random_model, run
-from tests.engine.helpers.kv_cache_vllm import SCALES, write_scaled
-from tests.engine.helpers.model_helpers import make_step as attention_step
+from tests.engine.helpers.engine.engine_helpers import (
+    SMALL,
+    engine_over_random_model,
+    random_model,
+    run,
+)
+from tests.engine.helpers.engine.workloads import DenseAttention, prompts
+from tests.engine.helpers.models.model_helpers import make_step as attention_step
+from tests.engine.helpers.quantization.kv_cache_vllm import SCALES, write_scaled
 from tests.engine.helpers.thorough import either
-from tests.engine.helpers.workloads import DenseAttention, prompts
 
 KINDS = KV_CACHE_DTYPES[1:]
 LEAD = 0.05  # logits: what a K that falls on the other side of a tie may move

@@ -18,10 +18,10 @@ from mini_vllm.config.engine import KV_CACHE_DTYPES
 from mini_vllm.config.model import LlamaConfig
 from mini_vllm.layers.quantization import kv_cache
 from mini_vllm.layers.quantization.kv_cache import FORMATS, PerTensor, page_size_bytes
-from tests.engine.helpers.kv_cache_vllm import BYTES, NUM_TOKENS, PROMPTS, SHAPES
-from tests.engine.helpers.vllm_helpers import NO_FP8_CACHE, output_of
+from tests.engine.helpers.quantization.kv_cache_vllm import BYTES, NUM_TOKENS, PROMPTS, SHAPES
+from tests.engine.helpers.real_vllm.vllm_helpers import NO_FP8_CACHE, output_of
 
-HELPERS = Path(__file__).parents[2] / "helpers"
+HELPERS = Path(__file__).parents[2] / "helpers" / "quantization"
 
 
 class Cut(PerTensor):

@@ -10,19 +10,26 @@ import numpy as np
 import pytest
 
 from mini_vllm.layers.linear import Linear
-from mini_vllm.layers.quantization.config import NoQuantizationConfig, OnlineQuantizationConfig
+from mini_vllm.layers.quantization.base import NoQuantizationConfig
+from mini_vllm.layers.quantization.config import OnlineQuantizationConfig
 from mini_vllm.layers.quantization.float_formats import E4M3
-from mini_vllm.layers.quantization.linear import (
+from mini_vllm.layers.quantization.linear import unpack_numbers
+from mini_vllm.layers.quantization.pack import pack_int32, unpack_int32
+from mini_vllm.layers.quantization.scaled import (
     Fp8LinearMethod,
     W8A8Int8LinearMethod,
+    quantize_per_token_asymmetric_int8,
     quantize_per_token_fp8,
     quantize_per_token_int8,
-    unpack_numbers,
 )
-from mini_vllm.layers.quantization.pack import pack_int32, unpack_int32
 from mini_vllm.model_loader import load_model, load_weights
-from tests.engine.helpers.model_helpers import texts, whole, write_checkpoint
-from tests.engine.helpers.quantized_helpers import cases, quantized_weight, twin, write_quantized
+from tests.engine.helpers.models.model_helpers import texts, whole, write_checkpoint
+from tests.engine.helpers.quantization.quantized_helpers import (
+    cases,
+    quantized_weight,
+    twin,
+    write_quantized,
+)
 
 CASES = cases(group=16)
 
@@ -112,6 +119,19 @@ def test_activations_get_a_scale_a_row() -> None:
     np.testing.assert_allclose(numbers[3] * scale[3], x[3], rtol=0.07)
 
 
+def test_a_row_may_have_a_zero_point_of_its_own() -> None:
+    """From its smallest number to its largest; one number alone is coded from 0."""
+    x = np.array(
+        [[0, 1, 2.55], [-5, -5, -5], [0, 0, 0], [100, 101, 102.55], [-1e-38, 0, 0]], np.float32
+    )
+    with np.errstate(all="raise", under="ignore"):
+        codes, scale, zero_point = quantize_per_token_asymmetric_int8(x)
+    assert codes[0].tolist() == [-128, -28, 127]
+    assert codes[2].tolist() == [-128] * 3
+    np.testing.assert_allclose((codes - zero_point) * scale, x, rtol=0, atol=0.006)
+    assert np.abs((codes - zero_point) * scale - x)[[1, 2, 4]].max() < 1e-6
+
+
 def test_a_row_of_next_to_nothing_has_finite_codes() -> None:
     """1 divided by its scale would be infinite, and infinity times a 0 beside it is NaN."""
     x = np.array([[1e-38, 0, -1e-38], [1e-45, 0, 0]], np.float32)
@@ -180,7 +200,7 @@ def test_either_order_in_memory_gives_the_product(
     from_the_left: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Which one a machine takes depends on its BLAS; rows are those of float64 to float32's last digits."""
-    from mini_vllm.layers.quantization import linear as module
+    from mini_vllm.layers.quantization import base as module
 
     monkeypatch.setattr(module, "has_small_matrix_kernels", lambda: from_the_left)
     weights = {"q.weight": rows(24, 32, 1)}

@@ -1,0 +1,68 @@
+"""How the front end speaks to the core: requests go out, outputs come back, and nothing else is touched.
+
+Mirrors `vllm/v1/engine/core_client.py`. Upstream the core usually runs in a process of its own, and a
+client sends messages over a socket; here there is the client for a core in this process. Left out: the
+others, start-up of processes, utility calls such as sleep.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+
+from mini_vllm.core.request import EngineCoreRequest
+from mini_vllm.core.sched.output import EngineCoreOutput
+from mini_vllm.engine.core import EngineCore
+
+
+class EngineCoreClient(ABC):
+    """What the front end asks of the core (`vllm/v1/engine/core_client.py:70 EngineCoreClient`)."""
+
+    @abstractmethod
+    def add_request(self, request: EngineCoreRequest) -> None:
+        """Queue a request. Raises ValueError, and has then changed nothing, for one that the KV cache could
+        never hold."""
+
+    @abstractmethod
+    def abort_requests(self, request_ids: Iterable[str]) -> None:
+        """End requests at once and free their blocks."""
+
+    @abstractmethod
+    def get_output(self) -> list[EngineCoreOutput]:
+        """The outputs of the next step. Raises EngineDeadError if an earlier one failed."""
+
+    @abstractmethod
+    def drain(self) -> None:
+        """Let the worker come to rest: no request waits for what is in flight."""
+
+    @abstractmethod
+    def reset_prefix_cache(
+        self, reset_running_requests: bool = False, reset_connector: bool = False
+    ) -> bool:
+        """As `EngineCore.reset_prefix_cache`."""
+
+
+class InprocClient(EngineCoreClient):
+    """The core in this process, which steps when it is asked for outputs
+    (`vllm/v1/engine/core_client.py:275 InprocClient`)."""
+
+    def __init__(self, engine_core: EngineCore) -> None:
+        self.engine_core = engine_core
+
+    def add_request(self, request: EngineCoreRequest) -> None:
+        self.engine_core.add_request(self.engine_core.preprocess_add_request(request))
+
+    def abort_requests(self, request_ids: Iterable[str]) -> None:
+        self.engine_core.abort_requests(request_ids)
+
+    def get_output(self) -> list[EngineCoreOutput]:
+        return self.engine_core.step_fn()
+
+    def drain(self) -> None:
+        while self.engine_core.batch_queue:
+            self.engine_core.step_fn()
+
+    def reset_prefix_cache(
+        self, reset_running_requests: bool = False, reset_connector: bool = False
+    ) -> bool:
+        return self.engine_core.reset_prefix_cache(reset_running_requests, reset_connector)
