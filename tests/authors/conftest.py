@@ -20,8 +20,8 @@ from course.learner.labs import Course, Lab  # noqa: E402
 
 @pytest.fixture(scope="module", autouse=True)
 def leave_no_groups_of_vllm() -> Iterator[None]:
-    """A model of vLLM's that ran in this process leaves its process groups. The next model takes them as they are,
-    and a mixture of experts after a dense model then finds no group for its experts."""
+    """A model of vLLM's that ran in this process leaves its process groups. The next model takes them as they
+    are, and a mixture of experts after a dense model then finds no group for its experts."""
     yield
     state = sys.modules.get("vllm.distributed.parallel_state")
     if state is not None and state.model_parallel_is_initialized():

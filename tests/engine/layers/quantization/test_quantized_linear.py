@@ -195,17 +195,20 @@ def test_columns_in_the_order_of_their_groups_are_not_moved(tmp_path: Path) -> N
     np.testing.assert_allclose(got, expected[:, linear.perm], rtol=1e-6)
 
 
-@pytest.mark.parametrize("from_the_left", [True, False])
+@pytest.mark.parametrize("small", [True, False])
+@pytest.mark.parametrize("small_kernels", [True, False])
 def test_either_order_in_memory_gives_the_product(
-    from_the_left: bool, monkeypatch: pytest.MonkeyPatch
+    small_kernels: bool, small: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Which one a machine takes depends on its BLAS; rows are those of float64 to float32's last digits."""
+    """Which one a machine takes depends on its BLAS, and for a small matrix does not; rows are those of float64
+    to float32's last digits."""
     from mini_vllm.layers.quantization import base as module
 
-    monkeypatch.setattr(module, "has_small_matrix_kernels", lambda: from_the_left)
+    monkeypatch.setattr(module, "has_small_matrix_kernels", lambda: small_kernels)
+    monkeypatch.setattr(module, "SMALL_WEIGHT", 24 * 32 + small)
     weights = {"q.weight": rows(24, 32, 1)}
     linear = Linear(weights, 32, {"q": 24}, False, NoQuantizationConfig())
-    assert linear.weight.flags.c_contiguous is from_the_left
+    assert linear.weight.flags.c_contiguous is (small_kernels and not small)
     for n in (1, 2, 5, 40):
         x = rows(n, 32, n)
         got, want = linear(x), x.astype(np.float64) @ weights["q.weight"].T.astype(np.float64)
