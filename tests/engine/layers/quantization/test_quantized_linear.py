@@ -200,8 +200,8 @@ def test_columns_in_the_order_of_their_groups_are_not_moved(tmp_path: Path) -> N
 def test_either_order_in_memory_gives_the_product(
     small_kernels: bool, small: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Which one a machine takes depends on its BLAS, and for a small matrix does not; rows are those of float64
-    to float32's last digits."""
+    """Which one a machine takes depends on its BLAS, and for a small matrix does not; rows are those of
+    float64 to float32's last digits."""
     from mini_vllm.layers.quantization import base as module
 
     monkeypatch.setattr(module, "has_small_matrix_kernels", lambda: small_kernels)
