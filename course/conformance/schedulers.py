@@ -16,7 +16,7 @@ import mini_vllm.core.sched.scheduler as m_scheduler
 from course.conformance.core import BlockPool, hash_size, in_groups, make_manager
 from course.conformance.groups import kv_cache_config as our_groups
 from course.conformance.missing import Missing, refuse
-from mini_vllm.config.engine import EngineConfig
+from mini_vllm.config.engine import ResolvedConfig
 from mini_vllm.config.speculative import METHODS, SpeculativeConfig
 from mini_vllm.core.kv_cache_interface import KVCacheConfig
 
@@ -54,7 +54,7 @@ _PARTS = {
 }
 
 
-def engine_config(vllm_config: Any, pool: KVCacheConfig) -> EngineConfig:
+def engine_config(vllm_config: Any, pool: KVCacheConfig) -> ResolvedConfig:
     """The engine's settings for vLLM's; `Missing` for a feature that is on."""
     theirs, parallel = vllm_config.scheduler_config, vllm_config.parallel_config
     model = vllm_config.model_config
@@ -74,7 +74,7 @@ def engine_config(vllm_config: Any, pool: KVCacheConfig) -> EngineConfig:
     if not theirs.enable_chunked_prefill:
         # vLLM holds the budget against another field, SchedulerConfig.max_model_len, which tests set low.
         max_model_len = min(max_model_len, budget)
-    return EngineConfig(
+    return ResolvedConfig(
         block_size=hash_size(pool),
         num_gpu_blocks=pool.num_blocks,
         max_model_len=max_model_len,
@@ -117,8 +117,6 @@ class _Face(m_scheduler.Scheduler):
     ) -> None:
         groups = our_groups(kv_cache_config)
         config = engine_config(vllm_config, groups)
-        assert config.num_gpu_blocks is not None
-        assert config.max_model_len is not None
         caching = config.enable_prefix_caching
         pool = BlockPool(config.num_gpu_blocks, caching)
         eagle = config.speculation is not None and config.speculation.use_eagle()

@@ -42,7 +42,7 @@ from course.parity.traces import (
     is_async,
     read_traces,
 )
-from mini_vllm.config.engine import EngineConfig
+from mini_vllm.config.engine import ResolvedConfig
 from mini_vllm.config.speculative import SpeculativeConfig
 from mini_vllm.core.hybrid_kv_cache_manager import HybridKVCacheManager
 from mini_vllm.core.kv_cache_interface import (
@@ -85,9 +85,9 @@ class Difference:
     end: tuple[str, ...] = ()
 
 
-def engine_config(config: Config) -> EngineConfig:
-    """The `EngineConfig` that a trace's config means."""
-    return EngineConfig(
+def engine_config(config: Config) -> ResolvedConfig:
+    """The settings that a trace's config means."""
+    return ResolvedConfig(
         block_size=config["block_size"],
         num_gpu_blocks=config["num_blocks"],
         max_num_seqs=config["max_num_seqs"],
@@ -95,7 +95,7 @@ def engine_config(config: Config) -> EngineConfig:
         long_prefill_token_threshold=config["long_prefill_token_threshold"],
         enable_prefix_caching=config["enable_prefix_caching"],
         max_model_len=config["max_model_len"],
-        scheduling_policy=config["policy"],  # type: ignore[arg-type]  # EngineConfig checks it
+        scheduling_policy=config["policy"],  # type: ignore[arg-type]  # it is checked there
         enable_chunked_prefill=config.get("enable_chunked_prefill", True),
         scheduler_reserve_full_isl=config.get("scheduler_reserve_full_isl", True),
         speculative_config=_speculation(config),

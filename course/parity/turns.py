@@ -14,7 +14,7 @@ from typing import Any
 
 from course.parity.decisions import mini_parts
 from course.parity.traces import Arrival, Decision, Run, Trace, TraceError
-from mini_vllm.config.engine import EngineConfig
+from mini_vllm.config.engine import ResolvedConfig
 from mini_vllm.core.kv_cache_manager import KVCacheBlocks, KVCacheManager
 from mini_vllm.core.request import Request
 from mini_vllm.core.sched.scheduler import Scheduler
@@ -114,7 +114,7 @@ def follow(trace: Trace, steps: int | None = None) -> list[Turns]:
     manager.log = log
     turns: tuple[Turn, ...] = ()
 
-    def scheduler(engine: EngineConfig) -> Scheduler:
+    def scheduler(engine: ResolvedConfig) -> Scheduler:
         made = Scheduler(engine, manager)
         schedule = made.schedule
 

@@ -1,4 +1,4 @@
-"""What several settings of a checkpoint have in common: how they are read, and what is refused."""
+"""What settings of the engine and of a checkpoint have in common: how they are read, and what is refused."""
 
 from __future__ import annotations
 
@@ -15,6 +15,28 @@ class CheckpointError(ValueError):
 MOST = 2**31 - 1
 """No size is more: ids and positions are int32."""
 FLOAT32_MAX = 3.4028234e38
+
+
+def check_integer(name: str, value: object, least: int, most: int = MOST) -> None:
+    """Raises ValueError unless it is an integer in these bounds."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ValueError(
+            f"{name} must be an integer of at least {least}, got {shorten_repr(value)}"
+        )
+    if value > most:
+        raise ValueError(f"{name} must be an integer of at most {most}, got {shorten_repr(value)}")
+
+
+def check_flag(name: str, value: object) -> None:
+    """Raises ValueError unless it is True or False."""
+    if not isinstance(value, bool):
+        raise ValueError(f"{name} must be True or False, got {shorten_repr(value)}")
+
+
+def check_one_of(name: str, value: object, choices: tuple[str, ...]) -> None:
+    """Raises ValueError unless it is one of these."""
+    if value not in choices:
+        raise ValueError(f"{name} must be one of {', '.join(choices)}, got {shorten_repr(value)}")
 
 
 def check_activation(raw: Mapping[str, Any], key: str, supported: tuple[str, ...]) -> None:

@@ -15,7 +15,7 @@ import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Self
 
-from mini_vllm.config.engine import EngineConfig
+from mini_vllm.config.engine import ResolvedConfig
 from mini_vllm.core.block_pool import BlockPool
 from mini_vllm.core.kv_cache_interface import FullAttentionSpec
 from mini_vllm.core.kv_cache_utils import KVCacheBlock
@@ -90,9 +90,8 @@ class KVCacheManager:
         self.prefix_cache_stats = PrefixCacheStats()
 
     @classmethod
-    def from_config(cls, config: EngineConfig) -> Self:
-        """The manager for these settings, whose `num_gpu_blocks` and `max_model_len` must be set."""
-        assert config.num_gpu_blocks is not None and config.max_model_len is not None
+    def from_config(cls, config: ResolvedConfig) -> Self:
+        """The manager for these settings."""
         return cls(
             config.num_gpu_blocks,
             config.block_size,

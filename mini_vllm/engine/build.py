@@ -13,12 +13,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from mini_vllm.attention.registry import get_backend
-from mini_vllm.config.engine import DEFAULT_KV_CACHE_BYTES, EngineConfig
+from mini_vllm.config.cache import DEFAULT_KV_CACHE_BYTES
+from mini_vllm.config.engine import EngineConfig, ResolvedConfig
 from mini_vllm.core.kv_cache_groups import block_bytes, get_kv_cache_config
 from mini_vllm.core.kv_cache_manager import KVCacheManager
 from mini_vllm.engine.parts import DEFAULT_PARTS, EngineParts
 from mini_vllm.layers.quantization import get_quantization_config
-from mini_vllm.models.llama import LlamaForCausalLM
+from mini_vllm.models.interfaces_base import ModelForTextGeneration
 from mini_vllm.sample.sampler import Sampler
 from mini_vllm.utils.math import cdiv
 from mini_vllm.utils.memory import available_memory
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from mini_vllm.core.hybrid_kv_cache_manager import HybridKVCacheManager
 
 
-def resolve_config(config: EngineConfig, model: LlamaForCausalLM) -> EngineConfig:
+def resolve_config(config: EngineConfig, model: ModelForTextGeneration) -> ResolvedConfig:
     """Fill in what depends on the model: `max_model_len`, `num_gpu_blocks` and `kv_cache_dtype`.
 
     The longest request is what the model's positions allow; a tokenizer's `model_max_length` is for models
@@ -80,8 +81,9 @@ def resolve_config(config: EngineConfig, model: LlamaForCausalLM) -> EngineConfi
             config.max_num_seqs * cdiv(max_model_len, config.block_size) * len(groups) + 1
         )
         config = dataclasses.replace(config, num_gpu_blocks=min(num_gpu_blocks, max_useful_blocks))
-    check_memory(config, model.config, drafter_bytes_per_block)
-    return config
+    resolved = ResolvedConfig.of(config)
+    check_memory(resolved, model.config, drafter_bytes_per_block)
+    return resolved
 
 
 def default_kv_cache_bytes(longest_request: int) -> int:
@@ -90,7 +92,7 @@ def default_kv_cache_bytes(longest_request: int) -> int:
     return max(DEFAULT_KV_CACHE_BYTES, min(longest_request, available_memory() // 4))
 
 
-def make_sampler(parts: EngineParts, config: EngineConfig) -> Sampler:
+def make_sampler(parts: EngineParts, config: ResolvedConfig) -> Sampler:
     """The sampler of these parts; another's need know no mode of logprobs but the usual one."""
     if config.logprobs_mode == "raw_logprobs":
         return parts.sampler(config.seed)
@@ -98,7 +100,7 @@ def make_sampler(parts: EngineParts, config: EngineConfig) -> Sampler:
 
 
 def make_model_runner(
-    model: LlamaForCausalLM, config: EngineConfig, parts: EngineParts
+    model: ModelForTextGeneration, config: ResolvedConfig, parts: EngineParts
 ) -> ModelRunner:
     """The one model runner, with what runs the model under this attention backend, plainly or as graphs,
     and the components of the abilities that are on.
@@ -131,13 +133,12 @@ def make_model_runner(
 
 
 def make_kv_cache_manager(
-    model: LlamaForCausalLM, config: EngineConfig, parts: EngineParts
+    model: ModelForTextGeneration, config: ResolvedConfig, parts: EngineParts
 ) -> KVCacheManager | HybridKVCacheManager:
     """The manager of the KV cache: of one group of full attention, or the one that knows groups and windows.
 
     Raises ValueError for another's part that knows nothing of groups.
     """
-    assert config.num_gpu_blocks is not None and config.max_model_len is not None
     kv_cache_config = get_kv_cache_config(model.config, config.block_size, config.num_gpu_blocks)
     use_eagle = config.speculation is not None and config.speculation.use_eagle()
     if kv_cache_config.is_plain:
@@ -167,7 +168,7 @@ def make_kv_cache_manager(
     )
 
 
-def check_windows(model: LlamaForCausalLM, config: EngineConfig) -> None:
+def check_windows(model: ModelForTextGeneration, config: ResolvedConfig) -> None:
     """Raises ValueError, naming it, for a setting that does not go with a model that attends to a window."""
     if not any(model.config.sliding_windows):
         return

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from mini_vllm.config.engine import EngineConfig
+from mini_vllm.config.engine import ResolvedConfig
 from mini_vllm.core.request import EngineCoreRequest, Request, RequestStatus
 from mini_vllm.core.sched.output import EngineCoreOutput, SchedulerOutput
 from mini_vllm.engine.build import make_kv_cache_manager, make_model_runner
@@ -18,7 +18,7 @@ from mini_vllm.engine.parts import DEFAULT_PARTS, EngineParts
 from mini_vllm.engine.step_record import StepRecord, StepResult
 from mini_vllm.executor.abstract import Executor
 from mini_vllm.executor.uniproc_executor import UniProcExecutor
-from mini_vllm.models.llama import LlamaForCausalLM
+from mini_vllm.models.interfaces_base import ModelForTextGeneration
 
 if TYPE_CHECKING:
     from mini_vllm.engine.batch_queue import BatchQueue
@@ -39,10 +39,12 @@ class EngineCore:
     """
 
     def __init__(
-        self, model: LlamaForCausalLM, config: EngineConfig, parts: EngineParts = DEFAULT_PARTS
+        self,
+        model: ModelForTextGeneration,
+        config: ResolvedConfig,
+        parts: EngineParts = DEFAULT_PARTS,
     ) -> None:
         self.config = config
-        assert config.num_gpu_blocks is not None and config.max_model_len is not None
         model.set_max_model_len(config.max_model_len)
         self.use_spec_decode = config.speculation is not None
         # First what may not fit into memory, and says so; a block's bookkeeping comes after.

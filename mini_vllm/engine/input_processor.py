@@ -17,7 +17,7 @@ from typing import TypedDict
 
 import numpy as np
 
-from mini_vllm.config.engine import EngineConfig
+from mini_vllm.config.engine import ResolvedConfig
 from mini_vllm.core.request import EngineCoreRequest
 from mini_vllm.inputs import TextPrompt, TokensPrompt
 from mini_vllm.sample.logitsprocs import (
@@ -54,7 +54,7 @@ class InputProcessor:
     """Tokenizes, validates, fills in defaults.
 
     Args:
-        config: `max_model_len` must be set.
+        config: the engine's.
         vocab_size: the model's.
         tokenizer: None if only token ids will be given.
         eos_token_ids: the model's. EOS proper is the tokenizer's; any others are stop tokens.
@@ -62,12 +62,11 @@ class InputProcessor:
 
     def __init__(
         self,
-        config: EngineConfig,
+        config: ResolvedConfig,
         vocab_size: int,
         tokenizer: Tokenizer | None,
         eos_token_ids: Sequence[int] = (),
     ) -> None:
-        assert config.max_model_len is not None
         self.config = config
         self.max_model_len = config.max_model_len
         self.vocab_size = vocab_size

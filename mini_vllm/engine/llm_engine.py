@@ -25,7 +25,7 @@ from mini_vllm.engine.output_processor import OutputProcessor, RequestState
 from mini_vllm.engine.parts import DEFAULT_PARTS, EngineParts
 from mini_vllm.engine.step_record import StepRecord
 from mini_vllm.model_loader import find_model, get_model
-from mini_vllm.models.llama import LlamaForCausalLM
+from mini_vllm.models.interfaces_base import ModelForTextGeneration
 from mini_vllm.outputs import RequestOutput
 from mini_vllm.sampling_params import SamplingParams
 from mini_vllm.tokenizer import Tokenizer
@@ -53,7 +53,7 @@ class LLMEngine:
 
     def __init__(
         self,
-        model: str | Path | LlamaForCausalLM = DEFAULT_MODEL,
+        model: str | Path | ModelForTextGeneration = DEFAULT_MODEL,
         config: EngineConfig | None = None,
         *,
         tokenizer: Tokenizer | None = None,

@@ -11,12 +11,12 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mini_vllm.config.engine import EngineConfig
+from mini_vllm.config.engine import ResolvedConfig
 from mini_vllm.core.block_pool import BlockPool
 from mini_vllm.core.kv_cache_manager import KVCacheManager
 from mini_vllm.core.sched.output import ModelRunnerOutput
 from mini_vllm.core.sched.scheduler import Scheduler
-from mini_vllm.models.llama import LlamaForCausalLM
+from mini_vllm.models.interfaces_base import ModelForTextGeneration
 from mini_vllm.sample.sampler import Sampler
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class EngineParts:
     kv_cache_manager: Callable[..., KVCacheManager] = KVCacheManager
     scheduler: Callable[..., Scheduler] | None = None
     sampler: Callable[..., Sampler] = Sampler
-    drafter: Callable[[EngineConfig, LlamaForCausalLM], Drafter] | None = None
+    drafter: Callable[[ResolvedConfig, ModelForTextGeneration], Drafter] | None = None
     rejection_sampler: Callable[..., RejectionSampler] | None = None
     attention: Callable[[], AttentionBackend] | None = None
     graph_runner: Callable[..., GraphRunner] | None = None
@@ -73,7 +73,7 @@ class EngineParts:
     done_early: Callable[[Future[ModelRunnerOutput]], bool] = wait_for_second_plan
     kv_event_publisher: KVEventPublisher | None = None
 
-    def make_scheduler(self, config: EngineConfig, kv_cache_manager: KVCacheManager) -> Scheduler:
+    def make_scheduler(self, config: ResolvedConfig, kv_cache_manager: KVCacheManager) -> Scheduler:
         """The scheduler for these settings."""
         usual: Callable[..., Scheduler] = Scheduler
         if config.async_scheduling:
@@ -85,7 +85,7 @@ class EngineParts:
             scheduler.kv_event_publisher = self.kv_event_publisher
         return scheduler
 
-    def make_block_pool(self, config: EngineConfig) -> BlockPool:
+    def make_block_pool(self, config: ResolvedConfig) -> BlockPool:
         """The block pool for these settings.
 
         Raises ValueError if events are wanted of another's pool, which makes none.
@@ -99,7 +99,6 @@ class EngineParts:
             )
         from mini_vllm.core.event_block_pool import EventBlockPool
 
-        assert config.num_gpu_blocks is not None
         return EventBlockPool(
             config.num_gpu_blocks, config.enable_prefix_caching, config.block_size
         )

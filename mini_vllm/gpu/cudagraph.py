@@ -25,7 +25,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from mini_vllm import attention
-from mini_vllm.config.engine import EngineConfig
+from mini_vllm.config.engine import ResolvedConfig
 from mini_vllm.core.kv_cache_interface import KVCacheConfig
 from mini_vllm.cudagraph import (
     BatchDescriptor,
@@ -236,7 +236,7 @@ class TorchGraphForward(TorchForward):
     def __init__(
         self,
         model: Any,
-        config: EngineConfig,
+        config: ResolvedConfig,
         kv_cache_config: KVCacheConfig,
         graph_runner: Callable[..., Any] = GraphRunner,
         cudagraph_dispatcher: Callable[..., CudagraphDispatcher] = CudagraphDispatcher,
@@ -256,7 +256,6 @@ class TorchGraphForward(TorchForward):
         )
         self._steps = StepDispatcher(config, mode, cudagraph_dispatcher)
         self.dispatcher = self._steps.dispatcher
-        assert config.max_model_len is not None
         self._max_model_len = config.max_model_len
         self._max_blocks = cdiv(config.max_model_len, config.block_size)
         # All of a Llama's layers have the same.

@@ -21,9 +21,10 @@ from torch import Tensor
 
 from mini_vllm import attention
 from mini_vllm.attention.backend import Array
-from mini_vllm.config.engine import EngineConfig
+from mini_vllm.config.engine import ResolvedConfig
 from mini_vllm.core.kv_cache_interface import KVCacheConfig
 from mini_vllm.gpu.backend import AttentionMetadata, count_decodes
+from mini_vllm.gpu.llama import LlamaForCausalLM
 from mini_vllm.outputs import CUDAGraphStat
 from mini_vllm.utils.blas import SMALL_HIDDEN_SIZE, has_chosen_threads
 from mini_vllm.utils.math import cdiv
@@ -86,8 +87,9 @@ class TorchForward:
     Raises MemoryError if the KV cache is more than the device's memory.
     """
 
-    def __init__(self, model: Any, config: EngineConfig, kv_cache_config: KVCacheConfig) -> None:
-        assert config.num_gpu_blocks is not None and config.max_model_len is not None
+    def __init__(
+        self, model: LlamaForCausalLM, config: ResolvedConfig, kv_cache_config: KVCacheConfig
+    ) -> None:
         self.model = model
         self.stat: CUDAGraphStat | None = None
         self.device: torch.device = model.device

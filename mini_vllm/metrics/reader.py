@@ -13,7 +13,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from mini_vllm.config.engine import EngineConfig
+from mini_vllm.config.engine import ResolvedConfig
 from mini_vllm.core.kv_cache_manager import KVCacheManager
 from mini_vllm.core.sched.output import EngineCoreOutput, SchedulerOutput
 from mini_vllm.core.sched.scheduler import Scheduler
@@ -138,7 +138,7 @@ class EngineMetrics:
 
     def __init__(
         self,
-        config: EngineConfig,
+        config: ResolvedConfig,
         scheduler: Scheduler,
         kv_cache_manager: KVCacheManager,
         model_name: str,
@@ -158,7 +158,6 @@ class EngineMetrics:
         if config.speculation is not None:
             self._spec_decoding = SpecDecodingStats(config.speculation.num_spec_tokens)
         self._success = dict.fromkeys(FINISH_REASONS, 0)
-        assert config.max_model_len is not None
         lengths = build_1_2_5_buckets(config.max_model_len)
         self._histograms = {
             "time_to_first_token_seconds": BucketCounts(FIRST_TOKEN_BUCKETS),

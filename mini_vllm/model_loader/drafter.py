@@ -22,7 +22,7 @@ from mini_vllm.model_loader.loader import (
     tensors_of_layers,
 )
 from mini_vllm.model_loader.weight_utils import read_json, with_quantization_config
-from mini_vllm.models.llama import LlamaForCausalLM
+from mini_vllm.models.interfaces_base import ModelForTextGeneration
 from mini_vllm.models.llama_eagle import EagleLlamaForCausalLM
 from mini_vllm.models.registry import EAGLE_CONFIGS, EAGLE_MODELS
 from mini_vllm.utils.untrusted import shorten_repr
@@ -90,7 +90,7 @@ def _check_draft_vocabulary(config: EagleLlamaConfig, d2t: Array) -> None:
 def load_eagle(
     folder: str | Path,
     method: str,
-    target: LlamaForCausalLM,
+    target: ModelForTextGeneration,
     attention: AttentionBackend | None = None,
 ) -> EagleLlamaForCausalLM:
     """The head in `folder`, with the embedding and the LM head of `target` where it has none of its own.
@@ -123,7 +123,7 @@ def load_eagle(
         raise CheckpointError(f"{folder}: {error}") from error
 
 
-def _ask_for_hidden_states(config: EagleLlamaConfig, target: LlamaForCausalLM) -> None:
+def _ask_for_hidden_states(config: EagleLlamaConfig, target: ModelForTextGeneration) -> None:
     layers = getattr(config, "aux_hidden_state_layers", ())
     layers = layers or target.get_eagle3_default_aux_hidden_state_layers()
     wanted, there = getattr(config, "num_aux_hidden_states", 3), target.config.num_hidden_layers

@@ -24,6 +24,7 @@ from mini_vllm.layers.quantization.base import Parameter
 from mini_vllm.model_loader.progress import loading_bar
 from mini_vllm.model_loader.safetensors_file import StoredTensor, equal_tensors
 from mini_vllm.model_loader.weight_utils import open_weights, read_json, with_quantization_config
+from mini_vllm.models.interfaces_base import ModelForTextGeneration
 from mini_vllm.models.llama import LlamaForCausalLM
 from mini_vllm.models.registry import MODELS, read_config
 from mini_vllm.sampling_params import SamplingParams
@@ -348,10 +349,10 @@ def load_model(
 
 
 def get_model(
-    model: str | Path | LlamaForCausalLM,
+    model: str | Path | ModelForTextGeneration,
     attention: str = "numpy",
     make_attention: Callable[[], AttentionBackend] | None = None,
-) -> LlamaForCausalLM:
+) -> ModelForTextGeneration:
     """The model for an attention backend: loaded from a folder, or the one given, if it fits.
 
     Args:

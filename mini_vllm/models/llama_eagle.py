@@ -19,6 +19,7 @@ from mini_vllm.layers.linear import Linear
 from mini_vllm.layers.quantization import get_quantization_config
 from mini_vllm.layers.quantization.base import NoQuantizationConfig
 from mini_vllm.layers.rotary_embedding import rope_inv_freq, rope_mscale
+from mini_vllm.models.interfaces_base import ModelForTextGeneration
 from mini_vllm.models.llama import LlamaDecoderLayer, LlamaForCausalLM
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ class EagleLlamaForCausalLM(LlamaForCausalLM):
         self,
         config: EagleLlamaConfig,
         weights: Mapping[str, Array],
-        target: LlamaForCausalLM,
+        target: ModelForTextGeneration,
         attention: AttentionBackend | None = None,
     ) -> None:
         self.config = config

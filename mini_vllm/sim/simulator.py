@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from mini_vllm.config.engine import EngineConfig
+from mini_vllm.config.engine import EngineConfig, ResolvedConfig
 from mini_vllm.core.request import Request
 from mini_vllm.core.sched.output import DraftTokenIds, ModelRunnerOutput
 from mini_vllm.core.sched.scheduler import Scheduler
@@ -53,13 +53,16 @@ class SimParts:
 
 def mini_parts(
     config: EngineConfig,
-    make_scheduler: Callable[[EngineConfig], Any] = Scheduler,
+    make_scheduler: Callable[[ResolvedConfig], Any] = Scheduler,
     async_scheduling: bool = False,
 ) -> SimParts:
-    """`mini_vllm`'s scheduler, or another with its interface, for `Simulator`."""
+    """`mini_vllm`'s scheduler, or another with its interface, for `Simulator`.
+
+    Raises ValueError if `num_gpu_blocks` or `max_model_len` is None: there is no model to decide them.
+    """
+    config = ResolvedConfig.of(config)
     block_size = config.block_size if config.enable_prefix_caching else None
     limit = config.max_model_len
-    assert limit is not None, "the simulator needs max_model_len"
 
     @lru_cache(maxsize=4096)  # the requests share them; there are few lengths
     def params(max_tokens: int) -> SamplingParams:

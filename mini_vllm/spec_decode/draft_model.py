@@ -10,8 +10,8 @@ from __future__ import annotations
 import numpy as np
 
 from mini_vllm.attention import AttentionMetadata
-from mini_vllm.config.engine import EngineConfig
-from mini_vllm.models.llama import LlamaForCausalLM
+from mini_vllm.config.engine import ResolvedConfig
+from mini_vllm.models.interfaces_base import ModelForTextGeneration
 from mini_vllm.sample.ops import FloatArray
 from mini_vllm.spec_decode.llm_base_proposer import DraftInputs, Ints, SpecDecodeBaseProposer
 
@@ -30,7 +30,7 @@ class DraftModelProposer(SpecDecodeBaseProposer):
     pass_hidden_states_to_model = False
 
     def __init__(
-        self, config: EngineConfig, target: LlamaForCausalLM, model: LlamaForCausalLM
+        self, config: ResolvedConfig, target: ModelForTextGeneration, model: ModelForTextGeneration
     ) -> None:
         ours, theirs = target.config.vocab_size, model.config.vocab_size
         if ours != theirs:

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from mini_vllm.config.engine import EngineConfig
-from mini_vllm.models.llama import LlamaForCausalLM
+from mini_vllm.config.engine import ResolvedConfig
+from mini_vllm.models.interfaces_base import ModelForTextGeneration
 from mini_vllm.sample.ops import FloatArray
 from mini_vllm.spec_decode.llm_base_proposer import DraftInputs, Ints, SpecDecodeBaseProposer
 
@@ -35,7 +35,7 @@ class EagleProposer(SpecDecodeBaseProposer):
 
     pass_hidden_states_to_model = True
 
-    def __init__(self, config: EngineConfig, target: LlamaForCausalLM, model: Any) -> None:
+    def __init__(self, config: ResolvedConfig, target: ModelForTextGeneration, model: Any) -> None:
         super().__init__(config, model, model.config.max_model_len)
         assert config.speculation is not None
         self.use_aux_hidden_state = config.speculation.method == "eagle3"

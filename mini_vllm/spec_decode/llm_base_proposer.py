@@ -28,8 +28,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mini_vllm.attention import AttentionMetadata
-from mini_vllm.config.engine import EngineConfig
-from mini_vllm.models.llama import LlamaForCausalLM
+from mini_vllm.config.engine import ResolvedConfig
+from mini_vllm.models.interfaces_base import ModelForTextGeneration
 from mini_vllm.sample.generator import TorchGenerator
 from mini_vllm.sample.metadata import SamplingMetadata
 from mini_vllm.sample.ops import FloatArray, apply_temperature, random_sample, softmax
@@ -61,7 +61,7 @@ class SpecDecodeBaseProposer:
     """Drafts for the requests of a step.
 
     Args:
-        config: `speculative_config` names the method; `num_gpu_blocks` and `max_model_len` are set.
+        config: `speculative_config` names the method.
         model: the drafter.
         max_model_len: of the drafter's checkpoint; the shorter of it and the engine's counts.
 
@@ -72,9 +72,11 @@ class SpecDecodeBaseProposer:
 
     pass_hidden_states_to_model: ClassVar[bool]
 
-    def __init__(self, config: EngineConfig, model: LlamaForCausalLM, max_model_len: int) -> None:
+    def __init__(
+        self, config: ResolvedConfig, model: ModelForTextGeneration, max_model_len: int
+    ) -> None:
         spec = config.speculation
-        assert spec is not None and config.max_model_len is not None
+        assert spec is not None
         self.model: Any = model
         self.num_speculative_tokens = spec.num_spec_tokens
         limits = (max_model_len, config.max_model_len, spec.max_model_len or config.max_model_len)

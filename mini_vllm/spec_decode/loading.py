@@ -14,10 +14,11 @@ from mini_vllm.model_loader import (
     load_config,
     load_model,
 )
+from mini_vllm.models.interfaces_base import ModelForTextGeneration
 from mini_vllm.models.llama import LlamaForCausalLM
 
 
-def load_drafter(spec: SpeculativeConfig, target: LlamaForCausalLM) -> LlamaForCausalLM:
+def load_drafter(spec: SpeculativeConfig, target: ModelForTextGeneration) -> LlamaForCausalLM:
     """The draft model, or the head, in `spec.model`.
 
     Raises CheckpointError where the folder holds none that can be run.

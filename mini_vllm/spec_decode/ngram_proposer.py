@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from mini_vllm.config.engine import EngineConfig
+from mini_vllm.config.engine import ResolvedConfig
 
 Tokens = NDArray[np.int32]
 
@@ -53,12 +53,12 @@ class NgramProposer:
     """Drafts for every request of a step by looking its last tokens up in its own text.
 
     Args:
-        config: `speculative_config` has the method `ngram`; `max_model_len` is set.
+        config: `speculative_config` has the method `ngram`.
     """
 
-    def __init__(self, config: EngineConfig) -> None:
+    def __init__(self, config: ResolvedConfig) -> None:
         spec = config.speculation
-        assert spec is not None and config.max_model_len is not None
+        assert spec is not None
         assert spec.prompt_lookup_min is not None and spec.prompt_lookup_max is not None
         self.min_n = spec.prompt_lookup_min
         self.max_n = spec.prompt_lookup_max

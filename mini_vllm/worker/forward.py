@@ -19,9 +19,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mini_vllm.attention import AttentionMetadata
-from mini_vllm.config.engine import EngineConfig
+from mini_vllm.config.engine import ResolvedConfig
 from mini_vllm.core.kv_cache_groups import get_places_of_layers
 from mini_vllm.core.kv_cache_interface import KVCacheConfig
+from mini_vllm.models.interfaces_base import ModelForTextGeneration
 from mini_vllm.models.llama import LlamaForCausalLM
 from mini_vllm.outputs import CUDAGraphStat
 from mini_vllm.utils.memory import allocate_zeros
@@ -74,7 +75,9 @@ class ModelForward(Protocol):
         ...
 
 
-def with_kv_cache_dtype(model: LlamaForCausalLM, kv_cache_dtype: str) -> LlamaForCausalLM:
+def with_kv_cache_dtype(
+    model: ModelForTextGeneration, kv_cache_dtype: str
+) -> ModelForTextGeneration:
     """The model, attending over a cache of such numbers. The caller's own may still run over a plain one."""
     if kv_cache_dtype != "auto":
         from mini_vllm.layers.quantization.kv_cache import QuantizedAttention
@@ -84,12 +87,15 @@ def with_kv_cache_dtype(model: LlamaForCausalLM, kv_cache_dtype: str) -> LlamaFo
     return model
 
 
-def kv_cache_shape(model: LlamaForCausalLM, num_blocks: int, block_size: int) -> tuple[int, ...]:
+def kv_cache_shape(
+    model: ModelForTextGeneration, num_blocks: int, block_size: int
+) -> tuple[int, ...]:
     """Shape of one layer's cache, as the model's attention wants it."""
     config = model.config
-    return model.attention.get_kv_cache_shape(
+    shape: tuple[int, ...] = model.attention.get_kv_cache_shape(
         num_blocks, block_size, config.num_key_value_heads, config.head_dim
     )
+    return shape
 
 
 def share_arrays(kv_cache_config: KVCacheConfig, make: Callable[[int], Cache]) -> list[Cache]:
@@ -104,7 +110,7 @@ def share_arrays(kv_cache_config: KVCacheConfig, make: Callable[[int], Cache]) -
 
 
 def allocate_kv_caches(
-    model: LlamaForCausalLM,
+    model: ModelForTextGeneration,
     shape: tuple[int, ...],
     kv_cache_dtype: str,
     kv_cache_config: KVCacheConfig,
@@ -123,7 +129,7 @@ class NumpyForward:
 
     Args:
         model: its attention backend decides the layout of the KV cache.
-        config: `num_gpu_blocks` is set.
+        config: the engine's.
         kv_cache_config: the model's groups.
 
     Raises MemoryError where there is no room for the KV cache.
@@ -132,9 +138,8 @@ class NumpyForward:
     stat: CUDAGraphStat | None = None
 
     def __init__(
-        self, model: LlamaForCausalLM, config: EngineConfig, kv_cache_config: KVCacheConfig
+        self, model: LlamaForCausalLM, config: ResolvedConfig, kv_cache_config: KVCacheConfig
     ) -> None:
-        assert config.num_gpu_blocks is not None
         self.model = model
         shape = kv_cache_shape(model, config.num_gpu_blocks, config.block_size)
         self.kv_caches = allocate_kv_caches(model, shape, config.kv_cache_dtype, kv_cache_config)

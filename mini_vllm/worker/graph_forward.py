@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from mini_vllm.attention import AttentionMetadata
-from mini_vllm.config.engine import EngineConfig
+from mini_vllm.config.engine import ResolvedConfig
 from mini_vllm.core.kv_cache_interface import KVCacheConfig
 from mini_vllm.cudagraph.dispatcher import CudagraphDispatcher, is_uniform_decode
 from mini_vllm.cudagraph.graph import (
@@ -61,7 +61,7 @@ class StepDispatcher:
 
     def __init__(
         self,
-        config: EngineConfig,
+        config: ResolvedConfig,
         mode: CUDAGraphMode,
         make_dispatcher: Callable[..., CudagraphDispatcher],
     ) -> None:
@@ -94,7 +94,7 @@ class StepDispatcher:
         return mode, descriptor, padded_reqs
 
 
-def uniform_decode_query_len(config: EngineConfig) -> int:
+def uniform_decode_query_len(config: ResolvedConfig) -> int:
     """Tokens of a decoding request in a step: one and its drafts
     (`vllm/v1/worker/gpu_model_runner.py:805 in GPUModelRunner.__init__`)."""
     return 1 + (config.speculation.num_spec_tokens if config.speculation else 0)
@@ -119,13 +119,12 @@ class NumpyGraphForward(NumpyForward):
     def __init__(
         self,
         model: LlamaForCausalLM,
-        config: EngineConfig,
+        config: ResolvedConfig,
         kv_cache_config: KVCacheConfig,
         graph_runner: Callable[..., GraphRunner] = GraphRunner,
         cudagraph_dispatcher: Callable[..., CudagraphDispatcher] = CudagraphDispatcher,
     ) -> None:
         super().__init__(model, config, kv_cache_config)
-        assert config.max_model_len is not None
         rows = config.max_num_seqs
         mode = CUDAGraphMode[config.cudagraph_mode]
         self._steps = StepDispatcher(config, mode, cudagraph_dispatcher)

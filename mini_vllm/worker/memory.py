@@ -6,7 +6,7 @@ do: Linux hands out memory that it does not have, and ends the process when it i
 
 from __future__ import annotations
 
-from mini_vllm.config.engine import EngineConfig
+from mini_vllm.config.engine import ResolvedConfig
 from mini_vllm.config.model import LlamaConfig
 from mini_vllm.core.kv_cache_groups import block_bytes
 from mini_vllm.utils.memory import machine_memory
@@ -16,14 +16,13 @@ _BYTES_A_BLOCK = 200
 """About what Python keeps of one block: the object, its place in the pool's list."""
 
 
-def check_memory(config: EngineConfig, model: LlamaConfig, drafter_block_bytes: int = 0) -> None:
+def check_memory(config: ResolvedConfig, model: LlamaConfig, drafter_block_bytes: int = 0) -> None:
     """Raises ValueError naming the setting that asks for the most, if they ask for too much.
 
     Args:
-        config: `num_gpu_blocks` and `max_model_len` must be set.
+        config: the engine's.
         drafter_block_bytes: what a drafter's layers keep of a block.
     """
-    assert config.num_gpu_blocks is not None and config.max_model_len is not None
     bytes_per_block = (
         block_bytes(model, config.block_size, config.kv_cache_dtype) + drafter_block_bytes
     )

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mini_vllm.attention import AttentionMetadata
-from mini_vllm.config.engine import EngineConfig
+from mini_vllm.config.engine import ResolvedConfig
 from mini_vllm.core.kv_cache_groups import get_kv_cache_config, get_places_of_layers
 from mini_vllm.core.kv_cache_interface import SlidingWindowSpec
 from mini_vllm.core.sched.output import (
@@ -34,7 +34,7 @@ from mini_vllm.core.sched.output import (
     NewRequestData,
     SchedulerOutput,
 )
-from mini_vllm.models.llama import LlamaForCausalLM
+from mini_vllm.models.interfaces_base import ModelForTextGeneration
 from mini_vllm.sample.logitsprocs import build_logitsprocs
 from mini_vllm.sample.metadata import SamplingMetadata
 from mini_vllm.sample.ops import LogprobsLists, compute_logprobs, gather_logprobs
@@ -53,7 +53,7 @@ class ModelRunner:
 
     Args:
         model: the model; its attention backend decides the layout of the KV cache.
-        config: `num_gpu_blocks` and `max_model_len` must be set.
+        config: the engine's.
         sampler: the sampler to use.
         make_forward: `(model, config, kv_cache_config)`, makes what runs the model.
         make_speculation: `(model, config, sampler, input_batch)`, makes what drafts; None: nothing does.
@@ -63,13 +63,12 @@ class ModelRunner:
 
     def __init__(
         self,
-        model: LlamaForCausalLM,
-        config: EngineConfig,
+        model: ModelForTextGeneration,
+        config: ResolvedConfig,
         sampler: Sampler,
         make_forward: Callable[..., ModelForward] = NumpyForward,
         make_speculation: Callable[..., Speculation] | None = None,
     ) -> None:
-        assert config.num_gpu_blocks is not None and config.max_model_len is not None
         self.model = model = with_kv_cache_dtype(model, config.kv_cache_dtype)
         self.sampler = sampler
         self.logitsprocs = build_logitsprocs(config, config.logits_processors)

@@ -25,10 +25,10 @@ import numpy as np
 
 from mini_vllm.attention import AttentionMetadata
 from mini_vllm.attention.backend import Array
-from mini_vllm.config.engine import EngineConfig
+from mini_vllm.config.engine import ResolvedConfig
 from mini_vllm.core.kv_cache_groups import get_kv_cache_config
 from mini_vllm.core.sched.output import DraftTokenIds, ModelRunnerOutput
-from mini_vllm.models.llama import LlamaForCausalLM
+from mini_vllm.models.interfaces_base import ModelForTextGeneration
 from mini_vllm.sample.metadata import SamplingMetadata
 from mini_vllm.sample.ops import FloatArray, LogprobsLists
 from mini_vllm.sample.rejection_sampler import RejectionSampler
@@ -59,7 +59,7 @@ class TokenProposer(Protocol):
 Drafter = TokenProposer | SpecDecodeBaseProposer
 
 
-def make_drafter(config: EngineConfig, model: LlamaForCausalLM) -> Drafter:
+def make_drafter(config: ResolvedConfig, model: ModelForTextGeneration) -> Drafter:
     """The drafter that `speculative_config` asks for
     (`vllm/v1/worker/gpu_model_runner.py:549 in GPUModelRunner.__init__`).
 
@@ -93,16 +93,15 @@ class SpecDecode:
 
     def __init__(
         self,
-        model: LlamaForCausalLM,
-        config: EngineConfig,
+        model: ModelForTextGeneration,
+        config: ResolvedConfig,
         sampler: Sampler,
         input_batch: InputBatch,
-        make_drafter: Callable[[EngineConfig, LlamaForCausalLM], Drafter] = make_drafter,
+        make_drafter: Callable[[ResolvedConfig, ModelForTextGeneration], Drafter] = make_drafter,
         make_rejection_sampler: Callable[..., RejectionSampler] = RejectionSampler,
     ) -> None:
         speculation = config.speculation
-        assert speculation is not None and config.max_model_len is not None
-        assert config.num_gpu_blocks is not None
+        assert speculation is not None
         self.batch = input_batch
         self.block_size = config.block_size
         self.vocab_size = model.config.vocab_size

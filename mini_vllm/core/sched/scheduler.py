@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from mini_vllm.config.engine import EngineConfig
+from mini_vllm.config.engine import ResolvedConfig
 from mini_vllm.core.kv_cache_manager import KVCacheManager
 from mini_vllm.core.request import Request, RequestStatus
 from mini_vllm.core.sched.admission import Admission, AdmissionGate, AdmissionRule
@@ -58,7 +58,7 @@ class Scheduler(RequestQueues, DraftScheduling):
 
     def __init__(
         self,
-        config: EngineConfig,
+        config: ResolvedConfig,
         kv_cache_manager: KVCacheManager | None = None,
         admission_rules: Sequence[AdmissionRule] = (),
     ) -> None:

@@ -108,7 +108,6 @@ class Talk:
         Raises ValueError where `text` alone is too long; the talk is then as it was.
         """
         config = self.engine.config
-        assert config.max_model_len is not None
         self.messages.append({"role": "user", "content": text})
         prompt = self._prompt()
         while len(prompt) >= config.max_model_len and len(self.messages) > self._first + 2:

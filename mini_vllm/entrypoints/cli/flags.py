@@ -9,7 +9,9 @@ import argparse
 import sys
 from typing import TYPE_CHECKING, cast
 
-from mini_vllm.config.engine import CUDAGRAPH_MODES, KV_CACHE_DTYPES, LOGPROBS_MODES, EngineConfig
+from mini_vllm.config.cache import KV_CACHE_DTYPES
+from mini_vllm.config.compilation import CUDAGRAPH_MODES
+from mini_vllm.config.engine import LOGPROBS_MODES, EngineConfig
 from mini_vllm.config.speculative import merge_shorthands
 from mini_vllm.engine.arg_utils import json_object
 

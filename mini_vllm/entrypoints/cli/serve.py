@@ -245,7 +245,6 @@ def describe_kv_cache(llm: AsyncLLM) -> str:
     config, model = core.config, llm.engine.model.config
     size = block_bytes(model, config.block_size, config.kv_cache_dtype)
     size += drafter_block_bytes(config.speculation, config.block_size, config.kv_cache_dtype)
-    assert config.num_gpu_blocks is not None
     return (
         f"KV cache: {config.num_gpu_blocks * size / 2**20:,.1f} MiB, {config.num_gpu_blocks:,} blocks of "
         f"{config.block_size} tokens; paged in as they are used"

@@ -116,7 +116,6 @@ class EngineMetrics(Collector):
 
     def __init__(self, llm: AsyncLLM, model_name: str) -> None:
         config = llm.engine.config
-        assert config.max_model_len is not None
         lengths = build_1_2_5_buckets(config.max_model_len)
         self._llm = llm
         self._labels = [model_name, "0"]

@@ -78,7 +78,6 @@ class Serving:
         engine = llm.engine
         if engine.tokenizer is None:
             raise ValueError("the server needs an engine with a tokenizer, got one without")
-        assert engine.config.max_model_len is not None
         self.llm = llm
         self.settings = settings
         self.metrics = metrics

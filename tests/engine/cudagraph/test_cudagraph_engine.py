@@ -10,7 +10,7 @@ import pytest
 
 from mini_vllm import LLM, EngineConfig, SamplingParams
 from mini_vllm.attention import AttentionMetadata, OnlineAttention, PagedAttention, TiledAttention
-from mini_vllm.config.engine import CUDAGRAPH_MODES
+from mini_vllm.config.compilation import CUDAGRAPH_MODES
 from mini_vllm.cudagraph import (
     BatchDescriptor,
     CudagraphDispatcher,

@@ -18,7 +18,6 @@ from tests.engine.helpers.engine.async_helpers import (
     LONG,
     Gate,
     collect,
-    dawdle,
     join,
     on_engine,
     run,
@@ -142,7 +141,7 @@ def test_one_loop_only() -> None:
 
 def test_a_loop_that_is_closed_leaves_nobody_behind() -> None:
     loop = asyncio.new_event_loop()
-    with serving(stats=dawdle) as async_llm:
+    with serving(paced=True) as async_llm:
         streams = [async_llm.generate("x", LONG, str(i)) for i in range(3)]
         for stream in streams:
             loop.run_until_complete(anext(stream))
@@ -266,7 +265,7 @@ def test_shutdown_ends_open_streams_with_an_error_that_says_so() -> None:
         async_llm.shutdown()
 
     engine = text_engine(num_gpu_blocks=64)
-    with serving(engine) as async_llm:
+    with serving(engine, paced=True) as async_llm:
         run(main(async_llm))
         assert not async_llm.is_running
         assert free_blocks(engine) == 63
@@ -323,13 +322,13 @@ def test_stats_are_whole_and_current() -> None:
             streams = [async_llm.generate(prompt, params, f"{i}-{j}") for j in range(4)]
             tasks = [asyncio.create_task(collect(stream)) for stream in streams]
             while not all(task.done() for task in tasks):
-                await asyncio.sleep(0.0005)
+                await asyncio.sleep(0)
                 seen.append(async_llm.stats)
         # Finds nothing under a salt of its own; does not look, where every logprob is wanted.
         await collect(async_llm.generate({"prompt": prompt, "cache_salt": "s"}, params, "salted"))
         await collect(async_llm.generate(prompt, greedy(1, prompt_logprobs=0), "logprobs"))
 
-    with serving(engine) as async_llm:
+    with serving(engine, paced=True) as async_llm:
         run(main(async_llm))
         last = async_llm.stats
     assert any(s.num_running_reqs == 2 and s.num_waiting_reqs == 2 for s in seen)

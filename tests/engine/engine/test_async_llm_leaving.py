@@ -21,7 +21,6 @@ from tests.engine.helpers.engine.async_helpers import (
     LONG,
     Gate,
     collect,
-    dawdle,
     join,
     on_engine,
     run,
@@ -155,7 +154,7 @@ def test_whoever_leaves_frees_blocks(
         "first", greedy(5, ignore_eos=True, output_kind=FINAL_ONLY)
     )
     expected = final.outputs[0].token_ids
-    with serving(engine, stats=dawdle) as async_llm:
+    with serving(engine, paced=True) as async_llm:
         run(main(async_llm))
 
 

@@ -314,7 +314,7 @@ def test_a_pool_with_no_block_to_spare(caching: bool) -> None:
 
 def test_the_default_kv_cache_holds_the_longest_request(monkeypatch: pytest.MonkeyPatch) -> None:
     """As far as a quarter of the free memory goes; for small models it is 128 MiB."""
-    from mini_vllm.config.engine import DEFAULT_KV_CACHE_BYTES
+    from mini_vllm.config.cache import DEFAULT_KV_CACHE_BYTES
     from mini_vllm.engine import build
 
     monkeypatch.setattr(build, "available_memory", lambda: 4 * 2**30)

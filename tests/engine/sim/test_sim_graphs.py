@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from mini_vllm.config.engine import CUDAGRAPH_MODES, DEFAULT_MODEL, EngineConfig
+from mini_vllm.config.compilation import CUDAGRAPH_MODES
+from mini_vllm.config.engine import DEFAULT_MODEL, EngineConfig
 from mini_vllm.core.sched.async_scheduler import AsyncScheduler
 from mini_vllm.cudagraph import CudagraphDispatcher, CUDAGraphMode, build_program
 from mini_vllm.entrypoints.cli import main

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-import time
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
+from functools import partial
 from typing import Any, TypeVar
 
 import pytest
@@ -29,11 +29,20 @@ def run(main: Coroutine[Any, Any, T]) -> T:
 
 
 @contextlib.contextmanager
-def serving(engine: LLMEngine | None = None, **kwargs: Any) -> Iterator[AsyncLLM]:
-    """An `AsyncLLM`; at the end it is shut down, and unless it died nothing may be left in it."""
+def serving(
+    engine: LLMEngine | None = None, paced: bool = False, **kwargs: Any
+) -> Iterator[AsyncLLM]:
+    """An `AsyncLLM`; at the end it is shut down, and unless it died nothing may be left in it.
+
+    Args:
+        paced: in each step the event loop gets a turn. Else a request may be over before a busy machine lets
+            the test look.
+    """
     if engine is None:
         engine = text_engine(num_gpu_blocks=64)
     async_llm = AsyncLLM(engine, **kwargs)
+    if paced:
+        engine.engine_core.step_observers.append(partial(await_a_turn, async_llm))
     try:
         yield async_llm
     finally:
@@ -43,6 +52,14 @@ def serving(engine: LLMEngine | None = None, **kwargs: Any) -> Iterator[AsyncLLM
     if type(async_llm.dead_error) is EngineShutdownError:
         check_no_leak(engine)
         check_drained(engine.engine_core.scheduler)
+
+
+def await_a_turn(async_llm: AsyncLLM, record: StepRecord) -> None:
+    """Hold the engine until the event loop has gone round, is closed, or waits for the engine's end."""
+    thread, turned = async_llm._thread, threading.Event()
+    while thread._call_loop(turned.set) and not thread._stopping:
+        if turned.wait(0.05):
+            return
 
 
 async def on_engine(async_llm: AsyncLLM, look: Callable[[LLMEngine], T]) -> T:
@@ -119,11 +136,6 @@ class Gate:
         if record.index == self.hold_at:
             self.reached.set()
             assert self.open.wait(PATIENCE)
-
-
-def dawdle(record: StepRecord) -> None:
-    """An observer that makes a request last: else it may be over before a busy machine looks."""
-    time.sleep(0.001)
 
 
 LONG = greedy(150, ignore_eos=True, output_kind=DELTA)

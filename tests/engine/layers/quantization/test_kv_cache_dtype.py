@@ -13,7 +13,7 @@ import pytest
 
 from mini_vllm import EngineConfig, LLMEngine, SamplingParams
 from mini_vllm.attention import AttentionMetadata, OnlineAttention, PagedAttention, TiledAttention
-from mini_vllm.config.engine import KV_CACHE_DTYPES
+from mini_vllm.config.cache import KV_CACHE_DTYPES
 from mini_vllm.engine.parts import DEFAULT_PARTS, EngineParts
 from mini_vllm.entrypoints.cli.flags import add_engine_flags, make_config
 from mini_vllm.layers.quantization.float_formats import E4M3, E5M2

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from mini_vllm import LLM, SamplingParams
-from mini_vllm.config.engine import KV_CACHE_DTYPES
+from mini_vllm.config.cache import KV_CACHE_DTYPES
 from mini_vllm.config.model import LlamaConfig
 from mini_vllm.layers.quantization import kv_cache
 from mini_vllm.layers.quantization.kv_cache import FORMATS, PerTensor, page_size_bytes
