@@ -1,0 +1,192 @@
+"""A page stands before its lab, not in its place: it does not print what the lab asks for."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from answer_helpers import (
+    Answer,
+    is_telling,
+    numbers_in,
+    printed_bodies,
+    printed_numbers,
+    sequences_in,
+    statements,
+)
+
+from course.docs.pages import ROOT
+from course.learner.labs import Course, load_course
+
+TODO = "a page that is still to be mended"
+# What pages may print, as (lab, name, page), and why.
+BODIES: dict[tuple[str, str, str], str] = {
+    ("01-03", "step", "phase-01-architecture/02-mini-build.md"): TODO,
+    ("01-05", "check_stop_strings", "phase-01-architecture/02-mini-build.md"): TODO,
+    ("01-06", "generate", "phase-01-architecture/02-mini-build.md"): TODO,
+    ("01-06", "put", "phase-01-architecture/02-mini-build.md"): TODO,
+    ("02-01", "free_blocks", "phase-02-paged-attention/01-deep-dive.md"): TODO,
+    ("02-01", "get_new_blocks", "phase-02-paged-attention/01-deep-dive.md"): TODO,
+    ("02-03", "free", "phase-02-paged-attention/02-mini-build.md"): TODO,
+    ("03-04", "_preempt_request", "phase-01-architecture/01-deep-dive.md"): TODO,
+    ("04-01", "merge", "phase-04-attention-backends/01-deep-dive.md"): TODO,
+    ("04-01", "update", "phase-04-attention-backends/02-mini-build.md"): TODO,
+    ("04-03", "merge", "phase-04-attention-backends/01-deep-dive.md"): TODO,
+    ("04-03", "update", "phase-04-attention-backends/02-mini-build.md"): TODO,
+    ("05-01", "__call__", "phase-05-cuda-graphs/01-deep-dive.md"): TODO,
+    ("05-01", "launch", "phase-05-cuda-graphs/02-mini-build.md"): TODO,
+    ("07-02", "fused_topk", "phase-07-gemm-and-moe/01-deep-dive.md"): TODO,
+    ("07-02", "reference_experts", "phase-07-gemm-and-moe/02-mini-build.md"): TODO,
+    ("08-02", "_accept", "phase-08-speculative-decoding/01-deep-dive.md"): TODO,
+    ("08-02", "sample_recovered_tokens", "phase-08-speculative-decoding/01-deep-dive.md"): TODO,
+    ("08-03", "_preempt_request", "phase-01-architecture/01-deep-dive.md"): TODO,
+    ("08-03", "_schedule_drafts", "phase-08-speculative-decoding/01-deep-dive.md"): TODO,
+    ("08-03", "_take_back", "phase-08-speculative-decoding/01-deep-dive.md"): TODO,
+    ("08-03", "_take_back_rejected", "phase-08-speculative-decoding/01-deep-dive.md"): TODO,
+    ("08-03", "_unschedule", "phase-03-scheduler/01-deep-dive.md"): TODO,
+    ("09-01", "sample", "phase-00-foundations/01-deep-dive.md"): TODO,
+    ("09-01", "sample", "phase-09-sampling/01-deep-dive.md"): TODO,
+    ("09-05", "process_dict_updates", "phase-09-sampling/01-deep-dive.md"): TODO,
+}
+_STORY = (
+    "the guide counts it for its own model: the question needs another model, with another answer"
+)
+_TABLE = "a row of the guide's table: the question needs other batches, groups or cards"
+_INTRO = "the README computes it before it asks: the question needs another matrix"
+_CHANCE = "the same number, of something else"
+# Likewise (lab, question, page). What is not there by chance is a question to be asked with numbers that no
+# page has. That changes what its lab grades.
+NUMBERS: dict[tuple[str, str, str], str] = {
+    ("05-01", "launches of a step", "phase-05-cuda-graphs/00-guide.md"): _STORY,
+    ("05-02", "launches eager, PIECEWISE, FULL", "phase-05-cuda-graphs/00-guide.md"): _STORY,
+    ("06-01", "milliseconds", "phase-06-quantization/00-guide.md"): _TABLE,
+    ("06-02", "bits a weight", "phase-06-quantization/00-guide.md"): _TABLE,
+    ("06-02", "bits a weight", "phase-06-quantization/00-how-codes-are-chosen.md"): _TABLE,
+    ("07-01", "MB of w per token", "phase-07-gemm-and-moe/00-guide.md"): _CHANCE,
+    ("07-01", "MB of w per token", "phase-07-gemm-and-moe/labs/lab-01-tiled-gemm/README.md"): _INTRO,
+    ("07-02", "experts touched", "phase-07-gemm-and-moe/00-guide.md"): _TABLE,
+    ("08-04", "n-gram alone", "phase-08-speculative-decoding/00-guide.md"): _CHANCE,
+    ("08-04", "rows for nothing", "phase-08-speculative-decoding/00-guide.md"): _STORY,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def real() -> Course:
+    return load_course(ROOT)
+
+
+def keys(found: list[Answer]) -> set[tuple[str, str, str]]:
+    return {(one.lab, one.what.partition(": ")[0], one.page) for one in found}
+
+
+def test_no_page_prints_the_body_that_a_lab_asks_for(real: Course) -> None:
+    found = printed_bodies(real)
+    new = [str(one) for one in found if keys([one]) - BODIES.keys()]
+    assert not new, (
+        "say what it does and link it, or show what the lab does not ask:\n" + "\n".join(new)
+    )
+    gone = BODIES.keys() - keys(found)
+    assert not gone, f"no page prints these any more, take them out of BODIES: {sorted(gone)}"
+
+
+def test_no_page_prints_a_number_that_a_lab_asks_to_predict(real: Course) -> None:
+    found = printed_numbers(real)
+    new = [str(one) for one in found if keys([one]) - NUMBERS.keys()]
+    assert not new, "ask for numbers that no page has:\n" + "\n".join(new)
+    gone = NUMBERS.keys() - keys(found)
+    assert not gone, f"no page prints these any more, take them out of NUMBERS: {sorted(gone)}"
+
+
+def test_the_page_of_a_phases_labs_lists_them_all(real: Course) -> None:
+    for phase in real.phases:
+        page = (phase.folder / "labs" / "README.md").read_text(encoding="utf-8")
+        rows = re.findall(
+            r"^\| \[(\d\d-\d\d) [^\]]+\]\((lab-[^/]+)/README\.md\)", page, re.MULTILINE
+        )
+        assert rows == [(lab.id, lab.folder.name) for lab in phase.labs], phase.folder.name
+
+
+# --- the check itself, on a small repository ---
+
+
+def show(course: Course, text: str) -> None:
+    (course.phases[0].folder / "00-guide.md").write_text(text, encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("block", "found"),
+    [
+        ("result = 0\nfor item in items:\n    result += item\nreturn result", ["total"]),
+        (">>> s = 0\n>>> for x in [1, 2]:\n...     s += x\n>>> print(s)", []),  # three of four
+        ("def f(xs):\n    n = 0\n    for x in xs:\n        n += x\n    return n", ["total"]),
+        ("result = 0\nfor item in items:\n    result += item", []),
+        ("total = sum(items)\nreturn total", []),
+    ],
+)
+def test_a_body_is_found_whatever_its_names_are(
+    course: Course, block: str, found: list[str]
+) -> None:
+    show(course, f"# A guide\n\n```python\n{block}\n```\n")
+    printed = [one for one in printed_bodies(course) if one.lab == course.labs[0].id]
+    assert [one.what for one in printed] == found
+
+
+def test_what_differs_in_names_alone_is_the_same() -> None:
+    ours = ast.parse(
+        "left: int = self.budget - len(tokens)\nif left > 0:\n    return tokens[:left]"
+    ).body
+    theirs = ast.parse("room = budget - len(drafts)\nif room > 0:\n    return drafts[:room]").body
+    assert statements(ours) == statements(theirs)
+    assert statements(ours) != statements(ast.parse("left = budget + len(tokens)").body)
+
+
+@pytest.mark.parametrize(
+    ("value", "telling"),
+    [(5.47, True), (195, True), (14528, True), (3.288, True), (2, False), (0.5, False), (127, False),
+     (4096, False), (500, False), (1.5, False), (1e-05, False), (float("inf"), False)],
+)  # fmt: skip
+def test_only_numbers_that_say_something_count(value: float, telling: bool) -> None:
+    assert is_telling(value) is telling
+
+
+def test_numbers_are_those_that_one_reads() -> None:
+    line = (
+        '[`schedule:544`](x.py#L733 "x.py:733 schedule") reads 14,528 keys in 5.47 ms, v0.22 or V1.'
+    )
+    assert numbers_in(line) == {14528, 5.47}
+
+
+@pytest.mark.parametrize(
+    ("answer", "lists"),
+    [
+        ([51, 13, 1], ["51, 13, 1"]),
+        ({"a": (1, 2, 3)}, []),
+        ([[7, 1], [40, 9.5, 2]], ["40, 9.5, 2"]),
+    ],
+)
+def test_lists_count_as_they_are_printed(answer: Any, lists: list[str]) -> None:
+    assert list(sequences_in(answer)) == lists
+
+
+def test_a_number_is_found_outside_of_its_question(course: Course) -> None:
+    lab = course.labs[0]
+    for file in (lab.starter, lab.solution):
+        end = (
+            "raise NotImplementedError"
+            if file == lab.starter
+            else "return {'sum': 5.47, 'given': 3.14}"
+        )
+        text = file.read_text(encoding="utf-8")
+        file.write_text(f"{text}\n\ndef predictions():\n    {end}\n", encoding="utf-8")
+    readme = lab.readme.read_text(encoding="utf-8")
+    question = "## Predict first\n\nWhat is 3.14 and 2.33?\n\n## What you build\n\nA sum.\n\n"
+    lab.readme.write_text(
+        f"{readme}\n{question}## What you should find\n\n5.47\n", encoding="utf-8"
+    )
+    show(course, "# A guide\n\nIt is 5.47, not 3.14.\n")
+    assert [(one.what, Path(one.page).name) for one in printed_numbers(course)] == [
+        ("sum: 5.47", "00-guide.md")
+    ]
