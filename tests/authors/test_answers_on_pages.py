@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from answer_helpers import (
+    FINDINGS,
     Answer,
     is_telling,
     numbers_in,
@@ -86,6 +87,14 @@ def test_the_page_of_a_phases_labs_lists_them_all(real: Course) -> None:
             r"^\| \[(\d\d-\d\d) [^\]]+\]\((lab-[^/]+)/README\.md\)", page, re.MULTILINE
         )
         assert rows == [(lab.id, lab.folder.name) for lab in phase.labs], phase.folder.name
+
+
+def test_what_one_finds_is_folded(real: Course) -> None:
+    for lab in real.labs:
+        _, head, after = lab.readme.read_text(encoding="utf-8").partition(f"\n{FINDINGS}\n")
+        section = after.partition("\n## ")[0].strip()
+        folded = section.startswith("<details><summary>") and section.endswith("</details>")
+        assert folded or not head, f"{lab.id}: put what one finds into <details>"
 
 
 # --- the check itself, on a small repository ---
