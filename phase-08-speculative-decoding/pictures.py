@@ -128,7 +128,12 @@ def draw_text() -> Drawing:
     top = 36
     for name, made in (("n-gram lookup", runs.ngram()), ("EAGLE head", runs.head())):
         accepted = made.accepted_tokens
-        d.text(left, top - 12, f"{name}: {len(made.steps)} steps, {accepted} letters drafted", "m")
+        d.text(
+            left,
+            top - 12,
+            f"{name}: {len(made.steps)} steps, {accepted} drafted letters accepted",
+            "m",
+        )
         place = 0
         for step in made.steps:
             for i, token in enumerate(step.tokens):

@@ -20,6 +20,7 @@ from unittest.mock import patch
 from runs import CHECKPOINTS, EAGLE, NGRAM, PROMPT
 
 from course.learner.labs import load_module
+from mini_vllm.config.engine import DEFAULT_MODEL
 
 PHASES = Path(__file__).resolve().parents[1]
 topics = load_module(PHASES / "phase-05-cuda-graphs/vllm_topics.py", "vllm_topics_for_phase_08")
@@ -29,13 +30,25 @@ Say = Callable[[str], None]
 # --- methods ---
 
 
+def configured(usage: Any, given: dict[str, Any]) -> Any:
+    """vLLM's `SchedulerConfig` for the shipped model: `given`, else the defaults for this usage."""
+    from vllm.engine.arg_utils import EngineArgs
+
+    # New arguments each time: vLLM writes the defaults that it finds into them.
+    args = EngineArgs(model=str(DEFAULT_MODEL), dtype="bfloat16", max_model_len=512, **given)
+    return args.create_engine_config(usage).scheduler_config
+
+
 def methods(say: Say) -> None:
-    """What each method does to the configuration, if nobody asks for anything else."""
+    """What each method does to the configuration, with the defaults of `vllm serve` and of `LLM`."""
     import sys
 
     sys.path.insert(0, str(PHASES / "phase-05-cuda-graphs"))  # it imports its neighbours by name
     paper = load_module(PHASES / "phase-05-cuda-graphs/vllm_on_paper.py", "paper_for_phase_08")
     paper.h100()
+    from vllm.usage.usage_lib import UsageContext
+
+    usages = (UsageContext.OPENAI_API_SERVER, UsageContext.LLM_CLASS)
     drafter = {"method": "draft_model", "model": str(CHECKPOINTS / "tiny-llama")}
     lookup: dict[str, Any] = {"speculative_config": NGRAM}
     model: dict[str, Any] = {"speculative_config": drafter | {"num_speculative_tokens": 3}}
@@ -48,16 +61,17 @@ def methods(say: Say) -> None:
         "draft_model, --async-scheduling": model | {"async_scheduling": True},
         "eagle": {"speculative_config": EAGLE | {"model": str(EAGLE["model"])}},
     }
-    say(f"{'method':34}async scheduling   tokens per step")
+    say(f"{'method':34}async scheduling   tokens per step: serve, LLM")
     for name, given in cases.items():
         try:
-            made = paper.configured(**given, max_num_batched_tokens=2048).scheduler_config
+            made = [configured(usage, given) for usage in usages]
         except ValueError as error:
             refused = str(error).split("Value error, ")[-1].split(" [type=")[0]
             say(f"{name:34}refused: {refused[:36]}...")
             continue
-        on = "on" if made.async_scheduling else "off"
-        say(f"{name:34}{on:16}   {made.max_num_scheduled_tokens or 2048:,}")
+        on = "/".join(dict.fromkeys("on" if one.async_scheduling else "off" for one in made))
+        budgets = [one.max_num_scheduled_tokens or one.max_num_batched_tokens for one in made]
+        say(f"{name:34}{on:16}   {budgets[0]:,}  {budgets[1]:>6,}")
 
 
 # --- rules ---

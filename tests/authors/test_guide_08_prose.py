@@ -41,6 +41,14 @@ def test_tokens_per_second_at_night_and_at_noon(drafts: ModuleType) -> None:
     assert round(1e3 / drafts.pass_ms(128)) == plain
 
 
+def test_where_the_tokens_per_step_come_from(drafts: ModuleType) -> None:
+    """The sum of the rates, and the crowd for whom a single draft token still pays."""
+    rates = " + ".join(f"{rate:.3f}" for rate in drafts.HEAD_RATES)
+    assert f"1 + {rates} = {drafts.WITH_HEAD.tokens:.2f}" in GUIDE
+    one = drafts.serial(drafts.HEAD_RATES[:1])
+    assert f"would pay up to {one.breaks_even() - 1} people, not for 128" in GUIDE
+
+
 def test_how_many_rows_are_free(drafts: ModuleType) -> None:
     """153 rows, which are 38 people with three drafts each."""
     assert drafts.pass_ms(153) == drafts.pass_ms(1) < drafts.pass_ms(154)
@@ -63,6 +71,7 @@ def test_what_drafting_takes(drafts: ModuleType) -> None:
     assert f"It yields {head.tokens:.2f} tokens per person" in GUIDE
     poor = drafts.WITH_POOR_HEAD
     assert f"only {poor.tokens:.2f}" in GUIDE
+    assert f"{(1 - 0.2**4) / (1 - 0.2):.2f}" == f"{poor.tokens:.2f}"
     assert poor.gain(1) < 1
 
 

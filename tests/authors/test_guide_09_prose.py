@@ -10,8 +10,9 @@ import pytest
 
 from course.docs.pages import ROOT
 from course.learner.labs import load_module
-from mini_vllm import SamplingParams
+from mini_vllm import LLM, SamplingParams
 from mini_vllm.sample import ops
+from mini_vllm.sampling_params import BeamSearchParams
 
 PHASE = ROOT / "phase-09-sampling"
 GUIDE = (PHASE / "00-guide.md").read_text("utf-8")
@@ -55,6 +56,18 @@ def test_gils_text_begins_with_the_winner_of_the_race(draws: ModuleType) -> None
     assert draws.by_quotient(draws.row(), 7) == "s" == draws.gil(7)[0]
     last = draws.race(draws.row(), 7)[-1]
     assert f"{last[2]:.3f} / {last[1]:.3f}" == "0.007 / 0.031"
+
+
+def test_a_beams_temperature_counts_under_processed_logprobs_alone(draws: ModuleType) -> None:
+    """Raw, the text with a is the best at any temperature; processed, at 0.5, greedy's."""
+    best = {}
+    for mode in ("raw_logprobs", "processed_logprobs"):
+        params = BeamSearchParams(beam_width=3, max_tokens=20, temperature=0.5)
+        [found] = LLM(logprobs_mode=mode).beam_search([draws.PROMPT], params)
+        best[mode] = (found.sequences[0].text or "").removeprefix("<bos>")
+    assert best["raw_logprobs"] == draws.beams(3)[0][0]
+    assert best["processed_logprobs"] == draws.greedy()[0]
+    assert "at 0.5 the text with `i` wins" in GUIDE
 
 
 def test_seeds_of_children_collide() -> None:

@@ -63,9 +63,9 @@ def test_the_cheatsheet_says_which_methods_are_scheduled_ahead(
 ) -> None:
     """N-gram lookup and draft models are not, by default."""
     rows = {line.split("  ")[1].strip(): line.split() for line in printed["methods"][2:]}
-    assert rows["ngram"][-2:] == ["off", "2,048"]
-    assert rows["draft_model"][-2:] == ["off", "1,792"]
-    assert rows["eagle"][-2:] == ["on", "2,048"]
+    assert rows["ngram"][-3:] == ["off", "8,192", "16,384"]
+    assert rows["draft_model"][-3:] == ["off", "7,168", "15,360"]
+    assert rows["eagle"][-3:] == ["on", "8,192", "16,384"]
     sheet = (PHASE / "CHEATSHEET.md").read_text("utf-8")
     assert "| `ngram` | earlier in this text; CPU | no | turned off |" in sheet
     assert "| `draft_model` | a small model | yes | only if asked for |" in sheet
