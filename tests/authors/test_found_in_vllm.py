@@ -34,6 +34,18 @@ def test_every_row_has_its_section_and_every_section_a_row_and_a_report() -> Non
         assert re.search(r"^ *> .{80}", section, re.M), f"{number} has no report"
 
 
+def test_every_row_says_what_a_search_of_vllms_issues_found() -> None:
+    """By us alone, by others too, or by others first; each number is a link."""
+    for *_, search in ROWS:
+        links = re.findall(
+            r"\[(\d+)\]\(https://github\.com/vllm-project/vllm/(?:issues|pull)/(\d+)\)", search
+        )
+        assert all(shown == number for shown, number in links), search
+        by_others = search.startswith(" from ") or "also in" in search
+        assert search.startswith((" found here", " from [")), search
+        assert bool(links) == by_others, search
+
+
 def test_the_releases_of_the_forced_resets_are_those_that_were_run() -> None:
     runs: dict[str, dict[str, str]] = json.loads(
         (ROOT / "course/fuzz/results/releases.json").read_text(encoding="utf-8")
@@ -69,6 +81,23 @@ def test_the_page_shows_what_the_commands_print(arguments: list[Any]) -> None:
         expected = [line.partition(":")[0] + expected[2].partition(":")[1] + expected[2].partition(":")[2]
                     for line in expected]  # fmt: skip
     assert [line for line in printed if line in expected] == expected
+
+
+@pytest.mark.vllm
+def test_a_request_that_cannot_end_does_not() -> None:
+    printed = output_of("-m", "course.faults.limits", "end").splitlines()
+    assert "prompt 54, vLLM: 10 turns, 10 tokens" in printed
+    assert "prompt 60, vLLM: not ended after 300 turns, 4 tokens" in printed
+    assert any(line.startswith("prompt 60, mini_vllm: refused: ") for line in printed)
+
+
+@pytest.mark.vllm
+def test_a_window_of_no_layer_is_every_layers() -> None:
+    printed = output_of("-m", "course.faults.limits", "window").splitlines()
+    assert "layers that are all full, in vLLM: a window of 16" in printed
+    assert "mini_vllm: 0 of 60 tokens are not transformers'" in printed
+    [found] = [line for line in printed if line.startswith("vLLM: ")]
+    assert int(found.split()[1]) > 20, found
 
 
 @pytest.mark.vllm

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Callable
 from typing import Any
@@ -23,6 +24,7 @@ from course.fuzz.shrink import shrink
 from course.fuzz.world import Speculation, World, drafts, prefixes, sample, world_of
 from mini_vllm.core.sched.async_scheduler import AsyncScheduler
 from mini_vllm.core.sched.scheduler import Scheduler
+from mini_vllm.core.sched.upstream_scheduler import UpstreamAsyncScheduler
 from tests.engine.helpers.thorough import either
 
 POLICIES = ("fcfs", "priority")
@@ -36,6 +38,10 @@ def mine(world: World) -> Engine:
 def vllm(world: World) -> Engine:
     """vLLM's own."""
     return engine_of("vllm", world)
+
+
+upstream = functools.partial(Mini, scheduler_class=UpstreamAsyncScheduler)
+"""`mini_vllm`'s with vLLM's faults."""
 
 
 # -- nothing where nothing is ---------------------------------------------------------------------
@@ -355,6 +361,28 @@ def test_vllm_goes_wrong_after_a_reset_in_flight(world: World, cause: str) -> No
     error = goes_wrong(world, vllm)
     assert isinstance(error, WrongTokens if world is LOST else WrongPlan), f"{error}"
     assert cause_of(world, vllm) == cause, cause_of(world, vllm)
+
+
+def test_the_upstream_scheduler_goes_wrong_as_vllm_does() -> None:
+    """In both worlds, by both halves of the cause."""
+    assert isinstance(goes_wrong(LOST, upstream), WrongTokens)
+    error = goes_wrong(TAKEN_BACK_WORLD, upstream)
+    assert isinstance(error, WrongPlan)
+    assert str(error) == "0_0 goes on at position 2, and 5 are computed"
+
+
+@pytest.mark.vllm
+def test_the_upstream_scheduler_ends_each_world_with_resets_as_vllm_does() -> None:
+    """Well, or by the same error at the same position."""
+    drawn = (w for _, w in zip(range(300), worlds(0, ("async",), "fcfs", True), strict=False))
+    resets = [*KNOWN_WITH_DRAFTS, *(w for w in drawn if any(forced for _, forced in w.resets))]
+    assert len(resets) > 50, "enough of them"
+    wrong = 0
+    for world in resets:
+        theirs, ours = goes_wrong(world, vllm), goes_wrong(world, upstream)
+        assert (type(ours), str(ours)) == (type(theirs), str(theirs)), f"{world}"
+        wrong += theirs is not None
+    assert wrong > 10, f"{wrong} of {len(resets)} go wrong"
 
 
 @pytest.mark.vllm

@@ -1,4 +1,4 @@
-"""The schedulers with three faults of vLLM 0.22.1, which `Scheduler` and `AsyncScheduler` do not have.
+"""The schedulers with faults of vLLM 0.22.1, which `Scheduler` and `AsyncScheduler` do not have.
 
 Two occur under `priority`, with synchronous and asynchronous scheduling alike:
 
@@ -9,8 +9,8 @@ Two occur under `priority`, with synchronous and asynchronous scheduling alike:
 * Requests of equal priority and arrival time, such as the children of one request with `n` > 1, can
   preempt each other for ever. In `Scheduler` the request id decides, as it does in the waiting queue.
 
-The third needs drafts in flight: see `UpstreamAsyncScheduler`. To watch the faults happen, inject one of
-these classes, as in `EngineParts(scheduler=UpstreamScheduler)`. Source:
+The others need a forced reset and plans in flight: see `UpstreamAsyncScheduler`. To watch the faults
+happen, inject one of these classes, as in `EngineParts(scheduler=UpstreamScheduler)`. Source:
 `vllm/v1/core/sched/scheduler.py:457 in Scheduler.schedule`.
 """
 
@@ -20,6 +20,7 @@ from operator import attrgetter
 
 from mini_vllm.core.request import Request
 from mini_vllm.core.sched.async_scheduler import AsyncScheduler
+from mini_vllm.core.sched.output import EngineCoreOutput, ModelRunnerOutput, SchedulerOutput
 from mini_vllm.core.sched.request_queue import SchedulingPolicy
 from mini_vllm.core.sched.scheduler import Scheduler
 
@@ -39,10 +40,34 @@ class UpstreamScheduler(Scheduler):
 
 
 class UpstreamAsyncScheduler(UpstreamScheduler, AsyncScheduler):
-    """`AsyncScheduler` with the same two faults, and a third: a forced reset of the cache while drafts are in
-    flight drops one result per token in flight, although only one result is void
-    (`vllm/v1/core/sched/scheduler.py:1923 in Scheduler.reset_prefix_cache`,
-    `vllm/v1/core/sched/async_scheduler.py:40 in AsyncScheduler._update_request_with_output`)."""
+    """`AsyncScheduler` with the same two faults, and those of a forced reset of the cache.
+
+    Of what is in flight then, one result per token is dropped, although with drafts one result has several
+    tokens (`vllm/v1/core/sched/scheduler.py:1923 in Scheduler.reset_prefix_cache`,
+    `vllm/v1/core/sched/async_scheduler.py:40 in AsyncScheduler._update_request_with_output`). A second reset
+    forgets what is still to be dropped by the first. And before a result is dropped, the drafts that it
+    rejects are taken back from a request that has begun anew
+    (`vllm/v1/core/sched/scheduler.py:1371 in Scheduler.update_from_output`).
+    """
+
+    def _discard_latest_async_tokens(self, request: Request) -> None:
+        self.async_tokens_to_discard.pop(request.request_id, None)
+        super()._discard_latest_async_tokens(request)
 
     def _num_results_in_flight(self, request: Request) -> int:
         return request.num_output_placeholders
+
+    def update_from_output(
+        self, scheduler_output: SchedulerOutput, model_runner_output: ModelRunnerOutput
+    ) -> list[EngineCoreOutput]:
+        """As `AsyncScheduler.update_from_output`, but what a void result rejects is taken back first."""
+        for req_id in self.async_tokens_to_discard:
+            request = self.requests.get(req_id)
+            drafts = scheduler_output.scheduled_spec_decode_tokens.get(req_id)
+            if request is None or not drafts:
+                continue
+            index = model_runner_output.req_id_to_index[req_id]
+            new_token_ids = model_runner_output.sampled_token_ids[index]
+            if new_token_ids:
+                self._take_back_rejected(request, len(drafts), len(new_token_ids) - 1)
+        return super().update_from_output(scheduler_output, model_runner_output)
