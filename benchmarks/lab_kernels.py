@@ -290,6 +290,8 @@ def main(argv: list[str] | None = None) -> int:
         raise SystemExit("torch sees no CUDA device; --dry-run needs none")
     device = "cpu" if args.dry_run else "cuda"
     command = "python -m benchmarks.lab_kernels " + " ".join(argv or sys.argv[1:])
+    command = command.replace(" --save", "").strip()
+    gpu = machine.describe_gpu()
     rows: list[dict[str, Any]] = []
     absent, failed = dict[str, str](), list[str]()
     written = None
@@ -299,10 +301,8 @@ def main(argv: list[str] | None = None) -> int:
             print(show(rows[-1:]), flush=True)
             if args.save and machine.may_save(args.dry_run):
                 # After each row, so that a run that is broken off leaves what it has measured.
-                more = {"gpu": machine.describe_gpu(), "failed": failed}
-                written = machine.save(
-                    "lab-kernels", command.replace(" --save", "").strip(), rows, **more
-                )
+                more = {"gpu": gpu, "failed": failed}
+                written = machine.save("lab-kernels", command, rows, **more)
     for name, reason in absent.items():
         print(f"left out: {name}: {reason}", file=sys.stderr)
     for sentence in failed:
