@@ -101,7 +101,7 @@ def test_a_part_that_is_not_there_is_named() -> None:
 
 
 def test_all_tests_marked_gpu_are_run() -> None:
-    """The script looks for them in the learner's suite; of the authors' it names one, and leaves out vLLM's."""
+    """The script looks for them in the learner's suite; of the authors' it names one, and not vLLM's."""
     marked = {
         path.name
         for path in (ROOT / "tests" / "authors").glob("test_*.py")
