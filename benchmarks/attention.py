@@ -21,7 +21,6 @@ import argparse
 import itertools
 import os
 import statistics
-import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -177,6 +176,13 @@ def cases(args: argparse.Namespace) -> Iterator[Case]:
         yield Case(*values)
 
 
+def is_wanted(args: argparse.Namespace, batch: varlen.Batch) -> bool:
+    """Whether a batch of prefill or a mixed one has a head size, a group and a type that were asked for."""
+    return (
+        batch.head_size in args.head_size and batch.group in args.gqa and batch.dtype in args.dtype
+    )
+
+
 def run_all(
     args: argparse.Namespace, wanted: Iterable[Case | varlen.Batch]
 ) -> list[dict[str, Any]]:
@@ -202,26 +208,6 @@ def run_all(
     for name, reason in missing.items():
         print(f"left out in places: {name}: {reason}", file=sys.stderr)
     return rows
-
-
-def describe_gpu() -> dict[str, Any]:
-    """The device, its driver, and what torch was built for."""
-    import torch
-
-    device = torch.cuda.get_device_properties(0)
-    query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
-    try:
-        driver = subprocess.run(query, capture_output=True, text=True).stdout.split("\n")[0].strip()
-    except FileNotFoundError:
-        driver = ""
-    return {
-        "name": device.name,
-        "capability": f"{device.major}.{device.minor}",
-        "multiprocessors": device.multi_processor_count,
-        "memory": device.total_memory,
-        "driver": driver or "unknown",
-        "cuda": torch.version.cuda,
-    }
 
 
 def dry_run(what: str) -> list[dict[str, Any]]:
@@ -252,8 +238,9 @@ def main(argv: list[str] | None = None) -> int:
     for name, default in axes.items():
         kind = type(default[0])
         parser.add_argument(
-            f"--{name}", type=kind, nargs="+", default=default, help=f"decode only: {default}"
-        )
+            f"--{name}", type=kind, nargs="+", default=default,
+            help=f"{'' if name in ('head-size', 'gqa', 'dtype') else 'decode only: '}{default}",
+        )  # fmt: skip
     parser.add_argument("--rounds", type=int, default=30, help="replays of a leg (30)")
     parser.add_argument("--dry-run", action="store_true", help="every leg once, without a GPU")
     parser.add_argument("--save", action="store_true", help="write results/attention….json")
@@ -263,20 +250,22 @@ def main(argv: list[str] | None = None) -> int:
         # driver where the variable is unset, and switches its Triton kernels off.
         os.environ["TRITON_INTERPRET"] = "1"
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
-        print(machine.table(dry_run(args.what)))
-        return 0
-    import torch
+        rows = dry_run(args.what)
+        print(machine.table(rows))
+    else:
+        import torch
 
-    if not torch.cuda.is_available():
-        raise SystemExit("torch sees no CUDA device; --dry-run needs none")
-    wanted: Iterable[Case | varlen.Batch] = cases(args)
-    if args.what != "decode":
-        wanted = varlen.prefill_batches() if args.what == "prefill" else varlen.mixed_batches()
-    rows = run_all(args, wanted)
-    if args.save:
+        if not torch.cuda.is_available():
+            raise SystemExit("torch sees no CUDA device; --dry-run needs none")
+        wanted: Iterable[Case | varlen.Batch] = cases(args)
+        if args.what != "decode":
+            batches = varlen.prefill_batches if args.what == "prefill" else varlen.mixed_batches
+            wanted = [batch for batch in batches() if is_wanted(args, batch)]
+        rows = run_all(args, wanted)
+    if args.save and machine.may_save(args.dry_run):
         command = "python -m benchmarks.attention " + " ".join(argv or sys.argv[1:])
         name = "attention" if args.what == "decode" else f"attention_{args.what}"
-        print(machine.save(name, command.replace(" --save", ""), rows, gpu=describe_gpu()))
+        print(machine.save(name, command.replace(" --save", ""), rows, gpu=machine.describe_gpu()))
     return 0
 
 

@@ -34,7 +34,6 @@ from typing import Any
 import numpy as np
 
 from benchmarks import machine
-from benchmarks.attention import describe_gpu
 from mini_vllm.attention import AttentionMetadata
 from mini_vllm.config.engine import DEFAULT_MODEL, EngineConfig
 from mini_vllm.config.model import LlamaConfig
@@ -260,9 +259,9 @@ def main(argv: list[str] | None = None) -> int:
             rows += measure(model, name, batch, args.rounds)
             print(machine.table(rows[-len(MODES) :]), flush=True)
         del model
-    if args.save and not args.dry_run:
+    if args.save and machine.may_save(args.dry_run):
         command = "python -m benchmarks.cudagraph " + " ".join(argv or sys.argv[1:])
-        more = {"gpu": describe_gpu(), "attention": attention}
+        more = {"gpu": machine.describe_gpu(), "attention": attention}
         print(machine.save("cudagraph", command.replace(" --save", "").strip(), rows, **more))
     return 0
 

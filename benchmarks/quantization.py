@@ -34,7 +34,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from benchmarks import machine
-from benchmarks.attention import copy_leg, describe_gpu, microseconds
+from benchmarks.attention import copy_leg, microseconds
 from benchmarks.attention_legs import NotHereError
 
 if TYPE_CHECKING:
@@ -343,10 +343,10 @@ def main(argv: list[str] | None = None) -> int:
             torch.cuda.empty_cache()
     for name, reason in missing.items():
         print(f"left out: {name}: {reason}", file=sys.stderr)
-    if args.save and not args.dry_run:
+    if args.save and machine.may_save(args.dry_run):
         command = "python -m benchmarks.quantization " + " ".join(argv or sys.argv[1:])
         done = machine.save(
-            "quantization", command.replace(" --save", "").strip(), rows, gpu=describe_gpu()
+            "quantization", command.replace(" --save", "").strip(), rows, gpu=machine.describe_gpu()
         )
         print(done)
     return 0

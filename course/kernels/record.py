@@ -260,7 +260,10 @@ class Recorder:
 
 
 def lighten() -> None:
-    """Spare the interpreter what changes nothing here, half of its time. For good: there is no way back."""
+    """Spare the interpreter what changes nothing here, half of its time. For good: there is no way back.
+
+    And let it run with numpy from 2.4 on, as whoever rents a GPU may find it there.
+    """
     # Bounds that it computes for every sum and product of integers, and looks at with debug=True only.
     builder = interpreter.interpreter_builder
     builder.options = replace(builder.options, sanitize_overflow=False)
@@ -285,6 +288,15 @@ def lighten() -> None:
 
     interpreter.InterpretedFunction.run = launch
     interpreter.InterpretedFunction.__call__ = call
+
+    # A loop's bound is an array of one number, from which numpy 2.4 makes no integer by itself.
+    patch = interpreter._patch_lang_tensor
+
+    def patch_tensor(tensor: Any, scope: Any) -> None:
+        patch(tensor, scope)
+        scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
+
+    interpreter._patch_lang_tensor = patch_tensor
 
 
 def _boolean(mask: Array) -> Any:

@@ -36,6 +36,6 @@ PROBLEMS = {
 # What times the kernels of a problem on a GPU, if not benchmarks.attention.
 BENCHMARKS = {
     "w4a16": "-m benchmarks.quantization",
-    "fused-moe": "-m benchmarks.moe",
+    "fused-moe": "phase-07-gemm-and-moe/labs/lab-04-triton-fused-moe/show.py --device cuda",
     "gumbel": "phase-09-sampling/labs/lab-07-triton-gumbel/show.py --device cuda",
 }
