@@ -39,7 +39,9 @@ def chosen(name: str | None, root: Path = ROOT) -> list[str]:
         return paired_files(root=root)
     wanted, every = name.replace("\\", "/").removeprefix("./"), our_files(root)
     found = [p for p in every if wanted in (p, p.removeprefix("mini_vllm/"))]
-    found = found or [p for p in every if p.endswith(f"/{wanted}")]
+    if not found:  # settings give way to what they set
+        found = [p for p in every if p.endswith(f"/{wanted}")]
+        found = [p for p in found if not p.startswith("mini_vllm/config/")] or found
     if not found:
         raise ValueError(f"mini_vllm has no file {name}")
     if len(found) > 1:
