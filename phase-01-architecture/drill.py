@@ -10,6 +10,8 @@ Four batch slots, 16 tokens per step, six blocks of 16. At the prompt of the deb
 
 from __future__ import annotations
 
+import bdb
+import contextlib
 import os
 import sys
 from typing import Any
@@ -66,4 +68,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with contextlib.suppress(bdb.BdbQuit):  # the debugger's `q`
+        main()

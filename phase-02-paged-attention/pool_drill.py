@@ -10,6 +10,8 @@ tokens of his own. No model runs: `both_pools.World` makes the tokens. At the pr
 
 from __future__ import annotations
 
+import bdb
+import contextlib
 import sys
 
 from both_pools import CONFIG, PROMPTS, World
@@ -35,4 +37,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with contextlib.suppress(bdb.BdbQuit):  # the debugger's `q`
+        main()

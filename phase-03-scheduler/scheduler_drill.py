@@ -10,6 +10,8 @@ same in both engines. EXERCISES.md has the drills.
 
 from __future__ import annotations
 
+import bdb
+import contextlib
 import sys
 
 from both_schedulers import CONFIG, World
@@ -31,4 +33,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with contextlib.suppress(bdb.BdbQuit):  # the debugger's `q`
+        main()

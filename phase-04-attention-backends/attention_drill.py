@@ -9,6 +9,9 @@ queries, blocks of 16. Ida has 40 tokens, Jon comes with 20. At the prompt of th
 
 from __future__ import annotations
 
+import bdb
+import contextlib
+
 from mini_vllm import EngineConfig, LLMEngine, SamplingParams
 from mini_vllm.attention import OnlineAttention, online
 from mini_vllm.engine.parts import EngineParts
@@ -30,4 +33,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with contextlib.suppress(bdb.BdbQuit):  # the debugger's `q`
+        main()

@@ -10,6 +10,9 @@ are names. EXERCISES.md has the drills.
 
 from __future__ import annotations
 
+import bdb
+import contextlib
+
 from mini_vllm import EngineConfig, LLMEngine, SamplingParams
 from mini_vllm.cudagraph import graph
 from mini_vllm.worker import graph_forward as forward
@@ -42,4 +45,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with contextlib.suppress(bdb.BdbQuit):  # the debugger's `q`
+        main()

@@ -10,6 +10,8 @@ computes Noor's prompt of three tokens; one token more is decoded behind it. At 
 
 from __future__ import annotations
 
+import bdb
+import contextlib
 import sys
 import tempfile
 from pathlib import Path
@@ -38,4 +40,5 @@ def main(method: str = "int4-g32") -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:2])
+    with contextlib.suppress(bdb.BdbQuit):  # the debugger's `q`
+        main(*sys.argv[1:2])

@@ -9,6 +9,9 @@ the prompt of the debugger `engine`, `router` and `fused_moe` are names, the las
 
 from __future__ import annotations
 
+import bdb
+import contextlib
+
 from mini_vllm import EngineConfig, LLMEngine, SamplingParams
 from mini_vllm.config.engine import DEFAULT_MODEL
 from mini_vllm.layers.fused_moe import fused_moe, router
@@ -27,4 +30,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with contextlib.suppress(bdb.BdbQuit):  # the debugger's `q`
+        main()

@@ -9,6 +9,9 @@ are names, the last two modules of `mini_vllm`. EXERCISES.md has the drills.
 
 from __future__ import annotations
 
+import bdb
+import contextlib
+
 from mini_vllm import EngineConfig, LLMEngine, SamplingParams
 from mini_vllm.core.sched import drafts
 from mini_vllm.sample import rejection_sampler
@@ -31,4 +34,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with contextlib.suppress(bdb.BdbQuit):  # the debugger's `q`
+        main()

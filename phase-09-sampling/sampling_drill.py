@@ -9,6 +9,9 @@ has the drills.
 
 from __future__ import annotations
 
+import bdb
+import contextlib
+
 from mini_vllm import EngineConfig, LLMEngine, SamplingParams
 from mini_vllm.sample import ops, sampler
 from mini_vllm.sample.logits_processor import AdapterLogitsProcessor, state
@@ -39,4 +42,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with contextlib.suppress(bdb.BdbQuit):  # the debugger's `q`
+        main()
