@@ -120,6 +120,40 @@ def draw_overlap() -> Drawing:
     return d
 
 
+def draw_counter() -> Drawing:
+    """Four steps of the run with n-gram lookup: positions computed, and where the counter then stands."""
+    d = Drawing(
+        "num_computed_tokens runs ahead by all rows and goes back by the rejected ones", 266
+    )
+    first, left, wide, high = 183, 84, 60, 30
+    decode = LLMEngine().tokenizer.decode  # type: ignore[union-attr]
+
+    def x(position: int) -> float:
+        return left + (position - first) * wide
+
+    for position in range(first, first + 9):
+        d.text(x(position) + wide / 2, 24, position, "s", "middle")
+    made = runs.ngram()
+    for line, number in enumerate((148, 149, 150, 151)):
+        step, before = made.steps[number - 1], made.steps[number - 2].computed
+        top = 36 + line * 50
+        d.text(12, top + 20, f"step {number}", "m")
+        drafts = [show(letter) for letter in decode(list(step.drafts))] if step.drafts else []
+        for row in range(step.scheduled):
+            kept = before + row < step.computed
+            words = drafts[row - 1] if row else "own"
+            d.cell(x(before + row), top, wide - 4, high, words, "A" if kept else "none")
+        ahead, bottom = x(before + step.scheduled) - 2, top + high + 10
+        d.path([(ahead, top - 3), (ahead, bottom)], "bold", 2)
+        if step.computed < before + step.scheduled:
+            d.arrow(ahead, bottom, x(step.computed) - 2, bottom)
+        d.path([(x(step.computed) - 2, bottom - 6), (x(step.computed) - 2, bottom + 4)], "bold", 2)
+    d.dot(18, 248, "A")
+    d.text(30, 253, "computed; what is white was rejected", "m")
+    d.text(330, 253, "thick line: the counter, ahead and back", "m")
+    return d
+
+
 def draw_text() -> Drawing:
     """The guide's text twice, letter by letter: accepted drafts in blue."""
     decode = LLMEngine().tokenizer.decode  # type: ignore[union-attr]
@@ -153,7 +187,13 @@ def draw_text() -> Drawing:
     return d
 
 
-PICTURES = {"gain": draw_gain, "verify": draw_verify, "overlap": draw_overlap, "text": draw_text}
+PICTURES = {
+    "gain": draw_gain,
+    "verify": draw_verify,
+    "overlap": draw_overlap,
+    "counter": draw_counter,
+    "text": draw_text,
+}
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from draws import after, min_p, row, temperature, top_k, top_p
 
 from course.docs.drawing import Drawing, write_all
 from mini_vllm.sample import ops
+from mini_vllm.sample.gumbel import gumbel_noise
 
 LETTERS = "idatmcswf"
 
@@ -129,7 +130,35 @@ def draw_rows() -> Drawing:
     return d
 
 
-PICTURES = {"knobs": draw_knobs, "order": draw_order, "race": draw_race, "rows": draw_rows}
+def draw_sources() -> Drawing:
+    """Where the noise of three tokens comes from: out of a stream one after the other, or of a hash each."""
+    d = Drawing("V1 takes noise from a stream, V2 computes it from seed, position and token", 296)
+    left, wide, gap = 138, 146, 20
+    for top, name in ((14, "V1: a stream"), (168, "V2: a hash")):
+        d.text(12, top + 18, name, "m")
+    for i in range(3):
+        at = left + i * (wide + gap)
+        d.text(at + wide / 2, 20, ("first", "second", "third")[i] + " token", "s", "middle")
+        drawn = [f"{number:.2f}" for number in draws.noise(7, skip=i)[:3]]
+        hashed = [f"{number:.2f}" for number in gumbel_noise(7, 4 + i, [0, 1, 2])]
+        for j in range(3):
+            d.cell(at + j * 48, 34, 46, 30, drawn[j], "A")
+            d.cell(at + j * 48, 226, 46, 30, hashed[j], "B")
+        if i < 2:
+            d.arrow(at + wide, 49, at + wide + gap - 2, 49)
+        d.cell(at, 164, 142, 30, f"7, {4 + i}, token id", "none")
+        d.arrow(at + 71, 196, at + 71, 222)
+    d.text(12, 54, "seed 7", "m")
+    d.path([(left, 84), (left + 3 * wide + 2 * gap - 4, 84)], "thin")
+    d.text(left, 106, "Each set begins where the last one ended, so the state is kept with", "s")
+    d.text(left, 124, "the request, and set back when a set was drawn for nothing.", "s")
+    d.text(left, 282, "Each number stands alone: there is no state.", "s")
+    return d
+
+
+PICTURES = {
+    "knobs": draw_knobs, "order": draw_order, "race": draw_race, "rows": draw_rows, "sources": draw_sources,
+}  # fmt: skip
 
 
 if __name__ == "__main__":
