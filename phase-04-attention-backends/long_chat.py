@@ -129,12 +129,6 @@ VALUES = [1.0, 2.0, 3.0, 4.0]
 """Four keys that one query has compared itself with, and their values, one number each."""
 
 
-def softmax_by_hand() -> float:
-    """All four at once: the definition."""
-    weights = [math.exp(score) for score in SCORES]
-    return sum(w * v for w, v in zip(weights, VALUES, strict=True)) / sum(weights)
-
-
 def state(scores: Sequence[float], values: Sequence[float], before: State | None = None) -> State:
     """What one row knows after a tile of keys, which may be the first."""
     if before is None:
@@ -165,18 +159,6 @@ LATENTS = np.array([[1, 2], [0, 3], [4, -1]])
 W_UK = np.array([[1, 0, 2], [3, 1, 0]])
 """[2, 3]: from a latent to a key of three numbers."""
 QUERY = np.array([2, 1, -1])
-
-
-def up_projected() -> list[int]:
-    """The three scores, by way of the keys."""
-    keys = LATENTS @ W_UK  # [3, 3]
-    return [int(score) for score in keys @ QUERY]
-
-
-def absorbed() -> list[int]:
-    """The same from the latents: the matrix has gone to the query."""
-    query = W_UK @ QUERY  # [2]
-    return [int(score) for score in LATENTS @ query]
 
 
 # --- how a kernel is launched ---

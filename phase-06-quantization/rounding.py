@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import product
 
 import numpy as np
 from noor import Array, down_inputs, error, matrix, seen, weights
@@ -48,12 +47,6 @@ def squared_error(codes: Sequence[float], row: Floats, hessian: Floats) -> float
     """By how much the outputs of all tokens are off, squared and added up."""
     change = np.asarray(codes) - row
     return round(float(change @ hessian @ change), 2)
-
-
-def best_codes(row: Floats, hessian: Floats) -> tuple[int, ...]:
-    """The best of all codes from -2 to 4, by trying every combination."""
-    every = product(range(-2, 5), repeat=len(row))
-    return min(every, key=lambda codes: squared_error(codes, row, hessian))
 
 
 @cache

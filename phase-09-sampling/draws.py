@@ -178,11 +178,6 @@ def by_quotient(logits: Row, seed: int) -> str:
     return letter(int((ops.softmax(logits[None])[0] / noise(seed)).argmax()))
 
 
-def by_gumbel(logits: Row, seed: int) -> str:
-    """The winner, V2's way: the largest logit plus Gumbel noise, here made of the same exponentials."""
-    return letter(int((logits - np.log(noise(seed))).argmax()))
-
-
 def shares(logits: Row, letters: str, draws: int = 100_000) -> list[float]:
     """How often each letter wins, in so many races with one stream."""
     probs = ops.softmax(logits[None])
