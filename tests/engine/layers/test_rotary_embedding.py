@@ -126,4 +126,5 @@ def test_against_vllms_table(kind: str, partial: float) -> None:
         rope_mscale(config)
     )
     table = rope.cos_sin_cache[:512].float().numpy()
-    np.testing.assert_allclose(ours, table, atol=2e-5)
+    # Two float32 neighbours near an angle of 511 differ by 3e-5, and processors round differently.
+    np.testing.assert_allclose(ours, table, atol=1e-4)
