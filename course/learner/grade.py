@@ -18,7 +18,9 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from importlib.metadata import version
 from pathlib import Path
+from platform import python_version
 from typing import Any
 
 from course.learner.causes import PREDICTIONS, read_causes
@@ -263,7 +265,7 @@ def engine_digest(root: Path) -> str:
 
 def _key(root: Path, lab: Lab, job: Job) -> str:
     """Changes with anything that the tests' verdict on the job's file can depend on."""
-    state = hashlib.sha256(engine_digest(root).encode())
+    state = hashlib.sha256(f"{engine_digest(root)} {python_version()} {version('numpy')}".encode())
     for path in sorted(lab.folder.rglob("*")):
         below = path.relative_to(lab.folder)
         apart = below.parts[0] in _APART
