@@ -232,7 +232,7 @@ class WrongError(Exception):
 def measure(
     work: Work, device: str, rounds: int, absent: dict[str, str], failed: list[str]
 ) -> dict[str, Any]:
-    """One row. `absent` gets who is not installed, `failed` a sentence for whoever is wrong or broke off."""
+    """One row. `absent` gets kernels that are not installed, `failed` a sentence on each that fails."""
     timed = device == "cuda"
     row: dict[str, Any] = {"shape": work.shape, "MB": work.moved / 1e6 or None}
     copied = None
@@ -263,15 +263,6 @@ def measure(
     return row
 
 
-def show(rows: list[dict[str, Any]]) -> str:
-    """The rows as a table, errors in one digit."""
-    lines = []
-    for row in rows:
-        errors = {k: f"{v:.0e}" for k, v in row.items() if k.endswith("error") and v is not None}
-        lines.append(row | errors)
-    return machine.table(lines)
-
-
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -298,7 +289,7 @@ def main(argv: list[str] | None = None) -> int:
     for problem in args.problem:
         for work in MAKERS[problem](problem, device, args.dry_run):
             rows.append({"problem": problem} | measure(work, device, args.rounds, absent, failed))
-            print(show(rows[-1:]), flush=True)
+            print(machine.table_with_errors(rows[-1:]), flush=True)
             if args.save and machine.may_save(args.dry_run):
                 # After each row, so that a run that is broken off leaves what it has measured.
                 more = {"gpu": gpu, "failed": failed}

@@ -101,6 +101,15 @@ def table(rows: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
+def table_with_errors(rows: list[dict[str, Any]]) -> str:
+    """`table`, with what a key that ends in "error" holds in one digit."""
+    lines = []
+    for row in rows:
+        errors = {k: f"{v:.0e}" for k, v in row.items() if k.endswith("error") and v is not None}
+        lines.append(row | errors)
+    return table(lines)
+
+
 def _cell(value: Any) -> str:
     if value is None:
         return "-"

@@ -299,15 +299,6 @@ def measure(shape: Shape, device: str, rounds: int, missing: dict[str, str]) -> 
     return row
 
 
-def show(rows: list[dict[str, Any]]) -> str:
-    """The rows as a table, errors in one digit."""
-    lines = []
-    for row in rows:
-        errors = {k: f"{v:.0e}" for k, v in row.items() if k.endswith("error") and v is not None}
-        lines.append(row | errors)
-    return machine.table(lines)
-
-
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -330,7 +321,7 @@ def main(argv: list[str] | None = None) -> int:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
         tiny = [Shape(name, *size, rows) for name, size in TINY.items() for rows in (1, 5)]
         rows = [measure(shape, "cpu", 0, missing) for shape in tiny]
-        print(show(rows))
+        print(machine.table_with_errors(rows))
     else:
         import torch
 
@@ -339,7 +330,7 @@ def main(argv: list[str] | None = None) -> int:
         rows = []
         for shape in shapes:
             rows.append(measure(shape, "cuda", args.rounds, missing))
-            print(show(rows[-1:]), flush=True)
+            print(machine.table_with_errors(rows[-1:]), flush=True)
             torch.cuda.empty_cache()
     for name, reason in missing.items():
         print(f"left out: {name}: {reason}", file=sys.stderr)

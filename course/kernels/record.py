@@ -262,7 +262,7 @@ class Recorder:
 def lighten() -> None:
     """Spare the interpreter what changes nothing here, half of its time. For good: there is no way back.
 
-    And let it run with numpy from 2.4 on, as whoever rents a GPU may find it there.
+    And let it run with numpy from 2.4 on, which a rented GPU's machine may have.
     """
     # Bounds that it computes for every sum and product of integers, and looks at with debug=True only.
     builder = interpreter.interpreter_builder

@@ -1,4 +1,4 @@
-"""Requests that cost much, each within its limits or refused by them: nobody else waits for one of them.
+"""Requests that cost much, each within its limits or refused by them: no other request waits for one.
 
 `/health` p99 is measured as in the attacks: in the processor time that the server takes before it answers.
 """

@@ -211,7 +211,7 @@ def test_the_field_that_the_user_wrote(
 
 
 def test_a_prompt_that_fills_the_model_is_too_long(server: ServerHere) -> None:
-    """vLLM refuses a `max_tokens` of 0 there, which nobody has set."""
+    """vLLM refuses a `max_tokens` of 0 there, though the request sets none."""
     for asked in ({}, {"echo": True, "max_tokens": 0}, {"use_beam_search": True}):
         answer = server.complete(prompt=[5] * 64, **{"max_tokens": None, **asked})
         assert "requested 1 output tokens and your prompt contains 64" in answer.error["message"]

@@ -229,7 +229,7 @@ def test_serve_builds_again_when_a_page_is_saved(built: Path, tmp_path: Path) ->
         url = f"http://127.0.0.1:{port}/phase-00-a/00-guide/"
         assert "<h1" in fetched(url, "<h1", PATIENCE)
         end = time.monotonic() + PATIENCE
-        while time.monotonic() < end:  # whoever watches may begin after the first page is out
+        while time.monotonic() < end:  # a test may begin to watch after the first page is out
             written(root, {"phase-00-a/00-guide.md": "# Guide\n\nSaved just now.\n"})
             if "Saved just now." in fetched(url, "Saved just now.", 5):
                 return

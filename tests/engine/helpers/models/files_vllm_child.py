@@ -37,7 +37,7 @@ def read(folder: str, with_products: bool) -> dict[str, Any]:
     with set_current_vllm_config(config), cpu:
         model = initialize_model(config)
         for parameter in model.parameters():
-            # What nobody writes is to be seen.
+            # A tensor that no file writes is to be seen.
             parameter.data.fill_(torch.nan if parameter.is_floating_point() else 77)
         DefaultModelLoader(config.load_config).load_weights(model, config.model_config)
         digests = {
