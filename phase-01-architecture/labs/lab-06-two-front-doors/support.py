@@ -98,10 +98,10 @@ class Gate:
 
 async def until(true: Callable[[], bool], seconds: float = PATIENCE) -> bool:
     """Let the others run until `true()`, at most so long; whether it became true."""
-    for _ in range(int(seconds / 0.001)):  # looks, not seconds: a busy machine gets more time
+    for _ in range(int(seconds / 0.004)):  # looks, not seconds: a busy machine gets more time
         if true():
             return True
-        await asyncio.sleep(0.001)
+        await asyncio.sleep(0.004)
     return true()
 
 
@@ -117,7 +117,7 @@ hung: list[str] = []
 
 def run(main: Coroutine[Any, Any, None], hint: str) -> None:
     """Run a test to its end, or fail with the hint when it hangs."""
-    limit = LIMIT if not hung else LIMIT / 4
+    limit = LIMIT if not hung else 2 * PATIENCE  # a test's own wait, and what it says, come first
     made: list[asyncio.Task[Any]] = []
 
     def factory(loop: asyncio.AbstractEventLoop, work: Any, **options: Any) -> asyncio.Task[Any]:

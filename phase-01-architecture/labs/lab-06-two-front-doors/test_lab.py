@@ -211,6 +211,9 @@ def test_who_gives_up_before_being_added_leaves_nothing(lab: ModuleType, engine:
                 support.read(front_door.generate(support.PROMPT, support.greedy(8), "stays"))
             )
             await gate.until_entered()
+            assert not gate.forced, (
+                "step 2 waited for the event loop, and nothing ran there: the step runs on it itself"
+            )
             gives_up = asyncio.ensure_future(
                 support.read(front_door.generate("x", support.greedy(60), "gone"))
             )
