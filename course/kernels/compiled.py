@@ -21,17 +21,25 @@ from triton.runtime.jit import JITFunction
 from course.kernels import beside, sass
 from course.kernels.loading import (
     CHOICE,
+    PROCESSORS,
     Entry,
     Refused,
     StandIn,
     call,
+    choose_processors,
     in_words,
     load_entry,
     stand_in_driver,
 )
 from course.kernels.problems.case import Case
 from course.kernels.report import Finding
-from course.kernels.starts import Start, asks_who_runs_it, digest, starts, starts_on_a_gpu
+from course.kernels.starts import (
+    Start,
+    asks_who_runs_it,
+    digest,
+    starts_of_all,
+    starts_on_a_gpu,
+)
 from course.kernels.ttir import Text
 
 __all__ = ["SHARED", "TOOLS", "Built", "Compiled", "StandIn"]
@@ -62,6 +70,15 @@ class Built:
     )  # those that are the case's inputs -> which
     config: int = 0  # of an autotuned kernel's configurations; 0 if there is one only
     source: str = ""  # what `starts.digest` makes of it
+
+    @cached_property
+    def wide(self) -> float:
+        """The share of the main loop's bytes that come 128 bits at a time."""
+        return self.code.wide(self.beside_the_way)
+
+    @cached_property
+    def beside_the_way(self) -> set[int]:
+        return Text(self.code_of_triton).beside_the_way()
 
     @property
     def title(self) -> str:
@@ -162,7 +179,7 @@ class Compiled:
         kernels: dict[int, Any] = {}
         torch.use_deterministic_algorithms(True, warn_only=True)
         inputs = [case.inputs for case in self.cases]
-        seen = [starts(JITFunction, entry, one, path, kernels) for one in inputs]
+        seen = starts_of_all(JITFunction, entry, inputs, path, kernels)
         torch.use_deterministic_algorithms(False)
         for kernel in kernels.values():
             if asked := asks_who_runs_it(kernel):
@@ -170,8 +187,10 @@ class Compiled:
                     f"{asked}: a kernel computes, and does not ask who runs it. The interpreter and the "
                     "compiler give other answers"
                 )
-        for one, here in zip(inputs[:2], seen, strict=False):
+        for number, (one, here) in enumerate(zip(inputs[:2], seen, strict=False)):
+            choose_processors(number, len(inputs))
             there = starts_on_a_gpu(entry, one, path)
+            CHOICE.processors = PROCESSORS
             if there != here and there[-1:] and there[-1][0] != "raised":
                 wrong.append(
                     "for tensors on a GPU other kernels start, or with other arguments, than for the same "
@@ -371,11 +390,11 @@ def _faults(built: list[Built], tensor_core: bool) -> Iterator[str]:
                 f"{name} uses no tensor cores on {_where(idle)}. tl.dot does, where both "
                 'operands have 16 bits; float32 with input_precision="ieee" is multiplied without them'
             )
-        if narrow := [one for one in mine if one.main and one.code.wide < WIDE]:
-            worst = min(narrow, key=lambda one: one.code.wide)
+        if narrow := [one for one in mine if one.main and one.wide < WIDE]:
+            worst = min(narrow, key=lambda one: one.wide)
             yield (
                 f"{name} loads in small pieces on {_where(narrow)}: on sm_{worst.capability} only "
-                f"{worst.code.wide:.0%} of the bytes in its loop come 128 bits at a time ({worst.loads})"
+                f"{worst.wide:.0%} of the bytes in its loop come 128 bits at a time ({worst.loads})"
                 f"{_narrowest(worst)}. "
                 "Neighbouring lanes must read neighbouring elements, and the compiler must be able to see "
                 "it: in the addresses, and in the mask, which has to be one for a whole piece"
@@ -384,7 +403,7 @@ def _faults(built: list[Built], tensor_core: bool) -> Iterator[str]:
 
 def _narrowest(one: Built) -> str:
     """Which tensor comes in small pieces, and in which line."""
-    narrow = one.code.narrow()
+    narrow = {at: n for at, n in one.code.narrow().items() if at not in one.beside_the_way}
     if not narrow:
         return ""
     line = max(narrow, key=lambda at: narrow[at])

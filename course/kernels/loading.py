@@ -21,14 +21,35 @@ class Refused(Exception):
     """The kernel cannot be run at all; the message says why."""
 
 
-# Of an autotuned kernel's configurations, the one to take, and the most that any kernel here has.
-CHOICE = SimpleNamespace(number=0, most=1)
+PROCESSORS = 108  # of an A100
+# Of an autotuned kernel's configurations, the one to take, and the most that any kernel here has; and the
+# streaming multiprocessors that a launcher is told of.
+CHOICE = SimpleNamespace(number=0, most=1, processors=PROCESSORS)
+
+
+def choose_processors(number: int, count: int) -> None:
+    """How many processors the call for case `number` of `count` sees, the last of which is the long one.
+
+    A launcher that starts a program for each processor must be right where they are fewer than the tiles,
+    and where they are more: every other case has three.
+    """
+    few = number % 2 == 0 and number + 1 < count
+    CHOICE.processors = 3 if few else PROCESSORS
+
+
+class _Properties:
+    """Of a GPU of sm_80, under torch's names."""
+
+    major, minor, name, warp_size = 8, 0, "none", 32
+
+    @property
+    def multi_processor_count(self) -> int:
+        return int(CHOICE.processors)
 
 
 def stand_in_for_a_gpu() -> None:
-    """What a launcher may ask the device for, answered without one (a GPU of sm_80 with 108 processors)."""
-    properties = SimpleNamespace(multi_processor_count=108, major=8, minor=0, name="none")
-    torch.cuda.get_device_properties = lambda device=None: properties
+    """What a launcher may ask the device for, answered without one."""
+    torch.cuda.get_device_properties = lambda device=None: _Properties()
     torch.cuda.get_device_capability = lambda device=None: (8, 0)
     torch.cuda.current_device = lambda: 0
     from triton.runtime.autotuner import Autotuner
@@ -56,6 +77,10 @@ class StandIn:
 
     def __init__(self, capability: int) -> None:
         self.capability = capability
+        self.utils = self  # where Triton's own drivers have what follows
+
+    def get_device_properties(self, device: int = 0) -> dict[str, int]:
+        return {"multiprocessor_count": CHOICE.processors, "warpSize": 32, "max_shared_mem": 166912}
 
     def get_current_target(self) -> Any:
         from triton.backends.compiler import GPUTarget

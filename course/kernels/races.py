@@ -1,10 +1,11 @@
 """The second judge: programs of one launch must leave each other alone.
 
 A GPU runs them at the same time and in any order. So no address may be written by one program and touched
-by another, unless both do so by atomics, or an atomic stands between: the first program stores, then counts
-up; the second reads the count, then loads. The interpreter runs one program after the other, which hides a
-race: the result is right, and the kernel is refused all the same. What the threads of *one* program do to
-each other is out of sight.
+by another, unless both do so by atomics, or an atomic stands between: the first program stores, waits for its
+own threads, then counts up; the second reads the count, then loads. The threads of one program run in any
+order, too: what one has stored another may load behind a barrier only. The interpreter runs one program after
+the other, and its lanes together, which hides a race: the result is right, and the kernel is refused all the
+same.
 """
 
 from __future__ import annotations
@@ -27,10 +28,11 @@ _VERBS = {"load": "loads", "store": "stores to", "atomic": "changes by an atomic
 def judge_races(launches: Iterable[Launch], where: str) -> Iterator[Finding]:
     """One finding for each tensor over which programs race."""
     for launch in launches:
+        yield from _judge_threads(launch, where)
         tensors: dict[str, list[int]] = defaultdict(list)
         for number, access in enumerate(launch.accesses):
             tensors[access.region.name].append(number)
-        order = Order(launch.accesses)
+        order = Order(launch.accesses, launch.barriers)
         for name, numbers in tensors.items():
             pairs = list(_conflicts(launch.accesses, numbers, order))
             if not pairs:
@@ -44,8 +46,29 @@ def judge_races(launches: Iterable[Launch], where: str) -> Iterator[Finding]:
                 f"{launch.program(second.program)} {_VERBS[second.kind]} it in line {second.line}. A GPU "
                 f"runs them in any order, or at once ({len(pairs)} such addresses in {name}; {where})."
             )
+            if order.counts_early:
+                message += (
+                    " An atomic stands between, but no tl.debug_barrier() before it: one warp may count "
+                    "while another has not stored."
+                )
             figures = {"kernel": launch.name, "tensor": name, "addresses": len(pairs)}
             yield Finding(JUDGE, False, message, figures)
+
+
+def _judge_threads(launch: Launch, where: str) -> Iterator[Finding]:
+    """One finding for each pair of lines in which threads of one program disturb each other."""
+    seen = set()
+    for clash in launch.clashes:
+        pair = clash.first, clash.second
+        if pair not in seen:
+            seen.add(pair)
+            (kind, line), (then, later) = pair
+            message = (
+                f"{launch.name}: program {launch.program(clash.program)} {_VERBS[kind]} {clash.where} in "
+                f"line {line} and {_VERBS[then]} it in line {later}, in other threads, with no barrier "
+                f"between: put tl.debug_barrier() there, or keep it in registers ({where})."
+            )
+            yield Finding(JUDGE, False, message, {"kernel": launch.name, "line": later})
 
 
 def _conflicts(
@@ -97,24 +120,34 @@ def _flatten(accesses: list[Access], numbers: list[int]) -> tuple[Array, Array]:
 class Order:
     """Which accesses of two programs come in a certain order, because atomics say so."""
 
-    def __init__(self, accesses: list[Access]) -> None:
+    def __init__(self, accesses: list[Access], barriers: dict[int, list[int]]) -> None:
+        self._accesses, self._barriers = accesses, barriers
+        self.counts_early = False  # an atomic came where a barrier was missing
         # program -> address -> the numbers of its atomics there, but for relaxed ones
         self._atomics: dict[int, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
         for number, access in enumerate(accesses):
             if access.orders:
                 for address in access.addresses.tolist():
                     self._atomics[access.program][address].append(number)
-        self._programs = [access.program for access in accesses]
 
     def given(self, first: int, second: int) -> bool:
         """Whether the first program did an atomic after its access, and the second program, before its
         own, one on the same address that came later. Both are numbers in the log."""
-        mine = self._atomics.get(self._programs[first])
-        theirs = self._atomics.get(self._programs[second])
+        access = self._accesses[first]
+        mine = self._atomics.get(access.program)
+        theirs = self._atomics.get(self._accesses[second].program)
         if not mine or not theirs:
             return False
         for address in mine.keys() & theirs.keys():
             after = bisect_left(mine[address], first)
+            if after < len(mine[address]) and not access.scalar:
+                waits = self._barriers.get(access.program, [])
+                barrier = bisect_right(waits, first)
+                if barrier == len(waits) or waits[barrier] > mine[address][after]:
+                    self.counts_early = True
+                    if barrier == len(waits):
+                        continue
+                    after = bisect_left(mine[address], waits[barrier])
             if after == len(mine[address]):
                 continue
             later = bisect_right(theirs[address], mine[address][after])

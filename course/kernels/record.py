@@ -36,6 +36,7 @@ class Access:
     addresses: Array  # of the active lanes, each once: a warp fetches what its lanes share once
     size: int  # bytes of one element
     orders: bool = False  # an atomic that makes what its program did before visible to later ones
+    scalar: bool = False  # of a single pointer: one thread stores, all load
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,60 @@ class Outside:
     lanes: int
 
 
+@dataclass(frozen=True)
+class Clash:
+    """Two accesses of one program to one address, by two of its threads, with no barrier between."""
+
+    program: int
+    first: tuple[str, int]  # kind and line
+    second: tuple[str, int]
+    where: str
+
+
+class Threads:
+    """Which thread of a program touches what, since the program's last barrier.
+
+    Lane i of two tiles of one shape belongs to one thread, if each thread has a lane. Of smaller tiles one
+    thread stores a number and several load it.
+    """
+
+    def __init__(self, count: int = 128) -> None:
+        self._count = count
+        self._program = -1
+        self._done: list[tuple[Access, Array, Array, tuple[int, ...]]] = []
+
+    def wait(self) -> None:
+        """A barrier."""
+        self._done.clear()
+
+    def touch(self, access: Access, every: Array, active: Array) -> Iterator[Clash]:
+        """Note an access to the pointers `every` in the lanes `active`; yield what it clashes with."""
+        if access.program != self._program:
+            self._program = access.program
+            self._done.clear()
+        if access.orders:
+            self._done.clear()  # what comes back of it goes to all threads, behind a barrier
+        if access.kind == "atomic":
+            return
+        lanes = np.flatnonzero(active)
+        addresses = every.ravel()[lanes]
+        addresses, at = np.unique(addresses, return_index=True)
+        lanes = lanes[at]
+        for other, theirs, their_lanes, shape in self._done:
+            loads = (access.kind == "load") + (other.kind == "load")
+            if loads == 2 or other.region.name != access.region.name:
+                continue
+            both, mine, its = np.intersect1d(addresses, theirs, True, return_indices=True)
+            if shape == every.shape and (not loads or every.size >= self._count):
+                both = both[lanes[mine] != their_lanes[its]]
+            if both.size:
+                where = access.region.label(int(both[0]))
+                first, second = (other.kind, other.line), (access.kind, access.line)
+                yield Clash(access.program, first, second, where)
+                break
+        self._done.append((access, addresses, lanes, every.shape))
+
+
 @dataclass
 class Launch:
     """One kernel, started once."""
@@ -61,6 +116,9 @@ class Launch:
     accesses: list[Access] = field(default_factory=list)
     outside: list[Outside] = field(default_factory=list)
     bare: set[int] = field(default_factory=set)  # lines of masked float loads that name no `other`
+    # By program: how many accesses of the launch came before each of its barriers
+    barriers: dict[int, list[int]] = field(default_factory=dict)
+    clashes: list[Clash] = field(default_factory=list)  # between threads of one program
 
     def program(self, number: int) -> Program:
         _, ny, nz = self.grid
@@ -87,6 +145,7 @@ class Recorder:
         self.overwritten: list[str] = []  # inputs that were not the same afterwards
         self._order = order
         self._permuted: list[int] = []
+        self._threads = Threads()
         self._given = [
             Region.of(name, value, given=True)
             for name, value in inputs.items()
@@ -112,6 +171,7 @@ class Recorder:
             (builder, "create_masked_store"): self._store,
             (builder, "create_atomic_rmw"): self._atomic_rmw,
             (builder, "create_atomic_cas"): self._atomic_cas,
+            (builder, "create_barrier"): self._barrier,
             (function, "run"): self._run,
         }
         before = {place: getattr(*place) for place in mine}
@@ -136,6 +196,7 @@ class Recorder:
             code = kernel.fn.__code__
             self.launches.append(Launch(kernel.fn.__name__, code.co_filename, regions))
             self._permuted = []
+            self._threads = Threads(32 * int(kwargs.get("num_warps") or 4))
             self._around()
             try:
                 return original(kernel, *args, grid=grid, warmup=warmup, **kwargs)
@@ -203,8 +264,12 @@ class Recorder:
         line = _line(launch.file)
         for region, held in sort_out(launch.regions, addresses, size):
             if region is not None:
-                held_ones = addresses[held]
-                launch.accesses.append(Access(kind, number, line, region, held_ones, size, orders))
+                access = Access(
+                    kind, number, line, region, addresses[held], size, orders, not every.shape
+                )
+                launch.accesses.append(access)
+                if not region.given:
+                    launch.clashes += self._threads.touch(access, every, active)
                 continue
             lost = addresses[held]
             near, far = nearest(launch.regions, int(lost[0]))
@@ -212,6 +277,17 @@ class Recorder:
             launch.outside.append(Outside(kind, (x, y, z), line, where, far, len(lost)))
             active = active & ~np.isin(every, lost)
         return active
+
+    def _barrier(self, original: Any) -> Any:
+        def barrier(builder: Any) -> Any:
+            launch = self.launches[-1]
+            x, y, z = builder.grid_idx
+            number = (x * launch.grid[1] + y) * launch.grid[2] + z
+            launch.barriers.setdefault(number, []).append(len(launch.accesses))
+            self._threads.wait()
+            return original(builder)
+
+        return barrier
 
     def _load(self, original: Any) -> Any:
         def load(builder: Any, pointers: Any, mask: Any, other: Any, *rest: Any) -> Any:

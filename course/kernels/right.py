@@ -118,8 +118,9 @@ def _outside(case: Case, launches: list[Launch]) -> Iterator[Finding]:
                     "0 to entry (length - 1) // block_size."
                 )
             if access.distance > 1 << 28:
+                what = "a block id" if "block_table" in case.inputs else "an index"
                 cause = (
-                    "So far away it looks like a product that has outgrown 32 bits: a block id must become "
+                    f"So far away it looks like a product that has outgrown 32 bits: {what} must become "
                     "tl.int64 before it is multiplied by a stride."
                 )
             also = f" and {access.lanes - 1} lanes more" if access.lanes > 1 else ""
@@ -171,12 +172,15 @@ def _from_the_log(case: Case, ran: Ran, index: tuple[int, ...]) -> str | None:
         if not written.all():
             where = access.region.label(int(access.addresses[~written][0]))
             return f"line {access.line} loads {where}, {case.dead}"
-    if not got.isnan().any():
-        return None
     strides = zip(index, ran.strides, strict=True)
     address = ran.address + sum(i * stride for i, stride in strides) * got.element_size()
-    if not any(access.kind != "load" and address in access.addresses for _, access in accesses):
+    stores = [a.line for _, a in accesses if a.kind != "load" and address in a.addresses]
+    if not stores:
         return "no program stores there"
+    if got.isinf().any():
+        return _infinite(got.dtype, stores[-1], "block_table" in case.inputs)
+    if not got.isnan().any():
+        return None
     if bare := {(launch.name, line) for launch in launches for line in launch.bare}:
         name, line = min(bare)
         return (
@@ -184,11 +188,25 @@ def _from_the_log(case: Case, ran: Ran, index: tuple[int, ...]) -> str | None:
             "masked off, here NaN"
         )
     if own := _never_written(launches):
-        return f"{own} is read where nothing has stored to it"
+        return f"{own} is read, or added to, where nothing has stored to it"
+    if "block_table" not in case.inputs:
+        return "0/0, inf - inf or 0 times inf: which number on the way is no longer finite?"
     return (
         "0/0 or inf-inf: a part of the keys that is empty has maximum -inf and sum 0, and where the maximum "
         "does not start at -inf, scores far below its start leave a sum of 0"
     )
+
+
+def _infinite(kind: torch.dtype, line: int, softmax: bool) -> str:
+    """Where an infinite number in the answer comes from; `softmax`: there is a sum of weights."""
+    said = f"line {line} stores an infinite number: "
+    if kind == torch.float16:
+        said += "float16 ends at 65,504, so a sum is beyond it, or "
+    if softmax:
+        return (
+            said + "a quotient by a sum of weights that is 0, or a maximum over no keys is stored"
+        )
+    return said + "something is divided by 0, or the fill of lanes that are masked off is stored"
 
 
 def _table(case: Case, launches: list[Launch]) -> str | None:
@@ -225,7 +243,7 @@ def _never_written(launches: list[Launch]) -> str | None:
     for launch in launches:
         for access in launch.accesses:
             addresses = set(access.addresses.tolist())
-            if access.kind == "load" and not access.region.given and addresses - stored:
+            if access.kind != "store" and not access.region.given and addresses - stored:
                 return f"{access.region.name} ({launch.name}, line {access.line})"
             stored |= addresses
     return None

@@ -20,12 +20,12 @@ import torch
 from triton.runtime.interpreter import InterpretedFunction
 
 from course.kernels import right
-from course.kernels.loading import CHOICE, Entry, Refused, call, load_entry
+from course.kernels.loading import CHOICE, Entry, Refused, call, choose_processors, load_entry
 from course.kernels.memory import memory_of
 from course.kernels.problems.case import Case
 from course.kernels.ran import Ran
 from course.kernels.record import Recorder
-from course.kernels.starts import Start, starts
+from course.kernels.starts import Start, starts_of_all
 
 TIMEOUT = 540  # seconds for one call
 
@@ -130,10 +130,11 @@ def _serve(
             if looking := os.fork():
                 os.waitpid(looking, 0)
                 continue
-            answer(lambda: [starts(InterpretedFunction, loaded[0], one, path) for one in seen])
+            answer(lambda: starts_of_all(InterpretedFunction, loaded[0], seen, path))
             os._exit(0)
         else:
             number, *how = asked
+            choose_processors(number, len(cases))
             answer(partial(_run, loaded[0], path, cases[number], *how))
     os._exit(0)
 

@@ -6,6 +6,7 @@ import re
 import subprocess
 import tempfile
 from collections import Counter
+from collections.abc import Set
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -43,11 +44,14 @@ class MachineCode:
         }
         return {line: bits for line, bits in found.items() if bits}
 
-    @property
-    def wide(self) -> float:
-        """The share of loaded bytes that come in loads of 128 bits."""
-        total = sum(width * count for width, count in self.loads.items())
-        return 128 * self.loads.get(128, 0) / total if total else 1.0
+    def wide(self, without: Set[int] = frozenset()) -> float:
+        """The share of loaded bytes that come in loads of 128 bits, but for the lines `without`."""
+        total, wide = 0, 0
+        for line, widths in self.lines.items():
+            if line not in without:
+                total += sum(width * count for width, count in widths.items())
+                wide += 128 * widths.get(128, 0)
+        return wide / total if total else 1.0
 
 
 def disassemble(cubin: bytes, tools: Path) -> tuple[str, str]:

@@ -20,7 +20,14 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from course.kernels.loading import CHOICE, Entry, Refused, call
+from course.kernels.loading import (
+    CHOICE,
+    PROCESSORS,
+    Entry,
+    Refused,
+    call,
+    choose_processors,
+)
 
 # One start: the kernel's name, its source and what that reads, its grid, its arguments in words.
 Start = list[str]
@@ -54,6 +61,22 @@ def starts(
             call(entry, inputs, path)
         except Refused as refused:
             found.append(["raised", str(refused), "", ""])
+    return found
+
+
+def starts_of_all(
+    kind: type,
+    entry: Entry,
+    inputs: list[dict[str, Any]],
+    path: Path,
+    kernels: dict[int, Any] | None = None,
+) -> list[list[Start]]:
+    """`starts` on the inputs of each case, with as many processors as the kernel sees there."""
+    found = []
+    for number, one in enumerate(inputs):
+        choose_processors(number, len(inputs))
+        found.append(starts(kind, entry, one, path, kernels))
+    CHOICE.processors = PROCESSORS
     return found
 
 

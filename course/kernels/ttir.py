@@ -6,6 +6,7 @@ the compiler has taken its decisions about them already: how float32 is multipli
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,18 +19,21 @@ _CARRIED = re.compile(r"(%[\w$.-]+) = (%[\w$.-]+)")
 _NAME = re.compile(r"%[\w$.-]+(?:#\d+)?")
 _HALF = re.compile(r"^(?:tensor<(?:\d+x)+)?(?:f16|bf16)>?$")
 _TF32 = re.compile(r"inputPrecision = tf32 : tensor<[\dx]+xf32>")
-_LANES = re.compile(r"tensor<((?:\d+x)+)!tt\.ptr<\w*?(\d+)>")
+_LANES = re.compile(r"(?:tensor<((?:\d+x)+)|: )!tt\.ptr<\w*?(\d+)>")
+_DOT = re.compile(r"= tt\.dot .*-> tensor<[\dx]+xb?f16>")
+_HALF_ATOMIC = re.compile(r"= tt\.atomic_rmw fadd,.*(?:tensor<[\dx]+x)?b?f16[,>]")
 _SUMS = {"arith.addf", "arith.truncf", "tt.dot", "math.fma", "arith.mulf"}
 
 
 @dataclass(frozen=True)
 class Load:
-    """A `tl.load` of a whole tile."""
+    """A `tl.load` of a tile, or of one number."""
 
     line: int
     argument: str  # of the kernel
-    lanes: int
+    lanes: int  # 0: one number, which is the same for all lanes
     bits: int  # of one
+    conditional: bool = False  # it stands behind an `if`
 
 
 class Text:
@@ -75,28 +79,54 @@ class Text:
         return name.removeprefix("%")
 
     def loads(self) -> Iterator[Load]:
+        regions: list[bool] = []  # of those that are open: whether it is a branch of an `if`
         for line in self.lines:
+            text = re.sub(r"\s*loc\(.*\)$", "", line.strip())
+            branch = bool(text[:1] == "}" and regions and regions.pop())
+            if text[-1:] == "{":
+                regions.append(branch or "scf.if" in text)
             found = _OP.match(line)
             if found and found[2] == "tt.load" and (tile := _LANES.search(line)):
-                lanes = 1
-                for size in tile[1].rstrip("x").split("x"):
-                    lanes *= int(size)
+                sizes = tile[1].rstrip("x").split("x") if tile[1] else ["0"]
+                lanes = math.prod(map(int, sizes))
                 pointer = _NAME.search(found[3])
                 assert pointer is not None
-                yield Load(self.line_of(line), self.argument(pointer[0]), lanes, int(tile[2]))
+                name = self.argument(pointer[0])
+                yield Load(self.line_of(line), name, lanes, int(tile[2]), any(regions))
+
+    def beside_the_way(self) -> set[int]:
+        """The lines whose loads say nothing of how wide a tile is loaded: of one number; and behind an `if`,
+        where the same tensor is loaded without one."""
+        loads = list(self.loads())
+        always = {load.argument for load in loads if load.lanes and not load.conditional}
+        kept = {
+            load.line
+            for load in loads
+            if load.lanes and not (load.conditional and load.argument in always)
+        }
+        return {load.line for load in loads} - kept
 
     def rounded_products(self) -> list[int]:
         """The lines whose float32 product a GPU rounds to TF32, ten bits of fraction."""
         return sorted({self.line_of(line) for line in self.lines if _TF32.search(line)})
 
     def half_sums(self) -> list[int]:
-        """The lines that add up in half precision: within a tile, or from one turn of a loop to the next."""
+        """The lines that add up in half precision: within a tile, in memory, or from one turn of a loop to
+        the next; or that round a sum on its way to another."""
         found: set[int] = set()
         reducing = False
         for line in self.lines:
-            if '"tt.reduce"' in line:
+            if _DOT.search(line) or _HALF_ATOMIC.search(line):
+                found.add(self.line_of(line))
+            if (
+                (made := _OP.match(line))
+                and made[2] == "arith.extf"
+                and self._is_rounded_sum(made[3])
+            ):
+                found.add(self.line_of(line))
+            if '"tt.reduce"' in line or '"tt.scan"' in line:
                 reducing = True
-            elif reducing and "tt.reduce.return" in line:
+            elif reducing and ("tt.reduce.return" in line or "tt.scan.return" in line):
                 reducing = False
             elif reducing and re.search(r"arith\.addf .*: b?f16\b", line):
                 found.add(self.line_of(line))
@@ -108,6 +138,13 @@ class Text:
                     if _HALF.match(kind.strip()) and self._made.get(name) in _SUMS:
                         found.add(self._where(name))
         return sorted(found)
+
+    def _is_rounded_sum(self, name: str) -> bool:
+        """Whether a value of half precision was a float32 sum, which `arith.truncf` has rounded."""
+        found = _NAME.search(name)
+        if not found or self._made.get(found[0]) != "arith.truncf":
+            return False
+        return self._made.get(self._from.get(found[0], "")) in {"tt.dot", "arith.addf"}
 
     def _where(self, name: str) -> int:
         for line in self.lines:

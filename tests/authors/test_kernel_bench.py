@@ -9,10 +9,22 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
+import kernel_contract
 import kernel_proof as proof
 import pytest
 
-from course.kernels import JUDGES, BenchError, Finding, Report, bench, judge, lab, sass, ttir
+from course.kernels import (
+    JUDGES,
+    PROBLEMS,
+    BenchError,
+    Finding,
+    Report,
+    bench,
+    judge,
+    lab,
+    sass,
+    ttir,
+)
 from course.kernels.report import from_data, to_data
 from course.learner.cli import main
 from course.learner.grade import engine_digest
@@ -61,6 +73,13 @@ def needs(*markers: pytest.MarkDecorator) -> pytest.MarkDecorator:
         return test
 
     return mark  # type: ignore[return-value]
+
+
+@needs(*kernels)
+@pytest.mark.parametrize("problem", sorted(PROBLEMS))
+def test_the_cases_reach_what_the_contract_allows(problem: str) -> None:
+    holes = [str(row) for row in kernel_contract.rows(problem) if row.is_hole]
+    assert not holes, "no case goes so far:\n" + "\n".join(holes)
 
 
 # -- judged ---------------------------------------------------------------------------------------
@@ -251,7 +270,8 @@ def test_machine_code_is_counted() -> None:
     code = sass.read(RESOURCES, CODE)
     assert (code.registers, code.stack, code.spills, code.tensor_core) == (96, 8, 1, 1)
     assert code.loads == {16: 1, 128: 2}, "of the loop alone"
-    assert code.wide == pytest.approx(256 / 272)
+    assert code.wide() == pytest.approx(256 / 272)
+    assert code.wide(without={27}) == 1
     assert code.instructions == 8
     assert code.narrow() == {27: 16}, "the line of the file that loads 16 bits at a time"
 
@@ -282,6 +302,44 @@ def test_tritons_own_code_is_read() -> None:
     assert text.rounded_products() == [23], "not the product of float16"
     assert text.half_sums() == [24], "not what is merely loaded ahead"
     assert list(text.loads()) == [ttir.Load(21, "scales_ptr", 64, 16)]
+
+
+BRANCHES = """
+    scf.for %i = %c0 to %n step %c1  : i32 {
+      %b = tt.load %table_ptr : !tt.ptr<i64> loc(#loc1)
+      %x = tt.load %x_ptr, %m : tensor<16x8x!tt.ptr<f16>> loc(#loc2)
+      %r = scf.if %tail -> (tensor<16x8xf16>) {
+        %y = tt.load %x_ptr, %odd : tensor<16x8x!tt.ptr<f16>> loc(#loc3)
+        %w = tt.load %w_ptr, %odd : tensor<16x8x!tt.ptr<f16>> loc(#loc4)
+        scf.yield %y : tensor<16x8xf16> loc(#loc3)
+      } else {
+        scf.yield %x : tensor<16x8xf16> loc(#loc3)
+      } loc(#loc3)
+      %s = tt.dot %x, %w, %z : tensor<16x8xf16> * tensor<8x16xf16> -> tensor<16x16xf16> loc(#loc2)
+      %t = arith.addf %a, %b : tensor<16x16xf32> loc(#loc3)
+      %u = arith.truncf %t : tensor<16x16xf32> to tensor<16x16xf16> loc(#loc3)
+      %v = arith.extf %u : tensor<16x16xf16> to tensor<16x16xf32> loc(#loc4)
+      %q = tt.atomic_rmw fadd, relaxed, gpu, %p, %u : (!tt.ptr<f16>, f16) -> f16 loc(#loc5)
+    } loc(#loc1)
+#loc1 = loc("/k.py":1:4)
+#loc2 = loc("/k.py":2:8)
+#loc3 = loc("/k.py":3:8)
+#loc4 = loc("/k.py":4:8)
+#loc5 = loc("/k.py":5:8)
+"""
+
+
+def test_loads_of_one_number_and_behind_an_if_are_told_apart() -> None:
+    text = ttir.Text(BRANCHES)
+    assert [(load.line, load.lanes, load.conditional) for load in text.loads()] == [
+        (1, 0, False), (2, 128, False), (3, 128, True), (4, 128, True),
+    ]  # fmt: skip
+    assert text.beside_the_way() == {1, 3}, "w is loaded nowhere else, so its line counts"
+
+
+def test_sums_in_half_precision_are_found_wherever_they_are() -> None:
+    """In a product, on the way from one float32 sum to another, and in memory."""
+    assert ttir.Text(BRANCHES).half_sums() == [2, 4, 5]
 
 
 def test_what_the_two_children_start_is_compared() -> None:

@@ -92,7 +92,7 @@ def compiled(case: dict[str, Any]) -> list[dict[str, Any]]:
         def compile_only(kernel: Any, *args: Any, cap: int = capability, **kwargs: Any) -> Any:
             binary = run(kernel, *args, **(kwargs | {"warmup": True}))
             code = sass.read(*sass.disassemble(binary.asm["cubin"], TOOLS))
-            row = {"capability": cap, "kernel": kernel.__name__, "wide": code.wide}
+            row = {"capability": cap, "kernel": kernel.__name__, "wide": code.wide()}
             row |= {"spills": code.spills + code.stack, "tensor core": code.tensor_core}
             rows.append(row | {name: code.loop.get(name, 0) for name in ("I2F", "STS")})
             return binary

@@ -146,7 +146,7 @@ def compiled() -> list[dict[str, Any]]:
     case = SimpleNamespace(inputs=given, about={}, label="64 tokens")
     problem = SimpleNamespace(shape=lambda: case, NEEDED=("key", "value"))
     built = Compiled(problem, vllm=False).build("ours", lambda: reshape_and_cache(**given))
-    return [one.row() | {"wide": one.code.wide} for one in built]
+    return [one.row() | {"wide": one.wide} for one in built]
 
 
 if __name__ == "__main__":
