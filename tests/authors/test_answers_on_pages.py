@@ -40,7 +40,6 @@ _CHANCE = "the same number, of something else"
 # Likewise (lab, question, page). What is not there by chance is a question to be asked with numbers that no
 # page has. That changes what its lab grades.
 NUMBERS: dict[tuple[str, str, str], str] = {
-    ("07-02", "experts touched", "phase-07-gemm-and-moe/00-guide.md"): _TABLE,
     ("08-04", "n-gram alone", "phase-08-speculative-decoding/00-guide.md"): _CHANCE,
     ("08-04", "rows for nothing", "phase-08-speculative-decoding/00-guide.md"): _STORY,
 }  # fmt: skip
