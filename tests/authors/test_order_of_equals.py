@@ -24,10 +24,6 @@ CASES = {
         "return np.argsort(flat{0}), np.bincount(flat, minlength=num_experts)", "",
         "test_the_pairs_of_an_expert_ascend",
     ),
-    "items of a pack": (
-        "07-06", "balanced_packing", "for item in np.argsort(-load{0}):", "",
-        "test_many_equally_heavy_items_keep_their_order",
-    ),
     "the copy that comes next": (
         "07-06", "replicate_experts", "phy2log[slot] = np.argmax(load / copies)",
         "phy2log[slot] = len(load) - 1 - np.argmax((load / copies)[::-1])",

@@ -29,9 +29,9 @@ from mini_vllm.cudagraph.graph import Array, Values, address, fresh
 def predictions() -> dict[str, list[float]]:
     """Your answers to the README's four questions, under its names."""
     return {
-        "launches of a step": [51, 13, 1],
+        "launches of a step": [363, 91, 1],
         "y after each line": [30, 30, 40],
-        "launches for 100 tokens": [5100, 150],
+        "launches for 100 tokens": [36300, 462],
         "bytes of the pool": [3200, 6000],
     }
 

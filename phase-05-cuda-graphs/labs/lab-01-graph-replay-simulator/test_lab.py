@@ -21,7 +21,7 @@ BOTH = pytest.mark.parametrize("mode", [FULL, PIECEWISE], ids=str)
 def test_the_predictions_hold(lab: ModuleType) -> None:
     """The predictions hold: launches, what a replay reads, what a night costs, and the order of captures."""
     got = lab.predictions()
-    layers, sizes = 4, (1, 2, 4, 8)
+    layers, sizes = 30, (1, 2, 4, 8)
     eager, pieces = 12 * layers + 3, layers + 1 + 2 * layers
     want = {
         "launches of a step": (

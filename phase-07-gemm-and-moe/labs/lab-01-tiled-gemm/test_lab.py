@@ -14,8 +14,8 @@ support = load_support(__file__)
 
 
 def test_the_predictions_hold(lab: ModuleType) -> None:
-    """There are five predictions: four about tiles, and one about Ilse's bill."""
-    weights = 4096 * 14336 * 2 / 1e6
+    """There are five predictions: four about tiles, and one about a larger Mixtral's bill."""
+    weights = 6144 * 16384 * 2 / 1e6
     facts = {
         "tile of 1": (2 * 64**3, "How many products are there, and what does each load?"),
         "tile of 16": (
@@ -28,7 +28,7 @@ def test_the_predictions_hold(lab: ModuleType) -> None:
             ["64x64", "16x256"], "How often is x loaded, how often w, and which of the two is large?",
         ),
         "MB of w per token": (
-            [round(weights * -(-m // 64) / m, 2) for m in (1, 16, 64, 256, 1024)],
+            [round(weights * -(-m // 32) / m, 2) for m in (1, 16, 64, 256, 1024)],
             "How many tiles of rows does the batch have, and what does each load of w?",
         ),
     }  # fmt: skip

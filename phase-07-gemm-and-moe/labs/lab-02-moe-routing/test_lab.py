@@ -15,9 +15,9 @@ support = load_support(__file__)
 
 
 def test_the_predictions_hold(lab: ModuleType) -> None:
-    """Three about the router, two about Ilse's bill."""
-    touched = {m: 8 * (1 - (6 / 8) ** m) for m in (1, 4, 16)}
-    one = 32 * 3 * 4096 * 14336 * 2 / 1e9
+    """Three about the router, two about the bill of Phi-3.5-MoE."""
+    touched = {m: 16 * (1 - (14 / 16) ** m) for m in (1, 8, 32)}
+    one = 32 * 3 * 4096 * 6400 * 2 / 1e9
     facts = {
         "two weights": ([0.5, 0.25], "What do the four odds add up to, and which two stay?"),
         "renormalised": ([2 / 3, 1 / 3], "What do the two weights add up to?"),

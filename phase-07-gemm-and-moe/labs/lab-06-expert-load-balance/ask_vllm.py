@@ -1,4 +1,4 @@
-"""Ask vLLM's own functions for expert maps and placements, and keep the answers: `answers.json`.
+"""Ask vLLM's own functions for placements, and keep the answers: `answers.json`.
 
     PYTHONPATH=. python phase-07-gemm-and-moe/labs/lab-06-expert-load-balance/ask_vllm.py
 
@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 
 Array = NDArray[Any]
 FILE = Path(__file__).parent / "answers.json"
-MAPS = ((8, 2), (8, 3), (8, 5), (16, 4), (60, 8), (128, 12), (4, 4), (3, 4))
 KEPT = 24
 
 
@@ -51,14 +50,6 @@ def _all_differ(load: Array, slots: int) -> bool:
     return len(set(seen)) == len(seen)
 
 
-def maps(experts: int, gpus: int) -> list[list[Any]]:
-    """(how many, map) of each GPU."""
-    from vllm.model_executor.layers.fused_moe.expert_map_manager import determine_expert_map
-
-    found = (determine_expert_map(gpus, gpu, experts) for gpu in range(gpus))
-    return [[held, local.tolist()] for held, local, _ in found]
-
-
 def placement(load: Array, slots: int, gpus: int) -> dict[str, list[int]]:
     """Copies, packs of the experts where GPUs share them equally, and the placement of one load."""
     import torch
@@ -79,14 +70,13 @@ def main() -> None:
     kept = [next(drawn) for _ in range(KEPT)]
     answers = {
         "vllm": "0.22.1",
-        "maps": [[experts, gpus, maps(experts, gpus)] for experts, gpus in MAPS],
         "placements": [
             {"load": load.tolist(), "slots": slots, "gpus": gpus, **placement(load, slots, gpus)}
             for load, slots, gpus in kept
         ],
     }
     FILE.write_text(json.dumps(answers, separators=(",", ":")) + "\n", encoding="utf-8")
-    print(f"{len(MAPS)} maps and {KEPT} placements")
+    print(f"{KEPT} placements")
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 """Lab 07-06: where the experts lie, and when a second copy of one pays. Your work: every
-NotImplementedError.
+NotImplementedError; what has a body is given.
 
 A slot holds the weights of one expert. GPU g of G has the g-th of G equal, contiguous parts of the slots.
 `phy2log` says which expert each slot holds; with as many slots as experts nobody has a copy. Loads are
@@ -20,22 +20,6 @@ Array = NDArray[Any]
 
 def predictions() -> dict[str, list[float]]:
     """Your answers to the four questions of the README, under the names given there."""
-    raise NotImplementedError
-
-
-# ---- where the experts lie -----------------------------------------------------------------------
-
-
-def expert_map(num_gpus: int, gpu: int, num_experts: int) -> tuple[int, Array]:
-    """What one GPU holds under the placement `linear`, before anything is balanced.
-
-    GPU 0 has the first experts, GPU 1 the next ones, and so on. Where they cannot have equally many, the
-    first GPUs have one more.
-
-    Returns:
-        how many experts the GPU holds, and int32 [num_experts]: which of the GPU's own each expert is,
-        counted from 0, and -1 for those that lie elsewhere.
-    """
     raise NotImplementedError
 
 
@@ -68,9 +52,9 @@ def imbalance(load: Array, phy2log: Array, num_gpus: int) -> float:
 
 
 def experts_read(load: Array, phy2log: Array, num_gpus: int) -> int:
-    """How many experts' weights the GPU that reads most of them reads in this step.
+    """How many slots' weights the GPU that reads most of them reads in this step.
 
-    A slot is read if its expert has any token in the step, and not otherwise.
+    A slot is read once if its expert has any token in the step, and not otherwise.
 
     Args:
         load: int [experts], the tokens of one step.
@@ -82,12 +66,10 @@ def experts_read(load: Array, phy2log: Array, num_gpus: int) -> int:
 
 
 def balanced_packing(load: Array, num_packs: int) -> tuple[Array, Array]:
-    """Put items into packs of equally many items, so that the packs' loads come out alike.
+    """Given: items into packs of equally many items, so that the packs' loads come out alike.
 
-    Greedy: the heaviest item first, each into the pack that is the lightest so far, the first of several
-    equally light ones. A full pack takes no more. Equally heavy items: the lower number first.
-
-    Packs of one item are not sorted: item i is in pack i.
+    Greedy, in vLLM's order: the heaviest item first, each into the lightest pack that has room; of equals the
+    lower number first. Packs of one item are not sorted: item i is in pack i.
 
     Args:
         load: [items]; `num_packs` divides the number of items.
@@ -95,7 +77,19 @@ def balanced_packing(load: Array, num_packs: int) -> tuple[Array, Array]:
     Returns:
         the pack of each item, and its place in it: 0 for the item that was put in first. int64 [items] both.
     """
-    raise NotImplementedError
+    size = len(load) // num_packs
+    pack, place = np.arange(len(load)), np.zeros(len(load), np.int64)
+    if size == 1:
+        return pack, place
+    loads, filled = np.zeros(num_packs), np.zeros(num_packs, np.int64)
+    for item in np.argsort(-load, kind="stable"):
+        lightest = int(np.argmin(loads))
+        pack[item], place[item] = lightest, filled[lightest]
+        filled[lightest] += 1
+        loads[lightest] += load[item]
+        if filled[lightest] == size:
+            loads[lightest] = np.inf
+    return pack, place
 
 
 def replicate_experts(load: Array, num_slots: int) -> tuple[Array, Array]:
@@ -125,14 +119,31 @@ def rebalance(load: Array, num_slots: int, num_gpus: int) -> Array:
     raise NotImplementedError
 
 
-def fewest_slots(load: Array, num_gpus: int, limit: float) -> int | None:
-    """The least number of slots with which the balanced placement keeps to the limit.
+# ---- when a copy pays ----------------------------------------------------------------------------
 
-    From len(load) slots to twice as many, both included, and only numbers that the GPUs can share equally.
-    The placement is that of `rebalance`, and it keeps to the limit if its `imbalance` under this load is not
-    above it.
 
-    Returns:
-        None if no number does.
+def step_us(step: Array, phy2log: Array, num_gpus: int, token_us: float, expert_us: float) -> float:
+    """Microseconds that one layer's experts take in one step: those of the slowest GPU.
+
+    On a GPU, reading the slots' weights and computing the tokens overlap, so the longer of the two counts.
+
+    Args:
+        step: int [experts], the tokens of the step.
+        token_us: computing one token of one expert.
+        expert_us: reading one slot.
+    """
+    raise NotImplementedError
+
+
+def choose_slots(steps: Array, num_gpus: int, token_us: float, expert_us: float) -> int:
+    """The number of slots with which the window's steps take the least time in all.
+
+    From as many slots as experts to twice as many, both included, and only numbers that the GPUs can share
+    equally. EPLB places once per window: the placement of each number is that of `rebalance` for the load of
+    all steps. Of equally fast numbers the fewest slots, because a slot costs memory.
+
+    Args:
+        steps: int [steps, experts], the tokens that each expert had in each step.
+        token_us, expert_us: as for `step_us`.
     """
     raise NotImplementedError

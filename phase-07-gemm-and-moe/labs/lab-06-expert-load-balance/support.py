@@ -1,4 +1,4 @@
-"""What the lab's tests and show.py share: the recorded routing, and the recorded answers of vLLM."""
+"""What the lab's tests and show.py share: the recorded routing, vLLM's recorded answers, and an H200."""
 
 from __future__ import annotations
 
@@ -11,7 +11,11 @@ from numpy.typing import NDArray
 
 Array = NDArray[Any]
 HERE = Path(__file__).parent
-KINDS = ("chat", "sums", "noise")
+MIXTRAL_EXPERT = 3 * 4096 * 14336  # weights of one expert of Mixtral-8x7B in one layer
+EXPERT_US = 2e6 * MIXTRAL_EXPERT / 4800e9
+"""Microseconds in which an H200 reads one of them in bfloat16, by its data sheet."""
+TOKEN_US = 2e6 * MIXTRAL_EXPERT / 989.5e12
+"""Microseconds in which it computes one token of one, likewise."""
 
 
 def routing() -> dict[str, Array]:

@@ -1,4 +1,4 @@
-"""Lab 07-06: expert maps, the load that is balanced, packs and copies, and how many slots are enough."""
+"""Lab 07-06: the load that is balanced, what a step reads, copies, and when one pays."""
 
 from __future__ import annotations
 
@@ -22,11 +22,14 @@ def plain(value: Any) -> Any:
 
 
 def test_the_predictions_hold(lab: ModuleType) -> None:
-    """The predictions are about a map, three placements of a load, when packing fails, and a window."""
+    """The predictions are about what is read, three placements, a favourite, and when a copy pays."""
     want = {
-        "8 experts on 3 GPUs": ([3, 3, 2], "all are placed, and the first GPUs have one more"),
-        "90 and seven tens": (
-            [1.5, 1.5, 1.125],
+        "slots read": (
+            [2, 4, 3],
+            "which slots' experts have any token, and on which GPU are they?",
+        ),
+        "50 and seven tens": (
+            [4 / 3, 4 / 3, 19 / 18],
             "a GPU has half of the slots, whatever lies in them; which expert gets slot 8, and which slot 9?",
         ),
         "GPUs where one expert is too much": (
@@ -34,9 +37,10 @@ def test_the_predictions_hold(lab: ModuleType) -> None:
             "a token chooses an expert once at most, so what share of all choices can one have? And what "
             "share is a GPU's?",
         ),
-        "window and step": (
-            [1.0, 1.6],
-            "add both steps up; then look at one, where the mean is 50",
+        "tokens where copies pay": (
+            [1500],
+            "how long does a GPU read with ten slots, and with how many tokens does the busiest of eight "
+            "slots compute as long?",
         ),
     }
     got = lab.predictions()
@@ -44,38 +48,6 @@ def test_the_predictions_hold(lab: ModuleType) -> None:
     for name, (numbers, why) in want.items():
         wrong = wrong_in(got[name], numbers, 1e-3)
         assert not wrong, f"{name}: {wrong}; think of this: {why}"
-
-
-# ---- where the experts lie -----------------------------------------------------------------------
-
-
-def test_a_map_by_hand(lab: ModuleType) -> None:
-    """8 experts on 3 GPUs lie in contiguous blocks of 3, 3 and 2."""
-    want = [
-        (3, [0, 1, 2, -1, -1, -1, -1, -1]),
-        (3, [-1, -1, -1, 0, 1, 2, -1, -1]),
-        (2, [-1, -1, -1, -1, -1, -1, 0, 1]),
-    ]
-    for gpu, (held, local) in enumerate(want):
-        got = lab.expert_map(3, gpu, 8)
-        assert (int(got[0]), plain(got[1])) == (held, local), (
-            f"GPU {gpu} of 3 holds {got[0]} of 8 experts, {plain(got[1])}; it is {held}, {local}"
-        )
-        assert got[1].dtype == np.int32, f"the map is {got[1].dtype}, not int32"
-
-
-def test_maps_are_vllms(lab: ModuleType) -> None:
-    """The maps are vLLM's, for sizes that divide and sizes that do not, and for more GPUs than experts."""
-    for experts, gpus, maps in ANSWERS["maps"]:
-        for gpu, (held, local) in enumerate(maps):
-            got = lab.expert_map(gpus, gpu, experts)
-            assert int(got[0]) == held, (
-                f"GPU {gpu} of {gpus} holds {held} of {experts} experts, you say {got[0]}"
-            )
-            assert plain(got[1]) == local, (
-                f"{experts} experts, GPU {gpu} of {gpus}: vLLM's map is {local}, not {plain(got[1])}"
-            )
-    assert plain(lab.expert_map(1, 0, 4)[1]) == [0, 1, 2, 3], "one GPU holds everything"
 
 
 # ---- what is balanced ----------------------------------------------------------------------------
@@ -114,9 +86,7 @@ def test_weights_are_read_once_per_step(lab: ModuleType) -> None:
     cases = [
         (list(range(8)), 2, 2),
         ([0, 1, 6, 7, 2, 3, 4, 5], 2, 4),
-        ([0, 1, 2, 3, 0, 4, 5, 6, 7, 0], 2, 3),
         (list(range(8)), 1, 4),
-        ([0, 0, 1, 6, 2, 3, 4, 5, 7, 2], 2, 4),
     ]
     for phy2log, gpus, want in cases:
         got = lab.experts_read(step, np.array(phy2log), gpus)
@@ -126,49 +96,42 @@ def test_weights_are_read_once_per_step(lab: ModuleType) -> None:
         )
 
 
+def test_a_copy_is_read_too(lab: ModuleType) -> None:
+    """Each slot has weights of its own, so a copy is read like any other expert, even beside the first."""
+    step = np.array([60, 1, 0, 0, 0, 0, 2, 1])
+    for phy2log, want in (
+        ([0, 1, 2, 3, 0, 4, 5, 6, 7, 0], 3),
+        ([0, 0, 1, 6, 2, 3, 4, 5, 7, 2], 4),
+        ([0, 0, 0, 2, 3, 1, 4, 5, 2, 3], 3),
+    ):
+        got = lab.experts_read(step, np.array(phy2log), 2)
+        assert got == want, (
+            f"tokens {step.tolist()} in slots {phy2log} on 2 GPUs: {want} slots, copies included; you say "
+            f"{got}"
+        )
+
+
+def test_reading_needs_not_follow_the_tokens(lab: ModuleType) -> None:
+    """The GPU that reads most may be the one with the fewest tokens."""
+    rng = np.random.default_rng(5)
+    for experts, gpus, slots in ((8, 2, 10), (8, 4, 12), (16, 4, 16), (60, 6, 66)):
+        for _ in range(20):
+            step = rng.integers(0, 200, experts) * (rng.random(experts) < 0.4)
+            extra = rng.integers(0, experts, slots - experts)
+            phy2log = rng.permutation(np.concatenate([np.arange(experts), extra]))
+            each = slots // gpus
+            by_gpu = [
+                sum(int(step[expert]) > 0 for expert in phy2log[gpu * each : (gpu + 1) * each])
+                for gpu in range(gpus)
+            ]
+            got = lab.experts_read(step, phy2log, gpus)
+            assert got == max(by_gpu), (
+                f"{experts} experts in {slots} slots on {gpus} GPUs: they read {by_gpu} slots, so "
+                f"{max(by_gpu)}; you say {got}"
+            )
+
+
 # ---- balancing -----------------------------------------------------------------------------------
-
-
-def test_packs_by_hand(lab: ModuleType) -> None:
-    """Items are packed heaviest first, into the lightest pack that has room; ties go to the lower number."""
-    pack, place = lab.balanced_packing(TENS, 2)
-    assert plain(pack) == [0, 1, 1, 1, 1, 0, 0, 0], (
-        f"90 and seven tens in two packs of four: [0, 1, 1, 1, 1, 0, 0, 0], not {plain(pack)}"
-    )
-    assert plain(place) == [0, 0, 1, 2, 3, 1, 2, 3], (
-        f"each pack counts its items from 0 as they come: [0, 0, 1, 2, 3, 1, 2, 3], not {plain(place)}"
-    )
-    pack, place = lab.balanced_packing(np.array([1, 7, 3, 5, 2, 6]), 3)
-    assert plain(pack) == [0, 0, 2, 2, 1, 1], (
-        f"1, 7, 3, 5, 2, 6 in three packs: [0, 0, 2, 2, 1, 1], not {plain(pack)}"
-    )
-    assert plain(place) == [1, 0, 1, 0, 1, 0], (
-        f"7, 6 and 5 come first into their packs: places [1, 0, 1, 0, 1, 0], not {plain(place)}"
-    )
-
-
-def test_many_equally_heavy_items_keep_their_order(lab: ModuleType) -> None:
-    """128 items with four different loads go into eight packs by the same greedy rule, item by item."""
-    load = np.random.RandomState(8).randint(1, 5, 128)
-    loads, want = [0] * 8, [-1] * 128
-    for item in sorted(range(128), key=lambda item: -load[item]):
-        open_ = [pack for pack in range(8) if want.count(pack) < 16]
-        want[item] = min(open_, key=lambda pack: loads[pack])
-        loads[want[item]] += int(load[item])
-    pack, _ = lab.balanced_packing(load, 8)
-    assert plain(pack) == want, (
-        "128 items have four different loads, so many are equally heavy: the lower number first. With eight "
-        "items alone it does not show which sort keeps the order of equal ones"
-    )
-
-
-def test_packs_of_one_stay(lab: ModuleType) -> None:
-    """Packs of one item leave nothing to choose, so nothing moves: item i is in pack i."""
-    pack, place = lab.balanced_packing(np.array([3, 9, 1, 5]), 4)
-    assert plain(pack) == [0, 1, 2, 3], (
-        f"3, 9, 1, 5 in four packs: item i stays in pack i, they are not sorted; not {plain(pack)}"
-    )
-    assert plain(place) == [0, 0, 0, 0], f"each is the first of its pack, not {plain(place)}"
 
 
 def test_copies_by_hand(lab: ModuleType) -> None:
@@ -190,7 +153,7 @@ def test_copies_by_hand(lab: ModuleType) -> None:
 
 
 def test_placements_are_vllms(lab: ModuleType) -> None:
-    """Copies, packs and placements of random loads are those of vLLM's DefaultEplbPolicy."""
+    """Copies and placements of random loads are those of vLLM's DefaultEplbPolicy."""
     for case in ANSWERS["placements"]:
         load, slots, gpus = np.array(case["load"]), case["slots"], case["gpus"]
         what = f"{len(load)} experts, {slots} slots, {gpus} GPUs"
@@ -198,12 +161,6 @@ def test_placements_are_vllms(lab: ModuleType) -> None:
         assert plain(copies) == case["copies"], (
             f"{what}: copies {plain(copies)}, not {case['copies']}"
         )
-        if "pack" in case:
-            pack, place = lab.balanced_packing(load.copy(), gpus)
-            assert plain(pack) == case["pack"], f"{what}: packs {plain(pack)}, not {case['pack']}"
-            assert plain(place) == case["place"], (
-                f"{what}: places {plain(place)}, not {case['place']}"
-            )
         placed = plain(lab.rebalance(load.copy(), slots, gpus))
         assert placed == case["placed"], f"{what}: slots hold {placed}, not {case['placed']}"
 
@@ -227,21 +184,78 @@ def test_a_placement_by_hand(lab: ModuleType) -> None:
 # ---- when a copy pays ----------------------------------------------------------------------------
 
 
-def test_no_more_slots_than_needed(lab: ModuleType) -> None:
-    """The answer is the least number of slots within the limit that the GPUs share equally, or None."""
-    for gpus, limit, want in (
-        (2, 1.5, 8), (2, 1.2, 10), (2, 1.06, 12), (4, 1.2, 12), (4, 1.1, 16), (3, 1.2, 12), (8, 1.05, 16),
-    ):  # fmt: skip
-        got = lab.fewest_slots(TENS, gpus, limit)
-        assert got == want, (
-            f"90 and seven tens on {gpus} GPUs, limit {limit}: {want} slots, not {got}"
+def test_a_step_waits_for_reading_or_for_tokens(lab: ModuleType) -> None:
+    """The longer of the two counts, on the slowest GPU; a copy lowers one and raises the other."""
+    one, ten = list(range(8)), [0, 0, 2, 7, 6, 0, 1, 4, 5, 3]
+    for scale, phy2log, token_us, want, why in (
+        (1, one, 1.0, 200.0, "120 us of computing, 4 slots of 50 us"),
+        (1, ten, 1.0, 250.0, "90 us of computing, 5 slots of 50 us"),
+        (4, one, 1.0, 480.0, "480 us of computing, 4 slots of 50 us"),
+        (4, ten, 1.0, 360.0, "360 us of computing, 5 slots of 50 us"),
+        (4, ten, 0.25, 250.0, "90 us of computing, 5 slots of 50 us"),
+    ):
+        got = lab.step_us(scale * TENS, np.array(phy2log), 2, token_us, 50.0)
+        assert got == pytest.approx(want), (
+            f"{(scale * TENS).tolist()} in slots {phy2log} on 2 GPUs, {token_us} us per token: {why}, so "
+            f"{want:g} us; you say {got}"
         )
-    even = lab.fewest_slots(np.full(8, 10), 3, 1.125)
-    assert even == 9, f"3 GPUs cannot share 8 slots, but 9; 30 over 80 / 3 is 1.125: 9, not {even}"
-    most = lab.fewest_slots(np.array([50, 20, 10, 10]), 3, 1.05)
-    assert most is None, f"six slots give 1.11, nine are more than two per expert: None, not {most}"
-    hopeless = lab.fewest_slots(np.array([1000, 1, 1, 1]), 4, 1.01)
-    assert hopeless is None, f"one expert of 1000 on 4 GPUs, limit 1.01: {hopeless}, not None"
+    few = np.array([60, 0, 0, 0, 5, 5, 5, 0])
+    got = lab.step_us(few, np.arange(8), 2, 1.0, 10.0)
+    assert got == pytest.approx(60.0), (
+        f"tokens {few.tolist()}: GPU 0 computes 60 us and reads one slot, GPU 1 15 us and three; "
+        f"60, not {got}"
+    )
+    got = lab.step_us(few, np.arange(8), 2, 1.0, 25.0)
+    assert got == pytest.approx(75.0), (
+        f"tokens {few.tolist()}, 25 us per slot: GPU 1 has few tokens and reads for 75 us; you say {got}"
+    )
+
+
+def test_a_copy_pays_where_tokens_set_the_pace(lab: ModuleType) -> None:
+    """With few tokens each copy is one more to read; with many the favourite gets as many as it needs."""
+    for tokens, gpus, want in (
+        (1, 2, 8), (3, 2, 10), (4, 2, 12), (1, 4, 8), (2, 4, 12), (10, 4, 16), (1, 3, 9), (10, 8, 16),
+    ):  # fmt: skip
+        steps = np.array([tokens * TENS] * 3)
+        got = lab.choose_slots(steps, gpus, 1.0, 50.0)
+        assert got == want, (
+            f"steps of {(tokens * TENS).tolist()} on {gpus} GPUs, 1 us per token, 50 us per slot: {want} "
+            f"slots, not {got}"
+        )
+    even = lab.choose_slots(np.full((2, 8), 10), 2, 1.0, 1.0)
+    assert even == 8, (
+        f"equally many tokens everywhere: no copy makes it faster, 8 slots, not {even}"
+    )
+    most = lab.choose_slots(np.array([[5000, 2000, 1000, 1000]]), 3, 1.0, 50.0)
+    assert most == 6, f"3 GPUs share six slots; nine are more than two per expert: 6, not {most}"
+
+
+def test_each_step_reads_anew(lab: ModuleType) -> None:
+    """Many small steps read in each of them; the same tokens in one step are another matter."""
+    large = np.array([[1800, 200, 200, 200, 200, 200, 200, 200]])
+    small = np.repeat(large // 20, 20, axis=0)
+    for steps, want in ((large, 16), (small, 8)):
+        got = lab.choose_slots(steps, 2, 1.0, 50.0)
+        assert got == want, (
+            f"{len(steps)} steps of {steps[0].tolist()} on 2 GPUs, 1 us per token, 50 us per slot and step: "
+            f"{want} slots, not {got}"
+        )
+
+
+def test_what_the_recording_wants(lab: ModuleType) -> None:
+    """Sums on four GPUs: no copy in steps of 64 tokens, four or eight in one of 2,048, on an H200."""
+    for layer, steps in enumerate(support.routing()["sums"]):
+        got = lab.choose_slots(steps, 4, support.TOKEN_US, support.EXPERT_US)
+        assert got == 8, (
+            f"layer {layer}, steps of 64 tokens: two slots are read in 147 us, and no GPU computes as "
+            f"long; 8 slots, not {got}"
+        )
+        whole = steps.sum(axis=0)[None]
+        got = lab.choose_slots(whole, 4, support.TOKEN_US, support.EXPERT_US)
+        assert got == (12, 16, 12, 16)[layer], (
+            f"layer {layer}, one step of 2,048 tokens {whole[0].tolist()}: "
+            f"{(12, 16, 12, 16)[layer]} slots, not {got}"
+        )
 
 
 def test_a_placement_is_for_its_window(lab: ModuleType) -> None:

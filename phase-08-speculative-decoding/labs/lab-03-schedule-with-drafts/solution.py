@@ -139,12 +139,7 @@ class Scheduler(given.Scheduler):
         request.spec_token_ids = []
 
     def _unschedule(self, step: Any, request: Request) -> None:
-        """Take a request out of the step that served it, because it has become a victim.
-
-        As in lab 03-04 it leaves `step.scheduled_running_reqs` and `step.req_to_new_blocks`, and its
-        tokens go from `step.num_scheduled_tokens` back to `step.token_budget`. Now something more may
-        have been recorded for it.
-        """
+        """Take a victim out of the step that served it, as in lab 03-04, its drafts too (given)."""
         request_id = request.request_id
         step.scheduled_running_reqs.remove(request)
         step.req_to_new_blocks.pop(request_id)
@@ -152,12 +147,9 @@ class Scheduler(given.Scheduler):
         step.scheduled_spec_decode_tokens.pop(request_id, None)
 
     def _preempt_request(self, request: Request) -> None:
-        """Free the victim's blocks and put it at the head of the queue, as in lab 03-04.
+        """Free the victim's blocks and put it at the head of the queue, as in lab 03-04 (given).
 
-        `self.kv_cache_manager.free(request)`, `request.status`, `request.num_computed_tokens`, both counts
-        `num_preemptions` (the request's and the scheduler's), `self.waiting.prepend_request(request)`. The
-        request keeps its tokens. It comes back through the queue, which does not handle drafts, so it may
-        keep none.
+        It keeps its tokens and no drafts: it comes back through the queue, which does not handle them.
         """
         self.kv_cache_manager.free(request)
         request.status = RequestStatus.PREEMPTED

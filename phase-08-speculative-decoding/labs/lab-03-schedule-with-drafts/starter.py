@@ -5,11 +5,11 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from mini_vllm.core.request import Request, RequestStatus  # noqa: F401  (you will need both)
+from mini_vllm.core.request import Request, RequestStatus
 from mini_vllm.core.sched import async_scheduler as ahead
 from mini_vllm.core.sched import scheduler as given
 from mini_vllm.core.sched.output import DraftTokenIds
-from mini_vllm.core.sched.utils import check_stop  # noqa: F401  (and this)
+from mini_vllm.core.sched.utils import check_stop  # noqa: F401  (you will need it)
 from mini_vllm.core.stats import SpecDecodingStats
 
 
@@ -119,23 +119,25 @@ class Scheduler(given.Scheduler):
         raise NotImplementedError
 
     def _unschedule(self, step: Any, request: Request) -> None:
-        """Take a request out of the step that served it, because it has become a victim.
-
-        As in lab 03-04 it leaves `step.scheduled_running_reqs` and `step.req_to_new_blocks`, and its
-        tokens go from `step.num_scheduled_tokens` back to `step.token_budget`. Now something more may
-        have been recorded for it.
-        """
-        raise NotImplementedError
+        """Take a victim out of the step that served it, as in lab 03-04, its drafts too (given)."""
+        request_id = request.request_id
+        step.scheduled_running_reqs.remove(request)
+        step.req_to_new_blocks.pop(request_id)
+        step.token_budget += step.num_scheduled_tokens.pop(request_id)
+        step.scheduled_spec_decode_tokens.pop(request_id, None)
 
     def _preempt_request(self, request: Request) -> None:
-        """Free the victim's blocks and put it at the head of the queue, as in lab 03-04.
+        """Free the victim's blocks and put it at the head of the queue, as in lab 03-04 (given).
 
-        `self.kv_cache_manager.free(request)`, `request.status`, `request.num_computed_tokens`, both counts
-        `num_preemptions` (the request's and the scheduler's), `self.waiting.prepend_request(request)`. The
-        request keeps its tokens. It comes back through the queue, which does not handle drafts, so it may
-        keep none.
+        It keeps its tokens and no drafts: it comes back through the queue, which does not handle them.
         """
-        raise NotImplementedError
+        self.kv_cache_manager.free(request)
+        request.status = RequestStatus.PREEMPTED
+        request.num_computed_tokens = 0
+        request.spec_token_ids = []
+        request.num_preemptions += 1
+        self.num_preemptions += 1
+        self.waiting.prepend_request(request)
 
     # ---- between two steps -------------------------------------------------------------------------
 

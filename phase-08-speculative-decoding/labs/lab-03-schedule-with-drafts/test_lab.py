@@ -286,29 +286,6 @@ def test_the_answer_has_its_length(lab: ModuleType) -> None:
 # ---- preemption ------------------------------------------------------------------------------------
 
 
-def test_a_victim_keeps_no_drafts(lab: ModuleType) -> None:
-    """A preempted request keeps no drafts: Gil loses his blocks before any step takes his drafts."""
-    scheduler = support.decoding(lab, "eve", "gil", length=4, num_gpu_blocks=3, max_model_len=8)
-    gil = scheduler.requests["gil"]
-    support.propose(scheduler, eve=[X, Y, Z], gil=[X, Y, Z])
-    plan = scheduler.schedule()
-    assert plan.preempted_req_ids == {"gil"}, (
-        f"two blocks: Eve takes Gil's, who is last; preempted: {plan.preempted_req_ids}"
-    )
-    assert gil.spec_token_ids == [], (
-        "when he comes back he is admitted from the queue, which asks for no drafts, and by then these are "
-        f"old; he keeps {gil.spec_token_ids}"
-    )
-    kept = (gil.num_tokens, gil.num_computed_tokens, gil.status, gil.num_preemptions)
-    assert kept == (5, 0, RequestStatus.PREEMPTED, 1), (
-        f"he keeps his 5 tokens, 0 of them computed, PREEMPTED, once; he has {kept}"
-    )
-    assert [r.request_id for r in scheduler.waiting] == ["gil"], (
-        f"and waits; waiting: {list(scheduler.waiting)}"
-    )
-    assert scheduler.num_preemptions == 1, f"counted once: {scheduler.num_preemptions}"
-
-
 def test_a_victim_of_the_same_step_leaves_it_with_its_drafts(lab: ModuleType) -> None:
     """A victim served in the same step leaves it with its drafts, and another request gets its tokens."""
     scheduler = support.make(lab, scheduling_policy="priority", num_gpu_blocks=6, max_model_len=16)
@@ -419,7 +396,6 @@ def test_the_methods_are_yours(lab: ModuleType, monkeypatch: pytest.MonkeyPatch)
     for name in (
         "_count_new_tokens",
         "_schedule_drafts",
-        "_preempt_request",
         "_take_back_rejected",
     ):
         monkeypatch.setattr(given.Scheduler, name, taken)
