@@ -1,6 +1,6 @@
 """What async scheduling, a GPU's default at the pin, leaves behind when a request ends (`-m vllm`).
 
-The pages say so: CHEATSHEET, INTERVIEW 8 and EXERCISES 7 of phase 01.
+The pages say so: CHEATSHEET, INTERVIEW 8 and EXERCISES 3 of phase 01.
 """
 
 from __future__ import annotations
