@@ -18,9 +18,9 @@ The shapes at the release that this course is pinned to. A `SchedulerOutput`, in
 
 Here `num_computed_tokens` is what the request has before the step, prefix hits of this admission included.
 The `Request` itself is no help for that: its counter is advanced inside of `schedule()`. For a new request
-`block_ids` is the whole block table, a list for each KV cache group, here one. For a cached one `new_block_ids`
-is what is added to it, or the whole of it if the request was resumed. (Under vLLM's V2 model runner a resumed
-request goes out as a new one.)
+`block_ids` is the whole block table, a list for each KV cache group, here one. For a cached one
+`new_block_ids` is what is added to it, or the whole of it if the request was resumed. (Under vLLM's V2 model
+runner a resumed request goes out as a new one.)
 
 An output of `update_from_output` (`core_outputs` below gives them as a list):
 

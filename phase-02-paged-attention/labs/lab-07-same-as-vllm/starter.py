@@ -82,8 +82,8 @@ class Replay:
     """One trace on one manager: vLLM's decisions, your calls.
 
     Attributes:
-        manager: under test. You need `get_computed_blocks`, `allocate_slots`, `free`, `get_block_ids` (a list for
-            each KV cache group, here one), and `block_pool.get_num_free_blocks`.
+        manager: under test. You need `get_computed_blocks`, `allocate_slots`, `free`, `get_block_ids` (a list
+            for each KV cache group, here one), and `block_pool.get_num_free_blocks`.
         requests: those still here, by id. `num_computed_tokens` is yours to keep; appending a token hashes
             the block that it fills.
         number: the step that comes next.
