@@ -145,7 +145,7 @@ def block_table() -> Drawing:
         engine.step()
     core = engine.engine_core
     requests = core.scheduler.requests
-    tables = {name: core.kv_cache_manager.get_block_ids(name) for name in requests}
+    tables = {name: core.kv_cache_manager.get_block_ids(name)[0] for name in requests}
     d = Drawing("Block tables of two requests, and the slots of the pool that they lead to", 300)
     owner = {block: name for name, ids in tables.items() for block in ids}
     d.text(20, 30, "block tables")

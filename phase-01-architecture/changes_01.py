@@ -27,7 +27,7 @@ def messages() -> None:
         output = record.scheduler_output
         known = output.scheduled_cached_reqs.new_block_ids
         new = [request.block_ids for request in output.scheduled_new_reqs]
-        sent.append(sum(len(ids or ()) for ids in [*known, *new]))
+        sent.append(sum(len(ids) for tables in [*known, *new] for ids in tables or ()))
 
     engine.engine_core.step_observers.append(count)
     for number in range(8):

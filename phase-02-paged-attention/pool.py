@@ -75,7 +75,7 @@ def run(engine: LLMEngine) -> list[After]:
         if len(seen) + 1 == COMES_BACK:
             engine.add_request("again", PROMPTS["again"], answer())
         engine.step()
-        tables = {name: ids for name in PROMPTS if (ids := manager.get_block_ids(name))}
+        tables = {name: ids for name in PROMPTS if (ids := manager.get_block_ids(name)[0])}
         queue = [block.block_id for block in pool.free_block_queue]
         kept = {block.block_id for block in pool.blocks if block.block_hash is not None}
         seen.append(After(recorder.steps[-1], tables, queue, kept))

@@ -195,9 +195,9 @@ def waiting(make: Callable[..., World], say: Say) -> None:
         )
 
 
-def flat(block_ids: Any) -> list[int]:
-    """Block ids of the one group; vLLM has a tuple with a list for each group."""
-    return list(block_ids[0]) if isinstance(block_ids, tuple) else list(block_ids or ())
+def flat(block_ids: tuple[list[int], ...] | None) -> list[int]:
+    """Block ids of the one KV cache group."""
+    return list(block_ids[0]) if block_ids else []
 
 
 def sent(scheduler_output: Any) -> list[str]:

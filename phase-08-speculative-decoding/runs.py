@@ -98,7 +98,7 @@ class Run:
                     tuple(record.scheduler_output.scheduled_spec_decode_tokens.get(req_id, ())),
                     tuple(output.sampled_token_ids[output.req_id_to_index[req_id]]),
                     request.num_computed_tokens if request else -1,
-                    len(core.kv_cache_manager.get_block_ids(req_id)) if request else 0,
+                    len(core.kv_cache_manager.get_block_ids(req_id)[0]) if request else 0,
                 )
             )
 

@@ -113,7 +113,7 @@ SCHEDULER: dict[str, tuple[Pair, ...]] = {
              "resumed_req_ids: set[str]", "resumed_req_ids"),
         Pair("blocks to append, or None", f"{_SCHED_OUTPUT} CachedRequestData",
              f"`{_THEIR_OUTPUT}:124 in CachedRequestData`",
-             "new_block_ids: list[list[int] | None]", "new_block_ids"),
+             "new_block_ids: list[tuple[list[int], ...] | None]", "new_block_ids"),
         Pair("which requests have finished", f"{_SCHED_OUTPUT} SchedulerOutput",
              f"`{_THEIR_OUTPUT}:212 in SchedulerOutput`",
              "finished_req_ids: set[str]", "finished_req_ids"),

@@ -244,11 +244,6 @@ def hash_size(config: m_interface.KVCacheConfig) -> int:
     return math.gcd(*(group.kv_cache_spec.block_size for group in config.kv_cache_groups))
 
 
-def in_groups(ids: Any) -> tuple[list[int], ...]:
-    """Block ids as vLLM has them, a list a group."""
-    return ids if isinstance(ids, tuple) else (ids,)
-
-
 class KVCacheManager:
     def __init__(
         self,
@@ -289,7 +284,7 @@ class KVCacheManager:
 
     def __getattr__(
         self, name: str
-    ) -> Any:  # free, cache_blocks, usage and others that are the same
+    ) -> Any:  # free, get_block_ids, usage and others that are the same
         return getattr(self.__dict__["ours"], name)
 
     @property
@@ -342,9 +337,6 @@ class KVCacheManager:
 
     def get_blocks(self, request_id: str) -> Any:
         return self._as_theirs(self.ours.get_blocks(request_id))
-
-    def get_block_ids(self, request_id: str) -> tuple[list[int], ...]:
-        return in_groups(self.ours.get_block_ids(request_id))
 
     def get_num_common_prefix_blocks(self, request_id: str) -> list[int]:
         raise Missing("cascade attention")

@@ -13,7 +13,7 @@ import mini_vllm.core.sched.async_scheduler as m_async
 import mini_vllm.core.sched.output as m_output
 import mini_vllm.core.sched.request_queue as m_queue
 import mini_vllm.core.sched.scheduler as m_scheduler
-from course.conformance.core import BlockPool, hash_size, in_groups, make_manager
+from course.conformance.core import BlockPool, hash_size, make_manager
 from course.conformance.groups import kv_cache_config as our_groups
 from course.conformance.missing import Missing, refuse
 from mini_vllm.config.engine import ResolvedConfig
@@ -153,7 +153,7 @@ class _Face(m_scheduler.Scheduler):
                     mm_features=[],
                     sampling_params=new.sampling_params,
                     pooling_params=None,
-                    block_ids=in_groups(new.block_ids),
+                    block_ids=new.block_ids,
                     num_computed_tokens=new.num_computed_tokens,
                     lora_request=None,
                 )
@@ -164,9 +164,7 @@ class _Face(m_scheduler.Scheduler):
                 resumed_req_ids=cached.resumed_req_ids,
                 new_token_ids=[],
                 all_token_ids={},
-                new_block_ids=[
-                    None if ids is None else in_groups(ids) for ids in cached.new_block_ids
-                ],
+                new_block_ids=cached.new_block_ids,
                 num_computed_tokens=cached.num_computed_tokens,
                 num_output_tokens=counts,
             ),

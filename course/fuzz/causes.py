@@ -42,7 +42,7 @@ def evict_uncomputed(engine: Engine) -> None:
     preempt, manager = scheduler._preempt_request, scheduler.kv_cache_manager
 
     def preempt_cleanly(request: Any, *args: Any, **kwargs: Any) -> None:
-        table = engine._block_ids(manager.get_block_ids(request.request_id))
+        table = manager.get_block_ids(request.request_id)[0]
         computed = request.num_computed_tokens // engine.settings.block_size
         manager.evict_blocks(set(table[computed:]))
         preempt(request, *args, **kwargs)

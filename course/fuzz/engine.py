@@ -40,10 +40,6 @@ class Engine(ABC):
         """A request of the engine's own class."""
 
     @abstractmethod
-    def _block_ids(self, given: Any) -> list[int]:
-        """The ids in what a plan says of blocks."""
-
-    @abstractmethod
     def _output(self, request_ids: list[str], sampled: list[list[int]]) -> Any:
         """What a worker sends back."""
 
@@ -84,7 +80,7 @@ class Engine(ABC):
         for new in output.scheduled_new_reqs:
             # The V2 runner is told all tokens of a resumed request here, the V1 runner below.
             tokens = getattr(new, "prefill_token_ids", None) or new.prompt_token_ids
-            block_ids, start = self._block_ids(new.block_ids), new.num_computed_tokens
+            block_ids, start = list(new.block_ids[0]), new.num_computed_tokens
             entries.append(
                 Entry(new.req_id, list(tokens), block_ids, True, start, counts[new.req_id])
             )
@@ -97,7 +93,7 @@ class Engine(ABC):
                 Entry(
                     request_id,
                     told.get(request_id),
-                    [] if given is None else self._block_ids(given),
+                    [] if given is None else list(given[0]),
                     request_id in cached.resumed_req_ids,
                     start,
                     counts[request_id],

@@ -97,9 +97,6 @@ class Vllm(Engine):
             block_hasher=self._hasher,
         )
 
-    def _block_ids(self, given: Any) -> list[int]:
-        return list(given[0])
-
     def _output(self, request_ids: list[str], sampled: list[list[int]]) -> Any:
         from vllm.v1.outputs import ModelRunnerOutput
 

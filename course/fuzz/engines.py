@@ -76,9 +76,6 @@ class Mini(Engine):
             block_size=self.settings.block_size if self.settings.enable_prefix_caching else None,
         )
 
-    def _block_ids(self, given: Any) -> list[int]:
-        return list(given)
-
     def _output(self, request_ids: list[str], sampled: list[list[int]]) -> Any:
         from mini_vllm.core.sched.output import ModelRunnerOutput
 

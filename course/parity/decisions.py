@@ -161,11 +161,14 @@ def mini_parts(config: Config, scheduler_class: Any = Scheduler) -> Parts:
         index = {request_id: i for i, request_id in enumerate(req_ids)}
         return ModelRunnerOutput(req_ids, index, sampled)
 
+    def block_ids(request_id: str) -> Any:
+        tables = scheduler.kv_cache_manager.get_block_ids(request_id)
+        return list(tables) if groups else tables[0]
+
     return Parts(
         scheduler=scheduler,
         make_request=make_request,
-        # A table, or with groups a table for each.
-        block_ids=lambda request_id: list(scheduler.kv_cache_manager.get_block_ids(request_id)),
+        block_ids=block_ids,
         make_output=make_output,
         aborted=RequestStatus.FINISHED_ABORTED,
         make_drafts=DraftTokenIds,

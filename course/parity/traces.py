@@ -211,7 +211,7 @@ class Parts:
 
     scheduler: Any
     make_request: Callable[[Arrival, int], Any]
-    block_ids: Callable[[str], Any]
+    block_ids: Callable[[str], Any]  # a request's table, or with `kv_cache_groups` a list of them
     make_output: Callable[[list[str], list[list[int]]], Any]
     aborted: Any  # RequestStatus.FINISHED_ABORTED
     make_drafts: Callable[[list[str], list[list[int]]], Any]  # a DraftTokenIds

@@ -1,9 +1,9 @@
 """`KVCacheManager` for a model that has a window, or several KV cache groups.
 
-Upstream there is one manager (`vllm/v1/core/kv_cache_manager.py:110 KVCacheManager`), whose tables are
-always tuples, one table a group. Here most models have one group of full attention, whose manager needs
-neither tuples nor a coordinator, and stays without them. This one has the same methods; where the other
-returns a list of block ids, it returns a tuple of lists.
+Upstream there is one manager (`vllm/v1/core/kv_cache_manager.py:110 KVCacheManager`), which always keeps a
+tuple of tables, one a group. Here most models have one group of full attention, whose manager keeps one
+table and needs no coordinator. This one has the same methods; where the other's `KVCacheBlocks.blocks` is
+a run of blocks, it is a tuple of runs here.
 
 Of the invariants of `block_pool.py`, I2 holds with an addition: an entry may be exchanged once, for the null
 block, when the window has passed it.
@@ -38,8 +38,7 @@ class HybridKVCacheBlocks(KVCacheBlocks):
     def groups(self) -> Sequence[Sequence[KVCacheBlock]]:
         return self.blocks or [()] * self.num_groups
 
-    def get_block_ids(self) -> Any:
-        """A tuple of lists, one a group."""
+    def get_block_ids(self) -> tuple[list[int], ...]:
         return tuple([block.block_id for block in run] for run in self.groups)
 
 
@@ -152,10 +151,6 @@ class HybridKVCacheManager(KVCacheManager):
 
     def get_blocks(self, request_id: str) -> KVCacheBlocks:
         return HybridKVCacheBlocks(self.coordinator.get_blocks(request_id))
-
-    def get_block_ids(self, request_id: str) -> Any:
-        """A tuple of lists, one a group; 0 stands for a block out of the window."""
-        return self.get_blocks(request_id).get_block_ids()
 
     @property
     def kv_cache_event_metadata(self) -> tuple[tuple[str, int | None], ...]:

@@ -32,8 +32,8 @@ logger = logging.getLogger(__name__)
 class KVCacheBlocks:
     """What the manager hands to the scheduler: a run of blocks, without the pool's internals.
 
-    Source: `vllm/v1/core/kv_cache_manager.py:26 KVCacheBlocks` (there a tuple of runs, one a KV
-    cache group).
+    Source: `vllm/v1/core/kv_cache_manager.py:26 KVCacheBlocks` (there `blocks` is a tuple of runs, one
+    a KV cache group).
     """
 
     __slots__ = ("blocks",)
@@ -46,8 +46,9 @@ class KVCacheBlocks:
         """The runs, one a KV cache group: here one."""
         return (self.blocks,)
 
-    def get_block_ids(self) -> list[int]:
-        return [block.block_id for block in self.blocks]
+    def get_block_ids(self) -> tuple[list[int], ...]:
+        """The blocks' numbers, a list for each KV cache group: here one."""
+        return ([block.block_id for block in self.blocks],)
 
     def __repr__(self) -> str:
         return f"KVCacheBlocks({self.get_block_ids()})"
@@ -253,7 +254,8 @@ class KVCacheManager:
         """The request's whole block table."""
         return KVCacheBlocks(self.req_to_blocks.get(request_id, ()))
 
-    def get_block_ids(self, request_id: str) -> list[int]:
+    def get_block_ids(self, request_id: str) -> tuple[list[int], ...]:
+        """Its numbers, a list for each KV cache group; 0 stands for a block out of the window."""
         return self.get_blocks(request_id).get_block_ids()
 
     def max_blocks_needed(

@@ -195,7 +195,7 @@ class TraceRecorder:
             life.info.computed_before = request.num_computed_tokens
             placeholders = request.num_output_placeholders
             self._explainer.states[request.request_id].num_output_placeholders = placeholders
-            life.table = life.info.blocks_before = manager.get_block_ids(request.request_id)
+            life.table = life.info.blocks_before = manager.get_block_ids(request.request_id)[0]
             is_running = request.status is RequestStatus.RUNNING
             self._explainer.found(request.request_id, life.table, is_running)
         self._note_drafts()
@@ -261,9 +261,9 @@ class TraceRecorder:
         fresh: set[int] = set()  # blocks taken from the free queue in this step
         size = self.core.config.block_size
         for new in output.scheduled_new_reqs:
-            living[new.req_id].table = list(new.block_ids)
+            living[new.req_id].table = table = list(new.block_ids[0])
             computed[new.req_id] = hits[new.req_id] = new.num_computed_tokens
-            fresh.update(new.block_ids[new.num_computed_tokens // size :])
+            fresh.update(table[new.num_computed_tokens // size :])
         cached = output.scheduled_cached_reqs
         changes = zip(cached.req_ids, cached.new_block_ids, cached.num_computed_tokens, strict=True)
         for request_id, block_ids, num_computed in changes:
@@ -274,8 +274,8 @@ class TraceRecorder:
                 hits[request_id] = num_computed
                 known = num_computed // size
             if block_ids:
-                living[request_id].table = living[request_id].table + block_ids
-                fresh.update(block_ids[known:])
+                living[request_id].table = living[request_id].table + block_ids[0]
+                fresh.update(block_ids[0][known:])
 
         news = {o.request_id: o for o in outputs}
         scheduled = []
@@ -386,7 +386,7 @@ class TraceRecorder:
         counted, manager.prefix_cache_stats = manager.prefix_cache_stats, PrefixCacheStats()
         hits = manager.get_computed_blocks(request)[0]
         manager.prefix_cache_stats = counted
-        return hits.get_block_ids()
+        return hits.get_block_ids()[0]
 
 
 def _sampled_by(request_id: str, output: ModelRunnerOutput) -> list[int]:

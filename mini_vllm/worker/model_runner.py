@@ -134,7 +134,7 @@ class ModelRunner:
             req_id = cached.req_ids[i]
             if req_id in resumed:
                 batch.add_request(self.requests[req_id])
-            batch.block_table.append_row(_by_group(block_ids), batch.req_id_to_index[req_id])
+            batch.block_table.append_row(block_ids, batch.req_id_to_index[req_id])
         if cached.req_ids:
             batch.num_computed_tokens[batch.rows_of(cached.req_ids)] = cached.num_computed_tokens
             self.speculation.correct_num_computed_tokens(cached.req_ids)
@@ -148,7 +148,7 @@ class ModelRunner:
         if wanted is not None:
             self.num_prompt_logprobs[new.req_id] = self.vocab_size if wanted == -1 else wanted
         row = self.input_batch.add_request(state)
-        self.input_batch.block_table.append_row(_by_group(new.block_ids), row)
+        self.input_batch.block_table.append_row(new.block_ids, row)
         self.input_batch.num_computed_tokens[row] = new.num_computed_tokens
 
     def _remove_from_batch(self, state: CachedRequestState) -> None:
@@ -349,8 +349,3 @@ class ModelRunner:
                     done[req_id] = LogprobsLists(*(np.concatenate(part) for part in parts))
                 del self.num_prompt_logprobs[req_id]
         return done
-
-
-def _by_group(block_ids: Any) -> Any:
-    """A list of blocks for each group; the manager of one plain group sends its list alone."""
-    return block_ids if isinstance(block_ids, tuple) else (block_ids,)

@@ -26,11 +26,11 @@ class NewRequestData:
     req_id: str
     prompt_token_ids: list[int]
     sampling_params: SamplingParams
-    block_ids: list[int]
+    block_ids: tuple[list[int], ...]  # its block table, a list for each KV cache group
     num_computed_tokens: int
 
     @classmethod
-    def from_request(cls, request: Request, block_ids: list[int]) -> NewRequestData:
+    def from_request(cls, request: Request, block_ids: tuple[list[int], ...]) -> NewRequestData:
         return cls(
             req_id=request.request_id,
             prompt_token_ids=request.prompt_token_ids,
@@ -52,7 +52,7 @@ class CachedRequestData:
 
     req_ids: list[str]
     resumed_req_ids: set[str]
-    new_block_ids: list[list[int] | None]
+    new_block_ids: list[tuple[list[int], ...] | None]
     num_computed_tokens: list[int]
     num_output_tokens: list[int] = field(default_factory=list)
 

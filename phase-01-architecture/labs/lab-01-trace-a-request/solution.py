@@ -162,7 +162,7 @@ class Tracer:
             num_tokens=request.num_tokens,
             new_token_ids=tuple(request.output_token_ids[num_outputs:]),
             block_ids=tuple(
-                self.engine.engine_core.kv_cache_manager.get_block_ids(request.request_id)
+                self.engine.engine_core.kv_cache_manager.get_block_ids(request.request_id)[0]
             ),
             finish_reason=request.get_finished_reason(),
         )

@@ -6,7 +6,8 @@ What you may look at, between two steps:
     scheduler.requests            # dict: id -> Request, for the living only
     scheduler.running             # list[Request], in order of admission
     scheduler.waiting             # iterates over Requests, the head of the queue first
-    engine.engine_core.kv_cache_manager.get_block_ids(request_id)   # list[int], empty: holds none
+    engine.engine_core.kv_cache_manager.get_block_ids(request_id)[0]   # list[int], empty: holds none
+                                  # (there is a list for each KV cache group, here one)
 
 and of a `Request`: `status` (`.name` is its name), `num_computed_tokens`, `num_tokens`,
 `output_token_ids`, `get_finished_reason()` (str, or None while it lives).

@@ -18,8 +18,9 @@ The shapes at the release that this course is pinned to. A `SchedulerOutput`, in
 
 Here `num_computed_tokens` is what the request has before the step, prefix hits of this admission included.
 The `Request` itself is no help for that: its counter is advanced inside of `schedule()`. For a new request
-`block_ids` is the whole block table. For a cached one `new_block_ids` is what is added to it, or the whole of
-it if the request was resumed. (Under vLLM's V2 model runner a resumed request goes out as a new one.)
+`block_ids` is the whole block table, a list for each KV cache group, here one. For a cached one
+`new_block_ids` is what is added to it, or the whole of it if the request was resumed. (Under vLLM's V2 model
+runner a resumed request goes out as a new one.)
 
 An output of `update_from_output` (`core_outputs` below gives them as a list):
 
@@ -99,9 +100,9 @@ FINISHED = {
 """Finish reason -> the status it stands for."""
 
 
-def block_list(block_ids: Any) -> list[int]:
-    """Block ids as a plain list. vLLM has a tuple of lists, one a KV cache group; ours is one list."""
-    return list(block_ids[0] if isinstance(block_ids, tuple) else block_ids)
+def block_list(block_ids: tuple[list[int], ...] | None) -> list[int]:
+    """Block ids as a plain list, a new one: of the lists, one a KV cache group, the first."""
+    return list(block_ids[0]) if block_ids else []
 
 
 def core_outputs(outputs: Any) -> list[Any]:
@@ -180,7 +181,7 @@ def watch(scheduler: Any, write: Callable[[Record], None]) -> None:
                     {
                         "request_id": request_id,
                         "num_computed_tokens": num_computed_tokens,
-                        "new_block_ids": block_list(new_block_ids or []),
+                        "new_block_ids": block_list(new_block_ids),
                         "resumed": request_id in cached.resumed_req_ids,
                     }
                     for request_id, num_computed_tokens, new_block_ids in changes

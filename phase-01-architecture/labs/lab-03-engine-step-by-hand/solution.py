@@ -90,7 +90,10 @@ class Executed(NamedTuple):
 
 
 def update_states(requests: dict[str, CachedRequestState], output: SchedulerOutput) -> None:
-    """Bring the worker's memory up to date with what the scheduler has decided."""
+    """Bring the worker's memory up to date with what the scheduler has decided.
+
+    Block ids come as a list for each KV cache group, here one.
+    """
     for req_id in output.finished_req_ids:
         requests.pop(req_id, None)  # the worker never saw a request that was aborted in the queue
     for new in output.scheduled_new_reqs:
@@ -98,7 +101,7 @@ def update_states(requests: dict[str, CachedRequestState], output: SchedulerOutp
             new.req_id,
             new.prompt_token_ids,
             new.sampling_params,
-            list(new.block_ids),
+            list(new.block_ids[0]),
             new.num_computed_tokens,
         )
     cached = output.scheduled_cached_reqs
@@ -108,9 +111,9 @@ def update_states(requests: dict[str, CachedRequestState], output: SchedulerOutp
         state = requests[req_id]
         state.num_computed_tokens = num_computed_tokens
         if req_id in cached.resumed_req_ids:
-            state.block_ids = list(block_ids or [])
+            state.block_ids = list(block_ids[0]) if block_ids else []
         elif block_ids is not None:
-            state.block_ids.extend(block_ids)
+            state.block_ids.extend(block_ids[0])
 
 
 # ---- from decisions to arrays --------------------------------------------------------------------

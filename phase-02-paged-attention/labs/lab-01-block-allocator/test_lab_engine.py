@@ -38,7 +38,7 @@ def tables(parts: EngineParts, model: Any) -> tuple[list[dict[str, list[int]]], 
         for output in engine.step():
             tokens[output.request_id] = list(output.outputs[0].token_ids)
         manager = engine.engine_core.kv_cache_manager
-        seen.append({name: manager.get_block_ids(name) for name in JOBS})
+        seen.append({name: manager.get_block_ids(name)[0] for name in JOBS})
         if len(seen) == 5:
             engine.add_request("ada again", {"prompt_token_ids": ADA}, params)
     return seen, [tokens[name] for name in JOBS]

@@ -144,7 +144,8 @@ class KVCacheManager:
     def get_blocks(self, request_id: str) -> KVCacheBlocks:
         return KVCacheBlocks(self.req_to_blocks.get(request_id, ()))
 
-    def get_block_ids(self, request_id: str) -> list[int]:
+    def get_block_ids(self, request_id: str) -> tuple[list[int], ...]:
+        """The request's block ids: a list for each KV cache group, here one."""
         return self.get_blocks(request_id).get_block_ids()
 
     def max_blocks_needed(self, request: Request) -> int:

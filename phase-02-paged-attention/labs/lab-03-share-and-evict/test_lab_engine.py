@@ -41,7 +41,7 @@ def test_random_traffic_block_for_block(lab: ModuleType) -> None:
                 hits, num_hits = manager.get_computed_blocks(request)
                 n = min(new, request.num_tokens - num_hits)
                 blocks = support.grant(manager, request, n, num_hits, hits, gate)
-                got.append(None if blocks is None else manager.get_block_ids(str(step)))
+                got.append(None if blocks is None else manager.get_block_ids(str(step))[0])
                 request.num_computed_tokens = num_hits + n
             what = f"call {step}, a request of {len(prompt)} tokens"
             if got[0] is not None:
@@ -53,7 +53,7 @@ def test_random_traffic_block_for_block(lab: ModuleType) -> None:
                 if request.num_computed_tokens == request.num_tokens:
                     request.append_output_token_ids(3 + step % 2)
                 blocks = support.grant(manager, request, 1)
-                got.append(None if blocks is None else blocks.get_block_ids())
+                got.append(None if blocks is None else blocks.get_block_ids()[0])
                 request.num_computed_tokens += blocks is not None
             what = f"call {step}, one token more"
         else:
@@ -85,7 +85,7 @@ def run(parts: EngineParts, model: Any) -> tuple[list[list[list[int]]], list[lis
         for output in engine.step():
             tokens[output.request_id] = list(output.outputs[0].token_ids)
         manager = engine.engine_core.kv_cache_manager
-        seen.append([manager.get_block_ids(name) for name in jobs])
+        seen.append([manager.get_block_ids(name)[0] for name in jobs])
         if len(seen) == 5:
             engine.add_request("ada again", {"prompt_token_ids": jobs["ada again"]}, params)
     return seen, [tokens[name] for name in jobs]

@@ -82,8 +82,8 @@ class Replay:
     """One trace on one manager: vLLM's decisions, your calls.
 
     Attributes:
-        manager: under test. You need `get_computed_blocks`, `allocate_slots`, `free`, `get_block_ids`, and
-            `block_pool.get_num_free_blocks`.
+        manager: under test. You need `get_computed_blocks`, `allocate_slots`, `free`, `get_block_ids` (a list
+            for each KV cache group, here one), and `block_pool.get_num_free_blocks`.
         requests: those still here, by id. `num_computed_tokens` is yours to keep; appending a token hashes
             the block that it fills.
         number: the step that comes next.
@@ -179,11 +179,11 @@ class Replay:
             if not agrees:
                 if not self.gave:
                     return self._difference(number, turn, tables, theirs, None)
-                ours = self.manager.get_block_ids(turn.request_id)
+                ours = self.manager.get_block_ids(turn.request_id)[0]
                 return self._difference(number, turn, tables, None, ours)
         last = {turn.request_id: turn for turn in turns.turns}
         for request_id, theirs in decision["blocks"].items():
-            ours = self.manager.get_block_ids(request_id)
+            ours = self.manager.get_block_ids(request_id)[0]
             if ours != theirs:
                 return self._difference(number, last[request_id], tables, theirs, ours)
         self.compute(decision["scheduled"])
@@ -194,7 +194,7 @@ class Replay:
         return None
 
     def _tables(self) -> dict[str, list[int]]:
-        return {i: self.manager.get_block_ids(i) for i in self.requests}
+        return {i: self.manager.get_block_ids(i)[0] for i in self.requests}
 
     def _difference(
         self,

@@ -89,10 +89,10 @@ def test_a_block_of_somebody_else_is_named(lab: ModuleType) -> None:
         manager = support.reference(config)
         right = manager.get_block_ids
 
-        def twice(request_id: str) -> list[int]:
-            table = right(request_id)
-            now = right(mine) == tables[at][mine] and request_id in (mine, other)
-            return [*table[:-1], 77] if now else table
+        def twice(request_id: str) -> tuple[list[int], ...]:
+            [table] = right(request_id)
+            now = right(mine) == (tables[at][mine],) and request_id in (mine, other)
+            return ([*table[:-1], 77] if now else table,)
 
         manager.get_block_ids = twice
         return manager

@@ -111,7 +111,7 @@ def test_blocks_for_whoever_runs(lab: ModuleType) -> None:
     )
     support.come(scheduler, ann=4, ben=4, cleo=2)
     first = support.turn(scheduler)
-    tables = {new.req_id: len(new.block_ids) for new in first.scheduled_new_reqs}
+    tables = {new.req_id: len(new.block_ids[0]) for new in first.scheduled_new_reqs}
     assert tables == {"ann": 1, "ben": 1, "cleo": 1}, (
         f"a block each for three newcomers, who stand in `scheduled_new_reqs`; there the plan has {tables}"
     )
@@ -121,9 +121,9 @@ def test_blocks_for_whoever_runs(lab: ModuleType) -> None:
         "Ann's 5th token takes the last block, and Ben's finds none: the loop ends, although Cleo behind him "
         f"needs no block. Yours: {second.num_scheduled_tokens}"
     )
-    assert known.new_block_ids == [[4]], (
-        f"the plan tells the worker Ann's new block, [[4]], and not her whole table; it says "
-        f"{known.new_block_ids}"
+    assert known.new_block_ids == [([4],)], (
+        "the plan tells the worker Ann's new block, [([4],)] (a list for each KV cache group, here one), and "
+        f"not her whole table; it says {known.new_block_ids}"
     )
 
 
@@ -242,7 +242,8 @@ def test_what_an_admission_changes(lab: ModuleType) -> None:
         f"whoever is admitted stands in `scheduled_new_reqs`; there the plan has {newcomers}"
     )
     [new] = plan.scheduled_new_reqs
-    assert len(new.block_ids) == 3, f"9 tokens lie in 3 blocks of 4; the plan says {new.block_ids}"
+    [table] = new.block_ids
+    assert len(table) == 3, f"9 tokens lie in 3 blocks of 4; the plan says {table}"
     assert plan.scheduled_cached_reqs.req_ids == [], (
         "a newcomer is sent as new, and not again as known"
     )

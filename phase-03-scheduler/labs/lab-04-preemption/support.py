@@ -111,7 +111,7 @@ def names(requests: Any) -> list[str]:
 def shares(scheduler: Any) -> dict[str, int]:
     """How many blocks each living request holds."""
     manager = scheduler.kv_cache_manager
-    return {name: len(manager.get_block_ids(name)) for name in scheduler.requests}
+    return {name: len(manager.get_block_ids(name)[0]) for name in scheduler.requests}
 
 
 # ---- what must hold right after each schedule() --------------------------------------------------

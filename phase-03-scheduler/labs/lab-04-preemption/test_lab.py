@@ -146,8 +146,8 @@ def test_blocks_that_are_not_needed_stop_nobody(lab: ModuleType) -> None:
         f"yours serves {plan.num_scheduled_tokens}"
     )
     known = plan.scheduled_cached_reqs
-    assert known.new_block_ids == [[3], None], (
-        f"the worker hears of Ann's new block, and of none for Ben: [[3], None], not {known.new_block_ids}"
+    assert known.new_block_ids == [([3],), None], (
+        f"the worker hears of Ann's new block, and of none for Ben: [([3],), None], not {known.new_block_ids}"
     )
     assert not plan.preempted_req_ids, f"nobody is preempted; yours: {plan.preempted_req_ids}"
 
@@ -190,7 +190,7 @@ def test_who_comes_back_is_resumed(lab: ModuleType) -> None:
     assert plan.num_scheduled_tokens == {"ben": 5}, (
         f"4 of prompt and the 1 he had sampled are missing: 5; yours: {plan.num_scheduled_tokens}"
     )
-    assert [len(ids or ()) for ids in known.new_block_ids] == [2], (
+    assert [len(ids[0]) if ids else 0 for ids in known.new_block_ids] == [2], (
         f"his table is sent whole, two blocks; the plan says {known.new_block_ids}"
     )
     assert ben.status is RequestStatus.RUNNING, f"and he runs; his status is {ben.status!r}"

@@ -167,6 +167,6 @@ class MendedScheduler(UpstreamScheduler):
 
     def _evict_uncomputed_blocks(self, request: Request) -> None:
         """`num_computed_tokens` has not moved yet, so it tells what earlier steps computed."""
-        block_ids = self.kv_cache_manager.get_block_ids(request.request_id)
+        block_ids = self.kv_cache_manager.get_block_ids(request.request_id)[0]
         num_computed_blocks = request.num_computed_tokens // self.config.block_size
         self.kv_cache_manager.evict_blocks(set(block_ids[num_computed_blocks:]))

@@ -200,7 +200,8 @@ class MendedScheduler(UpstreamScheduler):
     stays as it is.
 
     `UpstreamScheduler` is `mini_vllm`'s scheduler with what vLLM 0.22.1 does in the incident. You can use
-    `self.kv_cache_manager.get_block_ids(request_id)`, which returns a list in the order of the table;
+    `self.kv_cache_manager.get_block_ids(request_id)[0]`, a list in the order of the table (`[0]`: of the
+    lists, one for each KV cache group, the only one);
     `self.kv_cache_manager.evict_blocks(block_ids)`, which takes a set of blocks, removes their hashes and
     leaves the blocks with the requests that hold them; and `self.config.block_size`.
     """

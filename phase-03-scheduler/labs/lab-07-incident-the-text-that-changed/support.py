@@ -107,7 +107,7 @@ def engine_with(scheduler_class: Any) -> MakeEngine:
 
 def beyond_computed(scheduler: Any, request: Request) -> list[int]:
     """The victim's blocks that no step before this one has filled."""
-    block_ids = scheduler.kv_cache_manager.get_block_ids(request.request_id)
+    block_ids = scheduler.kv_cache_manager.get_block_ids(request.request_id)[0]
     return list(block_ids[request.num_computed_tokens // scheduler.config.block_size :])
 
 
@@ -217,7 +217,7 @@ class SparesTheServed(Engine):
 class _Everything(UpstreamScheduler):
     def _evict_uncomputed_blocks(self, request: Request) -> None:
         manager = self.kv_cache_manager
-        manager.evict_blocks(set(manager.get_block_ids(request.request_id)))
+        manager.evict_blocks(set(manager.get_block_ids(request.request_id)[0]))
 
 
 class UnPublishesEverything(Engine):
@@ -230,7 +230,7 @@ class _OneTooMany(UpstreamScheduler):
     def _evict_uncomputed_blocks(self, request: Request) -> None:
         manager = self.kv_cache_manager
         first = max(request.num_computed_tokens // self.config.block_size - 1, 0)
-        manager.evict_blocks(set(manager.get_block_ids(request.request_id)[first:]))
+        manager.evict_blocks(set(manager.get_block_ids(request.request_id)[0][first:]))
 
 
 class UnPublishesOneTooMany(Engine):
@@ -266,7 +266,7 @@ class _NewBlocks(UpstreamScheduler):
     def _evict_uncomputed_blocks(self, request: Request) -> None:
         manager = self.kv_cache_manager
         first = -(request.num_computed_tokens // -self.config.block_size)
-        manager.evict_blocks(set(manager.get_block_ids(request.request_id)[first:]))
+        manager.evict_blocks(set(manager.get_block_ids(request.request_id)[0][first:]))
 
 
 class UnPublishesNewBlocks(Engine):
@@ -293,7 +293,7 @@ class UnPublishesEveryCopy(Engine):
 class _Shared(Scheduler):
     def _evict_uncomputed_blocks(self, request: Request) -> None:
         pool = self.kv_cache_manager.block_pool
-        block_ids = self.kv_cache_manager.get_block_ids(request.request_id)
+        block_ids = self.kv_cache_manager.get_block_ids(request.request_id)[0]
         pool.evict_blocks({i for i in block_ids if pool.blocks[i].ref_cnt > 1})
         super()._evict_uncomputed_blocks(request)
 

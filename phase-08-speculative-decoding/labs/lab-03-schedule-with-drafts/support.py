@@ -66,4 +66,4 @@ def counters(request: Request) -> tuple[int, int]:
 
 
 def blocks(scheduler: Any, name: str) -> int:
-    return len(scheduler.kv_cache_manager.get_block_ids(name))
+    return len(scheduler.kv_cache_manager.get_block_ids(name)[0])

@@ -238,7 +238,7 @@ def test_no_block_goes_back(lab: ModuleType) -> None:
     for _ in range(3):
         support.propose(scheduler, eve=[X, Y, Z])
         plan = scheduler.schedule()
-        table.append(list(scheduler.kv_cache_manager.get_block_ids("eve")))
+        table.append(list(scheduler.kv_cache_manager.get_block_ids("eve")[0]))
         support.take_in(scheduler, plan, eve=[5])
     held = [len(ids) for ids in table]
     assert held == [4, 5, 5], (

@@ -36,7 +36,7 @@ def admit(
     if blocks is None:
         return None
     request.num_computed_tokens = num_hit_tokens + new
-    return manager.get_block_ids(request.request_id)
+    return manager.get_block_ids(request.request_id)[0]
 
 
 def free_ids(manager: KVCacheManager) -> list[int]:
@@ -65,7 +65,7 @@ def test_hits_are_whole_blocks() -> None:
     manager = make()
     admit(manager, make_request("a", range(10)))
     hits, num_tokens = manager.get_computed_blocks(make_request("b", [*range(10), 99]))
-    assert (hits.get_block_ids(), num_tokens) == ([1, 2], 8)
+    assert (hits.get_block_ids(), num_tokens) == (([1, 2],), 8)
 
 
 def test_hits_an_aligned_duplicate_recomputes_one_whole_block() -> None:
@@ -73,21 +73,21 @@ def test_hits_an_aligned_duplicate_recomputes_one_whole_block() -> None:
     manager = make()
     admit(manager, make_request("a", range(12)))
     hits, num_tokens = manager.get_computed_blocks(make_request("b", range(12)))
-    assert (hits.get_block_ids(), num_tokens) == ([1, 2], 8)
+    assert (hits.get_block_ids(), num_tokens) == (([1, 2],), 8)
 
 
 def test_hits_a_duplicate_of_one_block_hits_nothing() -> None:
     manager = make()
     admit(manager, make_request("a", range(4)))
     hits, num_tokens = manager.get_computed_blocks(make_request("b", range(4)))
-    assert (hits.get_block_ids(), num_tokens) == ([], 0)
+    assert (hits.get_block_ids(), num_tokens) == (([],), 0)
 
 
 def test_hits_one_token_more_makes_the_last_block_a_hit() -> None:
     manager = make()
     admit(manager, make_request("a", range(12)))
     hits, num_tokens = manager.get_computed_blocks(make_request("b", range(13)))
-    assert (hits.get_block_ids(), num_tokens) == ([1, 2, 3], 12)
+    assert (hits.get_block_ids(), num_tokens) == (([1, 2, 3],), 12)
 
 
 def test_hits_end_at_the_first_miss() -> None:
@@ -95,7 +95,7 @@ def test_hits_end_at_the_first_miss() -> None:
     admit(manager, make_request("a", range(12)))
     fork = [*range(4), 90, 91, 92, 93, *range(8, 12), 0]
     hits, num_tokens = manager.get_computed_blocks(make_request("b", fork))
-    assert (hits.get_block_ids(), num_tokens) == ([1], 4)
+    assert (hits.get_block_ids(), num_tokens) == (([1],), 4)
 
 
 def test_hits_count_outputs_of_a_resumed_request_too() -> None:
@@ -109,7 +109,7 @@ def test_hits_count_outputs_of_a_resumed_request_too() -> None:
     manager.free(a)
     a.num_computed_tokens = 0
     hits, num_tokens = manager.get_computed_blocks(a)
-    assert (hits.get_block_ids(), num_tokens) == ([1, 2], 8)
+    assert (hits.get_block_ids(), num_tokens) == (([1, 2],), 8)
 
 
 def test_hits_none_with_caching_off() -> None:
@@ -151,7 +151,7 @@ def test_allocation_takes_as_many_blocks_as_the_tokens_fill() -> None:
     a = make_request("a", range(9))
     blocks = manager.allocate_slots(a, 9)
     assert blocks is not None
-    assert blocks.get_block_ids() == [1, 2, 3]
+    assert blocks.get_block_ids() == ([1, 2, 3],)
 
 
 def test_allocation_within_the_last_block_takes_nothing() -> None:
@@ -162,13 +162,13 @@ def test_allocation_within_the_last_block_takes_nothing() -> None:
         a.append_output_token_ids(token)
         blocks = manager.allocate_slots(a, 1)
         assert blocks is not None
-        assert blocks.get_block_ids() == []
+        assert blocks.get_block_ids() == ([],)
         a.num_computed_tokens += 1
     a.append_output_token_ids(12)
     blocks = manager.allocate_slots(a, 1)
     assert blocks is not None
-    assert blocks.get_block_ids() == [4]
-    assert manager.get_block_ids("a") == [1, 2, 3, 4]
+    assert blocks.get_block_ids() == ([4],)
+    assert manager.get_block_ids("a") == ([1, 2, 3, 4],)
 
 
 @pytest.mark.parametrize("bad", [0, -3])
@@ -181,7 +181,7 @@ def test_allocation_never_reaches_past_max_model_len() -> None:
     manager = make(max_model_len=10)
     a = make_request("a", range(9))
     manager.allocate_slots(a, 20)
-    assert manager.get_block_ids("a") == [1, 2, 3]
+    assert manager.get_block_ids("a") == ([1, 2, 3],)
 
 
 def test_allocation_that_does_not_fit_returns_none_and_changes_nothing() -> None:
@@ -270,7 +270,7 @@ def test_published_at_allocation_before_anything_is_computed() -> None:
     manager = make()
     a = make_request("a", range(9))
     manager.allocate_slots(a, 9)
-    assert manager.get_computed_blocks(make_request("b", range(9)))[0].get_block_ids() == [1, 2]
+    assert manager.get_computed_blocks(make_request("b", range(9)))[0].get_block_ids() == ([1, 2],)
 
 
 def test_published_only_what_this_chunk_fills() -> None:
@@ -301,7 +301,7 @@ def test_published_duplicates_keep_their_own_blocks() -> None:
     assert admit(manager, b) == [1, 3]
     blocks = manager.block_pool.blocks
     assert blocks[2].block_hash == blocks[3].block_hash
-    assert manager.get_computed_blocks(make_request("c", range(9)))[0].get_block_ids() == [1, 2]
+    assert manager.get_computed_blocks(make_request("c", range(9)))[0].get_block_ids() == ([1, 2],)
     manager.check_invariants()
 
 
@@ -321,7 +321,7 @@ def test_free_gives_the_tail_back_first() -> None:
     admit(manager, a)
     manager.free(a)
     assert free_ids(manager) == [4, 5, 3, 2, 1]
-    assert manager.get_block_ids("a") == []
+    assert manager.get_block_ids("a") == ([],)
     assert manager.req_to_blocks == {}
 
 

@@ -160,7 +160,7 @@ def test_it_finds_a_planted_fault(name: str, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def _output(block_ids: list[int], num_computed_tokens: int, num_tokens: int) -> SchedulerOutput:
-    new = NewRequestData("r", [5, 6, 7], SamplingParams(), block_ids, num_computed_tokens)
+    new = NewRequestData("r", [5, 6, 7], SamplingParams(), (block_ids,), num_computed_tokens)
     cached = CachedRequestData([], set(), [], [])
     return SchedulerOutput([new], cached, {"r": num_tokens}, num_tokens, set(), set())
 

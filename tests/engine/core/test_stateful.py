@@ -208,14 +208,14 @@ class SchedulerLife(RuleBasedStateMachine):
         for i in [*output.preempted_req_ids, *output.reset_req_ids]:
             self.shadows[i].table = []
         for new in output.scheduled_new_reqs:
-            self.shadows[new.req_id].table = list(new.block_ids)
+            self.shadows[new.req_id].table = list(new.block_ids[0])
         cached = output.scheduled_cached_reqs
         for i, block_ids in zip(cached.req_ids, cached.new_block_ids, strict=True):
             if i in cached.resumed_req_ids:
                 assert self.shadows[i].table == []
-            self.shadows[i].table += block_ids or []
+            self.shadows[i].table += block_ids[0] if block_ids else []
         for i in output.num_scheduled_tokens:
-            table = self.scheduler.kv_cache_manager.get_block_ids(i)
+            table = self.scheduler.kv_cache_manager.get_block_ids(i)[0]
             assert self.shadows[i].table == table, f"I2: the worker's table of {i} is out of step"
 
     @invariant()

@@ -264,7 +264,7 @@ def test_n_children_share_the_prompts_full_blocks() -> None:
     params = SamplingParams(n=3, temperature=1, seed=1, max_tokens=8, ignore_eos=True)
     engine.add_request("p", list(range(10, 31)), params)  # 21 tokens: 5 full blocks of 4
     engine.step()
-    tables = [engine.engine_core.kv_cache_manager.get_block_ids(f"{i}_p") for i in range(3)]
+    tables = [engine.engine_core.kv_cache_manager.get_block_ids(f"{i}_p")[0] for i in range(3)]
     assert tables[0][:5] == tables[1][:5] == tables[2][:5], "full prompt blocks are shared"
     assert len({table[5] for table in tables}) == 3, "each has its own tail block"
     finish(engine)

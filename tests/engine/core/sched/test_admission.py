@@ -153,7 +153,7 @@ def test_tokens_from_elsewhere_count_as_computed() -> None:
     done = step(scheduler)
     assert done.scheduled == {"0": 8}
     assert done.output.scheduled_new_reqs[0].num_computed_tokens == 8
-    assert len(done.output.scheduled_new_reqs[0].block_ids) == 4, "blocks for all sixteen tokens"
+    assert len(done.output.scheduled_new_reqs[0].block_ids[0]) == 4, "blocks for all sixteen tokens"
     assert (rule.admitted, requests["0"].num_cached_tokens) == ([("0", 8)], 8)
 
 

@@ -119,7 +119,7 @@ def test_preempted_requests_keep_their_tokens_lose_their_blocks_and_go_to_the_fr
     victim = requests[1]
     assert victim.status is RequestStatus.PREEMPTED
     assert (victim.num_computed_tokens, victim.num_tokens, victim.output_token_ids) == (0, 17, [9])
-    assert scheduler.kv_cache_manager.get_block_ids("1") == []
+    assert scheduler.kv_cache_manager.get_block_ids("1") == ([],)
     assert [r.request_id for r in scheduler.waiting] == ["1", "new"]
 
 
@@ -130,7 +130,7 @@ def test_a_resumed_request_is_sent_with_its_whole_new_table() -> None:
         done = step(scheduler)
     cached = done.output.scheduled_cached_reqs
     assert cached.resumed_req_ids == {"1"}
-    assert cached.new_block_ids[cached.req_ids.index("1")] == done.tables["1"]
+    assert cached.new_block_ids[cached.req_ids.index("1")] == (done.tables["1"],)
     assert len(done.tables["1"]) == 2
     assert victim.num_cached_tokens == first_cached, "the first admission's hits are reported"
     assert not done.output.scheduled_new_reqs
@@ -139,11 +139,11 @@ def test_a_resumed_request_is_sent_with_its_whole_new_table() -> None:
 def test_running_requests_are_told_only_their_new_blocks() -> None:
     scheduler, _ = setup(text(31), text(10, 200))
     first = step(scheduler)
-    assert {new.req_id: new.block_ids for new in first.output.scheduled_new_reqs} == first.tables
+    assert {new.req_id: new.block_ids[0] for new in first.output.scheduled_new_reqs} == first.tables
     cached = step(scheduler).output.scheduled_cached_reqs
     assert (cached.req_ids, cached.new_block_ids) == (["0", "1"], [None, None])
     cached = step(scheduler).output.scheduled_cached_reqs
-    assert (cached.new_block_ids, cached.num_computed_tokens) == ([[4], None], [32, 11])
+    assert (cached.new_block_ids, cached.num_computed_tokens) == ([([4],), None], [32, 11])
 
 
 # -- abort ----------------------------------------------------------------------------------------

@@ -59,7 +59,7 @@ def _check_running(scheduler: Scheduler, request: Request) -> None:
     computed = request.num_computed_tokens
     in_flight = request.num_output_placeholders
     assert 0 <= computed <= request.num_tokens + in_flight, f"I8: {request}, {in_flight} in flight"
-    held = len(manager.get_block_ids(request.request_id))
+    held = len(manager.get_block_ids(request.request_id)[0])
     needed = cdiv(computed, manager.block_size)
     assert held == needed, f"I11: {request} holds {held} blocks, its tokens fill {needed}"
     if manager.enable_caching:

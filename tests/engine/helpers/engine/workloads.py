@@ -291,7 +291,9 @@ def make_request(
 def step(scheduler: Scheduler, sample: Callable[[Request], int] = lambda r: 9) -> SimpleNamespace:
     """One step with a made-up sampler; what was decided."""
     output = scheduler.schedule()
-    tables = {i: scheduler.kv_cache_manager.get_block_ids(i) for i in output.num_scheduled_tokens}
+    tables = {
+        i: scheduler.kv_cache_manager.get_block_ids(i)[0] for i in output.num_scheduled_tokens
+    }
     ids = list(output.num_scheduled_tokens)
     requests = [scheduler.requests[i] for i in ids]
     sampled = [[sample(r)] if r.num_computed_tokens == r.num_tokens else [] for r in requests]

@@ -68,7 +68,7 @@ class SlotMemory:
             self.rows[request_id].tables = []
         starts: dict[str, int] = {}
         for new in output.scheduled_new_reqs:
-            tables = self._tables(new.block_ids)
+            tables = [list(ids) for ids in new.block_ids]
             self.rows[new.req_id] = Row(np.zeros(MAX_MODEL_LEN, np.int64), 0, tables)
             for token_id in new.prompt_token_ids:
                 self._append(new.req_id, token_id)
@@ -81,7 +81,7 @@ class SlotMemory:
             row = self.rows[request_id]
             if request_id in cached.resumed_req_ids:
                 row.tables = [[] for _ in self.groups]
-            for table, more in zip(row.tables, self._tables(block_ids or ()), strict=False):
+            for table, more in zip(row.tables, block_ids or (), strict=False):
                 table.extend(more)
             starts[request_id] = start
         for request_id, count in zip(cached.req_ids, cached.num_output_tokens, strict=False):
@@ -104,10 +104,6 @@ class SlotMemory:
                     self._append(request_id, sampled[-1][0])
         ids = list(output.num_scheduled_tokens)
         return ModelRunnerOutput(ids, {r: i for i, r in enumerate(ids)}, sampled)
-
-    def _tables(self, block_ids: Any) -> list[list[int]]:
-        """A table for each group; with one group of full attention there is no tuple of them."""
-        return [list(ids) for ids in (block_ids if isinstance(block_ids, tuple) else (block_ids,))]
 
     def _write(self, request_id: str, start: int, end: int) -> None:
         row = self.rows[request_id]
