@@ -366,16 +366,10 @@ def measure() -> Iterator[Measured]:
         found = evaluate(LlamaForCausalLM(config, after), documents, reference)
         yield entry(name, bits, error(*both), found)
     for method, bits in METHODS.items():
-        yield entry(method, bits, None, made_by(method)[1])
-
-
-def made_by(method: str) -> tuple[float, Evaluation]:
-    """Bits per weight of what `mini-vllm quantize --method` makes of the shipped model, and its losses."""
-    with tempfile.TemporaryDirectory() as folder:
-        summary = quantize_checkpoint(DEFAULT_MODEL, Path(folder) / "made", method)
-        made = load_model(Path(folder) / "made")
-    documents = load_documents(HELD_OUT, DEFAULT_MODEL)
-    return round(summary.bits_per_weight, 2), evaluate(made, documents, model())
+        with tempfile.TemporaryDirectory() as folder:
+            quantize_checkpoint(DEFAULT_MODEL, Path(folder) / "made", method)
+            model = load_model(Path(folder) / "made")
+        yield entry(method, bits, None, evaluate(model, documents, reference))
 
 
 @cache

@@ -8,7 +8,6 @@ tokens are given and not sampled, and each request goes through the model once: 
 
 from __future__ import annotations
 
-import math
 import random
 from collections.abc import Iterator
 from functools import cache
@@ -23,7 +22,6 @@ from mini_vllm.compress.evaluate import HELD_OUT, hidden_states, load_documents
 from mini_vllm.config.engine import DEFAULT_MODEL
 from mini_vllm.layers.fused_moe.router import fused_topk
 from mini_vllm.model_loader import load_model
-from mini_vllm.sample.ops import compute_logprobs
 from mini_vllm.tokenizer import Tokenizer
 from mini_vllm.utils.threads import shared_products
 
@@ -77,18 +75,6 @@ def favourite(kind: str, layer: int) -> float:
     """The share of a layer's choices that its most popular expert gets; without favourites an eighth."""
     counts = np.bincount(chosen(kind)[layer].ravel(), minlength=8)
     return round(float(counts.max() / counts.sum()), 2)
-
-
-def perplexity() -> float:
-    """How surprised the model is by the documents that it was not trained on."""
-    model, surprise, tokens = load_model(str(TINY_MIXTRAL)), 0.0, 0
-    with shared_products():
-        for ids, hidden in hidden_states(model, load_documents(HELD_OUT, TINY_MIXTRAL)):
-            said = compute_logprobs(model.compute_logits(hidden[:-1]))
-            right = said[np.arange(len(said)), np.asarray(ids[1:])]
-            surprise -= float(right.sum(dtype=np.float64))
-            tokens += len(said)
-    return round(math.exp(surprise / tokens), 2)
 
 
 def compare_touched(*batches: int) -> None:

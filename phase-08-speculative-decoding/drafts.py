@@ -23,13 +23,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from mini_vllm import LLMEngine
-from mini_vllm.sample.generator import TorchGenerator
-from mini_vllm.sample.rejection_sampler import (
-    PLACEHOLDER_TOKEN_ID,
-    generate_inv_q,
-    generate_uniform_probs,
-    rejection_sample,
-)
 
 HERE = Path(__file__).resolve().parent
 
@@ -215,28 +208,6 @@ def ratio_rule(p: Shares, q: Shares) -> tuple[float, Shares]:
     """The draft is drawn from q: how often it is accepted, and what is drawn if it is not."""
     rest = np.maximum(p - q, 0)
     return float(np.minimum(p, q).sum()), rest / rest.sum()
-
-
-def judged(p: Shares, q: Shares | None = None, draft: int = 0) -> tuple[float, list[float]]:
-    """The engine's sampler judges 100,000 drafts: how often it accepts, and each token's share of the result.
-
-    Args:
-        p: the model's probabilities.
-        q: what each draft is drawn from; None: it is always `draft`, and counts as certain.
-    """
-    rows, stream = 100_000, TorchGenerator(0)
-    ones, logits = [1] * rows, np.log(np.tile(p, (rows, 1))).astype(np.float32)
-    drafts, shares = np.full(rows, draft), None
-    if q is not None:
-        drafts = np.random.default_rng(0).choice(len(q), rows, p=q)
-        shares = np.tile(q, (rows, 1)).astype(np.float32)
-    uniform = generate_uniform_probs(ones, {}, stream)
-    noise = generate_inv_q(ones, len(p), {}, stream)
-    bonus, warm = np.zeros(rows, np.int64), np.ones(rows, np.float32)
-    out = rejection_sample(drafts, ones, shares, logits, bonus, warm, uniform, noise)
-    got = np.bincount(out[:, 0], minlength=len(p)) / rows
-    accepted = float((out[:, 1] != PLACEHOLDER_TOKEN_ID).mean())
-    return round(accepted, 2), [round(float(share), 2) for share in got]
 
 
 if __name__ == "__main__":

@@ -245,15 +245,6 @@ def first_logprobs(mode: str, **params: Any) -> dict[str, float]:
     return dict(sorted(named, key=lambda pair: -pair[1])[:5])
 
 
-def engine_keeps(**params: Any) -> int:
-    """How many tokens Gil's first letter is drawn from, in the engine, with these parameters."""
-    llm = LLM(logprobs_mode="processed_logprobs", max_logprobs=len(row()))
-    asked = SamplingParams(logprobs=len(row()), max_tokens=1, **params)
-    reported = llm.generate([PROMPT], asked)[0].outputs[0].logprobs
-    assert reported
-    return sum(bool(np.isfinite(entry.logprob)) for entry in reported[0].values())
-
-
 def in_columns(rows: Iterable[tuple[object, ...]]) -> None:
     """Print rows with their columns aligned."""
     table = [[str(cell) for cell in line] for line in rows]
