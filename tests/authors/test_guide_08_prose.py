@@ -47,6 +47,9 @@ def test_where_the_tokens_per_step_come_from(drafts: ModuleType) -> None:
     assert f"1 + {rates} = {drafts.WITH_HEAD.tokens:.2f}" in GUIDE
     one = drafts.serial(drafts.HEAD_RATES[:1])
     assert f"would pay up to {one.breaks_even() - 1} people, not for 128" in GUIDE
+    two, three = drafts.serial(drafts.HEAD_RATES[:2]), drafts.WITH_HEAD
+    assert f"{two.gain(64):.2f} times as fast; with three {three.gain(64):.2f}" in GUIDE
+    assert f"with three {three.gain(128):.2f} times as fast, with one {one.gain(128):.2f}" in GUIDE
 
 
 def test_how_many_rows_are_free(drafts: ModuleType) -> None:
