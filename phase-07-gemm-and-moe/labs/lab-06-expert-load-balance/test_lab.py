@@ -244,13 +244,13 @@ def test_each_step_reads_anew(lab: ModuleType) -> None:
 
 
 def test_a_window_has_one_placement(lab: ModuleType) -> None:
-    """Two steps with different favourites are placed once, for both, with as many slots as experts too."""
+    """The experts are placed once for a window, not per step, even where no expert has a copy."""
     windows = [[[20, 120, 120, 20], [200, 120, 20, 200]], [[60, 160, 40, 160], [80, 60, 160, 160]]]
     got = [lab.choose_slots(np.array(steps), 2, 1.0, 50.0) for steps in windows]
     assert got == [8, 4], (
-        f"two steps with different favourites, {windows[0]} or {windows[1]}, on 2 GPUs, 1 us per token, "
-        "50 us per slot: each number of slots has one placement, for both steps together; 8 and 4 slots, "
-        f"not {got[0]} and {got[1]}"
+        f"two steps with different favourites, {windows[0]}, then {windows[1]}, on 2 GPUs, 1 us per token, "
+        "50 us per slot: one placement serves both steps; 8, then 4 slots, "
+        f"not {got[0]}, then {got[1]}"
     )
 
 
