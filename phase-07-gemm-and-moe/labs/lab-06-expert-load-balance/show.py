@@ -62,7 +62,7 @@ def microseconds(lab: ModuleType, kind: str, together: int, slots: int) -> float
     for steps in support.routing()[kind]:
         placed = lab.rebalance(steps.sum(axis=0), slots, GPUS)
         for step in steps.reshape(-1, together, steps.shape[1]).sum(axis=1):
-            times.append(lab.step_us(step, placed, GPUS, support.TOKEN_US, support.EXPERT_US))
+            times.append(lab.step_us(step, placed, GPUS, support.TOKEN_US, support.SLOT_US))
     return float(np.mean(times))
 
 
@@ -79,8 +79,8 @@ def main() -> None:
                 f"{slots:5}  {kind:<6}  {linear:6.2f}  {chat:15.2f}  {own:10.2f}  {step:12.2f}"
                 f"  {read:9.1f}"
             )
-    print("\n                       us per layer, with slots")
-    print("tokens per step  text  " + "".join(f"{slots:6}" for slots in SLOTS))
+    print("\ntokens per step,       us per layer, with slots")
+    print("2 choices each   text  " + "".join(f"{slots:6}" for slots in SLOTS))
     for kind in KINDS:
         for together in TOGETHER:
             times = [microseconds(lab, kind, together, slots) for slots in SLOTS]

@@ -1,7 +1,7 @@
 """Lab 07-06: where the experts lie, and when a second copy of one pays. One solution.
 
 A slot holds the weights of one expert. GPU g of G has the g-th of G equal, contiguous parts of the slots.
-`phy2log` says which expert each slot holds; with as many slots as experts nobody has a copy. Loads are
+`phy2log` says which expert each slot holds; with as many slots as experts no expert has a copy. Loads are
 token counts: how often an expert was chosen.
 """
 
@@ -97,14 +97,14 @@ def rebalance(load: Array, num_slots: int, num_gpus: int) -> Array:
 # ---- when a copy pays ----------------------------------------------------------------------------
 
 
-def step_us(step: Array, phy2log: Array, num_gpus: int, token_us: float, expert_us: float) -> float:
+def step_us(step: Array, phy2log: Array, num_gpus: int, token_us: float, slot_us: float) -> float:
     """Microseconds of a step's experts: what its slowest GPU takes."""
     computing = gpu_tokens(step, phy2log, num_gpus).max() * token_us
-    reading = experts_read(step, phy2log, num_gpus) * expert_us
+    reading = experts_read(step, phy2log, num_gpus) * slot_us
     return float(max(computing, reading))
 
 
-def choose_slots(steps: Array, num_gpus: int, token_us: float, expert_us: float) -> int:
+def choose_slots(steps: Array, num_gpus: int, token_us: float, slot_us: float) -> int:
     """The number of slots with which the window's steps take the least time."""
     load, experts = steps.sum(axis=0), steps.shape[1]
     times = {}
@@ -112,6 +112,6 @@ def choose_slots(steps: Array, num_gpus: int, token_us: float, expert_us: float)
         if num_slots % num_gpus == 0:
             phy2log = rebalance(load, num_slots, num_gpus)
             times[num_slots] = sum(
-                step_us(step, phy2log, num_gpus, token_us, expert_us) for step in steps
+                step_us(step, phy2log, num_gpus, token_us, slot_us) for step in steps
             )
     return min(times, key=lambda num_slots: times[num_slots])

@@ -2,7 +2,7 @@
 NotImplementedError; what has a body is given.
 
 A slot holds the weights of one expert. GPU g of G has the g-th of G equal, contiguous parts of the slots.
-`phy2log` says which expert each slot holds; with as many slots as experts nobody has a copy. Loads are
+`phy2log` says which expert each slot holds; with as many slots as experts no expert has a copy. Loads are
 token counts: how often an expert was chosen.
 """
 
@@ -54,8 +54,6 @@ def imbalance(load: Array, phy2log: Array, num_gpus: int) -> float:
 def experts_read(load: Array, phy2log: Array, num_gpus: int) -> int:
     """How many slots' weights the GPU that reads most of them reads in this step.
 
-    A slot is read once if its expert has any token in the step, and not otherwise.
-
     Args:
         load: int [experts], the tokens of one step.
     """
@@ -95,8 +93,7 @@ def balanced_packing(load: Array, num_packs: int) -> tuple[Array, Array]:
 def replicate_experts(load: Array, num_slots: int) -> tuple[Array, Array]:
     """Give every expert a slot, and each slot that is left to the expert whose copies have most to do.
 
-    Slot i < len(load) holds expert i. For each further slot in turn: the expert with the most tokens per
-    copy, as the copies stand by then, the first of several equal ones.
+    Slot i < len(load) holds expert i. Of experts with equally much to do the first gets the slot.
 
     Returns:
         the expert in each slot, int64 [num_slots], and how many copies each expert has, int64 [experts].
@@ -107,8 +104,7 @@ def replicate_experts(load: Array, num_slots: int) -> tuple[Array, Array]:
 def rebalance(load: Array, num_slots: int, num_gpus: int) -> Array:
     """The placement for this load: copies first, then packs of slots, one pack per GPU.
 
-    A slot weighs its expert's tokens per copy. The slots of pack 0 come first, in the order in which they
-    were put in, then those of pack 1, and so on.
+    The slots of pack 0 come first, in the order in which they were put in, then those of pack 1, and so on.
 
     Args:
         num_slots: at least len(load), and a multiple of num_gpus.
@@ -122,28 +118,25 @@ def rebalance(load: Array, num_slots: int, num_gpus: int) -> Array:
 # ---- when a copy pays ----------------------------------------------------------------------------
 
 
-def step_us(step: Array, phy2log: Array, num_gpus: int, token_us: float, expert_us: float) -> float:
+def step_us(step: Array, phy2log: Array, num_gpus: int, token_us: float, slot_us: float) -> float:
     """Microseconds that one layer's experts take in one step: those of the slowest GPU.
-
-    On a GPU, reading the slots' weights and computing the tokens overlap, so the longer of the two counts.
 
     Args:
         step: int [experts], the tokens of the step.
         token_us: computing one token of one expert.
-        expert_us: reading one slot.
+        slot_us: reading one slot.
     """
     raise NotImplementedError
 
 
-def choose_slots(steps: Array, num_gpus: int, token_us: float, expert_us: float) -> int:
+def choose_slots(steps: Array, num_gpus: int, token_us: float, slot_us: float) -> int:
     """The number of slots with which the window's steps take the least time in all.
 
     From as many slots as experts to twice as many, both included, and only numbers that the GPUs can share
-    equally. EPLB places once per window: the placement of each number is that of `rebalance` for the load of
-    all steps. Of equally fast numbers the fewest slots, because a slot costs memory.
+    equally. EPLB places once per window. Of equally fast numbers the fewest slots: a slot costs memory.
 
     Args:
         steps: int [steps, experts], the tokens that each expert had in each step.
-        token_us, expert_us: as for `step_us`.
+        token_us, slot_us: as for `step_us`.
     """
     raise NotImplementedError

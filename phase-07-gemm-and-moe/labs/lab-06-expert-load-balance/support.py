@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 Array = NDArray[Any]
 HERE = Path(__file__).parent
 MIXTRAL_EXPERT = 3 * 4096 * 14336  # weights of one expert of Mixtral-8x7B in one layer
-EXPERT_US = 2e6 * MIXTRAL_EXPERT / 4800e9
-"""Microseconds in which an H200 reads one of them in bfloat16, by its data sheet."""
+SLOT_US = 2e6 * MIXTRAL_EXPERT / 4800e9
+"""Microseconds in which an H200 reads one slot, an expert in bfloat16, by its data sheet."""
 TOKEN_US = 2e6 * MIXTRAL_EXPERT / 989.5e12
-"""Microseconds in which it computes one token of one, likewise."""
+"""Microseconds in which it computes one token of one expert, likewise."""
 
 
 def routing() -> dict[str, Array]:

@@ -39,14 +39,14 @@ def test_the_predictions_hold(lab: ModuleType) -> None:
         ),
         "tokens where copies pay": (
             [1500],
-            "how long does a GPU read with ten slots, and with how many tokens does the busiest of eight "
-            "slots compute as long?",
+            "how long does a GPU read with ten slots, and with how many tokens, each counted once per expert "
+            "that it chose, does the busier GPU of eight slots compute as long?",
         ),
     }
     got = lab.predictions()
     assert got.keys() == want.keys(), f"the names are {sorted(want)}, yours {sorted(got)}"
     for name, (numbers, why) in want.items():
-        wrong = wrong_in(got[name], numbers, 1e-3)
+        wrong = wrong_in(got[name], numbers, 5e-3)
         assert not wrong, f"{name}: {wrong}; think of this: {why}"
 
 
@@ -143,7 +143,8 @@ def test_copies_by_hand(lab: ModuleType) -> None:
     )
     phy2log, copies = lab.replicate_experts(np.array([40, 50, 30]), 6)
     assert plain(phy2log) == [0, 1, 2, 1, 0, 2], (
-        f"40, 50, 30: slot 3 goes to 50, then 40 has the most per copy, then 30; {plain(phy2log)}"
+        f"40, 50, 30: slot 3 goes to 50, then 40 has the most per copy, then 30: "
+        f"[0, 1, 2, 1, 0, 2], not {plain(phy2log)}"
     )
     assert plain(copies) == [2, 2, 2], f"each has two copies, not {plain(copies)}"
     phy2log, _ = lab.replicate_experts(np.array([6, 6, 3]), 5)
@@ -169,7 +170,7 @@ def test_a_placement_by_hand(lab: ModuleType) -> None:
     """A copy weighs its share of tokens; pack 0's slots come first, in the order they were filled."""
     placed = plain(lab.rebalance(np.array([40, 100, 31, 20]), 6, 2))
     assert sorted(placed) == [0, 1, 1, 1, 2, 3], (
-        f"loads 40, 100, 31, 20 in six slots: expert 1 has three, the others one; {placed}"
+        f"loads 40, 100, 31, 20 in six slots: expert 1 has three, the others one; you say {placed}"
     )
     assert placed == [0, 1, 3, 1, 1, 2], (
         f"loads 40, 100, 31, 20 on two GPUs: slots hold [0, 1, 3, 1, 1, 2], not {placed}"
@@ -242,19 +243,30 @@ def test_each_step_reads_anew(lab: ModuleType) -> None:
         )
 
 
+def test_a_window_has_one_placement(lab: ModuleType) -> None:
+    """The experts are placed once for a window, not per step, even where no expert has a copy."""
+    windows = [[[20, 120, 120, 20], [200, 120, 20, 200]], [[60, 160, 40, 160], [80, 60, 160, 160]]]
+    got = [lab.choose_slots(np.array(steps), 2, 1.0, 50.0) for steps in windows]
+    assert got == [8, 4], (
+        f"two steps with different favourites, {windows[0]}, then {windows[1]}, on 2 GPUs, 1 us per token, "
+        "50 us per slot: one placement serves both steps; 8, then 4 slots, "
+        f"not {got[0]}, then {got[1]}"
+    )
+
+
 def test_what_the_recording_wants(lab: ModuleType) -> None:
     """Sums on four GPUs: no copy in steps of 64 tokens, four or eight in one of 2,048, on an H200."""
     for layer, steps in enumerate(support.routing()["sums"]):
-        got = lab.choose_slots(steps, 4, support.TOKEN_US, support.EXPERT_US)
+        got = lab.choose_slots(steps, 4, support.TOKEN_US, support.SLOT_US)
         assert got == 8, (
             f"layer {layer}, steps of 64 tokens: two slots are read in 147 us, and no GPU computes as "
             f"long; 8 slots, not {got}"
         )
         whole = steps.sum(axis=0)[None]
-        got = lab.choose_slots(whole, 4, support.TOKEN_US, support.EXPERT_US)
+        got = lab.choose_slots(whole, 4, support.TOKEN_US, support.SLOT_US)
         assert got == (12, 16, 12, 16)[layer], (
             f"layer {layer}, one step of 2,048 tokens {whole[0].tolist()}: "
-            f"{(12, 16, 12, 16)[layer]} slots, not {got}"
+            f"{(12, 16, 12, 16)[layer]} slots are fastest, you say {got}"
         )
 
 
