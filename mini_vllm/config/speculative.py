@@ -252,8 +252,9 @@ class SpeculativeConfig:
 
     @property
     def num_lookahead_tokens(self) -> int:
-        """Slots past a step's tokens that the drafter's own forward passes write: `num_speculative_tokens`
-        for a drafter with a KV cache, else 0 (`vllm/v1/core/sched/scheduler.py:213`)."""
+        """Slots past a step's tokens for the drafter's own forward passes: `num_speculative_tokens` for a
+        drafter with a KV cache, else 0 (`vllm/v1/core/sched/scheduler.py:213`). A draft model may need all
+        of them, an EAGLE head one less, because its first pass stands at the step's own positions."""
         return self.num_spec_tokens if self.method != "ngram" else 0
 
     @property

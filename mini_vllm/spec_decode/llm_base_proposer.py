@@ -8,8 +8,10 @@ step and tokens have been sampled, the drafter follows it:
 * every **further pass** takes one token a request, the draft before, and gives the next.
 
 The drafter has KV caches of its own, over the same block tables: a token's K and V have the same slot in
-each. What the further passes write stands past the end of the request, and the first pass of the next step
-writes over it; the scheduler keeps slots for it (`num_lookahead_tokens`).
+each. What the further passes write stands past what the first one has written, and the first pass of the
+next step writes over it. If no draft of a step was rejected, a draft model writes k slots past the step's
+tokens, because its first pass takes the new token too, and an EAGLE head k - 1. The scheduler keeps k for
+both (`num_lookahead_tokens`).
 
 One pass more or less costs little beside the model's own, so the first one leaves the rejected drafts out.
 Upstream, where the host does not know yet which those are, they go along as padding. It also drafts for

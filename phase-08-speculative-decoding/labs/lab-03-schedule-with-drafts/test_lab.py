@@ -37,7 +37,7 @@ def test_the_predictions_hold(lab: ModuleType) -> None:
         ),
         "blocks": (
             {"ngram": 4, "eagle": 5},
-            "How many slots do the step's inputs need, and who writes keys and values behind them?",
+            "How many slots do the step's inputs need, and who is given more behind them?",
         ),
         "the second is EOS": (2, "Does an answer go on behind its EOS?"),
         "preempted in flight": (
@@ -60,12 +60,12 @@ def test_the_predictions_hold(lab: ModuleType) -> None:
 def test_lookahead(lab: ModuleType, method: str, slots: int) -> None:
     """Only drafters that write keys and values of their own get lookahead."""
     got = lab.lookahead(method, 3)
-    assert got == slots, f"{method}, k = 3: {slots} slots for the drafter itself, not {got}"
+    assert got == slots, f"{method}, k = 3: {slots} slots are asked for the drafter, not {got}"
 
 
 @pytest.mark.parametrize(("method", "held"), [("ngram", 4), ("eagle", 5)])
 def test_lookahead_in_blocks(lab: ModuleType, method: str, held: int) -> None:
-    """Three drafts at position 12 end at 16, so four blocks; the head's three slots take a fifth."""
+    """Three drafts at position 12 end at 16, so four blocks; three slots asked for the head take a fifth."""
     scheduler = support.decoding(lab, "eve", length=12, method=method)
     assert support.blocks(scheduler, "eve") == 3, (
         "who is admitted gets slots for its prompt alone, since nothing is drafted before a token is there"
@@ -83,9 +83,10 @@ def test_lookahead_in_blocks(lab: ModuleType, method: str, held: int) -> None:
 
 @pytest.mark.parametrize("drafts", [[], [X], [X, Y, Z]])
 def test_drafts_are_tokens_of_the_step(lab: ModuleType, drafts: list[int]) -> None:
-    """A step computes Eve's newest token and each of her drafts."""
+    """`_num_new_tokens` counts Eve's newest token and each of her drafts."""
     scheduler = support.decoding(lab, "eve")
-    support.propose(scheduler, eve=drafts)
+    proposed = [*drafts]
+    support.propose(scheduler, eve=proposed)
     plan = scheduler.schedule()
     got = plan.num_scheduled_tokens
     assert got == {"eve": 1 + len(drafts)}, (
@@ -98,10 +99,13 @@ def test_drafts_are_tokens_of_the_step(lab: ModuleType, drafts: list[int]) -> No
         f"`scheduled_spec_decode_tokens` is {expected}, and a request without drafts has no entry; yours: "
         f"{recorded}"
     )
+    assert proposed == drafts, (
+        f"the list with the drafts is the drafter's, and stays {drafts}; it is {proposed} now"
+    )
 
 
 def test_a_prompt_in_chunks_is_no_draft(lab: ModuleType) -> None:
-    """A request that is behind gets the tokens that it lacks, with or without speculation."""
+    """`_num_new_tokens` gives a request the tokens that it lacks, with or without speculation."""
     scheduler = support.make(lab, max_num_batched_tokens=8)
     support.come(scheduler, "fay", 18)
     got = []
@@ -167,7 +171,7 @@ def test_the_threshold_cuts_drafts(lab: ModuleType, threshold: int, drafts: list
 
 @pytest.mark.parametrize(("length", "tokens"), [(11, 4), (12, 3), (13, 2), (14, 1)])
 def test_the_model_ends(lab: ModuleType, length: int, tokens: int) -> None:
-    """With a `max_model_len` of 16, position 14 is the last that is ever an input."""
+    """`_num_new_tokens` ends at position 14 with a `max_model_len` of 16: the last that is ever an input."""
     scheduler = support.decoding(lab, "eve", length=length, max_model_len=16)
     support.propose(scheduler, eve=[X, Y, Z])
     plan = scheduler.schedule()
@@ -182,7 +186,7 @@ def test_the_model_ends(lab: ModuleType, length: int, tokens: int) -> None:
 
 
 def test_who_is_in_its_prompt_drafts_nothing(lab: ModuleType) -> None:
-    """A request in its prompt takes no drafts, because its next token is known; nor does a finished one."""
+    """`update_draft_token_ids` passes over requests in their prompt and finished ones."""
     scheduler = support.make(lab, max_num_batched_tokens=8)
     fay = support.come(scheduler, "fay", 18)
     gone = support.come(scheduler, "gil", 4)
@@ -198,7 +202,7 @@ def test_who_is_in_its_prompt_drafts_nothing(lab: ModuleType) -> None:
 
 
 def test_a_proposal_replaces_the_one_before(lab: ModuleType) -> None:
-    """An empty proposal replaces the one before, too."""
+    """`update_draft_token_ids` replaces the drafts proposed before, also by an empty list."""
     scheduler = support.decoding(lab, "eve")
     support.propose(scheduler, eve=[X, Y])
     support.propose(scheduler, eve=[])
@@ -211,7 +215,7 @@ def test_a_proposal_replaces_the_one_before(lab: ModuleType) -> None:
 
 @pytest.mark.parametrize("accepted", [0, 1, 2, 3])
 def test_rejected_drafts_are_taken_back(lab: ModuleType, accepted: int) -> None:
-    """Rejected drafts are taken back from 10 tokens, 9 of them computed, and 3 drafts."""
+    """`_take_back` takes back the rejected of 3 drafts; Eve has 10 tokens, 9 of them computed."""
     scheduler = support.decoding(lab, "eve")
     eve = scheduler.requests["eve"]
     support.propose(scheduler, eve=[X, Y, Z])
@@ -224,6 +228,10 @@ def test_rejected_drafts_are_taken_back(lab: ModuleType, accepted: int) -> None:
     assert got == (11 + accepted, 10 + accepted), (
         f"{accepted} of 3 drafts accepted and one token sampled: {11 + accepted} tokens, of which all but "
         f"the newest have been an input: {10 + accepted}. Yours: {got}"
+    )
+    assert eve.num_output_placeholders == 0, (
+        "no step is in flight, so Eve has no placeholders, and none can be taken off; yours: "
+        f"{eve.num_output_placeholders}"
     )
     stats = scheduler.spec_decoding_stats
     assert (stats.num_draft_tokens, stats.num_accepted_tokens) == (3, accepted), (
@@ -249,7 +257,7 @@ def test_no_block_goes_back(lab: ModuleType) -> None:
 
 
 def test_the_answer_ends_among_accepted_drafts(lab: ModuleType) -> None:
-    """If an accepted draft is EOS, drafts accepted after it are not part of the answer."""
+    """`_update_request_with_output` ends the answer at an EOS; drafts accepted after it are not in it."""
     scheduler = support.decoding(lab, "eve", "gil")
     eve = scheduler.requests["eve"]
     support.propose(scheduler, eve=[X, support.EOS, Z])
@@ -269,7 +277,7 @@ def test_the_answer_ends_among_accepted_drafts(lab: ModuleType) -> None:
 
 
 def test_the_answer_has_its_length(lab: ModuleType) -> None:
-    """If two tokens are still wanted and a step gives four, the answer gets two."""
+    """`_update_request_with_output` takes two tokens of four if two are still wanted."""
     scheduler = support.make(lab)
     eve = support.come(scheduler, "eve", 9, want=3)
     support.take_in(scheduler, scheduler.schedule())
@@ -321,7 +329,7 @@ def in_flight(lab: ModuleType, *names: str, **settings: Any) -> tuple[Any, Any]:
 
 
 def test_placeholders_count_like_tokens(lab: ModuleType) -> None:
-    """The second schedule begins after the first one's drafts, as if all of them were accepted."""
+    """`_num_new_tokens` begins after the drafts in flight, as if all of them were accepted."""
     scheduler, first = in_flight(lab, "eve")
     eve = scheduler.requests["eve"]
     assert first.num_scheduled_tokens == {"eve": 4}, (
@@ -340,7 +348,7 @@ def test_placeholders_count_like_tokens(lab: ModuleType) -> None:
 
 
 def test_placeholders_stand_before_drafts(lab: ModuleType) -> None:
-    """Placeholders come before drafts: the second schedule has room for two of Eve's four tokens."""
+    """`_schedule_drafts` puts placeholders before drafts: the second step has room for two of four tokens."""
     scheduler, _ = in_flight(lab, "eve")
     scheduler.max_num_scheduled_tokens = 2
     second = scheduler.schedule()
@@ -353,7 +361,7 @@ def test_placeholders_stand_before_drafts(lab: ModuleType) -> None:
 
 @pytest.mark.parametrize("accepted", [0, 1, 3])
 def test_placeholders_are_taken_back(lab: ModuleType, accepted: int) -> None:
-    """Rejected drafts are taken back from the placeholders while the next step is being computed."""
+    """`_take_back` takes rejected drafts off the placeholders while the next step is being computed."""
     scheduler, first = in_flight(lab, "eve")
     eve = scheduler.requests["eve"]
     scheduler.schedule()
@@ -368,7 +376,7 @@ def test_placeholders_are_taken_back(lab: ModuleType, accepted: int) -> None:
 
 
 def test_preempted_in_flight(lab: ModuleType) -> None:
-    """If Gil loses his blocks while his step is computed, his tokens still come, and no count is negative."""
+    """`_take_back` of a request preempted in flight: its tokens still come, and no count is wrong."""
     # 3 drafts and the head's 3 slots: 15 slots in the first plan, 19 in the second; 9 blocks of 4.
     scheduler, first = in_flight(lab, "eve", "gil", num_gpu_blocks=10, max_model_len=36)
     gil = scheduler.requests["gil"]
