@@ -200,6 +200,25 @@ HALF = (
 )
 
 
+LOW = (
+    "right but where every score is below -10,000: the maximum begins with a number, or a key that must not "
+    "count has one for its score. Both must be -inf, or so low that no score is"
+)
+
+
+def low(case: Case, got: torch.Tensor) -> str | None:
+    """`LOW`, where all that is wrong has scores so low."""
+    drawn: Paged = case.about["paged"]
+    rows = torch.tensor(case.about.get("starts", range(len(drawn.seq_lens) + 1))).diff()
+    # Of its first key, which each token sees: in such a case all keys have one score.
+    key = drawn.keys[drawn.table[:, 0].long(), 0].double().repeat_interleave(rows, 0)
+    key = key.repeat_interleave(drawn.query.shape[1] // key.shape[1], 1)
+    scores = (drawn.query.double() * key).sum(-1) * drawn.scale
+    lowest = (scores < -10_000).view(case.expected.shape[:-1])
+    bad = ~((got.double() - case.expected).abs() <= case.tolerance)
+    return LOW if lowest.any() and not bad[~lowest].any() else None
+
+
 def nearly(case: Case, got: torch.Tensor) -> str | None:
     """`HALF`, for float32 that is as exact as float16 can be."""
     loose = EPSILON[torch.float16] / EPSILON[torch.float32] * case.tolerance
@@ -213,7 +232,7 @@ def explain(paged: Paged, got: torch.Tensor) -> str | None:
     right = answer(paged)[0]
     for words, wrong in MISTAKES:
         expected, tolerance = answer(paged, **wrong)
-        anything = expected.isnan()  # it read poison
+        anything = ~expected.isfinite()  # it read poison
         near = (got.double() - expected).abs() <= 4 * tolerance
         tells = (expected - right).abs() > 8 * tolerance
         if tells.any() and bool((near | anything).all()):
