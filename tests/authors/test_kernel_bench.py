@@ -47,6 +47,11 @@ QUICK = (
     "blocks_behind_the_end_masked",
     "noise_by_the_lane",
     "times_one_over_temperature",
+    "query_heads_side_by_side",
+    "hidden_keys_score_minus_10000",
+    "no_more_than_132_programs",
+    "splits_behind_the_128th_lost",
+    "prefill_chunk_of_256_at_most",
 )
 
 kernels = [pytest.mark.torch, pytest.mark.triton]
@@ -69,7 +74,7 @@ def needs(*markers: pytest.MarkDecorator) -> pytest.MarkDecorator:
 @needs(*kernels)
 def test_correct_kernels_are_accepted() -> None:
     names = (
-        "split.py", "one.py", "two_stages.py", "keeps_memory.py",
+        "split.py", "walks_pairs.py", "one.py", "two_stages.py", "keeps_memory.py",
         "chunks.py", "nibbles.py", "walks_outputs.py", "walks_vocabulary.py",
     )  # fmt: skip
     for report in proof.correct(names, judges=("right", "races"), vllm=False):

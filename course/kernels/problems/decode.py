@@ -33,7 +33,7 @@ _CASES = (
     Spec((70, 3), heads=3, kv_heads=3, mood="loud", seed=3),
     Spec((45, 130), heads=15, kv_heads=3, head_size=32, mood="cold", layout="heads first", seed=4),
     Spec((400, 17), heads=4, head_size=32, dtype=torch.float16, mood="flat", block_size=64, seed=5),
-    Spec((500, 129, 1), heads=2, kv_heads=1, head_size=32, layout="gaps", seed=6),
+    Spec((500, 129, 1), heads=2, kv_heads=1, head_size=32, block_size=8, layout="gaps", seed=6),
     Spec((66, 9), heads=2, kv_heads=1, head_size=32, block_size=4, dtype=torch.float16, layout="far", seed=8),
     # The limits: 16 query heads a KV head, the most keys, a model's heads, scales that are no root.
     Spec((150, 33), heads=16, kv_heads=1, scale=0.02, seed=9),

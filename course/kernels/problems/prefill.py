@@ -46,7 +46,8 @@ _CASES = (
          seed=4),
     Spec((150, 5), query_lens=(21, 5), head_size=32, dtype=torch.float16, mood="flat", block_size=64,
          seed=5),
-    Spec((64, 129), query_lens=(32, 65), heads=2, kv_heads=1, head_size=32, layout="gaps", seed=6),
+    Spec((64, 129), query_lens=(32, 65), heads=2, kv_heads=1, head_size=32, block_size=8,
+         layout="gaps", seed=6),
     Spec((66, 9), query_lens=(18, 3), heads=2, kv_heads=1, head_size=32, block_size=4,
          dtype=torch.float16, layout="far", seed=8),
     # The limits: 16 query heads a KV head, the most keys, a model's heads, scales that are no root.
