@@ -70,5 +70,5 @@ def vllm(case: Case, segments: int) -> torch.Tensor:
 
 
 def explain(case: Case, got: torch.Tensor) -> str | None:
-    named = mistakes.low(case, got) or mistakes.explain(case.about["paged"], got)
+    named = mistakes.extreme(case, got) or mistakes.explain(case.about["paged"], got)
     return named or mistakes.nearly(case, got)

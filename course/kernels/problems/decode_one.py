@@ -60,7 +60,7 @@ def vllm(case: Case, segments: int) -> torch.Tensor:
 
 
 def explain(case: Case, got: torch.Tensor) -> str | None:
-    named = mistakes.low(case, got) or mistakes.explain(case.about["paged"], got[None])
+    named = mistakes.extreme(case, got) or mistakes.explain(case.about["paged"], got[None])
     return named or mistakes.nearly(case, got)
 
 

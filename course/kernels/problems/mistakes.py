@@ -205,9 +205,15 @@ LOW = (
     "count has one for its score. Both must be -inf, or so low that no score is"
 )
 
+HIGH = (
+    "scores of 100,000 and -100,000 are too much for it: float16 ends at 65,504, and of each score the "
+    "largest must be subtracted before exp is taken"
+)
 
-def low(case: Case, got: torch.Tensor) -> str | None:
-    """`LOW`, where all that is wrong has scores so low."""
+
+def extreme(case: Case, got: torch.Tensor) -> str | None:
+    """`LOW`, where all that is wrong has scores so low; `HIGH`, where there are such and an answer is no
+    number."""
     drawn: Paged = case.about["paged"]
     rows = torch.tensor(case.about.get("starts", range(len(drawn.seq_lens) + 1))).diff()
     # Of its first key, which each token sees: in such a case all keys have one score.
@@ -216,7 +222,11 @@ def low(case: Case, got: torch.Tensor) -> str | None:
     scores = (drawn.query.double() * key).sum(-1) * drawn.scale
     lowest = (scores < -10_000).view(case.expected.shape[:-1])
     bad = ~((got.double() - case.expected).abs() <= case.tolerance)
-    return LOW if lowest.any() and not bad[~lowest].any() else None
+    if not lowest.any():
+        return None
+    if not bad[~lowest].any():
+        return LOW
+    return None if bool(got.isfinite().all()) else HIGH
 
 
 def nearly(case: Case, got: torch.Tensor) -> str | None:

@@ -265,7 +265,7 @@ MISTAKES += mistakes.online_mistakes()
 def explain(case: Case, got: torch.Tensor) -> str | None:
     """The one mistake that gives `got`, or None."""
     drawn, starts = case.about["paged"], case.about["starts"]
-    if words := mistakes.low(case, got):
+    if words := mistakes.extreme(case, got):
         return words
     for words, wrong in MISTAKES:
         expected, tolerance = answer(drawn, starts, **wrong)

@@ -212,7 +212,7 @@ MERGES: list[tuple[str, Any]] = [
 def explain(case: Case, got: torch.Tensor) -> str | None:
     """The one mistake that gives `got`, or None."""
     drawn, split = case.about["paged"], case.inputs["keys_per_split"]
-    if words := mistakes.low(case, got):
+    if words := mistakes.extreme(case, got):
         return words
     rows, heads = case.expected.shape[:2]
     places = [(row, head) for row in range(rows) for head in range(heads)]
