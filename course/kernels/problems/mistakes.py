@@ -191,7 +191,7 @@ def only(first: int = 0, last: int = 0) -> Online:
 MISTAKES += online_mistakes()
 MISTAKES += [
     (f"only the {which} {count} keys of a sequence are seen", {"online": only(**{which: count})})
-    for count in (16, 32, 64, 128, 256, 512, 1024, 2048)
+    for count in (16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
     for which in ("first", "last")
 ]
 HALF = (

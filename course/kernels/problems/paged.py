@@ -319,7 +319,7 @@ ALLOWS: dict[str, Ends] = OF_BATCHES | {
     "KV heads": (1, 40),
     "head_size": (16, 256),
     "block_size": (1, 256),
-    "seq_len": (1, 4100),
+    "seq_len": (1, 4120),
     "scale": (0.02, 1.5),
     "score": (-100_000, 100_000),
     "bytes of a number": (2, 4),
