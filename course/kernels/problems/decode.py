@@ -44,8 +44,8 @@ _CASES = (
     Spec((70, 40), block_size=8, dtype=torch.float16, mood="extreme", seed=13),
     # One program, where there is one for each KV head; and more than a GPU has multiprocessors.
     Spec((257,), heads=1, kv_heads=1, head_size=256, block_size=256, dtype=torch.float16, layout="gaps",
-         scale=1.5, seed=14),
-    Spec((5,), heads=40, kv_heads=40, head_size=16, block_size=2, seed=15),
+         seed=14),
+    Spec((5,), heads=40, kv_heads=40, head_size=16, block_size=2, scale=1.5, seed=15),
     Spec((2, 1, 3, 5, 1) * 14, heads=2, head_size=16, block_size=1, spare=MANY, poison=float("inf"), seed=16),
 )  # fmt: skip
 _TRAFFIC = Spec((1900, 300), heads=8, dtype=torch.float16, seed=7)

@@ -58,8 +58,8 @@ _CASES = (
     Spec((40, 17), query_lens=(6, 9), heads=32, kv_heads=8, head_size=128, dtype=torch.float16, seed=12),
     Spec((70, 40), query_lens=(20, 40), block_size=8, dtype=torch.float16, mood="extreme", seed=13),
     Spec((300,), query_lens=(300,), heads=1, kv_heads=1, head_size=256, block_size=256,
-         dtype=torch.float16, layout="gaps", scale=1.5, seed=14),
-    Spec((5,), query_lens=(3,), heads=40, kv_heads=40, head_size=16, block_size=2, seed=15),
+         dtype=torch.float16, layout="gaps", seed=14),
+    Spec((5,), query_lens=(3,), heads=40, kv_heads=40, head_size=16, block_size=2, scale=1.5, seed=15),
     # Tokens of many sequences and no chunk.
     Spec((2, 1, 5) * 11, query_lens=(1,) * 33, heads=1, kv_heads=1, head_size=16, block_size=1,
          spare=MANY, poison=float("inf"), seed=16),

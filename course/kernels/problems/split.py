@@ -51,8 +51,8 @@ _CASES = (
     (Spec((40, 17), heads=32, kv_heads=8, head_size=128, dtype=torch.float16, seed=12), 16),
     (Spec((70, 40), block_size=8, dtype=torch.float16, mood="extreme", layout="gaps", seed=13), 16),
     (Spec((257,), heads=1, kv_heads=1, head_size=256, block_size=256, dtype=torch.float16, room=0,
-          scale=1.5, seed=14), 2**20),
-    (Spec((5,), heads=40, kv_heads=40, head_size=16, block_size=2, room=0, seed=15), 5),
+          seed=14), 2**20),
+    (Spec((5,), heads=40, kv_heads=40, head_size=16, block_size=2, scale=1.5, room=0, seed=15), 5),
     (Spec((2, 1, 3) * 11, heads=1, kv_heads=1, head_size=16, block_size=1, room=0, spare=MANY,
           poison=float("inf"), seed=16), 1),
 )  # fmt: skip
