@@ -59,6 +59,11 @@ QUICK = (
     "blocks_behind_the_end_masked",
     "noise_by_the_lane",
     "times_one_over_temperature",
+    "query_heads_side_by_side",
+    "hidden_keys_score_minus_10000",
+    "no_more_than_132_programs",
+    "splits_behind_the_128th_lost",
+    "prefill_chunk_of_256_at_most",
 )
 
 kernels = [pytest.mark.torch, pytest.mark.triton]
@@ -88,7 +93,7 @@ def test_the_cases_reach_what_the_contract_allows(problem: str) -> None:
 @needs(*kernels)
 def test_correct_kernels_are_accepted() -> None:
     names = (
-        "split.py", "one.py", "two_stages.py", "keeps_memory.py",
+        "split.py", "walks_pairs.py", "one.py", "two_stages.py", "keeps_memory.py",
         "chunks.py", "nibbles.py", "walks_outputs.py", "walks_vocabulary.py",
     )  # fmt: skip
     for report in proof.correct(names, judges=("right", "races"), vllm=False):

@@ -191,13 +191,42 @@ def only(first: int = 0, last: int = 0) -> Online:
 MISTAKES += online_mistakes()
 MISTAKES += [
     (f"only the {which} {count} keys of a sequence are seen", {"online": only(**{which: count})})
-    for count in (16, 32, 64, 128, 256, 512, 1024, 2048)
+    for count in (16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
     for which in ("first", "last")
 ]
 HALF = (
     "the numbers are right to some three digits: something on their way is kept in half precision, a sum, a "
     "weight or a part"
 )
+
+
+LOW = (
+    "right but where every score is below -10,000: the maximum begins with a number, or a key that must not "
+    "count has one for its score. Both must be -inf, or so low that no score is"
+)
+
+HIGH = (
+    "scores of 100,000 and -100,000 are too much for it: float16 ends at 65,504, and of each score the "
+    "largest must be subtracted before exp is taken"
+)
+
+
+def extreme(case: Case, got: torch.Tensor) -> str | None:
+    """`LOW`, where all that is wrong has scores so low; `HIGH`, where there are such and an answer is no
+    number."""
+    drawn: Paged = case.about["paged"]
+    rows = torch.tensor(case.about.get("starts", range(len(drawn.seq_lens) + 1))).diff()
+    # Of its first key, which each token sees: in such a case all keys have one score.
+    key = drawn.keys[drawn.table[:, 0].long(), 0].double().repeat_interleave(rows, 0)
+    key = key.repeat_interleave(drawn.query.shape[1] // key.shape[1], 1)
+    scores = (drawn.query.double() * key).sum(-1) * drawn.scale
+    lowest = (scores < -10_000).view(case.expected.shape[:-1])
+    bad = ~((got.double() - case.expected).abs() <= case.tolerance)
+    if not lowest.any():
+        return None
+    if not bad[~lowest].any():
+        return LOW
+    return None if bool(got.isfinite().all()) else HIGH
 
 
 def nearly(case: Case, got: torch.Tensor) -> str | None:
@@ -213,7 +242,7 @@ def explain(paged: Paged, got: torch.Tensor) -> str | None:
     right = answer(paged)[0]
     for words, wrong in MISTAKES:
         expected, tolerance = answer(paged, **wrong)
-        anything = expected.isnan()  # it read poison
+        anything = ~expected.isfinite()  # it read poison
         near = (got.double() - expected).abs() <= 4 * tolerance
         tells = (expected - right).abs() > 8 * tolerance
         if tells.any() and bool((near | anything).all()):

@@ -2,12 +2,10 @@
 
     paged_prefill(query, key_cache, value_cache, block_table, seq_lens, query_start_loc, scale) -> out
 
-`query` [num_tokens, num_heads, head_size], the chunks one behind the other; the caches [num_blocks,
-block_size, num_kv_heads, head_size], of any strides but the last, which is 1; `block_table` int32
-[num_seqs, width]; `seq_lens` int32 [num_seqs], the chunk included; `query_start_loc` int32 [num_seqs + 1]:
-sequence i has the query rows from entry i to entry i + 1, at least one, its last tokens in order; `out`
-like `query`. A token sees the keys up to its own position. Query heads h*G to h*G+G-1 share KV head h. G is
-any number from 1 to 16, `head_size` and `block_size` are powers of two.
+`query` [num_tokens, num_heads, head_size], the chunks one behind the other; `seq_lens` int32 [num_seqs], the
+chunk included; `query_start_loc` int32 [num_seqs + 1], from 0 to num_tokens: sequence i has the query rows
+from entry i to entry i + 1, at least one, its last tokens in order; `out` like `query`. A token sees the
+keys up to its own position. The rest is as in the problem `decode`.
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ import torch
 from course.kernels.memory import guarded
 from course.kernels.problems import mistakes, paged
 from course.kernels.problems.case import Case
-from course.kernels.problems.paged import EPSILON, Paged, Spec
+from course.kernels.problems.paged import EPSILON, MANY, Paged, Spec
 
 ENTRY = "paged_prefill"
 NEEDED = ("key_cache", "value_cache")
@@ -29,6 +27,13 @@ FORMS = {"2D": 0}  # where a sequence has several query tokens, vLLM does not se
 ROWS = 32  # (token, head) pairs of a program, for the bytes that are thought of as needed
 YARDSTICK = f"what programs of {ROWS} rows must ask for"
 
+ALLOWS = paged.ALLOWS | {
+    "sequences": (1, 33),
+    "query tokens of a sequence": (1, 300),
+    "longest chunk of a call": (1, 300),
+    "tokens before a chunk": (0, 4115),
+}
+
 _CASES = (
     # A whole prompt, a chunk that starts mid-sequence, a decode, a chunk that starts on a block's first slot.
     Spec((37, 50, 23, 40), query_lens=(37, 19, 1, 8)),
@@ -36,20 +41,28 @@ _CASES = (
          dtype=torch.float16, layout="heads first", seed=1),
     Spec((21, 9, 4), query_lens=(17, 9, 2), heads=6, head_size=32, block_size=4, layout="apart",
          poison=1e4, room=0, seed=2),
-    Spec((66, 34), query_lens=(66, 2), heads=2, mood="loud", seed=3),
+    Spec((66, 34), query_lens=(66, 2), heads=3, kv_heads=3, mood="loud", seed=3),
     Spec((90,), query_lens=(35,), heads=7, kv_heads=1, head_size=32, mood="cold", layout="heads first",
          seed=4),
     Spec((150, 5), query_lens=(21, 5), head_size=32, dtype=torch.float16, mood="flat", block_size=64,
          seed=5),
-    Spec((64, 129), query_lens=(32, 65), heads=2, kv_heads=1, head_size=32, layout="apart", seed=6),
+    Spec((64, 129), query_lens=(32, 65), heads=2, kv_heads=1, head_size=32, block_size=8,
+         layout="gaps", seed=6),
     Spec((66, 9), query_lens=(18, 3), heads=2, kv_heads=1, head_size=32, block_size=4,
          dtype=torch.float16, layout="far", seed=8),
-    # The limits: 16 query heads a KV head, 4,096 keys, the heads of a model; and a scale that is no root.
-    Spec((60, 40), query_lens=(9, 40), heads=16, kv_heads=1, scale=0.2, seed=9),
-    Spec((4096, 40), query_lens=(5, 3), heads=2, kv_heads=1, head_size=32, seed=10),
+    # The limits: 16 query heads a KV head, the most keys, a model's heads, scales that are no root.
+    Spec((60, 40), query_lens=(9, 40), heads=16, kv_heads=1, scale=0.02, seed=9),
+    Spec((4120, 40), query_lens=(5, 3), heads=2, kv_heads=1, head_size=16, seed=10),
     Spec((1000, 40), query_lens=(12, 33), heads=4, kv_heads=1, head_size=32, dtype=torch.float16,
          narrow=True, seed=11),
-    Spec((40, 17), query_lens=(12, 17), heads=32, kv_heads=8, head_size=128, dtype=torch.float16, seed=12),
+    Spec((40, 17), query_lens=(6, 9), heads=32, kv_heads=8, head_size=128, dtype=torch.float16, seed=12),
+    Spec((70, 40), query_lens=(20, 40), block_size=8, dtype=torch.float16, mood="extreme", seed=13),
+    Spec((300,), query_lens=(300,), heads=1, kv_heads=1, head_size=256, block_size=256,
+         dtype=torch.float16, layout="gaps", seed=14),
+    Spec((5,), query_lens=(3,), heads=40, kv_heads=40, head_size=16, block_size=2, scale=1.5, seed=15),
+    # Tokens of many sequences and no chunk.
+    Spec((2, 1, 5) * 11, query_lens=(1,) * 33, heads=1, kv_heads=1, head_size=16, block_size=1,
+         spare=MANY, poison=float("inf"), seed=16),
 )  # fmt: skip
 _TRAFFIC = Spec((320, 250), query_lens=(320, 90), heads=8, dtype=torch.float16, seed=7)
 # A chunk of Llama-3-8B, the second of a long prompt.
@@ -72,6 +85,15 @@ def vllm(case: Case, segments: int) -> torch.Tensor:
     return paged.unified_attention(
         case.about["paged"], segments, torch.tensor(case.about["starts"], dtype=torch.int32)
     )
+
+
+def measure(case: Case) -> dict[str, tuple[float, float]]:
+    drawn, new = case.about["paged"], torch.tensor(case.about["starts"]).diff()
+    return paged.measure(case) | {
+        "query tokens of a sequence": paged.ends(new.tolist()),
+        "longest chunk of a call": paged.ends([int(new.max())]),
+        "tokens before a chunk": paged.ends((drawn.seq_lens - new).tolist()),
+    }
 
 
 def _case(spec: Spec) -> Case:
@@ -158,8 +180,8 @@ def answer(
             all_keys = torch.logaddexp(known, zeros.double().log())
             weights = weights * (known - all_keys).exp()[..., None]
         # A key that was never written spoils the tokens that see it, and no others.
-        spoilt = (~hidden & value.isnan().flatten(1).any(1)).any(1)
-        value = value.nan_to_num(0.0)
+        spoilt = (~hidden & ~value.isfinite().flatten(1).all(1)).any(1)
+        value = value.nan_to_num(0.0, 0.0, 0.0)
         out[rows] = torch.einsum("hqk,khd->qhd", weights, value)
         out[rows] = out[rows].masked_fill(spoilt[:, None, None], float("nan"))
         spread = torch.einsum("hqk,khd->qhd", weights, value.abs()) + out[rows].abs()
@@ -167,7 +189,7 @@ def answer(
             squares = torch.einsum("hqk,khd->qhd", weights.square(), value.square())
             spread = 4 * squares.sqrt() + out[rows].abs()
         largest = scores.masked_fill(hidden, 0).abs().amax(-1).T[:, :, None]
-        tolerance[rows] = epsilon * spread * (1 + largest / 4)
+        tolerance[rows] = paged.share(epsilon, largest) * spread
     return out, tolerance
 
 
@@ -243,6 +265,8 @@ MISTAKES += mistakes.online_mistakes()
 def explain(case: Case, got: torch.Tensor) -> str | None:
     """The one mistake that gives `got`, or None."""
     drawn, starts = case.about["paged"], case.about["starts"]
+    if words := mistakes.extreme(case, got):
+        return words
     for words, wrong in MISTAKES:
         expected, tolerance = answer(drawn, starts, **wrong)
         anything = expected.isnan()  # it read poison, or saw nothing

@@ -4,7 +4,7 @@
 
 As the problem `decode`, and one number more: split i of a sequence has its keys from `i * keys_per_split`
 on, so many or fewer. No program may take keys of two splits, and a kernel must store the result.
-`keys_per_split` is any number from 1.
+A call has at most 129 splits of a sequence.
 """
 
 from __future__ import annotations
@@ -18,12 +18,19 @@ import torch
 
 from course.kernels.problems import mistakes, paged
 from course.kernels.problems.case import Case
-from course.kernels.problems.paged import Paged, Spec
+from course.kernels.problems.paged import MANY, Paged, Spec
 from course.kernels.record import Launch
 
 ENTRY = "split_decode"
 NEEDED = ("key_cache", "value_cache")
 MOST_BYTES = 1.25
+
+ALLOWS = paged.ALLOWS | {
+    "sequences": (1, 33),
+    "keys_per_split": (1, 2**20),
+    "splits of a sequence": (1, 129),
+    "keys of the last split": (1, 257),
+}
 
 # What is drawn, and keys_per_split.
 _CASES = (
@@ -32,16 +39,22 @@ _CASES = (
           layout="heads first", seed=1), 32),
     (Spec((9, 4, 41), heads=6, head_size=32, block_size=4, layout="apart", poison=1e4, room=0,
           seed=2), 10),
-    (Spec((70, 3), heads=2, mood="loud", seed=3), 24),
-    (Spec((45, 130), kv_heads=1, head_size=32, mood="cold", layout="heads first", seed=4), 33),
+    (Spec((70, 3), heads=3, kv_heads=3, mood="loud", seed=3), 24),
+    (Spec((45, 130), heads=15, kv_heads=3, head_size=32, mood="cold", layout="heads first", seed=4), 33),
     (Spec((400, 17), heads=4, head_size=32, dtype=torch.float16, mood="flat", block_size=64, seed=5), 16),
     (Spec((66, 9), heads=2, kv_heads=1, head_size=32, block_size=4, dtype=torch.float16, layout="far",
           seed=8), 1000),
-    # The limits: 16 query heads a KV head, 64 splits, the heads of a model; and a scale that is no root.
-    (Spec((150, 33), heads=16, kv_heads=1, scale=0.2, seed=9), 24),
-    (Spec((4096, 40), heads=2, kv_heads=1, head_size=32, seed=10), 64),
+    # The limits: 16 query heads a KV head, the most splits, the heads of a model, scales that are no root.
+    (Spec((150, 33), heads=16, kv_heads=1, scale=0.02, seed=9), 24),
+    (Spec((4120, 40), heads=2, kv_heads=1, head_size=16, room=0, seed=10), 32),
     (Spec((1000, 20), heads=4, kv_heads=1, head_size=32, dtype=torch.float16, narrow=True, seed=11), 16),
     (Spec((40, 17), heads=32, kv_heads=8, head_size=128, dtype=torch.float16, seed=12), 16),
+    (Spec((70, 40), block_size=8, dtype=torch.float16, mood="extreme", layout="gaps", seed=13), 16),
+    (Spec((257,), heads=1, kv_heads=1, head_size=256, block_size=256, dtype=torch.float16, room=0,
+          seed=14), 2**20),
+    (Spec((5,), heads=40, kv_heads=40, head_size=16, block_size=2, scale=1.5, room=0, seed=15), 5),
+    (Spec((2, 1, 3) * 11, heads=1, kv_heads=1, head_size=16, block_size=1, room=0, spare=MANY,
+          poison=float("inf"), seed=16), 1),
 )  # fmt: skip
 _TRAFFIC = Spec((1900, 300), heads=8, dtype=torch.float16, seed=7), 256
 # A decode step of Llama-3-8B.
@@ -62,6 +75,15 @@ def shape() -> Case:
 
 def vllm(case: Case, segments: int) -> torch.Tensor:
     return paged.unified_attention(case.about["paged"], segments)
+
+
+def measure(case: Case) -> dict[str, tuple[float, float]]:
+    split, lens = case.inputs["keys_per_split"], case.about["paged"].seq_lens.tolist()
+    return paged.measure(case) | {
+        "keys_per_split": (split, split),
+        "splits of a sequence": paged.ends(-(-length // split) for length in lens),
+        "keys of the last split": paged.ends((length - 1) % split + 1 for length in lens),
+    }
 
 
 def _case(spec: Spec, keys_per_split: int) -> Case:
@@ -190,6 +212,8 @@ MERGES: list[tuple[str, Any]] = [
 def explain(case: Case, got: torch.Tensor) -> str | None:
     """The one mistake that gives `got`, or None."""
     drawn, split = case.about["paged"], case.inputs["keys_per_split"]
+    if words := mistakes.extreme(case, got):
+        return words
     rows, heads = case.expected.shape[:2]
     places = [(row, head) for row in range(rows) for head in range(heads)]
 
