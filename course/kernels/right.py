@@ -112,7 +112,14 @@ def _outside(case: Case, launches: list[Launch]) -> Iterator[Finding]:
                 continue
             seen.add((launch.name, access.line, access.kind))
             cause = "Is a mask missing, or a stride wrong?"
-            if "block_table" in access.where:
+            if access.where.startswith("between the rows"):
+                cause = "Its rows do not follow each other without a gap: use the strides it has."
+            elif "_cache" in access.where:
+                cause = (
+                    "Is a mask missing, a stride wrong, or an entry of the table followed that lies behind "
+                    "the sequence's blocks?"
+                )
+            elif "block_table" in access.where:
                 cause = (
                     "Is the table's index off by one? Sequence i has row i, and its blocks stand from entry "
                     "0 to entry (length - 1) // block_size."
@@ -161,6 +168,11 @@ def _from_the_log(case: Case, ran: Ran, index: tuple[int, ...]) -> str | None:
     for name, value in case.inputs.items():
         if isinstance(value, torch.Tensor) and name not in loaded:
             return f"nothing is loaded from {name}"
+    strides = zip(index, ran.strides, strict=True)
+    address = ran.address + sum(i * stride for i, stride in strides) * got.element_size()
+    stores = [a.line for _, a in accesses if a.kind != "load" and address in a.addresses]
+    if not stores:
+        return "no program stores there"
     if said := _table(case, launches):
         return said
     for _, access in accesses:
@@ -172,11 +184,6 @@ def _from_the_log(case: Case, ran: Ran, index: tuple[int, ...]) -> str | None:
         if not written.all():
             where = access.region.label(int(access.addresses[~written][0]))
             return f"line {access.line} loads {where}, {case.dead}"
-    strides = zip(index, ran.strides, strict=True)
-    address = ran.address + sum(i * stride for i, stride in strides) * got.element_size()
-    stores = [a.line for _, a in accesses if a.kind != "load" and address in a.addresses]
-    if not stores:
-        return "no program stores there"
     if got.isinf().any():
         return _infinite(got.dtype, stores[-1], "block_table" in case.inputs)
     if not got.isnan().any():
