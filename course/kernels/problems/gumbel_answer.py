@@ -257,7 +257,7 @@ MISTAKES += [
 ]
 MISTAKES += [
     (
-        f"only the first {count} blocks are seen, and there are more",
+        "only the first blocks are seen: there are more than lanes that merge them",
         {"pick": lambda row, scores, count=count: int(scores[: count * row.block].argmax())},
     )
     for count in (64, 128, 256)
