@@ -293,7 +293,7 @@ MISTAKES: list[tuple[str, dict[str, Any]]] = [
         {"row": lambda pair, top_k: pair // 2},
     ),
     (
-        "the topk_weights are rounded to x's dtype; they are float32",
+        "the topk_weights are rounded to float16; they are float32",
         {"weight": lambda flat, ids: flat.half()},
     ),
     (
