@@ -48,11 +48,14 @@ PROBLEM_OF = {
     "chunks.py": "prefill",
     "heads_outside.py": "prefill",
     "nibbles.py": "w4a16",
+    "shares_nibbles.py": "w4a16",
     "experts_left.py": "fused-moe",
     "walks_outputs.py": "fused-moe",
     "wraps_outputs.py": "fused-moe",
+    "shares_experts.py": "fused-moe",
     "walks_vocabulary.py": "gumbel",
     "blocks_compete.py": "gumbel",
+    "shares_vocabulary.py": "gumbel",
 }
 # What is asked for a fault of each judge: that judge, and those that come before it.
 ASKED = {judge: JUDGES[: number + 1] for number, judge in enumerate(JUDGES)}

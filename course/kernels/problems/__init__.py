@@ -10,6 +10,8 @@ A problem's module defines
     shape()         one of a real model, to be compiled for
     vllm(case, segments)   vLLM's own kernel on a case; segments=0 asks for the one without a split
     explain(case, got)     the mistake that gives this output, in words, or None
+    ALLOWS          the least and the largest value that the contract allows, by quantity
+    measure(case)   the least and the largest of these quantities in a case
 
 and may define
 

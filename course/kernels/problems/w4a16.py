@@ -2,16 +2,18 @@
 
     w4a16_gemm(x, weight_packed, weight_scale) -> out
 
-`x` [rows, inputs], any stride between rows; `weight_packed` int32 [outputs, inputs / 8], eight codes a word
-along the input, little end first, any stride between rows; `weight_scale` [outputs, groups] in x's dtype;
-`out` [rows, outputs] in x's dtype. A weight is its code less 8, times the scale of its group, which has
-inputs / groups inputs, a multiple of 8. So compressed-tensors stores a symmetric layer (format
-pack-quantized), and so does GPTQ, but for the order in memory.
+`x` [rows, inputs], float32 or float16, any stride between rows; `weight_packed` int32 [outputs, inputs / 8],
+eight codes a word along the input, little end first, any stride between rows; `weight_scale` [outputs,
+groups] in x's dtype, without gaps; `out` [rows, outputs] in x's dtype. A weight is its code less 8, times the
+scale of its group, which has inputs / groups inputs, a multiple of 8. So compressed-tensors stores a
+symmetric layer (format pack-quantized), and so does GPTQ, but for the order in memory.
 """
 
 from __future__ import annotations
 
 import importlib.util
+import mmap
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -35,6 +37,7 @@ FORMS = {"AWQ": 1}  # vLLM's Triton kernel for 4 bits, and into how many it spli
 THEIR_FOLDER = "model_executor/layers/quantization"
 
 BITS, CODES, OFFSET = 4, 8, 8
+FAR = -1  # see `rows_of_wider`
 OUTPUTS = 64  # of a program, for the yardstick
 AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)  # the column that stands at place i of an AWQ word
 
@@ -48,30 +51,36 @@ class Spec:
     outputs: int
     group: int
     dtype: torch.dtype = torch.float32
-    # "random"; "far": the sums go far beyond what float16 holds, and come back
+    # "random"; "wide": an output's scales may be ten thousand times another's; "far": sixteen products add up
+    # to more than float16 holds, and the sum comes back
     mood: str = "random"
+    # Elements between the rows of x and of words; FAR: the last row begins behind element 2**31.
+    gap: int = 16
     seed: int = 0
 
     @property
     def label(self) -> str:
         kind = str(self.dtype).removeprefix("torch.")
-        mood = ", sums that go far out and come back" if self.mood == "far" else ""
+        said = {"far": ", sums that go far out and come back", "wide": ", scales far apart"}
+        mood = said.get(self.mood, "") + (", rows gigabytes apart" if self.gap == FAR else "")
         rows = "1 row" if self.rows == 1 else f"{self.rows} rows"
-        return f"{kind}{mood}, {rows} of {self.inputs} inputs, {self.outputs} outputs, groups of {self.group}"
+        outputs = "1 output" if self.outputs == 1 else f"{self.outputs} outputs"
+        return f"{kind}{mood}, {rows} of {self.inputs} inputs, {outputs}, groups of {self.group}"
 
 
 # The first three have what vLLM's kernel asks for: outputs in eights, groups of 32, 64, 128 or all inputs.
 _CASES = (
     Spec(5, 128, 72, 32),
     Spec(1, 384, 136, 128, torch.float16, seed=1),
-    Spec(17, 64, 24, 64, seed=2),
-    Spec(3, 120, 33, 24, seed=3),
+    Spec(17, 64, 24, 64, gap=0, seed=2),
+    Spec(3, 120, 33, 24, gap=FAR, seed=3),
     Spec(2, 512, 70, 512, torch.float16, "far", seed=4),
-    Spec(33, 40, 7, 8, torch.float16, seed=5),
+    Spec(33, 8, 7, 8, torch.float16, seed=5),
+    Spec(150, 256, 70, 64, torch.float16, "wide", seed=7),
     Spec(9, 480, 65, 240, seed=6),
-    Spec(70, 256, 130, 64, torch.float16, seed=7),
-    # The limits: the inputs of a model, and its groups.
+    # The limits: the inputs of a model, its groups, and more groups than any.
     Spec(2, 4096, 40, 128, seed=10),
+    Spec(1, 2080, 1, 8, seed=12),
     Spec(16, 1024, 96, 128, torch.float16, seed=11),
 )
 _TRAFFIC = Spec(4, 1024, 512, 128, torch.float16, seed=8)
@@ -107,11 +116,14 @@ def draw(spec: Spec) -> Drawn:
     codes = torch.randint(0, 16, (spec.outputs, spec.inputs), generator=rng)
     # Scales a few times apart, as they are in a model.
     scale = 0.01 * torch.randn(spec.outputs, spec.inputs // spec.group, generator=rng).exp()
-    if spec.mood == "far":
+    if spec.mood == "wide":
+        scale *= 10 ** torch.linspace(-1.5, 2, spec.outputs)[:, None]
+    elif spec.mood == "far":
         half = spec.inputs // 2
-        x = 200 * (1 + 0.1 * x)
+        x = 2000 * (1 + 0.03 * x)
         x[:, half:] *= -1
         codes = codes % 8 + 8
+        codes[:, half:] = codes[:, :half]
         scale = scale * 0 + 1
     return Drawn(x.to(spec.dtype), codes, scale.to(spec.dtype))
 
@@ -124,9 +136,10 @@ def pack(codes: torch.Tensor) -> torch.Tensor:
 
 def _case(spec: Spec) -> Case:
     drawn = draw(spec)
+    words = pack(drawn.codes)
     inputs = {
-        "x": rows_of_wider(drawn.x, float("nan")),
-        "weight_packed": rows_of_wider(pack(drawn.codes), -1),
+        "x": rows_of_wider(drawn.x, float("nan"), spec.gap),
+        "weight_packed": rows_of_wider(words, -1, spec.gap),
         "weight_scale": guarded(drawn.scale),
     }
 
@@ -152,10 +165,24 @@ def _case(spec: Spec) -> Case:
     )  # fmt: skip
 
 
-def rows_of_wider(tensor: torch.Tensor, poison: float) -> torch.Tensor:
-    """The same, as the first columns of a wider tensor: 16 numbers of poison stand between its rows."""
-    gap = torch.full((len(tensor), 16), poison, dtype=tensor.dtype)
-    return guarded(torch.cat([tensor, gap], 1))[:, : tensor.shape[1]]
+def rows_of_wider(tensor: torch.Tensor, poison: float, gap: int = 16) -> torch.Tensor:
+    """The same, as the first columns of a wider tensor: `gap` numbers of poison stand between its rows.
+    `FAR`: so many that the last row's offset is no int32."""
+    if gap == FAR:
+        return spread(tensor, (1 << 31) // (len(tensor) - 1) + 64)
+    between = torch.full((len(tensor), gap), poison, dtype=tensor.dtype)
+    return guarded(torch.cat([tensor, between], 1))[:, : tensor.shape[1]]
+
+
+def spread(tensor: torch.Tensor, stride: int) -> torch.Tensor:
+    """The same along the first axis, `stride` elements from one index to the next where the system gives so
+    much address space, for it is no more than that."""
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0)
+    with suppress(OSError):
+        memory = mmap.mmap(-1, len(tensor) * stride * tensor.element_size(), flags=flags)
+        view = torch.frombuffer(memory, dtype=tensor.dtype)
+        return view.as_strided(tensor.shape, (stride, *tensor.stride()[1:])).copy_(tensor)
+    return guarded(tensor)
 
 
 def answer(drawn: Drawn, **wrong: Any) -> tuple[torch.Tensor, torch.Tensor]:
@@ -248,6 +275,53 @@ def explain(case: Case, got: torch.Tensor) -> str | None:
         if bool(near.all()) and bool(tells.any()):
             return words
     return nearly(case, got)
+
+
+# -- the contract against the cases -----------------------------------------------------------------
+
+# What the contract allows, as far as a case can go: each quantity's least and largest value.
+ALLOWS: dict[str, tuple[float, float]] = {
+    "bits of x": (16, 32),
+    "rows": (1, 150),
+    "inputs": (8, 4096),
+    "outputs": (1, 136),
+    "inputs of a group": (8, 512),
+    "groups": (1, 260),
+    "tiles of 16 rows and 64 outputs": (1, 20),  # fewer and more than three processors
+    "gap between rows of x": (0, 1 << 29),
+    "last row of x begins at": (0, 1 << 31),
+    "last row of words begins at": (0, 1 << 31),
+    "codes": (0, 15),
+    "scales": (2e-4, 4),
+    "sum of 16 products without the scale": (1, 65504),
+}
+
+
+def measure(case: Case) -> dict[str, tuple[float, float]]:
+    """The least and the largest value in this case of each quantity of `ALLOWS`."""
+    x, words, scale = (case.inputs[name] for name in ("x", "weight_packed", "weight_scale"))
+    drawn: Drawn = case.about["drawn"]
+    (rows, inputs), (outputs, groups) = x.shape, scale.shape
+    one = {
+        "bits of x": 8 * x.element_size(),
+        "rows": rows,
+        "inputs": inputs,
+        "outputs": outputs,
+        "inputs of a group": inputs // groups,
+        "groups": groups,
+        "tiles of 16 rows and 64 outputs": -(-rows // 16) * -(-outputs // OUTPUTS),
+        "gap between rows of x": x.stride(0) - inputs,
+        "last row of x begins at": (rows - 1) * x.stride(0),
+        "last row of words begins at": (outputs - 1) * words.stride(0),
+    }
+    tile = drawn.x[:, :16].double() @ (drawn.codes[:, :16] - OFFSET).double().T
+    several = {
+        "codes": drawn.codes,
+        "scales": scale,
+        "sum of 16 products without the scale": tile.abs(),
+    }
+    found = {name: (float(value), float(value)) for name, value in one.items()}
+    return found | {name: (float(t.min()), float(t.max())) for name, t in several.items()}
 
 
 # -- vLLM's Triton kernel for 4 bits, which takes AWQ's layout ---------------------------------------

@@ -57,8 +57,8 @@ def moe_kernel(
     each row at its pair.
 
     num_pairs, outputs, inputs: how many there are; the last two need not be multiples of their tiles. The
-    strides count elements from one row of x, one expert, one output of an expert to the next. An expert's
-    number times its stride may exceed 2**31: make the number tl.int64. BLOCK_M, BLOCK_N and BLOCK_K are
+    strides count elements from one row of x, one expert, one output of an expert to the next. A row's or an
+    expert's number times its stride may exceed 2**31: make both tl.int64. BLOCK_M, BLOCK_N and BLOCK_K are
     powers of two, at least 16.
     """
     raise NotImplementedError

@@ -30,7 +30,7 @@ def experts_left(
             live = k < K
             w_at = whose * w_expert + column[:, None] * w_row + k[None, :]
             w = tl.load(w_ptr + w_at, mask=inside[:, None] & live[None, :], other=0.0)
-            x_at = (pair // SHARE)[None, :] * x_row + k[:, None]
+            x_at = (pair // SHARE).to(tl.int64)[None, :] * x_row + k[:, None]
             x = tl.load(x_ptr + x_at, mask=exists[None, :] & live[:, None], other=0.0)
             total += tl.dot(w, x, input_precision="ieee")
         if WEIGHTED:

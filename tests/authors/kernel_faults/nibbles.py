@@ -20,10 +20,12 @@ def nibble_product(
         for begin in range(0, GROUP, TILE):
             inner = begin + tl.arange(0, TILE)
             eight = begin // 8 + tl.arange(0, TILE // 8)
-            words_at = column[:, None] * words_row + (group * (GROUP // 8) + eight)[None, :]
+            words_at = (
+                column[:, None].to(tl.int64) * words_row + (group * (GROUP // 8) + eight)[None, :]
+            )
             live = real_column[:, None] & (eight < GROUP // 8)[None, :]
             words = tl.load(words_ptr + words_at, mask=live, other=0)
-            x_at = row[:, None] * x_row + (group * GROUP + inner)[None, :]
+            x_at = row[:, None].to(tl.int64) * x_row + (group * GROUP + inner)[None, :]
             x = tl.load(x_ptr + x_at, mask=real_row[:, None] & (inner < GROUP)[None, :], other=0.0)
             nibbles = (words[:, :, None] >> (4 * tl.arange(0, 8))[None, None, :]) & 0xF
             numbers = tl.reshape(nibbles, [COLUMNS, TILE]) - 8

@@ -21,7 +21,7 @@ def walks_outputs(
         pair = tl.load(pairs_ptr + me * M + m)
     ok = pair < num_pairs
     w_ptr += tl.load(experts_ptr + me).to(tl.int64) * w_stride
-    rows = x_ptr + pair[:, None] // PER_ROW * x_stride
+    rows = x_ptr + (pair[:, None] // PER_ROW).to(tl.int64) * x_stride
     scale = tl.full([M], 1.0, tl.float32)
     if SCALED:
         scale = tl.load(scale_ptr + pair, mask=ok, other=0.0)
