@@ -20,7 +20,7 @@ def batches() -> None:
 
 
 def messages() -> None:
-    """Eight requests of 500 tokens that want 100 each: block ids that go to the worker."""
+    """Eight requests of 240 tokens that want 100 each: block ids that go to the worker."""
     engine, sent = new_engine(max_num_seqs=8, blocks=400), list[int]()
 
     def count(record: StepRecord) -> None:
