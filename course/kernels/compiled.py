@@ -21,14 +21,13 @@ from triton.runtime.jit import JITFunction
 from course.kernels import beside, sass
 from course.kernels.loading import (
     CHOICE,
-    PROCESSORS,
     Entry,
     Refused,
     StandIn,
     call,
-    choose_processors,
     in_words,
     load_entry,
+    processors_of,
     stand_in_driver,
 )
 from course.kernels.problems.case import Case
@@ -188,9 +187,8 @@ class Compiled:
                     "compiler give other answers"
                 )
         for number, (one, here) in enumerate(zip(inputs[:2], seen, strict=False)):
-            choose_processors(number, len(inputs))
-            there = starts_on_a_gpu(entry, one, path)
-            CHOICE.processors = PROCESSORS
+            with processors_of(number, len(inputs)):
+                there = starts_on_a_gpu(entry, one, path)
             if there != here and there[-1:] and there[-1][0] != "raised":
                 wrong.append(
                     "for tensors on a GPU other kernels start, or with other arguments, than for the same "

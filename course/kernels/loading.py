@@ -7,7 +7,8 @@ import importlib.util
 import inspect
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -27,14 +28,19 @@ PROCESSORS = 108  # of an A100
 CHOICE = SimpleNamespace(number=0, most=1, processors=PROCESSORS)
 
 
-def choose_processors(number: int, count: int) -> None:
-    """How many processors the call for case `number` of `count` sees, the last of which is the long one.
+@contextmanager
+def processors_of(number: int, count: int) -> Iterator[None]:
+    """A launcher is told as many processors as case `number` of `count` has. The last is the long one.
 
-    A launcher that starts a program for each processor must be right where they are fewer than the tiles,
-    and where they are more: every other case has three.
+    One that starts a program for each processor must be right where they are fewer than the tiles, and where
+    they are more: every other case has three.
     """
     few = number % 2 == 0 and number + 1 < count
     CHOICE.processors = 3 if few else PROCESSORS
+    try:
+        yield
+    finally:
+        CHOICE.processors = PROCESSORS
 
 
 class _Properties:

@@ -20,7 +20,7 @@ import torch
 from triton.runtime.interpreter import InterpretedFunction
 
 from course.kernels import right
-from course.kernels.loading import CHOICE, Entry, Refused, call, choose_processors, load_entry
+from course.kernels.loading import CHOICE, Entry, Refused, call, load_entry, processors_of
 from course.kernels.memory import memory_of
 from course.kernels.problems.case import Case
 from course.kernels.ran import Ran
@@ -134,8 +134,8 @@ def _serve(
             os._exit(0)
         else:
             number, *how = asked
-            choose_processors(number, len(cases))
-            answer(partial(_run, loaded[0], path, cases[number], *how))
+            with processors_of(number, len(cases)):
+                answer(partial(_run, loaded[0], path, cases[number], *how))
     os._exit(0)
 
 

@@ -22,11 +22,10 @@ from torch.overrides import TorchFunctionMode
 
 from course.kernels.loading import (
     CHOICE,
-    PROCESSORS,
     Entry,
     Refused,
     call,
-    choose_processors,
+    processors_of,
 )
 
 # One start: the kernel's name, its source and what that reads, its grid, its arguments in words.
@@ -74,9 +73,8 @@ def starts_of_all(
     """`starts` on the inputs of each case, with as many processors as the kernel sees there."""
     found = []
     for number, one in enumerate(inputs):
-        choose_processors(number, len(inputs))
-        found.append(starts(kind, entry, one, path, kernels))
-    CHOICE.processors = PROCESSORS
+        with processors_of(number, len(inputs)):
+            found.append(starts(kind, entry, one, path, kernels))
     return found
 
 

@@ -25,10 +25,11 @@ class RequestStatus(enum.IntEnum):
     left out too.
     """
 
-    WAITING = enum.auto()
+    WAITING = enum.auto()  # in a queue, to be admitted when there is room
+    # Two blocked ones: its grammar is still being compiled, or its blocks are on their way from elsewhere.
     WAITING_FOR_STRUCTURED_OUTPUT_GRAMMAR = enum.auto()
-    WAITING_FOR_REMOTE_KVS = enum.auto()
-    RUNNING = enum.auto()
+    WAITING_FOR_REMOTE_KVS = enum.auto()  # set by a connector
+    RUNNING = enum.auto()  # admitted: it has blocks
     PREEMPTED = enum.auto()
     FINISHED_STOPPED = enum.auto()
     FINISHED_LENGTH_CAPPED = enum.auto()

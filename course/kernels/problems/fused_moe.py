@@ -10,7 +10,7 @@ blocks, those of an expert in any order, and the number of pairs where a row is 
 b alone. `block_experts` int32 has the expert of each block, `num_padded` int32 [1] how many rows the blocks
 in use have; what both lists hold behind them may be anything. `block_size` is a power of two from 16 on.
 vLLM's `moe_align_block_size` and `_prepare_expert_assignment` give that, and its `fused_moe_kernel` takes it.
-Experts that nobody chose hold NaN. Left out: experts on other GPUs, bias, quantised weights.
+Experts that no token chose hold NaN. Left out: experts on other GPUs, bias, quantised weights.
 """
 
 from __future__ import annotations

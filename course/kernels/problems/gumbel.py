@@ -128,6 +128,7 @@ def _case(spec: Spec) -> Case:
     temperature = rng.permutation(np.resize(np.array(TEMPERATURES, np.float32), slots))
     seeds = rng.integers(-(2**63), 2**63, slots)
     positions = rng.integers(0, 5000, spec.rows)
+    # The case of the second call, 1000 seeds on, draws where the first one's is greedy.
     late = spec.mood == "late" and spec.seed // 1000 % 2
     if spec.mood in ("close", "one left") or late:
         temperature[temperature == 0] = 0.9

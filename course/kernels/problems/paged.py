@@ -23,7 +23,7 @@ EPSILON = {
     torch.float16: 2.0**-10,
 }  # of results; float32 with room for sums
 GAP = 16  # numbers between two rows that are not dense; so many keep the compiler's loads wide
-SPARE = 3  # blocks that belong to nobody; block 0 is one, the null block of vLLM's pool
+SPARE = 3  # blocks that no sequence has; block 0 is one, the null block of vLLM's pool
 MANY = 140_000  # as `Spec.spare`: then half of all blocks have ids above 65,535
 AGAIN = 500  # keys of a sequence in the second call, if it may have fewer: the first has shown its length
 
@@ -51,7 +51,7 @@ class Spec:
     poison: float = float("nan")
     room: int = 2  # entries that the table's rows have more than the longest sequence needs
     spare: int = (
-        SPARE  # blocks that belong to nobody; with many of them, an id needs more than 16 bits
+        SPARE  # blocks that no sequence has; with many of them, an id needs more than 16 bits
     )
     seed: int = 0
     query_lens: tuple[int, ...] = ()  # query tokens of each sequence; (): one each
@@ -137,12 +137,12 @@ def draw(spec: Spec) -> Paged:
     size, needed = spec.block_size, spec.needed
     num_blocks = sum(needed) + spec.spare
     ids = 1 + torch.randperm(num_blocks - 1, generator=rng)
-    nobody, ids = torch.cat([torch.tensor([0]), ids[: SPARE - 1]]), ids[spec.spare - 1 :]
+    unowned, ids = torch.cat([torch.tensor([0]), ids[: SPARE - 1]]), ids[spec.spare - 1 :]
     if spec.layout == "gaps":
-        nobody[-1] = num_blocks + SPARE
-    # Behind its own blocks a row holds what it held before: blocks of nobody, or ids that do not exist.
+        unowned[-1] = num_blocks + SPARE
+    # Behind its own blocks a row holds what it held before: blocks of no sequence, or ids that do not exist.
     width = max(needed) + spec.room
-    table = nobody[torch.randint(SPARE, (len(needed), width), generator=rng)]
+    table = unowned[torch.randint(SPARE, (len(needed), width), generator=rng)]
     keys = torch.full((num_blocks, size, spec.kv_heads, spec.head_size), spec.poison)
     values = keys.clone()
     query = normal(spec.starts[-1], spec.heads, spec.head_size)
