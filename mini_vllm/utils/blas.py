@@ -10,12 +10,16 @@ and 0.10 times at 64. So the engine gives BLAS one thread, and shares larger pro
 from __future__ import annotations
 
 import os
-from contextlib import AbstractContextManager
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from importlib import import_module
 
 import numpy  # noqa: F401 - its BLAS must be loaded before the controller looks for it
-from threadpoolctl import ThreadpoolController
+from threadpoolctl import OpenBLASController, ThreadpoolController
+
+_lock = threading.Lock()
 
 SMALL_HIDDEN_SIZE = 1024
 """Below this width torch has one thread on the host, too."""
@@ -65,15 +69,37 @@ def faster_core_type() -> str | None:
     return "SkylakeX" if all(has.get(name) for name in needs) else None
 
 
-def blas_threads(count: int) -> AbstractContextManager[object]:
+def _set_blas_threads(counts: Sequence[int]) -> None:
+    """One number for each library of `_controller`, whichever thread asks.
+
+    From threadpoolctl 3.8 on only the first thread that has set a number of OpenBLAS threads may set another,
+    until it gives that up; what other threads set is silently passed over.
+    """
+    give_up = getattr(OpenBLASController, "clear_controlling_thread", None)
+    with _lock:
+        for library, count in zip(_controller().lib_controllers, counts, strict=True):
+            if give_up is not None:
+                give_up(force=True)
+            library.set_num_threads(count)
+        if give_up is not None:
+            give_up(force=True)
+
+
+@contextmanager
+def blas_threads(count: int) -> Iterator[None]:
     """Let matrix products use `count` threads, for the whole process, until the block ends.
 
-    Does nothing where no BLAS can be told. It costs some microseconds.
+    Does nothing where no BLAS can be told. It costs some microseconds. Blocks of several threads that overlap
+    put back what they have found, in whichever order they end.
 
     Raises:
         ValueError: `count` is below 1.
     """
     if count < 1:
         raise ValueError(f"the number of BLAS threads must be at least 1, got {count}")
-    limit: AbstractContextManager[object] = _controller().limit(limits=count)
-    return limit
+    before = [library.num_threads for library in _controller().lib_controllers]
+    _set_blas_threads([count] * len(before))
+    try:
+        yield
+    finally:
+        _set_blas_threads(before)

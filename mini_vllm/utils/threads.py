@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from queue import SimpleQueue
 
 import numpy as np
@@ -90,6 +90,31 @@ class _Helpers:
             self._jobs.get().work()
 
 
+class _OneBlasThread:
+    """BLAS has one thread from when the first thread enters until the last one has left.
+
+    The number is the process's. If each block put back what it had found, the first that ends would give BLAS
+    all of its threads while another is still going on, whose products would then be rounded in another order.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._inside = 0
+        self._limit = ExitStack()
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if not self._inside:
+                self._limit.enter_context(blas_threads(1))
+            self._inside += 1
+
+    def __exit__(self, *error: object) -> None:
+        with self._lock:
+            self._inside -= 1
+            if not self._inside:
+                self._limit.close()
+
+
 class _Allowed(threading.local):
     """How many threads the work of this thread may use. What a helper starts stays in the helper."""
 
@@ -98,15 +123,17 @@ class _Allowed(threading.local):
 
 _helpers = _Helpers()
 _allowed = _Allowed()
+_one_blas_thread = _OneBlasThread()
 
 
-def _forget_helpers() -> None:
-    global _helpers
+def _forget_threads() -> None:
+    global _helpers, _one_blas_thread
     _helpers = _Helpers()
+    _one_blas_thread = _OneBlasThread()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_helpers)  # a child has none of its parent's threads
+    os.register_at_fork(after_in_child=_forget_threads)  # a child has none of its parent's threads
 
 
 def count_cores() -> int:
@@ -128,7 +155,7 @@ def shared_products(count: int | None = None) -> Iterator[None]:
         yield
         return
     before = _allowed.count
-    with blas_threads(1):
+    with _one_blas_thread:
         _allowed.count = min(count_cores(), MOST_THREADS) if count is None else count
         try:
             yield

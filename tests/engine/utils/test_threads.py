@@ -13,7 +13,7 @@ import pytest
 from mini_vllm.layers.linear import Linear
 from mini_vllm.layers.quantization.base import NoQuantizationConfig
 from mini_vllm.utils import threads
-from mini_vllm.utils.blas import get_blas_threads
+from mini_vllm.utils.blas import blas_threads, get_blas_threads
 from mini_vllm.utils.threads import in_pieces, shared_products
 from tests.engine.helpers.patience import PATIENCE
 
@@ -109,6 +109,25 @@ def test_two_callers_get_their_own_products() -> None:
         assert len(got[mine]) == 50
         for y in got[mine]:  # the same shapes in the same pieces
             np.testing.assert_array_equal(y, want[mine])
+
+
+def test_blas_has_one_thread_until_the_last_caller_has_left() -> None:
+    entered, leave = threading.Event(), threading.Event()
+
+    def stay() -> None:
+        with shared_products(2):
+            entered.set()
+            assert leave.wait(PATIENCE)
+
+    with blas_threads(2):
+        other = threading.Thread(target=stay)
+        with shared_products(2):
+            other.start()
+            assert entered.wait(PATIENCE)
+        assert get_blas_threads() == 1, "the first one in leaves first"
+        leave.set()
+        other.join()
+        assert get_blas_threads() == 2
 
 
 def test_what_a_piece_raises_reaches_the_caller() -> None:

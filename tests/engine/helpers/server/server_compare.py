@@ -51,7 +51,7 @@ def section() -> str:
     lines = [
         f"{_HEADING}\n",
         f"{count} requests went to vLLM {facts['vllm']}'s own server ({facts['date']}, CPU) and go to the",
-        "miniature's in each test run. Status, shape, texts and numbers are equal, but for this:\n",
+        "miniature's in each test run. Status, shape, texts and numbers are equal, but:\n",
         "| vLLM | here | because |",
         "| --- | --- | --- |",
         *(f"| {row.vllm} | {row.here} | {row.because} |" for row in rows()),
