@@ -322,6 +322,7 @@ mount(
     "course",
     "mini_vllm beside your own vLLM: a page.",
 )
+mount(app, "drift", "course.drift.command", "course", "What a release of vLLM decides otherwise.")
 mount(app, "kernel", "course.kernels.command", "course", "Judge a Triton kernel without a GPU.")
 app.add_typer(author_app, name="author")
 add_commands(app, hidden=True)  # pages and messages say `course cite show PATH:LINE`

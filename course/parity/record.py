@@ -116,6 +116,9 @@ def vllm_parts(config: Config, async_scheduling: bool = False) -> Parts:
             async_scheduling=async_scheduling,
         ),
     )
+    # Unset where the platform is a CPU. From 0.26 on, how many plans are in flight decides how many blocks of
+    # a window a request may hold; the pin's scheduler does not read it.
+    vllm_config.scheduler_config.async_scheduling = async_scheduling
     layer: dict[str, Any] = {"num_kv_heads": 1, "head_size": 1, "dtype": torch.float32}
     groups = config.get("kv_cache_groups")
     specs: list[Any] = []
@@ -142,7 +145,9 @@ def vllm_parts(config: Config, async_scheduling: bool = False) -> Parts:
         log_stats=False,
     )
     caching = config["enable_prefix_caching"]
-    hasher = get_request_block_hasher(block_size, sha256) if caching else None
+    # From 0.33 on a hash may cover tokens after its block, too.
+    ahead = [n] if (n := getattr(vllm_config, "num_hash_lookahead_tokens", 0)) else []
+    hasher = get_request_block_hasher(block_size, sha256, *ahead) if caching else None
 
     def make_request(q: Arrival, index: int) -> Any:
         params = SamplingParams(

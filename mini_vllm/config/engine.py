@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from mini_vllm.config.cache import CacheConfig
 from mini_vllm.config.checks import check_integer, check_one_of
 from mini_vllm.config.compilation import CompilationConfig
-from mini_vllm.config.scheduler import SchedulerConfig
+from mini_vllm.config.scheduler import RELEASES, SchedulerConfig
 from mini_vllm.utils.untrusted import shorten_repr
 
 if TYPE_CHECKING:
@@ -115,6 +115,13 @@ class EngineConfig(CacheConfig, SchedulerConfig, CompilationConfig):
             raise ValueError(
                 "async_scheduling goes with speculation by EAGLE heads and draft models only, got method "
                 "'ngram': it reads tokens that are still in flight"
+            )
+        padded = 1 + speculation.num_spec_tokens
+        if self.rules not in RELEASES[:3] and 0 < self.long_prefill_token_threshold < padded:
+            raise ValueError(
+                f"long_prefill_token_threshold ({self.long_prefill_token_threshold}) must be 0 or at least "
+                f"1 + num_speculative_tokens ({padded}) with rules {self.rules!r}: from 0.25.0 on vLLM pads "
+                "requests to that many tokens, and then cuts them (vllm-project/vllm pull request 54028)"
             )
         if self.max_num_scheduled_tokens <= 0:
             raise ValueError(

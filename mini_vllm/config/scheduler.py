@@ -9,8 +9,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from mini_vllm.config.checks import check_flag, check_integer
+from mini_vllm.config.checks import check_flag, check_integer, check_one_of
 from mini_vllm.utils.untrusted import shorten_repr
+
+RELEASES = (
+    "0.22.1", "0.23.0", "0.24.0", "0.25.0", "0.25.1", "0.26.0", "0.27.0", "0.27.1", "0.28.0", "0.29.0",
+    "0.30.0", "0.31.0", "0.32.0", "0.33.0",
+)  # fmt: skip
+"""The pin, and each release of vLLM after it whose rules are known, in order."""
+PIN = RELEASES[0]
 
 
 @dataclass(frozen=True)
@@ -31,6 +38,7 @@ class SchedulerConfig:
             the pin wherever it can be (`vllm/config/vllm.py:935 in VllmConfig.__post_init__`).
         stream_interval: tokens that a streamed delta has at least, but for a request's first and last
             (`vllm/config/scheduler.py:151 SchedulerConfig.stream_interval`).
+        rules: the release of vLLM to decide like, one of `RELEASES` (`core/sched/releases.py`).
     """
 
     max_num_seqs: int = 256
@@ -41,6 +49,7 @@ class SchedulerConfig:
     scheduler_reserve_full_isl: bool = True
     async_scheduling: bool = False
     stream_interval: int = 1
+    rules: str = PIN
 
     def _check_scheduler(self) -> None:
         check_integer("max_num_seqs", self.max_num_seqs, 1)
@@ -48,6 +57,7 @@ class SchedulerConfig:
         check_integer("stream_interval", self.stream_interval, 1)
         if self.max_num_batched_tokens is not None:
             check_integer("max_num_batched_tokens", self.max_num_batched_tokens, 1)
+        check_one_of("rules", self.rules, RELEASES)
         for name in ("enable_chunked_prefill", "scheduler_reserve_full_isl", "async_scheduling"):
             check_flag(name, getattr(self, name))
         if self.scheduling_policy not in ("fcfs", "priority"):

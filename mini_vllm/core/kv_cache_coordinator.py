@@ -163,6 +163,9 @@ class HybridKVCacheCoordinator(KVCacheCoordinator):
     """Groups of more than one kind
     (`vllm/v1/core/kv_cache_coordinator.py:392 HybridKVCacheCoordinator`)."""
 
+    # From 0.32 on the block that EAGLE costs may reach to the last token (`sched/releases.py`).
+    looks_past_the_last_token = False
+
     def __init__(
         self,
         kv_cache_config: KVCacheConfig,
@@ -222,7 +225,9 @@ class HybridKVCacheCoordinator(KVCacheCoordinator):
         hits: list[list[KVCacheBlock]] = [[] for _ in self.single_type_managers]
         asked: set[KVCacheSpec] = set()
         gave_up: set[KVCacheSpec] = set()  # the block that EAGLE costs, at this length
-        hit_length = max_cache_hit_length
+        hit_length = end = max_cache_hit_length
+        if self.looks_past_the_last_token:
+            end = len(block_hashes) * self.block_size
         # Full attention and one other kind: what the second finds, the first has.
         once = len(self.attention_groups) == 2 and isinstance(
             self.attention_groups[0][0], FullAttentionSpec
@@ -239,7 +244,7 @@ class HybridKVCacheCoordinator(KVCacheCoordinator):
                 give_up = self.use_eagle and kv_spec not in gave_up
                 most = length
                 if give_up:  # one block more, which then goes
-                    most = min(length + kv_spec.block_size, max_cache_hit_length)
+                    most = min(length + kv_spec.block_size, end)
                 found = find(
                     hashes, most, group_ids, self.block_pool, kv_spec, self.lcm_block_size, give_up
                 )

@@ -265,6 +265,21 @@ class FreeKVCacheBlockQueue:
         tail.prev_free_block = last
         self.num_free_blocks += len(blocks)
 
+    def prepend_n(self, blocks: Sequence[KVCacheBlock]) -> None:
+        """Put `blocks` at the front, keeping their order: the first of them is evicted next. Not at the pin
+        (`sched/releases.py`)."""
+        if not blocks:
+            return
+        last, following = self.fake_free_list_head, self.fake_free_list_head.next_free_block
+        assert following is not None
+        for block in blocks:
+            last.next_free_block = block
+            block.prev_free_block = last
+            last = block
+        last.next_free_block = following
+        following.prev_free_block = last
+        self.num_free_blocks += len(blocks)
+
     def __iter__(self) -> Iterator[KVCacheBlock]:
         block = self.fake_free_list_head.next_free_block
         while block is not None and block is not self.fake_free_list_tail:

@@ -61,6 +61,7 @@ class EngineArgs:
     scheduling_policy: str | None = None
     scheduler_reserve_full_isl: bool | None = None
     async_scheduling: bool | None = None
+    rules: str | None = None
     attention: str | None = None
     cudagraph_mode: str | None = None
     cudagraph_capture_sizes: list[int] | None = None

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from mini_vllm.config.engine import ResolvedConfig
+from mini_vllm.config.scheduler import PIN
 from mini_vllm.core.block_pool import BlockPool
 from mini_vllm.core.kv_cache_manager import KVCacheManager
 from mini_vllm.core.sched.output import ModelRunnerOutput
@@ -81,6 +82,10 @@ class EngineParts:
 
             usual = AsyncScheduler
         scheduler = (self.scheduler or usual)(config, kv_cache_manager)
+        if config.rules != PIN:
+            from mini_vllm.core.sched.releases import put_on, rules_of
+
+            put_on(scheduler, rules_of(config.rules))
         if self.kv_event_publisher is not None:
             scheduler.kv_event_publisher = self.kv_event_publisher
         return scheduler

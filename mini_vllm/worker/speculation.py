@@ -159,7 +159,9 @@ class SpecDecode:
                 continue
             num_drafts = num_draft_tokens[i] = len(spec_token_ids)
             if spec_token_ids[0] == -1:  # placeholders: the drafts are here
-                spec_token_ids = self._draft_token_ids[req_id][:num_drafts]
+                # Or there are none: some releases pad a request that is just admitted. Tokens 0 stand in.
+                drafts = self._draft_token_ids.get(req_id) or [0] * num_drafts
+                spec_token_ids = drafts[:num_drafts]
             row = batch.req_id_to_index[req_id]
             start = batch.num_tokens[row]
             batch.token_ids[row, start : start + num_drafts] = spec_token_ids
@@ -213,7 +215,10 @@ class SpecDecode:
             if num_drafts:
                 probs = self._draft_probs.get(state.req_id)
                 if probs is None:
-                    return None
+                    if state.req_id in self._draft_token_ids:
+                        return None
+                    probs = np.zeros((num_drafts, self.vocab_size), np.float32)
+                    probs[:, 0] = 1  # what stands in is certain
                 parts.append(probs[:num_drafts])
         return np.concatenate(parts)
 

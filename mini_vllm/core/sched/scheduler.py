@@ -56,6 +56,11 @@ class Scheduler(RequestQueues, DraftScheduling):
     Source: `vllm/v1/core/sched/scheduler.py:64 Scheduler`.
     """
 
+    # What a later release decides otherwise in the middle of a method (`releases.py`).
+    step_class: type[Step] = Step
+    recounts_victims = False
+    serves_behind_victims = False
+
     def __init__(
         self,
         config: ResolvedConfig,
@@ -174,7 +179,7 @@ class Scheduler(RequestQueues, DraftScheduling):
         No request is admitted in a step that preempted.
         Source: `vllm/v1/core/sched/scheduler.py:329 Scheduler.schedule`.
         """
-        step = Step(self.max_num_scheduled_tokens)
+        step = self.step_class(self.max_num_scheduled_tokens)
         self._schedule_running(step)
         if not step.preempted_reqs and (self.waiting or self.skipped_waiting):
             self._schedule_waiting(step)
@@ -241,11 +246,15 @@ class Scheduler(RequestQueues, DraftScheduling):
                     step.scheduled_spec_decode_tokens.pop(preempted_req_id, None)
                     self._evict_uncomputed_blocks(preempted_req)
                     req_index -= 1
+                elif self.recounts_victims and self.running[req_index - 1 : req_index] == [request]:
+                    req_index -= 1
                 self._preempt_request(preempted_req)
                 step.preempted_reqs.append(preempted_req)
                 if preempted_req is request:
                     break  # it has lost its own blocks
             if new_blocks is None:
+                if self.serves_behind_victims:
+                    continue
                 break
 
             request_id = request.request_id

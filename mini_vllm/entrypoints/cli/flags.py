@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, cast
 from mini_vllm.config.cache import KV_CACHE_DTYPES
 from mini_vllm.config.compilation import CUDAGRAPH_MODES
 from mini_vllm.config.engine import LOGPROBS_MODES, EngineConfig
+from mini_vllm.config.scheduler import PIN, RELEASES
 from mini_vllm.config.speculative import merge_shorthands
 from mini_vllm.engine.arg_utils import json_object
 
@@ -136,6 +137,10 @@ def add_engine_flags(parser: argparse.ArgumentParser, with_model: bool = True) -
         help="order of waiting requests (fcfs)",
     )  # fmt: skip
     group.add_argument(
+        "--rules", choices=RELEASES, default=PIN, metavar="RELEASE",
+        help="decide as the scheduler of this release of vLLM does, up to 0.33.0 (0.22.1)",
+    )  # fmt: skip
+    group.add_argument(
         "--speculative-config", "-sc", type=json_object, metavar="JSON",
         help="who drafts tokens, how many, and how they are judged, as vLLM takes it (nobody)",
     )  # fmt: skip
@@ -187,6 +192,7 @@ def make_config(args: argparse.Namespace) -> EngineConfig:
         enable_chunked_prefill=args.enable_chunked_prefill,
         scheduling_policy=args.scheduling_policy,
         scheduler_reserve_full_isl=args.scheduler_reserve_full_isl,
+        rules=args.rules,
         attention=getattr(args, "attention", "numpy"),
         kv_cache_dtype=getattr(args, "kv_cache_dtype", "auto"),
         logprobs_mode=getattr(args, "logprobs_mode", "raw_logprobs"),

@@ -1,0 +1,113 @@
+"""`course drift`: what a release of vLLM decides otherwise than the pin."""
+
+from __future__ import annotations
+
+import datetime
+from collections import Counter
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from course.drift.compare import Comparison, Results, compare, is_digest, recorded_releases
+from course.drift.record import fetch, record
+from course.learner.labs import CourseError
+from mini_vllm.core.sched.releases import PIN, RELEASES, rules_of
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+Release = Annotated[
+    str | None,
+    typer.Argument(metavar="RELEASE", help="As in 0.33.0. Default: list the recorded ones."),
+]
+
+
+@app.command()
+def drift(
+    release: Release = None,
+    record_it: Annotated[
+        bool,
+        typer.Option(
+            "--record",
+            help="Fetch this release and record it, in SETUP.md's second environment. Takes some minutes.",
+        ),
+    ] = False,
+    scheduler: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PATH:CLASS",
+            help="Compare this scheduler with the release's, instead of the engine's.",
+        ),
+    ] = None,
+) -> None:
+    """What a release of vLLM decides otherwise than the pin, on several hundred workloads, by which rules.
+
+    Exit status 1 where something differs that no rule explains.
+    """
+    console = Console(highlight=False)
+    if release is None:
+        newest = recorded_releases()[-1]
+        console.print(f"Recorded: {', '.join(recorded_releases())}. For one: course drift {newest}")
+        return
+    if record_it:
+        results = Results(release, str(datetime.date.today()), tuple(record(fetch(release))))
+        console.print(f"wrote {results.save().relative_to(Path.cwd())}")
+    if scheduler is None:
+        found = compare(release)
+        who = "by its rules"
+    else:
+        from course.parity.decisions import load_class
+
+        try:
+            found = compare(release, load_class(scheduler))
+        except ValueError as error:
+            raise CourseError(str(error)) from error
+        who = scheduler
+    console.print(_table(release, found, who))
+    if release not in RELEASES:
+        console.print(
+            f"{release} is none of the releases that the engine knows; its rules are {RELEASES[-1]}'s here."
+        )
+    if scheduler is None and release in RELEASES:
+        for rule in rules_of(release):
+            if rule.first == release:
+                console.print(f"New in {release}, {rule.name}: {rule.says}")
+    unlike = [one for one in found if one.explained is False]
+    for one in unlike[:10]:
+        console.print(f"unexplained: {one.case.group} {one.case.name}")
+    unended = Counter(one.outcome for one in found if not is_digest(one.outcome))
+    for outcome, count in unended.items():
+        console.print(f"{count} that vLLM {release} does not bring to an end: {outcome}")
+    if unlike:
+        raise typer.Exit(1)
+
+
+def _table(release: str, found: list[Comparison], who: str) -> Table:
+    table = Table("workloads", "", f"equal to {PIN}", "differ", f"equal {who}", box=None)
+    for group in dict.fromkeys(one.case.group for one in found):
+        of_group = [one for one in found if one.case.group == group]
+        changed = sum(one.changed for one in of_group)
+        table.add_row(
+            group,
+            str(len(of_group)),
+            str(len(of_group) - changed),
+            str(changed),
+            str(sum(one.explained is True for one in of_group)),
+        )
+    changed = sum(one.changed for one in found)
+    explained = sum(one.explained is True for one in found)
+    table.add_row(release, *map(str, (len(found), len(found) - changed, changed, explained)))
+    return table
+
+
+def main(argv: list[str] | None = None) -> int:
+    """`python -m course.drift`, as `course drift`."""
+    try:
+        app(args=argv, prog_name="python -m course.drift")
+    except CourseError as error:
+        typer.echo(f"course: {error}", err=True)
+        return 2
+    except SystemExit as stop:
+        return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
+    return 0
