@@ -105,7 +105,7 @@ def matches(
     listed = [pair for pairs in groups.values() for pair in pairs]
     for pair in [p for p in listed if p.mine.split(" ")[0] == path] + list(cited_pairs(path, root)):
         try:
-            mine, theirs = my_place(pair, root), their_place(pair, source)
+            mine, theirs = my_place(pair, root), their_place(pair, source, root)
         except Unresolved as error:
             wrong.append(str(error))
             continue

@@ -4,8 +4,9 @@
     python -m course.cite.correspond fix [PAGE...]      writes them again
 
 A table stands between `<!-- correspond: begin NAME... -->` and `<!-- correspond: end -->`. A NAME is a
-group of `course.cite.correspondence`, or a Python file of this repository: then the rows are the vLLM
-places that the docstrings of the file's functions and classes cite. Without a NAME come all groups.
+group of `course.cite.correspondence`, whose rows take vLLM's side from our docstrings where they name none,
+or a Python file of this repository: then the rows are the vLLM places that the docstrings of the file's
+functions and classes cite. Without a NAME come all groups.
 
 Lines of `mini_vllm` stand in no table: its link names a symbol, and of a statement a piece of code that
 is found once in the symbol. Lines of vLLM come from the citation index. Where a row cannot be resolved,
@@ -20,7 +21,7 @@ import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Annotated
 
@@ -78,7 +79,7 @@ class Table:
 
 
 def _both(pair: Pair) -> str:
-    return f"{pair.mine} <-> {pair.theirs.strip('`')}"
+    return f"{pair.mine} <-> {pair.theirs.strip('`') or 'its source'}"
 
 
 # --- this repository's side ---
@@ -100,11 +101,13 @@ def my_place(pair: Pair, root: Path = ROOT) -> Citation:
 # --- vLLM's side ---
 
 
-def their_place(pair: Pair, source: Source) -> Citation:
+def their_place(pair: Pair, source: Source, root: Path = ROOT) -> Citation:
     """The pair's place in vLLM, with the line of its definition if it names none.
 
     Raises Unresolved if there is no such symbol, or the line lies outside of it, or (where the source
-    is a tree) the line does not hold `pair.word`."""
+    is a tree) the line does not hold `pair.word`, or neither the pair nor our docstring names a symbol."""
+    if not pair.theirs:
+        pair = pair._replace(theirs=_docstring_source(pair, root))
     m = _THEIRS.fullmatch(pair.theirs)
     if m is None:
         raise Unresolved(f"{_both(pair)}: write PATH SYMBOL, or PATH:LINE in SYMBOL")
@@ -127,6 +130,13 @@ def their_place(pair: Pair, source: Source) -> Citation:
     return Citation("", 0, 0, 0, m["path"], line, None, m["symbol"], inside=True)
 
 
+def _docstring_source(pair: Pair, root: Path) -> str:
+    for cited in cited_pairs(pair.mine.split(" ")[0], root):
+        if cited.mine == pair.mine and ":" not in cited.theirs:
+            return cited.theirs
+    raise Unresolved(f"{pair.mine}: its docstring cites no definition of vLLM's, nor does the pair")
+
+
 def _lacking(pair: Pair, what: str, source: Source) -> Unresolved:
     if isinstance(source, Tree):
         return Unresolved(f"{_both(pair)}: vLLM has no {what}")
@@ -142,11 +152,15 @@ def pair_symbols(groups: Groups = GROUPS) -> set[tuple[str, str]]:
 # --- what the code says itself ---
 
 
-def cited_pairs(path: str, root: Path = ROOT) -> Iterator[Pair]:
+def cited_pairs(path: str, root: Path = ROOT) -> Sequence[Pair]:
     """A pair for each vLLM place that the docstring of a function or class in `path` cites."""
-    text = (root / path).read_text(encoding="utf-8")
+    return _cited(path, (root / path).read_text(encoding="utf-8"), root)
+
+
+@lru_cache(maxsize=256)
+def _cited(path: str, text: str, root: Path) -> Sequence[Pair]:
     spans = dict(_docstrings(ast.parse(text).body, ""))
-    seen = set()
+    pairs = []
     for citation in find_in_python(path, text, root).citations:
         name = next((n for n, lines in spans.items() if citation.at in lines), None)
         if name is None or citation.symbol is None or not citation.path.startswith("vllm/"):
@@ -154,10 +168,8 @@ def cited_pairs(path: str, root: Path = ROOT) -> Iterator[Pair]:
         where = f":{citation.line} in" if citation.inside else ""
         own = name.rsplit(".", 1)[-1]
         theirs = f"{citation.path}{where} {citation.symbol}"
-        pair = Pair(f"`{own}`", f"{path} {name}", theirs)
-        if pair not in seen:
-            seen.add(pair)
-            yield pair
+        pairs.append(Pair(f"`{own}`", f"{path} {name}", theirs))
+    return tuple(dict.fromkeys(pairs))
 
 
 def _docstrings(body: Sequence[ast.stmt], prefix: str) -> Iterator[tuple[str, range]]:
@@ -226,7 +238,7 @@ def render(
     lines = ["| what | `mini_vllm` | vLLM " + release + " |", "| --- | --- | --- |"]
     for pair in pairs:
         try:
-            row = Row(pair.what, my_place(pair, root), their_place(pair, source))
+            row = Row(pair.what, my_place(pair, root), their_place(pair, source, root))
         except Unresolved as error:
             wrong.append(str(error))
         else:

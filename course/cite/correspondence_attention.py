@@ -13,35 +13,28 @@ _REGISTRY, _BACKEND = "mini_vllm/attention/registry.py", "mini_vllm/gpu/backend.
 _DECODE = "mini_vllm/gpu/kernels/paged_decode.py"
 _PREFILL = "mini_vllm/gpu/kernels/paged_prefill.py"
 _ENTRY = "mini_vllm/gpu/kernels/entry.py"
-_BASE, _UTILS = "vllm/v1/attention/backend.py", "vllm/v1/attention/backends/utils.py"
 _THEIR_REGISTRY = "vllm/v1/attention/backends/registry.py"
-_TRITON = "vllm/v1/attention/backends/triton_attn.py"
 _KERNEL = "vllm/v1/attention/ops/triton_unified_attention.py"
 _HELPERS = "vllm/v1/attention/ops/triton_attention_helpers.py"
 
 # fmt: off
 ATTENTION: dict[str, tuple[Pair, ...]] = {
     "told": (
-        Pair("what attention is told", f"{_METADATA} AttentionMetadata",
-             f"{_BASE} CommonAttentionMetadata"),
+        Pair("what attention is told", f"{_METADATA} AttentionMetadata"),
         Pair("made once a step", f"{_RUNNER} ModelRunner._prepare_inputs",
              "`vllm/v1/worker/gpu_model_runner.py:2280 in GPUModelRunner._build_attention_metadata`",
              "AttentionMetadata(", "CommonAttentionMetadata"),
-        Pair("what a backend makes of it", f"{_TILED} make_plan",
-             "vllm/v1/attention/backends/cpu_attn.py CPUAttentionMetadataBuilder.build"),
-        Pair("decodes in front", f"{_BACKEND} count_decodes",
-             f"{_UTILS} split_decodes_and_prefills"),
+        Pair("what a backend makes of it", f"{_TILED} make_plan"),
+        Pair("decodes in front", f"{_BACKEND} count_decodes"),
     ),
     "choice": (
-        Pair("names for import paths", f"{_REGISTRY} Backend",
-             f"{_THEIR_REGISTRY} AttentionBackendEnum"),
+        Pair("names for import paths", f"{_REGISTRY} Backend"),
         Pair("the class, when it is asked for", f"{_REGISTRY} Backend.get_attention_cls",
              f"{_THEIR_REGISTRY} AttentionBackendEnum.get_class"),
-        Pair("an unknown name", f"{_REGISTRY} get_backend",
-             f"{_THEIR_REGISTRY} _AttentionBackendEnumMeta.__getitem__"),
+        Pair("an unknown name", f"{_REGISTRY} get_backend"),
     ),
     "online": (
-        Pair("before the first key", f"{_ONLINE} empty", f"{_HELPERS} init_softmax_M"),
+        Pair("before the first key", f"{_ONLINE} empty"),
         Pair("heads that share keys are rows", f"{_ONLINE} OnlineAttention._attend",
              f"`{_KERNEL}:317 in kernel_unified_attention`",
              "packed = query.reshape(n, num_kv_heads, group", "num_queries_per_kv"),
@@ -51,30 +44,26 @@ ATTENTION: dict[str, tuple[Pair, ...]] = {
         Pair("keys behind a row", f"{_ONLINE} OnlineAttention._attend",
              f"`{_KERNEL}:516 in kernel_unified_attention`",
              "scores[:, position > row_position", "where"),
-        Pair("a step of the softmax", f"{_ONLINE} update", f"{_HELPERS} softmax_step"),
+        Pair("a step of the softmax", f"{_ONLINE} update"),
         Pair("the largest score so far", f"{_ONLINE} update",
              f"`{_HELPERS}:371 in softmax_step`", "m = np.maximum(state.m", "maximum"),
         Pair("what the old is worth now", f"{_ONLINE} update",
              f"`{_HELPERS}:380 in softmax_step`", "rescale = np.exp(", "alpha"),
-        Pair("merge", f"{_ONLINE} merge", f"{_KERNEL} reduce_segments"),
+        Pair("merge", f"{_ONLINE} merge"),
         Pair("scaled to the larger maximum", f"{_ONLINE} merge",
              f"`{_KERNEL}:717 in reduce_segments`", "acc = a.acc * of_a", "overall_max"),
     ),
     "kernels": (
-        Pair("a layer's cache", f"{_BACKEND} get_kv_cache_shape",
-             f"{_TRITON} TritonAttentionBackend.get_kv_cache_shape"),
-        Pair("write, then attend", f"{_BACKEND} TritonAttention.forward",
-             "vllm/model_executor/layers/attention/attention.py Attention.forward"),
-        Pair("write", f"{_BACKEND} reshape_and_cache",
-             f"{_TRITON} TritonAttentionImpl.do_kv_cache_update"),
-        Pair("one entry", f"{_ENTRY} attention", f"{_KERNEL} unified_attention"),
+        Pair("a layer's cache", f"{_BACKEND} get_kv_cache_shape"),
+        Pair("write, then attend", f"{_BACKEND} TritonAttention.forward"),
+        Pair("write", f"{_BACKEND} reshape_and_cache"),
+        Pair("one entry", f"{_ENTRY} attention"),
         Pair("segments or not", f"{_ENTRY} segmented",
              f"`{_KERNEL}:923 in unified_attention`", None, "use_3d"),
-        Pair("rows of chunks", f"{_PREFILL} prefill", f"{_KERNEL} kernel_unified_attention"),
-        Pair("which sequence is mine?", f"{_PREFILL} find_sequence", f"{_HELPERS} find_seq_idx"),
-        Pair("a part of one row's keys", f"{_DECODE} decode_split",
-             f"{_KERNEL} kernel_unified_attention"),
-        Pair("parts put together", f"{_DECODE} merge_splits", f"{_KERNEL} reduce_segments"),
+        Pair("rows of chunks", f"{_PREFILL} prefill"),
+        Pair("which sequence is mine?", f"{_PREFILL} find_sequence"),
+        Pair("a part of one row's keys", f"{_DECODE} decode_split"),
+        Pair("parts put together", f"{_DECODE} merge_splits"),
     ),
 }
 # fmt: on

@@ -15,7 +15,6 @@ _THEIRS = "vllm/v1/core/sched/scheduler.py"
 _THEIR_QUEUE = "vllm/v1/core/sched/request_queue.py"
 _THEIR_OUTPUT = "vllm/v1/core/sched/output.py"
 _THEIR_ASYNC, _THEIR_CORE = "vllm/v1/core/sched/async_scheduler.py", "vllm/v1/engine/core.py"
-_THEIR_RUNNER = "vllm/v1/worker/gpu_model_runner.py"
 
 # fmt: off
 SCHEDULER: dict[str, tuple[Pair, ...]] = {
@@ -23,13 +22,11 @@ SCHEDULER: dict[str, tuple[Pair, ...]] = {
         Pair("what is after PREEMPTED has finished", f"{_REQUEST} RequestStatus.is_finished",
              "`vllm/v1/request.py:338 in RequestStatus.is_finished`",
              "status > RequestStatus.PREEMPTED", "PREEMPTED"),
-        Pair("the user's word for it", f"{_REQUEST} RequestStatus.get_finished_reason",
-             "vllm/v1/request.py RequestStatus.get_finished_reason"),
-        Pair("which request goes first under `priority`", f"{_REQUEST} Request.__lt__",
-             "vllm/v1/request.py Request.__lt__"),
+        Pair("the user's word for it", f"{_REQUEST} RequestStatus.get_finished_reason"),
+        Pair("which request goes first under `priority`", f"{_REQUEST} Request.__lt__"),
     ),
     "limits": (
-        Pair("the scheduler", f"{_SCHEDULER} Scheduler", f"{_THEIRS} Scheduler"),
+        Pair("the scheduler", f"{_SCHEDULER} Scheduler"),
         Pair("slots in the batch", f"{_SCHEDULER} Scheduler.__init__",
              f"`{_THEIRS}:103 in Scheduler.__init__`",
              "self.max_num_running_reqs = ", "max_num_running_reqs"),
@@ -44,21 +41,18 @@ SCHEDULER: dict[str, tuple[Pair, ...]] = {
              "self.running: list[Request] = []", "running"),
     ),
     "queues": (
-        Pair("first come, first served", f"{_QUEUE} FCFSRequestQueue",
-             f"{_THEIR_QUEUE} FCFSRequestQueue"),
+        Pair("first come, first served", f"{_QUEUE} FCFSRequestQueue"),
         Pair("to the end", f"{_QUEUE} FCFSRequestQueue.add_request",
              f"{_THEIR_QUEUE} FCFSRequestQueue.add_request"),
         Pair("back to the front", f"{_QUEUE} FCFSRequestQueue.prepend_request",
              f"{_THEIR_QUEUE} FCFSRequestQueue.prepend_request"),
         Pair("leave from anywhere", f"{_QUEUE} FCFSRequestQueue.remove_request",
              f"{_THEIR_QUEUE} FCFSRequestQueue.remove_request"),
-        Pair("by priority", f"{_QUEUE} PriorityRequestQueue",
-             f"{_THEIR_QUEUE} PriorityRequestQueue"),
+        Pair("by priority", f"{_QUEUE} PriorityRequestQueue"),
         Pair("there is no front", f"{_QUEUE} PriorityRequestQueue",
              f"{_THEIR_QUEUE} PriorityRequestQueue.prepend_request",
              "prepend_request = add_request"),
-        Pair("which of the two", f"{_QUEUE} create_request_queue",
-             f"{_THEIR_QUEUE} create_request_queue"),
+        Pair("which of the two", f"{_QUEUE} create_request_queue"),
     ),
     "victims": (
         Pair("`fcfs`: the last", f"{_SCHEDULER} Scheduler._pop_victim",
@@ -103,11 +97,10 @@ SCHEDULER: dict[str, tuple[Pair, ...]] = {
              "self.kv_cache_manager.get_blocks(request_id)", "get_blocks"),
     ),
     "sent": (
-        Pair("the step's schedule", f"{_SCHED_OUTPUT} SchedulerOutput", f"{_THEIR_OUTPUT} SchedulerOutput"),
+        Pair("the step's schedule", f"{_SCHED_OUTPUT} SchedulerOutput"),
         Pair("a new request", f"{_SCHED_OUTPUT} NewRequestData.from_request",
              f"{_THEIR_OUTPUT} NewRequestData.from_request"),
-        Pair("the others", f"{_SCHEDULER} Scheduler._make_cached_request_data",
-             f"{_THEIRS} Scheduler._make_cached_request_data"),
+        Pair("the others", f"{_SCHEDULER} Scheduler._make_cached_request_data"),
         Pair("resumed: replace its table", f"{_SCHED_OUTPUT} CachedRequestData",
              f"`{_THEIR_OUTPUT}:117 in CachedRequestData`",
              "resumed_req_ids: set[str]", "resumed_req_ids"),
@@ -120,12 +113,10 @@ SCHEDULER: dict[str, tuple[Pair, ...]] = {
         Pair("which were preempted", f"{_SCHED_OUTPUT} SchedulerOutput",
              f"`{_THEIR_OUTPUT}:219 in SchedulerOutput`",
              "preempted_req_ids: set[str]", "preempted_req_ids"),
-        Pair("the worker reads it", f"{_RUNNER} ModelRunner._update_states",
-             f"{_THEIR_RUNNER} GPUModelRunner._update_states"),
+        Pair("the worker reads it", f"{_RUNNER} ModelRunner._update_states"),
     ),
     "ends": (
-        Pair("from outside", f"{_SCHEDULER} Scheduler.finish_requests",
-             f"{_THEIRS} Scheduler.finish_requests"),
+        Pair("from outside", f"{_SCHEDULER} Scheduler.finish_requests"),
         Pair("out of the waiting", f"{_SCHEDULER} Scheduler.finish_requests",
              f"`{_THEIRS}:1824 in Scheduler.finish_requests`",
              "self._remove_waiting_request(request)", "remove_requests"),
@@ -150,7 +141,7 @@ SCHEDULER: dict[str, tuple[Pair, ...]] = {
              f"{_THEIRS} Scheduler._free_blocks", "self.kv_cache_manager.free(request)"),
     ),
     "ahead": (
-        Pair("the scheduler", f"{_ASYNC} AsyncScheduler", f"{_THEIR_ASYNC} AsyncScheduler"),
+        Pair("the scheduler", f"{_ASYNC} AsyncScheduler"),
         Pair("a place for a token that is sampled", f"{_ASYNC} AsyncScheduler._update_after_schedule",
              f"`{_THEIR_ASYNC}:32 in AsyncScheduler._update_after_schedule`",
              "request.num_output_placeholders += 1", "num_output_placeholders"),
@@ -169,8 +160,7 @@ SCHEDULER: dict[str, tuple[Pair, ...]] = {
         Pair("how many steps in flight", "mini_vllm/executor/uniproc_executor.py UniProcExecutor.__init__",
              "vllm/v1/executor/uniproc_executor.py UniProcExecutor.max_concurrent_batches",
              "self.max_concurrent_batches = "),
-        Pair("the loop's body", f"{_BATCHES} BatchQueue.step",
-             f"{_THEIR_CORE} EngineCore.step_with_batch_queue"),
+        Pair("the loop's body", f"{_BATCHES} BatchQueue.step"),
         Pair("schedule", f"{_BATCHES} BatchQueue.step",
              f"`{_THEIR_CORE}:497 in EngineCore.step_with_batch_queue`",
              "scheduler_output = self.scheduler.schedule()", "schedule"),

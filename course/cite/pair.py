@@ -6,8 +6,10 @@ from typing import NamedTuple
 
 
 class Pair(NamedTuple):
+    """Without `theirs`, vLLM's side is the first definition that our symbol's docstring cites."""
+
     what: str
     mine: str
-    theirs: str
+    theirs: str = ""
     code: str | None = None
     word: str | None = None

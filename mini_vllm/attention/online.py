@@ -47,7 +47,7 @@ class State(NamedTuple):
 
 
 def empty(rows: tuple[int, ...], head_size: int, dtype: type = np.float32) -> State:
-    """The state of no key.
+    """The state of no key (`vllm/v1/attention/ops/triton_attention_helpers.py:110 init_softmax_M`).
 
     Args:
         rows: the shape of `m`, `[..., rows]`.
@@ -67,7 +67,8 @@ def _shift(m: NDArray[np.floating]) -> NDArray[np.floating]:
 
 
 def update(state: State, scores: NDArray[np.floating], value: NDArray[np.floating]) -> State:
-    """The state after one more tile of keys.
+    """The state after one more tile of keys
+    (`vllm/v1/attention/ops/triton_attention_helpers.py:361 softmax_step`).
 
     Args:
         scores: `[..., rows, keys]`, scaled; -inf hides a key from a row. There may be no keys at all.
@@ -85,7 +86,8 @@ def update(state: State, scores: NDArray[np.floating], value: NDArray[np.floatin
 
 
 def merge(a: State, b: State) -> State:
-    """The state of the keys of both. No key may be in both."""
+    """The state of the keys of both. No key may be in both.
+    Source: `vllm/v1/attention/ops/triton_unified_attention.py:646 reduce_segments`."""
     m = np.maximum(a.m, b.m)
     shift = _shift(m)
     of_a, of_b = np.exp(a.m - shift), np.exp(b.m - shift)

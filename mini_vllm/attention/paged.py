@@ -26,7 +26,8 @@ def reshape_and_cache(
     kv_cache: Array,
     slot_mapping: NDArray[np.int64],
 ) -> None:
-    """Write each token's K and V to its slot.
+    """Write each token's K and V to its slot
+    (`vllm/v1/attention/ops/triton_reshape_and_cache_flash.py:319 triton_reshape_and_cache_flash`).
 
     Args:
         key, value: float32 `[num_tokens, num_kv_heads, D]`.
@@ -81,7 +82,8 @@ def attend_request(
     sliding_window: int | None = None,
     soft_cap: float | None = None,
 ) -> Array:
-    """Causal attention of one request's newest tokens to all of its tokens.
+    """Causal attention of one request's newest tokens to all of its tokens
+    (`vllm/v1/attention/ops/triton_unified_attention.py:179 kernel_unified_attention`).
 
     Args:
         query: float32 `[n, num_heads, D]`, the last n of the request's `seq_len` tokens.
@@ -140,7 +142,8 @@ class PagedAttention:
 
         The third axis is K, then V. A block is one run of memory, because the gather costs more
         than the arithmetic and copies run by run: for the shipped model 8 KiB here, 2 KiB where K,
-        V and the heads each have their own region.
+        V and the heads each have their own region, as upstream
+        (`vllm/v1/attention/backends/cpu_attn.py:89 CPUAttentionBackend.get_kv_cache_shape`).
         """
         return (num_blocks, block_size, 2, num_kv_heads, head_size)
 
@@ -152,7 +155,8 @@ class PagedAttention:
         kv_cache: Array,
         attn_metadata: AttentionMetadata,
     ) -> Array:
-        """Store this step's K and V, then attend, causally, for every row of the flat batch.
+        """Store this step's K and V, then attend, causally, for every row of the flat batch
+        (`vllm/v1/attention/backends/cpu_attn.py:292 CPUAttentionBackendImpl.forward`).
 
         Args:
             query: float32 `[num_tokens, num_heads, head_size]`.

@@ -23,7 +23,8 @@ from mini_vllm.utils.untrusted import shorten_repr
 
 @dataclass(frozen=True)
 class Backend:
-    """What runs under one name, as import paths.
+    """What runs under one name, as import paths
+    (`vllm/v1/attention/backends/registry.py:34 AttentionBackendEnum`).
 
     Attributes:
         name: what `EngineConfig.attention` calls it.
@@ -98,7 +99,8 @@ BACKENDS: dict[str, Backend] = {
 
 
 def get_backend(name: str) -> Backend:
-    """The backend of that name. Raises ValueError with the names that there are."""
+    """The backend of that name. Raises ValueError with the names that there are.
+    Source: `vllm/v1/attention/backends/registry.py:21 _AttentionBackendEnumMeta.__getitem__`."""
     if name not in BACKENDS:
         raise ValueError(
             f"attention must be one of {', '.join(BACKENDS)}, got {shorten_repr(name)}"

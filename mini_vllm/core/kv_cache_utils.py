@@ -217,7 +217,8 @@ class FreeKVCacheBlockQueue:
         return self.popleft_n(1)[0]
 
     def popleft_n(self, n: int) -> list[KVCacheBlock]:
-        """Take the `n` blocks at the front, in order. `n` must not exceed `num_free_blocks`."""
+        """Take the `n` blocks at the front, in order. `n` must not exceed `num_free_blocks`.
+        Source: `vllm/v1/core/kv_cache_utils.py:253 FreeKVCacheBlockQueue.popleft_n`."""
         if n == 0:
             return []
         assert self.num_free_blocks >= n, f"asked for {n} of {self.num_free_blocks} free blocks"
@@ -237,7 +238,8 @@ class FreeKVCacheBlockQueue:
         return taken
 
     def remove(self, block: KVCacheBlock) -> None:
-        """Take `block` out, wherever it stands, in O(1). RuntimeError if it is not in the queue."""
+        """Take `block` out, wherever it stands, in O(1). RuntimeError if it is not in the queue.
+        Source: `vllm/v1/core/kv_cache_utils.py:286 FreeKVCacheBlockQueue.remove`."""
         before, after = block.prev_free_block, block.next_free_block
         if before is None or after is None:
             raise RuntimeError(f"remove() called on a block that is not free: {block}")
@@ -251,7 +253,8 @@ class FreeKVCacheBlockQueue:
         self.append_n((block,))
 
     def append_n(self, blocks: Sequence[KVCacheBlock]) -> None:
-        """Put `blocks` at the back, keeping their order."""
+        """Put `blocks` at the back, keeping their order
+        (`vllm/v1/core/kv_cache_utils.py:329 FreeKVCacheBlockQueue.append_n`)."""
         if not blocks:
             return
         tail = self.fake_free_list_tail

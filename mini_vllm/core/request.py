@@ -51,7 +51,7 @@ class RequestStatus(enum.IntEnum):
     @staticmethod
     def get_finished_reason(status: RequestStatus) -> str | None:
         """`stop`, `length`, `abort` or `repetition`; None while the request lives
-        (`vllm/v1/request.py:349 _FINISHED_REASON_MAP`)."""
+        (`vllm/v1/request.py:341 RequestStatus.get_finished_reason`)."""
         return _FINISHED_REASON_MAP.get(status)
 
 
@@ -212,6 +212,7 @@ class Request:
 
     def update_block_hashes(self) -> None:
         """Hash the full blocks that have no hash yet. Each block is hashed once in its life.
+        Source: `vllm/v1/request.py:229 Request.update_block_hashes`.
 
         The salt goes into the first block only; the chain carries it on to the rest
         (`vllm/v1/core/kv_cache_utils.py:525 in generate_block_hash_extra_keys`).

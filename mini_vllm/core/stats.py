@@ -106,7 +106,8 @@ class SpecDecodingStats:
             self.num_accepted_tokens_per_pos = [0] * self.num_spec_tokens
 
     def observe_draft(self, num_draft_tokens: int, num_accepted_tokens: int) -> None:
-        """Count one request's drafts of one step."""
+        """Count one request's drafts of one step
+        (`vllm/v1/spec_decode/metrics.py:39 SpecDecodingStats.observe_draft`)."""
         self.num_drafts += 1
         self.num_draft_tokens += num_draft_tokens
         self.num_accepted_tokens += num_accepted_tokens

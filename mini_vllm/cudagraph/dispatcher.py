@@ -23,6 +23,7 @@ def is_uniform_decode(
 ) -> bool:
     """True if every request of the step has `uniform_decode_query_len` tokens. Only counts are compared:
     prompts whose last token alone is left pass as well, and rightly so, because a kernel sees no difference.
+    Source: `vllm/v1/worker/gpu_model_runner.py:3701 GPUModelRunner._is_uniform_decode`.
 
     Args:
         max_num_scheduled_tokens: most tokens of any request in this step.
@@ -78,7 +79,8 @@ class CudagraphDispatcher:
             self._initialize_cudagraph_keys()
 
     def _compute_bs_to_padded_graph_size(self) -> None:
-        """For every count of tokens up to the top rung, the rung that it runs as; 0 stays 0."""
+        """For every count of tokens up to the top rung, the rung that it runs as; 0 stays 0
+        (`vllm/v1/cudagraph_dispatcher.py:76 CudagraphDispatcher._compute_bs_to_padded_graph_size`)."""
         self._bs_to_padded_graph_size = [0]
         for size in self.capture_sizes:
             below = len(self._bs_to_padded_graph_size)  # the first count above the rung before
@@ -101,7 +103,8 @@ class CudagraphDispatcher:
         return BatchDescriptor(num_tokens_padded, min(num_reqs, self.max_num_seqs), uniform_decode)
 
     def _initialize_cudagraph_keys(self) -> None:
-        """All keys that will ever be found, so all graphs that a start captures."""
+        """All keys that will ever be found, so all graphs that a start captures
+        (`vllm/v1/cudagraph_dispatcher.py:170 CudagraphDispatcher.initialize_cudagraph_keys`)."""
         mixed_mode = self.cudagraph_mode.mixed_mode()
         if mixed_mode is not CUDAGraphMode.NONE:
             for size in self.capture_sizes:
@@ -124,7 +127,8 @@ class CudagraphDispatcher:
         uniform_decode: bool = False,
         invalid_modes: AbstractSet[CUDAGraphMode] = frozenset(),
     ) -> tuple[CUDAGraphMode, BatchDescriptor]:
-        """How a step of `num_tokens` runs.
+        """How a step of `num_tokens` runs
+        (`vllm/v1/cudagraph_dispatcher.py:239 CudagraphDispatcher.dispatch`).
 
         Args:
             num_tokens: tokens of the step, without padding.
@@ -165,7 +169,8 @@ class CudagraphDispatcher:
 
     def get_capture_descs(self) -> list[tuple[CUDAGraphMode, list[BatchDescriptor]]]:
         """What to capture, in this order: pieces first, then FULL; in each the largest first, because
-        smaller graphs then fit into its memory."""
+        smaller graphs then fit into its memory
+        (`vllm/v1/cudagraph_dispatcher.py:330 CudagraphDispatcher.get_capture_descs`)."""
         descs = []
         for mode in (CUDAGraphMode.PIECEWISE, CUDAGraphMode.FULL):
             keys = sorted(self.cudagraph_keys[mode], key=lambda key: key.num_tokens, reverse=True)

@@ -27,7 +27,8 @@ PERFORMANCE_MODES = ("balanced", "interactivity", "throughput")
 
 
 class CUDAGraphMode(Enum):
-    """What is asked for, and, for the first three, how one step runs.
+    """What is asked for, and, for the first three, how one step runs
+    (`vllm/config/compilation.py:53 CUDAGraphMode`).
 
     The last two are pairs: how a uniform decode batch runs, then how any other (a mixed one) runs.
     """
@@ -43,11 +44,12 @@ class CUDAGraphMode(Enum):
         return isinstance(self.value, tuple)
 
     def decode_mode(self) -> CUDAGraphMode:
-        """How a uniform decode batch is to run."""
+        """How a uniform decode batch is to run
+        (`vllm/config/compilation.py:65 CUDAGraphMode.decode_mode`)."""
         return CUDAGraphMode(self.value[0]) if isinstance(self.value, tuple) else self
 
     def mixed_mode(self) -> CUDAGraphMode:
-        """How any other batch is to run."""
+        """How any other batch is to run (`vllm/config/compilation.py:68 CUDAGraphMode.mixed_mode`)."""
         return CUDAGraphMode(self.value[1]) if isinstance(self.value, tuple) else self
 
     def has_mode(self, mode: CUDAGraphMode) -> bool:
@@ -86,7 +88,8 @@ class CUDAGraphMode(Enum):
 
 @dataclass(frozen=True)
 class BatchDescriptor:
-    """The shape that a graph was captured for, and under which it is found again.
+    """The shape that a graph was captured for, and under which it is found again
+    (`vllm/forward_context.py:30 BatchDescriptor`).
 
     Attributes:
         num_tokens: rows of the batch, padding included.
@@ -101,7 +104,8 @@ class BatchDescriptor:
 
 
 class AttentionCGSupport(Enum):
-    """In which batches a backend's attention may be inside a graph. A higher level holds the lower ones."""
+    """In which batches a backend's attention may be inside a graph. A higher level holds the lower ones.
+    Source: `vllm/v1/attention/backend.py:499 AttentionCGSupport`."""
 
     NEVER = 0
     UNIFORM_SINGLE_TOKEN_DECODE = 1

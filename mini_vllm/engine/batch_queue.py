@@ -70,6 +70,7 @@ class BatchQueue:
     def step(self) -> StepResult | None:
         """Plan a step and hand it to the worker; then, unless a second plan has room, wait for the
         oldest in flight and take it in. Returns that one.
+        Source: `vllm/v1/engine/core.py:469 EngineCore.step_with_batch_queue`.
 
         None where nothing was taken in. Raises what carrying the plan out has raised.
         """

@@ -263,7 +263,8 @@ class EngineThread:
         self.busy_since = None
 
     def _turn(self) -> bool:
-        """Wait for work; then the commands, then a step. False if it is to end."""
+        """Wait for work; then the commands, then a step. False if it is to end.
+        Source: `vllm/v1/engine/core.py:1193 EngineCoreProc.run_busy_loop`."""
         engine = self.engine
         with self._wakeup:
             while not (self._stopping or self._commands or engine.has_unfinished_requests()):

@@ -183,7 +183,8 @@ class LLMEngine:
             )
 
     def step(self) -> list[RequestOutput]:
-        """One iteration: schedule, compute, sample, update, detokenize. The outputs it brought."""
+        """One iteration: schedule, compute, sample, update, detokenize. The outputs it brought.
+        Source: `vllm/v1/engine/llm_engine.py:287 LLMEngine.step`."""
         core_outputs = self.core_client.get_output()
         processed = self.output_processor.process_outputs(core_outputs)
         if processed.reqs_to_abort:  # a stop string was found: the core does not know yet

@@ -80,7 +80,8 @@ def get_kv_cache_shape(
 def reshape_and_cache(
     key: Tensor, value: Tensor, key_cache: Tensor, value_cache: Tensor, slot_mapping: Tensor
 ) -> None:
-    """Write each token's K and V to its slot.
+    """Write each token's K and V to its slot
+    (`vllm/v1/attention/backends/triton_attn.py:720 TritonAttentionImpl.do_kv_cache_update`).
 
     A row of padding, slot -1, is written to slot 0. That is in the null block, which no request has,
     so it is never read, and the number of rows that are written depends on no value.
@@ -193,7 +194,8 @@ class TritonAttention:
         attn_metadata: AttentionMetadata,
         output: Tensor | None = None,
     ) -> Tensor:
-        """As `TorchAttention.forward`."""
+        """As `TorchAttention.forward`
+        (`vllm/model_executor/layers/attention/attention.py:437 Attention.forward`)."""
         md = attn_metadata
         key_cache, value_cache = kv_cache.unbind(1)
         self._ops.unified_kv_cache_update(key, value, key_cache, value_cache, md.slot_mapping)

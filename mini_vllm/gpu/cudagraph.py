@@ -82,7 +82,8 @@ class CUDAGraphEntry:
 
 
 class CUDAGraphWrapper:
-    """Captures a function once for each key, then replays it.
+    """Captures a function once for each key, then replays it
+    (`vllm/compilation/cuda_graph.py:145 CUDAGraphWrapper`).
 
     It chooses nothing: mode and key come from the context, and a mode that is not its own means that the
     function is simply called. It copies nothing: the caller's tensors must be where they were at capture.

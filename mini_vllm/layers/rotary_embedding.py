@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
 
 def rope_inv_freq(config: LlamaConfig, max_model_len: int | None = None) -> Array:
-    """Radians per position of each of the `rotary_dim / 2` rotated pairs, float32.
+    """Radians per position of each of the `rotary_dim / 2` rotated pairs, float32
+    (`vllm/model_executor/layers/rotary_embedding/base.py:69 RotaryEmbeddingBase._compute_inv_freq`).
 
     Plain RoPE: Su et al., 2021. Single precision all the way, as upstream: in float64 the angles at position
     1000 differ by 1e-5.

@@ -59,7 +59,8 @@ class LlamaMLP:
         self.down_proj = Linear(weights, inner, down, config.mlp_bias, quant_config)
 
     def forward(self, x: Array) -> Array:
-        """float32 `[n, hidden_size]` to the same. Rows do not meet here, so pieces of x will do."""
+        """float32 `[n, hidden_size]` to the same. Rows do not meet here, so pieces of x will do.
+        Source: `vllm/model_executor/models/llama.py:117 LlamaMLP.forward`."""
         if len(x) > MLP_ROWS:
             pieces = range(0, len(x), MLP_ROWS)
             return np.concatenate([self.forward(x[i : i + MLP_ROWS]) for i in pieces])
@@ -166,6 +167,8 @@ class LlamaDecoderLayer:
         kv_cache: Array,
         attn_metadata: AttentionMetadata,
     ) -> Array:
+        """float32 `[n, hidden_size]` to the same
+        (`vllm/model_executor/models/llama.py:316 LlamaDecoderLayer.forward`)."""
         residual = hidden_states
         hidden_states = self.input_layernorm(hidden_states)
         hidden_states = residual + self.self_attn.forward(
@@ -280,7 +283,8 @@ class LlamaForCausalLM:
         self.mscale = rope_mscale(self.config, max_model_len)
 
     def compute_logits(self, hidden_states: Array) -> Array:
-        """float32 `[n, vocab_size]` from hidden states `[n, hidden_size]`."""
+        """float32 `[n, vocab_size]` from hidden states `[n, hidden_size]`
+        (`vllm/model_executor/models/llama.py:577 LlamaForCausalLM.compute_logits`)."""
         return self.lm_head(hidden_states)
 
     def lend_embed_tokens(self) -> Array:

@@ -158,7 +158,8 @@ class PenaltyState:
         self._counted = [len(ids) for ids in self._outputs]
 
     def update_state(self) -> None:
-        """Count the tokens appended since the last call."""
+        """Count the tokens appended since the last call; upstream counts all of them in each step
+        (`vllm/v1/sample/ops/penalties.py:11 apply_all_penalties`)."""
         rows: list[int] = []
         tokens: list[int] = []
         for row, ids in enumerate(self._outputs):
@@ -237,7 +238,8 @@ class SamplingMetadata:
         vocab_size: int,
         logitsprocs: LogitsProcessors | None = None,
     ) -> SamplingMetadata:
-        """Collect the parameters of the rows that sample together.
+        """Collect the parameters of the rows that sample together
+        (`vllm/v1/worker/gpu_input_batch.py:831 InputBatch._make_sampling_metadata`).
 
         Args:
             rows: the requests, in the order of the logits' rows.

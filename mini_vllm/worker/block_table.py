@@ -36,7 +36,8 @@ class BlockTable:
         self.num_blocks_per_row = [0] * max_num_reqs
 
     def append_row(self, block_ids: Sequence[int], row: int) -> None:
-        """Blocks that the request in this row has gained."""
+        """Blocks that the request in this row has gained
+        (`vllm/v1/worker/block_table.py:102 BlockTable.append_row`)."""
         start = self.num_blocks_per_row[row]
         self.num_blocks_per_row[row] = end = start + len(block_ids)
         self.table[row, start:end] = block_ids
@@ -51,7 +52,8 @@ class BlockTable:
         self, token_rows: NDArray[np.integer], positions: NDArray[np.integer]
     ) -> NDArray[np.int64]:
         """The slot of each token, int64 `[num_tokens]`: position p of a request goes to
-        `table[p // block_size] * block_size + p % block_size`.
+        `table[p // block_size] * block_size + p % block_size`
+        (`vllm/v1/worker/block_table.py:141 BlockTable.compute_slot_mapping`).
 
         Args:
             token_rows: `[num_tokens]`, each token's row.

@@ -150,7 +150,8 @@ class SpecDecode:
 
     def write_drafts(self, req_ids: list[str], scheduled: Mapping[str, list[int]]) -> Ints:
         """Write the drafts that are to be checked behind the tokens of their requests. Returns how many each
-        request has, `[len(req_ids)]`."""
+        request has, `[len(req_ids)]`.
+        Source: `vllm/v1/worker/gpu_input_batch.py:483 InputBatch.update_req_spec_token_ids`."""
         batch = self.batch
         num_draft_tokens = np.zeros(len(req_ids), np.int64)
         for i, req_id in enumerate(req_ids):

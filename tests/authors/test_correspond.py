@@ -62,7 +62,8 @@ STATEMENT = Pair(
     "a step", "mini_vllm/part.py Part.run", "`vllm/v1/request.py:145 in Request.__init__`",
     "self.grow(n)", "num_computed_tokens",
 )  # fmt: skip
-SMALL = {"small": (DEFINED, STATEMENT), "one": (DEFINED,)}
+CITED = Pair("the part", "mini_vllm/part.py Part")
+SMALL = {"small": (DEFINED, STATEMENT), "one": (DEFINED,), "cited": (CITED, DEFINED)}
 TEXT = "# A page\n\n<!-- correspond: begin small -->\n<!-- correspond: end -->\n\nMore.\n"
 
 
@@ -118,6 +119,17 @@ def test_every_statement_names_what_its_line_holds() -> None:
     assert len(pairs) > 60
     bare = [pair.what for pair in pairs if ":" in pair.theirs and not pair.word]
     assert not bare, f"a line of vLLM's without a word that stands on it: {bare}"
+
+
+def test_no_pair_repeats_what_our_docstring_cites() -> None:
+    """A row that writes it as well would have to be kept the same by hand."""
+    pairs = [pair for group in GROUPS.values() for pair in group if pair.code is None]
+    twice = []
+    for pair in pairs:
+        cited = cited_pairs(pair.mine.split(" ")[0])
+        first = next((c for c in cited if c.mine == pair.mine and ":" not in c.theirs), None)
+        twice += [pair.mine] if first is not None and first.theirs == pair.theirs else []
+    assert not twice, f"leave vLLM's side out of these pairs, their docstrings say it: {twice}"
 
 
 def test_the_pairs_hold_in_vllm_itself() -> None:
@@ -191,6 +203,25 @@ def test_a_tree_must_have_the_word_on_the_line(root: Path, tree: Tree) -> None:
     assert their_place(pair, tree).line == 3
     with pytest.raises(Unresolved, match=r"Part\.run <-> .*line 3 says nothing of token"):
         their_place(pair._replace(word="token"), tree)
+
+
+def test_without_theirs_it_is_the_definition_that_our_docstring_cites(root: Path) -> None:
+    theirs = "vllm/v1/request.py:239 Request.num_tokens"
+    assert their_place(CITED, INDEX, root).text() == theirs
+    rows, wrong = render(["cited"], INDEX, "0.22.1", "page.md", SMALL, root)
+    assert not wrong
+    assert f'"{theirs}")' in rows[2]
+
+
+@pytest.mark.parametrize("name", ["Part.run", "Part.grow", "Part.bare"])
+def test_a_docstring_without_a_source_is_refused_by_its_symbol(root: Path, name: str) -> None:
+    """One that cites nothing, one that cites a line inside a symbol, and none at all."""
+    (root / "mini_vllm" / "part.py").write_text(f"{OURS}\n    def bare(self):\n        pass\n")
+    groups = {"cited": (CITED._replace(mine=f"mini_vllm/part.py {name}"), DEFINED)}
+    rows, wrong = render(["cited"], INDEX, "0.22.1", "page.md", groups, root)
+    cites_none = "its docstring cites no definition of vLLM's, nor does the pair"
+    assert wrong == [f"mini_vllm/part.py {name}: {cites_none}"]
+    assert len(rows) == 2 + 1
 
 
 # --- tables ---
@@ -278,7 +309,7 @@ def test_an_empty_table_is_reported(root: Path) -> None:
         ("a\n\n<!-- correspond: end -->\n", "page.md:3: correspond: ends, and never began"),
         (
             "<!-- correspond: begin big -->\n<!-- correspond: end -->\n",
-            "'big' is no group (small, one) and no Python file of this repository",
+            "'big' is no group (small, one, cited) and no Python file of this repository",
         ),
     ],
 )
@@ -291,7 +322,7 @@ def test_markers_shown_as_code_are_no_table(root: Path) -> None:
 
 
 def test_without_a_name_come_all_groups(root: Path) -> None:
-    assert len(render((), INDEX, "0.22.1", "page.md", SMALL, root)[0]) == 2 + 3
+    assert len(render((), INDEX, "0.22.1", "page.md", SMALL, root)[0]) == 2 + 5
 
 
 def test_what_docstrings_cite_becomes_rows(root: Path) -> None:

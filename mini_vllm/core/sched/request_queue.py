@@ -1,6 +1,6 @@
 """The waiting requests, in the order in which they will be tried.
 
-Mirrors `vllm/v1/core/sched/request_queue.py` (FCFS 75, priority 131). Upstream filters a whole deque
+Mirrors `vllm/v1/core/sched/request_queue.py`. Upstream filters a whole deque
 or heap to take one request out; here both queues do it without looking at the others, so that
 aborting one of 100,000 waiting requests costs what aborting one of ten does.
 """
@@ -37,7 +37,8 @@ class RequestQueue(Protocol):
 
 
 class FCFSRequestQueue:
-    """First come, first served; a preempted request goes back to the front."""
+    """First come, first served; a preempted request goes back to the front
+    (`vllm/v1/core/sched/request_queue.py:75 FCFSRequestQueue`)."""
 
     def __init__(self) -> None:
         # An OrderedDict is a linked list with an index: O(1) at both ends and in the middle.
@@ -71,6 +72,7 @@ class FCFSRequestQueue:
 
 class PriorityRequestQueue:
     """A heap by (priority, arrival time, request id). There is no front to go back to.
+    Source: `vllm/v1/core/sched/request_queue.py:131 PriorityRequestQueue`.
 
     A removed request stays in the heap until it comes to the top, and is then passed over.
     """
@@ -118,6 +120,7 @@ class PriorityRequestQueue:
 
 
 def create_request_queue(policy: SchedulingPolicy) -> RequestQueue:
+    """The queue of a policy (`vllm/v1/core/sched/request_queue.py:201 create_request_queue`)."""
     return FCFSRequestQueue() if policy is SchedulingPolicy.FCFS else PriorityRequestQueue()
 
 

@@ -90,7 +90,7 @@ class Scheduler(RequestQueues, DraftScheduling):
     # -- requests come and go ---------------------------------------------------------------------
 
     def add_request(self, request: Request) -> None:
-        """Queue a request.
+        """Queue a request (`vllm/v1/core/sched/scheduler.py:1755 Scheduler.add_request`).
 
         Raises ValueError if its id is taken, or if it may come to need more blocks than there are.
         Upstream accepts the latter and, should it come to that, waits for ever

@@ -51,7 +51,8 @@ def attention(
     max_seq_len: int | None = None,
     out: Tensor | None = None,
 ) -> Tensor:
-    """Causal attention of each sequence's newest tokens to all tokens up to themselves.
+    """Causal attention of each sequence's newest tokens to all tokens up to themselves
+    (`vllm/v1/attention/ops/triton_unified_attention.py:763 unified_attention`).
 
     Args:
         query: `[num_tokens, num_heads, head_size]`; with the caches, `block_table`, `seq_lens` and

@@ -72,7 +72,8 @@ def decode_split(
     TILE: tl.constexpr,  # keys a trip of the loop; a power of two, at least 16
     SPLIT: tl.constexpr,  # are there more splits than one?
 ):
-    """Keys `split * keys_per_split` and following of one sequence, for the query heads of one KV head.
+    """Keys `split * keys_per_split` and following of one sequence, for the query heads of one KV head
+    (`vllm/v1/attention/ops/triton_unified_attention.py:179 kernel_unified_attention`).
 
     Grid: (num_seqs, num_kv_heads, num_splits). A split that begins past the sequence's end does nothing.
     """
@@ -157,6 +158,7 @@ def merge_splits(
     CHUNK: tl.constexpr,  # splits a trip of the loop; a power of two
 ):
     """One query head of one sequence, from its splits. Grid: (num_seqs, num_heads).
+    Source: `vllm/v1/attention/ops/triton_unified_attention.py:646 reduce_segments`.
 
     The same recurrence once more: a split has a maximum, a sum and an unfinished result, as a key has
     a score, the weight 1 and a V.

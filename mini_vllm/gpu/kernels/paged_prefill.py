@@ -41,7 +41,8 @@ from mini_vllm.gpu.kernels import paged_decode as decode
 
 @triton.jit
 def find_sequence(query_start_loc_ptr, block, num_seqs, BLOCK_Q: tl.constexpr):
-    """The sequence that query block `block` belongs to, by bisection.
+    """The sequence that query block `block` belongs to, by bisection
+    (`vllm/v1/attention/ops/triton_attention_helpers.py:79 find_seq_idx`).
 
     Sequence i has the blocks from `query_start_loc[i] // BLOCK_Q + i` on: room for its tokens, rounded up,
     without counting the blocks of the sequences before it. So a sequence may have one block
@@ -89,7 +90,8 @@ def prefill(
     BLOCK_SIZE: tl.constexpr,
     TILE: tl.constexpr,  # keys a trip of the loop; a power of two, at least 16
 ):
-    """`BLOCK_Q` tokens of one sequence's chunk, for the query heads of one KV head.
+    """`BLOCK_Q` tokens of one sequence's chunk, for the query heads of one KV head
+    (`vllm/v1/attention/ops/triton_unified_attention.py:179 kernel_unified_attention`).
 
     Grid: (num_tokens // BLOCK_Q + num_seqs, num_kv_heads). Programs past a chunk's end do nothing.
     """

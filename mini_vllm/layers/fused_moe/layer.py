@@ -64,7 +64,8 @@ class FusedMoE:
             self.w2_weight[i] = weights[f"{expert}.{down}.weight"].T
 
     def forward(self, x: Array) -> Array:
-        """float32 `[n, hidden_size]` to the same. Rows do not meet here, so pieces of x will do."""
+        """float32 `[n, hidden_size]` to the same, row by row, so pieces of x will do
+        (`vllm/model_executor/layers/fused_moe/runner/moe_runner.py:498 MoERunner._apply_quant_method`)."""
         if len(x) > MOE_ROWS:
             pieces = range(0, len(x), MOE_ROWS)
             return np.concatenate([self.forward(x[i : i + MOE_ROWS]) for i in pieces])

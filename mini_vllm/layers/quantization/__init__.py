@@ -35,7 +35,8 @@ def _spell(name: object) -> str:
 
 
 def get_quantization_config(raw: Mapping[str, Any]) -> QuantizationConfig:
-    """The config of a checkpoint from its `quantization_config`; an empty one means nothing is quantised.
+    """The config of a checkpoint from its `quantization_config`; an empty one means nothing is quantised
+    (`vllm/model_executor/layers/quantization/__init__.py:109 get_quantization_config`).
 
     Raises CheckpointError for a method that is not known, and for what its config refuses.
     """

@@ -53,7 +53,8 @@ class LinearMethod(ABC):
 
     @abstractmethod
     def create_weights(self, input_size: int, output_size: int) -> dict[str, Parameter]:
-        """The tensors of a projection, by the last part of their name.
+        """The tensors of a projection, by the last part of their name
+        (`vllm/model_executor/layers/linear.py:145 LinearMethodBase.create_weights`).
 
         Raises ValueError where the format has no place for such a size.
         """
@@ -70,7 +71,8 @@ class LinearMethod(ABC):
 
     @abstractmethod
     def apply(self, layer: Any, x: NDArray[np.float32]) -> NDArray[np.float32]:
-        """The product with the layer's weights: float32 `[n, in]` to float32 `[n, out]`."""
+        """The product with the layer's weights: float32 `[n, in]` to float32 `[n, out]`
+        (`vllm/model_executor/layers/linear.py:171 LinearMethodBase.apply`)."""
 
 
 def turn(weight: Float) -> Float:

@@ -41,7 +41,8 @@ SCALE_BYTES = 4
 
 
 class PerTensor:
-    """Codes of `x / scale`, with one scale for a whole layer's K, another for its V."""
+    """Codes of `x / scale`, with one scale for a whole layer's K, another for its V
+    (`vllm/model_executor/layers/quantization/kv_cache.py:18 BaseKVCacheMethod`)."""
 
     scale_bytes = 0
 
@@ -58,12 +59,11 @@ class PerTensor:
 
 
 class PerTokenHead:
-    """Codes of `x / scale`, with a scale for each vector: its largest number becomes the largest code.
+    """Codes of `x / scale`, with a scale for each vector: its largest number becomes the largest code
+    (`vllm/v1/attention/ops/triton_reshape_and_cache_flash.py:139 _reshape_cache_per_token_head`).
 
     The scale, a float32, lies behind the codes. vLLM makes the last axis of its cache longer for it, too
     (`vllm/v1/attention/backends/triton_attn.py:313 TritonAttentionBackend.get_kv_cache_shape`).
-
-    Source: `vllm/v1/attention/ops/triton_reshape_and_cache_flash.py:139 _reshape_cache_per_token_head`.
     """
 
     scale_bytes = SCALE_BYTES

@@ -148,7 +148,9 @@ _PAIRS_AS_ITEMS = _PAIRS.view(np.float64).ravel()
 
 
 def unpack_numbers(packed: Array, bits: int) -> Float:
-    """`unpack_int32` for 4 or 8 bits along the last axis, into float32: `[out, words]` to `[out, in]`."""
+    """`unpack_int32` for 4 or 8 bits along the last axis, into float32: `[out, words]` to `[out, in]`
+    (`vllm/model_executor/layers/quantization/utils/quant_utils.py:443 unpack_quantized_values_into_int32`).
+    """
     in_bytes = np.ascontiguousarray(packed, "<i4").view(np.uint8)
     if bits == 8:
         return in_bytes.astype(np.float32)

@@ -132,7 +132,8 @@ def pack_awq(values: Array) -> IntArray:
 
 
 def unpack_awq(packed: Array) -> IntArray:
-    """Undo `pack_awq`: [rows, words] int32 to [rows, 8 * words] int32 codes."""
+    """Undo `pack_awq`: [rows, words] int32 to [rows, 8 * words] int32 codes
+    (`vllm/model_executor/layers/quantization/awq_marlin.py:74 _REVERSE_AWQ_PACK_ORDER`)."""
     if packed.ndim != 2:
         raise ValueError(f"AWQ words must be [rows, words], got shape {packed.shape}")
     rows, words = packed.shape
