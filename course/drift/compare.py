@@ -7,7 +7,7 @@ every decision of that release. Each rule alone, put on the pin, shows in which 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -80,12 +80,16 @@ def is_digest(outcome: str) -> bool:
 
 
 def decide(
-    case: Case, rules: Iterable[Rule] = (), scheduler_class: Callable[..., Any] | None = None
+    case: Case,
+    rules: Iterable[Rule] = (),
+    scheduler_class: Callable[..., Any] | None = None,
+    fields: Sequence[str] | None = None,
 ) -> str:
     """What the engine makes of a workload by these rules: its digest, or the error in a sentence.
 
     Args:
         scheduler_class: decides in the place of the engine's own, which does under `priority` what vLLM does.
+        fields: of the steps, look at these only.
     """
     priority = case.work["config"]["policy"] == "priority"
     usual: Callable[..., Any]
@@ -104,7 +108,7 @@ def decide(
         manager = getattr(parts.scheduler, "kv_cache_manager", None)
         if manager is not None:  # vLLM accepts what might come to need more than there is
             manager.max_blocks_needed = lambda *args: 0
-        return digest(record(case.work, parts, case.ahead))
+        return digest(record(case.work, parts, case.ahead), fields)
     except Exception as error:
         return f"{type(error).__name__}: {error}"
 
@@ -153,3 +157,15 @@ def changed_by(rule: Rule) -> dict[str, int]:
         if decide(case, rules) != decide(case, others):
             counts[case.group] = counts.get(case.group, 0) + 1
     return counts
+
+
+def scheduled_otherwise(release: str) -> int:
+    """In how many workloads that this release ends another request is scheduled or preempted than at the pin,
+    or with another number of tokens. In the others only blocks differ, if anything does."""
+    rules, fields = rules_of(release), ("scheduled", "preempted")
+    ended = zip(cases(), load(release).outcomes, strict=True)
+    return sum(
+        decide(case, fields=fields) != decide(case, rules, fields=fields)
+        for case, outcome in ended
+        if is_digest(outcome)
+    )

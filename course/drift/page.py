@@ -1,182 +1,127 @@
-"""docs/RELEASES.md: what each release decides otherwise than the pin.
+"""The tables of docs/RELEASES.md, made of the committed results and of `releases.py`.
 
-The tables are made of the committed results and of `releases.py`; how often a rule matters is counted once, when
-the page is written (`python -m course.drift --page`), since it takes a minute a rule.
+python -m course.drift.page            writes them
+python -m course.drift.page --count    counts first how often each rule matters, some seconds a rule
 """
 
 from __future__ import annotations
 
-import json
+import re
+import sys
 from collections import Counter
 from pathlib import Path
 
-from course.drift.compare import RESULTS, is_digest, load, recorded_releases
-from course.drift.workloads import RECORDED, SEEDS, cases
-from course.parity.workloads import SHAPES
-from mini_vllm.core.sched.releases import PIN, RELEASES, RULES, Rule, rules_of
+from course.drift.compare import (
+    RESULTS,
+    changed_by,
+    is_digest,
+    load,
+    recorded_releases,
+    scheduled_otherwise,
+)  # fmt: skip
+from course.drift.workloads import cases
+from course.learner.labs import CourseError
+from mini_vllm.core.sched.releases import PIN, RELEASES, RULES, Rule
 
 PAGE = Path(__file__).parents[2] / "docs" / "RELEASES.md"
 COUNTS = RESULTS / "counts.tsv"
-GROUPS = (
-    ("sync", "scheduler"),
-    ("async", "async-scheduler"),
-    ("drafts", "drafts"),
-    ("groups", "kv-cache-groups"),
-    ("block sizes", "kv-cache-block-sizes"),
-    ("fresh", "fresh "),
-)
-_VLLM = "https://github.com/vllm-project/vllm"
+GROUPS = {
+    "sync": "scheduler",
+    "async": "async-scheduler",
+    "drafts": "drafts",
+    "groups": "kv-cache-groups",
+    "block sizes": "kv-cache-block-sizes",
+    "fresh": "fresh ",
+}
+"""The columns, and how the groups in them begin."""
+_VLLM = "https://github.com/vllm-project/vllm/issues"
 
 
-def counts() -> dict[str, int]:
-    """Of each rule's name, in how many workloads it matters in its first release, as counted last."""
+def read_counts() -> dict[str, int]:
+    """As counted last: of each rule's name, in how many workloads it matters in its first release; of each
+    release, in how many something else is scheduled."""
     lines = COUNTS.read_text(encoding="utf-8").splitlines()
     return {name: int(count) for name, count in (line.split("\t") for line in lines)}
 
 
-def make_page() -> str:
-    """The page as it should be."""
-    newest = recorded_releases()[-1]
-    return "\n\n".join(
-        (
-            "# What changed in the scheduler since 0.22.1",
-            f"The course is pinned at vLLM {PIN}; you work with a later release. This page says which "
-            f"*decisions* changed up to {newest}, and which did not. The scheduler, KV cache manager and block "
-            "pool of every release decided the same workloads, in the environment of the pin, and each decision "
-            "was compared: who is scheduled with how many tokens, who is preempted, which blocks it gets, what "
-            "is free. Runner V1, one device, no connector.",
-            "## By release",
-            _table_of_releases(),
-            f"{len(cases())} workloads: {_golden_count()} recorded ones, and fresh ones of {len(SHAPES)} shapes, "
-            f"{len(SEEDS)} seeds of each, synchronous and asynchronous. A cell says how many of them a release "
-            f"decides otherwise than {PIN}. Most differ by the numbers of their blocks alone, which no user sees.",
-            "## By rule",
-            _table_of_rules(),
-            "*Matters in*: workloads that the engine would decide otherwise in that release without the rule.",
-            "## In the engine",
-            f"`mini-vllm … --rules {newest}` and `EngineConfig(rules=…)` decide as a release does. The rules "
-            "stand in [releases.py](../mini_vllm/core/sched/releases.py). With them every decision of every "
-            "workload that a release brings to its end is the release's own: "
-            f"{_explained()} digests of {len(recorded_releases())} releases. Greedy tokens stay the same under "
-            "all of them.",
-            "```console\n$ course drift 0.33.0\n$ course drift 0.33.0 --scheduler my_plugin.py:MyScheduler\n```",
-            "## What does not end",
-            _unended(),
-            "## Unchanged",
-            _unchanged(newest),
-        )
-    ) + "\n"
+def make_page(text: str) -> str:
+    """The page with its tables as they should be. Each stands between `<!-- table: NAME -->` and
+    `<!-- end -->`."""
+    tables = {"releases": releases(), "rules": rules(), "unended": unended()}
+    for name, table in tables.items():
+        pattern = rf"(<!-- table: {name} -->\n).*?(\n<!-- end -->)"
+        found = re.search(pattern, text, re.DOTALL)
+        if found is None:
+            raise CourseError(f"the page has no place for the table {name}")
+        text = f"{text[: found.end(1)]}\n{table}\n{text[found.start(2) :]}"
+    return text
 
 
-def _golden_count() -> int:
-    return sum(case.group in RECORDED for case in cases())
+def _table(head: list[str], rows: list[list[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def _table_of_releases() -> str:
-    at_pin = load(PIN).outcomes
+def releases() -> str:
+    """A row a release: workloads of each column that it decides otherwise than the pin."""
+    at_pin = before = load(PIN).outcomes
+    counted = read_counts()
     rows = []
-    before = at_pin
     for release in recorded_releases()[1:]:
         outcomes = load(release).outcomes
         cells = []
-        for _, group in GROUPS:
+        for begin in GROUPS.values():
             here = [
-                i for i, case in enumerate(cases())
-                if case.group == group or (group == "fresh " and case.group.startswith(group))
-            ]  # fmt: skip
+                i
+                for i, case in enumerate(cases())
+                if (case.group.startswith(begin) if begin.endswith(" ") else case.group == begin)
+            ]
             cells.append(f"{sum(outcomes[i] != at_pin[i] for i in here)} of {len(here)}")
         since = sum(now != then for now, then in zip(outcomes, before, strict=True))
         new = [rule.name for rule in RULES if rule.first == release]
-        ended = [rule.name for rule in RULES if rule.until == release]
-        what = ", ".join([*new, *(f"no longer: {name}" for name in ended)]) or "nothing"
-        rows.append(f"| {release} | {' | '.join(cells)} | {since} | {what} |")
+        new += [f"no longer: {rule.name}" for rule in RULES if rule.until == release]
+        told = [str(counted[release]), str(since), "; ".join(new) or "nothing"]
+        rows.append([release, *cells, *told])
         before = outcomes
-    head = " | ".join(name for name, _ in GROUPS)
-    return "\n".join(
-        (
-            f"| release | {head} | unlike the release before | new |",
-            "| --- |" + " ---: |" * (len(GROUPS) + 1) + " --- |",
-            *rows,
-        )
-    )
+    head = ["release", *GROUPS, "scheduled otherwise", "unlike the one before", "new"]
+    return _table(head, rows)
 
 
-def _table_of_rules() -> str:
-    counted = counts()
+def rules() -> str:
+    """A row a rule."""
+    counted = read_counts()
     rows = []
     for rule in RULES:
-        span = rule.first if rule.until is None else f"{rule.first} to {_last_before(rule.until)}"
-        rows.append(f"| {span} | {rule.name} | {rule.says} | {_link(rule)} | {counted[rule.name]} |")
-    return "\n".join(
-        ("| from | what | rule | source | matters in |", "| --- | --- | --- | --- | ---: |", *rows)
-    )
-
-
-def _last_before(release: str) -> str:
-    return RELEASES[RELEASES.index(release) - 1]
+        span = rule.first
+        if rule.until is not None:
+            span += f" to {RELEASES[RELEASES.index(rule.until) - 1]}"
+        rows.append([span, rule.name, rule.says, _link(rule), str(counted[rule.name])])
+    return _table(["from", "what", "rule", "source", "matters in"], rows)
 
 
 def _link(rule: Rule) -> str:
-    if rule.source is None:
-        return "not found"
-    return f"[{rule.source}]({_VLLM}/issues/{rule.source})"
+    return "not found" if rule.source is None else f"[{rule.source}]({_VLLM}/{rule.source})"
 
 
-def _explained() -> str:
-    ended = sum(is_digest(outcome) for r in recorded_releases() for outcome in load(r).outcomes)
-    return f"{ended:,}"
-
-
-def _unended() -> str:
-    found: dict[str, list[str]] = {}
+def unended() -> str:
+    """A row a release that does not bring all workloads to an end."""
+    rows = []
     for release in recorded_releases():
-        for outcome, count in Counter(o for o in load(release).outcomes if not is_digest(o)).items():
-            what = "takes for ever" if outcome.startswith("does not end") else "ends the engine"
-            found.setdefault(what, []).append(f"{release}: {count}")
-    return "\n".join(
-        (
-            "Two kinds of workloads have no digest in some releases.",
-            "",
-            "- **Takes for ever** (" + ", ".join(found["takes for ever"]) + "). From 0.26.0 on a request may hold "
-            "as many blocks of a window more as plans in flight can take, and it is admitted only if so many are "
-            "free. In a pool that is smaller it waits for good. vLLM refuses such a pool when it starts; the "
-            "engine refuses such a request by name.",
-            "- **Ends the engine** (" + ", ".join(found["ends the engine"]) + "). A request that is admitted with "
-            "one token left is padded to `1 + num_speculative_tokens`, and then cut to a smaller "
-            f"`long_prefill_token_threshold`; from 0.29.0 on an assertion stands behind that ([54028]({_VLLM}/issues/54028), open). "
-            "Before, the worker gets more placeholders than tokens. The engine refuses these settings.",
-        )
-    )
+        found = Counter(o for o in load(release).outcomes if not is_digest(o))
+        never = sum(n for outcome, n in found.items() if outcome.startswith("does not end"))
+        if found:
+            rows.append([release, str(never), str(found.total() - never)])
+    return _table(["release", "never admitted", "ends the engine"], rows)
 
 
-def _unchanged(newest: str) -> str:
-    at_pin, now = load(PIN).outcomes, load(newest).outcomes
-    rules = len(rules_of(newest))
-    same = sum(a == b for a, b in zip(at_pin, now, strict=True))
-    return (
-        f"{rules} rules account for all of it, so whatever they do not name is as the course has it: running "
-        "requests before waiting ones, one budget for prompts and decodes, chunks, the last of the running as "
-        "the victim, recomputation from the prefix cache, no admission in a step that preempted, admission of "
-        "whole sequences only, hits of whole blocks but for the last token, blocks published when they are "
-        f"planned, priorities, stop conditions. Of the {len(now)} workloads {same} are decided by {newest} as by "
-        f"{PIN} to the last block number."
-    )
-
-
-def write_counts(found: dict[str, int]) -> None:
-    COUNTS.write_text(
-        "".join(f"{name}\t{count}\n" for name, count in found.items()), encoding="utf-8"
-    )
-
-
-def main() -> None:
-    """Count, and write the page."""
-    from course.drift.compare import changed_by
-
-    write_counts({rule.name: sum(changed_by(rule).values()) for rule in RULES})
-    PAGE.write_text(make_page(), encoding="utf-8")
-    print(json.dumps(counts(), indent=1))
+def main(argv: list[str] | None = None) -> int:
+    if "--count" in (sys.argv[1:] if argv is None else argv):
+        counted = {rule.name: sum(changed_by(rule).values()) for rule in RULES}
+        counted |= {release: scheduled_otherwise(release) for release in recorded_releases()[1:]}
+        COUNTS.write_text("".join(f"{n}\t{c}\n" for n, c in counted.items()), encoding="utf-8")
+    PAGE.write_text(make_page(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -47,8 +47,15 @@ def cases() -> tuple[Case, ...]:
     return tuple(found)
 
 
-def digest(trace: Trace) -> str:
-    """Ten hexadecimal digits for all that was decided: each step, in its order, and how it ended."""
-    decided = [trace["steps"], trace["outputs"], trace["final"], trace["preemptions"]]
+def digest(trace: Trace, fields: Sequence[str] | None = None) -> str:
+    """Ten hexadecimal digits for all that was decided: each step, in its order, and how it ended.
+
+    Args:
+        fields: of the steps, these only; None: all.
+    """
+    steps: Sequence[object] = trace["steps"]
+    if fields is not None:
+        steps = [{name: step.get(name) for name in fields} for step in trace["steps"]]
+    decided = [steps, trace["outputs"], trace["final"], trace["preemptions"]]
     text = json.dumps(decided, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:10]

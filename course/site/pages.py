@@ -43,6 +43,7 @@ AFTER_PHASES = (
     "docs/PROOF.md",
     "docs/CONFORMANCE.md",
     "docs/ASSUMPTIONS.md",
+    "docs/RELEASES.md",
     "docs/GPU.md",
     "GLOSSARY.md",
     "mini_vllm/README.md",
