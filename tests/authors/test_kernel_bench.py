@@ -202,9 +202,10 @@ def test_the_bench_is_imported_without_what_only_the_children_need() -> None:
     assert (ran.stdout.strip(), ran.stderr) == ("", "")
 
 
-def test_a_lab_is_graded_anew_when_the_bench_has_changed(tmp_path: Path) -> None:
-    """What the tests said is kept by content, and the bench's files are a part of that."""
-    bench_file = tmp_path / "course" / "kernels" / "lab.py"
+@pytest.mark.parametrize("name", ["course/kernels/lab.py", "phase-02-pages/kernels/decode.py"])
+def test_a_lab_is_graded_anew_when_the_bench_has_changed(tmp_path: Path, name: str) -> None:
+    """What the tests said is kept by content, and the bench's files and problems are a part of that."""
+    bench_file = tmp_path / name
     bench_file.parent.mkdir(parents=True)
     digests = set()
     for text in ("", "MOST_BYTES = 2"):

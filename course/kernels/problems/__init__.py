@@ -1,4 +1,6 @@
-"""What a kernel may be asked to solve. Each problem is a module of this package, loaded in the children only.
+"""What a kernel may be asked to solve. Each problem is a module, loaded in the children only.
+
+It lies in the folder of its phase: `course.kernels.problems.decode` is phase-02-…/kernels/decode.py.
 
 A problem's module defines
 
@@ -21,15 +23,20 @@ and may define
     WIDE            what must be loaded 128 bits at a time, in words, if not "the caches"
     COUNTED         instructions of the main loop that the table counts
     THEIR_FOLDER     of vLLM's package, where its kernel for this stands, if not v1/attention/ops
-    READS           files of the repository, outside of this package, that its cases are made with
+    READS           files outside of its folder and of course/kernels/ that its cases are made with
     rules(case, launches, got)   sentences about what the log shows, when the numbers are right
 """
+
+from pathlib import Path
+
+# Where Python looks for the modules of this package.
+__path__ = [str(f) for f in sorted(Path(__file__).resolve().parents[3].glob("phase-*/kernels"))]
 
 # name -> module
 PROBLEMS = {
     "decode": "course.kernels.problems.decode",
     "decode-one": "course.kernels.problems.decode_one",
-    "split-decode": "course.kernels.problems.split",
+    "split-decode": "course.kernels.problems.split_decode",
     "prefill": "course.kernels.problems.prefill",
     "w4a16": "course.kernels.problems.w4a16",
     "fused-moe": "course.kernels.problems.fused_moe",

@@ -15,8 +15,8 @@ from typing import Any
 
 import torch
 
+from course.kernels.case import Case
 from course.kernels.memory import guarded, spread
-from course.kernels.problems.case import Case
 
 EPSILON = {
     torch.float32: 2.0**-20,

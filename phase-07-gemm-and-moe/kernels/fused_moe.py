@@ -20,10 +20,10 @@ from typing import Any
 
 import torch
 
+from course.kernels.case import Case
 from course.kernels.memory import guarded
-from course.kernels.problems.case import Case
-from course.kernels.problems.mistakes import nearly
-from course.kernels.problems.paged import EPSILON
+from course.kernels.mistakes import nearly
+from course.kernels.paged import EPSILON
 from course.kernels.problems.w4a16 import FAR, rows_of_wider, spread
 
 ENTRY = "moe_gemm"

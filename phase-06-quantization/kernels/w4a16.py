@@ -21,10 +21,10 @@ from typing import Any
 
 import torch
 
+from course.kernels.case import Case
 from course.kernels.memory import guarded
-from course.kernels.problems.case import Case
-from course.kernels.problems.mistakes import nearly
-from course.kernels.problems.paged import EPSILON
+from course.kernels.mistakes import nearly
+from course.kernels.paged import EPSILON
 
 ENTRY = "w4a16_gemm"
 NEEDED = ("weight_packed", "weight_scale")
