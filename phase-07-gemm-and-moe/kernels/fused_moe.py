@@ -21,10 +21,9 @@ from typing import Any
 import torch
 
 from course.kernels.case import Case
-from course.kernels.memory import guarded
+from course.kernels.memory import FAR, guarded, rows_of_wider, spread
 from course.kernels.mistakes import nearly
 from course.kernels.paged import EPSILON
-from course.kernels.problems.w4a16 import FAR, rows_of_wider, spread
 
 ENTRY = "moe_gemm"
 NEEDED = ("w", "x")

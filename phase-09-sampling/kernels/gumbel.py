@@ -25,9 +25,8 @@ import numpy as np
 import torch
 
 from course.kernels.case import Case
-from course.kernels.memory import guarded
+from course.kernels.memory import FAR, guarded, rows_of_wider, spread
 from course.kernels.problems.gumbel_answer import MISTAKES, answer, explain
-from course.kernels.problems.w4a16 import FAR, rows_of_wider, spread
 from mini_vllm.sample.gumbel import gumbel_noise
 
 __all__ = ["MISTAKES", "answer", "cases", "explain", "shape", "traffic", "vllm"]
