@@ -33,6 +33,7 @@ WIDE = "the weights"
 COUNTED = ("I2F", "STS")
 FORMS = {"AWQ": 1}  # vLLM's Triton kernel for 4 bits, and into how many it splits the inputs
 THEIR_FOLDER = "model_executor/layers/quantization"
+BENCHMARK = "-m benchmarks.quantization"
 
 BITS, CODES, OFFSET = 4, 8, 8
 OUTPUTS = 64  # of a program, for the yardstick

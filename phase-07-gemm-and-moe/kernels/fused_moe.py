@@ -33,6 +33,7 @@ TENSOR_CORE = True
 WIDE = "the weights"
 FORMS = {"fused_moe_kernel": 0}
 THEIR_FOLDER = "model_executor/layers/fused_moe"
+BENCHMARK = "phase-07-gemm-and-moe/labs/lab-04-triton-fused-moe/show.py --device cuda"
 
 OUTPUTS = 64  # of a program, for the yardstick
 
