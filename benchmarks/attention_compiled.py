@@ -93,7 +93,7 @@ def traffic() -> list[dict[str, Any]]:
     """In a child, under the interpreter: bytes against the least, for each shape."""
     import torch
 
-    from course.kernels.problems import paged
+    from course.kernels import paged
     from course.kernels.record import Recorder
     from course.kernels.traffic import count
     from mini_vllm.gpu.kernels.paged_decode import Plan, paged_decode, plan_decode

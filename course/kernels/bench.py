@@ -115,7 +115,8 @@ def _differ(interpreted: Starts, compiled: Starts) -> str | None:
 def _refuse(files: Sequence[Path], problem: str, judges: Sequence[str]) -> None:
     """Say in one sentence what is missing, before a child says it in a traceback."""
     if problem not in PROBLEMS:
-        raise BenchError(f"there is no problem {problem!r}; there are: {', '.join(PROBLEMS)}")
+        there = ", ".join(PROBLEMS) or "none outside of the course's repository"
+        raise BenchError(f"there is no problem {problem!r}; there are: {there}")
     if unknown := [judge for judge in judges if judge not in JUDGES]:
         raise BenchError(f"there is no judge {unknown[0]!r}; there are: {', '.join(JUDGES)}")
     for file in files:

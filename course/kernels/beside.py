@@ -18,7 +18,7 @@ import torch
 import triton
 
 from course.kernels import traffic
-from course.kernels.problems.case import Case
+from course.kernels.case import Case
 from course.kernels.record import Recorder
 from course.learner.progress import state_folder
 

@@ -19,6 +19,7 @@ from triton.backends.nvidia.compiler import CUDABackend
 from triton.runtime.jit import JITFunction
 
 from course.kernels import beside, sass
+from course.kernels.case import Case
 from course.kernels.loading import (
     CHOICE,
     Entry,
@@ -30,7 +31,6 @@ from course.kernels.loading import (
     processors_of,
     stand_in_driver,
 )
-from course.kernels.problems.case import Case
 from course.kernels.report import Finding
 from course.kernels.starts import (
     Start,

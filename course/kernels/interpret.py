@@ -10,8 +10,8 @@ import torch
 
 from course.kernels import beside, races, right, traffic
 from course.kernels.bench import DIED
+from course.kernels.case import Case
 from course.kernels.loading import Refused, stand_in_driver
-from course.kernels.problems.case import Case
 from course.kernels.ran import Ran
 from course.kernels.record import ORDERS, lighten
 from course.kernels.report import Finding

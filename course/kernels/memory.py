@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +18,7 @@ import torch
 
 GUARD = 16384  # bytes on either side of a tensor
 FILL = 0xFF  # of the guards: NaN in every float format, -1 as an integer
+FAR = -1  # see `rows_of_wider`
 
 Array = np.ndarray[Any, Any]
 
@@ -28,6 +30,26 @@ def guarded(tensor: torch.Tensor) -> torch.Tensor:
     copy = memory[GUARD : GUARD + size].view(tensor.dtype).view(tensor.shape)
     copy.copy_(tensor)
     return copy
+
+
+def rows_of_wider(tensor: torch.Tensor, poison: float, gap: int = 16) -> torch.Tensor:
+    """The same, as the first columns of a wider tensor: `gap` numbers of poison stand between its rows.
+    `FAR`: so many that the last row's offset is no int32."""
+    if gap == FAR:
+        return spread(tensor, (1 << 31) // (len(tensor) - 1) + 64)
+    between = torch.full((len(tensor), gap), poison, dtype=tensor.dtype)
+    return guarded(torch.cat([tensor, between], 1))[:, : tensor.shape[1]]
+
+
+def spread(tensor: torch.Tensor, stride: int) -> torch.Tensor:
+    """The same along the first axis, `stride` elements from one index to the next where the system gives so
+    much address space, for it is no more than that."""
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0)
+    with suppress(OSError):
+        memory = mmap.mmap(-1, len(tensor) * stride * tensor.element_size(), flags=flags)
+        view = torch.frombuffer(memory, dtype=tensor.dtype)
+        return view.as_strided(tensor.shape, (stride, *tensor.stride()[1:])).copy_(tensor)
+    return guarded(tensor)
 
 
 def memory_of(tensor: torch.Tensor) -> torch.Tensor:
@@ -124,7 +146,7 @@ def nearest(regions: Iterable[Region], address: int) -> tuple[Region, int]:
     return region, distance(region)
 
 
-def spread(keys: torch.Tensor, values: torch.Tensor, stride: int) -> tuple[torch.Tensor, ...]:
+def spread_both(keys: torch.Tensor, values: torch.Tensor, stride: int) -> tuple[torch.Tensor, ...]:
     """The two caches in one, block after block `stride` elements apart. What lies between is address space
     only. Raises OSError where the system does not give so much of it."""
     size = len(keys) * stride * keys.element_size()

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from course.kernels.problems.case import stored_by_kernels
+from course.kernels.case import stored_by_kernels
 from course.kernels.record import Launch
 
 

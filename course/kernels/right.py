@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
+from course.kernels.case import Case, stored_by_kernels
 from course.kernels.memory import memory_of
-from course.kernels.problems.case import Case, stored_by_kernels
 from course.kernels.ran import Ran
 from course.kernels.record import Launch
 from course.kernels.report import Finding

@@ -20,9 +20,9 @@ import torch
 from triton.runtime.interpreter import InterpretedFunction
 
 from course.kernels import right
+from course.kernels.case import Case
 from course.kernels.loading import CHOICE, Entry, Refused, call, load_entry, processors_of
 from course.kernels.memory import memory_of
-from course.kernels.problems.case import Case
 from course.kernels.ran import Ran
 from course.kernels.record import Recorder
 from course.kernels.starts import Start, starts_of_all

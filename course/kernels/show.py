@@ -37,7 +37,7 @@ def show(console: Console, report: Report) -> None:
     if report.refused_by:
         console.print(Text(f"Refused by {', '.join(report.refused_by)}.", style="bold red"))
     elif report.ok:
-        where = NOT_HERE.format(BENCHMARKS.get(report.problem, "-m benchmarks.attention"))
+        where = NOT_HERE.format(BENCHMARKS[report.problem])
         console.print(Text(f"Accepted. {where}", style="bold green"))
     else:
         console.print(Text("Not judged.", style="bold yellow"))

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from course.kernels.problems.case import Case
+from course.kernels.case import Case
 from course.kernels.record import Access, Launch
 from course.kernels.report import Finding
 

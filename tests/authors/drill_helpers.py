@@ -14,20 +14,26 @@ from course.docs.pages import ROOT
 from tests.engine.helpers.patience import PATIENCE
 
 
-def section(phase: Path) -> str:
-    """What a phase's exercises say of breakpoints."""
-    page = (phase / "EXERCISES.md").read_text("utf-8")
-    return page.split("\n## Breakpoints\n")[1].split("\n## ")[0]
+def sections() -> list[str]:
+    """What the exercises of each phase that has any say of breakpoints."""
+    pages = [page.read_text("utf-8") for page in sorted(ROOT.glob("phase-*/EXERCISES.md"))]
+    parts = [page.split("\n## Breakpoints\n") for page in pages]
+    return [rest[0].split("\n## ")[0] for _, *rest in parts if rest]
 
 
-def drills(page: str) -> dict[str, str]:
-    """Title -> what to type."""
-    return dict(re.findall(r"^\*\*\d+\.\*\* ([^.]+)\..*?```text\n(.*?)```", page, re.M | re.S))
+def commands(page: str) -> list[tuple[Path, str]]:
+    """Script and engine ("" or "vllm") of each command that starts a drill."""
+    found = re.findall(r"^python (phase-\S+)(?: (\w+))?", page, re.M)
+    return [(ROOT / script, engine) for script, engine in found]
 
 
-def unsolved(page: str, printed: dict[str, list[str]]) -> list[str]:
-    """Those of the printed lines that the page's solutions do not show."""
-    return [line for lines in printed.values() for line in lines if f"`{line}`" not in page]
+def drills(page: str) -> dict[str, tuple[str, list[str]]]:
+    """Title -> what to type, and what its solution says is printed then, line by line."""
+    item = r"^\*\*\d+\.\*\* ([^.]+)\.(?:(?!^\*\*).)*?```text\n(.*?)```\n(.*?)</details>"
+    return {
+        title: (typed, re.findall(r"`([(\['][^`]*)`", solution))
+        for title, typed, solution in re.findall(item, page, re.M | re.S)
+    }
 
 
 def printed(script: Path, typed: str, *engine: str) -> list[str]:

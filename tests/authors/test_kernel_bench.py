@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -202,9 +204,36 @@ def test_the_bench_is_imported_without_what_only_the_children_need() -> None:
     assert (ran.stdout.strip(), ran.stderr) == ("", "")
 
 
-def test_a_lab_is_graded_anew_when_the_bench_has_changed(tmp_path: Path) -> None:
-    """What the tests said is kept by content, and the bench's files are a part of that."""
-    bench_file = tmp_path / "course" / "kernels" / "lab.py"
+def test_a_problem_is_found_in_its_phases_folder(tmp_path: Path) -> None:
+    """From any folder, and unread but for its name, its entry and what times it."""
+    package = tmp_path / "course" / "kernels" / "problems"
+    package.mkdir(parents=True)
+    shutil.copy(ROOT / "course" / "kernels" / "problems" / "__init__.py", package)
+    for above in package.parents[:2]:
+        (above / "__init__.py").touch()
+    folder = tmp_path / "phase-03-scheduler" / "kernels"
+    folder.mkdir(parents=True)
+    (folder / "top_k.py").write_text(
+        "import no_such_module\n\nENTRY = 'top_k'\nBENCHMARK = 'b.py'\n"
+    )
+    (folder / "top_k_answer.py").write_text("ANSWER = 42\n")
+    code = (
+        "from course.kernels.problems import BENCHMARKS, ENTRIES, PROBLEMS\n"
+        "print(PROBLEMS, ENTRIES, BENCHMARKS)\n"
+        "from course.kernels.problems.top_k_answer import ANSWER\nprint(ANSWER)"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True,
+                         env={**os.environ, "PYTHONPATH": str(tmp_path)})  # fmt: skip
+    assert ran.stdout.splitlines() == [
+        "{'top-k': 'course.kernels.problems.top_k'} {'top-k': 'top_k'} {'top-k': 'b.py'}",
+        "42",
+    ], ran.stderr
+
+
+@pytest.mark.parametrize("name", ["course/kernels/lab.py", "phase-02-pages/kernels/decode.py"])
+def test_a_lab_is_graded_anew_when_the_bench_has_changed(tmp_path: Path, name: str) -> None:
+    """What the tests said is kept by content, and the bench's files and problems are a part of that."""
+    bench_file = tmp_path / name
     bench_file.parent.mkdir(parents=True)
     digests = set()
     for text in ("", "MOST_BYTES = 2"):

@@ -1,4 +1,7 @@
-"""What a kernel may be asked to solve. Each problem is a module of this package, loaded in the children only.
+"""What a kernel may be asked to solve. Each problem is a module, loaded in the children only.
+
+It lies in the folder of its phase, and its name is that of its file: `decode-one` is the module
+`course.kernels.problems.decode_one`, in phase-02-…/kernels/decode_one.py.
 
 A problem's module defines
 
@@ -21,23 +24,37 @@ and may define
     WIDE            what must be loaded 128 bits at a time, in words, if not "the caches"
     COUNTED         instructions of the main loop that the table counts
     THEIR_FOLDER     of vLLM's package, where its kernel for this stands, if not v1/attention/ops
-    READS           files of the repository, outside of this package, that its cases are made with
+    BENCHMARK       what times its kernels on a GPU, if not "-m benchmarks.attention"
+    READS           files outside of its folder and of course/kernels/ that its cases are made with
     rules(case, launches, got)   sentences about what the log shows, when the numbers are right
 """
 
-# name -> module
-PROBLEMS = {
-    "decode": "course.kernels.problems.decode",
-    "decode-one": "course.kernels.problems.decode_one",
-    "split-decode": "course.kernels.problems.split",
-    "prefill": "course.kernels.problems.prefill",
-    "w4a16": "course.kernels.problems.w4a16",
-    "fused-moe": "course.kernels.problems.fused_moe",
-    "gumbel": "course.kernels.problems.gumbel",
-}
-# What times the kernels of a problem on a GPU, if not benchmarks.attention.
-BENCHMARKS = {
-    "w4a16": "-m benchmarks.quantization",
-    "fused-moe": "phase-07-gemm-and-moe/labs/lab-04-triton-fused-moe/show.py --device cuda",
-    "gumbel": "phase-09-sampling/labs/lab-07-triton-gumbel/show.py --device cuda",
-}
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+# Where Python looks for the modules of this package.
+__path__ = [str(f) for f in sorted(Path(__file__).resolve().parents[3].glob("phase-*/kernels"))]
+
+
+def _strings(file: Path) -> dict[str, str]:
+    """What a module calls a string at its top, read and not run: it imports torch."""
+    found = {}
+    for node in ast.parse(file.read_bytes()).body:
+        match node:
+            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Constant(value=str(text))):
+                found[name] = text
+    return found
+
+
+PROBLEMS: dict[str, str] = {}  # name -> module
+ENTRIES: dict[str, str] = {}  # name -> the function that a kernel file must define
+BENCHMARKS: dict[str, str] = {}  # name -> what times its kernels on a GPU
+for _file in (file for folder in __path__ for file in sorted(Path(folder).glob("*.py"))):
+    _said = _strings(_file)
+    if "ENTRY" in _said:  # the others stand beside a problem
+        _name = _file.stem.replace("_", "-")
+        PROBLEMS[_name] = f"{__name__}.{_file.stem}"
+        ENTRIES[_name] = _said["ENTRY"]
+        BENCHMARKS[_name] = _said.get("BENCHMARK", "-m benchmarks.attention")

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from course.kernels.problems.case import Answer, Case
+from course.kernels.case import Answer, Case
 from mini_vllm.sample.gumbel import philox, uniform
 
 TINY = np.finfo(np.float32).tiny

@@ -20,11 +20,10 @@ from typing import Any
 
 import torch
 
-from course.kernels.memory import guarded
-from course.kernels.problems.case import Case
-from course.kernels.problems.mistakes import nearly
-from course.kernels.problems.paged import EPSILON
-from course.kernels.problems.w4a16 import FAR, rows_of_wider, spread
+from course.kernels.case import Case
+from course.kernels.memory import FAR, guarded, rows_of_wider, spread
+from course.kernels.mistakes import nearly
+from course.kernels.paged import EPSILON
 
 ENTRY = "moe_gemm"
 NEEDED = ("w", "x")
@@ -34,6 +33,7 @@ TENSOR_CORE = True
 WIDE = "the weights"
 FORMS = {"fused_moe_kernel": 0}
 THEIR_FOLDER = "model_executor/layers/fused_moe"
+BENCHMARK = "phase-07-gemm-and-moe/labs/lab-04-triton-fused-moe/show.py --device cuda"
 
 OUTPUTS = 64  # of a program, for the yardstick
 

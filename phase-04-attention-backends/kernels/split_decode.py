@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from course.kernels.problems import mistakes, paged
-from course.kernels.problems.case import Case
-from course.kernels.problems.paged import MANY, Paged, Spec
+from course.kernels import mistakes, paged
+from course.kernels.case import Case
+from course.kernels.paged import MANY, Paged, Spec
 from course.kernels.record import Launch
 
 ENTRY = "split_decode"

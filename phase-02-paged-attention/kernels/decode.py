@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import torch
 
-from course.kernels.problems import mistakes, paged
-from course.kernels.problems.case import Case
-from course.kernels.problems.paged import MANY, Spec
+from course.kernels import mistakes, paged
+from course.kernels.case import Case
+from course.kernels.paged import MANY, Spec
 
 ENTRY = "paged_decode"
 NEEDED = ("key_cache", "value_cache")

@@ -24,10 +24,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from course.kernels.memory import guarded
-from course.kernels.problems.case import Case
+from course.kernels.case import Case
+from course.kernels.memory import FAR, guarded, rows_of_wider, spread
 from course.kernels.problems.gumbel_answer import MISTAKES, answer, explain
-from course.kernels.problems.w4a16 import FAR, rows_of_wider, spread
 from mini_vllm.sample.gumbel import gumbel_noise
 
 __all__ = ["MISTAKES", "answer", "cases", "explain", "shape", "traffic", "vllm"]
@@ -39,6 +38,7 @@ YARDSTICK = "the least of programs with a block each"
 WIDE = "the logits"
 FORMS = {"gumbel_sample": 0}
 THEIR_FOLDER = "v1/worker/gpu/sample"
+BENCHMARK = "phase-09-sampling/labs/lab-07-triton-gumbel/show.py --device cuda"
 READS = ("mini_vllm/sample/gumbel.py",)  # the answers, and which races are close
 
 TEMPERATURES = (0.7, 0.0, 1.3, 1.0, 0.01, 10.0, 1e30)

@@ -12,8 +12,6 @@ symmetric layer (format pack-quantized), and so does GPTQ, but for the order in 
 from __future__ import annotations
 
 import importlib.util
-import mmap
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -21,10 +19,10 @@ from typing import Any
 
 import torch
 
-from course.kernels.memory import guarded
-from course.kernels.problems.case import Case
-from course.kernels.problems.mistakes import nearly
-from course.kernels.problems.paged import EPSILON
+from course.kernels.case import Case
+from course.kernels.memory import FAR, guarded, rows_of_wider
+from course.kernels.mistakes import nearly
+from course.kernels.paged import EPSILON
 
 ENTRY = "w4a16_gemm"
 NEEDED = ("weight_packed", "weight_scale")
@@ -35,9 +33,9 @@ WIDE = "the weights"
 COUNTED = ("I2F", "STS")
 FORMS = {"AWQ": 1}  # vLLM's Triton kernel for 4 bits, and into how many it splits the inputs
 THEIR_FOLDER = "model_executor/layers/quantization"
+BENCHMARK = "-m benchmarks.quantization"
 
 BITS, CODES, OFFSET = 4, 8, 8
-FAR = -1  # see `rows_of_wider`
 OUTPUTS = 64  # of a program, for the yardstick
 AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)  # the column that stands at place i of an AWQ word
 
@@ -163,26 +161,6 @@ def _case(spec: Spec) -> Case:
         spec.label, inputs, lambda: answer(drawn), least, {}, about,
         other=lambda: _case(replace(spec, seed=spec.seed + 1000)), flip=flip, flips=("weight_packed",),
     )  # fmt: skip
-
-
-def rows_of_wider(tensor: torch.Tensor, poison: float, gap: int = 16) -> torch.Tensor:
-    """The same, as the first columns of a wider tensor: `gap` numbers of poison stand between its rows.
-    `FAR`: so many that the last row's offset is no int32."""
-    if gap == FAR:
-        return spread(tensor, (1 << 31) // (len(tensor) - 1) + 64)
-    between = torch.full((len(tensor), gap), poison, dtype=tensor.dtype)
-    return guarded(torch.cat([tensor, between], 1))[:, : tensor.shape[1]]
-
-
-def spread(tensor: torch.Tensor, stride: int) -> torch.Tensor:
-    """The same along the first axis, `stride` elements from one index to the next where the system gives so
-    much address space, for it is no more than that."""
-    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0)
-    with suppress(OSError):
-        memory = mmap.mmap(-1, len(tensor) * stride * tensor.element_size(), flags=flags)
-        view = torch.frombuffer(memory, dtype=tensor.dtype)
-        return view.as_strided(tensor.shape, (stride, *tensor.stride()[1:])).copy_(tensor)
-    return guarded(tensor)
 
 
 def answer(drawn: Drawn, **wrong: Any) -> tuple[torch.Tensor, torch.Tensor]:

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from course.kernels.problems.case import Case
-from course.kernels.problems.paged import EPSILON, Paged, answer
+from course.kernels.case import Case
+from course.kernels.paged import EPSILON, Paged, answer
 
 Online = Callable[[torch.Tensor], torch.Tensor]
 

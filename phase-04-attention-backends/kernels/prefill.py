@@ -14,10 +14,10 @@ from typing import Any
 
 import torch
 
+from course.kernels import mistakes, paged
+from course.kernels.case import Case
 from course.kernels.memory import guarded
-from course.kernels.problems import mistakes, paged
-from course.kernels.problems.case import Case
-from course.kernels.problems.paged import EPSILON, MANY, Paged, Spec
+from course.kernels.paged import EPSILON, MANY, Paged, Spec
 
 ENTRY = "paged_prefill"
 NEEDED = ("key_cache", "value_cache")
