@@ -28,7 +28,7 @@ ROOT = Path(__file__).parents[2]
 STEPS = 3000
 """A workload that takes more does not end: the longest takes some hundred."""
 _ENDINGS = (".py", ".json", ".jinja", "METADATA", "entry_points.txt", "RECORD")
-_SETTINGS = {
+SETTINGS = {
     "HF_HUB_OFFLINE": "1",
     "VLLM_NO_USAGE_STATS": "1",
     "DO_NOT_TRACK": "1",
@@ -80,7 +80,7 @@ def record(tree: Path) -> list[str]:
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "outcomes.json"
         command = [sys.executable, "-m", "course.drift.record", str(out)]
-        settings = os.environ | _SETTINGS | {"PYTHONPATH": f"{tree}{os.pathsep}{ROOT}"}
+        settings = os.environ | SETTINGS | {"PYTHONPATH": f"{tree}{os.pathsep}{ROOT}"}
         done = subprocess.run(command, env=settings, capture_output=True, encoding="utf-8")
         if done.returncode or not out.is_file():
             raise CourseError(f"{tree} could not be recorded: {done.stderr[-600:]}")

@@ -159,10 +159,9 @@ class SpecDecode:
             if not spec_token_ids:
                 continue
             num_drafts = num_draft_tokens[i] = len(spec_token_ids)
-            if spec_token_ids[0] == -1:  # placeholders: the drafts are here
-                # Or there are none: some releases pad a request that is just admitted. Tokens 0 stand in.
-                drafts = self._draft_token_ids.get(req_id) or [0] * num_drafts
-                spec_token_ids = drafts[:num_drafts]
+            if spec_token_ids[0] == -1:  # placeholders: the drafts are here, or zeros stand in
+                drafts = self._draft_token_ids.get(req_id, [])
+                spec_token_ids = [*drafts, *[0] * num_drafts][:num_drafts]
             row = batch.req_id_to_index[req_id]
             start = batch.num_tokens[row]
             batch.token_ids[row, start : start + num_drafts] = spec_token_ids

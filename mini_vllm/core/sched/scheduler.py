@@ -246,8 +246,8 @@ class Scheduler(RequestQueues, DraftScheduling):
                     step.scheduled_spec_decode_tokens.pop(preempted_req_id, None)
                     self._evict_uncomputed_blocks(preempted_req)
                     req_index -= 1
-                elif self.recounts_victims and self.running[req_index - 1 : req_index] == [request]:
-                    req_index -= 1
+                elif self.recounts_victims and preempted_req is not request:
+                    req_index = self.running.index(request)
                 self._preempt_request(preempted_req)
                 step.preempted_reqs.append(preempted_req)
                 if preempted_req is request:

@@ -1,0 +1,121 @@
+"""`course drift`: the engine decides as each recorded release, and the page says so."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from course.drift import compare as compare_module
+from course.drift.command import main
+from course.drift.compare import (
+    RESULTS,
+    Results,
+    changed_by,
+    compare,
+    decide,
+    is_digest,
+    load,
+    recorded_releases,
+    scheduled_otherwise,
+)
+from course.drift.page import PAGE, make_page, read_counts
+from course.drift.workloads import cases, digest, golden
+from course.learner.labs import CourseError
+from mini_vllm.core.sched.releases import PIN, RELEASES, RULES, rules_of
+from tests.engine.helpers.thorough import THOROUGH, either
+
+NEWEST = RELEASES[-1]
+
+
+def test_every_release_is_recorded_on_the_same_workloads() -> None:
+    assert recorded_releases() == list(RELEASES)
+    assert len(cases()) == 445
+    assert len({(case.group, case.name) for case in cases()}) == 445
+    for release in RELEASES:
+        assert load(release).release == release
+        assert sum(map(is_digest, load(release).outcomes)) >= 430
+
+
+@pytest.mark.parametrize("release", either([PIN, NEWEST], list(RELEASES)))
+def test_the_engine_decides_as_the_release(release: str) -> None:
+    """No difference that the release's rules do not explain."""
+    found = compare(release)
+    assert [(c.case.group, c.case.name) for c in found if c.explained is False] == []
+    assert sum(c.explained is True for c in found) >= 430
+    if release == PIN:
+        assert not any(c.changed for c in found)
+
+
+def test_the_digests_of_the_pin_are_those_of_the_golden_traces() -> None:
+    at_pin = {(c.group, c.name): o for c, o in zip(cases(), load(PIN).outcomes, strict=True)}
+    for case, trace in golden("scheduler"):
+        assert digest(trace) == at_pin[case.group, case.name]
+
+
+def test_a_missing_rule_is_noticed() -> None:
+    """Each rule of the newest release decides some workload that nothing else does."""
+    counted = read_counts()
+    assert all(counted[rule.name] > 0 for rule in RULES), counted
+    rule = next(rule for rule in RULES if rule.name == "what EAGLE gives up")
+    case = next(
+        case
+        for case in cases()
+        if case.group == "fresh drafts-block-sizes"
+        and decide(case, rules_of(rule.first))
+        != decide(case, [other for other in rules_of(rule.first) if other is not rule])
+    )
+    assert case.work["config"]["speculative_config"]["method"] == "eagle"
+
+
+@pytest.mark.skipif(not THOROUGH, reason="counts anew, a minute: MINI_VLLM_THOROUGH=1")
+def test_the_counts_are_right() -> None:
+    counted = read_counts()
+    for rule in (RULES[2], RULES[3], RULES[-3]):
+        assert sum(changed_by(rule).values()) == counted[rule.name]
+    assert scheduled_otherwise("0.23.0") == counted["0.23.0"]
+
+
+def test_the_page_has_the_tables() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    assert make_page(text) == text, "run: python -m course.drift.page"
+    assert text.count("<!-- end -->") == 3
+
+
+def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 0
+    assert "0.33.0. For one: course drift 0.33.0" in capsys.readouterr().out
+    assert main(["0.23.0"]) == 0
+    said = capsys.readouterr().out
+    assert "New in 0.23.0, lookahead slots" in said
+    assert main(["0.99.0"]) == 2
+    assert "0.99.0 is not recorded yet" in capsys.readouterr().err
+
+
+def test_another_scheduler_is_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It decides as the pin, so it differs from the newest release, and is told where."""
+    mine = tmp_path / "mine.py"
+    mine.write_text("from mini_vllm.core.sched.scheduler import Scheduler\n", encoding="utf-8")
+    assert main([NEWEST, "--scheduler", f"{mine}:Scheduler"]) == 1
+    assert "unexplained: scheduler 1\n" in capsys.readouterr().out
+    assert main([NEWEST, "--scheduler", f"{mine}:Nothing"]) == 2
+    assert "has no class Nothing" in capsys.readouterr().err
+
+
+def test_results_of_other_workloads_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compare_module, "RESULTS", tmp_path)
+    path = Results("0.1.0", "2026-11-28", load_outcomes()).save()
+    assert path.read_text(encoding="utf-8").count("\n") > 20
+    assert load("0.1.0").outcomes == load_outcomes()
+    text = path.read_text(encoding="utf-8").replace(load_outcomes()[0], "", 1).replace('"", ', "")
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(CourseError, match="444 outcomes for 445 workloads: record it again"):
+        load("0.1.0")
+
+
+def load_outcomes() -> tuple[str, ...]:
+    data = json.loads((RESULTS / f"{PIN}.json").read_text(encoding="utf-8"))
+    return tuple(outcome for group in data["outcomes"].values() for outcome in group)
