@@ -1,6 +1,6 @@
 """What a user gets who sets nothing, by release: the defaults as they are declared, and as they are resolved.
 
-    python -m course.drift.defaults OUT MACHINE      with the release's `vllm` first on PYTHONPATH
+    python -m course.drift.defaults        asks every release, ten seconds a machine, and writes what changed
 
 Resolved are those of Llama-3.1-8B's shape, under `LLM` and under `vllm serve`, on an H100, an A10 and a CPU.
 The GPUs are lab 04-04's stand-in: vLLM's CUDA platform, told which card it is on.
@@ -61,7 +61,8 @@ def ask(release: str, machine: str) -> dict[str, str]:
 
 
 def _text(value: object) -> str:
-    return json.dumps(value, default=str, sort_keys=True)
+    """The value as JSON; of an object no more than its kind, whose fields are among the resolved ones."""
+    return json.dumps(value, default=lambda other: type(other).__name__, sort_keys=True)
 
 
 def _frontend_args() -> Any:
@@ -88,7 +89,8 @@ def _declared() -> dict[str, str]:
         if not name.startswith("_"):
             found[f"SamplingParams {name}"] = _text(getattr(params, name))
     for name, default in envs.environment_variables.items():
-        found[f"environment {name}"] = _text(default())
+        if name != "VLLM_OBJECT_STORAGE_SHM_BUFFER_NAME":  # drawn by lot
+            found[f"environment {name}"] = _text(default())
     return found
 
 
@@ -125,6 +127,9 @@ def _become(machine: str) -> None:
     gpu.platform.get_device_total_memory = classmethod(lambda cls, device_id=0: gigabytes << 30)
     gpu.platform.get_device_name = classmethod(lambda cls, device_id=0: f"NVIDIA {machine}")
     gpu.become(capability)
+    import vllm.config.vllm
+
+    vllm.config.vllm.HAS_TRITON = True  # it is, where a driver is; runner V2 asks for it
 
 
 def changes() -> list[tuple[str, ...]]:
@@ -144,7 +149,12 @@ def changes() -> list[tuple[str, ...]]:
 
 
 def main(argv: list[str] | None = None) -> int:
-    out, machine = sys.argv[1:] if argv is None else argv
+    """Ask all releases; or, with OUT and MACHINE, the one that is first on PYTHONPATH."""
+    arguments = sys.argv[1:] if argv is None else argv
+    if not arguments:
+        CHANGES.write_text("".join("\t".join(row) + "\n" for row in changes()), encoding="utf-8")
+        return 0
+    out, machine = arguments
     if machine != "CPU":
         _become(machine)
     found = _declared() if machine == "CPU" else {}

@@ -19,6 +19,7 @@ from course.drift.compare import (
     recorded_releases,
     scheduled_otherwise,
 )  # fmt: skip
+from course.drift.defaults import CHANGES, MACHINES
 from course.drift.workloads import cases
 from course.learner.labs import CourseError
 from mini_vllm.core.sched.releases import PIN, RELEASES, RULES, Rule
@@ -47,7 +48,12 @@ def read_counts() -> dict[str, int]:
 def make_page(text: str) -> str:
     """The page with its tables as they should be. Each stands between `<!-- table: NAME -->` and
     `<!-- end -->`."""
-    tables = {"releases": releases(), "rules": rules(), "unended": unended()}
+    tables = {
+        "releases": releases(),
+        "rules": rules(),
+        "unended": unended(),
+        "defaults": defaults(),
+    }
     for name, table in tables.items():
         pattern = rf"(<!-- table: {name} -->\n).*?(\n<!-- end -->)"
         found = re.search(pattern, text, re.DOTALL)
@@ -112,6 +118,33 @@ def unended() -> str:
         if found:
             rows.append([release, str(never), str(found.total() - never)])
     return _table(["release", "never admitted", "ends the engine"], rows)
+
+
+def defaults() -> str:
+    """A row for each default that changed in a release, with the machines and front ends where it did."""
+    where: dict[tuple[str, ...], list[str]] = {}
+    for line in CHANGES.read_text(encoding="utf-8").splitlines():
+        release, machine, key, before, now = line.split("\t")
+        place, _, name = key.rpartition(" ")
+        declared = place not in ("LLM", "vllm serve")
+        change = (release, f"{place} {name}" if declared else name, before, now)
+        where.setdefault(change, []).append("everywhere" if declared else f"{machine} {place}")
+    return _table(
+        ["release", "default", "before", "now", "where"],
+        [
+            [release, f"`{name}`", f"`{before}`", f"`{now}`", _where(places)]
+            for (release, name, before, now), places in where.items()
+        ],
+    )
+
+
+def _where(places: list[str]) -> str:
+    """ "H100 LLM", "H100 vllm serve" and so on, said shortly."""
+    if len(places) == 2 * len(MACHINES):
+        return "everywhere"
+    both = [m for m in MACHINES if f"{m} LLM" in places and f"{m} vllm serve" in places]
+    others = [place for place in places if place.split()[0] not in both]
+    return ", ".join([*both, *others])
 
 
 def main(argv: list[str] | None = None) -> int:

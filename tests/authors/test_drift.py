@@ -80,7 +80,7 @@ def test_the_counts_are_right() -> None:
 def test_the_page_has_the_tables() -> None:
     text = PAGE.read_text(encoding="utf-8")
     assert make_page(text) == text, "run: python -m course.drift.page"
-    assert text.count("<!-- end -->") == 3
+    assert text.count("<!-- end -->") == 4
 
 
 def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
