@@ -84,7 +84,8 @@ def test_the_trace_counts_what_the_engine_counts(
 def test_every_decision_with_drafts_has_a_reason_by_the_rules(async_scheduling: bool) -> None:
     """In narrow pools, with small budgets, near max_model_len, under both policies."""
     preempted = cut = 0
-    for seed in range(either(2, 40)):
+    brief = [9 if async_scheduling else 3]  # in each some are preempted, and some drafts cut off
+    for seed in either(brief, list(range(40))):
         rng = random.Random(seed)
         spec = ITSELF if async_scheduling else rng.choice([NGRAM, ITSELF])
         _, trace = play(

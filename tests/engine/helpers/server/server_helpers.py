@@ -182,25 +182,34 @@ def serve_here(
     config: EngineConfig | None = None, llm: AsyncLLM | None = None, **settings: Any
 ) -> Iterator[ServerHere]:
     """A server in a thread."""
-    import uvicorn
-
     from mini_vllm.entrypoints.openai.app import build_app
-    from mini_vllm.entrypoints.openai.run import make_config
 
     llm = llm or AsyncLLM(config=config)
     with bind("127.0.0.1", 0) as sock:
-        app = build_app(llm, ServerSettings(**settings))
-        server = uvicorn.Server(make_config(app, "critical"))
-        thread = threading.Thread(target=server.run, args=([sock],), daemon=True)
-        thread.start()
         try:
-            here = ServerHere(sock.getsockname()[1], llm, app.state.serving)
-            here.wait_until(lambda: server.started, "the server has started")
-            yield here
+            with serve_app(build_app(llm, ServerSettings(**settings)), llm, sock) as here:
+                yield here
         finally:
-            server.should_exit = True
-            thread.join(PATIENCE)
             llm.shutdown(PATIENCE)
+
+
+@contextlib.contextmanager
+def serve_app(app: Any, llm: AsyncLLM, sock: socket.socket) -> Iterator[ServerHere]:
+    """Uvicorn in a thread, around an application that exists."""
+    import uvicorn
+
+    from mini_vllm.entrypoints.openai.run import make_config
+
+    server = uvicorn.Server(make_config(app, "critical"))
+    thread = threading.Thread(target=server.run, args=([sock],), daemon=True)
+    thread.start()
+    try:
+        here = ServerHere(sock.getsockname()[1], llm, app.state.serving)
+        here.wait_until(lambda: server.started, "the server has started")
+        yield here
+    finally:
+        server.should_exit = True
+        thread.join(PATIENCE)
 
 
 class ServerThere(Server):
