@@ -116,6 +116,20 @@ def test_a_tensor_in_use_is_read_once(tmp_path: Path) -> None:
     assert said[-1][0] == said[-1][1] == sum(t.nbytes for t in open_weights(tmp_path).values())
 
 
+def test_a_model_reads_each_tensor_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_checkpoint(tmp_path)
+    read: list[str] = []
+    kept = StoredTensor.read
+
+    def note(self: StoredTensor) -> np.ndarray:
+        read.append(self.name)
+        return kept(self)
+
+    monkeypatch.setattr(StoredTensor, "read", note)
+    load_model(tmp_path)
+    assert sorted(read) == sorted(open_weights(tmp_path))
+
+
 def test_weights_that_do_not_fit_are_refused_before_they_are_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
