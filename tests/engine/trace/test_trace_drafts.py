@@ -29,7 +29,7 @@ PROMPTS = (
 )  # fmt: skip
 
 
-def play(spec: dict[str, Any], max_tokens: int = 30, **settings: Any) -> tuple[LLMEngine, Trace]:
+def play(spec: dict[str, Any], max_tokens: int = 20, **settings: Any) -> tuple[LLMEngine, Trace]:
     """The prompts, a new one every other step, recorded."""
     settings = {"num_gpu_blocks": 200, "max_model_len": 128, "max_num_seqs": 4} | settings
     engine = LLMEngine(config=EngineConfig(speculative_config=spec, **settings), log_stats=True)
@@ -61,7 +61,7 @@ def test_the_trace_counts_what_the_engine_counts(
     """Drafts, drafted and accepted tokens; and the accepted are among the sampled."""
     if async_scheduling and spec is NGRAM:
         return  # refused
-    engine, trace = play(spec, async_scheduling=async_scheduling)
+    engine, trace = play(spec, 30, async_scheduling=async_scheduling)
     parts = [part for step in trace.steps for part in step.scheduled if part.draft_token_ids]
     counted = {
         metric.name.removeprefix("vllm:spec_decode_num_"): metric.value
