@@ -35,7 +35,12 @@ from mini_vllm.entrypoints.openai.protocol import CompletionRequest  # noqa: E40
 from mini_vllm.entrypoints.openai.settings import ServerSettings  # noqa: E402
 from mini_vllm.tokenizer import Tokenizer  # noqa: E402
 from tests.engine.helpers.engine.text_helpers import write_checkpoint  # noqa: E402
-from tests.engine.helpers.server.server_helpers import ServerHere, open_request, serve_here  # noqa: E402
+from tests.engine.helpers.server.server_helpers import (  # noqa: E402
+    ServerHere,
+    open_request,
+    probe_early,
+    serve_here,
+)
 
 POST = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
 GET = b"GET /health HTTP/1.1\r\nHost: x\r\n"
@@ -118,7 +123,10 @@ def test_the_oldest_that_only_waits_gives_way() -> None:
         assert b"HTTP/1.1 503" not in busy.recv(65536), "and the busy one too"
 
 
-def test_where_all_are_busy_a_new_one_may_ask_for_health_alone() -> None:
+def test_where_all_are_busy_a_new_one_may_ask_for_health_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    probe_early(monkeypatch)
     gate = threading.Event()
 
     def hold(record: StepRecord) -> None:
@@ -203,7 +211,8 @@ def test_a_death_is_logged_once_and_told_in_a_line(caplog: pytest.LogCaptureFixt
     assert [r for r in caplog.records if r.levelno >= logging.WARNING] == traced
 
 
-def test_a_step_that_hangs_turns_health_red() -> None:
+def test_a_step_that_hangs_turns_health_red(monkeypatch: pytest.MonkeyPatch) -> None:
+    probe_early(monkeypatch)
     gate = threading.Event()
 
     def hang(record: StepRecord) -> None:

@@ -20,6 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from mini_vllm.config.engine import EngineConfig
 from mini_vllm.engine.async_llm import AsyncLLM
 from mini_vllm.engine.llm_engine import LLMEngine
@@ -123,6 +125,12 @@ def open_request(
     head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
     sock.sendall(head.encode() + f"Content-Length: {len(data)}\r\n\r\n".encode() + data)
     return sock
+
+
+def probe_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server here asks a client that sends no more at once, not after 0.1 seconds, whether it still
+    reads. Until it has asked, the engine works for one that has left."""
+    monkeypatch.setattr("mini_vllm.entrypoints.openai.connection._FIRST_PROBE", 0.01)
 
 
 class ServerHere(Server):
