@@ -151,6 +151,9 @@ class WeightsOnDemand(Mapping[str, NDArray[Any]]):
                 self._progress(min(self._read, self._total), self._total)
         return array
 
+    def __contains__(self, name: object) -> bool:
+        return name in self._stored  # a Mapping's own would read the tensor, to be read again
+
     def __iter__(self) -> Iterator[str]:
         return iter(self._stored)
 

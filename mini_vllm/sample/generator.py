@@ -10,8 +10,6 @@ CPU and not to a GPU's.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 
@@ -27,10 +25,9 @@ class TorchGenerator:
     """
 
     def __init__(self, seed: int) -> None:
-        bit_generator = np.random.MT19937()
+        bit_generator = np.random.MT19937(0)
         # numpy's older interface seeds MT19937 by the rule of its authors, and so does torch.
-        state: Any = np.random.RandomState(seed & 0xFFFFFFFF).get_state(legacy=False)
-        bit_generator.state = state
+        np.random.RandomState(bit_generator).seed(seed & 0xFFFFFFFF)
         self._generator = np.random.Generator(bit_generator)
         self._ahead = np.empty(0, np.int64)  # drawn and not handed out
 

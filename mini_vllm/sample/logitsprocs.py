@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Sequence
-from importlib.metadata import entry_points
+from functools import cache
+from importlib.metadata import EntryPoints, entry_points
 from typing import TYPE_CHECKING, Any
 
 from mini_vllm.utils.untrusted import shorten_repr
@@ -25,6 +26,13 @@ LOGITSPROCS_GROUP = "vllm.logits_processors"
 _METHODS = ("apply", "is_argmax_invariant", "update_state")
 
 
+@cache
+def installed_logitsprocs() -> EntryPoints:
+    """The entry points of the group, sought once: it takes milliseconds, twice per engine, to read what
+    every installed package announces, and nothing is installed while a program runs."""
+    return entry_points(group=LOGITSPROCS_GROUP)
+
+
 def load_logitsprocs(
     logits_processors: Sequence[str | type[Any]] | None,
 ) -> list[type[LogitsProcessor]]:
@@ -35,7 +43,7 @@ def load_logitsprocs(
     (`vllm/v1/sample/logits_processor/__init__.py:158 _load_custom_logitsprocs`).
     """
     classes: list[type[LogitsProcessor]] = []
-    for entry_point in entry_points(group=LOGITSPROCS_GROUP):
+    for entry_point in installed_logitsprocs():
         try:
             classes.append(_check(entry_point.load(), entry_point.name))
         except ImportError as error:

@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any
 
 from mini_vllm.config.engine import EngineConfig, ResolvedConfig
@@ -307,7 +307,7 @@ class Simulator:
 def _frozen_garbage() -> Iterator[None]:
     """What is there before the run is not its garbage. vLLM freezes its heap at start-up as well, after a
     collection. Here there is none before, because it can take longer than a short run."""
-    if gc.get_freeze_count():  # what froze the heap before sets it free again
+    if _frozen_by_others():  # what froze the heap before sets it free again
         yield
         return
     gc.freeze()
@@ -315,3 +315,10 @@ def _frozen_garbage() -> Iterator[None]:
         yield
     finally:
         gc.unfreeze()
+
+
+@cache
+def _frozen_by_others() -> bool:
+    """Whether the heap was frozen before the first run. Asked once, because each answer counts the frozen
+    objects one by one, which can take longer than a short run, too."""
+    return gc.get_freeze_count() > 0

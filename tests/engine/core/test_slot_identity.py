@@ -32,7 +32,7 @@ from tests.engine.helpers.thorough import either
 
 
 def test_every_read_finds_the_readers_own_sequence() -> None:
-    wanted = either(2000, 12_000)
+    wanted = either(1000, 12_000)
     steps, count, wrong = fuzz(wanted)
     assert not wrong, "\n".join(wrong)
     assert steps >= wanted
@@ -40,7 +40,7 @@ def test_every_read_finds_the_readers_own_sequence() -> None:
 
 
 def test_every_read_finds_it_with_two_plans_in_flight_too() -> None:
-    wanted = either(1500, 12_000)
+    wanted = either(750, 12_000)
     steps, count, wrong = fuzz(wanted, 0, ASYNC_PARTS)
     assert not wrong, "\n".join(wrong)
     assert steps >= wanted
@@ -49,7 +49,7 @@ def test_every_read_finds_it_with_two_plans_in_flight_too() -> None:
 
 @pytest.mark.parametrize("parts", [EngineParts(), ASYNC_PARTS], ids=["sync", "async"])
 def test_every_read_finds_it_in_models_of_several_kv_cache_groups_too(parts: EngineParts) -> None:
-    wanted = either(1500, 12_000)
+    wanted = either(750, 12_000)
     steps, count, wrong = fuzz(wanted, 0, parts, groups=True)
     assert not wrong, "\n".join(wrong)
     assert steps >= wanted

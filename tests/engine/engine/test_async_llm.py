@@ -92,7 +92,7 @@ def test_streams_equal_the_offline_outputs(
 
 def test_requests_come_from_many_tasks_at_any_time() -> None:
     """Equal to each alone, under preemption, with I1 to I13 checked between all steps."""
-    count = either(20, 40)
+    count = either(12, 40)
     prompts = [f"prompt {i} " * (1 + i % 3) for i in range(count)]
     alone = [
         join(

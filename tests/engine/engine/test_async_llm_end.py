@@ -316,7 +316,7 @@ def test_stats_are_whole_and_current() -> None:
 
     async def main(async_llm: AsyncLLM) -> None:
         assert async_llm.stats == EngineStats()
-        params = greedy(40, ignore_eos=True, output_kind=DELTA)
+        params = greedy(16, ignore_eos=True, output_kind=DELTA)
         prompt = "a prefix of two blocks, for everybody "
         for i in range(2):
             streams = [async_llm.generate(prompt, params, f"{i}-{j}") for j in range(4)]

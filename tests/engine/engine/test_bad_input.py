@@ -133,7 +133,7 @@ def alone() -> list[RequestOutput]:
 
 def add_good(engine: LLMEngine, only: tuple[int, ...] = (0, 1, 2)) -> None:
     for i in only:
-        params = greedy(6 + i, ignore_eos=True, logprobs=1)
+        params = greedy(4 + i, ignore_eos=True, logprobs=1)
         engine.add_request(f"good {i}", "the same beginning, " * 2 + f"end {i}", params)
 
 

@@ -7,7 +7,7 @@ import json
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mini_vllm.engine.detokenizer import IncrementalDetokenizer, check_stop_strings
@@ -19,8 +19,10 @@ from tests.engine.helpers.engine.text_helpers import (
     ids_of,
     tokenizer_data,
 )
+from tests.engine.helpers.thorough import either
 
 REPLACEMENT = "\ufffd"
+DRAWS = settings(max_examples=either(30, 100))
 ANY_IDS = st.lists(st.integers(0, FIRST_BYTE + 255), max_size=40)
 
 
@@ -48,6 +50,7 @@ def feed(ids: list[int], **params: object) -> list[str]:
     return texts
 
 
+@DRAWS
 @given(text_of(st.sampled_from("aé€😀") | ANY_CHARACTER, 0, 12))
 def test_text_is_never_broken(text: str) -> None:
     text = text.replace(REPLACEMENT, "")
@@ -58,6 +61,7 @@ def test_text_is_never_broken(text: str) -> None:
     assert (shown or [""])[-1] == text, "the text is incomplete"
 
 
+@DRAWS
 @given(ANY_IDS)
 def test_any_bytes_give_the_text_of_the_whole(ids: list[int]) -> None:
     tokenizer = byte_tokenizer()
@@ -70,6 +74,7 @@ def test_any_bytes_give_the_text_of_the_whole(ids: list[int]) -> None:
     assert set(rest) <= {REPLACEMENT}, "more than an unfinished character was held back"
 
 
+@DRAWS
 @given(ANY_IDS, st.booleans())
 @pytest.mark.skipif(
     importlib.util.find_spec("tokenizers") is None, reason="tokenizers is not installed"
@@ -84,6 +89,7 @@ def test_equals_the_tokenizers_librarys_stream(ids: list[int], skip: bool) -> No
     assert (feed(ids, skip_special_tokens=skip) or [""])[-1] == expected
 
 
+@DRAWS
 @given(ANY_IDS, STOPS, st.booleans())
 def test_deltas_join_to_the_cumulative_text(ids: list[int], stop: list[str], include: bool) -> None:
     params = {"stop": stop, "include_stop_str_in_output": include}
@@ -98,6 +104,7 @@ def test_deltas_join_to_the_cumulative_text(ids: list[int], stop: list[str], inc
             break
 
 
+@DRAWS
 @given(text_of(st.sampled_from("ab€c"), 0, 16), STOPS, st.integers(0, 6))
 def test_stop_is_found_as_soon_as_it_is_complete(text: str, stop: list[str], least: int) -> None:
     """Against the plain definition: after each character, does the text end in a stop string?"""
@@ -164,6 +171,7 @@ def test_check_stop_strings(
 
 
 @pytest.mark.vllm
+@DRAWS
 @given(st.text("ab€", max_size=9), st.integers(0, 9), STOPS, st.booleans())
 def test_check_stop_strings_is_vllms(text: str, new: int, stop: list[str], include: bool) -> None:
     from vllm.v1.engine.detokenizer import check_stop_strings as theirs
@@ -175,6 +183,7 @@ def test_check_stop_strings_is_vllms(text: str, new: int, stop: list[str], inclu
     assert check_stop_strings(text, new, stop, include) == expected
 
 
+@DRAWS
 @given(ANY_IDS, STOPS, st.integers(0, 6), st.lists(st.integers(1, 4), min_size=40, max_size=40))
 def test_several_tokens_a_step(
     ids: list[int], stop: list[str], min_tokens: int, sizes: list[int]

@@ -26,6 +26,9 @@ from tests.engine.helpers.models.gguf_helpers import (
     write_gguf,
 )
 
+NARROW = {"hidden_size": 64, "intermediate_size": 128}
+"""Where width proves nothing: gguf quantises and writes slowly."""
+
 # -- tensors --------------------------------------------------------------------------------------
 
 
@@ -65,7 +68,7 @@ def test_codes_are_dequantised_as_gguf_does(kind: str, tmp_path: Path) -> None:
     from gguf import GGMLQuantizationType
     from gguf.quants import dequantize, quantize
 
-    raw, weights = make_weights()
+    raw, weights = make_weights(**NARROW)
     read = load_weights(converted(tmp_path, raw, weights, kind))
     of_type = GGMLQuantizationType[kind]
     for name, weight in weights.items():
@@ -142,7 +145,7 @@ def test_what_the_config_says(tmp_path: Path) -> None:
 
 
 def test_the_end_of_a_turn_ends_a_text_too(tmp_path: Path) -> None:
-    raw, weights = make_weights()
+    raw, weights = make_weights(**NARROW)
     fields = {"tokenizer.ggml.eot_token_id": 4}
     assert load_config(converted(tmp_path, raw, weights, fields=fields)).eos_token_ids == (2, 4)
 
@@ -186,7 +189,7 @@ REFUSED: list[tuple[dict[str, Any], list[str]]] = [
 
 @pytest.mark.parametrize(("how", "words"), REFUSED, ids=[words[0] for _, words in REFUSED])
 def test_what_is_refused_by_name(how: dict[str, Any], words: list[str], tmp_path: Path) -> None:
-    raw, weights = make_weights()
+    raw, weights = make_weights(**NARROW)
     with pytest.raises(CheckpointError) as caught:
         converted(tmp_path, raw, weights, **how)
     for word in (*words, "model.gguf"):
@@ -196,7 +199,7 @@ def test_what_is_refused_by_name(how: dict[str, Any], words: list[str], tmp_path
 
 @pytest.mark.parametrize("keep", [0, 3, 10, 1000, 30_000])
 def test_a_file_that_is_cut_off(keep: int, tmp_path: Path) -> None:
-    raw, weights = make_weights()
+    raw, weights = make_weights(**NARROW)
     write_gguf(tmp_path / "whole.gguf", raw, weights)
     (tmp_path / "model.gguf").write_bytes((tmp_path / "whole.gguf").read_bytes()[:keep])
     with pytest.raises(CheckpointError, match=r"model\.gguf"):
@@ -211,7 +214,7 @@ def test_a_pointer_in_the_files_place(tmp_path: Path) -> None:
 
 
 def test_a_disk_without_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    raw, weights = make_weights()
+    raw, weights = make_weights(**NARROW)
     write_gguf(tmp_path / "model.gguf", raw, weights)
     real = os.statvfs
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import json
+import math
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,10 +14,11 @@ import numpy as np
 import pytest
 
 from mini_vllm.config.model import CheckpointError
-from mini_vllm.model_loader import load_model, progress
+from mini_vllm.model_loader import LlamaConfig, expected_tensors, load_model, progress
 from mini_vllm.model_loader.loader import WeightsOnDemand, open_weights
 from mini_vllm.model_loader.safetensors_file import StoredTensor
 from tests.engine.helpers.models.model_helpers import (
+    CONFIG,
     to_bfloat16,
     write_checkpoint,
     write_safetensors,
@@ -43,12 +46,15 @@ print(1024 * (kib("VmHWM") - before))
 def test_the_peak_is_the_float32_weights_and_a_quarter(tmp_path: Path) -> None:
     """Of a bfloat16 folder with a large vocabulary, whose head is its embedding."""
     write_checkpoint(tmp_path / "small")
-    weights = write_checkpoint(
-        tmp_path / "large", hidden_size=256, intermediate_size=1024, vocab_size=50_000,
-        num_hidden_layers=8,
-    )  # fmt: skip
-    size = sum(weight.nbytes for weight in weights.values())
-    stored = {name: ("BF16", to_bfloat16(weight)) for name, weight in weights.items()}
+    raw = CONFIG | {
+        "hidden_size": 256, "intermediate_size": 1024, "vocab_size": 50_000, "num_hidden_layers": 8,
+    }  # fmt: skip
+    shapes = expected_tensors(LlamaConfig.from_dict(raw))
+    size = sum(4 * math.prod(shape) for shape in shapes.values())
+    ones = 0x3F80  # nothing is computed with them, and to draw them takes longer than to load them
+    stored = {name: ("BF16", np.full(shape, ones, np.uint16)) for name, shape in shapes.items()}
+    (tmp_path / "large").mkdir()
+    (tmp_path / "large" / "config.json").write_text(json.dumps(raw))
     write_safetensors(tmp_path / "large" / "model.safetensors", stored)
     ran = subprocess.run(
         [sys.executable, "-c", PEAK, tmp_path / "small", tmp_path / "large"],
@@ -108,6 +114,20 @@ def test_a_tensor_in_use_is_read_once(tmp_path: Path) -> None:
     for name in weights:
         weights[name]
     assert said[-1][0] == said[-1][1] == sum(t.nbytes for t in open_weights(tmp_path).values())
+
+
+def test_a_model_reads_each_tensor_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_checkpoint(tmp_path)
+    read: list[str] = []
+    kept = StoredTensor.read
+
+    def note(self: StoredTensor) -> np.ndarray:
+        read.append(self.name)
+        return kept(self)
+
+    monkeypatch.setattr(StoredTensor, "read", note)
+    load_model(tmp_path)
+    assert sorted(read) == sorted(open_weights(tmp_path))
 
 
 def test_weights_that_do_not_fit_are_refused_before_they_are_read(

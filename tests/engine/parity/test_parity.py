@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -29,9 +31,23 @@ FULL_GOLDEN = SHARED / GOLDEN.name
 FULL_ASYNC_GOLDEN = SHARED / ASYNC_GOLDEN.name
 
 
+@pytest.fixture(autouse=True, scope="module")
+def read_once() -> Iterator[None]:
+    """No run changes a trace, and two or three tests want each file."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(parity, "read_traces", traces_of)
+        yield
+    traces_of.cache_clear()
+
+
+@functools.cache
+def traces_of(file: str) -> list[tuple[str, Trace]]:
+    return list(read_traces(file))
+
+
 @pytest.fixture(scope="module")
 def golden() -> list[tuple[str, Trace]]:
-    return list(read_traces(str(GOLDEN)))
+    return traces_of(str(GOLDEN))
 
 
 def test_mini_vllm_decides_as_vllm_did(capsys: pytest.CaptureFixture[str]) -> None:
@@ -67,7 +83,7 @@ def test_the_whole_async_golden_file(capsys: pytest.CaptureFixture[str], schedul
 
 
 def test_the_async_golden_file_has_what_it_is_for() -> None:
-    traces = [trace for _, trace in read_traces(str(ASYNC_GOLDEN))]
+    traces = [trace for _, trace in traces_of(str(ASYNC_GOLDEN))]
     configs = [trace["config"] for trace in traces]
     assert {c["policy"] for c in configs} == {"fcfs", "priority"}
     assert {c["enable_prefix_caching"] for c in configs} == {True, False}
@@ -85,7 +101,7 @@ def test_mini_vllm_decides_as_vllm_did_with_several_kv_cache_groups(
 
 
 def test_the_file_with_groups_has_what_it_is_for() -> None:
-    traces = [trace for _, trace in read_traces(str(GROUPS_GOLDEN))]
+    traces = [trace for _, trace in traces_of(str(GROUPS_GOLDEN))]
     seen = {
         (
             " ".join(group["type"] for group in trace["config"]["kv_cache_groups"]),
@@ -115,7 +131,7 @@ def test_mini_vllm_decides_as_vllm_did_with_blocks_of_different_sizes(
 ) -> None:
     assert parity.main([str(SIZES_GOLDEN)]) == 0
     assert "9 traces, 1,328 steps, 0 differences" in capsys.readouterr().out
-    traces = [trace for _, trace in read_traces(str(SIZES_GOLDEN))]
+    traces = [trace for _, trace in traces_of(str(SIZES_GOLDEN))]
     groups = [trace["config"]["kv_cache_groups"] for trace in traces]
     assert all(len({group["block_size"] for group in each}) > 1 for each in groups)
     assert {is_async(trace) for trace in traces} == {False, True}
@@ -135,7 +151,7 @@ def test_mini_vllm_decides_as_vllm_did_with_drafts(capsys: pytest.CaptureFixture
 
 def test_the_file_with_drafts_has_what_it_is_for() -> None:
     """All that changes what becomes of a draft is in it."""
-    traces = [trace for _, trace in read_traces(str(DRAFTS_GOLDEN))]
+    traces = [trace for _, trace in traces_of(str(DRAFTS_GOLDEN))]
     for ahead in (False, True):
         some = [t for t in traces if is_async(t) == ahead]
         configs = [t["config"] for t in some]
@@ -193,10 +209,10 @@ def test_the_golden_file_has_what_it_is_for(golden: list[tuple[str, Trace]]) -> 
 def test_vllm_itself_takes_the_recorded_decisions(golden: list[tuple[str, Trace]]) -> None:
     for where, trace in golden:
         assert record(trace, vllm_parts(trace["config"])) == trace, where
-    for where, trace in read_traces(str(ASYNC_GOLDEN)):
+    for where, trace in traces_of(str(ASYNC_GOLDEN)):
         assert record(trace, vllm_parts(trace["config"], True), True) == trace, where
     for file in (GROUPS_GOLDEN, SIZES_GOLDEN, DRAFTS_GOLDEN):
-        for where, trace in read_traces(str(file)):
+        for where, trace in traces_of(str(file)):
             ahead = is_async(trace)
             assert record(trace, vllm_parts(trace["config"], ahead), ahead) == trace, where
 

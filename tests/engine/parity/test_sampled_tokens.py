@@ -100,7 +100,7 @@ def test_drafts_are_not_sampled(capsys: pytest.CaptureFixture[str]) -> None:
 
 # -- the same tokens in any company ---------------------------------------------------------------
 
-COUNT = either(16, 120)
+COUNT = either(8, 120)
 SITUATIONS: dict[str, dict[str, Any]] = {
     "alone": {"max_num_seqs": 1},
     "in a crowd": {"max_num_seqs": 64},

@@ -229,6 +229,8 @@ def test_installed_processors_come_first(monkeypatch: pytest.MonkeyPatch) -> Non
     group = "vllm.logits_processors"
     points = [EntryPoint("twice", f"{HERE}:SayNothingTwice", group)]
     monkeypatch.setattr(logitsprocs, "entry_points", lambda group: points)
+    anew = logitsprocs.installed_logitsprocs.__wrapped__  # the cached one has been asked before
+    monkeypatch.setattr(logitsprocs, "installed_logitsprocs", anew)
     assert load_logitsprocs([f"{HERE}:ForcePhrase"]) == [both.SayNothingTwice, both.ForcePhrase]
     points[:] = [EntryPoint("lost", "no.such.module:Class", group)]
     with pytest.raises(ValueError, match="plug-in lost: No module"):

@@ -111,7 +111,7 @@ def chi_square(counts: np.ndarray, probs: np.ndarray) -> float:
 @pytest.mark.parametrize("rule", ["certain", "drawn, judged as certain", "probabilistic"])
 def test_kept_tokens_are_distributed_as_the_models(rule: str) -> None:
     """First tokens of thousands of requests, and how many drafts are accepted."""
-    n = either(5_000, 20_000)
+    n = either(2_000, 20_000)
     rng = np.random.default_rng(82)
     drafts = np.full(n, Q[0].argmax()) if rule == "certain" else rng.choice(8, n, p=Q[0])
     logits = np.repeat(np.log(P), 2 * n, axis=0).astype(np.float32)
@@ -135,7 +135,7 @@ def test_kept_tokens_are_distributed_as_the_models(rule: str) -> None:
 def test_pairs_of_tokens_are_distributed_as_the_models(probabilistic: bool) -> None:
     """A chain: the model's second distribution depends on the first token. What one step leaves open, a
     second step without drafts gives."""
-    n = either(5_000, 20_000)
+    n = either(2_000, 20_000)
     rng = np.random.default_rng(83)
     model = rng.dirichlet(np.ones(3), size=4)  # row 0: the first token; row 1 + t: after token t
     drafter = rng.dirichlet(np.ones(3), size=4)
@@ -195,7 +195,7 @@ def drafted_params(rng: np.random.Generator, temperature: float) -> SamplingPara
 def test_greedy_tokens_equal_one_step_a_token() -> None:
     """What the kept tokens are with all parameters is what the plain sampler says step by step."""
     rng = np.random.default_rng(84)
-    for case in range(40):
+    for case in range(either(20, 40)):
         n = int(rng.integers(1, 6))
         rows = rows_of(*(drafted_params(rng, 0.0) for _ in range(n)))
         for row in rows:
@@ -316,7 +316,7 @@ def test_synthetic_acceptance_ignores_the_drafts() -> None:
     )
     assert unconditional_to_conditional_rates(rates) == [0.9, 0.5, 0.0]
     assert unconditional_to_conditional_rates([0.5, 0.0, 0.0]) == [0.5, 0.0, 0.0]
-    n = 4000
+    n = either(1000, 4000)
     for temperature in (0.0, 1.0):
         rows = rows_of(*[SamplingParams(temperature=temperature)] * n)
         logits = np.tile(random_logits(8, 1, 8), (4 * n, 1))

@@ -22,6 +22,7 @@ from tests.engine.helpers.sampling.sampler_helpers import (
     slow_allowed,
     slow_processors,
 )
+from tests.engine.helpers.thorough import either
 
 # ---- the whole -----------------------------------------------------------------------------------
 
@@ -200,7 +201,7 @@ def test_properties_of_top_k_and_top_p() -> None:
 
     logit = st.one_of(st.floats(-20, 20, width=32), st.sampled_from([-INF, 0.0, 1.0]))
 
-    @settings(max_examples=100)
+    @settings(max_examples=either(40, 100))
     @given(
         st.lists(logit, min_size=1, max_size=12).filter(lambda row: max(row) > -INF),
         st.integers(1, 12),

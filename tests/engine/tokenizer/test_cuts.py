@@ -17,7 +17,8 @@ from mini_vllm.tokenizer.byte_level_bpe import BYTE_TO_CHAR, ByteLevelBPE, token
 from tests.engine.helpers.thorough import either
 from tests.engine.tokenizer.test_tokenizer import SPECIALS, byte_level_json, metaspace
 
-CUTS = either(2_000, 10_000)
+CUTS = either(1_000, 10_000)
+TEXTS = either(500, 1_500)
 PIECES = [*"ab zé€", " ", "😀", " 😀", "👩‍👩", "日本", "\ufffd", "e\u0301", "\u2003", "hello"]
 # " \xf0\x9f" as GPT-2 has it: a whole character and the beginning of another in one token.
 MERGED = [
@@ -122,8 +123,9 @@ def test_where_the_prompt_is_whole_text_it_equals_the_library(spaces: bool, tmp_
     theirs = tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
     rng = random.Random(9)
     compared = 0
-    for _ in range(1500):
-        ids = rng.choices([i for i in range(300) if theirs.id_to_token(i)], k=12)
+    known = [i for i in range(300) if theirs.id_to_token(i)]
+    for _ in range(TEXTS):
+        ids = rng.choices(known, k=12)
         if rng.random() < 0.7:
             ids = tokenizer.encode("".join(rng.choices(PIECES, k=6)), False)
         place, skip = rng.randint(0, len(ids)), rng.random() < 0.5
@@ -141,7 +143,7 @@ def test_where_the_prompt_is_whole_text_it_equals_the_library(spaces: bool, tmp_
                 expected = library.step(theirs, token_id) or ""
             assert stream.step(token_id) == expected, (ids, place, skip)
             compared += 1
-    assert compared > 1000
+    assert compared > TEXTS * 2 / 3
 
 
 def test_cuts_with_byte_fallback(tmp_path: Path) -> None:
@@ -151,7 +153,7 @@ def test_cuts_with_byte_fallback(tmp_path: Path) -> None:
     tokenizer = through_the_library(tmp_path)
     rng = random.Random(10)
     inside = 0
-    for _ in range(1500):
+    for _ in range(TEXTS):
         text = "".join(rng.choices(["ab ", "a", "é", "😀", " c", "日本"], k=5)).strip() + " ab"
         ids = tokenizer.encode(text, False)
         if rng.random() < 0.3:
@@ -166,7 +168,7 @@ def test_cuts_with_byte_fallback(tmp_path: Path) -> None:
         shown = "".join(stream.step(token_id) for token_id in ids[place:])
         expected = tokenizer.decode(ids, True)[len(tokenizer.decode(ids[:whole], True)) :]
         assert shown + stream.finish("replace") == expected, (ids, place)
-    assert inside > 200
+    assert inside > TEXTS / 8
 
 
 def test_a_word_in_the_place_of_a_characters_rest(tmp_path: Path) -> None:

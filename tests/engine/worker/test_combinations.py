@@ -12,6 +12,7 @@ import pytest
 
 import mini_vllm
 from mini_vllm import LLM, SamplingParams
+from tests.engine.helpers.thorough import either
 
 ABILITIES = ("graphs", "window", "torch", "drafts")
 PROMPTS = ["The KV cache", "A block table is a block table is a block", "Kim asks for " * 12]
@@ -61,7 +62,7 @@ def generate(
 
 
 def tokens_of(llm: LLM) -> list[list[int]]:
-    greedy = SamplingParams(temperature=0, max_tokens=30, ignore_eos=True)
+    greedy = SamplingParams(temperature=0, max_tokens=either(20, 30), ignore_eos=True)
     drawn = SamplingParams(temperature=1, seed=3, max_tokens=12, ignore_eos=True)
     outputs = llm.generate(PROMPTS * 2, [greedy] * 3 + [drawn] * 3, use_tqdm=False)
     return [list(output.outputs[0].token_ids) for output in outputs]

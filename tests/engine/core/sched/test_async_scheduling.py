@@ -71,7 +71,7 @@ def mixed_params(stop: str) -> list[SamplingParams]:
         SamplingParams(temperature=0, min_tokens=12, max_tokens=16, repetition_penalty=1.3),
         SamplingParams(temperature=1.1, seed=5, max_tokens=33, top_k=20, presence_penalty=0.4),
         SamplingParams(temperature=0, max_tokens=1),
-        SamplingParams(temperature=0, max_tokens=200, ignore_eos=True),
+        SamplingParams(temperature=0, max_tokens=either(90, 200), ignore_eos=True),
     ]
 
 

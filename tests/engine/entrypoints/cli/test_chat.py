@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from mini_vllm import LLM, SamplingParams
+from mini_vllm import LLM, EngineConfig, SamplingParams
 from mini_vllm.engine.llm_engine import LLMEngine
 from mini_vllm.entrypoints.cli import main
 from mini_vllm.entrypoints.cli.chat import Talk
@@ -67,17 +67,17 @@ def test_each_answer_is_the_chat_endpoints(
 
 
 def test_a_talk_longer_than_the_model_forgets_its_beginning() -> None:
-    engine = LLMEngine(TINY)
+    engine = LLMEngine(TINY, EngineConfig(max_model_len=256))
     spoken = Talk(engine, SamplingParams(temperature=0, max_tokens=5, output_kind=DELTA), "Ida")
     for turn in range(12):
-        "".join(spoken.ask(f"{turn} " + "x" * 150))
+        "".join(spoken.ask(f"{turn} " + "x" * 35))
     assert spoken.messages[0] == {"role": "system", "content": "Ida"}
     assert spoken.messages[1]["role"] == "user"
     assert not spoken.messages[1]["content"].startswith("0 ")
     assert spoken.messages[-2]["content"].startswith("11 ")
     before = list(spoken.messages)
-    with pytest.raises(ValueError, match="1024"):
-        list(spoken.ask("x" * 2000))
+    with pytest.raises(ValueError, match="256"):
+        list(spoken.ask("x" * 500))
     assert spoken.messages[0] == before[0]
     assert not engine.has_unfinished_requests()
     "".join(spoken.ask("and now?"))

@@ -335,13 +335,15 @@ def test_a_reader_who_has_seen_enough_is_no_error(model: str) -> None:
     assert b"BrokenPipeError" not in err
 
 
-def test_a_prompt_that_is_no_utf8_is_refused_and_the_others_run(model: str) -> None:
-    prompts = os.fsdecode(b"caf\xe9"), "A block"
-    process = command("generate", *prompts, "--json", "--model", model, "--max-tokens", "9")
-    out, err = process.communicate()
-    assert process.returncode == 1
-    assert b"prompt 1: prompt is not valid Unicode text" in err
-    assert json.loads(out)["prompt"] == "A block"
+def test_a_prompt_that_is_no_utf8_is_refused_and_the_others_run(
+    model: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As `sys.argv` has it."""
+    prompts = b"caf\xe9".decode("utf-8", "surrogateescape"), "A block"
+    ran = Ran(capsys, "generate", *prompts, "--json", "--model", model, "--max-tokens", "9")
+    assert ran.status == 1
+    assert "prompt 1: prompt is not valid Unicode text" in ran.err
+    assert [one["prompt"] for one in ran.objects] == ["A block"]
 
 
 def test_first_token_within_a_second_of_process_start() -> None:

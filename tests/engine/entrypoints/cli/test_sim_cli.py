@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from mini_vllm.entrypoints.cli import main
+from tests.engine.helpers.thorough import THOROUGH
 
 SMALL = ("simulate", "--num-prompts", "20", "--input-len", "40", "--output-len", "uniform:4:9")
 
@@ -82,6 +83,7 @@ def test_a_plot_without_matplotlib_names_the_extra(
     assert "uv sync --inexact --extra plots" in err
 
 
+@pytest.mark.skipif(not THOROUGH, reason="to load matplotlib takes a second: MINI_VLLM_THOROUGH=1")
 def test_a_plot_is_drawn(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     file = tmp_path / "run.svg"

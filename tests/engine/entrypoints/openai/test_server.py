@@ -28,6 +28,7 @@ from tests.engine.helpers.server.server_helpers import (  # noqa: E402
     Answer,
     ServerHere,
     open_request,
+    probe_early,
     serve_here,
 )
 
@@ -276,7 +277,10 @@ def test_cached_prompt_tokens_are_told_when_the_server_is_told_to() -> None:
 
 @pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
 @pytest.mark.parametrize("stream", [True, False])
-def test_a_client_that_leaves_frees_its_blocks(server: ServerHere, path: str, stream: bool) -> None:
+def test_a_client_that_leaves_frees_its_blocks(
+    server: ServerHere, path: str, stream: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    probe_early(monkeypatch)
     server.wait_idle()
     body: dict[str, Any] = {"max_tokens": 900, "ignore_eos": True, "stream": stream, "n": 2}
     if "chat" in path:
@@ -292,7 +296,8 @@ def test_a_client_that_leaves_frees_its_blocks(server: ServerHere, path: str, st
     assert server.engine.engine_core.num_steps < before + 890, "it ran to its end"
 
 
-def test_a_client_that_leaves_while_it_waits_is_forgotten() -> None:
+def test_a_client_that_leaves_while_it_waits_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    probe_early(monkeypatch)
     with serve_here(EngineConfig(max_num_seqs=1)) as server:
         body = {"prompt": PROMPT, "max_tokens": 800, "ignore_eos": True, "stream": True}
         running, waiting = open_request(server, body), open_request(server, body)

@@ -18,7 +18,12 @@ for package in (
 from mini_vllm import LLM, EngineConfig  # noqa: E402
 from mini_vllm.sampling_params import BeamSearchParams  # noqa: E402
 from tests.engine.helpers.sampling.beam_searches import EOS, make_prompts  # noqa: E402
-from tests.engine.helpers.server.server_helpers import ServerHere, open_request, serve_here  # noqa: E402
+from tests.engine.helpers.server.server_helpers import (  # noqa: E402
+    ServerHere,
+    open_request,
+    probe_early,
+    serve_here,
+)
 from tests.engine.helpers.thorough import either  # noqa: E402
 
 
@@ -139,8 +144,11 @@ def test_a_search_cannot_be_rendered(server: ServerHere) -> None:
     assert "none of which can be rendered" in answer.json["error"]["message"]
 
 
-def test_a_client_that_leaves_ends_its_search(server: ServerHere) -> None:
+def test_a_client_that_leaves_ends_its_search(
+    server: ServerHere, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """No further step is asked for, and nothing is left in the engine."""
+    probe_early(monkeypatch)
     body = {"prompt": "The KV cache", "n": 4, "max_tokens": 400, "use_beam_search": True}
     sock = open_request(server, body | {"ignore_eos": True})
     server.wait_until(server.engine.has_unfinished_requests, "a step of the search runs")

@@ -8,6 +8,7 @@ import math
 import random
 import socket
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,12 @@ from mini_vllm.entrypoints.openai.protocol import CompletionRequest  # noqa: E40
 from mini_vllm.entrypoints.openai.settings import ServerSettings  # noqa: E402
 from mini_vllm.tokenizer import Tokenizer  # noqa: E402
 from tests.engine.helpers.engine.text_helpers import write_checkpoint  # noqa: E402
-from tests.engine.helpers.server.server_helpers import ServerHere, open_request, serve_here  # noqa: E402
+from tests.engine.helpers.server.server_helpers import (  # noqa: E402
+    ServerHere,
+    open_request,
+    probe_early,
+    serve_here,
+)
 
 POST = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
 GET = b"GET /health HTTP/1.1\r\nHost: x\r\n"
@@ -56,18 +62,24 @@ def read_all(sock: socket.socket) -> bytes:
 # -- time -----------------------------------------------------------------------------------------
 
 
+@pytest.fixture(scope="module")
+def impatient() -> Iterator[ServerHere]:
+    """A server that waits for a client for 0.2 seconds."""
+    with serve_here(client_timeout=0.2) as server:
+        yield server
+
+
 @pytest.mark.parametrize(
     "start",
     [b"", b"\r\n", b"GET", GET, POST + b"Content-Length: 9\r\n\r\n{", GET + b"\r\n" + GET],
 )
-def test_a_request_must_come_in_time(start: bytes) -> None:
-    with serve_here(client_timeout=0.2) as server:
-        with connect(server) as sock:
-            sock.sendall(start)
-            answer = read_all(sock)
-        assert b"HTTP/1.1 408 Request Timeout" in answer
-        assert b"not complete within 0.2 seconds" in answer
-        server.check_unharmed()
+def test_a_request_must_come_in_time(start: bytes, impatient: ServerHere) -> None:
+    with connect(impatient) as sock:
+        sock.sendall(start)
+        answer = read_all(sock)
+    assert b"HTTP/1.1 408 Request Timeout" in answer
+    assert b"not complete within 0.2 seconds" in answer
+    impatient.check_unharmed()
 
 
 def test_a_request_that_takes_long_is_not_late() -> None:
@@ -82,19 +94,18 @@ def test_a_request_that_takes_long_is_not_late() -> None:
         assert asked.status == 200
 
 
-def test_who_does_not_read_is_dropped() -> None:
+def test_who_does_not_read_is_dropped(impatient: ServerHere) -> None:
     """An answer that fills the connection, to a client that looks away."""
-    with serve_here(client_timeout=0.2) as server:
-        sock = socket.socket()
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        sock.connect(("127.0.0.1", server.port))
-        line = b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"
-        with sock, contextlib.suppress(ConnectionResetError, BrokenPipeError):
-            sock.settimeout(20)
-            for _ in range(100_000):
-                sock.sendall(line)
-            pytest.fail("the server took 100,000 requests and kept as many answers")
-        server.check_unharmed()
+    sock = socket.socket()
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    sock.connect(("127.0.0.1", impatient.port))
+    line = b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n"
+    with sock, contextlib.suppress(ConnectionResetError, BrokenPipeError):
+        sock.settimeout(20)
+        for _ in range(100_000):
+            sock.sendall(line)
+        pytest.fail("the server took 100,000 requests and kept as many answers")
+    impatient.check_unharmed()
 
 
 # -- connections ----------------------------------------------------------------------------------
@@ -112,7 +123,10 @@ def test_the_oldest_that_only_waits_gives_way() -> None:
         assert b"HTTP/1.1 503" not in busy.recv(65536), "and the busy one too"
 
 
-def test_where_all_are_busy_a_new_one_may_ask_for_health_alone() -> None:
+def test_where_all_are_busy_a_new_one_may_ask_for_health_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    probe_early(monkeypatch)
     gate = threading.Event()
 
     def hold(record: StepRecord) -> None:
@@ -197,7 +211,8 @@ def test_a_death_is_logged_once_and_told_in_a_line(caplog: pytest.LogCaptureFixt
     assert [r for r in caplog.records if r.levelno >= logging.WARNING] == traced
 
 
-def test_a_step_that_hangs_turns_health_red() -> None:
+def test_a_step_that_hangs_turns_health_red(monkeypatch: pytest.MonkeyPatch) -> None:
+    probe_early(monkeypatch)
     gate = threading.Event()
 
     def hang(record: StepRecord) -> None:

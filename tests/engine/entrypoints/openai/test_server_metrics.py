@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,13 @@ for package in (
 
 from mini_vllm.config.engine import EngineConfig  # noqa: E402
 from mini_vllm.entrypoints.cli.serve import describe_kv_cache  # noqa: E402
-from tests.engine.helpers.server.server_helpers import ServerHere, serve_here, serve_there  # noqa: E402
+from mini_vllm.entrypoints.openai.__main__ import main  # noqa: E402
+from tests.engine.helpers.server.server_helpers import (  # noqa: E402
+    Answer,
+    ServerHere,
+    serve_app,
+    serve_here,
+)
 
 CAPTURE = Path(__file__).resolve().parents[4] / "tracks" / "captures" / "plain.metrics"
 """What a plain `vllm serve` of 0.22.1 showed on the same checkpoint."""
@@ -40,21 +47,26 @@ def labels(text: str) -> dict[str, set[str]]:
     return found
 
 
-def test_every_name_of_a_plain_vllm_server() -> None:
-    theirs = CAPTURE.read_text(encoding="utf-8")
+@pytest.fixture(scope="module")
+def plain() -> Iterator[ServerHere]:
+    """A server without flags, for tests that count nothing from zero."""
     with serve_here() as server:
-        server.complete(prompt="x", max_tokens=2)
-        server.complete(prompt="x", max_tokens=0)
-        ours = server.send("/metrics").body.decode()
+        yield server
+
+
+def test_every_name_of_a_plain_vllm_server(plain: ServerHere) -> None:
+    theirs = CAPTURE.read_text(encoding="utf-8")
+    plain.complete(prompt="x", max_tokens=2)
+    plain.complete(prompt="x", max_tokens=0)
+    ours = plain.send("/metrics").body.decode()
     assert kinds(theirs).items() <= kinds(ours).items()
     assert {n: k for n, k in labels(theirs).items() if labels(ours).get(n) != k} == {}
     assert len(kinds(theirs)) > 70
     assert set(kinds(ours)) - set(kinds(theirs)) == set(), "and no other"
 
 
-def test_waiting_requests_by_reason_and_the_engines_state() -> None:
-    with serve_here() as server:
-        sample = server.metrics()
+def test_waiting_requests_by_reason_and_the_engines_state(plain: ServerHere) -> None:
+    sample = plain.metrics()
     assert sample['vllm:num_requests_waiting_by_reason{reason="capacity"}'] == 0
     assert sample['vllm:num_requests_waiting_by_reason{reason="deferred"}'] == 0
     assert sample['vllm:engine_sleep_state{sleep_state="awake"}'] == 1
@@ -96,13 +108,13 @@ def test_http_requests_are_counted_as_vllm_counts_them() -> None:
         f"{OPEN_METRICS};version=1.0.0;escaping=allow-utf-8;q=0.6,text/plain;version=1.0.0;q=0.4",
     ],
 )
-def test_open_metrics_when_asked_for(accept: str) -> None:
+def test_open_metrics_when_asked_for(accept: str, plain: ServerHere) -> None:
     from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
-    with serve_here() as server:
-        server.complete(prompt="x", max_tokens=3)
-        answer = server.send("/metrics", headers={"Accept": accept})
-        plain = server.send("/metrics")
+    before = plain.metrics()["vllm:generation_tokens_total"]
+    plain.complete(prompt="x", max_tokens=3)
+    answer = plain.send("/metrics", headers={"Accept": accept})
+    text_format = plain.send("/metrics")
     assert answer.headers["content-type"].startswith(
         f"{OPEN_METRICS}; version=1.0.0; charset=utf-8"
     )
@@ -110,19 +122,18 @@ def test_open_metrics_when_asked_for(accept: str) -> None:
     assert text.endswith("# EOF\n")
     families = {family.name: family for family in text_string_to_metric_families(text)}
     total = {s.name: s.value for s in families["vllm:generation_tokens"].samples}
-    assert total["vllm:generation_tokens_total"] == 3
+    assert total["vllm:generation_tokens_total"] == before + 3
     assert '\nvllm:num_requests_running{engine="0"' in text
     assert families["vllm:time_to_first_token_seconds"].type == "histogram"
-    assert plain.headers["content-type"].startswith("text/plain; version=")
-    assert "# EOF" not in plain.body.decode()
+    assert text_format.headers["content-type"].startswith("text/plain; version=")
+    assert "# EOF" not in text_format.body.decode()
 
 
 @pytest.mark.parametrize(
     "accept", ["", "*/*", "text/html", f"{OPEN_METRICS};version=x", "a" * 4000, ";,;"]
 )
-def test_any_other_wish_gets_the_text_format(accept: str) -> None:
-    with serve_here() as server:
-        answer = server.send("/metrics", headers={"Accept": accept})
+def test_any_other_wish_gets_the_text_format(accept: str, plain: ServerHere) -> None:
+    answer = plain.send("/metrics", headers={"Accept": accept})
     assert answer.status == 200
     assert b"vllm:num_requests_running" in answer.body
 
@@ -141,13 +152,12 @@ def preflight(server: ServerHere, path: str = "/v1/chat/completions", **more: st
     return server.send(path, method="OPTIONS", headers={**PREFLIGHT, **more})
 
 
-def test_without_the_flag_no_page_may_use_the_server() -> None:
-    with serve_here() as server:
-        answer = preflight(server)
-        assert answer.status == 405
-        assert not [name for name in answer.headers if name.startswith("access-control")]
-        answer = server.send("/v1/models", headers={"Origin": PAGE})
-        assert "access-control-allow-origin" not in answer.headers
+def test_without_the_flag_no_page_may_use_the_server(plain: ServerHere) -> None:
+    answer = preflight(plain)
+    assert answer.status == 405
+    assert not [name for name in answer.headers if name.startswith("access-control")]
+    answer = plain.send("/v1/models", headers={"Origin": PAGE})
+    assert "access-control-allow-origin" not in answer.headers
 
 
 def test_a_page_that_is_named_may() -> None:
@@ -192,17 +202,26 @@ def test_any_page_and_what_else_vllm_has_flags_for() -> None:
         assert answer.headers["access-control-allow-credentials"] == "true"
 
 
-def test_the_flags_reach_the_server_and_it_says_what_its_cache_is() -> None:
+def test_the_flags_reach_the_server_and_it_says_what_its_cache_is(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The command in this process; `tests/authors/test_server_process.py` starts it in one of its own."""
+    answers: list[Answer] = []
+
+    def serve(app: Any, llm: Any, sock: Any, *, started: Callable[[], None], **rest: Any) -> int:
+        with serve_app(app, llm, sock) as server:
+            started()
+            answers.append(server.send("/version", headers={"Origin": PAGE}))
+        return 0
+
+    monkeypatch.setattr("mini_vllm.entrypoints.openai.run.serve", serve)
     flags = ("--allowed-origins", f'["{PAGE}"]', "--allow-credentials", "--num-gpu-blocks", "64")
-    with serve_there(*flags) as server:
-        answer = server.send("/version", headers={"Origin": PAGE})
-        assert answer.headers["access-control-allow-origin"] == PAGE
-        assert answer.headers["access-control-allow-credentials"] == "true"
-        assert server.process.stdout is not None
-        line = server.process.stdout.readline()
-    assert (
-        line == "mini-vllm: KV cache: 2.0 MiB, 64 blocks of 16 tokens; paged in as they are used\n"
-    )
+    assert main(["--port", "0", *flags]) == 0
+    (answer,) = answers
+    assert answer.headers["access-control-allow-origin"] == PAGE
+    assert answer.headers["access-control-allow-credentials"] == "true"
+    _, line = capsys.readouterr().out.splitlines()
+    assert line == "mini-vllm: KV cache: 2.0 MiB, 64 blocks of 16 tokens; paged in as they are used"
 
 
 @pytest.mark.parametrize("dtype", ["auto", "fp8"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -33,10 +34,16 @@ CONFIG: dict[str, Any] = {
 
 def random_weights(config: LlamaConfig, seed: int = 0) -> dict[str, np.ndarray]:
     """Float32 tensors for `config`, by name, of a size that makes attention pick out tokens."""
+    drawn = _draw(tuple(expected_tensors(config).items()), seed)
+    return {name: weight.copy() for name, weight in drawn.items()}
+
+
+@lru_cache(maxsize=16)
+def _draw(shapes: tuple[tuple[str, tuple[int, ...]], ...], seed: int) -> dict[str, np.ndarray]:
     rng = np.random.default_rng(seed)
     return {
         name: (rng.standard_normal(shape) * 0.3 + ("norm" in name)).astype(np.float32)
-        for name, shape in expected_tensors(config).items()
+        for name, shape in shapes
     }
 
 

@@ -20,6 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from mini_vllm.config.engine import EngineConfig
 from mini_vllm.engine.async_llm import AsyncLLM
 from mini_vllm.engine.llm_engine import LLMEngine
@@ -125,6 +127,12 @@ def open_request(
     return sock
 
 
+def probe_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server here asks a client that sends no more at once, not after 0.1 seconds, whether it still
+    reads. Until it has asked, the engine works for one that has left."""
+    monkeypatch.setattr("mini_vllm.entrypoints.openai.connection._FIRST_PROBE", 0.01)
+
+
 class ServerHere(Server):
     """A server in a thread of this process, its engine within reach."""
 
@@ -182,25 +190,34 @@ def serve_here(
     config: EngineConfig | None = None, llm: AsyncLLM | None = None, **settings: Any
 ) -> Iterator[ServerHere]:
     """A server in a thread."""
-    import uvicorn
-
     from mini_vllm.entrypoints.openai.app import build_app
-    from mini_vllm.entrypoints.openai.run import make_config
 
     llm = llm or AsyncLLM(config=config)
     with bind("127.0.0.1", 0) as sock:
-        app = build_app(llm, ServerSettings(**settings))
-        server = uvicorn.Server(make_config(app, "critical"))
-        thread = threading.Thread(target=server.run, args=([sock],), daemon=True)
-        thread.start()
         try:
-            here = ServerHere(sock.getsockname()[1], llm, app.state.serving)
-            here.wait_until(lambda: server.started, "the server has started")
-            yield here
+            with serve_app(build_app(llm, ServerSettings(**settings)), llm, sock) as here:
+                yield here
         finally:
-            server.should_exit = True
-            thread.join(PATIENCE)
             llm.shutdown(PATIENCE)
+
+
+@contextlib.contextmanager
+def serve_app(app: Any, llm: AsyncLLM, sock: socket.socket) -> Iterator[ServerHere]:
+    """Uvicorn in a thread, around an application that exists."""
+    import uvicorn
+
+    from mini_vllm.entrypoints.openai.run import make_config
+
+    server = uvicorn.Server(make_config(app, "critical"))
+    thread = threading.Thread(target=server.run, args=([sock],), daemon=True)
+    thread.start()
+    try:
+        here = ServerHere(sock.getsockname()[1], llm, app.state.serving)
+        here.wait_until(lambda: server.started, "the server has started")
+        yield here
+    finally:
+        server.should_exit = True
+        thread.join(PATIENCE)
 
 
 class ServerThere(Server):
