@@ -221,7 +221,7 @@ def test_a_learner_sees_the_learners_commands(capsys: Capsys) -> None:
 
     assert listed() == [
         "list", "track", "next", "grade", "hint", "watch", "diff", "reset", "doctor", "assemble", "compare",
-        "kernel", "author",
+        "drift", "kernel", "author",
     ]  # fmt: skip
     assert listed("author") == list(AUTHORS)
 

@@ -35,6 +35,9 @@ class DraftScheduling:
 
     requests: dict[str, Request]
     max_model_len: int
+    step_class: type[Step] = (
+        Step  # another in later releases, where drafts count otherwise (`releases.py`)
+    )
 
     def _set_speculation(self, spec: SpeculativeConfig | None) -> None:
         self.num_spec_tokens = spec.num_spec_tokens if spec is not None else 0

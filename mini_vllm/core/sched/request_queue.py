@@ -134,6 +134,10 @@ class RequestQueues:
             grammar that is still being compiled. Later steps try them again.
     """
 
+    # What a later release decides otherwise in the middle of a method (`releases.py`).
+    recounts_victims = False
+    serves_behind_victims = False
+
     def _make_queues(self, policy: SchedulingPolicy) -> None:
         self.policy = policy
         self.running: list[Request] = []

@@ -56,11 +56,6 @@ class Scheduler(RequestQueues, DraftScheduling):
     Source: `vllm/v1/core/sched/scheduler.py:64 Scheduler`.
     """
 
-    # What a later release decides otherwise in the middle of a method (`releases.py`).
-    step_class: type[Step] = Step
-    recounts_victims = False
-    serves_behind_victims = False
-
     def __init__(
         self,
         config: ResolvedConfig,
@@ -351,10 +346,8 @@ class Scheduler(RequestQueues, DraftScheduling):
         )
 
     def _pop_victim(self) -> Request:
-        """Take the request to preempt out of `running`: the last, or the least important.
-
-        By id among equals, so that one of them always gets on (see `upstream_scheduler.py`).
-        """
+        """Take the request to preempt out of `running`: the last, or the least important; by id among
+        equals, so that one of them always gets on (see `upstream_scheduler.py`)."""
         if self.policy is SchedulingPolicy.FCFS:
             return self.running.pop()
         preempted_req = max(self.running)  # by `Request.__lt__`
