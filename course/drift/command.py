@@ -11,7 +11,14 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from course.drift.compare import Comparison, Results, compare, is_digest, recorded_releases
+from course.drift.compare import (
+    Comparison,
+    Results,
+    compare,
+    explain_first,
+    is_digest,
+    recorded_releases,
+)  # fmt: skip
 from course.drift.record import fetch, record
 from course.learner.labs import CourseError
 from mini_vllm.core.sched.releases import PIN, RELEASES, rules_of
@@ -33,6 +40,14 @@ def drift(
             help="Fetch this release and record it, in SETUP.md's second environment. Takes some minutes.",
         ),
     ] = False,
+    show: Annotated[
+        tuple[str, str] | None,
+        typer.Option(
+            metavar="GROUP NAME",
+            help="The first step at which this workload differs, vLLM's beside the engine's. Needs the "
+            "second environment, as --record.",
+        ),
+    ] = None,
     scheduler: Annotated[
         str | None,
         typer.Option(
@@ -53,6 +68,9 @@ def drift(
     if record_it:
         results = Results(release, str(datetime.date.today()), tuple(record(fetch(release))))
         console.print(f"wrote {results.save().relative_to(Path.cwd())}")
+    if show is not None:
+        console.print(explain_first(release, *show), markup=False)
+        return
     if scheduler is None:
         found = compare(release)
         who = "by its rules"
@@ -74,11 +92,15 @@ def drift(
             if rule.first == release:
                 console.print(f"New in {release}, {rule.name}: {rule.says}")
     unlike = [one for one in found if one.explained is False]
-    for one in unlike[:10]:
+    if unlike:
+        console.print(f"{len(unlike)} unexplained, plain ones first:")
+    for one in sorted(unlike, key=lambda one: len(one.case.work["config"]))[:10]:
         console.print(f"unexplained: {one.case.group} {one.case.name}")
     unended = Counter(one.outcome for one in found if not is_digest(one.outcome))
     for outcome, count in unended.items():
-        console.print(f"{count} that vLLM {release} does not bring to an end: {outcome}")
+        console.print(
+            f"{count} that vLLM {release} does not bring to an end (see docs/RELEASES.md): {outcome}"
+        )
     if unlike:
         raise typer.Exit(1)
 

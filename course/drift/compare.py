@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from course.drift.workloads import Case, cases, digest
+from course.drift.record import fetch, record_one
+from course.drift.workloads import STEPS, Case, cases, digest
 from course.learner.labs import CourseError
 from course.parity.decisions import mini_parts
 from course.parity.record import record
@@ -79,6 +80,27 @@ def is_digest(outcome: str) -> bool:
     return len(outcome) == 10
 
 
+def _maker(
+    case: Case, rules: Iterable[Rule], scheduler_class: Callable[..., Any] | None = None
+) -> Callable[..., Any]:
+    priority = case.work["config"]["policy"] == "priority"
+    usual: Callable[..., Any]
+    if case.ahead:
+        usual = UpstreamAsyncScheduler if priority else AsyncScheduler
+    else:
+        usual = UpstreamScheduler if priority else Scheduler
+
+    def make_scheduler(*args: Any) -> Any:
+        scheduler = (scheduler_class or usual)(*args)
+        put_on(scheduler, rules)
+        manager = getattr(scheduler, "kv_cache_manager", None)
+        if manager is not None:  # vLLM accepts what might come to need more than there is
+            manager.max_blocks_needed = lambda *args: 0
+        return scheduler
+
+    return make_scheduler
+
+
 def decide(
     case: Case,
     rules: Iterable[Rule] = (),
@@ -91,24 +113,9 @@ def decide(
         scheduler_class: decides in the place of the engine's own, which does under `priority` what vLLM does.
         fields: of the steps, look at these only.
     """
-    priority = case.work["config"]["policy"] == "priority"
-    usual: Callable[..., Any]
-    if case.ahead:
-        usual = UpstreamAsyncScheduler if priority else AsyncScheduler
-    else:
-        usual = UpstreamScheduler if priority else Scheduler
-
-    def make(*args: Any) -> Any:
-        scheduler = (scheduler_class or usual)(*args)
-        put_on(scheduler, rules)
-        return scheduler
-
     try:
-        parts = mini_parts(case.work["config"], make)
-        manager = getattr(parts.scheduler, "kv_cache_manager", None)
-        if manager is not None:  # vLLM accepts what might come to need more than there is
-            manager.max_blocks_needed = lambda *args: 0
-        return digest(record(case.work, parts, case.ahead), fields)
+        parts = mini_parts(case.work["config"], _maker(case, rules, scheduler_class))
+        return digest(record(case.work, parts, case.ahead, STEPS), fields)
     except Exception as error:
         return f"{type(error).__name__}: {error}"
 
@@ -169,3 +176,28 @@ def scheduled_otherwise(release: str) -> int:
         for case, outcome in ended
         if is_digest(outcome)
     )
+
+
+def explain_first(release: str, group: str, name: str) -> str:
+    """The first step at which the engine by the release's rules differs from the release, each field of both.
+
+    Raises CourseError if there is no such workload, or this environment cannot run vLLM.
+    """
+    number = next((i for i, c in enumerate(cases()) if (c.group, c.name) == (group, name)), None)
+    if number is None:
+        raise CourseError(
+            f"there is no workload {group!r} {name!r}: course drift {release} names them"
+        )
+    case, theirs = cases()[number], record_one(fetch(release), number)
+    rules = rules_of(release if release in RELEASES else RELEASES[-1])
+    ours = record(
+        case.work, mini_parts(case.work["config"], _maker(case, rules)), case.ahead, STEPS
+    )
+    for step, (one, other) in enumerate(zip(theirs["steps"], ours["steps"], strict=False)):
+        unlike = [key for key in one if one.get(key) != other.get(key)]
+        if unlike:
+            lines = [f"{case.work['config']}", f"step {step}:"]
+            for key in unlike:
+                lines += [f"  {key}", f"    vLLM {one.get(key)}", f"    here {other.get(key)}"]
+            return "\n".join(lines)
+    return f"{len(ours['steps'])} steps, none differs"

@@ -1,6 +1,6 @@
 """What a user gets who sets nothing, by release: the defaults as they are declared, and as they are resolved.
 
-    python -m course.drift.defaults        asks every release, ten seconds a machine, and writes what changed
+    python -m course.drift.defaults        asks every release, 15 s a machine, and writes what changed
 
 Resolved are those of Llama-3.1-8B's shape, under `LLM` and under `vllm serve`, on an H100, an A10 and a CPU.
 The GPUs are lab 04-04's stand-in: vLLM's CUDA platform, told which card it is on.

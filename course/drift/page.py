@@ -1,7 +1,7 @@
 """The tables of docs/RELEASES.md, made of the committed results and of `releases.py`.
 
 python -m course.drift.page            writes them
-python -m course.drift.page --count    counts first how often each rule matters, some seconds a rule
+python -m course.drift.page --count    counts first how often each rule matters, half a minute a rule
 """
 
 from __future__ import annotations
@@ -41,8 +41,12 @@ _VLLM = "https://github.com/vllm-project/vllm/issues"
 def read_counts() -> dict[str, int]:
     """As counted last: of each rule's name, in how many workloads it matters in its first release; of each
     release, in how many something else is scheduled."""
-    lines = COUNTS.read_text(encoding="utf-8").splitlines()
-    return {name: int(count) for name, count in (line.split("\t") for line in lines)}
+    lines = COUNTS.read_text(encoding="utf-8").splitlines() if COUNTS.is_file() else []
+    counted = {name: int(count) for name, count in (line.split("\t") for line in lines)}
+    missing = {*(rule.name for rule in RULES), *recorded_releases()[1:]} - counted.keys()
+    if missing:
+        raise CourseError(f"not counted yet: {', '.join(sorted(missing))}. Run with --count")
+    return counted
 
 
 def make_page(text: str) -> str:
@@ -100,7 +104,8 @@ def rules() -> str:
     for rule in RULES:
         span = rule.first
         if rule.until is not None:
-            span += f" to {RELEASES[RELEASES.index(rule.until) - 1]}"
+            last = RELEASES[RELEASES.index(rule.until) - 1]
+            span += " only" if last == rule.first else f" to {last}"
         rows.append([span, rule.name, rule.says, _link(rule), str(counted[rule.name])])
     return _table(["from", "what", "rule", "source", "matters in"], rows)
 

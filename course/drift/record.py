@@ -1,6 +1,6 @@
 """Have a release's own scheduler decide all workloads.
 
-    python -m course.drift.record OUT      with the release's `vllm` first on PYTHONPATH
+    python -m course.drift.record OUT [NUMBER]      with the release's `vllm` first on PYTHONPATH
 
 `fetch` unpacks the Python of a release's wheel, which is all that a scheduler needs; the environment is the
 second one of SETUP.md, whose torch does for later releases, too. A workload that a release does not bring to
@@ -16,17 +16,14 @@ import sys
 import tempfile
 import traceback
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from course.drift.workloads import Case, cases, digest
+from course.drift.workloads import STEPS, Case, cases, digest
 from course.learner.labs import CourseError
 from course.parity import record as recorder
 
 ROOT = Path(__file__).parents[2]
-STEPS = 3000
-"""A workload that takes more does not end: the longest takes some hundred."""
 _ENDINGS = (".py", ".json", ".jinja", "METADATA", "entry_points.txt", "RECORD")
 SETTINGS = {
     "HF_HUB_OFFLINE": "1",
@@ -77,21 +74,30 @@ def record(tree: Path) -> list[str]:
 
     Raises CourseError if this environment cannot run it.
     """
+    outcomes: list[str] = _run(tree)
+    return outcomes
+
+
+def record_one(tree: Path, number: int) -> Any:
+    """The whole trace of one workload, by its place among `cases`. Raises CourseError as `record`."""
+    return _run(tree, str(number))
+
+
+def _run(tree: Path, *number: str) -> Any:
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "outcomes.json"
-        command = [sys.executable, "-m", "course.drift.record", str(out)]
+        command = [sys.executable, "-m", "course.drift.record", str(out), *number]
         settings = os.environ | SETTINGS | {"PYTHONPATH": f"{tree}{os.pathsep}{ROOT}"}
         done = subprocess.run(command, env=settings, capture_output=True, encoding="utf-8")
         if done.returncode or not out.is_file():
             raise CourseError(f"{tree} could not be recorded: {done.stderr[-600:]}")
-        outcomes: list[str] = json.loads(out.read_text(encoding="utf-8"))
-        return outcomes
+        return json.loads(out.read_text(encoding="utf-8"))
 
 
 def _outcome(case: Case) -> str:
     try:
         parts = recorder.vllm_parts(case.work["config"], case.ahead)
-        return digest(recorder.record(case.work, parts, case.ahead))
+        return digest(recorder.record(case.work, parts, case.ahead, STEPS))
     except ImportError:
         raise
     except Exception as error:
@@ -102,15 +108,15 @@ def _outcome(case: Case) -> str:
         return f"{type(error).__name__} at {place}: {frame.line}"
 
 
-def _outcomes() -> Iterator[str]:
-    recorder.STEP_LIMIT = STEPS
-    for case in cases():
-        yield _outcome(case)
-
-
 def main(argv: list[str] | None = None) -> int:
-    (out,) = sys.argv[1:] if argv is None else argv
-    found: list[Any] = list(_outcomes())
+    out, *number = sys.argv[1:] if argv is None else argv
+    found: Any
+    if number:
+        case = cases()[int(number[0])]
+        parts = recorder.vllm_parts(case.work["config"], case.ahead)
+        found = recorder.record(case.work, parts, case.ahead, STEPS)
+    else:
+        found = [_outcome(case) for case in cases()]
     Path(out).write_text(json.dumps(found), encoding="utf-8")
     return 0
 

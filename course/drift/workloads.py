@@ -17,6 +17,9 @@ RECORDED = ("scheduler", "async-scheduler", "drafts", "kv-cache-groups", "kv-cac
 SEEDS = range(7000, 7007)
 """Of the fresh workloads: each seed gives one of each shape, scheduled synchronously and asynchronously."""
 
+STEPS = 3000
+"""A workload that takes more does not end: the longest takes some hundred."""
+
 
 @dataclass(frozen=True)
 class Case:

@@ -202,10 +202,12 @@ _MODEL = {
 }
 
 
-def record(work: Workload, parts: Parts, async_scheduling: bool = False) -> Trace:
+def record(
+    work: Workload, parts: Parts, async_scheduling: bool = False, step_limit: int = STEP_LIMIT
+) -> Trace:
     """Drive the scheduler until the workload is done; the trace of what it decided.
 
-    Raises RuntimeError if it is not done after `STEP_LIMIT` steps, or turns.
+    Raises RuntimeError if it is not done after `step_limit` steps, or turns.
     """
     run: Run | AsyncRun
     steps: list[Any] = []
@@ -213,11 +215,11 @@ def record(work: Workload, parts: Parts, async_scheduling: bool = False) -> Trac
         run = AsyncRun(work, parts)
         for call in run.calls():
             steps.append(call)
-            _check_limit(work, run)
+            _check_limit(work, run, step_limit)
     else:
         run = Run(work, parts)
         while not run.done:
-            _check_limit(work, run)
+            _check_limit(work, run, step_limit)
             run.arrive()
             steps.append(run.decide())
     trace: Trace = {
@@ -234,9 +236,9 @@ def record(work: Workload, parts: Parts, async_scheduling: bool = False) -> Trac
     return trace
 
 
-def _check_limit(work: Workload, run: Run) -> None:
-    if run.step == STEP_LIMIT:
-        raise RuntimeError(f"seed {work['seed']}: not done after {STEP_LIMIT} steps")
+def _check_limit(work: Workload, run: Run, step_limit: int) -> None:
+    if run.step == step_limit:
+        raise RuntimeError(f"seed {work['seed']}: not done after {step_limit} steps")
 
 
 def _workloads(args: argparse.Namespace) -> Iterator[tuple[Workload, bool]]:
