@@ -122,7 +122,7 @@ def test_another_scheduler_is_compared(tmp_path: Path, capsys: pytest.CaptureFix
     mine = tmp_path / "mine.py"
     mine.write_text("from mini_vllm.core.sched.scheduler import Scheduler\n", encoding="utf-8")
     assert main([NEWEST, "--scheduler", f"{mine}:Scheduler"]) == 1
-    assert "unexplained: scheduler 1\n" in capsys.readouterr().out
+    assert "unexplained, plain ones first" in capsys.readouterr().out
     assert main([NEWEST, "--scheduler", f"{mine}:Nothing"]) == 2
     assert "has no class Nothing" in capsys.readouterr().err
 
