@@ -133,16 +133,17 @@ def _become(machine: str) -> None:
 
 
 def changes() -> list[tuple[str, ...]]:
-    """(release, machine, name, before, now) of each default that is another than in the release before. Names
-    that are new or gone are left out: only what a user had and now has otherwise."""
+    """(release, machine, name, before, now) of each default that is another than in the release before, among
+    those that the pin has, too."""
     found: list[tuple[str, ...]] = []
-    before: dict[str, dict[str, str]] = {}
-    for release in RELEASES:
+    at_pin = {machine: ask(RELEASES[0], machine) for machine in MACHINES}
+    before = at_pin
+    for release in RELEASES[1:]:
         now = {machine: ask(release, machine) for machine in MACHINES}
         for machine, settings in now.items():
             for key, value in settings.items():
-                then = before.get(machine, {}).get(key, value)
-                if then != value:
+                then = before[machine].get(key, value)
+                if then != value and key in at_pin[machine]:
                     found.append((release, machine, key, then, value))
         before = now
     return found
