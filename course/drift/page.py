@@ -76,32 +76,30 @@ def releases() -> str:
     """A row a release: workloads of each column that it decides otherwise than the pin."""
     at_pin = before = load(PIN).outcomes
     counted = read_counts()
+    columns = {
+        name: [
+            i
+            for i, case in enumerate(cases())
+            if (case.group.startswith(begin) if begin.endswith(" ") else case.group == begin)
+        ]
+        for name, begin in GROUPS.items()
+    }
     rows = []
     for release in recorded_releases()[1:]:
         outcomes = load(release).outcomes
-        cells = []
-        for begin in GROUPS.values():
-            here = [
-                i
-                for i, case in enumerate(cases())
-                if (case.group.startswith(begin) if begin.endswith(" ") else case.group == begin)
-            ]
-            cells.append(f"{sum(outcomes[i] != at_pin[i] for i in here)} of {len(here)}")
+        cells = [str(sum(outcomes[i] != at_pin[i] for i in here)) for here in columns.values()]
         since = sum(now != then for now, then in zip(outcomes, before, strict=True))
-        new = [rule.name for rule in RULES if rule.first == release]
-        new += [f"no longer: {rule.name}" for rule in RULES if rule.until == release]
-        told = [str(counted[release]), str(since), "; ".join(new) or "nothing"]
-        rows.append([release, *cells, *told])
+        rows.append([release, *cells, str(counted[release]), str(since)])
         before = outcomes
-    head = ["release", *GROUPS, "scheduled otherwise", "unlike the one before", "new"]
-    return _table(head, rows)
+    names = [f"{name} ({len(here)})" for name, here in columns.items()]
+    return _table(["release", *names, "scheduled", "since last"], rows)
 
 
 def rules() -> str:
     """A row a rule."""
     counted = read_counts()
     rows = []
-    for rule in RULES:
+    for rule in sorted(RULES, key=lambda rule: RELEASES.index(rule.first)):
         span = rule.first
         if rule.until is not None:
             last = RELEASES[RELEASES.index(rule.until) - 1]

@@ -21,6 +21,7 @@ from functools import cache, lru_cache
 from typing import Any
 
 from mini_vllm.config.engine import EngineConfig, ResolvedConfig
+from mini_vllm.config.scheduler import PIN
 from mini_vllm.core.request import Request
 from mini_vllm.core.sched.output import DraftTokenIds, ModelRunnerOutput
 from mini_vllm.core.sched.scheduler import Scheduler
@@ -83,7 +84,12 @@ def mini_parts(
             block_size=block_size,
         )
 
-    return SimParts(make_scheduler(config), make_request, _make_output, async_scheduling)
+    scheduler = make_scheduler(config)
+    if config.rules != PIN:
+        from mini_vllm.core.sched.releases import put_on, rules_of
+
+        put_on(scheduler, rules_of(config.rules))
+    return SimParts(scheduler, make_request, _make_output, async_scheduling)
 
 
 def _make_output(req_ids: list[str], sampled: list[list[int]]) -> ModelRunnerOutput:

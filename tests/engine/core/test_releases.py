@@ -15,6 +15,7 @@ from mini_vllm.core.sched.async_scheduler import AsyncScheduler
 from mini_vllm.core.sched.releases import PIN, RELEASES, RULES, put_on, rules_of
 from mini_vllm.core.sched.scheduler import Scheduler
 from mini_vllm.engine.parts import DEFAULT_PARTS
+from mini_vllm.sim.simulator import mini_parts as sim_parts
 
 CHECKPOINTS = Path(mini_vllm.__file__).parent / "checkpoints"
 NEWEST = RELEASES[-1]
@@ -130,3 +131,10 @@ def test_no_token_of_a_model_with_windows_depends_on_the_rules(tmp_path: Path) -
         for release in ("0.23.0", NEWEST):
             settings = {"num_gpu_blocks": 90, "async_scheduling": drafter == "none"}
             assert tokens(release, drafter, tmp_path / "windowed", **settings) == at_pin
+
+
+def test_the_simulator_decides_by_the_rules_too() -> None:
+    config = EngineConfig(max_model_len=64, num_gpu_blocks=20, rules=NEWEST)
+    assert "free_blocks" in vars(sim_parts(config).scheduler.kv_cache_manager.block_pool)
+    config = EngineConfig(max_model_len=64, num_gpu_blocks=20)
+    assert "free_blocks" not in vars(sim_parts(config).scheduler.kv_cache_manager.block_pool)
