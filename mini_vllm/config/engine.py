@@ -117,7 +117,8 @@ class EngineConfig(CacheConfig, SchedulerConfig, CompilationConfig):
                 "'ngram': it reads tokens that are still in flight"
             )
         padded = 1 + speculation.num_spec_tokens
-        if self.rules not in RELEASES[:3] and 0 < self.long_prefill_token_threshold < padded:
+        pads = RELEASES.index(self.rules) >= RELEASES.index("0.25.0")
+        if pads and 0 < self.long_prefill_token_threshold < padded:
             raise ValueError(
                 f"long_prefill_token_threshold ({self.long_prefill_token_threshold}) must be 0 or at least "
                 f"1 + num_speculative_tokens ({padded}) with rules {self.rules!r}: from 0.25.0 on vLLM pads "

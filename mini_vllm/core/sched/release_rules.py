@@ -37,7 +37,12 @@ from mini_vllm.utils.math import cdiv
 
 def _wrap(owner: object, name: str, around: Callable[..., Any]) -> None:
     """Let `around(inner, ...)` stand for this object's method, which it is given as `inner`."""
-    setattr(owner, name, partial(around, getattr(owner, name)))
+    _replace(owner, name, partial(around, getattr(owner, name)))
+
+
+def _replace(owner: object, name: str, other: object) -> None:
+    """Give this object an attribute of its own, which hides that of its class."""
+    setattr(owner, name, other)
 
 
 def _groups(scheduler: Scheduler) -> Sequence[SingleTypeKVCacheManager]:
@@ -67,11 +72,11 @@ def free_windows_first(scheduler: Scheduler) -> None:
     usual = pool.free_blocks
 
     def around(inner: Callable[..., None], *args: Any) -> None:
-        setattr(pool, "free_blocks", partial(_free_unhashed_first, pool))  # noqa: B010
+        _replace(pool, "free_blocks", partial(_free_unhashed_first, pool))
         try:
             inner(*args)
         finally:
-            setattr(pool, "free_blocks", usual)  # noqa: B010
+            _replace(pool, "free_blocks", usual)
 
     for group in _groups(scheduler):
         _wrap(group, "remove_skipped_blocks", around)
@@ -81,13 +86,13 @@ def free_windows_first(scheduler: Scheduler) -> None:
 
 def free_all_unhashed_first(scheduler: Scheduler) -> None:
     pool = scheduler.kv_cache_manager.block_pool
-    setattr(pool, "free_blocks", partial(_free_unhashed_first, pool))  # noqa: B010
+    _replace(pool, "free_blocks", partial(_free_unhashed_first, pool))
 
 
 def free_as_ever_without_caching(scheduler: Scheduler) -> None:
     pool = scheduler.kv_cache_manager.block_pool
     if not scheduler.config.enable_prefix_caching:
-        setattr(pool, "free_blocks", partial(type(pool).free_blocks, pool))  # noqa: B010
+        _replace(pool, "free_blocks", partial(type(pool).free_blocks, pool))
 
 
 def cache_nothing_of_one_token(scheduler: Scheduler) -> None:
@@ -101,8 +106,8 @@ def cache_nothing_of_one_token(scheduler: Scheduler) -> None:
         return
     for group in _groups(scheduler):
         if isinstance(group, SlidingWindowManager) and group.sliding_window == 1:
-            setattr(group, "cache_blocks", partial(count_only, group))  # noqa: B010
-            setattr(group, "serves_hits", lambda *args: False)  # noqa: B010
+            _replace(group, "cache_blocks", partial(count_only, group))
+            _replace(group, "serves_hits", lambda *args: False)
 
 
 def _in_flight(scheduler: Scheduler) -> Counter[str]:
@@ -126,7 +131,7 @@ def _in_flight(scheduler: Scheduler) -> Counter[str]:
 
     _wrap(scheduler, "schedule", schedule)
     _wrap(scheduler, "update_from_output", update)
-    setattr(scheduler, "tokens_in_flight", tokens)  # noqa: B010
+    _replace(scheduler, "tokens_in_flight", tokens)
     return tokens
 
 
@@ -252,7 +257,7 @@ def count_draft_rows_by_request(scheduler: Scheduler) -> None:
     rows = config.speculation.max_num_new_slots_for_drafting if config.speculation else 0
     if rows:
         scheduler.max_num_scheduled_tokens = config.token_budget
-        setattr(scheduler, "step_class", partial(_StepWithDraftRows, rows))  # noqa: B010
+        _replace(scheduler, "step_class", partial(_StepWithDraftRows, rows))
 
 
 def _hybrid_coordinator(scheduler: Scheduler) -> HybridKVCacheCoordinator | None:
@@ -292,7 +297,7 @@ def cache_what_eagle_gives_up(scheduler: Scheduler) -> None:
             return True
         return position > 0 and (position - 1) % between >= between - needed
 
-    setattr(coordinator, "cache_blocks", cache_blocks)  # noqa: B010
+    _replace(coordinator, "cache_blocks", cache_blocks)
     for group in coordinator.single_type_managers:
         if isinstance(group, SlidingWindowManager):
             _wrap(group, "serves_hits", partial(serves_hits, group))
@@ -384,11 +389,11 @@ def publish_with_the_result(scheduler: Scheduler) -> None:
         running = request.status is RequestStatus.RUNNING
         known_late = request.num_output_placeholders > 0 or scheduler.num_spec_tokens > 0
         usual = manager.cache_blocks
-        setattr(manager, "cache_blocks", lambda *args: None)  # noqa: B010
+        _replace(manager, "cache_blocks", lambda *args: None)
         try:
             kept, stopped = inner(request, new_token_ids)
         finally:
-            setattr(manager, "cache_blocks", usual)  # noqa: B010
+            _replace(manager, "cache_blocks", usual)
         request.num_computed_tokens -= len(new_token_ids) - len(kept)
         if running and known_late:
             num_known = request.num_computed_tokens - tokens[request.request_id]

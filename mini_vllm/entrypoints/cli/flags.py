@@ -138,7 +138,7 @@ def add_engine_flags(parser: argparse.ArgumentParser, with_model: bool = True) -
     )  # fmt: skip
     group.add_argument(
         "--rules", choices=RELEASES, default=PIN, metavar="RELEASE",
-        help="decide as the scheduler of this release of vLLM does, up to 0.33.0 (0.22.1)",
+        help=f"decide as the scheduler of this release of vLLM does, up to {RELEASES[-1]} ({PIN})",
     )  # fmt: skip
     group.add_argument(
         "--speculative-config", "-sc", type=json_object, metavar="JSON",
