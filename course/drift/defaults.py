@@ -116,7 +116,7 @@ def _resolved(context: str) -> dict[str, str]:
         return found
 
 
-def _become(machine: str) -> None:
+def become(machine: str) -> None:
     spec = importlib.util.spec_from_file_location("drift_stand_in", ROOT / _STAND_IN)
     assert spec is not None
     assert spec.loader is not None
@@ -157,7 +157,7 @@ def main(argv: list[str] | None = None) -> int:
         return 0
     out, machine = arguments
     if machine != "CPU":
-        _become(machine)
+        become(machine)
     found = _declared() if machine == "CPU" else {}
     for context, name in (("LLM_CLASS", "LLM"), ("OPENAI_API_SERVER", "vllm serve")):
         found |= {f"{name} {key}": value for key, value in _resolved(context).items()}

@@ -20,6 +20,7 @@ from course.drift.compare import (
     scheduled_otherwise,
 )  # fmt: skip
 from course.drift.defaults import CHANGES, MACHINES
+from course.drift.parts import table as parts_table
 from course.drift.workloads import cases
 from course.learner.labs import CourseError
 from mini_vllm.core.sched.releases import PIN, RELEASES, RULES, Rule
@@ -56,6 +57,7 @@ def make_page(text: str) -> str:
         "releases": releases(),
         "rules": rules(),
         "unended": unended(),
+        "parts": parts(),
         "defaults": defaults(),
     }
     for name, table in tables.items():
@@ -121,6 +123,11 @@ def unended() -> str:
         if found:
             rows.append([release, str(never), str(found.total() - never)])
     return _table(["release", "never admitted", "ends the engine"], rows)
+
+
+def parts() -> str:
+    """A row for each part that was compared beside the scheduler."""
+    return _table(["part", "cases", "unchanged to", "then"], parts_table())
 
 
 def defaults() -> str:

@@ -22,6 +22,10 @@ from course.drift.compare import (
     scheduled_otherwise,
 )
 from course.drift.page import PAGE, make_page, read_counts
+from course.drift.part_cases import PARTS
+from course.drift.parts import ask
+from course.drift.parts import digest as parts_digest
+from course.drift.parts import read as read_parts
 from course.drift.workloads import Case, cases, digest, golden
 from course.learner.labs import CourseError
 from course.parity.workloads import workload
@@ -102,7 +106,23 @@ def test_the_counts_are_right() -> None:
 def test_the_page_has_the_tables() -> None:
     text = PAGE.read_text(encoding="utf-8")
     assert make_page(text) == text, "run: python -m course.drift.page"
-    assert text.count("<!-- end -->") == 4
+    assert text.count("<!-- end -->") == 5
+
+
+def test_each_part_is_recorded_in_each_release() -> None:
+    recorded = {(row.release, row.part): row for row in read_parts()}
+    assert list(recorded) == [(release, part) for release in RELEASES for part in PARTS]
+    for (release, part), row in recorded.items():
+        assert row.cases == PARTS[part].cases
+        assert (row.digest == recorded[PIN, part].digest) == (not row.differ)
+        assert not (row.reason and release == PIN)
+
+
+@pytest.mark.vllm
+def test_a_part_of_the_pin_does_as_recorded() -> None:
+    part = "n-gram proposer"
+    recorded = next(row for row in read_parts() if (row.release, row.part) == (PIN, part))
+    assert parts_digest(ask(None, [part])[part]) == recorded.digest
 
 
 def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:
