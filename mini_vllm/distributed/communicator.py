@@ -1,7 +1,7 @@
 """What ranks say to each other, and a ledger of it.
 
 Mirrors `vllm/distributed/communication_op.py` and
-`vllm/distributed/device_communicators/base_device_communicator.py:163 DeviceCommunicatorBase`. Upstream a
+`vllm/distributed/device_communicators/base_device_communicator.py:118 DeviceCommunicatorBase`. Upstream a
 model's layers call functions that look their group up; here a rank's model is given its communicator.
 
 Left out: reduce-scatter, all-to-all, groups inside the world.

@@ -82,9 +82,9 @@ class Pipeline:
         return self.rank == self.size - 1
 
     def send(self, *arrays: Array) -> None:
-        """Hand arrays to the stage behind. Where the ranks of this stage are several, each sends its share:
-        all have the same numbers (`vllm/distributed/parallel_state.py:913 in
-        GroupCoordinator._should_use_all_gather`)."""
+        """Hand arrays to the stage behind. Where the ranks of this stage are several, each sends its share,
+        since all have the same numbers
+        (`vllm/distributed/parallel_state.py:819 GroupCoordinator._should_use_all_gather`)."""
         for array in arrays:
             share = array
             if array.size % self._tensor.world_size == 0:

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 from mini_vllm.attention.registry import get_backend
 from mini_vllm.config.cache import DEFAULT_KV_CACHE_BYTES
 from mini_vllm.config.engine import EngineConfig, ResolvedConfig
-from mini_vllm.config.moe import MoeConfig
 from mini_vllm.core.kv_cache_groups import block_bytes, get_kv_cache_config
 from mini_vllm.core.kv_cache_manager import KVCacheManager
 from mini_vllm.engine.parts import DEFAULT_PARTS, EngineParts
@@ -42,7 +41,7 @@ def resolve_config(config: EngineConfig, model: ModelForTextGeneration) -> Resol
     Raises ValueError if `max_model_len` is more than the model was made for, if the memory holds
     fewer than 2 blocks, or if the settings ask for more memory than there is.
     """
-    if config.enable_expert_parallel and not isinstance(model.config, MoeConfig):
+    if config.enable_expert_parallel and not hasattr(model.config, "num_experts"):
         raise ValueError(
             "enable_expert_parallel is for a model with experts, and this "
             f"{model.config.architecture} has none"

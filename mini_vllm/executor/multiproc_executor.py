@@ -43,7 +43,7 @@ class MultiprocExecutor(Executor):
         pipeline_parallel_size: stages.
         max_concurrent_batches: plans that the core may hand over before it asks for a result: as many as
             there are stages
-            (`vllm/v1/executor/multiproc_executor.py:476 MultiprocExecutor.max_concurrent_batches`).
+            (`vllm/v1/executor/multiproc_executor.py:475 MultiprocExecutor.max_concurrent_batches`).
 
     Attributes:
         output_rank: the one that answers where one answer is enough: the first of the last stage

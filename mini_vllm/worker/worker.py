@@ -36,7 +36,7 @@ class Worker:
         Args:
             sampled: by request, what the last stage has sampled since the plan before. The other stages must
                 be told; upstream the plan has it
-                (`vllm/v1/core/sched/output.py:107 CachedRequestData.new_token_ids`).
+                (`vllm/v1/core/sched/output.py:120 CachedRequestData.new_token_ids`).
         """
         if sampled and not self.groups.pipeline.is_last:
             for req_id, token_ids in sampled.items():

@@ -59,11 +59,10 @@ def fused_experts(
     flat = topk_ids.ravel()
     order = flat.argsort(kind="stable")
     ends = np.bincount(flat, minlength=len(w13))[: len(w13)].cumsum().tolist()
-    here = ends[-1]
-    gathered = x[order[:here] // k]
-    gate_up = np.empty((here, w13.shape[2]), np.float32)
-    down = np.empty((n * k, x.shape[1]), np.float32)
-    down[here:] = 0
+    gathered = x[order // k]
+    gate_up = np.empty((n * k, w13.shape[2]), np.float32)
+    down = np.empty_like(gathered)
+    gate_up[ends[-1] :] = down[ends[-1] :] = 0
 
     start = 0
     for expert, end in enumerate(ends):
