@@ -12,6 +12,7 @@ Left out: other machines, ranks on devices.
 
 from __future__ import annotations
 
+import inspect
 import multiprocessing
 import signal
 import threading
@@ -106,6 +107,7 @@ class MultiprocExecutor(Executor):
             self._sampled.update(zip(output.req_ids, output.sampled_token_ids, strict=True))
 
     def register_failure_callback(self, callback: Callable[[BaseException], None]) -> None:
+        """As `Executor.register_failure_callback`. Holds a method's object weakly: it holds this executor."""
         self._ranks.register(callback)
 
     def shutdown(self) -> None:
@@ -143,7 +145,7 @@ class _Ranks:
         links = [context.Pipe(duplex=False) for _ in range(world_size - tensor_size)]
         self.error: BaseException | None = None
         self._ending = False
-        self._callbacks: list[Callable[[BaseException], None]] = []
+        self._callbacks: list[Callable[[], Callable[[BaseException], None] | None]] = []
         self._lock = threading.Lock()
         self._pipes: list[Connection] = []
         self.processes: list[BaseProcess] = []
@@ -190,8 +192,10 @@ class _Ranks:
             raise
 
     def register(self, callback: Callable[[BaseException], None]) -> None:
+        weak: Callable[[], Callable[[BaseException], None] | None]
+        weak = weakref.WeakMethod(callback) if inspect.ismethod(callback) else lambda: callback
         with self._lock:
-            self._callbacks.append(callback)
+            self._callbacks.append(weak)
 
     def call(
         self,
@@ -253,8 +257,9 @@ class _Ranks:
             while asked:
                 asked.popleft().set_exception(self.error)
         if not self._ending:
-            for callback in callbacks:
-                callback(self.error)
+            for weak in callbacks:
+                if (callback := weak()) is not None:
+                    callback(self.error)
 
     def _kill(self) -> None:
         for memory in self.memories:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import signal
 from collections.abc import Iterator
@@ -145,6 +146,16 @@ def test_a_rank_that_dies_while_nothing_is_asked() -> None:
     asyncio.run(wait_for_the_end())
     assert "rank 1 " in str(llm.dead_error)
     llm.shutdown()
+    assert not any(map(is_alive, pids))
+
+
+def test_an_engine_that_is_no_longer_used_leaves_no_process() -> None:
+    llm = LLM(**TP2)
+    executor: Any = llm.llm_engine.engine_core.model_executor
+    pids = executor.pids
+    assert all(map(is_alive, pids))
+    del llm, executor
+    gc.collect()
     assert not any(map(is_alive, pids))
 
 
