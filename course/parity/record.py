@@ -130,15 +130,16 @@ def vllm_parts(config: Config, async_scheduling: bool = False) -> Parts:
             specs.append(SlidingWindowSpec(**sizes, sliding_window=group["size"]))
         else:
             specs.append(ChunkedLocalAttentionSpec(**sizes, attention_chunk_size=group["size"]))
+    kv_cache_config = KVCacheConfig(
+        num_blocks=config["num_blocks"],
+        kv_cache_tensors=[],
+        kv_cache_groups=[KVCacheGroupSpec([f"layer.{i}"], spec) for i, spec in enumerate(specs)],
+    )
+    if hasattr(kv_cache_config, "prefix_cache_retention_interval"):
+        kv_cache_config.prefix_cache_retention_interval = 0  # from 0.29 on what `EngineArgs` sets
     scheduler = (AsyncScheduler if async_scheduling else Scheduler)(
         vllm_config=vllm_config,
-        kv_cache_config=KVCacheConfig(
-            num_blocks=config["num_blocks"],
-            kv_cache_tensors=[],
-            kv_cache_groups=[
-                KVCacheGroupSpec([f"layer.{i}"], spec) for i, spec in enumerate(specs)
-            ],
-        ),
+        kv_cache_config=kv_cache_config,
         structured_output_manager=StructuredOutputManager(vllm_config),
         block_size=math.lcm(*(spec.block_size for spec in specs)),
         hash_block_size=block_size,

@@ -1,10 +1,10 @@
 """The engine's settings, checked once, when they are made.
 
 `EngineConfig` is what a user says, `ResolvedConfig` what the engine runs with. Settings stand by subject in
-`cache.py`, `scheduler.py`, `compilation.py` and `speculative.py`, as in `vllm/config/`; one flat object has
-all of them, where upstream's `VllmConfig` holds one object of each.
+`cache.py`, `scheduler.py`, `compilation.py`, `parallel.py` and `speculative.py`, as in `vllm/config/`; one
+flat object has all of them, where upstream's `VllmConfig` holds one object of each.
 
-Left out: naming a device, parallelism, LoRA, connectors.
+Left out: naming a device, LoRA, connectors.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from mini_vllm.config.cache import CacheConfig
 from mini_vllm.config.checks import check_integer, check_one_of
 from mini_vllm.config.compilation import CompilationConfig
+from mini_vllm.config.parallel import ParallelConfig
 from mini_vllm.config.scheduler import RELEASES, SchedulerConfig
 from mini_vllm.utils.untrusted import shorten_repr
 
@@ -30,7 +31,7 @@ LOGPROBS_MODES = ("raw_logprobs", "raw_logits", "processed_logprobs", "processed
 
 
 @dataclass(frozen=True)
-class EngineConfig(CacheConfig, SchedulerConfig, CompilationConfig):
+class EngineConfig(CacheConfig, SchedulerConfig, CompilationConfig, ParallelConfig):
     """What a user may set; beside these fields, those of the classes that it is made of.
 
     Attributes:
@@ -60,6 +61,7 @@ class EngineConfig(CacheConfig, SchedulerConfig, CompilationConfig):
     def __post_init__(self) -> None:
         self._check_cache()
         self._check_scheduler()
+        self._check_parallel()
         check_integer("max_logprobs", self.max_logprobs, -1)
         check_integer("seed", self.seed, 0, 2**64 - 1)
         if self.max_model_len is not None:

@@ -26,6 +26,7 @@ class MoeConfig(LlamaConfig):
         norm_topk_prob: whether the weights of a token's experts are made to sum to 1.
         decoder_sparse_step: layer i, from 0, has experts if i + 1 is a multiple of it.
         mlp_only_layers: layers that have none, whatever the step says.
+        experts_of_rank: those that this rank has; None: all. No file says it.
     """
 
     # How the checkpoint names the mixture in a layer, and gate, up and down in an expert.
@@ -38,6 +39,7 @@ class MoeConfig(LlamaConfig):
     norm_topk_prob: bool = False
     decoder_sparse_step: int = 1
     mlp_only_layers: tuple[int, ...] = ()
+    experts_of_rank: range | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -74,6 +76,7 @@ class MoeConfig(LlamaConfig):
                 f"mlp_only_layers must be a list of layers' numbers or null, got {shorten_repr(layers)}"
             )
         values["mlp_only_layers"] = tuple(layers)
+        values.pop("experts_of_rank", None)
         return values
 
 

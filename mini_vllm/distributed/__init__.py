@@ -1,1 +1,1 @@
-"""What an engine tells other machines. Mirrors the part of `vllm/distributed/` about the prefix cache."""
+"""What ranks say to each other, and what an engine tells other machines. Mirrors `vllm/distributed/`."""

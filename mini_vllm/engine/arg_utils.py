@@ -62,6 +62,9 @@ class EngineArgs:
     scheduler_reserve_full_isl: bool | None = None
     async_scheduling: bool | None = None
     rules: str | None = None
+    tensor_parallel_size: int | None = None
+    pipeline_parallel_size: int | None = None
+    enable_expert_parallel: bool | None = None
     attention: str | None = None
     cudagraph_mode: str | None = None
     cudagraph_capture_sizes: list[int] | None = None

@@ -1,4 +1,4 @@
-"""Two batches on their way: the loop's body under asynchronous scheduling.
+"""Several batches on their way: the loop's body under asynchronous scheduling, and with a pipeline.
 
 Mirrors `vllm/v1/engine/core.py:469 EngineCore.step_with_batch_queue`. Upstream it is a method of the core;
 here it has a file, as the other body, `EngineCore.step`, is what a first reader needs.
@@ -7,7 +7,8 @@ here it has a file, as the other body, `EngineCore.step`, is what a first reader
     turn 2   plan b, take in a             b was planned without a's tokens
     turn 3   plan c, take in b             ... and the worker had b before it was done with a
 
-Left out: sampling put off until a grammar knows the tokens before, pipeline parallelism.
+With a pipeline there are as many as stages, and the scheduler is the plain one: a request in flight is not
+planned again. Left out: sampling put off until a grammar knows the tokens before.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class BatchQueue:
     """The plans in flight, newest first, and the step that makes one and takes one in.
 
     Args:
-        scheduler: an `AsyncScheduler`.
+        scheduler: an `AsyncScheduler`, or with a pipeline a `Scheduler`.
         executor: carries the plans out.
         done_early: see `EngineParts`.
 

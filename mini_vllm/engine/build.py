@@ -41,6 +41,11 @@ def resolve_config(config: EngineConfig, model: ModelForTextGeneration) -> Resol
     Raises ValueError if `max_model_len` is more than the model was made for, if the memory holds
     fewer than 2 blocks, or if the settings ask for more memory than there is.
     """
+    if config.enable_expert_parallel and not hasattr(model.config, "num_experts"):
+        raise ValueError(
+            "enable_expert_parallel is for a model with experts, and this "
+            f"{model.config.architecture} has none"
+        )
     limit = model.config.max_model_len
     max_model_len = config.max_model_len or model.config.default_max_model_len
     if max_model_len > limit:

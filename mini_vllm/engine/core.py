@@ -19,6 +19,7 @@ from mini_vllm.engine.step_record import StepRecord, StepResult
 from mini_vllm.executor.abstract import Executor
 from mini_vllm.executor.uniproc_executor import UniProcExecutor
 from mini_vllm.models.interfaces_base import ModelForTextGeneration
+from mini_vllm.worker.model_runner import ModelRunner
 
 if TYPE_CHECKING:
     from mini_vllm.engine.batch_queue import BatchQueue
@@ -48,17 +49,15 @@ class EngineCore:
         model.set_max_model_len(config.max_model_len)
         self.use_spec_decode = config.speculation is not None
         # First what may not fit into memory, and says so; a block's bookkeeping comes after.
-        self.model_runner = make_model_runner(model, config, parts)
+        self.model_executor = self._make_executor(model, parts)
         self.kv_cache_manager = make_kv_cache_manager(model, config, parts)
         self.scheduler = parts.make_scheduler(config, self.kv_cache_manager)
-        ahead = config.async_scheduling
-        self.model_executor: Executor = UniProcExecutor(self.model_runner, 2 if ahead else 1)
         self.batch_queue: BatchQueue | None = None
-        if ahead:
+        if self.model_executor.max_concurrent_batches > 1:
             from mini_vllm.core.sched.async_scheduler import AsyncScheduler
             from mini_vllm.engine.batch_queue import BatchQueue
 
-            if not isinstance(self.scheduler, AsyncScheduler):
+            if config.async_scheduling and not isinstance(self.scheduler, AsyncScheduler):
                 raise ValueError(
                     f"parts.scheduler makes a {type(self.scheduler).__name__}, and async_scheduling "
                     "needs an AsyncScheduler: it plans a step before it knows the last one's tokens"
@@ -67,6 +66,44 @@ class EngineCore:
         self.step_observers: list[Callable[[StepRecord], None]] = []
         self.num_steps = 0
         self.error: BaseException | None = None
+        self.failure_observers: list[Callable[[], None]] = []
+        self.model_executor.register_failure_callback(self._note_failure)
+
+    def _make_executor(self, model: ModelForTextGeneration, parts: EngineParts) -> Executor:
+        config = self.config
+        if config.world_size == 1:
+            runner = make_model_runner(model, config, parts)
+            return UniProcExecutor(runner, 2 if config.async_scheduling else 1)
+        from mini_vllm.engine.ranks import ModelOnRanks, make_multiproc_executor
+
+        if not isinstance(model, ModelOnRanks):
+            raise ValueError(
+                f"tensor_parallel_size {config.tensor_parallel_size} and pipeline_parallel_size "
+                f"{config.pipeline_parallel_size} are for a checkpoint folder, which each rank reads for "
+                "itself, and the model is a loaded one"
+            )
+        return make_multiproc_executor(model, config, parts)
+
+    @property
+    def model_runner(self) -> ModelRunner:
+        """The runner of a worker in this process."""
+        runner = getattr(self.model_executor, "model_runner", None)
+        if runner is None:
+            raise AttributeError("the model runners are in the ranks' processes")
+        assert isinstance(runner, ModelRunner)
+        return runner
+
+    def _note_failure(self, error: BaseException) -> None:
+        """A worker has ended, maybe while nothing was asked of it; called by a thread of the executor's."""
+        if self.error is None:
+            self.error = error
+        for observer in self.failure_observers:
+            observer()
+
+    def shutdown(self) -> None:
+        """End the workers that are processes of their own
+        (`vllm/v1/engine/core.py:597 EngineCore.shutdown`)."""
+        self.model_executor.shutdown()
 
     def preprocess_add_request(self, request: EngineCoreRequest) -> Request:
         """The core's `Request` (`vllm/v1/engine/core.py:794 EngineCore.preprocess_add_request`)."""

@@ -174,6 +174,7 @@ class EngineThread:
         self._drained: list[asyncio.Future[None]] = []
         self._prefix_cache_queries = self._prefix_cache_hits = 0
         engine.engine_core.step_observers.append(self._count_prefix_hits)
+        engine.engine_core.failure_observers.append(self._wake_up)
         self._thread = threading.Thread(target=self._run, name="mini-vllm-engine", daemon=True)
         self._thread.start()
 
@@ -205,6 +206,10 @@ class EngineThread:
         error = EngineDeadError(f"the engine died in a step: {cause}")
         error.__cause__ = self.cause
         return error
+
+    def _wake_up(self) -> None:
+        with self._wakeup:
+            self._wakeup.notify()
 
     # -- commands ---------------------------------------------------------------------------------
 
@@ -260,6 +265,7 @@ class EngineThread:
             # As `vllm/v1/engine/core.py:1167 in EngineCoreProc.run_engine_core`.
             logger.error("the engine died in a step", exc_info=error)
         self._end(cause)
+        self.engine.engine_core.shutdown()
         self.busy_since = None
 
     def _turn(self) -> bool:
@@ -267,7 +273,10 @@ class EngineThread:
         Source: `vllm/v1/engine/core.py:1193 EngineCoreProc.run_busy_loop`."""
         engine = self.engine
         with self._wakeup:
+            core = engine.engine_core
             while not (self._stopping or self._commands or engine.has_unfinished_requests()):
+                if core.error is not None:
+                    raise core.error  # of a worker that ended while nothing was asked of it
                 self.busy_since = None
                 self._wakeup.wait()
             if self._stopping:

@@ -63,7 +63,7 @@ class LLMEngine:
         config = config or EngineConfig()
         name = str(model) if isinstance(model, str | Path) else ""
         folder = find_model(model) if isinstance(model, str | Path) else None
-        self.model = model = get_model(folder or model, config.attention, parts.attention)
+        self.model = model = self._get_model(folder or model, config, parts)
         if tokenizer is None and folder is not None:
             tokenizer = Tokenizer.from_folder(folder)
         self.tokenizer = tokenizer
@@ -84,6 +84,16 @@ class LLMEngine:
                 from mini_vllm.spec_decode.metrics import SpecDecodingStatLogger
 
                 self.metrics.stat_loggers.append(SpecDecodingStatLogger())
+
+    @staticmethod
+    def _get_model(
+        model: str | Path | ModelForTextGeneration, config: EngineConfig, parts: EngineParts
+    ) -> ModelForTextGeneration:
+        if config.world_size > 1 and isinstance(model, str | Path):
+            from mini_vllm.engine.ranks import ModelOnRanks
+
+            return ModelOnRanks(model, config)
+        return get_model(model, config.attention, parts.attention)
 
     @property
     def engine_core(self) -> EngineCore:

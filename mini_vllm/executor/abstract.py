@@ -1,13 +1,14 @@
 """Between the core and the workers: one call here is a call on every worker.
 
 Mirrors `vllm/v1/executor/abstract.py:37 Executor`. The core knows no runner: it asks for a step, then for
-its tokens, and another executor may have that done in other processes. Left out: choosing one, start-up and
-profiling of workers, sleep.
+its tokens, and another executor may have that done in other processes. Left out: choosing one, profiling of
+workers, sleep.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
@@ -44,6 +45,15 @@ class Executor(ABC):
             non_block: return an `ExecuteFuture` of the answer at once.
             single_value: the answer of the worker that samples, instead of a list of all.
         """
+
+    def register_failure_callback(self, callback: Callable[[BaseException], None]) -> None:  # noqa: B027
+        """Have it called, in a thread of the executor's, with the error that ended a worker
+        (`vllm/v1/executor/abstract.py:139 Executor.register_failure_callback`). A worker in this process
+        cannot end alone."""
+
+    def shutdown(self) -> None:  # noqa: B027
+        """End the workers that are processes of their own
+        (`vllm/v1/executor/abstract.py:280 Executor.shutdown`)."""
 
     def execute_model(self, scheduler_output: SchedulerOutput, non_block: bool = False) -> Any:
         """Run a step up to its hidden states. What `ModelRunner.execute_model` returns, or a future of it

@@ -1,7 +1,7 @@
 """A linear layer, whatever its weights are kept as.
 
 Mirrors `vllm/model_executor/layers/linear.py`. Left out: tensor parallelism, so column, row, merged and QKV
-linears are one class.
+linears are one class; a rank's has fewer rows or columns (`model_loader/shards.py`).
 """
 
 from __future__ import annotations

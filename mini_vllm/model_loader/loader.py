@@ -33,6 +33,7 @@ from mini_vllm.utils.untrusted import shorten_repr
 
 if TYPE_CHECKING:
     from mini_vllm.attention.backend import AttentionBackend
+    from mini_vllm.distributed.parallel_state import RankGroups
 
 
 def require_checkpoint(folder: Path) -> Path:
@@ -309,6 +310,7 @@ def load_model(
     folder: str | Path,
     attention: AttentionBackend | None = None,
     model_cls: Callable[..., LlamaForCausalLM] = LlamaForCausalLM,
+    groups: RankGroups | None = None,
 ) -> LlamaForCausalLM:
     """Read the checkpoint in `folder` and build the model, with `attention` as its backend.
 
@@ -318,6 +320,7 @@ def load_model(
     Args:
         model_cls: called with config, weights and `attention`; `mini_vllm.gpu.llama` has another. The default
             stands for whichever of `models/registry.py` the checkpoint is of.
+        groups: of one of several ranks: the model is then that rank's share (`shards.py`).
 
     Raises:
         CheckpointError: see `load_config`, `open_weights` and `check_weights`; the weights are more than the
@@ -340,6 +343,13 @@ def load_model(
                 f"the weights take {needed / 2**30:.1f} GiB as float32, and {free / 2**30:.1f} GiB of "
                 "memory are free"
             )
+        if groups is not None:
+            from mini_vllm.model_loader.shards import make_shard
+
+            shard: LlamaForCausalLM = make_shard(
+                model_cls, config, WeightsOnDemand(stored), attention, groups
+            )
+            return shard
         bar = loading_bar(needed)
         model = model_cls(config, WeightsOnDemand(stored, bar), attention)
         if bar is not None:

@@ -3,7 +3,8 @@
 Mirrors `vllm/model_executor/models/llama.py`, class by class: one flat batch of tokens a step,
 whichever requests they belong to; the attention metadata says which rows are whose. As there, q, k and v are
 one product, and so are gate and up. How a linear layer keeps its weights is its method's affair
-(`layers/quantization/`). Left out: tensor and pipeline parallelism, LoRA, any arithmetic but float32.
+(`layers/quantization/`). Left out: LoRA, any arithmetic but float32. Several ranks share
+it by `model_loader/shards.py`.
 
 Shapes below: n tokens in the batch, D numbers a head.
 """

@@ -143,6 +143,12 @@ def count_cores() -> int:
     return os.cpu_count() or 1
 
 
+def limit_threads(count: int) -> None:
+    """From now on, no more than `count` threads in this process: it has its cores with others."""
+    global MOST_THREADS
+    MOST_THREADS = min(MOST_THREADS, count)
+
+
 @contextmanager
 def shared_products(count: int | None = None) -> Iterator[None]:
     """Until the block ends, BLAS has one thread, and `share` uses `count` for the work of this thread: by

@@ -21,15 +21,17 @@ def check_memory(config: ResolvedConfig, model: LlamaConfig, drafter_block_bytes
 
     Args:
         config: the engine's.
+        model: what one rank has of it.
         drafter_block_bytes: what a drafter's layers keep of a block.
     """
     bytes_per_block = (
         block_bytes(model, config.block_size, config.kv_cache_dtype) + drafter_block_bytes
     )
+    ranks = config.world_size
     row = 4 * config.max_model_len + 4 * -(-config.max_model_len // config.block_size) + 100
     needs = {
-        "num_gpu_blocks": config.num_gpu_blocks * (bytes_per_block + _BYTES_A_BLOCK),
-        "max_num_seqs": config.max_num_seqs * row,
+        "num_gpu_blocks": config.num_gpu_blocks * (bytes_per_block * ranks + _BYTES_A_BLOCK),
+        "max_num_seqs": config.max_num_seqs * row * ranks,
         "max_num_batched_tokens": 4 * config.token_budget,
     }
     if config.cudagraph_mode != "NONE" and config.cudagraph_capture_sizes is not None:

@@ -10,7 +10,7 @@ import json
 import subprocess
 import sys
 
-MOST = 95
+MOST = 96
 """Modules of `mini_vllm`, packages included."""
 
 RUN = """
@@ -34,8 +34,8 @@ PACKAGES = {
 BESIDE = {
     # Settings, and what an engine is made of by them.
     "config.cache", "config.checks", "config.compilation", "config.engine", "config.model", "config.rope",
-    "config.scheduler", "engine.arg_utils", "engine.build", "engine.parts", "inputs", "outputs",
-    "sampling_params", "version", "worker.memory",
+    "config.parallel", "config.scheduler", "engine.arg_utils", "engine.build", "engine.parts", "inputs",
+    "outputs", "sampling_params", "version", "worker.memory",
     # A checkpoint, and its text.
     "engine.detokenizer", "engine.input_processor", "model_loader.loader", "model_loader.names",
     "model_loader.progress", "model_loader.safetensors_file", "model_loader.weight_utils",

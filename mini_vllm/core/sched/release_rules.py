@@ -5,25 +5,28 @@ Left out: what `releases.py` leaves out.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from mini_vllm.core.block_pool import BlockPool
 from mini_vllm.core.hybrid_kv_cache_manager import HybridKVCacheManager
-from mini_vllm.core.kv_cache_coordinator import HybridKVCacheCoordinator
 from mini_vllm.core.kv_cache_utils import (
     BlockHash,
-    KVCacheBlock,
     generate_block_hash_extra_keys,
     hash_block_tokens,
     make_block_hash_with_group_id,
 )
 from mini_vllm.core.request import Request, RequestStatus
 from mini_vllm.core.sched.admission import AdmissionGate, AdmissionRule
-from mini_vllm.core.sched.async_scheduler import AsyncScheduler
 from mini_vllm.core.sched.output import SchedulerOutput
+from mini_vllm.core.sched.release_hooks import (
+    count_in_flight,
+    drafts_with_eagle,
+    free_unhashed_first,
+    hybrid_coordinator,
+    replace,
+    wrap,
+)
 from mini_vllm.core.sched.request_queue import SchedulingPolicy
 from mini_vllm.core.sched.scheduler import Scheduler
 from mini_vllm.core.sched.step import Step
@@ -34,131 +37,21 @@ from mini_vllm.core.single_type_kv_cache_manager import (
 )
 from mini_vllm.utils.math import cdiv
 
-
-def _wrap(owner: object, name: str, around: Callable[..., Any]) -> None:
-    """Let `around(inner, ...)` stand for this object's method, which it is given as `inner`."""
-    _replace(owner, name, partial(around, getattr(owner, name)))
-
-
-def _replace(owner: object, name: str, other: object) -> None:
-    """Give this object an attribute of its own, which hides that of its class."""
-    setattr(owner, name, other)
-
-
-def _groups(scheduler: Scheduler) -> Sequence[SingleTypeKVCacheManager]:
-    """The managers of windows and groups; none where there is one group of full attention."""
-    manager = scheduler.kv_cache_manager
-    if isinstance(manager, HybridKVCacheManager):
-        return manager.coordinator.single_type_managers
-    return ()
-
-
 # -- blocks -----------------------------------------------------------------------------------------------
-
-
-def _free_unhashed_first(pool: BlockPool, ordered_blocks: Iterable[KVCacheBlock]) -> None:
-    first: list[KVCacheBlock] = []
-    last: list[KVCacheBlock] = []
-    for block in ordered_blocks:
-        block.ref_cnt -= 1
-        if not block.ref_cnt and not block.is_null:
-            (first if block.block_hash is None else last).append(block)
-    pool.free_block_queue.prepend_n(first)
-    pool.free_block_queue.append_n(last)
-
-
-def free_windows_first(scheduler: Scheduler) -> None:
-    pool = scheduler.kv_cache_manager.block_pool
-    usual = pool.free_blocks
-
-    def around(inner: Callable[..., None], *args: Any) -> None:
-        _replace(pool, "free_blocks", partial(_free_unhashed_first, pool))
-        try:
-            inner(*args)
-        finally:
-            _replace(pool, "free_blocks", usual)
-
-    for group in _groups(scheduler):
-        _wrap(group, "remove_skipped_blocks", around)
-        if isinstance(group, SlidingWindowManager):
-            _wrap(group, "free", around)
 
 
 def free_all_unhashed_first(scheduler: Scheduler) -> None:
     pool = scheduler.kv_cache_manager.block_pool
-    _replace(pool, "free_blocks", partial(_free_unhashed_first, pool))
+    replace(pool, "free_blocks", partial(free_unhashed_first, pool))
 
 
 def free_as_ever_without_caching(scheduler: Scheduler) -> None:
     pool = scheduler.kv_cache_manager.block_pool
     if not scheduler.config.enable_prefix_caching:
-        _replace(pool, "free_blocks", partial(type(pool).free_blocks, pool))
-
-
-def cache_nothing_of_one_token(scheduler: Scheduler) -> None:
-    def count_only(
-        group: SingleTypeKVCacheManager, request: Request, num_tokens: int, *args: object
-    ) -> None:
-        counted = group.num_cached_block.get(request.request_id, 0)
-        group.num_cached_block[request.request_id] = max(counted, num_tokens // group.block_size)
-
-    if _drafts_with_eagle(scheduler):
-        return
-    for group in _groups(scheduler):
-        if isinstance(group, SlidingWindowManager) and group.sliding_window == 1:
-            _replace(group, "cache_blocks", partial(count_only, group))
-            _replace(group, "serves_hits", lambda *args: False)
-
-
-def _in_flight(scheduler: Scheduler) -> Counter[str]:
-    """How many tokens of each request are in steps whose results are not in."""
-    counted: Counter[str] | None = getattr(scheduler, "tokens_in_flight", None)
-    if counted is not None:
-        return counted
-    tokens: Counter[str] = Counter()
-
-    def schedule(inner: Callable[[], SchedulerOutput]) -> SchedulerOutput:
-        output = inner()
-        tokens.update(output.num_scheduled_tokens)
-        return output
-
-    def update(inner: Callable[..., Any], output: SchedulerOutput, *args: Any) -> Any:
-        for req_id, num_tokens in output.num_scheduled_tokens.items():
-            tokens[req_id] -= num_tokens
-            if not tokens[req_id]:
-                del tokens[req_id]
-        return inner(output, *args)
-
-    _wrap(scheduler, "schedule", schedule)
-    _wrap(scheduler, "update_from_output", update)
-    _replace(scheduler, "tokens_in_flight", tokens)
-    return tokens
-
-
-def keep_windows_in_flight(scheduler: Scheduler) -> None:
-    groups = _groups(scheduler)
-    if not groups:
-        return
-    tokens = _in_flight(scheduler)
-
-    def remove(inner: Callable[[str, int], None], request_id: str, num_computed: int) -> None:
-        inner(request_id, max(0, num_computed - tokens[request_id]))
-
-    config = scheduler.config
-    most = config.token_budget * (2 if isinstance(scheduler, AsyncScheduler) else 1)
-    for group in groups:
-        _wrap(group, "remove_skipped_blocks", remove)
-        if group.max_admission_blocks_per_request is not None:
-            cap = group.kv_cache_spec.max_admission_blocks_per_request
-            group.max_admission_blocks_per_request = cap(most, config.max_model_len)
+        replace(pool, "free_blocks", partial(type(pool).free_blocks, pool))
 
 
 # -- drafts -----------------------------------------------------------------------------------------------
-
-
-def _drafts_with_eagle(scheduler: Scheduler) -> bool:
-    speculation = scheduler.config.speculation
-    return speculation is not None and speculation.use_eagle()
 
 
 def look_ahead_at_admission(scheduler: Scheduler) -> None:
@@ -168,7 +61,7 @@ def look_ahead_at_admission(scheduler: Scheduler) -> None:
         return inner(*args, **kwargs)
 
     if scheduler.num_lookahead_tokens:
-        _wrap(scheduler.kv_cache_manager, "allocate_slots", allocate_slots)
+        wrap(scheduler.kv_cache_manager, "allocate_slots", allocate_slots)
 
 
 class _PadAdmittedDecodes(AdmissionRule):
@@ -220,7 +113,7 @@ def pad_admitted_decodes(scheduler: Scheduler) -> None:
         padding.step = step
         inner(step)
 
-    _wrap(scheduler, "_schedule_waiting", schedule_waiting)
+    wrap(scheduler, "_schedule_waiting", schedule_waiting)
 
 
 def pad_with(name: str) -> Callable[[Scheduler], None]:
@@ -257,22 +150,17 @@ def count_draft_rows_by_request(scheduler: Scheduler) -> None:
     rows = config.speculation.max_num_new_slots_for_drafting if config.speculation else 0
     if rows:
         scheduler.max_num_scheduled_tokens = config.token_budget
-        _replace(scheduler, "step_class", partial(_StepWithDraftRows, rows))
-
-
-def _hybrid_coordinator(scheduler: Scheduler) -> HybridKVCacheCoordinator | None:
-    coordinator = getattr(scheduler.kv_cache_manager, "coordinator", None)
-    return coordinator if isinstance(coordinator, HybridKVCacheCoordinator) else None
+        replace(scheduler, "step_class", partial(_StepWithDraftRows, rows))
 
 
 def look_past_the_last_token(scheduler: Scheduler) -> None:
-    coordinator = _hybrid_coordinator(scheduler)
+    coordinator = hybrid_coordinator(scheduler)
     if coordinator is not None:
         coordinator.looks_past_the_last_token = True
 
 
 def cache_what_eagle_gives_up(scheduler: Scheduler) -> None:
-    coordinator = _hybrid_coordinator(scheduler)
+    coordinator = hybrid_coordinator(scheduler)
     if coordinator is None or not coordinator.use_eagle:
         return
     lcm = coordinator.lcm_block_size
@@ -297,14 +185,14 @@ def cache_what_eagle_gives_up(scheduler: Scheduler) -> None:
             return True
         return position > 0 and (position - 1) % between >= between - needed
 
-    _replace(coordinator, "cache_blocks", cache_blocks)
+    replace(coordinator, "cache_blocks", cache_blocks)
     for group in coordinator.single_type_managers:
         if isinstance(group, SlidingWindowManager):
-            _wrap(group, "serves_hits", partial(serves_hits, group))
+            wrap(group, "serves_hits", partial(serves_hits, group))
 
 
 def publish_prompt_tails(scheduler: Scheduler) -> None:
-    coordinator = _hybrid_coordinator(scheduler)
+    coordinator = hybrid_coordinator(scheduler)
     if coordinator is None or not coordinator.use_eagle:
         return
     size, pool = coordinator.block_size, scheduler.kv_cache_manager.block_pool
@@ -337,12 +225,12 @@ def publish_prompt_tails(scheduler: Scheduler) -> None:
 
     for group in coordinator.single_type_managers:
         if isinstance(group, FullAttentionManager) and group.block_size > size:
-            _wrap(group, "cache_blocks", partial(cache_blocks, group))
+            wrap(group, "cache_blocks", partial(cache_blocks, group))
 
 
 def hash_with_the_next_token(scheduler: Scheduler) -> None:
     config, manager = scheduler.config, scheduler.kv_cache_manager
-    if not _drafts_with_eagle(scheduler) or not config.enable_prefix_caching:
+    if not drafts_with_eagle(scheduler) or not config.enable_prefix_caching:
         return
     block_size = config.block_size
 
@@ -375,13 +263,13 @@ def hash_with_the_next_token(scheduler: Scheduler) -> None:
     if isinstance(manager, HybridKVCacheManager):
         owner = manager.coordinator
     manager.use_eagle = owner.use_eagle = False
-    _wrap(scheduler, "add_request", add_request)
-    _wrap(manager, "get_computed_blocks", get_computed_blocks)
-    _wrap(owner, "cache_blocks", cache_blocks)
+    wrap(scheduler, "add_request", add_request)
+    wrap(manager, "get_computed_blocks", get_computed_blocks)
+    wrap(owner, "cache_blocks", cache_blocks)
 
 
 def publish_with_the_result(scheduler: Scheduler) -> None:
-    manager, tokens = scheduler.kv_cache_manager, _in_flight(scheduler)
+    manager, tokens = scheduler.kv_cache_manager, count_in_flight(scheduler)
 
     def update(
         inner: Callable[..., tuple[list[int], bool]], request: Request, new_token_ids: list[int]
@@ -389,18 +277,18 @@ def publish_with_the_result(scheduler: Scheduler) -> None:
         running = request.status is RequestStatus.RUNNING
         known_late = request.num_output_placeholders > 0 or scheduler.num_spec_tokens > 0
         usual = manager.cache_blocks
-        _replace(manager, "cache_blocks", lambda *args: None)
+        replace(manager, "cache_blocks", lambda *args: None)
         try:
             kept, stopped = inner(request, new_token_ids)
         finally:
-            _replace(manager, "cache_blocks", usual)
+            replace(manager, "cache_blocks", usual)
         request.num_computed_tokens -= len(new_token_ids) - len(kept)
         if running and known_late:
             num_known = request.num_computed_tokens - tokens[request.request_id]
             manager.cache_blocks(request, num_known)
         return kept, stopped
 
-    _wrap(scheduler, "_update_request_with_output", update)
+    wrap(scheduler, "_update_request_with_output", update)
 
 
 # -- the order of requests --------------------------------------------------------------------------------
@@ -412,7 +300,7 @@ def report_reset_as_preempted(scheduler: Scheduler) -> None:
         output.preempted_req_ids |= output.reset_req_ids
         return output
 
-    _wrap(scheduler, "schedule", schedule)
+    wrap(scheduler, "schedule", schedule)
 
 
 def no_threshold_alone(scheduler: Scheduler) -> None:
@@ -425,7 +313,7 @@ def no_threshold_alone(scheduler: Scheduler) -> None:
         return inner()
 
     if scheduler.config.long_prefill_token_threshold:
-        _wrap(scheduler, "schedule", schedule)
+        wrap(scheduler, "schedule", schedule)
 
 
 def recount_victims(scheduler: Scheduler) -> None:

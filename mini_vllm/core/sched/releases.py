@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from mini_vllm.config.scheduler import PIN, RELEASES
-from mini_vllm.core.sched import release_rules
+from mini_vllm.core.sched import release_rules, release_windows
 from mini_vllm.core.sched.scheduler import Scheduler
 
 __all__ = ["PIN", "RELEASES", "RULES", "Rule", "put_on", "rules_of"]
@@ -77,7 +77,7 @@ RULES = (
         "0.23.0",
         "In the groups of a model with windows, blocks that were never published go to the "
         "front of the free queue.",
-        release_rules.free_windows_first,
+        release_windows.free_windows_first,
         43447,
         until="0.24.0",
     ),
@@ -85,7 +85,7 @@ RULES = (
         "a window of one token",
         "0.23.0",
         "A window of one token publishes no block, since no hit needs one.",
-        release_rules.cache_nothing_of_one_token,
+        release_windows.cache_nothing_of_one_token,
         43447,
     ),
     Rule(
@@ -132,7 +132,7 @@ RULES = (
         "0.26.0",
         "A block stays until no plan in flight reads it, and a request may hold as many blocks more; with "
         "asynchronous scheduling two plans are in flight.",
-        release_rules.keep_windows_in_flight,
+        release_windows.keep_windows_in_flight,
         47728,
     ),
     Rule(
@@ -161,6 +161,22 @@ RULES = (
         "An admitted decode that has no room for placeholders before `max_model_len` runs without them.",
         release_rules.pad_with("only_with_room"),
         53812,
+    ),
+    Rule(
+        "checkpoints of windows",
+        "0.29.0",
+        "Of a window's blocks only those are published that a hit on the same prompt will read, or one where "
+        "another prompt had parted from it.",
+        release_windows.keep_checkpoints,
+        52216,
+    ),
+    Rule(
+        "checkpoints beside EAGLE",
+        "0.30.0",
+        "They allow for the block that EAGLE gives up, and one more is kept for longer prompts that begin "
+        "with this one.",
+        release_windows.keep_checkpoints_of_longer_prompts,
+        54713,
     ),
     Rule(
         "padding the first",

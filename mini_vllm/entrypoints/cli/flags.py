@@ -93,6 +93,18 @@ def add_engine_flags(parser: argparse.ArgumentParser, with_model: bool = True) -
             "'smollm2') or org/name on the Hugging Face hub (extra 'hub'); default: the shipped tiny Llama",
         )
         group.add_argument(
+            "--tensor-parallel-size", "-tp", type=positive, default=1, metavar="N",
+            help="processes that share each layer (1)",
+        )  # fmt: skip
+        group.add_argument(
+            "--pipeline-parallel-size", "-pp", type=positive, default=1, metavar="N",
+            help="stages, each with some of the layers (1)",
+        )  # fmt: skip
+        group.add_argument(
+            "--enable-expert-parallel", "-ep", action="store_true",
+            help="give each of the processes that share a layer some experts whole (off)",
+        )  # fmt: skip
+        group.add_argument(
             "--attention", choices=("numpy", "torch", "triton"), default="numpy",
             help="what computes attention and model; torch and triton: on a GPU if there is one (numpy)",
         )  # fmt: skip
@@ -193,6 +205,9 @@ def make_config(args: argparse.Namespace) -> EngineConfig:
         scheduling_policy=args.scheduling_policy,
         scheduler_reserve_full_isl=args.scheduler_reserve_full_isl,
         rules=args.rules,
+        tensor_parallel_size=getattr(args, "tensor_parallel_size", 1),
+        pipeline_parallel_size=getattr(args, "pipeline_parallel_size", 1),
+        enable_expert_parallel=getattr(args, "enable_expert_parallel", False),
         attention=getattr(args, "attention", "numpy"),
         kv_cache_dtype=getattr(args, "kv_cache_dtype", "auto"),
         logprobs_mode=getattr(args, "logprobs_mode", "raw_logprobs"),

@@ -1,7 +1,7 @@
 """The experts of one layer, twice: one after the other, and grouped.
 
 Mirrors `vllm/model_executor/layers/fused_moe/cpu_fused_moe.py`, whose form in torch sorts as `fused_experts`
-does. Left out: biases, activations other than SiLU, experts on other ranks.
+does. Left out: biases, activations other than SiLU.
 
 Shapes below: n tokens of H numbers, E experts of I inner numbers, k experts per token.
 """
@@ -51,15 +51,18 @@ def fused_experts(
     one thing that is sorted: it gathers the rows on the way in and puts them back on the way out. Then one
     activation serves all experts, and the sum over k is a sum over an axis.
 
+    An id of E stands for an expert that another rank has. Such pairs come last, and give zeros.
+
     Source: `vllm/model_executor/layers/fused_moe/cpu_fused_moe.py:428 cpu_fused_moe_torch`.
     """
     n, k = topk_ids.shape
     flat = topk_ids.ravel()
     order = flat.argsort(kind="stable")
-    ends = np.bincount(flat, minlength=len(w13)).cumsum().tolist()
+    ends = np.bincount(flat, minlength=len(w13))[: len(w13)].cumsum().tolist()
     gathered = x[order // k]
     gate_up = np.empty((n * k, w13.shape[2]), np.float32)
     down = np.empty_like(gathered)
+    gate_up[ends[-1] :] = down[ends[-1] :] = 0
 
     start = 0
     for expert, end in enumerate(ends):

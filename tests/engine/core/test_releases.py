@@ -16,6 +16,7 @@ from mini_vllm.core.sched.releases import PIN, RELEASES, RULES, put_on, rules_of
 from mini_vllm.core.sched.scheduler import Scheduler
 from mini_vllm.engine.parts import DEFAULT_PARTS
 from mini_vllm.sim.simulator import mini_parts as sim_parts
+from tests.engine.helpers.models.published_configs import PUBLISHED, write_tiny
 
 CHECKPOINTS = Path(mini_vllm.__file__).parent / "checkpoints"
 NEWEST = RELEASES[-1]
@@ -131,6 +132,36 @@ def test_no_token_of_a_model_with_windows_depends_on_the_rules(tmp_path: Path) -
         for release in ("0.23.0", NEWEST):
             settings = {"num_gpu_blocks": 90, "async_scheduling": drafter == "none"}
             assert tokens(release, drafter, tmp_path / "windowed", **settings) == at_pin
+
+
+@pytest.mark.parametrize(
+    ("name", "windows", "hits"),
+    [
+        ("every layer", {"sliding_window": 16}, [0, 0, 0, 76]),
+        ("some layers", {}, [0, 0, 64, 76]),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_windows_keep_of_a_prefix_that_prompts_share(
+    name: str, windows: dict[str, int], hits: list[int], tmp_path: Path
+) -> None:
+    """Cached tokens of three prompts with the same 64 in front, and of the third once more. The schedulers of
+    0.29.0 and 0.33.0 say the same."""
+    config = PUBLISHED["gemma-3-1b-it"] | {"sliding_window": 16}
+    if windows:
+        config = PUBLISHED["Llama-2-7b"] | {"architectures": ["MistralForCausalLM"]} | windows
+        config["model_type"] = "mistral"
+    folder = write_tiny(config, tmp_path / "model")
+    prompts = [list(range(3, 67)) + [100 + i * 7 + j for j in range(16)] for i in (0, 1, 2, 2)]
+    params = SamplingParams(temperature=0, max_tokens=2, ignore_eos=True)
+    found = {}
+    for rules in ("0.28.0", "0.29.0", NEWEST):
+        llm = LLM(folder, rules=rules, block_size=4, max_model_len=120, num_gpu_blocks=200)
+        answers = [
+            llm.generate([{"prompt_token_ids": p}], params, use_tqdm=False)[0] for p in prompts
+        ]
+        found[rules] = [answer.num_cached_tokens for answer in answers]
+    assert found == {"0.28.0": [0, 64, 64, 76], "0.29.0": hits, NEWEST: hits}
 
 
 def test_the_simulator_decides_by_the_rules_too() -> None:

@@ -1,0 +1,140 @@
+"""An engine whose model is on several ranks: what each of their processes makes, and what the engine knows.
+
+Upstream this is spread over `vllm/v1/executor/multiproc_executor.py:102 MultiprocExecutor` and the worker;
+the core there knows no model either.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import pickle
+from functools import partial
+from pathlib import Path
+from typing import Any, NoReturn
+
+from mini_vllm.attention.registry import get_backend
+from mini_vllm.config.engine import EngineConfig, ResolvedConfig
+from mini_vllm.distributed.parallel_state import RankGroups
+from mini_vllm.engine.build import make_model_runner
+from mini_vllm.engine.parts import DEFAULT_PARTS, EngineParts
+from mini_vllm.executor.multiproc_executor import MultiprocExecutor
+from mini_vllm.model_loader import load_config, load_model
+from mini_vllm.model_loader.shards import check_tensor_parallel, get_rank_config
+from mini_vllm.model_loader.stages import check_pipeline_parallel
+from mini_vllm.worker.worker import Worker
+
+_OF_RANKS = ("drafter", "rejection_sampler", "attention", "graph_runner", "cudagraph_dispatcher")
+
+
+class ModelOnRanks:
+    """What the engine knows of a model that it does not hold.
+
+    Args:
+        folder: the checkpoint, which each rank reads for itself.
+        config: the engine's.
+
+    Attributes:
+        config: a rank's settings: its heads, its MLP, and the whole vocabulary.
+
+    Raises:
+        CheckpointError: as `load_config`.
+        ValueError: model and settings do not go together, naming both.
+    """
+
+    def __init__(self, folder: str | Path, config: EngineConfig) -> None:
+        check_settings(config)
+        self.folder = folder
+        whole = load_config(folder)
+        size, expert_parallel = config.tensor_parallel_size, config.enable_expert_parallel
+        check_tensor_parallel(whole, size, expert_parallel)
+        if config.pipeline_parallel_size > 1:
+            check_pipeline_parallel(whole, config.pipeline_parallel_size)
+        self.config = get_rank_config(whole, size, 0, expert_parallel)
+        backend = get_backend(config.attention)
+        self.attention = backend.get_attention_cls()()
+        self.aux_hidden_state_layers: tuple[int, ...] = ()
+
+    @property
+    def layers(self) -> NoReturn:
+        raise AttributeError("the layers are on the ranks")
+
+    def set_max_model_len(self, max_model_len: int) -> None:
+        """Each rank is told when it makes its model."""
+
+    def _is_elsewhere(self, *_: Any) -> NoReturn:
+        raise AttributeError("the model is on the ranks")
+
+    forward = compute_logits = lend_embed_tokens = lend_lm_head = _is_elsewhere
+    get_eagle3_default_aux_hidden_state_layers = _is_elsewhere
+
+
+def check_settings(config: EngineConfig) -> None:
+    """Raises ValueError, naming it, for a setting that does not go with several ranks."""
+    size = _name_sizes(config)
+    if config.pipeline_parallel_size > 1:
+        for name, value in (
+            ("async_scheduling", config.async_scheduling),
+            ("speculative_config", config.speculation is not None),
+        ):
+            if value:
+                raise ValueError(
+                    f"{name} does not go with {size}: a stage would have to be told more"
+                )
+    if config.attention != "numpy":
+        raise ValueError(
+            f"attention {config.attention!r} does not go with {size}: only 'numpy' does"
+        )
+    if config.cudagraph_mode != "NONE":
+        raise ValueError(
+            f"cudagraph_mode {config.cudagraph_mode!r} does not go with {size}: a graph that is replayed "
+            "speaks to no other rank"
+        )
+    speculation = config.speculation
+    if speculation is not None and speculation.method != "ngram":
+        raise ValueError(
+            f"speculative_config's method {speculation.method!r} does not go with {size}: of the drafters "
+            "only 'ngram' needs no model"
+        )
+
+
+def _name_sizes(config: EngineConfig) -> str:
+    names = ("tensor_parallel_size", "pipeline_parallel_size")
+    return " and ".join(f"{n} {getattr(config, n)}" for n in names if getattr(config, n) > 1)
+
+
+def make_multiproc_executor(
+    model: ModelOnRanks, config: ResolvedConfig, parts: EngineParts
+) -> MultiprocExecutor:
+    """The executor, when each of its ranks has its share of the model.
+
+    Raises ValueError for another's part that cannot go to a rank, and what making a rank's worker raises.
+    """
+    for name in _OF_RANKS:
+        if getattr(parts, name) is not getattr(DEFAULT_PARTS, name):
+            raise ValueError(
+                f"parts.{name} ({getattr(parts, name)!r}) does not go with {_name_sizes(config)}: each rank "
+                "makes its own"
+            )
+    try:
+        pickle.dumps(parts.sampler)
+    except Exception as error:
+        raise ValueError(
+            f"parts.sampler ({parts.sampler!r}) cannot be sent to the ranks of {_name_sizes(config)}: it "
+            f"must be a class that they can import ({error})"
+        ) from error
+    make_worker = partial(_make_worker, model.folder, config, parts.sampler)
+    stages = config.pipeline_parallel_size
+    depth = 2 if config.async_scheduling else stages
+    return MultiprocExecutor(make_worker, config.tensor_parallel_size, stages, depth)
+
+
+def _make_worker(
+    folder: str | Path, config: ResolvedConfig, sampler: Any, groups: RankGroups
+) -> Worker:
+    """In a rank's process: its share of the model, and what runs it."""
+    backend = get_backend(config.attention)
+    groups = dataclasses.replace(groups, expert_parallel=config.enable_expert_parallel)
+    model = load_model(folder, backend.get_attention_cls()(), backend.get_model_cls(), groups)
+    model.set_max_model_len(config.max_model_len)
+    parts = dataclasses.replace(DEFAULT_PARTS, sampler=sampler)
+    return Worker(make_model_runner(model, config, parts), groups)
