@@ -20,6 +20,7 @@ from course.drift.compare import (
     recorded_releases,
 )  # fmt: skip
 from course.drift.record import fetch, record
+from course.drift.signatures import changed_parameters, pin_tree
 from course.learner.labs import CourseError
 from mini_vllm.core.sched.releases import PIN, RELEASES, rules_of
 
@@ -37,7 +38,9 @@ def drift(
         bool,
         typer.Option(
             "--record",
-            help="Fetch this release and record it, in SETUP.md's second environment. Takes some minutes.",
+            help="Fetch this release and record it, in SETUP.md's second environment. Takes some minutes. "
+            "Warns of each parameter that it gave to what the recorder calls: its default may mean "
+            "something else than the pin did.",
         ),
     ] = False,
     show: Annotated[
@@ -85,7 +88,10 @@ def drift(
         console.print(f"Recorded: {', '.join(recorded_releases())}. For one: course drift {newest}")
         return
     if record_it:
-        results = Results(release, str(datetime.date.today()), tuple(record(fetch(release))))
+        tree = fetch(release)
+        for line in changed_parameters(pin_tree(), tree):
+            console.print(f"warning: {line}", markup=False, soft_wrap=True)
+        results = Results(release, str(datetime.date.today()), tuple(record(tree)))
         console.print(f"wrote {results.save().relative_to(Path.cwd())}")
     if show is not None:
         console.print(explain_first(release, *show), markup=False)
