@@ -1,7 +1,7 @@
 """What a release gives new parameters to, of what `course/parity/record.py` calls.
 
-A parameter that the recorder does not give has its default, and that may mean something else than the pin did.
-So each one that came, went or has another default is to be looked at before the release's outcomes are believed.
+A parameter that the recorder does not give has its default, and that may mean something else than the pin
+did, so each is to be looked at before the release's outcomes are believed.
 """
 
 from __future__ import annotations
