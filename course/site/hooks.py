@@ -10,6 +10,7 @@ import logging
 import posixpath
 import re
 import sys
+from functools import cache
 from html import escape, unescape
 from pathlib import Path
 from typing import Any
@@ -60,6 +61,7 @@ class _Progress:
 
 
 _progress = _Progress()
+_fates = cache(cited.load)
 
 
 def _root(config: MkDocsConfig) -> Path:
@@ -145,7 +147,7 @@ def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -
             return match[0]
         return f"{match['link']}#__codelineno-0-{line}{match['title']}"
 
-    release, fates = cited.load()
+    release, fates = _fates()
 
     def tell(match: re.Match[str]) -> str:
         fate = fates.get(unescape(match["text"]))
