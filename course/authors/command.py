@@ -155,6 +155,7 @@ def sync(
     from course.conformance.page import PAGE, make_page
     from course.conformance.table import read_expected
     from course.docs.command import fix as fix_pages
+    from course.drift import page as releases
 
     PAGE.write_text(make_page(read_expected()), encoding="utf-8")
     # The tables need the index, and the links stand in the tables. What is wrong then, the last two say.
@@ -166,6 +167,7 @@ def sync(
             write()
         except typer.Exit as stop:
             statuses.append(stop.exit_code)
+    releases.main([])
     raise typer.Exit(max(statuses, default=0))
 
 

@@ -4,7 +4,8 @@
     python -m course.cite fix                moves lines to their symbols, writes missing links, and
                                              the index again if there is a tree
     python -m course.cite show PATH:LINE     prints the source from your own tree
-    python -m course.cite drift TREE         what moved, changed or vanished in another release
+    python -m course.cite drift              what holds in the newest release, and what is to be read again
+    python -m course.cite drift TREE         the same of another release, by its tree
     python -m course.cite index              writes course/cite/citations.tsv again, from your tree
 
 The form of a citation stands in `course.cite.text`. A tree is `upstream/vllm`, an installed vLLM of
@@ -26,7 +27,6 @@ import typer
 
 from course.cite.check import check as check_citations
 from course.cite.check import fix as fix_citations
-from course.cite.check import move
 from course.cite.correspond import pair_symbols
 from course.cite.index import (
     Index,
@@ -175,31 +175,61 @@ def _bump_links(old: str, new: str) -> None:
 
 @app.command()
 def drift(
-    tree: Annotated[Path, typer.Argument(help="the tree of another release")],
+    tree: Annotated[
+        Path | None,
+        typer.Argument(help="the tree of another release; default: what is kept of the newest"),
+    ] = None,
+    page: Annotated[
+        str | None, typer.Option("--page", help="of this page alone, with all that holds, too")
+    ] = None,
+    write: Annotated[
+        bool, typer.Option("--write", help="keep what became of each citation")
+    ] = False,
 ) -> None:
-    """Say which cited things moved, changed or vanished in another tree."""
-    index, other = _index(), _tree(tree, None)
-    assert other is not None
+    """Say which citations hold in another release, and where they stand there; which are to be read again."""
+    from course.drift import cited as fates
+
+    index = _index()
     found = find_all(ROOT, index.release)
+    of_page = [c for c in found.citations if not c.own and page in (None, c.file)]
+    if not of_page:
+        raise Stop(f"{page} cites nothing of vLLM")
+    other = _tree(tree, None) if tree is not None else None
+    if other is None:
+        release, kept = fates.load()
+    else:
+        release = other.release or other.label
+        before = _pin_tree(index.release)
+        if write:
+            _needed(before)
+        judge = fates.Judge(index, before, other)
+        kept = {text: judge.fate(c) for text, c in {c.text(): c for c in of_page}.items()}
+        if write and page is None:
+            fates.save(release, kept)
+    places: dict[str, list[str]] = {}
+    for citation in of_page:
+        places.setdefault(citation.text(), []).append(f"{citation.file}:{citation.at}")
+    for kind in fates.KINDS if page is not None else ("gone", "changed"):
+        for text, where in sorted(places.items()):
+            fate = kept.get(text, fates.Fate("unknown"))
+            if fate.kind == kind:
+                print(fates.told(text, fate, release) + ("" if page else f"  [{', '.join(where)}]"))
+    if other is not None:
+        for name, uses in _lost(index.names, tree_names(other)).items():
+            print(f"gone: {name}  [{', '.join(uses)}]")
     totals: Counter[str] = Counter()
-    seen: dict[str, tuple[str, str, list[str]]] = {}
-    for citation in (c for c in found.citations if not c.own):
-        moved = move(citation, index, other)
-        totals[moved.kind] += 1
-        entry = seen.setdefault(citation.text(), (moved.kind, moved.message, []))
-        entry[2].append(f"{citation.file}:{citation.at}")
-    for kind in ("vanished", "changed", "moved", "unknown"):
-        for text, (what, message, places) in sorted(seen.items()):
-            if what == kind:
-                print(f"{kind:9} {text}: {message}  [{', '.join(places)}]")
-    names = tree_names(other)
-    for name, places in _lost(index.names, names).items():
-        print(f"{'vanished':9} {name}  [{', '.join(places)}]")
-        totals["vanished"] += 1
-    print(
-        f"{sum(totals.values())} places, {index.release} to {other.release or other.label}: "
-        + ", ".join(f"{n} {kind}" for kind, n in totals.most_common())
-    )
+    for file, counts in fates.by_page(of_page, kept).items():
+        print(f"{file}: {fates.in_words(counts, release)}")
+        totals += counts
+    print(f"{index.release} to {release}: {fates.in_words(totals, release)}")
+
+
+def _pin_tree(release: str) -> Tree | None:
+    """The pin's tree: the reader's, or what `course drift` has fetched."""
+    from course.drift.record import cache_folder
+
+    fetched = cache_folder() / release
+    return find_tree(ROOT, release) or (Tree(fetched) if (fetched / "vllm").is_dir() else None)
 
 
 def _lost(old: Names, new: Names) -> dict[str, list[str]]:

@@ -20,6 +20,7 @@ from course.drift.compare import (
     recorded_releases,
 )  # fmt: skip
 from course.drift.record import fetch, record
+from course.drift.signatures import changed_parameters, pin_tree
 from course.learner.labs import CourseError
 from mini_vllm.core.sched.releases import PIN, RELEASES, rules_of
 
@@ -37,7 +38,9 @@ def drift(
         bool,
         typer.Option(
             "--record",
-            help="Fetch this release and record it, in SETUP.md's second environment. Takes some minutes.",
+            help="Fetch this release and record it, in SETUP.md's second environment. Takes some minutes. "
+            "Warns of each parameter that it gave to what the recorder calls: its default may mean "
+            "something else than the pin did.",
         ),
     ] = False,
     show: Annotated[
@@ -46,6 +49,20 @@ def drift(
             metavar="GROUP NAME",
             help="The first step at which this workload differs, vLLM's beside the engine's. Needs the "
             "second environment, as --record.",
+        ),
+    ] = None,
+    rule: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Show this rule of docs/RELEASES.md: a small workload, decided without it and with it.",
+        ),
+    ] = None,
+    trace: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="OUT.html",
+            help="With --rule: both runs side by side, as a page to step through.",
         ),
     ] = None,
     scheduler: Annotated[
@@ -61,12 +78,20 @@ def drift(
     Exit status 1 where something differs that no rule explains.
     """
     console = Console(highlight=False)
+    if rule is not None:
+        _show_rule(console, rule, trace)
+        return
+    if trace is not None:
+        raise CourseError("--trace goes with --rule NAME")
     if release is None:
         newest = recorded_releases()[-1]
         console.print(f"Recorded: {', '.join(recorded_releases())}. For one: course drift {newest}")
         return
     if record_it:
-        results = Results(release, str(datetime.date.today()), tuple(record(fetch(release))))
+        tree = fetch(release)
+        for line in changed_parameters(pin_tree(), tree):
+            console.print(f"warning: {line}", markup=False, soft_wrap=True)
+        results = Results(release, str(datetime.date.today()), tuple(record(tree)))
         console.print(f"wrote {results.save().relative_to(Path.cwd())}")
     if show is not None:
         console.print(explain_first(release, *show), markup=False)
@@ -88,9 +113,9 @@ def drift(
             f"{release} is none of the releases that the engine knows; its rules are {RELEASES[-1]}'s here."
         )
     if scheduler is None and release in RELEASES:
-        for rule in rules_of(release):
-            if rule.first == release:
-                console.print(f"New in {release}, {rule.name}: {rule.says}")
+        for new in rules_of(release):
+            if new.first == release:
+                console.print(f"New in {release}, {new.name}: {new.says}")
     unlike = [one for one in found if one.explained is False]
     if unlike:
         console.print(f"{len(unlike)} unexplained, plain ones first:")
@@ -103,6 +128,23 @@ def drift(
         )
     if unlike:
         raise typer.Exit(1)
+
+
+def _show_rule(console: Console, name: str, out: Path | None) -> None:
+    from course.drift.page import read_counts
+    from course.drift.shown import in_words, page, rule_named, show
+
+    rule = rule_named(name)
+    shown = show(rule)
+    for line in in_words(shown, read_counts()[rule.name]):
+        console.print(line, markup=False, soft_wrap=True)
+    if out is not None:
+        if out.suffix != ".html" or not out.parent.is_dir():
+            raise CourseError(
+                f"--trace {out}: it must end in .html and lie in a folder that is there"
+            )
+        out.write_text(page(shown), encoding="utf-8")
+        console.print(f"wrote {out}", markup=False)
 
 
 def _table(release: str, found: list[Comparison], who: str) -> Table:

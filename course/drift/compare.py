@@ -80,9 +80,10 @@ def is_digest(outcome: str) -> bool:
     return len(outcome) == 10
 
 
-def _maker(
+def maker(
     case: Case, rules: Iterable[Rule], scheduler_class: Callable[..., Any] | None = None
 ) -> Callable[..., Any]:
+    """What makes the scheduler of a workload, with these rules on it."""
     priority = case.work["config"]["policy"] == "priority"
     usual: Callable[..., Any]
     if case.ahead:
@@ -114,7 +115,7 @@ def decide(
         fields: of the steps, look at these only.
     """
     try:
-        parts = mini_parts(case.work["config"], _maker(case, rules, scheduler_class))
+        parts = mini_parts(case.work["config"], maker(case, rules, scheduler_class))
         return digest(record(case.work, parts, case.ahead, STEPS), fields)
     except Exception as error:
         return f"{type(error).__name__}: {error}"
@@ -190,9 +191,7 @@ def explain_first(release: str, group: str, name: str) -> str:
         )
     case, theirs = cases()[number], record_one(fetch(release), number)
     rules = rules_of(release if release in RELEASES else RELEASES[-1])
-    ours = record(
-        case.work, mini_parts(case.work["config"], _maker(case, rules)), case.ahead, STEPS
-    )
+    ours = record(case.work, mini_parts(case.work["config"], maker(case, rules)), case.ahead, STEPS)
     for step, (one, other) in enumerate(zip(theirs["steps"], ours["steps"], strict=False)):
         unlike = [key for key in one if one.get(key) != other.get(key)]
         if unlike:

@@ -11,6 +11,9 @@ import sys
 from collections import Counter
 from pathlib import Path
 
+from course.cite.text import find_all
+from course.docs.pages import ROOT
+from course.drift import cited
 from course.drift.compare import (
     RESULTS,
     changed_by,
@@ -59,6 +62,7 @@ def make_page(text: str) -> str:
         "unended": unended(),
         "parts": parts(),
         "defaults": defaults(),
+        "pages": pages(),
     }
     for name, table in tables.items():
         pattern = rf"(<!-- table: {name} -->\n).*?(\n<!-- end -->)"
@@ -155,6 +159,32 @@ def _where(places: list[str]) -> str:
     both = [m for m in MACHINES if f"{m} LLM" in places and f"{m} vllm serve" in places]
     others = [place for place in places if place.split()[0] not in both]
     return ", ".join([*both, *others])
+
+
+def pages() -> str:
+    """A row a phase, and one for what else cites vLLM: what became of the citations, as kept."""
+    release, fates = cited.load()
+    rows: dict[str, Counter[str]] = {}
+    for file, counts in sorted(cited.by_page(find_all(ROOT, PIN).citations, fates).items()):
+        folder = file.partition("/")[0]
+        place = folder if folder.startswith("phase-") else "the rest"
+        place = "`mini_vllm/`" if folder == "mini_vllm" else place
+        rows.setdefault(place, Counter()).update(counts)
+    kinds = [kind for kind in cited.KINDS if any(counts[kind] for counts in rows.values())]
+    heads = {
+        "code": "same code",
+        "statement": "same statement",
+        "decides": "decides the same, but for rules",
+    }
+    heads |= {"changed": "to read again", "unknown": "not looked at"}
+    order = sorted(rows, key=lambda place: (not place.startswith("phase-"), place))
+    table = [
+        [place, str(rows[place].total()), *(str(rows[place][kind]) for kind in kinds)]
+        for place in order
+    ]
+    total = sum(rows.values(), Counter())
+    table.append([f"all, to {release}", str(total.total()), *(str(total[kind]) for kind in kinds)])
+    return _table(["where", "citations", *(heads.get(kind, kind) for kind in kinds)], table)
 
 
 def main(argv: list[str] | None = None) -> int:

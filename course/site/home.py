@@ -11,6 +11,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from course.drift.compare import recorded_releases
 from course.learner.labs import Course
 from course.learner.tracks import Track, read_tracks
 
@@ -34,7 +35,8 @@ Each row below adds one idea to the same engine with the same memory:
 
 These ideas are [vLLM](https://github.com/vllm-project/vllm)'s. The course builds them in
 `mini_vllm`, an engine in numpy that runs on a laptop, and walks through the real code beside it,
-frozen at release 0.22.1. The two [take the same decisions](docs/PROOF.md), and a command shows it.
+frozen at release {pin} and [checked against {newest}](docs/RELEASES.md). The two
+[take the same decisions](docs/PROOF.md), and a command shows it.
 
 [Begin with the first guide]({first}){{ .md-button .md-button--primary }}
 
@@ -77,7 +79,9 @@ def home_page(course: Course) -> str | None:
     if not ideas or not course.phases:
         return None
     first = course.phases[0].guide.relative_to(course.root).as_posix()
+    pin, *_, newest = recorded_releases()
     return _HOME.format(
+        pin=pin, newest=newest,
         bars=_bars(ideas), first=first, cards=_cards(course, read_tracks(course)), noon=_noon(course.root)
     )  # fmt: skip
 

@@ -10,7 +10,8 @@ import logging
 import posixpath
 import re
 import sys
-from html import unescape
+from functools import cache
+from html import escape, unescape
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,8 @@ if _ROOT not in sys.path:
 import mini_vllm  # noqa: E402, F401
 from course.cite.own import own_line  # noqa: E402
 from course.cite.text import own_place  # noqa: E402
+from course.drift import cited  # noqa: E402
+from course.drift.compare import recorded_releases  # noqa: E402
 from course.learner.labs import load_course  # noqa: E402
 from course.learner.tracks import as_json  # noqa: E402
 from course.site.pages import read_site  # noqa: E402
@@ -36,6 +39,7 @@ from course.site.viewer import ViewerError, make_page  # noqa: E402
 
 GLOSSARY = "GLOSSARY.md"
 _TITLED = re.compile(r'(?P<link>href="[^":#]+)(?P<title>" title="(?P<place>[^"]+\.py [^"]+)")')
+_CITED = re.compile(r'(?<= title=")(?P<text>(?:vllm|csrc)/[^":]+:\d+[^"]*)(?=")')
 _RELATIVE = re.compile(r'href="(?P<path>[^":#]+)')
 _log = logging.getLogger("mkdocs.course")
 
@@ -57,6 +61,7 @@ class _Progress:
 
 
 _progress = _Progress()
+_fates = cache(cited.load)
 
 
 def _root(config: MkDocsConfig) -> Path:
@@ -67,6 +72,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
     glossary = _root(config) / GLOSSARY
     text = glossary.read_text(encoding="utf-8") if glossary.is_file() else ""
     config.markdown_extensions.append(TermsExtension(read_terms(text)))
+    config.extra["pin"], *_, config.extra["newest"] = recorded_releases()
     return config
 
 
@@ -126,7 +132,8 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 
 def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """A citation of this repository leads to its line, as of now, on the page that shows the file."""
+    """A citation of this repository leads to its line, as of now, on the page that shows the file. One of
+    vLLM's says in its title where that stands in the newest release, and whether it holds."""
     _progress.advance("pages read")
     root = _root(config)
 
@@ -140,7 +147,17 @@ def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -
             return match[0]
         return f"{match['link']}#__codelineno-0-{line}{match['title']}"
 
-    return _TITLED.sub(lead, html)
+    release, fates = _fates()
+
+    def tell(match: re.Match[str]) -> str:
+        fate = fates.get(unescape(match["text"]))
+        return (
+            match[0]
+            if fate is None
+            else escape(f"{unescape(match[0])} ({cited.hint(fate, release)})")
+        )
+
+    return _CITED.sub(tell, _TITLED.sub(lead, html))
 
 
 def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:

@@ -9,6 +9,11 @@ built, or to recorded decisions of vLLM's (`.jsonl`, `.jsonl.gz`), with `index N
 and `request` say where it opens. The frame takes the height of what stands in it, which the page
 tells it (`site.js`); `height` fixes it, in pixels, and what is longer is scrolled.
 
+    <!-- viewer: ../course/drift/results/shown.tsv | rule a request alone -->
+
+becomes a link to a page with two runs side by side, without and with a rule of a later release; its command
+is `course drift --rule NAME --trace OUT.html`.
+
 A renderer that knows nothing of this shows nothing. So the page has to name the command that makes
 the same page, `mini-vllm trace PATH`, with the path from the root.
 """
@@ -23,11 +28,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote, urlencode
 
+from course.learner.labs import CourseError
+
 HEIGHT = 900
 """Of a frame in pixels until its page has told its own: about that of a run of three requests."""
 _LINE = re.compile(r"^ {0,3}<!--\s*viewer:(?P<text>.*)-->\s*$")
 _NUMBERS = ("index", "seed", "step", "height")
-_OPTIONS = (*_NUMBERS, "request")
+_OPTIONS = (*_NUMBERS, "request", "rule")
 
 
 class ViewerError(ValueError):
@@ -50,6 +57,7 @@ class Viewer:
     step: int | None = None
     request: str | None = None
     height: int | None = None
+    rule: str | None = None
 
 
 def is_viewer(line: str) -> bool:
@@ -85,12 +93,19 @@ def read_viewer(line: str, page: Path, root: Path) -> Viewer:
     for key in ("index", "seed"):
         if key in numbers:
             stem += f"-{key}-{numbers[key]}"
+    if rule := given.get("rule"):
+        stem = re.sub(r"\W+", "-", rule)
     uri = (path.parent / f"{stem}.html").relative_to(root).as_posix()
-    return Viewer(path, uri, request=given.get("request"), **numbers)
+    return Viewer(path, uri, request=given.get("request"), rule=given.get("rule"), **numbers)
 
 
 def missing_command(viewer: Viewer, text: str, root: Path) -> str | None:
     """What is wrong if the page's text does not say how to make the viewer's page oneself."""
+    if viewer.rule is not None:
+        command = f'course drift --rule "{viewer.rule}" --trace'
+        if command in text:
+            return None
+        return f"viewer: the page must name the command that makes it: `{command} OUT.html`"
     command = f"mini-vllm trace {viewer.path.relative_to(root).as_posix()}"
     if re.search(re.escape(command) + r"(?![\w.-])", text):
         return None
@@ -98,7 +113,9 @@ def missing_command(viewer: Viewer, text: str, root: Path) -> str | None:
 
 
 def title_of(viewer: Viewer) -> str:
-    """The scenario's title; for anything else, the file's name."""
+    """The scenario's title, or the rule; for anything else, the file's name."""
+    if viewer.rule is not None:
+        return f"{viewer.rule[0].upper()}{viewer.rule[1:]}"
     if viewer.path.suffix == ".json":
         try:
             value = json.loads(viewer.path.read_text(encoding="utf-8"))
@@ -121,6 +138,8 @@ def frame(viewer: Viewer, page_url: str) -> str:
     view_text = urlencode({key: value for key, value in view.items() if value is not None})
     source = html.escape(f"{address}#{view_text}" if view_text else address)
     title = html.escape(title_of(viewer))
+    if viewer.rule is not None:  # two runs need a whole window
+        return f'<p><a href="{source}">{title}: both runs side by side</a></p>'
     fixed = "" if viewer.height is None else " fixed"
     return (
         f'<figure class="viewer{fixed}"><iframe src="{source}" title="{title}" loading="lazy" '
@@ -139,6 +158,13 @@ def make_page(viewer: Viewer, *others: Viewer) -> str:
     from mini_vllm.entrypoints.cli.trace import read_trace
     from mini_vllm.trace.page import to_html
 
+    if viewer.rule is not None:
+        from course.drift.shown import page, rule_named, show
+
+        try:
+            return page(show(rule_named(viewer.rule)))
+        except CourseError as error:
+            raise ViewerError(f"viewer: {error}") from error
     try:
         trace = read_trace(viewer.path, viewer.index, viewer.seed, timed=False)
     except (OSError, ValueError) as error:

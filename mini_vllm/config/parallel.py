@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from mini_vllm.config.checks import check_flag, check_integer
+from mini_vllm.config.checks import check_flag, check_integer, check_one_of
+
+BACKENDS = ("uni", "mp", "external_launcher")
 
 
 @dataclass(frozen=True)
@@ -21,16 +23,39 @@ class ParallelConfig:
             (`vllm/config/parallel.py:111 ParallelConfig.pipeline_parallel_size`).
         enable_expert_parallel: a rank has some experts whole, not a part of each
             (`vllm/config/parallel.py:151 ParallelConfig.enable_expert_parallel`).
+        distributed_executor_backend: `uni`: in this process; `mp`: a process for each rank;
+            `external_launcher`: this process is one rank of those that torchrun has started. None: `uni` for
+            one rank, else `mp`.
     """
 
     tensor_parallel_size: int = 1
     pipeline_parallel_size: int = 1
     enable_expert_parallel: bool = False
+    distributed_executor_backend: str | None = None
 
     def _check_parallel(self) -> None:
         check_integer("tensor_parallel_size", self.tensor_parallel_size, 1, 64)
+        backend = self.distributed_executor_backend
+        if backend is not None:
+            check_one_of("distributed_executor_backend", backend, BACKENDS)
+        if backend == "uni" and self.world_size > 1:
+            raise ValueError(
+                f"distributed_executor_backend 'uni' runs one rank, and there are {self.world_size}: "
+                "tensor_parallel_size times pipeline_parallel_size"
+            )
         check_flag("enable_expert_parallel", self.enable_expert_parallel)
         check_integer("pipeline_parallel_size", self.pipeline_parallel_size, 1, 64)
+
+    @property
+    def is_launched(self) -> bool:
+        """Whether this process is one of the ranks."""
+        return self.distributed_executor_backend == "external_launcher"
+
+    @property
+    def has_processes(self) -> bool:
+        """Whether each rank is a process that the engine starts."""
+        several = self.world_size > 1 and not self.is_launched
+        return several or self.distributed_executor_backend == "mp"
 
     @property
     def world_size(self) -> int:

@@ -33,8 +33,8 @@ class Ledger:
     def __init__(self) -> None:
         self.calls: Counter[tuple[str, tuple[int, ...], int]] = Counter()
 
-    def record(self, kind: str, array: Array) -> None:
-        self.calls[kind, array.shape, array.nbytes] += 1
+    def record(self, kind: str, array: Any) -> None:
+        self.calls[kind, tuple(array.shape), array.nbytes] += 1
 
     def count(self, kind: str) -> int:
         """Calls of a kind: `all_reduce`, `all_gather`."""

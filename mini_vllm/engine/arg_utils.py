@@ -65,6 +65,7 @@ class EngineArgs:
     tensor_parallel_size: int | None = None
     pipeline_parallel_size: int | None = None
     enable_expert_parallel: bool | None = None
+    distributed_executor_backend: str | None = None
     attention: str | None = None
     cudagraph_mode: str | None = None
     cudagraph_capture_sizes: list[int] | None = None

@@ -71,7 +71,7 @@ class EngineCore:
 
     def _make_executor(self, model: ModelForTextGeneration, parts: EngineParts) -> Executor:
         config = self.config
-        if config.world_size == 1:
+        if not config.has_processes:
             runner = make_model_runner(model, config, parts)
             return UniProcExecutor(runner, 2 if config.async_scheduling else 1)
         from mini_vllm.engine.ranks import ModelOnRanks, make_multiproc_executor

@@ -68,6 +68,10 @@ class LLMEngine:
             tokenizer = Tokenizer.from_folder(folder)
         self.tokenizer = tokenizer
         self.config = resolve_config(config, model)
+        if config.is_launched:
+            from mini_vllm.engine.ranks import agree_on_blocks
+
+            self.config = agree_on_blocks(model, self.config)
         self.core_client = InprocClient(EngineCore(model, self.config, parts))
         self.input_processor = InputProcessor(
             self.config, model.config.vocab_size, tokenizer, model.config.eos_token_ids
@@ -89,10 +93,14 @@ class LLMEngine:
     def _get_model(
         model: str | Path | ModelForTextGeneration, config: EngineConfig, parts: EngineParts
     ) -> ModelForTextGeneration:
-        if config.world_size > 1 and isinstance(model, str | Path):
+        if config.has_processes and isinstance(model, str | Path):
             from mini_vllm.engine.ranks import ModelOnRanks
 
             return ModelOnRanks(model, config)
+        if config.is_launched:
+            from mini_vllm.engine.ranks import load_launched_rank
+
+            return load_launched_rank(model, config)
         return get_model(model, config.attention, parts.attention)
 
     @property

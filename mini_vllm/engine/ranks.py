@@ -10,11 +10,13 @@ import dataclasses
 import pickle
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, cast
+
+import numpy as np
 
 from mini_vllm.attention.registry import get_backend
 from mini_vllm.config.engine import EngineConfig, ResolvedConfig
-from mini_vllm.distributed.parallel_state import RankGroups
+from mini_vllm.distributed.parallel_state import Pipeline, RankGroups
 from mini_vllm.engine.build import make_model_runner
 from mini_vllm.engine.parts import DEFAULT_PARTS, EngineParts
 from mini_vllm.executor.multiproc_executor import MultiprocExecutor
@@ -22,6 +24,9 @@ from mini_vllm.model_loader import load_config, load_model
 from mini_vllm.model_loader.shards import check_tensor_parallel, get_rank_config
 from mini_vllm.model_loader.stages import check_pipeline_parallel
 from mini_vllm.worker.worker import Worker
+
+if TYPE_CHECKING:
+    from mini_vllm.models.interfaces_base import ModelForTextGeneration
 
 _OF_RANKS = ("drafter", "rejection_sampler", "attention", "graph_runner", "cudagraph_dispatcher")
 
@@ -80,9 +85,10 @@ def check_settings(config: EngineConfig) -> None:
                 raise ValueError(
                     f"{name} does not go with {size}: a stage would have to be told more"
                 )
-    if config.attention != "numpy":
+    if config.attention != "numpy" and not config.is_launched:
         raise ValueError(
-            f"attention {config.attention!r} does not go with {size}: only 'numpy' does"
+            f"attention {config.attention!r} does not go with {size}: only 'numpy' does, or else "
+            "distributed_executor_backend 'external_launcher', under torchrun"
         )
     if config.cudagraph_mode != "NONE":
         raise ValueError(
@@ -95,6 +101,51 @@ def check_settings(config: EngineConfig) -> None:
             f"speculative_config's method {speculation.method!r} does not go with {size}: of the drafters "
             "only 'ngram' needs no model"
         )
+
+
+def load_launched_rank(
+    folder: str | Path | ModelForTextGeneration, config: EngineConfig
+) -> ModelForTextGeneration:
+    """This process's share of the model, where torchrun has started a process for each rank. All of them run
+    the same script, and their schedulers decide the same
+    (`vllm/v1/executor/uniproc_executor.py:149 ExecutorWithExternalLauncher`).
+
+    Raises ValueError where model, settings and processes do not go together, naming both.
+    """
+    from mini_vllm.gpu.torch_communicator import join_launched_ranks
+
+    check_settings(config)
+    if not isinstance(folder, str | Path):
+        raise ValueError(
+            "distributed_executor_backend 'external_launcher' is for a checkpoint folder, of which each rank "
+            "reads its share, and the model is a loaded one"
+        )
+    if config.pipeline_parallel_size > 1:
+        raise ValueError(
+            f"pipeline_parallel_size {config.pipeline_parallel_size} does not go with "
+            "distributed_executor_backend 'external_launcher'"
+        )
+    whole, size = load_config(folder), config.tensor_parallel_size
+    check_tensor_parallel(whole, size, config.enable_expert_parallel)
+    tensor = join_launched_ranks()
+    if tensor.world_size != size:
+        raise ValueError(
+            f"tensor_parallel_size ({size}) must be the number of processes that torchrun has started "
+            f"({tensor.world_size})"
+        )
+    pipeline = Pipeline(0, 1, None, None, tensor)
+    groups = RankGroups(tensor.rank, tensor, pipeline, config.enable_expert_parallel)
+    backend = get_backend(config.attention)
+    model: Any = load_model(folder, backend.get_attention_cls()(), backend.get_model_cls(), groups)
+    model.groups = groups
+    return cast("ModelForTextGeneration", model)
+
+
+def agree_on_blocks(model: Any, config: ResolvedConfig) -> ResolvedConfig:
+    """As many blocks on each rank as the one with the least memory has room for
+    (`vllm/v1/core/kv_cache_utils.py:2058 in get_kv_cache_configs`)."""
+    blocks = model.groups.tensor.exchange(np.array([config.num_gpu_blocks]))
+    return dataclasses.replace(config, num_gpu_blocks=int(min(blocks)))
 
 
 def _name_sizes(config: EngineConfig) -> str:

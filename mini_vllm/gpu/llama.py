@@ -6,7 +6,8 @@ computed in 32, as upstream.
 
 `forward` never waits for the device and has no shape that depends on a value, so a CUDA graph can hold it,
 with an attention backend that keeps to the same. Code that captures it hands in tensors that stay where
-they are. Left out: tensor and pipeline parallelism, LoRA, fused kernels (upstream adds and norms in one).
+they are. Several ranks share it by `mini_vllm/model_loader/shards.py`. Left out: pipeline parallelism, LoRA,
+fused kernels (upstream adds and norms in one).
 
 Shapes below: n tokens in the batch, D numbers a head.
 """
@@ -296,12 +297,17 @@ class LlamaForCausalLM:
     def embed(self, input_ids: Tensor, positions: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         """What goes into the first layer: hidden states `[n, hidden_size]`, and cos and sin,
         `[n, 1, D / 2]`, of this step's positions. Upstream looks these up in a table of every position."""
-        hidden_states = F.embedding(input_ids, self.embed_tokens)
+        hidden_states = self.embed_input_ids(input_ids)
         angles = positions.float()[:, None, None] * self.inv_freq
         cos, sin = angles.cos(), angles.sin()
         if self.mscale != 1:
             cos, sin = cos * self.mscale, sin * self.mscale
         return hidden_states, (cos.to(self.dtype), sin.to(self.dtype))
+
+    def embed_input_ids(self, input_ids: Tensor) -> Tensor:
+        """Each token's row of the embedding
+        (`vllm/model_executor/models/llama.py:392 LlamaModel.embed_input_ids`)."""
+        return F.embedding(input_ids, self.embed_tokens)
 
     def lend_embed_tokens(self) -> NDArray[np.float32]:
         """The embedding as numpy has it, for a drafter whose checkpoint has none."""

@@ -214,24 +214,24 @@ class VocabParallelEmbedding:
     def __getitem__(self, input_ids: Ints) -> Array:
         places = input_ids - self.start
         here = (places >= 0) & (places < len(self.weight))
-        found = self.weight[np.where(here, places, 0)]
+        found = self.weight[places * here]
         found[~here] = 0
         return self.communicator.all_reduce(found)
 
 
 class AllReduced:
-    """Half a layer, of which each rank computes a part of every sum
-    (`vllm/model_executor/layers/linear.py:1540 RowParallelLinear.forward`)."""
+    """What gives each rank a part of every sum: a linear layer with some of the columns, or the half layer
+    that ends with one (`vllm/model_executor/layers/linear.py:1540 RowParallelLinear.forward`)."""
 
-    def __init__(self, half: Any, communicator: Communicator) -> None:
-        self.half = half
+    def __init__(self, part: Any, communicator: Communicator) -> None:
+        self.part = part
         self.communicator = communicator
 
-    def forward(self, *args: Any) -> Array:
-        return self.communicator.all_reduce(self.half.forward(*args))
+    def __call__(self, x: Array) -> Array:
+        return self.communicator.all_reduce(self.part(x))
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.half, name)
+    def forward(self, x: Array) -> Array:
+        return self.communicator.all_reduce(self.part.forward(x))
 
 
 class GatheredHead:
@@ -254,7 +254,8 @@ def make_shard(
     attention: Any,
     groups: RankGroups,
 ) -> Any:
-    """A rank's model. Those of the last stage have the logits of the whole vocabulary.
+    """A rank's model, of numpy arrays or torch tensors as its class has them. Those of the last stage have
+    the logits of the whole vocabulary.
 
     Args:
         model_cls: called with a rank's config and weights.
@@ -275,8 +276,10 @@ def make_shard(
     )
     model.config = rank_config
     model.embed_tokens = VocabParallelEmbedding(model.embed_tokens, tensor)
+    if hasattr(model, "embed_input_ids"):  # the torch model's way to it
+        model.embed_input_ids = model.embed_tokens.__getitem__
     for layer in model.layers:
-        layer.self_attn = AllReduced(layer.self_attn, tensor)
+        layer.self_attn.o_proj = AllReduced(layer.self_attn.o_proj, tensor)
         layer.mlp = AllReduced(layer.mlp, tensor)
     model.lm_head = GatheredHead(model.lm_head, config.vocab_size, tensor)
     put_into_pipeline(model, pipeline)

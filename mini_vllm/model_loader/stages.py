@@ -94,9 +94,6 @@ class HeldBack:
         self.hidden_states = self.half.forward(x)
         return np.zeros((), np.float32)
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.half, name)
-
 
 class SentHiddenStates:
     """In the place of the last norm: hands on what the stage has made."""

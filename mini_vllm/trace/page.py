@@ -30,7 +30,7 @@ STYLES = ("viewer.css",)
 
 
 @cache
-def _assets(names: tuple[str, ...]) -> tuple[str, str]:
+def asset(names: tuple[str, ...]) -> tuple[str, str]:
     """The files' text, and the hash by which the page's policy knows it."""
     text = "\n" + "\n".join((ASSETS / name).read_text(encoding="utf-8") for name in names)
     digest = hashlib.sha256(text.encode()).digest()
@@ -47,8 +47,8 @@ def to_html(trace: Trace, step: int | None = None, request: str | None = None) -
     data = to_data(trace)
     data["view"] = {"step": step, "request": request}
     title = html.escape(trace.title or "A trace of mini-vllm")
-    script, script_hash = _assets(SCRIPTS)
-    style, style_hash = _assets(STYLES)
+    script, script_hash = asset(SCRIPTS)
+    style, style_hash = asset(STYLES)
     policy = (
         f"default-src 'none'; script-src {script_hash}; style-src {style_hash}; img-src data:; "
         "base-uri 'none'; form-action 'none'"

@@ -14,8 +14,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
+from mini_vllm.config.scheduler import PIN
 from mini_vllm.trace.types import RequestInfo, StepTrace
 from mini_vllm.trace.words import (
     AGAIN,
@@ -93,6 +95,9 @@ class Explainer:
         self.usable: int = config["num_gpu_blocks"] - 1
         self.budget: int = config["max_num_batched_tokens"]
         self.threshold: int = config["long_prefill_token_threshold"]
+        # These are the pin's rules. Who decides as a later release breaks them, and not vLLM's.
+        later = config.get("rules", PIN) != PIN
+        self._against = partial(against, whose=f"vLLM {PIN}" if later else "vLLM")
         self.max_num_seqs: int = config["max_num_seqs"]
         self.max_model_len: int = config["max_model_len"]
         self.by_priority = config["scheduling_policy"] == "priority"
@@ -195,7 +200,9 @@ class Explainer:
         num_running, left = len(before), self.budget
         for request_id in step.preempted:
             state = states[request_id]
-            reasons[request_id] = walk.victims.get(request_id) or against(", which would spare it")
+            reasons[request_id] = walk.victims.get(request_id) or self._against(
+                ", which would spare it"
+            )
             self._start_anew(state)
             num_running -= 1
         for part in step.scheduled:
@@ -215,16 +222,16 @@ class Explainer:
                 expected, reason = self._clamp(state, part.num_computed_tokens, left)
                 room = self._room(state, step, left, num_running, hits)
                 if (first := self._ahead(part.request_id, queue, step.arrived)) is not None:
-                    reason = against(f": {first} is ahead of it")
+                    reason = self._against(f": {first} is ahead of it")
                 elif room.rule:
-                    reason = against(f": {room.words}")
+                    reason = self._against(f": {room.words}")
                 else:
                     reason = reason._replace(room=room.words)
                 if part.request_id in queue:
                     queue.remove(part.request_id)
                 num_running += 1
             if part.num_scheduled_tokens != expected and reason.rule != "against":
-                reason = against(f", which would give it {expected or 'none'}")
+                reason = self._against(f", which would give it {expected or 'none'}")
             reasons[part.request_id], part.why = reason, reason.words
             left -= part.num_scheduled_tokens
             self._hold(state, part.block_ids)
@@ -239,14 +246,14 @@ class Explainer:
         for request_id in before:
             if request_id not in reasons:
                 idle = walk.idle.get(request_id) or walk.end
-                reasons[request_id] = idle or against(": it would have its turn")
+                reasons[request_id] = idle or self._against(": it would have its turn")
         got = {part.request_id for part in step.scheduled}
         step.why = {r: reason.words for r, reason in reasons.items() if r not in got}
         if step.waiting:
             head = step.waiting[0]
             reason = self._room(states[head], step, left, num_running, hits_of(head))
             if not reason.rule:
-                reason = against(f": there is room to run it; {reason.words}")
+                reason = self._against(f": there is room to run it; {reason.words}")
             behind = Reason("queue", f"behind {head}, the head of the queue")
             step.why_waiting, step.why_behind = reason.words, behind.words
             reasons = dict.fromkeys(step.waiting, behind) | {head: reason} | reasons

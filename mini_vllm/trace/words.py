@@ -29,8 +29,8 @@ class Reason(NamedTuple):
     room: str = ""
 
 
-def against(words: str) -> Reason:
-    return Reason("against", f"not by vLLM's rules{words}")
+def against(words: str, whose: str = "vLLM") -> Reason:
+    return Reason("against", f"not by {whose}'s rules{words}")
 
 
 def count(n: int, noun: str) -> str:

@@ -172,5 +172,5 @@ def test_the_command_refuses_bad_arguments(small: Small, tmp_path: Path) -> None
 def test_drift_against_another_tree_names_what_is_gone(small: Small) -> None:
     out = cite("drift", str(small.tree.root))
     assert out.exit_code == 0, out.stderr
-    assert "vanished" in out.stdout
+    assert "gone: " in out.stdout
     assert "the file is gone" in out.stdout

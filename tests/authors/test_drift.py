@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -106,7 +107,7 @@ def test_the_counts_are_right() -> None:
 def test_the_page_has_the_tables() -> None:
     text = PAGE.read_text(encoding="utf-8")
     assert make_page(text) == text, "run: python -m course.drift.page"
-    assert text.count("<!-- end -->") == 5
+    assert text.count("<!-- end -->") == 6
 
 
 def test_each_part_is_recorded_in_each_release() -> None:
@@ -123,6 +124,13 @@ def test_a_part_of_the_pin_does_as_recorded() -> None:
     part = "n-gram proposer"
     recorded = next(row for row in read_parts() if (row.release, row.part) == (PIN, part))
     assert parts_digest(ask(None, [part])[part]) == recorded.digest
+
+
+def test_readme_names_the_pin_and_the_newest_release() -> None:
+    """No other; the site takes both from the results when it is built."""
+    text = (PAGE.parents[1] / "README.md").read_text(encoding="utf-8")
+    assert set(re.findall(r"\b0\.[23]\d\.\d+\b", text)) == {PIN, recorded_releases()[-1]}
+    assert f"[checked against {recorded_releases()[-1]}](docs/RELEASES.md)" in text
 
 
 def test_the_command(capsys: pytest.CaptureFixture[str]) -> None:

@@ -23,8 +23,10 @@ from urllib.parse import unquote, urljoin, urlsplit
 import pytest
 from site_helpers import ROOT, Html, address, site, small_course, written
 
+from course.drift.compare import recorded_releases
 from course.learner.labs import load_course
 from course.site.pages import read_site, track_pages
+from mini_vllm.core.sched.releases import PIN
 from tests.engine.helpers.patience import PATIENCE
 
 
@@ -43,6 +45,17 @@ def test_nothing_is_fetched_from_a_third_party(built: Path, html: dict[str, Html
         ]
         found += [f"{path.name}: {m[0]}" for m in re.finditer(r"@import[^;]*//[^;]*", css)]
     assert not found, "\n".join(found)
+
+
+def test_every_page_names_both_releases(built: Path, html: dict[str, Html]) -> None:
+    """The pin, and the newest that it was checked against; a link into vLLM says where its line is there."""
+    newest = recorded_releases()[-1]
+    for name in ("index.html", "phase-03-scheduler/00-guide/index.html"):
+        text = (built / name).read_text()
+        both = rf"About vLLM {PIN},\s+<a href=\"[./]*docs/RELEASES/\">checked against {newest}</a>"
+        assert re.search(both, text)
+    told = re.findall(rf'title="vllm/\S+:\d+ [^"]*\({re.escape(newest)}: line \d+, [^"]*\)"', text)
+    assert len(told) >= 3
 
 
 def test_next_and_previous_walk_the_course(html: dict[str, Html]) -> None:

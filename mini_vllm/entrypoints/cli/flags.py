@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, cast
 from mini_vllm.config.cache import KV_CACHE_DTYPES
 from mini_vllm.config.compilation import CUDAGRAPH_MODES
 from mini_vllm.config.engine import LOGPROBS_MODES, EngineConfig
+from mini_vllm.config.parallel import BACKENDS
 from mini_vllm.config.scheduler import PIN, RELEASES
 from mini_vllm.config.speculative import merge_shorthands
 from mini_vllm.engine.arg_utils import json_object
@@ -101,8 +102,13 @@ def add_engine_flags(parser: argparse.ArgumentParser, with_model: bool = True) -
             help="stages, each with some of the layers (1)",
         )  # fmt: skip
         group.add_argument(
-            "--enable-expert-parallel", "-ep", action="store_true",
+            "--enable-expert-parallel", "-ep", action=argparse.BooleanOptionalAction, default=False,
             help="give each of the processes that share a layer some experts whole (off)",
+        )  # fmt: skip
+        group.add_argument(
+            "--distributed-executor-backend", choices=BACKENDS,
+            help="where ranks run: here (uni), or a process each (mp); external_launcher: this is one of "
+            "those that torchrun has started (uni for one rank, else mp)",
         )  # fmt: skip
         group.add_argument(
             "--attention", choices=("numpy", "torch", "triton"), default="numpy",
@@ -208,6 +214,7 @@ def make_config(args: argparse.Namespace) -> EngineConfig:
         tensor_parallel_size=getattr(args, "tensor_parallel_size", 1),
         pipeline_parallel_size=getattr(args, "pipeline_parallel_size", 1),
         enable_expert_parallel=getattr(args, "enable_expert_parallel", False),
+        distributed_executor_backend=getattr(args, "distributed_executor_backend", None),
         attention=getattr(args, "attention", "numpy"),
         kv_cache_dtype=getattr(args, "kv_cache_dtype", "auto"),
         logprobs_mode=getattr(args, "logprobs_mode", "raw_logprobs"),

@@ -24,6 +24,7 @@ examples:
   mini-vllm trace tests/golden/scheduler-0.22.1.jsonl.gz --index 7 -o vllm.html
   mini-vllm trace scenario.json -o scenario.html
   mini-vllm trace run.html -o -
+  mini-vllm trace before.html after.html --beside -o both.html
 """
 
 
@@ -44,6 +45,9 @@ def add_trace_parser(commands: Any) -> None:
         help="where to write; a folder if there are several FILEs (default: FILE's name with .html, "
         "in this folder)",
     )  # fmt: skip
+    parser.add_argument(
+        "--beside", action="store_true", help="two FILEs on one page, whose steps go together"
+    )
     which = parser.add_mutually_exclusive_group()
     which.add_argument(
         "--index", type=int, metavar="N", help="which recording of a .jsonl file, from 0 (0)"
@@ -133,6 +137,31 @@ def _stem(path: Path) -> str:
     return name
 
 
+def _check_view(args: argparse.Namespace, path: Path, trace: Trace) -> None:
+    """Raise ValueError if the trace has not the request or the step that the page is to open at."""
+    if args.request is not None and args.request not in {r.request_id for r in trace.requests}:
+        raise ValueError(f"{path}: no request has the id {shorten_repr(args.request)}")
+    if args.step is not None and args.step not in {step.index for step in trace.steps}:
+        first, last = (trace.steps[i].index if trace.steps else 0 for i in (0, -1))
+        raise ValueError(f"{path}: no step {args.step}; it has {first} to {last}")
+
+
+def _beside(args: argparse.Namespace, paths: list[Path], out: TextIO) -> int:
+    from mini_vllm.trace.beside import beside
+
+    target = Path(args.output or "beside.html")
+    if len(paths) != 2 or target.suffix != ".html" or target.is_dir():
+        raise ValueError("--beside takes two FILEs and writes a page: -o NAME.html")
+    if any(path.exists() and target.exists() and target.samefile(path) for path in paths):
+        raise ValueError(f"{target} is what is to be read; give another name with -o")
+    one, other = (read_trace(path, args.index, args.seed, args.model) for path in paths)
+    _check_view(args, paths[0], one)
+    title = f"{paths[0].name} and {paths[1].name}"
+    target.write_text(beside(title, (one, other), args.step, args.request), encoding="utf-8")
+    out.write(f"{target}: {len(one.steps)} and {len(other.steps)} steps\n")
+    return 0
+
+
 def run_trace(args: argparse.Namespace, out: TextIO) -> int:
     """The `trace` command. Exit status 0; an input that cannot be read is a ValueError."""
     from mini_vllm.trace import check_trace_path, to_text
@@ -140,6 +169,8 @@ def run_trace(args: argparse.Namespace, out: TextIO) -> int:
     from mini_vllm.trace.recorder import trace_bytes
 
     paths = [Path(name) for name in args.files]
+    if args.beside:
+        return _beside(args, paths, out)
     to = None if args.output is None else Path(args.output)
     folder = to if to is not None and (len(paths) > 1 or to.is_dir()) else None
     if folder is not None and args.output != "-" and not folder.is_dir():
@@ -153,11 +184,7 @@ def run_trace(args: argparse.Namespace, out: TextIO) -> int:
             if target.exists() and path.exists() and target.samefile(path):
                 raise ValueError(f"{target} is what is to be read; give another name with -o")
         trace = read_trace(path, args.index, args.seed, args.model)
-        if args.request is not None and args.request not in {r.request_id for r in trace.requests}:
-            raise ValueError(f"{path}: no request has the id {shorten_repr(args.request)}")
-        if args.step is not None and args.step not in {step.index for step in trace.steps}:
-            first, last = (trace.steps[i].index if trace.steps else 0 for i in (0, -1))
-            raise ValueError(f"{path}: no step {args.step}; it has {first} to {last}")
+        _check_view(args, path, trace)
         with _of(path), _broken():
             if args.output == "-":
                 text = to_text(trace.steps)

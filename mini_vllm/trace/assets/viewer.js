@@ -20,7 +20,7 @@ class Viewer extends Built {
     const wanted = new URLSearchParams(location.hash.slice(1));
     const number = Number(wanted.get("step") ?? data.view?.step ?? model.numbers[0]);
     const request = wanted.get("request") ?? data.view?.request;
-    const step = Math.max(0, model.numbers.findLastIndex((n) => n <= number));
+    const step = this.stepOf(number);
     // Where nobody says whom to look at: the first that gets tokens here.
     const first = model.first[step] < model.first[step + 1] ? model.entry.row[model.first[step]] : 0;
     const row = model.requests.findIndex((r) => r.request_id === request);
@@ -96,6 +96,7 @@ class Viewer extends Built {
     window.addEventListener("message", (event) => { // a page that shows this one in a frame
       if (event.source !== window.parent || event.source === window) return;
       if (["light", "dark"].includes(event.data?.theme)) this.setTheme(event.data.theme);
+      if (Number.isInteger(event.data?.step)) this.go(this.stepOf(event.data.step), { from: "frame" });
       this.tellHeight(); // it may not have listened before
     });
     if (this.framed) new ResizeObserver(() => this.tellHeight()).observe(document.body);
@@ -155,10 +156,17 @@ class Viewer extends Built {
     });
     this.dirty();
   }
-  go(step, { row = this.state.row, say = false, show = false, still = false } = {}) {
+  // The step with this number, or the last before it.
+  stepOf(number) {
+    return Math.max(0, this.model.numbers.findLastIndex((n) => n <= number));
+  }
+  go(step, { row = this.state.row, say = false, show = false, still = false, from = "" } = {}) {
     const { model, state } = this;
     const moved = row !== state.row;
     state.step = Math.max(0, Math.min(model.S - 1, step));
+    if (this.framed && from !== "frame") {
+      window.parent.postMessage({ viewerStep: model.numbers[state.step] }, "*");
+    }
     state.row = Math.max(0, Math.min(model.R - 1, row));
     if (moved) this.layoutPool();
     if (!still) this.timeline.reveal(show || moved ? state.row : null, state.step);

@@ -179,12 +179,14 @@ def test_what_a_rank_raises_is_raised() -> None:
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
-        (TP2 | {"attention": "torch"}, "attention 'torch' does not go with tensor_parallel_size 2"),
+        (TP2 | {"attention": "torch"}, "attention 'torch' does not go with tensor_parallel_size 2: only"),
         (TP2 | {"cudagraph_mode": "FULL"}, "cudagraph_mode 'FULL' does not go with tensor_parallel_size 2"),
         (PP2 | {"async_scheduling": True}, "async_scheduling does not go with pipeline_parallel_size 2"),
         ({"tensor_parallel_size": 3}, r"num_attention_heads \(4\) must be divisible by tensor_parallel_size"),
         ({"pipeline_parallel_size": 5}, r"pipeline_parallel_size \(5\) must be at most num_hidden_layers"),
         ({"tensor_parallel_size": 0}, "tensor_parallel_size must be an integer of at least 1, got 0"),
+        (TP2 | {"distributed_executor_backend": "uni"}, "'uni' runs one rank, and there are 2"),
+        ({"distributed_executor_backend": "dask"}, "distributed_executor_backend must be"),
         ({"enable_expert_parallel": True}, "enable_expert_parallel is for a model with experts"),
     ],
 )  # fmt: skip

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gzip
+import html
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -173,6 +175,32 @@ def test_one_run_through_all_its_forms(tmp_path: Path, capsys: pytest.CaptureFix
     _, shown, _ = said(capsys, str(tmp_path / "a.html"), "-o", "-")
     assert shown == (tmp_path / "p.txt").read_text()
     assert shown.startswith("step 1: 13 tokens for 1 requests")
+
+
+def test_two_runs_beside_each_other(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    one, other = str(tmp_path / "one.json"), str(tmp_path / "other.json")
+    Path(one).write_text(json.dumps(LONG))
+    Path(other).write_text(
+        json.dumps(LONG | {"title": "The <other>", "requests": LONG["requests"][:1]})
+    )
+    both = tmp_path / "both.html"
+    status, out, err = said(capsys, one, other, "--beside", "-o", str(both), "--step", "2")
+    assert (status, err) == (0, "")
+    assert out.startswith(f"{both}: {len(run().steps)} and ")
+    text = both.read_text(encoding="utf-8")
+    pages = [html.unescape(page) for page in re.findall(r'srcdoc="([^"]*)"', text)]
+    first, second = (data_of_page(page) for page in pages)
+    assert [len(each["requests"]) for each in (first, second)] == [len(LONG["requests"]), 1]
+    assert first["view"] == {"step": 2, "request": None}
+    assert '<iframe title="The &lt;other&gt;"' in text
+    for wrong in ([one, "--beside"], [one, other, "--beside", "-o", str(tmp_path)]):
+        assert said(capsys, *wrong)[::2] == (2, BOTH)
+    assert (
+        "no step 9999" in said(capsys, one, other, "--beside", "-o", str(both), "--step", "9999")[2]
+    )
+
+
+BOTH = "mini-vllm: --beside takes two FILEs and writes a page: -o NAME.html\n"
 
 
 def test_recordings_by_place_and_by_seed(
