@@ -99,7 +99,8 @@ def read() -> dict[str, dict[str, str]]:
     head, *lines = (line.split("\t") for line in RESULTS.read_text(encoding="utf-8").splitlines())
     return {
         name: {r: cell for r, cell in zip(head[2:], cells, strict=True) if cell}
-        for name, _, *cells in lines
+        for name, command, *cells in lines
+        if not command.startswith("not run")
     }
 
 
