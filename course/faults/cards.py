@@ -63,6 +63,7 @@ def query_scale() -> str:
     layer.kv_cache_dtype, layer.calculate_kv_scales = "fp8", False
     for name in ("_q_scale", "_k_scale", "_v_scale", "_prob_scale"):
         setattr(layer, name, torch.tensor(1.0))
+        setattr(layer, f"{name}_cpu", torch.tensor(1.0))  # later releases have a copy on the host
     method.create_weights(layer)
     layer.k_scale.data.fill_(0.5)
     layer.v_scale.data.fill_(0.25)

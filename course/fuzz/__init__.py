@@ -10,7 +10,7 @@ shows at the first read. In reading order:
     world      a workload and its settings, as plain data
     draw       random worlds, and worlds aimed at what chance hardly hits
     memory     the worker: it writes, reads and samples as a plan tells it to
-    engines    one interface over vLLM 0.20.0 to 0.32.0 (`engine_vllm`) and `mini_vllm`
+    engines    one interface over vLLM 0.20.0 to 0.33.0 (`engine_vllm`) and `mini_vllm`
     drive      a world from its first step to its last, and what is checked on the way
     causes     why a world goes wrong: a repair under which it does not
     shrink     the smallest world that goes wrong for the same cause

@@ -1,6 +1,6 @@
 """One interface over the schedulers that can be driven: vLLM's two (`engine_vllm`), and `mini_vllm`'s.
 
-Covers vLLM 0.20.0 to 0.32.0. What moved in between is in here and nowhere else: the V2 runner's plans
+Covers vLLM 0.20.0 to 0.33.0. What moved in between is in here and nowhere else: the V2 runner's plans
 bring a resumed request as a new one, and from 0.27 on a pool may take blocks back a step later.
 """
 

@@ -141,12 +141,14 @@ RULES = (
         "Where groups have blocks of different sizes, the block of full attention in which a prompt ends is "
         "published with what it has, so when it is free it is among the last to go.",
         release_rules.publish_prompt_tails,
+        46384,
     ),
     Rule(
         "a draft model's rows",
         "0.28.0",
         "They are taken from the budget for each request that is scheduled, not for `max_num_seqs` of them.",
         release_rules.count_draft_rows_by_request,
+        51725,
     ),
     Rule(
         "a victim that was passed over",
