@@ -77,6 +77,30 @@ def slots_of_a_drafter() -> Seen:
     return len(blocks) < 2, f"{len(blocks)} blocks of 4 after a prompt of 4"
 
 
+def shared_prefix() -> Seen:
+    """Three prompts with the same 64 tokens in front, a window of 16 in all layers: what the third finds."""
+    from course.parity.record import vllm_parts
+    from course.parity.traces import Arrival, Config
+
+    config: Config = {
+        "block_size": 4, "num_blocks": 100, "max_num_seqs": 4, "max_num_batched_tokens": 128,
+        "long_prefill_token_threshold": 0, "enable_prefix_caching": True, "max_model_len": 128,
+        "policy": "fcfs", "kv_cache_groups": [{"type": "sliding_window", "size": 16}],
+    }  # fmt: skip
+    parts, found = vllm_parts(config), 0
+    for i in range(3):
+        arrival: Arrival = {
+            "id": f"r{i}", "step": 0, "prompt": [*range(3, 67), *range(70 + 9 * i, 79 + 9 * i)],
+            "priority": 0, "max_tokens": 1, "ignore_eos": True, "abort": None,
+        }  # fmt: skip
+        parts.scheduler.add_request(parts.make_request(arrival, i))
+        plan = parts.scheduler.schedule()
+        [new] = plan.scheduled_new_reqs
+        found = new.num_computed_tokens
+        parts.scheduler.update_from_output(plan, parts.make_output([f"r{i}"], [[5]]))
+    return found == 0, f"the third of three prompts finds {found} of 64 tokens"
+
+
 def pool() -> Seen:
     """Memory for just one longest request."""
     from vllm.v1.worker.cpu_worker import CPUWorker
@@ -387,7 +411,7 @@ def beam_with_anothers_end() -> Seen:
 CHECKS: dict[str, Callable[[], Seen]] = {
     "bystander": world("BYSTANDER"), "equals": world("EQUALS"), "doubled": world("DOUBLED"),
     "deadly": world("DEADLY"), "lost": world("LOST"), "taken-back": world("TAKEN_BACK"),
-    "windows": windows, "drafter": slots_of_a_drafter, "pool": pool,
+    "windows": windows, "shared-prefix": shared_prefix, "drafter": slots_of_a_drafter, "pool": pool,
     "chunks": seeded_prompt_in_chunks, "end": request_that_cannot_end,
     "window": window_of_no_layer, "silence": cache_unasked, "neighbour": neighbour,
     "bias": bias_of_qwen3, "missing": missing_projection, "below": consolidated_below,

@@ -63,6 +63,7 @@ FAULTS = (
     Fault(13, "a seed is dropped beside a neighbour, CPU", "seed", 51866),
     Fault(13, "a request that can never have enough blocks waits", "pool", 47272),
     Fault(13, "a window gives back blocks that plans in flight read", "windows", 47728),
+    Fault(13, "prompts never find what they share, every layer with a window", "shared-prefix"),
     Fault(13, "a NaN in a window, TRITON_ATTN", "nan"),
     Fault(13, "4-bit checkpoints end the engine without AVX-512, CPU", why="its kernel"),
     Fault(13, "`vllm serve` dies of the package's name", why="the packager's"),
