@@ -2,7 +2,7 @@
 or `mini_vllm`'s over its own.
 
 The executor is pretended. It has a result when that is asked for and never before, as
-`vllm/v1/executor/multiproc_executor.py:76 FutureWrapper` says of itself, and samples
+`vllm/v1/executor/multiproc_executor.py:69 FutureWrapper` has it, and samples
 `course.parity.traces.token`.
 """
 
