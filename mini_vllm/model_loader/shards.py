@@ -14,6 +14,7 @@ loses, its two shapes say; what must be put together again is put around the fin
     LM head        rows of the vocabulary   gather
     experts        some whole, or a part of each; all-reduce
 
+Other than upstream: a prompt that goes on gets no logits, so fewer rows are gathered in its steps.
 Left out: quantised weights, draft models.
 """
 

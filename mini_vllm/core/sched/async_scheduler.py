@@ -182,8 +182,6 @@ class AsyncScheduler(Scheduler):
         if status_before_update is RequestStatus.RUNNING:
             num_known_tokens = request.num_computed_tokens - request.num_output_placeholders
             self.kv_cache_manager.cache_blocks(request, num_known_tokens)
-        elif stopped:
-            self._remove_waiting_request(request)
         return new_token_ids, stopped
 
     def _free_request(self, request: Request) -> None:

@@ -392,10 +392,8 @@ class Scheduler(RequestQueues, DraftScheduling):
     def update_from_output(
         self, scheduler_output: SchedulerOutput, model_runner_output: ModelRunnerOutput
     ) -> list[EngineCoreOutput]:
-        """Append the sampled tokens, stop what has to stop, free what stopped.
-
-        Source: `vllm/v1/core/sched/scheduler.py:1283 Scheduler.update_from_output`.
-        """
+        """Append the sampled tokens, stop what has to stop, free what stopped
+        (`vllm/v1/core/sched/scheduler.py:1283 Scheduler.update_from_output`)."""
         outputs: list[EngineCoreOutput] = []
         stopped_running_reqs: set[Request] = set()
         sampled_token_ids = model_runner_output.sampled_token_ids
@@ -420,6 +418,8 @@ class Scheduler(RequestQueues, DraftScheduling):
             if stopped:
                 output.finish_reason = request.get_finished_reason()
                 output.stop_reason = request.stop_reason
+                if request.num_computed_tokens == 0:  # it waits: preempted with this step in flight
+                    self._remove_waiting_request(request)
                 self._free_request(request)
                 stopped_running_reqs.add(request)
             if logprobs:
