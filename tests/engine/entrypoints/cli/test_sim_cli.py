@@ -129,4 +129,4 @@ def test_a_fleet_of_one_has_the_figures_of_the_engine(capsys: pytest.CaptureFixt
 def test_fleets_that_make_no_sense_are_refused(
     capsys: pytest.CaptureFixture[str], flags: tuple[str, ...], message: str
 ) -> None:
-    assert message in run(capsys, *SMALL, *flags, status=1)
+    assert message in run(capsys, *SMALL, *flags, status=2)
