@@ -25,7 +25,7 @@ from mini_vllm.sim.workload import SimRequest
 
 PUBLISH_S = 0.1
 """Between two publications of the engines' counts
-(`vllm/v1/engine/coordinator.py:148 DPCoordinatorProc.__init__`, `min_stats_update_interval_ms`)."""
+(`vllm/v1/engine/coordinator.py:145 DPCoordinatorProc.__init__`, `min_stats_update_interval_ms`)."""
 MOST_REPLICAS = 10_000
 
 
@@ -33,7 +33,7 @@ class Fleet:
     """Runs requests through replicas behind a router.
 
     An engine's counts are those before its latest step, as its busy loop sends them
-    (`vllm/v1/engine/core.py:1827 DPEngineCoreProc.run_busy_loop`), and those after its last; the router
+    (`vllm/v1/engine/core.py:1819 DPEngineCoreProc.run_busy_loop`), and those after its last; the router
     gets all of them each `PUBLISH_S`. Left out: vLLM's coordinator holds the counts of one step together,
     and publishes nothing where nothing changed. Nor do these engines step together, with dummy batches,
     as those of a mixture of experts do.

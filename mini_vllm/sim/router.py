@@ -16,7 +16,7 @@ from mini_vllm.utils.untrusted import shorten_repr
 
 WAITING_WEIGHT = 4
 """A waiting request weighs as much as four that run
-(`vllm/v1/engine/core_client.py:1399 DPLBAsyncMPClient.get_core_engine_for_request`)."""
+(`vllm/v1/engine/core_client.py:1382 DPLBAsyncMPClient.get_core_engine_for_request`)."""
 MOST_INDEXED = 200_000
 """Blocks that the prefix router remembers, the latest used; about 60 MB."""
 MOST_HOLDERS = 16
