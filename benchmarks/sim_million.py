@@ -74,7 +74,7 @@ def waiting_cost(waiting: int, steps: int = 400) -> float:
         arrival_times(64 + waiting, math.inf), Lengths("constant", 20), Lengths("constant", 900)
     )
     for request in requests:
-        simulator._add(request)
+        simulator.add(request)
     simulator._turn()  # the admission of the 64
     best = math.inf
     gc.collect()

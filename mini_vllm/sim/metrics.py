@@ -185,7 +185,8 @@ class ServingMetrics:
         if lives:
             self._seconds.note(now, 2, num_tokens)
             self.output_tokens += num_tokens
-            self.end = now
+            if now > self.end:  # replicas of a fleet end their steps in any order
+                self.end = now
 
     def finished(self, live: Live) -> None:
         ttft, e2el = live.first - live.arrival, live.last - live.arrival

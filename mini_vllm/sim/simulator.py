@@ -65,10 +65,6 @@ def mini_parts(
     block_size = config.block_size if config.enable_prefix_caching else None
     limit = config.max_model_len
 
-    @lru_cache(maxsize=4096)  # the requests share them; there are few lengths
-    def params(max_tokens: int) -> SamplingParams:
-        return SamplingParams(max_tokens=max_tokens, ignore_eos=True)
-
     def make_request(q: SimRequest) -> Request:
         if len(q.prompt) >= limit:
             raise ValueError(
@@ -78,7 +74,7 @@ def mini_parts(
         return Request(
             q.request_id,
             q.prompt,
-            params(q.max_tokens),
+            _params(q.max_tokens),
             arrival_time=q.arrival,
             priority=q.priority,
             block_size=block_size,
@@ -90,6 +86,11 @@ def mini_parts(
 
         put_on(scheduler, rules_of(config.rules))
     return SimParts(scheduler, make_request, _make_output, async_scheduling)
+
+
+@lru_cache(maxsize=4096)  # the requests of all engines share them; there are few lengths
+def _params(max_tokens: int) -> SamplingParams:
+    return SamplingParams(max_tokens=max_tokens, ignore_eos=True)
 
 
 def _make_output(req_ids: list[str], sampled: list[list[int]]) -> ModelRunnerOutput:
@@ -155,10 +156,10 @@ class Simulator:
         turn = self._turn_async if self.parts.async_scheduling else self._turn
         coming = iter(requests)
         following = next(coming, None)
-        with _frozen_garbage():
+        with frozen_garbage():
             while True:
                 while following is not None and following.arrival <= self.now:
-                    self._add(following)
+                    self.add(following)
                     before, following = following, next(coming, None)
                     if following is not None and following.arrival < before.arrival:
                         raise ValueError(
@@ -173,7 +174,24 @@ class Simulator:
                 else:
                     self.now = following.arrival
 
-    def _add(self, q: SimRequest) -> None:
+    def result(self) -> dict[str, Any]:
+        """The figures of the run."""
+        return self.metrics.result(self.num_preemptions)
+
+    @property
+    def busy(self) -> bool:
+        """Whether `step` has something to do."""
+        return bool(self._queue) or self.parts.scheduler.has_unfinished_requests()
+
+    def step(self) -> None:
+        """One turn of the loop; for a caller that keeps the clock's order itself (`fleet.py`)."""
+        if self.parts.async_scheduling:
+            self._turn_async()
+        else:
+            self._turn()
+
+    def add(self, q: SimRequest) -> None:
+        """Give a request that has arrived to the scheduler, or write down that it was refused."""
         self.now += self.cost.add_request_s
         try:
             request = self.parts.make_request(q)
@@ -310,7 +328,7 @@ class Simulator:
 
 
 @contextmanager
-def _frozen_garbage() -> Iterator[None]:
+def frozen_garbage() -> Iterator[None]:
     """What is there before the run is not its garbage. vLLM freezes its heap at start-up as well, after a
     collection. Here there is none before, because it can take longer than a short run."""
     if _frozen_by_others():  # what froze the heap before sets it free again

@@ -22,6 +22,12 @@ from mini_vllm.entrypoints.cli.flags import (
     not_negative,
     positive,
 )
+from mini_vllm.entrypoints.cli.simulate_fleet import (
+    DEFAULT_ROUTER,
+    add_fleet_flags,
+    replica_lines,
+    router_of,
+)
 from mini_vllm.utils.untrusted import shorten_repr
 
 if TYPE_CHECKING:
@@ -31,7 +37,7 @@ if TYPE_CHECKING:
 MOST_PROMPTS = 100_000_000
 """Hours; for more, run it again with another seed."""
 MOST_BLOCKS = 20_000_000
-"""About 2 GB of bookkeeping."""
+"""About 2 GB of bookkeeping; of all replicas together."""
 _EPILOG = """\
 a length is: N, uniform:LOW:HIGH or lognormal:MEDIAN:SIGMA[:MOST], in tokens
 
@@ -40,6 +46,7 @@ examples:
   mini-vllm simulate --request-rate 20 --burstiness 0.25 --prefix-len 2000 --goodput ttft:500 tpot:30
   mini-vllm simulate --dataset lengths.csv --request-rate 10 --plot run.png --json run.json
   mini-vllm simulate --cost my-engine.json --num-gpu-blocks 4000 --max-model-len 4096
+  mini-vllm simulate --replicas 8 --router prefix --request-rate 90 --prefix-len 2000 --num-prefixes 40
   mini-vllm simulate --cost h100-llama-3.2-1b --cudagraph-mode FULL_AND_PIECEWISE --launch-us 5
   mini-vllm simulate --speculative-config '{"method": "ngram", "num_speculative_tokens": 3,
     "rejection_sample_method": "synthetic", "synthetic_acceptance_rates": [0.7, 0.5, 0.4]}'
@@ -90,6 +97,7 @@ def add_simulate_parser(commands: Any) -> None:
         help="1: Poisson; less: in bursts; more: evenly; needs --request-rate (1)",
     )  # fmt: skip
     load.add_argument("--seed", type=not_negative, default=0, help="seed of all that is random (0)")
+    add_fleet_flags(parser)
     parser.add_argument(
         "--cost", default="a100-llama-3-8b", metavar="COST",
         help="what a step costs: a preset, or a .json file (a100-llama-3-8b); 'list' shows the presets",
@@ -121,7 +129,7 @@ def add_simulate_parser(commands: Any) -> None:
 
 def run_simulate(args: argparse.Namespace, out: TextIO) -> int:
     """The `simulate` command."""
-    from mini_vllm.sim import ServingMetrics, Simulator, load_cost, work_of
+    from mini_vllm.sim import Fleet, ServingMetrics, Simulator, load_cost, work_of
     from mini_vllm.sim.cost import presets
     from mini_vllm.sim.metrics import parse_goodput
 
@@ -134,7 +142,8 @@ def run_simulate(args: argparse.Namespace, out: TextIO) -> int:
     metrics = ServingMetrics(parse_goodput(args.goodput), percentiles)
     config = _config(args, cost)
     cost, tally = _graphs(args, cost, config)
-    parts, speculation = _parts(config), _speculation(args, config)
+    speculation = _speculation(args, config)
+    router = router_of(args, config, MOST_BLOCKS)
     requests, num_prompts, rate = _requests(args)
     if args.json not in (None, "-"):
         check_target("--json", Path(args.json))
@@ -143,17 +152,22 @@ def run_simulate(args: argparse.Namespace, out: TextIO) -> int:
 
         check_target("--plot", Path(args.plot))
         check_plot(Path(args.plot))
-    observe = None
-    if tally is not None:
 
-        def observe(plan: Any, now: float) -> None:
-            tally.add(work_of(plan, parts.scheduler.requests))
+    def engine(index: int, metrics: ServingMetrics) -> Simulator:
+        parts = _parts(config)
+        observe = None
+        if tally is not None:
 
-    simulator = Simulator(parts, cost, metrics, observe, args.seed, speculation)
-    simulator.run(requests)
+            def observe(plan: Any, now: float) -> None:
+                tally.add(work_of(plan, parts.scheduler.requests))
+
+        return Simulator(parts, cost, metrics, observe, args.seed + index, speculation)
+
+    runner = engine(0, metrics) if router is None else Fleet(engine, args.replicas, router, metrics)
+    runner.run(requests)
     if metrics.failed == num_prompts:
         raise ValueError(f"every request was refused; the first: {metrics.first_failure}")
-    result = metrics.result(simulator.num_preemptions)
+    result = runner.result()
     if tally is not None:
         result |= tally.result()
     if speculation is not None:
@@ -163,6 +177,7 @@ def run_simulate(args: argparse.Namespace, out: TextIO) -> int:
             "cost": {"name": cost.name, "source": cost.source},
             "request_rate": rate,
             "async_scheduling": args.async_scheduling,
+            **({} if router is None else {"router": args.router or DEFAULT_ROUTER}),
             "config": dataclasses.asdict(config),
         }
         _write_json({**settings, **result}, args.json, out)
@@ -388,6 +403,8 @@ def table(
     row("Most waiting:", result["max_waiting"])
     row("Peak KV cache usage (%):", 100 * result["max_kv_cache_usage_perc"])
     row("Device busy (%):", 100 * result["device_busy_share"])
+    if "replicas" in result:
+        lines += replica_lines(result)
     if "cudagraph_mode" in result:
         lines.append(f"{'CUDA graphs':-^50}")
         row("Steps replayed whole (FULL):", result["steps_full"])
@@ -398,6 +415,8 @@ def table(
     lines.append("=" * 50)
     lines.append(f"The cost of a step: {cost.name}; {cost.source}.")
     lines.append(f"Percentiles are within {100 * RELATIVE_ERROR:g} % of their values.")
+    if result.get("replicas", 1) > 1:
+        lines.append("Most running, most waiting and peak KV cache usage are one replica's.")
     if metrics.failed:
         lines.append(f"The first that failed: {shorten_repr(metrics.first_failure, 300)}")
     return "\n".join(lines) + "\n"

@@ -89,3 +89,44 @@ def test_a_plot_is_drawn(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> 
     file = tmp_path / "run.svg"
     run(capsys, *SMALL, "--plot", str(file))
     assert "KV cache in use" in file.read_text() or "<svg" in file.read_text()
+
+
+FLEET = (*SMALL, "--request-rate", "50", "--replicas")
+
+
+def test_a_fleet_says_how_its_replicas_differ(capsys: pytest.CaptureFixture[str]) -> None:
+    out = run(capsys, *FLEET, "4", "--router", "least-loaded")
+    assert "Successful requests:                     20" in out
+    assert "-----------Replicas: min / median / max-----------\nRequests of 4: " in out
+    data = json.loads(run(capsys, *FLEET, "4", "--json", "-"))
+    assert (data["replicas"], data["router"]) == (4, "round-robin")
+    assert data["replica_requests"] == {"min": 5, "median": 5, "max": 5}
+
+
+def test_a_fleet_of_one_has_the_figures_of_the_engine(capsys: pytest.CaptureFixture[str]) -> None:
+    alone = json.loads(run(capsys, *SMALL, "--request-rate", "50", "--json", "-"))
+    fleet = json.loads(run(capsys, *FLEET, "1", "--router", "prefix", "--json", "-"))
+    assert {key: fleet[key] for key in alone} == alone
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("--router", "prefix"), "--router 'prefix' needs --replicas"),
+        (
+            ("--replicas", "2", "--router", "best"),
+            "router must be one of round-robin, least-loaded",
+        ),
+        (("--replicas", "20000"), "--replicas 20000: at most 10000"),
+        (("--replicas", "9999"), "give fewer with --num-gpu-blocks"),
+        (("--replicas", "2", "--plot", "x.png"), "--plot draws one engine"),
+        (
+            ("--replicas", "2", "--router", "prefix", "--no-enable-prefix-caching"),
+            "--router prefix needs engines with prefix caching",
+        ),
+    ],
+)
+def test_fleets_that_make_no_sense_are_refused(
+    capsys: pytest.CaptureFixture[str], flags: tuple[str, ...], message: str
+) -> None:
+    assert message in run(capsys, *SMALL, *flags, status=2)
