@@ -7,8 +7,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from mini_vllm import LLM, SamplingParams
 
 PROMPTS = ["Once upon a time", "The scheduler", "A block table holds"]
@@ -21,10 +19,9 @@ def make_params() -> list[SamplingParams]:
 
 
 def main(attention: str, folder: str) -> None:
-    size = torch.distributed.get_world_size() if torch.distributed.is_initialized() else 2
     llm = LLM(
         attention=attention,
-        tensor_parallel_size=size,
+        tensor_parallel_size=2,
         distributed_executor_backend="external_launcher",
         num_gpu_blocks=40,
     )
