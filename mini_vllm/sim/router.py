@@ -59,7 +59,8 @@ class LeastLoaded:
     `EngineCoreClient.make_async_mp_client` makes this client (`vllm/v1/engine/core_client.py:130`). At the
     pin only the engines of a mixture of experts publish counts (`vllm/v1/engine/core.py:1827` and 1838 in
     `DPEngineCoreProc.run_busy_loop`). With a dense model (`vllm/v1/engine/core.py:1139`) the front end has
-    only its own increments; so there this router is better informed than vLLM's.
+    only its own increments; so there this router is better informed than vLLM's. Mended
+    later (vllm-project/vllm pull request 49204); and ties no longer go to the first (47420).
     Source: `vllm/v1/engine/core_client.py:1382 DPLBAsyncMPClient.get_core_engine_for_request`.
     """
 
