@@ -72,6 +72,7 @@ FAULTS = (
     Fault(13, "EPLB's balancedness compares layers", "balancedness", 51813),
     Fault(13, "a Qwen 3 loses a bias", "bias"),
     Fault(13, "experts in 4 bits end the engine, CPU", why="no check of its own"),
+    Fault(13, "experts shared out over ranks end the engine, CPU", why="its kernel"),
     Fault(13, "drafts lose temperature, top-k and top-p, CPU", "temperature"),
     Fault(13, "a drafter has no slots in a request's first step", "drafter", 43733),
     Fault(13, "an EAGLE head reads a wrong token after a chunk", "after-a-chunk"),

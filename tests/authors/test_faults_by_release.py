@@ -21,6 +21,9 @@ from course.faults.releases import (
 from mini_vllm.core.sched.releases import PIN, RELEASES
 from tests.engine.helpers.real_vllm.vllm_helpers import output_of
 
+LATER = {"shared-prefix"}
+"""Faults that the pin does not have yet."""
+
 
 def test_the_page_has_the_table_of_the_results() -> None:
     text = PAGE.read_text(encoding="utf-8")
@@ -32,7 +35,7 @@ def test_each_check_was_run_on_each_release_and_goes_wrong_at_the_pin() -> None:
     assert results.keys() == CHECKS.keys() == {fault.name for fault in CHECKED}
     for name, found in results.items():
         assert list(found) == list(RELEASES), name
-        assert found[PIN] == "wrong", name
+        assert (found[PIN] == "wrong") != (name in LATER), name
         for release, verdict in found.items():
             assert re.match(r"wrong$|well$|not run: .", verdict), (name, release)
 
