@@ -418,7 +418,7 @@ class Scheduler(RequestQueues, DraftScheduling):
             if stopped:
                 output.finish_reason = request.get_finished_reason()
                 output.stop_reason = request.stop_reason
-                if request.num_computed_tokens == 0:  # it waits: preempted with this step in flight
+                if request.num_computed_tokens <= 0:  # it waits: preempted with this step in flight
                     self._remove_waiting_request(request)
                 self._free_request(request)
                 stopped_running_reqs.add(request)
