@@ -19,7 +19,7 @@ class ParallelConfig:
     Attributes:
         tensor_parallel_size: ranks, each a process, that share every layer
             (`vllm/config/parallel.py:113 ParallelConfig.tensor_parallel_size`).
-        pipeline_parallel_size: stages, each with some of the layers and so many ranks
+        pipeline_parallel_size: stages, each with some of the layers and `tensor_parallel_size` ranks
             (`vllm/config/parallel.py:111 ParallelConfig.pipeline_parallel_size`).
         enable_expert_parallel: a rank has some experts whole, not a part of each
             (`vllm/config/parallel.py:151 ParallelConfig.enable_expert_parallel`).

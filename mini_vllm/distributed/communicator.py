@@ -20,7 +20,7 @@ Array = NDArray[Any]
 
 
 class RankDiedError(RuntimeError):
-    """A rank waits for another that is gone."""
+    """A rank waits for one that has ended."""
 
 
 class Ledger:

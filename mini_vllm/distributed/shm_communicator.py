@@ -62,9 +62,7 @@ class SharedMemoryCommunicator(Communicator):
         self._buffers = data.reshape(2, world_size, BUFFER_BYTES)
         self._calls = 0
         self._parent = os.getppid()
-        # Taken and let go, it keeps the processor from moving a write past the counter's: x86 does not, Arm
-        # does.
-        self._fence = threading.Lock()
+        self._fence_lock = threading.Lock()
 
     def exchange(self, array: Array) -> list[Array]:
         array = np.ascontiguousarray(array)
@@ -84,12 +82,19 @@ class SharedMemoryCommunicator(Communicator):
         buffer = self._buffers[self._calls % 2]
         self._calls += 1
         buffer[self.rank, : len(flat)] = flat
-        with self._fence:
-            self._words[self._places[self.rank]] = self._calls
+        self._fence()
+        self._words[self._places[self.rank]] = self._calls
         for rank in range(self.world_size):
             self._wait_for(rank)
-        with self._fence:
-            return [buffer[rank, : len(flat)] for rank in range(self.world_size)]
+        self._fence()
+        return [buffer[rank, : len(flat)] for rank in range(self.world_size)]
+
+    def _fence(self) -> None:
+        """Keep the processor from moving reads and writes from before to behind, or back: x86 does not, Arm
+        does. What stands before the lock is let go stays before it is taken again."""
+        for _ in range(2):
+            with self._fence_lock:
+                pass
 
     def _wait_for(self, rank: int) -> None:
         words, place, calls = self._words, self._places[rank], self._calls

@@ -7,8 +7,9 @@ here it has a file, as the other body, `EngineCore.step`, is what a first reader
     turn 2   plan b, take in a             b was planned without a's tokens
     turn 3   plan c, take in b             ... and the worker had b before it was done with a
 
-With a pipeline there are as many as stages, and the scheduler is the plain one: a request in flight is not
-planned again. Left out: sampling put off until a grammar knows the tokens before.
+With a pipeline there are as many as stages, and the scheduler is the plain one, as upstream's where
+asynchronous scheduling is off: a request in flight is not planned again. Left out: sampling put off until a
+grammar knows the tokens before.
 """
 
 from __future__ import annotations
@@ -67,6 +68,10 @@ class BatchQueue:
 
     def __len__(self) -> int:
         return len(self.batches)
+
+    def holds(self, req_id: str) -> bool:
+        """Whether a plan in flight has this request."""
+        return any(req_id in b.scheduler_output.num_scheduled_tokens for b in self.batches)
 
     def step(self) -> StepResult | None:
         """Plan a step and hand it to the worker; then, unless a second plan has room, wait for the

@@ -50,6 +50,15 @@ class EngineCore:
         self.use_spec_decode = config.speculation is not None
         # First what may not fit into memory, and says so; a block's bookkeeping comes after.
         self.model_executor = self._make_executor(model, parts)
+        try:
+            self._complete(model, parts)
+        except BaseException:
+            self.model_executor.shutdown()
+            raise
+
+    def _complete(self, model: ModelForTextGeneration, parts: EngineParts) -> None:
+        """Everything but the executor. What fails here leaves no process behind."""
+        config = self.config
         self.kv_cache_manager = make_kv_cache_manager(model, config, parts)
         self.scheduler = parts.make_scheduler(config, self.kv_cache_manager)
         self.batch_queue: BatchQueue | None = None
@@ -78,9 +87,8 @@ class EngineCore:
 
         if not isinstance(model, ModelOnRanks):
             raise ValueError(
-                f"tensor_parallel_size {config.tensor_parallel_size} and pipeline_parallel_size "
-                f"{config.pipeline_parallel_size} are for a checkpoint folder, which each rank reads for "
-                "itself, and the model is a loaded one"
+                "ranks (tensor_parallel_size, pipeline_parallel_size, distributed_executor_backend 'mp') are "
+                "for a checkpoint folder, which each rank reads for itself, and the model is a loaded one"
             )
         return make_multiproc_executor(model, config, parts)
 
@@ -113,6 +121,14 @@ class EngineCore:
         )
 
     def add_request(self, request: Request) -> None:
+        """Queue a request. Raises ValueError if one of its id was aborted and a step with it is still in the
+        pipeline: that step's token would be taken for the new one's."""
+        queue = self.batch_queue
+        if queue and not self.config.async_scheduling and queue.holds(request.request_id):
+            raise ValueError(
+                f"request id {request.request_id!r} was aborted and is still in a step in flight: take "
+                "another"
+            )
         self.scheduler.add_request(request)
 
     def abort_requests(self, request_ids: Iterable[str]) -> None:
@@ -152,7 +168,7 @@ class EngineCore:
 
     @property
     def step_fn(self) -> Callable[[], list[EngineCoreOutput]]:
-        """The loop's body: `step`, or with asynchronous scheduling `step_with_batch_queue`."""
+        """The loop's body: `step`, or with asynchronous scheduling or a pipeline `step_with_batch_queue`."""
         return self.step if self.batch_queue is None else self.step_with_batch_queue
 
     def step_with_batch_queue(self) -> list[EngineCoreOutput]:
@@ -160,7 +176,7 @@ class EngineCore:
 
         Raises EngineDeadError if an earlier step failed.
         Source: `vllm/v1/engine/core.py:469 EngineCore.step_with_batch_queue`."""
-        assert self.batch_queue is not None, "the engine was made without async_scheduling"
+        assert self.batch_queue is not None, "no plan goes ahead of another's result"
         if self.error is not None:
             raise EngineDeadError(f"the engine died in an earlier step: {self.error!r}")
         try:

@@ -100,7 +100,7 @@ class LLMEngine:
         if config.is_launched:
             from mini_vllm.engine.ranks import load_launched_rank
 
-            return load_launched_rank(model, config)
+            return load_launched_rank(model, config, parts)
         return get_model(model, config.attention, parts.attention)
 
     @property

@@ -16,7 +16,7 @@ import numpy as np
 
 from mini_vllm.attention.registry import get_backend
 from mini_vllm.config.engine import EngineConfig, ResolvedConfig
-from mini_vllm.distributed.parallel_state import Pipeline, RankGroups
+from mini_vllm.distributed.parallel_state import Pipeline, RankGroups, get_pp_indices
 from mini_vllm.engine.build import make_model_runner
 from mini_vllm.engine.parts import DEFAULT_PARTS, EngineParts
 from mini_vllm.executor.multiproc_executor import MultiprocExecutor
@@ -39,7 +39,7 @@ class ModelOnRanks:
         config: the engine's.
 
     Attributes:
-        config: a rank's settings: its heads, its MLP, and the whole vocabulary.
+        config: a rank's settings: its heads, its MLP, the layers of the largest stage, the whole vocabulary.
 
     Raises:
         CheckpointError: as `load_config`.
@@ -54,7 +54,10 @@ class ModelOnRanks:
         check_tensor_parallel(whole, size, expert_parallel)
         if config.pipeline_parallel_size > 1:
             check_pipeline_parallel(whole, config.pipeline_parallel_size)
-        self.config = get_rank_config(whole, size, 0, expert_parallel)
+        stages = config.pipeline_parallel_size
+        most = max(len(get_pp_indices(whole.num_hidden_layers, i, stages)) for i in range(stages))
+        mine = get_rank_config(whole, size, 0, expert_parallel)
+        self.config = dataclasses.replace(mine, num_hidden_layers=most) if stages > 1 else mine
         backend = get_backend(config.attention)
         self.attention = backend.get_attention_cls()()
         self.aux_hidden_state_layers: tuple[int, ...] = ()
@@ -83,7 +86,8 @@ def check_settings(config: EngineConfig) -> None:
         ):
             if value:
                 raise ValueError(
-                    f"{name} does not go with {size}: a stage would have to be told more"
+                    f"{name} does not go with {size}: the first stages are told tokens only "
+                    "after the last has sampled them"
                 )
     if config.attention != "numpy" and not config.is_launched:
         raise ValueError(
@@ -104,7 +108,7 @@ def check_settings(config: EngineConfig) -> None:
 
 
 def load_launched_rank(
-    folder: str | Path | ModelForTextGeneration, config: EngineConfig
+    folder: str | Path | ModelForTextGeneration, config: EngineConfig, parts: EngineParts
 ) -> ModelForTextGeneration:
     """This process's share of the model, where torchrun has started a process for each rank. All of them run
     the same script, and their schedulers decide the same
@@ -136,7 +140,8 @@ def load_launched_rank(
     pipeline = Pipeline(0, 1, None, None, tensor)
     groups = RankGroups(tensor.rank, tensor, pipeline, config.enable_expert_parallel)
     backend = get_backend(config.attention)
-    model: Any = load_model(folder, backend.get_attention_cls()(), backend.get_model_cls(), groups)
+    make_attention = parts.attention or backend.get_attention_cls()
+    model: Any = load_model(folder, make_attention(), backend.get_model_cls(), groups)
     model.groups = groups
     return cast("ModelForTextGeneration", model)
 
@@ -150,7 +155,11 @@ def agree_on_blocks(model: Any, config: ResolvedConfig) -> ResolvedConfig:
 
 def _name_sizes(config: EngineConfig) -> str:
     names = ("tensor_parallel_size", "pipeline_parallel_size")
-    return " and ".join(f"{n} {getattr(config, n)}" for n in names if getattr(config, n) > 1)
+    sizes = [f"{n} {getattr(config, n)}" for n in names if getattr(config, n) > 1]
+    return (
+        " and ".join(sizes)
+        or f"distributed_executor_backend {config.distributed_executor_backend!r}"
+    )
 
 
 def make_multiproc_executor(
@@ -166,13 +175,17 @@ def make_multiproc_executor(
                 f"parts.{name} ({getattr(parts, name)!r}) does not go with {_name_sizes(config)}: each rank "
                 "makes its own"
             )
-    try:
-        pickle.dumps(parts.sampler)
-    except Exception as error:
-        raise ValueError(
-            f"parts.sampler ({parts.sampler!r}) cannot be sent to the ranks of {_name_sizes(config)}: it "
-            f"must be a class that they can import ({error})"
-        ) from error
+    for name, value in (
+        ("parts.sampler", parts.sampler),
+        ("logits_processors", config.logits_processors),
+    ):
+        try:
+            pickle.dumps(value)
+        except Exception as error:
+            raise ValueError(
+                f"{name} ({value!r}) cannot be sent to the ranks of {_name_sizes(config)}: they must be able "
+                f"to import it ({error})"
+            ) from error
     make_worker = partial(_make_worker, model.folder, config, parts.sampler)
     stages = config.pipeline_parallel_size
     depth = 2 if config.async_scheduling else stages

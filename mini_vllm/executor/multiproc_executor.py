@@ -43,7 +43,7 @@ class MultiprocExecutor(Executor):
         tensor_parallel_size: ranks of a stage.
         pipeline_parallel_size: stages.
         max_concurrent_batches: plans that the core may hand over before it asks for a result: as many as
-            there are stages
+            there are stages, or two with asynchronous scheduling
             (`vllm/v1/executor/multiproc_executor.py:475 MultiprocExecutor.max_concurrent_batches`).
 
     Attributes:
@@ -232,6 +232,9 @@ class _Ranks:
                 except (EOFError, OSError):
                     self._fail(rank, None)
                     return
+                except Exception as unreadable:  # an answer that cannot be unpickled here
+                    self._fail(rank, unreadable)
+                    return
                 if error is not None:
                     self._fail(rank, error)
                     return
@@ -249,10 +252,10 @@ class _Ranks:
             error = RankDiedError(
                 f"rank {rank} (process {process.pid}) {_describe(process.exitcode)}"
             )
+        self._kill()  # first: a call may hold the lock while it sends to a rank that no longer reads
         with self._lock:
             self.error = error or RankDiedError("the ranks were ended")
             callbacks, self._callbacks = self._callbacks, []
-        self._kill()
         for asked in self._asked:
             while asked:
                 asked.popleft().set_exception(self.error)

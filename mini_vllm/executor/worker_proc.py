@@ -37,7 +37,7 @@ def run_worker(
         memory: what the ranks of its stage share.
         neighbours: pipes from the stage before and to the one behind.
         pipe: calls come in as (method, arguments, whether to answer), None ends the process. Answers are
-            (error or None, result, seconds that it took); an error is always answered.
+            (error or None, result, seconds that it took); an error is always sent.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt is the executor's to act on
     tensor_size, stages = sizes

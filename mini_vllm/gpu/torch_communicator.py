@@ -7,6 +7,7 @@ sums are torch's too. Left out: the back ends that vLLM tries before
 
 from __future__ import annotations
 
+import atexit
 import os
 from typing import Any
 
@@ -68,5 +69,12 @@ def join_launched_ranks() -> TorchCommunicator:
     if on_gpu:
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
     if not distributed.is_initialized():
-        distributed.init_process_group("nccl" if on_gpu else "gloo")
+        distributed.init_process_group("cpu:gloo,cuda:nccl" if on_gpu else "gloo")
+        # Else gloo's threads may still run when the interpreter takes down what they use, which aborts.
+        atexit.register(_leave)
     return TorchCommunicator()
+
+
+def _leave() -> None:
+    if distributed.is_initialized():
+        distributed.destroy_process_group()

@@ -338,6 +338,8 @@ def load_model(
     try:
         check_weights(config, stored)
         needed, free = sum(tensor.nbytes for tensor in stored.values()), available_memory()
+        if groups is not None:
+            needed //= groups.tensor.world_size * groups.pipeline.size  # about its share
         if needed > free:
             raise CheckpointError(
                 f"the weights take {needed / 2**30:.1f} GiB as float32, and {free / 2**30:.1f} GiB of "

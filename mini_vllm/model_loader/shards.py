@@ -2,8 +2,8 @@
 
 Mirrors the weight loaders of `vllm/model_executor/layers/linear.py` and
 `vllm/model_executor/layers/vocab_parallel_embedding.py`. Upstream each layer has a class for each way to be
-cut. Here the model's own classes are built with a rank's sizes: half the heads, half the MLP. What a tensor
-loses, its two shapes say; what must be put together again is put around the finished layers.
+cut. Here the model's own classes are built with a rank's sizes: half the heads, half the MLP. How a
+tensor is cut follows from its two shapes; the sums and gathers are wrapped around the finished layers.
 
     embedding      rows of the vocabulary   a token that is another rank's gives zeros; all-reduce
     q, k, v        rows, so whole heads     nothing: each rank attends with its own heads
@@ -14,8 +14,8 @@ loses, its two shapes say; what must be put together again is put around the fin
     LM head        rows of the vocabulary   gather
     experts        some whole, or a part of each; all-reduce
 
-Other than upstream: a prompt that goes on gets no logits, so fewer rows are gathered in its steps.
-Left out: quantised weights, draft models.
+Other than upstream: a prompt that is not finished in the step gets no logits, so fewer rows are gathered in
+its steps. Left out: quantised weights, draft models.
 """
 
 from __future__ import annotations
@@ -48,8 +48,13 @@ def check_tensor_parallel(config: LlamaConfig, size: int, expert_parallel: bool 
     model."""
     if config.quantization_config:
         raise ValueError(
-            f"tensor_parallel_size {size} does not go with this model's quantization_config: quantised "
-            "weights are not cut"
+            "this model's quantization_config does not go with ranks (tensor_parallel_size, "
+            "pipeline_parallel_size, distributed_executor_backend): quantised weights are not cut"
+        )
+    if expert_parallel and isinstance(config, MoeConfig) and config.num_experts < size:
+        raise ValueError(
+            f"num_experts ({config.num_experts}) must be at least tensor_parallel_size ({size}) with "
+            "enable_expert_parallel: each rank has one"
         )
     heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
     if heads % size:
@@ -75,8 +80,10 @@ def check_tensor_parallel(config: LlamaConfig, size: int, expert_parallel: bool 
 
 def _sizes_to_cut(config: LlamaConfig, expert_parallel: bool) -> list[str]:
     names = ["intermediate_size"]
-    if isinstance(config, MoeConfig) and not expert_parallel:
-        names.append("moe_intermediate_size")
+    if isinstance(config, MoeConfig):
+        layers = range(config.num_hidden_layers)
+        names = [] if all(map(config.has_experts, layers)) else names
+        names += [] if expert_parallel else ["moe_intermediate_size"]
     if hasattr(config, "shared_expert_intermediate_size"):
         names.append("shared_expert_intermediate_size")
     return names
@@ -255,8 +262,8 @@ def make_shard(
     attention: Any,
     groups: RankGroups,
 ) -> Any:
-    """A rank's model, of numpy arrays or torch tensors as its class has them. Those of the last stage have
-    the logits of the whole vocabulary.
+    """A rank's model, of numpy arrays or torch tensors as its class has them. A rank of the last stage
+    computes logits for the whole vocabulary.
 
     Args:
         model_cls: called with a rank's config and weights.

@@ -12,7 +12,7 @@ sampled is written into the request's row at once, so the next step, which begin
 its input there; upstream keeps it on the device, as `prev_sampled_token_ids`, for the same purpose
 (`vllm/v1/worker/gpu_model_runner.py:3591 in GPUModelRunner._bookkeeping_sync`).
 
-Left out: multi-modal inputs, LoRA, parallelism. Upstream also samples rows that are still in the middle of
+Left out: multi-modal inputs, LoRA. Upstream also samples rows that are still in the middle of
 their prompt and throws the token away; here only rows that have caught up are sampled.
 """
 

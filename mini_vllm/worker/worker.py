@@ -34,8 +34,8 @@ class Worker:
         """Run the step through this rank's layers.
 
         Args:
-            sampled: by request, what the last stage has sampled since the plan before. The other stages must
-                be told; upstream the plan has it
+            sampled: by request, what the last stage has sampled since the previous plan. The other stages
+                must be told; upstream, where asynchronous scheduling is off, the plan has it
                 (`vllm/v1/core/sched/output.py:120 CachedRequestData.new_token_ids`).
         """
         if sampled and not self.groups.pipeline.is_last:

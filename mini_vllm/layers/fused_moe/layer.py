@@ -40,8 +40,9 @@ class FusedMoE:
         gate: float32 `[H, E]`, the router.
         w13_weight: float32 `[E, H, 2 I]`, gate and up side by side; of the experts that this rank has.
         w2_weight: float32 `[E, I, H]`, likewise.
-        expert_map: `[all experts]`, where each is among this rank's, and E for those of other ranks; None: it
-            has all (`vllm/model_executor/layers/fused_moe/expert_map_manager.py:22 determine_expert_map`).
+        expert_map: `[all experts]`, where each is among this rank's, and E (upstream -1) for those of other
+            ranks; None: it has all
+            (`vllm/model_executor/layers/fused_moe/expert_map_manager.py:22 determine_expert_map`).
     """
 
     def __init__(

@@ -6,17 +6,20 @@ import asyncio
 import gc
 import os
 import signal
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import pytest
 
 from mini_vllm import LLM, EngineConfig, LLMEngine, SamplingParams
 from mini_vllm.distributed.communicator import RankDiedError
+from mini_vllm.distributed.parallel_state import RankGroups
 from mini_vllm.engine.async_llm import AsyncLLM
 from mini_vllm.engine.core import EngineDeadError
 from mini_vllm.engine.parts import EngineParts
+from mini_vllm.executor.multiproc_executor import MultiprocExecutor
 from mini_vllm.model_loader import load_model
 from mini_vllm.sample.sampler import Sampler
 from tests.engine.helpers.models.checkpoint_formats import MIXTRAL
@@ -159,6 +162,57 @@ def test_an_engine_that_is_no_longer_used_leaves_no_process() -> None:
     assert not any(map(is_alive, pids))
 
 
+def test_an_id_that_is_still_in_flight_is_refused() -> None:
+    engine = LLMEngine(config=EngineConfig(**PP2))  # type: ignore[arg-type]
+    params = SamplingParams(temperature=0, max_tokens=8, ignore_eos=True)
+    try:
+        engine.add_request("a", PROMPTS[0], params)
+        engine.step()
+        engine.abort_request("a")
+        with pytest.raises(ValueError, match="'a' was aborted and is still in a step in flight"):
+            engine.add_request("a", PROMPTS[1], params)
+        engine.add_request("b", PROMPTS[1], params)
+        last: list[int] = []
+        while engine.has_unfinished_requests():
+            for output in engine.step():
+                last = list(output.outputs[0].token_ids)
+    finally:
+        engine.engine_core.shutdown()
+    [plain] = LLM().generate([PROMPTS[1]], params, use_tqdm=False)
+    assert last == list(plain.outputs[0].token_ids)
+
+
+def test_a_stage_counts_its_own_layers_of_the_cache() -> None:
+    blocks = {}
+    for settings in ({}, PP2):
+        with engine_of(kv_cache_memory_bytes=4 << 20, **settings) as llm:
+            blocks[len(settings)] = llm.llm_engine.config.num_gpu_blocks
+    assert blocks == {0: 128, 1: 256}
+
+
+class WorkerThatDies:
+    """Rank 1 ends itself before a call that is too long for its pipe."""
+
+    def __init__(self, groups: RankGroups) -> None:
+        self.rank = groups.rank
+
+    def wait(self, _: bytes) -> None:
+        if self.rank == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(60)
+
+
+def test_a_call_that_waits_for_a_dead_rank_does_not_hang() -> None:
+    executor = MultiprocExecutor(WorkerThatDies, 2, max_concurrent_batches=2)
+    future = executor.collective_rpc("wait", (b"",), non_block=True, single_value=True)
+    for _ in range(2):  # the second finds the first's rank gone, or waits for the other's pipe
+        with suppress(RankDiedError):
+            executor.collective_rpc("wait", (bytes(2 << 20),), non_block=True, single_value=True)
+    with pytest.raises(RankDiedError, match="rank 1 "):
+        future.result()
+    assert not any(map(is_alive, executor.pids))
+
+
 class FailingSampler(Sampler):
     """Raises where a rank samples."""
 
@@ -185,6 +239,8 @@ def test_what_a_rank_raises_is_raised() -> None:
         ({"tensor_parallel_size": 3}, r"num_attention_heads \(4\) must be divisible by tensor_parallel_size"),
         ({"pipeline_parallel_size": 5}, r"pipeline_parallel_size \(5\) must be at most num_hidden_layers"),
         ({"tensor_parallel_size": 0}, "tensor_parallel_size must be an integer of at least 1, got 0"),
+        ({"distributed_executor_backend": "mp", "attention": "torch"},
+         "attention 'torch' does not go with distributed_executor_backend 'mp'"),
         (TP2 | {"distributed_executor_backend": "uni"}, "'uni' runs one rank, and there are 2"),
         ({"distributed_executor_backend": "dask"}, "distributed_executor_backend must be"),
         ({"enable_expert_parallel": True}, "enable_expert_parallel is for a model with experts"),
