@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from browser_helpers import Page, chromium_driver
 
 from course.drift.command import main
 from course.drift.compare import load
@@ -119,40 +117,3 @@ def test_a_rule_without_a_workload_says_what_finds_one() -> None:
     nameless = type(rule)("another", rule.first, rule.says, rule.put_on)
     with pytest.raises(CourseError, match=r"python -m course\.drift\.shown"):
         case_of(nameless)
-
-
-@pytest.fixture(scope="module")
-def tab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
-    with chromium_driver(tmp_path_factory.mktemp("chromium")) as driver:
-        yield Page(driver, tmp_path_factory.mktemp("pages"))
-
-
-def test_both_go_to_the_same_step(tab: Page, shown: dict[str, Shown]) -> None:
-    tab.size(1400, 900)
-    tab.complaints()
-    tab.open(page(shown[ALONE]))
-    frames = tab.driver.find_elements("css selector", "iframe")
-
-    def inside(number: int, condition: str) -> Any:
-        tab.driver.switch_to.frame(frames[number])
-        try:
-            return tab.wait(condition)
-        finally:
-            tab.driver.switch_to.default_content()
-
-    for number in (0, 1):
-        assert inside(number, "window.viewer?.firstDrawn && viewer.where.textContent").startswith(
-            "step 2 "
-        )
-    inside(0, "(viewer.go(6), true)")
-    assert inside(1, "viewer.state.step === 6 && viewer.where.textContent").startswith("step 7 ")
-    inside(1, "(viewer.go(3), true)")
-    inside(0, "viewer.state.step === 3")
-    inside(0, "(viewer.go(16), true)")  # the other is over by then
-    assert inside(1, "viewer.state.step === 12")
-    heights = tab.js("return [...document.querySelectorAll('iframe')].map((f) => f.offsetHeight)")
-    assert min(heights) > 600
-    assert tab.js("return document.documentElement.scrollWidth") <= 1400
-    tab.size(390, 844)
-    tab.wait("document.documentElement.scrollWidth <= 390")
-    assert not tab.complaints()
