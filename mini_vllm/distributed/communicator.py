@@ -87,13 +87,3 @@ class Communicator(ABC):
 
         Raises RankDiedError where one that is waited for is gone.
         """
-
-
-class SingleRank(Communicator):
-    """A world of one."""
-
-    def __init__(self) -> None:
-        super().__init__(0, 1)
-
-    def exchange(self, array: Array) -> list[Array]:
-        return [array]

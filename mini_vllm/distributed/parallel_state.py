@@ -21,7 +21,6 @@ from mini_vllm.distributed.communicator import (
     Communicator,
     Ledger,
     RankDiedError,
-    SingleRank,
 )
 
 
@@ -130,11 +129,6 @@ class RankGroups:
     tensor: Communicator
     pipeline: Pipeline
     expert_parallel: bool = False
-
-    @classmethod
-    def alone(cls) -> RankGroups:
-        tensor = SingleRank()
-        return cls(0, tensor, Pipeline(0, 1, None, None, tensor))
 
     def get_ledgers(self) -> dict[str, Any]:
         """What it has said, by group."""

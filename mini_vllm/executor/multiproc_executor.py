@@ -116,7 +116,7 @@ class MultiprocExecutor(Executor):
 
 
 class _Answer(ExecuteFuture):
-    """A rank's answer. `note` is told of it before whoever waits."""
+    """A rank's answer. `note` is told of it before the caller that waits."""
 
     note: Callable[[Any], None] | None = None
 

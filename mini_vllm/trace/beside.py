@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 
-from mini_vllm.trace.page import SCRIPTS, STYLES, asset, to_html
+from mini_vllm.trace.page import SCRIPTS, STYLES, document, to_html
 from mini_vllm.trace.types import Trace
 
 
@@ -19,29 +19,6 @@ def beside(
     """
     pages = [(html.escape(t.title), html.escape(to_html(t, step, request))) for t in traces]
     frames = "\n".join(f'<iframe title="{name}" srcdoc="{page}"></iframe>' for name, page in pages)
-    (script, script_hash), (style, style_hash) = asset(("beside.js",)), asset(("beside.css",))
-    # What stands in a frame is bound by this page's policy as well as by its own.
-    policy = (
-        f"default-src 'none'; script-src {script_hash} {asset(SCRIPTS)[1]}; "
-        f"style-src {style_hash} {asset(STYLES)[1]}; img-src data:; base-uri 'none'; form-action 'none'"
-    )
-    return f"""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="{policy}">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="referrer" content="no-referrer">
-<link rel="icon" href="data:,">
-<title>{html.escape(title)}</title>
-<style>{style}</style>
-</head>
-<body>
-<h1>{html.escape(title)}</h1>
-<main>
-{frames}
-</main>
-<script>{script}</script>
-</body>
-</html>
-"""
+    title = html.escape(title)
+    body = f"<h1>{title}</h1>\n<main>\n{frames}\n</main>"
+    return document(title, body, ("beside.js",), ("beside.css",), (SCRIPTS, STYLES))

@@ -47,10 +47,33 @@ def to_html(trace: Trace, step: int | None = None, request: str | None = None) -
     data = to_data(trace)
     data["view"] = {"step": step, "request": request}
     title = html.escape(trace.title or "A trace of mini-vllm")
-    script, script_hash = asset(SCRIPTS)
-    style, style_hash = asset(STYLES)
+    says = "This page draws a trace with a script of its own. Let it run to see something."
+    packed = base64.b64encode(zipped(dumps(data))).decode()
+    body = f"<noscript>{says}</noscript>\n{_DATA}{packed}</script>"
+    return document(title, body, SCRIPTS, STYLES)
+
+
+def document(
+    title: str,
+    body: str,
+    scripts: tuple[str, ...],
+    styles: tuple[str, ...],
+    in_frames: tuple[tuple[str, ...], tuple[str, ...]] = ((), ()),
+) -> str:
+    """A page that loads nothing and runs no script but ours.
+
+    Args:
+        title, body: as HTML.
+        scripts, styles: assets.
+        in_frames: those of the pages in its frames, which its policy binds as well as their own.
+    """
+    script, style = asset(scripts)[0], asset(styles)[0]
+    own_scripts, own_styles = (
+        " ".join(asset(names)[1] for names in (mine, framed) if names)
+        for mine, framed in zip((scripts, styles), in_frames, strict=True)
+    )
     policy = (
-        f"default-src 'none'; script-src {script_hash}; style-src {style_hash}; img-src data:; "
+        f"default-src 'none'; script-src {own_scripts}; style-src {own_styles}; img-src data:; "
         "base-uri 'none'; form-action 'none'"
     )
     return f"""<!doctype html>
@@ -65,8 +88,7 @@ def to_html(trace: Trace, step: int | None = None, request: str | None = None) -
 <style>{style}</style>
 </head>
 <body>
-<noscript>This page draws a trace with a script of its own. Let it run to see something.</noscript>
-{_DATA}{base64.b64encode(zipped(dumps(data))).decode()}</script>
+{body}
 <script>{script}</script>
 </body>
 </html>

@@ -12,8 +12,8 @@ from mini_vllm.distributed import shm_communicator
 from mini_vllm.distributed.communicator import Communicator, RankDiedError
 from mini_vllm.distributed.parallel_state import get_pp_indices
 from mini_vllm.distributed.shm_communicator import SharedMemoryCommunicator, allocate_shared_memory
-from mini_vllm.distributed.thread_communicator import run_ranks
 from mini_vllm.model_loader.shards import get_experts_of_rank
+from tests.engine.helpers.thread_communicator import run_ranks
 
 
 def speak(communicator: Communicator) -> list[np.ndarray]:
