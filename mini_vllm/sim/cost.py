@@ -14,10 +14,10 @@ while the second is launched. Neither kind of cost counts it; `graphs.py` puts i
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from mini_vllm.utils.untrusted import parse_json, read_bytes, shorten_repr
 
@@ -101,6 +101,22 @@ class StepCost(Protocol):
     def host(self, work: StepWork) -> float: ...
     def launching(self, work: StepWork) -> float: ...
     def device(self, work: StepWork) -> float: ...
+
+
+class StageTime(NamedTuple):
+    """Seconds that a stage is busy with a step, and that the step is then on its way to the next one."""
+
+    busy: float
+    hand_over: float
+
+
+@runtime_checkable
+class PipelineCost(StepCost, Protocol):
+    """A cost with the stages of a pipeline (`ranks.py`); `device` is from the first to the last."""
+
+    @property
+    def pipeline_parallel_size(self) -> int: ...
+    def stage_times(self, work: StepWork) -> Sequence[StageTime]: ...
 
 
 def _weighted(weights: tuple[float, ...], work: StepWork) -> float:

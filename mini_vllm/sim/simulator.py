@@ -1,8 +1,9 @@
 """The real scheduler and KV cache manager on a virtual clock.
 
 Mirrors the engine core's loop: `EngineCore.step` (`vllm/v1/engine/core.py:428`) where scheduling is
-synchronous, `step_with_batch_queue` (`vllm/v1/engine/core.py:469`) where it is asynchronous. Nothing is
-computed. A step takes as long as its `StepCost` says, and each request ends at its `max_tokens`.
+synchronous, `step_with_batch_queue` (`vllm/v1/engine/core.py:469`) where it is asynchronous, or has a
+pipeline. Nothing is computed. A step takes as long as its `StepCost` says, and each request ends at its
+`max_tokens`.
 
 The scheduler is whatever `SimParts` brings: ours, a learner's, vLLM's own. The loop reads from it
 `num_scheduled_tokens`, `scheduled_new_reqs`, and from a request `num_computed_tokens`, `num_tokens` and
@@ -14,7 +15,7 @@ from __future__ import annotations
 import gc
 import random
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, lru_cache
@@ -26,7 +27,7 @@ from mini_vllm.core.request import Request
 from mini_vllm.core.sched.output import DraftTokenIds, ModelRunnerOutput
 from mini_vllm.core.sched.scheduler import Scheduler
 from mini_vllm.sampling_params import SamplingParams
-from mini_vllm.sim.cost import StepCost, work_of
+from mini_vllm.sim.cost import PipelineCost, StageTime, StepCost, work_of
 from mini_vllm.sim.metrics import Live, ServingMetrics
 from mini_vllm.sim.speculation import Speculation
 from mini_vllm.sim.workload import SimRequest
@@ -44,12 +45,15 @@ class SimParts:
         make_request: the scheduler's request; ValueError for one that the engine would refuse.
         make_output: from request ids and the tokens sampled for each.
         async_scheduling: whether the loop has a queue of two batches. The scheduler must be one for it.
+        pipeline_parallel_size: stages; where there are several, the loop has a queue of as many batches, and
+            the scheduler is the plain one: it does not plan a request whose next token is in flight.
     """
 
     scheduler: Any
     make_request: Callable[[SimRequest], Any]
     make_output: Callable[[list[str], list[list[int]]], Any]
     async_scheduling: bool = False
+    pipeline_parallel_size: int = 1
 
 
 def mini_parts(
@@ -59,11 +63,14 @@ def mini_parts(
 ) -> SimParts:
     """`mini_vllm`'s scheduler, or another with its interface, for `Simulator`.
 
-    Raises ValueError if `num_gpu_blocks` or `max_model_len` is None: there is no model to decide them.
+    Raises ValueError if `num_gpu_blocks` or `max_model_len` is None, as there is no model to decide them, and
+    for asynchronous scheduling with a pipeline.
     """
     config = ResolvedConfig.of(config)
     block_size = config.block_size if config.enable_prefix_caching else None
-    limit = config.max_model_len
+    limit, stages = config.max_model_len, config.pipeline_parallel_size
+    if stages > 1 and async_scheduling:
+        raise ValueError(f"async_scheduling does not go with pipeline_parallel_size {stages}")
 
     def make_request(q: SimRequest) -> Request:
         if len(q.prompt) >= limit:
@@ -85,7 +92,7 @@ def mini_parts(
         from mini_vllm.core.sched.releases import put_on, rules_of
 
         put_on(scheduler, rules_of(config.rules))
-    return SimParts(scheduler, make_request, _make_output, async_scheduling)
+    return SimParts(scheduler, make_request, _make_output, async_scheduling, stages)
 
 
 @lru_cache(maxsize=4096)  # the requests of all engines share them; there are few lengths
@@ -118,17 +125,19 @@ class Simulator:
 
     Args:
         parts: see `SimParts`.
-        cost: what steps take.
+        cost: what steps take; a `PipelineCost` where the parts have a pipeline.
         metrics: where the run is written down.
         observe: called with each plan and the time at which it was made, right after `schedule()`.
         seed: of the draws from the cost's scatter, one for each plan that has tokens.
         speculation: drafts; the scheduler must have been made with the same `speculative_config`.
+
+    Raises ValueError where the cost has other stages than the parts, and for speculation with a pipeline.
     """
 
     def __init__(
         self,
         parts: SimParts,
-        cost: StepCost,
+        cost: StepCost | PipelineCost,
         metrics: ServingMetrics,
         observe: Callable[[Any, float], None] | None = None,
         seed: int = 0,
@@ -145,6 +154,20 @@ class Simulator:
         self._live: dict[str, Live] = {}
         self._queue: deque[_Batch] = deque()  # newest left, as upstream
         self._device_free = 0.0  # when the device is through with all it was given
+        stages = parts.pipeline_parallel_size
+        priced = cost.pipeline_parallel_size if isinstance(cost, PipelineCost) else 1
+        if priced != stages:
+            raise ValueError(
+                f"pipeline_parallel_size {stages}: the cost {cost.name!r} is one of {priced} stages"
+            )
+        if stages > 1 and speculation is not None:
+            raise ValueError(f"speculative_config does not go with pipeline_parallel_size {stages}")
+        self._stages_free = [0.0] * stages  # likewise, each stage; for a pipeline
+        self._stage_times = (
+            cost.stage_times if isinstance(cost, PipelineCost) and stages > 1 else None
+        )
+        self._queue_size = BATCH_QUEUE_SIZE if parts.async_scheduling else stages
+        self._turn = self._turn_queue if self._queue_size > 1 else self._turn_sync
 
     def run(self, requests: Iterable[SimRequest]) -> None:
         """Run until every request has ended.
@@ -152,8 +175,7 @@ class Simulator:
         Requests are taken one at a time, in the order of their arrival, when the clock gets there.
         Raises ValueError if they are out of order, RuntimeError if the scheduler plans nothing for ever.
         """
-        scheduler = self.parts.scheduler
-        turn = self._turn_async if self.parts.async_scheduling else self._turn
+        scheduler, turn = self.parts.scheduler, self._turn
         coming = iter(requests)
         following = next(coming, None)
         with frozen_garbage():
@@ -185,10 +207,7 @@ class Simulator:
 
     def step(self) -> None:
         """One turn of the loop; for a caller that keeps the clock's order itself (`fleet.py`)."""
-        if self.parts.async_scheduling:
-            self._turn_async()
-        else:
-            self._turn()
+        self._turn()
 
     def add(self, q: SimRequest) -> None:
         """Give a request that has arrived to the scheduler, or write down that it was refused."""
@@ -203,7 +222,7 @@ class Simulator:
         self._live[q.request_id] = live
         self.metrics.arrived(live)
 
-    def _turn(self) -> None:
+    def _turn_sync(self) -> None:
         """Schedule, execute, update: one after the other (`vllm/v1/engine/core.py:428`)."""
         batch = self._plan()
         if not batch.req_ids and not batch.plan.preempted_req_ids:
@@ -211,7 +230,7 @@ class Simulator:
         self.now = batch.done
         self._take_in(batch)
 
-    def _turn_async(self) -> None:
+    def _turn_queue(self) -> None:
         """One turn with the queue: another batch if there is room, else the oldest one's results
         (`vllm/v1/engine/core.py:469`)."""
         queue, scheduler = self._queue, self.parts.scheduler
@@ -219,7 +238,7 @@ class Simulator:
         if scheduler.has_unfinished_requests() or scheduler.finished_req_ids:
             batch = self._plan()
             queue.appendleft(batch)
-            if batch.req_ids and len(queue) < BATCH_QUEUE_SIZE and queue[-1].done > self.now:
+            if batch.req_ids and len(queue) < self._queue_size and queue[-1].done > self.now:
                 return
             idle = not any(b.req_ids or b.plan.preempted_req_ids for b in queue)
             if idle and scheduler.has_unfinished_requests():
@@ -240,7 +259,11 @@ class Simulator:
         samples = self._samples([requests[req_id] for req_id in req_ids])
         self.num_preemptions += len(plan.preempted_req_ids or ())
         factor = self._factor() if work.num_tokens else 1.0
-        device = factor * self.cost.device(work)
+        times = self._stage_times(work) if self._stage_times is not None else ()
+        if times:  # a stage's part of the whole: they work side by side
+            device = factor * sum([time.busy for time in times]) / len(times)
+        else:
+            device = factor * self.cost.device(work)
         num_draft_tokens = 0
         if self.speculation is not None:
             num_draft_tokens = self._num_draft_tokens(self.speculation)
@@ -255,11 +278,23 @@ class Simulator:
             scheduler.kv_cache_manager.usage,
         )
         self.now += factor * self.cost.host(work)
+        if times:
+            return _Batch(plan, req_ids, samples, self._go_through(times, factor))
         begin = max(self.now, self._device_free)
         # From the first launch on the device computes, and it cannot end before the last.
         self.now += factor * self.cost.launching(work)
         self._device_free = max(begin + device, self.now)
         return _Batch(plan, req_ids, samples, self._device_free, num_draft_tokens)
+
+    def _go_through(self, times: Sequence[StageTime], factor: float) -> float:
+        """A step's way through the stages, each of which takes it when it is through with the one before.
+        Returns when the last is through."""
+        there = self.now
+        for stage, (busy, hand_over) in enumerate(times):
+            done = max(there, self._stages_free[stage]) + factor * busy
+            self._stages_free[stage] = done
+            there = done + factor * hand_over
+        return there
 
     def _num_draft_tokens(self, speculation: Speculation) -> int:
         """Drafts a request for the next step; a plan that is made ahead has placeholders for all."""

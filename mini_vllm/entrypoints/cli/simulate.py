@@ -28,6 +28,7 @@ from mini_vllm.entrypoints.cli.simulate_fleet import (
     replica_lines,
     router_of,
 )
+from mini_vllm.entrypoints.cli.simulate_ranks import add_rank_flags, cost_of
 from mini_vllm.utils.untrusted import shorten_repr
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ examples:
   mini-vllm simulate --dataset lengths.csv --request-rate 10 --plot run.png --json run.json
   mini-vllm simulate --cost my-engine.json --num-gpu-blocks 4000 --max-model-len 4096
   mini-vllm simulate --replicas 8 --router prefix --request-rate 90 --prefix-len 2000 --num-prefixes 40
+  mini-vllm simulate --cost h100-llama-3-70b --tensor-parallel-size 8 --request-rate 4
   mini-vllm simulate --cost h100-llama-3.2-1b --cudagraph-mode FULL_AND_PIECEWISE --launch-us 5
   mini-vllm simulate --speculative-config '{"method": "ngram", "num_speculative_tokens": 3,
     "rejection_sample_method": "synthetic", "synthetic_acceptance_rates": [0.7, 0.5, 0.4]}'
@@ -98,6 +100,7 @@ def add_simulate_parser(commands: Any) -> None:
     )  # fmt: skip
     load.add_argument("--seed", type=not_negative, default=0, help="seed of all that is random (0)")
     add_fleet_flags(parser)
+    add_rank_flags(parser)
     parser.add_argument(
         "--cost", default="a100-llama-3-8b", metavar="COST",
         help="what a step costs: a preset, or a .json file (a100-llama-3-8b); 'list' shows the presets",
@@ -129,7 +132,7 @@ def add_simulate_parser(commands: Any) -> None:
 
 def run_simulate(args: argparse.Namespace, out: TextIO) -> int:
     """The `simulate` command."""
-    from mini_vllm.sim import Fleet, ServingMetrics, Simulator, load_cost, work_of
+    from mini_vllm.sim import Fleet, ServingMetrics, Simulator, work_of
     from mini_vllm.sim.cost import presets
     from mini_vllm.sim.metrics import parse_goodput
 
@@ -137,7 +140,7 @@ def run_simulate(args: argparse.Namespace, out: TextIO) -> int:
         for name, preset in presets().items():
             out.write(f"{name:24}{preset.source}\n")
         return 0
-    cost = load_cost(args.cost)
+    cost = cost_of(args)
     percentiles = _percentiles(args.metric_percentiles)
     metrics = ServingMetrics(parse_goodput(args.goodput), percentiles)
     config = _config(args, cost)
