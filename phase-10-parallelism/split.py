@@ -1,11 +1,11 @@
 """Noor's model on several cards, and the shipped Llama on several ranks. Set-up for the pages.
 
-Noor's numbers are worked out from two data sheets. Tokens, ledgers and schedules are the engine's, whose
-ranks are processes of their own.
+Noor's numbers are the simulator's, worked out from data sheets (`mini_vllm/sim/hardware.json`). Tokens,
+ledgers and schedules are the engine's, whose ranks are processes of their own.
 
 The pages import this module by its name: start Python in this folder.
 
-    python phase-10-parallelism/split.py            the eight cards, cut in four ways
+    python phase-10-parallelism/split.py            the eight cards, used in three ways
 """
 
 from __future__ import annotations
@@ -21,53 +21,23 @@ from mini_vllm import LLM, SamplingParams
 from mini_vllm.config.engine import DEFAULT_MODEL
 from mini_vllm.distributed.parallel_state import get_place, get_pp_indices
 from mini_vllm.model_loader import load_config, load_weights
+from mini_vllm.sim import make_ranked_cost, models
+from mini_vllm.sim.cost import StepWork
+from mini_vllm.sim.ranks import BYTES
 
 Array = npt.NDArray[np.float32]
-GB = 1e9
-
-
-@dataclass(frozen=True)
-class Shape:
-    """A Llama's sizes, weights in 16 bits."""
-
-    layers: int
-    hidden: int
-    heads: int
-    kv_heads: int
-    head_size: int
-    intermediate: int
-    vocabulary: int
-
-    @property
-    def weight_bytes(self) -> int:
-        attention = self.hidden * self.head_size * 2 * (self.heads + self.kv_heads)
-        layer = attention + 3 * self.hidden * self.intermediate
-        return 2 * (self.layers * layer + 2 * self.vocabulary * self.hidden)
-
-    @property
-    def kv_bytes(self) -> int:
-        """Of one token: K and V of every layer."""
-        return 2 * self.layers * self.kv_heads * self.head_size * 2
-
-
-LLAMA_3_70B = Shape(80, 8192, 64, 8, 128, 28672, 128256)
-"""Its `config.json`."""
-CARD_BYTES = 80 * 1024**3
-BANDWIDTH = 3.35e12
-"""H100 SXM, bytes a second: NVIDIA's data sheet."""
-UTILIZATION = 0.92
-"""`gpu_memory_utilization` (`vllm/config/cache.py:66 in CacheConfig`)."""
+LLAMA_3_70B, H100 = "llama-3-70b", "h100"
 
 
 @dataclass(frozen=True)
 class Share:
-    """What one card of `tp` x `pp` holds and reads.
+    """What one card of `tp` x `pp` holds and reads, by the simulator's model of costs.
 
     Attributes:
         weights_gb: its part of the weights.
         weights_ms: reading them once.
         kv_tokens: room for K and V beside them, in tokens of the whole model, on paper: activations and
-            CUDA graphs come off. 0: the weights alone are too many.
+            CUDA graphs come off.
     """
 
     weights_gb: float
@@ -75,22 +45,81 @@ class Share:
     kv_tokens: int
 
 
-def share(tp: int, pp: int = 1, model: Shape = LLAMA_3_70B) -> Share:
-    """A card's part. Where it divides evenly, as here, it does not matter which card."""
-    weights = model.weight_bytes / (tp * pp)
-    kv_bytes = model.kv_bytes / pp * max(1, model.kv_heads // tp) / model.kv_heads
-    room = UTILIZATION * CARD_BYTES - weights
+def share(tp: int, pp: int = 1) -> Share:
+    """A card's part of Noor's model; the first stage's.
+
+    Raises ValueError where the model does not fit.
+    """
+    cost = make_ranked_cost(LLAMA_3_70B, H100, None, tp, pp)
+    weights = BYTES * cost.stages[0].params
     return Share(
-        round(weights / GB, 1),
-        round(weights / BANDWIDTH * 1000, 1),
-        max(0, int(room / kv_bytes)),
+        round(weights / 1e9, 1),
+        round(weights / cost.card.bandwidth * 1000, 1),
+        cost.num_kv_tokens,
     )
 
 
-def holds(rank: int, tp: int, pp: int, model: Shape = LLAMA_3_70B) -> dict[str, object]:
-    """What a rank has of the model: layers, heads and rows of the vocabulary, first to last."""
+@dataclass(frozen=True)
+class StepTime:
+    """Milliseconds of a step, and of them, those in which the ranks speak."""
+
+    ms: float
+    speaking: float
+
+
+def decode(users: int, tp: int, pp: int = 1, link: str = "nvlink", length: int = 4096) -> StepTime:
+    """A step that gives each of the users one token of a text of this length."""
+    return _time(StepWork(1, 0, users, 0, users, users * length, users * length), tp, pp, link)
+
+
+def prefill(tokens: int, tp: int, pp: int = 1, link: str = "nvlink") -> StepTime:
+    """A step that computes the beginning of one prompt."""
+    return _time(_chunk(tokens), tp, pp, link)
+
+
+def _chunk(tokens: int) -> StepWork:
+    return StepWork(1, 1, 1, 1, tokens, tokens, tokens * (tokens + 1) // 2)
+
+
+def _time(work: StepWork, tp: int, pp: int, link: str) -> StepTime:
+    cost = make_ranked_cost(LLAMA_3_70B, H100, link, tp, pp)
+    return StepTime(round(cost.device(work) * 1000, 1), round(cost.communication(work) * 1000, 1))
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Eight cards in one way.
+
+    Attributes:
+        token_ms: of a lone user.
+        busy_ms: between two tokens, with all users.
+        prompt_tokens_s: a second, in chunks of 2,048 that follow each other through the stages.
+        kv_tokens: room, all copies together.
+    """
+
+    token_ms: float
+    busy_ms: float
+    prompt_tokens_s: int
+    kv_tokens: int
+
+
+def choose(tp: int, pp: int = 1, copies: int = 1, users: int = 64) -> Choice:
+    """Eight cards, the users shared out evenly. In a pipeline they travel as one batch."""
+    cost = make_ranked_cost(LLAMA_3_70B, H100, None, tp, pp)
+    slowest = max(stage.busy for stage in cost.stage_times(_chunk(2048)))
+    return Choice(
+        decode(1, tp, pp).ms,
+        decode(users // copies, tp, pp).ms,
+        round(copies * 2048 / slowest),
+        cost.num_kv_tokens * copies,
+    )
+
+
+def holds(rank: int, tp: int, pp: int) -> dict[str, object]:
+    """What a rank has of Noor's model: layers and heads, first to last."""
+    model = models()[LLAMA_3_70B]
     stage, place = get_place(rank, tp)
-    layers = get_pp_indices(model.layers, stage, pp)
+    layers = get_pp_indices(model.num_hidden_layers, stage, pp)
 
     def cut(size: int) -> str:
         return f"{place * size // tp} to {(place + 1) * size // tp - 1}"
@@ -98,8 +127,8 @@ def holds(rank: int, tp: int, pp: int, model: Shape = LLAMA_3_70B) -> dict[str, 
     return {
         "stage": stage,
         "layers": f"{layers[0]} to {layers[-1]}",
-        "query heads": cut(model.heads),
-        "KV heads": cut(model.kv_heads),
+        "query heads": cut(model.num_attention_heads),
+        "KV heads": cut(model.num_key_value_heads),
     }
 
 
@@ -182,7 +211,12 @@ def list_schedules(prompts: list[str], max_tokens: int, staggered: bool = False)
 
 
 if __name__ == "__main__":
-    print("             GB a card   ms to read   tokens of KV")
-    for name, sizes in (("TP 2", (2, 1)), ("TP 4", (4, 1)), ("TP 8", (8, 1)), ("TP 4, PP 2", (4, 2))):
-        s = share(*sizes)
-        print(f"{name:12} {s.weights_gb:9} {s.weights_ms:12} {s.kv_tokens:14,}")
+    print("                  ms a token,  with 64   prompt tokens     tokens of")
+    print("                        alone    users        a second      KV cache")
+    for name, sizes in (
+        ("TP 8", (8, 1, 1)),
+        ("TP 4, two copies", (4, 1, 2)),
+        ("TP 4, PP 2", (4, 2, 1)),
+    ):
+        c = choose(*sizes)
+        print(f"{name:16} {c.token_ms:12} {c.busy_ms:8} {c.prompt_tokens_s:15,} {c.kv_tokens:13,}")
