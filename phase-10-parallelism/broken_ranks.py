@@ -111,16 +111,15 @@ def text(size: int = 1) -> str:
 # --- 1: which ranks are neighbours ---
 
 
-def machines(*axes: str) -> dict[str, str]:
+def machines(*axes: str) -> dict[str, int]:
     """Sixteen ranks on two machines of eight, laid out by these axes, the last one varying fastest: how many
-    machines a group of each kind spans."""
+    machines the ranks span that differ in one of them only."""
     sizes = {"stage": 2, "shard": 8}
     ranks = np.arange(16).reshape([sizes[axis] for axis in axes])
     found = {}
-    for axis in axes:
+    for axis in sizes:
         groups = np.moveaxis(ranks, axes.index(axis), -1).reshape(-1, sizes[axis])
-        spans = {len(set(group // 8)) for group in groups}
-        found["tensor group" if axis == "shard" else "pipeline group"] = f"{max(spans)} machines"
+        found[axis] = max(len(set(group // 8)) for group in groups)
     return found
 
 
@@ -146,7 +145,7 @@ def said(size: int) -> None:
     """Print what rank 0 put on the wire in 24 steps: each kind of call, the shape, how often."""
     ledger = on_ranks(size, max_tokens=24, ignore_eos=True)[0][1]
     for (kind, shape, nbytes), times in ledger.calls.items():
-        print(f"{kind:10}  {str(shape):9}  {nbytes:5} bytes  {times:4} times")
+        print(f"{kind:10}  {shape!s:9}  {nbytes:5} bytes  {times:4} times")
 
 
 # --- 4: what each rank does for itself ---

@@ -1,4 +1,4 @@
-"""What vLLM's own code says of groups, back ends, a rank that fails, steps in flight and waves: its CPU build.
+"""What vLLM's own code says of groups, back ends, a rank that fails, steps in flight, and waves.
 
     python phase-10-parallelism/vllm_ranks.py           all topics
     python phase-10-parallelism/vllm_ranks.py groups    one
@@ -16,7 +16,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -43,9 +43,7 @@ def groups(say: Say) -> None:
         return SimpleNamespace(rank_in_group=0)
 
     parallel = SimpleNamespace(data_parallel_size=2, enable_elastic_ep=False, enable_eplb=False)
-    config = SimpleNamespace(
-        parallel_config=parallel, model_config=SimpleNamespace(is_moe=True)
-    )
+    config = SimpleNamespace(parallel_config=parallel, model_config=SimpleNamespace(is_moe=True))
     world = SimpleNamespace(local_rank=0, device_group=None)
     with (
         patch.object(torch.distributed, "is_initialized", lambda: True),
@@ -74,7 +72,11 @@ def backends(say: Say) -> None:
     taken: list[str] = []
 
     def taking(name: str) -> Callable[[Any], Any]:
-        return lambda tensor: taken.append(name) or tensor
+        def take(tensor: Any) -> Any:
+            taken.append(name)
+            return tensor
+
+        return take
 
     custom: Any = CustomAllreduce.__new__(CustomAllreduce)
     custom.disabled, custom._ptr, custom.world_size, custom.fully_connected = False, 0, 8, True
@@ -83,10 +85,8 @@ def backends(say: Say) -> None:
     symmetric.disabled, symmetric.dtype = False, torch.bfloat16
     symmetric.max_size = utils.SYMM_MEM_ALL_REDUCE_MAX_SIZES["9.0"][8]
     symmetric.all_reduce = taking("torch symmetric memory")
-    both = CudaCommunicator.__new__(CudaCommunicator)
-    both.pynccl_comm = SimpleNamespace(
-        world_size=8, disabled=False, all_reduce=taking("PyNccl")
-    )  # type: ignore[assignment]
+    both: Any = CudaCommunicator.__new__(CudaCommunicator)
+    both.pynccl_comm = SimpleNamespace(world_size=8, disabled=False, all_reduce=taking("PyNccl"))
     both.qr_comm = both.fi_ar_comm = None
     both.ca_comm = custom
     say("all-reduce of tokens x 8192 bf16, 8 ranks, compute capability 9.0")
@@ -117,35 +117,40 @@ def in_flight(say: Say) -> None:
     }  # fmt: skip
     for is_async in (False, True):
         parts = vllm_parts(config, async_scheduling=is_async)
-        scheduler: Any = parts.scheduler
-        steps: list[str] = []
-        core: Any = SimpleNamespace(
-            scheduler=scheduler, batch_queue=deque(maxlen=2), batch_queue_size=2,
-            is_ec_consumer=True, is_pooling_model=False, use_spec_decode=False,
-            log_error_detail=lambda plan: nullcontext(),
-            log_iteration_details=lambda plan: nullcontext(),
-            _process_aborts_queue=lambda: None,
-        )  # fmt: skip
+        steps = _play(parts, EngineCore.step_with_batch_queue)
+        say(f"{type(parts.scheduler).__name__:15}{'  '.join(steps)}")
 
-        def execute_model(plan: Any, non_block: bool, steps: list[str] = steps) -> Any:
-            steps.append("+".join(plan.num_scheduled_tokens) or "-")
-            names = list(plan.num_scheduled_tokens)
-            core.result = parts.make_output(names, [[9]] * len(names))
-            return _Later(None if names else core.result)
 
-        core.model_executor = SimpleNamespace(
-            execute_model=execute_model, sample_tokens=lambda *_, **__: _Later(core.result)
-        )
-        for turn in range(12):
-            if turn < 2:
-                request: Any = {
-                    "id": ("ada", "bo")[turn], "prompt": [5, 6, 7], "max_tokens": 4,
-                    "ignore_eos": True, "priority": 0,
-                }  # fmt: skip
-                scheduler.add_request(parts.make_request(request, turn))
-            if scheduler.has_requests() or core.batch_queue:
-                EngineCore.step_with_batch_queue(core)
-        say(f"{type(scheduler).__name__:15}{'  '.join(steps)}")
+def _play(parts: Any, step: Callable[[Any], Any]) -> list[str]:
+    """Who is in each schedule, `-` for an empty one."""
+    scheduler, steps, results = parts.scheduler, [], []
+
+    def execute_model(plan: Any, non_block: bool) -> _Later:
+        names = list(plan.num_scheduled_tokens)
+        steps.append("+".join(names) or "-")
+        results.append(parts.make_output(names, [[9]] * len(names)))
+        return _Later(None if names else results[-1])
+
+    core: Any = SimpleNamespace(
+        scheduler=scheduler, batch_queue=deque(maxlen=2), batch_queue_size=2,
+        is_ec_consumer=True, is_pooling_model=False, use_spec_decode=False,
+        log_error_detail=lambda plan: nullcontext(),
+        log_iteration_details=lambda plan: nullcontext(),
+        _process_aborts_queue=lambda: None,
+        model_executor=SimpleNamespace(
+            execute_model=execute_model, sample_tokens=lambda *_, **__: _Later(results[-1])
+        ),
+    )  # fmt: skip
+    for turn in range(12):
+        if turn < 2:
+            request: Any = {
+                "id": ("ada", "bo")[turn], "prompt": [5, 6, 7], "max_tokens": 4,
+                "ignore_eos": True, "priority": 0,
+            }  # fmt: skip
+            scheduler.add_request(parts.make_request(request, turn))
+        if scheduler.has_requests() or core.batch_queue:
+            step(core)
+    return steps
 
 
 class _Later(Future):  # type: ignore[type-arg]
@@ -202,10 +207,8 @@ def wave(say: Say) -> None:
         core._process_input_queue = lambda: None
         core._process_engine_step = step
         core.execute_dummy_batch = lambda: steps[rank].update(["dummy"])
-        try:
+        with suppress(SystemExit):
             core.run_busy_loop()
-        except SystemExit:
-            pass
 
     with patch.object(ParallelConfig, "sync_dp_state", staticmethod(sync)):
         threads = [threading.Thread(target=run, args=(rank,)) for rank in range(2)]
