@@ -316,5 +316,8 @@ def test_ranks_agree_to_the_bit(lab: ModuleType, size: int, played: dict[Any, An
     one, several = play(lab, 1, played), play(lab, size, played)
     for rank, logits in enumerate(several.logits):
         assert np.array_equal(logits, several.logits[0]), f"ranks 0 and {rank} of {size} differ"
-    assert several.logits[0].shape == one.logits[0].shape
-    np.testing.assert_allclose(several.logits[0], one.logits[0], rtol=1e-3, atol=1e-3)
+    mine, want = several.logits[0], one.logits[0]
+    assert mine.shape == want.shape, f"{mine.shape} logits, where one rank has {want.shape}"
+    np.testing.assert_allclose(
+        mine, want, rtol=1e-3, atol=1e-3, err_msg=f"{size} ranks are not near one rank"
+    )
