@@ -3,9 +3,11 @@
     python in_vllm.py [solution | starter]   four requests together, without your rule and with it
     python in_vllm.py --record               write recorded.json, which the tests read
 
-vLLM's scheduler is synchronous here, as on every CPU (`vllm/platforms/cpu.py:135 in
-CpuPlatform.check_and_update_config`). This file is also the module to name to a server, where it is on the
-path: `--scheduler-cls in_vllm.SpreadScheduler`. `LAB_IMPL` says whose rule that is (solution).
+vLLM's scheduler is synchronous here, as on every CPU
+(`vllm/platforms/cpu.py:135 in CpuPlatform.check_and_update_config`).
+
+This file is also the module to name to a server, where it is on the path: `--scheduler-cls
+in_vllm.SpreadScheduler`. `LAB_IMPL` says whose rule that is (solution).
 """
 
 from __future__ import annotations
