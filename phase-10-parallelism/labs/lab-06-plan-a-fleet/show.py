@@ -30,7 +30,7 @@ def scenes(lab: ModuleType) -> None:
             continue
         (tp, pp, _), replicas = plan.split, plan.replicas
         got = support.simulate(name, tp, pp, replicas)
-        cut = "".join([f"tp{tp}"] * (tp > 1) + [f"pp{pp}"] * (pp > 1)) or "one card"
+        cut = f"tp{tp}" + (f"pp{pp}" if pp > 1 else "")
         print(
             f"{name:20}{replicas} x {cut:9}{plan.price:5.2f}{plan.forecast.tpot_s * 1e3:7.1f}"
             f"{got.tpot_ms:11.1f}{scene.tpot_ms:7g}"
