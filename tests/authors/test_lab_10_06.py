@@ -1,4 +1,4 @@
-"""Lab 10-06: the recorded plans are those that the tests ask for, and the simulator still says the same of them."""
+"""Lab 10-06: the recorded plans are those that its tests ask for, and the simulator still says the same."""
 
 from __future__ import annotations
 
