@@ -74,7 +74,7 @@ def forward(rank: Rank, input_ids: Array, attend: Attend, last: Array) -> Array:
 def predictions() -> dict[str, Any]:
     """Your answers to the README's six questions, under the names given there."""
     return {
-        "all-reduces": 161,
+        "layers": 126,
         "bytes": 16 * 8192 * 2,
         "gathered": 16 * 16_032 * 2,
         "whole": ["input_layernorm", "norm"],

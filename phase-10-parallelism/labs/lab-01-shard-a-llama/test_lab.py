@@ -24,7 +24,7 @@ TINY, BIASED = support.tiny(), support.biased()
 def test_the_predictions_hold(lab: ModuleType) -> None:
     """Your answers to the six questions hold, before anything is run."""
     facts: dict[str, tuple[Any, str]] = {
-        "all-reduces": (161, "Which functions of the starter need a sum, and how often is each called?"),
+        "layers": (126, "Which functions of the starter need a sum, and how often is each called?"),
         "bytes": (262_144, "How many rows has the step, and what does a row hold?"),
         "gathered": (513_024, "How many rows has the step, and which columns does one rank have?"),
         "whole": (["input_layernorm", "norm"], "Which of them is no matrix?"),
