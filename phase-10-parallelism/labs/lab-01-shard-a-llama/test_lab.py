@@ -24,11 +24,13 @@ TINY, BIASED = support.tiny(), support.biased()
 def test_the_predictions_hold(lab: ModuleType) -> None:
     """Your answers to the six questions hold, before anything is run."""
     facts: dict[str, tuple[Any, str]] = {
-        "layers": (126, "Which functions of the starter need a sum, and how often is each called?"),
-        "bytes": (262_144, "How many rows has the step, and what does a row hold?"),
-        "gathered": (513_024, "How many rows has the step, and which columns does one rank have?"),
+        "all-reduces": (
+            16_100, "Which functions of the starter need a sum, how often is each called, in how many steps?",
+        ),
+        "bytes": (180_224, "How many rows has the step, and what does a row hold?"),
+        "gathered": (352_704, "How many rows has the step, and which columns does one rank have?"),
         "whole": (["input_layernorm", "norm"], "Which of them is no matrix?"),
-        "kv bytes": ([40_960, 40_960], "How many KV heads has a rank? Keys and values, 80 layers."),
+        "kv heads": ([2, 1, 1], "There are 8. Can a rank have less than one?"),
         "same bits": ([True, False], "In which order does each of them add?"),
     }  # fmt: skip
     said = lab.predictions()
