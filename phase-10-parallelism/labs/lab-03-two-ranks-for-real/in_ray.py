@@ -3,7 +3,8 @@
 Needs vLLM 0.22.1 and the extra `ray`, on Linux; `course grade` needs neither. It takes some minutes.
 
     python in_ray.py              tokens on one rank, two ranks and two nodes; then one node ends, or freezes
-    python in_ray.py --record     the same, and write ray.json, which the tests read
+    python in_ray.py --record     the same, and write ray.json
+    python in_ray.py --show       print ray.json, without vLLM and Ray
 
 Neither node has a GPU. `ray_cpu/` tells vLLM that Ray may count this platform's devices as GPUs, and each
 node says that it has one. The node that is killed ends with all its processes, so its sockets close. In the
@@ -45,6 +46,7 @@ NUM_TOKENS = 16
 SETTINGS: dict[str, Any] = {"dtype": "float32", "enforce_eager": True, "max_model_len": 1024}
 CHUNKS_BEFORE = 20
 """So many pieces of the stream has the client when something happens to the second node."""
+LOSSES = {"SIGKILL": "is killed", "SIGSTOP": "freezes"}
 ROADS = {"-": "-", "_CPUSHMDistributed": "shared memory", "torch.distributed": "gloo, TCP"}
 PATIENCE = 240.0
 """Seconds that a client waits for anything."""
@@ -247,6 +249,14 @@ class Client:
             self.error = f"{type(error).__name__}: {error}"
         self.end = time.monotonic()
 
+    def find_error(self) -> str:
+        """The error's type and code that the last lines hold, or what ended the connection."""
+        line = next((line for line in self.last if '"error"' in line), "")
+        if not line:
+            return self.error
+        error = json.loads(line.removeprefix("data: "))["error"]
+        return f"{error['type']} {error['code']}"
+
     def _read(self, response: Any) -> None:
         for line in response:
             if line.strip():
@@ -314,10 +324,8 @@ def lose_the_node(number: signal.Signals, log: Path) -> dict[str, Any]:
         gone = time.monotonic() - start
         return {
             "signal": number.name,
-            "stream": [stream.status, stream.last[-2:], stream.error, seconds(stream.end, start)],
-            "lines before": sum(at <= start for at in stream.times),
-            "lines after": sum(at > start for at in stream.times),
-            "late": [late.status, late.last[-1:], late.error, seconds(late.end, start)],
+            "stream": [stream.status, stream.find_error(), seconds(stream.end, start)],
+            "late": [late.status, late.find_error(), seconds(late.end, start)],
             "health": state,
             "log": find_cause(log.read_text("utf-8", "replace")),
             "server": [process.poll(), round(gone, 1)],
@@ -334,6 +342,13 @@ def seconds(at: float | None, start: float) -> float | None:
     return None if at is None else round(at - start, 1)
 
 
+def show(found: dict[str, Any]) -> None:
+    """Print a record."""
+    print(describe_answers(found["answers"]))
+    for what in LOSSES.values():
+        print(f"\nthe second node {what}\n{describe_loss(found[what])}")
+
+
 def describe_answers(answers: dict[str, Any]) -> str:
     """A line for each."""
     plain = answers["one rank"]["tokens"]
@@ -348,18 +363,13 @@ def describe_answers(answers: dict[str, Any]) -> str:
 
 def describe_loss(lost: dict[str, Any]) -> str:
     """What came when, by time."""
-    texts = {}
-    for name in ("stream", "late"):
-        error = next((line for line in lost[name][1] if "error" in line), "")
-        message = json.loads(error.removeprefix("data: "))["error"] if error else {}
-        texts[name] = f"{message.get('type')} {message.get('code')}" if message else lost[name][2]
-    status, _, _, stream_end = lost["stream"]
-    late_status, _, _, late_end = lost["late"]
+    status, said, end = lost["stream"]
+    late_status, late_said, late_end = lost["late"]
     code, gone = lost["server"]
     return "\n".join(
         [
-            f"{stream_end:6.1f} s  a stream, HTTP {status}, ends with {texts['stream']}",
-            f"{late_end:6.1f} s  a request sent just afterwards: HTTP {late_status}, {texts['late']}",
+            f"{end:6.1f} s  a stream, HTTP {status}, ends with {said}",
+            f"{late_end:6.1f} s  a request sent just afterwards: HTTP {late_status}, {late_said}",
             f"{'':8}  /health: {'HTTP ' + str(lost['health']) if lost['health'] else 'no answer'}",
             f"{'':8}  the log: {lost['log']}",
             f"{gone:6.1f} s  the server has ended, exit code {code}",
@@ -374,6 +384,9 @@ def main(*words: str) -> None:
     if words[:1] == ("--wait-for-nodes",):
         wait_for_nodes(words[1])
         return
+    if words[:1] == ("--show",):
+        show(json.loads(RECORD.read_text("utf-8")))
+        return
     need_vllm()
     if find_spec("ray") is None:
         raise SystemExit("ray is not installed here: pip install -e '.[ray]', beside vLLM")
@@ -385,11 +398,9 @@ def main(*words: str) -> None:
     found["answers"] = answers = {"one rank": ask("mp", 1), "two ranks": ask("mp", 2)}
     with two_nodes() as (address, _):
         answers["two nodes"] = ask("ray", 2, RAY_ADDRESS=address)
-    print(describe_answers(answers), flush=True)
-    for number, what in ((signal.SIGKILL, "is killed"), (signal.SIGSTOP, "freezes")):
-        lost = lose_the_node(number, logs / f"in_ray_{number.name}.log")
-        found[what] = lost
-        print(f"\nthe second node {what}\n{describe_loss(lost)}", flush=True)
+    for name, what in LOSSES.items():
+        found[what] = lose_the_node(signal.Signals[name], logs / f"in_ray_{name}.log")
+    show(found)
     if "--record" in words:
         RECORD.write_text(json.dumps(found, indent=1) + "\n", "utf-8")
 
