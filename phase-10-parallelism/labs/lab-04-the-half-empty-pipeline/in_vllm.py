@@ -97,9 +97,13 @@ def main(which: str = "starter") -> None:
     need_vllm()
     if which == "--record":
         played = play_all(support.WORKLOADS)
+        entries = {
+            name: {"schedules": played[name].pattern(), "tokens": played[name].tokens}
+            for name in support.WORKLOADS
+        }
         lines = ",\n".join(
-            f'"{name}":{json.dumps(support.as_json(work, played[name]), separators=(",", ":"))}'
-            for name, work in support.WORKLOADS.items()
+            f'"{name}":{json.dumps(entry, separators=(",", ":"))}'
+            for name, entry in entries.items()
         )
         support.RECORDED.write_text(f'{{"vllm":"0.22.1","played":{{\n{lines}\n}}}}\n', "utf-8")
         return

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -38,12 +38,14 @@ class Workload:
         prompts: a prompt's length for each request.
         max_tokens: how many tokens each is to get; one number is for all.
         apart: the next request comes a step later; else all come together.
+        first: so many come first, and the others together two steps later; 0 is all.
         stages: of the pipeline.
     """
 
     prompts: tuple[int, ...]
     max_tokens: tuple[int, ...] = (8,)
     apart: bool = False
+    first: int = 0
     stages: int = 2
     max_num_seqs: int = 8
     max_num_batched_tokens: int = 256
@@ -265,9 +267,9 @@ def serve(
 
     scheduler.schedule = noted
     try:
-        for name, prompt, params in work.requests():
+        for count, (name, prompt, params) in enumerate(work.requests(), 1):
             engine.add_request(name, {"prompt_token_ids": prompt}, make_params(**params))
-            if work.apart:
+            for _ in range(2 if count == work.first else work.apart):
                 step()
         turns = 0
         while engine.has_unfinished_requests():
@@ -332,8 +334,3 @@ def draw(played: Played, width: int = 72) -> str:
             f"stage {stage}  {text[:width]}{'...' if len(text) > width else ''}  {share:.0%}"
         )
     return "\n".join(lines)
-
-
-def as_json(work: Workload, played: Played) -> dict[str, Any]:
-    """A workload's entry in `recorded.json`."""
-    return {"workload": asdict(work), "schedules": played.pattern(), "tokens": played.tokens}

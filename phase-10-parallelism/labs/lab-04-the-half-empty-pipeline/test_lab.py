@@ -186,6 +186,17 @@ def test_spread_requests_stay_spread(lab: ModuleType) -> None:
         )
 
 
+@pytest.mark.parametrize("first", [2, 5])
+def test_late_requests_join_evenly(lab: ModuleType, first: int) -> None:
+    """Others come while some are running: they are admitted where a schedule has less than its share."""
+    played = served(lab, "late", Workload((4,) * 6, first=first))
+    for call, (_, given) in enumerate(played.schedules):
+        assert len(given) <= 3, (
+            f"{first} requests come first, {6 - first} later. Call {call} schedules {len(given)} of the 6, "
+            f"and a stage's share is 3: {list(given)}"
+        )
+
+
 def test_where_a_step_costs_the_same(lab: ModuleType) -> None:
     """If a step takes a tick whatever is in it, a split gains nothing; it may cost a tick per stage."""
     for name, work in SPLITS.items():
