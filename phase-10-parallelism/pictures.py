@@ -38,10 +38,10 @@ def draw_layer() -> Drawing:
 
 def draw_pipeline() -> Drawing:
     """Which requests are in which of two stages, tick by tick, for two orders of arrival."""
-    d = Drawing("A pipeline of two stages, with four requests at once and with two in turn", 250)
+    d = Drawing("A pipeline of two stages, with three requests at once and with two in turn", 250)
     runs = (
-        ("four at the same moment", list_schedules([PROMPT] * 4, 8)),
-        ("two, one step apart", list_schedules([PROMPT] * 2, 8, staggered=True)),
+        ("three at the same moment", list_schedules([PROMPT] * 3, 6)),
+        ("two, one step apart", list_schedules([PROMPT] * 2, 6, staggered=True)),
     )
     for line, (name, schedules) in enumerate(runs):
         top = 26 + 118 * line

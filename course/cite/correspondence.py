@@ -12,6 +12,7 @@ from course.cite.correspondence_attention import ATTENTION
 from course.cite.correspondence_blocks import BLOCKS
 from course.cite.correspondence_cudagraph import CUDAGRAPH
 from course.cite.correspondence_moe import MOE
+from course.cite.correspondence_parallel import PARALLEL
 from course.cite.correspondence_quantization import QUANTIZATION
 from course.cite.correspondence_sampling import SAMPLING
 from course.cite.correspondence_scheduler import SCHEDULER
@@ -364,5 +365,5 @@ GROUPS: dict[str, tuple[Pair, ...]] = {
              "vllm/v1/engine/output_processor.py OutputProcessor.propagate_error",
              "for collector in list(self._streams.values()):"),
     ),
-} | BLOCKS | SCHEDULER | ATTENTION | CUDAGRAPH | QUANTIZATION | MOE | SPEC_DECODE | SAMPLING
+} | BLOCKS | SCHEDULER | ATTENTION | CUDAGRAPH | QUANTIZATION | MOE | SPEC_DECODE | SAMPLING | PARALLEL
 # fmt: on

@@ -3,7 +3,8 @@
 Mirrors `vllm/distributed/parallel_state.py:1506 initialize_model_parallel`. Upstream the groups are global,
 and layers ask for theirs; here each rank is given its own.
 
-Left out: data, expert and context parallel groups.
+The engine has tensor parallel groups and pipelines. Of data, context and expert parallel groups it knows
+only which ranks would be in them (`make_group_ranks`).
 """
 
 from __future__ import annotations
@@ -41,6 +42,48 @@ def get_place(rank: int, tensor_parallel_size: int) -> tuple[int, int]:
     """A rank's stage, and its number among those of the stage: these are neighbours
     (`vllm/distributed/parallel_state.py:1572 in initialize_model_parallel`)."""
     return divmod(rank, tensor_parallel_size)
+
+
+def make_group_ranks(
+    world_size: int,
+    tensor_parallel_size: int = 1,
+    pipeline_parallel_size: int = 1,
+    prefill_context_parallel_size: int = 1,
+    decode_context_parallel_size: int = 1,
+    data_parallel_size: int = 1,
+    is_moe: bool = True,
+) -> dict[str, list[list[int]]]:
+    """Every group of every kind, by vLLM's names for the kinds: `tp`, `dcp`, `pcp`, `pp`, `dp`, and for a
+    mixture of experts `ep`.
+
+    All ranks in one array of five axes; a group runs along an axis, or along several. What is left of the
+    world is split from the front, into copies that vLLM takes no part in. Decode context parallelism has no
+    axis: it cuts a tensor parallel group into smaller ones.
+
+    Raises ValueError where the sizes do not divide the world, or each other.
+
+    Source: `vllm/distributed/parallel_state.py:1506 initialize_model_parallel`.
+    """
+    dp, pp = data_parallel_size, pipeline_parallel_size
+    pcp, tp = prefill_context_parallel_size, tensor_parallel_size
+    dcp = decode_context_parallel_size
+    if world_size % (dp * pp * pcp * tp):
+        raise ValueError(f"{world_size} ranks are no multiple of {dp} x {pp} x {pcp} x {tp}")
+    if tp % dcp:
+        raise ValueError(
+            f"tensor_parallel_size ({tp}) must be divisible by decode_context_parallel_size ({dcp})"
+        )
+    all_ranks = np.arange(world_size).reshape(-1, dp, pp, pcp, tp)
+    groups = {
+        "tp": all_ranks.reshape(-1, tp),
+        "dcp": all_ranks.reshape(-1, dcp),
+        "pcp": all_ranks.swapaxes(3, 4).reshape(-1, pcp),
+        "pp": all_ranks.swapaxes(2, 4).reshape(-1, pp),
+        "dp": all_ranks.swapaxes(1, 4).reshape(-1, dp),
+    }
+    if is_moe:
+        groups["ep"] = all_ranks.swapaxes(1, 2).reshape(-1, dp * pcp * tp)
+    return {name: ranks.tolist() for name, ranks in groups.items()}
 
 
 class Pipeline:

@@ -5,8 +5,9 @@
     ring        the same parts go from neighbour to neighbour              2(N-1) steps, 2(N-1)/N x bytes
 
 A step costs the link's latency, and its bytes take their time at the link's bandwidth (alpha-beta). vLLM asks
-gates first. Its own kernel takes small arrays only, in one shot or two; with symmetric memory, two shots take
-larger ones; NCCL, here a ring, gets the rest. Lab 10-02 derives the one shot, the ring and where they cross.
+gates first. Its own kernel takes small arrays only, priced as one shot or two; with symmetric memory, two
+shots take larger ones; NCCL, here a ring, gets the rest. Lab 10-02 derives the one shot, the ring and where
+they cross.
 
 Left out: sums inside the switch, NCCL's trees, several rings, and FlashInfer's sum, which is off by default.
 """

@@ -132,13 +132,14 @@ def add_simulate_parser(commands: Any) -> None:
 
 def run_simulate(args: argparse.Namespace, out: TextIO) -> int:
     """The `simulate` command."""
-    from mini_vllm.sim import Fleet, ServingMetrics, Simulator, work_of
+    from mini_vllm.sim import Fleet, ServingMetrics, Simulator, cards, models, work_of
     from mini_vllm.sim.cost import presets
     from mini_vllm.sim.metrics import parse_goodput
 
     if args.cost == "list":
         for name, preset in presets().items():
             out.write(f"{name:24}{preset.source}\n")
+        out.write(f"{'CARD-MODEL':24}cards {', '.join(cards())}; models {', '.join(models())}\n")
         return 0
     cost = cost_of(args)
     percentiles = _percentiles(args.metric_percentiles)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 from typing import TYPE_CHECKING
 
 from mini_vllm.entrypoints.cli.flags import positive
@@ -67,7 +68,10 @@ def cost_of(args: argparse.Namespace) -> StepCost:
         raise ValueError(f"--draft-cost does not go with {several[0]}")
     if args.async_scheduling and args.pipeline_parallel_size > 1:
         raise ValueError("--async-scheduling does not go with --pipeline-parallel-size")
-    return make_ranked_cost(
+    cost = make_ranked_cost(
         model, card, args.link, args.tensor_parallel_size, args.pipeline_parallel_size,
         pipeline_link=args.pipeline_link,
     )  # fmt: skip
+    if several:
+        return cost
+    return dataclasses.replace(cost.stages[0], name=cost.name, source=cost.source)

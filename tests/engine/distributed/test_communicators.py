@@ -12,8 +12,8 @@ from mini_vllm.distributed import shm_communicator
 from mini_vllm.distributed.communicator import Communicator, RankDiedError
 from mini_vllm.distributed.parallel_state import get_pp_indices
 from mini_vllm.distributed.shm_communicator import SharedMemoryCommunicator, allocate_shared_memory
+from mini_vllm.distributed.thread_communicator import run_ranks
 from mini_vllm.model_loader.shards import get_experts_of_rank
-from tests.engine.helpers.thread_communicator import run_ranks
 
 
 def speak(communicator: Communicator) -> list[np.ndarray]:
@@ -72,6 +72,27 @@ def test_a_rank_that_ends_lets_none_wait() -> None:
 
     with pytest.raises((KeyError, RankDiedError)):
         run_ranks(rank_main, 3)
+
+
+def test_a_rank_that_returns_early_lets_none_wait() -> None:
+    """A rank that makes one call less than the others: a hang on a GPU, here an error."""
+
+    def rank_main(communicator: Communicator) -> None:
+        communicator.all_reduce(np.zeros(3))
+        if communicator.rank == 0:
+            communicator.all_reduce(np.zeros(3))
+
+    for size in (2, 4):
+        with pytest.raises(RankDiedError, match="rank 0 waits for one that has ended"):
+            run_ranks(rank_main, size)
+
+
+def test_shapes_that_differ_are_refused() -> None:
+    def rank_main(communicator: Communicator) -> None:
+        communicator.all_reduce(np.zeros((2, 1 + communicator.rank)))
+
+    with pytest.raises(ValueError, match=r"rank 0 \(2, 1\), rank 1 \(2, 2\)"):
+        run_ranks(rank_main, 2)
 
 
 def test_the_ledger_counts_calls_and_bytes() -> None:

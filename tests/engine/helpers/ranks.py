@@ -10,9 +10,9 @@ import numpy as np
 
 from mini_vllm.distributed.communicator import Communicator, Ledger
 from mini_vllm.distributed.parallel_state import Pipeline, RankGroups
+from mini_vllm.distributed.thread_communicator import run_ranks
 from mini_vllm.model_loader import load_model
 from tests.engine.helpers.models.model_helpers import whole
-from tests.engine.helpers.thread_communicator import run_ranks
 
 
 def split_logits(

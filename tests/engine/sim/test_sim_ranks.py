@@ -415,6 +415,10 @@ def command(capsys: pytest.CaptureFixture[str], *argv: str, status: int = 0) -> 
 def test_the_flags(capsys: pytest.CaptureFixture[str]) -> None:
     plain = command(capsys)
     assert command(capsys, "-tp", "1", "-pp", "1") == plain, "off costs nothing"
+    out = command(capsys, "--cost", "h200-llama-3-8b", "--cudagraph-mode", "FULL")
+    assert "The cost of a step: h200-llama-3-8b, FULL; derived" in out, (
+        "any card and model, on one card"
+    )
     out = command(capsys, "--cost", "h100-llama-3-70b", "-tp", "4", "-pp", "2", "--replicas", "2")
     assert "tensor parallel 4, pipeline parallel 2, over nvlink4 (3.4 us, 450 GB/s)" in out
     assert "Empty steps:                             0" not in out
