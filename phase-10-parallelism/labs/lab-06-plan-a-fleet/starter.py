@@ -24,7 +24,7 @@ NUMBER = 2
 
 @dataclass(frozen=True)
 class Model:
-    """What the planner reads of a `config.json`, and `params`, the number of weights.
+    """What the planner reads of a `config.json`; and `params`, how many weights of `bytes_per_param` it has.
 
     `experts` is 0 where the model is no mixture of experts.
     """
@@ -173,8 +173,9 @@ def kv_tokens(model: Model, site: Site, split: Split) -> int:
     """Tokens that the KV cache of one replica holds; 0 where the weights leave no room.
 
     All ranks have as many blocks as the fullest. It has its stage's share of the weights, by layers, of which
-    each of `tp` ranks has an equal part (the embedding counts with the layers). The room is `UTILIZATION` of
-    the card's `memory_bytes`, minus `site.reserved`, minus these weights. Blocks need not be rounded.
+    each of `tp` ranks has an equal part; the embedding counts with the layers. A weight has
+    `bytes_per_param`. The room is `UTILIZATION` of the card's `memory_bytes`, minus `site.reserved`, minus
+    these weights. Blocks need not be rounded.
     """
     raise NotImplementedError
 
