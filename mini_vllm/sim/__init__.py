@@ -4,7 +4,8 @@ In reading order: `cost.py` says what a step costs, `lengths.py` and `workload.p
 `simulator.py` is the loop, `metrics.py` and `sketch.py` write down what came of it; `calibrate.py` fits
 a cost to steps that were timed, and `graphs.py` adds launches, and CUDA graphs, to a derived one.
 `speculation.py` drafts, and accepts by given rates; `fleet.py` has many engines behind a `router.py`. On
-the command line it is `mini-vllm simulate`.
+the command line it is `mini-vllm simulate`, and `mini-vllm sweep` for a grid of settings: `sweep.py` and
+`sweep_workers.py`, which know nothing of what is run.
 """
 
 from mini_vllm.sim.calibrate import TimedStep, calibrate

@@ -44,6 +44,7 @@ class _Worker:
 def _serve(function: Function, pipe: Connection) -> None:
     """The main function of a worker's process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt is the sweep's to act on
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     while True:
         try:
@@ -99,14 +100,14 @@ def run_on_processes(
                     yield index, answer
     finally:
         for worker in [*idle, *(worker for worker, _ in busy.values())]:
-            worker.process.kill()
+            worker.process.terminate()
             worker.process.join()
             worker.pipe.close()
 
 
 def _describe(exitcode: int | None) -> str:
     if exitcode is not None and exitcode < 0:
-        return f"killed by {signal.Signals(-exitcode).name}"
+        return f"killed by signal {-exitcode}"
     return f"ended with status {exitcode}"
 
 
@@ -123,6 +124,8 @@ def run_on_ray(
 
     Raises ConnectionError where there is no cluster at the address.
     """
+    if not tasks:
+        return
     # Neither is for a sweep: reports to Ray's authors, and, under `uv run`, an environment for each worker.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")

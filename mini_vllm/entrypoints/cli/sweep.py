@@ -12,15 +12,15 @@ from __future__ import annotations
 
 import argparse
 import sys
-from contextlib import closing
+from contextlib import closing, redirect_stdout
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
+from mini_vllm.entrypoints.cli.errors import print_error
 from mini_vllm.entrypoints.cli.flags import positive
 from mini_vllm.entrypoints.cli.simulate import add_run_flags, check_target
 from mini_vllm.utils.extras import how_to_get
-from mini_vllm.utils.untrusted import one_line
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -106,16 +106,17 @@ def run_sweep(args: argparse.Namespace, out: TextIO) -> int:
     commands = [point.command for point in points]
     with Journal(path, commands, lambda row: str(row["command"]), args.resume) as journal:
         todo = [point for point in points if point.command not in journal.lines]
-        with closing(_answers(args, todo)) as answers:
+        # Ray prints of a worker that died, and the table is to stand alone.
+        with closing(_answers(args, todo)) as answers, redirect_stdout(sys.stderr):
             for done, (index, line) in enumerate(answers, 1):
                 point = todo[index]
                 journal.add(point.command, line or point.row_of_dead())
-                _say(f"{done} of {len(todo)}: {point.name}")
+                print_error(f"{done} of {len(todo)}: {point.name}")
         rows = journal.rows()
     out.write(table(rows, points))
     failed = [row for row in rows if "error" in row]
     for row in failed:
-        _say(f"{row['command']}: {row['error']}")
+        print_error(f"{row['command']}: {row['error']}")
     return 1 if failed else 0
 
 
@@ -128,10 +129,8 @@ def _answers(args: argparse.Namespace, todo: list[Point]) -> Generator[Answer, N
         return run_on_ray(run_point, todo, args.jobs, args.ray or None)
 
     def note(index: int, how: str) -> None:
-        _say(f"a worker was lost ({how}), and its point is given to another: {todo[index].name}")
+        print_error(
+            f"a worker was lost ({how}), and its point is given to another: {todo[index].name}"
+        )
 
     return run_on_processes(run_point, todo, args.jobs or count_cores(), note)
-
-
-def _say(line: str) -> None:
-    print(f"mini-vllm: {one_line(line)}", file=sys.stderr, flush=True)
