@@ -2,7 +2,7 @@
 
 Mirrors `vllm/benchmarks/sweep/param_sweep.py:8 ParameterSweep`: a list of combinations, each a dict of
 flags, and the product of several such lists. Upstream keeps a file per run and skips those that it finds
-when it resumes (`vllm/benchmarks/sweep/serve.py:61 run_benchmark`); here one file has a line per run.
+when it resumes (`vllm/benchmarks/sweep/serve.py:66 run_benchmark`); here one file has a line per run.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The command `mini-vllm sweep`: `mini-vllm simulate` at every point of a grid of settings.
 
-The vocabulary is that of `vllm bench sweep serve` (`vllm/benchmarks/sweep/serve.py:328 SweepServeArgs`):
+The vocabulary is that of `vllm bench sweep serve` (`vllm/benchmarks/sweep/serve.py:305 SweepServeArgs`):
 `--serve-params` and `--bench-params`, whose files it reads too, `--num-runs`, `--dry-run`, `--resume`. A row
 has what varies, the run's number and the figures, under the same keys. `--set` is for grids of one line.
 
@@ -11,6 +11,7 @@ the same requests, so that settings are compared and not luck. Where and when it
 from __future__ import annotations
 
 import argparse
+import socket
 import sys
 from contextlib import closing, redirect_stdout
 from importlib.util import find_spec
@@ -21,6 +22,7 @@ from mini_vllm.entrypoints.cli.errors import print_error
 from mini_vllm.entrypoints.cli.flags import positive
 from mini_vllm.entrypoints.cli.simulate import add_run_flags, check_target
 from mini_vllm.utils.extras import how_to_get
+from mini_vllm.utils.untrusted import shorten_repr
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -126,6 +128,7 @@ def _answers(args: argparse.Namespace, todo: list[Point]) -> Generator[Answer, N
     from mini_vllm.utils.threads import count_cores
 
     if args.ray is not None:
+        _check_address(args.ray)
         return run_on_ray(run_point, todo, args.jobs, args.ray or None)
 
     def note(index: int, how: str) -> None:
@@ -134,3 +137,14 @@ def _answers(args: argparse.Namespace, todo: list[Point]) -> Generator[Answer, N
         )
 
     return run_on_processes(run_point, todo, args.jobs or count_cores(), note)
+
+
+def _check_address(address: str) -> None:
+    """Raises ValueError where nothing listens: Ray would wait for minutes, and then say less."""
+    host, _, port = address.rpartition(":")
+    if "/" in host or not (port.isascii() and port.isdigit()):
+        return  # "local", "auto", a client's ray://: those Ray refuses soon
+    try:
+        socket.create_connection((host, int(port)), timeout=10).close()
+    except (OSError, OverflowError) as error:
+        raise ValueError(f"--ray {shorten_repr(address)}: no cluster there: {error}") from None

@@ -7,7 +7,7 @@ from typing import Any
 
 from mini_vllm.entrypoints.cli.sweep_point import Point
 
-_LATENCIES = ("ttft", "tpot", "e2el")
+_LATENCIES = ("ttft", "tpot")
 
 
 def table(rows: Sequence[dict[str, Any]], points: Sequence[Point]) -> str:

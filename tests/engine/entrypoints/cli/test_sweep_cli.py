@@ -149,3 +149,13 @@ def test_without_ray_the_flag_names_the_extra(
     monkeypatch.setattr("mini_vllm.entrypoints.cli.sweep.find_spec", lambda name: None)
     err = run(capsys, "sweep", "--set", "seed=1,2", "--ray", status=2)
     assert "--ray needs Ray: uv sync --inexact --extra ray" in err
+
+
+def test_an_address_at_which_nothing_listens_is_refused_at_once(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ray itself tries for minutes."""
+    monkeypatch.setattr("mini_vllm.entrypoints.cli.sweep.find_spec", lambda name: True)
+    for address in ("127.0.0.1:1", "127.0.0.1:99999"):
+        err = run(capsys, "sweep", "--set", "seed=1,2", "--ray", address, status=2)
+        assert f"--ray '{address}': no cluster there" in err
