@@ -34,9 +34,21 @@ WORKLOADS = {
     "--output-len lognormal:60:1.3:1000",
 }
 EXPLAINED = {
-    "shared prefixes": "",
-    "unequal lengths": "",
+    "shared prefixes": (
+        "A replica's cache holds about 30 of the 2,000 prefixes. The prefix router sends each to where it "
+        "was before, so 20 live on each replica and two thirds of the prompt tokens are hits; the others "
+        "compute nearly every prompt whole. Least-loaded is hardly better than turns, and its median is "
+        "twice as long: an engine's count is from before its latest step, and each publication wipes out "
+        "what the router has sent since, so several prompts meet on one replica. Published every "
+        "millisecond instead of every 100, its P99 TTFT is 2,599 ms."
+    ),
+    "unequal lengths": (
+        "Taking turns puts prompts behind a long one while other replicas are free; counts show the queue "
+        "that has formed, so least-loaded has the shorter tail. No two prompts share a block, so the "
+        "prefix router has nothing to follow and is least-loaded to the last figure."
+    ),
 }
+"""Why the ranking is as it is, in the results beside it."""
 COMMAND = (sys.executable, "-m", "mini_vllm.entrypoints.cli")
 
 
@@ -99,7 +111,7 @@ def main(argv: list[str] | None = None) -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--requests", type=int, default=10_000_000, help="the most (10,000,000)")
-    parser.add_argument("--routers", type=int, default=20_000, help="requests a router (20,000)")
+    parser.add_argument("--routers", type=int, default=8_000, help="requests a router (8,000)")
     parser.add_argument("--save", action="store_true", help="write results/sim-fleet.json")
     args = parser.parse_args(argv)
     rows = [run_fleet(min(count, args.requests)) for count in (50_000, 200_000, args.requests)]
