@@ -242,6 +242,7 @@ def examine(root: Path, full: bool = False) -> list[Check]:
     checks.append(_smollm2())
     uses = {"gguf": "models in GGUF files", "hub": "models by their name on the Hugging Face hub",
             "hf": "checkpoints with a tokenizer of any kind", "plots": "the labs' pictures",
+            "ray": "sweeps of the simulator on a cluster ('mini-vllm sweep --ray')",
             "site": "the pages in a browser ('course site')"}  # fmt: skip
     for extra, use in uses.items():
         for name, bounds in extras.get(extra, {}).items():

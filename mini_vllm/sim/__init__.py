@@ -5,7 +5,8 @@ In reading order: `cost.py` says what a step costs, `lengths.py` and `workload.p
 a cost to steps that were timed, and `graphs.py` adds launches, and CUDA graphs, to a derived one. `ranks.py`
 has the cost of a model on several cards, `hardware.py` the cards and links, `collectives.py` what sums take.
 `speculation.py` drafts, and accepts by given rates; `fleet.py` has many engines behind a `router.py`. On
-the command line it is `mini-vllm simulate`.
+the command line it is `mini-vllm simulate`, and `mini-vllm sweep` for a grid of settings: `sweep.py` and
+`sweep_workers.py`, which know nothing of what is run.
 """
 
 from mini_vllm.sim.calibrate import TimedStep, calibrate

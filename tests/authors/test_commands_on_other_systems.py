@@ -34,6 +34,16 @@ def test_generate_and_its_trace(tmp_path: Path) -> None:
 
 
 @simulated
+def test_sweep(tmp_path: Path) -> None:
+    file = tmp_path / "rows.jsonl"
+    argv = ("sweep", "--set", "num-prompts=3,4", "--output-len", "5", "--json", str(file))
+    ran = run_like_windows(*COMMAND, *argv)
+    assert ran.returncode == 0, ran.stderr
+    assert [line.split()[0] for line in ran.stdout.splitlines()] == ["num_prompts", "3", "4"]
+    assert len(file.read_bytes().splitlines()) == 2
+
+
+@simulated
 def test_chat() -> None:
     pytest.importorskip("jinja2")
     ran = run_like_windows(

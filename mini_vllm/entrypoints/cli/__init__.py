@@ -1,4 +1,4 @@
-"""The `mini-vllm` command: `generate`, `chat`, `trace`, `serve`, `bench`, `simulate` and `quantize`."""
+"""The `mini-vllm` command; its subcommands are in `parser.py`."""
 
 from __future__ import annotations
 

@@ -30,6 +30,7 @@ examples:
   mini-vllm trace run.html -o -
   mini-vllm bench --num-prompts 64 --input-len 64 --output-len 128
   mini-vllm simulate --num-prompts 2000 --request-rate 12 --input-len 500 --output-len 200
+  mini-vllm sweep --set max-num-batched-tokens=512,2048 --set request-rate=8,12 --json rows.jsonl
   mini-vllm quantize --method int4-g128 mini_vllm/checkpoints/tiny-llama tiny-int4
 """
 

@@ -1,4 +1,4 @@
-"""The `mini-vllm` command's parser: its seven commands and their flags.
+"""The `mini-vllm` command's parser: its eight commands and their flags.
 
 Mirrors the spirit of `vllm` (`vllm/entrypoints/cli/main.py`).
 """
@@ -15,6 +15,7 @@ from mini_vllm.entrypoints.cli.generate import add_generate_parser
 from mini_vllm.entrypoints.cli.quantize import add_quantize_parser
 from mini_vllm.entrypoints.cli.serve import add_serve_parser
 from mini_vllm.entrypoints.cli.simulate import add_simulate_parser
+from mini_vllm.entrypoints.cli.sweep import add_sweep_parser
 from mini_vllm.entrypoints.cli.trace import add_trace_parser
 from mini_vllm.version import __version__
 
@@ -35,5 +36,6 @@ def build_parser() -> argparse.ArgumentParser:
     add_serve_parser(commands)
     add_bench_parser(commands)
     add_simulate_parser(commands)
+    add_sweep_parser(commands)
     add_quantize_parser(commands)
     return parser

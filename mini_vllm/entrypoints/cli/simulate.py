@@ -7,38 +7,24 @@ vllm has too bear its names: `--num-prompts`, `--request-rate`, `--burstiness`, 
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import json
 import math
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from mini_vllm.config.engine import EngineConfig
 from mini_vllm.entrypoints.cli.flags import (
     add_cudagraph_flags,
     add_engine_flags,
-    make_config,
     not_negative,
     positive,
 )
-from mini_vllm.entrypoints.cli.simulate_fleet import (
-    DEFAULT_ROUTER,
-    add_fleet_flags,
-    replica_lines,
-    router_of,
-)
-from mini_vllm.entrypoints.cli.simulate_ranks import add_rank_flags, cost_of
+from mini_vllm.entrypoints.cli.simulate_fleet import add_fleet_flags, replica_lines
+from mini_vllm.entrypoints.cli.simulate_ranks import add_rank_flags
 from mini_vllm.utils.untrusted import shorten_repr
 
 if TYPE_CHECKING:
-    from mini_vllm.sim import ServingMetrics, SimParts, SimRequest, Speculation, StepCost
-    from mini_vllm.sim.graphs import GraphTally
+    from mini_vllm.sim import ServingMetrics, StepCost
 
-MOST_PROMPTS = 100_000_000
-"""Hours; for more, run it again with another seed."""
-MOST_BLOCKS = 20_000_000
-"""About 2 GB of bookkeeping; of all replicas together."""
 _EPILOG = """\
 a length is: N, uniform:LOW:HIGH or lognormal:MEDIAN:SIGMA[:MOST], in tokens
 
@@ -65,6 +51,14 @@ def add_simulate_parser(commands: Any) -> None:
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    add_run_flags(parser)
+    parser.add_argument("--json", metavar="FILE", help="write the figures to FILE; '-': here")
+    parser.add_argument("--plot", metavar="FILE", help="draw the run: .png, .svg or .pdf")
+    parser.set_defaults(run=run_simulate)
+
+
+def add_run_flags(parser: argparse.ArgumentParser) -> None:
+    """The flags that say what is run, which `mini-vllm sweep` has too."""
     load = parser.add_argument_group("workload")
     load.add_argument("--num-prompts", type=positive, metavar="N", help="requests (1000)")
     load.add_argument(
@@ -124,31 +118,21 @@ def add_simulate_parser(commands: Any) -> None:
     parser.add_argument(
         "--metric-percentiles", default="99", metavar="P,P", help="percentiles to print (99)"
     )
-    parser.add_argument("--json", metavar="FILE", help="write the figures to FILE; '-': here")
-    parser.add_argument("--plot", metavar="FILE", help="draw the run: .png, .svg or .pdf")
     add_engine_flags(parser, with_model=False)
-    parser.set_defaults(run=run_simulate)
 
 
 def run_simulate(args: argparse.Namespace, out: TextIO) -> int:
     """The `simulate` command."""
-    from mini_vllm.sim import Fleet, ServingMetrics, Simulator, cards, models, work_of
+    from mini_vllm.entrypoints.cli.simulation import finite, make_simulation
+    from mini_vllm.sim import cards, models
     from mini_vllm.sim.cost import presets
-    from mini_vllm.sim.metrics import parse_goodput
 
     if args.cost == "list":
         for name, preset in presets().items():
             out.write(f"{name:24}{preset.source}\n")
         out.write(f"{'CARD-MODEL':24}cards {', '.join(cards())}; models {', '.join(models())}\n")
         return 0
-    cost = cost_of(args)
-    percentiles = _percentiles(args.metric_percentiles)
-    metrics = ServingMetrics(parse_goodput(args.goodput), percentiles)
-    config = _config(args, cost)
-    cost, tally = _graphs(args, cost, config)
-    speculation = _speculation(args, config)
-    router = router_of(args, config, MOST_BLOCKS)
-    requests, num_prompts, rate = _requests(args)
+    simulation = make_simulation(args)
     if args.json not in (None, "-"):
         check_target("--json", Path(args.json))
     if args.plot is not None:
@@ -156,41 +140,20 @@ def run_simulate(args: argparse.Namespace, out: TextIO) -> int:
 
         check_target("--plot", Path(args.plot))
         check_plot(Path(args.plot))
-
-    def engine(index: int, metrics: ServingMetrics) -> Simulator:
-        parts = _parts(config)
-        observe = None
-        if tally is not None:
-
-            def observe(plan: Any, now: float) -> None:
-                tally.add(work_of(plan, parts.scheduler.requests))
-
-        return Simulator(parts, cost, metrics, observe, args.seed + index, speculation)
-
-    runner = engine(0, metrics) if router is None else Fleet(engine, args.replicas, router, metrics)
-    runner.run(requests)
-    if metrics.failed == num_prompts:
-        raise ValueError(f"every request was refused; the first: {metrics.first_failure}")
-    result = runner.result()
-    if tally is not None:
-        result |= tally.result()
-    if speculation is not None:
-        result |= speculation.result()
+    result = simulation.run()
     if args.json is not None:
-        settings = {
-            "cost": {"name": cost.name, "source": cost.source},
-            "request_rate": rate,
-            "async_scheduling": args.async_scheduling,
-            **({} if router is None else {"router": args.router or DEFAULT_ROUTER}),
-            "config": dataclasses.asdict(config),
-        }
-        _write_json({**settings, **result}, args.json, out)
+        row = {**simulation.settings, **result}
+        text = json.dumps({k: finite(v) for k, v in row.items()}, indent=1) + "\n"
+        if args.json == "-":
+            out.write(text)
+        else:
+            Path(args.json).write_text(text, encoding="utf-8")
     if args.plot is not None:
         from mini_vllm.entrypoints.cli.simulate_plot import write_plot
 
-        write_plot(Path(args.plot), metrics, cost.name)
+        write_plot(Path(args.plot), simulation.metrics, simulation.cost.name)
     if args.json != "-":
-        out.write(table(result, metrics, cost, rate))
+        out.write(table(result, simulation.metrics, simulation.cost, simulation.rate))
     return 0
 
 
@@ -200,155 +163,6 @@ def check_target(flag: str, path: Path) -> None:
         raise ValueError(
             f"{flag} {shorten_repr(str(path))}: must be a file in a folder that exists"
         )
-
-
-def _write_json(data: dict[str, Any], to: str, out: TextIO) -> None:
-    text = json.dumps({k: _finite(v) for k, v in data.items()}, indent=1) + "\n"
-    if to == "-":
-        out.write(text)
-    else:
-        Path(to).write_text(text, encoding="utf-8")
-
-
-def _finite(value: Any) -> Any:
-    """vLLM writes an infinite rate as the text "inf" too: JSON has no such number."""
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _percentiles(text: str) -> list[float]:
-    try:
-        return [float(part) for part in text.split(",")]
-    except ValueError:
-        raise ValueError(
-            f"--metric-percentiles is numbers from 0 to 100 with commas between, got {shorten_repr(text)}"
-        ) from None
-
-
-def _config(args: argparse.Namespace, cost: StepCost) -> EngineConfig:
-    """The engine's settings: what is given, else what goes with the cost."""
-    config = make_config(args)
-    if args.counted_mode is not None:
-        config = dataclasses.replace(config, cudagraph_mode=args.counted_mode)
-    slots = cost.num_kv_tokens
-    if config.max_model_len is None:
-        limit = _or_refuse(cost, "--max-model-len", cost.max_model_len)
-        config = dataclasses.replace(config, max_model_len=limit)
-    if config.num_gpu_blocks is None:
-        blocks = None if slots is None else slots // config.block_size + 1
-        blocks = _or_refuse(cost, "--num-gpu-blocks", blocks)
-        config = dataclasses.replace(config, num_gpu_blocks=blocks)
-    if config.num_gpu_blocks is not None and config.num_gpu_blocks > MOST_BLOCKS:
-        raise ValueError(
-            f"num_gpu_blocks {config.num_gpu_blocks}: the simulator keeps a record of each, and takes "
-            f"at most {MOST_BLOCKS}"
-        )
-    return config
-
-
-def _or_refuse(cost: StepCost, flag: str, value: int | None) -> int:
-    if value is None:
-        raise ValueError(
-            f"the cost {cost.name!r} does not say how large its model's limit or cache is: give {flag}"
-        )
-    return value
-
-
-def _graphs(
-    args: argparse.Namespace, cost: StepCost, config: EngineConfig
-) -> tuple[StepCost, GraphTally | None]:
-    """The cost, with launches if they are to be counted, and what counts them."""
-    from mini_vllm.sim.graphs import LAUNCH_S, GraphTally, with_graphs
-
-    if args.counted_mode is None:
-        for name in ("launch_us", "cudagraph_capture_sizes"):
-            if getattr(args, name) is not None:
-                raise ValueError(f"--{name.replace('_', '-')} needs a --cudagraph-mode")
-        return cost, None
-    counted = with_graphs(
-        cost, config, LAUNCH_S if args.launch_us is None else args.launch_us / 1e6
-    )
-    return counted, GraphTally(counted)
-
-
-def _speculation(args: argparse.Namespace, config: EngineConfig) -> Speculation | None:
-    """What drafts, and at what cost. Raises ValueError for flags that do not go together."""
-    from mini_vllm.sim import Speculation, load_cost
-
-    spec = config.speculation
-    if spec is None:
-        if args.draft_cost is not None:
-            raise ValueError(
-                f"--draft-cost {shorten_repr(args.draft_cost)} needs a --speculative-config"
-            )
-        return None
-    if (spec.method == "ngram") != (args.draft_cost is None):
-        needs = "has no passes that cost anything: leave" if spec.method == "ngram" else "needs"
-        raise ValueError(f"speculative_config: method {spec.method!r} {needs} --draft-cost")
-    drafter = None if args.draft_cost is None else load_cost(args.draft_cost)
-    return Speculation(spec, drafter, args.seed)
-
-
-def _parts(config: EngineConfig) -> SimParts:
-    from mini_vllm.core.sched.async_scheduler import AsyncScheduler
-    from mini_vllm.sim import mini_parts
-
-    if not config.async_scheduling:
-        return mini_parts(config)
-    return mini_parts(config, AsyncScheduler, async_scheduling=True)
-
-
-def _requests(args: argparse.Namespace) -> tuple[Iterator[SimRequest], int, float | str]:
-    """The requests, how many they are, and their rate, in words where a file has times of its own.
-
-    Raises ValueError for flags that do not go together.
-    """
-    from mini_vllm.sim import Lengths, arrival_times, dataset_requests, random_requests
-
-    if args.burstiness is not None and args.request_rate is None:
-        raise ValueError(f"--burstiness {args.burstiness} needs a --request-rate")
-    if args.num_prompts is not None and args.num_prompts > MOST_PROMPTS:
-        raise ValueError(f"--num-prompts {shorten_repr(args.num_prompts)}: at most {MOST_PROMPTS}")
-    rate = math.inf if args.request_rate is None else args.request_rate
-    burstiness = 1.0 if args.burstiness is None else args.burstiness
-
-    def arrivals(count: int) -> Iterator[float]:
-        return arrival_times(count, rate, burstiness, args.seed)
-
-    if args.dataset is None:
-        count = args.num_prompts or 1000
-        requests = random_requests(
-            arrivals(count),
-            Lengths.parse("512" if args.input_len is None else args.input_len),
-            Lengths.parse("128" if args.output_len is None else args.output_len),
-            args.prefix_len or 0,
-            args.num_prefixes or 1,
-            args.seed,
-        )
-        return requests, count, rate
-    for name in ("input_len", "output_len", "prefix_len", "num_prefixes"):
-        if getattr(args, name) is not None:
-            raise ValueError(f"--{name.replace('_', '-')} and --dataset: the file has the lengths")
-    rows = _rows(args)
-    count = args.num_prompts or len(rows)
-    if args.request_rate is None and any(row.arrival is not None for row in rows):
-        return dataset_requests(rows, count), count, "the file's times"
-    return dataset_requests(rows, count, arrivals(count), args.seed), count, rate
-
-
-def _rows(args: argparse.Namespace) -> list[Any]:
-    from mini_vllm.config.engine import DEFAULT_MODEL
-    from mini_vllm.sim import read_dataset
-
-    path = Path(args.dataset)
-    if path.suffix != ".jsonl":
-        if args.tokenizer is not None:
-            raise ValueError("--tokenizer is for a --dataset of texts, a .jsonl")
-        return read_dataset(path)
-    from mini_vllm.model_loader import find_model
-    from mini_vllm.tokenizer import Tokenizer
-
-    tokenizer = Tokenizer.from_folder(find_model(args.tokenizer or DEFAULT_MODEL))
-    return read_dataset(path, tokenizer.encode)
 
 
 def table(
