@@ -3,7 +3,7 @@
 Mirrors `vllm/distributed/parallel_state.py:1506 initialize_model_parallel`. Upstream the groups are global,
 and layers ask for theirs; here each rank is given its own.
 
-Left out: data, expert and context parallel groups.
+Left out: context parallel groups.
 """
 
 from __future__ import annotations
@@ -41,6 +41,41 @@ def get_place(rank: int, tensor_parallel_size: int) -> tuple[int, int]:
     """A rank's stage, and its number among those of the stage: these are neighbours
     (`vllm/distributed/parallel_state.py:1572 in initialize_model_parallel`)."""
     return divmod(rank, tensor_parallel_size)
+
+
+class DataParallel:
+    """A rank among those that have its place in the other engines: they bring their tokens to each other's
+    experts.
+
+    Attributes:
+        communicator: of these ranks.
+        sizes: tokens of each in the step under way.
+    """
+
+    def __init__(self, communicator: Communicator) -> None:
+        self.communicator = communicator
+        self.sizes: list[int] = []
+
+    def agree_on_sizes(self, num_tokens: int) -> None:
+        """Tell the others how many tokens this one brings to the step
+        (`vllm/v1/worker/dp_utils.py:36 _run_ar`)."""
+        counts = np.zeros(self.communicator.world_size, np.int32)
+        counts[self.communicator.rank] = num_tokens
+        self.sizes = self.communicator.all_reduce(counts).tolist()
+
+
+@dataclass(frozen=True)
+class EnginePlace:
+    """An engine among those that step together. It goes to the processes of its ranks.
+
+    Attributes:
+        rank, size: which of how many.
+        memories: for each of its ranks, what that shares with the ranks of its place in the other engines.
+    """
+
+    rank: int
+    size: int
+    memories: list[Any]
 
 
 class Pipeline:
@@ -123,13 +158,18 @@ class RankGroups:
         tensor: those that share its layers.
         pipeline: its stage's place.
         expert_parallel: those that share its layers share the experts out among them.
+        data: those of its place in engines that step together; None: there are none, or they step alone.
     """
 
     rank: int
     tensor: Communicator
     pipeline: Pipeline
     expert_parallel: bool = False
+    data: DataParallel | None = None
 
     def get_ledgers(self) -> dict[str, Any]:
         """What it has said, by group."""
-        return {"tensor": self.tensor.ledger, "pipeline": self.pipeline.ledger}
+        ledgers = {"tensor": self.tensor.ledger, "pipeline": self.pipeline.ledger}
+        if self.data is not None:
+            ledgers["data"] = self.data.communicator.ledger
+        return ledgers
