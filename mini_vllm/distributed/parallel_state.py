@@ -57,11 +57,12 @@ class DataParallel:
         self.sizes: list[int] = []
 
     def agree_on_sizes(self, num_tokens: int) -> None:
-        """Tell the others how many tokens this one brings to the step
+        """Tell the others how many tokens this one brings to the step. As upstream, the number goes twice,
+        without and with padding, and two more say what there is none of here: halves of a batch, graphs
         (`vllm/v1/worker/dp_utils.py:36 _run_ar`)."""
-        counts = np.zeros(self.communicator.world_size, np.int32)
-        counts[self.communicator.rank] = num_tokens
-        self.sizes = self.communicator.all_reduce(counts).tolist()
+        counts = np.zeros((4, self.communicator.world_size), np.int32)
+        counts[:2, self.communicator.rank] = num_tokens
+        self.sizes = self.communicator.all_reduce(counts)[1].tolist()
 
 
 @dataclass(frozen=True)

@@ -57,6 +57,8 @@ class InprocClient(EngineCoreClient):
     """The core in this process, which steps when it is asked for outputs
     (`vllm/v1/engine/core_client.py:275 InprocClient`)."""
 
+    engine_core: EngineCore
+
     def __init__(self, engine_core: EngineCore) -> None:
         self.engine_core = engine_core
 

@@ -174,12 +174,15 @@ class Engines:
                     process.join()
             # The ranks of an engine that was killed see that it is gone, and end, unless they hang.
             for pid in itertools.chain(*self.rank_pids):
-                _wait_until_gone(pid, deadline)
+                _end_rank(pid)
 
 
-def _wait_until_gone(pid: int, deadline: float) -> None:
+def _end_rank(pid: int) -> None:
+    """Wait until a process that is no child of this one is gone, or kill it and wait again."""
     with suppress(ProcessLookupError):
-        while time.monotonic() < deadline:
-            os.kill(pid, 0)
-            time.sleep(0.002)
-        os.kill(pid, signal.SIGKILL)
+        for number in (0, signal.SIGKILL):
+            os.kill(pid, number)
+            deadline = time.monotonic() + SECONDS_TO_END
+            while time.monotonic() < deadline:
+                os.kill(pid, 0)
+                time.sleep(0.002)

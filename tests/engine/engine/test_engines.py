@@ -14,10 +14,12 @@ from typing import Any
 import pytest
 
 from mini_vllm import LLM, EngineConfig, LLMEngine, SamplingParams
+from mini_vllm.config.engine import DEFAULT_MODEL
 from mini_vllm.distributed.communicator import RankDiedError
 from mini_vllm.engine.async_llm import AsyncLLM
 from mini_vllm.engine.core import EngineDeadError
-from mini_vllm.engine.dp_client import DPLBClient, EngineCounts, RemoteCores
+from mini_vllm.engine.core_proc import EngineCounts
+from mini_vllm.engine.dp_client import DPLBClient, RemoteCores
 from mini_vllm.engine.parts import EngineParts
 from mini_vllm.model_loader import load_model
 from mini_vllm.sample.sampler import Sampler
@@ -32,8 +34,7 @@ GREEDY = SamplingParams(temperature=0, max_tokens=20, ignore_eos=True)
 
 
 def make_engine(settings: dict[str, Any], model: Any = None, **others: Any) -> LLMEngine:
-    models = () if model is None else (model,)
-    return LLMEngine(*models, config=EngineConfig(**settings), **others)
+    return LLMEngine(model or DEFAULT_MODEL, EngineConfig(**settings), **others)
 
 
 @contextmanager
@@ -161,7 +162,7 @@ def test_a_waiting_request_weighs_as_much_as_four() -> None:
 
 
 def test_a_request_that_is_aborted_gives_nothing_more() -> None:
-    engine = make_engine(DP2)
+    engine = make_engine(DP2 | {"num_gpu_blocks": 20})
     try:
         long = SamplingParams(temperature=0, max_tokens=200, ignore_eos=True)
         for name in ("a", "b"):
@@ -243,11 +244,10 @@ class FailingSampler(Sampler):
 
 
 def run_until_done(engine: LLMEngine) -> Any:
-    last: Any = None
+    outputs: list[Any] = []
     while engine.has_unfinished_requests():
-        for last in engine.step():
-            pass
-    return last
+        outputs += engine.step()
+    return outputs[-1]
 
 
 def test_what_an_engine_raises_is_raised() -> None:
@@ -296,7 +296,7 @@ def test_the_offline_door_has_one_engine() -> None:
     with pytest.raises(
         ValueError, match="LLM does not take data_parallel_size 2: several engines are for"
     ):
-        LLM(**DP2)
+        LLM(data_parallel_size=2)
 
 
 def test_parts_that_no_engine_can_have() -> None:
