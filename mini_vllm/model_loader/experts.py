@@ -4,8 +4,8 @@ Mirrors what `vllm/model_executor/layers/fused_moe/runner/moe_runner.py:688 MoER
 `_maybe_combine` do with the back end `allgather_reducescatter`
 (`vllm/distributed/device_communicators/all2all.py:41 AgRsAll2AllManager`). Attention stays in its engine: it
 needs the KV cache. Left out: the back ends that send a token only where it is asked for, and sharing the
-tokens out among the ranks of an engine first (`vllm/config/parallel.py:617
-ParallelConfig.use_sequence_parallel_moe`).
+tokens out among the ranks of an engine first
+(`vllm/config/parallel.py:617 ParallelConfig.use_sequence_parallel_moe`).
 """
 
 from __future__ import annotations
@@ -73,8 +73,7 @@ class CountedTokens:
 
 def get_expert_place(groups: RankGroups) -> tuple[int, int]:
     """Which of how many ranks this is, among those that share the experts out
-    (`vllm/model_executor/layers/fused_moe/config.py:1086
-    FusedMoEParallelConfig.flatten_tp_across_dp_and_pcp`)."""
+    (`vllm/model_executor/layers/fused_moe/config.py:1097 FusedMoEParallelConfig.make`)."""
     rank, size = groups.tensor.rank, groups.tensor.world_size
     if groups.data is None:
         return rank, size

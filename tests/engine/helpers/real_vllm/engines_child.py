@@ -8,9 +8,8 @@ the tokens of all prompts asked at once, and which engine each was sent to; and 
 asked one after the other, of each engine and rank every call between engines, with how often it was made.
 
 On a CPU the pin has no all-gather of different sizes, and no reduce-scatter
-(`vllm/distributed/device_communicators/base_device_communicator.py:209
-DeviceCommunicatorBase.all_gatherv`), so engines that share experts end at once. Both are put in here, made of
-torch's own calls.
+(`vllm/distributed/device_communicators/base_device_communicator.py:209 DeviceCommunicatorBase.all_gatherv`),
+so engines that share experts end at once. Both are put in here, made of torch's own calls.
 """
 
 from __future__ import annotations
