@@ -1,6 +1,7 @@
 """How many processes share the model.
 
-Mirrors `vllm/config/parallel.py`. Left out: data and context parallelism, other machines.
+Mirrors `vllm/config/parallel.py`. Left out: context parallelism, engines behind another's load balancer,
+other machines.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ class ParallelConfig:
             (`vllm/config/parallel.py:113 ParallelConfig.tensor_parallel_size`).
         pipeline_parallel_size: stages, each with some of the layers and `tensor_parallel_size` ranks
             (`vllm/config/parallel.py:111 ParallelConfig.pipeline_parallel_size`).
+        data_parallel_size: engines, each a process with its own scheduler and KV cache, that share the
+            requests (`vllm/config/parallel.py:117 ParallelConfig.data_parallel_size`).
         enable_expert_parallel: a rank has some experts whole, not a part of each
             (`vllm/config/parallel.py:151 ParallelConfig.enable_expert_parallel`).
         distributed_executor_backend: `uni`: in this process; `mp`: a process for each rank;
@@ -30,6 +33,7 @@ class ParallelConfig:
 
     tensor_parallel_size: int = 1
     pipeline_parallel_size: int = 1
+    data_parallel_size: int = 1
     enable_expert_parallel: bool = False
     distributed_executor_backend: str | None = None
 
@@ -45,6 +49,12 @@ class ParallelConfig:
             )
         check_flag("enable_expert_parallel", self.enable_expert_parallel)
         check_integer("pipeline_parallel_size", self.pipeline_parallel_size, 1, 64)
+        check_integer("data_parallel_size", self.data_parallel_size, 1, 64)
+        if self.is_launched and self.data_parallel_size > 1:
+            raise ValueError(
+                f"data_parallel_size {self.data_parallel_size} does not go with distributed_executor_backend "
+                "'external_launcher': each engine is a process that the front end starts"
+            )
 
     @property
     def is_launched(self) -> bool:
@@ -59,5 +69,5 @@ class ParallelConfig:
 
     @property
     def world_size(self) -> int:
-        """Ranks in all."""
+        """Ranks of an engine."""
         return self.tensor_parallel_size * self.pipeline_parallel_size

@@ -4,13 +4,14 @@ Mirrors `vllm/distributed/communication_op.py` and
 `vllm/distributed/device_communicators/base_device_communicator.py:118 DeviceCommunicatorBase`. Upstream a
 model's layers call functions that look their group up; here a rank's model is given its communicator.
 
-Left out: reduce-scatter, all-to-all, groups inside the world.
+Left out: all-to-all, groups inside the world.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -80,6 +81,31 @@ class Communicator(ABC):
             return array
         self.ledger.record("all_gather", array)
         return np.concatenate(self.exchange(array), axis)
+
+    def all_gatherv(self, array: Array, sizes: Sequence[int]) -> Array:
+        """The ranks' rows, one rank's behind another's; rank i has `sizes[i]` of them
+        (`vllm/distributed/device_communicators/cuda_communicator.py:413 CudaCommunicator.all_gatherv`)."""
+        if self.world_size == 1:
+            return array
+        self.ledger.record("all_gatherv", array)
+        padded = np.zeros((max(sizes), *array.shape[1:]), array.dtype)
+        padded[: len(array)] = array
+        arrays = self.exchange(padded)
+        return np.concatenate([rows[:size] for rows, size in zip(arrays, sizes, strict=True)])
+
+    def reduce_scatterv(self, array: Array, sizes: Sequence[int]) -> Array:
+        """This rank's rows of the sum over the ranks: `sizes[i]` are rank i's, behind those before it
+        (`vllm/distributed/device_communicators/cuda_communicator.py:325 CudaCommunicator.reduce_scatterv`).
+        """
+        if self.world_size == 1:
+            return array
+        self.ledger.record("reduce_scatterv", array)
+        start = sum(sizes[: self.rank])
+        first, *others = [a[start : start + sizes[self.rank]] for a in self.exchange(array)]
+        total: Array = first.copy()
+        for other in others:
+            total += other
+        return total
 
     @abstractmethod
     def exchange(self, array: Array) -> list[Array]:

@@ -3,8 +3,8 @@
 Mirrors `vllm/distributed/parallel_state.py:1506 initialize_model_parallel`. Upstream the groups are global,
 and layers ask for theirs; here each rank is given its own.
 
-The engine has tensor parallel groups and pipelines. Of data, context and expert parallel groups it knows
-only which ranks would be in them (`make_group_ranks`).
+The engine has tensor parallel groups, pipelines, and the ranks of engines that step together. Of the other
+groups it knows only which ranks would be in them (`make_group_ranks`).
 """
 
 from __future__ import annotations
@@ -84,6 +84,42 @@ def make_group_ranks(
     if is_moe:
         groups["ep"] = all_ranks.swapaxes(1, 2).reshape(-1, dp * pcp * tp)
     return {name: ranks.tolist() for name, ranks in groups.items()}
+
+
+class DataParallel:
+    """A rank among those that have its place in the other engines: they bring their tokens to each other's
+    experts.
+
+    Attributes:
+        communicator: of these ranks.
+        sizes: tokens of each in the step under way.
+    """
+
+    def __init__(self, communicator: Communicator) -> None:
+        self.communicator = communicator
+        self.sizes: list[int] = []
+
+    def agree_on_sizes(self, num_tokens: int) -> None:
+        """Tell the others how many tokens this one brings to the step. As upstream, the number goes twice,
+        without and with padding, and two more say what there is none of here: halves of a batch, graphs
+        (`vllm/v1/worker/dp_utils.py:36 _run_ar`)."""
+        counts = np.zeros((4, self.communicator.world_size), np.int32)
+        counts[:2, self.communicator.rank] = num_tokens
+        self.sizes = self.communicator.all_reduce(counts)[1].tolist()
+
+
+@dataclass(frozen=True)
+class EnginePlace:
+    """An engine among those that step together. It goes to the processes of its ranks.
+
+    Attributes:
+        rank, size: which of how many.
+        memories: for each of its ranks, what that shares with the ranks of its place in the other engines.
+    """
+
+    rank: int
+    size: int
+    memories: list[Any]
 
 
 class Pipeline:
@@ -166,13 +202,18 @@ class RankGroups:
         tensor: those that share its layers.
         pipeline: its stage's place.
         expert_parallel: those that share its layers share the experts out among them.
+        data: those of its place in engines that step together; None: there are none, or they step alone.
     """
 
     rank: int
     tensor: Communicator
     pipeline: Pipeline
     expert_parallel: bool = False
+    data: DataParallel | None = None
 
     def get_ledgers(self) -> dict[str, Any]:
         """What it has said, by group."""
-        return {"tensor": self.tensor.ledger, "pipeline": self.pipeline.ledger}
+        ledgers = {"tensor": self.tensor.ledger, "pipeline": self.pipeline.ledger}
+        if self.data is not None:
+            ledgers["data"] = self.data.communicator.ledger
+        return ledgers

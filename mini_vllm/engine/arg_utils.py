@@ -64,6 +64,7 @@ class EngineArgs:
     rules: str | None = None
     tensor_parallel_size: int | None = None
     pipeline_parallel_size: int | None = None
+    data_parallel_size: int | None = None
     enable_expert_parallel: bool | None = None
     distributed_executor_backend: str | None = None
     attention: str | None = None

@@ -10,7 +10,7 @@ socket; here it is a thread (`engine_thread.py`). Three rules keep that sound:
 * The event loop is woken once a step, and less often when it is short of time (`max_loop_share`).
   Both threads share the interpreter lock: what the loop spends on its streams, the engine waits for.
 
-Left out: pooling, LoRA, streaming input, pause and resume, sleep, profiling, data parallelism.
+Left out: pooling, LoRA, streaming input, pause and resume, sleep, profiling.
 """
 
 from __future__ import annotations

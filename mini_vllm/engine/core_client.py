@@ -1,14 +1,15 @@
 """How the front end speaks to the core: requests go out, outputs come back, and nothing else is touched.
 
 Mirrors `vllm/v1/engine/core_client.py`. Upstream the core usually runs in a process of its own, and a
-client sends messages over a socket; here there is the client for a core in this process. Left out: the
-others, start-up of processes, utility calls such as sleep.
+client sends messages over a socket; here there is the client for a core in this process, and for several
+engines that of `dp_client.py`. Left out: utility calls such as sleep.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
+from typing import Any
 
 from mini_vllm.core.request import EngineCoreRequest
 from mini_vllm.core.sched.output import EngineCoreOutput
@@ -16,7 +17,13 @@ from mini_vllm.engine.core import EngineCore
 
 
 class EngineCoreClient(ABC):
-    """What the front end asks of the core (`vllm/v1/engine/core_client.py:70 EngineCoreClient`)."""
+    """What the front end asks of the core (`vllm/v1/engine/core_client.py:70 EngineCoreClient`).
+
+    Attributes:
+        engine_core: the core, or of several what is known of them.
+    """
+
+    engine_core: Any
 
     @abstractmethod
     def add_request(self, request: EngineCoreRequest) -> None:
@@ -30,6 +37,10 @@ class EngineCoreClient(ABC):
     @abstractmethod
     def get_output(self) -> list[EngineCoreOutput]:
         """The outputs of the next step. Raises EngineDeadError if an earlier one failed."""
+
+    def interrupt(self) -> None:  # noqa: B027
+        """Let `get_output` wait no longer; called by another thread. A core in this process waits for
+        nothing."""
 
     @abstractmethod
     def drain(self) -> None:
@@ -45,6 +56,8 @@ class EngineCoreClient(ABC):
 class InprocClient(EngineCoreClient):
     """The core in this process, which steps when it is asked for outputs
     (`vllm/v1/engine/core_client.py:275 InprocClient`)."""
+
+    engine_core: EngineCore
 
     def __init__(self, engine_core: EngineCore) -> None:
         self.engine_core = engine_core

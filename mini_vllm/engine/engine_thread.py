@@ -5,7 +5,7 @@ a process of its own, and `vllm/v1/engine/output_processor.py:45 RequestOutputCo
 place of sockets between the processes is a list of commands one way and one slot a request the other
 way.
 
-Left out: utility calls, data-parallel waves, pausing.
+Left out: utility calls, pausing.
 """
 
 from __future__ import annotations
@@ -187,6 +187,7 @@ class EngineThread:
                 return False
             self._commands.append(command)
             self._wakeup.notify()
+        self.engine.core_client.interrupt()
         return True
 
     def stop(self, timeout: float | None = None) -> None:
@@ -194,6 +195,7 @@ class EngineThread:
         with self._wakeup:
             self._stopping = True
             self._wakeup.notify()
+        self.engine.core_client.interrupt()
         if threading.current_thread() is not self._thread:
             self._thread.join(timeout)
 

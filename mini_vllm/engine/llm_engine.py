@@ -19,7 +19,7 @@ from mini_vllm.core.request import EngineCoreRequest
 from mini_vllm.engine.arg_utils import EngineArgs
 from mini_vllm.engine.build import resolve_config
 from mini_vllm.engine.core import EngineCore
-from mini_vllm.engine.core_client import InprocClient
+from mini_vllm.engine.core_client import EngineCoreClient, InprocClient
 from mini_vllm.engine.input_processor import InputProcessor, PromptType
 from mini_vllm.engine.output_processor import OutputProcessor, RequestState
 from mini_vllm.engine.parts import DEFAULT_PARTS, EngineParts
@@ -72,7 +72,7 @@ class LLMEngine:
             from mini_vllm.engine.ranks import agree_on_blocks
 
             self.config = agree_on_blocks(model, self.config)
-        self.core_client = InprocClient(EngineCore(model, self.config, parts))
+        self.core_client: EngineCoreClient = self._make_client(model, parts)
         self.input_processor = InputProcessor(
             self.config, model.config.vocab_size, tokenizer, model.config.eos_token_ids
         )
@@ -93,7 +93,13 @@ class LLMEngine:
     def _get_model(
         model: str | Path | ModelForTextGeneration, config: EngineConfig, parts: EngineParts
     ) -> ModelForTextGeneration:
-        if config.has_processes and isinstance(model, str | Path):
+        if config.data_parallel_size > 1 and not isinstance(model, str | Path):
+            raise ValueError(
+                f"data_parallel_size {config.data_parallel_size} is for a checkpoint folder, which each "
+                "engine reads for itself, and the model is a loaded one"
+            )
+        elsewhere = config.has_processes or config.data_parallel_size > 1
+        if elsewhere and isinstance(model, str | Path):
             from mini_vllm.engine.ranks import ModelOnRanks
 
             return ModelOnRanks(model, config)
@@ -106,8 +112,18 @@ class LLMEngine:
     @property
     def engine_core(self) -> EngineCore:
         """The core itself, for what looks into it: traces, metrics, tests, pages. The front end asks
-        `core_client`."""
-        return self.core_client.engine_core
+        `core_client`. Of several engines it is what is known here of their cores."""
+        core: EngineCore = self.core_client.engine_core
+        return core
+
+    def _make_client(self, model: ModelForTextGeneration, parts: EngineParts) -> EngineCoreClient:
+        if self.config.data_parallel_size == 1:
+            return InprocClient(EngineCore(model, self.config, parts))
+        from mini_vllm.engine.dp_client import DPLBClient
+        from mini_vllm.engine.ranks import ModelOnRanks
+
+        assert isinstance(model, ModelOnRanks)
+        return DPLBClient(model, self.config, parts)
 
     @classmethod
     def from_engine_args(cls, engine_args: EngineArgs, **kwargs: Any) -> Self:

@@ -16,13 +16,23 @@ import numpy as np
 
 from mini_vllm.attention.registry import get_backend
 from mini_vllm.config.engine import EngineConfig, ResolvedConfig
-from mini_vllm.distributed.parallel_state import Pipeline, RankGroups, get_pp_indices
+from mini_vllm.config.model import LlamaConfig
+from mini_vllm.config.moe import MoeConfig
+from mini_vllm.distributed.parallel_state import (
+    DataParallel,
+    EnginePlace,
+    Pipeline,
+    RankGroups,
+    get_pp_indices,
+)
+from mini_vllm.distributed.shm_communicator import SharedMemoryCommunicator
 from mini_vllm.engine.build import make_model_runner
 from mini_vllm.engine.parts import DEFAULT_PARTS, EngineParts
 from mini_vllm.executor.multiproc_executor import MultiprocExecutor
 from mini_vllm.model_loader import load_config, load_model
 from mini_vllm.model_loader.shards import check_tensor_parallel, get_rank_config
 from mini_vllm.model_loader.stages import check_pipeline_parallel
+from mini_vllm.utils.threads import count_cores, limit_threads
 from mini_vllm.worker.worker import Worker
 
 if TYPE_CHECKING:
@@ -39,6 +49,8 @@ class ModelOnRanks:
         config: the engine's.
 
     Attributes:
+        has_experts: some of its layers have.
+        place: the engine's among those that step together; to be set before its ranks are made.
         config: a rank's settings: its heads, its MLP, the layers of the largest stage, the whole vocabulary.
 
     Raises:
@@ -47,11 +59,16 @@ class ModelOnRanks:
     """
 
     def __init__(self, folder: str | Path, config: EngineConfig) -> None:
-        check_settings(config)
         self.folder = folder
         whole = load_config(folder)
         size, expert_parallel = config.tensor_parallel_size, config.enable_expert_parallel
-        check_tensor_parallel(whole, size, expert_parallel)
+        if config.has_processes:
+            check_settings(config)
+            check_tensor_parallel(whole, size, expert_parallel)
+        if config.data_parallel_size > 1:
+            check_data_parallel(config, whole)
+        self.has_experts = isinstance(whole, MoeConfig)
+        self.place: EnginePlace | None = None
         if config.pipeline_parallel_size > 1:
             check_pipeline_parallel(whole, config.pipeline_parallel_size)
         stages = config.pipeline_parallel_size
@@ -104,6 +121,36 @@ def check_settings(config: EngineConfig) -> None:
         raise ValueError(
             f"speculative_config's method {speculation.method!r} does not go with {size}: of the drafters "
             "only 'ngram' needs no model"
+        )
+
+
+def check_data_parallel(config: EngineConfig, whole: LlamaConfig) -> None:
+    """Raises ValueError, naming it, for a setting or model that does not go with several engines."""
+    size = config.data_parallel_size
+    if config.attention != "numpy":
+        raise ValueError(
+            f"attention {config.attention!r} does not go with data_parallel_size {size}: only 'numpy' does"
+        )
+    if not isinstance(whole, MoeConfig):
+        return
+    step = (
+        f"data_parallel_size {size} with this {whole.architecture}, whose experts the engines share"
+    )
+    if not config.enable_expert_parallel:
+        raise ValueError(f"{step}, needs enable_expert_parallel: an expert is whole on one rank")
+    for name, value, plain in (
+        ("pipeline_parallel_size", config.pipeline_parallel_size, 1),
+        ("async_scheduling", config.async_scheduling, False),
+        ("cudagraph_mode", config.cudagraph_mode, "NONE"),
+        ("speculative_config", config.speculation is not None, False),
+    ):
+        if value != plain:
+            raise ValueError(f"{name} does not go with {step}: they step together")
+    ranks = size * config.tensor_parallel_size
+    if whole.num_experts < ranks:
+        raise ValueError(
+            f"num_experts ({whole.num_experts}) must be at least data_parallel_size times "
+            f"tensor_parallel_size ({ranks}): each rank has one"
         )
 
 
@@ -186,18 +233,27 @@ def make_multiproc_executor(
                 f"{name} ({value!r}) cannot be sent to the ranks of {_name_sizes(config)}: they must be able "
                 f"to import it ({error})"
             ) from error
-    make_worker = partial(_make_worker, model.folder, config, parts.sampler)
+    make_worker = partial(_make_worker, model.folder, config, parts.sampler, model.place)
     stages = config.pipeline_parallel_size
     depth = 2 if config.async_scheduling else stages
     return MultiprocExecutor(make_worker, config.tensor_parallel_size, stages, depth)
 
 
 def _make_worker(
-    folder: str | Path, config: ResolvedConfig, sampler: Any, groups: RankGroups
+    folder: str | Path,
+    config: ResolvedConfig,
+    sampler: Any,
+    place: EnginePlace | None,
+    groups: RankGroups,
 ) -> Worker:
     """In a rank's process: its share of the model, and what runs it."""
+    limit_threads(max(1, count_cores() // (config.world_size * config.data_parallel_size)))
     backend = get_backend(config.attention)
     groups = dataclasses.replace(groups, expert_parallel=config.enable_expert_parallel)
+    if place is not None:
+        memory = place.memories[groups.tensor.rank]
+        engines = SharedMemoryCommunicator(place.rank, place.size, memory)
+        groups = dataclasses.replace(groups, data=DataParallel(engines))
     model = load_model(folder, backend.get_attention_cls()(), backend.get_model_cls(), groups)
     model.set_max_model_len(config.max_model_len)
     parts = dataclasses.replace(DEFAULT_PARTS, sampler=sampler)

@@ -20,6 +20,7 @@ from mini_vllm.model_loader import find_model, load_default_sampling_params
 from mini_vllm.outputs import RequestOutput
 from mini_vllm.sampling_params import BeamSearchParams, RequestOutputKind, SamplingParams
 from mini_vllm.utils.surface import missing_attribute, reject_unsupported
+from mini_vllm.utils.untrusted import shorten_repr
 
 if TYPE_CHECKING:
     from mini_vllm.entrypoints.beam_search import BeamSearchOutput
@@ -52,6 +53,12 @@ class LLM:
         **kwargs: Any,
     ) -> None:
         args = EngineArgs(model, **{"disable_log_stats": True, **kwargs})
+        if (args.data_parallel_size or 1) != 1:
+            # As `vllm/entrypoints/llm.py:298 in LLM.__init__`.
+            raise ValueError(
+                f"LLM does not take data_parallel_size {shorten_repr(args.data_parallel_size)}: several "
+                "engines are for AsyncLLM and for mini-vllm serve"
+            )
         self.llm_engine = LLMEngine.from_engine_args(args, parts=parts)
         self.chat_template = _read_template(chat_template)
         self.default_sampling_params = load_default_sampling_params(find_model(model))

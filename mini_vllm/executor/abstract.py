@@ -55,6 +55,11 @@ class Executor(ABC):
         """End the workers that are processes of their own
         (`vllm/v1/executor/abstract.py:280 Executor.shutdown`)."""
 
+    def execute_dummy_batch(self) -> None:
+        """Run the model on tokens of no request
+        (`vllm/v1/executor/abstract.py:249 Executor.execute_dummy_batch`)."""
+        self.collective_rpc("execute_dummy_batch")
+
     def execute_model(self, scheduler_output: SchedulerOutput, non_block: bool = False) -> Any:
         """Run a step up to its hidden states. What `ModelRunner.execute_model` returns, or a future of it
         (`vllm/v1/executor/abstract.py:210 Executor.execute_model`)."""

@@ -250,7 +250,7 @@ class _Ranks:
         if error is None and not self._ending:
             process.join(SECONDS_TO_END)
             error = RankDiedError(
-                f"rank {rank} (process {process.pid}) {_describe(process.exitcode)}"
+                f"rank {rank} (process {process.pid}) {describe_exit(process.exitcode)}"
             )
         self._kill()  # first: a call may hold the lock while it sends to a rank that no longer reads
         with self._lock:
@@ -289,7 +289,8 @@ class _Ranks:
             pipe.close()
 
 
-def _describe(exitcode: int | None) -> str:
+def describe_exit(exitcode: int | None) -> str:
+    """How a process ended, as the end of a sentence."""
     if exitcode is None:
         return "does not answer"
     if exitcode < 0:

@@ -272,6 +272,12 @@ def make_shard(
     tensor, pipeline = groups.tensor, groups.pipeline
     size, expert_parallel = tensor.world_size, groups.expert_parallel
     rank_config = get_rank_config(config, size, tensor.rank, expert_parallel)
+    if groups.data is not None:
+        from mini_vllm.model_loader.experts import get_expert_place, join_engines
+
+        assert isinstance(config, MoeConfig)
+        experts = get_experts_of_rank(config.num_experts, *get_expert_place(groups))
+        rank_config = dataclasses.replace(rank_config, experts_of_rank=experts)  # type: ignore[call-arg]
     if pipeline.size > 1:
         layers = get_pp_indices(config.num_hidden_layers, pipeline.rank, pipeline.size)
         weights = WeightsOfStage(weights, layers)
@@ -286,6 +292,8 @@ def make_shard(
     model.embed_tokens = VocabParallelEmbedding(model.embed_tokens, tensor)
     if hasattr(model, "embed_input_ids"):  # the torch model's way to it
         model.embed_input_ids = model.embed_tokens.__getitem__
+    if groups.data is not None:
+        join_engines(model, groups.data)
     for layer in model.layers:
         layer.self_attn.o_proj = AllReduced(layer.self_attn.o_proj, tensor)
         layer.mlp = AllReduced(layer.mlp, tensor)

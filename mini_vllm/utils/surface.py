@@ -72,7 +72,7 @@ def is_harmless(kind: str, name: str, value: object) -> bool:
     if name not in entries(kind):
         return False
     values = entries(kind)[name][1]
-    # 1 == True in Python, yet enable_lora=1 or data_parallel_size=True are slips.
+    # 1 == True in Python, yet enable_lora=1 or nnodes=True are slips.
     return values == ANY or any(
         value == v and isinstance(value, bool) == isinstance(v, bool) for v in values or ()
     )

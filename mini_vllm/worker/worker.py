@@ -7,10 +7,12 @@ weights that are exchanged at run time.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from mini_vllm.attention import AttentionMetadata
 from mini_vllm.core.sched.output import DraftTokenIds, ModelRunnerOutput, SchedulerOutput
 from mini_vllm.distributed.parallel_state import RankGroups
 from mini_vllm.worker.model_runner import ModelRunner
@@ -59,6 +61,24 @@ class Worker:
             return self.model_runner.sample_tokens(grammar_output)
         self.model_runner.execute_model_state = None
         return None
+
+    def execute_dummy_batch(self) -> None:
+        """Run the model on one token of no request, for the sake of ranks in other engines that wait for this
+        one's experts (`vllm/v1/worker/gpu_worker.py:927 Worker.execute_dummy_batch`). Its K and V go to the
+        null block, which no request reads."""
+        runner = self.model_runner
+        none, one = np.zeros(1, np.int32), np.ones(1, np.int32)
+        metadata = AttentionMetadata(
+            query_start_loc=np.arange(2, dtype=np.int32),
+            seq_lens=one,
+            block_table=none[None],
+            slot_mapping=np.zeros(1, np.int64),
+            block_size=runner.block_size,
+        )
+        if len(runner.sliding_windows) > 1:
+            metadata = replace(metadata, layers=[metadata] * len(runner.kv_caches))
+        with runner.forward.step():
+            runner.forward.run(none, none, metadata)
 
     def take_draft_token_ids(self) -> DraftTokenIds | None:
         return self.model_runner.take_draft_token_ids()

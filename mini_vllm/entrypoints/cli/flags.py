@@ -213,6 +213,7 @@ def make_config(args: argparse.Namespace) -> EngineConfig:
         rules=args.rules,
         tensor_parallel_size=getattr(args, "tensor_parallel_size", 1),
         pipeline_parallel_size=getattr(args, "pipeline_parallel_size", 1),
+        data_parallel_size=getattr(args, "data_parallel_size", 1),
         enable_expert_parallel=getattr(args, "enable_expert_parallel", False),
         distributed_executor_backend=getattr(args, "distributed_executor_backend", None),
         attention=getattr(args, "attention", "numpy"),

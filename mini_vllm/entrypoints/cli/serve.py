@@ -108,7 +108,7 @@ def _strings(text: str) -> list[str]:
 
 def add_serve_arguments(parser: argparse.ArgumentParser) -> None:
     """The command's flags: the server's own, then the engine's as every command has them."""
-    from mini_vllm.entrypoints.cli.flags import add_engine_flags
+    from mini_vllm.entrypoints.cli.flags import add_engine_flags, positive
     from mini_vllm.entrypoints.cli.vllm_flags import add_vllm_flags
 
     parser.description = _DESCRIPTION
@@ -169,6 +169,10 @@ def add_serve_arguments(parser: argparse.ArgumentParser) -> None:
         "--uvicorn-log-level", default="warning", metavar="LEVEL",
         choices=("critical", "error", "warning", "info", "debug", "trace"),
         help="what the HTTP server logs; info: every request (warning)",
+    )  # fmt: skip
+    group.add_argument(
+        "--data-parallel-size", "-dp", type=positive, default=1, metavar="N",
+        help="engines, each a process with its own scheduler and KV cache, that share the requests (1)",
     )  # fmt: skip
     group.add_argument(
         "--disable-log-stats", action="store_true",
@@ -245,9 +249,11 @@ def describe_kv_cache(llm: AsyncLLM) -> str:
     config, model = core.config, llm.engine.model.config
     size = block_bytes(model, config.block_size, config.kv_cache_dtype)
     size += drafter_block_bytes(config.speculation, config.block_size, config.kv_cache_dtype)
+    engines = f"; in each of {config.data_parallel_size} engines"
+    engines = engines if config.data_parallel_size > 1 else ""
     return (
         f"KV cache: {config.num_gpu_blocks * size / 2**20:,.1f} MiB, {config.num_gpu_blocks:,} blocks of "
-        f"{config.block_size} tokens; paged in as they are used"
+        f"{config.block_size} tokens; paged in as they are used{engines}"
     )
 
 

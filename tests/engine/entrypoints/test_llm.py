@@ -230,7 +230,7 @@ def test_vllms_arguments_that_change_nothing_are_taken() -> None:
 @pytest.mark.parametrize(
     ("argument", "error", "says"),
     [
-        ({"data_parallel_size": 2}, ValueError, "data_parallel_size=2"),
+        ({"nnodes": 2}, ValueError, "nnodes=2"),
         ({"dtype": "bfloat16"}, ValueError, "dtype='bfloat16'"),
         ({"quantization": "fp8"}, ValueError, "quantization='fp8'"),
         ({"blok_size": 16}, TypeError, "blok_size"),

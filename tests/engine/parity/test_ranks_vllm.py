@@ -31,6 +31,7 @@ TP2, PP2 = {"tensor_parallel_size": 2}, {"pipeline_parallel_size": 2}
 SPLITS: dict[str, tuple[Path, dict[str, Any]]] = {
     "tp 2, pp 2": (DEFAULT_MODEL, TP2 | PP2),
     "ep 2": (Path(MIXTRAL), TP2 | {"enable_expert_parallel": True}),
+    "tp 4": (DEFAULT_MODEL, {"tensor_parallel_size": 4}),
     "tp 2": (DEFAULT_MODEL, TP2),
     "pp 2": (DEFAULT_MODEL, PP2),
 }
@@ -106,7 +107,7 @@ def test_tokens_and_ledgers_equal_vllms(name: str, tmp_path: Path) -> None:
         for gathers, count in zip(logits, zip(*[r[::-1] for r in rows], strict=True), strict=True):
             wanted = Counter(n for n in count if n) if gathers else Counter()
             assert Counter({shape[0]: n for (_, _, shape, _), n in gathers.items()}) == wanted
-        if split.get("tensor_parallel_size") and rank >= len(ours) - 2:
+        if "tensor_parallel_size" in split and rank >= len(ours) - split["tensor_parallel_size"]:
             assert logits[0], "the last stage has the head"
         print(f"{name}, rank {rank}: {vllms.total()} calls, {_nbytes(vllms)} bytes")
 

@@ -43,9 +43,9 @@ def test_every_reason_ends_the_sentence() -> None:
         assert because, name
         assert not because.endswith("."), because
         assert because[0].islower(), because
-    sentence = refusal("arguments", "data_parallel_size", "data_parallel_size=2")
+    sentence = refusal("arguments", "nnodes", "nnodes=2")
     assert sentence == (
-        "data_parallel_size=2: vLLM 0.22.1 has this; mini_vllm has not, because its ranks are processes of "
+        "nnodes=2: vLLM 0.22.1 has this; mini_vllm has not, because its ranks are processes of "
         "one machine that share each layer or follow each other. It takes 1."
     )
     assert refusal("arguments", "nonsense") is None
@@ -58,15 +58,15 @@ def test_no_name_has_two_reasons() -> None:
 
 
 def test_true_is_no_1() -> None:
-    assert is_harmless("arguments", "data_parallel_size", 1)
-    assert not is_harmless("arguments", "data_parallel_size", True)
+    assert is_harmless("arguments", "nnodes", 1)
+    assert not is_harmless("arguments", "nnodes", True)
     assert is_harmless("arguments", "gpu_memory_utilization", 0.5)
 
 
 @pytest.mark.parametrize(
     ("kwargs", "says"),
     [
-        ({"data_parallel_size": 2}, "data_parallel_size=2: " + VOICE),
+        ({"nnodes": 2}, "nnodes=2: " + VOICE),
         ({"quantization": "fp8"}, "quantization='fp8': " + VOICE + "it computes in float32"),
         ({"enable_lora": True}, "enable_lora=True: " + VOICE + "it has no adapters"),
         ({"tokenizer": "elsewhere"}, "tokenizer='elsewhere': " + VOICE),
@@ -117,7 +117,7 @@ def test_arguments_of_calls_pass_as_none_and_no_other() -> None:
 @pytest.mark.parametrize(
     ("flags", "says"),
     [
-        (["-dp", "2"], "-dp 2: " + VOICE),
+        (["-dpa", "elsewhere"], "-dpa elsewhere: " + VOICE),
         (["--enable-lora"], "--enable-lora: " + VOICE),
         (["--grpc"], "--grpc: " + VOICE),
         (["--allowed-origins", "*"], "must be a JSON list of strings"),

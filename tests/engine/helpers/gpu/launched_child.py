@@ -18,20 +18,31 @@ def make_params() -> list[SamplingParams]:
     return [greedy] * 3 + [drawn] * 3
 
 
-def main(attention: str, folder: str) -> None:
+def main(attention: str, folder: str, size: str = "2") -> None:
+    """A file `job.json` in the folder has other prompts, as token ids, and settings."""
+    job = Path(folder) / "job.json"
+    prompts: Any = PROMPTS * 2
+    settings: dict[str, Any] = {"num_gpu_blocks": 40}
+    params = make_params()
+    if job.exists():
+        given = json.loads(job.read_text("utf-8"))
+        prompts = [{"prompt_token_ids": ids} for ids in given["prompts"]]
+        params, settings = make_params()[:1] * len(prompts), given["settings"]
     llm = LLM(
         attention=attention,
-        tensor_parallel_size=2,
+        tensor_parallel_size=int(size),
         distributed_executor_backend="external_launcher",
-        num_gpu_blocks=40,
+        **settings,
     )
-    outputs = llm.generate(PROMPTS * 2, make_params(), use_tqdm=False)
+    outputs = llm.generate(prompts, params, use_tqdm=False)
     model: Any = llm.llm_engine.model
     tensor = model.groups.tensor
     tokens = [list(output.outputs[0].token_ids) for output in outputs]
     said = [tensor.ledger.count("all_reduce"), tensor.ledger.count("all_gather")]
+    calls = sorted([*call, times] for call, times in tensor.ledger.calls.items())
     path = Path(folder) / f"{tensor.rank}.json"
-    path.write_text(json.dumps({"tokens": tokens, "said": said}), encoding="utf-8")
+    written = {"tokens": tokens, "said": said, "calls": calls}
+    path.write_text(json.dumps(written), encoding="utf-8")
 
 
 if __name__ == "__main__":
