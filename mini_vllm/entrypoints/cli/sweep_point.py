@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 
 from mini_vllm.entrypoints.cli.simulate import add_run_flags
 from mini_vllm.entrypoints.cli.simulation import finite, make_simulation
-from mini_vllm.sim.sweep import BENCHMARK_NAME, Combination, expand, read_params
+from mini_vllm.sim.sweep import BENCHMARK_NAME, MOST_POINTS, Combination, expand, read_params
 from mini_vllm.sim.sweep_workers import MOST_TRIES
 from mini_vllm.utils.untrusted import shorten_repr
 
@@ -91,15 +91,21 @@ def make_points(args: argparse.Namespace) -> list[Point]:
     axes = _axes(args)
     if not axes and args.num_runs == 1:
         raise ValueError("nothing varies: give --set NAME=V,V, --serve-params or --bench-params")
-    known = _make_parser("")
-    flags = {flag: action for action in known._actions for flag in action.option_strings}
-    names = {action.dest for action in known._actions}
+    where = ", ".join(where for where, _ in axes) or "sweep"
+    parser = _make_parser(where)
+    flags = {flag: action for action in parser._actions for flag in action.option_strings}
+    names = {action.dest for action in parser._actions}
     base = argparse.Namespace(**{k: v for k, v in vars(args).items() if k in names}, plot=None)
     points: dict[str, Point] = {}
-    for combination in expand([axis for _, axis in axes]):
+    combinations = expand([axis for _, axis in axes])
+    if len(combinations) * args.num_runs > MOST_POINTS:
+        raise ValueError(
+            f"--num-runs {shorten_repr(args.num_runs)} of {len(combinations)} points: at most "
+            f"{MOST_POINTS} runs in all"
+        )
+    for combination in combinations:
         for run_number in range(args.num_runs):
-            where = ", ".join(where for where, _ in axes) or "sweep"
-            point = _make_point(base, flags, combination, run_number, where)
+            point = _make_point(base, parser, flags, combination, run_number)
             if point.command in points:
                 raise ValueError(f"{where}: {shorten_repr(point.name)} is there twice")
             points[point.command] = point
@@ -133,16 +139,17 @@ def _axes(args: argparse.Namespace) -> list[tuple[str, list[Combination]]]:
 
 def _make_point(
     base: argparse.Namespace,
+    parser: argparse.ArgumentParser,
     flags: dict[str, argparse.Action],
     combination: Combination,
     run_number: int,
-    where: str,
 ) -> Point:
+    where = parser.prog
     argv: list[str] = []
     for name, value in combination.items():
         if name != BENCHMARK_NAME:
             argv += _as_flags(flags, name, value, where)
-    args = _make_parser(where).parse_args(argv, copy.copy(base))
+    args = parser.parse_args(argv, copy.copy(base))
     args.seed += run_number
     if run_number and "seed" in combination:
         raise ValueError(f"{where}: --num-runs above 1 chooses the seeds, so they cannot be set")
