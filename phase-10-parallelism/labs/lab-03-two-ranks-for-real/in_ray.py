@@ -364,10 +364,7 @@ def run_part(part: str, logs: Path) -> dict[str, Any]:
 def show(found: dict[str, Any]) -> None:
     """Print a record."""
     print(describe_answers(found["answers"]))
-    for what in LOSSES.values():
-        if what not in found:
-            continue
-        print(f"\nthe second node {what}\n{describe_loss(found[what])}")
+    print(f"\n{describe_losses(found)}")
 
 
 def describe_answers(answers: dict[str, Any]) -> str:
@@ -382,20 +379,16 @@ def describe_answers(answers: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def describe_loss(lost: dict[str, Any]) -> str:
-    """What came when, by time."""
-    status, said, end = lost["stream"]
-    late_status, late_said, late_end = lost["late"]
-    code, gone = lost["server"]
-    return "\n".join(
-        [
-            f"{end:6.1f} s  a stream, HTTP {status}, ends with {said}",
-            f"{late_end:6.1f} s  a request sent just afterwards: HTTP {late_status}, {late_said}",
-            f"{'':8}  /health: {'HTTP ' + str(lost['health']) if lost['health'] else 'no answer'}",
-            f"{'':8}  the log: {lost['log']}",
-            f"{gone:6.1f} s  the server has ended, exit code {code}",
-        ]
-    )
+def describe_losses(found: dict[str, Any]) -> str:
+    """What came when, a line for each loss."""
+    lines = ["second node  a stream ends                     a later request   the server ends"]
+    for what in LOSSES.values():
+        _, said, end = found[what]["stream"]
+        status, _, late_end = found[what]["late"]
+        code, gone = found[what]["server"]
+        stream, late = f"{end:.1f} s, {said}", f"{late_end:.1f} s, HTTP {status}"
+        lines.append(f"{what:11}  {stream:32}  {late:16}  {gone:.1f} s, code {code}")
+    return "\n".join(lines)
 
 
 def main(*words: str) -> None:
@@ -426,7 +419,7 @@ def main(*words: str) -> None:
         if record:
             RECORD.write_text(json.dumps(found, indent=1) + "\n", "utf-8")
         print(part, json.dumps(one), flush=True)
-    if len(found["answers"]) == len(ANSWERS):
+    if len(found["answers"]) == len(ANSWERS) and all(what in found for what in LOSSES.values()):
         show(found)
 
 
