@@ -3,7 +3,7 @@
 Needs vLLM 0.22.1 and the extra `ray`, on Linux; `course grade` needs neither. It takes some minutes.
 
     python in_ray.py              tokens on one rank, two ranks and two nodes; then one node ends, or freezes
-    python in_ray.py --record     the same, and write ray.json
+    python in_ray.py --record     the same, and write ray.json; or a part of it, "one rank", "is killed"
     python in_ray.py --show       print ray.json, without vLLM and Ray
 
 Neither node has a GPU. `ray_cpu/` tells vLLM that Ray may count this platform's devices as GPUs, and each
@@ -46,6 +46,7 @@ NUM_TOKENS = 16
 SETTINGS: dict[str, Any] = {"dtype": "float32", "enforce_eager": True, "max_model_len": 1024}
 CHUNKS_BEFORE = 20
 """So many pieces of the stream has the client when something happens to the second node."""
+ANSWERS = {"one rank": ("mp", 1), "two ranks": ("mp", 2), "two nodes": ("ray", 2)}
 LOSSES = {"SIGKILL": "is killed", "SIGSTOP": "freezes"}
 ROADS = {"-": "-", "_CPUSHMDistributed": "shared memory", "torch.distributed": "gloo, TCP"}
 PATIENCE = 240.0
@@ -152,8 +153,14 @@ def wait_for_nodes(address: str) -> None:
     """In a process of its own: until the cluster has two GPUs."""
     import ray
 
-    ray.init(address, logging_level="ERROR")
-    wait_until(lambda: ray.cluster_resources().get("GPU") == 2, "the second Ray node")
+    def joined() -> bool:
+        try:  # the first node may not be ready for it
+            ray.init(address, logging_level="ERROR", ignore_reinit_error=True)
+            return bool(ray.cluster_resources().get("GPU") == 2)
+        except (ConnectionError, RuntimeError):
+            return False
+
+    wait_until(joined, "the second Ray node")
 
 
 # ---- tokens ---------------------------------------------------------------------------------------
@@ -342,18 +349,29 @@ def seconds(at: float | None, start: float) -> float | None:
     return None if at is None else round(at - start, 1)
 
 
+def run_part(part: str, logs: Path) -> dict[str, Any]:
+    """One of ANSWERS, or what is lost when the second node ends so."""
+    if part in ANSWERS:
+        backend, size = ANSWERS[part]
+        if backend == "mp":
+            return ask(backend, size)
+        with two_nodes() as (address, _):
+            return ask(backend, size, RAY_ADDRESS=address)
+    name = next(name for name, what in LOSSES.items() if what == part)
+    return lose_the_node(signal.Signals[name], logs / f"{name}.log")
+
+
 def show(found: dict[str, Any]) -> None:
     """Print a record."""
     print(describe_answers(found["answers"]))
-    for what in LOSSES.values():
-        print(f"\nthe second node {what}\n{describe_loss(found[what])}")
+    print(f"\n{describe_losses(found)}")
 
 
 def describe_answers(answers: dict[str, Any]) -> str:
     """A line for each."""
     plain = answers["one rank"]["tokens"]
     lines = []
-    for name, one in answers.items():
+    for name, one in ((name, answers[name]) for name in ANSWERS):
         same = "the same tokens" if one["tokens"] == plain else "OTHER TOKENS"
         lines.append(
             f"{name:10} {one['executor']:17} {one['nodes']} node(s)  {ROADS[one['sums'][0]]:14} {same}"
@@ -361,20 +379,16 @@ def describe_answers(answers: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def describe_loss(lost: dict[str, Any]) -> str:
-    """What came when, by time."""
-    status, said, end = lost["stream"]
-    late_status, late_said, late_end = lost["late"]
-    code, gone = lost["server"]
-    return "\n".join(
-        [
-            f"{end:6.1f} s  a stream, HTTP {status}, ends with {said}",
-            f"{late_end:6.1f} s  a request sent just afterwards: HTTP {late_status}, {late_said}",
-            f"{'':8}  /health: {'HTTP ' + str(lost['health']) if lost['health'] else 'no answer'}",
-            f"{'':8}  the log: {lost['log']}",
-            f"{gone:6.1f} s  the server has ended, exit code {code}",
-        ]
-    )
+def describe_losses(found: dict[str, Any]) -> str:
+    """What came when, a line for each loss."""
+    lines = ["second node  a stream ends                     a later request   the server ends"]
+    for what in LOSSES.values():
+        _, said, end = found[what]["stream"]
+        status, _, late_end = found[what]["late"]
+        code, gone = found[what]["server"]
+        stream, late = f"{end:.1f} s, {said}", f"{late_end:.1f} s, HTTP {status}"
+        lines.append(f"{what:11}  {stream:32}  {late:16}  {gone:.1f} s, code {code}")
+    return "\n".join(lines)
 
 
 def main(*words: str) -> None:
@@ -391,18 +405,22 @@ def main(*words: str) -> None:
     if find_spec("ray") is None:
         raise SystemExit("ray is not installed here: pip install -e '.[ray]', beside vLLM")
     logs = Path(tempfile.mkdtemp(prefix="in_ray_"))
-    found: dict[str, Any] = {
-        "date": datetime.now(UTC).date().isoformat(), "python": platform.python_version(),
-        "vllm": "0.22.1", "ray": version("ray"), "torch": version("torch"),
-    }  # fmt: skip
-    found["answers"] = answers = {"one rank": ask("mp", 1), "two ranks": ask("mp", 2)}
-    with two_nodes() as (address, _):
-        answers["two nodes"] = ask("ray", 2, RAY_ADDRESS=address)
-    for name, what in LOSSES.items():
-        found[what] = lose_the_node(signal.Signals[name], logs / f"in_ray_{name}.log")
-    show(found)
-    if "--record" in words:
-        RECORD.write_text(json.dumps(found, indent=1) + "\n", "utf-8")
+    record = words[:1] == ("--record",)
+    found: dict[str, Any] = {"answers": {}}
+    for part in words[1:] or (*ANSWERS, *LOSSES.values()):
+        one = run_part(part, logs)
+        if record:  # which holds other parts of other runs
+            found = json.loads(RECORD.read_text("utf-8")) if RECORD.exists() else found
+        (found["answers"] if part in ANSWERS else found)[part] = one
+        found |= {
+            "date": datetime.now(UTC).date().isoformat(), "python": platform.python_version(),
+            "vllm": "0.22.1", "ray": version("ray"), "torch": version("torch"),
+        }  # fmt: skip
+        if record:
+            RECORD.write_text(json.dumps(found, indent=1) + "\n", "utf-8")
+        print(part, json.dumps(one), flush=True)
+    if len(found["answers"]) == len(ANSWERS) and all(what in found for what in LOSSES.values()):
+        show(found)
 
 
 if __name__ == "__main__":
