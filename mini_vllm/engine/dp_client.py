@@ -144,8 +144,6 @@ class DPLBClient(EngineCoreClient):
         return outputs
 
     def _take_outputs(self, engine: int, news: EngineCoreOutputs) -> list[EngineCoreOutput]:
-        cores = self.engine_core
-        cores.counts[engine] = news.counts
         outputs = []
         for output in news.outputs:
             its_engine, sent = self.reqs_in_flight.get(output.request_id, (None, 0))
@@ -154,7 +152,7 @@ class DPLBClient(EngineCoreClient):
                 if output.finish_reason is not None:
                     del self.reqs_in_flight[output.request_id]
         if news.record is not None:
-            for observer in cores.step_observers:
+            for observer in self.engine_core.step_observers:
                 observer(news.record)
         return outputs
 
@@ -194,6 +192,7 @@ class DPLBClient(EngineCoreClient):
     def _take(self, engine: int, kind: str, content: Any) -> None:
         """A word of an engine's."""
         if kind == "outputs":
+            self.engine_core.counts[engine] = content.counts  # at once: maybe no step follows
             self._news.put((engine, content))
             return
         with self._lock:

@@ -93,9 +93,9 @@ def test_engines_of_a_dense_model_take_requests_in_turn(settings: dict[str, Any]
         assert client.lb_engines == [[3, 0], [3, 0]]
         steps = client.call_utility("get_step_counts")
         assert all(of_engine[0] for of_engine in steps)
-        assert llm.stats.num_steps == sum(of_engine[0] for of_engine in steps)
+        assert client.engine_core.num_steps == sum(of_engine[0] for of_engine in steps)
         assert client.reset_prefix_cache() is True
-        assert (llm.stats.num_running_reqs, client.reqs_in_flight) == (0, {})
+        assert (len(client.engine_core.running), client.reqs_in_flight) == (0, {})
     assert not any(map(is_alive, pids))
 
 
