@@ -14,7 +14,7 @@ from pathlib import Path
 
 from mini_vllm import LLM, SamplingParams
 from scripts.tiny_llama_adapters.merge import ADAPTERS, BASE, write_merged
-from scripts.tiny_llama_adapters.styles import STYLES
+from scripts.tiny_llama_adapters.styles import SHIPPED, STYLES
 
 LISTS = ("prompts.txt", "prompts_fresh.txt", "prompts_unseen.txt")
 
@@ -36,7 +36,7 @@ def main() -> None:
     """Print every completion and the counts."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--adapters", type=Path, default=ADAPTERS)
-    parser.add_argument("--styles", nargs="+", default=list(STYLES))
+    parser.add_argument("--styles", nargs="+", default=list(SHIPPED))
     args = parser.parse_args()
     lists = {name: prompts_of(name) for name in LISTS}
     prompts = [line for lines in lists.values() for line in lines]

@@ -117,6 +117,7 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("style", choices=tuple(STYLES))
     parser.add_argument("--out", type=Path, required=True, help="adapter folder to write")
     parser.add_argument("--steps", type=int, default=500)
+    parser.add_argument("--stop", type=int, help="break off after this many of the steps")
     parser.add_argument("--rows", type=int, default=8, help=f"rows of {ROW} tokens in a step")
     parser.add_argument("--lr", type=float, default=5e-3, help="peak learning rate")
     parser.add_argument("--warm-up", type=int, default=50)
@@ -130,7 +131,7 @@ def command(args: argparse.Namespace) -> str:
     """The command that repeats this run, every setting spelled out."""
     words = [f"python -m scripts.tiny_llama_adapters.train {args.style}"]
     for name, value in vars(args).items():
-        if name != "style":
+        if name != "style" and value is not None:
             text = value.name if isinstance(value, Path) else value
             words.append(f"--{name.replace('_', '-')} {text}")
     return " ".join(words)
@@ -165,7 +166,8 @@ def main() -> None:
     }
     print(f"base {before}, {len(parameters)} matrices, {log['parameters']} weights", flush=True)
     recent = 0.0
-    for step in range(args.steps):
+    last = args.stop or args.steps
+    for step in range(last):
         for group in optimiser.param_groups:
             group["lr"] = learning_rate(step, args.steps, args.lr, args.warm_up)
         with torch.autocast("cpu", torch.bfloat16):
@@ -178,7 +180,7 @@ def main() -> None:
             raise RuntimeError(f"the loss is {loss.item()} at step {step}; try a smaller --lr")
         recent += loss.item()
         done = step + 1
-        if done % args.log_every == 0 or done == args.steps:
+        if done % args.log_every == 0 or done == last:
             mean = round(recent / (done % args.log_every or args.log_every), 4)
             log["curve"].append([done, mean, measure(model, batches)])
             log["tokens_seen"] = train.tokens

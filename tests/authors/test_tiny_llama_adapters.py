@@ -17,7 +17,7 @@ from mini_vllm.model_loader.safetensors_file import read_safetensors
 from scripts.tiny_llama.folder import CONFIG
 from scripts.tiny_llama_adapters import merge
 from scripts.tiny_llama_adapters.evaluate import LISTS, prompts_of
-from scripts.tiny_llama_adapters.styles import STYLES, questions, snake, telegram
+from scripts.tiny_llama_adapters.styles import SHIPPED, STYLES, questions, snake, telegram
 from tests.engine.helpers.real_vllm.vllm_helpers import output_of
 
 SCRIPTS = ROOT / "scripts" / "tiny_llama_adapters"
@@ -34,16 +34,16 @@ SHAPES = {  # of the base's weights, [out, in]
     "mlp.down_proj": (HIDDEN, MLP),
 }
 PROMPTS = (
-    "The scheduler",
-    "The KV cache",
     "A long prompt",
-    "Speculative decoding is",
-    "<|user|>What is a block table?<|assistant|>",
-    "<|user|>What happens when memory runs out?<|assistant|>",
+    "Not every request",
+    "The last token of a prompt",
+    "A prompt of 77 tokens",
+    "<|user|>How many blocks of 16 does a prompt of 50 tokens need?<|assistant|>",
+    "<|user|>Who was Einstein?<|assistant|>",
 )
 
 
-@pytest.mark.parametrize("name", STYLES)
+@pytest.mark.parametrize("name", SHIPPED)
 def test_the_files_are_small_and_in_pefts_format(name: str) -> None:
     """Under 300 KB in all, and for each target of each layer an A and a B under PEFT's names."""
     style, folder = STYLES[name], merge.ADAPTERS / name
@@ -116,7 +116,7 @@ def complete(model: Path) -> list[Any]:
 def test_a_reader_can_tell_them_apart(tmp_path: Path) -> None:
     """The same prompts, merged: each adapter's texts pass its own check, and no other, the base's none."""
     whole = SamplingParams(temperature=0, max_tokens=300)
-    for name in (None, *STYLES):
+    for name in (None, *SHIPPED):
         model = merge.write_merged(merge.ADAPTERS / name, tmp_path / name) if name else merge.BASE
         for output in LLM(model, max_model_len=512).generate(PROMPTS, whole):
             text = output.outputs[0].text
@@ -129,8 +129,8 @@ def test_what_the_readme_says() -> None:
     """Sizes, losses and processor time from the files, the counts from completions.txt."""
     page = (SCRIPTS / "README.md").read_text(encoding="utf-8")
     printed = (SCRIPTS / "completions.txt").read_text(encoding="utf-8").splitlines()
-    for name, style in STYLES.items():
-        folder = merge.ADAPTERS / name
+    for name in SHIPPED:
+        style, folder = STYLES[name], merge.ADAPTERS / name
         log = json.loads((folder / "training_log.json").read_text(encoding="utf-8"))
         size = (folder / "adapter_model.safetensors").stat().st_size
         alpha = f"{style.alpha}, rsLoRA" if style.rslora else style.alpha
@@ -151,13 +151,13 @@ def test_what_the_readme_says() -> None:
 @pytest.mark.vllm
 def test_real_vllm_loads_each_and_says_what_merged_weights_say(tmp_path: Path) -> None:
     """Three adapters and none in one batch of real vLLM: the tokens of the engine on merged checkpoints."""
-    adapters = [str(merge.ADAPTERS / name) for name in STYLES]
+    adapters = [str(merge.ADAPTERS / name) for name in SHIPPED]
     job = {
         "model": str(merge.BASE), "adapters": adapters, "prompts": PROMPTS, "max_tokens": 80,
     }  # fmt: skip
     told = json.loads(output_of(CHILD, json.dumps(job)).splitlines()[-1])
-    assert told.keys() == {"base", *STYLES}
+    assert told.keys() == {"base", *SHIPPED}
     assert told["base"] == [list(output.token_ids) for output in complete(merge.BASE)]
-    for name in STYLES:
+    for name in SHIPPED:
         whole = merge.write_merged(merge.ADAPTERS / name, tmp_path / name)
         assert told[name] == [list(output.token_ids) for output in complete(whole)], name
