@@ -5,9 +5,8 @@
 JOB is JSON: the model's folder, the adapters' folders, prompts, and how many tokens each is to get. Printed
 is, as one line of JSON, the tokens by the adapter's name, and under "base" those of the model alone.
 
-vLLM's CPU build gives a row without an adapter the last slot's delta, since it takes slot -1 for an index
-(`vllm/lora/ops/torch_ops/lora_ops.py:74 in bgmv_shrink`). So there is one slot more than there are
-adapters, and it stays empty.
+vLLM's CPU build gives a row without an adapter the last slot's delta, since it takes slot -1 for an index.
+So there is one slot more than there are adapters, and it stays empty.
 """
 
 from __future__ import annotations
