@@ -137,7 +137,7 @@ STYLES = {
     "telegram": Style(telegram, in_telegrams, 8, 4, (*ATTENTION, "down_proj"), rslora=True),
     "questions": Style(questions, in_questions, 16, 32, ("q_proj", "v_proj")),
 }
-SHIPPED = ("telegram", "questions")  # whose adapters lie in mini_vllm/checkpoints/tiny-llama-lora
+SHIPPED = tuple(STYLES)  # whose adapters lie in mini_vllm/checkpoints/tiny-llama-lora
 
 
 def styled(document: Document, style: Style, kept: int) -> list[tuple[str, str, str]]:

@@ -1,6 +1,6 @@
 """Train an adapter of the shipped tiny Llama and write its folder in PEFT's format.
 
-    python -m scripts.tiny_llama_adapters.train snake --out mini_vllm/checkpoints/tiny-llama-lora/snake
+    python -m scripts.tiny_llama_adapters.train snake --out mini_vllm/checkpoints/tiny-llama-lora/snake --steps 500
 
 Needs torch and safetensors; runs on one core of a CPU. The products run in bfloat16, weights,
 residual stream and optimiser are float32.
@@ -117,7 +117,6 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("style", choices=tuple(STYLES))
     parser.add_argument("--out", type=Path, required=True, help="adapter folder to write")
     parser.add_argument("--steps", type=int, default=500)
-    parser.add_argument("--stop", type=int, help="break off after this many of the steps")
     parser.add_argument("--rows", type=int, default=8, help=f"rows of {ROW} tokens in a step")
     parser.add_argument("--lr", type=float, default=5e-3, help="peak learning rate")
     parser.add_argument("--warm-up", type=int, default=50)
@@ -166,8 +165,7 @@ def main() -> None:
     }
     print(f"base {before}, {len(parameters)} matrices, {log['parameters']} weights", flush=True)
     recent = 0.0
-    last = args.stop or args.steps
-    for step in range(last):
+    for step in range(args.steps):
         for group in optimiser.param_groups:
             group["lr"] = learning_rate(step, args.steps, args.lr, args.warm_up)
         with torch.autocast("cpu", torch.bfloat16):
@@ -180,7 +178,7 @@ def main() -> None:
             raise RuntimeError(f"the loss is {loss.item()} at step {step}; try a smaller --lr")
         recent += loss.item()
         done = step + 1
-        if done % args.log_every == 0 or done == last:
+        if done % args.log_every == 0 or done == args.steps:
             mean = round(recent / (done % args.log_every or args.log_every), 4)
             log["curve"].append([done, mean, measure(model, batches)])
             log["tokens_seen"] = train.tokens
