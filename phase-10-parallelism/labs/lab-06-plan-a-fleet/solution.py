@@ -17,7 +17,7 @@ from mini_vllm.sim.hardware import Card, Link
 # ---- given ---------------------------------------------------------------------------------------
 
 UTILIZATION = 0.92
-"""Of a card's memory, what vLLM takes: its default `gpu_memory_utilization`."""
+"""The part of a card's memory that vLLM takes: its default `gpu_memory_utilization`."""
 NUMBER = 2
 """Bytes of a number in 16 bits: K and V, and whatever is sent."""
 
@@ -169,7 +169,7 @@ def kv_tokens(model: Model, site: Site, split: Split) -> int:
 
 
 def refuse(model: Model, site: Site, split: Split) -> str:
-    """Why this split is not to be had, in one word; "" if it is."""
+    """Why this split is impossible, in one word; "" if it is possible."""
     if model.heads % split.tp:
         return "heads"
     if max(model.kv_heads, split.tp) % min(model.kv_heads, split.tp):
