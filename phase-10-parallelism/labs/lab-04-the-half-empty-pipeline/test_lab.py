@@ -76,7 +76,7 @@ def test_a_full_pipeline_has_no_holes(lab: ModuleType) -> None:
 
 
 def test_a_turn_that_only_fills_says_none(lab: ModuleType) -> None:
-    """`step` returns None while the queue has room, then what the oldest step brought; None if none is left."""
+    """`step` returns None while there is room, else what the oldest step brought; None if none is left."""
     told: list[Any] = []
 
     class Noting(lab.BatchQueue):  # type: ignore[misc, name-defined]
