@@ -29,7 +29,7 @@ class Rank:
     Attributes:
         config: the whole model's: `vocab_size`, `hidden_size`, `num_attention_heads`, `num_key_value_heads`,
             `head_dim`, `num_hidden_layers`, and more.
-        weights: what your `cut` has left of each tensor, by its name in the checkpoint.
+        weights: what your `cut` has kept of each tensor, by its name in the checkpoint.
         communicator: `rank` and `world_size`; `all_reduce(array)`: the sum over the ranks, on each of them;
             `all_gather(array, axis=-1)`: the ranks' arrays side by side, on each of them. Both are entered
             in the ledger, unless the rank is alone. Every rank must make the same calls in the same order.
