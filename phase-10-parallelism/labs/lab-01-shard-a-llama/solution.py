@@ -61,16 +61,6 @@ def rms_norm(rank: Rank, name: str, x: Array) -> Array:
     return normed * rank.weights[f"{name}.weight"]
 
 
-def forward(rank: Rank, input_ids: Array, attend: Attend, last: Array) -> Array:
-    """Given: one step of a rank, `[len(last), vocab_size]` logits. `last` names the rows that get some."""
-    x = embed(rank, input_ids)
-    for layer in range(rank.config.num_hidden_layers):
-        prefix = f"model.layers.{layer}"
-        x = x + attention(rank, layer, rms_norm(rank, f"{prefix}.input_layernorm", x), attend)
-        x = x + mlp(rank, layer, rms_norm(rank, f"{prefix}.post_attention_layernorm", x))
-    return compute_logits(rank, rms_norm(rank, "model.norm", x[last]))
-
-
 def predictions() -> dict[str, Any]:
     """Your answers to the README's six questions, under the names given there."""
     return {
@@ -148,3 +138,16 @@ def compute_logits(rank: Rank, x: Array) -> Array:
     head = "model.embed_tokens" if rank.config.tie_word_embeddings else "lm_head"
     logits = rank.communicator.all_gather(linear(rank, head, x))
     return logits[:, : rank.config.vocab_size]
+
+
+# ---- given: the whole pass ------------------------------------------------------------------------
+
+
+def forward(rank: Rank, input_ids: Array, attend: Attend, last: Array) -> Array:
+    """Given: one step of a rank, `[len(last), vocab_size]` logits. `last` names the rows that get some."""
+    x = embed(rank, input_ids)
+    for layer in range(rank.config.num_hidden_layers):
+        prefix = f"model.layers.{layer}"
+        x = x + attention(rank, layer, rms_norm(rank, f"{prefix}.input_layernorm", x), attend)
+        x = x + mlp(rank, layer, rms_norm(rank, f"{prefix}.post_attention_layernorm", x))
+    return compute_logits(rank, rms_norm(rank, "model.norm", x[last]))

@@ -128,15 +128,6 @@ def settle(step: Callable[[int, int, float], float], demand: Demand, rate: float
     return Forecast(tpot, prefill + decode / 2 + wait, running)
 
 
-def forecast(model: Model, site: Site, split: Split, demand: Demand, replicas: int) -> Forecast:
-    """What each of so many replicas does with its part of the demand."""
-
-    def step(tokens: int, requests: int, kv: float) -> float:
-        return step_seconds(model, site, split, tokens, requests, kv)
-
-    return settle(step, demand, demand.rate / replicas)
-
-
 # ---- before you write anything -------------------------------------------------------------------
 
 
@@ -204,6 +195,15 @@ def step_seconds(
         logits = requests * model.vocab / split.tp * NUMBER
         seconds += all_gather_s(site.link, split.tp, logits)
     return seconds
+
+
+def forecast(model: Model, site: Site, split: Split, demand: Demand, replicas: int) -> Forecast:
+    """Given: what each of so many replicas does with its part of the demand."""
+
+    def step(tokens: int, requests: int, kv: float) -> float:
+        return step_seconds(model, site, split, tokens, requests, kv)
+
+    return settle(step, demand, demand.rate / replicas)
 
 
 def holds(model: Model, site: Site, split: Split, demand: Demand, replicas: int) -> bool:

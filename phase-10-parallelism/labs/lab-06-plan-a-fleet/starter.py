@@ -139,15 +139,6 @@ def settle(step: Callable[[int, int, float], float], demand: Demand, rate: float
     return Forecast(tpot, prefill + decode / 2 + wait, running)
 
 
-def forecast(model: Model, site: Site, split: Split, demand: Demand, replicas: int) -> Forecast:
-    """What each of so many replicas does with its part of the demand."""
-
-    def step(tokens: int, requests: int, kv: float) -> float:
-        return step_seconds(model, site, split, tokens, requests, kv)
-
-    return settle(step, demand, demand.rate / replicas)
-
-
 # ---- before you write anything -------------------------------------------------------------------
 
 
@@ -214,6 +205,15 @@ def step_seconds(
         tokens: computed in the step. requests: that are in it. kv: tokens whose K and V are read.
     """
     raise NotImplementedError
+
+
+def forecast(model: Model, site: Site, split: Split, demand: Demand, replicas: int) -> Forecast:
+    """Given: what each of so many replicas does with its part of the demand."""
+
+    def step(tokens: int, requests: int, kv: float) -> float:
+        return step_seconds(model, site, split, tokens, requests, kv)
+
+    return settle(step, demand, demand.rate / replicas)
 
 
 def holds(model: Model, site: Site, split: Split, demand: Demand, replicas: int) -> bool:
