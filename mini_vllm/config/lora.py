@@ -5,22 +5,22 @@ Mirrors `vllm/config/lora.py:31 LoRAConfig`, and what adapters do not go with he
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Any
 
 from mini_vllm.config.checks import check_integer
 from mini_vllm.config.scheduler import PIN
 from mini_vllm.utils.untrusted import shorten_repr
 
-if TYPE_CHECKING:
-    from mini_vllm.config.engine import EngineConfig
-
 MAX_LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """(`vllm/config/lora.py:26 MaxLoRARanks`)"""
 
 
-def check_lora(config: EngineConfig) -> None:
-    """Raises ValueError naming the field, its value and the rule. As upstream, where `enable_lora` is off
-    nothing is asked of the others (`vllm/config/lora.py:98 LoRAConfig._validate_lora_config`)."""
+def check_lora(config: Any) -> None:
+    """Check an `EngineConfig`, whose file calls this.
+
+    Raises ValueError naming the field, its value and the rule. As upstream, where `enable_lora` is off
+    nothing is asked of the others (`vllm/config/lora.py:109 LoRAConfig._validate_lora_config`).
+    """
     check_integer("max_loras", config.max_loras, 1)
     if config.max_cpu_loras is not None:
         check_integer("max_cpu_loras", config.max_cpu_loras, 1)

@@ -31,7 +31,7 @@ Shapes = Mapping[str, tuple[int, int]]
 
 @dataclass(frozen=True)
 class LoRALayerWeights:
-    """The two factors for one module (`vllm/lora/lora_weights.py:14 LoRALayerWeights`).
+    """The two factors for one module (`vllm/lora/lora_weights.py:13 LoRALayerWeights`).
 
     Attributes:
         lora_a: float32 `[r, in]`.
@@ -68,7 +68,7 @@ class LoRAModel:
         """Read a folder; what does not fit the model is found before a tensor is read.
 
         Raises CheckpointError naming the file and what is wrong with it.
-        Source: `vllm/lora/lora_model.py:137 LoRAModel.from_local_checkpoint`.
+        Source: `vllm/lora/lora_model.py:167 LoRAModel.from_local_checkpoint`.
         """
         if not lora_path.is_dir():
             raise CheckpointError(f"{lora_path} is no folder")

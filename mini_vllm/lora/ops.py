@@ -1,7 +1,7 @@
 """The product of a step's rows with their adapters, plainly and in groups.
 
 Upstream has two kernels for it, `lora_shrink` and `lora_expand`, over rows that are sorted by adapter
-(`vllm/lora/punica_wrapper/punica_gpu.py:113 PunicaWrapperGPU.add_shrink`, and 158); its CPU build gathers a
+(`vllm/lora/punica_wrapper/punica_gpu.py:90 PunicaWrapperGPU.add_shrink`, and 158); its CPU build gathers a
 copy of the adapter for each row (`vllm/lora/ops/torch_ops/lora_ops.py:67 bgmv_shrink`).
 """
 

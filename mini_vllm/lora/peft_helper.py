@@ -29,7 +29,7 @@ empty object where an adapter does without."""
 
 @dataclass(frozen=True)
 class PEFTHelper:
-    """What is read of the file (`vllm/lora/peft_helper.py:21 PEFTHelper`).
+    """What is read of the file (`vllm/lora/peft_helper.py:20 PEFTHelper`).
 
     Attributes:
         r: the rank.

@@ -1,7 +1,7 @@
 """The adapters that are loaded: each read once, before the request that asks for it is queued.
 
 Upstream the worker reads an adapter in the middle of a step
-(`vllm/lora/worker_manager.py:104 WorkerLoRAManager._load_adapter`), so one that cannot be read ends the
+(`vllm/lora/worker_manager.py:99 WorkerLoRAManager._load_adapter`), so one that cannot be read ends the
 engine and one that can stalls the batch. Here a bad adapter is an error of its own request, and a step
 reads no file.
 """

@@ -28,8 +28,8 @@ OUR_ENDPOINTS = {
 }  # fmt: skip
 OUR_GENERATE = {
     "add_generation_prompt", "arrival_time", "chat_template", "chat_template_kwargs",
-    "continue_final_message", "lora_request", "messages", "params", "priority", "prompt", "prompts", "request_id",
-    "sampling_params", "tools", "use_tqdm",
+    "continue_final_message", "lora_request", "messages", "params", "priority", "prompt", "prompts",
+    "request_id", "sampling_params", "tools", "use_tqdm",
 }  # fmt: skip
 
 
@@ -68,7 +68,10 @@ def test_true_is_no_1() -> None:
     [
         ({"nnodes": 2}, "nnodes=2: " + VOICE),
         ({"quantization": "fp8"}, "quantization='fp8': " + VOICE + "it computes in float32"),
-        ({"lora_dtype": "float16"}, "lora_dtype='float16': " + VOICE + "its adapters are for linear"),
+        (
+            {"lora_dtype": "float16"},
+            "lora_dtype='float16': " + VOICE + "its adapters are for linear",
+        ),
         ({"tokenizer": "elsewhere"}, "tokenizer='elsewhere': " + VOICE),
     ],
 )
