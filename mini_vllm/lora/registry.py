@@ -40,8 +40,12 @@ class LoRARegistry:
         """The adapter, from memory if one of this name, id and folder is there and `load_inplace` is not set.
 
         What is read anew is another version if its weights differ: requests under way keep theirs.
-        Raises ValueError that names the adapter and what is wrong with it.
+        Raises ValueError that names the adapter and what is wrong with it, TypeError for another object.
         """
+        if not isinstance(lora_request, LoRARequest):
+            raise TypeError(
+                f"lora_request must be a LoRARequest, got {type(lora_request).__name__}"
+            )
         name = lora_request.lora_name
         loaded = self._loaded.get(name)
         same = loaded is not None and (

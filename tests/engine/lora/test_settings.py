@@ -174,6 +174,13 @@ def test_without_enable_lora_a_request_with_an_adapter_is_told(tmp_path: Path) -
         LLM().generate("a", GREEDY, use_tqdm=False, lora_request=lora)
 
 
+def test_another_object_is_told() -> None:
+    llm = LLM(enable_lora=True)
+    with pytest.raises(TypeError, match="lora_request must be a LoRARequest, got int"):
+        llm.generate("a", GREEDY, use_tqdm=False, lora_request=3)  # type: ignore[arg-type]
+    assert not llm.llm_engine.has_unfinished_requests()
+
+
 def spoil(folder: Path, case: int) -> None:
     """One of a hundred ways in which a folder is not what it should be."""
     rng = np.random.default_rng(case)
