@@ -192,7 +192,7 @@ def test_calls_are_the_engines(lab: ModuleType) -> None:
         assert not apart, apart
 
 
-@pytest.mark.parametrize("logits", [3, 0])
+@pytest.mark.parametrize("logits", [3, 0], ids=["3 rows of logits", "no logits"])
 def test_calls_of_uneven_stages(lab: ModuleType, logits: int) -> None:
     """Stages of 2, 3 and 2 layers, with four ranks each; where R is 0, no logits are gathered."""
     model, split = make(lab, *THREE_STAGES)
