@@ -59,7 +59,7 @@ class CompletionOutput:
 
     @property
     def lora_request(self) -> None:
-        """There are no adapters."""
+        """Not told here: the caller knows what it asked for."""
 
 
 @dataclass(slots=True)
@@ -108,7 +108,7 @@ class RequestOutput:
 
     @property
     def lora_request(self) -> None:
-        """There are no adapters."""
+        """Not told here: the caller knows what it asked for."""
 
     @property
     def encoder_prompt(self) -> None:

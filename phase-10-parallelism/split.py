@@ -10,6 +10,7 @@ The pages import this module by its name: start Python in this folder.
 
 from __future__ import annotations
 
+import textwrap
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -57,6 +58,15 @@ def share(tp: int, pp: int = 1) -> Share:
         round(weights / cost.card.bandwidth * 1000, 1),
         cost.num_kv_tokens,
     )
+
+
+def refusal(tp: int) -> str:
+    """Why Noor's model does not go on so many cards, in lines of a page's width."""
+    try:
+        make_ranked_cost(LLAMA_3_70B, H100, None, tp)
+    except ValueError as error:
+        return textwrap.fill(str(error), 90)
+    raise AssertionError(f"it fits on {tp}")
 
 
 @dataclass(frozen=True)

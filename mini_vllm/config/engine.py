@@ -1,10 +1,10 @@
 """The engine's settings, checked once, when they are made.
 
 `EngineConfig` is what a user says, `ResolvedConfig` what the engine runs with. Settings stand by subject in
-`cache.py`, `scheduler.py`, `compilation.py`, `parallel.py` and `speculative.py`, as in `vllm/config/`; one
-flat object has all of them, where upstream's `VllmConfig` holds one object of each.
+`cache.py`, `scheduler.py`, `compilation.py`, `parallel.py`, `lora.py` and `speculative.py`, as in
+`vllm/config/`; one flat object has all of them, where upstream's `VllmConfig` holds one object of each.
 
-Left out: naming a device, LoRA, connectors.
+Left out: naming a device, connectors.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from mini_vllm.config.cache import CacheConfig
-from mini_vllm.config.checks import check_integer, check_one_of
+from mini_vllm.config.checks import check_flag, check_integer, check_one_of
 from mini_vllm.config.compilation import CompilationConfig
 from mini_vllm.config.parallel import ParallelConfig
 from mini_vllm.config.scheduler import RELEASES, SchedulerConfig
@@ -40,6 +40,10 @@ class EngineConfig(CacheConfig, SchedulerConfig, CompilationConfig, ParallelConf
             (`attention/registry.py`). The last two take a GPU where torch sees one, else the CPU.
         speculative_config: what drafts tokens that the model then only checks; None: nothing. A
             dictionary is taken as `SpeculativeConfig.from_dict` takes it.
+        enable_lora: requests may name adapters (`lora/`).
+        max_loras: most adapters in a step.
+        max_cpu_loras: most adapters that are kept in memory without a request for them; None: `max_loras`.
+        max_lora_rank: most that an adapter may have: 1, 8, 16, 32, 64, 128, 256, 320 or 512.
         logprobs_mode: what the logprobs of a sampled token are: `raw_logprobs`, `raw_logits`,
             `processed_logprobs` or `processed_logits` (`sample/sampler.py`).
         logits_processors: classes of your own, or their names as `module:Class`, that change a batch's
@@ -53,6 +57,10 @@ class EngineConfig(CacheConfig, SchedulerConfig, CompilationConfig, ParallelConf
     max_model_len: int | None = None
     attention: Literal["numpy", "torch", "triton"] = "numpy"
     speculative_config: SpeculativeConfig | Mapping[str, Any] | None = None
+    enable_lora: bool = False
+    max_loras: int = 1
+    max_cpu_loras: int | None = None
+    max_lora_rank: int = 16
     logprobs_mode: str = "raw_logprobs"
     logits_processors: Sequence[str | type[Any]] | None = None
     max_logprobs: int = 20
@@ -84,6 +92,11 @@ class EngineConfig(CacheConfig, SchedulerConfig, CompilationConfig, ParallelConf
         self._check_token_budget()
         self._check_compilation(self.token_budget)
         self._check_speculative()
+        check_flag("enable_lora", self.enable_lora)
+        if self.enable_lora:
+            from mini_vllm.config.lora import check_lora
+
+            check_lora(self)
 
     def _check_token_budget(self) -> None:
         budget = self.token_budget
@@ -145,6 +158,11 @@ class EngineConfig(CacheConfig, SchedulerConfig, CompilationConfig, ParallelConf
         """`speculative_config`, once checked."""
         assert not isinstance(self.speculative_config, Mapping)
         return self.speculative_config
+
+    @property
+    def num_cpu_loras(self) -> int:
+        """`max_cpu_loras`, resolved (`vllm/config/lora.py:110 in LoRAConfig`)."""
+        return self.max_loras if self.max_cpu_loras is None else self.max_cpu_loras
 
     @property
     def max_num_scheduled_tokens(self) -> int:

@@ -103,15 +103,16 @@ class EventBlockPool(BlockPool):
             size *= hashes.scale_factor
         extra_keys = [generate_block_hash_extra_keys(request, i * size) for i in stored]
         parent = hashes[num_cached_blocks - 1] if num_cached_blocks else None
+        lora_request = request.lora_request
         self.kv_event_queue.append(
             BlockStored(
                 block_hashes=[maybe_convert_block_hash(hashes[i]) for i in stored],
                 parent_block_hash=None if parent is None else maybe_convert_block_hash(parent),
                 token_ids=request.all_token_ids[num_cached_blocks * size : num_full_blocks * size],
                 block_size=size,
-                lora_id=None,
+                lora_id=None if lora_request is None else lora_request.lora_int_id,
                 medium=MEDIUM_GPU,
-                lora_name=None,
+                lora_name=None if lora_request is None else lora_request.lora_name,
                 extra_keys=list(extra_keys) or None,
                 group_idx=kv_cache_group_id,
             )

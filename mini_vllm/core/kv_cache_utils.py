@@ -6,7 +6,7 @@ own blocks, and `block_pool.py`, which publishes them; neither needs the other t
 
 How layers form groups, which upstream has in the same file, is in `kv_cache_groups.py`.
 
-Left out: the extra hash keys of LoRA, multi-modal inputs and prompt embeddings.
+Left out: the extra hash keys of multi-modal inputs and prompt embeddings.
 """
 
 from __future__ import annotations
@@ -15,7 +15,10 @@ import hashlib
 import os
 from array import array
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NewType, Protocol, overload
+from typing import TYPE_CHECKING, Any, NewType, Protocol, overload
+
+if TYPE_CHECKING:
+    from mini_vllm.lora.request import LoadedLoRARequest
 
 BlockHash = NewType("BlockHash", bytes)
 """32 bytes that stand for the contents of one full block and of every block before it."""
@@ -61,7 +64,7 @@ def init_none_hash(hash_fn: Callable[[Any], bytes]) -> None:
 def hash_block_tokens(
     parent_block_hash: BlockHash | None,
     curr_block_token_ids: Sequence[int],
-    extra_keys: tuple[str, ...] | None = None,
+    extra_keys: tuple[str | bytes, ...] | None = None,
     hash_function: Callable[[Any], bytes] | None = None,
 ) -> BlockHash:
     """Hash one full block, chained to the block before it.
@@ -71,7 +74,8 @@ def hash_block_tokens(
     Args:
         parent_block_hash: the hash of the block before, None for the first block.
         curr_block_token_ids: the block's token ids, exactly `block_size` of them.
-        extra_keys: what else must be equal for the KV to be shared (here: the cache salt).
+        extra_keys: what else must be equal for the KV to be shared (here: the adapter, as bytes, and the
+            cache salt).
         hash_function: bytes for a tuple of the three, as upstream, where it is the first argument
             (`vllm/utils/hashing.py` has five to choose from). None: SHA-256 over the ids packed as
             8-byte integers, which says the same as upstream's over a pickled tuple and is faster.
@@ -83,7 +87,7 @@ def hash_block_tokens(
         return BlockHash(hash_function(parts))
     content = (parent_block_hash or NONE_HASH) + array("q", curr_block_token_ids).tobytes()
     if extra_keys is not None:
-        content += b"".join(b"\0" + key.encode() for key in extra_keys)
+        content += b"".join(b"\0" + (k if isinstance(k, bytes) else k.encode()) for k in extra_keys)
     return BlockHash(hashlib.sha256(content).digest())
 
 
@@ -93,6 +97,7 @@ class HashedRequest(Protocol):
     all_token_ids: list[int]
     block_hashes: list[BlockHash]
     cache_salt: str | None
+    lora_request: LoadedLoRARequest | None
     num_tokens: int
 
 
@@ -130,10 +135,16 @@ class BlockHashListWithBlockSize(Sequence[BlockHash]):
 
 def generate_block_hash_extra_keys(
     request: HashedRequest, start_token_idx: int
-) -> tuple[str, ...] | None:
-    """What beside the tokens a block's hash holds: the salt, in the first block; the chain carries it on
-    (`vllm/v1/core/kv_cache_utils.py:503 generate_block_hash_extra_keys`)."""
-    return (request.cache_salt,) if request.cache_salt and start_token_idx == 0 else None
+) -> tuple[str | bytes, ...] | None:
+    """What beside the tokens a block's hash holds: the adapter, in every block, and the salt, in the first;
+    the chain carries it on (`vllm/v1/core/kv_cache_utils.py:503 generate_block_hash_extra_keys`).
+
+    Upstream the adapter's key is its name; here `LoadedLoRARequest.hash_key`, which says why.
+    """
+    salt = (request.cache_salt,) if request.cache_salt and start_token_idx == 0 else ()
+    if request.lora_request is not None:
+        return request.lora_request.hash_key, *salt
+    return salt or None
 
 
 def get_request_block_hasher(

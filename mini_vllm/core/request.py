@@ -1,7 +1,7 @@
 """One request, from arrival to its last token, as the scheduler sees it.
 
 Mirrors `vllm/v1/request.py` (`Request` 59, `RequestStatus` 315). Left out: pooling, multi-modal
-features, LoRA, structured output, streaming input, KV transfer.
+features, structured output, streaming input, KV transfer.
 """
 
 from __future__ import annotations
@@ -10,10 +10,17 @@ import enum
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
-from mini_vllm.core.kv_cache_utils import BlockHash, hash_block_tokens
+from mini_vllm.core.kv_cache_utils import (
+    BlockHash,
+    generate_block_hash_extra_keys,
+    hash_block_tokens,
+)
 from mini_vllm.sampling_params import SamplingParams
+
+if TYPE_CHECKING:
+    from mini_vllm.lora.request import LoadedLoRARequest
 
 
 class RequestStatus(enum.IntEnum):
@@ -83,6 +90,7 @@ class EngineCoreRequest:
     arrival_time: float
     priority: int = 0
     cache_salt: str | None = None
+    lora_request: LoadedLoRARequest | None = None
 
 
 class Request:
@@ -103,6 +111,7 @@ class Request:
         cache_salt: keeps this request's prefix cache apart from other salts'.
         block_size: tokens in a block, to hash full blocks; None if prefix caching is off.
         block_hasher: hashes them in another way (`get_request_block_hasher`), for this `block_size`.
+        lora_request: its adapter.
 
     Source: `vllm/v1/request.py:59 Request`.
     """
@@ -116,6 +125,7 @@ class Request:
         "cache_salt",
         "eos_token_id",
         "is_prefill_chunk",
+        "lora_request",
         "max_tokens",
         "min_tokens",
         "num_cached_tokens",
@@ -147,6 +157,7 @@ class Request:
         cache_salt: str | None = None,
         block_size: int | None = None,
         block_hasher: Callable[[Request], list[BlockHash]] | None = None,
+        lora_request: LoadedLoRARequest | None = None,
     ) -> None:
         if not prompt_token_ids:
             raise ValueError("The decoder prompt cannot be empty")
@@ -158,6 +169,7 @@ class Request:
         self.arrival_time = time.time() if arrival_time is None else arrival_time
         self.priority = priority
         self.cache_salt = cache_salt
+        self.lora_request = lora_request
         self.status = RequestStatus.WAITING
         self.stop_reason: int | str | None = None
 
@@ -200,6 +212,7 @@ class Request:
             priority=request.priority,
             cache_salt=request.cache_salt,
             block_size=block_size,
+            lora_request=request.lora_request,
         )
 
     def append_output_token_ids(self, token_id: int) -> None:
@@ -213,9 +226,6 @@ class Request:
     def update_block_hashes(self) -> None:
         """Hash the full blocks that have no hash yet. Each block is hashed once in its life.
         Source: `vllm/v1/request.py:229 Request.update_block_hashes`.
-
-        The salt goes into the first block only; the chain carries it on to the rest
-        (`vllm/v1/core/kv_cache_utils.py:525 in generate_block_hash_extra_keys`).
         """
         if self.block_size is None:
             return
@@ -225,7 +235,7 @@ class Request:
         start = len(self.block_hashes) * self.block_size
         while start + self.block_size <= self.num_tokens:
             parent = self.block_hashes[-1] if self.block_hashes else None
-            extra_keys = (self.cache_salt,) if self.cache_salt and start == 0 else None
+            extra_keys = generate_block_hash_extra_keys(self, start)
             token_ids = self.all_token_ids[start : start + self.block_size]
             self.block_hashes.append(hash_block_tokens(parent, token_ids, extra_keys))
             start += self.block_size

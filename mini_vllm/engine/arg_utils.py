@@ -76,6 +76,10 @@ class EngineArgs:
     spec_tokens: int | None = None
     enforce_eager: bool = False
     stream_interval: int | None = None
+    enable_lora: bool | None = None
+    max_loras: int | None = None
+    max_cpu_loras: int | None = None
+    max_lora_rank: int | None = None
     logprobs_mode: str | None = None
     logits_processors: list[Any] | None = None
     max_logprobs: int | None = None

@@ -10,7 +10,7 @@ socket; here it is a thread (`engine_thread.py`). Three rules keep that sound:
 * The event loop is woken once a step, and less often when it is short of time (`max_loop_share`).
   Both threads share the interpreter lock: what the loop spends on its streams, the engine waits for.
 
-Left out: pooling, LoRA, streaming input, pause and resume, sleep, profiling.
+Left out: pooling, streaming input, pause and resume, sleep, profiling.
 """
 
 from __future__ import annotations
@@ -42,6 +42,9 @@ from mini_vllm.tokenizer import Tokenizer
 from mini_vllm.utils.surface import missing_attribute, reject_unsupported
 
 __all__ = ["AsyncLLM", "EngineDeadError", "EngineShutdownError", "EngineStats"]
+
+if TYPE_CHECKING:
+    from mini_vllm.lora.request import LoRARequest
 
 
 class AsyncLLM:
@@ -109,6 +112,7 @@ class AsyncLLM:
         request_id: str,
         *,
         priority: int = 0,
+        lora_request: LoRARequest | None = None,
         **unused: Any,
     ) -> AsyncGenerator[RequestOutput, None]:
         """Run one request and yield its outputs; `output_kind` says what they carry.
@@ -116,7 +120,8 @@ class AsyncLLM:
         Args:
             prompt: a prompt, or what `InputProcessor.process_inputs` has made of one beforehand, for the
                 same id; its parameters, priority and checks then stand.
-            unused: vLLM's other arguments (`lora_request`, `trace_headers`, …), None each.
+            lora_request: its adapter, which is read now if it is not in memory.
+            unused: vLLM's other arguments (`trace_headers`, …), None each.
 
         Leaving the generator (cancellation, `break`, `aclose`) aborts the request, and its blocks
         are free before the next step.
@@ -126,8 +131,9 @@ class AsyncLLM:
         down; EngineDeadError if a step failed; RuntimeError on another event loop than the first.
         Source: `vllm/v1/engine/async_llm.py:524 AsyncLLM.generate`.
         """
-        reject_unsupported("generate", unused, "AsyncLLM.generate", ("priority",))
-        collector = self._start(prompt, sampling_params, request_id, priority)
+        known = ("lora_request", "priority")
+        reject_unsupported("generate", unused, "AsyncLLM.generate", known)
+        collector = self._start(prompt, sampling_params, request_id, priority, lora_request)
         try:
             finished = False
             while not finished:
@@ -144,6 +150,7 @@ class AsyncLLM:
         params: SamplingParams,
         request_id: str,
         priority: int,
+        lora_request: LoRARequest | None,
     ) -> RequestOutputCollector:
         """Check and tokenize here, while others compute; the engine's thread gets the result
         (`vllm/v1/engine/async_llm.py:280 AsyncLLM.add_request`)."""
@@ -154,7 +161,7 @@ class AsyncLLM:
             core_request = prompt
         else:
             core_request = self.engine.input_processor.process_inputs(
-                request_id, prompt, params, priority=priority
+                request_id, prompt, params, priority=priority, lora_request=lora_request
             )
         collector = RequestOutputCollector(request_id, core_request.sampling_params.output_kind)
         if not self._thread.send(partial(self._thread.add, collector, core_request)):

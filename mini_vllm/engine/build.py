@@ -46,6 +46,10 @@ def resolve_config(config: EngineConfig, model: ModelForTextGeneration) -> Resol
             "enable_expert_parallel is for a model with experts, and this "
             f"{model.config.architecture} has none"
         )
+    if config.enable_lora:
+        from mini_vllm.lora.layers import get_lora_modules
+
+        get_lora_modules(model)  # refuses a model that adapters are not made for
     limit = model.config.max_model_len
     max_model_len = config.max_model_len or model.config.default_max_model_len
     if max_model_len > limit:
@@ -133,8 +137,16 @@ def make_model_runner(
         make_speculation = partial(
             SpecDecode, **{name: part for name, part in asked.items() if part is not None}
         )
+    lora = None
+    if config.enable_lora:
+        from mini_vllm.lora.component import LoRAComponent
+        from mini_vllm.models.llama import LlamaForCausalLM
+
+        assert isinstance(model, LlamaForCausalLM), "`resolve_config` takes no other"
+        lora = LoRAComponent(model, config)
+        model = lora.model
     sampler = make_sampler(parts, config)
-    return ModelRunner(model, config, sampler, make_forward, make_speculation)
+    return ModelRunner(model, config, sampler, make_forward, make_speculation, lora)
 
 
 def make_kv_cache_manager(

@@ -4,7 +4,7 @@ Mirrors `vllm/v1/engine/input_processor.py` (`process_inputs` 234, `_validate_pr
 prompt forms of `vllm/inputs`. Everything that can be wrong with a request is found here, before the
 engine's state is touched: a refused request leaves the others unharmed.
 
-Left out: prompt embeddings, multi-modal inputs, LoRA, the random suffix of request ids.
+Left out: prompt embeddings, multi-modal inputs, the random suffix of request ids.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypedDict
+from typing import TYPE_CHECKING, TypedDict
 
 import numpy as np
 
@@ -28,6 +28,10 @@ from mini_vllm.sampling_params import SAMPLING_EPS, SamplingParams
 from mini_vllm.tokenizer import Tokenizer
 from mini_vllm.utils.surface import refusal
 from mini_vllm.utils.untrusted import shorten_repr
+
+if TYPE_CHECKING:
+    from mini_vllm.lora.registry import LoRARegistry
+    from mini_vllm.lora.request import LoadedLoRARequest, LoRARequest
 
 
 class PromptDict(TypedDict, total=False):
@@ -58,6 +62,7 @@ class InputProcessor:
         vocab_size: the model's.
         tokenizer: None if only token ids will be given.
         eos_token_ids: the model's. EOS proper is the tokenizer's; any others are stop tokens.
+        loras: reads adapters; None: requests may name none.
     """
 
     def __init__(
@@ -66,12 +71,14 @@ class InputProcessor:
         vocab_size: int,
         tokenizer: Tokenizer | None,
         eos_token_ids: Sequence[int] = (),
+        loras: LoRARegistry | None = None,
     ) -> None:
         self.config = config
         self.max_model_len = config.max_model_len
         self.vocab_size = vocab_size
         self.tokenizer = tokenizer
         self.eos_token_ids = list(eos_token_ids)
+        self.loras = loras
         self.logitsprocs = load_logitsprocs(config.logits_processors)
 
     def process_inputs(
@@ -81,8 +88,9 @@ class InputProcessor:
         params: SamplingParams,
         arrival_time: float | None = None,
         priority: int = 0,
+        lora_request: LoRARequest | None = None,
     ) -> EngineCoreRequest:
-        """Check everything about a request, tokenize it, fill in its defaults.
+        """Check everything about a request, tokenize it, fill in its defaults, read its adapter.
 
         `arrival_time` is in seconds; None: now. `priority` is ignored unless the scheduling policy is
         `priority`, as upstream. Raises TypeError or ValueError naming what is wrong.
@@ -105,7 +113,20 @@ class InputProcessor:
             arrival_time,
             priority,
             processed.cache_salt,
+            self._load_lora(lora_request),
         )
+
+    def _load_lora(self, lora_request: LoRARequest | None) -> LoadedLoRARequest | None:
+        """The request's adapter, read if it is not in memory
+        (`vllm/v1/engine/input_processor.py:138 InputProcessor._validate_lora`)."""
+        if lora_request is None:
+            return None
+        if self.loras is None:
+            raise ValueError(
+                f"lora_request {shorten_repr(lora_request)} is given, and LoRA is not enabled: start the "
+                "engine with enable_lora=True"
+            )
+        return self.loras.load(lora_request)
 
     def process_prompt(self, prompt: PromptType) -> ProcessedPrompt:
         """Read a prompt in any of its forms.

@@ -32,6 +32,8 @@ from mini_vllm.tokenizer import Tokenizer
 from mini_vllm.utils.surface import missing_attribute, reject_unsupported
 
 if TYPE_CHECKING:
+    from mini_vllm.lora.registry import LoRARegistry
+    from mini_vllm.lora.request import LoRARequest
     from mini_vllm.metrics.reader import EngineMetrics, Metric
 
 
@@ -74,7 +76,11 @@ class LLMEngine:
             self.config = agree_on_blocks(model, self.config)
         self.core_client: EngineCoreClient = self._make_client(model, parts)
         self.input_processor = InputProcessor(
-            self.config, model.config.vocab_size, tokenizer, model.config.eos_token_ids
+            self.config,
+            model.config.vocab_size,
+            tokenizer,
+            model.config.eos_token_ids,
+            self._make_loras(model),
         )
         self.output_processor = OutputProcessor(tokenizer, self.config.stream_interval)
         self.metrics: EngineMetrics | None = None
@@ -88,6 +94,14 @@ class LLMEngine:
                 from mini_vllm.spec_decode.metrics import SpecDecodingStatLogger
 
                 self.metrics.stat_loggers.append(SpecDecodingStatLogger())
+
+    def _make_loras(self, model: ModelForTextGeneration) -> LoRARegistry | None:
+        if not self.config.enable_lora:
+            return None
+        from mini_vllm.lora.layers import get_lora_modules
+        from mini_vllm.lora.registry import LoRARegistry
+
+        return LoRARegistry(get_lora_modules(model), self.config.max_lora_rank)
 
     @staticmethod
     def _get_model(
@@ -143,20 +157,27 @@ class LLMEngine:
         params: SamplingParams,
         arrival_time: float | None = None,
         priority: int = 0,
+        lora_request: LoRARequest | None = None,
         **unused: Any,
     ) -> str:
         """Check a request and queue it; nothing is computed yet. Returns its id.
 
-        With `n > 1` it becomes `n` requests in the core.
+        With `n > 1` it becomes `n` requests in the core. `lora_request` names its adapter, which is
+        read now if it is not in memory.
 
         Raises TypeError or ValueError, and has then changed nothing: a duplicate id, a prompt or
         parameter that is not valid, a request that the KV cache could never hold.
         """
         reject_unsupported(
-            "generate", unused, "LLMEngine.add_request", ("priority", "arrival_time")
+            "generate",
+            unused,
+            "LLMEngine.add_request",
+            ("priority", "arrival_time", "lora_request"),
         )
         return self.add_core_request(
-            self.input_processor.process_inputs(request_id, prompt, params, arrival_time, priority)
+            self.input_processor.process_inputs(
+                request_id, prompt, params, arrival_time, priority, lora_request
+            )
         )
 
     def add_core_request(self, core_request: EngineCoreRequest) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mini_vllm.config.engine import ResolvedConfig
 from mini_vllm.config.scheduler import PIN
@@ -42,8 +42,8 @@ class EngineParts:
         block_pool: `(num_gpu_blocks, enable_caching)`.
         kv_cache_manager: `(num_gpu_blocks, block_size, max_model_len, enable_caching, block_pool)`;
             with an EAGLE head `use_eagle=True`, too.
-        scheduler: `(config, kv_cache_manager)`. None: `Scheduler`, or with `async_scheduling`
-            `AsyncScheduler`; with that, another must be one too.
+        scheduler: `(config, kv_cache_manager)`; with `enable_lora` `admission_rules=`, too. None:
+            `Scheduler`, or with `async_scheduling` `AsyncScheduler`; with that, another must be one too.
         sampler: `(seed)`.
         drafter: `(config, model)`, with `speculative_config`: what drafts. None: `worker/speculation.py
             make_drafter`, which a run without drafts does not load.
@@ -81,7 +81,12 @@ class EngineParts:
             from mini_vllm.core.sched.async_scheduler import AsyncScheduler
 
             usual = AsyncScheduler
-        scheduler = (self.scheduler or usual)(config, kv_cache_manager)
+        rules: dict[str, Any] = {}
+        if config.enable_lora:
+            from mini_vllm.lora.admission import LoRAAdmission
+
+            rules["admission_rules"] = [LoRAAdmission(config.max_loras)]
+        scheduler = (self.scheduler or usual)(config, kv_cache_manager, **rules)
         if config.rules != PIN:
             from mini_vllm.core.sched.releases import put_on, rules_of
 

@@ -1,6 +1,6 @@
 """The offline front door: `LLM(...).generate(prompts, params)`, called as vLLM's is.
 
-Mirrors `vllm/entrypoints/llm.py:66 LLM` and `offline_utils.py`. Left out: pooling, LoRA,
+Mirrors `vllm/entrypoints/llm.py:66 LLM` and `offline_utils.py`. Left out: pooling,
 multi-modal inputs, sleep, weight transfer: `surface.json` has every name and the reason.
 """
 
@@ -24,6 +24,7 @@ from mini_vllm.utils.untrusted import shorten_repr
 
 if TYPE_CHECKING:
     from mini_vllm.entrypoints.beam_search import BeamSearchOutput
+    from mini_vllm.lora.request import LoRARequest
     from mini_vllm.metrics.reader import Metric
 
 Messages = Sequence[Mapping[str, Any]]
@@ -99,6 +100,7 @@ class LLM:
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
         use_tqdm: bool | Callable[..., Any] = True,
+        lora_request: Sequence[LoRARequest | None] | LoRARequest | None = None,
         priority: list[int] | None = None,
         **unused: Any,
     ) -> list[RequestOutput]:
@@ -109,15 +111,18 @@ class LLM:
                 `prompt` or `prompt_token_ids`.
             sampling_params: one for all, or one a prompt; None: the defaults (16 tokens).
             use_tqdm: show progress on stderr. A callable is used as tqdm is.
+            lora_request: one adapter for all, or one a prompt, None for none; needs `enable_lora`.
             priority: one a prompt, for the `priority` policy.
-            unused: vLLM's others (`lora_request`, `tokenization_kwargs`, …), None each.
+            unused: vLLM's others (`tokenization_kwargs`, …), None each.
 
         Raises TypeError or ValueError if a prompt or parameter is not valid; then none of this
         call's prompts has been run.
         Source: `vllm/entrypoints/llm.py:422 LLM.generate`.
         """
-        reject_unsupported("generate", unused, "LLM.generate", ("use_tqdm", "priority"))
-        return self._run(self._add_requests(prompts, sampling_params, priority), use_tqdm)
+        known = ("use_tqdm", "priority", "lora_request")
+        reject_unsupported("generate", unused, "LLM.generate", known)
+        added = self._add_requests(prompts, sampling_params, priority, lora_request)
+        return self._run(added, use_tqdm)
 
     def beam_search(
         self,
@@ -140,7 +145,10 @@ class LLM:
         """
         from mini_vllm.entrypoints.beam_search import search_offline
 
-        reject_unsupported("generate", {"lora_request": lora_request}, "LLM.beam_search", ())
+        if lora_request is not None:
+            raise ValueError(
+                f"lora_request {shorten_repr(lora_request)} is not supported by LLM.beam_search: only None is"
+            )
         return search_offline(
             self.llm_engine, self.generate, _as_prompt_list(prompts), params, concurrency_limit
         )
@@ -150,7 +158,7 @@ class LLM:
         messages: Messages | Sequence[Messages],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         use_tqdm: bool | Callable[..., Any] = True,
-        lora_request: None = None,
+        lora_request: Sequence[LoRARequest | None] | LoRARequest | None = None,
         chat_template: str | None = None,
         chat_template_content_format: str = "auto",
         add_generation_prompt: bool = True,
@@ -163,24 +171,23 @@ class LLM:
 
         Args:
             messages: a list of messages, or a list of such lists.
-            sampling_params, use_tqdm: as in `generate`.
+            sampling_params, use_tqdm, lora_request: as in `generate`.
             chat_template: Jinja, in place of the one given to `LLM` and of the checkpoint's.
             add_generation_prompt: end each prompt with what begins an assistant's turn.
             continue_final_message: leave the last message open; then the other must be False.
             tools: shown to the template.
             chat_template_kwargs: variables for the template.
-            lora_request, chat_template_content_format, unused: at values that ask for nothing.
+            chat_template_content_format, unused: at values that ask for nothing.
 
         Raises what `generate` does, ValueError where there is no template or it refuses the
         messages, and ImportError without jinja2 (extra `serve`).
         Source: `vllm/entrypoints/llm.py:615 LLM.chat`.
         """
-        unused["lora_request"] = lora_request
         unused["chat_template_content_format"] = chat_template_content_format
         reject_unsupported("generate", unused, "LLM.chat", ("chat_template", "tools"))
         given = (chat_template, add_generation_prompt, continue_final_message, tools)
         prompts = self._render_chats(messages, chat_template_kwargs, *given)
-        return self._run(self._add_requests(prompts, sampling_params, None), use_tqdm)
+        return self._run(self._add_requests(prompts, sampling_params, None, lora_request), use_tqdm)
 
     def _render_chats(
         self,
@@ -211,7 +218,7 @@ class LLM:
         self,
         prompts: PromptType | Sequence[PromptType],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
-        lora_request: None = None,
+        lora_request: Sequence[LoRARequest | None] | LoRARequest | None = None,
         priority: list[int] | None = None,
         use_tqdm: bool | Callable[..., Any] = True,
         **unused: Any,
@@ -220,16 +227,15 @@ class LLM:
 
         Source: `vllm/entrypoints/llm.py:487 LLM.enqueue`.
         """
-        given = {**unused, "lora_request": lora_request}
-        reject_unsupported("generate", given, "LLM.enqueue", ("priority",))
-        return self._add_requests(prompts, sampling_params, priority)
+        reject_unsupported("generate", unused, "LLM.enqueue", ("priority", "lora_request"))
+        return self._add_requests(prompts, sampling_params, priority, lora_request)
 
     def enqueue_chat(
         self,
         messages: Messages | Sequence[Messages],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         use_tqdm: bool | Callable[..., Any] = True,
-        lora_request: None = None,
+        lora_request: Sequence[LoRARequest | None] | LoRARequest | None = None,
         priority: list[int] | None = None,
         chat_template: str | None = None,
         add_generation_prompt: bool = True,
@@ -242,11 +248,10 @@ class LLM:
 
         Arguments as in `chat`. Source: `vllm/entrypoints/llm.py:709 LLM.enqueue_chat`.
         """
-        unused["lora_request"] = lora_request
         reject_unsupported("generate", unused, "LLM.enqueue_chat", ("chat_template", "tools"))
         given = (chat_template, add_generation_prompt, continue_final_message, tools)
         prompts = self._render_chats(messages, chat_template_kwargs, *given)
-        return self._add_requests(prompts, sampling_params, priority)
+        return self._add_requests(prompts, sampling_params, priority, lora_request)
 
     def wait_for_completion(
         self, output_type: Any = None, *, use_tqdm: bool | Callable[..., Any] = True
@@ -262,6 +267,7 @@ class LLM:
         prompts: Any,
         sampling_params: SamplingParams | Sequence[SamplingParams] | None,
         priority: list[int] | None,
+        lora_request: Sequence[LoRARequest | None] | LoRARequest | None,
     ) -> list[str]:
         """Queue every prompt, or none of them."""
         prompt_list = _as_prompt_list(prompts)
@@ -269,14 +275,19 @@ class LLM:
             sampling_params = self.get_default_sampling_params()
         params = _one_each(sampling_params, prompt_list)
         priorities = _one_each(0 if priority is None else priority, prompt_list, "priority")
+        adapters = _one_each(lora_request, prompt_list, "lora_request")
         added: list[str] = []
         try:
-            for prompt, param, rank in zip(prompt_list, params, priorities, strict=True):
+            for prompt, param, rank, lora in zip(
+                prompt_list, params, priorities, adapters, strict=True
+            ):
                 if isinstance(param, SamplingParams):
                     param = param.clone()
                     param.output_kind = RequestOutputKind.FINAL_ONLY
                 request_id = str(next(self.request_counter))
-                self.llm_engine.add_request(request_id, prompt, param, priority=rank)
+                self.llm_engine.add_request(
+                    request_id, prompt, param, priority=rank, lora_request=lora
+                )
                 added.append(request_id)
         except BaseException:
             self._abort(added)

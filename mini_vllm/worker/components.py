@@ -105,6 +105,32 @@ class Speculation(Protocol):
         ...
 
 
+class LoRA(Protocol):
+    """Adapters: brought into slots before a step, and added to the linear layers in it."""
+
+    def set_active_loras(
+        self,
+        req_ids: list[str],
+        num_scheduled_tokens: Ints,
+        requests: Mapping[str, CachedRequestState],
+    ) -> None:
+        """Before the model runs.
+
+        Args:
+            req_ids: the step's requests, in order.
+            num_scheduled_tokens: `[len(req_ids)]`.
+            requests: what the worker knows of them.
+        """
+        ...
+
+
+class NoLoRA:
+    """No request has an adapter."""
+
+    def set_active_loras(self, *_: Any) -> None:
+        pass
+
+
 class NoSpeculation:
     """Nothing is drafted: each request that has caught up gives one row of logits."""
 

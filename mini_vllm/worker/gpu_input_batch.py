@@ -3,13 +3,13 @@
 Mirrors `vllm/v1/worker/gpu_input_batch.py`. The worker keeps its own copy of every request's tokens and block
 table and is told only what changed, as upstream's is, which lives in another process. Left out: rows moved
 together when one is given back (steps pick rows by index here), what each row asks of the sampler
-(`sample/metadata.py` builds that), LoRA, inputs that are no text.
+(`sample/metadata.py` builds that), inputs that are no text.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,9 @@ from mini_vllm.sampling_params import SamplingParams
 from mini_vllm.utils.math import cdiv
 from mini_vllm.utils.memory import allocate_zeros
 from mini_vllm.worker.block_table import MultiGroupBlockTable
+
+if TYPE_CHECKING:
+    from mini_vllm.lora.request import LoadedLoRARequest
 
 Ints = NDArray[np.integer[Any]]
 
@@ -33,6 +36,7 @@ class CachedRequestState:
 
     __slots__ = (
         "generator",
+        "lora_request",
         "output_token_ids",
         "prompt_logprobs",
         "prompt_token_ids",
@@ -41,8 +45,15 @@ class CachedRequestState:
         "sampling_params",
     )
 
-    def __init__(self, req_id: str, prompt_token_ids: list[int], params: SamplingParams) -> None:
+    def __init__(
+        self,
+        req_id: str,
+        prompt_token_ids: list[int],
+        params: SamplingParams,
+        lora_request: LoadedLoRARequest | None = None,
+    ) -> None:
         self.req_id = req_id
+        self.lora_request = lora_request
         self.prompt_token_ids = prompt_token_ids
         self.sampling_params = params
         self.output_token_ids: list[int] = []

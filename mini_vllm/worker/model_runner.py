@@ -12,7 +12,7 @@ sampled is written into the request's row at once, so the next step, which begin
 its input there; upstream keeps it on the device, as `prev_sampled_token_ids`, for the same purpose
 (`vllm/v1/worker/gpu_model_runner.py:3591 in GPUModelRunner._bookkeeping_sync`).
 
-Left out: multi-modal inputs, LoRA. Upstream also samples rows that are still in the middle of
+Left out: multi-modal inputs. Upstream also samples rows that are still in the middle of
 their prompt and throws the token away; here only rows that have caught up are sampled.
 """
 
@@ -40,7 +40,7 @@ from mini_vllm.sample.metadata import SamplingMetadata
 from mini_vllm.sample.ops import LogprobsLists, compute_logprobs, gather_logprobs
 from mini_vllm.sample.sampler import Sampler
 from mini_vllm.utils.math import cdiv
-from mini_vllm.worker.components import ExecuteModelState, NoSpeculation, Speculation
+from mini_vllm.worker.components import ExecuteModelState, LoRA, NoLoRA, NoSpeculation, Speculation
 from mini_vllm.worker.forward import ModelForward, NumpyForward, with_kv_cache_dtype
 from mini_vllm.worker.gpu_input_batch import CachedRequestState, InputBatch, Ints
 
@@ -57,6 +57,7 @@ class ModelRunner:
         sampler: the sampler to use.
         make_forward: `(model, config, kv_cache_config)`, makes what runs the model.
         make_speculation: `(model, config, sampler, input_batch)`, makes what drafts; None: nothing does.
+        lora: what adds adapters to this model's layers; None: nothing does.
 
     Raises ValueError if the arrays are more than the machine's memory, and as the parts do.
     """
@@ -68,9 +69,11 @@ class ModelRunner:
         sampler: Sampler,
         make_forward: Callable[..., ModelForward] = NumpyForward,
         make_speculation: Callable[..., Speculation] | None = None,
+        lora: LoRA | None = None,
     ) -> None:
         self.model = model = with_kv_cache_dtype(model, config.kv_cache_dtype)
         self.sampler = sampler
+        self.lora: LoRA = lora or NoLoRA()
         self.logitsprocs = build_logitsprocs(config, config.logits_processors)
         self.block_size = config.block_size
         self.vocab_size = model.config.vocab_size
@@ -142,7 +145,9 @@ class ModelRunner:
             self._add_request(new)
 
     def _add_request(self, new: NewRequestData) -> None:
-        state = CachedRequestState(new.req_id, new.prompt_token_ids, new.sampling_params)
+        state = CachedRequestState(
+            new.req_id, new.prompt_token_ids, new.sampling_params, new.lora_request
+        )
         self.requests[new.req_id] = state
         wanted = new.sampling_params.prompt_logprobs
         if wanted is not None:
@@ -169,6 +174,7 @@ class ModelRunner:
             num_scheduled_tokens = np.array(
                 [*scheduler_output.num_scheduled_tokens.values()], np.int32
             )
+            self.lora.set_active_loras(req_ids, num_scheduled_tokens, self.requests)
             num_draft_tokens = self.speculation.write_drafts(
                 req_ids, scheduler_output.scheduled_spec_decode_tokens
             )

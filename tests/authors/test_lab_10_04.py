@@ -22,3 +22,12 @@ def test_processes_schedule_as_the_stages_on_paper() -> None:
             real = support.play_on_processes(work, lab.hold_back if spread else None)
             assert real.pattern() == paper.pattern(), f"{name}, with the rule: {spread}"
             assert real.tokens == paper.tokens
+
+
+def test_the_rule_stays_above_the_bound() -> None:
+    """No recorded workload takes fewer ticks with the rule than the lab's lower bound says."""
+    support = load_module(LAB / "support.py", "lab_10_04_support_bound")
+    lab = load_module(LAB / "solution.py", "lab_10_04_solution_bound")
+    for name, work in support.WORKLOADS.items():
+        ticks = support.play(lab, work, "per token", spread=True).ticks
+        assert ticks >= lab.lower_bound(work.lengths(), work.stages), name

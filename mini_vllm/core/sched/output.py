@@ -14,6 +14,7 @@ from mini_vllm.sampling_params import SamplingParams
 
 if TYPE_CHECKING:
     from mini_vllm.core.request import Request
+    from mini_vllm.lora.request import LoadedLoRARequest
     from mini_vllm.outputs import CUDAGraphStat
     from mini_vllm.sample.ops import LogprobsLists
 
@@ -28,6 +29,7 @@ class NewRequestData:
     sampling_params: SamplingParams
     block_ids: tuple[list[int], ...]  # its block table, a list for each KV cache group
     num_computed_tokens: int
+    lora_request: LoadedLoRARequest | None = None
 
     @classmethod
     def from_request(cls, request: Request, block_ids: tuple[list[int], ...]) -> NewRequestData:
@@ -37,6 +39,7 @@ class NewRequestData:
             sampling_params=request.sampling_params,
             block_ids=block_ids,
             num_computed_tokens=request.num_computed_tokens,
+            lora_request=request.lora_request,
         )
 
 

@@ -8,7 +8,7 @@ This is the synchronous scheduler, which hears of each step's tokens before it d
 changes when it does not, a GPU's default at the pin, stands in `async_scheduler.py`.
 
 Features that take part in admission do so as rules at a gate (`admission.py`). Without rules no request is
-skipped, and `skipped_waiting` stays empty. Left out: encoder inputs, LoRA limits, KV connectors, structured
+skipped, and `skipped_waiting` stays empty. Left out: encoder inputs, KV connectors, structured
 output, Mamba's block alignment, pausing, cascade attention's common prefix.
 
 Two things are done otherwise under `priority`, because vLLM 0.22.1 goes wrong there: which blocks a victim

@@ -15,13 +15,21 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
+from mini_vllm.config.lora import MAX_LORA_RANKS
 from mini_vllm.entrypoints.cli.errors import EPILOG, print_error
-from mini_vllm.entrypoints.cli.flags import add_engine_flags, add_flags, make_engine, observe_drafts
+from mini_vllm.entrypoints.cli.flags import (
+    add_engine_flags,
+    add_flags,
+    make_engine,
+    observe_drafts,
+    positive,
+)
 from mini_vllm.sampling_params import RequestOutputKind, SamplingParams
 from mini_vllm.utils.untrusted import MOST_BYTES, decode, parse_json, read_bytes, shorten_repr
 
 if TYPE_CHECKING:
     from mini_vllm.engine.llm_engine import LLMEngine
+    from mini_vllm.lora.request import LoRARequest
     from mini_vllm.outputs import CUDAGraphStat, RequestOutput
     from mini_vllm.trace import TraceRecorder
 
@@ -92,7 +100,53 @@ def add_generate_parser(commands: Any) -> None:
     )
     generate.add_argument("--ignore-eos", action="store_true", help="go on after the end token")
     add_engine_flags(generate)
+    _add_lora_flags(generate)
     generate.set_defaults(max_tokens=256, temperature=0.0, run=run_generate)
+
+
+def _add_lora_flags(parser: argparse.ArgumentParser) -> None:
+    """Adapters. Their sizes have vLLM's names; `--enable-lora` goes without saying where one is given."""
+    group = parser.add_argument_group("adapters")
+    group.add_argument(
+        "--lora", action="append", metavar="NAME=DIR",
+        help="answer with this adapter, a folder as PEFT writes one: once for all prompts, or once a prompt, "
+        "'none' for none",
+    )  # fmt: skip
+    group.add_argument(
+        "--max-loras", type=positive, default=1, metavar="N", help="most adapters in a step (1)"
+    )
+    group.add_argument(
+        "--max-cpu-loras", type=positive, metavar="N",
+        help="most adapters kept in memory without a request for them (--max-loras)",
+    )  # fmt: skip
+    group.add_argument(
+        "--max-lora-rank", type=int, choices=MAX_LORA_RANKS, default=16,
+        help="most that an adapter may have (16)",
+    )  # fmt: skip
+
+
+def _read_loras(texts: list[str] | None, num_prompts: int) -> list[LoRARequest | None]:
+    """The adapter of each prompt. Raises ValueError."""
+    if not texts:
+        return [None] * num_prompts
+    if len(texts) not in (1, num_prompts):
+        raise ValueError(
+            f"--lora must be given once, or once for each of the {num_prompts} prompts, got {len(texts)}"
+        )
+    from mini_vllm.lora.request import LoRARequest
+
+    numbers: dict[str, int] = {}
+    loras: list[LoRARequest | None] = []
+    for text in texts:
+        if text == "none":
+            loras.append(None)
+            continue
+        name, _, folder = text.partition("=")
+        if not name or not folder:
+            raise ValueError(f"--lora must be NAME=DIR, got {shorten_repr(text)}")
+        number = numbers.setdefault(text, len(numbers) + 1)
+        loras.append(LoRARequest(name, number, folder))
+    return loras if len(texts) == num_prompts else loras * num_prompts
 
 
 def _read_prompts(args: argparse.Namespace) -> Iterator[tuple[str, str, bool]]:
@@ -157,6 +211,7 @@ def run_generate(args: argparse.Namespace, out: TextIO) -> int:
         raise ValueError("no prompt given: name one, or use --prompts-file")
     stream = len(prompts) == 1 and params.n == 1 and not args.json and not args.watch
     params.output_kind = RequestOutputKind.DELTA if stream else RequestOutputKind.FINAL_ONLY
+    loras = _read_loras(args.lora, len(prompts))
     engine = make_engine(args)
     ran_as: list[CUDAGraphStat] = []
     if args.stats:
@@ -175,7 +230,8 @@ def run_generate(args: argparse.Namespace, out: TextIO) -> int:
     for number, (where, text, is_json) in enumerate(prompts):
         try:
             prompt = _parse_prompt(text, is_json)
-            order.append(engine.add_request(str(number), prompt, params))
+            lora = loras[number]
+            order.append(engine.add_request(str(number), prompt, params, lora_request=lora))
         except (TypeError, ValueError) as error:
             refused += 1
             print_error(f"{where}: {error}")

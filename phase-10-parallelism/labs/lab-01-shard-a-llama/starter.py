@@ -29,7 +29,7 @@ class Rank:
     Attributes:
         config: the whole model's: `vocab_size`, `hidden_size`, `num_attention_heads`, `num_key_value_heads`,
             `head_dim`, `num_hidden_layers`, and more.
-        weights: what your `cut` has left of each tensor, by its name in the checkpoint.
+        weights: what your `cut` has kept of each tensor, by its name in the checkpoint.
         communicator: `rank` and `world_size`; `all_reduce(array)`: the sum over the ranks, on each of them;
             `all_gather(array, axis=-1)`: the ranks' arrays side by side, on each of them. Both are entered
             in the ledger, unless the rank is alone. Every rank must make the same calls in the same order.
@@ -59,16 +59,6 @@ def rms_norm(rank: Rank, name: str, x: Array) -> Array:
     eps = np.float32(rank.config.rms_norm_eps)
     normed: Array = x / np.sqrt((x * x).mean(-1, keepdims=True) + eps)
     return normed * rank.weights[f"{name}.weight"]
-
-
-def forward(rank: Rank, input_ids: Array, attend: Attend, last: Array) -> Array:
-    """Given: one step of a rank, `[len(last), vocab_size]` logits. `last` names the rows that get some."""
-    x = embed(rank, input_ids)
-    for layer in range(rank.config.num_hidden_layers):
-        prefix = f"model.layers.{layer}"
-        x = x + attention(rank, layer, rms_norm(rank, f"{prefix}.input_layernorm", x), attend)
-        x = x + mlp(rank, layer, rms_norm(rank, f"{prefix}.post_attention_layernorm", x))
-    return compute_logits(rank, rms_norm(rank, "model.norm", x[last]))
 
 
 def predictions() -> dict[str, Any]:
@@ -112,6 +102,8 @@ def embed(rank: Rank, input_ids: Array) -> Array:
 def row_linear(rank: Rank, name: str, x: Array) -> Array:
     """A row-parallel layer's whole output, `[n, outputs]`, on each rank. On one rank: `linear`.
 
+    Each rank holds the layer's bias whole, if it has one. The output must contain it once.
+
     Args:
         x: `[n, inputs of this rank]`.
     """
@@ -142,3 +134,16 @@ def compute_logits(rank: Rank, x: Array) -> Array:
     The head is `lm_head`, or `model.embed_tokens` if `config.tie_word_embeddings`.
     """
     raise NotImplementedError
+
+
+# ---- given: the whole pass ------------------------------------------------------------------------
+
+
+def forward(rank: Rank, input_ids: Array, attend: Attend, last: Array) -> Array:
+    """Given: one step of a rank, `[len(last), vocab_size]` logits. `last` names the rows that get some."""
+    x = embed(rank, input_ids)
+    for layer in range(rank.config.num_hidden_layers):
+        prefix = f"model.layers.{layer}"
+        x = x + attention(rank, layer, rms_norm(rank, f"{prefix}.input_layernorm", x), attend)
+        x = x + mlp(rank, layer, rms_norm(rank, f"{prefix}.post_attention_layernorm", x))
+    return compute_logits(rank, rms_norm(rank, "model.norm", x[last]))

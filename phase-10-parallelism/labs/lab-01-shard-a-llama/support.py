@@ -40,7 +40,7 @@ def tiny() -> tuple[LlamaConfig, dict[str, Array]]:
 
 @cache
 def biased() -> tuple[LlamaConfig, dict[str, Array]]:
-    """One layer with random numbers that has biases and a head of its own, 8 heads and 4 KV heads."""
+    """One layer with random numbers that has biases and an untied LM head, 8 heads and 4 KV heads."""
     config = dataclasses.replace(
         tiny()[0],
         num_hidden_layers=1,

@@ -37,7 +37,7 @@ def main(which: str = "starter") -> None:
             support.MEASURED.write_text(json.dumps(found) + "\n", encoding="utf-8")
         return
     lab = load_module(HERE / f"{which}.py", f"lab_10_02_{which}")
-    print("ranks  step       161 sums of bytes  way         sums, ms  gather, ms")
+    print("ranks  step       bytes per sum (161 of them)  way       sums, ms  gather, ms")
     for ranks in (2, 8):
         for name, tokens, requests in STEPS:
             ledger = support.noors_step(ranks, tokens, requests)
@@ -45,7 +45,7 @@ def main(which: str = "starter") -> None:
             took = lab.step_seconds(support.NVLINK, ranks, ledger)
             way = "one-shot" if nbytes < lab.crossing(support.NVLINK, ranks) else "ring"
             print(
-                f"{ranks:5}  {name:11}{nbytes:17,}  {way:10}"
+                f"{ranks:5}  {name:11}{nbytes:27,}  {way:8}"
                 f"{1e3 * took['all_reduce']:10.3f}{1e3 * took['all_gather']:12.3f}"
             )
     print("\n       one shot is faster, KiB    vLLM's own kernel, KiB")

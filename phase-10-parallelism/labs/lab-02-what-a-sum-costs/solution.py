@@ -26,7 +26,7 @@ def predictions() -> dict[str, Any]:
         "steps": [2, 6, 14],
         "bytes": [28_672, 114_688],
         "rank order": [True, False, False, False],
-        "among each other": [True, True, True, True],
+        "the same on all ranks": [True, True, True, True],
         "twice the bandwidth": [3, 37],
         "from 4 ranks to 8": "falls",
     }
@@ -36,7 +36,7 @@ def predictions() -> dict[str, Any]:
 
 
 def one_shot(arrays: list[Array], wire: Any) -> list[Array]:
-    """The sum on each rank, of which each has sent its array to each other."""
+    """The sum on each rank, after each has sent its array to every other."""
     n = len(arrays)
     got = wire.step({(a, b): arrays[a] for a in range(n) for b in range(n) if a != b})
     sums = []

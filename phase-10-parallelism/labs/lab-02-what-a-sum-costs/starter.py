@@ -37,9 +37,10 @@ def predictions() -> dict[str, Any]:
 
 
 def one_shot(arrays: list[Array], wire: Any) -> list[Array]:
-    """The sum on each rank, after one step in which each sends its whole array to each other.
+    """The sum on each rank, after one step in which each sends its whole array to every other rank.
 
-    Each rank adds all arrays in the order of the ranks, 0 first, so that all have the same bits.
+    Each rank adds its own array and what has arrived, in the order of the ranks, 0 first, so that all have
+    the same bits. Each sum is an array of its own.
 
     Args:
         arrays: by rank, flat, of one length; they stay as they are.
@@ -55,6 +56,7 @@ def ring(arrays: list[Array], wire: Any) -> list[Array]:
     Each array is cut into n equal parts, and a message is one part.
     n - 1 steps of reduce-scatter: a rank passes a part on, and adds the part that arrives to its own. Then
     each rank has one part of the sum. n - 1 steps of all-gather: the finished parts go around.
+    Which part a rank sends first is up to you; the README shows one schedule.
 
     Args:
         arrays: as above; their length is a multiple of n.

@@ -22,7 +22,7 @@ Ledger = Counter[tuple[str, tuple[int, ...], int]]
 
 
 class Wire:
-    """Joins ranks, and counts what they send.
+    """Joins ranks, and counts what they send. A dead wire delivers zeros.
 
     Attributes:
         steps: so far.
@@ -30,8 +30,9 @@ class Wire:
         messages: of each step, its (source, target, bytes).
     """
 
-    def __init__(self, num_ranks: int) -> None:
+    def __init__(self, num_ranks: int, dead: bool = False) -> None:
         self.steps = 0
+        self.dead = dead
         self.sent = [0] * num_ranks
         self.messages: list[list[tuple[int, int, int]]] = []
 
@@ -41,7 +42,8 @@ class Wire:
         self.messages.append([(a, b, one.nbytes) for (a, b), one in messages.items()])
         for (source, _), one in messages.items():
             self.sent[source] += one.nbytes
-        return {key: np.array(one) for key, one in messages.items()}
+        deliver = np.zeros_like if self.dead else np.array
+        return {key: deliver(one) for key, one in messages.items()}
 
 
 def draw(num_ranks: int, length: int, seed: int = 0) -> list[Array]:

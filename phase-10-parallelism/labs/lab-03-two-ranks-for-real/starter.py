@@ -74,7 +74,7 @@ class Split:
 
 @dataclass(frozen=True)
 class Step:
-    """Given: what a step computes: T tokens, and R rows of logits, which may be 0."""
+    """Given: what a step computes: T tokens, and R rows of logits. Where R is 0, no logits are gathered."""
 
     num_tokens: int
     num_logits: int
@@ -109,10 +109,10 @@ def weight_shapes(model: Model, split: Split, rank: int) -> dict[str, Shape]:
 
     A weight's shape is (outputs, inputs). Returns, by name:
 
-    - `qkv_proj`: q, k and v one behind the other, of the heads that the rank has;
+    - `qkv_proj`: q, k and v concatenated, of the heads that the rank has;
     - `o_proj`;
-    - `vocabulary`: the embedding, and in another stage the LM head. A rank in between has none: no entry;
-    - a dense model's `gate_up_proj`, gate and up one behind the other, and `down_proj`;
+    - `vocabulary`: the embedding, and in another stage the LM head. Stages in between have none: no entry;
+    - a dense model's `gate_up_proj`, gate and up concatenated, and `down_proj`;
     - in their place, with experts, `w13` and `w2`: gate and up, and down, of all experts that the rank has,
       with the number of experts as first axis.
     """
@@ -148,8 +148,8 @@ def step_calls(model: Model, split: Split, rank: int, step: Step) -> Calls:
     """What one rank puts on the wire in one step. Where tp is 1, nothing is reduced or gathered.
 
     Hidden states are (T, hidden size), a rank's logits (R, its rows of the vocabulary). What a stage hands
-    over is flat: each of its ranks sends its share, of shape (T * hidden size / tp,), and the stage behind
-    gathers shares of that shape.
+    over is flat: each of its ranks sends its share, of shape (T * hidden size / tp,), and the next stage's
+    ranks gather shares of that shape. A call that is not made has no entry.
     """
     raise NotImplementedError
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
 from types import ModuleType
 from typing import Any
 
@@ -32,35 +34,53 @@ def in_words(calls: Any) -> str:
     lines = [
         f"{n} x {kind} {shape} of {size} bytes" for (kind, shape, size), n in sorted(calls.items())
     ]
-    return "; ".join(lines) or "no calls"
+    return "; ".join(lines)
 
 
-def check_calls(lab: ModuleType, model: Any, split: Any, step: Any, calls: list[Any]) -> None:
-    """Fails where a rank's calls in a step are not as predicted."""
+def calls_apart(lab: ModuleType, model: Any, split: Any, step: Any, calls: Iterable[Any]) -> str:
+    """The first rank whose calls in a step are not as predicted, and how they differ; or nothing."""
     for rank, seen in enumerate(calls):
         said = lab.step_calls(model, split, rank, step)
-        apart = f"only you say: {in_words(said - seen)}; you lack: {in_words(seen - said)}"
-        assert said == seen, (
-            f"tp {split.tp}, pp {split.pp}, {step.num_tokens} tokens, {step.num_logits} rows of logits, "
-            f"rank {rank}: {apart}"
-        )
+        sides = (("only you say: ", said - seen), ("you lack: ", seen - said))
+        apart = "; ".join(f"{begin}{in_words(some)}" for begin, some in sides if some)
+        if apart:
+            return (
+                f"tp {split.tp}, pp {split.pp}, {step.num_tokens} tokens, {step.num_logits} rows of "
+                f"logits, rank {rank}: {apart}"
+            )
+    return ""
+
+
+def check_step_calls_first(lab: ModuleType, name: str) -> None:
+    """Fails where `step_calls` is wrong about a run of vLLM's: what builds on it cannot be right then."""
+    one = RUNS[name]
+    model, split = make(lab, support.MODELS[one["model"]][1], one["split"])
+    for tokens, logits, calls in support.steps_of(one):
+        apart = calls_apart(lab, model, split, lab.Step(tokens, logits), calls)
+        assert not apart, f"this builds on step_calls, which differs from vLLM: {apart}"
+
+
+def names_apart(owner: str, right: Iterable[str], said: Iterable[str]) -> str:
+    """Names that only one side has; or nothing."""
+    sides = ((f"only {owner} has", {*right} - {*said}), ("only you have", {*said} - {*right}))
+    return "; ".join(
+        f"{begin} {', '.join(sorted(map(repr, some)))}" for begin, some in sides if some
+    )
 
 
 def test_the_predictions_hold(lab: ModuleType) -> None:
     """Your answers to the six questions hold, before anything is run."""
     facts: dict[str, tuple[Any, str]] = {
         "sums": ([5, 4], "How many sums does a layer have, and what else is summed, on which stage?"),
-        "a chunk": ([9, 921600], "What of a call changes with the number of tokens?"),
+        "a chunk": ([9, 921600], "Count as for one stage of four layers. Only bytes grow with the tokens."),
         "experts": ([9, 9], "What does a rank have of the layer's result, and who needs all of it?"),
         "capacity": (40960, "Whose blocks are they, and what of a block does each worker store?"),
-        "answers": (2, "Which ranks have logits?"),
-        "no power": ("about a minute", "What tells the first node, when no connection is closed?"),
+        "answers": (2, "Which stage has logits, and which is its first rank?"),
+        "no power": ("about a minute", "How long is it until Ray has missed several answers?"),
     }  # fmt: skip
     said = lab.predictions()
-    apart = sorted(facts.keys() ^ said.keys())
-    assert not apart, (
-        f"six questions; these are in one of the README and your answers only: {apart}"
-    )
+    apart = names_apart("the README", facts, said)
+    assert not apart, f"six questions: {apart}"
     for name, (fact, ask) in facts.items():
         wrong = wrong_in(said[name], fact)
         assert not wrong, f"{name}: {wrong}. {ask}"
@@ -76,10 +96,8 @@ def test_shapes_are_vllms(lab: ModuleType, name: str) -> None:
     model, split = make(lab, support.MODELS[one["model"]][1], one["split"])
     for rank, worker in enumerate(one["workers"]):
         said, held = lab.weight_shapes(model, split, rank), support.held(worker)
-        apart = sorted(said.keys() ^ held.keys())
-        assert not apart, (
-            f"{name}, rank {rank}: in one of vLLM's worker and your answer only: {apart}"
-        )
+        apart = names_apart("vLLM's worker", held, said)
+        assert not apart, f"{name}, rank {rank}, stage {split.stage(rank)} of {split.pp}: {apart}"
         for weight, shape in held.items():
             got = tuple(said[weight])
             assert got == shape, f"{name}, rank {rank}: {weight} is {shape}, and you say {got}"
@@ -89,6 +107,18 @@ def test_shapes_are_vllms(lab: ModuleType, name: str) -> None:
         )
         got = tuple(lab.kv_cache_shape(model, split, one["blocks"], support.BLOCK_SIZE))
         assert got == tuple(shape), f"{name}: a layer's cache is {tuple(shape)}, and you say {got}"
+
+
+def test_shapes_of_wide_heads(lab: ModuleType) -> None:
+    """A head's size need not be the hidden size divided by the heads: here 4 heads of 48, hidden size 128."""
+    model, split = make(lab, support.TINY | {"head_dim": 48}, {"tp": 2})
+    said = lab.weight_shapes(model, split, 1)
+    for weight, shape in (("qkv_proj", (192, 128)), ("o_proj", (128, 96))):
+        got = tuple(said[weight])
+        assert got == shape, f"head_dim 48, tp 2: {weight} is {shape}, and you say {got}"
+    shape = (2, 10, 1, 16, 48)
+    got = tuple(lab.kv_cache_shape(model, split, 10, 16))
+    assert got == shape, f"head_dim 48, tp 2: a layer's cache is {shape}, and you say {got}"
 
 
 @pytest.mark.parametrize("name", [name for name in SPLITS if "memory" in RUNS[name]])
@@ -133,7 +163,8 @@ def test_who_answers(lab: ModuleType) -> None:
         assert got == one["output_rank"], (
             f"{name}: rank {one['output_rank']} answers, and you say {got}"
         )
-    assert lab.output_rank(lab.Split(4, 3)) == 8, "tp 4, pp 3: which ranks are in the last stage?"
+    got = lab.output_rank(lab.Split(4, 3))
+    assert got == 8, f"tp 4, pp 3: rank 8 answers, and you say {got}"
 
 
 # ---- what it sends -------------------------------------------------------------------------------
@@ -145,15 +176,34 @@ def test_calls_are_vllms(lab: ModuleType, name: str) -> None:
     one = RUNS[name]
     model, split = make(lab, support.MODELS[one["model"]][1], one["split"])
     for tokens, logits, calls in support.steps_of(one):
-        check_calls(lab, model, split, lab.Step(tokens, logits), calls)
+        apart = calls_apart(lab, model, split, lab.Step(tokens, logits), calls)
+        assert not apart, apart
 
 
 def test_calls_are_the_engines(lab: ModuleType) -> None:
     """The same with `mini_vllm`'s four ranks, which make no logits for a prompt that goes on."""
     model, split = make(lab, support.TINY, {"tp": 2, "pp": 2})
-    played = support.played("tiny-llama", 2, 2, 1)
+    played = support.played("tiny-llama", 2, 2, 2)
+    assert min(logits for _, logits, _ in played) == 0, (
+        "the lab's own run has no step without logits"
+    )
     for tokens, logits, calls in played:
-        check_calls(lab, model, split, lab.Step(tokens, logits), calls)
+        apart = calls_apart(lab, model, split, lab.Step(tokens, logits), calls)
+        assert not apart, apart
+
+
+@pytest.mark.parametrize("logits", [3, 0], ids=["3 rows of logits", "no logits"])
+def test_calls_of_uneven_stages(lab: ModuleType, logits: int) -> None:
+    """Stages of 2, 3 and 2 layers, with four ranks each; where R is 0, no logits are gathered."""
+    model, split = make(lab, *THREE_STAGES)
+    sums, shares = ("all_reduce", (10, 128), 5120), ((320,), 1280)
+    send, gather = ("send", *shares), ("all_gather", *shares)
+    stages = [{sums: 5, send: 2}, {sums: 6, gather: 2, send: 2}, {sums: 4, gather: 2}]
+    if logits:
+        stages[2]["all_gather", (3, 80), 960] = 1
+    calls = [Counter(stages[split.stage(rank)]) for rank in range(split.world_size)]
+    apart = calls_apart(lab, model, split, lab.Step(10, logits), calls)
+    assert not apart, f"7 layers, {apart}"
 
 
 def test_calls_of_noors_model(lab: ModuleType) -> None:
@@ -192,6 +242,7 @@ def test_vllms_split_is_read(lab: ModuleType) -> None:
         split = support.make_split(lab, one["split"])
         if split.world_size == 1:
             continue
+        check_step_calls_first(lab, name)
         model = lab.Model(**support.MODELS[one["model"]][1])
         tokens, logits, calls = support.steps_of(one)[-1]
         got = lab.read_split(model, lab.Step(tokens, logits), calls)
@@ -209,16 +260,43 @@ def test_no_split_makes_these_calls(lab: ModuleType) -> None:
     assert got is None, f"calls of 4 tokens in a step of 5: no split makes them, and you read {got}"
 
 
+def test_every_call_of_every_rank_counts(lab: ModuleType) -> None:
+    """Where one rank makes one call fewer than any split says, that is refused with a ValueError, too."""
+    model, split = make(lab, support.TINY, {"tp": 2, "pp": 2})
+    step = lab.Step(4, 3)
+    plain = [lab.step_calls(model, split, rank, step) for rank in range(4)]
+    for rank, mine in enumerate(plain):
+        for call in mine:
+            calls = [each.copy() for each in plain]
+            calls[rank].subtract([call])
+            try:
+                got = lab.read_split(model, step, [+each for each in calls])
+            except ValueError:  # in words of its own
+                got = None
+            assert got is None, (
+                f"tp 2, pp 2, but rank {rank} lacks one {call[0]} of shape {call[1]}: "
+                f"no split makes these calls, and you read {got}"
+            )
+
+
 ODD = {
     "embedding not summed": "EMBEDDING", "o_proj not summed": "HALF_LAYERS",
     "prompt logprobs": "MORE_LOGITS", "handed over whole": "WHOLE",
 }  # fmt: skip
 
 
+def quoted(texts: Iterable[str]) -> str:
+    """Some of the five texts, to be read."""
+    return " and ".join(sorted(map(repr, texts)))
+
+
 @pytest.mark.parametrize("name", [*SPLITS, *ODD])
 def test_what_vllms_calls_tell(lab: ModuleType, name: str) -> None:
     """You name what vLLM was told, or what was broken in it; and that nothing is odd where nothing is."""
     one = RUNS[name]
+    plain = next(other for other in SPLITS if (RUNS[other]["split"], RUNS[other]["model"])
+                 == (one["split"], one["model"]))  # fmt: skip
+    check_step_calls_first(lab, plain)
     model, split = make(lab, support.MODELS[one["model"]][1], one["split"])
     found = set()
     for tokens, logits, calls in support.steps_of(one):
@@ -226,13 +304,21 @@ def test_what_vllms_calls_tell(lab: ModuleType, name: str) -> None:
     wanted = {getattr(lab, ODD.get(name, "AS_PREDICTED"))}
     if name == "prompt logprobs":  # steps without a prompt are as usual
         wanted.add(lab.AS_PREDICTED)
-    assert found == wanted, f"{name}: {sorted(wanted)} is to be found, and you find {sorted(found)}"
+    got, expected = quoted(found), quoted(wanted)
+    assert got == expected, f"{name}: {expected}, and you find {got}"
 
 
-def test_what_is_odd_in_a_pipeline(lab: ModuleType) -> None:
-    """Each of the four, with three stages of four ranks, where a rank sees only a part of it."""
-    model, split = make(lab, *THREE_STAGES)
+@pytest.mark.parametrize(
+    ("sizes", "parts"),
+    [THREE_STAGES, (support.TINY, {"tp": 2, "pp": 3})],
+    ids=["stages of 2, 3 and 2 layers", "stages of 1, 2 and 1 layers"],
+)
+def test_what_is_odd_in_a_pipeline(lab: ModuleType, sizes: Any, parts: Ints) -> None:
+    """Each of the four, with three stages, where a rank sees only a part of it."""
+    model, split = make(lab, sizes, parts)
     step = lab.Step(10, 3)
+    tp, rows = split.tp, 320 // split.tp
+    last = split.world_size - tp
     ranks = range(split.world_size)
     plain = [lab.step_calls(model, split, rank, step) for rank in ranks]
     states = ("all_reduce", (10, 128), 10 * 128 * 4)
@@ -243,23 +329,25 @@ def test_what_is_odd_in_a_pipeline(lab: ModuleType) -> None:
         calls.update(extra)
         return +calls
 
-    share = (320,), 1280
+    share = (1280 // tp,), 5120 // tp
     cases = {
         "AS_PREDICTED": plain,
-        "EMBEDDING": [changed(r, {states: int(r < 4)}, {}) for r in ranks],
+        "EMBEDDING": [changed(r, {states: int(r < tp)}, {}) for r in ranks],
         "HALF_LAYERS": [changed(r, {states: len(lab.layers_of(model, split, r))}, {}) for r in ranks],
         "MORE_LOGITS": [
-            changed(r, {("all_gather", (3, 80), 960): 1}, {("all_gather", (10, 80), 3200): 1})
-            if r >= 8 else plain[r] for r in ranks
+            changed(
+                r, {("all_gather", (3, rows), 12 * rows): 1}, {("all_gather", (10, rows), 40 * rows): 1},
+            )
+            if r >= last else plain[r] for r in ranks
         ],
         "WHOLE": [
             changed(
-                r, {("all_gather", *share): 2 * int(r >= 4), ("send", *share): 2 * int(r < 8)},
-                {("send", (10, 128), 5120): 2} if r < 8 else {},
+                r, {("all_gather", *share): 2 * int(r >= tp), ("send", *share): 2 * int(r < last)},
+                {("send", (10, 128), 5120): 2} if r < last else {},
             )
             for r in ranks
         ],
     }  # fmt: skip
     for name, calls in cases.items():
         got, wanted = lab.diagnose(model, split, step, calls), getattr(lab, name)
-        assert got == wanted, f"{wanted!r} is what is odd, and you find {got!r}"
+        assert got == wanted, f"tp {tp}, pp {split.pp}: {wanted!r}, and you find {got!r}"

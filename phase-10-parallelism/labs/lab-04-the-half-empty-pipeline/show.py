@@ -20,7 +20,6 @@ ROWS = (
     "four unequal",
     "four, 2 slots",
     "four, 4 stages",
-    "a long prompt",
     "long prompts",
 )
 

@@ -52,7 +52,7 @@ class BatchQueue:
     def step(self) -> list[Any] | None:
         """One turn of the loop, by the README's rules.
 
-        How many tokens a schedule has says `scheduler_output.total_num_scheduled_tokens`.
+        `scheduler_output.total_num_scheduled_tokens` is the number of tokens in a schedule.
 
         Returns:
             What `update_from_output` returned, or None if this turn took nothing in.
@@ -74,7 +74,8 @@ def hold_back(scheduler: Any, stages: int) -> tuple[list[Any], int]:
         stages: of the pipeline.
 
     Returns:
-        Running requests that this schedule must leave out, and how many waiting ones it may admit at most.
+        A list of the running requests that this schedule must leave out, and how many waiting ones it may
+        admit at most, 0 or more.
         `([], 1000)` is vLLM's own rule: all that fits.
     """
     raise NotImplementedError

@@ -214,8 +214,9 @@ def settings(work: Workload) -> dict[str, Any]:
 def play(lab: Any, work: Workload, cost: str = "flat", spread: bool = False) -> Played:
     """Serve a workload through `lab.BatchQueue`; with `spread`, by `lab.hold_back`, too."""
     parts = EngineParts()
+    wrong: list[str] = []
     if spread:
-        made = make_scheduler(Scheduler, lab.hold_back, work.stages)
+        made = make_scheduler(Scheduler, checked(lab.hold_back, wrong), work.stages)
         parts = EngineParts(scheduler=made)
     engine = LLMEngine(_model(), EngineConfig(num_gpu_blocks=128, **settings(work)), parts=parts)
     core: Any = engine.engine_core
@@ -225,6 +226,7 @@ def play(lab: Any, work: Workload, cost: str = "flat", spread: bool = False) -> 
     core.batch_queue = ()  # not None: the loop's body is the other one
     core.step_with_batch_queue = lambda: queue.step() or []
     played = serve(engine, core.scheduler, lambda: len(queue), SamplingParams, work)
+    assert not wrong, wrong[0]
     played.busy, played.ticks = stages.busy, stages.now
     return played
 
@@ -282,6 +284,38 @@ def serve(
 
 
 # ---- the rule in a scheduler -----------------------------------------------------------------------
+
+
+def checked(hold_back: Callable[[Any, int], Any], wrong: list[str]) -> Callable[[Any, int], Any]:
+    """`hold_back`; an answer that cannot be carried out is put into `wrong`, and all that fits is scheduled.
+
+    It is not refused at once: the queue calls `schedule()`, and would be blamed for the rule's answer.
+    """
+
+    def ask(scheduler: Any, stages: int) -> Any:
+        answer = hold_back(scheduler, stages)
+        said = _what_is_wrong(answer, scheduler.running)
+        if said:
+            wrong.append(said)
+            return [], TURNS
+        return answer
+
+    return ask
+
+
+def _what_is_wrong(answer: Any, running: list[Any]) -> str:
+    """Why an answer of `hold_back` cannot be carried out; "" if it can."""
+    if not isinstance(answer, tuple | list) or len(answer) != 2:
+        return f"hold_back returned {answer!r}, and not a list and a number"
+    held, admit = answer
+    if not isinstance(held, list | tuple):
+        return f"hold_back returned {held!r} first, and not a list of requests"
+    known = {id(request) for request in running}
+    if not all(id(request) in known for request in held):
+        return "hold_back holds back a request that is not running"
+    if not isinstance(admit, int) or admit < 0:
+        return f"hold_back returned {admit!r} as the number of waiting requests to admit"
+    return ""
 
 
 @contextmanager

@@ -52,7 +52,7 @@ def check_schedules(got: list[list[Any]], vllms: list[list[Any]]) -> None:
     """Fails at the first call of `schedule()` that is not vLLM's."""
     for call, (mine, theirs) in enumerate(zip(got, vllms, strict=False)):
         assert mine[0] == theirs[0], (
-            f"call {call} of schedule() comes with {mine[0]} in flight; in vLLM there are {theirs[0]}"
+            f"call {call} of schedule() comes with {mine[0]} in flight; in vLLM with {theirs[0]}"
         )
         assert mine[1] == theirs[1], f"call {call} schedules {mine[1]}; in vLLM it is {theirs[1]}"
     assert len(got) == len(vllms), f"{len(got)} calls of schedule(); vLLM makes {len(vllms)}"
@@ -60,14 +60,14 @@ def check_schedules(got: list[list[Any]], vllms: list[list[Any]]) -> None:
 
 @pytest.mark.parametrize("name", support.WORKLOADS)
 def test_the_schedules_are_vllms(lab: ModuleType, name: str) -> None:
-    """What is in flight before each call, what it schedules and the tokens are those of real vLLM."""
+    """`step` goes as in real vLLM: what is in flight before each call, what it schedules, the tokens."""
     played = served(lab, name, cost="flat", spread=False)
     check_schedules(played.pattern(), RECORDED[name]["schedules"])
     assert played.tokens == RECORDED[name]["tokens"], "the tokens are not vLLM's"
 
 
 def test_a_full_pipeline_has_no_holes(lab: ModuleType) -> None:
-    """Two requests a step apart keep both stages busy: no turn waits while there is room."""
+    """`step` does not wait while there is room: two requests a step apart keep both stages busy."""
     played = served(lab, "two apart", cost="flat", spread=False)
     drawn = support.draw(played)
     assert played.ticks == 17, (
@@ -76,7 +76,7 @@ def test_a_full_pipeline_has_no_holes(lab: ModuleType) -> None:
 
 
 def test_a_turn_that_only_fills_says_none(lab: ModuleType) -> None:
-    """None while the queue has room, then what the oldest step brought, and None where nothing is left."""
+    """`step` returns None while there is room, else what the oldest step brought; None if none is left."""
     told: list[Any] = []
 
     class Noting(lab.BatchQueue):  # type: ignore[misc, name-defined]
@@ -152,7 +152,7 @@ def test_what_is_left_is_split_again(lab: ModuleType) -> None:
 
 
 def test_no_request_starves(lab: ModuleType) -> None:
-    """All start in the first schedules, and then each has its turn: one schedule per stage, and its next."""
+    """All start in the first p schedules of p stages, and after that none sits out p in a row."""
     for name, work in {**SPLITS, "five, 3 stages": Workload((4,) * 5, stages=3)}.items():
         if work.max_num_seqs < len(work.prompts):
             continue  # they wait for a slot
@@ -188,12 +188,30 @@ def test_spread_requests_stay_spread(lab: ModuleType) -> None:
 
 @pytest.mark.parametrize("first", [2, 5])
 def test_late_requests_join_evenly(lab: ModuleType, first: int) -> None:
-    """Others come while some are running: they are admitted where a schedule has less than its share."""
+    """Others come while some are running: they start soon, and no schedule has more than half of all."""
     played = served(lab, "late", Workload((4,) * 6, first=first))
     for call, (_, given) in enumerate(played.schedules):
         assert len(given) <= 3, (
             f"{first} requests come first, {6 - first} later. Call {call} schedules {len(given)} of the 6, "
             f"and a stage's share is 3: {list(given)}"
+        )
+    working = [given for _, given in played.schedules if given]
+    for name in support.NAMES:
+        start = next(i for i, given in enumerate(working) if name in given)
+        assert start < 4, (
+            f"{first} requests come first, {6 - first} two steps later. {name} starts in schedule {start}, "
+            "counted from 0, of those with tokens; by schedule 3 all can have started"
+        )
+
+
+@pytest.mark.parametrize("prompt", [24, 40])
+def test_prompts_in_chunks_are_split_too(lab: ModuleType, prompt: int) -> None:
+    """A request whose prompt comes in chunks is one of a schedule's requests, like one that decodes."""
+    work = Workload((prompt,) * 4, max_num_batched_tokens=32)
+    for call, (_, given) in enumerate(served(lab, "chunks", work).schedules):
+        assert len(given) <= 2, (
+            f"prompts of {prompt}, a budget of 32: call {call} schedules {len(given)} of the 4 requests, and "
+            f"a stage's share is 2: {given}"
         )
 
 
@@ -224,13 +242,13 @@ def test_the_lower_bound(
 ) -> None:
     """The larger of what a stage has to do and what the longest request takes alone."""
     got = lab.lower_bound(lengths, stages)
-    assert got == least, f"{lengths} on {stages} stages: {least} ticks at least, not {got}"
+    right = got == least  # not in the assert: the grade would print both numbers a second time
+    assert right, f"{lengths} on {stages} stages: {least} ticks at least, not {got}"
 
 
 def test_nothing_goes_below_it(lab: ModuleType) -> None:
-    """Every recorded workload takes at least as long, with the rule and without."""
+    """Every recorded workload takes at least as long."""
     for name, work in support.WORKLOADS.items():
         bound = lab.lower_bound(work.lengths(), work.stages)
-        for spread in (False, True):
-            ticks = served(lab, name, spread=spread).ticks
-            assert ticks >= bound, f"{name} takes {ticks} ticks, fewer than your bound of {bound}"
+        ticks = served(lab, name, spread=False).ticks
+        assert ticks >= bound, f"{name} takes {ticks} ticks, fewer than your bound of {bound}"

@@ -20,7 +20,7 @@ class Sizes:
         world: ranks in all, a multiple of dp * pp * pcp * tp.
         tp, pp, pcp, dcp, dp: the sizes of tensor, pipeline, prefill context, decode context and data
             parallelism. dcp divides tp.
-        is_moe: the model is a mixture of experts.
+        is_moe: the model is a mixture of experts. If not, dp is 1: each copy has a world of its own.
     """
 
     world: int
@@ -30,6 +30,10 @@ class Sizes:
     dcp: int = 1
     dp: int = 1
     is_moe: bool = False
+
+    def __post_init__(self) -> None:
+        if self.dp > 1 and not self.is_moe:
+            raise ValueError("each copy of a dense model has a world of its own, in which dp is 1")
 
 
 @dataclass(frozen=True)

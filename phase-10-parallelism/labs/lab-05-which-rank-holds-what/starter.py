@@ -20,7 +20,7 @@ class Sizes:
         world: ranks in all, a multiple of dp * pp * pcp * tp.
         tp, pp, pcp, dcp, dp: the sizes of tensor, pipeline, prefill context, decode context and data
             parallelism. dcp divides tp.
-        is_moe: the model is a mixture of experts.
+        is_moe: the model is a mixture of experts. If not, dp is 1: each copy has a world of its own.
     """
 
     world: int
@@ -30,6 +30,10 @@ class Sizes:
     dcp: int = 1
     dp: int = 1
     is_moe: bool = False
+
+    def __post_init__(self) -> None:
+        if self.dp > 1 and not self.is_moe:
+            raise ValueError("each copy of a dense model has a world of its own, in which dp is 1")
 
 
 @dataclass(frozen=True)
@@ -107,12 +111,13 @@ def stages(num_layers: int, pp: int, partition: str | None = None) -> list[range
     """The layers of each stage.
 
     Every stage gets `num_layers // pp`. What is left, fewer than pp, is given out one layer each: first to
-    the last stage but one, then to the one before it, and so on.
+    the second-to-last stage, then to the one before it, and so on.
 
     Args:
         partition: `VLLM_PP_LAYER_PARTITION`, such as `"19,20,20,21"`: the counts themselves.
 
-    Raises ValueError if `partition` is not `pp` whole numbers that add up to `num_layers`.
+    Raises ValueError if `partition` is not `pp` whole numbers that add up to `num_layers`. Like vLLM, do
+    not check more than that: a stage may be given 0 layers, and even a negative number is let through.
     """
     raise NotImplementedError
 

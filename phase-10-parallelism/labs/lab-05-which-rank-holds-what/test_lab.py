@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import cache
 from types import ModuleType
 from typing import Any
@@ -36,7 +37,7 @@ def test_the_predictions_hold(lab: ModuleType) -> None:
     said = lab.predictions()
     apart = sorted(facts.keys() ^ said.keys())
     assert not apart, (
-        f"eight questions; these stand in one of the README and your answers only: {apart}"
+        f"eight questions; the README and your answers do not both have these: {apart}"
     )
     for name, (fact, ask) in facts.items():
         wrong = wrong_in(said[name], fact)
@@ -65,8 +66,8 @@ def test_the_layout(lab: ModuleType) -> None:
     for split in SPLITS:
         found = np.asarray(lab.layout(sizes_of(lab, split)))
         inside = (split.dp, split.pp, split.pcp, split.tp)
-        shape = (split.world // np.prod(inside), *inside)
-        assert found.shape == shape, f"{support.words(split)}: {shape}, not {found.shape}"
+        shape = (split.world // math.prod(inside), *inside)
+        assert found.shape == shape, f"{support.words(split)}: {shape}; yours {found.shape}"
         assert found.ravel().tolist() == list(range(split.world)), (
             f"{support.words(split)}: the ranks count up along the last axis, then along the one before"
         )
@@ -93,9 +94,9 @@ def test_groups_are_vllms(lab: ModuleType, kind: str) -> None:
 def test_a_dense_model_has_no_expert_groups(lab: ModuleType) -> None:
     """The kinds of groups are six for a mixture of experts, else five."""
     for is_moe in (True, False):
-        found = lab.groups(lab.Sizes(8, tp=4, dp=2, is_moe=is_moe))
+        found = lab.groups(lab.Sizes(8, tp=4, pp=2, is_moe=is_moe))
         kinds = [kind for kind in support.KINDS if kind != "ep" or is_moe]
-        assert sorted(found) == sorted(kinds), f"is_moe {is_moe}: {kinds}, not {list(found)}"
+        assert sorted(found) == sorted(kinds), f"is_moe {is_moe}: {kinds}; yours {list(found)}"
 
 
 def test_a_place_is_a_number_in_each_group(lab: ModuleType) -> None:
@@ -123,13 +124,15 @@ NAMES: list[tuple[dict[str, Any], int, bool, str]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("fields", "rank", "expert_parallel", "name"), NAMES)
+@pytest.mark.parametrize(
+    ("fields", "rank", "expert_parallel", "name"), NAMES, ids=[name for *_, name in NAMES]
+)
 def test_names_in_the_log(
     lab: ModuleType, fields: dict[str, Any], rank: int, expert_parallel: bool, name: str
 ) -> None:
     """How a worker's lines begin."""
     found = lab.worker_name(lab.Sizes(**fields), rank, expert_parallel)
-    assert found == name, f"{fields}, rank {rank}: {name}, not {found}"
+    assert found == name, f"{fields}, rank {rank}: {name}; yours {found}"
 
 
 # ---- who holds what --------------------------------------------------------------------------------
@@ -144,7 +147,7 @@ def test_the_layers_of_the_stages(lab: ModuleType) -> None:
             f"{layers} layers on {pp} stages: {[len(stage) for stage in want]}; yours "
             f"{[len(stage) for stage in found]}"
         )
-        assert found == want, f"{layers} layers on {pp} stages: {want}, not {found}"
+        assert found == want, f"{layers} layers on {pp} stages: {want}; yours {found}"
 
 
 def test_layers_by_hand(lab: ModuleType) -> None:
@@ -153,20 +156,31 @@ def test_layers_by_hand(lab: ModuleType) -> None:
         "1,3": [range(1), range(1, 4)],
         "3, 1": [range(3), range(3, 4)],
         "2,2": [range(2), range(2, 4)],
+        "0,4": [range(0), range(4)],
+        "-1,5": [range(0), range(-1, 4)],  # vLLM takes it, too
     }.items():
         found = list(lab.stages(4, 2, partition))
-        assert found == want, f"{partition!r} for 4 layers on 2 stages: {want}, not {found}"
+        assert found == want, f"{partition!r} for 4 layers on 2 stages: {want}; yours {found}"
     for partition in ("4", "1,2,1", "1,2", "2,3", "two,two", ""):
         try:
             found = lab.stages(4, 2, partition)
         except ValueError:
             continue
         pytest.fail(
-            f"{partition!r} does not give 4 layers to 2 stages: a ValueError, not {list(found)}"
+            f"{partition!r} does not give 4 layers to 2 stages: a ValueError; yours returns {list(found)}"
         )
 
 
 TINY = {"num_layers": 4, "num_kv_heads": 2, "head_dim": 32, "vocab_size": 264}
+
+
+def box_words(box: Any) -> str:
+    """The first and the last of the rows that a rank keeps, and of the columns, in words."""
+    if box is None:
+        return "none of it"
+    ends = [int(end) for part in box for end in (part.start, part.stop)]
+    rows = f"rows {ends[0]} to {ends[1] - 1}"
+    return rows if len(ends) == 2 else f"{rows}, columns {ends[2]} to {ends[3] - 1}"
 
 
 def server_words(server: dict[str, Any]) -> str:
@@ -175,7 +189,9 @@ def server_words(server: dict[str, Any]) -> str:
     return words + (", tied" if server["tied"] else "")
 
 
-@pytest.mark.parametrize("number", range(len(RECORDED)))
+@pytest.mark.parametrize(
+    "number", range(len(RECORDED)), ids=[server_words(one["server"]) for one in RECORDED]
+)
 def test_holds_what_vllms_workers_hold(lab: ModuleType, number: int) -> None:
     """Rows and columns of every tensor, on each rank of a real server."""
     server, ranks = RECORDED[number]["server"], RECORDED[number]["ranks"]
@@ -186,19 +202,51 @@ def test_holds_what_vllms_workers_hold(lab: ModuleType, number: int) -> None:
     for rank, kept in enumerate(ranks):
         for name, shape in support.shapes(server["tied"]).items():
             box = lab.holds(name, shape, model, sizes, rank, server["partition"])
-            found = (
-                None if box is None else [end for part in box for end in (part.start, part.stop)]
+            ends = kept.get(name)
+            want = None if ends is None else tuple(map(range, ends[::2], ends[1::2]))
+            assert box == want, (
+                f"{server_words(server)}, rank {rank}, {name}: vLLM's worker has {box_words(want)}; yours "
+                f"{box_words(box)}"
             )
-            want = kept.get(name)
-            assert found == want, (
-                f"{server_words(server)}, rank {rank}, {name}: vLLM's worker has "
-                f"{'none of it' if want is None else want}; yours {found}"
+
+
+def test_every_layer_has_its_stage(lab: ModuleType) -> None:
+    """A layer's number may have two digits: Llama-3-70B's 80 layers on four stages of two ranks."""
+    sizes, shape = lab.Sizes(8, tp=2, pp=4), (28_672, 8192)
+    model = lab.Model(80, 8, 128, 128_256)
+    for layer in range(80):
+        name = f"model.layers.{layer}.mlp.up_proj.weight"
+        having = [rank for rank in range(8) if lab.holds(name, shape, model, sizes, rank)]
+        want = [layer // 20 * 2, layer // 20 * 2 + 1]
+        assert having == want, (
+            f"80 layers, tp 2, pp 4: ranks {want} have layer {layer}; yours {having}"
+        )
+
+
+def test_a_tied_embedding_on_more_ranks(lab: ModuleType) -> None:
+    """Every rank of the first stage and of the last has its part of it, and none between them."""
+    model, name, shape = lab.Model(**TINY, tied=True), "model.embed_tokens.weight", (264, 128)
+    for fields in (
+        {"world": 3, "pp": 3},
+        {"world": 4, "tp": 2, "pp": 2},
+        {"world": 6, "tp": 2, "pp": 3},
+    ):
+        sizes = lab.Sizes(**fields)
+        for rank in range(sizes.world):
+            stage, number = divmod(rank, sizes.tp)
+            want = lab.share(name, shape, model, number, sizes.tp)
+            if 0 < stage < sizes.pp - 1:
+                want = None
+            box = lab.holds(name, shape, model, sizes, rank)
+            assert box == want, (
+                f"a tied model, {fields}: of the embedding rank {rank}, on stage {stage}, has "
+                f"{box_words(want)}; yours {box_words(box)}"
             )
 
 
 def test_copies_hold_the_same(lab: ModuleType) -> None:
-    """Ranks that differ in DP, PCP or the external copy only hold the same."""
-    sizes = lab.Sizes(64, tp=2, pp=4, pcp=2, dp=2)
+    """Ranks that differ only in DP, PCP or the external copy hold the same."""
+    sizes = lab.Sizes(64, tp=2, pp=4, pcp=2, dp=2, is_moe=True)
     model = lab.Model(**TINY)
     ranks = np.arange(64).reshape(2, 2, 4, 2, 2)
     for (copy, dp, stage, pcp, number), rank in np.ndenumerate(ranks):
@@ -207,7 +255,8 @@ def test_copies_hold_the_same(lab: ModuleType) -> None:
         found = lab.holds(name, shape, model, sizes, int(rank))
         assert found == want, (
             f"world 64, tp 2, pp 4, pcp 2, dp 2: rank {rank} is copy {copy}, DP {dp}, stage {stage}, PCP "
-            f"{pcp}, TP {number}; of layer {stage}'s up_proj it keeps {want}, yours {found}"
+            f"{pcp}, TP {number}; of layer {stage}'s up_proj it keeps {box_words(want)}; yours "
+            f"{box_words(found)}"
         )
 
 
@@ -215,12 +264,16 @@ WITH_EXPERTS: list[dict[str, int]] = [
     {"world": 8, "tp": 4, "dp": 2},
     {"world": 16, "tp": 2, "pp": 2, "pcp": 2, "dp": 2},
     {"world": 6, "tp": 3, "dp": 2},
+    {"world": 8, "tp": 2, "dp": 2},
+    {"world": 16, "tp": 2, "pp": 2, "dp": 2},
 ]
 
 
-@pytest.mark.parametrize("fields", WITH_EXPERTS)
+@pytest.mark.parametrize(
+    "fields", WITH_EXPERTS, ids=[support.words(support.Split(**one)) for one in WITH_EXPERTS]
+)
 def test_experts(lab: ModuleType, fields: dict[str, int]) -> None:
-    """A layer's experts are shared out over the ranks of the stage, whichever copy they are."""
+    """A layer's experts are shared out over the stage's ranks of one external copy, in rank order."""
     split = support.Split(**fields)
     for count in (160, 60, 8):
         for rank in range(split.world):
@@ -228,5 +281,5 @@ def test_experts(lab: ModuleType, fields: dict[str, int]) -> None:
             want = get_experts_of_rank(count, group.index(rank), len(group))
             found = lab.experts(count, sizes_of(lab, split), rank)
             assert found == want, (
-                f"{support.words(split)}: of {count} experts rank {rank} holds {want}, not {found}"
+                f"{support.words(split)}: of {count} experts rank {rank} holds {want}; yours {found}"
             )

@@ -45,12 +45,14 @@ def reports(lab: ModuleType) -> None:
     said = [lab.refuse(llama, a100, split(*one)) or "fits" for one in ((2,), (3,), (1, 3))]
     room = [lab.kv_tokens(llama, a100, split(*one)) for one in ((2,), (1, 3))]
     print(
-        f"5003   tp 2 {said[0]} ({room[0]:,} tokens), tp 3 {said[1]}, pp 3 {said[2]} ({room[1]:,})"
+        f"5003   Llama-3-70B, if 4 GB are enough for the rest: tp 2 {said[0]} ({room[0]:,} tokens), "
+        f"tp 3 {said[1]}, pp 3 {said[2]} ({room[1]:,})"
     )
     h100 = support.site_of(lab, "H100 servers")
     one, half = (lab.kv_tokens(llama, h100, split(tp)) for tp in (8, 4))
     print(
-        f"16011  Noor's 70B: tp 8 holds {one:,} tokens, twice tp 4 {2 * half:,}: {one - 2 * half:,} more"
+        f"16011  Noor's 70B, not the report's service: tp 8 holds {one:,} tokens, twice tp 4 {2 * half:,}: "
+        f"{one - 2 * half:,} more"
     )
     qwen, site = (
         of(lab, "qwen2.5-32b"),
@@ -63,7 +65,7 @@ def reports(lab: ModuleType) -> None:
     )
     fp8 = of(lab, "llama-3-70b", bytes_per_param=1)
     holds = lab.kv_tokens(fp8, h100, split(4)) / 3000
-    print(f"8089   fp8 on tp 4: {holds:.0f} requests of 3,000 tokens")
+    print(f"8089   fp8 weights on tp 4: {holds:.0f} requests of 3,000 tokens")
     chunk = [8192 / lab.step_seconds(fp8, h100, split(tp), 8192, 3, 8192) for tp in (4, 8)]
     print(
         f"       prompt tokens per second: two of tp 4 {2 * chunk[0]:,.0f}, one of tp 8 {chunk[1]:,.0f}"

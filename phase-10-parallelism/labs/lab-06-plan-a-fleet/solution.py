@@ -17,7 +17,7 @@ from mini_vllm.sim.hardware import Card, Link
 # ---- given ---------------------------------------------------------------------------------------
 
 UTILIZATION = 0.92
-"""Of a card's memory, what vLLM takes: its default `gpu_memory_utilization`."""
+"""The part of a card's memory that vLLM takes: its default `gpu_memory_utilization`."""
 NUMBER = 2
 """Bytes of a number in 16 bits: K and V, and whatever is sent."""
 
@@ -128,15 +128,6 @@ def settle(step: Callable[[int, int, float], float], demand: Demand, rate: float
     return Forecast(tpot, prefill + decode / 2 + wait, running)
 
 
-def forecast(model: Model, site: Site, split: Split, demand: Demand, replicas: int) -> Forecast:
-    """What each of so many replicas does with its part of the demand."""
-
-    def step(tokens: int, requests: int, kv: float) -> float:
-        return step_seconds(model, site, split, tokens, requests, kv)
-
-    return settle(step, demand, demand.rate / replicas)
-
-
 # ---- before you write anything -------------------------------------------------------------------
 
 
@@ -169,7 +160,7 @@ def kv_tokens(model: Model, site: Site, split: Split) -> int:
 
 
 def refuse(model: Model, site: Site, split: Split) -> str:
-    """Why this split is not to be had, in one word; "" if it is."""
+    """Why this split is impossible, in one word; "" if it is possible."""
     if model.heads % split.tp:
         return "heads"
     if max(model.kv_heads, split.tp) % min(model.kv_heads, split.tp):
@@ -204,6 +195,15 @@ def step_seconds(
         logits = requests * model.vocab / split.tp * NUMBER
         seconds += all_gather_s(site.link, split.tp, logits)
     return seconds
+
+
+def forecast(model: Model, site: Site, split: Split, demand: Demand, replicas: int) -> Forecast:
+    """Given: what each of so many replicas does with its part of the demand."""
+
+    def step(tokens: int, requests: int, kv: float) -> float:
+        return step_seconds(model, site, split, tokens, requests, kv)
+
+    return settle(step, demand, demand.rate / replicas)
 
 
 def holds(model: Model, site: Site, split: Split, demand: Demand, replicas: int) -> bool:

@@ -17,7 +17,7 @@ from mini_vllm.sim.hardware import Card, Link
 # ---- given ---------------------------------------------------------------------------------------
 
 UTILIZATION = 0.92
-"""Of a card's memory, what vLLM takes: its default `gpu_memory_utilization`."""
+"""The part of a card's memory that vLLM takes: its default `gpu_memory_utilization`."""
 NUMBER = 2
 """Bytes of a number in 16 bits: K and V, and whatever is sent."""
 
@@ -139,15 +139,6 @@ def settle(step: Callable[[int, int, float], float], demand: Demand, rate: float
     return Forecast(tpot, prefill + decode / 2 + wait, running)
 
 
-def forecast(model: Model, site: Site, split: Split, demand: Demand, replicas: int) -> Forecast:
-    """What each of so many replicas does with its part of the demand."""
-
-    def step(tokens: int, requests: int, kv: float) -> float:
-        return step_seconds(model, site, split, tokens, requests, kv)
-
-    return settle(step, demand, demand.rate / replicas)
-
-
 # ---- before you write anything -------------------------------------------------------------------
 
 
@@ -175,13 +166,13 @@ def kv_tokens(model: Model, site: Site, split: Split) -> int:
     All ranks have as many blocks as the fullest. It has its stage's share of the weights, by layers, of which
     each of `tp` ranks has an equal part; the embedding counts with the layers. A weight has
     `bytes_per_param`. The room is `UTILIZATION` of the card's `memory_bytes`, minus `site.reserved`, minus
-    these weights. Blocks need not be rounded.
+    these weights. Round down to whole tokens; blocks do not matter.
     """
     raise NotImplementedError
 
 
 def refuse(model: Model, site: Site, split: Split) -> str:
-    """Why this split is not to be had, in one word; "" if it is. The first of these that is broken:
+    """Why this split is impossible, in one word; "" if it is possible. The first of these that is broken:
 
     "heads": `tp` must divide the heads.
     "kv heads": `tp` must divide the KV heads, or be a multiple of them, so that each is there equally often.
@@ -201,11 +192,11 @@ def step_seconds(
 ) -> float:
     """Seconds of one step, through all stages.
 
-    Reading and computing overlap, so the longer of the two counts. A rank reads its share of all weights
-    (stage after stage), and of each token of KV what its heads have in all layers. The operations are 2 for
-    each weight and token, shared by `tp` ranks.
+    Reading and computing overlap, so the longer of the two counts. The step passes every stage, so what it
+    reads is divided by `tp` only, not by `pp`: the weights, and of each token of KV what a rank's heads have
+    in all layers. The operations are 2 for each weight and token, shared by `tp` ranks.
 
-    To this comes what is said, which does not overlap: `hand_over_s`; and with tp > 1, on `site.link`,
+    Add communication, which does not overlap: `hand_over_s`; and with tp > 1, on `site.link`,
     2 x layers + 1 sums, `all_reduce_s(site.card, site.link, tp, bytes)`, of an array of tokens x hidden
     numbers, and one gather, `all_gather_s(site.link, tp, bytes)`, to which a rank gives each request's logits
     for its part of the vocabulary. Numbers have `NUMBER` bytes.
@@ -216,11 +207,20 @@ def step_seconds(
     raise NotImplementedError
 
 
+def forecast(model: Model, site: Site, split: Split, demand: Demand, replicas: int) -> Forecast:
+    """Given: what each of so many replicas does with its part of the demand."""
+
+    def step(tokens: int, requests: int, kv: float) -> float:
+        return step_seconds(model, site, split, tokens, requests, kv)
+
+    return settle(step, demand, demand.rate / replicas)
+
+
 def holds(model: Model, site: Site, split: Split, demand: Demand, replicas: int) -> bool:
     """Whether so many replicas keep both limits, and have room for what they run.
 
     Room: for the requests that run on average and twice the square root of that, each with its whole prompt
-    and output.
+    and output. Whether the split is possible is not asked here.
     """
     raise NotImplementedError
 
@@ -231,7 +231,7 @@ def holds(model: Model, site: Site, split: Split, demand: Demand, replicas: int)
 def replicas_needed(model: Model, site: Site, split: Split, demand: Demand) -> int | None:
     """The least number of replicas that holds; None if no number does that the site has cards for.
 
-    `site.most_copies` says how many that are.
+    `site.most_copies` says how many that are. Whether the split is possible is not asked here either.
     """
     raise NotImplementedError
 
@@ -239,7 +239,7 @@ def replicas_needed(model: Model, site: Site, split: Split, demand: Demand) -> i
 def cheapest(model: Model, site: Site, demand: Demand) -> Plan | None:
     """The cheapest plan that holds; of equal prices, the one with the least TPOT. None if there is none.
 
-    Splits: `tp` up to a server's cards, `pp` as long as the site has tp x pp cards, without `ep`. The price
-    is that of all cards, per hour.
+    Splits: `tp` up to a server's cards, `pp` as long as the site has tp x pp cards, without `ep`, and none
+    that `refuse` refuses. The price is that of all cards, per hour.
     """
     raise NotImplementedError

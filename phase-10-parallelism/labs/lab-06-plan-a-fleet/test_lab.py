@@ -125,6 +125,19 @@ def test_what_is_refused(
     assert got == why, f"{what}: {why or 'not refused'!r}, and you say {got!r}"
 
 
+def test_room_for_exactly_one_request_is_enough(lab: ModuleType) -> None:
+    """A KV cache of `max_model_len` tokens is not refused; with one token fewer it is."""
+    site = support.site_of(lab, "L4 over PCIe")
+    room = lab.kv_tokens(support.model_of(lab, "llama-3-8b"), site, lab.Split())
+    for length, why in ((room, ""), (room + 1, "memory")):
+        model = support.model_of(lab, "llama-3-8b", max_model_len=length)
+        got = lab.refuse(model, site, lab.Split())
+        assert got == why, (
+            f"room for {room:,} tokens, max_model_len {length:,}: {why or 'not refused'!r}, "
+            f"and you say {got!r}"
+        )
+
+
 # ---- what is fast enough -------------------------------------------------------------------------
 
 
@@ -157,6 +170,29 @@ def test_your_step_is_the_simulators(
     )
 
 
+@pytest.mark.parametrize(
+    ("part", "tp", "pp", "tokens", "requests", "kv", "ms"),
+    [
+        ("the sums", 2, 1, 256, 1, 0, 0.984157),
+        ("the gather of the logits", 2, 1, 64, 64, 0, 0.793789),
+        ("the hand-overs", 1, 4, 1024, 1, 0, 3.299626),
+        ("K and V of all stages", 1, 4, 1, 1, 10**6, 55.315736),
+        ("everything together", 2, 2, 8, 8, 10**5, 3.198328),
+    ],
+)
+def test_each_part_of_a_step_counts(
+    lab: ModuleType, part: str, tp: int, pp: int, tokens: int, requests: int, kv: int, ms: float
+) -> None:
+    """With a model so small that each part shows, your steps take exactly as long as the rules say."""
+    small = lab.Model(1e8, 4, 4096, 32, 8, 128, 128_000, 8192)
+    site = support.site_of(lab, "L4 over PCIe")
+    got = 1e3 * lab.step_seconds(small, site, lab.Split(tp, pp), tokens, requests, kv)
+    assert abs(got - ms) <= 1e-4 * ms, (
+        f"4 layers with 100 million weights on L4s, tp {tp}, pp {pp}, tokens {tokens}, requests {requests}, "
+        f"kv {kv:,}: {ms:.4f} ms, not {got:.4f}. This case tests {part}"
+    )
+
+
 def test_kv_is_read_once_a_head(lab: ModuleType) -> None:
     """Sixteen ranks read as much KV as eight do, each: the heads are there twice."""
     model, site = support.model_of(lab, "llama-3-70b"), support.site_of(lab, "H100 servers")
@@ -168,6 +204,13 @@ def test_kv_is_read_once_a_head(lab: ModuleType) -> None:
     assert abs(sixteen - eight) < 0.01 * eight, (
         f"10 million tokens of KV take {eight * 1e3:.1f} ms on 8 ranks, and {sixteen * 1e3:.1f} on 16"
     )
+
+
+def count(replicas: int | None) -> str:
+    """How a message says so many replicas."""
+    if replicas is None:
+        return "None, since no number of replicas holds"
+    return "1 replica" if replicas == 1 else f"{replicas} replicas"
 
 
 def demand(lab: ModuleType, **changes: Any) -> Any:
@@ -199,9 +242,11 @@ def test_whether_a_fleet_holds(
     got = lab.holds(model, site, lab.Split(tp), asked, replicas)
     seen = lab.forecast(model, site, lab.Split(tp), asked, replicas)
     room = lab.kv_tokens(model, site, lab.Split(tp))
+    need = (seen.running + 2 * seen.running**0.5) * (asked.prompt + asked.output)
     assert got is holds, (
-        f"{replicas} replicas of tp {tp} for {asked}: {holds}, not {got}. Each runs {seen.running:.1f} "
-        f"requests, TPOT {seen.tpot_s * 1e3:.1f} ms, TTFT {seen.ttft_s * 1e3:.1f}, room for {room:,} tokens"
+        f"{count(replicas)} of tp {tp} for {asked}: {holds}, not {got}. Each runs {seen.running:.1f} "
+        f"requests, TPOT {seen.tpot_s * 1e3:.1f} ms, TTFT {seen.ttft_s * 1e3:.1f}; at a peak they need "
+        f"{need:,.0f} tokens, and there is room for {room:,}"
     )
 
 
@@ -228,7 +273,7 @@ def test_how_many_replicas(
     got = lab.replicas_needed(
         *support.asked(lab, scene)[:2], lab.Split(tp, pp), support.asked(lab, scene)[2]
     )
-    assert got == replicas, f"{scene}, tp {tp}, pp {pp}: {replicas} replicas, not {got}"
+    assert got == replicas, f"{scene}, tp {tp}, pp {pp}: {count(replicas)}, not {got}"
 
 
 PLANS = {
@@ -244,9 +289,11 @@ PLANS = {
 
 @pytest.mark.parametrize("scene", sorted(SCENES))
 def test_the_cheapest_plan_holds_and_no_cheaper_one(lab: ModuleType, scene: str) -> None:
-    """Simulated, your plan keeps both limits, and of what fewer cards can do nothing does."""
+    """Simulated, your plan keeps both limits, and nothing that fewer cards can do keeps them."""
     plan = lab.cheapest(*support.asked(lab, scene))
-    assert plan is not None, f"{scene}: there is a plan that holds"
+    assert plan is not None, (
+        f"{scene}: (tp, pp, replicas) {PLANS[scene]} holds, and you return None"
+    )
     (tp, pp, _), replicas = plan.split, plan.replicas
     assert (tp, pp, replicas) == PLANS[scene], (
         f"{scene}: (tp, pp, replicas) {PLANS[scene]}, not {(tp, pp, replicas)}"

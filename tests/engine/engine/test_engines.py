@@ -180,10 +180,15 @@ def test_a_request_that_is_aborted_gives_nothing_more() -> None:
         engine.engine_core.shutdown()
 
 
-@pytest.mark.parametrize("whose", ["engine", "rank"])
-@pytest.mark.parametrize(
-    "settings", [DP2 | {"tensor_parallel_size": 2}, IN_STEP], ids=["dense", "in step"]
-)
+DEATHS = [
+    pytest.param(IN_STEP, "rank", id="in step-rank"),
+    pytest.param(IN_STEP, "engine", id="in step-engine"),
+    pytest.param(DP2 | {"tensor_parallel_size": 2}, "rank", id="dense-rank"),
+    pytest.param(DP2 | {"tensor_parallel_size": 2}, "engine", id="dense-engine"),
+]
+
+
+@pytest.mark.parametrize(("settings", "whose"), either([DEATHS[0]], DEATHS))
 def test_an_engine_that_dies_ends_all_by_name(settings: dict[str, Any], whose: str) -> None:
     model = MIXTRAL if "enable_expert_parallel" in settings else None
     with engines_of(settings, model) as (llm, client):

@@ -201,7 +201,7 @@ def test_templates_of_ones_own(tmp_path: Path) -> None:
         (ASK, {"continue_final_message": True}, ValueError, "cannot both be True"),
         (ASK, {"chat_template": "{% if %}"}, ValueError, "not valid Jinja"),
         (ASK, {"chat_template_content_format": "openai"}, ValueError, "mini_vllm has not, because"),
-        (ASK, {"lora_request": 1}, ValueError, "it has no adapters"),
+        (ASK, {"lora_request": 1}, ValueError, "lora_request 1 is given, and LoRA is not enabled"),
     ],
 )
 def test_chats_that_are_refused(
@@ -245,7 +245,11 @@ def test_the_async_engine_takes_the_same_arguments() -> None:
             assert outputs[-1].metrics.num_generation_tokens == 4
             assert await engine.reset_prefix_cache() is True
             with pytest.raises(ValueError, match="mini_vllm has not, because"):
-                await anext(engine.generate("x", FOUR, "2", lora_request="y"))
+                await anext(engine.generate("x", FOUR, "2", trace_headers={"a": "b"}))
+            with pytest.raises(
+                ValueError, match="lora_request 'y' is given, and LoRA is not enabled"
+            ):
+                await anext(engine.generate("x", FOUR, "3", lora_request="y"))
             with pytest.raises(AttributeError, match=r"AsyncLLM\.sleep: vLLM 0\.22\.1 has this"):
                 engine.sleep()  # type: ignore[attr-defined]
         finally:

@@ -28,8 +28,8 @@ OUR_ENDPOINTS = {
 }  # fmt: skip
 OUR_GENERATE = {
     "add_generation_prompt", "arrival_time", "chat_template", "chat_template_kwargs",
-    "continue_final_message", "messages", "params", "priority", "prompt", "prompts", "request_id",
-    "sampling_params", "tools", "use_tqdm",
+    "continue_final_message", "lora_request", "messages", "params", "priority", "prompt", "prompts",
+    "request_id", "sampling_params", "tools", "use_tqdm",
 }  # fmt: skip
 
 
@@ -68,7 +68,10 @@ def test_true_is_no_1() -> None:
     [
         ({"nnodes": 2}, "nnodes=2: " + VOICE),
         ({"quantization": "fp8"}, "quantization='fp8': " + VOICE + "it computes in float32"),
-        ({"enable_lora": True}, "enable_lora=True: " + VOICE + "it has no adapters"),
+        (
+            {"lora_dtype": "float16"},
+            "lora_dtype='float16': " + VOICE + "its adapters are for linear",
+        ),
         ({"tokenizer": "elsewhere"}, "tokenizer='elsewhere': " + VOICE),
     ],
 )
@@ -105,8 +108,8 @@ def test_arguments_of_calls_pass_as_none_and_no_other() -> None:
     params = SamplingParams(temperature=0, max_tokens=1)
     llm.generate("a", params, use_tqdm=False, lora_request=None, tokenization_kwargs={})
     for call in (llm.generate, llm.enqueue):
-        with pytest.raises(ValueError, match="lora_request='x': " + VOICE):
-            call("a", params, lora_request="x")
+        with pytest.raises(ValueError, match="tokenization_kwargs=1: " + VOICE):
+            call("a", params, tokenization_kwargs=1)
     with pytest.raises(TypeError, match="'nonsense'"):
         llm.generate("a", params, nonsense=None)
     with pytest.raises(ValueError, match="multi_modal_data: " + VOICE):

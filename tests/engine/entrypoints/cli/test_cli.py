@@ -303,7 +303,7 @@ def test_flags_carry_vllms_names() -> None:
     own = {
         "prompts_file", "json", "trace", "watch", "watch_delay", "stats", "stop_token_id", "model", "help",
         "mine", "enforce_eager", "num_prompts", "input_len", "output_len", "spec_method", "spec_model",
-        "spec_tokens",
+        "spec_tokens", "lora",
     }  # fmt: skip
     known = {*PARAMETERS, *(f.name for f in fields(EngineConfig))} | own
     for command in ("generate", "bench"):

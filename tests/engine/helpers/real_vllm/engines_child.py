@@ -158,7 +158,7 @@ if __name__ == "__main__":
     os.environ["ENGINES_CHILD_SHARES_EXPERTS"] = str(bool(given["alone"]))
     be_patient()
 if os.environ.get("ENGINES_CHILD_SHARES_EXPERTS") == "True":  # in those of engines and ranks, too
-    from tests.engine.helpers.real_vllm.ranks_child import route_to_own_experts
+    from course.parity.experts_run import route_to_own_experts
 
     route_to_own_experts()
     give_the_cpu_both_calls()

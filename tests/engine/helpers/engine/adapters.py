@@ -1,0 +1,83 @@
+"""Adapters of random numbers, as PEFT writes them, and checkpoints with one merged into the weights."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from safetensors.numpy import load_file, save_file
+
+from mini_vllm.config.engine import DEFAULT_MODEL
+from mini_vllm.lora.request import LoRARequest
+
+SHAPES = {
+    "self_attn.q_proj": (128, 128), "self_attn.k_proj": (128, 64), "self_attn.v_proj": (128, 64),
+    "self_attn.o_proj": (128, 128), "mlp.gate_proj": (128, 384), "mlp.up_proj": (128, 384),
+    "mlp.down_proj": (384, 128),
+}  # fmt: skip
+"""Of the shipped model's linear layers: numbers in and out."""
+NUM_LAYERS = 4
+SOME = ("self_attn.q_proj", "self_attn.v_proj", "self_attn.o_proj", "mlp.down_proj")
+
+
+def make_tensors(
+    seed: int, rank: int = 8, modules: Sequence[str] = SOME, scale: float = 0.09
+) -> dict[str, Any]:
+    """Enough of a change for other tokens."""
+    rng = np.random.default_rng(seed)
+    tensors: dict[str, Any] = {}
+    for layer in range(NUM_LAYERS):
+        for module in modules:
+            size_in, size_out = SHAPES[module]
+            name = f"base_model.model.model.layers.{layer}.{module}"
+            for half, shape in (("A", (rank, size_in)), ("B", (size_out, rank))):
+                numbers = rng.standard_normal(shape) * scale
+                tensors[f"{name}.lora_{half}.weight"] = numbers.astype(np.float32)
+    return tensors
+
+
+def write_adapter(
+    folder: Path,
+    seed: int,
+    rank: int = 8,
+    modules: Sequence[str] = SOME,
+    tensors: Mapping[str, Any] | None = None,
+    **config: Any,
+) -> Path:
+    """A folder with both files; `config` adds to the settings, or changes them."""
+    folder.mkdir(parents=True, exist_ok=True)
+    settings = {
+        "peft_type": "LORA", "task_type": "CAUSAL_LM", "r": rank, "lora_alpha": 2 * rank, "bias": "none",
+        "target_modules": sorted({name.rsplit(".", 1)[-1] for name in modules}), "lora_dropout": 0.0,
+        "modules_to_save": None, "use_dora": False, "use_rslora": False, "fan_in_fan_out": False,
+        "rank_pattern": {}, "alpha_pattern": {},
+    }  # fmt: skip
+    text = json.dumps({**settings, **config})
+    (folder / "adapter_config.json").write_text(text, encoding="utf-8")
+    weights = make_tensors(seed, rank, modules) if tensors is None else dict(tensors)
+    save_file(weights, folder / "adapter_model.safetensors")
+    return folder
+
+
+def ask(folder: Path, number: int, name: str | None = None, **others: Any) -> LoRARequest:
+    return LoRARequest(name or folder.name, number, str(folder), **others)
+
+
+def write_merged(folder: Path, adapter: Path, scaling: float = 2.0) -> Path:
+    """The shipped model with the adapter in its weights."""
+    shutil.copytree(DEFAULT_MODEL, folder)
+    weights = load_file(folder / "model.safetensors")
+    tensors = load_file(adapter / "adapter_model.safetensors")
+    for name in tensors:
+        if name.endswith(".lora_A.weight"):
+            module = name.removeprefix("base_model.model.").removesuffix(".lora_A.weight")
+            b = tensors[name.replace(".lora_A.", ".lora_B.")].astype(np.float64)
+            delta = scaling * (b @ tensors[name].astype(np.float64))
+            merged = weights[f"{module}.weight"].astype(np.float64) + delta
+            weights[f"{module}.weight"] = merged.astype(np.float32)
+    save_file(weights, folder / "model.safetensors")
+    return folder
