@@ -1,6 +1,6 @@
 """Train an adapter of the shipped tiny Llama and write its folder in PEFT's format.
 
-    python -m scripts.tiny_llama_adapters.train snake --out mini_vllm/checkpoints/tiny-llama-lora/snake --steps 500
+    python -m scripts.tiny_llama_adapters.train snake --out mini_vllm/checkpoints/tiny-llama-lora/snake
 
 Needs torch and safetensors; runs on one core of a CPU. The products run in bfloat16, weights,
 residual stream and optimiser are float32.

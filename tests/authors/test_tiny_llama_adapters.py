@@ -13,6 +13,7 @@ from safetensors import deserialize
 
 from course.docs.pages import ROOT
 from mini_vllm import LLM, SamplingParams
+from mini_vllm.lora.request import LoRARequest
 from mini_vllm.model_loader.safetensors_file import read_safetensors
 from scripts.tiny_llama.folder import CONFIG
 from scripts.tiny_llama_adapters import merge
@@ -146,6 +147,25 @@ def test_what_the_readme_says() -> None:
         assert row in page, row
     total = sum(len(prompts_of(name)) for name in LISTS)
     assert sum("eos" in line for line in printed) + sum("CUT" in line for line in printed) >= total
+
+
+def test_the_engine_says_under_each_what_merged_weights_say(tmp_path: Path) -> None:
+    """Three adapters and none in one batch, by `lora_request`: the tokens of the merged checkpoints."""
+    asked = [LoRARequest(name, i, str(merge.ADAPTERS / name)) for i, name in enumerate(SHIPPED, 1)]
+    rows = [(prompt, request) for prompt in PROMPTS for request in (None, *asked)]
+    outputs = LLM(merge.BASE, max_model_len=512, enable_lora=True, max_loras=3).generate(
+        [prompt for prompt, _ in rows],
+        SamplingParams(temperature=0, max_tokens=80),
+        lora_request=[request for _, request in rows],
+    )
+    told: dict[str | None, list[Any]] = {}
+    for (_, request), output in zip(rows, outputs, strict=True):
+        told.setdefault(request.lora_name if request else None, []).append(
+            output.outputs[0].token_ids
+        )
+    for name in (None, *SHIPPED):
+        model = merge.write_merged(merge.ADAPTERS / name, tmp_path / name) if name else merge.BASE
+        assert told[name] == [output.token_ids for output in complete(model)], name
 
 
 @pytest.mark.vllm
