@@ -20,7 +20,12 @@ from mini_vllm.lora.layers import LinearWithLoRA
 from mini_vllm.lora.ops import add_lora_by_run
 from mini_vllm.lora.request import LoRARequest
 from mini_vllm.models.llama import MLP_ROWS
-from tests.engine.helpers.engine.adapters import SHAPES, SOME, ask, write_adapter, write_merged
+from tests.engine.helpers.engine.adapters import (
+    ask,
+    write_adapter,
+    write_five,
+    write_merged,
+)
 
 TEXT = "The scheduler decides which requests run, and with how many tokens each. "
 
@@ -41,20 +46,8 @@ def component_of(llm: LLM) -> LoRAComponent:
 
 @pytest.fixture(scope="module")
 def adapters(tmp_path_factory: pytest.TempPathFactory) -> list[LoRARequest]:
-    """Five: of different ranks and modules, with packed ones adapted in part and whole, one rsLoRA."""
-    folder = tmp_path_factory.mktemp("adapters")
-    of = [
-        SOME,
-        list(SHAPES),
-        ["self_attn.v_proj"],
-        ["mlp.up_proj", "self_attn.k_proj"],
-        list(SHAPES),
-    ]
-    ranks = [8, 4, 16, 1, 9]
-    return [
-        ask(write_adapter(folder / f"ad{i}", i, ranks[i - 1], of[i - 1], use_rslora=i == 5), i)
-        for i in range(1, 6)
-    ]
+    folders = write_five(tmp_path_factory.mktemp("adapters"))
+    return [ask(folder, i) for i, folder in enumerate(folders, 1)]
 
 
 @pytest.fixture(scope="module")

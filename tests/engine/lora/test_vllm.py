@@ -30,7 +30,7 @@ from mini_vllm.lora.lora_model import LoRAModel
 from mini_vllm.lora.ops import add_lora_grouped
 from mini_vllm.lora.request import LoadedLoRARequest, LoRARequest
 from mini_vllm.lora.worker_manager import LRUCacheWorkerLoRAManager
-from tests.engine.helpers.engine.adapters import SHAPES, SOME, ask, write_adapter
+from tests.engine.helpers.engine.adapters import ask, write_five
 from tests.engine.helpers.thorough import either
 from tests.engine.lora.test_ops import make_case
 
@@ -216,19 +216,7 @@ def test_the_products_are_those_of_vllms_operations() -> None:
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    folder = tmp_path_factory.mktemp("adapters")
-    of = [
-        SOME,
-        list(SHAPES),
-        ["self_attn.v_proj"],
-        ["mlp.up_proj", "self_attn.k_proj"],
-        list(SHAPES),
-    ]
-    ranks = [8, 4, 16, 1, 9]
-    return [
-        write_adapter(folder / f"ad{i}", i, ranks[i - 1], of[i - 1], use_rslora=i == 5)
-        for i in range(1, 6)
-    ]
+    return write_five(tmp_path_factory.mktemp("adapters"))
 
 
 def make_call(seed: int, folders: list[Path], with_base: bool, count: int) -> dict[str, Any]:

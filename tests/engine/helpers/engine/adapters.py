@@ -63,6 +63,16 @@ def write_adapter(
     return folder
 
 
+def write_five(folder: Path) -> list[Path]:
+    """Adapters of different ranks and modules, with packed ones adapted in part and whole, one rsLoRA."""
+    of = [(8, SOME), (4, tuple(SHAPES)), (16, ("self_attn.v_proj",)),
+          (1, ("mlp.up_proj", "self_attn.k_proj")), (9, tuple(SHAPES))]  # fmt: skip
+    return [
+        write_adapter(folder / f"ad{i}", i, rank, modules, use_rslora=i == 5)
+        for i, (rank, modules) in enumerate(of, 1)
+    ]
+
+
 def ask(folder: Path, number: int, name: str | None = None, **others: Any) -> LoRARequest:
     return LoRARequest(name or folder.name, number, str(folder), **others)
 
