@@ -147,10 +147,16 @@ def parse_args() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def command(args: argparse.Namespace) -> str:
-    """The command that repeats this run, every setting spelled out."""
-    words = ["python -m scripts.tiny_llama.train"]
+def command(args: argparse.Namespace, package: str = "tiny_llama", what: str = "") -> str:
+    """The command that repeats a run of `scripts/PACKAGE/train.py`, every setting spelled out.
+
+    Args:
+        what: the setting that is given without a flag, if there is one.
+    """
+    words = [f"python -m scripts.{package}.train", *([getattr(args, what)] if what else [])]
     for name, value in vars(args).items():
+        if name == what:
+            continue
         option = "--" + name.replace("_", "-")
         if isinstance(value, Path):
             words.append(f"{option} {value.name}")

@@ -26,7 +26,7 @@ from torch import Tensor
 from scripts.tiny_llama.corpus import Corpus, Document, split_of
 from scripts.tiny_llama.folder import BOS, EOS, FIRST_BYTE, PAD, ROLES
 from scripts.tiny_llama.model import Llama
-from scripts.tiny_llama.train import learning_rate
+from scripts.tiny_llama.train import command, learning_rate
 from scripts.tiny_llama_adapters.lora import adapt, load_base, save_adapter
 from scripts.tiny_llama_adapters.styles import STYLES, Style, styled
 
@@ -126,16 +126,6 @@ def parse_args() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def command(args: argparse.Namespace) -> str:
-    """The command that repeats this run, every setting spelled out."""
-    words = [f"python -m scripts.tiny_llama_adapters.train {args.style}"]
-    for name, value in vars(args).items():
-        if name != "style" and value is not None:
-            text = value.name if isinstance(value, Path) else value
-            words.append(f"--{name.replace('_', '-')} {text}")
-    return " ".join(words)
-
-
 def main() -> None:
     """Train, measure and save."""
     args = parse_args()
@@ -152,7 +142,7 @@ def main() -> None:
     optimiser = torch.optim.AdamW(parameters, lr=args.lr, betas=(0.9, 0.95), weight_decay=0.0)
     before = measure(model, batches)  # B is zero still: the base model
     log: dict[str, Any] = {
-        "command": command(args),
+        "command": command(args, "tiny_llama_adapters", "style"),
         "parameters": sum(p.numel() for p in parameters),
         "versions": {
             "python": platform.python_version(),

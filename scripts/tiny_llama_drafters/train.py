@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from scripts.tiny_llama import folder
-from scripts.tiny_llama.train import learning_rate
+from scripts.tiny_llama.train import command, learning_rate
 from scripts.tiny_llama_drafters.heads import Eagle, Eagle3
 from scripts.tiny_llama_drafters.target import BEGINNINGS, ROW, TEMPERATURES, Target, make_rows
 
@@ -212,16 +212,6 @@ def parse_args() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def command(args: argparse.Namespace) -> str:
-    """The command that repeats this run, every setting spelled out."""
-    words = [f"python -m scripts.tiny_llama_drafters.train {args.kind}"]
-    for name, value in vars(args).items():
-        if name != "kind":
-            text = value.name if isinstance(value, Path) else value
-            words.append(f"--{name.replace('_', '-')} {text}")
-    return " ".join(words)
-
-
 def main() -> None:
     """Write the rows, train, measure and save."""
     args = parse_args()
@@ -243,7 +233,7 @@ def main() -> None:
     parameters = list(drafter.module.parameters())
     optimiser = torch.optim.AdamW(parameters, lr=args.lr, betas=(0.9, 0.95), weight_decay=0.0)
     log: dict[str, Any] = {
-        "command": command(args),
+        "command": command(args, "tiny_llama_drafters", "kind"),
         "parameters": sum(p.numel() for p in parameters),
         "versions": {
             "python": platform.python_version(),

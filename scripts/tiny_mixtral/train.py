@@ -103,7 +103,7 @@ def main() -> None:
     held_out = held_out_batches()
     total, active = parameters()
     log: dict[str, Any] = {
-        "command": command(args).replace("tiny_llama", "tiny_mixtral"),
+        "command": command(args, "tiny_mixtral"),
         "parameters": total,
         "parameters_of_one_token": active,
         "versions": {
