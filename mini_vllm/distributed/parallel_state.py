@@ -87,8 +87,8 @@ def make_group_ranks(
 
 
 class DataParallel:
-    """A rank among those that have its place in the other engines: they bring their tokens to each other's
-    experts.
+    """A rank among those that have its place in the other engines: each sends its tokens to the
+    others' experts.
 
     Attributes:
         communicator: of these ranks.
@@ -100,7 +100,7 @@ class DataParallel:
         self.sizes: list[int] = []
 
     def agree_on_sizes(self, num_tokens: int) -> None:
-        """Tell the others how many tokens this one brings to the step. As upstream, the number goes twice,
+        """Tell the others how many tokens this one has in the step. As upstream, the number goes twice,
         without and with padding, and two more say what there is none of here: halves of a batch, graphs
         (`vllm/v1/worker/dp_utils.py:36 _run_ar`)."""
         counts = np.zeros((4, self.communicator.world_size), np.int32)

@@ -15,7 +15,7 @@ Result = TypeVar("Result")
 
 
 class Meeting:
-    """Where the threads meet: each brings an array, and none leaves before all have brought theirs."""
+    """Where the threads meet: each puts down an array, and none leaves before all have."""
 
     def __init__(self, world_size: int) -> None:
         self.world_size = world_size

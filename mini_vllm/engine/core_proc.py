@@ -57,7 +57,7 @@ class EngineSpec:
 
 @dataclass(frozen=True, slots=True)
 class EngineCounts:
-    """An engine's numbers, for who watches it from outside."""
+    """An engine's numbers, for a caller that watches it from outside."""
 
     num_steps: int = 0
     num_running_reqs: int = 0

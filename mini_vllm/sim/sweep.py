@@ -72,7 +72,7 @@ def expand(axes: Sequence[Sequence[Combination]]) -> list[Combination]:
 class Journal:
     """The rows that are done, by what identifies them; on disk a line each, as they come.
 
-    A line that was cut off, because the sweep ended while it was written, does not count. `close` brings
+    A line that was cut off, because the sweep ended while it was written, does not count. `close` puts
     the lines into the order of the sweep: what is in the file then does not depend on which point ended
     first.
 

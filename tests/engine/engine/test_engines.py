@@ -113,7 +113,7 @@ def test_engines_that_share_experts_step_together(ranks: int) -> None:
             ledgers = [ledgers[0]["data"] for ledgers in client.call_utility("get_ledgers")]
             made = loop.run(ask_all(llm))
         for ledger in ledgers:
-            assert ledger.count("all_reduce") == 32  # how many tokens each brings
+            assert ledger.count("all_reduce") == 32  # how many tokens each has
             assert ledger.count("all_gatherv") == 2 * ledger.count("reduce_scatterv")
         assert ledgers[0].calls["all_gatherv", (1, 128), 512] == 4 * 31  # four layers
         assert ledgers[1].calls["all_gatherv", (1, 128), 512] == 4 * 32

@@ -60,7 +60,7 @@ def note(_: Any, kind: str, tensor: Any) -> None:
 
 
 def watch(worker: Any) -> None:
-    """In a rank: forget what was noted before, and note how many tokens each engine brings, too."""
+    """In a rank: forget what was noted before, and note how many tokens each engine has, too."""
     from vllm.v1.worker import dp_utils
 
     module = sys.modules["__mp_main__" if "__mp_main__" in sys.modules else "__main__"]
