@@ -23,7 +23,7 @@ PARALLEL: dict[str, tuple[Pair, ...]] = {
     "parallel_groups": (
         Pair("what a rank is part of", f"{_STATE} RankGroups", f"{_THEIR_STATE} GroupCoordinator"),
         Pair("who sits where", f"{_STATE} get_place",
-             f"`{_THEIR_STATE}:1572 in initialize_model_parallel`",
+             f"`{_THEIR_STATE}:1581 in initialize_model_parallel`",
              "return divmod(rank, tensor_parallel_size)", "all_ranks"),
         Pair("layers of a stage", f"{_STATE} get_pp_indices"),
         Pair("what does not come out even", f"{_STATE} get_pp_indices",
@@ -103,7 +103,7 @@ PARALLEL: dict[str, tuple[Pair, ...]] = {
              f"`{_THEIR_EXECUTOR}:290 in MultiprocExecutor.start_worker_monitor`",
              "callback(self.error)", "callback"),
         Pair("as many blocks as the poorest rank", "mini_vllm/engine/ranks.py agree_on_blocks",
-             "`vllm/v1/core/kv_cache_utils.py:2058 in get_kv_cache_configs`",
+             "`vllm/v1/core/kv_cache_utils.py:2061 in get_kv_cache_configs`",
              "num_gpu_blocks=int(min(blocks))", "min_num_blocks"),
     ),
     "parallel_worker": (
@@ -139,7 +139,7 @@ PARALLEL: dict[str, tuple[Pair, ...]] = {
              f"`{_CORE}:542 in EngineCore.step_with_batch_queue`",
              "batch = self.batches.pop()", "pop"),
         Pair("take it in", f"{_QUEUE} BatchQueue.step",
-             f"`{_CORE}:558 in EngineCore.step_with_batch_queue`",
+             f"`{_CORE}:557 in EngineCore.step_with_batch_queue`",
              "outputs = self.scheduler.update_from_output(", "update_from_output"),
     ),
     "parallel_fleet": (
