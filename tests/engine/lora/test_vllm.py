@@ -30,7 +30,13 @@ from mini_vllm.lora.lora_model import LoRAModel
 from mini_vllm.lora.ops import add_lora_grouped
 from mini_vllm.lora.request import LoadedLoRARequest, LoRARequest
 from mini_vllm.lora.worker_manager import LRUCacheWorkerLoRAManager
-from tests.engine.helpers.engine.adapters import ask, write_five
+from tests.engine.helpers.engine.adapters import (
+    ask,
+    make_tensors,
+    make_vocabulary_tensors,
+    write_adapter,
+    write_five,
+)
 from tests.engine.helpers.thorough import either
 from tests.engine.lora.test_ops import make_case
 
@@ -216,12 +222,14 @@ def test_the_products_are_those_of_vllms_operations() -> None:
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    return write_five(tmp_path_factory.mktemp("adapters"))
+    folder = tmp_path_factory.mktemp("adapters")
+    tensors = {**make_vocabulary_tensors(6), **make_tensors(6)}
+    return [*write_five(folder), write_adapter(folder / "ad6", 6, tensors=tensors)]
 
 
 def make_call(seed: int, folders: list[Path], with_base: bool, count: int) -> dict[str, Any]:
     rng = random.Random(seed)
-    which = [rng.randint(0 if with_base else 1, 5) for _ in range(count)]
+    which = [rng.randint(0 if with_base else 1, len(folders)) for _ in range(count)]
     shared = [rng.randint(3, 263) for _ in range(40)]
     prompts = [
         shared[: rng.choice((0, 16, 40))] + [rng.randint(3, 263) for _ in range(rng.randint(1, 60))]
@@ -255,7 +263,7 @@ def run_both(
     count = either(40, 300)
     runs = [
         # With rows that have no adapter: a slot is spare, because the CPU build gives them the last one's.
-        {"settings": {**few, "max_loras": 6, "num_gpu_blocks_override": 60},
+        {"settings": {**few, "max_loras": 7, "num_gpu_blocks_override": 60},
          "calls": [make_call(1, list(folders), True, count)]},
         {"settings": {**few, "max_loras": 2, "num_gpu_blocks_override": 40},
          "calls": [make_call(2, list(folders), False, count)]},
