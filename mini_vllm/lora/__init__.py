@@ -6,6 +6,6 @@ use: a rule at the gate of admission (`admission.py`), and a component of the mo
 which puts adapters into slots (`worker_manager.py`) and adds their products to the linear layers'
 (`layers.py`, `ops.py`).
 
-Left out: experts, embeddings and heads, torch and graphs, ranks, speculation, the server's endpoints; each is
+Left out: experts, embeddings and heads, torch and graphs, ranks, several engines, speculation; each is
 refused by name.
 """
