@@ -6,5 +6,5 @@ use: a rule at the gate of admission (`admission.py`), and a component of the mo
 which puts adapters into slots (`worker_manager.py`) and adds their products to the linear layers'
 (`layers.py`, `vocabulary.py`, `ops.py`).
 
-Left out: experts, torch and graphs, ranks, speculation, the server's endpoints; each is refused by name.
+Left out: experts, torch and graphs, ranks, several engines, speculation; each is refused by name.
 """

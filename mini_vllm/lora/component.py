@@ -73,6 +73,16 @@ class LoRAComponent:
         slots = [index[lora.slot_key] if lora else None for lora in of_requests]
         self.mapping.set_rows(slots, num_scheduled_tokens.tolist())
 
+    def add_lora(self, lora_request: LoadedLoRARequest) -> None:
+        """Bring an adapter into memory and a slot ahead of its first request
+        (`vllm/v1/worker/lora_model_runner_mixin.py:274 LoRAModelRunnerMixin.add_lora`)."""
+        self.manager.add_adapter(lora_request.slot_key, lora_request)
+
+    def list_loras(self) -> set[int]:
+        """The ids of those in memory
+        (`vllm/v1/worker/lora_model_runner_mixin.py:286 LoRAModelRunnerMixin.list_loras`)."""
+        return {lora.lora_int_id for lora in self.manager.list_registered()}
+
     def _set_slot(self, index: int, lora_request: LoadedLoRARequest) -> None:
         for layer in self.layers:
             layer.set_lora(index, lora_request.model)
