@@ -48,7 +48,7 @@ def main(which: str = "starter") -> None:
     for max_cpu_loras in range(2, 6):
         trace = support.Trace(2, max_cpu_loras, tuple(support.Operation("=", s) for s in steps))
         seen = list(support.play_trace(lab.SlotManager, trace))
-        reads, fills = (sum(len(x) for x in xs) for xs in zip(*((s.loads, s.fills) for s in seen)))
+        reads, fills = sum(len(s.loads) for s in seen), sum(len(s.fills) for s in seen)
         print(f"{max_cpu_loras:13}{reads:16}{fills:14}")
 
 

@@ -51,7 +51,9 @@ class SlotManager:
         wanted = list(ids)
         slots = len(self.lora_index_to_id)
         if len(wanted) > slots:
-            raise RuntimeError(f"a step asks for {len(wanted)} adapters and there are {slots} slots")
+            raise RuntimeError(
+                f"a step asks for {len(wanted)} adapters and there are {slots} slots"
+            )
         for adapter_id in wanted:
             self.add_adapter(adapter_id)
 

@@ -95,8 +95,9 @@ class SlotManager:
 class LoRAGate(AdmissionRule):
     """No step has more adapters than there are slots.
 
-    `request.lora_request` is None for the plain model; otherwise `request.lora_request.lora_int_id` is the
-    adapter's id. `Admission.ADMIT` lets a request pass, `SKIP` only those behind it, `STOP` no one.
+    `request.lora_request` is None if the request has no adapter. Otherwise
+    `request.lora_request.lora_int_id` is the adapter's id. `Admission.ADMIT` lets the request pass, `SKIP`
+    only those behind it, `STOP` none of them.
     """
 
     def __init__(self, max_loras: int) -> None:

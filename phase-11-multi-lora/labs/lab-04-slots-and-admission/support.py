@@ -1,4 +1,4 @@
-"""What the lab's tests and scripts share: traces for the slots, workloads for the gate, an engine with both."""
+"""What the lab's tests and scripts share: traces for the slots, workloads for the gate, an engine."""
 
 from __future__ import annotations
 
@@ -284,7 +284,11 @@ def read_admissions(text: str) -> dict[int, tuple[str, ...]]:
 
 
 def first_difference(
-    lab: Any, work: Workload, max_loras: int, admitted: Mapping[int, tuple[str, ...]], num_steps: int
+    lab: Any,
+    work: Workload,
+    max_loras: int,
+    admitted: Mapping[int, tuple[str, ...]],
+    num_steps: int,
 ) -> str:
     """Where `lab.LoRAGate` admits others than vLLM did; "" if nowhere."""
 
@@ -297,7 +301,7 @@ def first_difference(
         theirs = admitted.get(number, ())
         if step.admitted != theirs:
             return (
-                f"{max_loras} slots, step {number}: the running requests have the adapters "
+                f"max_loras {max_loras}, step {number}: the running requests have the adapters "
                 f"{list(step.held)}. Admitted, each with its adapter: in vLLM {name(theirs)}; "
                 f"yours {name(step.admitted)}"
             )
@@ -322,9 +326,7 @@ class Barrier(AdmissionRule):
 
 
 # The README's two scenes.
-QUEUE = [
-    (tenant, 1, 4) for tenant in ("ada", "ada", "bo", "cy", "noor", "ada", "cy", "bo")
-]
+QUEUE = [(tenant, 1, 4) for tenant in ("ada", "ada", "bo", "cy", "noor", "ada", "cy", "bo")]
 STREAM = [
     ("ada", 1, 10), ("bo", 1, 30), ("cy", 1, 10), ("noor", 2, 5), ("ada", 8, 10), ("ada", 15, 10),
     ("bo", 20, 4),
@@ -370,7 +372,7 @@ def _model() -> Any:
 
 
 def answers(lab: Any = None) -> dict[str, list[int]]:
-    """Tokens of eight requests, three adapters and none on two slots, served with the lab's parts if given."""
+    """Tokens of eight requests, three adapters and none on two slots; with a lab, by its parts."""
     config = EngineConfig(
         enable_lora=True, max_loras=2, max_num_seqs=4, max_model_len=64, num_gpu_blocks=64
     )
