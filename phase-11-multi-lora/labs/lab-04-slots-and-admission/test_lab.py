@@ -143,9 +143,9 @@ def check_trace(lab: ModuleType, where: str, line: Any) -> None:
             same = mine == theirs  # not in the assert: the grade would print both a second time
             mine, theirs = (list(v) if isinstance(v, tuple) else v for v in (mine, theirs))
             assert same, (
-                f"{where}, max_loras {trace.max_loras}, max_cpu_loras {trace.max_cpu_loras}, operation {number}. "
-                f"Slots {list(before.slots)}, memory {list(before.memory)}, then {operation}: {what} "
-                f"{theirs} in vLLM, and {mine} in yours"
+                f"{where}, max_loras {trace.max_loras}, max_cpu_loras {trace.max_cpu_loras}, operation "
+                f"{number}. Slots {list(before.slots)}, memory {list(before.memory)}, then {operation}: "
+                f"{what} {theirs} in vLLM, and {mine} in yours"
             )
         before = got
 
