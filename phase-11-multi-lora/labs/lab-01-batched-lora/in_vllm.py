@@ -31,7 +31,7 @@ support = load_module(HERE / "support.py", "lab_11_01_support")
 
 def no_pinning() -> None:
     """The mapping of rows is copied from pinned memory, which takes a GPU; from here on it is not
-    (`vllm/utils/torch_utils.py:598 async_tensor_h2d`)."""
+    (`vllm/utils/torch_utils.py:608 async_tensor_h2d`)."""
     from vllm.utils import torch_utils
 
     torch_utils.async_tensor_h2d.__defaults__ = (False,)

@@ -21,6 +21,14 @@ STEP = support.make_step(
 """At the shipped model's q, k and v: two prompts and eight single rows."""
 
 
+SAID = (
+    ("four slots", False),
+    ("three slots", True),
+    ("Ada and Eve", True),
+    ("Cy's adapter removed", True),
+)
+
+
 def runs_of(slots: list[int]) -> list[tuple[int, int]]:
     """Neighbours with one slot: start and stop."""
     starts = [i for i, slot in enumerate(slots) if i == 0 or slots[i - 1] != slot]
@@ -65,13 +73,19 @@ def main(which: str = "starter") -> None:
         tally = support.Tally()
         way(lab, *support.counted_parts(lab, STEP, tally))
         print(f"{name:24} {tally.products:8} {tally.multiplications:16,} {tally.read:13,}")
-    for name, as_cpu_build in (("four slots", False), ("three slots", True), ("Ada and Eve", True)):
+    told = set()
+    for name, as_cpu_build in SAID:
         run = support.RUNS[name]
-        print(f"\n{name}{', as on the CPU build' if as_cpu_build else ''}")
-        for (who, prompt, _), tokens in zip(
-            run.requests, support.play(lab, run, as_cpu_build), strict=True
-        ):
-            print(f"{who:4}{(prompt + support.text_of(tokens)).splitlines()[0].rstrip()}")
+        answers = support.play(lab, run, as_cpu_build)
+        for (who, prompt, _), tokens in zip(run.requests, answers, strict=True):
+            label = f"eve on the CPU build: {name}" if as_cpu_build else who
+            if (
+                prompt == support.PROMPT
+                and label not in told
+                and (who == "eve" or not as_cpu_build)
+            ):
+                told.add(label)
+                print(f"{label:44}{support.text_of(tokens)[:36].strip()}")
 
 
 if __name__ == "__main__":

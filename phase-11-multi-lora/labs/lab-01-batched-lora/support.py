@@ -210,15 +210,16 @@ class Run:
     removed: tuple[str, ...] = field(default=())
 
 
+PROMPT = "A prompt of 77 tokens"
 _ALL = (
-    ("ada", "A prompt of 77 tokens", 40),
-    ("eve", "A prompt of 77 tokens", 40),
-    ("cy", "A prompt of 77 tokens", 40),
-    ("bo", "A prompt of 77 tokens", 40),
+    ("ada", PROMPT, 40),
+    ("eve", PROMPT, 40),
+    ("cy", PROMPT, 40),
+    ("bo", PROMPT, 40),
     ("ada", "Not every request", 24),
     ("bo", "The last token of a prompt", 32),
 )
-_TWO = (("ada", "Not every request", 28), ("eve", "A prompt of 77 tokens", 48))
+_TWO = (("ada", "Not every request", 28), ("eve", PROMPT, 48))
 RUNS: dict[str, Run] = {
     "four slots": Run(_ALL),
     "three slots": Run(_ALL, max_loras=3),
