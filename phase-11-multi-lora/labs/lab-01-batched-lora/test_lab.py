@@ -126,14 +126,18 @@ def check(got: Any, want: Any, step: Any, where: str) -> None:
     """Fails if a row is off, and says which ones, and by how much."""
     shape = None if got is None else list(got.shape)
     assert shape == list(want.shape), f"{where}: the result is {shape}, not {list(want.shape)}"
-    largest = np.abs(want).max()
+    near = support.NEAR * np.abs(want).max()
     off = np.abs(np.asarray(got) - want)
-    rows = np.flatnonzero(off.max(axis=1) > support.NEAR * largest).tolist()
-    columns = np.flatnonzero(off.max(axis=0) > support.NEAR * largest).tolist()
+    rows = np.flatnonzero(off.max(axis=1) > near).tolist()
+    names, start = [], 0
+    for name, size in step.sizes.items():
+        if off[:, start : start + size].max(initial=0) > near:
+            names.append(name)
+        start += size
     slots = [step.slot_of_row[row] for row in rows]
     assert not rows, (
-        f"{where}, slots of the rows {step.slot_of_row}: rows {rows} are wrong, of slots {slots}, in columns "
-        f"{columns}, by up to {off.max():.3g}"
+        f"{where}; slots of the rows {step.slot_of_row}: rows {rows} of slots {slots} are wrong in "
+        f"{' and '.join(names)}, by up to {off.max():.3g}"
     )
 
 
@@ -164,7 +168,7 @@ def result(lab: ModuleType, name: str) -> Any:
 @pytest.mark.parametrize("name", STEPS)
 def test_a_step_is_the_merged_weights(lab: ModuleType, name: str) -> None:
     """Each row is what its tenant's own W + BA gives."""
-    check(result(lab, name), STEPS[name].expected(), STEPS[name], name)
+    check(result(lab, name), STEPS[name].expected(), STEPS[name], repr(name))
 
 
 @pytest.mark.parametrize("name", STEPS)
@@ -174,7 +178,7 @@ def test_rows_with_an_adapter_are_vllms(lab: ModuleType, name: str) -> None:
     got, theirs = result(lab, name), np.array(RECORDED["steps"][name])
     rows = [i for i, slot in enumerate(step.slot_of_row) if slot >= 0]
     off = np.abs(got[rows] - theirs[rows]).max(initial=0)
-    assert off <= support.NEAR * np.abs(theirs).max(), f"{name}: off by {off:.3g} from vLLM"
+    assert off <= support.NEAR * np.abs(theirs).max(), f"{name!r}: off by {off:.3g} from vLLM"
 
 
 @pytest.mark.parametrize("name", STEPS)
@@ -186,9 +190,11 @@ def test_it_is_added_in_place(lab: ModuleType, name: str) -> None:
     before = y.copy()
     lab.add_grouped(y, step.x, list(step.slot_of_row), slots)
     base = step.x.astype(float) @ step.weight.T.astype(float)
-    check(y, before + (step.expected() - base), step, f"{name}, add_grouped")
+    check(y, before + (step.expected() - base), step, f"{name!r}, add_grouped")
     bare = [i for i, slot in enumerate(step.slot_of_row) if slot < 0]
-    assert np.array_equal(y[bare], before[bare]), f"{name}: rows {bare} have no adapter"
+    assert np.array_equal(y[bare], before[bare]), (
+        f"{name!r}: rows {bare} have no adapter, and have changed"
+    )
 
 
 @pytest.mark.parametrize("name", STEPS)
@@ -204,10 +210,10 @@ def test_a_step_takes_no_more_products(lab: ModuleType, name: str) -> None:
             multiplications += rows * len(a) * (size_in + len(b))
     tally = support.count_step(lab, step)
     assert tally.products <= products, (
-        f"{name}, slots of the rows {step.slot_of_row}: {tally.products} products, and {products} suffice"
+        f"{name!r}; slots of the rows {step.slot_of_row}: {tally.products} products, and {products} suffice"
     )
     assert tally.multiplications <= multiplications, (
-        f"{name}, slots of the rows {step.slot_of_row}: {tally.multiplications} multiplications, and "
+        f"{name!r}; slots of the rows {step.slot_of_row}: {tally.multiplications} multiplications, and "
         f"{multiplications} suffice"
     )
 
@@ -221,7 +227,9 @@ def test_what_rows_without_an_adapter_get(lab: ModuleType, name: str) -> None:
     step, theirs = STEPS[name], np.array(RECORDED["steps"][name])
     got = lab.borrowed(list(step.slot_of_row), step.filled)
     bare = [i for i, slot in enumerate(step.slot_of_row) if slot < 0]
-    assert set(got) <= set(bare), f"{name}: of the rows {list(got)} not all are without an adapter"
+    assert set(got) <= set(bare), (
+        f"{name!r}: of the rows {list(got)} not all are without an adapter"
+    )
     wrong = [
         row
         for row in bare
@@ -229,10 +237,14 @@ def test_what_rows_without_an_adapter_get(lab: ModuleType, name: str) -> None:
         > support.NEAR * np.abs(theirs).max()
     ]
     assert not wrong, (
-        f"{name}, slots of the rows {step.slot_of_row}, filled {step.filled}: you say {got}, but vLLM's CPU "
+        f"{name!r}; slots of the rows {step.slot_of_row}, filled {step.filled}: {got} by you, and vLLM's CPU "
         f"build returned something else for rows {wrong}"
     )
-    assert list(got) == sorted(got), f"{name}: rows come ascending, not {list(got)}"
+    zeros = [row for row, slot in got.items() if not step.filled[slot]]
+    assert not zeros, (
+        f"{name!r}: {got}; rows {zeros} get nothing but zeros, and do not belong there"
+    )
+    assert list(got) == sorted(got), f"{name!r}: rows come ascending, not {list(got)}"
 
 
 # ---- tenants on the engine -----------------------------------------------------------------------
@@ -243,7 +255,7 @@ def differing(run: Any, mine: list[list[int]], others: list[list[int]]) -> str:
     for (name, _, _), ours, theirs in zip(run.requests, mine, others, strict=True):
         if ours != theirs:
             first = next(i for i, (a, b) in enumerate(zip(ours, theirs, strict=True)) if a != b)
-            return f"{name} gets {support.text_of(ours)!r}, which differs from token {first} on"
+            return f"{name} gets {support.text_of(ours)!r}, right up to token {first}"
     return ""
 
 
@@ -252,7 +264,7 @@ def test_three_tenants_in_one_batch(lab: ModuleType) -> None:
     run = RUNS["four slots"]
     mine = support.play(lab, run)
     apart = differing(run, mine, support.merged_tokens(run))
-    assert not apart, f"the engine with merged weights says something else: {apart}"
+    assert not apart, f"not the tokens of merged weights: {apart}"
     assert mine == RECORDED["runs"]["four slots"], "real vLLM says something else"
 
 
@@ -261,4 +273,4 @@ def test_the_engine_as_the_cpu_build(lab: ModuleType, name: str) -> None:
     """With `borrowed` in the engine, the tokens of vLLM's CPU build, Eve's too."""
     run = RUNS[name]
     apart = differing(run, support.play(lab, run, as_cpu_build=True), RECORDED["runs"][name])
-    assert not apart, f"{name}: with your borrowed {apart} of what vLLM's CPU build says"
+    assert not apart, f"{name!r}, with your borrowed: not the tokens of vLLM's CPU build: {apart}"
