@@ -45,9 +45,9 @@ def audit(rows: list[Any], block_size: int) -> dict[str, tuple[int, int]]:
 
 
 def version(config: dict[str, Any], tensors: dict[str, np.ndarray]) -> bytes:
-    """A digest of the scale, and of each tensor with its name and shape."""
-    root = config["r"] ** 0.5 if config.get("use_rslora") else config["r"]
-    digest = hashlib.sha256(str(config["lora_alpha"] / root).encode())
+    """A digest of what makes the scale, and of each tensor with its name and shape."""
+    scale = config["r"], config["lora_alpha"], bool(config.get("use_rslora"))
+    digest = hashlib.sha256(repr(scale).encode())
     for name in sorted(tensors):
         tensor = tensors[name]
         digest.update(f"\n{name} {tensor.dtype} {tensor.shape}\n".encode())
@@ -96,7 +96,7 @@ class Bill:
 def bill(tenants: list[Tenant], name: str, mend: str) -> Bill:
     """A key loses one tenant's blocks. A reset loses all, and what others have under way."""
     reset = mend == "reset"
-    steps = max((one.left for one in tenants if one.name == name), default=0) if reset else 0
+    steps = next(one.left for one in tenants if one.name == name) if reset else 0
     blocks, tokens = {}, {}
     for one in tenants:
         blocks[one.name] = one.cached if reset or one.name == name else 0

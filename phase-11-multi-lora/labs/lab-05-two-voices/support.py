@@ -348,7 +348,7 @@ def rows_of(scene: dict[str, Any]) -> list[Row]:
 MEASURED: dict[str, dict[str | None, tuple[int, int]]] = {
     "nothing under way": {"ada": (100, 0), "cy": (60, 0), None: (139, 0)},
     "two under way": {"ada": (100, 20), "cy": (60, 40), None: (80, 0)},
-    "one ends meanwhile": {"ada": (40, 20), "cy": (139, 14), None: (100, 30)},
+    "two end meanwhile": {"ada": (40, 20), "cy": (139, 14), None: (100, 20)},
     "only others": {"ada": (80, 0), "cy": (139, 9), None: (20, 40)},
 }
 """By tenant: tokens of a prompt that is answered before the reload, and of the answer that is under way."""
